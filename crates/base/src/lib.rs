@@ -1,0 +1,14 @@
+//! Units, sequence numbers, seeded randomness and collections with limits: what every other part stands on.
+//!
+//! Nothing here reads a clock or the system's randomness; see `io` for the only place that does.
+
+pub mod ranges;
+pub mod rate;
+pub mod rng;
+pub mod seq;
+pub mod time;
+
+pub use ranges::RangeSet;
+pub use rate::Rate;
+pub use rng::Rng;
+pub use time::{Span, Time};
