@@ -1,0 +1,59 @@
+//! Everything a change must pass, cheapest first.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::process::{self, command, now, run};
+use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, deny, fuzz, readme};
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("layers and style", crate::structure),
+    ("formatting", || crate::format_sources(false)),
+    ("clippy", crate::clippy),
+    ("documentation", crate::doc),
+    ("dependencies", deny::check),
+    ("tests (the README's test command)", || from_readme("test")),
+    ("fuzzing, briefly", || fuzz::run_targets(DEFAULT_FUZZ_SECONDS, &[])),
+    ("swarm of simulations", || crate::swarm(DEFAULT_SEEDS)),
+    ("demonstration (the README's main command)", || from_readme("main")),
+    ("manual pages", crate::man),
+];
+
+/// Runs every step in order; at the first that fails, names it and stops.
+pub fn run_steps() -> Result<()> {
+    let mut timings: Vec<(&str, Duration)> = Vec::new();
+    for (index, (name, step)) in STEPS.iter().enumerate() {
+        println!("\n==== {}/{}: {name}", index + 1, STEPS.len());
+        let start = now();
+        let outcome = step();
+        timings.push((name, start.elapsed()));
+        if let Err(error) = outcome {
+            summary(&timings, 1);
+            return Err(error).with_context(|| format!("step {} ({name})", index + 1));
+        }
+    }
+    summary(&timings, 0);
+    Ok(())
+}
+
+/// The last line is one that readers of CI logs know how to count.
+fn summary(timings: &[(&str, Duration)], failed: usize) {
+    println!("\n==== timings");
+    for (name, time) in timings {
+        println!("{:8.1} s  {name}", time.as_secs_f64());
+    }
+    let total: Duration = timings.iter().map(|(_, time)| *time).sum();
+    println!("{:8.1} s  in all", total.as_secs_f64());
+    println!("steps: {} passed, {failed} failed", timings.len() - failed);
+}
+
+fn from_readme(mark: &str) -> Result<()> {
+    let path = process::root().join("README.md");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let script = readme::block(&text, mark)?;
+    println!("{script}");
+    run(command("bash").args(["-euo", "pipefail", "-c", &script]))
+}

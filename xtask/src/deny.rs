@@ -1,0 +1,65 @@
+//! Licences, sources, duplicates and advisories of the dependencies, by `cargo-deny`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::process::{self, cargo, command, run, succeeds};
+
+/// The version that `deny.toml` was written for.
+const VERSION: &str = "0.20.2";
+/// Seconds to wait for the advisory database before going on without it.
+const FETCH_SECONDS: &str = "30";
+
+/// Runs every check that can be run here, and says which cannot.
+pub fn check() -> Result<()> {
+    let tool = tool()?;
+    run(command(&tool).args(["--workspace", "check", "bans", "licenses", "sources"]))?;
+    // The database is a git repository on GitHub. A machine without a way there still checks all the rest.
+    let fetched = succeeds(command("timeout").args([FETCH_SECONDS, &tool, "fetch", "db"]));
+    if fetched || database_is_present() {
+        run(command(&tool).args(["--workspace", "check", "--disable-fetch", "advisories"]))
+    } else {
+        println!(
+            "deny: NOT CHECKED: security advisories. Their database cannot be fetched from here and no copy is kept."
+        );
+        Ok(())
+    }
+}
+
+/// The path of cargo-deny: the one installed on this machine, else our own, built from crates.io when missing.
+fn tool() -> Result<String> {
+    if succeeds(command("cargo-deny").arg("--version")) {
+        return Ok("cargo-deny".to_owned());
+    }
+    let folder = process::target_dir().join("tools");
+    let tool = folder.join("bin/cargo-deny");
+    if !tool.exists() {
+        println!("deny: building cargo-deny {VERSION} into {} (a minute or two)", folder.display());
+        let mut install = cargo();
+        // Unoptimised and without debug information: quick to build, and it checks a graph of some 300 crates.
+        install.args([
+            "install",
+            "--quiet",
+            "--locked",
+            "--debug",
+            "--version",
+            VERSION,
+            "cargo-deny",
+            "--root",
+        ]);
+        install.arg(&folder).env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR");
+        // Outside the workspace, so that its profiles and settings do not apply.
+        run(install.current_dir(std::env::temp_dir()))?;
+    }
+    tool.into_os_string().into_string().ok().context("the path of the target folder is not valid Unicode")
+}
+
+/// Whether an earlier fetch left the advisory database in cargo's home.
+fn database_is_present() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    let entries = home.and_then(|home| std::fs::read_dir(home.join("advisory-dbs")).ok());
+    // A failed fetch leaves an empty folder and lock files: a database has advisories.
+    entries.is_some_and(|entries| entries.flatten().any(|entry| entry.path().join("crates").is_dir()))
+}

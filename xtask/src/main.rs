@@ -1,0 +1,278 @@
+//! `cargo xtask`: the project's own checks and chores. `cargo xtask help` lists them; `cargo xtask ci` runs what a
+//! change must pass.
+
+mod ci;
+mod deny;
+mod fuzz;
+mod layers;
+mod process;
+mod quinn;
+mod readme;
+mod style;
+
+use std::ops::Range;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use process::{cargo, run};
+
+/// Seeds of a swarm when none are named: a few minutes on two cores.
+const DEFAULT_SEEDS: Range<u64> = 0..60;
+/// Seconds per fuzz target when none are named.
+const DEFAULT_FUZZ_SECONDS: u64 = 10;
+/// No single fuzz target runs longer than a day.
+const MAX_FUZZ_SECONDS: u64 = 86_400;
+/// Seconds of one `bench-quinn` run when none are named.
+const DEFAULT_BENCH_SECONDS: u64 = 5;
+
+/// One command: its name, its options, its help text, and what it does.
+struct Task {
+    name: &'static str,
+    options: &'static str,
+    help: &'static str,
+    run: fn(&[String]) -> Result<()>,
+}
+
+const TASKS: &[Task] = &[
+    Task {
+        name: "layers",
+        options: "",
+        help: "Check that crates depend on lower layers only, and the style rules (sizes, unsafe, ignored tests)",
+        run: |args| no_options(args).and_then(|()| structure()),
+    },
+    Task {
+        name: "fmt",
+        options: "[--fix]",
+        help: "Check the formatting; --fix applies it",
+        run: |args| format_sources(flag(args, "--fix")?),
+    },
+    Task {
+        name: "clippy",
+        options: "",
+        help: "Lint every crate and target; a warning is an error",
+        run: |args| no_options(args).and_then(|()| clippy()),
+    },
+    Task {
+        name: "doc",
+        options: "",
+        help: "Build the documentation of every crate; a warning is an error",
+        run: |args| no_options(args).and_then(|()| doc()),
+    },
+    Task {
+        name: "deny",
+        options: "",
+        help: "Check licences, sources and duplicates of dependencies (installs cargo-deny into target/tools if missing)",
+        run: |args| no_options(args).and_then(|()| deny::check()),
+    },
+    Task {
+        name: "test",
+        options: "[ARGS...]",
+        help: "Run every test of the workspace; ARGS go to `cargo test`",
+        run: |args| run(cargo().args(["test", "--workspace"]).args(args)),
+    },
+    Task {
+        name: "fuzz",
+        options: "[--seconds N] [TARGET...]",
+        help: "Run each fuzz target, or those named, for N seconds (default 10)",
+        run: |args| {
+            let (seconds, targets) = number(args, "--seconds", DEFAULT_FUZZ_SECONDS)?;
+            ensure!((1..=MAX_FUZZ_SECONDS).contains(&seconds), "--seconds must be 1 to {MAX_FUZZ_SECONDS}");
+            fuzz::run_targets(seconds, &targets)
+        },
+    },
+    Task {
+        name: "swarm",
+        options: "[--seeds A..B]",
+        help: "Simulate seeds A up to but not including B in virtual time (default 0..60)",
+        run: |args| swarm(seeds(args)?),
+    },
+    Task {
+        name: "man",
+        options: "",
+        help: "Write the manual pages into target/man",
+        run: |args| no_options(args).and_then(|()| man()),
+    },
+    Task {
+        name: "bench-quinn",
+        options: "[--seconds N] [quinn-perf client options...]",
+        help: "Measure quinn over loopback: Gbit/s and CPU seconds of each end, as JSON",
+        run: |args| {
+            let (seconds, rest) = number(args, "--seconds", DEFAULT_BENCH_SECONDS)?;
+            quinn::bench(seconds, &rest)
+        },
+    },
+    Task {
+        name: "ci",
+        options: "",
+        help: "Everything a change must pass, in order, with timings; stops at the first failure and names it",
+        run: |args| no_options(args).and_then(|()| ci::run_steps()),
+    },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<()> {
+    let Some((name, rest)) = args.split_first() else {
+        eprint!("{}", usage());
+        bail!("name a command");
+    };
+    if matches!(name.as_str(), "help" | "--help" | "-h") || rest.iter().any(|arg| arg == "--help") {
+        print!("{}", usage());
+        return Ok(());
+    }
+    let task = TASKS.iter().find(|task| task.name == name);
+    let task = task.with_context(|| format!("no command `{name}`; `cargo xtask help` lists them"))?;
+    (task.run)(rest).with_context(|| format!("`{name}` failed"))
+}
+
+fn usage() -> String {
+    let mut text = String::from("Usage: cargo xtask COMMAND [OPTIONS]\n\nCommands:\n");
+    for task in TASKS {
+        text.push_str(&format!("  {} {}\n      {}\n", task.name, task.options, task.help));
+    }
+    text
+}
+
+// ---- options ----
+
+fn no_options(args: &[String]) -> Result<()> {
+    match args.first() {
+        None => Ok(()),
+        Some(arg) => bail!("unexpected argument `{arg}`"),
+    }
+}
+
+fn flag(args: &[String], name: &str) -> Result<bool> {
+    match args {
+        [] => Ok(false),
+        [arg] if arg == name => Ok(true),
+        _ => bail!("the only option is {name}"),
+    }
+}
+
+/// Takes `name N` out of `args`; gives N, or `default`, and the arguments that are left.
+fn number(args: &[String], name: &str, default: u64) -> Result<(u64, Vec<String>)> {
+    let (mut value, mut rest) = (default, Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == name {
+            let text = args.next().with_context(|| format!("{name} needs a number"))?;
+            value = text.parse().with_context(|| format!("{name} needs a number, not `{text}`"))?;
+        } else {
+            rest.push(arg.clone());
+        }
+    }
+    Ok((value, rest))
+}
+
+fn seeds(args: &[String]) -> Result<Range<u64>> {
+    let text = match args {
+        [] => return Ok(DEFAULT_SEEDS),
+        [name, text] if name == "--seeds" => text,
+        _ => bail!("the only option is --seeds A..B"),
+    };
+    let (start, end) = text.split_once("..").with_context(|| format!("--seeds needs A..B, not `{text}`"))?;
+    let range = start.parse::<u64>()?..end.parse::<u64>()?;
+    ensure!(!range.is_empty(), "--seeds {text} holds no seed");
+    Ok(range)
+}
+
+// ---- the short commands ----
+
+/// Layer and style checks; every breach is printed before it fails.
+fn structure() -> Result<()> {
+    let root = process::root();
+    let mut breaches = layers::check(&root)?;
+    breaches.extend(style::check(&root)?);
+    for breach in &breaches {
+        eprintln!("{breach}");
+    }
+    ensure!(breaches.is_empty(), "{} breaches of the layer and style rules", breaches.len());
+    Ok(())
+}
+
+/// `cargo fmt` on the workspace and, as it is a workspace of its own, on `fuzz/`.
+fn format_sources(fix: bool) -> Result<()> {
+    for folder in ["", "fuzz"] {
+        let manifest = process::root().join(folder).join("Cargo.toml");
+        if !manifest.exists() {
+            continue;
+        }
+        let mut command = cargo();
+        command.args(["fmt", "--all", "--manifest-path"]).arg(manifest);
+        if !fix {
+            command.arg("--check");
+        }
+        run(&mut command)?;
+    }
+    Ok(())
+}
+
+fn clippy() -> Result<()> {
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn doc() -> Result<()> {
+    run(cargo().env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps"]))
+}
+
+fn swarm(seeds: Range<u64>) -> Result<()> {
+    let range = format!("{}..{}", seeds.start, seeds.end);
+    run(cargo().args(["run", "--quiet", "--release", "--", "sim", "swarm", "--seeds", &range]))
+}
+
+fn man() -> Result<()> {
+    let folder = process::target_dir().join("man");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    run(cargo().args(["run", "--quiet", "--release", "--", "man"]).arg(&folder))?;
+    let pages = std::fs::read_dir(&folder)?
+        .filter_map(std::io::Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "1"))
+        .count();
+    ensure!(pages > 0, "`longhaul man` wrote no page into {}", folder.display());
+    println!("{pages} manual pages in {}", folder.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_are_taken_apart_or_refused() {
+        assert_eq!(number(&words("a --seconds 7 b"), "--seconds", 1).unwrap(), (7, words("a b")));
+        assert_eq!(number(&[], "--seconds", 9).unwrap(), (9, Vec::new()));
+        assert!(number(&words("--seconds"), "--seconds", 1).is_err());
+        assert!(number(&words("--seconds x"), "--seconds", 1).is_err());
+        assert_eq!(seeds(&[]).unwrap(), DEFAULT_SEEDS);
+        assert_eq!(seeds(&words("--seeds 3..5")).unwrap(), 3..5);
+        for bad in ["--seeds 5..5", "--seeds 5", "--seeds a..b", "--seed 1..2"] {
+            assert!(seeds(&words(bad)).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn every_command_is_listed_and_unknown_ones_are_refused() {
+        assert!(TASKS.iter().all(|task| usage().contains(task.help)));
+        assert!(dispatch(&words("no-such-command")).is_err());
+        assert!(dispatch(&words("layers --surplus")).is_err());
+    }
+
+    #[test]
+    fn the_workspace_obeys_the_layer_and_style_rules() {
+        structure().unwrap();
+    }
+}
