@@ -1,0 +1,163 @@
+//! Receiving a batch of trains.
+
+use super::addr::{self, Control, RawAddr};
+use super::{Ecn, UdpError, UdpSocket, errno, is_network_report};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// With GRO: eight trains of up to 64 KiB, half a mebibyte that stays in the second-level cache.
+const TRAIN_SLOTS: usize = 8;
+const TRAIN_SLOT: usize = 64 << 10;
+/// Without: 64 single datagrams, each up to a jumbo frame of 9,216 bytes.
+const SINGLE_SLOTS: usize = 64;
+const SINGLE_SLOT: usize = 9_216;
+const MAX_SLOTS: usize = SINGLE_SLOTS;
+/// Error reports about earlier datagrams to pass over in one call before giving the loop its turn.
+const MAX_REPORTS: usize = 64;
+
+/// Where a received train came from, and its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvMeta {
+    /// The sender.
+    pub remote: SocketAddr,
+    /// The local address it was sent to, and should be answered from. The port is the socket's.
+    pub local: Option<IpAddr>,
+    /// The ECN field. GRO joins only packets that have the same.
+    pub ecn: Ecn,
+    /// Bytes of each datagram in the train; the last may be shorter. Equal to `len` for a single datagram.
+    /// Zero only for an empty datagram.
+    pub stride: usize,
+    /// Bytes in all.
+    pub len: usize,
+}
+
+/// Reusable memory for one receive call: allocated once, hot in the cache ever after.
+pub struct RecvBatch {
+    bytes: Box<[u8]>,
+    slot: usize,
+    names: Box<[RawAddr]>,
+    controls: Box<[Control]>,
+    /// For each message of the last call: its shape, or `None` if it was unusable.
+    metas: Box<[Option<RecvMeta>]>,
+    /// Messages of the last call.
+    filled: usize,
+}
+
+impl core::fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "RecvBatch({} of {} slots of {})", self.filled, self.metas.len(), self.slot)
+    }
+}
+
+impl RecvBatch {
+    /// For a socket with GRO or without; see [`UdpSocket::recv_batch`].
+    pub fn new(gro: bool) -> RecvBatch {
+        let (slots, slot) = if gro { (TRAIN_SLOTS, TRAIN_SLOT) } else { (SINGLE_SLOTS, SINGLE_SLOT) };
+        RecvBatch {
+            bytes: vec![0; slots * slot].into_boxed_slice(),
+            slot,
+            names: vec![addr::empty(); slots].into_boxed_slice(),
+            controls: vec![Control::EMPTY; slots].into_boxed_slice(),
+            metas: vec![None; slots].into_boxed_slice(),
+            filled: 0,
+        }
+    }
+
+    /// How many messages one call can bring.
+    pub fn capacity(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// The trains of the last receive call, each with its bytes, which may be changed in place (decrypted).
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (RecvMeta, &mut [u8])> {
+        let slots = self.bytes.chunks_exact_mut(self.slot);
+        self.metas[..self.filled].iter().zip(slots).filter_map(|(meta, bytes)| {
+            let meta = (*meta)?;
+            Some((meta, &mut bytes[..meta.len]))
+        })
+    }
+}
+
+impl UdpSocket {
+    /// Takes what has arrived, up to the batch's capacity. Returns the number of usable trains; zero when
+    /// nothing is waiting. A full batch (`n == batch.capacity()`) means that more may be waiting.
+    ///
+    /// Reports about earlier datagrams (ICMP port unreachable and the like) are counted and passed over.
+    ///
+    /// # Errors
+    /// [`UdpError::Os`] when the socket is beyond use.
+    pub fn recv(&self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
+        batch.filled = 0;
+        for _ in 0..MAX_REPORTS {
+            match self.recv_once(batch) {
+                Ok(n) => return Ok(self.describe(batch, n)),
+                Err(libc::EAGAIN) => return Ok(0),
+                Err(libc::EINTR) => {}
+                Err(e) if is_network_report(e) => {
+                    self.counters.refused.fetch_add(1, Relaxed);
+                }
+                Err(e) => return Err(UdpError::Os(io::Error::from_raw_os_error(e))),
+            }
+        }
+        Ok(0)
+    }
+
+    /// One `recvmmsg`. The headers are built anew on the stack, so that the batch holds no pointers.
+    fn recv_once(&self, b: &mut RecvBatch) -> Result<usize, i32> {
+        // SAFETY: both are pointers and integers, for which all zeroes is a value.
+        let mut iovs: [libc::iovec; MAX_SLOTS] = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let mut msgs: [libc::mmsghdr; MAX_SLOTS] = unsafe { core::mem::zeroed() };
+        let slots = b.metas.len().min(MAX_SLOTS);
+        let bytes = b.bytes.chunks_exact_mut(b.slot);
+        let parts = bytes.zip(&mut b.names).zip(&mut b.controls);
+        for ((m, iov), ((bytes, name), control)) in msgs.iter_mut().zip(&mut iovs).zip(parts) {
+            iov.iov_base = bytes.as_mut_ptr().cast();
+            iov.iov_len = bytes.len();
+            m.msg_hdr.msg_iov = iov;
+            m.msg_hdr.msg_iovlen = 1;
+            m.msg_hdr.msg_name = (&raw mut *name).cast();
+            m.msg_hdr.msg_namelen = size_of::<RawAddr>() as libc::socklen_t;
+            m.msg_hdr.msg_control = control.as_mut_ptr();
+            m.msg_hdr.msg_controllen = Control::LEN as _;
+        }
+        // SAFETY: the first `slots` headers point to distinct buffers, names and control areas of the stated
+        // lengths, all of which outlive the call and are not borrowed otherwise.
+        let n = unsafe {
+            let flags = libc::MSG_DONTWAIT as _;
+            libc::recvmmsg(self.fd.as_raw_fd(), msgs.as_mut_ptr(), slots as _, flags, core::ptr::null_mut())
+        };
+        let Ok(n) = usize::try_from(n) else { return Err(errno()) };
+        for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
+            b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot);
+        }
+        Ok(n.min(slots))
+    }
+
+    fn meta_of(&self, m: &libc::mmsghdr, name: &RawAddr, control: &Control, slot: usize) -> Option<RecvMeta> {
+        let len = m.msg_len as usize;
+        // A datagram that was cut is not the sender's datagram any more.
+        if m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len > slot {
+            self.counters.truncated.fetch_add(1, Relaxed);
+            return None;
+        }
+        let remote = addr::decode(name);
+        // Without its control data a train cannot be told from a single datagram.
+        let (Some(remote), true) = (remote, m.msg_hdr.msg_flags & libc::MSG_CTRUNC == 0) else {
+            self.counters.unattributed.fetch_add(1, Relaxed);
+            return None;
+        };
+        // The field's type differs between C libraries.
+        #[allow(clippy::unnecessary_cast)]
+        let told = control.decode(m.msg_hdr.msg_controllen as usize);
+        let stride = told.segment.unwrap_or(len).min(len);
+        Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len })
+    }
+
+    fn describe(&self, batch: &mut RecvBatch, n: usize) -> usize {
+        batch.filled = n;
+        batch.metas[..n].iter().flatten().count()
+    }
+}

@@ -1,0 +1,325 @@
+//! Sending a batch of trains.
+
+use super::addr::{self, Control, RawAddr};
+use super::{Ecn, UdpError, UdpSocket, errno, is_network_report};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Trains in one batch.
+pub const MAX_TRAINS: usize = 8;
+/// Segments in one train (the kernel's `UDP_MAX_SEGMENTS` before Linux 6.9).
+pub const MAX_SEGMENTS: usize = 64;
+/// Bytes in one train: an IPv4 packet of 65,535 less its IP and UDP headers.
+pub const MAX_TRAIN: usize = 65_507;
+
+const SLOT: usize = 64 << 10;
+/// Refusals about earlier datagrams to pass over per call.
+const MAX_REPORTS: usize = 64;
+
+/// Where a train goes, and its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendMeta {
+    /// The destination.
+    pub dst: SocketAddr,
+    /// The local address to send from; `None` leaves it to the kernel's routes.
+    pub src: Option<IpAddr>,
+    /// The ECN field of every packet.
+    pub ecn: Ecn,
+    /// Bytes of each segment; the last may be shorter.
+    pub segment: usize,
+}
+
+/// Reusable memory for one send call: eight trains, each filled in place.
+pub struct SendBatch {
+    bytes: Box<[u8]>,
+    trains: [Option<(SendMeta, usize)>; MAX_TRAINS],
+    /// Trains committed.
+    filled: usize,
+    /// Trains that have left.
+    head: usize,
+    /// Bytes of the train at `head` that have left, where it had to be split.
+    head_at: usize,
+}
+
+impl core::fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "SendBatch({} of {} sent)", self.head, self.filled)
+    }
+}
+
+impl Default for SendBatch {
+    fn default() -> SendBatch {
+        SendBatch::new()
+    }
+}
+
+impl SendBatch {
+    /// An empty batch; allocates its 512 KiB once.
+    pub fn new() -> SendBatch {
+        let bytes = vec![0; MAX_TRAINS * SLOT].into_boxed_slice();
+        SendBatch { bytes, trains: [None; MAX_TRAINS], filled: 0, head: 0, head_at: 0 }
+    }
+
+    /// The memory of the next train, [`MAX_TRAIN`] bytes; `None` when the batch is full. Its content is what
+    /// an earlier train left there. [`SendBatch::commit`] adds the train.
+    pub fn slot(&mut self) -> Option<&mut [u8]> {
+        let at = self.filled * SLOT;
+        self.bytes.get_mut(at..at + MAX_TRAIN)
+    }
+
+    /// Adds the train that fills the first `len` bytes of [`SendBatch::slot`].
+    ///
+    /// # Errors
+    /// [`UdpError::BadTrain`] outside the limits, [`UdpError::BatchFull`] after [`MAX_TRAINS`].
+    pub fn commit(&mut self, meta: SendMeta, len: usize) -> Result<(), UdpError> {
+        let segment = meta.segment;
+        if segment == 0 || len == 0 || len > MAX_TRAIN || len.div_ceil(segment) > MAX_SEGMENTS {
+            return Err(UdpError::BadTrain { len, segment });
+        }
+        let train = self.trains.get_mut(self.filled).ok_or(UdpError::BatchFull)?;
+        *train = Some((meta, len));
+        self.filled += 1;
+        Ok(())
+    }
+
+    /// Trains that have not left yet.
+    pub fn len(&self) -> usize {
+        self.filled - self.head
+    }
+
+    /// Whether everything has left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no further train fits.
+    pub fn is_full(&self) -> bool {
+        self.filled == MAX_TRAINS
+    }
+
+    /// Forgets what has not left.
+    pub fn clear(&mut self) {
+        (self.filled, self.head, self.head_at) = (0, 0, 0);
+    }
+
+    fn pop(&mut self) {
+        self.head += 1;
+        self.head_at = 0;
+    }
+}
+
+/// Why a batch has not left entirely.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Blocked {
+    /// It has.
+    #[default]
+    No,
+    /// The socket's buffer is full: call again when the socket is writable.
+    Buffer,
+    /// The device's queue is full (ENOBUFS), or memory is short: the socket stays writable all the time, so
+    /// call again after about a millisecond.
+    Device,
+}
+
+/// A datagram larger than the interface takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooBig {
+    /// Where it was to go.
+    pub dst: SocketAddr,
+    /// Its size in bytes, without IP and UDP headers.
+    pub segment: usize,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Trains that left.
+    pub sent: usize,
+    /// Trains that the kernel refused for good and that were dropped, `too_big` included. To the protocol
+    /// they are lost packets.
+    pub dropped: usize,
+    /// Whether and why trains are still in the batch.
+    pub blocked: Blocked,
+    /// The last train that exceeded the interface's MTU: the packet size to this destination must come down.
+    pub too_big: Option<TooBig>,
+}
+
+impl UdpSocket {
+    /// Sends the batch as far as the kernel takes it. What is left stays in the batch for the next call;
+    /// a batch that has left entirely is empty again.
+    ///
+    /// # Errors
+    /// [`UdpError::Os`] when the socket is beyond use.
+    pub fn send(&self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
+        let mut report = SendReport::default();
+        let mut reports = 0;
+        while !batch.is_empty() && report.blocked == Blocked::No {
+            let whole = self.gso() && batch.head_at == 0;
+            let result = if whole { self.send_whole(batch) } else { self.send_split(batch) };
+            match result {
+                Ok(trains) => report.sent += trains,
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN) => report.blocked = Blocked::Buffer,
+                Err(libc::ENOBUFS | libc::ENOMEM) => report.blocked = Blocked::Device,
+                Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => {
+                    return Err(UdpError::Os(io::Error::from_raw_os_error(libc::EBADF)));
+                }
+                Err(e) if whole && may_lack_gso(e) && batch.head_segments() > 1 => {
+                    self.without_gso(batch, &mut report, e);
+                }
+                // Left by an earlier datagram: the same train may well go now.
+                Err(e) if e == libc::ECONNREFUSED && reports < MAX_REPORTS => {
+                    reports += 1;
+                    self.counters.refused.fetch_add(1, Relaxed);
+                }
+                Err(e) => self.drop_head(batch, &mut report, e),
+            }
+        }
+        if batch.is_empty() {
+            batch.clear();
+        }
+        Ok(report)
+    }
+
+    /// The head train was refused whole. One of its datagrams alone tells whether segmentation is at fault:
+    /// the same errors also mean a bad address, or (before Linux 6.14) a segment beyond the MTU.
+    fn without_gso(&self, batch: &mut SendBatch, report: &mut SendReport, whole: i32) {
+        match self.send_split(batch) {
+            Ok(trains) => {
+                tracing::info!(local = %self.local, errno = whole, "sending without segmentation offload");
+                self.gso.store(false, Relaxed);
+                report.sent += trains;
+            }
+            Err(libc::EAGAIN) => report.blocked = Blocked::Buffer,
+            Err(libc::ENOBUFS | libc::ENOMEM) => report.blocked = Blocked::Device,
+            Err(e) => self.drop_head(batch, report, e),
+        }
+    }
+
+    fn drop_head(&self, batch: &mut SendBatch, report: &mut SendReport, errno: i32) {
+        if let Some((meta, len)) = batch.trains[batch.head] {
+            if errno == libc::EMSGSIZE {
+                report.too_big = Some(TooBig { dst: meta.dst, segment: meta.segment.min(len) });
+            } else {
+                let network = is_network_report(errno);
+                tracing::debug!(dst = %meta.dst, errno, network, "the kernel refused a train");
+            }
+        }
+        self.counters.unsendable.fetch_add(1, Relaxed);
+        report.dropped += 1;
+        batch.pop();
+    }
+
+    /// Sends whole trains with GSO. Returns how many left.
+    fn send_whole(&self, b: &mut SendBatch) -> Result<usize, i32> {
+        let mut out = Messages::<MAX_TRAINS>::new();
+        for (i, train) in b.trains[b.head..b.filled].iter().enumerate() {
+            let Some((meta, len)) = *train else { return Err(libc::EINVAL) };
+            let at = (b.head + i) * SLOT;
+            if !out.push(self.v6, &meta, &b.bytes[at..at + len]) {
+                // What precedes can still leave; the next call meets this train at its head.
+                break;
+            }
+        }
+        let n = out.send(self)?;
+        (0..n).for_each(|_| b.pop());
+        Ok(n)
+    }
+
+    /// Sends the rest of the head train as single datagrams. Returns 1 when that finished it.
+    fn send_split(&self, b: &mut SendBatch) -> Result<usize, i32> {
+        let Some((meta, len)) = b.trains[b.head] else { return Err(libc::EINVAL) };
+        let at = b.head * SLOT;
+        let mut out = Messages::<MAX_SEGMENTS>::new();
+        for segment in b.bytes[at + b.head_at..at + len].chunks(meta.segment) {
+            if !out.push(self.v6, &meta, segment) {
+                break;
+            }
+        }
+        let n = out.send(self)?;
+        b.head_at += n * meta.segment;
+        if b.head_at < len {
+            return Ok(0);
+        }
+        if len > meta.segment {
+            self.counters.split.fetch_add(1, Relaxed);
+        }
+        b.pop();
+        Ok(1)
+    }
+}
+
+impl SendBatch {
+    fn head_segments(&self) -> usize {
+        self.trains[self.head].map_or(0, |(meta, len)| len.div_ceil(meta.segment))
+    }
+}
+
+/// Errors by which kernels and devices decline segmentation: EIO where the device lacks checksum offload
+/// (udp(7)), EINVAL and EOPNOTSUPP where the kernel or a tunnel does not know it, ENOPROTOOPT on old ones.
+fn may_lack_gso(errno: i32) -> bool {
+    matches!(errno, libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+}
+
+/// The arguments of one `sendmmsg`, on the stack.
+struct Messages<const N: usize> {
+    names: [RawAddr; N],
+    controls: [Control; N],
+    iovs: [libc::iovec; N],
+    lens: [(libc::socklen_t, usize); N],
+    count: usize,
+}
+
+impl<const N: usize> Messages<N> {
+    fn new() -> Messages<N> {
+        Messages {
+            names: [addr::empty(); N],
+            controls: [Control::EMPTY; N],
+            iovs: [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; N],
+            lens: [(0, 0); N],
+            count: 0,
+        }
+    }
+
+    /// Adds a message; `bytes` must outlive [`Messages::send`], which both callers see to by holding the
+    /// batch borrowed across both. False when the socket's family cannot reach the destination. At most `N`
+    /// are added: callers' loops are over at most `N` things.
+    fn push(&mut self, v6: bool, meta: &SendMeta, bytes: &[u8]) -> bool {
+        let i = self.count;
+        let Some(name) = addr::encode(meta.dst, v6, &mut self.names[i]) else { return false };
+        let v4 = meta.dst.ip().to_canonical().is_ipv4();
+        // Not for a single segment: it works on devices without offload.
+        let segment = (bytes.len() > meta.segment).then_some(meta.segment as u16);
+        let control = self.controls[i].encode(v4, meta.src, meta.ecn, segment);
+        self.iovs[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        self.lens[i] = (name, control);
+        self.count += 1;
+        true
+    }
+
+    fn send(&mut self, socket: &UdpSocket) -> Result<usize, i32> {
+        if self.count == 0 {
+            return Err(libc::EAFNOSUPPORT);
+        }
+        // SAFETY: pointers and integers, for which all zeroes is a value.
+        let mut msgs: [libc::mmsghdr; N] = unsafe { core::mem::zeroed() };
+        let parts = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.iovs).zip(&self.lens);
+        for (m, (((name, control), iov), (name_len, control_len))) in msgs.iter_mut().zip(parts) {
+            m.msg_hdr.msg_name = (&raw mut *name).cast();
+            m.msg_hdr.msg_namelen = *name_len;
+            m.msg_hdr.msg_iov = iov;
+            m.msg_hdr.msg_iovlen = 1;
+            m.msg_hdr.msg_control = control.as_mut_ptr();
+            m.msg_hdr.msg_controllen = *control_len as _;
+        }
+        // SAFETY: the first `count` headers point to names, control data and payloads of the stated lengths
+        // that outlive the call; the kernel only reads them.
+        let n = unsafe {
+            let flags = libc::MSG_DONTWAIT as _;
+            libc::sendmmsg(socket.fd.as_raw_fd(), msgs.as_mut_ptr(), self.count as _, flags)
+        };
+        usize::try_from(n).map_err(|_| errno())
+    }
+}
