@@ -1,0 +1,14 @@
+//! The algorithms, one file (or folder) each, and the table they are found in.
+
+pub mod bbr;
+
+use crate::registry::Definition;
+
+/// Every algorithm, the default first.
+pub(crate) const ALL: &[Definition] = &[bbr::DEFINITION];
+
+/// Least packets that any algorithm lets be in flight: with fewer a lost packet is only noticed by time-out.
+pub const MIN_PACKETS: u64 = 2;
+
+/// Least rate any algorithm decides, so that a probe can always leave: 24 kbit/s, two full packets a second.
+pub const MIN_RATE: base::Rate = base::Rate::from_bits_per_sec(24_000);

@@ -1,0 +1,306 @@
+//! BBR version 3, after draft-ietf-ccwg-bbr: a model of the path (bandwidth, round trip, safe data in flight)
+//! decides rate and bound. The default algorithm.
+//!
+//! Where it departs from the draft, and why:
+//! * **Loss is judged by statistics.** The draft reduces its short-term bounds on any loss outside probing;
+//!   with 1 % of random loss every round trip on a fast path has losses, and the rate decays by a few
+//!   percent each. Here a round counts as lossy when its losses exceed the 2 % threshold by three standard
+//!   deviations ([`model::excessive`]), and small rounds are pooled until there are packets enough to judge.
+//! * **Loss without delay is not taken for congestion** unless it is large (`loss_alone`, 10 %): a drop-tail
+//!   queue that overflows was full a moment before, and a full queue shows in the delay.
+//! * **Startup grows by 2.77 a round trip**, not 2, until the delay first rises; then it is gentler than the
+//!   draft's and needs fewer rounds to call the pipe full when a standing queue proves it.
+//! * **A round trip close to the minimum renews it**, not just one below it: a flow whose queue empties
+//!   regularly, as ours does after each probe, never has to starve itself in ProbeRTT.
+//! * **The 1 % pacing margin holds only while a queue stands**, and what random loss takes away is sent on
+//!   top (up to the loss threshold) while none does.
+
+mod bounds;
+pub(crate) mod model;
+mod phases;
+#[cfg(test)]
+mod tests;
+
+use self::bounds::Bounds;
+use self::model::Model;
+use self::phases::{FullPipe, Phase, ProbeCycle, ProbeRtt};
+use super::{MIN_PACKETS, MIN_RATE};
+use crate::registry::{Definition, Kind, ParamDef, Params};
+use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
+use base::{Rate, Rng, Span, Time};
+
+/// How it is registered.
+pub(crate) const DEFINITION: Definition = Definition {
+    name: "bbr",
+    summary: "BBRv3 (draft-ietf-ccwg-bbr): models bandwidth and round trip; withstands random loss",
+    params: &[
+        ParamDef {
+            name: "probe_rtt",
+            help: "drain the queue now and then to measure the round trip anew",
+            kind: Kind::Switch { default: true },
+        },
+        ParamDef {
+            name: "probe_rtt_interval",
+            help: "time without a round trip near the minimum after which it is probed for",
+            kind: Kind::Span {
+                min: Span::from_secs(1),
+                max: Span::from_secs(600),
+                default: Span::from_secs(5),
+            },
+        },
+        ParamDef {
+            name: "probe_interval",
+            help: "least time between probes for more bandwidth; a random second part of it is added",
+            kind: Kind::Span {
+                min: Span::from_millis(100),
+                max: Span::from_secs(60),
+                default: Span::from_secs(2),
+            },
+        },
+        ParamDef {
+            name: "loss",
+            help: "share of loss within a round trip that is taken for congestion where a queue stands",
+            kind: Kind::Share { min: 100, max: 50_000, default: 2_000 },
+        },
+        ParamDef {
+            name: "loss_alone",
+            help: "the same where the delay shows no queue",
+            kind: Kind::Share { min: 100, max: 50_000, default: 10_000 },
+        },
+        ParamDef {
+            name: "ecn",
+            help: "count packets marked Congestion Experienced as lost",
+            kind: Kind::Switch { default: true },
+        },
+        ParamDef {
+            name: "initial_window",
+            help: "what is sent in the first round trip",
+            kind: Kind::Count { unit: "packets", min: 2, max: 10_000, default: 32 },
+        },
+    ],
+    build: |params, info, rng| Box::new(Bbr::new(Config::from_params(params), info, rng)),
+};
+
+/// Gains are in thousandths.
+const ONE: u64 = 1_000;
+/// Taken off the rate while a queue stands, in thousandths (draft: BBRPacingMarginPercent).
+const PACING_MARGIN: u64 = 10;
+/// Least packets in flight (draft: BBRMinPipeCwnd).
+const MIN_PIPE_PACKETS: u64 = 4;
+/// The round trip assumed before any is known (draft: nominal bandwidth from 1 ms).
+const NOMINAL_RTT: Span = Span::from_millis(1);
+/// After persistent congestion the bandwidth is taken to be this part of what it was: Startup is back at the
+/// old rate within three round trips if it still holds, and has done little harm if it does not.
+const COLLAPSE: u64 = 8;
+/// Most halvings of the rate while time-outs repeat.
+const MAX_BACKOFF: u32 = 10;
+
+/// Parameters, in the units used within.
+#[derive(Clone, Copy, Debug)]
+struct Config {
+    probe_rtt: bool,
+    probe_rtt_interval: Span,
+    probe_interval: Span,
+    loss: u64,
+    loss_alone: u64,
+    ecn: bool,
+    initial_window: u64,
+}
+
+impl Config {
+    fn from_params(p: &Params) -> Config {
+        Config {
+            probe_rtt: p.switch("probe_rtt"),
+            probe_rtt_interval: p.span("probe_rtt_interval"),
+            probe_interval: p.span("probe_interval"),
+            loss: p.share("loss"),
+            loss_alone: p.share("loss_alone").max(p.share("loss")),
+            ecn: p.switch("ecn"),
+            initial_window: p.count("initial_window"),
+        }
+    }
+}
+
+/// BBRv3.
+#[derive(Debug)]
+pub struct Bbr {
+    config: Config,
+    rng: Rng,
+    /// Bytes of a full packet.
+    packet: u64,
+    model: Model,
+    bounds: Bounds,
+    /// What the bounds were before the last reduction, should it turn out to have been unfounded.
+    undo: Option<Bounds>,
+    phase: Phase,
+    phase_start: Time,
+    full: FullPipe,
+    cycle: ProbeCycle,
+    probe_rtt: ProbeRtt,
+    /// The rate known beforehand, while it is being checked.
+    resume: Option<Rate>,
+    /// Time-outs in a row.
+    timeouts: u32,
+    /// Idle until now: pace at the estimated bandwidth, and do not take the pause for a need to probe.
+    idle_restart: bool,
+    decision: Decision,
+}
+
+impl Bbr {
+    fn new(config: Config, info: &PathInfo, rng: Rng) -> Bbr {
+        let packet = info.packet_bytes.max(1);
+        let rtt = info.handshake_rtt.filter(|r| !r.is_zero());
+        let window = config.initial_window.saturating_mul(packet);
+        let nominal = Rate::from_bytes_in(window, rtt.unwrap_or(NOMINAL_RTT)).max(MIN_RATE);
+        let resume = info.known_rate.filter(|r| *r > MIN_RATE);
+        let mut bbr = Bbr {
+            config,
+            rng,
+            packet,
+            model: Model::new(resume.unwrap_or(nominal), rtt),
+            bounds: Bounds::default(),
+            undo: None,
+            phase: if resume.is_some() { Phase::Resume } else { Phase::Startup { careful: false } },
+            phase_start: Time::ZERO,
+            full: FullPipe::default(),
+            cycle: ProbeCycle::default(),
+            probe_rtt: ProbeRtt::default(),
+            resume,
+            timeouts: 0,
+            idle_restart: false,
+            decision: Decision { rate: MIN_RATE, bound: 0, quantum: 0 },
+        };
+        bbr.decide();
+        bbr
+    }
+
+    /// The bandwidth to send at: the model's, within its short-term bound.
+    fn bw(&self) -> Rate {
+        self.model.max_bw().min(self.bounds.bw_short).max(MIN_RATE)
+    }
+
+    /// Data in flight that `gain` (in thousandths) times the bandwidth-delay product needs: the product, what is delivered
+    /// between two feedbacks (it is in flight for the sender while its feedback is on the way), and three
+    /// trains for senders and receivers that work in batches (draft: BBRQuantizationBudget).
+    fn inflight(&self, bw: Rate, gain: u64) -> u64 {
+        let bdp = bw.scale(gain, ONE).bytes_in(self.model.min_rtt_or(NOMINAL_RTT));
+        let pipe = bdp.saturating_add(bw.bytes_in(self.model.feedback_gap()));
+        pipe.max(self.decision.quantum.saturating_mul(3)).max(self.min_pipe())
+    }
+
+    fn min_pipe(&self) -> u64 {
+        self.packet.saturating_mul(MIN_PIPE_PACKETS.max(MIN_PACKETS))
+    }
+
+    /// Sets rate, quantum and bound from phase and model (draft: BBRUpdateControlParameters).
+    fn decide(&mut self) {
+        let bw = self.bw();
+        let mut rate = bw.scale(self.phase.pacing_gain(), ONE);
+        if self.full.reached && self.model.queue_stands() {
+            rate = rate.scale(ONE - PACING_MARGIN, ONE);
+        } else if self.phase.is_steady() {
+            rate = rate.scale(model::SHARE, model::SHARE - self.model.base_loss().min(self.config.loss));
+        }
+        // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
+        let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
+        let rate = rate.scale(1, 1 << backoff).max(MIN_RATE);
+        self.decision.rate = rate;
+        self.decision.quantum = pacer::quantum(rate, self.packet);
+        self.decision.bound = self.bound();
+    }
+
+    fn bound(&self) -> u64 {
+        let bw = self.bw();
+        let mut bound = self.inflight(bw, self.phase.cwnd_gain());
+        if self.full.reached {
+            bound = bound.saturating_add(self.model.extra_acked());
+        } else {
+            let window = self.config.initial_window.saturating_mul(self.packet);
+            bound = bound.saturating_add(self.decision.quantum).max(window);
+        }
+        if matches!(self.phase, Phase::ProbeRtt) {
+            bound = bound.min(self.probe_rtt_inflight());
+        }
+        bound.min(self.bound_of_model()).max(self.min_pipe())
+    }
+
+    /// The bound that losses taught (draft: BBRBoundCwndForModel).
+    fn bound_of_model(&self) -> u64 {
+        let long = match self.phase {
+            Phase::Cruise | Phase::ProbeRtt => self.bounds.with_headroom(),
+            Phase::Down | Phase::Refill | Phase::Up => self.bounds.inflight_long,
+            Phase::Startup { .. } | Phase::Resume | Phase::Drain => u64::MAX,
+        };
+        long.min(self.bounds.inflight_short)
+    }
+
+    /// Share of loss, in parts per [`model::SHARE`], beyond which it is congestion now.
+    fn loss_threshold(&self) -> u64 {
+        if self.model.queue_was_seen() { self.config.loss } else { self.config.loss_alone }
+    }
+}
+
+impl Algorithm for Bbr {
+    fn name(&self) -> &'static str {
+        DEFINITION.name
+    }
+
+    fn on_sent(&mut self, _train: &SentTrain) {}
+
+    fn on_feedback(&mut self, s: &Signals) {
+        if s.acked > 0 {
+            self.timeouts = 0;
+        }
+        self.model.update(s, self.config.ecn, self.full.reached);
+        self.undo_spurious(s);
+        self.adapt_short_term();
+        self.model.update_bandwidth(s);
+        self.model.update_extra_acked(s, self.bw());
+        self.advance_phase(s);
+        self.check_probe_rtt(s);
+        if s.acked > 0 {
+            self.idle_restart = false;
+        }
+        self.model.finish(s);
+        self.decide();
+    }
+
+    fn on_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::ProbeTimeout { count } => self.timeouts = count,
+            Event::PersistentCongestion => {
+                self.model.collapse(self.bw().scale(1, COLLAPSE).max(MIN_RATE));
+                self.bounds = Bounds::default();
+                self.undo = None;
+                self.full = FullPipe::default();
+                self.resume = None;
+                self.enter(Phase::Startup { careful: false }, now);
+            }
+            Event::RestartFromIdle { .. } => {
+                self.idle_restart = true;
+                self.model.restart_extra_acked(now);
+                if self.phase.in_probe_bw() {
+                    // Nothing is queued after a pause, so neither drain nor probe: pace at the estimate.
+                    self.enter(Phase::Cruise, now);
+                } else if matches!(self.phase, Phase::ProbeRtt) {
+                    self.probe_rtt_done_if_due(now);
+                }
+            }
+            Event::PathChanged(info) => {
+                let rng = self.rng.fork();
+                *self = Bbr::new(self.config, &info, rng);
+                self.phase_start = now;
+            }
+            Event::PacketSize(bytes) => self.packet = bytes.max(1),
+        }
+        self.decide();
+    }
+
+    fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    fn state(&self) -> &'static str {
+        self.phase.name()
+    }
+}

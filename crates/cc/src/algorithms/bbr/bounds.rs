@@ -1,0 +1,136 @@
+//! Bounds that losses taught: long-term (how much in flight the path held) and short-term (what a recent
+//! round of losses suggests).
+
+use super::phases::Phase;
+use super::{Bbr, ONE, model};
+use crate::Signals;
+use base::Rate;
+
+/// Multiplier on short-term bounds in a round of losses, in thousandths (draft: BBR.Beta).
+const BETA: u64 = 700;
+/// Share of the long-term bound left free for others while cruising, in thousandths (draft: BBR.Headroom).
+const HEADROOM: u64 = 150;
+
+/// The bounds; without knowledge there are none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) inflight_long: u64,
+    pub(super) inflight_short: u64,
+    pub(super) bw_short: Rate,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { inflight_long: u64::MAX, inflight_short: u64::MAX, bw_short: Rate::MAX }
+    }
+}
+
+pub(super) fn thousandths(n: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(n) * u128::from(of) / u128::from(ONE)).unwrap_or(u64::MAX)
+}
+
+impl Bounds {
+    /// The long-term bound less headroom.
+    pub(super) fn with_headroom(&self) -> u64 {
+        match self.inflight_long {
+            u64::MAX => u64::MAX,
+            bound => thousandths(bound, ONE - HEADROOM),
+        }
+    }
+    pub(super) fn reset_short(&mut self) {
+        self.inflight_short = u64::MAX;
+        self.bw_short = Rate::MAX;
+    }
+}
+
+impl Bbr {
+    /// At the end of a round outside probing: reduce the short-term bounds if its losses mean congestion
+    /// (draft: BBRAdaptLowerBoundsFromCongestion).
+    pub(super) fn adapt_short_term(&mut self) {
+        let Some((lost, packets)) = self.model.judged else { return };
+        if self.phase.is_probing() || !model::excessive(lost, packets, self.loss_threshold()) {
+            return;
+        }
+        self.undo.get_or_insert(self.bounds);
+        let bw = if self.bounds.bw_short == Rate::MAX { self.model.max_bw() } else { self.bounds.bw_short };
+        let inflight = match self.bounds.inflight_short {
+            u64::MAX => self.decision.bound,
+            bound => bound,
+        };
+        self.bounds.bw_short = self.model.bw_latest.max(bw.scale(BETA, ONE));
+        self.bounds.inflight_short = self.model.inflight_latest.max(thousandths(inflight, BETA));
+        self.model.clear_losses();
+    }
+
+    /// Whether the latest sample shows more loss than the path should have (draft: BBRIsInflightTooHigh).
+    pub(super) fn inflight_too_high(&self, s: &Signals) -> bool {
+        s.lost > 0
+            && s.rate.is_some_and(|r| {
+                model::excessive(r.lost / self.packet, r.tx_inflight / self.packet, self.loss_threshold())
+            })
+    }
+
+    /// Takes note of how much in flight the path held, or did not (draft: BBRAdaptLongTermModel).
+    pub(super) fn adapt_long_term(&mut self, s: &Signals) {
+        let Some(r) = s.rate else { return };
+        if self.inflight_too_high(s) {
+            if self.cycle.samples {
+                self.on_inflight_too_high(r.tx_inflight, r.app_limited, s);
+            }
+        } else if self.bounds.inflight_long != u64::MAX {
+            self.bounds.inflight_long = self.bounds.inflight_long.max(r.tx_inflight);
+            if matches!(self.phase, Phase::Up) {
+                self.raise_long_term(s);
+            }
+        }
+    }
+
+    fn on_inflight_too_high(&mut self, tx_inflight: u64, app_limited: bool, s: &Signals) {
+        self.cycle.samples = false;
+        if !app_limited {
+            self.undo.get_or_insert(self.bounds);
+            let target = self.inflight(self.bw(), ONE).min(self.decision.bound);
+            self.bounds.inflight_long = tx_inflight.max(thousandths(target, BETA));
+        }
+        if matches!(self.phase, Phase::Up) {
+            self.start_down(s);
+        }
+    }
+
+    /// Raises the long-term bound while probing, at first by a packet a round trip, then by two, four, and so
+    /// on (draft: BBRProbeInflightLongtermUpward).
+    fn raise_long_term(&mut self, s: &Signals) {
+        let limited = s.prior_inflight.saturating_add(self.decision.quantum.saturating_mul(2));
+        if limited < self.bounds.inflight_long {
+            return;
+        }
+        self.cycle.up_acks = self.cycle.up_acks.saturating_add(s.acked);
+        let packets = self.cycle.up_acks / self.cycle.bytes_per_raise.max(1);
+        self.cycle.up_acks -= packets * self.cycle.bytes_per_raise.max(1);
+        let raise = packets.saturating_mul(self.packet).min(s.acked);
+        self.bounds.inflight_long = self.bounds.inflight_long.saturating_add(raise);
+        if self.model.round_start {
+            self.steeper();
+        }
+    }
+
+    /// Doubles the slope at which the long-term bound is raised (draft: BBRRaiseInflightLongtermSlope).
+    pub(super) fn steeper(&mut self) {
+        let growth = 1u64 << self.cycle.up_rounds;
+        self.cycle.up_rounds = (self.cycle.up_rounds + 1).min(30);
+        self.cycle.bytes_per_raise = (self.decision.bound / growth).max(self.packet);
+    }
+
+    /// Losses turned out to be reordering: give back what they took (draft: BBRHandleSpuriousLossDetection).
+    pub(super) fn undo_spurious(&mut self, s: &Signals) {
+        if s.spurious == 0 {
+            return;
+        }
+        self.model.clear_losses();
+        if let Some(before) = self.undo.take() {
+            self.bounds.bw_short = self.bounds.bw_short.max(before.bw_short);
+            self.bounds.inflight_short = self.bounds.inflight_short.max(before.inflight_short);
+            self.bounds.inflight_long = self.bounds.inflight_long.max(before.inflight_long);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The phases and the ways between them.
+
+use super::bounds::Bounds;
+use super::{Bbr, ONE};
+use crate::Signals;
+use base::{Rate, Span, Time};
+
+/// Startup: growth of 2.77 a round trip. A sample averages the last round trip and is one round trip old, so
+/// with growth `e^a` a round the gain that keeps it up is `a / (e^-a * (1 - e^-a))`: 4.42 for `e^a` = 2.77
+/// (and 2.77 for 2, which is where the draft's number comes from).
+const STARTUP_PACING: u64 = 4_420;
+const STARTUP_CWND: u64 = 2_900;
+/// Startup once the delay has risen: enough to tell a full pipe from a growing one.
+const CAREFUL_PACING: u64 = 2_000;
+const CAREFUL_CWND: u64 = 1_750;
+/// Steady gains (draft, section 5.6.1).
+const CWND: u64 = 2_000;
+const UP_CWND: u64 = 2_250;
+const DRAIN_PACING: u64 = 500;
+const DOWN_PACING: u64 = 900;
+const UP_PACING: u64 = 1_250;
+const PROBE_RTT_CWND: u64 = 500;
+/// Growth below this in a round is none (draft: 25 %).
+const FULL_GROWTH: u64 = 1_250;
+/// Rounds without growth that make a pipe full.
+const FULL_ROUNDS: u32 = 3;
+/// Rounds after which Drain ends whatever is in flight.
+const DRAIN_ROUNDS: u64 = 4;
+/// A remembered rate holds if this much of it was delivered, in thousandths.
+const RESUME_HOLDS: u64 = 850;
+/// Rounds a remembered rate is tried for.
+const RESUME_ROUNDS: u64 = 3;
+/// How long ProbeRTT holds the data in flight down.
+const PROBE_RTT_TIME: Span = Span::from_millis(200);
+/// Rounds between probes at most, to be no rarer than a Reno flow probes (draft, section 5.3.3.9).
+const RENO_ROUNDS: u64 = 63;
+
+/// Where the algorithm is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Looking for the bandwidth; `careful` once the delay has risen.
+    Startup { careful: bool },
+    /// Sending at a rate known beforehand, to see whether it holds.
+    Resume,
+    /// Emptying the queue that Startup made.
+    Drain,
+    /// ProbeBW: emptying the queue that the last probe made.
+    Down,
+    /// ProbeBW: sending at the bandwidth.
+    Cruise,
+    /// ProbeBW: filling the pipe before a probe.
+    Refill,
+    /// ProbeBW: sending faster to see whether there is more.
+    Up,
+    /// Holding data in flight down to see the bare round trip.
+    ProbeRtt,
+}
+
+impl Phase {
+    pub(super) const fn pacing_gain(self) -> u64 {
+        match self {
+            Phase::Startup { careful: false } => STARTUP_PACING,
+            Phase::Startup { careful: true } => CAREFUL_PACING,
+            Phase::Drain => DRAIN_PACING,
+            Phase::Down => DOWN_PACING,
+            Phase::Up => UP_PACING,
+            Phase::Resume | Phase::Cruise | Phase::Refill | Phase::ProbeRtt => ONE,
+        }
+    }
+    pub(super) const fn cwnd_gain(self) -> u64 {
+        match self {
+            Phase::Startup { careful: false } => STARTUP_CWND,
+            Phase::Startup { careful: true } => CAREFUL_CWND,
+            Phase::Up => UP_CWND,
+            Phase::ProbeRtt => PROBE_RTT_CWND,
+            _ => CWND,
+        }
+    }
+    /// In one of the four phases of ProbeBW.
+    pub(super) const fn in_probe_bw(self) -> bool {
+        matches!(self, Phase::Down | Phase::Cruise | Phase::Refill | Phase::Up)
+    }
+    /// Causing losses on purpose, which therefore teach nothing about the short term.
+    pub(super) const fn is_probing(self) -> bool {
+        matches!(self, Phase::Startup { .. } | Phase::Refill | Phase::Up)
+    }
+    /// Sending at just the bandwidth.
+    pub(super) const fn is_steady(self) -> bool {
+        matches!(self, Phase::Cruise | Phase::Refill)
+    }
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Phase::Startup { careful: false } => "startup",
+            Phase::Startup { careful: true } => "startup:careful",
+            Phase::Resume => "resume",
+            Phase::Drain => "drain",
+            Phase::Down => "probe_bw:down",
+            Phase::Cruise => "probe_bw:cruise",
+            Phase::Refill => "probe_bw:refill",
+            Phase::Up => "probe_bw:up",
+            Phase::ProbeRtt => "probe_rtt",
+        }
+    }
+}
+
+/// Whether the pipe is full: now (in this probe), and ever since Startup.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FullPipe {
+    bw: Rate,
+    rounds: u32,
+    pub(super) now: bool,
+    pub(super) reached: bool,
+}
+
+impl FullPipe {
+    fn reset(&mut self) {
+        *self = FullPipe { reached: self.reached, ..FullPipe::default() };
+    }
+}
+
+/// The cycle of probes for bandwidth.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProbeCycle {
+    start: Time,
+    wait: Span,
+    rounds: u64,
+    /// Samples belong to the present probe, so that losses tell how much in flight was too much.
+    pub(super) samples: bool,
+    /// The first samples of the time after a probe are due: then the bandwidth filter moves on.
+    stopping: bool,
+    pub(super) up_acks: u64,
+    pub(super) up_rounds: u32,
+    pub(super) bytes_per_raise: u64,
+}
+
+/// The state of ProbeRTT.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProbeRtt {
+    done: Option<Time>,
+    round_done: bool,
+}
+
+impl Bbr {
+    pub(super) fn enter(&mut self, phase: Phase, now: Time) {
+        self.phase = phase;
+        self.phase_start = now;
+    }
+
+    /// Moves on as far as the feedback allows (draft: BBRUpdateModelAndState).
+    pub(super) fn advance_phase(&mut self, s: &Signals) {
+        self.check_full_pipe(s);
+        match self.phase {
+            Phase::Startup { careful } => self.check_startup(s, careful),
+            Phase::Resume => self.check_resume(s),
+            Phase::Drain => {
+                let rounds = self.model.rounds.saturating_sub(self.cycle.rounds);
+                if s.inflight <= self.inflight(self.bw(), ONE) || rounds > DRAIN_ROUNDS {
+                    self.start_down(s);
+                }
+            }
+            _ => {}
+        }
+        if self.full.reached {
+            self.update_cycle(s);
+        }
+    }
+
+    /// Full when the bandwidth has not grown by a quarter for three rounds (draft: BBRCheckFullBWReached), or
+    /// for one in which half a round trip of queue stood from beginning to end.
+    fn check_full_pipe(&mut self, s: &Signals) {
+        let Some(r) = s.rate else { return };
+        if self.full.now || !self.model.round_start || r.app_limited {
+            return;
+        }
+        if r.rate >= self.full.bw.scale(FULL_GROWTH, ONE) {
+            self.full.reset();
+            self.full.bw = r.rate;
+            return;
+        }
+        let proof = self.model.standing_queue() > self.model.min_rtt_or(Span::MAX) / 2;
+        self.full.rounds += if proof { FULL_ROUNDS } else { 1 };
+        self.full.now = self.full.rounds >= FULL_ROUNDS;
+    }
+
+    fn check_startup(&mut self, s: &Signals, careful: bool) {
+        if self.inflight_too_high(s) || self.model.judged.is_some_and(|j| self.is_lossy(j)) {
+            if careful && self.model.round_start {
+                let bdp = self.inflight(self.bw(), ONE);
+                self.bounds.inflight_long = bdp.max(self.model.inflight_latest);
+                self.full.now = true;
+            }
+            self.phase = Phase::Startup { careful: true };
+        } else if self.model.queue_grows() {
+            self.phase = Phase::Startup { careful: true };
+        }
+        if self.full.now {
+            self.start_drain(s);
+        }
+    }
+
+    fn is_lossy(&self, (lost, packets): (u64, u64)) -> bool {
+        super::model::excessive(lost, packets, self.loss_threshold())
+    }
+
+    fn start_drain(&mut self, s: &Signals) {
+        self.full.reached = true;
+        self.model.forget_initial();
+        self.model.clear_losses();
+        self.cycle.rounds = self.model.rounds;
+        self.enter(Phase::Drain, s.now);
+    }
+
+    /// Checks a rate known beforehand (RFC 9959 calls this Careful Resume): kept when it was delivered, left
+    /// at the first excess of loss, and forgotten when the application never used it.
+    fn check_resume(&mut self, s: &Signals) {
+        let Some(known) = self.resume else { return };
+        let lossy = self.inflight_too_high(s) || self.model.judged.is_some_and(|j| self.is_lossy(j));
+        let measured = self.model.measured_bw();
+        let holds = measured >= known.scale(RESUME_HOLDS, ONE);
+        if lossy || self.model.rounds > RESUME_ROUNDS && !holds && self.model.queue_stands() {
+            self.resume = None;
+            self.start_drain(s);
+        } else if holds {
+            self.resume = None;
+            self.full.reached = true;
+            self.model.forget_initial();
+            // Refill leads to a probe at once: there may be more than was known.
+            self.start_down(s);
+            self.start_refill(s);
+        } else if self.model.rounds > RESUME_ROUNDS {
+            self.resume = None;
+            self.model.forget_initial();
+            self.enter(Phase::Startup { careful: false }, s.now);
+        }
+    }
+
+    /// ProbeBW (draft: BBRUpdateProbeBWCyclePhase).
+    fn update_cycle(&mut self, s: &Signals) {
+        if self.model.round_start && self.cycle.stopping {
+            self.cycle.stopping = false;
+            if self.phase.in_probe_bw() && !s.rate.is_some_and(|r| r.app_limited) {
+                self.model.advance_bandwidth();
+            }
+        }
+        self.adapt_long_term(s);
+        match self.phase {
+            Phase::Down => {
+                if self.time_to_probe(s) {
+                    self.start_refill(s);
+                } else if self.time_to_cruise(s) {
+                    self.enter(Phase::Cruise, s.now);
+                }
+            }
+            Phase::Cruise => {
+                self.model.learn_base_loss();
+                if self.time_to_probe(s) {
+                    self.start_refill(s);
+                }
+            }
+            Phase::Refill => {
+                if self.model.round_start {
+                    self.start_up(s);
+                }
+            }
+            Phase::Up => {
+                if self.time_to_go_down(s) {
+                    self.start_down(s);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn time_to_cruise(&self, s: &Signals) -> bool {
+        let target = self.inflight(self.model.max_bw(), ONE);
+        s.inflight <= target.min(self.bounds.with_headroom().max(self.min_pipe()))
+    }
+
+    /// Time for a probe: the wait is over, or as many rounds have passed as a Reno flow of this size would
+    /// take to grow by one window.
+    fn time_to_probe(&self, s: &Signals) -> bool {
+        let window = self.inflight(self.bw(), ONE).min(self.decision.bound);
+        let reno = (window / self.packet).min(RENO_ROUNDS);
+        s.now.since(self.cycle.start) >= self.cycle.wait
+            || self.model.rounds.saturating_sub(self.cycle.rounds) >= reno.max(1)
+    }
+
+    /// A probe ends when the bandwidth no longer grows, or when it has put a quarter more in flight than the
+    /// bandwidth explains: then a queue is what it has found.
+    fn time_to_go_down(&mut self, s: &Signals) -> bool {
+        if s.prior_inflight >= self.bounds.inflight_long {
+            self.full.reset();
+            self.full.bw = s.rate.map_or(self.full.bw, |r| r.rate);
+        } else if self.full.now {
+            return true;
+        }
+        let settled = self.model.min_rtt_or(Span::ZERO) + self.model.feedback_gap();
+        s.now.since(self.phase_start) > settled && s.inflight >= self.inflight(self.model.max_bw(), UP_PACING)
+    }
+
+    /// Draft: BBRStartProbeBW_DOWN.
+    pub(super) fn start_down(&mut self, s: &Signals) {
+        self.cycle.up_rounds = 0;
+        self.cycle.bytes_per_raise = u64::MAX;
+        self.cycle.samples = false;
+        self.cycle.stopping = true;
+        self.cycle.start = s.now;
+        self.cycle.rounds = self.model.rounds.saturating_sub(self.rng.below(2));
+        let wait = self.config.probe_interval;
+        self.cycle.wait = wait + Span::from_nanos(self.rng.below(wait.as_nanos() / 2));
+        self.model.start_round(s.delivered);
+        self.full.now = false;
+        self.enter(Phase::Down, s.now);
+    }
+
+    /// Draft: BBRStartProbeBW_REFILL.
+    fn start_refill(&mut self, s: &Signals) {
+        self.undo = None;
+        self.bounds.reset_short();
+        self.cycle.up_rounds = 0;
+        self.cycle.up_acks = 0;
+        self.cycle.stopping = false;
+        self.model.start_round(s.delivered);
+        self.enter(Phase::Refill, s.now);
+    }
+
+    /// Draft: BBRStartProbeBW_UP.
+    fn start_up(&mut self, s: &Signals) {
+        self.cycle.samples = true;
+        self.full.reset();
+        self.full.bw = s.rate.map_or(Rate::ZERO, |r| r.rate);
+        self.model.start_round(s.delivered);
+        self.steeper();
+        self.enter(Phase::Up, s.now);
+    }
+
+    /// Data in flight during ProbeRTT.
+    pub(super) fn probe_rtt_inflight(&self) -> u64 {
+        self.inflight(self.bw(), PROBE_RTT_CWND)
+    }
+
+    /// Draft: BBRUpdateMinRTT and BBRCheckProbeRTT.
+    pub(super) fn check_probe_rtt(&mut self, s: &Signals) {
+        let due = self.config.probe_rtt
+            && self.model.probe_min.is_some()
+            && s.now > self.model.probe_min_stamp + self.config.probe_rtt_interval;
+        if due && matches!(self.phase, Phase::ProbeRtt) {
+            self.model.probe_min_stamp = s.now;
+        } else if due {
+            // From here on the window holds what is measured from now on.
+            self.model.probe_min = s.rtt.or(self.model.probe_min);
+            self.model.probe_min_stamp = s.now;
+            if !self.idle_restart {
+                self.probe_rtt = ProbeRtt::default();
+                self.cycle.samples = false;
+                self.cycle.stopping = true;
+                self.model.start_round(s.delivered);
+                self.enter(Phase::ProbeRtt, s.now);
+            }
+        }
+        if !matches!(self.phase, Phase::ProbeRtt) {
+            return;
+        }
+        match self.probe_rtt.done {
+            None if s.inflight <= self.probe_rtt_inflight() => {
+                self.probe_rtt = ProbeRtt { done: Some(s.now + PROBE_RTT_TIME), round_done: false };
+                self.model.start_round(s.delivered);
+            }
+            None => {}
+            Some(_) => {
+                self.probe_rtt.round_done |= self.model.round_start;
+                if self.probe_rtt.round_done {
+                    self.probe_rtt_done_if_due(s.now);
+                }
+            }
+        }
+    }
+
+    /// Draft: BBRCheckProbeRTTDone and BBRExitProbeRTT.
+    pub(super) fn probe_rtt_done_if_due(&mut self, now: Time) {
+        if self.probe_rtt.done.is_none_or(|done| now <= done) {
+            return;
+        }
+        self.model.probe_min_stamp = now;
+        self.model.renew_min_rtt(now);
+        self.bounds = Bounds { inflight_long: self.bounds.inflight_long, ..Bounds::default() };
+        if self.full.reached {
+            self.start_cycle_wait(now);
+            self.enter(Phase::Cruise, now);
+        } else {
+            self.enter(Phase::Startup { careful: true }, now);
+        }
+    }
+
+    fn start_cycle_wait(&mut self, now: Time) {
+        let wait = self.config.probe_interval;
+        self.cycle.start = now;
+        self.cycle.rounds = self.model.rounds.saturating_sub(self.rng.below(2));
+        self.cycle.wait = wait + Span::from_nanos(self.rng.below(wait.as_nanos() / 2));
+        self.cycle.up_rounds = 0;
+        self.cycle.bytes_per_raise = u64::MAX;
+        self.cycle.samples = false;
+    }
+}

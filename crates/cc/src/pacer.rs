@@ -1,0 +1,166 @@
+//! The pacer: a bucket of credit that fills at the decided rate and hands out [`Token`]s.
+//!
+//! Only a token lets a packet be built, so unpaced sending does not compile. Credit is kept in bytes and
+//! billionths of a byte, so that no rate is rounded away however often the pacer is asked.
+
+use crate::Decision;
+use base::{Rate, Span, Time};
+
+/// How much lateness a flow that had data waiting may catch up with. Timers overshoot by 50 to 110
+/// microseconds and a thread may be away for a few milliseconds: without this the average rate would be
+/// below the decided one.
+pub const CATCH_UP: Span = Span::from_millis(4);
+
+/// Most payload one UDP segmentation-offload train holds: the largest IPv4 UDP payload.
+const TRAIN_PAYLOAD: u64 = 65_507;
+/// Most segments the kernel takes in one train (`UDP_MAX_SEGMENTS` before Linux 6.9).
+const TRAIN_SEGMENTS: u64 = 64;
+/// IPv4 and UDP headers, which segmentation offload repeats for each packet.
+const HEADERS: u64 = 28;
+/// At low rates a train is what leaves in this time: short enough not to be felt as a burst.
+const LOW_RATE_TRAIN: Span = Span::from_millis(1);
+/// At high rates trains leave in groups, so that a group takes at least this long at the decided rate.
+const HIGH_RATE_GROUP: Span = Span::from_micros(20);
+/// Most full trains in a group, whatever the rate.
+const MAX_TRAINS: u64 = 8;
+/// A billion: credit fractions are in bytes times nanoseconds per second.
+const NANOS: u128 = 1_000_000_000;
+
+/// Bytes that should leave back to back at `rate` with packets of `packet_bytes`: a millisecond's worth but
+/// at least two packets at low rates, one full train from about 0.5 Gbit/s, and at very high rates as many
+/// trains as take 20 microseconds (four at 100 Gbit/s), at most eight. Always a whole number of packets.
+pub fn quantum(rate: Rate, packet_bytes: u64) -> u64 {
+    let packet = packet_bytes.clamp(1, TRAIN_PAYLOAD);
+    let per_train = (TRAIN_PAYLOAD / packet.saturating_sub(HEADERS).max(1)).clamp(1, TRAIN_SEGMENTS);
+    let train = per_train * packet;
+    let group = (rate.bytes_in(HIGH_RATE_GROUP).div_ceil(train)).clamp(1, MAX_TRAINS) * train;
+    let few = rate.bytes_in(LOW_RATE_TRAIN) / packet * packet;
+    few.clamp(2 * packet, group.max(2 * packet))
+}
+
+/// Permission to send a number of bytes. Only [`Pacer::poll`] makes one; it can be neither copied nor forged.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a token that is not spent must be given back with `Pacer::refund`"]
+pub struct Token {
+    bytes: u64,
+}
+
+/// A packet is larger than what is left of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{wanted} bytes asked of a token that has {left} left; send less, or poll the pacer again")]
+pub struct Overdrawn {
+    /// Bytes that were to be spent.
+    pub wanted: u64,
+    /// Bytes the token still permits.
+    pub left: u64,
+}
+
+impl Token {
+    /// Bytes on the wire it still permits.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Uses up `n` bytes of it.
+    ///
+    /// # Errors
+    /// [`Overdrawn`] when it permits fewer than `n`; the token is unchanged.
+    pub fn spend(&mut self, n: u64) -> Result<(), Overdrawn> {
+        match self.bytes.checked_sub(n) {
+            Some(left) => {
+                self.bytes = left;
+                Ok(())
+            }
+            None => Err(Overdrawn { wanted: n, left: self.bytes }),
+        }
+    }
+}
+
+/// A bucket of sending credit. One for each path.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    /// Whole bytes of credit.
+    credit: u64,
+    /// What is left below a byte, in billionths.
+    fraction: u64,
+    /// When credit was last reckoned.
+    last: Option<Time>,
+    /// Whether data was left waiting: only then is time gone by lateness, not idleness.
+    backlogged: bool,
+}
+
+impl Default for Pacer {
+    fn default() -> Pacer {
+        Pacer::new()
+    }
+}
+
+impl Pacer {
+    /// A pacer whose first train may leave at once.
+    pub const fn new() -> Pacer {
+        Pacer { credit: 0, fraction: 0, last: None, backlogged: false }
+    }
+
+    /// Asks to send. `want` is all that waits to be sent, in bytes on the wire (asking for more than a train
+    /// is how the pacer knows that time gone by is lateness, to be caught up with, and not idleness). The
+    /// token is for at most `decision.quantum` bytes.
+    ///
+    /// # Errors
+    /// The time at which to ask again; [`Time::MAX`] when nothing is wanted or the rate is zero.
+    pub fn poll(&mut self, now: Time, decision: &Decision, want: u64) -> Result<Token, Time> {
+        if want == 0 {
+            self.backlogged = false;
+            return Err(Time::MAX);
+        }
+        let train = decision.quantum.max(1);
+        self.fill(now, decision.rate, train);
+        let need = want.min(train);
+        if self.credit < need {
+            self.backlogged = true;
+            return Err(now + self.wait_for(need, decision.rate));
+        }
+        self.credit -= need;
+        self.backlogged = want > need;
+        Ok(Token { bytes: need })
+    }
+
+    /// Takes back what was not used of a token, for instance because less data was there than thought.
+    pub fn refund(&mut self, token: Token) {
+        self.credit = self.credit.saturating_add(token.bytes);
+    }
+
+    fn fill(&mut self, now: Time, rate: Rate, train: u64) {
+        let Some(last) = self.last else {
+            self.last = Some(now);
+            self.credit = self.credit.max(train);
+            return;
+        };
+        if now <= last {
+            return;
+        }
+        self.last = Some(now);
+        let earned = u128::from(rate.bytes_per_sec()) * u128::from(now.since(last).as_nanos())
+            + u128::from(self.fraction);
+        let cap = if self.backlogged { train.max(rate.bytes_in(CATCH_UP)) } else { train };
+        let credit = u128::from(self.credit) + earned / NANOS;
+        if credit >= u128::from(cap) {
+            self.credit = cap;
+            self.fraction = 0;
+        } else {
+            self.credit = credit as u64;
+            self.fraction = (earned % NANOS) as u64;
+        }
+    }
+
+    /// How long until `need` bytes of credit are there, rounded up so that the wait is never in vain.
+    fn wait_for(&self, need: u64, rate: Rate) -> Span {
+        if rate == Rate::ZERO {
+            return Span::MAX;
+        }
+        let missing = u128::from(need - self.credit) * NANOS - u128::from(self.fraction);
+        let ns = missing.div_ceil(u128::from(rate.bytes_per_sec()));
+        Span::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Parameters of algorithms: defined once, read from text, checked against their range.
+
+use super::{Definition, Error, find};
+use base::{Rate, Span};
+use std::collections::BTreeMap;
+
+/// Longest selection that is read, in bytes.
+pub const MAX_TEXT: usize = 1024;
+
+/// One parameter of an algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct ParamDef {
+    /// Its key.
+    pub name: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    /// Its type, unit, range and default.
+    pub kind: Kind,
+}
+
+/// Type, unit, range and default of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `on` or `off`.
+    Switch {
+        /// Its default.
+        default: bool,
+    },
+    /// A whole number.
+    Count {
+        /// What is counted.
+        unit: &'static str,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+        /// Its default.
+        default: u64,
+    },
+    /// A share, written as a percentage with up to three decimals (`2%`, `0.5%`); kept in parts per 100,000.
+    Share {
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+        /// Its default.
+        default: u64,
+    },
+    /// A rate in bit/s, written with k, M, G or T (powers of 1000), for instance `2.5G`. `auto` where there is
+    /// no default.
+    Rate {
+        /// Least value.
+        min: Rate,
+        /// Greatest value.
+        max: Rate,
+    },
+    /// A length of time, written with us, ms or s.
+    Span {
+        /// Least value.
+        min: Span,
+        /// Greatest value.
+        max: Span,
+        /// Its default.
+        default: Span,
+    },
+}
+
+/// A checked value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of a [`Kind::Switch`].
+    Switch(bool),
+    /// Of a [`Kind::Count`].
+    Count(u64),
+    /// Of a [`Kind::Share`], in parts per 100,000.
+    Share(u64),
+    /// Of a [`Kind::Rate`]; `None` is `auto`.
+    Rate(Option<Rate>),
+    /// Of a [`Kind::Span`].
+    Span(Span),
+}
+
+fn percent(share: u64) -> String {
+    format!("{}%", share as f64 / 1000.0)
+}
+
+fn bits(rate: Rate) -> String {
+    let b = rate.bits_per_sec();
+    for (unit, size) in [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)] {
+        if b >= size {
+            return format!("{}{unit}", b as f64 / size as f64);
+        }
+    }
+    format!("{b}")
+}
+
+impl Kind {
+    /// What to write, with unit, range and default.
+    pub fn describe(&self) -> String {
+        match *self {
+            Kind::Switch { default } => format!("on|off [{}]", if default { "on" } else { "off" }),
+            Kind::Count { unit, min, max, default } => format!("{min} to {max} {unit} [{default}]"),
+            Kind::Share { min, max, default } => {
+                format!("{} to {} [{}]", percent(min), percent(max), percent(default))
+            }
+            Kind::Rate { min, max } => format!("{} to {} bit/s [auto]", bits(min), bits(max)),
+            Kind::Span { min, max, default } => format!("{min} to {max} [{default}]"),
+        }
+    }
+
+    /// The value that holds when none is given.
+    pub fn default(&self) -> Value {
+        match *self {
+            Kind::Switch { default } => Value::Switch(default),
+            Kind::Count { default, .. } => Value::Count(default),
+            Kind::Share { default, .. } => Value::Share(default),
+            Kind::Rate { .. } => Value::Rate(None),
+            Kind::Span { default, .. } => Value::Span(default),
+        }
+    }
+
+    fn read(&self, text: &str) -> Option<Value> {
+        match *self {
+            Kind::Switch { .. } => match text {
+                "on" | "true" | "yes" => Some(Value::Switch(true)),
+                "off" | "false" | "no" => Some(Value::Switch(false)),
+                _ => None,
+            },
+            Kind::Count { min, max, .. } => {
+                text.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Count)
+            }
+            Kind::Share { min, max, .. } => {
+                let n = scaled(text.strip_suffix('%')?, 1_000)?;
+                (min..=max).contains(&n).then_some(Value::Share(n))
+            }
+            Kind::Rate { min, max } => {
+                if text == "auto" {
+                    return Some(Value::Rate(None));
+                }
+                let r = read_rate(text)?;
+                (min..=max).contains(&r).then_some(Value::Rate(Some(r)))
+            }
+            Kind::Span { min, max, .. } => {
+                let s = read_span(text)?;
+                (min..=max).contains(&s).then_some(Value::Span(s))
+            }
+        }
+    }
+}
+
+/// A decimal number times `scale`, exactly; `None` unless it is digits with at most one point and the
+/// product is whole and fits.
+fn scaled(text: &str, scale: u64) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || (whole.is_empty() && part.is_empty()) || part.len() > 18 {
+        return None;
+    }
+    let int: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let den = 10u128.pow(part.len() as u32);
+    let frac: u128 = if part.is_empty() { 0 } else { part.parse().ok()? };
+    let frac = frac * u128::from(scale);
+    if !frac.is_multiple_of(den) {
+        return None;
+    }
+    int.checked_mul(scale)?.checked_add(u64::try_from(frac / den).ok()?)
+}
+
+fn read_rate(text: &str) -> Option<Rate> {
+    let text = text.trim_end_matches("bit/s").trim_end();
+    let (number, scale) = match text.chars().last()? {
+        'k' | 'K' => (&text[..text.len() - 1], 1_000),
+        'M' => (&text[..text.len() - 1], 1_000_000),
+        'G' => (&text[..text.len() - 1], 1_000_000_000),
+        'T' => (&text[..text.len() - 1], 1_000_000_000_000),
+        _ => (text, 1),
+    };
+    scaled(number, scale).map(Rate::from_bits_per_sec)
+}
+
+fn read_span(text: &str) -> Option<Span> {
+    for (unit, scale) in [("us", 1_000), ("ms", 1_000_000), ("ns", 1), ("s", 1_000_000_000)] {
+        if let Some(number) = text.strip_suffix(unit) {
+            return scaled(number, scale).map(Span::from_nanos);
+        }
+    }
+    None
+}
+
+/// Checked parameters of one algorithm. The default holds no value: all defaults, for any algorithm.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Params {
+    algorithm: Option<&'static str>,
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Params {
+    /// Reads `key=value,key=value` for the algorithm called `name`. A key given twice takes its last value.
+    ///
+    /// # Errors
+    /// Any [`Error`] but [`Error::WrongAlgorithm`].
+    pub fn parse(name: &str, text: &str) -> Result<Params, Error> {
+        let def = find(name)?;
+        if text.len() > MAX_TEXT {
+            return Err(Error::TooLong { len: text.len() });
+        }
+        let mut params = Params { algorithm: Some(def.name), values: BTreeMap::new() };
+        for piece in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+            let (key, value) =
+                piece.split_once('=').ok_or_else(|| Error::Syntax { text: piece.to_string() })?;
+            params.set(def, key.trim(), value.trim())?;
+        }
+        Ok(params)
+    }
+
+    fn set(&mut self, def: &Definition, key: &str, text: &str) -> Result<(), Error> {
+        let p = def
+            .params
+            .iter()
+            .find(|p| p.name == key)
+            .ok_or_else(|| Error::UnknownParameter { algorithm: def.name, key: key.to_string() })?;
+        let value = p.kind.read(text).ok_or_else(|| Error::InvalidValue {
+            algorithm: def.name,
+            key: p.name,
+            value: text.to_string(),
+            expected: p.kind.describe(),
+        })?;
+        self.values.insert(p.name, value);
+        Ok(())
+    }
+
+    /// The algorithm they were checked for; `None` for defaults.
+    pub fn algorithm(&self) -> Option<&'static str> {
+        self.algorithm
+    }
+
+    /// The value of `key`, where it was given.
+    pub fn get(&self, key: &str) -> Option<Value> {
+        self.values.get(key).copied()
+    }
+
+    /// The same with every default filled in, so that makers find each of their keys.
+    pub(super) fn for_definition(&self, def: &'static Definition) -> Params {
+        let values = def.params.iter().map(|p| (p.name, self.get(p.name).unwrap_or(p.kind.default())));
+        Params { algorithm: Some(def.name), values: values.collect() }
+    }
+
+    pub(crate) fn switch(&self, key: &str) -> bool {
+        match self.get(key) {
+            Some(Value::Switch(b)) => b,
+            other => unreachable!("{key} is defined as a switch, found {other:?}"),
+        }
+    }
+    pub(crate) fn count(&self, key: &str) -> u64 {
+        match self.get(key) {
+            Some(Value::Count(n)) => n,
+            other => unreachable!("{key} is defined as a count, found {other:?}"),
+        }
+    }
+    pub(crate) fn share(&self, key: &str) -> u64 {
+        match self.get(key) {
+            Some(Value::Share(n)) => n,
+            other => unreachable!("{key} is defined as a share, found {other:?}"),
+        }
+    }
+    pub(crate) fn rate(&self, key: &str) -> Option<Rate> {
+        match self.get(key) {
+            Some(Value::Rate(r)) => r,
+            other => unreachable!("{key} is defined as a rate, found {other:?}"),
+        }
+    }
+    pub(crate) fn span(&self, key: &str) -> Span {
+        match self.get(key) {
+            Some(Value::Span(s)) => s,
+            other => unreachable!("{key} is defined as a span, found {other:?}"),
+        }
+    }
+}

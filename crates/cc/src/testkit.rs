@@ -1,0 +1,1 @@
+//! What every algorithm is tested with.
