@@ -1,0 +1,150 @@
+//! What a link is like, and how that changes over time.
+
+use crate::Probability;
+use base::{Rate, Span, Time};
+
+/// What a link is like. The default is a perfect one: no delay, no limit, no loss.
+///
+/// Written and read as text by [`LinkConfig::parse`] and `Display`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkConfig {
+    /// Bytes on the wire per second; `None` is infinitely fast (nothing ever queues). [`Rate::ZERO`] holds
+    /// packets in the queue until the rate changes.
+    pub rate: Option<Rate>,
+    /// Most bytes that wait, not counting the packet that is being sent. Zero is a link without a buffer.
+    pub queue: u64,
+    /// A packet of an ECN-capable transport is marked when more bytes than this wait ahead of it (a step, as
+    /// DCTCP wants it, RFC 8257 section 3.1); `None` never marks.
+    pub ecn: Option<u64>,
+    /// Propagation delay, one way.
+    pub delay: Span,
+    /// Random variation of the delay.
+    pub jitter: Jitter,
+    /// Whether jitter and changes of delay keep packets in order: one that would overtake arrives together with
+    /// the packet ahead of it. Where packets follow each other faster than the jitter, this pulls the delay
+    /// towards the upper end of the jitter. Deliberate [`Reorder`]ing happens all the same.
+    pub keep_order: bool,
+    /// Random loss at the entrance: lost packets take no room in the queue.
+    pub loss: Loss,
+    /// Packets that arrive late on purpose.
+    pub reorder: Reorder,
+    /// Probability that a packet arrives twice.
+    pub duplicate: Probability,
+    /// Probability that bits of a packet are flipped.
+    pub corrupt: Probability,
+    /// Largest packet in bytes on the wire; larger ones are dropped. `None` carries any size.
+    pub mtu: Option<u64>,
+    /// Changes to come, each at its time; need not be sorted. Those in the past apply at once, in order.
+    pub schedule: Vec<(Time, Change)>,
+}
+
+impl Default for LinkConfig {
+    fn default() -> LinkConfig {
+        LinkConfig {
+            rate: None,
+            queue: LinkConfig::DEFAULT_QUEUE,
+            ecn: None,
+            delay: Span::ZERO,
+            jitter: Jitter::None,
+            keep_order: true,
+            loss: Loss::NONE,
+            reorder: Reorder::default(),
+            duplicate: Probability::ZERO,
+            corrupt: Probability::ZERO,
+            mtu: None,
+            schedule: Vec::new(),
+        }
+    }
+}
+
+impl LinkConfig {
+    /// The queue in bytes when none is asked for: 1 MiB, about that of a shallow-buffered switch port.
+    pub const DEFAULT_QUEUE: u64 = 1 << 20;
+
+    /// The bandwidth-delay product in bytes for a round trip of `rtt`; `None` when the rate is infinite.
+    pub fn bdp(&self, rtt: Span) -> Option<u64> {
+        self.rate.map(|r| r.bytes_in(rtt))
+    }
+}
+
+/// Random variation of the delay. A packet's delay never falls below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Jitter {
+    /// Every packet takes the same time.
+    #[default]
+    None,
+    /// Uniform between this much less and this much more.
+    Uniform(Span),
+    /// Normally distributed with this standard deviation, cut off at four of them on both sides.
+    Normal(Span),
+}
+
+/// Random loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    /// Each packet by itself.
+    Independent(Probability),
+    /// In bursts.
+    Burst(BurstLoss),
+}
+
+/// The Gilbert-Elliott model: a Markov chain of a good and a bad state that may change after each packet (Gilbert,
+/// "Capacity of a Burst-Noise Channel", 1960; Elliott, "Estimates of Error Rates for Codes on Burst-Noise
+/// Channels", 1963). It begins in the good state. `tc-netem(8)` calls `p` and `r` the same, `bad_loss` "1-h" and
+/// `good_loss` "1-k".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BurstLoss {
+    /// Probability of going from good to bad.
+    pub p: Probability,
+    /// Probability of going from bad to good; the mean stay in the bad state is `1 / r` packets.
+    pub r: Probability,
+    /// Loss in the good state.
+    pub good_loss: Probability,
+    /// Loss in the bad state.
+    pub bad_loss: Probability,
+}
+
+impl Loss {
+    /// Nothing is lost.
+    pub const NONE: Loss = Loss::Independent(Probability::ZERO);
+
+    /// The long-run share of packets lost.
+    pub fn mean(&self) -> Probability {
+        match *self {
+            Loss::Independent(p) => p,
+            // A chain that never changes state stays in the good one, where it began.
+            Loss::Burst(b) if b.p == Probability::ZERO => b.good_loss,
+            Loss::Burst(b) => {
+                let (p, r) = (b.p.get(), b.r.get());
+                let mean = (r * b.good_loss.get() + p * b.bad_loss.get()) / (p + r);
+                Probability::new(mean.clamp(0.0, 1.0)).unwrap_or(Probability::ZERO)
+            }
+        }
+    }
+}
+
+/// Packets that arrive late on purpose, so that those behind overtake them.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Reorder {
+    /// Probability that a packet is late.
+    pub probability: Probability,
+    /// How much later it arrives.
+    pub extra: Span,
+}
+
+/// One change of a link while it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Another rate, from the next bit on; what waits in the queue is sent at the new rate.
+    Rate(Option<Rate>),
+    /// Another propagation delay for packets that leave the queue from now on.
+    Delay(Span),
+    /// Another random loss.
+    Loss(Loss),
+    /// For this long, every packet that enters the link or leaves its queue is dropped. What is on the wire
+    /// arrives.
+    BlackOut(Span),
+    /// Another route with this propagation delay. Unlike with [`Change::Delay`], packets on a shorter new route
+    /// overtake those still on the old one.
+    Path(Span),
+}

@@ -1,0 +1,37 @@
+//! Sans-I/O model of one direction of a network link, for the simulator and for a relay in user space.
+//!
+//! A packet passes, in this order:
+//!
+//! 1. the entrance: MTU, black-out, random loss;
+//! 2. a drop-tail queue counted in bytes, which may mark ECN, emptied at the link's rate;
+//! 3. the wire: corruption, duplication, propagation delay, jitter, reordering.
+//!
+//! Time and randomness are passed in: the same seed and the same calls give the same deliveries.
+//!
+//! ```
+//! use base::{Rng, Time};
+//! use netem::{Ecn, Link, LinkConfig, Packet, Verdict};
+//!
+//! let config = LinkConfig::parse("rate=500mbit delay=35ms loss=0.1% queue=1bdp(rtt 70ms)")?;
+//! let mut link = Link::new(config, Rng::from_u64(1));
+//! let packet = Packet { bytes: 1500, ecn: Ecn::NotEct, payload: vec![0u8; 1472] };
+//! assert_eq!(link.send(Time::ZERO, packet), Verdict::Queued);
+//! let at = link.next_delivery().expect("one packet is on its way");
+//! assert_eq!(link.poll(at).expect("it is due").time.as_nanos(), 24_000 + 35_000_000);
+//! # Ok::<(), netem::SpecError>(())
+//! ```
+
+mod chance;
+mod config;
+mod flight;
+mod link;
+mod packet;
+pub mod profiles;
+mod serializer;
+mod spec;
+
+pub use chance::Probability;
+pub use config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
+pub use link::{Link, MAX_PACKETS, Stats};
+pub use packet::{Delivery, DropReason, Ecn, Packet, Payload, Verdict, flip_bits};
+pub use spec::{MAX_SPEC_LEN, SpecError};

@@ -1,0 +1,357 @@
+//! One direction of a link.
+
+use crate::chance::{Chance, LossProcess};
+use crate::config::{Change, Jitter, LinkConfig};
+use crate::flight::Flight;
+use crate::packet::{Delivery, DropReason, Ecn, Packet, Payload, Verdict};
+use crate::serializer::Serializer;
+use base::{Rng, Span, Time};
+use std::collections::VecDeque;
+
+/// Most packets a link holds, in the queue and on the wire: what 400 Gbit/s x 300 ms, with as
+/// much again in the queue, come to in packets of 1500 bytes.
+pub const MAX_PACKETS: usize = 20_000_000;
+
+/// Standard deviations at which normally distributed jitter is cut off.
+const NORMAL_CUT: u64 = 4;
+
+/// One direction of a link that carries payloads `P`.
+///
+/// Drive it with [`send`](Link::send) and [`poll`](Link::poll); times should not go backwards, and a time earlier
+/// than one seen before counts as that one.
+#[derive(Clone, Debug)]
+pub struct Link<P> {
+    config: LinkConfig,
+    rng: Rng,
+    /// How far the link has been worked out: everything up to here has happened.
+    now: Time,
+    /// Changes to come, by time.
+    changes: VecDeque<(Time, Change)>,
+    dark_until: Time,
+    loss: LossProcess,
+    corrupt: Chance,
+    duplicate: Chance,
+    reorder: Chance,
+    serializer: Serializer,
+    /// The first is being sent, the others wait.
+    queue: VecDeque<Packet<P>>,
+    /// Bytes that wait, without the packet that is being sent.
+    waiting: u64,
+    flight: Flight<Delivery<P>>,
+    /// The latest arrival of a packet that must not be overtaken.
+    in_order_until: Time,
+    stats: Stats,
+}
+
+/// Counters of a link since it was made, in packets unless they say bytes.
+///
+/// `sent + duplicated == delivered + dropped() + in_link` at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Offered to [`Link::send`].
+    pub sent: u64,
+    /// Bytes offered.
+    pub sent_bytes: u64,
+    /// Returned by [`Link::poll`], duplicates included.
+    pub delivered: u64,
+    /// Bytes delivered.
+    pub delivered_bytes: u64,
+    /// Dropped because larger than the MTU.
+    pub dropped_mtu: u64,
+    /// Dropped by a black-out, on entering the link or on leaving its queue.
+    pub dropped_black_out: u64,
+    /// Dropped by random loss.
+    pub dropped_loss: u64,
+    /// Dropped because the queue was full.
+    pub dropped_queue: u64,
+    /// Dropped because the model was full, see [`MAX_PACKETS`].
+    pub dropped_link_full: u64,
+    /// Marked with [`Ecn::Ce`] by the queue.
+    pub marked: u64,
+    /// Copies added by duplication.
+    pub duplicated: u64,
+    /// Damaged on the wire.
+    pub corrupted: u64,
+    /// Delayed on purpose.
+    pub reordered: u64,
+    /// In the queue or on the wire now.
+    pub in_link: u64,
+    /// Bytes that wait now, without the packet that is being sent.
+    pub queue_bytes: u64,
+    /// Most bytes that ever waited.
+    pub max_queue_bytes: u64,
+}
+
+impl Stats {
+    /// Packets dropped for any reason.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped_mtu
+            + self.dropped_black_out
+            + self.dropped_loss
+            + self.dropped_queue
+            + self.dropped_link_full
+    }
+}
+
+impl<P: Payload> Link<P> {
+    /// A link with nothing on it. The same generator and the same calls give the same deliveries.
+    pub fn new(config: LinkConfig, mut rng: Rng) -> Link<P> {
+        Link {
+            now: Time::ZERO,
+            changes: by_time(&config),
+            dark_until: Time::ZERO,
+            loss: LossProcess::new(config.loss, &mut rng),
+            corrupt: Chance::new(config.corrupt, &mut rng),
+            duplicate: Chance::new(config.duplicate, &mut rng),
+            reorder: Chance::new(config.reorder.probability, &mut rng),
+            serializer: Serializer::new(config.rate),
+            queue: VecDeque::new(),
+            waiting: 0,
+            flight: Flight::new(),
+            in_order_until: Time::ZERO,
+            stats: Stats::default(),
+            config,
+            rng,
+        }
+    }
+
+    /// Offers a packet to the link at `now`.
+    pub fn send(&mut self, now: Time, packet: Packet<P>) -> Verdict {
+        self.advance(now);
+        self.stats.sent += 1;
+        self.stats.sent_bytes = self.stats.sent_bytes.saturating_add(packet.bytes);
+        match self.admit(packet) {
+            Ok(()) => Verdict::Queued,
+            Err(reason) => {
+                self.count_drop(reason);
+                Verdict::Dropped(reason)
+            }
+        }
+    }
+
+    /// No packet arrives before this time: call [`poll`](Link::poll) then. It is exact where nothing is random; with
+    /// jitter, reordering or a schedule, `poll` may have nothing yet, and a later time stands here afterwards.
+    /// `None` until the next `send` or `set_config`.
+    pub fn next_delivery(&self) -> Option<Time> {
+        let queued = self.departure().map(|at| {
+            let leaves = at + self.least_delay();
+            // A change may speed up what waits: look again then.
+            self.changes.front().map_or(leaves, |(change, _)| leaves.min((*change).max(self.now)))
+        });
+        let on_the_wire = self.flight.next();
+        on_the_wire.into_iter().chain(queued).min().filter(|&t| t != Time::MAX)
+    }
+
+    /// The next packet that has arrived by `now`, in order of arrival. Call it until it gives `None`.
+    pub fn poll(&mut self, now: Time) -> Option<Delivery<P>> {
+        self.advance(now);
+        let (time, mut delivery) = self.flight.pop(self.now)?;
+        delivery.time = time;
+        self.stats.delivered += 1;
+        self.stats.delivered_bytes = self.stats.delivered_bytes.saturating_add(delivery.bytes);
+        Some(delivery)
+    }
+
+    /// Another configuration from `now` on. Packets on the wire keep their time of arrival, those in the queue stay
+    /// there, even when the new limit is lower, and are sent at the new rate. What is left of the old schedule
+    /// is dropped; a black-out that has begun goes on until its end.
+    pub fn set_config(&mut self, now: Time, config: LinkConfig) {
+        self.advance(now);
+        self.serializer.set_rate(self.now, config.rate);
+        self.loss.set(config.loss, &mut self.rng);
+        self.corrupt.set(config.corrupt, &mut self.rng);
+        self.duplicate.set(config.duplicate, &mut self.rng);
+        self.reorder.set(config.reorder.probability, &mut self.rng);
+        self.changes = by_time(&config);
+        self.config = config;
+    }
+
+    /// The configuration as it is now: with the changes of the schedule that have happened.
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Counters, as of the last call that passed in a time.
+    pub fn stats(&self) -> Stats {
+        Stats { in_link: self.in_link() as u64, queue_bytes: self.waiting, ..self.stats }
+    }
+
+    fn in_link(&self) -> usize {
+        self.queue.len() + self.flight.len()
+    }
+
+    fn count_drop(&mut self, reason: DropReason) {
+        let counter = match reason {
+            DropReason::Mtu => &mut self.stats.dropped_mtu,
+            DropReason::BlackOut => &mut self.stats.dropped_black_out,
+            DropReason::Loss => &mut self.stats.dropped_loss,
+            DropReason::QueueFull => &mut self.stats.dropped_queue,
+            DropReason::LinkFull => &mut self.stats.dropped_link_full,
+        };
+        *counter += 1;
+    }
+
+    /// The entrance and the tail of the queue.
+    fn admit(&mut self, mut packet: Packet<P>) -> Result<(), DropReason> {
+        if self.config.mtu.is_some_and(|mtu| packet.bytes > mtu) {
+            return Err(DropReason::Mtu);
+        }
+        if self.now < self.dark_until {
+            return Err(DropReason::BlackOut);
+        }
+        if self.loss.loses(&mut self.rng) {
+            return Err(DropReason::Loss);
+        }
+        if self.in_link() >= MAX_PACKETS {
+            return Err(DropReason::LinkFull);
+        }
+        if self.queue.is_empty() {
+            if self.config.rate.is_none() {
+                self.depart(self.now, packet);
+                return Ok(());
+            }
+            self.serializer.begin(self.now, packet.bytes);
+        } else {
+            let waiting = self.waiting.checked_add(packet.bytes).filter(|&w| w <= self.config.queue);
+            let waiting = waiting.ok_or(DropReason::QueueFull)?;
+            if packet.ecn != Ecn::NotEct && self.config.ecn.is_some_and(|mark| self.waiting > mark) {
+                self.stats.marked += u64::from(packet.ecn != Ecn::Ce);
+                packet.ecn = Ecn::Ce;
+            }
+            self.waiting = waiting;
+            self.stats.max_queue_bytes = self.stats.max_queue_bytes.max(waiting);
+        }
+        self.queue.push_back(packet);
+        Ok(())
+    }
+
+    /// When the packet being sent will have been sent.
+    fn departure(&self) -> Option<Time> {
+        (!self.queue.is_empty()).then(|| self.serializer.finish())
+    }
+
+    /// Lets everything happen that happens up to `now`: departures from the queue and scheduled changes, in order
+    /// of time. Bounded by the packets in the queue and the length of the schedule.
+    fn advance(&mut self, now: Time) {
+        let now = now.max(self.now);
+        loop {
+            let departure = self.departure().unwrap_or(Time::MAX);
+            let change = self.changes.front().map_or(Time::MAX, |(at, _)| (*at).max(self.now));
+            let next = departure.min(change);
+            // What happens at `Time::MAX` never happens.
+            if next > now || next == Time::MAX {
+                break;
+            }
+            self.now = next;
+            if departure <= change {
+                self.leave_queue();
+            } else if let Some((at, change)) = self.changes.pop_front() {
+                self.apply(at, change);
+            }
+        }
+        self.now = now;
+    }
+
+    /// The first packet of the queue has been sent.
+    fn leave_queue(&mut self) {
+        let Some(packet) = self.queue.pop_front() else { return };
+        if let Some(next) = self.queue.front() {
+            self.waiting -= next.bytes;
+            self.serializer.begin(self.now, next.bytes);
+        }
+        if self.now < self.dark_until {
+            self.count_drop(DropReason::BlackOut);
+        } else {
+            self.depart(self.now, packet);
+        }
+    }
+
+    /// A packet goes on the wire.
+    fn depart(&mut self, now: Time, packet: Packet<P>) {
+        let Packet { bytes, ecn, payload } = packet;
+        let mut delivery = Delivery { time: now, bytes, ecn, corrupted: false, duplicate: false, payload };
+        if self.corrupt.hit(&mut self.rng) {
+            delivery.payload.corrupt(&mut self.rng);
+            delivery.corrupted = true;
+            self.stats.corrupted += 1;
+        }
+        let copy = (self.duplicate.hit(&mut self.rng) && self.in_link() + 1 < MAX_PACKETS)
+            .then(|| Delivery { duplicate: true, ..delivery.clone() });
+        self.propagate(now, delivery);
+        if let Some(copy) = copy {
+            self.stats.duplicated += 1;
+            self.propagate(now, copy);
+        }
+    }
+
+    fn propagate(&mut self, now: Time, delivery: Delivery<P>) {
+        let mut at = now + self.delay();
+        let late = self.reorder.hit(&mut self.rng);
+        if late {
+            self.stats.reordered += 1;
+            at += self.config.reorder.extra;
+        } else if self.config.keep_order {
+            at = at.max(self.in_order_until);
+            self.in_order_until = at;
+        }
+        self.flight.push(at, late, delivery);
+    }
+
+    /// The propagation delay of one packet.
+    fn delay(&mut self) -> Span {
+        let delay = self.config.delay;
+        match self.config.jitter {
+            Jitter::None => delay,
+            Jitter::Uniform(half) => {
+                let width = half.as_nanos().saturating_mul(2).saturating_add(1);
+                delay + Span::from_nanos(self.rng.below(width)) - half
+            }
+            Jitter::Normal(deviation) => {
+                // Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
+                let radius = (-2.0 * (1.0 - self.rng.unit()).ln()).sqrt();
+                let z = radius * (core::f64::consts::TAU * self.rng.unit()).cos();
+                let z = z.clamp(-(NORMAL_CUT as f64), NORMAL_CUT as f64);
+                let offset = Span::from_nanos((z.abs() * deviation.as_nanos() as f64) as u64);
+                if z < 0.0 { delay - offset } else { delay + offset }
+            }
+        }
+    }
+
+    /// No packet takes less than this.
+    fn least_delay(&self) -> Span {
+        match self.config.jitter {
+            Jitter::None => self.config.delay,
+            Jitter::Uniform(half) => self.config.delay - half,
+            Jitter::Normal(deviation) => self.config.delay - deviation * NORMAL_CUT,
+        }
+    }
+
+    /// Applies a change that was due at `at`; it is applied later only where it was in the past when it was made.
+    fn apply(&mut self, at: Time, change: Change) {
+        match change {
+            Change::Rate(rate) => {
+                self.serializer.set_rate(self.now, rate);
+                self.config.rate = rate;
+            }
+            Change::Delay(delay) => self.config.delay = delay,
+            Change::Loss(loss) => {
+                self.loss.set(loss, &mut self.rng);
+                self.config.loss = loss;
+            }
+            Change::BlackOut(length) => self.dark_until = self.dark_until.max(at + length),
+            Change::Path(delay) => {
+                self.config.delay = delay;
+                self.in_order_until = Time::ZERO;
+            }
+        }
+    }
+}
+
+fn by_time(config: &LinkConfig) -> VecDeque<(Time, Change)> {
+    let mut changes = config.schedule.clone();
+    changes.sort_by_key(|(at, _)| *at);
+    changes.into()
+}
+
+#[cfg(test)]
+mod tests;

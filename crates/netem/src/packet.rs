@@ -1,0 +1,144 @@
+//! What goes into a link and what comes out of it.
+
+use base::{Rng, Time};
+
+/// The ECN field of the IP header (RFC 3168, section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The transport does not understand ECN: never marked.
+    #[default]
+    NotEct = 0b00,
+    /// ECN-capable transport, codepoint ECT(1) (used by L4S, RFC 9331).
+    Ect1 = 0b01,
+    /// ECN-capable transport, codepoint ECT(0).
+    Ect0 = 0b10,
+    /// Congestion experienced.
+    Ce = 0b11,
+}
+
+impl Ecn {
+    /// From the low two bits of the IP traffic class; higher bits are ignored.
+    pub const fn from_bits(bits: u8) -> Ecn {
+        match bits & 0b11 {
+            0b00 => Ecn::NotEct,
+            0b01 => Ecn::Ect1,
+            0b10 => Ecn::Ect0,
+            _ => Ecn::Ce,
+        }
+    }
+    /// The two bits as they stand in the IP traffic class.
+    pub const fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// What a link carries: it can be copied (duplication) and damaged (corruption).
+///
+/// Wrap large payloads in something cheap to move, such as a `Box` or an `Arc` that copies on write: packets
+/// that overtake each other are moved inside a heap.
+pub trait Payload: Clone {
+    /// Damages the payload as bit errors on the wire would; [`flip_bits`] does it for bytes.
+    fn corrupt(&mut self, rng: &mut Rng);
+}
+
+impl Payload for Vec<u8> {
+    fn corrupt(&mut self, rng: &mut Rng) {
+        flip_bits(self, rng);
+    }
+}
+impl Payload for Box<[u8]> {
+    fn corrupt(&mut self, rng: &mut Rng) {
+        flip_bits(self, rng);
+    }
+}
+/// A packet of which only size and time matter.
+impl Payload for () {
+    fn corrupt(&mut self, _: &mut Rng) {}
+}
+
+/// Flips one or three random bits; leaves an empty slice alone. The number is odd so that flips which hit the
+/// same bit twice cannot restore the original.
+pub fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
+    if bytes.is_empty() {
+        return;
+    }
+    for _ in 0..1 + 2 * rng.below(2) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+    }
+}
+
+/// A packet offered to a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet<P> {
+    /// Bytes on the wire, with the IP and UDP headers.
+    pub bytes: u64,
+    /// The ECN field it was sent with.
+    pub ecn: Ecn,
+    /// What it carries.
+    pub payload: P,
+}
+
+/// A packet that arrived at the far end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery<P> {
+    /// When it arrived: at or before the `now` of the call that returned it.
+    pub time: Time,
+    /// Bytes on the wire, as sent.
+    pub bytes: u64,
+    /// The ECN field, [`Ecn::Ce`] when the queue marked it.
+    pub ecn: Ecn,
+    /// Whether [`Payload::corrupt`] was called on this payload.
+    pub corrupted: bool,
+    /// Whether this is the copy that duplication added.
+    pub duplicate: bool,
+    /// What it carries.
+    pub payload: P,
+}
+
+/// What became of a packet on entering the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a relay counts drops; write `let _ =` where nobody does"]
+pub enum Verdict {
+    /// It is in the queue or on the wire. A black-out may still drop it as it leaves the queue.
+    Queued,
+    /// It is gone, as a network would drop it: silently for both ends.
+    Dropped(DropReason),
+}
+
+/// Why a link dropped a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// Larger than the MTU.
+    Mtu,
+    /// During a black-out.
+    BlackOut,
+    /// Random loss, independent or in a burst.
+    Loss,
+    /// The queue had no room for it.
+    QueueFull,
+    /// The link holds [`MAX_PACKETS`](crate::MAX_PACKETS) already: a limit of the model, not of the network.
+    LinkFull,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ecn_bits_round_trip() {
+        assert!((0..4).all(|b| Ecn::from_bits(b).bits() == b && Ecn::from_bits(b | 0xfc).bits() == b));
+    }
+
+    #[test]
+    fn corruption_always_changes_something_unless_there_is_nothing_to_change() {
+        let mut rng = Rng::from_u64(3);
+        for _ in 0..1000 {
+            let mut one = vec![0u8; 1];
+            one.corrupt(&mut rng);
+            assert_ne!(one, [0]);
+        }
+        flip_bits(&mut [], &mut rng);
+    }
+}
