@@ -1,0 +1,165 @@
+//! The adapter's other side: what a transport calls. Methods that name a queue pair which no longer exists do
+//! nothing, since packets and acknowledgements may come after its end.
+
+use crate::adapter::{Adapter, NO_QP};
+use crate::error::{Error, GatherError};
+use crate::qp::QpState;
+use crate::segment::{Incoming, Placed, Segment, SegmentRef, Violation};
+use crate::slab::QpId;
+use crate::unreliable;
+use crate::work::Status;
+
+impl Adapter {
+    /// The next queue pair that has come to have segments. It is named once; from then on it stays with the
+    /// caller until [`has_segment`](Adapter::has_segment) is false. May name one that has none any more.
+    pub fn activated(&mut self) -> Option<QpId> {
+        while let Some(id) = self.activated.pop_front() {
+            if let Some(qp) = self.qps.get_mut(id) {
+                qp.in_activated = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Whether [`next_segment`](Adapter::next_segment) has something.
+    pub fn has_segment(&self, id: QpId) -> bool {
+        self.qps.get(id).is_some_and(|q| q.tx.has_segment(q.gate()))
+    }
+
+    /// The next segment to build, with at most `max_payload` bytes: lost ranges first, then new data in order. The
+    /// caller must report its fate by [`on_acked`](Adapter::on_acked) or [`on_lost`](Adapter::on_lost).
+    ///
+    /// A datagram longer than `max_payload` cannot be sent and completes as lost.
+    pub fn next_segment(&mut self, id: QpId, max_payload: usize) -> Option<Segment> {
+        let max = u32::try_from(max_payload).unwrap_or(u32::MAX);
+        let qp = self.qps.get_mut(id)?;
+        let gate = qp.gate();
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        let seg = halves.tx.next_segment(max, gate, &mut ctx);
+        qp.wake(id, &mut self.activated);
+        seg
+    }
+
+    /// Copies the payload of `seg`, which [`next_segment`](Adapter::next_segment) gave, to `out`, which must be
+    /// exactly as long.
+    ///
+    /// # Errors
+    /// See [`GatherError`]. After [`GatherError::Fault`] the queue pair is in the error state.
+    pub fn gather(&mut self, id: QpId, seg: &Segment, out: &mut [u8]) -> Result<(), GatherError> {
+        let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
+        let done = qp.tx.gather(seg, &self.regions, out);
+        if done == Err(GatherError::Fault) {
+            let _ = self.set_error(id, Status::LocalProtection);
+        }
+        done
+    }
+
+    /// The peer has the bytes of a segment. Also right after [`on_lost`](Adapter::on_lost), when the loss proves
+    /// spurious; what nobody waits for any more is ignored.
+    pub fn on_acked(&mut self, id: QpId, seg: SegmentRef) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        halves.tx.on_acked(seg, &mut ctx);
+        qp.wake(id, &mut self.activated);
+        self.settle();
+    }
+
+    /// A segment is lost: a reliable queue pair will send its bytes again, those the peer does not have.
+    pub fn on_lost(&mut self, id: QpId, seg: SegmentRef) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        halves.tx.on_lost(seg, &mut ctx);
+        qp.wake(id, &mut self.activated);
+        self.settle();
+    }
+
+    /// Takes in a segment: checks everything about it, then copies what is new of `payload` to where it belongs,
+    /// and completes what is complete.
+    ///
+    /// The caller must have discarded copies made by the network of packets that it took long ago (by their packet
+    /// numbers): a copy delayed by more than 49,152 messages cannot be told from a new message here.
+    ///
+    /// # Errors
+    /// What the peer did wrong. Nothing of the segment was written. The caller ends the connection or puts the
+    /// queue pair in error.
+    pub fn place(&mut self, id: QpId, seg: &Incoming, payload: &[u8]) -> Result<Placed, Violation> {
+        let qp = self.qps.get_mut(id).ok_or(Violation::NoQueuePair)?;
+        if !qp.gate().run {
+            qp.stats.refused_segments += 1;
+            return Ok(Placed::Refused);
+        }
+        let (pd, shared, consumed) = (qp.pd, qp.init.srq, qp.rx.consumed());
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        let placed = match halves.seen {
+            None => halves.rx.place(halves.tx, pd, seg, payload, &mut ctx),
+            Some(seen) => unreliable::place(halves.rx, seen, pd, seg, payload, &mut ctx),
+        };
+        let (stats, len) = (&mut qp.stats, payload.len() as u64);
+        match placed {
+            Ok(Placed::New) => {
+                (stats.segments_in, stats.bytes_in) = (stats.segments_in + 1, stats.bytes_in + len)
+            }
+            Ok(Placed::Duplicate) => {
+                stats.duplicate_segments += 1;
+                stats.duplicate_bytes += len;
+            }
+            Ok(Placed::Refused) => stats.refused_segments += 1,
+            Err(_) => {}
+        }
+        qp.wake(id, &mut self.activated);
+        let consumed = qp.rx.consumed() - consumed;
+        if consumed > 0
+            && let Some(srq) = shared
+        {
+            self.srq_consumed(srq, id, consumed as usize);
+        }
+        self.settle();
+        placed
+    }
+
+    /// Receives posted so far on this queue pair, cumulative: the peer may use receive numbers below it.
+    pub fn recv_limit(&self, id: QpId) -> Option<u64> {
+        self.qps.get(id).map(|q| q.rx.recv_limit())
+    }
+
+    /// The next queue pair whose [`recv_limit`](Adapter::recv_limit) has risen since it was last named.
+    pub fn take_credit_changes(&mut self) -> Option<QpId> {
+        while let Some(id) = self.credit_changes.pop_front() {
+            if let Some(qp) = self.qps.get_mut(id) {
+                qp.in_credit = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The peer has posted `limit` receives so far. A lower value than before is ignored.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn set_send_limit(&mut self, id: QpId, limit: u64) -> Result<(), Error> {
+        let qp = self.qps.get_mut(id).ok_or(NO_QP)?;
+        qp.tx.raise_send_limit(limit);
+        qp.wake(id, &mut self.activated);
+        Ok(())
+    }
+
+    pub(crate) fn note_credit(&mut self, id: QpId) {
+        if let Some(qp) = self.qps.get_mut(id)
+            && qp.state != QpState::Error
+            && !core::mem::replace(&mut qp.in_credit, true)
+        {
+            self.credit_changes.push_back(id);
+        }
+    }
+
+    /// What remains to be done once the borrows of an operation have ended: places that became free in completion
+    /// queues let queue pairs take receives from their shared queues.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        while let Some(id) = self.cqs.fed.pop_front() {
+            self.feed_starved(id);
+        }
+    }
+}

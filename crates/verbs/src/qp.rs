@@ -1,0 +1,229 @@
+//! Queue pairs: their attributes, states and the place where their two halves meet.
+
+use crate::MAX_SGE;
+use crate::cq::Cqs;
+use crate::region::Regions;
+use crate::rx::{RecvWqe, Rx};
+use crate::slab::{CqId, PdId, QpId, SrqId};
+use crate::tx::{Ctx, Gate, Tx};
+use crate::unreliable::Seen;
+use crate::work::Status;
+use std::collections::VecDeque;
+
+/// The service a queue pair offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Everything arrives exactly once and in order (InfiniBand's reliable connection).
+    Reliable,
+    /// Nothing is sent again. Writes are placed as they arrive, sends are datagrams.
+    Unreliable,
+}
+
+/// How to create a queue pair.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete. May be the same.
+    pub recv_cq: CqId,
+    /// Takes receives from here instead of from a queue of its own.
+    pub srq: Option<SrqId>,
+    /// The service.
+    pub kind: Kind,
+    /// Most send work requests outstanding; 1 to [`MAX_SEND_WR`](crate::MAX_SEND_WR).
+    pub max_send_wr: usize,
+    /// Most receives outstanding (with a shared queue: taken from it at a time); up to
+    /// [`MAX_RECV_WR`](crate::MAX_RECV_WR).
+    pub max_recv_wr: usize,
+    /// Most elements of a work request; up to [`MAX_SGE`].
+    pub max_sge: usize,
+    /// Most reads outstanding, own and of the peer each. Both ends must agree on it; up to
+    /// [`MAX_RD_ATOMIC`](crate::MAX_RD_ATOMIC).
+    pub max_rd_atomic: usize,
+    /// Unreliable only: longest send in bytes.
+    pub max_datagram: u32,
+}
+
+impl QpInit {
+    /// A reliable queue pair of middling size.
+    pub const fn new(send_cq: CqId, recv_cq: CqId) -> QpInit {
+        QpInit {
+            send_cq,
+            recv_cq,
+            srq: None,
+            kind: Kind::Reliable,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_sge: MAX_SGE,
+            max_rd_atomic: 16,
+            max_datagram: 1024,
+        }
+    }
+}
+
+/// State of a queue pair (InfiniBand 10.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpState {
+    /// Receives may be posted; nothing is sent or taken in.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send and receive.
+    Rts,
+    /// As `Rts`, but no further work request is started.
+    Sqd,
+    /// Everything posted is flushed.
+    Error,
+}
+
+/// A queue pair, as [`Adapter::query_qp`](crate::Adapter::query_qp) describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpInfo {
+    /// Its state.
+    pub state: QpState,
+    /// Its service.
+    pub kind: Kind,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// Its shared receive queue.
+    pub srq: Option<SrqId>,
+    /// Send work requests that have not completed.
+    pub sends: usize,
+    /// Receives that have not completed (of a shared queue: those it was given).
+    pub receives: usize,
+    /// Messages of which something was sent and not everything was acknowledged.
+    pub unfinished_messages: usize,
+    /// Receives of the peer that may be consumed, cumulative.
+    pub send_limit: u64,
+}
+
+/// Counters of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Segments built, with retransmissions.
+    pub segments_out: u64,
+    /// Payload bytes of these.
+    pub bytes_out: u64,
+    /// Segments built for bytes that were lost.
+    pub retransmitted_segments: u64,
+    /// Payload bytes of these.
+    pub retransmitted_bytes: u64,
+    /// Segments placed that brought something new.
+    pub segments_in: u64,
+    /// Payload bytes of these.
+    pub bytes_in: u64,
+    /// Segments that were there before.
+    pub duplicate_segments: u64,
+    /// Payload bytes of these.
+    pub duplicate_bytes: u64,
+    /// Segments that could not be taken.
+    pub refused_segments: u64,
+    /// Unreliable messages for which no fitting receive was posted.
+    pub dropped_messages: u64,
+}
+
+pub(crate) struct Qp {
+    pub(crate) pd: PdId,
+    pub(crate) init: QpInit,
+    pub(crate) state: QpState,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    /// Unreliable only.
+    pub(crate) seen: Option<Seen>,
+    pub(crate) stats: Stats,
+    /// Its user was told that it has segments, and it still has.
+    announced: bool,
+    /// Stands in the queue of those to announce.
+    pub(crate) in_activated: bool,
+    /// Stands in the queue of those whose credit changed.
+    pub(crate) in_credit: bool,
+    /// Waits for receives of its shared queue, or for a place in its completion queue to take them.
+    pub(crate) hungry: bool,
+}
+
+impl Qp {
+    pub(crate) fn new(pd: PdId, init: QpInit) -> Qp {
+        Qp {
+            pd,
+            state: QpState::Init,
+            tx: Tx::new(init.kind, init.max_rd_atomic),
+            rx: Rx::default(),
+            seen: (init.kind == Kind::Unreliable).then(Seen::default),
+            stats: Stats::default(),
+            announced: false,
+            in_activated: false,
+            in_credit: false,
+            hungry: false,
+            init,
+        }
+    }
+    pub(crate) const fn gate(&self) -> Gate {
+        Gate {
+            start: matches!(self.state, QpState::Rts),
+            run: matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd),
+        }
+    }
+    /// Borrows the halves together with what they need of the adapter.
+    pub(crate) fn split<'a>(
+        &'a mut self,
+        qp: QpId,
+        regions: &'a mut Regions,
+        cqs: &'a mut Cqs,
+        rng: &'a mut base::Rng,
+    ) -> (Halves<'a>, Ctx<'a>) {
+        let (send_cq, recv_cq) = (self.init.send_cq, self.init.recv_cq);
+        let Qp { tx, rx, seen, stats, .. } = self;
+        (Halves { tx, rx, seen }, Ctx { regions, cqs, rng, stats, qp, send_cq, recv_cq })
+    }
+    /// Queues the queue pair for announcement when it has come to have segments.
+    #[inline]
+    pub(crate) fn wake(&mut self, id: QpId, activated: &mut VecDeque<QpId>) {
+        let has = self.tx.has_segment(self.gate());
+        if has && !self.announced && !self.in_activated {
+            self.in_activated = true;
+            activated.push_back(id);
+        }
+        self.announced = has;
+    }
+    pub(crate) fn info(&self) -> QpInfo {
+        QpInfo {
+            state: self.state,
+            kind: self.init.kind,
+            pd: self.pd,
+            send_cq: self.init.send_cq,
+            recv_cq: self.init.recv_cq,
+            srq: self.init.srq,
+            sends: self.tx.len(),
+            receives: self.rx.posted(),
+            unfinished_messages: self.tx.unfinished_messages(),
+            send_limit: self.tx.send_limit(),
+        }
+    }
+    /// Ends everything that is outstanding; returns receives that go back to the shared queue.
+    pub(crate) fn flush(
+        &mut self,
+        id: QpId,
+        status: Status,
+        regions: &mut Regions,
+        cqs: &mut Cqs,
+        rng: &mut base::Rng,
+    ) -> Vec<RecvWqe> {
+        self.state = QpState::Error;
+        let shared = self.init.srq.is_some();
+        let (halves, mut ctx) = self.split(id, regions, cqs, rng);
+        let first = if status == Status::Success { Status::FlushError } else { status };
+        halves.tx.flush(first, &mut ctx);
+        halves.rx.flush(shared, &mut ctx)
+    }
+}
+
+/// The two directions of a queue pair.
+pub(crate) struct Halves<'a> {
+    pub(crate) tx: &'a mut Tx,
+    pub(crate) rx: &'a mut Rx,
+    pub(crate) seen: &'a mut Option<Seen>,
+}

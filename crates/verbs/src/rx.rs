@@ -1,0 +1,455 @@
+//! The receiving half of a queue pair: checks segments, places their bytes, completes messages in order.
+
+use crate::region::{Access, Denied};
+use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};
+use crate::slab::{MrId, PdId};
+use crate::tx::{Ctx, Response, Tx};
+use crate::work::{Local, Opcode, Status, WorkCompletion};
+use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_RDMA_LEN, MAX_SEND_LEN};
+use base::{RangeSet, seq};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// A posted receive.
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) local: Local,
+    /// Room in bytes.
+    pub(crate) room: u64,
+    /// The message that consumes it, once a segment of that message came.
+    claimed: Option<u64>,
+    /// A message came that does not fit.
+    too_long: bool,
+}
+impl RecvWqe {
+    pub(crate) const fn new(wr_id: u64, local: Local, room: u64) -> RecvWqe {
+        RecvWqe { wr_id, local, room, claimed: None, too_long: false }
+    }
+}
+
+/// A message of which a segment came, or (without `op`) a later one did.
+#[derive(Default)]
+struct InMsg {
+    op: Option<SegmentOp>,
+    /// All of it is in place.
+    done: bool,
+    key: u32,
+    /// Where byte 0 goes.
+    base: u64,
+    rsn: Option<u64>,
+    /// Length, once the last segment came.
+    total: Option<u64>,
+    received: RangeSet,
+    bytes: u64,
+    tail: Option<Tail>,
+    /// Writes: the region of `key`.
+    mr: Option<MrId>,
+    /// Read requests: the bytes so far.
+    request: Option<Box<[u8; READ_REQUEST_LEN]>>,
+}
+
+impl InMsg {
+    /// Checks `seg`, whose payload ends at byte `end` of the message, against earlier segments.
+    fn check(&self, seg: &Incoming, rsn: Option<u64>, end: u64) -> Result<(), Violation> {
+        if self.op != Some(seg.op) {
+            return Err(Violation::Inconsistent("another operation under the same message number"));
+        }
+        if self.key != seg.key || self.base != seg.position.wrapping_sub(seg.offset) {
+            return Err(Violation::Inconsistent("another key or position"));
+        }
+        if self.rsn.is_some() && rsn.is_some() && self.rsn != rsn {
+            return Err(Violation::Inconsistent("another receive number"));
+        }
+        let highest = self.received.last().map_or(0, |r| r.end);
+        let fits = match self.total {
+            Some(t) => end < t || (end == t && seg.last),
+            None => !seg.last || highest <= end,
+        };
+        if !fits {
+            return Err(Violation::Inconsistent("another length"));
+        }
+        Ok(())
+    }
+
+    /// Whether this range would become a range of its own, in front of which something is missing.
+    fn makes_hole(&self, index: usize, range: &Range<u64>) -> bool {
+        let touches = |at| self.received.containing(at).is_some();
+        let at_the_front = index == 0 && range.start == 0;
+        !(at_the_front || (range.start > 0 && touches(range.start - 1)) || touches(range.end))
+    }
+}
+
+/// Where the bytes of a segment go.
+#[derive(Clone, Copy)]
+enum Destination {
+    Nowhere,
+    Region(MrId),
+    Receive(usize),
+    Request,
+    Sink(u64),
+}
+
+/// The receiving half of a queue pair.
+#[derive(Default)]
+pub(crate) struct Rx {
+    /// The oldest incomplete message.
+    floor: u64,
+    /// `floor` and on.
+    msgs: VecDeque<InMsg>,
+    /// Ranges in all `received` sets.
+    holes: usize,
+    recvs: VecDeque<RecvWqe>,
+    /// Receive number of the first of `recvs`.
+    recv_base: u64,
+}
+
+/// Checks the fields of one segment against each other. Returns where its payload ends in the message.
+pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<u64, Violation> {
+    let end = seg.offset.checked_add(len as u64).ok_or(Violation::TooLong)?;
+    let max = match seg.op {
+        SegmentOp::Send => MAX_SEND_LEN,
+        SegmentOp::ReadRequest => READ_REQUEST_LEN as u64,
+        SegmentOp::Write | SegmentOp::ReadResponse => MAX_RDMA_LEN,
+    };
+    if end > max {
+        return Err(Violation::TooLong);
+    }
+    if seg.first != (seg.offset == 0) {
+        return Err(Violation::Malformed("the mark of the first segment does not match the offset"));
+    }
+    if len == 0 && !(seg.first && seg.last) {
+        return Err(Violation::Malformed("no payload, but the message is not empty"));
+    }
+    if seg.tail.is_some() && !seg.last {
+        return Err(Violation::Malformed("a tail before the end of the message"));
+    }
+    let fields_fit = match seg.op {
+        SegmentOp::Send => seg.rsn16.is_some() && seg.tail.is_some() == seg.last,
+        SegmentOp::Write => seg.rsn16.is_some() == seg.tail.is_some(),
+        SegmentOp::ReadRequest | SegmentOp::ReadResponse => seg.rsn16.is_none() && seg.tail.is_none(),
+    };
+    if !fields_fit {
+        return Err(Violation::Malformed(
+            "a receive number or tail that the operation does not have, or none",
+        ));
+    }
+    let position_fits = match seg.op {
+        SegmentOp::Write => seg.position >= seg.offset,
+        _ => seg.position == seg.offset,
+    };
+    if !position_fits {
+        return Err(Violation::Malformed("the position does not match the offset"));
+    }
+    if seg.op == SegmentOp::ReadRequest && seg.last != (end == READ_REQUEST_LEN as u64) {
+        return Err(Violation::Malformed("a read request of the wrong length"));
+    }
+    Ok(end)
+}
+
+pub(crate) const fn violation_of(d: Denied) -> Violation {
+    match d {
+        Denied::Key => Violation::BadKey,
+        Denied::Rights => Violation::AccessDenied,
+        Denied::Bounds => Violation::OutOfBounds,
+    }
+}
+
+impl Rx {
+    pub(crate) fn posted(&self) -> usize {
+        self.recvs.len()
+    }
+    /// Receives ever posted: the limit for the peer's receive numbers.
+    pub(crate) fn recv_limit(&self) -> u64 {
+        self.recv_base + self.recvs.len() as u64
+    }
+    /// Receives ever consumed.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.recv_base
+    }
+    pub(crate) fn post(&mut self, r: RecvWqe) {
+        self.recvs.push_back(r);
+    }
+    /// Takes the next receive without regard to numbers (unreliable queue pairs).
+    pub(crate) fn next_receive(&mut self, fits: u64) -> Option<RecvWqe> {
+        if self.recvs.front()?.room < fits {
+            return None;
+        }
+        self.recv_base += 1;
+        self.recvs.pop_front()
+    }
+
+    /// Checks a segment and places what is new of it. Nothing is written unless everything about it is right.
+    pub(crate) fn place(
+        &mut self,
+        tx: &mut Tx,
+        pd: PdId,
+        seg: &Incoming,
+        payload: &[u8],
+        ctx: &mut Ctx<'_>,
+    ) -> Result<Placed, Violation> {
+        let end = check_shape(seg, payload.len())?;
+        let msn = seq::expand(u64::from(seg.msn16), 16, self.floor);
+        if msn < self.floor {
+            return Ok(Placed::Duplicate);
+        }
+        if msn - self.floor >= MAX_MESSAGES_AHEAD {
+            return Err(Violation::TooFarAhead);
+        }
+        let index = (msn - self.floor) as usize;
+        let rsn = seg.rsn16.map(|r| seq::expand(u64::from(r), 16, self.recv_base));
+        let known = self.msgs.get(index).filter(|m| m.op.is_some());
+        if let Some(m) = known {
+            if m.done {
+                return Ok(Placed::Duplicate);
+            }
+            m.check(seg, rsn, end)?;
+            if m.received.contains_all(seg.offset..end) {
+                return Ok(Placed::Duplicate);
+            }
+        }
+        let known_mr = known.and_then(|m| m.mr);
+        let range = seg.offset..end;
+        if self.holes >= MAX_HOLES && self.msgs.get(index).is_none_or(|m| m.makes_hole(index, &range)) {
+            return Ok(Placed::Refused);
+        }
+        let to = self.destination(tx, pd, seg, (msn, rsn, end), known_mr, ctx)?;
+        if index >= self.msgs.len() {
+            self.msgs.resize_with(index + 1, InMsg::default);
+        }
+        self.write(tx, index, seg, to, payload, ctx)?;
+        self.note(index, seg, rsn, end, to);
+        self.finish(tx, pd, index, ctx)?;
+        Ok(Placed::New)
+    }
+
+    /// Finds where a segment's bytes go and whether they may.
+    fn destination(
+        &mut self,
+        tx: &Tx,
+        pd: PdId,
+        seg: &Incoming,
+        (msn, rsn, end): (u64, Option<u64>, u64),
+        known_mr: Option<MrId>,
+        ctx: &Ctx<'_>,
+    ) -> Result<Destination, Violation> {
+        let receive = match rsn {
+            Some(rsn) => Some(self.receive(rsn, msn)?),
+            None => None,
+        };
+        let len = end - seg.offset;
+        match seg.op {
+            // The key of an access to no bytes is not checked (InfiniBand C9-88).
+            SegmentOp::Write if len == 0 => Ok(Destination::Nowhere),
+            SegmentOp::Write => {
+                let (need, at) = (Access::REMOTE_WRITE, seg.position);
+                let mr = match known_mr {
+                    Some(mr) => ctx.regions.recheck(mr, pd, need, at, len).map(|()| mr),
+                    None => ctx.regions.remote(seg.key, pd, need, at, len),
+                };
+                Ok(Destination::Region(mr.map_err(violation_of)?))
+            }
+            SegmentOp::Send => {
+                let i = receive.ok_or(Violation::Malformed("a send without receive number"))?;
+                let r = self.recvs.get_mut(i).ok_or(Violation::CreditExceeded)?;
+                if end > r.room {
+                    r.too_long = true;
+                    return Err(Violation::TooLong);
+                }
+                Ok(Destination::Receive(i))
+            }
+            SegmentOp::ReadRequest => Ok(Destination::Request),
+            SegmentOp::ReadResponse => {
+                let (number, total) = tx.sink(seg.key).ok_or(Violation::BadKey)?;
+                if end > total {
+                    return Err(Violation::OutOfBounds);
+                }
+                if seg.last != (end == total) {
+                    return Err(Violation::Inconsistent("an answer shorter than the read"));
+                }
+                Ok(Destination::Sink(number))
+            }
+        }
+    }
+
+    /// The index of the receive `rsn`, which message `msn` may consume.
+    fn receive(&self, rsn: u64, msn: u64) -> Result<usize, Violation> {
+        let index = rsn.checked_sub(self.recv_base).ok_or(Violation::ReceiveOrder)?;
+        let r = self.recvs.get(index as usize).ok_or(Violation::CreditExceeded)?;
+        if r.claimed.is_some_and(|c| c != msn) {
+            return Err(Violation::ReceiveOrder);
+        }
+        Ok(index as usize)
+    }
+
+    /// Copies those bytes of `payload` that are new.
+    fn write(
+        &mut self,
+        tx: &Tx,
+        index: usize,
+        seg: &Incoming,
+        to: Destination,
+        payload: &[u8],
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(), Violation> {
+        let (start, end) = (seg.offset, seg.offset + payload.len() as u64);
+        let InMsg { received, request, .. } = &mut self.msgs[index];
+        let recvs = &self.recvs;
+        let mut put = |gap: Range<u64>| {
+            let data = &payload[(gap.start - start) as usize..(gap.end - start) as usize];
+            match to {
+                Destination::Nowhere => Ok(()),
+                Destination::Region(mr) => ctx.regions.write(mr, seg.position + (gap.start - start), data),
+                Destination::Receive(i) => recvs[i].local.write(ctx.regions, gap.start, data),
+                Destination::Sink(number) => tx.fill_sink(number, gap.start, data, ctx.regions),
+                Destination::Request => {
+                    let b = request.get_or_insert_with(|| Box::new([0; READ_REQUEST_LEN]));
+                    b[gap.start as usize..gap.end as usize].copy_from_slice(data);
+                    Ok(())
+                }
+            }
+            .map_err(|_| Violation::LocalFault)
+        };
+        if received.last().is_none_or(|r| r.end <= start) {
+            return put(start..end);
+        }
+        for gap in received.gaps(start..end) {
+            put(gap)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of a segment that was placed.
+    fn note(&mut self, index: usize, seg: &Incoming, rsn: Option<u64>, end: u64, to: Destination) {
+        if let Some(rsn) = rsn
+            && let Some(r) = self.recvs.get_mut((rsn - self.recv_base) as usize)
+        {
+            r.claimed = Some(self.floor + index as u64);
+        }
+        let m = &mut self.msgs[index];
+        if m.op.is_none() {
+            m.op = Some(seg.op);
+            m.key = seg.key;
+            m.base = seg.position - seg.offset;
+        }
+        if let Destination::Region(mr) = to {
+            m.mr = Some(mr);
+        }
+        m.rsn = m.rsn.or(rsn);
+        if seg.last {
+            m.total = Some(end);
+            m.tail = seg.tail;
+        }
+        let before = m.received.ranges();
+        m.bytes += m.received.insert(seg.offset..end);
+        self.holes = self.holes + m.received.ranges() - before;
+        if m.total == Some(m.bytes) {
+            m.done = true;
+            self.holes -= m.received.ranges();
+            m.received = RangeSet::new();
+        }
+    }
+
+    /// What follows from message `floor + index` being complete, if it is.
+    fn finish(&mut self, tx: &mut Tx, pd: PdId, index: usize, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
+        let m = &self.msgs[index];
+        if !m.done {
+            return Ok(());
+        }
+        if m.op == Some(SegmentOp::ReadResponse) {
+            tx.on_read_done(m.key, ctx);
+        }
+        while self.msgs.front().is_some_and(|m| m.done) {
+            let Some(m) = self.msgs.pop_front() else { break };
+            self.floor += 1;
+            match (m.op, m.tail) {
+                (Some(SegmentOp::Send | SegmentOp::Write), Some(tail)) => self.deliver(&m, tail, ctx)?,
+                (Some(SegmentOp::ReadRequest), _) => accept_read(tx, pd, &m, ctx)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the receive that message `m` consumes. All earlier messages are complete.
+    fn deliver(&mut self, m: &InMsg, tail: Tail, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
+        if m.rsn != Some(self.recv_base) {
+            return Err(Violation::ReceiveOrder);
+        }
+        let r = self.recvs.pop_front().ok_or(Violation::CreditExceeded)?;
+        self.recv_base += 1;
+        let opcode = if m.op == Some(SegmentOp::Send) { Opcode::Recv } else { Opcode::RecvWriteImm };
+        complete_receive(&r, Status::Success, opcode, m.bytes, tail, ctx);
+        Ok(())
+    }
+
+    /// Completes every posted receive with an error. Those of a shared queue that no message has touched are
+    /// returned instead.
+    pub(crate) fn flush(&mut self, shared: bool, ctx: &mut Ctx<'_>) -> Vec<RecvWqe> {
+        let mut unused = Vec::new();
+        self.recv_base += self.recvs.len() as u64;
+        for r in self.recvs.drain(..) {
+            if shared && r.claimed.is_none() && !r.too_long {
+                ctx.cqs.unreserve(ctx.recv_cq);
+                unused.push(r);
+                continue;
+            }
+            let status = if r.too_long { Status::LocalLength } else { Status::FlushError };
+            complete_receive(&r, status, Opcode::Recv, 0, Tail::default(), ctx);
+        }
+        self.msgs = VecDeque::new();
+        self.holes = 0;
+        unused
+    }
+
+    /// Gives everything back without completions; returns the receives of a shared queue that are unused.
+    pub(crate) fn discard(&mut self, shared: bool, ctx: &mut Ctx<'_>) -> Vec<RecvWqe> {
+        let mut unused = Vec::new();
+        self.recv_base += self.recvs.len() as u64;
+        for r in self.recvs.drain(..) {
+            ctx.cqs.unreserve(ctx.recv_cq);
+            if shared && r.claimed.is_none() && !r.too_long {
+                unused.push(r);
+            } else {
+                r.local.release(ctx.regions);
+            }
+        }
+        unused
+    }
+}
+
+/// Checks a peer's read and queues its answer. In message order, so that it sees all earlier writes.
+fn accept_read(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
+    let bytes = m.request.as_deref().ok_or(Violation::Malformed("a read request without bytes"))?;
+    let ReadRequest { rkey, offset, len, sink } = ReadRequest::decode(bytes);
+    if len > MAX_RDMA_LEN {
+        return Err(Violation::TooLong);
+    }
+    // As for writes: no bytes, no check.
+    let mr = match len {
+        0 => None,
+        _ => {
+            let found = ctx.regions.remote(rkey, pd, Access::REMOTE_READ, offset, len);
+            Some(found.map_err(violation_of)?)
+        }
+    };
+    if !tx.queue_response(Response { mr, offset, len, sink }) {
+        return Err(Violation::TooManyReads);
+    }
+    mr.iter().for_each(|mr| ctx.regions.hold(*mr));
+    Ok(())
+}
+
+/// Puts the completion of a receive in the place that was reserved for it.
+pub(crate) fn complete_receive(
+    r: &RecvWqe,
+    status: Status,
+    opcode: Opcode,
+    byte_len: u64,
+    tail: Tail,
+    ctx: &mut Ctx<'_>,
+) {
+    r.local.release(ctx.regions);
+    let Tail { imm, solicited } = tail;
+    let wc = WorkCompletion { wr_id: r.wr_id, qp: ctx.qp, status, opcode, byte_len, imm, solicited };
+    ctx.cqs.push(ctx.recv_cq, wc);
+}

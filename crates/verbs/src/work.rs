@@ -1,0 +1,305 @@
+//! Work requests and completions: what applications post and poll.
+
+use crate::error::Error;
+use crate::memory::CopyError;
+use crate::region::{Access, Regions};
+use crate::slab::{MrId, PdId, QpId};
+
+/// A scatter/gather element: a range of a local region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sge {
+    /// Local key of the region.
+    pub lkey: u32,
+    /// First byte, counted from the start of the region.
+    pub offset: u64,
+    /// Length in bytes; may be zero.
+    pub len: u64,
+}
+
+/// A list of scatter/gather elements. A single one, the usual case, needs no allocation.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Sges {
+    /// No bytes at all.
+    #[default]
+    None,
+    /// One range.
+    One(Sge),
+    /// Several ranges, one after the other.
+    Many(Box<[Sge]>),
+}
+impl Sges {
+    /// The elements in order.
+    pub fn as_slice(&self) -> &[Sge] {
+        match self {
+            Sges::None => &[],
+            Sges::One(s) => core::slice::from_ref(s),
+            Sges::Many(v) => v,
+        }
+    }
+}
+impl From<Sge> for Sges {
+    fn from(s: Sge) -> Sges {
+        Sges::One(s)
+    }
+}
+impl From<Vec<Sge>> for Sges {
+    fn from(v: Vec<Sge>) -> Sges {
+        match v[..] {
+            [] => Sges::None,
+            [s] => Sges::One(s),
+            _ => Sges::Many(v.into_boxed_slice()),
+        }
+    }
+}
+
+/// The bytes of a send work request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// Ranges of registered memory (for a read: where the answer goes).
+    Sges(Sges),
+    /// A copy that travels with the work request. At most [`MAX_INLINE`](crate::MAX_INLINE) bytes.
+    Inline(Box<[u8]>),
+}
+impl From<Sge> for Data {
+    fn from(s: Sge) -> Data {
+        Data::Sges(Sges::One(s))
+    }
+}
+impl From<Vec<Sge>> for Data {
+    fn from(v: Vec<Sge>) -> Data {
+        Data::Sges(Sges::from(v))
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// Writes to the peer's region `rkey`, from byte `offset` on. The peer's application sees no completion.
+    Write {
+        /// The peer's remote key.
+        rkey: u32,
+        /// First byte in the peer's region.
+        offset: u64,
+    },
+    /// As `Write`, then consumes a receive of the peer and hands it `imm`.
+    WriteImm {
+        /// The peer's remote key.
+        rkey: u32,
+        /// First byte in the peer's region.
+        offset: u64,
+        /// 32 bits for the peer's application.
+        imm: u32,
+    },
+    /// Fills a receive of the peer.
+    Send,
+    /// As `Send`, with 32 bits for the peer's application.
+    SendImm {
+        /// 32 bits for the peer's application.
+        imm: u32,
+    },
+    /// Reads from the peer's region `rkey`, from byte `offset` on.
+    Read {
+        /// The peer's remote key.
+        rkey: u32,
+        /// First byte in the peer's region.
+        offset: u64,
+    },
+}
+
+/// A work request for the send queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SendWr {
+    /// The application's own number; comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With which bytes.
+    pub data: Data,
+    /// Whether success makes a completion. Failure always does.
+    pub signaled: bool,
+    /// Whether the peer's completion is marked as solicited.
+    pub solicited: bool,
+    /// Whether to wait until all earlier reads have completed.
+    pub fence: bool,
+}
+impl SendWr {
+    /// A signaled work request without further marks.
+    pub fn new(wr_id: u64, op: SendOp, data: impl Into<Data>) -> SendWr {
+        SendWr { wr_id, op, data: data.into(), signaled: true, solicited: false, fence: false }
+    }
+}
+
+/// A work request for a receive queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecvWr {
+    /// The application's own number; comes back in the completion.
+    pub wr_id: u64,
+    /// Where the bytes go.
+    pub sges: Sges,
+}
+
+/// How a work request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Done.
+    Success,
+    /// The message was longer than the receive.
+    LocalLength,
+    /// Local memory failed or may not be used.
+    LocalProtection,
+    /// The peer refused the access to its memory.
+    RemoteAccess,
+    /// The peer found the request invalid.
+    RemoteInvalidRequest,
+    /// The peer or the path to it is gone.
+    TransportFailed,
+    /// Given up because the queue pair went to the error state.
+    FlushError,
+    /// Unreliable queue pairs only: sent, but this many bytes are known to be lost. A message without
+    /// payload that was lost reports 0.
+    LossReported {
+        /// Bytes of the message that were lost.
+        lost: u64,
+    },
+}
+
+/// What completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opcode {
+    /// A write, with immediate data or without.
+    Write,
+    /// A send, with immediate data or without.
+    Send,
+    /// A read.
+    Read,
+    /// A receive, filled by a send.
+    Recv,
+    /// A receive, consumed by a write with immediate data.
+    RecvWriteImm,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkCompletion {
+    /// Number given when posting.
+    pub wr_id: u64,
+    /// Where it was posted, or for a shared receive queue, where the message came in.
+    pub qp: QpId,
+    /// How it ended.
+    pub status: Status,
+    /// What it was.
+    pub opcode: Opcode,
+    /// Length of the message in bytes.
+    pub byte_len: u64,
+    /// Immediate data of the peer.
+    pub imm: Option<u32>,
+    /// Whether the peer asked for attention.
+    pub solicited: bool,
+}
+
+/// A range of a region that a work request holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalSge {
+    mr: MrId,
+    offset: u64,
+    len: u64,
+}
+
+/// The bytes of a posted work request: checked, and held against deregistration.
+#[derive(Debug)]
+pub(crate) enum Local {
+    None,
+    One(LocalSge),
+    Many(Box<[LocalSge]>),
+    Inline(Box<[u8]>),
+}
+
+impl Local {
+    /// Checks `sges` and holds their regions; returns the bytes and their number.
+    pub(crate) fn resolve(
+        sges: &Sges,
+        regions: &mut Regions,
+        pd: PdId,
+        need: Access,
+        max_sge: usize,
+    ) -> Result<(Local, u64), Error> {
+        let list = sges.as_slice();
+        if list.len() > max_sge {
+            return Err(Error::Invalid("more scatter/gather elements than max_sge"));
+        }
+        let one = |s: &Sge| {
+            let mr = regions.local(s.lkey, pd, need, s.offset, s.len)?;
+            Ok(LocalSge { mr, offset: s.offset, len: s.len })
+        };
+        let local = match list {
+            [] => Local::None,
+            [s] => Local::One(one(s)?),
+            _ => Local::Many(list.iter().map(one).collect::<Result<_, _>>()?),
+        };
+        let mut total = 0u64;
+        for s in local.sges() {
+            total = total.checked_add(s.len).ok_or(Error::OutOfBounds)?;
+        }
+        for s in local.sges() {
+            regions.hold(s.mr);
+        }
+        Ok((local, total))
+    }
+
+    fn sges(&self) -> &[LocalSge] {
+        match self {
+            Local::None | Local::Inline(_) => &[],
+            Local::One(s) => core::slice::from_ref(s),
+            Local::Many(v) => v,
+        }
+    }
+
+    /// Gives the regions back.
+    pub(crate) fn release(&self, regions: &mut Regions) {
+        for s in self.sges() {
+            regions.release(s.mr);
+        }
+    }
+
+    /// Copies `out.len()` bytes from byte `at` of the message on.
+    pub(crate) fn read(&self, regions: &Regions, mut at: u64, out: &mut [u8]) -> Result<(), CopyError> {
+        if let Local::Inline(b) = self {
+            let end = at.checked_add(out.len() as u64).ok_or(CopyError::Bounds)?;
+            let src = b.get(at as usize..end as usize).ok_or(CopyError::Bounds)?;
+            out.copy_from_slice(src);
+            return Ok(());
+        }
+        let mut done = 0;
+        for s in self.sges() {
+            if at >= s.len {
+                at -= s.len;
+                continue;
+            }
+            let n = (s.len - at).min((out.len() - done) as u64) as usize;
+            regions.read(s.mr, s.offset + at, &mut out[done..done + n])?;
+            (done, at) = (done + n, 0);
+            if done == out.len() {
+                break;
+            }
+        }
+        if done == out.len() { Ok(()) } else { Err(CopyError::Bounds) }
+    }
+
+    /// Copies `data` to byte `at` of the message and on.
+    pub(crate) fn write(&self, regions: &mut Regions, mut at: u64, data: &[u8]) -> Result<(), CopyError> {
+        let mut done = 0;
+        for s in self.sges() {
+            if at >= s.len {
+                at -= s.len;
+                continue;
+            }
+            let n = (s.len - at).min((data.len() - done) as u64) as usize;
+            regions.write(s.mr, s.offset + at, &data[done..done + n])?;
+            (done, at) = (done + n, 0);
+            if done == data.len() {
+                break;
+            }
+        }
+        if done == data.len() { Ok(()) } else { Err(CopyError::Bounds) }
+    }
+}
