@@ -1,11 +1,18 @@
 //! The algorithms, one file (or folder) each, and the table they are found in.
 
 pub mod bbr;
+pub mod cubic;
+pub mod fixed;
+pub mod reno;
+
+mod hystart;
+mod window;
 
 use crate::registry::Definition;
 
 /// Every algorithm, the default first.
-pub(crate) const ALL: &[Definition] = &[bbr::DEFINITION];
+pub(crate) const ALL: &[Definition] =
+    &[bbr::DEFINITION, cubic::DEFINITION, reno::DEFINITION, fixed::DEFINITION];
 
 /// Least packets that any algorithm lets be in flight: with fewer a lost packet is only noticed by time-out.
 pub const MIN_PACKETS: u64 = 2;

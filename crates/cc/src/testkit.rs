@@ -1,1 +1,8 @@
-//! What every algorithm is tested with.
+//! What every algorithm is tested with: a conformance kit driven by operations ([`conformance`]) and a small
+//! model of a bottleneck in virtual time ([`fluid`]). Public, so that algorithms from elsewhere can be put
+//! through the same.
+
+pub mod conformance;
+pub mod fluid;
+#[cfg(test)]
+mod tests;

@@ -179,13 +179,18 @@ impl Bbr {
         self.model.max_bw().min(self.bounds.bw_short).max(MIN_RATE)
     }
 
-    /// Data in flight that `gain` (in thousandths) times the bandwidth-delay product needs: the product, what is delivered
-    /// between two feedbacks (it is in flight for the sender while its feedback is on the way), and three
-    /// trains for senders and receivers that work in batches (draft: BBRQuantizationBudget).
+    /// Data in flight that `gain` (in thousandths) times the bandwidth-delay product needs, as it stands just
+    /// after a feedback; at least three trains, for senders and receivers that work in batches (draft:
+    /// BBRQuantizationBudget).
     fn inflight(&self, bw: Rate, gain: u64) -> u64 {
         let bdp = bw.scale(gain, ONE).bytes_in(self.model.min_rtt_or(NOMINAL_RTT));
-        let pipe = bdp.saturating_add(bw.bytes_in(self.model.feedback_gap()));
-        pipe.max(self.decision.quantum.saturating_mul(3)).max(self.min_pipe())
+        bdp.max(self.decision.quantum.saturating_mul(3)).max(self.min_pipe())
+    }
+
+    /// The same just before a feedback: what is delivered between two feedbacks is still in flight for the
+    /// sender, and must not stop it.
+    fn inflight_with_gap(&self, bw: Rate, gain: u64) -> u64 {
+        self.inflight(bw, gain).saturating_add(bw.bytes_in(self.model.feedback_gap()))
     }
 
     fn min_pipe(&self) -> u64 {
@@ -196,7 +201,7 @@ impl Bbr {
     fn decide(&mut self) {
         let bw = self.bw();
         let mut rate = bw.scale(self.phase.pacing_gain(), ONE);
-        if self.full.reached && self.model.queue_stands() {
+        if self.full.reached && !self.model.queue_is_empty() {
             rate = rate.scale(ONE - PACING_MARGIN, ONE);
         } else if self.phase.is_steady() {
             rate = rate.scale(model::SHARE, model::SHARE - self.model.base_loss().min(self.config.loss));
@@ -211,7 +216,7 @@ impl Bbr {
 
     fn bound(&self) -> u64 {
         let bw = self.bw();
-        let mut bound = self.inflight(bw, self.phase.cwnd_gain());
+        let mut bound = self.inflight_with_gap(bw, self.phase.cwnd_gain());
         if self.full.reached {
             bound = bound.saturating_add(self.model.extra_acked());
         } else {

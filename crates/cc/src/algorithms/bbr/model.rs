@@ -177,6 +177,11 @@ impl Model {
     pub(super) fn queue_stands(&self) -> bool {
         self.standing_queue() > self.queue_floor()
     }
+    /// The queue was as good as empty at some moment of the last round trip.
+    pub(super) fn queue_is_empty(&self) -> bool {
+        let least = self.queue.round_min.map_or(self.queue.prior_min, |m| m.min(self.queue.prior_min));
+        least <= (self.min_rtt_or(Span::ZERO) / 64).max(Span::from_micros(100))
+    }
     /// The least queueing delay of the last whole round.
     pub(super) fn standing_queue(&self) -> Span {
         self.queue.prior_min
@@ -243,7 +248,7 @@ impl Model {
         match self.probe_min {
             Some(min) if rtt >= min => {
                 // Near enough to the minimum to show an empty queue.
-                if rtt <= min + (min / 32).max(Span::from_micros(50)) {
+                if rtt <= min + (min / 32).max(Span::from_micros(200)) {
                     self.probe_min_stamp = s.now;
                 }
             }

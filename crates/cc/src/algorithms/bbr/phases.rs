@@ -294,8 +294,8 @@ impl Bbr {
         } else if self.full.now {
             return true;
         }
-        let settled = self.model.min_rtt_or(Span::ZERO) + self.model.feedback_gap();
-        s.now.since(self.phase_start) > settled && s.inflight >= self.inflight(self.model.max_bw(), UP_PACING)
+        s.now.since(self.phase_start) > self.model.min_rtt_or(Span::ZERO)
+            && s.inflight >= self.inflight(self.model.max_bw(), UP_PACING)
     }
 
     /// Draft: BBRStartProbeBW_DOWN.
@@ -336,7 +336,7 @@ impl Bbr {
 
     /// Data in flight during ProbeRTT.
     pub(super) fn probe_rtt_inflight(&self) -> u64 {
-        self.inflight(self.bw(), PROBE_RTT_CWND)
+        self.inflight_with_gap(self.bw(), PROBE_RTT_CWND)
     }
 
     /// Draft: BBRUpdateMinRTT and BBRCheckProbeRTT.

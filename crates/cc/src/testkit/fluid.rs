@@ -1,0 +1,468 @@
+//! A bottleneck in virtual time: one drop-tail queue, trains instead of packets, random loss behind the
+//! queue, and feedback at intervals, as our transport gives it. Fast enough for 100 Gbit/s over 70 ms.
+
+use crate::{Algorithm, Event, Pacer, RateSample, SentTrain, Signals};
+use base::{Rate, Rng, Span, Time};
+use std::collections::VecDeque;
+
+/// Least time between feedbacks.
+const MIN_GAP: Span = Span::from_micros(250);
+/// Feedbacks in a round trip.
+const PER_RTT: u64 = 8;
+/// Least probe time-out.
+const MIN_PTO: Span = Span::from_millis(10);
+
+/// The bottleneck all flows share.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Its rate, in bytes on the wire.
+    pub rate: Rate,
+    /// Round-trip time without any queue.
+    pub rtt: Span,
+    /// Bytes its queue holds.
+    pub buffer: u64,
+    /// Probability that a packet is lost behind the queue.
+    pub loss: f64,
+    /// Bytes of a packet.
+    pub packet: u64,
+    /// Changes of rate and times of darkness (rate zero: all is lost), in order of time.
+    pub changes: Vec<(Time, Rate)>,
+}
+
+impl Link {
+    /// A link whose buffer holds `buffer_bdps` thousandths of its bandwidth-delay product.
+    pub fn new(rate: Rate, rtt: Span, buffer_bdps: u64, loss: f64) -> Link {
+        let buffer = rate.bytes_in(rtt).saturating_mul(buffer_bdps) / 1_000;
+        Link { rate, rtt, buffer, loss, packet: 1500, changes: Vec::new() }
+    }
+}
+
+/// What a flow has to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// Always more.
+    Endless,
+    /// So many bytes.
+    Bytes(u64),
+    /// Data that comes at a rate.
+    Stream(Rate),
+}
+
+/// What was seen at one feedback.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// When.
+    pub time: Time,
+    /// The decided rate.
+    pub rate: Rate,
+    /// The decided bound.
+    pub bound: u64,
+    /// Bytes in flight.
+    pub inflight: u64,
+    /// Bytes delivered so far.
+    pub delivered: u64,
+    /// Bytes in the queue.
+    pub queue: u64,
+    /// Bytes lost so far.
+    pub lost: u64,
+    /// The algorithm's state.
+    pub state: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Train {
+    sent: Time,
+    arrival: Time,
+    bytes: u64,
+    packets: u64,
+    ok: u64,
+    prior_delivered: u64,
+    prior_time: Time,
+    first_sent: Time,
+    prior_lost: u64,
+    tx_inflight: u64,
+    app_limited: bool,
+}
+
+/// One sender and what its receiver reports.
+#[derive(Debug)]
+pub struct Flow {
+    /// The algorithm under test.
+    pub algorithm: Box<dyn Algorithm>,
+    /// One entry for each feedback.
+    pub trace: Vec<Point>,
+    /// Bytes delivered.
+    pub delivered: u64,
+    /// Bytes lost.
+    pub lost: u64,
+    /// When a source of limited size was delivered.
+    pub finished: Option<Time>,
+    source: Source,
+    start: Time,
+    pacer: Pacer,
+    trains: VecDeque<Train>,
+    sent: u64,
+    inflight: u64,
+    next_send: Time,
+    next_feedback: Time,
+    last_heard: Time,
+    last_sent: Time,
+    timeouts: u32,
+    delivered_time: Time,
+    first_sent: Time,
+    app_limited_until: Option<u64>,
+    srtt: Span,
+    min_rtt: Span,
+    next_round: u64,
+    round: u64,
+    idle: bool,
+}
+
+impl Flow {
+    /// A flow that starts at `start`.
+    pub fn new(algorithm: Box<dyn Algorithm>, source: Source, start: Time) -> Flow {
+        Flow {
+            algorithm,
+            trace: Vec::new(),
+            delivered: 0,
+            lost: 0,
+            finished: None,
+            source,
+            start,
+            pacer: Pacer::new(),
+            trains: VecDeque::new(),
+            sent: 0,
+            inflight: 0,
+            next_send: start,
+            next_feedback: Time::MAX,
+            last_heard: start,
+            last_sent: start,
+            timeouts: 0,
+            delivered_time: start,
+            first_sent: start,
+            app_limited_until: None,
+            srtt: Span::ZERO,
+            min_rtt: Span::MAX,
+            next_round: 0,
+            round: 0,
+            idle: false,
+        }
+    }
+
+    /// Bytes delivered between two points in time, as the sender learned of them.
+    pub fn delivered_between(&self, from: Time, to: Time) -> u64 {
+        let at = |t: Time| self.trace.iter().rev().find(|p| p.time <= t).map_or(0, |p| p.delivered);
+        at(to) - at(from)
+    }
+
+    fn want(&self, now: Time) -> u64 {
+        match self.source {
+            Source::Endless => u64::MAX,
+            Source::Bytes(n) => n.saturating_sub(self.sent - self.lost),
+            Source::Stream(r) => r.bytes_in(now.since(self.start)).saturating_sub(self.sent - self.lost),
+        }
+    }
+
+    fn pto(&self) -> Span {
+        (self.srtt * 3).max(MIN_PTO) * (1 << self.timeouts.min(6))
+    }
+
+    fn next_timeout(&self) -> Time {
+        if self.inflight == 0 { Time::MAX } else { self.last_heard.max(self.last_sent) + self.pto() }
+    }
+}
+
+/// The world: a link and its flows.
+#[derive(Debug)]
+pub struct World {
+    /// The flows.
+    pub flows: Vec<Flow>,
+    /// Most bytes the queue ever held.
+    pub max_queue: u64,
+    link: Link,
+    rng: Rng,
+    now: Time,
+    backlog: u64,
+    backlog_time: Time,
+    next_change: usize,
+    until_loss: u64,
+}
+
+impl World {
+    /// A world at time zero.
+    pub fn new(link: Link, flows: Vec<Flow>, mut rng: Rng) -> World {
+        let until_loss = skip(link.loss, &mut rng);
+        World {
+            flows,
+            max_queue: 0,
+            link,
+            rng,
+            now: Time::ZERO,
+            backlog: 0,
+            backlog_time: Time::ZERO,
+            next_change: 0,
+            until_loss,
+        }
+    }
+
+    /// Runs until `end`, or until every flow with a limited source is done.
+    pub fn run(&mut self, end: Time) {
+        while let Some((time, flow, kind)) = self.next_event() {
+            if time >= end || self.flows.iter().all(|f| f.finished.is_some()) {
+                break;
+            }
+            self.now = time;
+            match kind {
+                Kind::Send => self.send(flow),
+                Kind::Feedback => self.feedback(flow),
+                Kind::Timeout => self.timeout(flow),
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<(Time, usize, Kind)> {
+        let events = self.flows.iter().enumerate().flat_map(|(i, f)| {
+            [
+                (f.next_feedback, i, Kind::Feedback),
+                (f.next_timeout(), i, Kind::Timeout),
+                (f.next_send, i, Kind::Send),
+            ]
+        });
+        events.min_by_key(|e| e.0).filter(|e| e.0 < Time::MAX)
+    }
+
+    fn gap(&self) -> Span {
+        (self.link.rtt / PER_RTT).max(MIN_GAP)
+    }
+
+    fn drain(&mut self) {
+        while let Some(&(t, rate)) = self.link.changes.get(self.next_change)
+            && t <= self.now
+        {
+            self.backlog = self.backlog.saturating_sub(self.link.rate.bytes_in(t.since(self.backlog_time)));
+            self.backlog_time = t;
+            self.link.rate = rate;
+            self.next_change += 1;
+        }
+        let gone = self.link.rate.bytes_in(self.now.since(self.backlog_time));
+        if gone > 0 || self.backlog == 0 {
+            self.backlog = self.backlog.saturating_sub(gone);
+            self.backlog_time = self.now;
+        }
+    }
+
+    fn send(&mut self, i: usize) {
+        let now = self.now;
+        let f = &mut self.flows[i];
+        let d = f.algorithm.decision();
+        let want = f.want(now);
+        f.next_send = Time::MAX;
+        if want == 0 {
+            f.app_limited_until = Some(f.delivered + f.inflight);
+            f.idle = f.inflight == 0;
+            if let Source::Stream(r) = f.source {
+                f.next_send = now + r.time_for(2 * self.link.packet);
+            }
+            return;
+        }
+        if f.inflight >= d.bound {
+            return;
+        }
+        if f.idle {
+            f.idle = false;
+            f.algorithm.on_event(now, Event::RestartFromIdle { idle_since: f.last_sent });
+        }
+        match f.pacer.poll(now, &d, want) {
+            Err(when) => {
+                // Timers overshoot by 50 to 110 us.
+                f.next_send = when + Span::from_nanos(self.rng.range(50_000, 110_000));
+            }
+            Ok(mut token) => {
+                let bytes = token.bytes();
+                token.spend(bytes).expect("a token permits what it says");
+                f.next_send = now;
+                self.transmit(i, bytes, bytes == want);
+            }
+        }
+    }
+
+    fn transmit(&mut self, i: usize, bytes: u64, app_limited: bool) {
+        self.drain();
+        let packets = bytes.div_ceil(self.link.packet);
+        let room = self.link.buffer.max(2 * self.link.packet).saturating_sub(self.backlog);
+        let dark = self.link.rate == Rate::ZERO;
+        // The packet that is being sent takes no room, so a train always gets its first packet in.
+        let queued = if dark { 0 } else { bytes.min(room.max(self.link.packet)) };
+        self.backlog += queued;
+        self.max_queue = self.max_queue.max(self.backlog);
+        let entered = if queued == bytes { packets } else { queued / self.link.packet };
+        let ok = entered - self.random_losses(entered);
+        let wait = if dark { Span::ZERO } else { self.link.rate.time_for(self.backlog) };
+        let now = self.now;
+        let gap = self.gap();
+        let f = &mut self.flows[i];
+        if f.inflight == 0 {
+            f.first_sent = now;
+            f.delivered_time = now;
+        }
+        f.inflight += bytes;
+        f.sent += bytes;
+        f.last_sent = now;
+        if app_limited {
+            f.app_limited_until = Some(f.delivered + f.inflight);
+        }
+        f.trains.push_back(Train {
+            sent: now,
+            arrival: now + wait + self.link.rtt / 2,
+            bytes,
+            packets,
+            ok,
+            prior_delivered: f.delivered,
+            prior_time: f.delivered_time,
+            first_sent: f.first_sent,
+            prior_lost: f.lost,
+            tx_inflight: f.inflight,
+            app_limited: f.app_limited_until.is_some(),
+        });
+        if f.next_feedback == Time::MAX {
+            f.next_feedback = now + self.link.rtt + gap;
+        }
+        f.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: f.inflight, app_limited });
+    }
+
+    fn random_losses(&mut self, mut packets: u64) -> u64 {
+        let mut lost = 0;
+        while self.until_loss < packets {
+            packets -= self.until_loss + 1;
+            lost += 1;
+            self.until_loss = skip(self.link.loss, &mut self.rng);
+        }
+        self.until_loss -= packets;
+        lost
+    }
+
+    /// A feedback arrives: everything that reached the receiver half a round trip ago is reported.
+    fn feedback(&mut self, i: usize) {
+        self.drain();
+        let (now, gap, back) = (self.now, self.gap(), self.link.rtt / 2);
+        let backlog = self.backlog;
+        let f = &mut self.flows[i];
+        f.next_feedback = if f.trains.is_empty() { Time::MAX } else { now + gap };
+        let reported = f.trains.iter().take_while(|t| t.arrival + back <= now).count();
+        let Some(newest) = f.trains.range(..reported).rposition(|t| t.ok > 0) else { return };
+        let prior_inflight = f.inflight;
+        let mut s = Signals { now, prior_inflight, ..Signals::default() };
+        let mut last = None;
+        for t in f.trains.drain(..=newest) {
+            let ok = if t.ok == t.packets { t.bytes } else { t.ok * self.link.packet };
+            s.acked += ok;
+            s.acked_packets += t.ok;
+            s.lost += t.bytes - ok;
+            s.lost_packets += t.packets - t.ok;
+            if t.ok < t.packets {
+                s.latest_lost_sent = Some(t.sent);
+            }
+            f.inflight -= t.bytes;
+            last = Some(t);
+        }
+        let t = last.expect("the newest train was drained");
+        f.delivered += s.acked;
+        f.lost += s.lost;
+        let rtt = t.arrival.since(t.sent) + back;
+        f.min_rtt = f.min_rtt.min(rtt);
+        f.srtt = if f.srtt.is_zero() { rtt } else { (f.srtt * 7 + rtt) / 8 };
+        let interval = now.since(t.prior_time).max(t.sent.since(t.first_sent));
+        f.first_sent = t.sent;
+        f.delivered_time = now;
+        if f.app_limited_until.is_some_and(|d| f.delivered + f.lost > d) {
+            f.app_limited_until = None;
+        }
+        s.round_start = t.prior_delivered >= f.next_round;
+        if s.round_start {
+            f.round += 1;
+            f.next_round = f.delivered;
+        }
+        let delivered = f.delivered - t.prior_delivered;
+        s.rate = Some(RateSample {
+            rate: Rate::from_bytes_in(delivered, interval),
+            interval,
+            delivered,
+            prior_delivered: t.prior_delivered,
+            tx_inflight: t.tx_inflight,
+            lost: f.lost - t.prior_lost,
+            app_limited: t.app_limited,
+        });
+        s.inflight = f.inflight;
+        s.rtt = Some(rtt);
+        (s.srtt, s.min_rtt) = (f.srtt, f.min_rtt);
+        s.queue_delay = rtt - f.min_rtt;
+        s.delivered = f.delivered;
+        s.newest_acked_sent = Some(t.sent);
+        s.round = f.round;
+        s.app_limited = f.app_limited_until.is_some();
+        f.last_heard = now;
+        f.timeouts = 0;
+        f.algorithm.on_feedback(&s);
+        self.record(i, backlog);
+    }
+
+    fn record(&mut self, i: usize, queue: u64) {
+        let now = self.now;
+        let f = &mut self.flows[i];
+        let d = f.algorithm.decision();
+        f.trace.push(Point {
+            time: now,
+            rate: d.rate,
+            bound: d.bound,
+            inflight: f.inflight,
+            delivered: f.delivered,
+            queue,
+            lost: f.lost,
+            state: f.algorithm.state(),
+        });
+        if let Source::Bytes(n) = f.source
+            && f.delivered >= n
+        {
+            f.finished = Some(now);
+            f.next_send = Time::MAX;
+        } else {
+            f.next_send = f.next_send.min(now);
+        }
+    }
+
+    /// Nothing was heard for too long: what is in flight counts as lost, and two packets probe the path.
+    fn timeout(&mut self, i: usize) {
+        let (now, rtt) = (self.now, self.link.rtt);
+        let f = &mut self.flows[i];
+        f.timeouts += 1;
+        let count = f.timeouts;
+        f.algorithm.on_event(now, Event::ProbeTimeout { count });
+        if count == 3 {
+            f.algorithm.on_event(now, Event::PersistentCongestion);
+        }
+        // Trains that were dropped whole, or that nothing later vouches for, are given up.
+        while let Some(t) = f.trains.front()
+            && (t.ok == 0 || t.arrival + rtt < now)
+        {
+            f.inflight -= t.bytes;
+            f.lost += t.bytes;
+            f.trains.pop_front();
+        }
+        let probe = 2 * self.link.packet;
+        self.transmit(i, probe, false);
+        let d = self.flows[i].algorithm.decision();
+        assert!(d.rate > Rate::ZERO && d.bound >= probe, "a time-out must leave room for a probe: {d:?}");
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Feedback,
+    Timeout,
+    Send,
+}
+
+/// Packets until the next loss: a geometric number.
+fn skip(loss: f64, rng: &mut Rng) -> u64 {
+    if loss <= 0.0 { u64::MAX } else { ((1.0 - rng.unit()).ln() / (1.0 - loss).ln()) as u64 }
+}
