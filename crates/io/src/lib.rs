@@ -15,5 +15,7 @@
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
 pub mod clock;
+pub mod identity;
+pub mod mmap;
 pub mod poll;
 pub mod udp;

@@ -1,1 +1,268 @@
+//! Real sockets on loopback.
 
+use super::*;
+use crate::poll::{Poller, Source};
+use base::Span;
+
+type Datagram = (RecvMeta, Vec<u8>);
+
+fn socket(bind: &str, change: impl FnOnce(&mut UdpOptions)) -> UdpSocket {
+    let mut o = UdpOptions::new(bind.parse().unwrap());
+    change(&mut o);
+    UdpSocket::open(&o).unwrap()
+}
+
+/// A train of `len` bytes, every segment beginning with its number.
+fn fill(batch: &mut SendBatch, meta: SendMeta, len: usize) {
+    let slot = batch.slot().unwrap();
+    for (i, segment) in slot[..len].chunks_mut(meta.segment).enumerate() {
+        segment.fill(i as u8);
+    }
+    batch.commit(meta, len).unwrap();
+}
+
+fn meta(dst: SocketAddr, segment: usize) -> SendMeta {
+    SendMeta { dst, src: None, ecn: Ecn::Ect0, segment }
+}
+
+fn send_all(s: &UdpSocket, batch: &mut SendBatch) -> SendReport {
+    let mut total = SendReport::default();
+    let mut poller = Poller::new(Span::ZERO).unwrap();
+    loop {
+        let r = s.send(batch).unwrap();
+        total.sent += r.sent;
+        total.dropped += r.dropped;
+        total.too_big = r.too_big.or(total.too_big);
+        if r.blocked == Blocked::No {
+            return total;
+        }
+        poller.wait(&mut [Source::new(s, true)], Some(Span::from_millis(1))).unwrap();
+    }
+}
+
+/// Receives until `count` datagrams have come, trains taken apart. Returns them and the number of trains.
+fn receive(s: &UdpSocket, count: usize) -> (Vec<Datagram>, usize) {
+    let (mut out, mut trains) = (Vec::new(), 0);
+    let mut batch = s.recv_batch();
+    let mut poller = Poller::new(Span::ZERO).unwrap();
+    while out.len() < count {
+        poller.wait(&mut [Source::readable(s)], None).unwrap();
+        s.recv(&mut batch).unwrap();
+        for (meta, bytes) in batch.iter_mut() {
+            trains += 1;
+            out.extend(bytes.chunks(meta.stride.max(1)).map(|d| (meta, d.to_vec())));
+        }
+    }
+    (out, trains)
+}
+
+fn check_train(got: &[Datagram], len: usize, segment: usize) {
+    let mut left = len;
+    for (i, (_, d)) in got.iter().enumerate() {
+        assert_eq!(d.len(), segment.min(left));
+        assert!(d.iter().all(|b| *b == i as u8), "segment {i}");
+        left -= d.len();
+    }
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_train_of_44_travels_whole() {
+    for host in ["127.0.0.1:0", "[::1]:0"] {
+        let (a, b) = (socket(host, |_| ()), socket(host, |_| ()));
+        let mut batch = SendBatch::new();
+        let len = 43 * 1_472 + 100;
+        fill(&mut batch, meta(b.local_addr(), 1_472), len);
+        assert_eq!(send_all(&a, &mut batch), SendReport { sent: 1, ..SendReport::default() });
+        assert!(batch.is_empty() && !batch.is_full());
+        let (got, trains) = receive(&b, 44);
+        check_train(&got, len, 1_472);
+        assert!(got.iter().all(|(m, _)| m.remote == a.local_addr() && m.ecn == Ecn::Ect0));
+        assert!(got.iter().all(|(m, _)| m.local == Some(b.local_addr().ip())));
+        if a.gso() && b.gro() {
+            assert_eq!(trains, 1);
+        }
+        assert_eq!(b.stats(), UdpStats::default());
+    }
+}
+
+#[test]
+fn without_offload_the_same_datagrams_arrive() {
+    for (gso, gro) in [(false, true), (true, false), (false, false)] {
+        let a = socket("127.0.0.1:0", |o| o.gso = gso);
+        let b = socket("127.0.0.1:0", |o| o.gro = gro);
+        assert!(!(a.gso() && !gso) && !(b.gro() && !gro));
+        let mut batch = SendBatch::new();
+        for _ in 0..3 {
+            fill(&mut batch, meta(b.local_addr(), 1_000), 10_500);
+        }
+        assert_eq!(send_all(&a, &mut batch).sent, 3);
+        let (got, trains) = receive(&b, 33);
+        got.chunks(11).for_each(|t| check_train(t, 10_500, 1_000));
+        if !gro {
+            assert_eq!(trains, 33);
+        }
+        assert_eq!(a.stats().split, if gso { 0 } else { 3 });
+    }
+}
+
+#[test]
+fn a_kernel_that_declines_segmentation_is_remembered() {
+    let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |_| ()));
+    // Without checksums the kernel refuses to segment (EIO), as devices without checksum offload do.
+    set(&a.fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    assert!(a.gso(), "this kernel has UDP_SEGMENT");
+    let mut batch = SendBatch::new();
+    for _ in 0..MAX_TRAINS {
+        fill(&mut batch, meta(b.local_addr(), 500), 4_700);
+    }
+    assert!(batch.is_full());
+    assert_eq!(send_all(&a, &mut batch).sent, MAX_TRAINS);
+    let (got, _) = receive(&b, 10 * MAX_TRAINS);
+    got.chunks(10).for_each(|t| check_train(t, 4_700, 500));
+    assert!(!a.gso());
+    assert_eq!(a.stats().split, MAX_TRAINS as u64);
+}
+
+#[test]
+fn every_ecn_mark_travels_on_both_families_and_from_dual_stack() {
+    let dual = socket("[::]:0", |_| ());
+    let port = dual.local_addr().port();
+    for (host, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        let plain = socket(host, |_| ());
+        let to_dual = SocketAddr::new(to.parse().unwrap(), port);
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            let mut batch = SendBatch::new();
+            fill(&mut batch, SendMeta { ecn, ..meta(to_dual, 10) }, 30);
+            send_all(&plain, &mut batch);
+            let (got, _) = receive(&dual, 3);
+            assert!(got.iter().all(|(m, _)| m.ecn == ecn && m.remote == plain.local_addr()), "{got:?}");
+            assert!(got.iter().all(|(m, _)| m.local == Some(to.parse().unwrap())), "{got:?}");
+            // And back, from the address that was met.
+            let back = SendMeta { ecn, src: got[0].0.local, ..meta(plain.local_addr(), 10) };
+            fill(&mut batch, back, 30);
+            send_all(&dual, &mut batch);
+            let (got, _) = receive(&plain, 3);
+            assert!(got.iter().all(|(m, _)| m.ecn == ecn && m.remote == to_dual), "{got:?}");
+        }
+    }
+}
+
+#[test]
+fn the_source_address_can_be_chosen() {
+    let (a, b) = (socket("0.0.0.0:0", |_| ()), socket("0.0.0.0:0", |_| ()));
+    let dst = SocketAddr::new("127.0.0.9".parse().unwrap(), b.local_addr().port());
+    let mut batch = SendBatch::new();
+    let src = Some("127.0.0.7".parse().unwrap());
+    fill(&mut batch, SendMeta { src, ..meta(dst, 100) }, 100);
+    send_all(&a, &mut batch);
+    let (got, _) = receive(&b, 1);
+    assert_eq!(Some(got[0].0.remote.ip()), src);
+    assert_eq!(got[0].0.local, Some(dst.ip()));
+    assert_eq!(got[0].0.stride, 100);
+}
+
+#[test]
+fn v6_only_sockets_refuse_v4() {
+    let v6 = socket("[::]:0", |o| o.dual_stack = false);
+    let a = socket("127.0.0.1:0", |_| ());
+    let mut batch = SendBatch::new();
+    fill(&mut batch, meta(a.local_addr(), 10), 10);
+    assert_eq!(send_all(&v6, &mut batch).dropped, 1);
+    // The other way round there is no such address at all; what follows still leaves.
+    fill(&mut batch, meta(a.local_addr(), 10), 10);
+    fill(&mut batch, meta("[::1]:9".parse().unwrap(), 10), 10);
+    fill(&mut batch, meta(a.local_addr(), 10), 20);
+    let r = send_all(&a, &mut batch);
+    assert_eq!((r.sent, r.dropped), (2, 1));
+    assert_eq!(receive(&a, 3).0.len(), 3);
+}
+
+#[test]
+fn a_datagram_beyond_the_mtu_is_reported_as_such() {
+    // The largest train and its IPv6 and UDP headers are 65,555 bytes, more than loopback's usual 65,536.
+    let (a, b) = (socket("[::1]:0", |_| ()), socket("[::1]:0", |_| ()));
+    let mut batch = SendBatch::new();
+    let segment = MAX_TRAIN;
+    fill(&mut batch, meta(b.local_addr(), segment), segment);
+    let r = send_all(&a, &mut batch);
+    assert_eq!(r.too_big, Some(TooBig { dst: b.local_addr(), segment }));
+    assert_eq!((r.sent, r.dropped), (0, 1));
+}
+
+#[test]
+fn trains_outside_the_limits_are_refused() {
+    let dst = "127.0.0.1:9".parse().unwrap();
+    let mut batch = SendBatch::new();
+    for (len, segment) in [(0, 10), (10, 0), (MAX_TRAIN + 1, 2_000), (65 * 10, 10), (MAX_TRAIN, 1_000)] {
+        assert!(matches!(batch.commit(meta(dst, segment), len), Err(UdpError::BadTrain { .. })));
+    }
+    for _ in 0..MAX_TRAINS {
+        assert!(batch.slot().is_some_and(|s| s.len() == MAX_TRAIN));
+        batch.commit(meta(dst, 10), 64 * 10).unwrap();
+    }
+    assert!(batch.slot().is_none());
+    assert!(matches!(batch.commit(meta(dst, 10), 10), Err(UdpError::BatchFull)));
+    assert_eq!(batch.len(), MAX_TRAINS);
+}
+
+#[test]
+fn a_full_send_buffer_holds_the_batch_back_and_loses_nothing_of_it() {
+    // Nobody reads, so what leaves is lost in the receiver: here only the sender's accounting matters.
+    let b = socket("127.0.0.1:0", |o| o.recv_buffer = 4_096);
+    let a = socket("127.0.0.1:0", |o| o.send_buffer = 4_608);
+    let mut batch = SendBatch::new();
+    let mut sent = 0;
+    for _ in 0..20 {
+        for _ in 0..MAX_TRAINS {
+            fill(&mut batch, meta(b.local_addr(), 1_400), 14_000);
+        }
+        let r = send_all(&a, &mut batch);
+        assert_eq!(r.dropped, 0);
+        sent += r.sent;
+    }
+    assert_eq!(sent, 20 * MAX_TRAINS);
+}
+
+#[test]
+fn datagrams_longer_than_the_slot_are_dropped_and_counted() {
+    let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |o| o.gro = false));
+    let mut batch = SendBatch::new();
+    fill(&mut batch, meta(b.local_addr(), 20_000), 20_000);
+    fill(&mut batch, meta(b.local_addr(), 9_000), 9_000);
+    send_all(&a, &mut batch);
+    let (got, _) = receive(&b, 1);
+    assert_eq!(got[0].1.len(), 9_000);
+    assert_eq!(b.stats().truncated, 1);
+}
+
+#[test]
+fn a_closed_port_does_not_disturb_the_socket() {
+    let gone = socket("127.0.0.1:0", |_| ()).local_addr();
+    let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |_| ()));
+    // Makes the kernel report refusals, which it otherwise keeps from unconnected sockets.
+    set(&a.fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
+    let mut batch = SendBatch::new();
+    for _ in 0..4 {
+        fill(&mut batch, meta(gone, 10), 10);
+        send_all(&a, &mut batch);
+    }
+    assert_eq!(a.recv(&mut a.recv_batch()).unwrap(), 0);
+    fill(&mut batch, meta(b.local_addr(), 10), 10);
+    assert_eq!(send_all(&a, &mut batch).sent, 1);
+    assert_eq!(receive(&b, 1).0.len(), 1);
+    assert!(a.stats().refused > 0);
+}
+
+#[test]
+fn the_buffers_granted_are_reported() {
+    let s = socket("127.0.0.1:0", |o| (o.recv_buffer, o.send_buffer) = (64 << 10, 128 << 10));
+    assert_eq!((s.recv_buffer(), s.send_buffer()), (64 << 10, 128 << 10));
+}
+
+#[test]
+fn addresses_taken_are_refused_with_the_address_in_the_text() {
+    let a = socket("127.0.0.1:0", |_| ());
+    let e = UdpSocket::open(&UdpOptions::new(a.local_addr())).unwrap_err();
+    assert!(e.to_string().contains(&a.local_addr().to_string()), "{e}");
+}
