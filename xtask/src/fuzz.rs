@@ -32,6 +32,8 @@ const INPUT_SECONDS: u64 = 10;
 const MEMORY_MIB: u64 = 2048;
 /// Lines of a failed target's log that are shown.
 const LOG_LINES: usize = 40;
+/// Lines of its panic's message that are shown before them.
+const PANIC_LINES: usize = 6;
 
 /// Runs every target, or those named in `only`, for `seconds` each.
 ///
@@ -121,7 +123,11 @@ fn finish(command: &mut Command, target: &str, log: &Path, artifacts: &str) -> R
     let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
     if !status.success() {
         let lines: Vec<&str> = text.lines().collect();
-        for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+        // A panic's message stands above the stack that libFuzzer prints, beyond the last lines.
+        let end = lines.len().saturating_sub(LOG_LINES);
+        let panic = lines[..end].iter().position(|line| line.contains("panicked at"));
+        let message = panic.map_or(&[][..], |at| &lines[at..end.min(at + PANIC_LINES)]);
+        for line in message.iter().chain(&lines[end..]) {
             eprintln!("{line}");
         }
         bail!(
