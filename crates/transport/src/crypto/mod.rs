@@ -1,0 +1,46 @@
+//! Packet protection and the handshake: who the peer is, which keys, and every packet sealed and opened.
+//!
+//! TLS 1.3 (`rustls`, its QUIC interface) authenticates both ends and agrees on a secret; its messages travel
+//! in our own packets. From its exporter come the keys of data packets, so that a cipher TLS does not know
+//! (AEGIS) can protect them. Randomness is used in one place only, inside TLS and [`Identity::generate`],
+//! where `ring` draws it from the operating system; time is passed in.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `suite` | the ciphers, their limits, their negotiation |
+//! | `packet` | one key of one direction: seal, open, header protection |
+//! | `keys` | the key schedule, key phases, limits counted |
+//! | `identity` | Ed25519 keys, fingerprints, lines of known-hosts and authorized-keys files |
+//! | `verify` | whom to trust: pinned and listed keys, X.509 chains |
+//! | `tls` | the handshake |
+//! | `token` | address validation and stateless reset |
+//! | `once` | one-time secrets handed over by other means (ssh) |
+
+pub mod identity;
+pub mod keys;
+pub mod once;
+pub mod packet;
+pub mod suite;
+mod text;
+pub mod tls;
+pub mod token;
+pub mod verify;
+
+pub use identity::{Fingerprint, Identity, PublicKey};
+pub use keys::{KeyError, KeyPair, OpenError, Opened, Secret, Side};
+pub use once::OneTimeToken;
+pub use packet::{Forged, HeaderKey, OpenKey, SealError, SealKey, TAG_LEN};
+pub use suite::{NegotiateError, Offer, Suite, negotiate};
+pub use tls::{ClientSetup, Handshake, HandshakeError, Level, ServerSetup};
+pub use token::{ResetKey, ResetToken, TokenError, TokenKey, TokenKind};
+pub use verify::{ClientAuth, Credentials, PeerIdentity, ServerTrust};
+
+/// Compares without telling by its duration where the first difference is. Lengths are not secret.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    // `black_box` in the loop keeps the compiler from leaving early once a bit is set.
+    let diff = a.iter().zip(b).fold(0u8, |d, (x, y)| core::hint::black_box(d | (x ^ y)));
+    diff == 0
+}
