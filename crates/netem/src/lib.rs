@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use base::{Rng, Time};
-//! use netem::{Ecn, Link, LinkConfig, Packet, Verdict};
+//! use longhaul_netem::{Ecn, Link, LinkConfig, Packet, Verdict};
 //!
 //! let config = LinkConfig::parse("rate=500mbit delay=35ms loss=0.1% queue=1bdp(rtt 70ms)")?;
 //! let mut link = Link::new(config, Rng::from_u64(1));
@@ -18,7 +18,7 @@
 //! assert_eq!(link.send(Time::ZERO, packet), Verdict::Queued);
 //! let at = link.next_delivery().expect("one packet is on its way");
 //! assert_eq!(link.poll(at).expect("it is due").time.as_nanos(), 24_000 + 35_000_000);
-//! # Ok::<(), netem::SpecError>(())
+//! # Ok::<(), longhaul_netem::SpecError>(())
 //! ```
 
 mod chance;
