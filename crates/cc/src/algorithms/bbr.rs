@@ -12,6 +12,9 @@
 //!   draft's and needs fewer rounds to call the pipe full when a standing queue proves it.
 //! * **A round trip close to the minimum renews it**, not just one below it: a flow whose queue empties
 //!   regularly, as ours does after each probe, never has to starve itself in ProbeRTT.
+//! * **Headroom is left of the queue, not of the pipe**: cruising never has less in flight than one
+//!   bandwidth-delay product because of a long-term bound above it.
+//! * **Losses of packets sent before a reduction are part of what it answered**, as in Reno's recovery.
 //! * **The 1 % pacing margin holds only while a queue stands**, and what random loss takes away is sent on
 //!   top (up to the loss threshold) while none does.
 
@@ -231,17 +234,27 @@ impl Bbr {
 
     /// The bound that losses taught (draft: BBRBoundCwndForModel).
     fn bound_of_model(&self) -> u64 {
+        let bw = self.bw();
         let long = match self.phase {
-            Phase::Cruise | Phase::ProbeRtt => self.bounds.with_headroom(),
+            // Headroom is left of the queue, not of the pipe: with a shallow queue the draft's rule gives up
+            // a seventh of the bandwidth.
+            Phase::Cruise | Phase::ProbeRtt => {
+                let pipe = self.inflight_with_gap(bw, ONE).min(self.bounds.inflight_long);
+                self.bounds.with_headroom().max(pipe)
+            }
             Phase::Down | Phase::Refill | Phase::Up => self.bounds.inflight_long,
             Phase::Startup { .. } | Phase::Resume | Phase::Drain => u64::MAX,
         };
         long.min(self.bounds.inflight_short)
     }
 
-    /// Share of loss, in parts per [`model::SHARE`], beyond which it is congestion now.
+    /// Share of loss, in parts per [`model::SHARE`], beyond which it is congestion now: what the path loses
+    /// without any queue, and the threshold on top.
     fn loss_threshold(&self) -> u64 {
-        if self.model.queue_was_seen() { self.config.loss } else { self.config.loss_alone }
+        match self.model.queue_was_seen() {
+            true => (self.config.loss + self.model.base_loss()).min(self.config.loss_alone),
+            false => self.config.loss_alone,
+        }
     }
 }
 
@@ -258,7 +271,7 @@ impl Algorithm for Bbr {
         }
         self.model.update(s, self.config.ecn, self.full.reached);
         self.undo_spurious(s);
-        self.adapt_short_term();
+        self.adapt_short_term(s.now);
         self.model.update_bandwidth(s);
         self.model.update_extra_acked(s, self.bw());
         self.advance_phase(s);

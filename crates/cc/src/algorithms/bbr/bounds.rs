@@ -4,7 +4,7 @@
 use super::phases::Phase;
 use super::{Bbr, ONE, model};
 use crate::Signals;
-use base::Rate;
+use base::{Rate, Time};
 
 /// Multiplier on short-term bounds in a round of losses, in thousandths (draft: BBR.Beta).
 const BETA: u64 = 700;
@@ -46,7 +46,7 @@ impl Bounds {
 impl Bbr {
     /// At the end of a round outside probing: reduce the short-term bounds if its losses mean congestion
     /// (draft: BBRAdaptLowerBoundsFromCongestion).
-    pub(super) fn adapt_short_term(&mut self) {
+    pub(super) fn adapt_short_term(&mut self, now: Time) {
         let Some((lost, packets)) = self.model.judged else { return };
         if self.phase.is_probing() || !model::excessive(lost, packets, self.loss_threshold()) {
             return;
@@ -58,8 +58,9 @@ impl Bbr {
             bound => bound,
         };
         self.bounds.bw_short = self.model.bw_latest.max(bw.scale(BETA, ONE));
-        self.bounds.inflight_short = self.model.inflight_latest.max(thousandths(inflight, BETA));
-        self.model.clear_losses();
+        let latest = self.model.inflight_latest + self.model.bw_latest.bytes_in(self.model.feedback_gap());
+        self.bounds.inflight_short = latest.max(thousandths(inflight, BETA));
+        self.model.clear_losses(now);
     }
 
     /// Whether the latest sample shows more loss than the path should have (draft: BBRIsInflightTooHigh).
@@ -126,7 +127,7 @@ impl Bbr {
         if s.spurious == 0 {
             return;
         }
-        self.model.clear_losses();
+        self.model.clear_losses(s.now);
         if let Some(before) = self.undo.take() {
             self.bounds.bw_short = self.bounds.bw_short.max(before.bw_short);
             self.bounds.inflight_short = self.bounds.inflight_short.max(before.inflight_short);

@@ -92,6 +92,8 @@ pub(super) struct Model {
     /// The pool of the loss round that just ended.
     pub(super) judged: Option<(u64, u64)>,
     base_loss: u64,
+    /// When losses were last acted upon: those of packets sent before belong to what was answered.
+    answered: Time,
     pub(super) bw_latest: Rate,
     pub(super) inflight_latest: u64,
     extra_acked: MaxFilter,
@@ -120,6 +122,7 @@ impl Model {
             losses: Losses::default(),
             judged: None,
             base_loss: 0,
+            answered: Time::ZERO,
             bw_latest: Rate::ZERO,
             inflight_latest: 0,
             extra_acked: MaxFilter::default(),
@@ -194,7 +197,9 @@ impl Model {
         self.update_gap(s);
         self.update_rtt(s);
         let marks = if ecn { s.ce_packets.min(s.acked_packets) } else { 0 };
-        self.losses.lost = self.losses.lost.saturating_add(s.lost_packets).saturating_add(marks);
+        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
+        let lost = if old { 0 } else { s.lost_packets };
+        self.losses.lost = self.losses.lost.saturating_add(lost).saturating_add(marks);
         self.losses.packets =
             self.losses.packets.saturating_add(s.lost_packets).saturating_add(s.acked_packets);
         if self.loss_round_start {
@@ -306,7 +311,8 @@ impl Model {
     }
 
     /// The pool of losses was acted upon: begin anew.
-    pub(super) fn clear_losses(&mut self) {
+    pub(super) fn clear_losses(&mut self, now: Time) {
+        self.answered = now;
         self.losses = Losses::default();
         self.judged = None;
     }
@@ -315,6 +321,7 @@ impl Model {
     pub(super) fn learn_base_loss(&mut self) {
         if let Some((lost, packets)) = self.judged
             && packets >= JUDGED_PACKETS
+            && self.queue_is_empty()
         {
             let share = u128::from(lost) * u128::from(SHARE) / u128::from(packets);
             let share = u64::try_from(share).unwrap_or(SHARE).min(SHARE);

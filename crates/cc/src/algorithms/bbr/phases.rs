@@ -205,7 +205,7 @@ impl Bbr {
     fn start_drain(&mut self, s: &Signals) {
         self.full.reached = true;
         self.model.forget_initial();
-        self.model.clear_losses();
+        self.model.clear_losses(s.now);
         self.cycle.rounds = self.model.rounds;
         self.enter(Phase::Drain, s.now);
     }
@@ -273,7 +273,7 @@ impl Bbr {
 
     fn time_to_cruise(&self, s: &Signals) -> bool {
         let target = self.inflight(self.model.max_bw(), ONE);
-        s.inflight <= target.min(self.bounds.with_headroom().max(self.min_pipe()))
+        s.inflight <= target.min(self.bounds.inflight_long.max(self.min_pipe()))
     }
 
     /// Time for a probe: the wait is over, or as many rounds have passed as a Reno flow of this size would
@@ -309,6 +309,7 @@ impl Bbr {
         let wait = self.config.probe_interval;
         self.cycle.wait = wait + Span::from_nanos(self.rng.below(wait.as_nanos() / 2));
         self.model.start_round(s.delivered);
+        self.model.clear_losses(s.now);
         self.full.now = false;
         self.enter(Phase::Down, s.now);
     }
