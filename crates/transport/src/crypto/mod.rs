@@ -36,7 +36,7 @@ pub use token::{ResetKey, ResetToken, TokenError, TokenKey, TokenKind};
 pub use verify::{ClientAuth, Credentials, PeerIdentity, ServerTrust};
 
 /// Compares without telling by its duration where the first difference is. Lengths are not secret.
-fn same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }

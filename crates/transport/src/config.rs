@@ -1,0 +1,63 @@
+//! What an end wants of its connections.
+
+use crate::crypto::Suite;
+use base::{Rate, Span};
+use wire::Module;
+
+/// Options of one end. Defaults suit a long fat path without tuning.
+#[derive(Clone, Debug)]
+pub struct TransportOptions {
+    /// Cipher suites, best first.
+    pub suites: Vec<Suite>,
+    /// Encryption module: anything but AEAD must be asked for by both ends.
+    pub module: Module,
+    /// Congestion control of this end's sending: a name of [`cc::registry`] with parameters
+    /// (`bbr`, `cubic`, `fixed:rate=500mbit`).
+    pub cc: String,
+    /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
+    pub max_packet: u32,
+    /// Close after this long without a packet.
+    pub idle_timeout: Span,
+    /// Send something this often when there is nothing to send; `None` lets idle connections time out.
+    pub keep_alive: Option<Span>,
+    /// Give up connecting after this long.
+    pub connect_timeout: Span,
+    /// A rate known to be free on the path (guaranteed, or remembered): used from the first round trip.
+    pub known_rate: Option<Rate>,
+    /// The administrator's cap on this end's sending.
+    pub rate_cap: Option<Rate>,
+    /// Whether lost data of the initial queue pairs is sent again. Unreliable only when both ends ask for it.
+    pub reliable: bool,
+    /// Queue pairs that are open from the start, 1 to 256; the larger wish of both ends holds.
+    pub initial_qps: u16,
+    /// Queue pairs allowed.
+    pub max_qps: u32,
+}
+
+impl Default for TransportOptions {
+    fn default() -> TransportOptions {
+        TransportOptions {
+            suites: Suite::preferred(true).to_vec(),
+            module: Module::Aead,
+            cc: cc::registry::DEFAULT.to_string(),
+            max_packet: 65_535,
+            idle_timeout: Span::from_secs(30),
+            keep_alive: Some(Span::from_secs(10)),
+            connect_timeout: Span::from_secs(10),
+            known_rate: None,
+            rate_cap: None,
+            reliable: true,
+            initial_qps: 1,
+            max_qps: 1_024,
+        }
+    }
+}
+
+impl TransportOptions {
+    /// Largest UDP payload to send over IPv4 or IPv6.
+    pub fn max_datagram(&self, v6: bool) -> u16 {
+        let overhead = if v6 { 48 } else { 28 };
+        // A UDP payload over IPv4 is at most 65,507 bytes.
+        self.max_packet.saturating_sub(overhead).clamp(1_200, 65_507) as u16
+    }
+}

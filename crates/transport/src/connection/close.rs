@@ -1,0 +1,173 @@
+//! The end of a connection, and the peer's change of address.
+
+use super::{ConnEvent, Connection, Meta, State};
+use crate::crypto::{KeyPair, Side};
+use crate::error::{CloseReason, Violation};
+use base::{Span, Time};
+use std::net::{IpAddr, SocketAddr};
+use wire::{Frame, LongHeader};
+
+/// CLOSE is repeated at most this often.
+const MAX_CLOSE: u32 = 4;
+/// PATH_CHALLENGE is repeated at most this often.
+const MAX_CHALLENGES: u32 = 5;
+/// Packet number under which a Retry is sealed: never one of an Initial.
+pub const RETRY_PN: u64 = u32::MAX as u64;
+
+/// This end has closed and waits for the peer's word, or says its last.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// CLOSE to send; nothing when only the peer's is to be acknowledged.
+    close: Option<(u64, String)>,
+    sent: u32,
+    next: Time,
+    gap: Span,
+}
+
+impl Closing {
+    pub(super) fn next_timeout(&self) -> Time {
+        self.next
+    }
+    /// Whether waiting has been long enough.
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        now >= self.next && (self.close.is_none() || self.sent >= MAX_CLOSE)
+    }
+    /// The frame to send now.
+    pub(super) fn poll(&mut self, now: Time) -> Option<Frame<'_>> {
+        if now < self.next || self.sent >= MAX_CLOSE {
+            return None;
+        }
+        self.sent += 1;
+        self.next = now + self.gap;
+        self.gap = self.gap * 2;
+        Some(match &self.close {
+            Some((code, reason)) => Frame::Close { code: *code, reason: reason.as_bytes() },
+            None => Frame::CloseAck,
+        })
+    }
+    /// Whether the one word that acknowledges has been said.
+    pub(super) fn is_done(&self) -> bool {
+        self.close.is_none() && self.sent > 0
+    }
+}
+
+/// The peer may be at a new address: nothing but challenges goes there until it answers (RFC 9000, section
+/// 9.3).
+#[derive(Debug)]
+pub(super) struct PathCheck {
+    pub(super) remote: SocketAddr,
+    pub(super) local: Option<IpAddr>,
+    challenge: [u8; 8],
+    sent: u32,
+    next: Time,
+    gap: Span,
+}
+
+impl PathCheck {
+    pub(super) fn next_timeout(&self) -> Time {
+        self.next
+    }
+    /// The challenge to send now.
+    pub(super) fn poll(&mut self, now: Time) -> Option<Frame<'static>> {
+        if now < self.next || self.sent >= MAX_CHALLENGES {
+            return None;
+        }
+        self.sent += 1;
+        self.next = now + self.gap;
+        Some(Frame::PathChallenge(self.challenge))
+    }
+}
+
+impl Connection {
+    /// Closes: one exchange, then nothing is left. What is unsent or unacknowledged is given up, so the caller
+    /// waits for its completions first. Codes of applications start at
+    /// [`crate::error::code::APPLICATION`].
+    pub fn close(&mut self, now: Time, code: u64, reason: &str) {
+        if !matches!(self.state, State::Handshake | State::Open) {
+            return;
+        }
+        self.events.push_back(ConnEvent::Closed(CloseReason::Local));
+        self.start_closing(now, Some((code, reason.chars().take(wire::frame::MAX_REASON / 4).collect())));
+    }
+
+    /// The peer broke the protocol, or this end cannot go on: says so and ends.
+    pub(super) fn fail(&mut self, now: Time, v: &Violation) {
+        if !matches!(self.state, State::Handshake | State::Open) {
+            return;
+        }
+        let reason = match self.state {
+            State::Handshake => CloseReason::Handshake(v.reason.clone()),
+            _ if v.code == crate::error::code::UNAUTHORISED => CloseReason::Handshake(v.reason.clone()),
+            _ => CloseReason::Violation(v.reason.clone()),
+        };
+        self.events.push_back(ConnEvent::Closed(reason));
+        self.start_closing(now, Some((v.code, v.reason.chars().take(wire::frame::MAX_REASON / 4).collect())));
+    }
+
+    fn start_closing(&mut self, now: Time, close: Option<(u64, String)>) {
+        let gap = self.lanes[0].rtt.probe_timeout();
+        self.state = State::Closing(Closing { close, sent: 0, next: now, gap });
+    }
+
+    /// The peer closes: acknowledge once and forget everything. If the acknowledgement is lost, the peer's
+    /// repeated CLOSE is answered by a stateless reset, which says the same.
+    pub(super) fn on_peer_close(&mut self, now: Time, code: u64, reason: &[u8]) {
+        match self.state {
+            State::Handshake | State::Open => {
+                let reason = CloseReason::Peer { code, reason: String::from_utf8_lossy(reason).into_owned() };
+                self.events.push_back(ConnEvent::Closed(reason));
+                self.start_closing(now, None);
+            }
+            // Both closed at the same time: this is as good as an acknowledgement.
+            State::Closing(_) => self.start_closing(now, None),
+            State::Closed => {}
+        }
+    }
+
+    /// The peer has understood: nothing is left.
+    pub(super) fn on_close_ack(&mut self) {
+        if matches!(self.state, State::Closing(_)) {
+            self.state = State::Closed;
+        }
+    }
+
+    /// A genuine packet, the newest so far, came from another address: a NAT has changed its mind, or the peer
+    /// has moved.
+    pub(super) fn on_new_address(&mut self, now: Time, meta: Meta, _bytes: u64) {
+        if self.path.as_ref().is_some_and(|p| p.remote == meta.remote) {
+            return;
+        }
+        let mut challenge = [0; 8];
+        self.rng.fill(&mut challenge);
+        let gap = self.lanes[0].rtt.probe_timeout();
+        self.path =
+            Some(PathCheck { remote: meta.remote, local: meta.local, challenge, sent: 0, next: now, gap });
+    }
+
+    pub(super) fn check_path_timeout(&mut self, now: Time) {
+        if self.path.as_ref().is_some_and(|p| p.sent >= MAX_CHALLENGES && now >= p.next) {
+            self.path = None;
+        }
+    }
+
+    /// The answer to a challenge: the new address is real.
+    pub(super) fn on_path_response(&mut self, now: Time, data: &[u8; 8]) {
+        let Some(p) = self.path.take_if(|p| crate::crypto::same(&p.challenge, data)) else { return };
+        let old = self.lanes[0].remote;
+        self.lanes[0].remote = p.remote;
+        self.lanes[0].local = p.local;
+        // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
+        if old.ip() != p.remote.ip() {
+            let info = self.path_info(0);
+            self.lanes[0].on_path_change(now, info);
+        }
+        self.events.push_back(ConnEvent::PathChanged(p.remote));
+    }
+}
+
+/// Whether a Retry was made by someone who saw the client's first packet.
+pub(super) fn retry_is_genuine(original_dcid: &[u8], header: &LongHeader<'_>, datagram: &[u8]) -> bool {
+    let (head, tag) = datagram.split_at(header.clear);
+    let mut keys = KeyPair::initial(original_dcid, Side::Client);
+    keys.open(false, 0, RETRY_PN, head, tag, &mut []).is_ok()
+}

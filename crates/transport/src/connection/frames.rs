@@ -1,0 +1,93 @@
+//! Frames of control packets, each routed to the part that owns what it is about.
+
+use super::{ConnEvent, Connection, State};
+use crate::crypto::Side;
+use crate::error::Violation;
+use crate::streams::Streams;
+use base::Time;
+use wire::Frame;
+
+impl Connection {
+    pub(super) fn handle_frame(
+        &mut self,
+        now: Time,
+        lane: usize,
+        frame: Frame<'_>,
+        streams: &mut impl Streams,
+    ) -> Result<(), Violation> {
+        match (&self.state, &frame) {
+            (_, Frame::Close { code, reason }) => {
+                self.on_peer_close(now, *code, reason);
+                return Ok(());
+            }
+            (_, Frame::CloseAck) => {
+                self.on_close_ack();
+                return Ok(());
+            }
+            (State::Open, _) => {}
+            _ => return Ok(()),
+        }
+        // Before it is authorised, a client may prove a token and keep the lane alive, nothing else.
+        let harmless = matches!(
+            frame,
+            Frame::TokenProof(_) | Frame::Padding(_) | Frame::Ping | Frame::Feedback(_) | Frame::Floor(_)
+        );
+        if !self.authorised && !harmless {
+            return Err(Violation::protocol("frames before authorisation"));
+        }
+        match frame {
+            Frame::Padding(_) | Frame::Ping | Frame::Close { .. } | Frame::CloseAck => {}
+            Frame::Feedback(f) => {
+                if f.lane as usize >= self.lanes.len() {
+                    return Err(Violation::protocol("feedback about a lane that does not exist"));
+                }
+                self.stats.feedback_received += 1;
+                let i = f.lane as usize;
+                let out = self.lanes[i].on_feedback(now, &f, streams)?;
+                if let Some(k) = &mut self.keys {
+                    k.on_acknowledged(f.lane, f.covered.end.saturating_sub(1));
+                }
+                self.count(now, i, out);
+            }
+            Frame::Floor(f) => {
+                let Some(l) = self.lanes.get_mut(f.lane as usize) else {
+                    return Err(Violation::protocol("floor of a lane that does not exist"));
+                };
+                l.received.on_floor(&f);
+            }
+            Frame::RecvLimit { qpn, limit } => self.events.push_back(ConnEvent::RecvLimit(qpn, limit)),
+            Frame::QpOpen(q) => self.on_qp_open(q)?,
+            Frame::QpAccept { qpn, code } => self.events.push_back(ConnEvent::QpAccept(qpn, code)),
+            Frame::QpError { qpn, code } => self.events.push_back(ConnEvent::QpError(qpn, code)),
+            Frame::PathChallenge(data) => self.fleeting.push_back(Frame::PathResponse(data)),
+            Frame::PathResponse(data) => self.on_path_response(now, &data),
+            Frame::HandshakeDone => {
+                if self.side == Side::Server {
+                    return Err(Violation::protocol("only servers confirm handshakes"));
+                }
+                self.setup.confirm();
+            }
+            Frame::TokenProof(proof) => self.on_token_proof(&proof)?,
+            Frame::Crypto { .. } | Frame::CryptoAck { .. } => {
+                return Err(Violation::protocol("handshake frames in a data packet"));
+            }
+        }
+        let _ = lane;
+        Ok(())
+    }
+
+    fn on_qp_open(&mut self, q: wire::QpOpen) -> Result<(), Violation> {
+        // The client numbers its pairs evenly, the server oddly: both may open at once.
+        let theirs = u16::from(self.side == Side::Client);
+        if q.qpn % 2 != theirs {
+            return Err(Violation::protocol("a queue pair number of the wrong side"));
+        }
+        if self.scheduler.contains(q.qpn) {
+            // Repeated because our answer was lost or late.
+            self.accept_qp(q.qpn, 0);
+            return Ok(());
+        }
+        self.events.push_back(ConnEvent::QpOpen(q));
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! A connection: the parent that routes datagrams, frames and time to the parts that own the state.
+
+mod close;
+mod frames;
+mod receive;
+mod setup;
+mod transmit;
+
+pub use close::RETRY_PN;
+pub use receive::Meta;
+pub use setup::{Accept, Authority, Open};
+pub use transmit::Transmit;
+
+use crate::config::TransportOptions;
+use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
+use crate::error::CloseReason;
+use crate::lane::Lane;
+use crate::lane::flow::{Flow, MAX_FLOWS};
+use crate::scheduler::Scheduler;
+use crate::stats::Stats;
+use crate::streams::Streams;
+use base::{Rate, Rng, Span, Time};
+use close::Closing;
+use setup::Setup;
+use std::collections::VecDeque;
+use wire::{Cid, Frame, Params, QpOpen};
+
+/// Priority of queue pairs that do not ask for another.
+pub const DEFAULT_PRIORITY: u8 = 4;
+/// Control frames that wait at most; more is a broken invariant of the layer above, or a flood by the peer.
+const MAX_QUEUED_FRAMES: usize = 1 << 16;
+
+/// What the layer above is to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnEvent {
+    /// The handshake is done and the peer is authorised.
+    Established,
+    /// The peer opens a queue pair; answer with [`Connection::accept_qp`].
+    QpOpen(QpOpen),
+    /// The peer answered: zero, or why not.
+    QpAccept(u16, u64),
+    /// The peer's queue pair went into error.
+    QpError(u16, u64),
+    /// The peer has posted receives up to this number.
+    RecvLimit(u16, u64),
+    /// A packet of this end was refused by the peer's memory: the local queue pair goes into error.
+    PlaceFailed(u16, u64),
+    /// The peer is at another address.
+    PathChanged(std::net::SocketAddr),
+    /// It is over. The last event.
+    Closed(CloseReason),
+}
+
+#[derive(Debug)]
+enum State {
+    Handshake,
+    Open,
+    Closing(Closing),
+    Closed,
+}
+
+/// One connection, sans I/O. See the crate's documentation.
+pub struct Connection {
+    side: Side,
+    state: State,
+    options: TransportOptions,
+    setup: Setup,
+    keys: Option<KeyPair>,
+    suite: Suite,
+    peer: Option<PeerIdentity>,
+    peer_params: Params,
+    authorised: bool,
+    lanes: Vec<Lane>,
+    scheduler: Scheduler,
+    /// Frames to send once and repeat when lost.
+    frames: VecDeque<Frame<'static>>,
+    /// Frames to send once; not repeated.
+    fleeting: VecDeque<Frame<'static>>,
+    path: Option<close::PathCheck>,
+    events: VecDeque<ConnEvent>,
+    stats: Stats,
+    rng: Rng,
+    /// When something that passed its tag arrived last.
+    heard: Time,
+    /// When something that asks for an answer left last.
+    spoke: Time,
+    discard_keys_at: Option<Time>,
+    next_flow: usize,
+    rate_cap: Option<Rate>,
+    early: Vec<Vec<u8>>,
+}
+
+impl core::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Connection")
+            .field("side", &self.side)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<ConnEvent> {
+        self.events.pop_front()
+    }
+    /// Whether everything is over and nothing more will be sent.
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+    /// Whether data may be sent.
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+    /// Which end this is.
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+    /// Who the peer is, once the handshake has shown it.
+    pub const fn peer(&self) -> Option<&PeerIdentity> {
+        self.peer.as_ref()
+    }
+    /// What the peer said of itself.
+    pub const fn peer_params(&self) -> &Params {
+        &self.peer_params
+    }
+    /// The suite that protects data packets.
+    pub const fn suite(&self) -> Suite {
+        self.suite
+    }
+    /// Where the peer is.
+    pub fn remote(&self) -> std::net::SocketAddr {
+        self.lanes[0].remote
+    }
+    /// The identifier of packets for this end.
+    pub fn local_cid(&self) -> Cid {
+        self.lanes[0].local_cid
+    }
+    /// Queue pairs open from the start: the larger wish of both ends, within what both allow.
+    pub fn initial_qps(&self) -> u16 {
+        let wish = u64::from(self.options.initial_qps).max(self.peer_params.initial_qps);
+        wish.min(u64::from(self.options.max_qps)).min(self.peer_params.max_qps).clamp(1, 256) as u16
+    }
+    /// Whether the initial queue pairs are reliable: unless both ends ask for the contrary.
+    pub fn initial_reliable(&self) -> bool {
+        self.options.reliable || self.peer_params.reliable
+    }
+
+    /// Counters and estimates.
+    pub fn stats(&self) -> Stats {
+        let lane = &self.lanes[0];
+        let flow = &lane.flows[0];
+        let d = flow.decision();
+        Stats {
+            srtt: lane.rtt.smoothed(),
+            min_rtt: lane.rtt.min(),
+            rate: d.rate,
+            bound: d.bound,
+            inflight: lane.flows.iter().map(Flow::inflight).sum(),
+            delivered: lane.flows.iter().map(Flow::delivered).sum(),
+            mtu: lane.mtu.current().into(),
+            cc: flow.describe(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// Makes a queue pair known to the scheduler. `cc` names an algorithm of its own; empty shares the
+    /// connection's.
+    ///
+    /// # Errors
+    /// An unknown algorithm or bad parameters, or too many different flows: said in words.
+    pub fn add_qp(&mut self, qpn: u16, priority: u8, cc: &str) -> Result<(), String> {
+        let flow = if cc.is_empty() { 0 } else { self.new_flow(cc)? };
+        self.scheduler.insert(qpn, flow, priority);
+        Ok(())
+    }
+
+    fn new_flow(&mut self, spec: &str) -> Result<u8, String> {
+        if self.lanes[0].flows.len() == MAX_FLOWS {
+            return Err(format!("{MAX_FLOWS} queue pairs have algorithms of their own already: share one"));
+        }
+        let cap = self.rate_cap;
+        let mut index = 0;
+        for i in 0..self.lanes.len() {
+            let algorithm = setup::algorithm(spec, &self.path_info(i), self.rng.fork())?;
+            self.lanes[i].flows.push(Flow::new(algorithm, cap));
+            index = self.lanes[i].flows.len() - 1;
+        }
+        Ok(index as u8)
+    }
+
+    fn path_info(&self, lane: usize) -> cc::PathInfo {
+        let l = &self.lanes[lane];
+        cc::PathInfo {
+            packet_bytes: u64::from(l.mtu.current()) + u64::from(l.overhead()),
+            handshake_rtt: l.rtt.latest(),
+            ecn: l.ecn,
+            known_rate: self.options.known_rate,
+        }
+    }
+
+    /// The queue pair is gone: its work is not scheduled any more.
+    pub fn remove_qp(&mut self, qpn: u16) {
+        self.scheduler.remove(qpn);
+    }
+
+    /// The queue pair has something to send.
+    pub fn activate(&mut self, qpn: u16) {
+        self.scheduler.activate(qpn);
+    }
+
+    /// Asks the peer for a queue pair; the answer is [`ConnEvent::QpAccept`].
+    pub fn open_qp(&mut self, open: QpOpen) {
+        self.push_frame(Frame::QpOpen(open));
+    }
+    /// Answers [`ConnEvent::QpOpen`]: zero, or why not.
+    pub fn accept_qp(&mut self, qpn: u16, code: u64) {
+        self.push_frame(Frame::QpAccept { qpn, code });
+    }
+    /// Tells the peer how many receives are posted.
+    pub fn send_recv_limit(&mut self, qpn: u16, limit: u64) {
+        // An older, lower limit that still waits is overtaken.
+        let same = |f: &&mut Frame<'static>| matches!(f, Frame::RecvLimit { qpn: q, .. } if *q == qpn);
+        match self.frames.iter_mut().rev().take(64).find(same) {
+            Some(f) => *f = Frame::RecvLimit { qpn, limit },
+            None => self.push_frame(Frame::RecvLimit { qpn, limit }),
+        }
+    }
+    /// Tells the peer that the queue pair went into error.
+    pub fn send_qp_error(&mut self, qpn: u16, code: u64) {
+        self.push_frame(Frame::QpError { qpn, code });
+    }
+
+    fn push_frame(&mut self, f: Frame<'static>) {
+        if self.frames.len() < MAX_QUEUED_FRAMES {
+            self.frames.push_back(f);
+        }
+    }
+
+    /// The administrator's cap on this end's sending rate, from now on.
+    pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
+        self.rate_cap = cap;
+        self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(|f| f.set_cap(cap));
+    }
+
+    /// The system refused a datagram of this size (EMSGSIZE).
+    pub fn on_too_large(&mut self, size: u16) {
+        self.lanes[0].mtu.on_too_large(size);
+    }
+
+    /// When [`Connection::handle_timeout`] or [`Connection::poll_transmit`] wants to be called.
+    pub fn next_timeout(&mut self) -> Option<Time> {
+        let mut at = match &self.state {
+            State::Closed => return None,
+            State::Closing(c) => return Some(c.next_timeout()),
+            State::Handshake => self.setup.next_timeout(),
+            State::Open => None,
+        };
+        let mut sooner = |t: Option<Time>| {
+            if let Some(t) = t {
+                at = Some(at.map_or(t, |a: Time| a.min(t)));
+            }
+        };
+        sooner(self.idle_deadline());
+        if !self.setup.is_confirmed() {
+            sooner(self.setup.next_timeout());
+        }
+        sooner(self.discard_keys_at);
+        sooner(self.path.as_ref().map(close::PathCheck::next_timeout));
+        if self.keys.is_some() {
+            if let Some(k) = self.options.keep_alive {
+                sooner(Some(self.spoke.max(self.heard) + k));
+            }
+            for l in &mut self.lanes {
+                sooner(l.loss_deadline());
+                sooner(l.pto_deadline());
+                sooner(l.received.due());
+                sooner(l.next_send);
+            }
+        }
+        at
+    }
+
+    fn idle_deadline(&self) -> Option<Time> {
+        let ours = self.options.idle_timeout;
+        let theirs = Span::from_millis(self.peer_params.idle_ms);
+        let idle = if theirs.is_zero() { ours } else { ours.min(theirs) };
+        Some(self.heard + idle)
+    }
+
+    /// Lets time pass: repeats what was lost, probes, gives up.
+    pub fn handle_timeout(&mut self, now: Time, streams: &mut impl Streams) {
+        match &mut self.state {
+            State::Closed => return,
+            State::Closing(c) => {
+                if c.is_over(now) {
+                    self.state = State::Closed;
+                }
+                return;
+            }
+            State::Handshake | State::Open => {}
+        }
+        if self.idle_deadline().is_some_and(|t| t <= now) {
+            let reason = match self.state {
+                State::Handshake => CloseReason::NoAnswer(self.remote().to_string()),
+                _ => CloseReason::IdleTimeout(now.since(self.heard).as_nanos() / 1_000_000_000),
+            };
+            return self.end(reason);
+        }
+        if !self.setup.is_confirmed() && self.setup.on_timeout(now) {
+            return self.end(CloseReason::NoAnswer(self.remote().to_string()));
+        }
+        if self.discard_keys_at.is_some_and(|t| t <= now)
+            && let Some(k) = &mut self.keys
+        {
+            k.discard_previous();
+            self.discard_keys_at = None;
+        }
+        self.check_path_timeout(now);
+        if self.keys.is_none() {
+            return;
+        }
+        if self.options.keep_alive.is_some_and(|k| self.spoke.max(self.heard) + k <= now) {
+            self.push_frame(Frame::Ping);
+            self.spoke = now;
+        }
+        for i in 0..self.lanes.len() {
+            self.lane_timeout(now, i, streams);
+        }
+    }
+
+    fn lane_timeout(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
+        let lane = &mut self.lanes[i];
+        if lane.loss_deadline().is_some_and(|t| t <= now) {
+            let out = lane.on_loss_timeout(now, streams);
+            self.count(now, i, out);
+        }
+        let lane = &mut self.lanes[i];
+        if lane.pto_deadline().is_some_and(|t| t <= now) {
+            let out = lane.on_probe_timeout(now, streams);
+            self.stats.probe_timeouts += 1;
+            if self.lanes[i].sent.outstanding() > 0 && self.frames.is_empty() {
+                self.push_frame(Frame::Ping);
+            }
+            self.count(now, i, out);
+        }
+    }
+
+    /// Enters a lane's outcome into the counters, and tells flows of a new packet size.
+    fn count(&mut self, now: Time, lane: usize, out: crate::lane::Outcome) {
+        self.stats.packets_lost += out.lost;
+        self.stats.packets_spurious += out.spurious;
+        self.stats.ce_packets += out.marked;
+        if out.mtu_changed {
+            let size = self.path_info(lane).packet_bytes;
+            self.lanes[lane].flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PacketSize(size)));
+        }
+    }
+
+    /// Ends at once: no more packets, one last event.
+    fn end(&mut self, reason: CloseReason) {
+        if !matches!(self.state, State::Closed) {
+            self.state = State::Closed;
+            self.events.push_back(ConnEvent::Closed(reason));
+        }
+    }
+}

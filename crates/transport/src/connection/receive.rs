@@ -1,0 +1,209 @@
+//! Datagrams in: unmask, open, check, place.
+
+use super::{ConnEvent, Connection, State};
+use crate::crypto::{OpenError, Opened};
+use crate::error::{CloseReason, Violation, code};
+use crate::streams::{Placed, Streams};
+use base::{Time, seq};
+use std::net::{IpAddr, SocketAddr};
+use wire::packet::{SHORT_CLEAR, flag};
+use wire::{Cid, DataHeader, Frame, Reader};
+
+/// Datagrams that arrived before their keys, kept at most.
+const MAX_EARLY: usize = 64;
+
+/// A stateless reset is at least this long, so that it looks like a packet.
+pub(crate) const MIN_RESET: usize = 32;
+
+/// Where a train came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// The sender's address.
+    pub remote: SocketAddr,
+    /// The address it was sent to, where the system tells.
+    pub local: Option<IpAddr>,
+    /// Whether it carries Congestion Experienced.
+    pub marked: bool,
+}
+
+/// What opening one packet came to.
+enum Verdict {
+    /// It counts as received; whether it asks for feedback.
+    Received { eliciting: bool },
+    /// As if it had not arrived.
+    Dropped,
+}
+
+impl Connection {
+    /// Takes in a train of short packets for this connection: segments of `stride` bytes, the last perhaps
+    /// shorter. Works in place: `train` is scratch afterwards.
+    pub fn handle_short(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        train: &mut [u8],
+        stride: usize,
+        streams: &mut impl Streams,
+    ) {
+        match self.state {
+            State::Closed => return,
+            State::Closing(_) if self.keys.is_none() => return,
+            _ => {}
+        }
+        if self.look_for_reset(train, stride) {
+            return;
+        }
+        let Some(keys) = &self.keys else {
+            self.keep_early(train, stride);
+            return;
+        };
+        keys.open_keys().header().mask_segments(train, stride);
+        for packet in train.chunks_mut(stride.max(1)) {
+            match self.handle_packet(now, meta, packet, streams) {
+                Ok(()) => {}
+                Err(v) => {
+                    self.fail(now, &v);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Early packets are kept until the last message of the handshake, which they overtook, arrives.
+    fn keep_early(&mut self, train: &[u8], stride: usize) {
+        let room = MAX_EARLY - self.early.len();
+        self.early.extend(train.chunks(stride.max(1)).take(room).map(<[u8]>::to_vec));
+    }
+
+    /// Handles what was kept, now that the keys are there.
+    pub(super) fn replay_early(&mut self, now: Time, meta: Meta, streams: &mut impl Streams) {
+        for mut d in core::mem::take(&mut self.early) {
+            let n = d.len();
+            self.handle_short(now, meta, &mut d, n, streams);
+        }
+    }
+
+    /// A stateless reset ends with the token that the peer gave under protection (RFC 9000, section 10.3).
+    fn look_for_reset(&mut self, train: &[u8], stride: usize) -> bool {
+        let Some(token) = &self.peer_params.reset_token else { return false };
+        // Resets come alone; a train of several packets is never one.
+        if train.len() > stride || train.len() < MIN_RESET {
+            return false;
+        }
+        let reset = crate::crypto::ResetToken::from_bytes(*token).ends(train);
+        if reset {
+            let reason =
+                if matches!(self.state, State::Closing(_)) { CloseReason::Local } else { CloseReason::Reset };
+            self.end(reason);
+        }
+        reset
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        p: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Result<(), Violation> {
+        let Some(keys) = &mut self.keys else { return Ok(()) };
+        let tag_len = keys.suite().tag_len();
+        if p.len() < SHORT_CLEAR + tag_len {
+            self.stats.packets_forged += 1;
+            return Ok(());
+        }
+        let wire_bytes = p.len() as u64 + u64::from(self.lanes[0].overhead());
+        let (clear, rest) = p.split_at_mut(SHORT_CLEAR);
+        let (tag, body) = rest.split_at_mut(tag_len);
+        let cid = Cid(u32::from_be_bytes([clear[1], clear[2], clear[3], clear[4]]));
+        let Some(i) = self.lanes.iter().position(|l| l.local_cid == cid) else { return Ok(()) };
+        let low = u32::from_be_bytes([clear[5], clear[6], clear[7], clear[8]]);
+        let lane = &self.lanes[i];
+        let pn = seq::expand(low.into(), 32, lane.received.expected());
+        // Duplicates cost no decryption. Nothing is changed by a packet that has not passed its tag.
+        if lane.received.is_stale(pn) {
+            self.stats.packets_stale += 1;
+            return Ok(());
+        }
+        let flags = clear[0];
+        match keys.open(flags & flag::KEY_PHASE != 0, lane.id, pn, clear, tag, body) {
+            Ok(Opened::Updated) => self.discard_keys_at = Some(now + lane.rtt.probe_timeout() * 3),
+            Ok(_) => {}
+            Err(OpenError::IntegrityLimit) => {
+                return Err(Violation::new(code::KEYS_EXHAUSTED, "too many forged packets under one key"));
+            }
+            Err(_) => {
+                self.stats.packets_forged += 1;
+                return Ok(());
+            }
+        }
+        self.stats.packets_received += 1;
+        self.stats.bytes_received += wire_bytes;
+        self.heard = now;
+        let verdict = if flags & flag::KIND == 0 {
+            self.handle_control(now, i, body, streams)?
+        } else {
+            self.handle_data(flags, body, streams)?
+        };
+        if let Verdict::Received { eliciting } = verdict {
+            let newest = pn >= self.lanes[i].received.expected();
+            self.lanes[i].received.on_packet(now, pn, eliciting, flags & flag::ASK != 0, meta.marked);
+            if newest && meta.remote != self.lanes[i].remote {
+                self.on_new_address(now, meta, wire_bytes);
+            }
+            self.lanes[i].local = meta.local.or(self.lanes[i].local);
+        }
+        Ok(())
+    }
+
+    fn handle_data(
+        &mut self,
+        flags: u8,
+        body: &[u8],
+        streams: &mut impl Streams,
+    ) -> Result<Verdict, Violation> {
+        if !self.authorised || !matches!(self.state, State::Open) {
+            self.stats.packets_refused += 1;
+            return Ok(Verdict::Dropped);
+        }
+        let mut r = Reader::new(body);
+        let header = DataHeader::parse(flags, &mut r)?;
+        let payload = r.rest();
+        if !self.scheduler.contains(header.qpn) {
+            // Perhaps its opening was overtaken: the data comes again.
+            self.stats.packets_refused += 1;
+            return Ok(Verdict::Dropped);
+        }
+        match streams.place(&header, payload) {
+            Ok(Placed::Done) => self.stats.payload_received += payload.len() as u64,
+            Ok(Placed::Duplicate) => self.stats.payload_duplicate += payload.len() as u64,
+            Ok(Placed::Refused) => {
+                self.stats.packets_refused += 1;
+                return Ok(Verdict::Dropped);
+            }
+            Err(e) => {
+                // The queue pair goes into error at both ends; the connection and its other pairs live.
+                self.events.push_back(ConnEvent::PlaceFailed(header.qpn, e.code));
+                self.send_qp_error(header.qpn, e.code);
+            }
+        }
+        Ok(Verdict::Received { eliciting: true })
+    }
+
+    fn handle_control(
+        &mut self,
+        now: Time,
+        lane: usize,
+        body: &[u8],
+        streams: &mut impl Streams,
+    ) -> Result<Verdict, Violation> {
+        let mut r = Reader::new(body);
+        let mut eliciting = false;
+        while !r.is_empty() {
+            let f = Frame::parse(&mut r)?;
+            eliciting |= f.is_eliciting();
+            self.handle_frame(now, lane, f, streams)?;
+        }
+        Ok(Verdict::Received { eliciting })
+    }
+}

@@ -1,0 +1,698 @@
+//! Set-up: the handshake's messages in Initial and Handshake packets, repeated until they are acknowledged.
+
+use super::{ConnEvent, Connection, DEFAULT_PRIORITY, Meta, State};
+use crate::config::TransportOptions;
+use crate::crypto::{
+    ClientSetup, Handshake, HandshakeError, KeyPair, Level, Offer, OneTimeToken, PeerIdentity, PublicKey,
+    ServerSetup, Side, Suite, negotiate,
+};
+use crate::error::{CloseReason, Violation, code};
+use crate::lane::Lane;
+use crate::lane::flow::Flow;
+use crate::lane::mtu::{self, MtuSearch};
+use crate::streams::Streams;
+use base::{Rng, Span, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use wire::packet::{LONG_TAG, MIN_INITIAL, put_long};
+use wire::{Cid, Frame, LongHeader, LongType, Params, Put, Reader, SliceWriter};
+
+/// First repetition of handshake messages; doubles each time.
+const FIRST_REPEAT: Span = Span::from_millis(400);
+/// Bytes of handshake messages buffered ahead of a gap at most (TLS itself takes 128 KiB a level).
+const MAX_AHEAD: usize = 128 * 1024;
+/// Bytes of handshake messages in one packet.
+const CHUNK: usize = 1_100;
+
+/// What a client needs to connect.
+#[derive(Debug)]
+pub struct Open {
+    /// Where the server is.
+    pub remote: SocketAddr,
+    /// Its name, for X.509.
+    pub server_name: String,
+    /// Credentials and trust.
+    pub setup: ClientSetup,
+    /// A one-time token to present.
+    pub token: Option<OneTimeToken>,
+    /// Options.
+    pub options: TransportOptions,
+    /// The identifier of packets for this end.
+    pub local_cid: Cid,
+    /// Stateless-reset token of `local_cid`.
+    pub reset_token: [u8; 16],
+    /// Seconds since 1970, for certificates.
+    pub unix_time: u64,
+}
+
+/// Whom a server lets in once the handshake has shown the client's key.
+#[derive(Clone, Debug, Default)]
+pub struct Authority {
+    /// Keys let in; `None` lets every key in that the handshake accepted.
+    pub keys: Option<Vec<PublicKey>>,
+    /// One-time tokens that let any key in.
+    pub tokens: Vec<OneTimeToken>,
+}
+
+/// What a server needs to answer a client's first packet.
+#[derive(Debug)]
+pub struct Accept {
+    /// Where the client is.
+    pub remote: SocketAddr,
+    /// Credentials and the keys accepted.
+    pub setup: ServerSetup,
+    /// Who may do anything.
+    pub authority: Authority,
+    /// Options.
+    pub options: TransportOptions,
+    /// The identifier of packets for this end.
+    pub local_cid: Cid,
+    /// Stateless-reset token of `local_cid`.
+    pub reset_token: [u8; 16],
+    /// Destination identifier of the client's very first packet.
+    pub original_dcid: Vec<u8>,
+    /// Destination identifier of the packet at hand: keys of Initial packets come from it.
+    pub initial_dcid: Vec<u8>,
+    /// The client's identifier.
+    pub client_scid: Vec<u8>,
+    /// Whether a Retry was sent before, whose token validated the address.
+    pub retried: bool,
+    /// Seconds since 1970, for certificates.
+    pub unix_time: u64,
+}
+
+/// One level's byte stream of handshake messages, both directions.
+#[derive(Debug, Default)]
+struct CryptoStream {
+    out: Vec<u8>,
+    acked: usize,
+    next: usize,
+    received: u64,
+    ahead: BTreeMap<u64, Vec<u8>>,
+    ahead_bytes: usize,
+    ack_due: bool,
+    pn: u32,
+}
+
+impl CryptoStream {
+    /// Takes in a piece; gives the bytes that are now in order.
+    fn take(&mut self, offset: u64, data: &[u8]) -> Result<Vec<u8>, Violation> {
+        self.ack_due = true;
+        let end = offset + data.len() as u64;
+        if end > self.received + MAX_AHEAD as u64 || self.ahead_bytes + data.len() > 2 * MAX_AHEAD {
+            return Err(Violation::new(code::LIMIT, "too many handshake bytes ahead of a gap"));
+        }
+        if end > self.received && self.ahead.insert(offset, data.to_vec()).is_none() {
+            self.ahead_bytes += data.len();
+        }
+        let mut ready = Vec::new();
+        while let Some((&at, _)) = self.ahead.first_key_value() {
+            if at > self.received {
+                break;
+            }
+            let (at, piece) = self.ahead.pop_first().unwrap_or_default();
+            self.ahead_bytes = self.ahead_bytes.saturating_sub(piece.len());
+            let skip = (self.received - at) as usize;
+            if let Some(new) = piece.get(skip..) {
+                ready.extend_from_slice(new);
+                self.received += new.len() as u64;
+            }
+        }
+        Ok(ready)
+    }
+
+    fn pending(&self) -> bool {
+        self.next < self.out.len() || self.ack_due
+    }
+}
+
+/// State of the set-up. Kept to the end of the connection, since late packets of the peer's are answered.
+#[derive(Debug)]
+pub(super) struct Setup {
+    handshake: Handshake,
+    levels: [CryptoStream; 2],
+    initial: KeyPair,
+    later: Option<KeyPair>,
+    dcid: Vec<u8>,
+    scid: Vec<u8>,
+    token: Vec<u8>,
+    original_dcid: Vec<u8>,
+    retry_scid: Option<Vec<u8>>,
+    proof: Option<OneTimeToken>,
+    pub(super) authority: Authority,
+    token_used: Option<OneTimeToken>,
+    heard: bool,
+    confirmed: bool,
+    repeat: Span,
+    repeat_at: Option<Time>,
+    give_up: Time,
+    first_sent: Option<Time>,
+    repeated: bool,
+    /// Anti-amplification of RFC 9000, section 8.1: three times what came, until the address is validated.
+    validated: bool,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+const LEVELS: [Level; 2] = [Level::Initial, Level::Handshake];
+
+impl Setup {
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    pub(super) fn confirm(&mut self) {
+        self.confirmed = true;
+        self.repeat_at = None;
+    }
+
+    /// Whether set-up packets wait to be sent.
+    pub(super) fn has_pending(&self) -> bool {
+        self.levels.iter().any(CryptoStream::pending)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        Some(self.repeat_at.map_or(self.give_up, |t| t.min(self.give_up)))
+    }
+
+    /// Repeats what is not acknowledged; true when it is time to give up.
+    pub(super) fn on_timeout(&mut self, now: Time) -> bool {
+        if now >= self.give_up {
+            return true;
+        }
+        if self.repeat_at.is_some_and(|t| t <= now) {
+            self.repeat_at = None;
+            self.repeat = self.repeat * 2;
+            self.repeated = true;
+            self.levels.iter_mut().for_each(|l| l.next = l.acked);
+        }
+        false
+    }
+
+    fn pull(&mut self) {
+        for level in LEVELS {
+            let out = &mut self.levels[level as usize].out;
+            self.handshake.write(level, out);
+        }
+        if let Some(k) = self.handshake.take_keys() {
+            self.later = Some(k);
+        }
+    }
+
+    /// Writes the next set-up datagram.
+    pub(super) fn poll_datagram(&mut self, now: Time, side: Side, buf: &mut [u8]) -> Option<usize> {
+        for level in LEVELS {
+            let i = level as usize;
+            if !self.levels[i].pending() || (level == Level::Handshake && self.later.is_none()) {
+                continue;
+            }
+            if !self.validated && self.bytes_out + MIN_INITIAL as u64 > 3 * self.bytes_in {
+                return None;
+            }
+            let n = self.write_packet(level, side, buf)?;
+            self.bytes_out += n as u64;
+            if self.levels[i].acked < self.levels[i].out.len() && self.repeat_at.is_none() {
+                self.repeat_at = Some(now + self.repeat);
+            }
+            self.first_sent.get_or_insert(now);
+            return Some(n);
+        }
+        None
+    }
+
+    fn write_packet(&mut self, level: Level, side: Side, buf: &mut [u8]) -> Option<usize> {
+        let stream = &mut self.levels[level as usize];
+        let kind = if level == Level::Initial { LongType::Initial } else { LongType::Handshake };
+        let mut head = Vec::with_capacity(64);
+        let pn = stream.pn;
+        stream.pn += 1;
+        put_long(&mut head, kind, &self.dcid, &self.scid, &self.token, pn);
+        let mut body = Vec::with_capacity(MIN_INITIAL);
+        if stream.ack_due {
+            stream.ack_due = false;
+            Frame::CryptoAck { offset: stream.received }.put(&mut body);
+        }
+        let end = stream.out.len().min(stream.next + CHUNK);
+        if stream.next < end {
+            Frame::Crypto { offset: stream.next as u64, data: &stream.out[stream.next..end] }.put(&mut body);
+            stream.next = end;
+        }
+        // RFC 9000, section 14.1: a client's Initial fills 1200 bytes.
+        let full = MIN_INITIAL.saturating_sub(head.len() + LONG_TAG);
+        if side == Side::Client && level == Level::Initial && body.len() < full {
+            body.resize(full, 0);
+        }
+        let keys = if level == Level::Initial { &mut self.initial } else { self.later.as_mut()? };
+        let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
+        let mut w = SliceWriter::new(buf);
+        w.put(&head);
+        w.put(&tag);
+        w.put(&body);
+        Some(w.len())
+    }
+
+    /// Closing words before there are data keys.
+    pub(super) fn write_close(&mut self, close: &Frame<'_>, buf: &mut [u8]) -> Option<usize> {
+        let level = if self.later.is_some() { Level::Handshake } else { Level::Initial };
+        let kind = if level == Level::Initial { LongType::Initial } else { LongType::Handshake };
+        let stream = &mut self.levels[level as usize];
+        let pn = stream.pn;
+        stream.pn += 1;
+        let (mut head, mut body) = (Vec::new(), Vec::new());
+        put_long(&mut head, kind, &self.dcid, &self.scid, &self.token, pn);
+        close.put(&mut body);
+        let keys = if level == Level::Initial { &mut self.initial } else { self.later.as_mut()? };
+        let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
+        let mut w = SliceWriter::new(buf);
+        w.put(&head);
+        w.put(&tag);
+        w.put(&body);
+        Some(w.len())
+    }
+}
+
+/// An algorithm from its specification, errors in words.
+pub(super) fn algorithm(spec: &str, info: &cc::PathInfo, rng: Rng) -> Result<Box<dyn cc::Algorithm>, String> {
+    let (def, params) = cc::registry::parse(spec).map_err(|e| e.to_string())?;
+    cc::registry::create(def.name, &params, info, rng).map_err(|e| e.to_string())
+}
+
+fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Params {
+    Params {
+        suites: o.suites.iter().map(|s| s.id()).collect(),
+        module: o.module,
+        cc: vec![o.cc.clone().into_bytes()],
+        idle_ms: o.idle_timeout.as_millis(),
+        max_datagram: u64::from(TransportOptions { max_packet: 65_535, ..o.clone() }.max_datagram(v6)),
+        max_qps: o.max_qps.into(),
+        initial_qps: o.initial_qps.into(),
+        max_lanes: 1,
+        reliable: o.reliable,
+        scid: cid.0.to_be_bytes().to_vec(),
+        original_dcid: None,
+        retry_scid: None,
+        reset_token: Some(reset),
+    }
+}
+
+impl Connection {
+    /// Starts to connect.
+    ///
+    /// # Errors
+    /// Settings that cannot be used, in words.
+    pub fn open(now: Time, o: Open, mut rng: Rng) -> Result<Connection, HandshakeError> {
+        let mut params = Vec::new();
+        local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6()).put(&mut params);
+        let handshake = Handshake::client(&o.setup, &o.server_name, params, o.unix_time)?;
+        let mut dcid = vec![0; 8];
+        rng.fill(&mut dcid);
+        let ids = (dcid.clone(), dcid, o.local_cid);
+        let mut c = Connection::new(now, Side::Client, handshake, o.remote, ids, o.options, rng)?;
+        c.setup.proof = o.token;
+        c.setup.validated = true;
+        c.authorised = true;
+        c.setup.pull();
+        Ok(c)
+    }
+
+    /// Answers a client's first packet, which the caller then passes to [`Connection::handle_long`].
+    ///
+    /// # Errors
+    /// Settings that cannot be used, in words.
+    pub fn accept(now: Time, a: Accept, rng: Rng) -> Result<Connection, HandshakeError> {
+        let mut p = local_params(&a.options, a.local_cid, a.reset_token, a.remote.is_ipv6());
+        p.original_dcid = Some(a.original_dcid);
+        p.retry_scid = a.retried.then(|| a.initial_dcid.clone());
+        let mut params = Vec::new();
+        p.put(&mut params);
+        let handshake = Handshake::server(&a.setup, params, a.unix_time)?;
+        let ids = (a.initial_dcid, a.client_scid, a.local_cid);
+        let mut c = Connection::new(now, Side::Server, handshake, a.remote, ids, a.options, rng)?;
+        c.setup.validated = a.retried;
+        c.setup.authority = a.authority;
+        Ok(c)
+    }
+
+    /// `ids`: the identifier that Initial keys come from, the peer's, ours.
+    fn new(
+        now: Time,
+        side: Side,
+        handshake: Handshake,
+        remote: SocketAddr,
+        ids: (Vec<u8>, Vec<u8>, Cid),
+        options: TransportOptions,
+        mut rng: Rng,
+    ) -> Result<Connection, HandshakeError> {
+        let (initial_dcid, dcid, local) = ids;
+        let give_up = now + options.connect_timeout;
+        let setup = Setup {
+            handshake,
+            levels: Default::default(),
+            initial: KeyPair::initial(&initial_dcid, side),
+            later: None,
+            dcid,
+            scid: local.0.to_be_bytes().to_vec(),
+            token: Vec::new(),
+            original_dcid: initial_dcid,
+            retry_scid: None,
+            proof: None,
+            authority: Authority::default(),
+            token_used: None,
+            heard: false,
+            confirmed: false,
+            repeat: FIRST_REPEAT,
+            repeat_at: None,
+            give_up,
+            first_sent: None,
+            repeated: false,
+            validated: false,
+            bytes_in: 0,
+            bytes_out: 0,
+        };
+        let info = cc::PathInfo {
+            packet_bytes: 1_228,
+            handshake_rtt: None,
+            ecn: true,
+            known_rate: options.known_rate,
+        };
+        let first = algorithm(&options.cc, &info, rng.fork()).map_err(HandshakeError::Config)?;
+        let flow = Flow::new(first, options.rate_cap);
+        let overhead = if remote.is_ipv6() { 48 } else { 28 };
+        let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
+        let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
+        let rate_cap = options.rate_cap;
+        Ok(Connection {
+            side,
+            state: State::Handshake,
+            options,
+            setup,
+            keys: None,
+            suite: Suite::Aes128Gcm,
+            peer: None,
+            peer_params: Params::default(),
+            authorised: false,
+            lanes: vec![lane],
+            scheduler: Default::default(),
+            frames: VecDeque::new(),
+            fleeting: VecDeque::new(),
+            path: None,
+            events: VecDeque::new(),
+            stats: Default::default(),
+            rng,
+            heard: now,
+            spoke: now,
+            discard_keys_at: None,
+            next_flow: 0,
+            rate_cap,
+            early: Vec::new(),
+        })
+    }
+
+    /// The one-time token that let the peer in: it must not be used again.
+    pub fn token_used(&self) -> Option<&OneTimeToken> {
+        self.setup.token_used.as_ref()
+    }
+
+    /// Takes in a set-up datagram for this connection. Works in place.
+    pub fn handle_long(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        header: &LongHeader<'_>,
+        datagram: &[u8],
+        streams: &mut impl Streams,
+    ) {
+        if matches!(self.state, State::Closed) {
+            return;
+        }
+        if header.kind == LongType::Retry {
+            return self.handle_retry(header, datagram);
+        }
+        let level = if header.kind == LongType::Initial { Level::Initial } else { Level::Handshake };
+        self.setup.bytes_in += datagram.len() as u64;
+        let (head, rest) = datagram.split_at(header.clear);
+        let Some((tag, sealed)) = rest.split_at_checked(LONG_TAG) else { return };
+        let keys =
+            if level == Level::Initial { Some(&mut self.setup.initial) } else { self.setup.later.as_mut() };
+        let Some(keys) = keys else { return };
+        let mut body = sealed.to_vec();
+        if keys.open(false, 0, header.pn.into(), head, tag, &mut body).is_err() {
+            self.stats.packets_forged += 1;
+            return;
+        }
+        if self.setup.heard && header.scid != self.setup.dcid {
+            return;
+        }
+        // The peer's own identifier replaces the one made up for its first packet (RFC 9000, section 7.2).
+        if !self.setup.heard {
+            self.setup.heard = true;
+            self.setup.dcid = header.scid.to_vec();
+        }
+        if level == Level::Handshake {
+            // Only who received our flight has these keys: the address is real (RFC 9000, section 8.1).
+            self.setup.validated = true;
+        }
+        self.heard = now;
+        if let Err(v) = self.handle_setup_frames(now, meta, level, &body, streams) {
+            self.fail(now, &v);
+        }
+    }
+
+    fn handle_setup_frames(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        level: Level,
+        body: &[u8],
+        streams: &mut impl Streams,
+    ) -> Result<(), Violation> {
+        let mut r = Reader::new(body);
+        while !r.is_empty() {
+            match Frame::parse(&mut r)? {
+                Frame::Padding(_) | Frame::Ping => {}
+                Frame::CryptoAck { offset } => {
+                    let s = &mut self.setup.levels[level as usize];
+                    let acked = usize::try_from(offset).unwrap_or(usize::MAX);
+                    if acked > s.out.len() {
+                        return Err(Violation::new(
+                            code::FALSE_FEEDBACK,
+                            "handshake bytes acknowledged that were never sent",
+                        ));
+                    }
+                    s.acked = s.acked.max(acked);
+                    s.next = s.next.max(s.acked);
+                    if self.setup.levels.iter().all(|s| s.acked == s.out.len()) {
+                        self.setup.repeat_at = None;
+                    }
+                }
+                Frame::Crypto { offset, data } => {
+                    let ready = self.setup.levels[level as usize].take(offset, data)?;
+                    self.on_handshake_bytes(now, level, &ready)?;
+                }
+                Frame::Close { code, reason } => {
+                    let reason =
+                        CloseReason::Peer { code, reason: String::from_utf8_lossy(reason).into_owned() };
+                    self.end(reason);
+                    return Ok(());
+                }
+                other => {
+                    return Err(Violation::protocol(format!("{other:?} is not allowed in set-up packets")));
+                }
+            }
+        }
+        if self.keys.is_some() && !self.early.is_empty() {
+            self.replay_early(now, meta, streams);
+        }
+        Ok(())
+    }
+
+    fn on_handshake_bytes(&mut self, now: Time, level: Level, bytes: &[u8]) -> Result<(), Violation> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let fail = |e: HandshakeError| {
+            let code = e.alert().map_or(code::PROTOCOL, |a| code::TLS + u64::from(a));
+            Violation::new(code, e.to_string())
+        };
+        let read = self.setup.handshake.read(level, bytes);
+        self.setup.pull();
+        read.map_err(fail)?;
+        if !self.setup.repeated
+            && let Some(t) = self.setup.first_sent
+            && !self.lanes[0].rtt.is_known()
+        {
+            self.lanes[0].rtt.update(now.since(t));
+        }
+        if self.setup.handshake.is_complete() && self.keys.is_none() {
+            self.complete(now)?;
+        }
+        Ok(())
+    }
+
+    /// The handshake is complete: parameters are authentic, data keys can be made.
+    fn complete(&mut self, now: Time) -> Result<(), Violation> {
+        let hs = &self.setup.handshake;
+        let bytes = hs.peer_params().unwrap_or_default();
+        let peer = Params::parse(bytes).map_err(|e| Violation::new(code::PARAMETERS, e.to_string()))?;
+        self.check_identifiers(&peer)?;
+        let ours: Vec<u8> = self.options.suites.iter().map(|s| s.id()).collect();
+        let mine = Offer { suites: &ours, module: self.options.module };
+        let theirs = Offer { suites: &peer.suites, module: peer.module };
+        let (client, server) = if self.side == Side::Client { (mine, theirs) } else { (theirs, mine) };
+        let suite =
+            negotiate(client, server).map_err(|e| Violation::new(code::NO_COMMON_SUITE, e.to_string()))?;
+        let internal = |e: HandshakeError| Violation::new(code::INTERNAL, e.to_string());
+        let secrets = hs.export_secrets(suite).map_err(internal)?;
+        let max = self.options.max_datagram(self.lanes[0].remote.is_ipv6()).min(peer.max_datagram as u16);
+        self.keys = Some(KeyPair::data(suite, max.into(), &secrets, self.side));
+        self.suite = suite;
+        self.peer = hs.peer_identity();
+        let remote_cid = peer.scid.as_slice().try_into().map(u32::from_be_bytes);
+        let remote_cid = remote_cid
+            .map_err(|_| Violation::new(code::PARAMETERS, "the peer's identifier is not four bytes"))?;
+        self.peer_params = peer;
+        self.state = State::Open;
+        let overhead = self.lanes[0].overhead();
+        self.lanes[0].remote_cid = Cid(remote_cid);
+        self.lanes[0].mtu = MtuSearch::new(mtu::BASE, max, overhead);
+        let spec = self.options.cc.clone();
+        let first = algorithm(&spec, &self.path_info(0), self.rng.fork())
+            .map_err(|e| Violation::new(code::INTERNAL, e))?;
+        self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
+        for qpn in 0..self.initial_qps() {
+            self.scheduler.insert(qpn, 0, DEFAULT_PRIORITY);
+        }
+        self.spoke = now;
+        match self.side {
+            Side::Client => self.complete_client().map_err(internal),
+            Side::Server => self.complete_server(),
+        }
+    }
+
+    fn complete_client(&mut self) -> Result<(), HandshakeError> {
+        if let Some(token) = &self.setup.proof {
+            let proof = token.prove(&self.setup.handshake.export_token_binding()?);
+            self.push_frame(Frame::TokenProof(proof));
+        }
+        self.events.push_back(ConnEvent::Established);
+        Ok(())
+    }
+
+    fn complete_server(&mut self) -> Result<(), Violation> {
+        self.setup.confirm();
+        let listed = match (&self.setup.authority.keys, &self.peer) {
+            (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
+            (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
+            (Some(_), None) => false,
+        };
+        if listed {
+            self.authorise();
+        } else if self.setup.authority.tokens.is_empty() {
+            return Err(unauthorised());
+        }
+        Ok(())
+    }
+
+    fn authorise(&mut self) {
+        self.authorised = true;
+        self.push_frame(Frame::HandshakeDone);
+        self.events.push_back(ConnEvent::Established);
+    }
+
+    /// The client proves that it holds a one-time token.
+    pub(super) fn on_token_proof(&mut self, proof: &[u8; 32]) -> Result<(), Violation> {
+        if self.side == Side::Client {
+            return Err(Violation::protocol("token proofs go from client to server"));
+        }
+        if self.authorised {
+            return Ok(());
+        }
+        let binding = self.setup.handshake.export_token_binding();
+        let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
+        let found = self.setup.authority.tokens.iter().find(|t| t.verify(&binding, proof).is_ok()).cloned();
+        if found.is_none() {
+            return Err(unauthorised());
+        }
+        self.setup.token_used = found;
+        self.authorise();
+        Ok(())
+    }
+
+    /// RFC 9000, section 7.3: identifiers that stood in clear must be those in the authenticated parameters.
+    fn check_identifiers(&self, peer: &Params) -> Result<(), Violation> {
+        let s = &self.setup;
+        let server_said = self.side == Side::Client;
+        let original = server_said.then(|| s.original_dcid.clone());
+        let retry = if server_said { s.retry_scid.clone() } else { None };
+        if peer.scid != s.dcid || peer.original_dcid != original || peer.retry_scid != retry {
+            return Err(Violation::new(code::PARAMETERS, "identifiers were changed on the way"));
+        }
+        Ok(())
+    }
+
+    /// The server wants the address proven first (RFC 9000, section 8.1.2): start again with its token.
+    fn handle_retry(&mut self, header: &LongHeader<'_>, datagram: &[u8]) {
+        let s = &mut self.setup;
+        if self.side == Side::Server || s.heard || s.retry_scid.is_some() || header.token.is_empty() {
+            return;
+        }
+        if !super::close::retry_is_genuine(&s.original_dcid, header, datagram) {
+            self.stats.packets_forged += 1;
+            return;
+        }
+        s.token = header.token.to_vec();
+        s.retry_scid = Some(header.scid.to_vec());
+        s.dcid = header.scid.to_vec();
+        s.initial = KeyPair::initial(header.scid, Side::Client);
+        s.levels[0].next = 0;
+        s.repeat_at = None;
+        s.repeated = true;
+    }
+
+    /// The server speaks other versions only. Believed only before anything genuine arrived (RFC 9000, section
+    /// 6.2).
+    pub fn handle_version_negotiation(&mut self, versions: &[u8]) {
+        if self.side == Side::Server || self.setup.heard {
+            return;
+        }
+        let list: Vec<u32> =
+            versions.chunks_exact(4).map(|v| v.iter().fold(0, |n, b| n << 8 | u32::from(*b))).collect();
+        if list.contains(&wire::packet::VERSION) {
+            return;
+        }
+        let words: Vec<String> = list.iter().map(|v| format!("{v:#010x}")).collect();
+        self.end(CloseReason::Version {
+            offered: words.join(", "),
+            ours: format!("{:#010x}", wire::packet::VERSION),
+        });
+    }
+
+    /// The keys of Initial packets come from this identifier (server: to find the connection of a repeated
+    /// first packet).
+    pub fn initial_dcid(&self) -> &[u8] {
+        &self.setup.original_dcid
+    }
+}
+
+fn unauthorised() -> Violation {
+    Violation::new(
+        code::UNAUTHORISED,
+        "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshake_bytes_are_put_in_order_and_bounded() {
+        let mut s = CryptoStream::default();
+        assert_eq!(s.take(5, b"world").unwrap(), b"");
+        assert_eq!(s.take(3, b"lo wo").unwrap(), b"");
+        assert_eq!(s.take(0, b"hello").unwrap(), b"helloworld");
+        assert_eq!((s.received, s.ahead_bytes), (10, 0));
+        assert_eq!(s.take(2, b"llo").unwrap(), b"");
+        assert!(s.take(MAX_AHEAD as u64 + 10, b"x").is_err());
+    }
+}

@@ -1,0 +1,428 @@
+//! Datagrams out: set-up first, then control, probes of the packet size, and trains of data.
+
+use super::{Connection, State};
+use crate::lane::sent::{Content, SentPacket, Train};
+use crate::streams::Streams;
+use base::Time;
+use std::net::{IpAddr, SocketAddr};
+use wire::packet::{SHORT_CLEAR, flag};
+use wire::{Frame, Put, SliceWriter};
+
+/// Segments of a train at most: the kernel's UDP_MAX_SEGMENTS.
+pub const MAX_SEGMENTS: usize = 64;
+/// Bytes of a train at most: what one UDP datagram over IPv4 could hold.
+pub const MAX_TRAIN: usize = 65_507;
+
+/// A train that was written into the caller's buffer: `len` bytes in segments of `segment`, the last perhaps
+/// shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to.
+    pub remote: SocketAddr,
+    /// From which address, when it matters.
+    pub local: Option<IpAddr>,
+    /// Whether it is sent ECN-capable.
+    pub ecn: bool,
+    /// Bytes of each datagram but the last.
+    pub segment: usize,
+    /// Bytes in all.
+    pub len: usize,
+}
+
+/// What one train needs to be entered into the books.
+struct Draft {
+    packets: u64,
+    wire_bytes: u64,
+    len: usize,
+    segment: usize,
+}
+
+impl Connection {
+    /// Writes what is to be sent now into `buf`, which has at least [`MAX_TRAIN`] bytes. Call until it gives
+    /// nothing.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Option<Transmit> {
+        match &self.state {
+            State::Closed => return None,
+            State::Closing(_) => return self.transmit_close(now, buf),
+            State::Handshake | State::Open => {}
+        }
+        if self.setup.has_pending() {
+            let side = self.side;
+            if let Some(n) = self.setup.poll_datagram(now, side, buf) {
+                self.stats.packets_sent += 1;
+                self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
+                return Some(self.single(0, n));
+            }
+        }
+        self.keys.as_ref()?;
+        self.update_keys();
+        if let Some(t) = self.transmit_challenge(now, buf) {
+            return Some(t);
+        }
+        for lane in 0..self.lanes.len() {
+            if let Some(t) = self.transmit_control(now, lane, buf) {
+                return Some(t);
+            }
+            if let Some(t) = self.transmit_mtu_probe(now, lane, buf) {
+                return Some(t);
+            }
+            if let Some(t) = self.transmit_data(now, lane, buf, streams) {
+                return Some(t);
+            }
+        }
+        None
+    }
+
+    fn single(&self, lane: usize, len: usize) -> Transmit {
+        let l = &self.lanes[lane];
+        Transmit { remote: l.remote, local: l.local, ecn: false, segment: len, len }
+    }
+
+    fn transmit_close(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        let State::Closing(c) = &mut self.state else { return None };
+        let mut frame = Vec::new();
+        c.poll(now)?.put(&mut frame);
+        let done = c.is_done();
+        let n = if self.keys.is_some() {
+            self.seal_control(0, &frame, 0, buf)
+        } else {
+            let f = Frame::parse(&mut wire::Reader::new(&frame)).ok()?;
+            self.setup.write_close(&f, buf)
+        };
+        if done {
+            self.state = State::Closed;
+        }
+        n.map(|n| self.single(0, n))
+    }
+
+    fn update_keys(&mut self) {
+        if let Some(k) = &mut self.keys
+            && k.seal_keys().should_update()
+            && k.update().is_ok()
+        {
+            self.stats.key_updates += 1;
+        }
+    }
+
+    /// Seals one control packet without entering it into the books. Its number is the next one.
+    fn seal_control(&mut self, lane: usize, frames: &[u8], pad_to: usize, buf: &mut [u8]) -> Option<usize> {
+        let keys = self.keys.as_mut()?;
+        let tag_len = keys.suite().tag_len();
+        let l = &self.lanes[lane];
+        let pn = l.sent.next();
+        let len = (SHORT_CLEAR + tag_len + frames.len()).max(pad_to);
+        let packet = buf.get_mut(..len)?;
+        packet[SHORT_CLEAR + tag_len..].fill(0);
+        packet[SHORT_CLEAR + tag_len..][..frames.len()].copy_from_slice(frames);
+        let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
+        put_clear(packet, phase, l.remote_cid.0, pn);
+        let (clear, rest) = packet.split_at_mut(SHORT_CLEAR);
+        let (tag_at, body) = rest.split_at_mut(tag_len);
+        let tag = keys.seal(l.id, pn, clear, body).ok()?;
+        tag_at.copy_from_slice(&tag[..tag_len]);
+        keys.seal_keys().header().mask_segments(packet, len);
+        let bytes = len as u64 + u64::from(l.overhead());
+        self.stats.packets_sent += 1;
+        self.stats.bytes_sent += bytes;
+        self.stats.control_packets_sent += 1;
+        self.stats.control_bytes_sent += bytes;
+        Some(len)
+    }
+
+    /// Enters a control packet that was just sealed.
+    fn book_control(&mut self, now: Time, lane: usize, len: usize, content: Content, eliciting: bool) {
+        let bytes = len as u32 + u32::from(self.lanes[lane].overhead());
+        let l = &mut self.lanes[lane];
+        let state = if eliciting {
+            crate::lane::sent::State::Outstanding
+        } else {
+            crate::lane::sent::State::Untracked
+        };
+        // Control is not held back by congestion control, but counts as in flight.
+        let train = if eliciting {
+            let mut t = l.flows[0].begin_train(now, 0);
+            l.flows[0].on_sent(now, &mut t, bytes.into(), 1, false);
+            l.on_eliciting_sent(now);
+            self.spoke = now;
+            self.lanes[lane].sent.trains_mut().begin(t)
+        } else {
+            crate::lane::sent::NO_TRAIN
+        };
+        self.lanes[lane].sent.push(SentPacket { time: now, train, bytes, state, content });
+    }
+
+    fn transmit_challenge(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        let p = self.path.as_mut()?;
+        let (remote, local) = (p.remote, p.local);
+        let mut frame = Vec::new();
+        p.poll(now)?.put(&mut frame);
+        let n = self.seal_control(0, &frame, 0, buf)?;
+        self.book_control(now, 0, n, Content::Nothing, false);
+        Some(Transmit { remote, local, ecn: false, segment: n, len: n })
+    }
+
+    fn transmit_control(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+        let room = usize::from(self.lanes[lane].mtu.current()) - SHORT_CLEAR - 16;
+        let l = &mut self.lanes[lane];
+        let due = l.received.due().is_some_and(|t| t <= now);
+        if due {
+            let statements = l.received.take_feedback(now, l.id, room - 64);
+            self.fleeting.extend(statements.into_iter().map(Frame::Feedback));
+        }
+        let l = &mut self.lanes[lane];
+        if l.floor_dirty {
+            l.floor_dirty = false;
+            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
+            self.fleeting.push_back(Frame::Floor(l.floor(packet)));
+        }
+        let mut bytes = Vec::new();
+        let mut kept = Vec::new();
+        while let Some(f) = self.fleeting.front() {
+            if bytes.len() + f.encoded_len() > room {
+                break;
+            }
+            f.put(&mut bytes);
+            self.fleeting.pop_front();
+        }
+        while self.lanes[lane].can_keep_control() && self.lanes[lane].sent.has_room() {
+            let l = &mut self.lanes[lane];
+            let queue = if l.lost_frames.is_empty() { &mut self.frames } else { &mut l.lost_frames };
+            let Some(f) = queue.front() else { break };
+            if bytes.len() + f.encoded_len() > room {
+                break;
+            }
+            f.put(&mut bytes);
+            kept.extend(queue.pop_front());
+        }
+        if bytes.is_empty() {
+            return None;
+        }
+        let n = self.seal_control(lane, &bytes, 0, buf)?;
+        let eliciting = !kept.is_empty();
+        let content =
+            if eliciting { Content::Control(self.lanes[lane].keep_control(kept)) } else { Content::Nothing };
+        self.book_control(now, lane, n, content, eliciting);
+        Some(self.single(lane, n))
+    }
+
+    fn transmit_mtu_probe(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+        let size = self.lanes[lane].mtu.poll_probe(now)?;
+        let mut frame = Vec::new();
+        Frame::Ping.put(&mut frame);
+        let n = self.seal_control(lane, &frame, size.into(), buf)?;
+        self.book_control(now, lane, n, Content::MtuProbe(size), true);
+        Some(self.single(lane, n))
+    }
+
+    /// One train of data from the flow whose turn it is.
+    fn transmit_data(
+        &mut self,
+        now: Time,
+        lane: usize,
+        buf: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Option<Transmit> {
+        if !matches!(self.state, State::Open) || !self.lanes[lane].sent.has_room() {
+            return None;
+        }
+        let flows = self.lanes[lane].flows.len();
+        self.lanes[lane].next_send = None;
+        for k in 0..flows {
+            let flow = (self.next_flow + k) % flows;
+            if !self.scheduler.is_ready(flow as u8) {
+                self.lanes[lane].flows[flow].mark_app_limited_if_free();
+                continue;
+            }
+            let l = &mut self.lanes[lane];
+            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
+            let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
+            let token = if l.probes > 0 {
+                // A probe after a time-out leaves beside pacing: it is what gets feedback going again.
+                l.probes -= 1;
+                None
+            } else {
+                match l.flows[flow].poll_token(now, most * packet) {
+                    Ok(t) => Some(t),
+                    Err(at) => {
+                        if at != Time::MAX {
+                            l.next_send = Some(l.next_send.map_or(at, |t| t.min(at)));
+                        }
+                        continue;
+                    }
+                }
+            };
+            let room = token.as_ref().map_or(packet, |t| t.bytes());
+            let sent = self.build_train(now, lane, flow as u8, room.max(packet), buf, streams);
+            let used = sent.as_ref().map_or(0, |d| d.wire_bytes);
+            if let Some(mut t) = token {
+                let n = used.min(t.bytes());
+                // What the train did not need goes back to the pacer.
+                let _ = t.spend(n);
+                self.lanes[lane].flows[flow].refund(t);
+            }
+            let Some(d) = sent else { continue };
+            self.next_flow = (flow + 1) % flows;
+            let l = &self.lanes[lane];
+            return Some(Transmit {
+                remote: l.remote,
+                local: l.local,
+                ecn: l.ecn,
+                segment: d.segment,
+                len: d.len,
+            });
+        }
+        None
+    }
+
+    fn build_train(
+        &mut self,
+        now: Time,
+        lane: usize,
+        flow: u8,
+        budget: u64,
+        buf: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Option<Draft> {
+        let l = &mut self.lanes[lane];
+        l.maybe_skip(now, &mut self.rng);
+        let mtu = usize::from(l.mtu.current());
+        let overhead = u64::from(l.overhead());
+        let train = l.flows[usize::from(flow)].begin_train(now, flow);
+        let number = l.sent.trains_mut().begin(train);
+        let first_pn = l.sent.next();
+        let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0 };
+        while (d.packets as usize) < MAX_SEGMENTS && d.wire_bytes + mtu as u64 + overhead <= budget {
+            if d.len + mtu > MAX_TRAIN.min(buf.len()) {
+                break;
+            }
+            let Some(n) = self.build_packet(now, lane, flow, number, &mut buf[d.len..d.len + mtu], streams)
+            else {
+                break;
+            };
+            if d.packets == 0 {
+                d.segment = n;
+            }
+            d.packets += 1;
+            d.len += n;
+            d.wire_bytes += n as u64 + overhead;
+            // A shorter packet ends the train: all segments but the last are equally long.
+            if n < mtu {
+                break;
+            }
+        }
+        if let Some(qpn) = self.scheduler.current(flow) {
+            self.scheduler.rotate(qpn);
+        }
+        if d.packets == 0 {
+            self.lanes[lane].sent.trains_mut().undo_last(number);
+            return None;
+        }
+        self.seal_train(lane, first_pn, &d, !self.scheduler.is_ready(flow), &mut buf[..d.len])?;
+        self.finish_train(now, lane, &d, flow);
+        Some(d)
+    }
+
+    /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay.
+    fn build_packet(
+        &mut self,
+        now: Time,
+        lane: usize,
+        flow: u8,
+        train: u64,
+        buf: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Option<usize> {
+        let tag_len = self.keys.as_ref()?.suite().tag_len();
+        let start = SHORT_CLEAR + tag_len;
+        let (qpn, next) = loop {
+            let qpn = self.scheduler.current(flow)?;
+            match streams.next(qpn, buf.len() - start) {
+                Some(n) => break (qpn, n),
+                None => self.scheduler.deactivate(qpn),
+            }
+        };
+        let mut w = SliceWriter::new(&mut buf[start..]);
+        next.header.put(&mut w);
+        let body = start + w.len();
+        let end = body + next.segment.len as usize;
+        streams.gather(qpn, &next, &mut buf[body..end]);
+        if !streams.has_more(qpn) {
+            self.scheduler.deactivate(qpn);
+        }
+        buf[0] = next.header.flags();
+        self.stats.payload_sent += u64::from(next.segment.len);
+        if next.again {
+            self.stats.packets_again += 1;
+            self.stats.payload_again += u64::from(next.segment.len);
+        }
+        let l = &mut self.lanes[lane];
+        let bytes = end as u32 + u32::from(l.overhead());
+        let content = Content::Data(qpn, next.segment);
+        l.sent.push(SentPacket {
+            time: now,
+            train,
+            bytes,
+            state: crate::lane::sent::State::Outstanding,
+            content,
+        });
+        Some(end)
+    }
+
+    /// Seals and masks a whole train.
+    fn seal_train(
+        &mut self,
+        lane: usize,
+        first_pn: u64,
+        d: &Draft,
+        last: bool,
+        train: &mut [u8],
+    ) -> Option<()> {
+        let keys = self.keys.as_mut()?;
+        let tag_len = keys.suite().tag_len();
+        let l = &self.lanes[lane];
+        let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
+        let key = keys.sealer().reserve(l.id, first_pn, d.packets).ok()?;
+        let mut pn = first_pn;
+        for packet in train.chunks_mut(d.segment) {
+            // Nothing stands behind the last packet: have it reported at once.
+            let ask = if last && pn + 1 == first_pn + d.packets { flag::ASK } else { 0 };
+            let flags = packet[0] | phase | ask;
+            put_clear(packet, flags, l.remote_cid.0, pn);
+            let (clear, rest) = packet.split_at_mut(SHORT_CLEAR);
+            let (tag_at, body) = rest.split_at_mut(tag_len);
+            let tag = key.seal(l.id, pn, clear, body).ok()?;
+            tag_at.copy_from_slice(&tag[..tag_len]);
+            pn += 1;
+        }
+        keys.seal_keys().header().mask_segments(train, d.segment);
+        Some(())
+    }
+
+    fn finish_train(&mut self, now: Time, lane: usize, d: &Draft, flow: u8) {
+        let app_limited = !self.scheduler.is_ready(flow);
+        let l = &mut self.lanes[lane];
+        if let Some(t) = l.sent.trains_mut().last_mut() {
+            let mut copy: Train = *t;
+            l.flows[usize::from(flow)].on_sent(now, &mut copy, d.wire_bytes, d.packets, app_limited);
+            *t = copy;
+        }
+        l.on_eliciting_sent(now);
+        self.spoke = now;
+        self.stats.packets_sent += d.packets;
+        self.stats.bytes_sent += d.wire_bytes;
+        self.stats.trains_sent += 1;
+    }
+}
+
+/// Writes the clear part of a short header.
+fn put_clear(packet: &mut [u8], flags: u8, cid: u32, pn: u64) {
+    let mut w = SliceWriter::new(&mut packet[..SHORT_CLEAR]);
+    w.put_u8(flags);
+    w.put_u32(cid);
+    w.put_u32(pn as u32);
+}

@@ -1,0 +1,101 @@
+//! Why connections end, by owner and consequence.
+
+use thiserror::Error;
+
+/// Codes of the CLOSE frame. Applications use codes from [`code::APPLICATION`] on.
+pub mod code {
+    /// Nothing wrong.
+    pub const NO_ERROR: u64 = 0;
+    /// An internal fault of the sender of this code.
+    pub const INTERNAL: u64 = 1;
+    /// A packet or frame that the specification does not allow.
+    pub const PROTOCOL: u64 = 2;
+    /// Feedback about packets that were never sent.
+    pub const FALSE_FEEDBACK: u64 = 3;
+    /// Transport parameters that cannot be or do not fit what stood in clear.
+    pub const PARAMETERS: u64 = 4;
+    /// More than a stated limit.
+    pub const LIMIT: u64 = 5;
+    /// Neither key nor token is known here.
+    pub const UNAUTHORISED: u64 = 6;
+    /// The encryption modules or suites offered do not meet.
+    pub const NO_COMMON_SUITE: u64 = 7;
+    /// The server takes no more connections.
+    pub const BUSY: u64 = 8;
+    /// The keys have reached their limit and could not be updated.
+    pub const KEYS_EXHAUSTED: u64 = 9;
+    /// TLS alerts: this plus the alert's number.
+    pub const TLS: u64 = 0x100;
+    /// First code for applications.
+    pub const APPLICATION: u64 = 0x1000;
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CloseReason {
+    /// This end closed it.
+    #[error("closed by this end")]
+    Local,
+    /// The peer closed it.
+    #[error("closed by the peer: {reason} (code {code:#x})")]
+    Peer {
+        /// A code of [`code`], or the application's.
+        code: u64,
+        /// In words.
+        reason: String,
+    },
+    /// Nothing arrived for the idle time-out.
+    #[error("nothing heard from the peer for {0} s: is the path up, and is the peer still running?")]
+    IdleTimeout(u64),
+    /// The handshake got no answer.
+    #[error(
+        "no answer from {0}: is the server running, is its UDP port open in the firewall, and is the address right?"
+    )]
+    NoAnswer(String),
+    /// The peer has no memory of the connection: it was restarted.
+    #[error("the peer has forgotten this connection: it was restarted; connect again")]
+    Reset,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(String),
+    /// The handshake failed.
+    #[error("{0}")]
+    Handshake(String),
+    /// No common version.
+    #[error(
+        "the server speaks other versions ({offered}) than this program ({ours}): update the older of the two"
+    )]
+    Version {
+        /// What the server offered.
+        offered: String,
+        /// What this end speaks.
+        ours: String,
+    },
+}
+
+/// A peer's violation found while handling a packet: closes the connection with a code.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{reason}")]
+pub struct Violation {
+    /// For the CLOSE frame.
+    pub code: u64,
+    /// In words, for both ends' logs.
+    pub reason: String,
+}
+
+impl Violation {
+    /// A violation of the specification.
+    pub fn protocol(reason: impl Into<String>) -> Violation {
+        Violation { code: code::PROTOCOL, reason: reason.into() }
+    }
+    /// With a code.
+    pub fn new(code: u64, reason: impl Into<String>) -> Violation {
+        Violation { code, reason: reason.into() }
+    }
+}
+
+impl From<wire::WireError> for Violation {
+    fn from(e: wire::WireError) -> Violation {
+        Violation::protocol(e.to_string())
+    }
+}

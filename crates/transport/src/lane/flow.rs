@@ -1,0 +1,294 @@
+//! A flow: what shares one congestion controller on a lane. Most connections have one flow a lane; a queue
+//! pair with an algorithm of its own has a flow of its own.
+
+use super::sent::{SentPacket, State, Train};
+use base::{Rate, Span, Time};
+use cc::pacer::{Pacer, Token};
+use cc::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
+
+/// Flows on one lane at most.
+pub const MAX_FLOWS: usize = 64;
+
+/// Mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
+#[derive(Debug)]
+pub struct Flow {
+    algorithm: Box<dyn Algorithm>,
+    pacer: Pacer,
+    cap: Option<Rate>,
+    inflight: u64,
+    delivered: u64,
+    delivered_time: Time,
+    first_sent: Time,
+    lost: u64,
+    spurious: u64,
+    /// While `delivered` is below this, samples are limited by the application.
+    app_limited_until: u64,
+    last_sent: Option<Time>,
+    round: u64,
+    next_round: u64,
+    /// What the feedback being digested has said so far.
+    digest: Digest,
+}
+
+#[derive(Debug, Default)]
+struct Digest {
+    touched: bool,
+    acked: u64,
+    acked_packets: u64,
+    lost: u64,
+    lost_packets: u64,
+    spurious: u64,
+    latest_lost_sent: Option<Time>,
+    prior_inflight: u64,
+    newest: Option<Train>,
+}
+
+/// Facts of the lane that every flow's signals repeat.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneSignals {
+    /// Now.
+    pub now: Time,
+    /// When the newest reported packet arrived, as seen from here: now less the receiver's delay.
+    pub acked_at: Time,
+    /// Round-trip sample.
+    pub rtt: Option<Span>,
+    /// Smoothed round trip.
+    pub srtt: Span,
+    /// Lowest round trip.
+    pub min_rtt: Span,
+    /// One-way delay above its lowest.
+    pub queue_delay: Span,
+    /// Packets newly reported as marked.
+    pub ce_packets: u64,
+}
+
+impl Flow {
+    /// A flow under `algorithm`.
+    pub fn new(algorithm: Box<dyn Algorithm>, cap: Option<Rate>) -> Flow {
+        Flow {
+            algorithm,
+            pacer: Pacer::new(),
+            cap,
+            inflight: 0,
+            delivered: 0,
+            delivered_time: Time::ZERO,
+            first_sent: Time::ZERO,
+            lost: 0,
+            spurious: 0,
+            app_limited_until: 0,
+            last_sent: None,
+            round: 0,
+            next_round: 0,
+            digest: Digest::default(),
+        }
+    }
+
+    /// What the algorithm decided, under the administrator's cap.
+    pub fn decision(&self) -> Decision {
+        let mut d = self.algorithm.decision();
+        if let Some(cap) = self.cap {
+            d.rate = d.rate.min(cap);
+        }
+        d
+    }
+
+    /// The administrator's cap on the rate.
+    pub fn set_cap(&mut self, cap: Option<Rate>) {
+        self.cap = cap;
+    }
+
+    /// Asks for permission to send `want` bytes now; otherwise says when to ask again ([`Time::MAX`]: when
+    /// feedback arrives).
+    pub fn poll_token(&mut self, now: Time, want: u64) -> Result<Token, Time> {
+        let d = self.decision();
+        // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
+        if self.inflight > 0 && self.inflight + want.min(d.quantum) / 2 > d.bound {
+            return Err(Time::MAX);
+        }
+        self.pacer.poll(now, &d, want)
+    }
+
+    /// Gives back what was not needed.
+    pub fn refund(&mut self, t: Token) {
+        self.pacer.refund(t);
+    }
+
+    /// The state that the next train's books need. `bytes` are not known yet: see [`Flow::on_sent`].
+    pub fn begin_train(&mut self, now: Time, flow: u8) -> Train {
+        if self.inflight == 0 {
+            if let Some(last) = self.last_sent
+                && now.since(last) > Span::from_millis(1)
+            {
+                self.algorithm.on_event(now, Event::RestartFromIdle { idle_since: last });
+            }
+            self.first_sent = now;
+            self.delivered_time = now;
+        }
+        Train {
+            flow,
+            delivered: self.delivered,
+            delivered_time: self.delivered_time,
+            first_sent: self.first_sent,
+            sent: now,
+            tx_inflight: 0,
+            lost: self.lost,
+            app_limited: self.delivered < self.app_limited_until,
+        }
+    }
+
+    /// The train has left.
+    pub fn on_sent(&mut self, now: Time, train: &mut Train, bytes: u64, packets: u64, app_limited: bool) {
+        self.inflight += bytes;
+        train.tx_inflight = self.inflight;
+        if app_limited {
+            self.mark_app_limited();
+        }
+        self.last_sent = Some(now);
+        self.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: self.inflight, app_limited });
+    }
+
+    /// Nothing more to send although rate and bound would allow it.
+    pub fn mark_app_limited(&mut self) {
+        self.app_limited_until = self.delivered + self.inflight.max(1);
+    }
+
+    /// There is nothing to send: if the bound would have allowed more, samples of now are limited by the
+    /// application.
+    pub fn mark_app_limited_if_free(&mut self) {
+        if self.inflight > 0 && self.inflight < self.decision().bound {
+            self.mark_app_limited();
+        }
+    }
+
+    fn touch(&mut self) -> &mut Digest {
+        if !self.digest.touched {
+            self.digest.touched = true;
+            self.digest.prior_inflight = self.inflight;
+        }
+        &mut self.digest
+    }
+
+    /// A packet is reported as received.
+    pub fn on_acked(&mut self, p: &SentPacket, train: Option<&Train>) {
+        let bytes = u64::from(p.bytes);
+        let d = self.touch();
+        if p.state == State::Lost {
+            d.spurious += bytes;
+            self.spurious += 1;
+            self.delivered += bytes;
+            return;
+        }
+        d.acked += bytes;
+        d.acked_packets += 1;
+        if let Some(t) = train
+            && d.newest.is_none_or(|n| (n.delivered, n.sent) <= (t.delivered, t.sent))
+        {
+            d.newest = Some(*t);
+        }
+        self.inflight = self.inflight.saturating_sub(bytes);
+        self.delivered += bytes;
+    }
+
+    /// A packet is declared lost; `signal` says whether congestion control is to know (probes are not).
+    pub fn on_lost(&mut self, p: &SentPacket, signal: bool) {
+        let bytes = u64::from(p.bytes);
+        let d = self.touch();
+        if signal {
+            d.lost += bytes;
+            d.lost_packets += 1;
+            d.latest_lost_sent = d.latest_lost_sent.max(Some(p.time));
+            self.lost += bytes;
+        }
+        self.inflight = self.inflight.saturating_sub(bytes);
+    }
+
+    /// The feedback is digested: tells the algorithm, when it concerned this flow.
+    pub fn finish(&mut self, lane: &LaneSignals) {
+        if !self.digest.touched {
+            return;
+        }
+        let d = core::mem::take(&mut self.digest);
+        let mut round_start = false;
+        let mut rate = None;
+        if let Some(t) = &d.newest {
+            if t.delivered >= self.next_round {
+                self.next_round = self.delivered;
+                self.round += 1;
+                round_start = true;
+            }
+            rate = self.rate_sample(t, lane);
+            self.first_sent = t.sent;
+            self.delivered_time = lane.acked_at.max(self.delivered_time);
+        }
+        self.algorithm.on_feedback(&Signals {
+            now: lane.now,
+            acked: d.acked,
+            acked_packets: d.acked_packets,
+            lost: d.lost,
+            lost_packets: d.lost_packets,
+            spurious: d.spurious,
+            latest_lost_sent: d.latest_lost_sent,
+            prior_inflight: d.prior_inflight,
+            inflight: self.inflight,
+            rtt: lane.rtt.filter(|_| d.acked > 0),
+            srtt: lane.srtt,
+            min_rtt: lane.min_rtt,
+            queue_delay: lane.queue_delay,
+            delivered: self.delivered,
+            newest_acked_sent: d.newest.map(|t| t.sent),
+            rate,
+            ce_packets: lane.ce_packets,
+            round_start,
+            round: self.round,
+            app_limited: self.delivered < self.app_limited_until,
+        });
+    }
+
+    /// draft-cheng-iccrg-delivery-rate-estimation, section 3.3.
+    fn rate_sample(&self, t: &Train, lane: &LaneSignals) -> Option<RateSample> {
+        let send = t.sent.since(t.first_sent);
+        let ack = lane.acked_at.since(t.delivered_time);
+        let interval = send.max(ack);
+        let delivered = self.delivered - t.delivered;
+        // Shorter than the lowest round trip: the estimate would be dominated by batching.
+        if interval.is_zero() || (interval < lane.min_rtt && self.round > 1) {
+            return None;
+        }
+        Some(RateSample {
+            rate: Rate::from_bytes_in(delivered, interval),
+            interval,
+            delivered,
+            prior_delivered: t.delivered,
+            tx_inflight: t.tx_inflight,
+            lost: self.lost - t.lost.min(self.lost),
+            app_limited: t.app_limited,
+        })
+    }
+
+    /// Something rare has happened.
+    pub fn on_event(&mut self, now: Time, e: Event) {
+        self.algorithm.on_event(now, e);
+    }
+
+    /// The path is another one now.
+    pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
+        self.algorithm.on_event(now, Event::PathChanged(info));
+    }
+
+    /// Bytes in flight.
+    pub const fn inflight(&self) -> u64 {
+        self.inflight
+    }
+    /// Bytes delivered so far.
+    pub const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+    /// Packets declared lost that had arrived.
+    pub const fn spurious(&self) -> u64 {
+        self.spurious
+    }
+    /// Name and state of the algorithm.
+    pub fn describe(&self) -> (&'static str, &'static str) {
+        (self.algorithm.name(), self.algorithm.state())
+    }
+}

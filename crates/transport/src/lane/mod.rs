@@ -1,0 +1,391 @@
+//! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
+
+pub mod flow;
+pub mod mtu;
+pub mod received;
+pub mod rtt;
+pub mod sent;
+
+use crate::error::{Violation, code};
+use crate::streams::Streams;
+use base::{Rng, Span, Time};
+use flow::{Flow, LaneSignals};
+use mtu::MtuSearch;
+use received::Received;
+use rtt::{OneWayDelay, Rtt};
+use sent::{Content, FalseFeedback, NO_TRAIN, SentBook, SentPacket, State};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use wire::{Cid, Feedback, Floor, Frame};
+
+/// Bounds of the feedback interval that this end asks for: an eighth of the round trip within them.
+const MIN_FEEDBACK: Span = Span::from_micros(250);
+const MAX_FEEDBACK: Span = Span::from_millis(25);
+/// A probe time-out is never longer than this, so that work resumes soon after a long black-out.
+const MAX_PTO: Span = Span::from_millis(1_000);
+/// A packet number is left out on average this often: whoever acknowledges it acknowledges optimistically.
+const SKIP_EVERY: (u64, u64) = (500, 4_500);
+/// Control packets whose frames are kept for repetition at most.
+pub const MAX_CONTROL: usize = 4_096;
+
+/// State of one lane. The connection routes packets, feedback and time to it.
+#[derive(Debug)]
+pub struct Lane {
+    /// Its number in the connection.
+    pub id: u32,
+    /// The identifier the peer puts into packets for this end.
+    pub local_cid: Cid,
+    /// The identifier of packets for the peer.
+    pub remote_cid: Cid,
+    /// Where the peer is.
+    pub remote: SocketAddr,
+    /// Where we are, when known (for hosts with several addresses).
+    pub local: Option<std::net::IpAddr>,
+    /// Packets sent.
+    pub sent: SentBook,
+    /// Packets received.
+    pub received: Received,
+    /// Round-trip time.
+    pub rtt: Rtt,
+    owd: OneWayDelay,
+    queue_delay: Span,
+    /// Flows; the first is the connection's own.
+    pub flows: Vec<Flow>,
+    /// Packet size.
+    pub mtu: MtuSearch,
+    /// Whether packets are sent ECN-capable.
+    pub ecn: bool,
+    /// Frames in flight that are repeated when lost, by index.
+    control: Vec<Vec<Frame<'static>>>,
+    free_control: Vec<u32>,
+    /// Frames that were lost and must be sent again.
+    pub lost_frames: VecDeque<Frame<'static>>,
+    marked: u64,
+    reorder: Span,
+    reorder_shift: u32,
+    pto_count: u32,
+    last_eliciting: Time,
+    /// Packets that may leave beside pacing, to find out what is lost.
+    pub probes: u32,
+    /// A FLOOR frame is to be sent.
+    pub floor_dirty: bool,
+    /// When the pacer lets the next train go.
+    pub next_send: Option<Time>,
+    skip_in: u64,
+    /// Full-size probes that time out in a row hint at a path that lost its packet size.
+    stalls: u32,
+}
+
+/// What digesting feedback or a time-out told, for the connection's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Packets that had been declared lost and had arrived.
+    pub spurious: u64,
+    /// Newly reported marks.
+    pub marked: u64,
+    /// The packet size changed.
+    pub mtu_changed: bool,
+}
+
+impl Lane {
+    /// A lane to `remote`.
+    pub fn new(
+        id: u32,
+        cids: (Cid, Cid),
+        remote: SocketAddr,
+        mtu: MtuSearch,
+        flow: Flow,
+        rng: &mut Rng,
+    ) -> Lane {
+        Lane {
+            id,
+            local_cid: cids.0,
+            remote_cid: cids.1,
+            remote,
+            local: None,
+            sent: SentBook::default(),
+            received: Received::new(),
+            rtt: Rtt::new(),
+            owd: OneWayDelay::new(),
+            queue_delay: Span::ZERO,
+            flows: vec![flow],
+            mtu,
+            ecn: true,
+            control: Vec::new(),
+            free_control: Vec::new(),
+            lost_frames: VecDeque::new(),
+            marked: 0,
+            reorder: Span::ZERO,
+            reorder_shift: 3,
+            pto_count: 0,
+            last_eliciting: Time::ZERO,
+            probes: 0,
+            floor_dirty: true,
+            next_send: None,
+            skip_in: rng.range(SKIP_EVERY.0, SKIP_EVERY.1),
+            stalls: 0,
+        }
+    }
+
+    /// Bytes of IP and UDP headers on this path.
+    pub fn overhead(&self) -> u16 {
+        if self.remote.is_ipv6() { 48 } else { 28 }
+    }
+
+    /// Keeps frames for repetition; the index goes into the packet's books.
+    pub fn keep_control(&mut self, frames: Vec<Frame<'static>>) -> u32 {
+        if let Some(i) = self.free_control.pop() {
+            self.control[i as usize] = frames;
+            return i;
+        }
+        self.control.push(frames);
+        self.control.len() as u32 - 1
+    }
+
+    /// Whether one more control packet can be kept.
+    pub fn can_keep_control(&self) -> bool {
+        !self.free_control.is_empty() || self.control.len() < MAX_CONTROL
+    }
+
+    fn release_control(&mut self, i: u32) -> Vec<Frame<'static>> {
+        self.free_control.push(i);
+        core::mem::take(&mut self.control[i as usize])
+    }
+
+    /// A packet that asks for feedback has left.
+    pub fn on_eliciting_sent(&mut self, now: Time) {
+        self.last_eliciting = now;
+    }
+
+    /// Leaves out a packet number now and then: optimistic acknowledgements name it and are found out.
+    pub fn maybe_skip(&mut self, now: Time, rng: &mut Rng) {
+        if self.skip_in > 0 {
+            self.skip_in -= 1;
+            return;
+        }
+        self.skip_in = rng.range(SKIP_EVERY.0, SKIP_EVERY.1);
+        self.sent.push(SentPacket {
+            time: now,
+            train: NO_TRAIN,
+            bytes: 0,
+            state: State::Skipped,
+            content: Content::Nothing,
+        });
+    }
+
+    /// Digests a feedback statement.
+    pub fn on_feedback(
+        &mut self,
+        now: Time,
+        f: &Feedback,
+        streams: &mut impl Streams,
+    ) -> Result<Outcome, Violation> {
+        let false_feedback = |_: FalseFeedback| {
+            Violation::new(code::FALSE_FEEDBACK, "feedback about packets that were never sent")
+        };
+        if f.largest >= self.sent.next() {
+            return Err(false_feedback(FalseFeedback));
+        }
+        let delay = Span::from_micros(f.delay_us.min(1_000_000));
+        let acked_at = now - delay;
+        let mut out = Outcome::default();
+        let mut newest: Option<(u64, Time)> = None;
+        let mut acks = Vec::new();
+        let flows = &mut self.flows;
+        let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
+            newest = newest.max(Some((pn, p.time)));
+            if let Some(t) = train {
+                flows[usize::from(t.flow)].on_acked(p, Some(t));
+            }
+            out.spurious += u64::from(p.state == State::Lost);
+            match p.content {
+                Content::Data(qpn, segment) => streams.acked(qpn, segment),
+                Content::Nothing => {}
+                Content::Control(_) | Content::MtuProbe(_) => acks.push(p.content.clone()),
+            }
+        });
+        verdict.map_err(false_feedback)?;
+        for c in acks {
+            match c {
+                Content::Control(i) => drop(self.release_control(i)),
+                Content::MtuProbe(size) => out.mtu_changed |= self.mtu.on_acked(size),
+                _ => {}
+            }
+        }
+        self.after_acks(now, f, delay, newest, &mut out, streams);
+        let marked = f.marked.saturating_sub(self.marked);
+        self.marked = self.marked.max(f.marked);
+        out.marked = marked;
+        let rtt = newest.filter(|(pn, _)| *pn == f.largest).map(|(_, t)| acked_at.since(t));
+        self.finish_flows(now, acked_at, rtt, marked);
+        self.floor_dirty = true;
+        self.forget(now);
+        Ok(out)
+    }
+
+    /// Round-trip time, reordering and loss, once the newly acknowledged packets are known.
+    fn after_acks(
+        &mut self,
+        now: Time,
+        f: &Feedback,
+        delay: Span,
+        newest: Option<(u64, Time)>,
+        out: &mut Outcome,
+        streams: &mut impl Streams,
+    ) {
+        let Some((pn, sent)) = newest else { return };
+        self.pto_count = 0;
+        self.stalls = 0;
+        self.probes = 0;
+        if pn == f.largest {
+            self.rtt.update(now.since(sent) - delay);
+            self.queue_delay = self.owd.update(now, sent, f.arrival_us);
+        }
+        if out.spurious > 0 {
+            // Packets came later than the reordering window allowed: widen it (RFC 8985, section 6.2).
+            self.reorder_shift = self.reorder_shift.saturating_sub(1);
+        }
+        self.reorder = (self.rtt.smoothed() / (1 << self.reorder_shift)).max(Span::from_micros(100));
+        // RACK: lost is what left a reordering window before a packet that arrived (RFC 8985, section 3.2).
+        self.declare_lost(sent - self.reorder, out, streams);
+    }
+
+    fn declare_lost(&mut self, sent_before: Time, out: &mut Outcome, streams: &mut impl Streams) {
+        let mut control = Vec::new();
+        let mut probes = Vec::new();
+        let flows = &mut self.flows;
+        self.sent.detect_lost(sent_before, |_, p, train| {
+            let probe = matches!(p.content, Content::MtuProbe(_));
+            out.lost += u64::from(!probe);
+            if let Some(t) = train {
+                flows[usize::from(t.flow)].on_lost(p, !probe);
+            }
+            match p.content {
+                Content::Data(qpn, segment) => streams.lost(qpn, segment),
+                Content::Control(i) => control.push(i),
+                Content::MtuProbe(size) => probes.push(size),
+                Content::Nothing => {}
+            }
+        });
+        for i in control {
+            // The books keep the packet as lost; its late acknowledgement must not free the slot twice.
+            let frames = core::mem::take(&mut self.control[i as usize]);
+            self.lost_frames.extend(frames);
+        }
+        probes.into_iter().for_each(|size| self.mtu.on_lost(size));
+    }
+
+    fn finish_flows(&mut self, now: Time, acked_at: Time, rtt: Option<Span>, ce_packets: u64) {
+        let lane = LaneSignals {
+            now,
+            acked_at,
+            rtt,
+            srtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            queue_delay: self.queue_delay,
+            ce_packets,
+        };
+        self.flows.iter_mut().for_each(|f| f.finish(&lane));
+    }
+
+    fn forget(&mut self, now: Time) {
+        // A lost packet is watched for a further round trip or two: its late report is a spurious loss.
+        let watch = self.rtt.smoothed() * 3 + self.reorder;
+        let mut freed = Vec::new();
+        self.sent.forget(now, watch, |p| {
+            if let Content::Control(i) = p.content {
+                freed.push(i);
+            }
+        });
+        self.free_control.append(&mut freed);
+    }
+
+    /// How this end wants feedback.
+    pub fn floor(&self, packet: u64) -> Floor {
+        let interval = self.feedback_interval();
+        // Beside time, a quarter of what may be in flight: on a short path the bound would be reached between
+        // two reports.
+        let bound: u64 = self.flows.iter().map(|f| f.decision().bound).fold(0, u64::saturating_add);
+        let packets = (bound / 4 / packet.max(1)).clamp(64, 1 << 16);
+        Floor { lane: self.id, floor: self.sent.base(), interval_us: interval.as_micros(), packets }
+    }
+
+    fn feedback_interval(&self) -> Span {
+        (self.rtt.smoothed() / 8).clamp(MIN_FEEDBACK, MAX_FEEDBACK)
+    }
+
+    /// When suspects are to be declared lost without further feedback.
+    pub fn loss_deadline(&mut self) -> Option<Time> {
+        let wait = self.rtt.smoothed() + self.reorder + self.feedback_interval() * 2;
+        self.sent.oldest_suspect().map(|t| t + wait)
+    }
+
+    /// When a probe is to be sent because nothing was heard.
+    pub fn pto_deadline(&self) -> Option<Time> {
+        if self.sent.outstanding() == 0 {
+            return None;
+        }
+        let pto = self.rtt.probe_timeout() + self.feedback_interval();
+        let backoff = pto * (1 << self.pto_count.min(6));
+        Some(self.last_eliciting + backoff.min(MAX_PTO.max(pto)))
+    }
+
+    /// The loss timer fired.
+    pub fn on_loss_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
+        let mut out = Outcome::default();
+        if let Some(t) = self.sent.oldest_suspect() {
+            self.declare_lost(t, &mut out, streams);
+            self.finish_flows(now, now, None, 0);
+            self.forget(now);
+        }
+        out
+    }
+
+    /// The probe timer fired: the newest data goes out again beside pacing (RFC 8985, section 7).
+    pub fn on_probe_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
+        let mut out = Outcome::default();
+        self.pto_count += 1;
+        self.stalls += 1;
+        // The clock of the next time-out starts here even when nothing can be sent.
+        self.last_eliciting = now;
+        self.probes = 2;
+        for pn in self.sent.newest_data(2) {
+            let Some(p) = self.sent.force_lost(pn) else { continue };
+            if let Some(t) = self.sent.trains().get(p.train) {
+                self.flows[usize::from(t.flow)].on_lost(&p, false);
+            }
+            match p.content {
+                Content::Data(qpn, segment) => streams.lost(qpn, segment),
+                Content::Control(i) => {
+                    let frames = core::mem::take(&mut self.control[i as usize]);
+                    self.lost_frames.extend(frames);
+                }
+                Content::Nothing | Content::MtuProbe(_) => {}
+            }
+        }
+        let event = cc::Event::ProbeTimeout { count: self.pto_count };
+        self.flows.iter_mut().for_each(|f| f.on_event(now, event));
+        if self.pto_count == 4 {
+            // RFC 9002, section 7.6: nothing got through for several time-outs.
+            self.flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PersistentCongestion));
+        }
+        if self.stalls >= 3 {
+            out.mtu_changed = self.mtu.on_black_hole(now);
+        }
+        out
+    }
+
+    /// Consecutive probe time-outs.
+    pub const fn pto_count(&self) -> u32 {
+        self.pto_count
+    }
+
+    /// The peer is at another address now: what was learned of the path no longer holds.
+    pub fn on_path_change(&mut self, now: Time, info: cc::PathInfo) {
+        self.rtt = Rtt::new();
+        self.owd = OneWayDelay::new();
+        self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
+    }
+}

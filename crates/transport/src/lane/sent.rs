@@ -1,0 +1,383 @@
+//! Packets in flight on a lane.
+
+use crate::streams::SegmentRef;
+use base::{Span, Time};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// Packets that one lane keeps in its books at most, acknowledged or not: 400 Gbit/s for 70 ms is 2.3
+/// million packets, and the books reach back a little more than one round trip.
+pub const MAX_TRACKED: usize = 1 << 23;
+
+/// What a packet carried, to be dealt with when its fate is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing that needs care.
+    Nothing,
+    /// Payload of a queue pair.
+    Data(u16, SegmentRef),
+    /// Control frames to be repeated when lost: index into the lane's table of them.
+    Control(u32),
+    /// A probe of the path's packet size, in bytes of UDP payload.
+    MtuProbe(u16),
+}
+
+/// What is known of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No report is expected: the number was skipped or the packet did not ask for any.
+    Untracked,
+    /// Left out on purpose: whoever acknowledges it makes things up.
+    Skipped,
+    /// Sent, nothing heard.
+    Outstanding,
+    /// Arrived.
+    Acked,
+    /// Declared lost.
+    Lost,
+}
+
+/// One packet.
+#[derive(Clone, Debug)]
+pub struct SentPacket {
+    /// When it left.
+    pub time: Time,
+    /// The train it left in.
+    pub train: u64,
+    /// Bytes on the wire; congestion control counts these.
+    pub bytes: u32,
+    /// What is known of it.
+    pub state: State,
+    /// What it carried.
+    pub content: Content,
+}
+
+/// What the delivery-rate estimator needs to know of a packet, shared by all packets of its train
+/// (draft-cheng-iccrg-delivery-rate-estimation, section 3.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Train {
+    /// The flow it belongs to.
+    pub flow: u8,
+    /// Total delivered on the flow when it left.
+    pub delivered: u64,
+    /// When that total was reached.
+    pub delivered_time: Time,
+    /// When the sending of what was being sampled began.
+    pub first_sent: Time,
+    /// When the train left.
+    pub sent: Time,
+    /// Bytes in flight just after it.
+    pub tx_inflight: u64,
+    /// Total lost on the flow when it left.
+    pub lost: u64,
+    /// Whether the flow was limited by its application.
+    pub app_limited: bool,
+}
+
+/// The train of packets that belong to none (a number left out).
+pub const NO_TRAIN: u64 = u64::MAX;
+
+/// The books of trains, by consecutive number.
+#[derive(Debug, Default)]
+pub struct Trains {
+    base: u64,
+    trains: VecDeque<Train>,
+}
+
+impl Trains {
+    /// Enters a train that is about to leave; its number goes into its packets.
+    pub fn begin(&mut self, t: Train) -> u64 {
+        self.trains.push_back(t);
+        self.base + self.trains.len() as u64 - 1
+    }
+    /// The train with this number.
+    pub fn get(&self, n: u64) -> Option<&Train> {
+        self.trains.get(n.checked_sub(self.base)? as usize)
+    }
+    /// The last train entered, to be completed once its size is known.
+    pub fn last_mut(&mut self) -> Option<&mut Train> {
+        self.trains.back_mut()
+    }
+    /// Takes back a train that stayed empty.
+    pub fn undo_last(&mut self, n: u64) {
+        if n + 1 == self.base + self.trains.len() as u64 {
+            self.trains.pop_back();
+        }
+    }
+    /// Forgets trains below `n`, but never the last.
+    fn forget_below(&mut self, n: u64) {
+        while self.base < n && self.trains.len() > 1 {
+            self.trains.pop_front();
+            self.base += 1;
+        }
+    }
+}
+
+/// The books of sent packets: packet numbers in order, each looked up in constant time.
+#[derive(Debug, Default)]
+pub struct SentBook {
+    base: u64,
+    packets: VecDeque<SentPacket>,
+    trains: Trains,
+    outstanding: u64,
+    /// What the peer reported missing, ascending, all below `reported`.
+    holes: Vec<Range<u64>>,
+    reported: u64,
+    /// All packets below are decided: acknowledged, lost or untracked.
+    decided: u64,
+}
+
+/// A peer's statement that cannot be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FalseFeedback;
+
+impl SentBook {
+    /// The next packet number.
+    pub fn next(&self) -> u64 {
+        self.base + self.packets.len() as u64
+    }
+    /// The oldest packet number still in the books: what the peer may forget below.
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+    /// Whether one more train fits.
+    pub fn has_room(&self) -> bool {
+        self.packets.len() + 64 < MAX_TRACKED
+    }
+    /// Packets whose fate is unknown.
+    pub const fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+    /// The books of trains.
+    pub const fn trains(&self) -> &Trains {
+        &self.trains
+    }
+    /// The books of trains, to enter one.
+    pub fn trains_mut(&mut self) -> &mut Trains {
+        &mut self.trains
+    }
+    /// Enters a packet and gives its number.
+    pub fn push(&mut self, p: SentPacket) -> u64 {
+        self.outstanding += u64::from(p.state == State::Outstanding);
+        self.packets.push_back(p);
+        self.next() - 1
+    }
+    /// The packet with this number.
+    pub fn get(&self, pn: u64) -> Option<&SentPacket> {
+        self.packets.get(pn.checked_sub(self.base)? as usize)
+    }
+    fn get_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
+        self.packets.get_mut(pn.checked_sub(self.base)? as usize)
+    }
+
+    /// Takes in what the peer says arrived: all of `covered` but `holes` (ascending, disjoint, inside).
+    /// Calls `each` for every packet that was not known to have arrived, with its number; a packet that had
+    /// been declared lost comes with its state still [`State::Lost`].
+    ///
+    /// Constant time for each packet reported for the first time, and for each hole.
+    pub fn on_feedback(
+        &mut self,
+        covered: Range<u64>,
+        holes: &[Range<u64>],
+        mut each: impl FnMut(u64, &SentPacket, Option<&Train>),
+    ) -> Result<(), FalseFeedback> {
+        if covered.end > self.next() {
+            return Err(FalseFeedback);
+        }
+        if covered.start > self.reported.max(self.base) {
+            // An earlier part of this report was lost; the next report repeats it.
+            return Ok(());
+        }
+        let mut still = Vec::with_capacity(holes.len());
+        let old = core::mem::take(&mut self.holes);
+        let mut verdict = Ok(());
+        for h in &old {
+            // What the statement does not cover stays as it was.
+            keep(&mut still, h.start..h.end.min(covered.start));
+            let inside = h.start.max(covered.start)..h.end.min(covered.end);
+            for part in subtract(inside.clone(), holes) {
+                verdict = verdict.and(self.ack_range(part, &mut each));
+            }
+            for part in intersect(inside, holes) {
+                keep(&mut still, part);
+            }
+            keep(&mut still, h.start.max(covered.end)..h.end);
+        }
+        let fresh = self.reported.max(covered.start)..covered.end;
+        if !fresh.is_empty() {
+            for part in subtract(fresh.clone(), holes) {
+                verdict = verdict.and(self.ack_range(part, &mut each));
+            }
+            for part in intersect(fresh, holes) {
+                keep(&mut still, part);
+            }
+            self.reported = covered.end;
+        }
+        self.holes = still;
+        verdict
+    }
+
+    fn ack_range(
+        &mut self,
+        r: Range<u64>,
+        each: &mut impl FnMut(u64, &SentPacket, Option<&Train>),
+    ) -> Result<(), FalseFeedback> {
+        for pn in r.start.max(self.base)..r.end {
+            let Some(p) = self.packets.get_mut((pn - self.base) as usize) else { return Ok(()) };
+            match p.state {
+                State::Skipped => return Err(FalseFeedback),
+                State::Untracked | State::Acked => continue,
+                State::Outstanding => self.outstanding -= 1,
+                State::Lost => {}
+            }
+            each(pn, p, self.trains.get(p.train));
+            p.state = State::Acked;
+            p.content = Content::Nothing;
+        }
+        Ok(())
+    }
+
+    /// Declares lost what was reported missing and left at `sent_before` or earlier. Constant time for each
+    /// packet over its life.
+    pub fn detect_lost(&mut self, sent_before: Time, mut each: impl FnMut(u64, &SentPacket, Option<&Train>)) {
+        self.decided = self.decided.max(self.base);
+        while self.decided < self.reported {
+            let pn = self.decided;
+            let Some(p) = self.packets.get_mut((pn - self.base) as usize) else { break };
+            if p.state == State::Outstanding {
+                if p.time > sent_before {
+                    break;
+                }
+                each(pn, p, self.trains.get(p.train));
+                p.state = State::Lost;
+                self.outstanding -= 1;
+            }
+            self.decided += 1;
+        }
+    }
+
+    /// When the oldest packet that was reported missing and is not yet declared lost left.
+    pub fn oldest_suspect(&mut self) -> Option<Time> {
+        self.decided = self.decided.max(self.base);
+        while self.decided < self.reported {
+            match self.get(self.decided) {
+                Some(p) if p.state == State::Outstanding => return Some(p.time),
+                Some(_) => self.decided += 1,
+                None => return None,
+            }
+        }
+        None
+    }
+
+    /// The newest outstanding packets that carry data, for a tail-loss probe: at most `n`.
+    pub fn newest_data(&self, n: usize) -> Vec<u64> {
+        let mut found = Vec::with_capacity(n);
+        for (i, p) in self.packets.iter().enumerate().rev().take(4096) {
+            if p.state == State::Outstanding && matches!(p.content, Content::Data(..) | Content::Control(_)) {
+                found.push(self.base + i as u64);
+                if found.len() == n {
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// Declares one packet lost (a probe will carry its content again).
+    pub fn force_lost(&mut self, pn: u64) -> Option<SentPacket> {
+        let p = self.get_mut(pn)?;
+        if p.state != State::Outstanding {
+            return None;
+        }
+        p.state = State::Lost;
+        let copy = p.clone();
+        self.outstanding -= 1;
+        Some(copy)
+    }
+
+    /// Forgets what is decided; lost packets are kept for `watch` after they left, so that a late
+    /// acknowledgement is recognised as a spurious loss.
+    pub fn forget(&mut self, now: Time, watch: Span, mut each: impl FnMut(&SentPacket)) {
+        while let Some(p) = self.packets.front() {
+            let done = match p.state {
+                State::Acked | State::Untracked => true,
+                // Numbers left out prove a false statement only while the peer may still speak of them.
+                State::Skipped => self.base < self.reported,
+                State::Lost => p.time + watch < now,
+                State::Outstanding => false,
+            };
+            if !done {
+                break;
+            }
+            each(p);
+            self.packets.pop_front();
+            self.base += 1;
+        }
+        let oldest = self.packets.iter().find(|p| p.train != NO_TRAIN).map_or(NO_TRAIN, |p| p.train);
+        self.trains.forget_below(oldest);
+        let base = self.base;
+        let gone = self.holes.iter().take_while(|h| h.end <= base).count();
+        self.holes.drain(..gone);
+        if let Some(h) = self.holes.first_mut() {
+            h.start = h.start.max(base);
+        }
+        self.reported = self.reported.max(self.base);
+    }
+
+    /// Hands out everything that is not known to have arrived and empties the books.
+    pub fn drain(&mut self) -> impl Iterator<Item = SentPacket> + '_ {
+        self.outstanding = 0;
+        self.base += self.packets.len() as u64;
+        self.reported = self.base;
+        self.decided = self.base;
+        self.holes.clear();
+        self.packets.drain(..).filter(|p| matches!(p.state, State::Outstanding))
+    }
+}
+
+/// Appends a range, joining it to the last one where they touch.
+fn keep(list: &mut Vec<Range<u64>>, r: Range<u64>) {
+    if r.start >= r.end {
+        return;
+    }
+    match list.last_mut() {
+        Some(l) if l.end == r.start => l.end = r.end,
+        _ => list.push(r),
+    }
+}
+
+/// Index of the first of ascending `holes` that ends behind `at`.
+fn first_behind(holes: &[Range<u64>], at: u64) -> usize {
+    holes.partition_point(|h| h.end <= at)
+}
+
+/// Parts of `r` outside ascending, disjoint `holes`.
+fn subtract(r: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let mut at = r.start;
+    let end = r.end;
+    let tail = core::iter::once(end..end);
+    holes[first_behind(holes, r.start)..]
+        .iter()
+        .take_while(move |h| h.start < end)
+        .cloned()
+        .chain(tail)
+        .filter_map(move |h| {
+            let part = at..h.start.min(end);
+            at = h.end.max(at);
+            (part.start < part.end).then_some(part)
+        })
+}
+
+/// Parts of `r` inside ascending, disjoint `holes`.
+fn intersect(r: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let Range { start, end } = r;
+    holes[first_behind(holes, start)..]
+        .iter()
+        .take_while(move |h| h.start < end)
+        .map(move |h| h.start.max(start)..h.end.min(end))
+        .filter(|p| p.start < p.end)
+}
+
+#[cfg(test)]
+#[path = "sent_tests.rs"]
+mod tests;

@@ -1,0 +1,20 @@
+//! The native transport: handshake, lanes, feedback, loss detection, pacing.
+//!
+//! A [`Connection`] takes in datagrams and time and gives out datagrams, events and the time it wants to be
+//! called again. It opens no socket and reads no clock. Messages and memory are the business of whoever
+//! implements [`Streams`].
+
+pub mod config;
+pub mod connection;
+pub mod crypto;
+pub mod error;
+pub mod lane;
+pub mod scheduler;
+pub mod stats;
+pub mod streams;
+
+pub use config::TransportOptions;
+pub use connection::{ConnEvent, Connection, Meta, Transmit};
+pub use error::{CloseReason, Violation};
+pub use stats::Stats;
+pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};

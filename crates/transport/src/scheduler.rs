@@ -1,0 +1,129 @@
+//! Which queue pair sends next: strict priority between levels, taking turns within one.
+
+use std::collections::VecDeque;
+
+/// Priority levels, 0 the highest.
+pub const LEVELS: usize = 8;
+
+/// What the scheduler knows of one queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    flow: u8,
+    level: u8,
+    queued: bool,
+}
+
+/// The queue pairs of a connection that have something to send, by flow and priority.
+#[derive(Debug, Default)]
+pub struct Scheduler {
+    members: Vec<Option<Member>>,
+    /// For each flow, its levels.
+    ready: Vec<[VecDeque<u16>; LEVELS]>,
+}
+
+impl Scheduler {
+    /// Makes a queue pair known. Its flow must exist on every lane.
+    pub fn insert(&mut self, qpn: u16, flow: u8, level: u8) {
+        let i = usize::from(qpn);
+        if self.members.len() <= i {
+            self.members.resize(i + 1, None);
+        }
+        self.members[i] = Some(Member { flow, level: level.min(LEVELS as u8 - 1), queued: false });
+        while self.ready.len() <= usize::from(flow) {
+            self.ready.push(Default::default());
+        }
+    }
+
+    /// Whether the queue pair is known.
+    pub fn contains(&self, qpn: u16) -> bool {
+        self.members.get(usize::from(qpn)).is_some_and(Option::is_some)
+    }
+
+    /// The flow of a queue pair.
+    pub fn flow(&self, qpn: u16) -> Option<u8> {
+        self.members.get(usize::from(qpn))?.as_ref().map(|m| m.flow)
+    }
+
+    /// The queue pair has something to send.
+    pub fn activate(&mut self, qpn: u16) {
+        if let Some(Some(m)) = self.members.get_mut(usize::from(qpn))
+            && !m.queued
+        {
+            m.queued = true;
+            self.ready[usize::from(m.flow)][usize::from(m.level)].push_back(qpn);
+        }
+    }
+
+    /// Whether any queue pair of the flow is ready.
+    pub fn is_ready(&self, flow: u8) -> bool {
+        self.ready.get(usize::from(flow)).is_some_and(|l| l.iter().any(|q| !q.is_empty()))
+    }
+
+    /// The queue pair whose turn it is. It stays at the front until [`Scheduler::rotate`] or
+    /// [`Scheduler::deactivate`].
+    pub fn current(&self, flow: u8) -> Option<u16> {
+        self.ready.get(usize::from(flow))?.iter().find_map(|q| q.front().copied())
+    }
+
+    /// The queue pair had its train: the next of its level has its turn.
+    pub fn rotate(&mut self, qpn: u16) {
+        if let Some(Some(m)) = self.members.get(usize::from(qpn)) {
+            let q = &mut self.ready[usize::from(m.flow)][usize::from(m.level)];
+            if q.front() == Some(&qpn) {
+                q.rotate_left(1);
+            }
+        }
+    }
+
+    /// The queue pair has nothing more to send.
+    pub fn deactivate(&mut self, qpn: u16) {
+        if let Some(Some(m)) = self.members.get_mut(usize::from(qpn))
+            && m.queued
+        {
+            m.queued = false;
+            let q = &mut self.ready[usize::from(m.flow)][usize::from(m.level)];
+            if q.front() == Some(&qpn) {
+                q.pop_front();
+            } else {
+                q.retain(|x| *x != qpn);
+            }
+        }
+    }
+
+    /// The queue pair is gone.
+    pub fn remove(&mut self, qpn: u16) {
+        self.deactivate(qpn);
+        if let Some(m) = self.members.get_mut(usize::from(qpn)) {
+            *m = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priority_is_strict_and_turns_are_fair_within_a_level() {
+        let mut s = Scheduler::default();
+        for (qpn, level) in [(0, 4), (2, 4), (4, 1)] {
+            s.insert(qpn, 0, level);
+            s.activate(qpn);
+            s.activate(qpn);
+        }
+        assert_eq!(s.current(0), Some(4));
+        s.deactivate(4);
+        let turns: Vec<_> = (0..4)
+            .map(|_| {
+                let q = s.current(0).unwrap();
+                s.rotate(q);
+                q
+            })
+            .collect();
+        assert_eq!(turns, [0, 2, 0, 2]);
+        s.remove(0);
+        s.deactivate(2);
+        assert!(!s.is_ready(0) && !s.contains(0));
+        assert_eq!(s.current(3), None);
+    }
+}

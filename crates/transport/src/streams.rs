@@ -1,0 +1,60 @@
+//! What the transport asks of the layer that knows messages and memory.
+
+use wire::DataHeader;
+
+/// Names a piece of a message of this end, to be given back when its fate is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentRef {
+    /// Message sequence number of the queue pair, whole.
+    pub msn: u64,
+    /// Offset in the message.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// The next data packet of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct NextSegment {
+    /// Its inner header.
+    pub header: DataHeader,
+    /// What it carries.
+    pub segment: SegmentRef,
+    /// Whether it repeats what was lost.
+    pub again: bool,
+}
+
+/// What became of a received payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It is where it belongs.
+    Done,
+    /// It had been there before; nothing was written.
+    Duplicate,
+    /// It cannot be taken now: treat the packet as if it had not arrived.
+    Refused,
+}
+
+/// The peer asked for something it may not have. The queue pair goes into error; the connection lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceError {
+    /// Code for the peer.
+    pub code: u64,
+}
+
+/// Messages and memory, seen from the transport. Queue pairs go by their number on the wire.
+pub trait Streams {
+    /// Takes the next piece to send, lost pieces first; header and payload together take at most `room`
+    /// bytes.
+    fn next(&mut self, qpn: u16, room: usize) -> Option<NextSegment>;
+    /// Whether `next` has something.
+    fn has_more(&self, qpn: u16) -> bool;
+    /// Writes the payload of a piece into `out`, which is exactly as long.
+    fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
+    /// The piece arrived.
+    fn acked(&mut self, qpn: u16, segment: SegmentRef);
+    /// The piece was lost: it comes again from `next`, or is reported, as the queue pair has it.
+    fn lost(&mut self, qpn: u16, segment: SegmentRef);
+    /// Checks a received packet and places its payload.
+    fn place(&mut self, header: &DataHeader, payload: &[u8]) -> Result<Placed, PlaceError>;
+}
