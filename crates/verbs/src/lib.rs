@@ -11,7 +11,7 @@
 //! receive completes only when the bytes of all earlier messages are in place; a read sees all earlier writes.
 //!
 //! ```
-//! use verbs::*;
+//! use longhaul_verbs::*;
 //! let mut a = Adapter::new(Limits::default(), base::Rng::from_u64(1));
 //! let mut b = Adapter::new(Limits::default(), base::Rng::from_u64(2));
 //! let open = |x: &mut Adapter| {

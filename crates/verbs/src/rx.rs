@@ -34,14 +34,15 @@ struct InMsg {
     /// All of it is in place.
     done: bool,
     key: u32,
-    /// Where byte 0 goes.
-    base: u64,
     rsn: Option<u64>,
-    /// Length, once the last segment came.
-    total: Option<u64>,
+    /// First position, once it is known: 0 except for writes.
+    start: Option<u64>,
+    /// End position, once the last segment came.
+    end: Option<u64>,
+    /// Positions received.
     received: RangeSet,
     bytes: u64,
-    tail: Option<Tail>,
+    tail: Tail,
     /// Writes: the region of `key`.
     mr: Option<MrId>,
     /// Read requests: the bytes so far.
@@ -49,33 +50,45 @@ struct InMsg {
 }
 
 impl InMsg {
-    /// Checks `seg`, whose payload ends at byte `end` of the message, against earlier segments.
-    fn check(&self, seg: &Incoming, rsn: Option<u64>, end: u64) -> Result<(), Violation> {
+    /// Checks `seg`, which brings the positions `range`, against earlier segments.
+    fn check(&self, seg: &Incoming, rsn: Option<u64>, range: &Range<u64>) -> Result<(), Violation> {
         if self.op != Some(seg.op) {
             return Err(Violation::Inconsistent("another operation under the same message number"));
         }
-        if self.key != seg.key || self.base != seg.position.wrapping_sub(seg.offset) {
-            return Err(Violation::Inconsistent("another key or position"));
+        if self.key != seg.key {
+            return Err(Violation::Inconsistent("another key"));
         }
         if self.rsn.is_some() && rsn.is_some() && self.rsn != rsn {
             return Err(Violation::Inconsistent("another receive number"));
         }
-        let highest = self.received.last().map_or(0, |r| r.end);
-        let fits = match self.total {
-            Some(t) => end < t || (end == t && seg.last),
-            None => !seg.last || highest <= end,
+        let starts_right = match self.start {
+            Some(s) => (range.start == s) == seg.first && range.start >= s,
+            None => !seg.first || self.received.first().is_none_or(|r| range.start < r.start),
         };
-        if !fits {
-            return Err(Violation::Inconsistent("another length"));
+        let ends_right = match self.end {
+            Some(e) => (range.end == e) == seg.last.is_some() && range.end <= e,
+            None => seg.last.is_none() || self.received.last().is_none_or(|r| r.end < range.end),
+        };
+        if !(starts_right && ends_right) {
+            return Err(Violation::Inconsistent("another start or end"));
+        }
+        let lowest = self.start.unwrap_or(range.start).min(range.start);
+        let highest = self.received.last().map_or(range.end, |r| r.end.max(range.end));
+        if highest - lowest > MAX_RDMA_LEN {
+            return Err(Violation::TooLong);
         }
         Ok(())
     }
 
     /// Whether this range would become a range of its own, in front of which something is missing.
-    fn makes_hole(&self, index: usize, range: &Range<u64>) -> bool {
+    fn makes_hole(&self, index: usize, seg: &Incoming, range: &Range<u64>) -> bool {
         let touches = |at| self.received.containing(at).is_some();
-        let at_the_front = index == 0 && range.start == 0;
+        let at_the_front = index == 0 && seg.first;
         !(at_the_front || (range.start > 0 && touches(range.start - 1)) || touches(range.end))
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!((self.start, self.end), (Some(s), Some(e)) if self.bytes == e - s)
     }
 }
 
@@ -103,47 +116,37 @@ pub(crate) struct Rx {
     recv_base: u64,
 }
 
-/// Checks the fields of one segment against each other. Returns where its payload ends in the message.
-pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<u64, Violation> {
-    let end = seg.offset.checked_add(len as u64).ok_or(Violation::TooLong)?;
+/// Checks the fields of one segment against each other. Returns the positions it brings.
+pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<Range<u64>, Violation> {
+    let end = seg.position.checked_add(len as u64).ok_or(Violation::OutOfBounds)?;
     let max = match seg.op {
         SegmentOp::Send => MAX_SEND_LEN,
         SegmentOp::ReadRequest => READ_REQUEST_LEN as u64,
-        SegmentOp::Write | SegmentOp::ReadResponse => MAX_RDMA_LEN,
+        SegmentOp::ReadResponse => MAX_RDMA_LEN,
+        SegmentOp::Write => u64::MAX,
     };
     if end > max {
         return Err(Violation::TooLong);
     }
-    if seg.first != (seg.offset == 0) {
-        return Err(Violation::Malformed("the mark of the first segment does not match the offset"));
-    }
-    if len == 0 && !(seg.first && seg.last) {
+    if len == 0 && !(seg.first && seg.last.is_some()) {
         return Err(Violation::Malformed("no payload, but the message is not empty"));
     }
-    if seg.tail.is_some() && !seg.last {
-        return Err(Violation::Malformed("a tail before the end of the message"));
+    if seg.op != SegmentOp::Write && seg.first != (seg.position == 0) {
+        return Err(Violation::Malformed("the mark of the first segment does not match the position"));
     }
+    let has_rsn = seg.rsn16.is_some();
     let fields_fit = match seg.op {
-        SegmentOp::Send => seg.rsn16.is_some() && seg.tail.is_some() == seg.last,
-        SegmentOp::Write => seg.rsn16.is_some() == seg.tail.is_some(),
-        SegmentOp::ReadRequest | SegmentOp::ReadResponse => seg.rsn16.is_none() && seg.tail.is_none(),
+        SegmentOp::Send => has_rsn,
+        SegmentOp::Write => !has_rsn || seg.last.is_some(),
+        SegmentOp::ReadRequest | SegmentOp::ReadResponse => !has_rsn,
     };
     if !fields_fit {
-        return Err(Violation::Malformed(
-            "a receive number or tail that the operation does not have, or none",
-        ));
+        return Err(Violation::Malformed("a receive number where none belongs, or none where one does"));
     }
-    let position_fits = match seg.op {
-        SegmentOp::Write => seg.position >= seg.offset,
-        _ => seg.position == seg.offset,
-    };
-    if !position_fits {
-        return Err(Violation::Malformed("the position does not match the offset"));
-    }
-    if seg.op == SegmentOp::ReadRequest && seg.last != (end == READ_REQUEST_LEN as u64) {
+    if seg.op == SegmentOp::ReadRequest && seg.last.is_some() != (end == READ_REQUEST_LEN as u64) {
         return Err(Violation::Malformed("a read request of the wrong length"));
     }
-    Ok(end)
+    Ok(seg.position..end)
 }
 
 pub(crate) const fn violation_of(d: Denied) -> Violation {
@@ -187,7 +190,7 @@ impl Rx {
         payload: &[u8],
         ctx: &mut Ctx<'_>,
     ) -> Result<Placed, Violation> {
-        let end = check_shape(seg, payload.len())?;
+        let range = check_shape(seg, payload.len())?;
         let msn = seq::expand(u64::from(seg.msn16), 16, self.floor);
         if msn < self.floor {
             return Ok(Placed::Duplicate);
@@ -202,22 +205,21 @@ impl Rx {
             if m.done {
                 return Ok(Placed::Duplicate);
             }
-            m.check(seg, rsn, end)?;
-            if m.received.contains_all(seg.offset..end) {
+            m.check(seg, rsn, &range)?;
+            if m.received.contains_all(range.clone()) {
                 return Ok(Placed::Duplicate);
             }
         }
         let known_mr = known.and_then(|m| m.mr);
-        let range = seg.offset..end;
-        if self.holes >= MAX_HOLES && self.msgs.get(index).is_none_or(|m| m.makes_hole(index, &range)) {
+        if self.holes >= MAX_HOLES && self.msgs.get(index).is_none_or(|m| m.makes_hole(index, seg, &range)) {
             return Ok(Placed::Refused);
         }
-        let to = self.destination(tx, pd, seg, (msn, rsn, end), known_mr, ctx)?;
+        let to = self.destination(tx, pd, seg, (msn, rsn, &range), known_mr, ctx)?;
         if index >= self.msgs.len() {
             self.msgs.resize_with(index + 1, InMsg::default);
         }
-        self.write(tx, index, seg, to, payload, ctx)?;
-        self.note(index, seg, rsn, end, to);
+        self.write(tx, index, &range, to, payload, ctx)?;
+        self.note(index, seg, rsn, range, to);
         self.finish(tx, pd, index, ctx)?;
         Ok(Placed::New)
     }
@@ -228,7 +230,7 @@ impl Rx {
         tx: &Tx,
         pd: PdId,
         seg: &Incoming,
-        (msn, rsn, end): (u64, Option<u64>, u64),
+        (msn, rsn, range): (u64, Option<u64>, &Range<u64>),
         known_mr: Option<MrId>,
         ctx: &Ctx<'_>,
     ) -> Result<Destination, Violation> {
@@ -236,7 +238,7 @@ impl Rx {
             Some(rsn) => Some(self.receive(rsn, msn)?),
             None => None,
         };
-        let len = end - seg.offset;
+        let (end, len) = (range.end, range.end - range.start);
         match seg.op {
             // The key of an access to no bytes is not checked (InfiniBand C9-88).
             SegmentOp::Write if len == 0 => Ok(Destination::Nowhere),
@@ -263,7 +265,7 @@ impl Rx {
                 if end > total {
                     return Err(Violation::OutOfBounds);
                 }
-                if seg.last != (end == total) {
+                if seg.last.is_some() != (end == total) {
                     return Err(Violation::Inconsistent("an answer shorter than the read"));
                 }
                 Ok(Destination::Sink(number))
@@ -286,19 +288,19 @@ impl Rx {
         &mut self,
         tx: &Tx,
         index: usize,
-        seg: &Incoming,
+        range: &Range<u64>,
         to: Destination,
         payload: &[u8],
         ctx: &mut Ctx<'_>,
     ) -> Result<(), Violation> {
-        let (start, end) = (seg.offset, seg.offset + payload.len() as u64);
+        let (start, end) = (range.start, range.end);
         let InMsg { received, request, .. } = &mut self.msgs[index];
         let recvs = &self.recvs;
         let mut put = |gap: Range<u64>| {
             let data = &payload[(gap.start - start) as usize..(gap.end - start) as usize];
             match to {
                 Destination::Nowhere => Ok(()),
-                Destination::Region(mr) => ctx.regions.write(mr, seg.position + (gap.start - start), data),
+                Destination::Region(mr) => ctx.regions.write(mr, gap.start, data),
                 Destination::Receive(i) => recvs[i].local.write(ctx.regions, gap.start, data),
                 Destination::Sink(number) => tx.fill_sink(number, gap.start, data, ctx.regions),
                 Destination::Request => {
@@ -319,7 +321,7 @@ impl Rx {
     }
 
     /// Takes note of a segment that was placed.
-    fn note(&mut self, index: usize, seg: &Incoming, rsn: Option<u64>, end: u64, to: Destination) {
+    fn note(&mut self, index: usize, seg: &Incoming, rsn: Option<u64>, range: Range<u64>, to: Destination) {
         if let Some(rsn) = rsn
             && let Some(r) = self.recvs.get_mut((rsn - self.recv_base) as usize)
         {
@@ -329,20 +331,23 @@ impl Rx {
         if m.op.is_none() {
             m.op = Some(seg.op);
             m.key = seg.key;
-            m.base = seg.position - seg.offset;
+            m.start = (seg.op != SegmentOp::Write).then_some(0);
         }
         if let Destination::Region(mr) = to {
             m.mr = Some(mr);
         }
         m.rsn = m.rsn.or(rsn);
-        if seg.last {
-            m.total = Some(end);
-            m.tail = seg.tail;
+        if seg.first {
+            m.start = Some(range.start);
+        }
+        if let Some(tail) = seg.last {
+            m.end = Some(range.end);
+            m.tail = tail;
         }
         let before = m.received.ranges();
-        m.bytes += m.received.insert(seg.offset..end);
+        m.bytes += m.received.insert(range);
         self.holes = self.holes + m.received.ranges() - before;
-        if m.total == Some(m.bytes) {
+        if m.is_complete() {
             m.done = true;
             self.holes -= m.received.ranges();
             m.received = RangeSet::new();
@@ -361,9 +366,9 @@ impl Rx {
         while self.msgs.front().is_some_and(|m| m.done) {
             let Some(m) = self.msgs.pop_front() else { break };
             self.floor += 1;
-            match (m.op, m.tail) {
-                (Some(SegmentOp::Send | SegmentOp::Write), Some(tail)) => self.deliver(&m, tail, ctx)?,
-                (Some(SegmentOp::ReadRequest), _) => accept_read(tx, pd, &m, ctx)?,
+            match m.op {
+                Some(SegmentOp::Send | SegmentOp::Write) if m.rsn.is_some() => self.deliver(&m, ctx)?,
+                Some(SegmentOp::ReadRequest) => accept_read(tx, pd, &m, ctx)?,
                 _ => {}
             }
         }
@@ -371,14 +376,14 @@ impl Rx {
     }
 
     /// Completes the receive that message `m` consumes. All earlier messages are complete.
-    fn deliver(&mut self, m: &InMsg, tail: Tail, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
+    fn deliver(&mut self, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
         if m.rsn != Some(self.recv_base) {
             return Err(Violation::ReceiveOrder);
         }
         let r = self.recvs.pop_front().ok_or(Violation::CreditExceeded)?;
         self.recv_base += 1;
         let opcode = if m.op == Some(SegmentOp::Send) { Opcode::Recv } else { Opcode::RecvWriteImm };
-        complete_receive(&r, Status::Success, opcode, m.bytes, tail, ctx);
+        complete_receive(&r, Status::Success, opcode, m.bytes, m.tail, ctx);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ pub enum SegmentOp {
 /// all big endian.
 pub const READ_REQUEST_LEN: usize = 28;
 
-/// What the last segment of a message that consumes a receive says to the receiver.
+/// What the last segment of a message adds. Only messages that consume a receive give it a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
     /// Immediate data.
@@ -47,10 +47,8 @@ pub struct Segment {
     pub len: u32,
     /// Whether it starts the message (`offset` is 0).
     pub first: bool,
-    /// Whether it ends the message.
-    pub last: bool,
-    /// Present on the last segment of sends and of writes with immediate data, and nowhere else.
-    pub tail: Option<Tail>,
+    /// Present on the segment that ends the message.
+    pub last: Option<Tail>,
     /// Whether these bytes were sent before.
     pub retransmission: bool,
 }
@@ -71,10 +69,8 @@ impl Segment {
             },
             key: self.key,
             position: self.position,
-            offset: self.offset,
             first: self.first,
             last: self.last,
-            tail: self.tail,
         }
     }
 }
@@ -90,7 +86,8 @@ pub struct SegmentRef {
     pub len: u32,
 }
 
-/// A decoded segment. Its length is that of the payload beside it.
+/// A decoded segment. Its length is that of the payload beside it. A write that comes with a receive number has
+/// immediate data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
     /// What it belongs to.
@@ -101,16 +98,12 @@ pub struct Incoming {
     pub rsn16: Option<u16>,
     /// See [`Segment::key`].
     pub key: u32,
-    /// See [`Segment::position`].
+    /// See [`Segment::position`]. Where in its message a piece of a write lies follows from the first piece.
     pub position: u64,
-    /// Offset in the message.
-    pub offset: u64,
     /// Whether it starts the message.
     pub first: bool,
-    /// Whether it ends the message.
-    pub last: bool,
-    /// See [`Segment::tail`].
-    pub tail: Option<Tail>,
+    /// Present when it ends the message.
+    pub last: Option<Tail>,
 }
 
 /// What became of a segment that broke no rule.

@@ -147,8 +147,7 @@ impl OutMsg {
             // At most the caller's max_payload, which is a u32.
             len: len as u32,
             first: offset == 0,
-            last,
-            tail: self.tail.filter(|_| last),
+            last: last.then(|| self.tail.unwrap_or_default()),
             retransmission,
         }
     }
@@ -319,7 +318,7 @@ impl Tx {
         let len = (m.len - offset).min(u64::from(max));
         m.sent += len;
         let seg = m.segment(msn, offset, len, false);
-        if seg.last {
+        if seg.last.is_some() {
             m.sent_all = true;
             if self.current_wr == Some(msn) {
                 self.current_wr = None;

@@ -16,11 +16,13 @@ pub(crate) struct Seen {
     highest: u16,
     /// One bit for each number of the window, at the number modulo its size.
     bits: Vec<u64>,
+    /// Latest writes: message number and bytes that arrived, at the number modulo their number.
+    writes: [(u16, u64); 16],
 }
 
 impl Default for Seen {
     fn default() -> Seen {
-        Seen { highest: u16::MAX, bits: vec![0; usize::from(WINDOW) / 64] }
+        Seen { highest: u16::MAX, bits: vec![0; usize::from(WINDOW) / 64], writes: [(0, 0); 16] }
     }
 }
 
@@ -50,6 +52,14 @@ impl Seen {
         *word |= bit;
         new
     }
+    /// Adds to the bytes of a write that arrived; returns their number. A write that stays unfinished while
+    /// 16 later ones come starts again from zero: the count is for information.
+    fn arrived(&mut self, msn16: u16, len: u64) -> u64 {
+        let slot = &mut self.writes[usize::from(msn16 % 16)];
+        let before = if slot.0 == msn16 { slot.1 } else { 0 };
+        *slot = (msn16, before.saturating_add(len));
+        slot.1
+    }
     fn contains(&mut self, msn16: u16) -> bool {
         let behind = self.highest.wrapping_sub(msn16);
         let (word, bit) = self.cell(msn16);
@@ -66,28 +76,31 @@ pub(crate) fn place(
     payload: &[u8],
     ctx: &mut Ctx<'_>,
 ) -> Result<Placed, Violation> {
-    let end = check_shape(seg, payload.len())?;
+    check_shape(seg, payload.len())?;
     match seg.op {
         SegmentOp::ReadRequest | SegmentOp::ReadResponse => return Err(Violation::Unsupported),
-        SegmentOp::Send if !(seg.first && seg.last) => {
+        SegmentOp::Send if !(seg.first && seg.last.is_some()) => {
             return Err(Violation::Malformed("an unreliable send in several segments"));
         }
         _ => {}
     }
-    if seg.op == SegmentOp::Write && !payload.is_empty() {
-        if seg.tail.is_some() && seen.contains(seg.msn16) {
-            return Ok(Placed::Duplicate);
-        }
-        let len = payload.len() as u64;
-        let mr = ctx.regions.remote(seg.key, pd, Access::REMOTE_WRITE, seg.position, len);
-        let written = ctx.regions.write(mr.map_err(violation_of)?, seg.position, payload);
-        written.map_err(|_| Violation::LocalFault)?;
-    }
-    let Some(tail) = seg.tail else { return Ok(Placed::New) };
-    if !seen.insert(seg.msn16) {
+    let delivers = seg.last.filter(|_| seg.rsn16.is_some());
+    if delivers.is_some() && seen.contains(seg.msn16) {
         return Ok(Placed::Duplicate);
     }
-    deliver(rx, seg.op, payload, end, tail, ctx)?;
+    let mut len = payload.len() as u64;
+    if seg.op == SegmentOp::Write {
+        if len > 0 {
+            let mr = ctx.regions.remote(seg.key, pd, Access::REMOTE_WRITE, seg.position, len);
+            let written = ctx.regions.write(mr.map_err(violation_of)?, seg.position, payload);
+            written.map_err(|_| Violation::LocalFault)?;
+        }
+        len = seen.arrived(seg.msn16, len);
+    }
+    if let Some(tail) = delivers {
+        seen.insert(seg.msn16);
+        deliver(rx, seg.op, payload, len, tail, ctx)?;
+    }
     Ok(Placed::New)
 }
 

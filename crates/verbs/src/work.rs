@@ -189,7 +189,8 @@ pub struct WorkCompletion {
     pub status: Status,
     /// What it was.
     pub opcode: Opcode,
-    /// Length of the message in bytes.
+    /// Length of the message in bytes. For a write with immediate data on an unreliable queue pair: the bytes of
+    /// it that arrived.
     pub byte_len: u64,
     /// Immediate data of the peer.
     pub imm: Option<u32>,
