@@ -15,6 +15,8 @@
 //! * **Headroom is left of the queue, not of the pipe**: cruising never has less in flight than one
 //!   bandwidth-delay product because of a long-term bound above it.
 //! * **Losses of packets sent before a reduction are part of what it answered**, as in Reno's recovery.
+//! * **A path that shrinks is followed within a few round trips** when the delay proves it, and one that has
+//!   grown is filled with growing gains, not by a quarter each round.
 //! * **The 1 % pacing margin holds only while a queue stands**, and what random loss takes away is sent on
 //!   top (up to the loss threshold) while none does.
 
@@ -203,7 +205,11 @@ impl Bbr {
     /// Sets rate, quantum and bound from phase and model (draft: BBRUpdateControlParameters).
     fn decide(&mut self) {
         let bw = self.bw();
-        let mut rate = bw.scale(self.phase.pacing_gain(), ONE);
+        let gain = match self.phase {
+            Phase::Up => self.cycle.up_gain(),
+            phase => phase.pacing_gain(),
+        };
+        let mut rate = bw.scale(gain, ONE);
         if self.full.reached && !self.model.queue_is_empty() {
             rate = rate.scale(ONE - PACING_MARGIN, ONE);
         } else if self.phase.is_steady() {
@@ -272,6 +278,7 @@ impl Algorithm for Bbr {
         self.model.update(s, self.config.ecn, self.full.reached);
         self.undo_spurious(s);
         self.adapt_short_term(s.now);
+        self.follow_shrunk_path();
         self.model.update_bandwidth(s);
         self.model.update_extra_acked(s, self.bw());
         self.advance_phase(s);

@@ -1,1 +1,372 @@
-//! The conformance kit (operations): see below.
+//! The conformance kit: sequences of operations that a path could produce, and what must hold after each.
+//!
+//! The operations drive a small consistent model (what is acknowledged was sent, time moves on), so that an
+//! algorithm may trust its signals here as much as it may in the transport.
+
+use crate::algorithms::{MIN_PACKETS, MIN_RATE};
+use crate::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
+use base::{Rate, Span, Time};
+use std::collections::VecDeque;
+
+/// More trains than this are never in flight in the model; what exceeds it is not sent.
+const MAX_TRAINS: usize = 4_096;
+/// Steps in a round trip.
+const STEPS: u64 = 8;
+/// Least time in a step.
+const MIN_STEP: Span = Span::from_micros(250);
+/// No decision may exceed this rate: an eighth of what the type holds leaves room for gains.
+const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
+
+/// The path in the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Its rate, in bytes on the wire.
+    pub rate: Rate,
+    /// Its round-trip time.
+    pub rtt: Span,
+    /// Bytes of a packet.
+    pub packet: u64,
+}
+
+impl Path {
+    /// What the algorithm is told of it.
+    pub fn info(&self) -> PathInfo {
+        PathInfo { packet_bytes: self.packet, handshake_rtt: Some(self.rtt), ecn: true, known_rate: None }
+    }
+}
+
+/// One thing that happens. Shares are of 255.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// An eighth of a round trip passes: the sender uses this share of what it may send, and feedback comes.
+    Step {
+        /// Share of what may be sent that is sent.
+        used: u8,
+        /// Share of the packets reported that were lost.
+        lost: u8,
+        /// Share of the packets reported that were marked.
+        marked: u8,
+        /// Queueing delay as a share of a round trip.
+        queue: u8,
+    },
+    /// Half of the last losses turn out to have arrived.
+    Spurious,
+    /// A probe time-out, so many in a row.
+    Timeout(u8),
+    /// Persistent congestion: everything in flight is lost.
+    Persistent,
+    /// Nothing is in flight or sent for so many milliseconds.
+    Idle(u16),
+    /// The path changed into itself.
+    PathChanged,
+    /// The packet size changed, within 576 to 9,000 bytes.
+    PacketSize(u16),
+}
+
+impl Op {
+    /// A step in which all goes well and all that may be is sent.
+    pub const CLEAN: Op = Op::Step { used: 255, lost: 0, marked: 0, queue: 0 };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Train {
+    sent: Time,
+    bytes: u64,
+    packets: u64,
+    prior_delivered: u64,
+    prior_time: Time,
+    first_sent: Time,
+    prior_lost: u64,
+    tx_inflight: u64,
+    app_limited: bool,
+}
+
+/// An algorithm in the model.
+#[derive(Debug)]
+pub struct Harness {
+    /// The algorithm under test.
+    pub algorithm: Box<dyn Algorithm>,
+    /// Bytes delivered.
+    pub delivered: u64,
+    /// Most bytes that were in flight.
+    pub peak_inflight: u64,
+    path: Path,
+    now: Time,
+    trains: VecDeque<Train>,
+    inflight: u64,
+    lost: u64,
+    last_lost: u64,
+    delivered_time: Time,
+    first_sent: Time,
+    last_sent: Time,
+    next_round: u64,
+    round: u64,
+}
+
+impl Harness {
+    /// A model at time zero.
+    pub fn new(algorithm: Box<dyn Algorithm>, path: Path) -> Harness {
+        Harness {
+            algorithm,
+            delivered: 0,
+            peak_inflight: 0,
+            path,
+            now: Time::ZERO,
+            trains: VecDeque::new(),
+            inflight: 0,
+            lost: 0,
+            last_lost: 0,
+            delivered_time: Time::ZERO,
+            first_sent: Time::ZERO,
+            last_sent: Time::ZERO,
+            next_round: 0,
+            round: 0,
+        }
+    }
+
+    /// Does `op` and checks what must always hold.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn apply(&mut self, op: Op) -> Result<Decision, String> {
+        match op {
+            Op::Step { used, lost, marked, queue } => self.step(used, lost, marked, queue),
+            Op::Spurious => self.spurious(),
+            Op::Timeout(n) => self.event(Event::ProbeTimeout { count: u32::from(n).max(1) }),
+            Op::Persistent => {
+                self.abandon();
+                self.event(Event::PersistentCongestion);
+            }
+            Op::Idle(ms) => {
+                self.abandon();
+                self.now += Span::from_millis(u64::from(ms));
+                self.event(Event::RestartFromIdle { idle_since: self.last_sent });
+            }
+            Op::PathChanged => self.event(Event::PathChanged(self.path.info())),
+            Op::PacketSize(n) => {
+                self.path.packet = u64::from(n).clamp(576, 9_000);
+                self.event(Event::PacketSize(self.path.packet));
+            }
+        }
+        self.check(op)
+    }
+
+    /// Does `op` so many times.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn repeat(&mut self, op: Op, times: u64) -> Result<Decision, String> {
+        let mut last = self.algorithm.decision();
+        for _ in 0..times {
+            last = self.apply(op)?;
+        }
+        Ok(last)
+    }
+
+    fn check(&self, op: Op) -> Result<Decision, String> {
+        let d = self.algorithm.decision();
+        let say = |what: &str| {
+            Err(format!(
+                "{} after {op:?} in state {:?}: {what}: {d:?}",
+                self.algorithm.name(),
+                self.algorithm.state()
+            ))
+        };
+        let packet = self.path.packet;
+        if d.rate < MIN_RATE || d.rate > MAX_RATE {
+            return say("the rate is not one to send at");
+        }
+        if d.bound < MIN_PACKETS * packet || d.bound == u64::MAX {
+            return say("the bound is none, or holds fewer than two packets");
+        }
+        if d.quantum < packet || d.quantum > 8 * 66_000 + packet {
+            return say("the quantum is no sensible train");
+        }
+        Ok(d)
+    }
+
+    fn event(&mut self, event: Event) {
+        self.algorithm.on_event(self.now, event);
+    }
+
+    fn abandon(&mut self) {
+        self.lost += self.inflight;
+        self.inflight = 0;
+        self.trains.clear();
+    }
+
+    fn step(&mut self, used: u8, lost: u8, marked: u8, queue: u8) {
+        let step = (self.path.rtt / STEPS).max(MIN_STEP);
+        self.now += step;
+        let d = self.algorithm.decision();
+        // The link takes what it can; what is beyond it is not modelled as a queue but not sent.
+        let paced = d.rate.bytes_in(step).min(self.path.rate.bytes_in(step)).max(2 * self.path.packet);
+        let room = d.bound.saturating_sub(self.inflight);
+        let allowed = u128::from(paced.min(room)) * u128::from(used) / 255;
+        let packets = allowed as u64 / self.path.packet;
+        if packets > 0 && self.trains.len() < MAX_TRAINS {
+            self.send(packets, used < 255);
+        }
+        self.feedback(lost, marked, queue, used < 255);
+    }
+
+    fn send(&mut self, packets: u64, app_limited: bool) {
+        let bytes = packets * self.path.packet;
+        if self.inflight == 0 {
+            self.first_sent = self.now;
+            self.delivered_time = self.now;
+        }
+        self.inflight += bytes;
+        self.peak_inflight = self.peak_inflight.max(self.inflight);
+        self.last_sent = self.now;
+        self.trains.push_back(Train {
+            sent: self.now,
+            bytes,
+            packets,
+            prior_delivered: self.delivered,
+            prior_time: self.delivered_time,
+            first_sent: self.first_sent,
+            prior_lost: self.lost,
+            tx_inflight: self.inflight,
+            app_limited,
+        });
+        let train = SentTrain { now: self.now, bytes, packets, inflight: self.inflight, app_limited };
+        self.algorithm.on_sent(&train);
+    }
+
+    fn feedback(&mut self, lost: u8, marked: u8, queue: u8, app_limited: bool) {
+        let delay = self.path.rtt.scale(u64::from(queue), 255);
+        let due = self.trains.iter().take_while(|t| t.sent + self.path.rtt + delay <= self.now).count();
+        let Some(newest) = due.checked_sub(1).map(|i| self.trains[i]) else { return };
+        let mut s =
+            Signals { now: self.now, prior_inflight: self.inflight, app_limited, ..Signals::default() };
+        for t in self.trains.drain(..due) {
+            let gone = t.packets * u64::from(lost) / 255;
+            let each = t.bytes / t.packets;
+            s.lost += gone * each;
+            s.lost_packets += gone;
+            s.acked += (t.packets - gone) * each;
+            s.acked_packets += t.packets - gone;
+            if gone > 0 {
+                s.latest_lost_sent = Some(t.sent);
+            }
+            self.inflight -= t.bytes;
+        }
+        self.delivered += s.acked;
+        self.lost += s.lost;
+        self.last_lost = s.lost;
+        s.ce_packets = s.acked_packets * u64::from(marked) / 255;
+        s.round_start = newest.prior_delivered >= self.next_round;
+        if s.round_start {
+            self.round += 1;
+            self.next_round = self.delivered;
+        }
+        let interval = self.now.since(newest.prior_time).max(newest.sent.since(newest.first_sent));
+        if s.acked > 0 {
+            self.first_sent = newest.sent;
+            self.delivered_time = self.now;
+            s.newest_acked_sent = Some(newest.sent);
+            s.rtt = Some(self.path.rtt + delay);
+            let delivered = self.delivered - newest.prior_delivered;
+            s.rate = Some(RateSample {
+                rate: Rate::from_bytes_in(delivered, interval),
+                interval,
+                delivered,
+                prior_delivered: newest.prior_delivered,
+                tx_inflight: newest.tx_inflight,
+                lost: self.lost - newest.prior_lost,
+                app_limited: newest.app_limited,
+            });
+        }
+        self.tell(s, delay);
+    }
+
+    fn tell(&mut self, mut s: Signals, delay: Span) {
+        s.inflight = self.inflight;
+        s.srtt = self.path.rtt + delay;
+        s.min_rtt = self.path.rtt;
+        s.queue_delay = delay;
+        s.delivered = self.delivered;
+        s.round = self.round;
+        self.algorithm.on_feedback(&s);
+    }
+
+    fn spurious(&mut self) {
+        let spurious = self.last_lost / 2;
+        self.last_lost -= spurious;
+        let s = Signals { now: self.now, prior_inflight: self.inflight, spurious, ..Signals::default() };
+        self.tell(s, Span::ZERO);
+    }
+}
+
+/// Runs all of `ops`; the decisions after each.
+///
+/// # Errors
+/// The first thing that does not hold, in words.
+pub fn run(algorithm: Box<dyn Algorithm>, path: Path, ops: &[Op]) -> Result<Vec<Decision>, String> {
+    let mut h = Harness::new(algorithm, path);
+    ops.iter().map(|op| h.apply(*op)).collect()
+}
+
+/// After `event`, with the path in order again: data flows in every round, and the algorithm sends no slower
+/// after `rounds` rounds than right after the event.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn recovers(h: &mut Harness, event: Op, rounds: u64) -> Result<(), String> {
+    let low = h.apply(event)?;
+    for round in 0..rounds {
+        let before = h.delivered;
+        // Two round trips: at the least window a round may need that long to be reported.
+        h.repeat(Op::CLEAN, 2 * STEPS)?;
+        if h.delivered == before {
+            return Err(format!("{}: nothing flows in round {round} after {event:?}", h.algorithm.name()));
+        }
+    }
+    // What the path carries is enough: an estimate from before may have been too high.
+    let after = h.algorithm.decision();
+    // So is half the rate for the moment, and a quarter of the bound: an algorithm may be probing.
+    let rate = low.rate.min(h.path.rate).scale(1, 2);
+    let bound = low.bound.min(h.path.rate.bytes_in(h.path.rtt)) / 4;
+    if after.rate < rate || after.bound < bound {
+        return Err(format!("{}: {after:?} is below {low:?}, {event:?} ago", h.algorithm.name()));
+    }
+    Ok(())
+}
+
+/// With an application that uses a tenth of what it may: the bound does not run away from what is used.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn stays_with_use(h: &mut Harness, rounds: u64) -> Result<(), String> {
+    let start = h.algorithm.decision().bound;
+    let step = Op::Step { used: 25, lost: 0, marked: 0, queue: 0 };
+    for _ in 0..rounds * STEPS {
+        let d = h.apply(step)?;
+        let limit = start.max(8 * h.peak_inflight + 16 * d.quantum);
+        if d.bound > limit {
+            return Err(format!(
+                "{}: bound {} where {} are used",
+                h.algorithm.name(),
+                d.bound,
+                h.peak_inflight
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes the decisions would let go in `rounds` round trips of steps with `lost` of 255 packets lost: more
+/// loss must not mean more sending.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn sending_under_loss(h: &mut Harness, lost: u8, rounds: u64) -> Result<u128, String> {
+    let step = (h.path.rtt / STEPS).max(MIN_STEP);
+    let mut total = 0u128;
+    for _ in 0..rounds * STEPS {
+        let d = h.apply(Op::Step { used: 255, lost, marked: 0, queue: 0 })?;
+        total += u128::from(d.rate.bytes_in(step).min(d.bound));
+    }
+    Ok(total)
+}

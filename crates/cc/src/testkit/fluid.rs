@@ -25,6 +25,8 @@ pub struct Link {
     pub loss: f64,
     /// Bytes of a packet.
     pub packet: u64,
+    /// Feedbacks are late by up to this, at random.
+    pub jitter: Span,
     /// Changes of rate and times of darkness (rate zero: all is lost), in order of time.
     pub changes: Vec<(Time, Rate)>,
 }
@@ -33,7 +35,7 @@ impl Link {
     /// A link whose buffer holds `buffer_bdps` thousandths of its bandwidth-delay product.
     pub fn new(rate: Rate, rtt: Span, buffer_bdps: u64, loss: f64) -> Link {
         let buffer = rate.bytes_in(rtt).saturating_mul(buffer_bdps) / 1_000;
-        Link { rate, rtt, buffer, loss, packet: 1500, changes: Vec::new() }
+        Link { rate, rtt, buffer, loss, packet: 1500, jitter: Span::ZERO, changes: Vec::new() }
     }
 }
 
@@ -344,7 +346,8 @@ impl World {
     /// A feedback arrives: everything that reached the receiver half a round trip ago is reported.
     fn feedback(&mut self, i: usize) {
         self.drain();
-        let (now, gap, back) = (self.now, self.gap(), self.link.rtt / 2);
+        let late = Span::from_nanos(self.rng.below(self.link.jitter.as_nanos() + 1));
+        let (now, gap, back) = (self.now, self.gap(), self.link.rtt / 2 + late);
         let backlog = self.backlog;
         let f = &mut self.flows[i];
         f.next_feedback = if f.trains.is_empty() { Time::MAX } else { now + gap };

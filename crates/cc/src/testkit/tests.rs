@@ -1,50 +1,109 @@
-use super::fluid::{Flow, Link, Source, World};
-use crate::{Params, PathInfo, create};
-use base::{Rate, Rng, Span, Time};
+use super::conformance::{Harness, Op, Path, recovers, run, sending_under_loss, stays_with_use};
+use crate::registry::names;
+use crate::{Algorithm, Params, create};
+use base::{Rate, Rng, Span};
+use proptest::prelude::*;
 
-pub(super) fn info(link: &Link) -> PathInfo {
-    PathInfo { packet_bytes: link.packet, handshake_rtt: Some(link.rtt), ecn: false, known_rate: None }
+mod shapes;
+
+fn make(name: &str, path: &Path) -> Box<dyn Algorithm> {
+    create(name, &Params::default(), &path.info(), Rng::from_u64(7)).unwrap()
 }
 
-pub(super) fn flow(name: &str, link: &Link, source: Source, seed: u64) -> Flow {
-    let a = create(name, &Params::default(), &info(link), Rng::from_u64(seed)).unwrap();
-    Flow::new(a, source, Time::ZERO)
+fn paths() -> [Path; 5] {
+    let path = |rate, rtt| Path { rate, rtt, packet: 1500 };
+    [
+        path(Rate::from_mbit(400_000), Span::from_secs(1)),
+        path(Rate::from_mbit(100_000), Span::from_millis(70)),
+        path(Rate::from_mbit(1_000), Span::from_micros(100)),
+        path(Rate::from_mbit(10), Span::from_millis(30)),
+        path(Rate::from_bits_per_sec(64_000), Span::from_millis(600)),
+    ]
 }
 
-fn secs(s: u64) -> Time {
-    Time::ZERO + Span::from_secs(s)
+fn any_op() -> impl Strategy<Value = Op> {
+    let step = |used: std::ops::RangeInclusive<u8>, lost: std::ops::RangeInclusive<u8>| {
+        (used, lost, 0u8..=3, 0u8..=255).prop_map(|(used, lost, marked, queue)| Op::Step {
+            used,
+            lost,
+            marked: if marked == 3 { 255 } else { 0 },
+            queue,
+        })
+    };
+    prop_oneof![
+        20 => Just(Op::CLEAN),
+        20 => step(255..=255, 0..=5),
+        5 => step(0..=255, 0..=255),
+        1 => Just(Op::Spurious),
+        1 => (0u8..=255).prop_map(Op::Timeout),
+        1 => Just(Op::Persistent),
+        1 => (0u16..=u16::MAX).prop_map(Op::Idle),
+        1 => Just(Op::PathChanged),
+        1 => (0u16..=u16::MAX).prop_map(Op::PacketSize),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever happens: a rate and a bound to work with, and the same ones when it happens again.
+    #[test]
+    fn every_algorithm_is_sane_and_deterministic(ops in prop::collection::vec((any_op(), 1usize..40), 1..40)) {
+        let ops: Vec<Op> = ops.into_iter().flat_map(|(op, n)| match op {
+            Op::Step { .. } => vec![op; n],
+            other => vec![other],
+        }).collect();
+        for path in paths() {
+            for name in names() {
+                let first = run(make(name, &path), path, &ops);
+                prop_assert!(first.is_ok(), "{}", first.unwrap_err());
+                prop_assert_eq!(first, run(make(name, &path), path, &ops));
+            }
+        }
+    }
+
+    /// However it came there, an algorithm gets going again.
+    #[test]
+    fn every_algorithm_recovers(ops in prop::collection::vec(any_op(), 0..200), count in 1u8..12) {
+        for path in paths() {
+            for name in names() {
+                for event in [Op::Timeout(count), Op::Persistent, Op::Idle(3_000)] {
+                    let mut h = Harness::new(make(name, &path), path);
+                    let done = ops.iter().try_for_each(|op| h.apply(*op).map(drop))
+                        .and_then(|()| recovers(&mut h, event, 12));
+                    prop_assert!(done.is_ok(), "{}", done.unwrap_err());
+                }
+            }
+        }
+    }
 }
 
 #[test]
-fn show() {
-    let mbit: u64 = std::env::var("MBIT").ok().and_then(|s| s.parse().ok()).unwrap_or(500);
-    let loss: f64 = std::env::var("LOSS").ok().and_then(|s| s.parse().ok()).unwrap_or(0.01);
-    let buf: u64 = std::env::var("BUF").ok().and_then(|s| s.parse().ok()).unwrap_or(1000);
-    let alg = std::env::var("ALG").unwrap_or("bbr".into());
-    let verbose = std::env::var("V").is_ok();
-    let link = Link::new(Rate::from_mbit(mbit), Span::from_millis(70), buf, loss);
-    let mut w = World::new(link.clone(), vec![flow(&alg, &link, Source::Endless, 1)], Rng::from_u64(2));
-    w.run(secs(20));
-    let f = &w.flows[0];
-    let bdp = link.rate.bytes_in(link.rtt) as f64;
-    let mut last = "";
-    for p in &f.trace {
-        if verbose || p.state != last {
-            println!(
-                "{:.3} {:16} rate {:.3} bound {:.3} inflight {:.3} queue {:.3} delivered {:.3} lost {:.3}",
-                p.time.as_secs_f64(),
-                p.state,
-                p.rate.bytes_per_sec() as f64 / link.rate.bytes_per_sec() as f64,
-                p.bound as f64 / bdp,
-                p.inflight as f64 / bdp,
-                p.queue as f64 / bdp,
-                p.delivered as f64 / bdp,
-                p.lost as f64 / bdp
-            );
-            last = p.state;
+fn no_algorithm_outgrows_its_application() {
+    for path in paths() {
+        for name in names() {
+            for busy_steps in [0, 8, 40] {
+                let mut h = Harness::new(make(name, &path), path);
+                h.repeat(Op::CLEAN, busy_steps).unwrap();
+                stays_with_use(&mut h, 60).unwrap();
+            }
         }
     }
-    let limit = link.rate.bytes_per_sec() as f64 * (1.0 - loss);
-    println!("steady {:.4}", f.delivered_between(secs(5), secs(20)) as f64 / 15.0 / limit);
-    println!("all {:.4}", f.delivered_between(secs(0), secs(17)) as f64 / 17.0 / limit);
+}
+
+#[test]
+fn more_loss_never_means_more_sending() {
+    for path in paths() {
+        for name in names() {
+            for busy_steps in [0, 40, 400] {
+                let sending = |lost| {
+                    let mut h = Harness::new(make(name, &path), path);
+                    h.repeat(Op::CLEAN, busy_steps).unwrap();
+                    sending_under_loss(&mut h, lost, 40).unwrap()
+                };
+                let (clean, lossy) = (sending(0), sending(100));
+                assert!(lossy <= clean, "{name} on {path:?}: {lossy} with loss, {clean} without");
+            }
+        }
+    }
 }

@@ -4,12 +4,17 @@
 use super::phases::Phase;
 use super::{Bbr, ONE, model};
 use crate::Signals;
-use base::{Rate, Time};
+use base::{Rate, Span, Time};
 
 /// Multiplier on short-term bounds in a round of losses, in thousandths (draft: BBR.Beta).
 const BETA: u64 = 700;
 /// Share of the long-term bound left free for others while cruising, in thousandths (draft: BBR.Headroom).
 const HEADROOM: u64 = 150;
+/// Delivering less than this much of the estimate through a standing queue means a smaller path.
+const SHRUNK: u64 = 800;
+/// Packets that must have been delivered in a round for that to be said: with fewer the rate is a matter of
+/// how packets fall between two feedbacks.
+const SHRUNK_PACKETS: u64 = 32;
 
 /// The bounds; without knowledge there are none.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +49,24 @@ impl Bounds {
 }
 
 impl Bbr {
+    /// A queue that stood for a whole round trip proves that what was delivered in it is all there is. When that
+    /// is far below the estimate, the path (or our share of it) has shrunk: follow at once, at most by half a
+    /// round, and let the oldest part of the estimate go. The draft waits for losses, or for two cycles of
+    /// probing, and keeps the queue full meanwhile.
+    pub(super) fn follow_shrunk_path(&mut self) {
+        let cruising = matches!(self.phase, Phase::Down | Phase::Cruise);
+        let enough = self.model.inflight_latest >= SHRUNK_PACKETS * self.packet;
+        if !cruising || !self.model.loss_round_start || self.model.is_app_limited() || !enough {
+            return;
+        }
+        let (bw, latest) = (self.bw(), self.model.bw_latest);
+        let stands = self.model.standing_queue() > self.model.min_rtt_or(Span::MAX) / 4;
+        if stands && latest < bw.scale(SHRUNK, ONE) {
+            self.bounds.bw_short = latest.max(bw.scale(1, 2));
+            self.model.advance_bandwidth();
+        }
+    }
+
     /// At the end of a round outside probing: reduce the short-term bounds if its losses mean congestion
     /// (draft: BBRAdaptLowerBoundsFromCongestion).
     pub(super) fn adapt_short_term(&mut self, now: Time) {

@@ -87,13 +87,14 @@ pub(super) struct Model {
     pub(super) rounds: u64,
     /// Rounds for judging losses.
     next_loss_round: u64,
-    loss_round_start: bool,
+    pub(super) loss_round_start: bool,
     losses: Losses,
     /// The pool of the loss round that just ended.
     pub(super) judged: Option<(u64, u64)>,
     base_loss: u64,
     /// When losses were last acted upon: those of packets sent before belong to what was answered.
     answered: Time,
+    app_limited: bool,
     pub(super) bw_latest: Rate,
     pub(super) inflight_latest: u64,
     extra_acked: MaxFilter,
@@ -123,6 +124,7 @@ impl Model {
             judged: None,
             base_loss: 0,
             answered: Time::ZERO,
+            app_limited: false,
             bw_latest: Rate::ZERO,
             inflight_latest: 0,
             extra_acked: MaxFilter::default(),
@@ -171,6 +173,10 @@ impl Model {
     /// The delay has risen just now, in two samples in a row.
     pub(super) fn queue_grows(&self) -> bool {
         self.queue.round_max > self.queue_floor()
+    }
+    /// The latest sample shows a queue.
+    pub(super) fn queue_now(&self) -> bool {
+        self.queue.last > self.queue_floor()
     }
     /// There was a queue within this round trip or the one before.
     pub(super) fn queue_was_seen(&self) -> bool {
@@ -235,6 +241,7 @@ impl Model {
         if let Some(r) = s.rate {
             self.bw_latest = self.bw_latest.max(r.rate);
             self.inflight_latest = self.inflight_latest.max(r.delivered);
+            self.app_limited = r.app_limited;
         }
     }
 
@@ -315,6 +322,11 @@ impl Model {
         self.answered = now;
         self.losses = Losses::default();
         self.judged = None;
+    }
+
+    /// Whether the application limited the latest sample.
+    pub(super) fn is_app_limited(&self) -> bool {
+        self.app_limited
     }
 
     /// Learns the share of loss of a steady round.

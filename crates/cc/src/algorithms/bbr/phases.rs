@@ -16,9 +16,14 @@ const CAREFUL_CWND: u64 = 1_750;
 /// Steady gains (draft, section 5.6.1).
 const CWND: u64 = 2_000;
 const UP_CWND: u64 = 2_250;
+/// What a remembered rate may put in flight before it is found to hold.
+const RESUME_CWND: u64 = 1_250;
 const DRAIN_PACING: u64 = 500;
 const DOWN_PACING: u64 = 900;
-const UP_PACING: u64 = 1_250;
+/// Gains of a probe: the first, and those that follow while the bandwidth grows and no queue shows.
+const UP_PACING: [u64; 3] = [1_250, 1_750, 2_500];
+/// Growth in a round, in thousandths, after which a probe becomes bolder.
+const UP_GROWTH: u64 = 1_100;
 const PROBE_RTT_CWND: u64 = 500;
 /// Growth below this in a round is none (draft: 25 %).
 const FULL_GROWTH: u64 = 1_250;
@@ -63,7 +68,7 @@ impl Phase {
             Phase::Startup { careful: true } => CAREFUL_PACING,
             Phase::Drain => DRAIN_PACING,
             Phase::Down => DOWN_PACING,
-            Phase::Up => UP_PACING,
+            Phase::Up => UP_PACING[0],
             Phase::Resume | Phase::Cruise | Phase::Refill | Phase::ProbeRtt => ONE,
         }
     }
@@ -72,6 +77,7 @@ impl Phase {
             Phase::Startup { careful: false } => STARTUP_CWND,
             Phase::Startup { careful: true } => CAREFUL_CWND,
             Phase::Up => UP_CWND,
+            Phase::Resume => RESUME_CWND,
             Phase::ProbeRtt => PROBE_RTT_CWND,
             _ => CWND,
         }
@@ -128,9 +134,19 @@ pub(super) struct ProbeCycle {
     pub(super) samples: bool,
     /// The first samples of the time after a probe are due: then the bandwidth filter moves on.
     stopping: bool,
+    /// How bold the probe has become, its rounds, and the bandwidth a round ago.
+    up_step: usize,
+    up_age: u32,
+    up_bw: Rate,
     pub(super) up_acks: u64,
     pub(super) up_rounds: u32,
     pub(super) bytes_per_raise: u64,
+}
+
+impl ProbeCycle {
+    pub(super) fn up_gain(&self) -> u64 {
+        UP_PACING[self.up_step.min(UP_PACING.len() - 1)]
+    }
 }
 
 /// The state of ProbeRTT.
@@ -285,8 +301,9 @@ impl Bbr {
             || self.model.rounds.saturating_sub(self.cycle.rounds) >= reno.max(1)
     }
 
-    /// A probe ends when the bandwidth no longer grows, or when it has put a quarter more in flight than the
-    /// bandwidth explains: then a queue is what it has found.
+    /// A probe ends when the bandwidth has not grown for three rounds, or for one in which a quarter more was in
+    /// flight than the bandwidth explains: then a queue is what it has found. While it grows the probe goes
+    /// on, which is how a newcomer gets its share.
     fn time_to_go_down(&mut self, s: &Signals) -> bool {
         if s.prior_inflight >= self.bounds.inflight_long {
             self.full.reset();
@@ -294,8 +311,24 @@ impl Bbr {
         } else if self.full.now {
             return true;
         }
-        s.now.since(self.phase_start) > self.model.min_rtt_or(Span::ZERO)
-            && s.inflight >= self.inflight(self.model.max_bw(), UP_PACING)
+        if !self.model.round_start {
+            return false;
+        }
+        // The first round acknowledges what was sent before the probe: only the second can show growth.
+        self.cycle.up_age += 1;
+        if self.cycle.up_age < 2 {
+            return false;
+        }
+        let (bw, queue) = (self.model.max_bw(), self.model.queue_was_seen());
+        let grown = bw >= self.cycle.up_bw.scale(UP_GROWTH, ONE);
+        self.cycle.up_bw = bw;
+        self.cycle.up_step = match (queue, grown) {
+            (false, true) => (self.cycle.up_step + 1).min(UP_PACING.len() - 1),
+            (true, _) => 0,
+            (false, false) => self.cycle.up_step,
+        };
+        let above = if queue { UP_PACING[0] } else { CWND };
+        !grown && s.inflight >= self.inflight(bw, above)
     }
 
     /// Draft: BBRStartProbeBW_DOWN.
@@ -328,6 +361,9 @@ impl Bbr {
     /// Draft: BBRStartProbeBW_UP.
     fn start_up(&mut self, s: &Signals) {
         self.cycle.samples = true;
+        self.cycle.up_step = 0;
+        self.cycle.up_age = 0;
+        self.cycle.up_bw = self.model.max_bw();
         self.full.reset();
         self.full.bw = s.rate.map_or(Rate::ZERO, |r| r.rate);
         self.model.start_round(s.delivered);
