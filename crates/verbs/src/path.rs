@@ -81,8 +81,9 @@ impl Adapter {
     /// numbers): a copy delayed by more than 49,152 messages cannot be told from a new message here.
     ///
     /// # Errors
-    /// What the peer did wrong. Nothing of the segment was written. The caller ends the connection or puts the
-    /// queue pair in error.
+    /// What the peer did wrong. Nothing of a wrong segment is written; one that is right but completes a message
+    /// behind which a wrong one waited (a read without the right, for instance) is in place. The caller ends the
+    /// connection or puts the queue pair in error.
     pub fn place(&mut self, id: QpId, seg: &Incoming, payload: &[u8]) -> Result<Placed, Violation> {
         let qp = self.qps.get_mut(id).ok_or(Violation::NoQueuePair)?;
         if !qp.gate().run {

@@ -277,7 +277,8 @@ impl Rx {
     fn receive(&self, rsn: u64, msn: u64) -> Result<usize, Violation> {
         let index = rsn.checked_sub(self.recv_base).ok_or(Violation::ReceiveOrder)?;
         let r = self.recvs.get(index as usize).ok_or(Violation::CreditExceeded)?;
-        if r.claimed.is_some_and(|c| c != msn) {
+        // A message consumes one receive at most, so those before this one cannot account for more than there are.
+        if r.claimed.is_some_and(|c| c != msn) || index > msn - self.floor {
             return Err(Violation::ReceiveOrder);
         }
         Ok(index as usize)

@@ -1,0 +1,268 @@
+//! What each operation does, in order, on a good network.
+
+use super::*;
+use crate::memory::tests::Foreign;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn a_write_lands_where_it_belongs_and_nowhere_else() {
+    let (mut x, mut y) = reliable();
+    let data = vec![x.source(10, 100), x.source(500, 0), x.source(7, 1)];
+    x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 1000 }, data));
+    run(&mut x, &mut y, 33);
+    let mut want = vec![0; SIZE as usize];
+    want[1000..1100].copy_from_slice(&x.bytes(x.src, 10, 100));
+    want[1100..1101].copy_from_slice(&x.bytes(x.src, 7, 1));
+    assert_eq!(y.bytes(y.dst, 0, SIZE), want);
+    assert_eq!(ids(&x.sent()), [(1, Status::Success)]);
+    assert!(y.received().is_empty());
+    let (out, inn) = (x.a.stats(x.qp).unwrap(), y.a.stats(y.qp).unwrap());
+    assert_eq!((out.segments_out, out.bytes_out, inn.segments_in, inn.bytes_in), (4, 101, 4, 101));
+}
+
+#[test]
+fn sends_fill_receives_in_order_with_their_marks() {
+    let (mut x, mut y) = reliable();
+    y.recv(10, 0, 100);
+    y.recv(11, 100, 100);
+    y.recv(12, 200, 0);
+    x.post(SendWr::new(1, SendOp::Send, x.source(0, 100)));
+    let wi = SendOp::WriteImm { rkey: y.dst.rkey, offset: 5, imm: 77 };
+    x.post(SendWr { solicited: true, ..SendWr::new(2, wi, x.source(0, 10)) });
+    x.post(SendWr::new(3, SendOp::SendImm { imm: 8 }, Vec::new()));
+    run(&mut x, &mut y, 64);
+    let got = y.received();
+    let brief: Vec<_> =
+        got.iter().map(|w| (w.wr_id, w.opcode, w.byte_len, w.imm, w.solicited, w.status)).collect();
+    let ok = Status::Success;
+    let want = [
+        (10, Opcode::Recv, 100, None, false, ok),
+        (11, Opcode::RecvWriteImm, 10, Some(77), true, ok),
+        (12, Opcode::Recv, 0, Some(8), false, ok),
+    ];
+    assert_eq!(brief, want);
+    assert_eq!(y.bytes(y.own, 0, 100), x.bytes(x.src, 0, 100));
+    assert_eq!(y.bytes(y.own, 100, 100), [0; 100]);
+    assert_eq!(x.sent().len(), 3);
+}
+
+#[test]
+fn a_read_brings_the_peers_bytes_and_sees_earlier_writes() {
+    let (mut x, mut y) = reliable();
+    let rw = y.a.reg_mr(y.pd, Memory::zeroed(100), Access::ALL).unwrap();
+    x.post(SendWr::new(1, SendOp::Write { rkey: rw.rkey, offset: 20 }, x.source(0, 50)));
+    let to =
+        vec![Sge { lkey: x.own.lkey, offset: 0, len: 30 }, Sge { lkey: x.own.lkey, offset: 90, len: 40 }];
+    x.post(SendWr::new(2, SendOp::Read { rkey: rw.rkey, offset: 10 }, to));
+    x.post(SendWr::new(3, SendOp::Read { rkey: 0, offset: 10 }, Vec::new()));
+    // The write's segments are held back: the read's request must wait for them.
+    let w: Vec<_> = (0..5).map(|_| x.segment(10).unwrap()).collect();
+    let (r, p) = x.segment(1000).unwrap();
+    assert_eq!(r.op, SegmentOp::ReadRequest);
+    assert_eq!(y.place(&r, &p), Ok(Placed::New));
+    assert!(!y.a.has_segment(y.qp), "not answered before the write is there");
+    for (s, p) in w.iter().rev() {
+        assert_eq!(y.place(s, p), Ok(Placed::New));
+        x.a.on_acked(x.qp, s.reference());
+    }
+    run(&mut x, &mut y, 7);
+    // The request's own acknowledgement never came; the answer stands for it.
+    assert_eq!(ids(&x.sent()), [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
+    assert_eq!(x.bytes(x.own, 0, 30), y.bytes(rw, 10, 30));
+    assert_eq!(x.bytes(x.own, 90, 40), y.bytes(rw, 40, 40));
+    assert_eq!(x.bytes(x.own, 30, 60), [0; 60]);
+    assert!(y.a.dereg_mr(rw.id).is_ok(), "no answer holds it any more");
+}
+
+#[test]
+fn a_receive_waits_for_the_bytes_of_earlier_messages() {
+    let (mut x, mut y) = reliable();
+    y.recv(1, 0, 10);
+    give_credit(&mut x, &mut y);
+    x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 20)));
+    x.post(SendWr::new(2, SendOp::Send, x.source(0, 10)));
+    let (s1, s2, s3) = (x.segment(10).unwrap(), x.segment(10).unwrap(), x.segment(10).unwrap());
+    for (s, p) in [&s3, &s2] {
+        assert_eq!(y.place(s, p), Ok(Placed::New));
+        assert!(y.received().is_empty());
+    }
+    // Send completions keep posting order, too.
+    x.a.on_acked(x.qp, s3.0.reference());
+    assert!(x.sent().is_empty());
+    assert_eq!(y.place(&s1.0, &s1.1), Ok(Placed::New));
+    assert_eq!(ids(&y.received()), [(1, Status::Success)]);
+    x.a.on_acked(x.qp, s1.0.reference());
+    x.a.on_acked(x.qp, s2.0.reference());
+    assert_eq!(ids(&x.sent()), [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
+fn nothing_is_sent_beyond_credit_but_answers_go_on() {
+    let (mut x, mut y) = reliable();
+    x.post(SendWr::new(1, SendOp::Send, x.source(0, 1)));
+    y.post(SendWr::new(
+        2,
+        SendOp::Read { rkey: x.src.rkey, offset: 3 },
+        Sge { lkey: y.own.lkey, offset: 0, len: 9 },
+    ));
+    run(&mut x, &mut y, 100);
+    assert_eq!(ids(&y.sent()), [(2, Status::Success)], "not held up by the send that has no credit");
+    assert!(x.sent().is_empty() && !x.a.has_segment(x.qp));
+    while x.a.activated().is_some() {}
+    y.recv(3, 0, 1);
+    assert_eq!(y.a.take_credit_changes(), Some(y.qp));
+    assert_eq!(y.a.take_credit_changes(), None);
+    give_credit(&mut x, &mut y);
+    assert_eq!(x.a.activated(), Some(x.qp));
+    x.a.set_send_limit(x.qp, 0).unwrap();
+    assert!(x.a.has_segment(x.qp), "credit never falls");
+    run(&mut x, &mut y, 100);
+    assert_eq!(ids(&x.sent()), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_fence_and_the_read_limit_hold_work_back() {
+    let (mut x, mut y) = (End::new(1, |i| i.max_rd_atomic = 1), End::new(2, |i| i.max_rd_atomic = 1));
+    let read = |x: &End, y: &End, id| {
+        SendWr::new(
+            id,
+            SendOp::Read { rkey: y.src.rkey, offset: 0 },
+            Sge { lkey: x.own.lkey, offset: 0, len: 9 },
+        )
+    };
+    for id in 1..3 {
+        let wr = read(&x, &y, id);
+        x.post(wr);
+    }
+    let write = SendWr::new(3, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 5));
+    x.post(SendWr { fence: true, ..write });
+    let (r, p) = x.segment(100).unwrap();
+    assert!(!x.a.has_segment(x.qp), "one read at a time");
+    y.place(&r, &p).unwrap();
+    let (a, p) = y.segment(100).unwrap();
+    x.place(&a, &p).unwrap();
+    let (r, p) = x.segment(100).unwrap();
+    assert_eq!(r.op, SegmentOp::ReadRequest);
+    assert!(!x.a.has_segment(x.qp), "the fence holds");
+    y.place(&r, &p).unwrap();
+    run(&mut x, &mut y, 100);
+    assert_eq!(x.sent().len(), 3);
+}
+
+#[test]
+fn lost_bytes_are_sent_again_and_spurious_losses_forgotten() {
+    let (mut x, y) = reliable();
+    x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 100)));
+    x.post(SendWr::new(2, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, Vec::new()));
+    let s: Vec<_> = (0..11).map(|_| x.segment(10).unwrap()).collect();
+    for i in [2, 3, 7, 10] {
+        x.a.on_lost(x.qp, s[i].0.reference());
+    }
+    x.a.on_acked(x.qp, s[3].0.reference());
+    let again = |x: &mut End| x.segment(64).map(|(s, _)| (s.msn, s.offset, s.len, s.retransmission));
+    assert_eq!(again(&mut x), Some((0, 20, 10, true)));
+    assert_eq!(again(&mut x), Some((0, 70, 10, true)));
+    assert_eq!(again(&mut x), Some((1, 0, 0, true)));
+    assert_eq!(again(&mut x), None);
+    // Acknowledged bytes are never sent again, whatever is said of them later.
+    x.a.on_lost(x.qp, s[3].0.reference());
+    assert_eq!(again(&mut x), None);
+    x.a.on_lost(x.qp, SegmentRef { msn: 0, offset: 0, len: 101 });
+    x.a.on_acked(x.qp, SegmentRef { msn: 99, offset: 0, len: 1 });
+    x.a.on_acked(x.qp, SegmentRef { msn: 0, offset: u64::MAX, len: 1 });
+    for (s, _) in &s {
+        x.a.on_acked(x.qp, s.reference());
+    }
+    assert_eq!(ids(&x.sent()), [(1, Status::Success), (2, Status::Success)]);
+    let st = x.a.stats(x.qp).unwrap();
+    assert_eq!((st.retransmitted_segments, st.retransmitted_bytes), (3, 20));
+    assert_eq!(x.a.gather(x.qp, &s[0].0, &mut [0; 10]), Err(GatherError::Stale));
+}
+
+#[test]
+fn messages_ahead_are_limited() {
+    let (mut x, mut y) = (End::new(1, |i| i.max_send_wr = 20_000), End::new(2, |_| {}));
+    let cq = x.a.create_cq(20_000).unwrap();
+    let qp = x.a.create_qp(x.pd, QpInit { max_send_wr: 20_000, ..QpInit::new(cq, cq) }).unwrap();
+    (x.qp, x.scq) = (qp, cq);
+    x.up();
+    for i in 0..20_000 {
+        x.post(SendWr::new(i, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 1)));
+    }
+    let segs: Vec<_> = core::iter::from_fn(|| x.segment(100)).collect();
+    assert_eq!(segs.len() as u64, MAX_MESSAGES_AHEAD);
+    for (s, p) in segs.iter().rev() {
+        assert_eq!(y.place(s, p), Ok(Placed::New));
+    }
+    for (s, _) in &segs[1..] {
+        x.a.on_acked(x.qp, s.reference());
+    }
+    assert!(!x.a.has_segment(x.qp) && x.sent().is_empty());
+    while x.a.activated().is_some() {}
+    x.a.on_acked(x.qp, segs[0].0.reference());
+    assert_eq!(x.a.activated(), Some(x.qp));
+    run(&mut x, &mut y, 100);
+    let done = x.sent();
+    assert!(done.iter().map(|w| w.wr_id).eq(0..20_000));
+}
+
+#[test]
+fn a_long_answer_and_own_work_take_turns() {
+    let (mut x, mut y) = reliable();
+    y.post(SendWr::new(
+        1,
+        SendOp::Read { rkey: x.src.rkey, offset: 0 },
+        Sge { lkey: y.own.lkey, offset: 0, len: 100 },
+    ));
+    let (r, p) = y.segment(100).unwrap();
+    x.place(&r, &p).unwrap();
+    x.post(SendWr::new(2, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 100)));
+    let ops: Vec<_> = (0..10).map(|_| x.segment(10).unwrap().0.op).collect();
+    assert_eq!(ops.iter().filter(|o| **o == SegmentOp::Write).count(), 5);
+}
+
+#[test]
+fn failing_memory_ends_the_queue_pair_not_the_program() {
+    let (mut x, mut y) = reliable();
+    let f = Foreign::new(100, true);
+    let broken = f.broken.clone();
+    let mr = x.a.reg_mr(x.pd, Memory::from_backing(Box::new(f)), Access::ALL).unwrap();
+    x.post(SendWr::new(
+        1,
+        SendOp::Write { rkey: y.dst.rkey, offset: 0 },
+        Sge { lkey: mr.lkey, offset: 0, len: 50 },
+    ));
+    y.post(SendWr::new(2, SendOp::Write { rkey: mr.rkey, offset: 0 }, y.source(0, 50)));
+    let (s, p) = y.segment(10).unwrap();
+    assert_eq!(x.place(&s, &p), Ok(Placed::New));
+    let (s, p) = y.segment(10).unwrap();
+    broken.store(true, Ordering::Relaxed);
+    assert_eq!(x.place(&s, &p), Err(Violation::LocalFault));
+    let s = x.a.next_segment(x.qp, 10).unwrap();
+    assert_eq!(x.a.gather(x.qp, &s, &mut [0; 10]), Err(GatherError::Fault));
+    assert_eq!(ids(&x.sent()), [(1, Status::LocalProtection)]);
+    assert_eq!(x.a.query_qp(x.qp).unwrap().state, QpState::Error);
+    assert_eq!(x.a.read_mr(mr.id, 0, &mut [0]), Err(Error::Fault));
+}
+
+#[test]
+fn offsets_of_terabytes_do_not_overflow() {
+    const TB: u64 = 1 << 40;
+    let (mut x, mut y) = reliable();
+    let rkey = y.dst.rkey;
+    let piece = |position, first, last: Option<Tail>| Incoming {
+        op: SegmentOp::Write,
+        msn16: 0,
+        rsn16: None,
+        key: rkey,
+        position,
+        first,
+        last,
+    };
+    assert_eq!(y.a.place(y.qp, &piece(TB, false, None), &[1]), Err(Violation::OutOfBounds));
+    assert_eq!(y.a.place(y.qp, &piece(u64::MAX, false, None), &[1]), Err(Violation::OutOfBounds));
+    assert_eq!(y.a.place(y.qp, &piece(9, false, None), &[1]), Ok(Placed::New));
+    let op = SendOp::Write { rkey, offset: u64::MAX };
+    assert_eq!(x.a.post_send(x.qp, SendWr::new(1, op, x.source(0, 1))), Err(Error::OutOfBounds));
+    assert!(x.sent().is_empty());
+}
