@@ -1,0 +1,276 @@
+//! What goes wrong with one file, and what ends a whole transfer.
+
+use crate::path::show;
+use std::io;
+
+/// Longest explanation that travels with an error, in bytes.
+pub const MAX_TEXT: usize = 1024;
+
+/// Why one file, folder or link could not be transferred. The number travels on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Cause {
+    /// Anything without a name of its own here.
+    Other = 0,
+    /// No space left, or quota reached.
+    Full = 1,
+    /// The file system is mounted read-only.
+    ReadOnlyFileSystem = 2,
+    /// No permission.
+    Denied = 3,
+    /// It is not there (any more).
+    Vanished = 4,
+    /// A folder stands where a file should go.
+    IsFolder = 5,
+    /// A file stands where a folder should go.
+    NotFolder = 6,
+    /// The name or path is too long for the file system.
+    NameTooLong = 7,
+    /// It changed while it was sent.
+    Changed = 8,
+    /// It exists and overwriting is not allowed.
+    Exists = 9,
+    /// A symbolic link is in the way.
+    Link = 10,
+    /// Neither file, folder nor link (device, socket, pipe).
+    Special = 11,
+    /// Larger than the file system or the protocol can store.
+    TooLarge = 12,
+    /// The data did not match its checksum, again and again.
+    Corrupt = 13,
+    /// The storage reported an input/output error.
+    Storage = 14,
+    /// Another transfer is writing it.
+    Busy = 15,
+    /// The path cannot be used.
+    BadPath = 16,
+    /// The server's settings do not allow it.
+    Forbidden = 17,
+    /// The file is being executed.
+    InUse = 18,
+    /// Too many files are open.
+    TooManyOpen = 19,
+}
+
+impl Cause {
+    /// From the wire; unknown numbers of a newer peer are [`Cause::Other`].
+    pub fn from_wire(n: u8) -> Cause {
+        use Cause::*;
+        const ALL: [Cause; 20] = [
+            Other,
+            Full,
+            ReadOnlyFileSystem,
+            Denied,
+            Vanished,
+            IsFolder,
+            NotFolder,
+            NameTooLong,
+            Changed,
+            Exists,
+            Link,
+            Special,
+            TooLarge,
+            Corrupt,
+            Storage,
+            Busy,
+            BadPath,
+            Forbidden,
+            InUse,
+            TooManyOpen,
+        ];
+        ALL.get(n as usize).copied().unwrap_or(Other)
+    }
+    /// What to do about it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Cause::Other => {
+                "look at the system's message; the transfer can be repeated and continues where it was"
+            }
+            Cause::Full => {
+                "free some space (or raise the quota) and repeat the command; what arrived is kept"
+            }
+            Cause::ReadOnlyFileSystem => "mount it writable or choose another destination",
+            Cause::Denied => "grant the user that runs this end access, or choose another place",
+            Cause::Vanished => {
+                "it was removed or renamed while the transfer ran; repeat if it should still be sent"
+            }
+            Cause::IsFolder => {
+                "a folder of that name stands in the way; remove it or choose another destination"
+            }
+            Cause::NotFolder => {
+                "a file of that name stands where a folder is needed; remove it or choose another place"
+            }
+            Cause::NameTooLong => "shorten the name or choose a destination higher up",
+            Cause::Changed => "repeat the command when the file is at rest",
+            Cause::Exists => "overwriting is off; allow it or choose another destination",
+            Cause::Link => "symbolic links are not followed here; give the path it points to",
+            Cause::Special => "devices, sockets and pipes are not transferred",
+            Cause::TooLarge => "choose a file system that can hold files of this size",
+            Cause::Corrupt => "check memory and storage of both ends; nothing wrong was put in place",
+            Cause::Storage => "the storage device failed; check it (see the kernel log)",
+            Cause::Busy => "wait for the other transfer to end or stop it",
+            Cause::BadPath => "give a path inside the served folder",
+            Cause::Forbidden => "ask the one who runs the server to allow it",
+            Cause::InUse => "the file is being executed; stop the program that uses it",
+            Cause::TooManyOpen => "raise the limit of open files (ulimit -n)",
+        }
+    }
+    /// From an error of the operating system.
+    pub fn of(e: &io::Error) -> Cause {
+        let Some(n) = e.raw_os_error() else {
+            return match e.kind() {
+                io::ErrorKind::UnexpectedEof => Cause::Changed,
+                io::ErrorKind::NotFound => Cause::Vanished,
+                io::ErrorKind::PermissionDenied => Cause::Denied,
+                io::ErrorKind::StorageFull => Cause::Full,
+                _ => Cause::Other,
+            };
+        };
+        match n {
+            libc::ENOSPC | libc::EDQUOT => Cause::Full,
+            libc::EROFS => Cause::ReadOnlyFileSystem,
+            libc::EACCES | libc::EPERM => Cause::Denied,
+            libc::ENOENT | libc::ESTALE => Cause::Vanished,
+            libc::EISDIR | libc::ENOTEMPTY => Cause::IsFolder,
+            libc::ENOTDIR => Cause::NotFolder,
+            libc::ENAMETOOLONG => Cause::NameTooLong,
+            libc::EEXIST => Cause::Exists,
+            libc::ELOOP | libc::EXDEV => Cause::Link,
+            libc::EFBIG | libc::EOVERFLOW => Cause::TooLarge,
+            libc::EIO => Cause::Storage,
+            libc::EAGAIN | libc::EBUSY => Cause::Busy,
+            libc::ETXTBSY => Cause::InUse,
+            libc::EMFILE | libc::ENFILE => Cause::TooManyOpen,
+            _ => Cause::Other,
+        }
+    }
+}
+
+/// One file, folder or link that could not be transferred.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FileError {
+    /// Its name for people (see [`show`]).
+    pub path: String,
+    /// What kind of failure.
+    pub cause: Cause,
+    /// What happened, in words.
+    pub text: String,
+}
+
+impl FileError {
+    /// An error about `path` (bytes of a name).
+    pub fn new(path: &[u8], cause: Cause, text: impl Into<String>) -> FileError {
+        let mut text: String = text.into();
+        truncate(&mut text, MAX_TEXT);
+        FileError { path: show(path), cause, text }
+    }
+    /// From an error of the operating system while doing `what` ("read", "create") with `path`.
+    pub fn io(path: &[u8], what: &str, e: &io::Error) -> FileError {
+        FileError::new(path, Cause::of(e), format!("cannot {what}: {e}"))
+    }
+}
+
+impl std::fmt::Display for FileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}; {}", self.path, self.text, self.cause.advice())
+    }
+}
+impl std::error::Error for FileError {}
+
+/// Cuts at a character boundary.
+pub(crate) fn truncate(s: &mut String, max: usize) {
+    if s.len() > max {
+        let mut n = max;
+        while !s.is_char_boundary(n) {
+            n -= 1;
+        }
+        s.truncate(n);
+    }
+}
+
+/// Why a whole transfer ended without success.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Error {
+    /// The server said no.
+    #[error("the server refused: {text}")]
+    Refused {
+        /// Its reason and the way out.
+        text: String,
+    },
+    /// The peer broke the protocol; nothing of it was carried out.
+    #[error("the peer broke the protocol: {text}")]
+    Protocol {
+        /// Which rule.
+        text: String,
+    },
+    /// The connection ended before the transfer.
+    #[error("the connection ended early: {text}; repeat the command, it continues where it was")]
+    Connection {
+        /// Reason of the transport.
+        text: String,
+    },
+    /// Stopped by the user.
+    #[error("stopped; repeat the command to continue where it was")]
+    Interrupted,
+    /// This end could not go on.
+    #[error("{text}")]
+    Local {
+        /// What happened and the way out.
+        text: String,
+    },
+    /// The peer could not go on.
+    #[error("the peer stopped: {text}")]
+    Peer {
+        /// What happened there.
+        text: String,
+    },
+    /// The transfer ran to its end, but not everything could be transferred.
+    #[error("{failed} of the files and folders could not be transferred; the list of errors says why")]
+    Partial {
+        /// How many.
+        failed: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_thing_and_the_way_out() {
+        for n in [
+            libc::ENOSPC,
+            libc::EROFS,
+            libc::EACCES,
+            libc::ENOENT,
+            libc::EISDIR,
+            libc::ENAMETOOLONG,
+            libc::EIO,
+        ] {
+            let e = FileError::io(b"dir/\xffname", "create", &io::Error::from_raw_os_error(n));
+            let s = e.to_string();
+            assert!(
+                s.contains("dir/\\xffname") && s.contains("create") && s.contains(e.cause.advice()),
+                "{s}"
+            );
+            assert_ne!(e.cause, Cause::Other, "{s}");
+        }
+    }
+
+    #[test]
+    fn causes_survive_the_wire() {
+        for n in 0..=255u8 {
+            let c = Cause::from_wire(n);
+            assert!(c as u8 == n || (c == Cause::Other && n >= 20), "{n} -> {c:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let mut s = "ä".repeat(10);
+        truncate(&mut s, 5);
+        assert_eq!(s, "ää");
+    }
+}

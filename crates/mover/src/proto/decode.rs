@@ -1,0 +1,199 @@
+//! Bytes to records.
+
+use super::codec::Reader;
+use super::encode::ty;
+use super::{
+    Entry, Flags, Hello, Kind, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE, MAX_RANGES, MAX_ROOTS,
+    MAX_SMALL, Meta, Name, Offer, Op, ProtoError, Record, Root, Totals,
+};
+use crate::error::MAX_TEXT;
+use crate::hash::{MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
+use crate::path::{MAX_PATH, RelPath};
+use std::ops::Range;
+
+/// Most chunks of any file.
+const MAX_CHUNKS: u64 = MAX_FILE >> MIN_CHUNK_LOG2;
+
+/// Reads all records of a message.
+///
+/// # Errors
+/// The first [`ProtoError`]; nothing of the message should then be carried out.
+pub fn decode(message: &[u8]) -> Result<Vec<Record<'_>>, ProtoError> {
+    if message.len() > MAX_MESSAGE {
+        return Err(ProtoError::TooLong);
+    }
+    let mut m = Reader(message);
+    let mut out = Vec::new();
+    while !m.0.is_empty() {
+        let t = m.u8()?;
+        let body = m.blob(MAX_MESSAGE, "length")?;
+        let mut r = Reader(body);
+        out.push(record(t, &mut r)?);
+        r.end()?;
+    }
+    Ok(out)
+}
+
+fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
+    Ok(match t {
+        ty::HELLO => Record::Hello(hello(r)?),
+        ty::WELCOME => Record::Welcome { version: r.num()? },
+        ty::ABORT => Record::Abort { refused: flag(r)?, text: r.text(MAX_TEXT)? },
+        ty::ROOTS => Record::Roots(roots(r)?),
+        ty::ENTRY => Record::Entry(entry(r)?),
+        ty::LIST_END => Record::ListEnd,
+        ty::LIST_CREDIT => Record::ListCredit(r.num_max(u64::from(u32::MAX), "credit")?),
+        ty::DIR => Record::Dir { name: name(r)?, meta: meta(r)? },
+        ty::TOUCH => Record::Touch { name: name(r)?, meta: meta(r)? },
+        ty::LINK => {
+            let (name, meta) = (name(r)?, meta(r)?);
+            let target = r.blob(MAX_LINK, "link target")?;
+            if target.is_empty() || target.contains(&0) {
+                return Err(ProtoError::Range("link target"));
+            }
+            Record::Link { name, meta, target }
+        }
+        ty::SMALL => {
+            let (name, meta, hash) = (name(r)?, meta(r)?, r.array()?);
+            if r.0.len() > MAX_SMALL {
+                return Err(ProtoError::Range("size of a small file"));
+            }
+            Record::Small { name, meta, hash, data: r.bytes(r.0.len())? }
+        }
+        ty::FAILED => Record::Failed { path: r.text(4 * MAX_PATH)?, cause: r.u8()?, text: r.text(MAX_TEXT)? },
+        ty::PROGRESS => Record::Progress { files: r.num()?, bytes: r.num()? },
+        ty::SOURCE_END => Record::SourceEnd,
+        ty::SINK_END => Record::SinkEnd(totals(r)?),
+        _ => file_record(t, r)?,
+    })
+}
+
+fn file_record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
+    Ok(match t {
+        ty::OFFER => Record::Offer(offer(r)?),
+        ty::ACCEPT => Record::Accept { file: r.num()?, have: ranges(r, MAX_RANGES, MAX_CHUNKS)? },
+        ty::GRANT => {
+            let file = r.num()?;
+            let start = r.num_max(MAX_FILE, "start")?;
+            let len = r.num_max(MAX_FILE - start, "length")?;
+            Record::Grant { file, start, len, rkey: r.num_max(u64::from(u32::MAX), "rkey")? as u32 }
+        }
+        ty::HASHES => {
+            let (file, first) = (r.num()?, r.num_max(MAX_CHUNKS, "chunk")?);
+            let n = r.num_max(MAX_HASHES as u64, "number of hashes")?;
+            // Checked against the record's length before room is made.
+            if r.0.len() as u64 != n * 32 {
+                return Err(ProtoError::Truncated);
+            }
+            let hashes = (0..n).map(|_| r.array()).collect::<Result<_, _>>()?;
+            Record::Hashes { file, first, hashes }
+        }
+        ty::AGAIN => Record::Again { file: r.num()?, chunk: r.num_max(MAX_CHUNKS, "chunk")? },
+        ty::END => Record::End { file: r.num()?, hash: r.array()? },
+        ty::DROP => Record::Drop { file: r.num()?, cause: r.u8()?, text: r.text(MAX_TEXT)? },
+        ty::DONE => {
+            let file = r.num()?;
+            let failed = if flag(r)? { Some((r.u8()?, r.text(MAX_TEXT)?)) } else { None };
+            Record::Done { file, failed }
+        }
+        t => return Err(ProtoError::Type(t)),
+    })
+}
+
+fn flag(r: &mut Reader<'_>) -> Result<bool, ProtoError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(ProtoError::Range("flag")),
+    }
+}
+fn path(r: &mut Reader<'_>) -> Result<RelPath, ProtoError> {
+    Ok(RelPath::parse(r.blob(MAX_PATH, "path")?)?)
+}
+fn root_index(r: &mut Reader<'_>) -> Result<u32, ProtoError> {
+    Ok(r.num_max(MAX_ROOTS as u64 - 1, "root")? as u32)
+}
+fn name(r: &mut Reader<'_>) -> Result<Name, ProtoError> {
+    Ok(Name { root: root_index(r)?, path: path(r)? })
+}
+fn meta(r: &mut Reader<'_>) -> Result<Meta, ProtoError> {
+    let mode = r.num_max(0o777, "mode")? as u32;
+    let secs = r.signed()?;
+    Ok(Meta { mode, secs, nanos: r.num_max(999_999_999, "nanoseconds")? as u32 })
+}
+fn kind(r: &mut Reader<'_>) -> Result<Kind, ProtoError> {
+    Kind::from_wire(r.u8()?).ok_or(ProtoError::Range("kind"))
+}
+fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
+    let version = r.num()?;
+    let op = match r.u8()? {
+        0 => Op::Put,
+        1 => Op::Get,
+        2 => Op::List,
+        _ => return Err(ProtoError::Range("operation")),
+    };
+    let flags = Flags::from_bits(r.num()?).ok_or(ProtoError::Range("flags"))?;
+    let (transfer, into) = (r.array()?, flag(r)?);
+    let n = r.num_max(MAX_ROOTS as u64, "number of paths")?;
+    let (mut paths, mut contents) = (Vec::new(), Vec::new());
+    for _ in 0..n {
+        paths.push(path(r)?);
+        contents.push(flag(r)?);
+    }
+    Ok(Hello { version, op, flags, transfer, paths, into, contents })
+}
+fn roots(r: &mut Reader<'_>) -> Result<Vec<Root>, ProtoError> {
+    let n = r.num_max(MAX_ROOTS as u64, "number of roots")?;
+    let mut v = Vec::new();
+    for _ in 0..n {
+        let name = path(r)?;
+        if name.components().count() > 1 {
+            return Err(ProtoError::Range("name of a root"));
+        }
+        v.push(Root { name, kind: kind(r)? });
+    }
+    Ok(v)
+}
+fn entry(r: &mut Reader<'_>) -> Result<Entry, ProtoError> {
+    let (root, path, kind, size, meta) = (root_index(r)?, path(r)?, kind(r)?, r.num()?, meta(r)?);
+    let hash = if flag(r)? { Some(r.array()?) } else { None };
+    Ok(Entry { root, path, kind, size, meta, hash })
+}
+fn offer(r: &mut Reader<'_>) -> Result<Offer, ProtoError> {
+    let (file, name, meta) = (r.num()?, name(r)?, meta(r)?);
+    let size = r.num_max(MAX_FILE, "size")?;
+    Ok(Offer { file, name, meta, size, extents: ranges(r, MAX_EXTENTS, size)? })
+}
+fn totals(r: &mut Reader<'_>) -> Result<Totals, ProtoError> {
+    Ok(Totals {
+        files: r.num()?,
+        dirs: r.num()?,
+        links: r.num()?,
+        bytes: r.num()?,
+        resumed_bytes: r.num()?,
+        repaired_chunks: r.num()?,
+        failed: r.num()?,
+    })
+}
+/// Ascending, none empty, none touching the one before, all below `end`.
+fn ranges(r: &mut Reader<'_>, max: usize, end: u64) -> Result<Vec<Range<u64>>, ProtoError> {
+    let n = r.num_max(max as u64, "number of ranges")?;
+    let (mut v, mut at) = (Vec::new(), 0u64);
+    for i in 0..n {
+        let (gap, len) = (r.num()?, r.num()?);
+        let start = at.checked_add(gap).ok_or(ProtoError::Range("range"))?;
+        let stop = start.checked_add(len).ok_or(ProtoError::Range("range"))?;
+        if len == 0 || (i > 0 && gap == 0) || stop > end {
+            return Err(ProtoError::Range("range"));
+        }
+        v.push(start..stop);
+        at = stop;
+    }
+    Ok(v)
+}
+
+// The limits that keep a record within a message.
+const _: () = assert!(MAX_HASHES * 32 + 64 <= MAX_MESSAGE);
+const _: () = assert!(MAX_SMALL + MAX_PATH + 128 <= MAX_MESSAGE);
+const _: () = assert!(MAX_EXTENTS * 20 + MAX_PATH + 128 <= MAX_MESSAGE);
+const _: () = assert!(MAX_CHUNKS >> (MAX_CHUNK_LOG2 - MIN_CHUNK_LOG2) <= 1 << 24);

@@ -1,0 +1,218 @@
+//! Records to bytes.
+
+use super::codec::Put;
+use super::{Entry, Hello, Meta, Name, Offer, Record, Totals};
+use crate::path::RelPath;
+use std::ops::Range;
+
+/// Record types on the wire.
+pub(super) mod ty {
+    pub const HELLO: u8 = 1;
+    pub const WELCOME: u8 = 2;
+    pub const ABORT: u8 = 3;
+    pub const ROOTS: u8 = 4;
+    pub const ENTRY: u8 = 5;
+    pub const LIST_END: u8 = 6;
+    pub const LIST_CREDIT: u8 = 7;
+    pub const DIR: u8 = 8;
+    pub const LINK: u8 = 9;
+    pub const SMALL: u8 = 10;
+    pub const OFFER: u8 = 11;
+    pub const ACCEPT: u8 = 12;
+    pub const GRANT: u8 = 13;
+    pub const HASHES: u8 = 14;
+    pub const AGAIN: u8 = 15;
+    pub const END: u8 = 16;
+    pub const DROP: u8 = 17;
+    pub const DONE: u8 = 18;
+    pub const FAILED: u8 = 19;
+    pub const PROGRESS: u8 = 20;
+    pub const SOURCE_END: u8 = 21;
+    pub const SINK_END: u8 = 22;
+    pub const TOUCH: u8 = 23;
+}
+
+/// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
+/// computed instead.
+pub(super) fn put(out: &mut Vec<u8>, r: &Record<'_>) {
+    if let Record::Small { name, meta, hash, data } = r {
+        let mut head = Vec::with_capacity(name.path.as_bytes().len() + 64);
+        put_name(&mut head, name);
+        put_meta(&mut head, meta);
+        head.extend_from_slice(hash);
+        out.push(ty::SMALL);
+        out.num((head.len() + data.len()) as u64);
+        out.extend_from_slice(&head);
+        out.extend_from_slice(data);
+        return;
+    }
+    let mut b = Vec::with_capacity(64);
+    let t = body(&mut b, r);
+    out.push(t);
+    out.blob(&b);
+}
+
+fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
+    match r {
+        Record::Hello(h) => hello(b, h),
+        Record::Welcome { version } => (b.num(*version), ty::WELCOME).1,
+        Record::Abort { refused, text } => {
+            b.push(u8::from(*refused));
+            b.blob(text.as_bytes());
+            ty::ABORT
+        }
+        Record::Roots(v) => {
+            b.num(v.len() as u64);
+            for r in v {
+                put_path(b, &r.name);
+                b.push(r.kind as u8);
+            }
+            ty::ROOTS
+        }
+        Record::Entry(e) => entry(b, e),
+        Record::ListEnd => ty::LIST_END,
+        Record::ListCredit(n) => (b.num(*n), ty::LIST_CREDIT).1,
+        Record::Dir { name, meta } => {
+            put_name(b, name);
+            put_meta(b, meta);
+            ty::DIR
+        }
+        Record::Touch { name, meta } => {
+            put_name(b, name);
+            put_meta(b, meta);
+            ty::TOUCH
+        }
+        Record::Link { name, meta, target } => {
+            put_name(b, name);
+            put_meta(b, meta);
+            b.blob(target);
+            ty::LINK
+        }
+        Record::Small { .. } => ty::SMALL, // written by `put`
+        Record::SourceEnd => ty::SOURCE_END,
+        Record::SinkEnd(t) => totals(b, t),
+        Record::Failed { path, cause, text } => {
+            b.blob(path.as_bytes());
+            b.push(*cause);
+            b.blob(text.as_bytes());
+            ty::FAILED
+        }
+        Record::Progress { files, bytes } => {
+            b.num(*files);
+            b.num(*bytes);
+            ty::PROGRESS
+        }
+        _ => file_body(b, r),
+    }
+}
+
+/// Records about one large file begin with its number.
+fn file_body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
+    match r {
+        Record::Offer(o) => offer(b, o),
+        Record::Accept { file, have } => {
+            b.num(*file);
+            put_ranges(b, have);
+            ty::ACCEPT
+        }
+        Record::Grant { file, start, len, rkey } => {
+            for v in [*file, *start, *len, u64::from(*rkey)] {
+                b.num(v);
+            }
+            ty::GRANT
+        }
+        Record::Hashes { file, first, hashes } => {
+            for v in [*file, *first, hashes.len() as u64] {
+                b.num(v);
+            }
+            hashes.iter().for_each(|h| b.extend_from_slice(h));
+            ty::HASHES
+        }
+        Record::Again { file, chunk } => {
+            b.num(*file);
+            b.num(*chunk);
+            ty::AGAIN
+        }
+        Record::End { file, hash } => {
+            b.num(*file);
+            b.extend_from_slice(hash);
+            ty::END
+        }
+        Record::Drop { file, cause, text } => {
+            b.num(*file);
+            b.push(*cause);
+            b.blob(text.as_bytes());
+            ty::DROP
+        }
+        Record::Done { file, failed } => {
+            b.num(*file);
+            b.push(u8::from(failed.is_some()));
+            if let Some((cause, text)) = failed {
+                b.push(*cause);
+                b.blob(text.as_bytes());
+            }
+            ty::DONE
+        }
+        _ => unreachable!("`body` handles every record without a file number"),
+    }
+}
+
+fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
+    b.num(h.version);
+    b.push(h.op as u8);
+    b.num(h.flags.bits());
+    b.extend_from_slice(&h.transfer);
+    b.push(u8::from(h.into));
+    b.num(h.paths.len() as u64);
+    for (i, p) in h.paths.iter().enumerate() {
+        put_path(b, p);
+        b.push(u8::from(h.contents.get(i).copied().unwrap_or(false)));
+    }
+    ty::HELLO
+}
+fn entry(b: &mut Vec<u8>, e: &Entry) -> u8 {
+    b.num(u64::from(e.root));
+    put_path(b, &e.path);
+    b.push(e.kind as u8);
+    b.num(e.size);
+    put_meta(b, &e.meta);
+    b.push(u8::from(e.hash.is_some()));
+    b.extend_from_slice(e.hash.as_ref().map_or(&[][..], |h| h));
+    ty::ENTRY
+}
+fn offer(b: &mut Vec<u8>, o: &Offer) -> u8 {
+    b.num(o.file);
+    put_name(b, &o.name);
+    put_meta(b, &o.meta);
+    b.num(o.size);
+    put_ranges(b, &o.extents);
+    ty::OFFER
+}
+fn totals(b: &mut Vec<u8>, t: &Totals) -> u8 {
+    for v in [t.files, t.dirs, t.links, t.bytes, t.resumed_bytes, t.repaired_chunks, t.failed] {
+        b.num(v);
+    }
+    ty::SINK_END
+}
+fn put_path(b: &mut Vec<u8>, p: &RelPath) {
+    b.blob(p.as_bytes());
+}
+fn put_name(b: &mut Vec<u8>, n: &Name) {
+    b.num(u64::from(n.root));
+    put_path(b, &n.path);
+}
+fn put_meta(b: &mut Vec<u8>, m: &Meta) {
+    b.num(u64::from(m.mode));
+    b.signed(m.secs);
+    b.num(u64::from(m.nanos));
+}
+/// Ascending and apart, so differences are small numbers.
+fn put_ranges(b: &mut Vec<u8>, v: &[Range<u64>]) {
+    b.num(v.len() as u64);
+    let mut at = 0;
+    for r in v {
+        b.num(r.start - at);
+        b.num(r.end - r.start);
+        at = r.end;
+    }
+}

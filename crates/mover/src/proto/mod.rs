@@ -1,0 +1,368 @@
+//! Messages of a transfer: what travels in Sends on queue pair 0.
+//!
+//! A message is one or more records, each a type byte, its length (LEB128) and its body; it never exceeds
+//! [`MAX_MESSAGE`]. Numbers are LEB128 in their only shortest form. Everything a peer may say has a limit here;
+//! [`decode`] yields checked values or an error, and nothing behind it sees bytes.
+
+mod codec;
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+use crate::hash::Digest;
+use crate::path::{PathError, RelPath};
+use std::ops::Range;
+
+pub use decode::decode;
+
+/// Version of this protocol. Peers of different versions refuse each other with a clear text.
+pub const VERSION: u64 = 1;
+/// Longest message, in bytes: the size of every receive buffer.
+pub const MAX_MESSAGE: usize = 256 * 1024;
+/// Files up to this size travel inside messages, with others; larger ones are written by RDMA.
+pub const MAX_SMALL: usize = 128 * 1024;
+/// Most roots (sources named by the user) of one transfer.
+pub const MAX_ROOTS: usize = 1024;
+/// Most data extents sent for one sparse file. Closer ones are joined until they fit.
+pub const MAX_EXTENTS: usize = 4096;
+/// Most ranges of finished chunks sent for one file. More are left out: those chunks travel again.
+pub const MAX_RANGES: usize = 4096;
+/// Most chunk hashes in one record.
+pub const MAX_HASHES: usize = 4096;
+/// Longest target of a symbolic link, in bytes.
+pub const MAX_LINK: usize = 4095;
+
+/// Why bytes are no message. The session is closed with this text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtoError {
+    /// A field reaches beyond its record, or a record beyond the message.
+    #[error("a record was cut off")]
+    Truncated,
+    /// Bytes behind the last field.
+    #[error("a record has bytes behind its end")]
+    Trailing,
+    /// A number in a long spelling or beyond 64 bits.
+    #[error("a number is not in its shortest form")]
+    Number,
+    /// A field outside of its range.
+    #[error("the field `{0}` is outside of its range")]
+    Range(&'static str),
+    /// A record type this version does not know.
+    #[error("record type {0} is unknown")]
+    Type(u8),
+    /// A path that could lead elsewhere.
+    #[error("a path {0}")]
+    Path(#[from] PathError),
+    /// A message longer than allowed.
+    #[error("a message is longer than {MAX_MESSAGE} bytes")]
+    TooLong,
+}
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Client sends to the server.
+    Put = 0,
+    /// Server sends to the client.
+    Get = 1,
+    /// Server lists.
+    List = 2,
+}
+
+/// Choices of the client that both ends obey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags {
+    /// Leave out what is the same at the destination already.
+    pub skip_same: bool,
+    /// "The same" means equal BLAKE3, not only equal size and modification time.
+    pub checksum: bool,
+    /// Replace files that exist and differ.
+    pub overwrite: bool,
+    /// Walk and compare only.
+    pub dry_run: bool,
+    /// List folders inside folders (List only).
+    pub recursive: bool,
+}
+impl Flags {
+    pub(crate) fn bits(self) -> u64 {
+        [self.skip_same, self.checksum, self.overwrite, self.dry_run, self.recursive]
+            .iter()
+            .enumerate()
+            .fold(0, |v, (i, &on)| v | u64::from(on) << i)
+    }
+    pub(crate) fn from_bits(v: u64) -> Option<Flags> {
+        let b = |i: u32| v >> i & 1 == 1;
+        (v < 32).then(|| Flags {
+            skip_same: b(0),
+            checksum: b(1),
+            overwrite: b(2),
+            dry_run: b(3),
+            recursive: b(4),
+        })
+    }
+}
+
+/// Permission bits and modification time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Meta {
+    /// `rwxrwxrwx`; set-user-id, set-group-id and sticky bits never travel.
+    pub mode: u32,
+    /// Modification time, seconds since 1970 (negative before).
+    pub secs: i64,
+    /// Nanoseconds of it, below 10^9.
+    pub nanos: u32,
+}
+
+/// What kind of thing a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A regular file.
+    File = 0,
+    /// A folder.
+    Dir = 1,
+    /// A symbolic link.
+    Link = 2,
+    /// Anything else; listed, never transferred.
+    Other = 3,
+}
+impl Kind {
+    pub(crate) fn from_wire(n: u8) -> Option<Kind> {
+        [Kind::File, Kind::Dir, Kind::Link, Kind::Other].get(n as usize).copied()
+    }
+}
+
+/// A source the user named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Its last component; empty when the contents of a folder are meant (`DIR/`).
+    pub name: RelPath,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// A file, folder or link that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which root it belongs to.
+    pub root: u32,
+    /// Path inside the root; empty for the root itself.
+    pub path: RelPath,
+    /// What it is.
+    pub kind: Kind,
+    /// Size in bytes (length of the target for a link).
+    pub size: u64,
+    /// Mode and time.
+    pub meta: Meta,
+    /// BLAKE3 of the contents (of the target, for a link) when asked for.
+    pub hash: Option<Digest>,
+}
+
+/// The name a record is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    /// Which root.
+    pub root: u32,
+    /// Path inside of it.
+    pub path: RelPath,
+}
+
+/// First record of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u64,
+    /// What it wants.
+    pub op: Op,
+    /// How.
+    pub flags: Flags,
+    /// The same for every attempt of the same transfer: a new one takes over from one that is stuck.
+    pub transfer: [u8; 16],
+    /// Put: the one destination. Get and List: what to send or list. Relative to the served folder.
+    pub paths: Vec<RelPath>,
+    /// Put: whether the destination was given with a slash at its end (a folder is meant).
+    pub into: bool,
+    /// Get: for each path, whether its contents are meant (`DIR/`).
+    pub contents: Vec<bool>,
+}
+
+/// A large file that is offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Counts up from 0, no gaps.
+    pub file: u64,
+    /// Its name.
+    pub name: Name,
+    /// Mode and time.
+    pub meta: Meta,
+    /// Size in bytes.
+    pub size: u64,
+    /// Where data is, ascending; the rest are holes. At most [`MAX_EXTENTS`].
+    pub extents: Vec<Range<u64>>,
+}
+
+/// Totals of a finished transfer, as the sink counted them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Totals {
+    /// Files put in place (small and large).
+    pub files: u64,
+    /// Folders made or found.
+    pub dirs: u64,
+    /// Links made.
+    pub links: u64,
+    /// Bytes of files put in place.
+    pub bytes: u64,
+    /// Bytes of them that were there from an earlier attempt.
+    pub resumed_bytes: u64,
+    /// Chunks that were asked for again because their hash did not match.
+    pub repaired_chunks: u64,
+    /// Files, folders and links that failed.
+    pub failed: u64,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// Client: opens the session.
+    Hello(Hello),
+    /// Server: accepts.
+    Welcome {
+        /// [`VERSION`] of the server.
+        version: u64,
+    },
+    /// Either: ends the session. `refused` when nothing was begun.
+    Abort {
+        /// Whether the request was refused at its start.
+        refused: bool,
+        /// The reason and the way out.
+        text: String,
+    },
+    /// Source: what will be sent.
+    Roots(Vec<Root>),
+    /// Sink (or List server): something that exists.
+    Entry(Entry),
+    /// Sink (or List server): the listing is complete.
+    ListEnd,
+    /// Source (or List client): this many more messages with entries may come.
+    ListCredit(u64),
+    /// Source: a folder.
+    Dir {
+        /// Its name.
+        name: Name,
+        /// Mode and time.
+        meta: Meta,
+    },
+    /// Source: a file whose contents are the same already gets this mode and time.
+    Touch {
+        /// Its name.
+        name: Name,
+        /// Mode and time.
+        meta: Meta,
+    },
+    /// Source: a symbolic link.
+    Link {
+        /// Its name.
+        name: Name,
+        /// Time; links have no mode.
+        meta: Meta,
+        /// Where it points, as stored.
+        target: &'a [u8],
+    },
+    /// Source: a whole small file.
+    Small {
+        /// Its name.
+        name: Name,
+        /// Mode and time.
+        meta: Meta,
+        /// BLAKE3 of `data`.
+        hash: Digest,
+        /// The contents.
+        data: &'a [u8],
+    },
+    /// Source: a large file.
+    Offer(Offer),
+    /// Sink: the file is wanted; these chunks are there already.
+    Accept {
+        /// The file.
+        file: u64,
+        /// Chunk numbers, ascending. At most [`MAX_RANGES`].
+        have: Vec<Range<u64>>,
+    },
+    /// Sink: memory for a part of a file.
+    Grant {
+        /// The file.
+        file: u64,
+        /// First byte of the file that the memory stands for; a multiple of the chunk size.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Key for the Writes.
+        rkey: u32,
+    },
+    /// Source: hashes of consecutive chunks; what was Written of them has been posted before.
+    Hashes {
+        /// The file.
+        file: u64,
+        /// Number of the first chunk.
+        first: u64,
+        /// One hash each. At most [`MAX_HASHES`].
+        hashes: Vec<Digest>,
+    },
+    /// Sink: this chunk's bytes did not match; Write them again.
+    Again {
+        /// The file.
+        file: u64,
+        /// The chunk.
+        chunk: u64,
+    },
+    /// Source: all hashes of the file were sent.
+    End {
+        /// The file.
+        file: u64,
+        /// Root hash over all chunks.
+        hash: Digest,
+    },
+    /// Source: the file cannot be sent to its end.
+    Drop {
+        /// The file.
+        file: u64,
+        /// A [`Cause`](crate::error::Cause).
+        cause: u8,
+        /// What happened.
+        text: String,
+    },
+    /// Sink: the file is in place, or failed (`cause` other than zero or a text).
+    Done {
+        /// The file.
+        file: u64,
+        /// Nothing, or why it failed.
+        failed: Option<(u8, String)>,
+    },
+    /// Either: something could not be transferred.
+    Failed {
+        /// Name for people, in the writer's terms.
+        path: String,
+        /// A [`Cause`](crate::error::Cause).
+        cause: u8,
+        /// What happened.
+        text: String,
+    },
+    /// Sink: progress, cumulative: files and bytes verified.
+    Progress {
+        /// Files in place.
+        files: u64,
+        /// Bytes verified.
+        bytes: u64,
+    },
+    /// Source: everything was sent.
+    SourceEnd,
+    /// Sink: everything is in place.
+    SinkEnd(Totals),
+}
+
+/// Appends a record to a message.
+pub fn put(out: &mut Vec<u8>, r: &Record<'_>) {
+    encode::put(out, r);
+}

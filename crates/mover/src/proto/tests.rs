@@ -1,0 +1,148 @@
+use super::*;
+use crate::path::PathError;
+use proptest::prelude::*;
+
+fn rel() -> impl Strategy<Value = RelPath> {
+    proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..20), 0..4)
+        .prop_filter_map("not a path", |v| RelPath::parse(&v.join(&b'/')).ok())
+}
+fn name() -> impl Strategy<Value = Name> {
+    (0..MAX_ROOTS as u32, rel()).prop_map(|(root, path)| Name { root, path })
+}
+fn meta() -> impl Strategy<Value = Meta> {
+    (0..0o1000u32, any::<i64>(), 0..1_000_000_000u32).prop_map(|(mode, secs, nanos)| Meta {
+        mode,
+        secs,
+        nanos,
+    })
+}
+fn ranges(end: u64) -> impl Strategy<Value = Vec<Range<u64>>> {
+    proptest::collection::btree_set(0..end, 0..20).prop_map(|s| {
+        let v: Vec<u64> = s.into_iter().collect();
+        v.chunks_exact(2).map(|c| c[0]..c[1]).collect::<Vec<_>>()
+    })
+}
+fn arb() -> impl Strategy<Value = Record<'static>> {
+    let size = 1u64 << 40;
+    prop_oneof![
+        (any::<u64>()).prop_map(|version| Record::Welcome { version }),
+        (any::<bool>(), ".{0,20}").prop_map(|(refused, text)| Record::Abort { refused, text }),
+        Just(Record::ListEnd),
+        Just(Record::SourceEnd),
+        (name(), meta()).prop_map(|(name, meta)| Record::Dir { name, meta }),
+        (name(), meta()).prop_map(|(name, meta)| Record::Touch { name, meta }),
+        (name(), meta()).prop_map(|(name, meta)| Record::Link { name, meta, target: b"../else\xff" }),
+        (name(), meta(), any::<[u8; 32]>()).prop_map(|(name, meta, hash)| Record::Small {
+            name,
+            meta,
+            hash,
+            data: &[7; 5000]
+        }),
+        (any::<u64>(), name(), meta(), ranges(1 << 40)).prop_map(move |(file, name, meta, extents)| {
+            Record::Offer(Offer { file, name, meta, size, extents })
+        }),
+        (any::<u64>(), ranges(1 << 20)).prop_map(|(file, have)| Record::Accept { file, have }),
+        (any::<u64>(), 0..1u64 << 49, 0..1u64 << 49, any::<u32>())
+            .prop_map(|(file, start, len, rkey)| Record::Grant { file, start, len, rkey }),
+        (any::<u64>(), 0..1u64 << 20, proptest::collection::vec(any::<[u8; 32]>(), 0..9))
+            .prop_map(|(file, first, hashes)| Record::Hashes { file, first, hashes }),
+        (any::<u64>(), any::<[u8; 32]>()).prop_map(|(file, hash)| Record::End { file, hash }),
+        (any::<u64>(), proptest::option::of((any::<u8>(), ".{0,9}")))
+            .prop_map(|(file, failed)| Record::Done { file, failed }),
+        (name(), meta(), any::<u64>(), proptest::option::of(any::<[u8; 32]>())).prop_map(
+            |(n, meta, size, hash)| {
+                Record::Entry(Entry { root: n.root, path: n.path, kind: Kind::Link, size, meta, hash })
+            }
+        ),
+        (proptest::collection::vec((rel(), any::<bool>()), 0..4), any::<[u8; 16]>(), 0..32u64, any::<bool>())
+            .prop_map(|(p, transfer, f, into)| {
+                let (paths, contents) = p.into_iter().unzip();
+                let flags = Flags::from_bits(f).unwrap();
+                Record::Hello(Hello { version: VERSION, op: Op::Get, flags, transfer, paths, into, contents })
+            }),
+        any::<[u64; 7]>().prop_map(|v| Record::SinkEnd(Totals {
+            files: v[0],
+            dirs: v[1],
+            links: v[2],
+            bytes: v[3],
+            resumed_bytes: v[4],
+            repaired_chunks: v[5],
+            failed: v[6],
+        })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn records_survive_the_wire(v in proptest::collection::vec(arb(), 0..6)) {
+        let mut m = Vec::new();
+        v.iter().for_each(|r| put(&mut m, r));
+        prop_assert_eq!(decode(&m).unwrap(), v);
+    }
+
+    /// Whatever decodes is in its only spelling; nothing panics.
+    #[test]
+    fn any_bytes_are_safe(m in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(v) = decode(&m) {
+            let mut again = Vec::new();
+            v.iter().for_each(|r| put(&mut again, r));
+            prop_assert_eq!(decode(&again).unwrap(), v);
+        }
+    }
+
+    #[test]
+    fn damaged_records_are_safe(r in arb(), at in any::<prop::sample::Index>(), bit in 0..8u32, cut in any::<prop::sample::Index>()) {
+        let mut m = Vec::new();
+        put(&mut m, &r);
+        prop_assert!(decode(&m[..cut.index(m.len())]).map_or(true, |v| v.is_empty()));
+        let i = at.index(m.len());
+        m[i] ^= 1 << bit;
+        let _ = decode(&m);
+    }
+}
+
+fn raw(t: u8, body: &[u8]) -> Vec<u8> {
+    let mut m = vec![t];
+    codec::Put::blob(&mut m, body);
+    m
+}
+
+#[test]
+fn forged_records_are_refused() {
+    let num = |v: u64| {
+        let mut b = Vec::new();
+        codec::Put::num(&mut b, v);
+        b
+    };
+    let dir = |p: &[u8]| {
+        let mut b = vec![0];
+        codec::Put::blob(&mut b, p);
+        b.extend_from_slice(&[0, 0, 0]);
+        raw(encode::ty::DIR, &b)
+    };
+    assert!(decode(&dir(b"fine")).is_ok());
+    assert_eq!(decode(&dir(b"../up")), Err(ProtoError::Path(PathError::DotDot)));
+    assert_eq!(decode(&dir(b"/abs")), Err(ProtoError::Path(PathError::Absolute)));
+    assert_eq!(decode(&dir(b"a\0")), Err(ProtoError::Path(PathError::Nul)));
+    assert_eq!(decode(&dir(b"a//b")), Err(ProtoError::Path(PathError::EmptyComponent)));
+    assert_eq!(decode(&dir(&[b'x'; 300])), Err(ProtoError::Path(PathError::NameTooLong)));
+    // Sizes and offsets that overflow.
+    let grant =
+        |start: u64, len: u64| raw(encode::ty::GRANT, &[num(1), num(start), num(len), num(7)].concat());
+    assert!(decode(&grant(0, 1)).is_ok());
+    assert_eq!(decode(&grant(u64::MAX, 1)), Err(ProtoError::Range("start")));
+    assert_eq!(decode(&grant(1 << 49, u64::MAX)), Err(ProtoError::Range("length")));
+    // A range that wraps around, and one that is empty.
+    let accept = |gap: u64, len: u64| raw(encode::ty::ACCEPT, &[num(1), num(1), num(gap), num(len)].concat());
+    assert_eq!(decode(&accept(5, u64::MAX)), Err(ProtoError::Range("range")));
+    assert_eq!(decode(&accept(5, 0)), Err(ProtoError::Range("range")));
+    // A count without the bytes for it.
+    let hashes = raw(encode::ty::HASHES, &[num(1), num(0), num(4000)].concat());
+    assert_eq!(decode(&hashes), Err(ProtoError::Truncated));
+    // Long spelling, unknown type, length beyond the message, bytes behind the end.
+    assert_eq!(decode(&raw(encode::ty::WELCOME, &[0x81, 0x00])), Err(ProtoError::Number));
+    assert_eq!(decode(&raw(99, &[])), Err(ProtoError::Type(99)));
+    assert_eq!(decode(&[encode::ty::WELCOME, 9, 1]), Err(ProtoError::Truncated));
+    assert_eq!(decode(&raw(encode::ty::LIST_END, &[1])), Err(ProtoError::Trailing));
+    assert_eq!(decode(&vec![0; MAX_MESSAGE + 1]), Err(ProtoError::TooLong));
+}
