@@ -8,6 +8,7 @@
 //! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
 //! | [`identity`] | host keys, known hosts, authorised keys and one-time tokens, in the manner of ssh |
 //! | [`safe_path`] | file access that cannot leave a folder |
+//! | [`relay`] | a UDP relay with the character of a long network |
 //!
 //! A driver loop reads the clock once a turn, hands [`udp::RecvBatch`] to the protocol, lets it fill
 //! [`udp::SendBatch`], and waits in [`poll::Poller`] until its next deadline.
@@ -18,4 +19,6 @@ pub mod clock;
 pub mod identity;
 pub mod mmap;
 pub mod poll;
+pub mod relay;
+pub mod safe_path;
 pub mod udp;

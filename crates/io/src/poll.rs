@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most sources one [`Poller::wait`] takes.
-pub const MAX_SOURCES: usize = 64;
+pub const MAX_SOURCES: usize = 256;
 
 /// One thing to wait for, and after the wait, what happened to it.
 #[derive(Debug)]

@@ -265,6 +265,24 @@ impl MappedFile {
     }
 }
 
+// SAFETY: pointer and length never change while the object lives; the mapping may be read from any thread, and
+// written when it was made so; only raw pointers reach it; a page that the file lost is replaced by zeroes and
+// reported by `fault`.
+unsafe impl verbs::Backing for MappedFile {
+    fn as_ptr(&self) -> *mut u8 {
+        MappedFile::as_ptr(self)
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn writable(&self) -> bool {
+        self.writable
+    }
+    fn fault(&self) -> bool {
+        MappedFile::fault(self)
+    }
+}
+
 impl Drop for MappedFile {
     fn drop(&mut self) {
         // First, so that the handler no longer takes the range for ours.
