@@ -14,8 +14,9 @@
 //!
 //! Key updates follow RFC 9001, section 6. One bit of each packet tells its phase. With the packet number it
 //! tells which key it needs, so each packet is tried with one key only, and that key is always ready: a forged
-//! packet takes the same time whatever its bit. Since an endpoint may start an update only when its
-//! last one is acknowledged and the keys before it are discarded, three generations are the most there can be.
+//! packet takes the same time whatever its bit. Since an endpoint may start an update only three probe timeouts
+//! after its last one was acknowledged, when both ends have discarded the keys before, three generations are
+//! the most there can be.
 
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -357,6 +358,8 @@ pub struct KeyPair {
     open: OpenKeys,
     /// A packet sealed in this phase is acknowledged.
     acknowledged: bool,
+    /// And that was long enough ago for the peer to have discarded the keys before.
+    settled: bool,
 }
 
 impl KeyPair {
@@ -405,6 +408,8 @@ impl KeyPair {
             seal: SealKeys::new(suite, max_packet, local),
             open: OpenKeys::new(suite, remote, updates),
             acknowledged: false,
+            // Before the first update there are no older keys.
+            settled: true,
         }
     }
 
@@ -457,25 +462,33 @@ impl KeyPair {
         Ok(opened)
     }
 
-    /// The peer acknowledged this packet.
-    pub fn on_acknowledged(&mut self, lane: u32, pn: u64) {
-        if self.seal.first.get(lane as usize).is_some_and(|first| pn >= *first) {
-            self.acknowledged = true;
-        }
+    /// The peer acknowledged this packet. True for the first of this phase: arm a timer of three probe timeouts,
+    /// then call [`KeyPair::settle`].
+    pub fn on_acknowledged(&mut self, lane: u32, pn: u64) -> bool {
+        let of_phase = self.seal.first.get(lane as usize).is_some_and(|first| pn >= *first);
+        let first = of_phase && !self.acknowledged;
+        self.acknowledged |= of_phase;
+        first
+    }
+
+    /// Three probe timeouts have passed since the first acknowledgement of this phase: the peer, which has had the
+    /// new keys for as long, has discarded the old ones. Without effect if nothing is acknowledged.
+    pub fn settle(&mut self) {
+        self.settled |= self.acknowledged;
     }
 
     /// Starts a key update.
     ///
     /// RFC 9001, section 6.1: an endpoint MUST NOT start one before the handshake is confirmed, nor another
     /// before a packet of the current phase is acknowledged. An acknowledged data packet stands for both.
-    /// Section 6.5: not within three probe timeouts of the last, here: before
-    /// [`OpenKeys::discard_previous`].
+    /// Section 6.5: not within three probe timeouts of that acknowledgement ([`KeyPair::settle`]), nor
+    /// while we keep old keys ([`KeyPair::discard_previous`]).
     pub fn update(&mut self) -> Result<(), KeyError> {
         if !self.open.updates {
             return Err(KeyError::NoUpdates);
         }
         let followed = self.seal.generation == self.open.generation;
-        if !self.acknowledged || !followed || self.open.previous.is_some() {
+        if !self.acknowledged || !self.settled || !followed || self.open.previous.is_some() {
             return Err(KeyError::UpdateTooSoon);
         }
         self.advance();
@@ -490,6 +503,7 @@ impl KeyPair {
     fn advance(&mut self) {
         self.seal.advance();
         self.acknowledged = false;
+        self.settled = false;
     }
 }
 

@@ -127,11 +127,14 @@ fn an_update_goes_round_once() {
         assert_eq!(receive(&mut b, &send(&mut a, 0, 2)), Ok(Opened::Current));
         // Not again before the acknowledgement, and not before old keys are gone.
         assert_eq!(a.update(), Err(KeyError::UpdateTooSoon));
-        a.on_acknowledged(0, 0);
-        assert_eq!(a.update(), Err(KeyError::UpdateTooSoon), "packet 0 was of the phase before");
-        a.on_acknowledged(0, 1);
-        assert_eq!(a.update(), Err(KeyError::UpdateTooSoon));
+        assert!(!a.on_acknowledged(0, 0));
         a.discard_previous();
+        a.settle();
+        assert_eq!(a.update(), Err(KeyError::UpdateTooSoon), "packet 0 was of the phase before");
+        assert!(a.on_acknowledged(0, 1));
+        assert!(!a.on_acknowledged(0, 2), "told once");
+        assert_eq!(a.update(), Err(KeyError::UpdateTooSoon));
+        a.settle();
         b.discard_previous();
         a.update().unwrap();
         assert_eq!(receive(&mut b, &send(&mut a, 0, 3)), Ok(Opened::Updated));
@@ -330,6 +333,7 @@ proptest! {
                         let generation = end[to].open_keys().generation();
                         net[to].retain(|p| p.generation >= generation);
                         end[to].discard_previous();
+                        end[to].settle();
                     }
                 }
                 _ => {}
