@@ -27,6 +27,13 @@ pub struct Definition {
     pub(crate) build: Build,
 }
 
+impl Definition {
+    /// All parameters at their defaults.
+    pub fn defaults(&'static self) -> Params {
+        Params::default().for_definition(self)
+    }
+}
+
 /// Why an algorithm could not be selected or made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

@@ -17,7 +17,7 @@
 //! * **Losses of packets sent before a reduction are part of what it answered**, as in Reno's recovery.
 //! * **A path that shrinks is followed within a few round trips** when the delay proves it, and one that has
 //!   grown is filled with growing gains, not by a quarter each round.
-//! * **The 1 % pacing margin holds only while a queue stands**, and what random loss takes away is sent on
+//! * **The 1 % pacing margin holds only while a queue stands**, grows with it up to 5 %, and what random loss takes away is sent on
 //!   top (up to the loss threshold) while none does.
 
 mod bounds;
@@ -90,6 +90,8 @@ pub(crate) const DEFINITION: Definition = Definition {
 const ONE: u64 = 1_000;
 /// Taken off the rate while a queue stands, in thousandths (draft: BBRPacingMarginPercent).
 const PACING_MARGIN: u64 = 10;
+/// Most that a standing queue takes off in addition, in thousandths.
+const MAX_QUEUE_MARGIN: u64 = 40;
 /// Least packets in flight (draft: BBRMinPipeCwnd).
 const MIN_PIPE_PACKETS: u64 = 4;
 /// The round trip assumed before any is known (draft: nominal bandwidth from 1 ms).
@@ -211,7 +213,7 @@ impl Bbr {
         };
         let mut rate = bw.scale(gain, ONE);
         if self.full.reached && !self.model.queue_is_empty() {
-            rate = rate.scale(ONE - PACING_MARGIN, ONE);
+            rate = rate.scale(ONE - self.pacing_margin(), ONE);
         } else if self.phase.is_steady() {
             rate = rate.scale(model::SHARE, model::SHARE - self.model.base_loss().min(self.config.loss));
         }
@@ -221,6 +223,14 @@ impl Bbr {
         self.decision.rate = rate;
         self.decision.quantum = pacer::quantum(rate, self.packet);
         self.decision.bound = self.bound();
+    }
+
+    /// What is taken off the rate, in thousandths: more the longer the standing queue, since it shows by how
+    /// much the bandwidth is overestimated (the maximum of samples that jitter is above their mean).
+    fn pacing_margin(&self) -> u64 {
+        let rtt = self.model.min_rtt_or(NOMINAL_RTT).as_nanos().max(1);
+        let queue = self.model.standing_queue().as_nanos().saturating_mul(100) / rtt;
+        PACING_MARGIN + queue.min(MAX_QUEUE_MARGIN)
     }
 
     fn bound(&self) -> u64 {

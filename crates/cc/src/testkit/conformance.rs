@@ -14,6 +14,8 @@ const MAX_TRAINS: usize = 4_096;
 const STEPS: u64 = 8;
 /// Least time in a step.
 const MIN_STEP: Span = Span::from_micros(250);
+/// Eight trains of the most payload that segmentation offload takes, with headers.
+const MAX_QUANTUM: u64 = 8 * (65_507 + 64 * 28);
 /// No decision may exceed this rate: an eighth of what the type holds leaves room for gains.
 const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
 
@@ -179,7 +181,7 @@ impl Harness {
         if d.bound < MIN_PACKETS * packet || d.bound == u64::MAX {
             return say("the bound is none, or holds fewer than two packets");
         }
-        if d.quantum < packet || d.quantum > 8 * 66_000 + packet {
+        if d.quantum < packet || d.quantum > MAX_QUANTUM.max(2 * packet) {
             return say("the quantum is no sensible train");
         }
         Ok(d)
@@ -325,8 +327,8 @@ pub fn recovers(h: &mut Harness, event: Op, rounds: u64) -> Result<(), String> {
     }
     // What the path carries is enough: an estimate from before may have been too high.
     let after = h.algorithm.decision();
-    // So is half the rate for the moment, and a quarter of the bound: an algorithm may be probing.
-    let rate = low.rate.min(h.path.rate).scale(1, 2);
+    // So is a quarter of it for the moment: an algorithm may be draining a queue or measuring the round trip.
+    let rate = low.rate.min(h.path.rate).scale(1, 4);
     let bound = low.bound.min(h.path.rate.bytes_in(h.path.rtt)) / 4;
     if after.rate < rate || after.bound < bound {
         return Err(format!("{}: {after:?} is below {low:?}, {event:?} ago", h.algorithm.name()));

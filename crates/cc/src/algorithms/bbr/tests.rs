@@ -1,1 +1,149 @@
+use super::model::{SHARE, excessive};
+use super::*;
+use crate::RateSample;
+use crate::registry::create;
 
+fn info() -> PathInfo {
+    PathInfo { packet_bytes: 1_500, handshake_rtt: Some(Span::from_millis(70)), ecn: true, known_rate: None }
+}
+
+fn bbr() -> Bbr {
+    let params = crate::registry::list()[0].defaults();
+    Bbr::new(Config::from_params(&params), &info(), Rng::from_u64(1))
+}
+
+#[test]
+fn one_percent_of_random_loss_is_never_taken_for_two() {
+    let mut rng = Rng::from_u64(5);
+    for packets in [10u64, 30, 100, 300, 3_000] {
+        let wrong = (0..4_000)
+            .filter(|_| {
+                let lost = (0..packets).filter(|_| rng.chance(0.01)).count() as u64;
+                excessive(lost, packets, 2_000)
+            })
+            .count();
+        assert!(wrong <= 4, "{wrong} of 4000 rounds of {packets} packets");
+    }
+}
+
+#[test]
+fn real_congestion_is() {
+    assert!(excessive(20, 200, 2_000));
+    assert!(excessive(5, 10, 2_000));
+    assert!(excessive(900, 30_000, 2_000));
+    assert!(!excessive(3, 3, 2_000), "three losses prove nothing");
+    assert!(!excessive(0, 0, 2_000));
+    assert!(!excessive(u64::MAX, u64::MAX, SHARE * 2));
+}
+
+#[test]
+fn the_first_decision_paces_the_initial_window_over_the_round_trip() {
+    let d = bbr().decision();
+    assert!(d.bound >= 32 * 1_500);
+    let nominal = Rate::from_bytes_in(32 * 1_500, Span::from_millis(70));
+    assert_eq!(d.rate, nominal.scale(4_420, 1_000));
+}
+
+#[test]
+fn a_known_rate_is_the_first_decision() {
+    let known = Rate::from_mbit(2_000);
+    let info = PathInfo { known_rate: Some(known), ..info() };
+    let made = create("bbr", &Params::default(), &info, Rng::from_u64(1)).unwrap();
+    assert_eq!(made.decision().rate, known);
+    assert!(made.decision().bound >= known.bytes_in(Span::from_millis(70)));
+    assert_eq!(made.state(), "resume");
+}
+
+/// A feedback of a round of its own: `packets` acknowledged, `lost` lost.
+fn round(b: &mut Bbr, n: u64, rate: Rate, packets: u64, lost: u64) {
+    let rtt = Span::from_millis(70);
+    let now = Time::ZERO + rtt * (n + 1);
+    let inflight = rate.bytes_in(rtt);
+    b.on_feedback(&Signals {
+        now,
+        acked: packets * 1_500,
+        acked_packets: packets,
+        lost: lost * 1_500,
+        lost_packets: lost,
+        latest_lost_sent: (lost > 0).then_some(now - rtt),
+        prior_inflight: inflight,
+        inflight,
+        rtt: Some(rtt),
+        srtt: rtt,
+        min_rtt: rtt,
+        delivered: (n + 1) * 1_000_000_000,
+        newest_acked_sent: Some(now - rtt),
+        rate: Some(RateSample {
+            rate,
+            interval: rtt,
+            delivered: packets * 1_500,
+            prior_delivered: n * 1_000_000_000,
+            tx_inflight: inflight,
+            lost: lost * 1_500,
+            app_limited: false,
+        }),
+        ..Signals::default()
+    });
+}
+
+fn cruising(rate: Rate) -> (Bbr, u64) {
+    let mut b = bbr();
+    for n in 0..40 {
+        round(&mut b, n, rate, 1_000, 0);
+        if b.state() == "probe_bw:cruise" {
+            return (b, n + 1);
+        }
+    }
+    panic!("forty rounds at one rate lead to cruising, not to {}", b.state());
+}
+
+#[test]
+fn light_loss_while_cruising_changes_nothing_and_heavy_loss_does() {
+    let rate = Rate::from_mbit(170);
+    let (mut b, n) = cruising(rate);
+    round(&mut b, n, rate, 990, 10);
+    assert_eq!(b.bounds.bw_short, Rate::MAX);
+    assert!(b.decision().rate >= rate);
+    let half = rate.scale(1, 2);
+    round(&mut b, n + 1, half, 500, 500);
+    round(&mut b, n + 2, half, 500, 500);
+    assert!(b.bounds.bw_short < rate, "{:?}", b.bounds);
+    assert!(b.decision().rate < rate);
+}
+
+#[test]
+fn bounds_come_back_when_the_losses_were_reordering() {
+    let rate = Rate::from_mbit(170);
+    let (mut b, n) = cruising(rate);
+    round(&mut b, n, rate.scale(1, 2), 500, 500);
+    round(&mut b, n + 1, rate.scale(1, 2), 500, 500);
+    assert!(b.bounds.bw_short < rate);
+    let now = Time::ZERO + Span::from_millis(70) * (n + 3);
+    b.on_feedback(&Signals { now, spurious: 500 * 1_500, ..Signals::default() });
+    assert_eq!(b.bounds.bw_short, Rate::MAX);
+}
+
+#[test]
+fn time_outs_slow_down_from_the_second_on_and_feedback_ends_it() {
+    let rate = Rate::from_mbit(170);
+    let (mut b, n) = cruising(rate);
+    let before = b.decision().rate;
+    let now = Time::ZERO + Span::from_secs(60);
+    b.on_event(now, Event::ProbeTimeout { count: 1 });
+    assert_eq!(b.decision().rate, before);
+    b.on_event(now, Event::ProbeTimeout { count: 3 });
+    assert_eq!(b.decision().rate, before.scale(1, 4));
+    b.on_event(now, Event::ProbeTimeout { count: u32::MAX });
+    assert!(b.decision().rate >= MIN_RATE);
+    round(&mut b, n, rate, 1_000, 0);
+    assert!(b.decision().rate >= rate.scale(9, 10));
+}
+
+#[test]
+fn persistent_congestion_starts_over_from_an_eighth() {
+    let rate = Rate::from_mbit(170);
+    let (mut b, _) = cruising(rate);
+    b.on_event(Time::ZERO + Span::from_secs(60), Event::PersistentCongestion);
+    assert_eq!(b.state(), "startup");
+    assert!(b.decision().rate < rate);
+}
