@@ -9,7 +9,7 @@ mod transmit;
 pub use close::RETRY_PN;
 pub use receive::Meta;
 pub use setup::{Accept, Authority, Open};
-pub use transmit::Transmit;
+pub use transmit::{MAX_TRAIN, Transmit};
 
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};

@@ -1,0 +1,190 @@
+//! Answering: new clients, retries, unknown versions and packets of connections that are forgotten.
+
+use crate::config::Config;
+use crate::{ConnId, Endpoint, Meta, Transmit};
+use base::{Rng, Span, Time};
+use std::collections::VecDeque;
+use transport::Connection;
+use transport::connection::{Accept, RETRY_PN};
+use transport::crypto::{HandshakeError, KeyPair, ServerSetup, Side, TokenKey, TokenKind};
+use wire::packet::{MIN_INITIAL, VERSION, put_long, put_version_negotiation};
+use wire::{LongHeader, LongType};
+
+/// Stateless answers that wait at most; more are dropped.
+const MAX_PENDING: usize = 256;
+/// A Retry's token is good this long.
+const TOKEN_LIFETIME: Span = Span::from_secs(30);
+/// Stateless resets per second at most.
+const RESETS_PER_SECOND: u32 = 1_000;
+
+/// State of the answering side that belongs to no connection.
+pub(crate) struct Acceptor {
+    setup: Option<ServerSetup>,
+    tokens: TokenKey,
+    pending: VecDeque<(Transmit, Vec<u8>)>,
+    handshakes: usize,
+    open: usize,
+    resets: u32,
+    reset_second: u64,
+}
+
+impl Acceptor {
+    pub fn new(config: &Config) -> Result<Acceptor, HandshakeError> {
+        let setup = match &config.server {
+            Some(s) => Some(ServerSetup::new(&config.credentials, &s.auth)?),
+            None => None,
+        };
+        Ok(Acceptor {
+            setup,
+            tokens: TokenKey::new(&config.static_secret),
+            pending: VecDeque::new(),
+            handshakes: 0,
+            open: 0,
+            resets: 0,
+            reset_second: 0,
+        })
+    }
+
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    pub fn poll_transmit(&mut self, buf: &mut [u8]) -> Option<Transmit> {
+        let (t, bytes) = self.pending.pop_front()?;
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Some(t)
+    }
+
+    fn push(&mut self, meta: Meta, bytes: Vec<u8>) {
+        if self.pending.len() < MAX_PENDING {
+            let len = bytes.len();
+            self.pending.push_back((
+                Transmit { remote: meta.remote, local: meta.local, ecn: false, segment: len, len },
+                bytes,
+            ));
+        }
+    }
+
+    pub fn on_established(&mut self, is_client: bool) {
+        if !is_client {
+            self.handshakes = self.handshakes.saturating_sub(1);
+            self.open += 1;
+        }
+    }
+
+    pub fn on_closed(&mut self, established: bool, is_client: bool) {
+        match (is_client, established) {
+            (true, _) => {}
+            (false, true) => self.open = self.open.saturating_sub(1),
+            (false, false) => self.handshakes = self.handshakes.saturating_sub(1),
+        }
+    }
+
+    /// RFC 9000, section 6.1: only to datagrams that are long enough to be a first packet.
+    pub fn version_negotiation(&mut self, meta: Meta, dcid: &[u8], scid: &[u8], len: usize) {
+        if self.setup.is_some() && len >= MIN_INITIAL {
+            let mut b = Vec::new();
+            put_version_negotiation(&mut b, scid, dcid, &[VERSION]);
+            self.push(meta, b);
+        }
+    }
+
+    /// Says that a connection is forgotten: shorter than what it answers, so that two ends that have forgotten
+    /// each other fall silent (RFC 9000, section 10.3.3), and not too often.
+    pub fn stateless_reset(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        trigger: usize,
+        token: &[u8; 16],
+        rng: &mut Rng,
+    ) {
+        let second = now.as_nanos() / 1_000_000_000;
+        if second != self.reset_second {
+            self.reset_second = second;
+            self.resets = 0;
+        }
+        if trigger <= 33 || self.resets >= RESETS_PER_SECOND {
+            return;
+        }
+        self.resets += 1;
+        let len = (trigger - 1).min(33 + rng.below(16) as usize);
+        let mut b = vec![0; len];
+        rng.fill(&mut b);
+        b[0] &= !wire::packet::flag::LONG;
+        b[len - 16..].copy_from_slice(token);
+        self.push(meta, b);
+    }
+
+    fn retry(&mut self, now: Time, meta: Meta, h: &LongHeader<'_>, rng: &mut Rng) {
+        let mut scid = [0; 8];
+        rng.fill(&mut scid);
+        let Ok(token) = self.tokens.issue(TokenKind::Retry, meta.remote, now, h.dcid) else { return };
+        let mut b = Vec::new();
+        put_long(&mut b, LongType::Retry, h.scid, &scid, &token, 0);
+        // RFC 9000, section 17.2.5.1, in spirit: sealed with keys that only who saw the first packet has.
+        let mut keys = KeyPair::initial(h.dcid, Side::Server);
+        if let Ok(tag) = keys.seal(0, RETRY_PN, &b, &mut []) {
+            b.extend_from_slice(&tag);
+            self.push(meta, b);
+        }
+    }
+}
+
+impl Endpoint {
+    /// A first packet of a client nobody knows. Nothing is kept for it unless it could be one.
+    pub(crate) fn accept(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        h: &LongHeader<'_>,
+        datagram: &[u8],
+    ) -> Option<ConnId> {
+        let setup = self.acceptor.setup.clone()?;
+        let server = self.config.server.clone()?;
+        if datagram.len() < MIN_INITIAL || h.dcid.len() < 8 || h.scid.len() != 4 {
+            return None;
+        }
+        let mut original = h.dcid.to_vec();
+        let mut retried = false;
+        if !h.token.is_empty() {
+            // A token that does not hold is no proof of anything (RFC 9000, section 8.1.3).
+            original = self
+                .acceptor
+                .tokens
+                .check(TokenKind::Retry, meta.remote, now, TOKEN_LIFETIME, h.token)
+                .ok()?;
+            retried = true;
+        } else if self.acceptor.handshakes >= server.retry_above {
+            self.acceptor.retry(now, meta, h, &mut self.rng);
+            return None;
+        }
+        if self.acceptor.open + self.acceptor.handshakes >= server.max_connections {
+            return None;
+        }
+        // Forged first packets cost no state: the tag must fit before anything is made.
+        let (head, rest) = datagram.split_at(h.clear);
+        let (tag, sealed) = rest.split_at_checked(wire::packet::LONG_TAG)?;
+        let mut probe = sealed.to_vec();
+        KeyPair::initial(h.dcid, Side::Server).open(false, 0, h.pn.into(), head, tag, &mut probe).ok()?;
+        let local_cid = self.new_cid();
+        let a = Accept {
+            remote: meta.remote,
+            setup,
+            authority: server.authority,
+            options: self.config.options.clone(),
+            local_cid,
+            reset_token: self.reset_token(local_cid),
+            original_dcid: original,
+            initial_dcid: h.dcid.to_vec(),
+            client_scid: h.scid.to_vec(),
+            retried,
+            unix_time: self.unix_time(now),
+        };
+        let connection = Connection::accept(now, a, self.rng.fork()).ok()?;
+        let id = self.insert(connection, meta.remote, false).ok()?;
+        self.acceptor.handshakes += 1;
+        self.by_initial.insert((meta.remote, h.dcid.to_vec()), id);
+        Some(id)
+    }
+}

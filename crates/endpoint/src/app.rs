@@ -1,0 +1,96 @@
+//! What an application sees.
+
+use crate::Endpoint;
+use base::Time;
+use std::net::SocketAddr;
+use transport::CloseReason;
+use transport::crypto::{PeerIdentity, Suite};
+use verbs::{CqId, PdId, QpId};
+
+/// One connection of an endpoint. Never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ConnId(pub u64);
+
+/// An application, driven by the loop that drives its endpoint: a real driver, or the simulator.
+pub trait App {
+    /// Called after each turn in which datagrams, timers or wake-ups were handled. Takes events and completions,
+    /// posts work. Does bounded work; what blocks (files, hashing) runs on other threads, which wake the loop.
+    fn drive(&mut self, now: Time, endpoint: &mut Endpoint);
+    /// When it wants to be driven although nothing happened.
+    fn next_timeout(&self) -> Option<Time> {
+        None
+    }
+    /// Whether the loop may end, once all connections have closed.
+    fn finished(&self) -> bool {
+        false
+    }
+}
+
+/// What the endpoint made for a connection, and who is at the other end.
+#[derive(Clone, Debug)]
+pub struct ConnInfo {
+    /// Protection domain: memory keys are scoped to the connection by it.
+    pub pd: PdId,
+    /// Send and receive completions of all its queue pairs.
+    pub cq: CqId,
+    /// Queue pairs by their number on the wire; those from the start come first.
+    pub qps: Vec<QpId>,
+    /// Where the peer is.
+    pub remote: SocketAddr,
+    /// Who the peer is.
+    pub peer: Option<PeerIdentity>,
+    /// Whether this end connected.
+    pub is_client: bool,
+    /// What protects its packets.
+    pub suite: Suite,
+}
+
+/// What an application is to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A connection of this client is ready. With first-use trust, compare the peer's key before sending.
+    Connected {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A client has connected and is authorised.
+    Incoming {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A further queue pair is ready.
+    QpReady {
+        /// On which connection.
+        conn: ConnId,
+        /// The queue pair.
+        qp: QpId,
+        /// What the opener handed over.
+        private_data: Vec<u8>,
+        /// Whether the peer opened it.
+        by_peer: bool,
+    },
+    /// The peer refused a queue pair; it is destroyed.
+    QpRefused {
+        /// On which connection.
+        conn: ConnId,
+        /// The queue pair that is no more.
+        qp: QpId,
+        /// The peer's code.
+        code: u64,
+    },
+    /// The peer is at another address now.
+    PathChanged {
+        /// Which connection.
+        conn: ConnId,
+        /// The new address.
+        remote: SocketAddr,
+    },
+    /// A connection has ended. Its work requests are flushed into its completion queue; call
+    /// [`Endpoint::release`] when that is drained.
+    Closed {
+        /// Which.
+        conn: ConnId,
+        /// Why.
+        reason: CloseReason,
+    },
+}

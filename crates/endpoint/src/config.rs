@@ -1,0 +1,114 @@
+//! What an endpoint is made from.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use transport::TransportOptions;
+use transport::connection::Authority;
+use transport::crypto::{ClientAuth, Credentials, OneTimeToken, ServerTrust};
+
+/// Settings of an endpoint.
+#[derive(Debug)]
+pub struct Config {
+    /// Options of its connections.
+    pub options: TransportOptions,
+    /// What it shows of itself, as client and as server.
+    pub credentials: Arc<Credentials>,
+    /// Answers connections when present.
+    pub server: Option<ServerConfig>,
+    /// Limits of verbs objects.
+    pub limits: verbs::Limits,
+    /// Secret from which stateless-reset and address-validation keys come. Derived from something that survives
+    /// a restart (the host key), resets reach peers of the time before.
+    pub static_secret: [u8; 32],
+    /// Seconds since 1970 at time zero of the driver's clock, for certificates.
+    pub unix_epoch: u64,
+}
+
+impl Config {
+    /// A client with default options.
+    pub fn client(credentials: Arc<Credentials>) -> Config {
+        Config {
+            options: TransportOptions::default(),
+            credentials,
+            server: None,
+            limits: verbs::Limits::default(),
+            static_secret: [0; 32],
+            unix_epoch: 0,
+        }
+    }
+}
+
+/// Settings of the answering side.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Which clients the handshake accepts.
+    pub auth: ClientAuth,
+    /// Who of them may do anything: listed keys, or holders of one-time tokens.
+    pub authority: Authority,
+    /// Connections at most; further ones are refused with a word.
+    pub max_connections: usize,
+    /// From this many unfinished handshakes on, clients must prove their address first (Retry).
+    pub retry_above: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            auth: ClientAuth::AnyKey,
+            authority: Authority { keys: Some(Vec::new()), tokens: Vec::new() },
+            max_connections: 10_000,
+            retry_above: 256,
+        }
+    }
+}
+
+/// What a client needs to connect.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Where the server is.
+    pub remote: SocketAddr,
+    /// Its name, for X.509 and messages.
+    pub server_name: String,
+    /// Which server is trusted.
+    pub trust: ServerTrust,
+    /// A one-time token to present.
+    pub token: Option<OneTimeToken>,
+    /// Options of this connection; `None` takes the endpoint's.
+    pub options: Option<TransportOptions>,
+}
+
+/// Why a connection cannot be started, or a queue pair not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Settings that cannot be used.
+    #[error("{0}")]
+    Settings(String),
+    /// No such connection, or it is not open.
+    #[error("the connection is not open")]
+    NotOpen,
+    /// A limit of this end or of the peer.
+    #[error("no more queue pairs on this connection: the limit of {0} is reached")]
+    TooMany(u64),
+    /// The adapter has no room.
+    #[error("{0}")]
+    Verbs(#[from] verbs::Error),
+}
+
+/// A further queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpOptions {
+    /// Whether lost data is sent again.
+    pub reliable: bool,
+    /// 0 (highest) to 7.
+    pub priority: u8,
+    /// Congestion control of its own (`cubic`, `fixed:rate=1gbit`), at both ends; empty shares the connection's.
+    pub cc: String,
+    /// For the peer's application, at most 1,024 bytes.
+    pub private_data: Vec<u8>,
+}
+
+impl Default for QpOptions {
+    fn default() -> QpOptions {
+        QpOptions { reliable: true, priority: 4, cc: String::new(), private_data: Vec::new() }
+    }
+}

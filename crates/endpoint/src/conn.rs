@@ -1,0 +1,294 @@
+//! One connection of an endpoint: its events turned into verbs objects and the application's events.
+
+use crate::Endpoint;
+use crate::app::{ConnId, ConnInfo, Event};
+use crate::config::{ConnectError, QpOptions};
+use base::Time;
+use transport::{ConnEvent, Connection};
+use verbs::{Kind, QpId, QpInit, QpState, Status};
+use wire::QpOpen;
+
+/// Completions that a connection's queue holds at most.
+pub(crate) const CQ_ENTRIES: usize = 1 << 17;
+/// Work requests outstanding on a queue pair at most.
+const SEND_WR: usize = 1 << 14;
+/// Receives outstanding on a queue pair at most.
+const RECV_WR: usize = 1 << 12;
+/// Reads outstanding in each direction. Part of the protocol: see `docs/protocol.md`.
+const READS: usize = 64;
+/// Longest datagram of an unreliable queue pair: fits the smallest path with every header.
+const MAX_DATAGRAM: u32 = 1_100;
+/// Code of a refused queue pair: no room.
+const REFUSED_LIMIT: u64 = 1;
+/// Code of a refused queue pair: its congestion control is unknown here.
+const REFUSED_CC: u64 = 2;
+/// Credits kept for queue pairs that are not there yet.
+const MAX_EARLY_LIMITS: usize = 1_024;
+
+pub(crate) struct Conn {
+    pub connection: Connection,
+    pub info: ConnInfo,
+    /// Queue pairs by number.
+    pub qps: Vec<Option<QpId>>,
+    pub deadline: Option<Time>,
+    pub queued: bool,
+    pub established: bool,
+    pub closed: bool,
+    pub released: bool,
+    /// Queue pairs this end has opened and waits for.
+    opening: Vec<QpOpen>,
+    /// Credits that came before the queue pair they are about.
+    early_limits: Vec<(u16, u64)>,
+}
+
+impl Conn {
+    pub fn new(connection: Connection, info: ConnInfo) -> Conn {
+        Conn {
+            connection,
+            info,
+            qps: Vec::new(),
+            deadline: None,
+            queued: false,
+            established: false,
+            closed: false,
+            released: false,
+            opening: Vec::new(),
+            early_limits: Vec::new(),
+        }
+    }
+
+    /// Keeps a credit whose queue pair is about to be opened. A peer that names pairs at random fills a short
+    /// list.
+    fn early_limit(&mut self, qpn: u16, limit: u64) {
+        self.early_limits.retain(|(n, _)| *n != qpn);
+        if self.early_limits.len() < MAX_EARLY_LIMITS {
+            self.early_limits.push((qpn, limit));
+        }
+    }
+}
+
+impl Endpoint {
+    /// Opens a further queue pair; [`Event::QpReady`] follows a round trip later. Work may be posted at once and
+    /// leaves when the peer has agreed.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open_qp(&mut self, now: Time, conn: ConnId, o: QpOptions) -> Result<QpId, ConnectError> {
+        let c = self.conns.get(&conn).filter(|c| c.established && !c.closed).ok_or(ConnectError::NotOpen)?;
+        let limit = c.connection.peer_params().max_qps.min(u64::from(self.config.options.max_qps));
+        let base = usize::from(c.connection.initial_qps());
+        // Even numbers are the client's, odd ones the server's.
+        let odd = usize::from(!c.info.is_client);
+        let start = base + (base + odd) % 2;
+        let qpn = (start..limit as usize).step_by(2).find(|n| c.qps.get(*n).is_none_or(Option::is_none));
+        let qpn = qpn.ok_or(ConnectError::TooMany(limit))? as u16;
+        if o.private_data.len() > wire::frame::MAX_PRIVATE_DATA || o.cc.len() > wire::frame::MAX_CC_SPEC {
+            return Err(ConnectError::Settings("private data or congestion-control text is too long".into()));
+        }
+        cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
+            .map_err(|e| ConnectError::Settings(e.to_string()))?;
+        let qp = self.create_qp(conn, qpn, o.reliable)?;
+        if let Some(c) = self.conns.get_mut(&conn) {
+            let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
+            let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
+            // The scheduler learns of it when the peer has agreed: see `on_qp_accept`.
+            c.opening.push(open.clone());
+            c.connection.open_qp(open);
+            c.info.qps.push(qp);
+        }
+        self.after(now, conn);
+        Ok(qp)
+    }
+
+    fn create_qp(&mut self, conn: ConnId, qpn: u16, reliable: bool) -> Result<QpId, ConnectError> {
+        let c = self.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
+        let init = QpInit {
+            kind: if reliable { Kind::Reliable } else { Kind::Unreliable },
+            max_send_wr: SEND_WR,
+            max_recv_wr: RECV_WR,
+            max_rd_atomic: READS,
+            max_datagram: MAX_DATAGRAM,
+            ..QpInit::new(c.info.cq, c.info.cq)
+        };
+        let qp = self.adapter.create_qp(c.info.pd, init)?;
+        self.adapter.modify_qp(qp, QpState::Rtr)?;
+        self.adapter.modify_qp(qp, QpState::Rts)?;
+        let i = usize::from(qpn);
+        if c.qps.len() <= i {
+            c.qps.resize(i + 1, None);
+        }
+        c.qps[i] = Some(qp);
+        if let Some(k) = c.early_limits.iter().position(|(n, _)| *n == qpn) {
+            let (_, limit) = c.early_limits.swap_remove(k);
+            self.adapter.set_send_limit(qp, limit)?;
+        }
+        self.by_qp.insert(qp, (conn, qpn));
+        Ok(qp)
+    }
+
+    /// Turns a connection's events into the application's, and has it looked at for sending.
+    pub(crate) fn after(&mut self, now: Time, id: ConnId) {
+        while let Some(e) = self.conns.get_mut(&id).and_then(|c| c.connection.poll_event()) {
+            self.on_conn_event(now, id, e);
+        }
+        self.touch(id);
+    }
+
+    fn on_conn_event(&mut self, now: Time, id: ConnId, e: ConnEvent) {
+        let qp_of =
+            |this: &Endpoint, qpn: u16| this.conns.get(&id)?.qps.get(usize::from(qpn)).copied().flatten();
+        match e {
+            ConnEvent::Established => self.on_established(now, id),
+            ConnEvent::QpOpen(q) => self.on_qp_open(id, q),
+            ConnEvent::QpAccept(qpn, code) => self.on_qp_accept(id, qpn, code),
+            ConnEvent::QpError(qpn, code) => {
+                let status =
+                    if (4..=6).contains(&code) { Status::RemoteAccess } else { Status::RemoteInvalidRequest };
+                if let Some(qp) = qp_of(self, qpn) {
+                    let _ = self.adapter.set_error(qp, status);
+                }
+            }
+            ConnEvent::PlaceFailed(qpn, _) => {
+                if let Some(qp) = qp_of(self, qpn) {
+                    let _ = self.adapter.set_error(qp, Status::FlushError);
+                }
+            }
+            ConnEvent::RecvLimit(qpn, limit) => {
+                if let Some(qp) = qp_of(self, qpn) {
+                    let _ = self.adapter.set_send_limit(qp, limit);
+                } else if let Some(c) = self.conns.get_mut(&id) {
+                    c.early_limit(qpn, limit);
+                }
+            }
+            ConnEvent::PathChanged(remote) => {
+                if let Some(c) = self.conns.get_mut(&id) {
+                    c.info.remote = remote;
+                }
+                self.events.push_back(Event::PathChanged { conn: id, remote });
+            }
+            ConnEvent::Closed(reason) => self.on_closed(id, reason),
+        }
+    }
+
+    fn on_established(&mut self, now: Time, id: ConnId) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        c.established = true;
+        c.info.peer = c.connection.peer().cloned();
+        c.info.suite = c.connection.suite();
+        let (n, reliable, is_client) =
+            (c.connection.initial_qps(), c.connection.initial_reliable(), c.info.is_client);
+        let used = c.connection.token_used().cloned();
+        if let (Some(t), Some(s)) = (used, &mut self.config.server) {
+            // Once means once, whoever else holds it.
+            s.authority.tokens.retain(|x| x.id() != t.id());
+        }
+        self.acceptor.on_established(is_client);
+        for qpn in 0..n {
+            match self.create_qp(id, qpn, reliable) {
+                Ok(qp) => {
+                    if let Some(c) = self.conns.get_mut(&id) {
+                        c.info.qps.push(qp);
+                    }
+                }
+                Err(e) => return self.close(now, id, transport::error::code::BUSY, &e.to_string()),
+            }
+        }
+        self.events.push_back(if is_client {
+            Event::Connected { conn: id }
+        } else {
+            Event::Incoming { conn: id }
+        });
+    }
+
+    fn on_qp_open(&mut self, id: ConnId, q: QpOpen) {
+        let max = u64::from(self.config.options.max_qps);
+        let Some(c) = self.conns.get(&id) else { return };
+        if u64::from(q.qpn) >= max || c.qps.get(usize::from(q.qpn)).is_some_and(Option::is_some) {
+            return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
+        }
+        let cc = String::from_utf8_lossy(&q.cc).into_owned();
+        if !cc.is_empty() && cc::registry::parse(&cc).is_err() {
+            return self.refuse_qp(id, q.qpn, REFUSED_CC);
+        }
+        let Ok(qp) = self.create_qp(id, q.qpn, q.reliable) else {
+            return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
+        };
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        c.info.qps.push(qp);
+        if c.connection.add_qp(q.qpn, q.priority, &cc).is_err() {
+            return self.refuse_qp(id, q.qpn, REFUSED_CC);
+        }
+        c.connection.accept_qp(q.qpn, 0);
+        c.connection.activate(q.qpn);
+        self.events.push_back(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
+    }
+
+    fn refuse_qp(&mut self, id: ConnId, qpn: u16, code: u64) {
+        if let Some(c) = self.conns.get_mut(&id) {
+            c.connection.accept_qp(qpn, code);
+        }
+    }
+
+    fn on_qp_accept(&mut self, id: ConnId, qpn: u16, code: u64) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let Some(i) = c.opening.iter().position(|o| o.qpn == qpn) else { return };
+        let QpOpen { cc, priority, private_data, .. } = c.opening.swap_remove(i);
+        let Some(qp) = c.qps[usize::from(qpn)] else { return };
+        if code == 0 && c.connection.add_qp(qpn, priority, &String::from_utf8_lossy(&cc)).is_ok() {
+            c.connection.activate(qpn);
+            self.events.push_back(Event::QpReady { conn: id, qp, private_data, by_peer: false });
+            // What was posted before the peer agreed has not been told.
+            if let (Some(limit), Some(c)) = (self.adapter.recv_limit(qp), self.conns.get_mut(&id)) {
+                c.connection.send_recv_limit(qpn, limit);
+            }
+            return;
+        }
+        c.qps[usize::from(qpn)] = None;
+        c.info.qps.retain(|q| *q != qp);
+        self.by_qp.remove(&qp);
+        let _ = self.adapter.destroy_qp(qp);
+        self.events.push_back(Event::QpRefused { conn: id, qp, code });
+    }
+
+    fn on_closed(&mut self, id: ConnId, reason: transport::CloseReason) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        c.closed = true;
+        self.acceptor.on_closed(c.established, c.info.is_client);
+        let qps = c.info.qps.clone();
+        for qp in qps {
+            let _ = self.adapter.set_error(qp, Status::TransportFailed);
+        }
+        self.events.push_back(Event::Closed { conn: id, reason });
+    }
+
+    /// Nothing more to send for now: when to look again, or whether all is over.
+    pub(crate) fn after_send(&mut self, now: Time, id: ConnId) {
+        self.reap(id);
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        if let Some(t) = c.deadline.take() {
+            self.deadlines.remove(&(t, id));
+        }
+        let Some(t) = c.connection.next_timeout() else { return };
+        // A deadline in the past was looked at just now and gave nothing: not before the next turn.
+        let t = t.max(now + base::Span::from_micros(10));
+        c.deadline = Some(t);
+        self.deadlines.insert((t, id));
+    }
+
+    /// Forgets a connection that is over and released.
+    pub(crate) fn reap(&mut self, id: ConnId) {
+        let Some(c) = self.conns.get(&id) else { return };
+        if !c.connection.is_closed() {
+            return;
+        }
+        self.by_cid.remove(&c.connection.local_cid());
+        let key = (c.info.remote, c.connection.initial_dcid().to_vec());
+        self.by_initial.remove(&key);
+        if c.released
+            && let Some(c) = self.conns.remove(&id)
+            && let Some(t) = c.deadline
+        {
+            self.deadlines.remove(&(t, id));
+        }
+    }
+}

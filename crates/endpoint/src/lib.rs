@@ -1,0 +1,373 @@
+//! Verbs joined to a transport behind one sans-I/O interface.
+//!
+//! An [`Endpoint`] holds connections and the verbs objects of one application. A driver passes in datagrams and
+//! time, takes out datagrams, and lets the [`App`] run after each turn; the driver of real sockets and the
+//! simulator use the same calls.
+
+mod accept;
+mod app;
+mod config;
+mod conn;
+mod streams;
+
+pub use app::{App, ConnId, ConnInfo, Event};
+pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
+pub use transport::connection::Authority;
+pub use transport::{CloseReason, Meta, Stats, Transmit, TransportOptions};
+
+use accept::Acceptor;
+use base::{Rng, Time};
+use conn::Conn;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use transport::crypto::{ClientSetup, ResetKey};
+use transport::{Connection, connection};
+use verbs::{Adapter, QpId};
+use wire::{Cid, Clear, LongType};
+
+/// Bytes that [`Endpoint::poll_transmit`] needs.
+pub const MAX_TRAIN: usize = connection::MAX_TRAIN;
+/// Events that wait for the application at most; beyond, new connections are not accepted.
+const MAX_EVENTS: usize = 1 << 16;
+
+/// Connections, and the verbs objects of one application.
+pub struct Endpoint {
+    config: Config,
+    rng: Rng,
+    adapter: Adapter,
+    conns: HashMap<ConnId, Conn>,
+    by_cid: HashMap<Cid, ConnId>,
+    by_initial: HashMap<(SocketAddr, Vec<u8>), ConnId>,
+    by_qp: HashMap<QpId, (ConnId, u16)>,
+    acceptor: Acceptor,
+    events: VecDeque<Event>,
+    /// Connections that may have something to send.
+    ready: VecDeque<ConnId>,
+    deadlines: BTreeSet<(Time, ConnId)>,
+    next_id: u64,
+}
+
+impl core::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Endpoint").field("connections", &self.conns.len()).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint without connections.
+    ///
+    /// # Errors
+    /// Credentials that cannot be used, in words.
+    pub fn new(config: Config, mut rng: Rng) -> Result<Endpoint, ConnectError> {
+        let adapter = Adapter::new(config.limits, rng.fork());
+        let acceptor = Acceptor::new(&config).map_err(|e| ConnectError::Settings(e.to_string()))?;
+        Ok(Endpoint {
+            config,
+            rng,
+            adapter,
+            conns: HashMap::new(),
+            by_cid: HashMap::new(),
+            by_initial: HashMap::new(),
+            by_qp: HashMap::new(),
+            acceptor,
+            events: VecDeque::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            next_id: 0,
+        })
+    }
+
+    /// The verbs objects: regions, queues, work requests.
+    pub fn adapter(&mut self) -> &mut Adapter {
+        &mut self.adapter
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What is known of a connection, until it is released.
+    pub fn connection(&self, conn: ConnId) -> Option<&ConnInfo> {
+        self.conns.get(&conn).map(|c| &c.info)
+    }
+
+    /// Counters and estimates of a connection.
+    pub fn stats(&self, conn: ConnId) -> Option<Stats> {
+        self.conns.get(&conn).map(|c| c.connection.stats())
+    }
+
+    /// All connections that are not released.
+    pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
+        self.conns.keys().copied()
+    }
+
+    /// Whether no connection has anything left to do: a program may end.
+    pub fn is_quiet(&self) -> bool {
+        self.conns.values().all(|c| c.connection.is_closed())
+    }
+
+    /// Starts to connect; [`Event::Connected`] or [`Event::Closed`] follows.
+    ///
+    /// # Errors
+    /// Settings that cannot be used, in words.
+    pub fn connect(&mut self, now: Time, c: Connect) -> Result<ConnId, ConnectError> {
+        let settings = |e: transport::crypto::HandshakeError| ConnectError::Settings(e.to_string());
+        let setup = ClientSetup::new(&self.config.credentials, &c.trust).map_err(settings)?;
+        let local_cid = self.new_cid();
+        let open = connection::Open {
+            remote: c.remote,
+            server_name: c.server_name,
+            setup,
+            token: c.token,
+            options: c.options.unwrap_or_else(|| self.config.options.clone()),
+            local_cid,
+            reset_token: self.reset_token(local_cid),
+            unix_time: self.unix_time(now),
+        };
+        let connection = Connection::open(now, open, self.rng.fork()).map_err(settings)?;
+        self.insert(connection, c.remote, true)
+    }
+
+    fn insert(
+        &mut self,
+        connection: Connection,
+        remote: SocketAddr,
+        is_client: bool,
+    ) -> Result<ConnId, ConnectError> {
+        let pd = self.adapter.alloc_pd()?;
+        let cq = self.adapter.create_cq(conn::CQ_ENTRIES)?;
+        let id = ConnId(self.next_id);
+        self.next_id += 1;
+        self.by_cid.insert(connection.local_cid(), id);
+        let suite = connection.suite();
+        let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite };
+        self.conns.insert(id, Conn::new(connection, info));
+        self.touch(id);
+        Ok(id)
+    }
+
+    fn new_cid(&mut self) -> Cid {
+        loop {
+            let c = Cid(self.rng.u32());
+            if !self.by_cid.contains_key(&c) {
+                return c;
+            }
+        }
+    }
+
+    fn reset_token(&self, cid: Cid) -> [u8; 16] {
+        *ResetKey::new(&self.config.static_secret).token(&cid.0.to_be_bytes()).as_bytes()
+    }
+
+    fn unix_time(&self, now: Time) -> u64 {
+        self.config.unix_epoch + now.as_nanos() / 1_000_000_000
+    }
+
+    /// Closes a connection. What is not completed is flushed: wait for completions first.
+    pub fn close(&mut self, now: Time, conn: ConnId, code: u64, reason: &str) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.connection.close(now, code, reason);
+            self.after(now, conn);
+        }
+    }
+
+    /// Frees what is left of a closed connection: queue pairs, completion queue, protection domain. Regions must be
+    /// deregistered before.
+    ///
+    /// # Errors
+    /// The connection is still open, or regions are left in its protection domain.
+    pub fn release(&mut self, conn: ConnId) -> Result<(), ConnectError> {
+        let Some(c) = self.conns.get(&conn) else { return Ok(()) };
+        if !c.closed {
+            return Err(ConnectError::NotOpen);
+        }
+        let info = c.info.clone();
+        for qp in info.qps {
+            self.by_qp.remove(&qp);
+            self.adapter.destroy_qp(qp)?;
+        }
+        while self.adapter.poll_cq(info.cq).is_some() {}
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.info.qps.clear();
+            c.qps.clear();
+            c.released = true;
+        }
+        self.adapter.destroy_cq(info.cq)?;
+        self.adapter.dealloc_pd(info.pd)?;
+        self.reap(conn);
+        Ok(())
+    }
+
+    /// The administrator's cap on what this end sends on a connection, from now on.
+    pub fn set_rate_cap(&mut self, conn: ConnId, cap: Option<base::Rate>) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.connection.set_rate_cap(cap);
+            self.touch(conn);
+        }
+    }
+
+    /// The system refused a datagram of `size` bytes to `remote` (EMSGSIZE).
+    pub fn on_too_large(&mut self, remote: SocketAddr, size: usize) {
+        let size = u16::try_from(size).unwrap_or(u16::MAX);
+        self.conns
+            .values_mut()
+            .filter(|c| c.info.remote == remote)
+            .for_each(|c| c.connection.on_too_large(size));
+    }
+
+    /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
+    pub fn handle_train(&mut self, now: Time, meta: Meta, data: &mut [u8], stride: usize) {
+        let stride = stride.clamp(1, data.len().max(1));
+        let mut rest = data;
+        while !rest.is_empty() {
+            let n = run_of_one_connection(rest, stride);
+            let (run, tail) = rest.split_at_mut(n);
+            rest = tail;
+            if run[0] & wire::packet::flag::LONG != 0 {
+                self.handle_long(now, meta, run);
+            } else {
+                self.handle_short(now, meta, run, stride);
+            }
+        }
+    }
+
+    fn handle_short(&mut self, now: Time, meta: Meta, run: &mut [u8], stride: usize) {
+        let Ok(Clear::Short(cid)) = Clear::parse(run) else { return };
+        let Some(&id) = self.by_cid.get(&cid) else {
+            let token = self.reset_token(cid);
+            let longest = run.len().min(stride);
+            self.acceptor.stateless_reset(now, meta, longest, &token, &mut self.rng);
+            return;
+        };
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        c.connection.handle_short(now, meta, run, stride, &mut s);
+        self.after(now, id);
+    }
+
+    fn handle_long(&mut self, now: Time, meta: Meta, datagram: &[u8]) {
+        let Ok(clear) = Clear::parse(datagram) else { return };
+        let cid = |d: &[u8]| d.try_into().map(|b| Cid(u32::from_be_bytes(b))).ok();
+        let known = |this: &Endpoint, dcid: &[u8]| {
+            let by_cid = cid(dcid).and_then(|c| this.by_cid.get(&c).copied());
+            by_cid.or_else(|| this.by_initial.get(&(meta.remote, dcid.to_vec())).copied())
+        };
+        match clear {
+            Clear::Short(_) => {}
+            Clear::UnknownVersion { dcid, scid, .. } => {
+                self.acceptor.version_negotiation(meta, dcid, scid, datagram.len())
+            }
+            Clear::VersionNegotiation { dcid, versions, .. } => {
+                if let Some(id) = known(self, dcid)
+                    && let Some(c) = self.conns.get_mut(&id)
+                {
+                    c.connection.handle_version_negotiation(versions);
+                    self.after(now, id);
+                }
+            }
+            Clear::Long(h) => {
+                let id = match known(self, h.dcid) {
+                    Some(id) => Some(id),
+                    None if h.kind == LongType::Initial && self.events.len() < MAX_EVENTS => {
+                        self.accept(now, meta, &h, datagram)
+                    }
+                    None => None,
+                };
+                let Some(id) = id else { return };
+                let Some(c) = self.conns.get_mut(&id) else { return };
+                let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+                c.connection.handle_long(now, meta, &h, datagram, &mut s);
+                self.after(now, id);
+            }
+        }
+    }
+
+    /// Writes what is to be sent now into `buf` of at least [`MAX_TRAIN`] bytes. Call until it gives nothing.
+    pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        if let Some(t) = self.acceptor.poll_transmit(buf) {
+            return Some(t);
+        }
+        self.collect_work();
+        while let Some(id) = self.ready.pop_front() {
+            let Some(c) = self.conns.get_mut(&id) else { continue };
+            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+            if let Some(t) = c.connection.poll_transmit(now, buf, &mut s) {
+                // Connections take turns, a train each.
+                self.ready.push_back(id);
+                return Some(t);
+            }
+            c.queued = false;
+            self.after_send(now, id);
+        }
+        None
+    }
+
+    /// What the application posted goes to the connections it concerns.
+    fn collect_work(&mut self) {
+        while let Some(qp) = self.adapter.activated() {
+            if let Some(&(id, qpn)) = self.by_qp.get(&qp)
+                && let Some(c) = self.conns.get_mut(&id)
+            {
+                c.connection.activate(qpn);
+                self.touch(id);
+            }
+        }
+        while let Some(qp) = self.adapter.take_credit_changes() {
+            let limit = self.adapter.recv_limit(qp);
+            if let (Some(&(id, qpn)), Some(limit)) = (self.by_qp.get(&qp), limit)
+                && let Some(c) = self.conns.get_mut(&id)
+                && c.established
+            {
+                c.connection.send_recv_limit(qpn, limit);
+                self.touch(id);
+            }
+        }
+    }
+
+    /// When [`Endpoint::handle_timeout`] wants to be called; [`Time::ZERO`] means at once.
+    pub fn next_timeout(&self) -> Option<Time> {
+        if !self.ready.is_empty() || self.acceptor.has_pending() {
+            return Some(Time::ZERO);
+        }
+        self.deadlines.first().map(|(t, _)| *t)
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(t, id)) = self.deadlines.first() {
+            if t > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            let Some(c) = self.conns.get_mut(&id) else { continue };
+            c.deadline = None;
+            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+            c.connection.handle_timeout(now, &mut s);
+            self.after(now, id);
+        }
+    }
+
+    /// Has the connection looked at by the next [`Endpoint::poll_transmit`].
+    fn touch(&mut self, id: ConnId) {
+        if let Some(c) = self.conns.get_mut(&id)
+            && !c.queued
+        {
+            c.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+}
+
+/// Bytes at the start of `train` that belong to one connection: a long packet alone, or short packets with the
+/// same identifier.
+fn run_of_one_connection(train: &[u8], stride: usize) -> usize {
+    let mut pieces = train.chunks(stride);
+    let Some(first) = pieces.next() else { return 0 };
+    if first[0] & wire::packet::flag::LONG != 0 || first.len() < 5 {
+        return first.len();
+    }
+    let same =
+        pieces.take_while(|p| p.len() >= 5 && p[0] & wire::packet::flag::LONG == 0 && p[1..5] == first[1..5]);
+    first.len() + same.map(<[u8]>::len).sum::<usize>()
+}
