@@ -129,7 +129,8 @@ impl KnownHosts {
             let (name, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
             let Ok(named) = Host::parse(name) else { continue };
             let fits_exactly = named == *host;
-            if !fits_exactly && !(named.name == host.name && named.port.is_none()) {
+            let fits_all_ports = named.port.is_none() && named.name == host.name;
+            if !fits_exactly && !fits_all_ports {
                 continue;
             }
             let key = PublicKey::parse(rest).ok_or_else(|| IdentityError::Line {

@@ -144,9 +144,18 @@ fn replace_page(at: usize) -> bool {
         e.faulted.store(true, Ordering::SeqCst);
         // SAFETY: errno is this thread's own.
         let saved = unsafe { *libc::__errno_location() };
-        // SAFETY: the page lies in a mapping of ours, made by `MappedFile` and still alive, since the thread
-        // that faulted is using it. Its bytes are reached through raw pointers only.
-        let p = unsafe { libc::mmap((at & !(page - 1)) as *mut libc::c_void, page, prot, flags, -1, 0) };
+        let page_start = at & !(page - 1);
+        let zeroes = |len: usize| {
+            // SAFETY: the range lies in a mapping of ours, made by `MappedFile` and still alive, since the
+            // thread that faulted is using it. Its bytes are reached through raw pointers only.
+            unsafe { libc::mmap(page_start as *mut libc::c_void, len, prot, flags, -1, 0) }
+        };
+        let mut p = zeroes(page);
+        if p == libc::MAP_FAILED {
+            // The process has as many separate mappings as it may have (vm.max_map_count): replacing all of
+            // the rest makes them fewer.
+            p = zeroes(end - page_start);
+        }
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = saved };
         return p != libc::MAP_FAILED;

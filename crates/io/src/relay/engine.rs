@@ -176,8 +176,8 @@ impl Engine {
                 for (meta, bytes) in batch.iter_mut() {
                     any = true;
                     match i.checked_sub(1) {
-                        None => self.from_client(now, &meta, bytes),
-                        Some(c) => self.from_target(now, c, &meta, bytes),
+                        None => self.on_client(now, &meta, bytes),
+                        Some(c) => self.on_target(now, c, &meta, bytes),
                     }
                 }
                 if !any {
@@ -188,7 +188,7 @@ impl Engine {
         Ok(())
     }
 
-    fn from_client(&mut self, now: Time, meta: &RecvMeta, bytes: &[u8]) {
+    fn on_client(&mut self, now: Time, meta: &RecvMeta, bytes: &[u8]) {
         let packets = bytes.len().div_ceil(meta.stride.max(1)) as u64;
         let Some(id) = self.client_for(now, meta) else {
             self.refused += packets;
@@ -197,7 +197,7 @@ impl Engine {
         offer(&mut self.up, now, id, meta, bytes, header(self.config.target));
     }
 
-    fn from_target(&mut self, now: Time, client: usize, meta: &RecvMeta, bytes: &[u8]) {
+    fn on_target(&mut self, now: Time, client: usize, meta: &RecvMeta, bytes: &[u8]) {
         if meta.remote != self.config.target {
             self.stray += bytes.len().div_ceil(meta.stride.max(1)) as u64;
             return;

@@ -39,8 +39,8 @@ impl Joiner {
         Ok(Joiner { batch: SendBatch::new(), open: None, waiter, left: Left::default() })
     }
 
-    /// Adds a packet; `meta.segment` is its length. Empty packets are sent on their own, by nobody: a train
-    /// has none, and the protocols relayed here send none.
+    /// Adds a packet; `meta.segment` is its length. One that is empty or longer than any train is dropped and
+    /// counted.
     pub(super) fn push(&mut self, socket: &UdpSocket, meta: SendMeta, bytes: &[u8]) -> Result<(), UdpError> {
         if bytes.is_empty() || bytes.len() > MAX_TRAIN {
             self.left.dropped += 1;
