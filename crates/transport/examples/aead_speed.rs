@@ -39,7 +39,7 @@ fn time(mut work: impl FnMut(u64)) -> f64 {
 
 fn main() {
     let payload = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(1433usize);
-    println!("{payload} bytes of payload, trains of {TRAIN}, one core; Gbit/s of payload\n");
+    println!("{payload} bytes of payload, trains of {TRAIN}, one core; GB/s of payload\n");
     println!(
         "{:20} {:>10} {:>10} {:>14} {:>14}",
         "suite", "seal GB/s", "open GB/s", "seal ns/packet", "mask ns/packet"

@@ -16,6 +16,18 @@
 //! | `token` | address validation and stateless reset |
 //! | `once` | one-time secrets handed over by other means (ssh) |
 
+/// Secrets have a Debug that shows their type only.
+macro_rules! opaque_debug {
+    ($($t:ty),*) => {$(
+        impl core::fmt::Debug for $t {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(concat!(stringify!($t), "(..)"))
+            }
+        }
+    )*};
+}
+use opaque_debug;
+
 pub mod identity;
 pub mod keys;
 pub mod once;

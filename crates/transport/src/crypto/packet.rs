@@ -16,7 +16,7 @@
 //! 16 bytes of ciphertext (RFC 9001, section 5.4), and are there before the payload is. Nothing here
 //! allocates per packet.
 
-use aegis::aegis128l::Aegis128L;
+use aegis::aegis128l::{Aegis128L, Aegis128LMac};
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use ring::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -31,7 +31,7 @@ pub const TAG_LEN: usize = 16;
 pub const TAG_OFFSET: usize = wire::packet::SHORT_CLEAR;
 /// Bytes of a header mask: one for byte 0, four for the packet number.
 pub const MASK_LEN: usize = 5;
-/// Longest associated data under [`Suite::IntegrityGmac`], which copies it; a short header has 9 bytes.
+/// Longest associated data under the suites of module "integrity"; a short header has 9 bytes.
 pub const MAX_INTEGRITY_AAD: usize = 64;
 /// Bytes of the IV derived for each key; AEGIS uses all, the others the first 12.
 pub(super) const IV_LEN: usize = 16;
@@ -60,6 +60,7 @@ enum Cipher {
     Ring(LessSafeKey),
     Gmac(LessSafeKey),
     Aegis(Zeroizing<[u8; 16]>),
+    AegisMac(Zeroizing<[u8; 16]>),
     Crc,
 }
 
@@ -75,13 +76,13 @@ impl Key {
     fn new(suite: Suite, key: &[u8], iv: &[u8; IV_LEN]) -> Key {
         let ring =
             |alg| LessSafeKey::new(UnboundKey::new(alg, key).expect("key schedule gives the right length"));
+        let short = || Zeroizing::new(key.try_into().expect("key schedule gives the right length"));
         let cipher = match suite {
             Suite::Aes128Gcm => Cipher::Ring(ring(&AES_128_GCM)),
             Suite::ChaCha20Poly1305 => Cipher::Ring(ring(&CHACHA20_POLY1305)),
             Suite::IntegrityGmac => Cipher::Gmac(ring(&AES_128_GCM)),
-            Suite::Aegis128L => {
-                Cipher::Aegis(Zeroizing::new(key.try_into().expect("key schedule gives the right length")))
-            }
+            Suite::Aegis128L => Cipher::Aegis(short()),
+            Suite::IntegrityAegis => Cipher::AegisMac(short()),
             Suite::Crc32c => Cipher::Crc,
         };
         Key { cipher, iv: Zeroizing::new(*iv) }
@@ -119,6 +120,7 @@ impl Key {
                 Ok(Aegis128L::<TAG_LEN>::new(key, &self.nonce(lane, pn)).encrypt_in_place(in_out, aad))
             }
             Cipher::Gmac(key) => self.gmac(key, lane, pn, aad, in_out),
+            Cipher::AegisMac(key) => self.aegis_mac(key, lane, pn, aad, in_out),
             Cipher::Crc => Ok(checksum(lane, pn, aad, in_out)),
         }
     }
@@ -142,6 +144,10 @@ impl Key {
             }
             Cipher::Gmac(key) => {
                 let want = self.gmac(key, lane, pn, aad, in_out).map_err(|_| Forged)?;
+                if super::same(&want, tag) { Ok(()) } else { Err(Forged) }
+            }
+            Cipher::AegisMac(key) => {
+                let want = self.aegis_mac(key, lane, pn, aad, in_out).map_err(|_| Forged)?;
                 if super::same(&want, tag) { Ok(()) } else { Err(Forged) }
             }
             Cipher::Crc => {
@@ -169,6 +175,25 @@ impl Key {
             .seal_in_place_separate_tag(self.nonce12(lane, pn), Aad::from(payload), copy)
             .map_err(|_| SealError::PayloadTooLong)?;
         Ok(tag.as_ref().try_into().expect("ring's tags have 16 bytes"))
+    }
+
+    /// AEGISMAC over the header, the payload and the header's length in one byte, which keeps the two apart.
+    fn aegis_mac(
+        &self,
+        key: &[u8; 16],
+        lane: u32,
+        pn: u64,
+        header: &[u8],
+        payload: &[u8],
+    ) -> Result<[u8; TAG_LEN], SealError> {
+        if header.len() > MAX_INTEGRITY_AAD {
+            return Err(SealError::HeaderTooLong);
+        }
+        let mut mac = Aegis128LMac::<TAG_LEN>::new_with_nonce(key, &self.nonce(lane, pn));
+        mac.update(header);
+        mac.update(payload);
+        mac.update(&[header.len() as u8]);
+        Ok(mac.finalize())
     }
 }
 
@@ -301,16 +326,7 @@ pub fn apply_mask(mask: &[u8; MASK_LEN], packet: &mut [u8]) {
     }
 }
 
-macro_rules! opaque_debug {
-    ($($t:ty),*) => {$(
-        impl core::fmt::Debug for $t {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.write_str(concat!(stringify!($t), "(..)"))
-            }
-        }
-    )*};
-}
-opaque_debug!(SealKey, OpenKey, HeaderKey);
+super::opaque_debug!(SealKey, OpenKey, HeaderKey);
 
 #[cfg(test)]
 mod tests;

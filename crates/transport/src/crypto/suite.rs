@@ -16,6 +16,9 @@ pub enum Suite {
     Aegis128L,
     /// The payload stays readable; the tag is AES-128-GCM's over all of it. Module "integrity".
     IntegrityGmac,
+    /// The payload stays readable; the tag is AEGIS-128L's MAC over all of it. Module "integrity", several times as
+    /// fast as [`Suite::IntegrityGmac`] with AES instructions.
+    IntegrityAegis,
     /// A checksum against accidents, no key, no header protection. Module "crc32c".
     Crc32c,
 }
@@ -25,8 +28,14 @@ pub const SMALL_PACKET: usize = 1 << 11;
 
 impl Suite {
     /// All suites, by their numbers.
-    pub const ALL: [Suite; 5] =
-        [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aegis128L, Suite::IntegrityGmac, Suite::Crc32c];
+    pub const ALL: [Suite; 6] = [
+        Suite::Aes128Gcm,
+        Suite::ChaCha20Poly1305,
+        Suite::Aegis128L,
+        Suite::IntegrityGmac,
+        Suite::IntegrityAegis,
+        Suite::Crc32c,
+    ];
 
     /// Its number on the wire.
     pub const fn id(self) -> u8 {
@@ -35,6 +44,7 @@ impl Suite {
             Suite::ChaCha20Poly1305 => 2,
             Suite::Aegis128L => 3,
             Suite::IntegrityGmac => 0x40,
+            Suite::IntegrityAegis => 0x41,
             Suite::Crc32c => 0x80,
         }
     }
@@ -46,6 +56,7 @@ impl Suite {
             2 => Some(Suite::ChaCha20Poly1305),
             3 => Some(Suite::Aegis128L),
             0x40 => Some(Suite::IntegrityGmac),
+            0x41 => Some(Suite::IntegrityAegis),
             0x80 => Some(Suite::Crc32c),
             _ => None,
         }
@@ -58,6 +69,7 @@ impl Suite {
             Suite::ChaCha20Poly1305 => "chacha20-poly1305",
             Suite::Aegis128L => "aegis-128l",
             Suite::IntegrityGmac => "integrity-gmac",
+            Suite::IntegrityAegis => "integrity-aegis",
             Suite::Crc32c => "crc32c",
         }
     }
@@ -71,7 +83,7 @@ impl Suite {
     pub const fn module(self) -> Module {
         match self {
             Suite::Aes128Gcm | Suite::ChaCha20Poly1305 | Suite::Aegis128L => Module::Aead,
-            Suite::IntegrityGmac => Module::Integrity,
+            Suite::IntegrityGmac | Suite::IntegrityAegis => Module::Integrity,
             Suite::Crc32c => Module::Crc32c,
         }
     }
@@ -108,7 +120,7 @@ impl Suite {
             Suite::Aes128Gcm | Suite::IntegrityGmac if max_packet <= SMALL_PACKET => 1 << 28,
             Suite::Aes128Gcm | Suite::IntegrityGmac => 1 << 23,
             Suite::ChaCha20Poly1305 => 1 << 62,
-            Suite::Aegis128L => 1 << 48,
+            Suite::Aegis128L | Suite::IntegrityAegis => 1 << 48,
             Suite::Crc32c => u64::MAX,
         }
     }
@@ -119,7 +131,8 @@ impl Suite {
     /// AES-GCM though its tag would allow more. CRC32C fails by accident only, and has no limit.
     pub const fn integrity_limit(self) -> u64 {
         match self {
-            Suite::Aes128Gcm | Suite::IntegrityGmac | Suite::Aegis128L => 1 << 52,
+            Suite::Aes128Gcm | Suite::IntegrityGmac => 1 << 52,
+            Suite::Aegis128L | Suite::IntegrityAegis => 1 << 52,
             Suite::ChaCha20Poly1305 => 1 << 36,
             Suite::Crc32c => u64::MAX,
         }
@@ -149,7 +162,8 @@ impl fmt::Display for Suite {
 pub struct Offer<'a> {
     /// The module it wants.
     pub module: Module,
-    /// Numbers of suites of module "aead" that it can use, best first. Unknown numbers are passed over.
+    /// Numbers of suites that it can use, best first: of module "aead" always, of "integrity" if it asks for that.
+    /// Unknown numbers are passed over.
     pub suites: &'a [u8],
 }
 
@@ -163,22 +177,22 @@ pub enum NegotiateError {
 
 /// The suite of a connection. Both ends compute it, from parameters that the handshake authenticated.
 ///
-/// A weaker module than "aead" is taken only if both ends ask for that same module; otherwise it is "aead",
-/// with the first suite of the server's list that the client's has too (the server serves many and knows its
-/// load).
+/// A weaker module than "aead" is taken only if both ends ask for that same module; otherwise it is "aead". Of
+/// the module's suites, it is the first of the server's list that the client's has too (the server serves many
+/// and knows its load). Module "integrity" falls back on [`Suite::IntegrityGmac`], "crc32c" has one suite.
 pub fn negotiate(client: Offer<'_>, server: Offer<'_>) -> Result<Suite, NegotiateError> {
-    match (client.module, server.module) {
-        (Module::Integrity, Module::Integrity) => return Ok(Suite::IntegrityGmac),
-        (Module::Crc32c, Module::Crc32c) => return Ok(Suite::Crc32c),
-        _ => {}
-    }
-    server
+    let module = if client.module == server.module { client.module } else { Module::Aead };
+    let common = server
         .suites
         .iter()
         .filter(|id| client.suites.contains(id))
         .filter_map(|id| Suite::from_id(*id))
-        .find(|s| s.module() == Module::Aead)
-        .ok_or(NegotiateError::NoCommonSuite)
+        .find(|s| s.module() == module);
+    match module {
+        Module::Aead => common.ok_or(NegotiateError::NoCommonSuite),
+        Module::Integrity => Ok(common.unwrap_or(Suite::IntegrityGmac)),
+        Module::Crc32c => Ok(Suite::Crc32c),
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +235,12 @@ mod tests {
                 assert_eq!(got.module(), if a == b { a } else { Module::Aead }, "{a:?} and {b:?}");
             }
         }
+        // Module "integrity" takes the server's choice, or what everyone has.
+        let (gmac, mac) = (Suite::IntegrityGmac, Suite::IntegrityAegis);
+        let best = [mac.id(), gmac.id()];
+        let offer = |suites| Offer { module: Module::Integrity, suites };
+        assert_eq!(negotiate(offer(&all), offer(&best)), Ok(mac));
+        assert_eq!(negotiate(offer(&all), offer(&[1])), Ok(gmac));
         // A suite of a weak module in the list of AEAD suites is no back door.
         let weak = [Suite::IntegrityGmac.id(), Suite::Crc32c.id()];
         let o = Offer { module: Module::Aead, suites: &weak };

@@ -188,16 +188,7 @@ impl PartialEq for ResetToken {
     }
 }
 
-macro_rules! opaque_debug {
-    ($($t:ty),*) => {$(
-        impl core::fmt::Debug for $t {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.write_str(concat!(stringify!($t), "(..)"))
-            }
-        }
-    )*};
-}
-opaque_debug!(TokenKey, ResetKey, ResetToken);
+super::opaque_debug!(TokenKey, ResetKey, ResetToken);
 
 #[cfg(test)]
 mod tests {

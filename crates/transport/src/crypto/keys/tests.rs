@@ -109,7 +109,13 @@ fn set_up_keys_are_never_updated() {
 
 #[test]
 fn an_update_goes_round_once() {
-    for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aegis128L, Suite::IntegrityGmac] {
+    for suite in [
+        Suite::Aes128Gcm,
+        Suite::ChaCha20Poly1305,
+        Suite::Aegis128L,
+        Suite::IntegrityGmac,
+        Suite::IntegrityAegis,
+    ] {
         let (mut a, mut b) = ends(suite);
         // RFC 9001, section 6.1: not before an acknowledgement.
         receive(&mut b, &send(&mut a, 0, 0)).unwrap();

@@ -1,7 +1,13 @@
 use super::*;
 use proptest::prelude::*;
 
-const KEYED: [Suite; 4] = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aegis128L, Suite::IntegrityGmac];
+const KEYED: [Suite; 5] = [
+    Suite::Aes128Gcm,
+    Suite::ChaCha20Poly1305,
+    Suite::Aegis128L,
+    Suite::IntegrityGmac,
+    Suite::IntegrityAegis,
+];
 
 fn hex(s: &str) -> Vec<u8> {
     let digits: Vec<u8> =
@@ -51,6 +57,30 @@ fn aes_gcm_vector() {
 #[test]
 fn gmac_vector() {
     check_vector(Suite::IntegrityGmac, GCM_KEY, GCM_IV, GCM_PLAIN, GCM_AAD, GCM_AAD, GCM_TAG);
+}
+
+/// draft-irtf-cfrg-aegis-aead, appendix "AEGISMAC-128L Test Vector": 35 bytes, 00 to 22, of which the last is
+/// also the length of the 34 before.
+#[test]
+fn aegis_mac_vector() {
+    check_vector(
+        Suite::IntegrityAegis,
+        "10010000000000000000000000000000",
+        "10000200000000000000000000000000",
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f2021",
+        "",
+        "",
+        "d3f09b2842ad301687d6902c921d7818",
+    );
+}
+
+/// Header and payload are not merely joined.
+#[test]
+fn aegis_mac_keeps_header_and_payload_apart() {
+    let (seal, _) = pair(Suite::IntegrityAegis);
+    let tag = |header: &[u8], payload: &[u8]| seal.seal(0, 0, header, &mut payload.to_vec()).unwrap();
+    assert_ne!(tag(b"ab", b"cd"), tag(b"abc", b"d"));
+    assert_ne!(tag(b"", b"ab"), tag(b"ab", b""));
 }
 
 /// RFC 8439, section 2.8.2.
@@ -217,7 +247,7 @@ fn forged_packets_leave_no_plaintext() {
         assert_eq!(buf, [0; 1408], "{suite}");
     }
     // A readable payload is not touched.
-    for suite in [Suite::IntegrityGmac, Suite::Crc32c] {
+    for suite in [Suite::IntegrityGmac, Suite::IntegrityAegis, Suite::Crc32c] {
         let (seal, open) = pair(suite);
         let mut buf = plain;
         let mut tag = seal.seal(0, 7, b"header", &mut buf).unwrap();
@@ -242,11 +272,13 @@ fn tags_of_wrong_length_are_forged() {
 
 #[test]
 fn integrity_limits_its_header() {
-    let (seal, open) = pair(Suite::IntegrityGmac);
-    assert!(seal.seal(0, 0, &[0; MAX_INTEGRITY_AAD], &mut []).is_ok());
-    let long = [0; MAX_INTEGRITY_AAD + 1];
-    assert_eq!(seal.seal(0, 0, &long, &mut []), Err(SealError::HeaderTooLong));
-    assert_eq!(open.open(0, 0, &long, &[0; 16], &mut []), Err(Forged));
+    for suite in [Suite::IntegrityGmac, Suite::IntegrityAegis] {
+        let (seal, open) = pair(suite);
+        assert!(seal.seal(0, 0, &[0; MAX_INTEGRITY_AAD], &mut []).is_ok());
+        let long = [0; MAX_INTEGRITY_AAD + 1];
+        assert_eq!(seal.seal(0, 0, &long, &mut []), Err(SealError::HeaderTooLong));
+        assert_eq!(open.open(0, 0, &long, &[0; 16], &mut []), Err(Forged));
+    }
 }
 
 /// A whole packet as it travels: tag before ciphertext, header masked.
@@ -294,7 +326,7 @@ fn every_bit_of_a_packet_counts() {
 proptest! {
     #[test]
     fn round_trip(
-        which in 0usize..5, lane: u32, pn: u64, payload in proptest::collection::vec(any::<u8>(), 0..2000)
+        which in 0usize..6, lane: u32, pn: u64, payload in proptest::collection::vec(any::<u8>(), 0..2000)
     ) {
         let suite = Suite::ALL[which];
         let p = packet(suite, lane, pn, &payload);
@@ -306,7 +338,7 @@ proptest! {
 
     #[test]
     fn open_takes_anything(
-        which in 0usize..5, lane: u32, pn: u64,
+        which in 0usize..6, lane: u32, pn: u64,
         aad in proptest::collection::vec(any::<u8>(), 0..100),
         tag in proptest::collection::vec(any::<u8>(), 0..20),
         mut buf in proptest::collection::vec(any::<u8>(), 0..100),
