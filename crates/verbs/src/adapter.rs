@@ -252,6 +252,12 @@ impl Adapter {
         self.cqs.detach(qp.init.send_cq, id);
         self.cqs.detach(qp.init.recv_cq, id);
         self.release_pd(qp.pd);
+        if qp.in_activated {
+            self.activated.retain(|q| *q != id);
+        }
+        if qp.in_credit {
+            self.credit_changes.retain(|q| *q != id);
+        }
         if let Some(srq) = shared {
             self.detach_srq(srq, id, held, unused);
         }

@@ -18,6 +18,8 @@ struct Cq {
     reserved: usize,
     queue: VecDeque<WorkCompletion>,
     armed: Armed,
+    /// Stands in `notified`.
+    in_notified: bool,
     /// Queue pairs that use it, counted once for each direction.
     users: u32,
     /// Queue pairs that could not take receives from their shared queue for want of places here.
@@ -42,6 +44,7 @@ impl Cqs {
             reserved: 0,
             queue: VecDeque::new(),
             armed: Armed::No,
+            in_notified: false,
             users: 0,
             starved: VecDeque::new(),
         };
@@ -104,7 +107,9 @@ impl Cqs {
         };
         if wakes {
             cq.armed = Armed::No;
-            self.notified.push_back(id);
+            if !core::mem::replace(&mut cq.in_notified, true) {
+                self.notified.push_back(id);
+            }
         }
     }
     pub(crate) fn poll(&mut self, id: CqId) -> Option<WorkCompletion> {
@@ -119,7 +124,11 @@ impl Cqs {
         Ok(())
     }
     pub(crate) fn take_notified(&mut self) -> Option<CqId> {
-        self.notified.pop_front()
+        let id = self.notified.pop_front()?;
+        if let Some(cq) = self.slab.get_mut(id) {
+            cq.in_notified = false;
+        }
+        Some(id)
     }
     pub(crate) fn len(&self, id: CqId) -> Option<usize> {
         self.slab.get(id).map(|c| c.queue.len())

@@ -22,7 +22,8 @@ impl Adapter {
         None
     }
 
-    /// Whether [`next_segment`](Adapter::next_segment) has something.
+    /// Whether [`next_segment`](Adapter::next_segment) has something. (When all of it is datagrams that are too long
+    /// for the path, it still gives none.)
     pub fn has_segment(&self, id: QpId) -> bool {
         self.qps.get(id).is_some_and(|q| q.tx.has_segment(q.gate()))
     }

@@ -29,6 +29,8 @@ pub(crate) struct Srq {
     share: usize,
     /// An event is due when fewer receives than this are left. 0: not armed.
     event_below: usize,
+    /// Stands in the queue of events.
+    in_events: bool,
 }
 
 impl Srq {
@@ -65,6 +67,7 @@ impl Adapter {
             hungry: VecDeque::new(),
             share: 1,
             event_below: 0,
+            in_events: false,
         };
         self.srqs.insert(srq).map_err(|_| Error::Limit("shared receive queues"))
     }
@@ -114,7 +117,11 @@ impl Adapter {
     }
     /// The next shared receive queue that ran low.
     pub fn take_srq_event(&mut self) -> Option<SrqId> {
-        self.srq_events.pop_front()
+        let id = self.srq_events.pop_front()?;
+        if let Some(srq) = self.srqs.get_mut(id) {
+            srq.in_events = false;
+        }
+        Some(id)
     }
     /// Receives posted to a shared queue that no message has consumed.
     pub fn srq_len(&self, id: SrqId) -> Option<usize> {
@@ -126,7 +133,9 @@ impl Adapter {
             && srq.posted() < srq.event_below
         {
             srq.event_below = 0;
-            self.srq_events.push_back(id);
+            if !core::mem::replace(&mut srq.in_events, true) {
+                self.srq_events.push_back(id);
+            }
         }
     }
 

@@ -465,7 +465,7 @@ impl Tx {
         let unreliable = self.kind == Kind::Unreliable;
         let Some((m, range)) = self.outstanding(r) else { return };
         if range.is_empty() {
-            m.empty_lost |= !m.empty_resolved;
+            m.empty_lost = true;
         } else {
             for gap in m.resolved.gaps(range.clone()) {
                 m.lost.insert(gap);

@@ -236,10 +236,27 @@ fn tracking_is_limited_and_the_front_always_gets_through() {
     assert_eq!(y.a.place(y.qp, &Incoming { msn16: 5, ..w }, &[1]), Ok(Placed::Refused));
     assert_eq!(y.bytes(mr, beyond, 1), [0]);
     assert_eq!(y.a.stats(y.qp).unwrap().refused_segments, 2);
-    assert_eq!(y.a.place(y.qp, &at(3, false), &[1]), Ok(Placed::New), "closes a hole");
     assert_eq!(y.a.place(y.qp, &at(0, true), &[1]), Ok(Placed::New), "the front");
     assert_eq!(y.a.place(y.qp, &at(1, false), &[1]), Ok(Placed::New));
+    assert_eq!(y.a.place(y.qp, &at(3, false), &[1]), Ok(Placed::New), "closes a hole");
     assert_eq!(y.a.place(y.qp, &at(beyond, false), &[1]), Ok(Placed::New), "there is room again");
+}
+
+#[test]
+fn finished_messages_leave_nothing_to_track() {
+    let mut y = End::new(2, |_| {});
+    let whole = Incoming { last: Some(Tail::default()), ..write(&y) };
+    // More messages than ranges can be tracked, and eight turns of the 16-bit number.
+    for n in 0..=MAX_HOLES as u64 {
+        let seg = Incoming { msn16: n as u16, ..whole };
+        assert_eq!(y.a.place(y.qp, &seg, &[n as u8; 3]), Ok(Placed::New));
+        assert_eq!(y.a.place(y.qp, &seg, &[n as u8 ^ 1; 3]), Ok(Placed::Duplicate));
+    }
+    let msn16 = (MAX_HOLES as u64 + 1) as u16;
+    assert_eq!(
+        y.a.place(y.qp, &Incoming { msn16, position: 9, first: false, ..whole }, &[1]),
+        Ok(Placed::New)
+    );
 }
 
 fn any_segment() -> impl Strategy<Value = (Incoming, usize)> {

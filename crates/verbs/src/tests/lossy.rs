@@ -283,3 +283,82 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// An unreliable queue pair reports exactly what did not arrive, completes in order, and delivers at most once.
+    #[test]
+    fn an_unreliable_pair_tells_what_was_lost(
+        jobs in proptest::collection::vec(job(), 0..40),
+        fates in proptest::collection::vec((0u8..4, any::<usize>()), 1..100),
+        max in 1usize..700,
+    ) {
+        let kind = |i: &mut QpInit| (i.kind, i.max_datagram) = (Kind::Unreliable, ROOM as u32);
+        let (mut x, mut y) = (End::new(1, kind), End::new(2, kind));
+        let mut jobs = jobs;
+        for j in &mut jobs {
+            j.signaled = true;
+            if matches!(j.op, Op::Read) {
+                j.op = Op::Write;
+            }
+        }
+        let mut f = Flow::new(jobs);
+        while f.posted < f.jobs.len() {
+            f.post(&mut x, &y);
+        }
+        while (f.receives_posted as usize) < f.consuming.len() {
+            f.post_recv(&mut y);
+        }
+        let mut lost = vec![0u64; f.jobs.len()];
+        let mut fits = vec![true; f.jobs.len()];
+        for (i, j) in f.jobs.iter().enumerate() {
+            if matches!(j.op, Op::Send) && j.len > max as u64 {
+                (lost[i], fits[i]) = (j.len, false);
+            }
+        }
+        // Messages that are sent, by their number.
+        let sent: Vec<usize> = (0..f.jobs.len()).filter(|i| fits[*i]).collect();
+        let mut any_lost: Vec<bool> = fits.iter().map(|f| !f).collect();
+        let (mut want_dst, mut delivered, mut segs) = (vec![0; SIZE as usize], vec![], vec![]);
+        // `segment` would insist that a datagram that is too long comes out.
+        while let Some(seg) = x.a.next_segment(x.qp, max) {
+            let mut p = vec![0; seg.len as usize];
+            x.a.gather(x.qp, &seg, &mut p).unwrap();
+            segs.push((seg, p));
+        }
+        for (i, (fate, n)) in fates.iter().cycle().take(segs.len()).enumerate() {
+            let j = i + n % 5 % (segs.len() - i);
+            segs.swap(i, j);
+            let (seg, payload) = &segs[i];
+            let job = sent[seg.msn as usize];
+            if *fate == 0 {
+                lost[job] += u64::from(seg.len);
+                any_lost[job] = true;
+                x.a.on_lost(x.qp, seg.reference());
+                continue;
+            }
+            prop_assert_eq!(y.place(seg, payload), Ok(Placed::New));
+            if *fate == 1 {
+                let notifies = seg.rsn.is_some() && seg.last.is_some();
+                let again = if notifies { Placed::Duplicate } else { Placed::New };
+                prop_assert_eq!(y.place(seg, payload), Ok(again));
+            }
+            if seg.op == SegmentOp::Write {
+                let at = seg.position as usize;
+                want_dst[at..at + payload.len()].copy_from_slice(payload);
+            }
+            if seg.rsn.is_some() && seg.last.is_some() {
+                delivered.push(job as u32);
+            }
+            x.a.on_acked(x.qp, seg.reference());
+        }
+        let got: Vec<_> = y.received().iter().map(|w| w.imm.unwrap()).collect();
+        prop_assert_eq!(got, delivered, "in order of arrival, once each");
+        prop_assert!(y.bytes(y.dst, 0, SIZE) == want_dst);
+        let status = |i: usize| {
+            if any_lost[i] { Status::LossReported { lost: lost[i] } } else { Status::Success }
+        };
+        let want: Vec<_> = (0..f.jobs.len()).map(|i| (i as u64, status(i))).collect();
+        prop_assert_eq!(ids(&x.sent()), want);
+    }
+}

@@ -40,6 +40,35 @@ fn an_error_ends_everything_in_order_and_frees_its_memory() {
 }
 
 #[test]
+fn work_holds_its_memory_until_it_completes() {
+    let (mut x, mut y) = reliable();
+    x.post(SendWr::new(
+        1,
+        SendOp::Write { rkey: y.dst.rkey, offset: 0 },
+        vec![x.source(0, 1), x.source(9, 1)],
+    ));
+    x.post(SendWr::new(
+        2,
+        SendOp::Read { rkey: y.src.rkey, offset: 0 },
+        Sge { lkey: x.own.lkey, offset: 0, len: 1 },
+    ));
+    y.recv(1, 0, 1);
+    let busy = Error::Busy("the memory region");
+    assert_eq!(x.a.dereg_mr(x.src.id).unwrap_err(), busy);
+    assert_eq!(x.a.dereg_mr(x.own.id).unwrap_err(), busy);
+    assert_eq!(y.a.dereg_mr(y.own.id).unwrap_err(), busy);
+    run(&mut x, &mut y, 100);
+    x.post(SendWr::new(3, SendOp::Send, Vec::new()));
+    run(&mut x, &mut y, 100);
+    assert_eq!(x.sent().len(), 3);
+    for (e, mr) in [(&mut x.a, x.src), (&mut y.a, y.own)] {
+        assert!(e.dereg_mr(mr.id).is_ok());
+        assert_eq!(e.dereg_mr(mr.id).unwrap_err(), Error::NotFound("memory region"));
+    }
+    assert!(x.a.dereg_mr(x.own.id).is_ok());
+}
+
+#[test]
 fn states_allow_what_they_should() {
     let mut x = End::new(1, |_| {});
     let qp = x.a.create_qp(x.pd, QpInit::new(x.scq, x.rcq)).unwrap();

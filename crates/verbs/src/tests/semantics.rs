@@ -246,6 +246,45 @@ fn failing_memory_ends_the_queue_pair_not_the_program() {
 }
 
 #[test]
+fn an_answer_holds_its_region_until_it_has_arrived() {
+    let (mut x, mut y) = reliable();
+    let to = Sge { lkey: x.own.lkey, offset: 0, len: 9 };
+    x.post(SendWr::new(1, SendOp::Read { rkey: y.src.rkey, offset: 0 }, to));
+    let (r, p) = x.segment(100).unwrap();
+    y.place(&r, &p).unwrap();
+    assert_eq!(y.a.dereg_mr(y.src.id).unwrap_err(), Error::Busy("the memory region"));
+    let (s, p) = y.segment(100).unwrap();
+    x.place(&s, &p).unwrap();
+    assert_eq!(y.a.dereg_mr(y.src.id).unwrap_err(), Error::Busy("the memory region"), "it may be lost");
+    y.a.on_acked(y.qp, s.reference());
+    assert!(y.a.dereg_mr(y.src.id).is_ok());
+}
+
+#[test]
+fn messages_beyond_four_gigabytes() {
+    const GB: u64 = 1 << 30;
+    let (mut x, mut y) = reliable();
+    // Zeroed memory of this size is only reserved; the test touches a few pages of it.
+    let big = |e: &mut End| e.a.reg_mr(e.pd, Memory::zeroed(6 << 30), Access::ALL).unwrap();
+    let (from, to) = (big(&mut x), big(&mut y));
+    x.a.write_mr(from.id, 5 * GB + 7, b"far").unwrap();
+    let all = Sge { lkey: from.lkey, offset: 1, len: 6 * GB - 1 };
+    x.post(SendWr::new(1, SendOp::Write { rkey: to.rkey, offset: 1 }, all));
+    let segs: Vec<_> = core::iter::from_fn(|| x.a.next_segment(x.qp, GB as usize)).collect();
+    assert!(segs.iter().map(|s| s.offset).eq((0..6).map(|i| i * GB)));
+    assert!(segs.iter().all(|s| s.position == s.offset + 1));
+    x.a.on_lost(x.qp, SegmentRef { msn: 0, offset: 5 * GB + 6, len: 3 });
+    let (s, p) = x.segment(1400).unwrap();
+    assert_eq!((s.offset, s.position, &p[..]), (5 * GB + 6, 5 * GB + 7, b"far".as_slice()));
+    assert_eq!(y.place(&s, &p), Ok(Placed::New));
+    assert_eq!(y.bytes(to, 5 * GB + 6, 5), b"\0far\0");
+    for s in &segs {
+        x.a.on_acked(x.qp, s.reference());
+    }
+    assert_eq!(x.sent()[0].byte_len, 6 * GB - 1);
+}
+
+#[test]
 fn offsets_of_terabytes_do_not_overflow() {
     const TB: u64 = 1 << 40;
     let (mut x, mut y) = reliable();
