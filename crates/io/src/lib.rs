@@ -13,9 +13,34 @@
 //! A driver loop reads the clock once a turn, hands [`udp::RecvBatch`] to the protocol, lets it fill
 //! [`udp::SendBatch`], and waits in [`poll::Poller`] until its next deadline.
 //!
+//! ```
+//! use base::Span;
+//! use longhaul_io::{clock::Clock, poll::*, udp::*};
+//! let socket = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse()?))?;
+//! let (mut incoming, mut outgoing) = (socket.recv_batch(), SendBatch::new());
+//! let (clock, mut poller) = (Clock::new(), Poller::new(Span::from_micros(20))?);
+//! let mut said = 0;
+//! while said < 3 {
+//!     let _now = clock.now();
+//!     socket.recv(&mut incoming)?;
+//!     for (meta, train) in incoming.iter_mut() {
+//!         said += train.chunks(meta.stride).count();
+//!     }
+//!     if let (0, Some(slot)) = (said, outgoing.slot()) {
+//!         slot[..25].fill(7);
+//!         let dst = socket.local_addr();
+//!         outgoing.commit(SendMeta { dst, src: None, ecn: Ecn::Ect0, segment: 10 }, 25)?;
+//!     }
+//!     let blocked = socket.send(&mut outgoing)?.blocked;
+//!     poller.wait(&mut [Source::new(&socket, blocked == Blocked::Buffer)], Some(Span::from_millis(1)))?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
 pub mod clock;
+pub mod driver;
 pub mod identity;
 pub mod mmap;
 pub mod poll;

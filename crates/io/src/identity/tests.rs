@@ -196,3 +196,16 @@ fn tokens_have_a_limit_and_expired_ones_make_room() {
     tokens.issue(201, 300).unwrap();
     assert_eq!(fs::read_dir(state.path().join("tokens")).unwrap().count(), 1);
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_read_without_panic_and_hosts_round_trip(text in "(\\PC|[\\[\\]:#\n\t .0-9a-z]){0,80}") {
+        if let Ok(host) = Host::parse(&text) {
+            proptest::prop_assert_eq!(Host::parse(&host.to_string()).unwrap(), host);
+        }
+        let _ = (PublicKey::parse(&text), Token::parse(&text));
+        let keys = AuthorizedKeys::parse(&text);
+        proptest::prop_assert!(keys.iter().count() + keys.ignored().len() <= text.lines().count());
+        let _ = AuthorizedKeys::parse(&format!("longhaul-ed25519 {text}"));
+    }
+}

@@ -196,3 +196,16 @@ fn listing_tells_kinds_and_takes_any_bytes() {
     assert!(!sub.open_read(b"a\nb").unwrap_err().to_string().contains('\n'));
     assert!(Folder::open(&dir.path().join("secret"), Links::Refuse).is_err());
 }
+
+proptest::proptest! {
+    #[test]
+    fn names_that_are_accepted_have_plain_components_only(name in "[a./\0]{0,12}|\\PC{0,300}") {
+        use std::path::Component;
+        if check_name(name.as_bytes()).is_ok() {
+            let parts: Vec<_> = Path::new(&name).components().collect();
+            proptest::prop_assert!(!parts.is_empty());
+            proptest::prop_assert!(parts.iter().all(|c| matches!(c, Component::Normal(_))), "{:?}", name);
+            proptest::prop_assert_eq!(parts.len(), name.split('/').count());
+        }
+    }
+}

@@ -212,6 +212,18 @@ mod tests {
         assert_eq!(decode(&empty()), None);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_control_bytes_are_read_without_panic(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, CONTROL),
+            len in 0..2 * CONTROL,
+        ) {
+            let mut c = Control::EMPTY;
+            c.bytes.copy_from_slice(&bytes);
+            c.decode(len);
+        }
+    }
+
     #[test]
     fn damaged_control_messages_are_harmless() {
         let mut c = Control::EMPTY;

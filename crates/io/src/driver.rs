@@ -1,0 +1,180 @@
+//! The loop that joins an endpoint to a socket: the only place where the protocol meets a clock.
+//!
+//! A turn reads the clock once, takes in what has arrived, lets time pass, lets the application run, sends what
+//! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.
+
+use crate::clock::Clock;
+use crate::poll::{Poller, Source, Waker, sharpen_timers};
+use crate::udp::{Blocked, Ecn, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
+use base::{Span, Time};
+use endpoint::{App, Endpoint, Meta};
+use std::net::SocketAddr;
+
+/// Receive batches taken in before the loop sends: bounds how stale timers and feedback become.
+const BATCHES_PER_TURN: usize = 4;
+/// Send batches per turn, for the same reason.
+const SENDS_PER_TURN: usize = 4;
+/// How long to look for work before sleeping. Measured best for a stream of trains on two cores; longer spins
+/// lose where packets come one by one.
+pub const DEFAULT_SPIN: Span = Span::from_micros(20);
+/// Pause after the device's queue was full (ENOBUFS): the socket does not tell when to go on.
+const DEVICE_PAUSE: Span = Span::from_micros(500);
+
+/// Why the loop ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The socket is beyond use.
+    #[error(transparent)]
+    Udp(#[from] UdpError),
+    /// Waiting failed.
+    #[error("cannot wait for the network: {0}")]
+    Wait(#[from] std::io::Error),
+}
+
+/// One socket and one thread's loop.
+#[derive(Debug)]
+pub struct Driver {
+    socket: UdpSocket,
+    poller: Poller,
+    clock: Clock,
+    received: RecvBatch,
+    outgoing: SendBatch,
+    /// The socket's buffer is full: wait for room.
+    full: bool,
+    paused_until: Time,
+}
+
+impl Driver {
+    /// Opens a socket on `bind` (port 0 lets the system choose).
+    ///
+    /// # Errors
+    /// The address cannot be used, or the system lacks what is needed.
+    pub fn bind(bind: SocketAddr) -> Result<Driver, DriverError> {
+        Driver::with(&UdpOptions::new(bind), DEFAULT_SPIN)
+    }
+
+    /// With socket options and a spin of one's own.
+    ///
+    /// # Errors
+    /// As [`Driver::bind`].
+    pub fn with(options: &UdpOptions, spin: Span) -> Result<Driver, DriverError> {
+        let socket = UdpSocket::open(options)?;
+        let received = socket.recv_batch();
+        Ok(Driver {
+            socket,
+            poller: Poller::new(spin)?,
+            clock: Clock::new(),
+            received,
+            outgoing: SendBatch::new(),
+            full: false,
+            paused_until: Time::ZERO,
+        })
+    }
+
+    /// The address in use.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
+    }
+    /// Wakes the loop from other threads.
+    pub fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+    /// Now, by the clock that the endpoint is driven with.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+    /// Counters of the socket.
+    pub fn socket_stats(&self) -> UdpStats {
+        self.socket.stats()
+    }
+
+    /// Runs until the application has finished and all connections have closed.
+    ///
+    /// # Errors
+    /// The socket or the system's waiting is beyond use.
+    pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
+        sharpen_timers();
+        loop {
+            let now = self.clock.now();
+            let busy = self.receive(now, endpoint)?;
+            endpoint.handle_timeout(now);
+            app.drive(now, endpoint);
+            let sent = self.transmit(now, endpoint)?;
+            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() {
+                return Ok(());
+            }
+            if !busy && !sent {
+                self.wait(endpoint, app)?;
+            }
+        }
+    }
+
+    /// Takes in what has arrived; true when there may be more.
+    fn receive(&mut self, now: Time, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
+        for _ in 0..BATCHES_PER_TURN {
+            let n = self.socket.recv(&mut self.received)?;
+            for (m, data) in self.received.iter_mut() {
+                let meta = Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce };
+                endpoint.handle_train(now, meta, data, m.stride);
+            }
+            if n < self.received.capacity() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what is to be sent; true when there may be more.
+    fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
+        if now < self.paused_until {
+            return Ok(false);
+        }
+        for _ in 0..SENDS_PER_TURN {
+            let mut more = false;
+            while let Some(slot) = self.outgoing.slot() {
+                more = false;
+                let Some(t) = endpoint.poll_transmit(now, slot) else { break };
+                let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
+                self.outgoing
+                    .commit(SendMeta { dst: t.remote, src: t.local, ecn, segment: t.segment }, t.len)?;
+                more = true;
+            }
+            if self.outgoing.is_empty() {
+                self.full = false;
+                return Ok(false);
+            }
+            let report = self.socket.send(&mut self.outgoing)?;
+            if let Some(big) = report.too_big {
+                endpoint.on_too_large(big.dst, big.segment);
+            }
+            self.full = report.blocked == Blocked::Buffer;
+            match report.blocked {
+                Blocked::No if more => {}
+                Blocked::No | Blocked::Buffer => return Ok(false),
+                Blocked::Device => {
+                    self.paused_until = now + DEVICE_PAUSE;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self, endpoint: &Endpoint, app: &dyn App) -> Result<(), DriverError> {
+        let mut at = match (endpoint.next_timeout(), app.next_timeout()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let now = self.clock.now();
+        if now < self.paused_until {
+            at = Some(self.paused_until);
+        } else if self.full {
+            // Only room in the socket or the network can change anything soon.
+            at = at.map(|t| t.max(now + DEVICE_PAUSE));
+        }
+        let timeout = at.map(|t| t.since(now));
+        let mut sources = [Source::new(&self.socket, self.full)];
+        self.poller.wait(&mut sources, timeout)?;
+        Ok(())
+    }
+}
