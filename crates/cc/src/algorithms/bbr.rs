@@ -8,7 +8,7 @@
 //!   deviations ([`model::excessive`]), and small rounds are pooled until there are packets enough to judge.
 //! * **Loss without delay is not taken for congestion** unless it is large (`loss_alone`, 10 %): a drop-tail
 //!   queue that overflows was full a moment before, and a full queue shows in the delay.
-//! * **Startup grows by 2.77 a round trip**, not 2, until the delay first rises; then it is gentler than the
+//! * **Startup grows threefold a round trip**, not twofold, until the delay first rises; then it is gentler than the
 //!   draft's and needs fewer rounds to call the pipe full when a standing queue proves it.
 //! * **A round trip close to the minimum renews it**, not just one below it: a flow whose queue empties
 //!   regularly, as ours does after each probe, never has to starve itself in ProbeRTT.

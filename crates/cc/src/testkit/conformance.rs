@@ -345,7 +345,7 @@ pub fn stays_with_use(h: &mut Harness, rounds: u64) -> Result<(), String> {
     let step = Op::Step { used: 25, lost: 0, marked: 0, queue: 0 };
     for _ in 0..rounds * STEPS {
         let d = h.apply(step)?;
-        let limit = start.max(8 * h.peak_inflight + 16 * d.quantum);
+        let limit = start + 8 * h.peak_inflight + 16 * d.quantum;
         if d.bound > limit {
             return Err(format!(
                 "{}: bound {} where {} are used",

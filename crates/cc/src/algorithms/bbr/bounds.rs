@@ -10,8 +10,8 @@ use base::{Rate, Span, Time};
 const BETA: u64 = 700;
 /// Share of the long-term bound left free for others while cruising, in thousandths (draft: BBR.Headroom).
 const HEADROOM: u64 = 150;
-/// Delivering less than this much of the estimate through a standing queue means a smaller path.
-const SHRUNK: u64 = 800;
+/// Delivering less than this much of what is sent through a standing queue means a smaller path, or share.
+const SHRUNK: u64 = 960;
 /// Packets that must have been delivered in a round for that to be said: with fewer the rate is a matter of
 /// how packets fall between two feedbacks.
 const SHRUNK_PACKETS: u64 = 32;
@@ -60,8 +60,8 @@ impl Bbr {
             return;
         }
         let (bw, latest) = (self.bw(), self.model.bw_latest);
-        let stands = self.model.standing_queue() > self.model.min_rtt_or(Span::MAX) / 4;
-        if stands && latest < bw.scale(SHRUNK, ONE) {
+        let stands = self.model.queue_still_standing() > self.model.min_rtt_or(Span::MAX) / 4;
+        if stands && latest < self.decision.rate.scale(SHRUNK, ONE) {
             self.bounds.bw_short = latest.max(bw.scale(1, 2));
             self.model.advance_bandwidth();
         }

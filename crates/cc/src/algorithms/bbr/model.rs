@@ -174,9 +174,10 @@ impl Model {
     pub(super) fn queue_grows(&self) -> bool {
         self.queue.round_max > self.queue_floor()
     }
-    /// The latest sample shows a queue.
-    pub(super) fn queue_now(&self) -> bool {
-        self.queue.last > self.queue_floor()
+    /// The least queueing delay of the last whole round and since.
+    pub(super) fn queue_still_standing(&self) -> Span {
+        let since = self.queue.round_min.unwrap_or(self.queue.last);
+        self.queue.prior_min.min(since).min(self.queue.last)
     }
     /// There was a queue within this round trip or the one before.
     pub(super) fn queue_was_seen(&self) -> bool {

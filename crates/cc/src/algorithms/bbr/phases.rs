@@ -5,11 +5,11 @@ use super::{Bbr, ONE};
 use crate::Signals;
 use base::{Rate, Span, Time};
 
-/// Startup: growth of 2.77 a round trip. A sample averages the last round trip and is one round trip old, so
-/// with growth `e^a` a round the gain that keeps it up is `a / (e^-a * (1 - e^-a))`: 4.42 for `e^a` = 2.77
-/// (and 2.77 for 2, which is where the draft's number comes from).
-const STARTUP_PACING: u64 = 4_420;
-const STARTUP_CWND: u64 = 2_900;
+/// Startup: threefold growth a round trip. A sample averages the last round trip and is one round trip old,
+/// so with growth `e^a` a round the gain that keeps it up is `a / (e^-a * (1 - e^-a))`: 4.95 for 3 (and 2.77
+/// for 2, which is where the draft's number comes from).
+const STARTUP_PACING: u64 = 5_000;
+const STARTUP_CWND: u64 = 3_200;
 /// Startup once the delay has risen: enough to tell a full pipe from a growing one.
 const CAREFUL_PACING: u64 = 2_000;
 const CAREFUL_CWND: u64 = 1_750;
