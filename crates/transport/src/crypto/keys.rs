@@ -495,9 +495,11 @@ impl KeyPair {
         Ok(())
     }
 
-    /// See [`OpenKeys::discard_previous`].
+    /// See [`OpenKeys::discard_previous`]. Also settles what is acknowledged by now: the peer's new phase, seen
+    /// three probe timeouts ago, showed that it had our new keys.
     pub fn discard_previous(&mut self) {
         self.open.discard_previous();
+        self.settle();
     }
 
     fn advance(&mut self) {
