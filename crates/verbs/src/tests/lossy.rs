@@ -284,6 +284,26 @@ proptest! {
     }
 }
 
+/// Two unreliable ends and a flow between them, with everything posted.
+fn posted_unreliably(mut jobs: Vec<Job>) -> (End, End, Flow) {
+    let kind = |i: &mut QpInit| (i.kind, i.max_datagram) = (Kind::Unreliable, ROOM as u32);
+    let (mut x, mut y) = (End::new(1, kind), End::new(2, kind));
+    for j in &mut jobs {
+        j.signaled = true;
+        if matches!(j.op, Op::Read) {
+            j.op = Op::Write;
+        }
+    }
+    let mut f = Flow::new(jobs);
+    while f.posted < f.jobs.len() {
+        f.post(&mut x, &y);
+    }
+    while (f.receives_posted as usize) < f.consuming.len() {
+        f.post_recv(&mut y);
+    }
+    (x, y, f)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// An unreliable queue pair reports exactly what did not arrive, completes in order, and delivers at most once.
@@ -293,22 +313,7 @@ proptest! {
         fates in proptest::collection::vec((0u8..4, any::<usize>()), 1..100),
         max in 1usize..700,
     ) {
-        let kind = |i: &mut QpInit| (i.kind, i.max_datagram) = (Kind::Unreliable, ROOM as u32);
-        let (mut x, mut y) = (End::new(1, kind), End::new(2, kind));
-        let mut jobs = jobs;
-        for j in &mut jobs {
-            j.signaled = true;
-            if matches!(j.op, Op::Read) {
-                j.op = Op::Write;
-            }
-        }
-        let mut f = Flow::new(jobs);
-        while f.posted < f.jobs.len() {
-            f.post(&mut x, &y);
-        }
-        while (f.receives_posted as usize) < f.consuming.len() {
-            f.post_recv(&mut y);
-        }
+        let (mut x, mut y, f) = posted_unreliably(jobs);
         let mut lost = vec![0u64; f.jobs.len()];
         let mut fits = vec![true; f.jobs.len()];
         for (i, j) in f.jobs.iter().enumerate() {
