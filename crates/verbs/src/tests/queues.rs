@@ -153,6 +153,22 @@ fn notifications_come_once_and_as_asked() {
 }
 
 #[test]
+fn events_nobody_takes_do_not_pile_up() {
+    let (mut x, mut y) = reliable();
+    for _ in 0..5 {
+        x.a.req_notify_cq(x.scq, false).unwrap();
+        x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 1)));
+        run(&mut x, &mut y, 9);
+        x.recv(1, 0, 1);
+    }
+    assert_eq!((x.a.take_notified(), x.a.take_notified()), (Some(x.scq), None));
+    assert_eq!((x.a.activated.len(), x.a.credit_changes.len()), (1, 1));
+    x.a.destroy_qp(x.qp).unwrap();
+    assert_eq!((x.a.activated.len(), x.a.credit_changes.len()), (0, 0));
+    assert_eq!((x.a.activated(), x.a.take_credit_changes()), (None, None));
+}
+
+#[test]
 fn limits_are_kept() {
     let limits = Limits {
         pds: 1,
