@@ -195,9 +195,10 @@ impl Bbr {
     }
 
     /// The same just before a feedback: what is delivered between two feedbacks is still in flight for the
-    /// sender, and must not stop it.
+    /// sender, and must not stop it; nor must what hosts are late by.
     fn inflight_with_gap(&self, bw: Rate, gain: u64) -> u64 {
-        self.inflight(bw, gain).saturating_add(bw.bytes_in(self.model.feedback_gap()))
+        let late = self.model.feedback_gap().max(model::HOST_NOISE * 2);
+        self.inflight(bw, gain).saturating_add(bw.bytes_in(late))
     }
 
     fn min_pipe(&self) -> u64 {
@@ -228,7 +229,7 @@ impl Bbr {
     /// What is taken off the rate, in thousandths: more the longer the standing queue, since it shows by how
     /// much the bandwidth is overestimated (the maximum of samples that jitter is above their mean).
     fn pacing_margin(&self) -> u64 {
-        let rtt = self.model.min_rtt_or(NOMINAL_RTT).as_nanos().max(1);
+        let rtt = self.model.path_time().as_nanos();
         let queue = self.model.standing_queue().as_nanos().saturating_mul(100) / rtt;
         PACING_MARGIN + queue.min(MAX_QUEUE_MARGIN)
     }
@@ -282,6 +283,8 @@ impl Algorithm for Bbr {
     fn on_sent(&mut self, _train: &SentTrain) {}
 
     fn on_feedback(&mut self, s: &Signals) {
+        // A sample over no time has no rate.
+        let s = &Signals { rate: s.rate.filter(|r| !r.interval.is_zero()), ..*s };
         if s.acked > 0 {
             self.timeouts = 0;
         }

@@ -4,7 +4,7 @@
 use super::phases::Phase;
 use super::{Bbr, ONE, model};
 use crate::Signals;
-use base::{Rate, Span, Time};
+use base::{Rate, Time};
 
 /// Multiplier on short-term bounds in a round of losses, in thousandths (draft: BBR.Beta).
 const BETA: u64 = 700;
@@ -60,7 +60,7 @@ impl Bbr {
             return;
         }
         let (bw, latest) = (self.bw(), self.model.bw_latest);
-        let stands = self.model.queue_still_standing() > self.model.min_rtt_or(Span::MAX) / 4;
+        let stands = self.model.queue_still_standing() > self.model.path_time() / 4;
         if stands && latest < self.decision.rate.scale(SHRUNK, ONE) {
             self.bounds.bw_short = latest.max(bw.scale(1, 2));
             self.model.advance_bandwidth();
@@ -81,7 +81,10 @@ impl Bbr {
             bound => bound,
         };
         self.bounds.bw_short = self.model.bw_latest.max(bw.scale(BETA, ONE));
-        let latest = self.model.inflight_latest + self.model.bw_latest.bytes_in(self.model.feedback_gap());
+        let latest = self
+            .model
+            .inflight_latest
+            .saturating_add(self.model.bw_latest.bytes_in(self.model.feedback_gap()));
         self.bounds.inflight_short = latest.max(thousandths(inflight, BETA));
         self.model.clear_losses(now);
     }

@@ -15,6 +15,10 @@ const POOLED_ROUNDS: u32 = 8;
 const EXTRA_ACKED_HALF: u64 = 5;
 /// Aggregation beyond this time at the bandwidth is not believed.
 const EXTRA_ACKED_MAX: Span = Span::from_millis(100);
+/// Delay that hosts make by themselves (batches, timers, scheduling): no sign of a queue.
+pub(super) const HOST_NOISE: Span = Span::from_micros(500);
+/// Queues are judged against the round trip, but on short paths against this.
+const SHORT_PATH: Span = Span::from_millis(8);
 /// Losses below this number prove nothing.
 const MIN_LOSSES: u64 = 4;
 
@@ -144,6 +148,10 @@ impl Model {
     pub(super) fn min_rtt_or(&self, default: Span) -> Span {
         self.min_rtt.unwrap_or(default)
     }
+    /// The lowest round trip, or what a short path is taken to have: the measure of queues.
+    pub(super) fn path_time(&self) -> Span {
+        self.min_rtt_or(SHORT_PATH).max(SHORT_PATH)
+    }
     pub(super) fn feedback_gap(&self) -> Span {
         self.gap
     }
@@ -168,7 +176,7 @@ impl Model {
     /// Delay below which a queue does not count: a sixteenth of the round trip, and what interrupts and
     /// batches make on short paths.
     fn queue_floor(&self) -> Span {
-        (self.min_rtt_or(Span::ZERO) / 16).max(Span::from_micros(500))
+        (self.min_rtt_or(Span::ZERO) / 16).max(HOST_NOISE)
     }
     /// The delay has risen just now, in two samples in a row.
     pub(super) fn queue_grows(&self) -> bool {
@@ -190,7 +198,7 @@ impl Model {
     /// The queue was as good as empty at some moment of the last round trip.
     pub(super) fn queue_is_empty(&self) -> bool {
         let least = self.queue.round_min.map_or(self.queue.prior_min, |m| m.min(self.queue.prior_min));
-        least <= (self.min_rtt_or(Span::ZERO) / 64).max(Span::from_micros(100))
+        least <= (self.min_rtt_or(Span::ZERO) / 64).max(HOST_NOISE)
     }
     /// The least queueing delay of the last whole round.
     pub(super) fn standing_queue(&self) -> Span {
@@ -261,7 +269,7 @@ impl Model {
         match self.probe_min {
             Some(min) if rtt >= min => {
                 // Near enough to the minimum to show an empty queue.
-                if rtt <= min + (min / 32).max(Span::from_micros(200)) {
+                if rtt <= min + (min / 32).max(HOST_NOISE) {
                     self.probe_min_stamp = s.now;
                 }
             }

@@ -193,7 +193,7 @@ impl Bbr {
             self.full.bw = r.rate;
             return;
         }
-        let proof = self.model.standing_queue() > self.model.min_rtt_or(Span::MAX) / 2;
+        let proof = self.model.standing_queue() > self.model.path_time() / 2;
         self.full.rounds += if proof { FULL_ROUNDS } else { 1 };
         self.full.now = self.full.rounds >= FULL_ROUNDS;
     }
@@ -259,7 +259,8 @@ impl Bbr {
             }
         }
         self.adapt_long_term(s);
-        match self.phase {
+        let phase = self.phase;
+        match phase {
             Phase::Down => {
                 if self.time_to_probe(s) {
                     self.start_refill(s);
@@ -273,16 +274,8 @@ impl Bbr {
                     self.start_refill(s);
                 }
             }
-            Phase::Refill => {
-                if self.model.round_start {
-                    self.start_up(s);
-                }
-            }
-            Phase::Up => {
-                if self.time_to_go_down(s) {
-                    self.start_down(s);
-                }
-            }
+            Phase::Refill if self.model.round_start => self.start_up(s),
+            Phase::Up if self.time_to_go_down(s) => self.start_down(s),
             _ => {}
         }
     }
