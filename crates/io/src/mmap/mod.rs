@@ -2,7 +2,7 @@
 //!
 //! A mapped file can shrink under its mapping (another process truncates it) or run out of disk; the kernel
 //! then raises SIGBUS at the access. [`MappedFile`] survives that: zeroes appear in place of the lost page,
-//! and [`MappedFile::fault`] tells so. See [`file`] for allocating, holes and syncing.
+//! and [`MappedFile::fault`] tells so. See [`mod@file`] for allocating, holes and syncing.
 
 pub mod file;
 mod guard;
