@@ -521,7 +521,7 @@ impl Connection {
             && let Some(t) = self.setup.first_sent
             && !self.lanes[0].rtt.is_known()
         {
-            self.lanes[0].rtt.update(now.since(t));
+            self.lanes[0].rtt.update(now.since(t), base::Span::ZERO);
         }
         if self.setup.handshake.is_complete() && self.keys.is_none() {
             self.complete(now)?;

@@ -218,7 +218,7 @@ impl Lane {
         let marked = f.marked.saturating_sub(self.marked);
         self.marked = self.marked.max(f.marked);
         out.marked = marked;
-        let rtt = newest.filter(|(pn, _)| *pn == f.largest).map(|(_, t)| acked_at.since(t));
+        let rtt = newest.filter(|(pn, _)| *pn == f.largest).and(self.rtt.latest());
         self.finish_flows(now, acked_at, rtt, marked);
         self.floor_dirty = true;
         self.forget(now);
@@ -240,7 +240,7 @@ impl Lane {
         self.stalls = 0;
         self.probes = 0;
         if pn == f.largest {
-            self.rtt.update(now.since(sent) - delay);
+            self.rtt.update(now.since(sent), delay);
             self.queue_delay = self.owd.update(now, sent, f.arrival_us);
         }
         if out.spurious > 0 {

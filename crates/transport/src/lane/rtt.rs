@@ -27,9 +27,13 @@ impl Rtt {
         }
     }
 
-    /// Takes a sample with the receiver's delay taken off.
-    pub fn update(&mut self, sample: Span) {
-        self.min = self.min.min(sample);
+    /// Takes a sample, and the delay that the receiver says it added.
+    ///
+    /// RFC 9002, section 5.2: the minimum takes samples as they are, since a peer's word must not lower it; and
+    /// section 5.3: the delay is taken off only where that does not lead below the minimum.
+    pub fn update(&mut self, raw: Span, delay: Span) {
+        self.min = self.min.min(raw.max(Span::from_micros(1)));
+        let sample = if raw >= self.min + delay { raw - delay } else { raw };
         if self.latest.is_none() {
             self.smoothed = sample;
             self.variation = sample / 2;
@@ -111,9 +115,11 @@ mod tests {
     fn smoothing_follows_rfc_6298() {
         let mut r = Rtt::new();
         assert_eq!(r.smoothed(), INITIAL_RTT);
-        r.update(Span::from_millis(80));
+        r.update(Span::from_millis(80), Span::ZERO);
         assert_eq!((r.smoothed(), r.probe_timeout()), (Span::from_millis(80), Span::from_millis(240)));
-        r.update(Span::from_millis(160));
+        r.update(Span::from_millis(170), Span::from_millis(10));
+        // A delay that would lead below the minimum is not believed.
+        r.update(Span::from_millis(90), Span::from_millis(50));
         assert_eq!((r.smoothed(), r.min()), (Span::from_millis(90), Span::from_millis(80)));
     }
 
