@@ -5,7 +5,7 @@
 //! * **Loss is judged by statistics.** The draft reduces its short-term bounds on any loss outside probing;
 //!   with 1 % of random loss every round trip on a fast path has losses, and the rate decays by a few
 //!   percent each. Here a round counts as lossy when its losses exceed the 2 % threshold by three standard
-//!   deviations ([`model::excessive`]), and small rounds are pooled until there are packets enough to judge.
+//!   deviations (`excessive`), and small rounds are pooled until there are packets enough to judge.
 //! * **Loss without delay is not taken for congestion** unless it is large (`loss_alone`, 10 %): a drop-tail
 //!   queue that overflows was full a moment before, and a full queue shows in the delay.
 //! * **Startup grows threefold a round trip**, not twofold, until the delay first rises; then it is gentler than the

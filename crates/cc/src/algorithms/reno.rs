@@ -81,3 +81,72 @@ impl Algorithm for Reno {
         if self.window.in_slow_start() { "slow_start" } else { "avoidance" }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Rate, Span};
+
+    const PACKET: u64 = 1_500;
+    const RTT: Span = Span::from_millis(100);
+
+    fn reno() -> Reno {
+        let info = PathInfo { packet_bytes: PACKET, handshake_rtt: Some(RTT), ecn: true, known_rate: None };
+        Reno::new(&info, 10)
+    }
+
+    fn feedback(ms: u64, acked: u64, cwnd: u64) -> Signals {
+        let now = Time::ZERO + Span::from_millis(ms);
+        Signals {
+            now,
+            acked: acked * PACKET,
+            acked_packets: acked,
+            prior_inflight: cwnd,
+            srtt: RTT,
+            newest_acked_sent: Some(now - RTT),
+            ..Signals::default()
+        }
+    }
+
+    #[test]
+    fn slow_start_adds_what_is_acknowledged_and_paces_at_twice_the_window() {
+        let mut r = reno();
+        assert_eq!(r.decision().rate, Rate::from_bytes_in(10 * PACKET, RTT).scale(2, 1));
+        r.on_feedback(&feedback(200, 10, 10 * PACKET));
+        assert_eq!(r.decision().bound, 20 * PACKET);
+        // RFC 9002, section 7.8: no growth where the window is not used.
+        r.on_feedback(&Signals { app_limited: true, ..feedback(210, 10, 20 * PACKET) });
+        r.on_feedback(&feedback(220, 2, 2 * PACKET));
+        assert_eq!(r.decision().bound, 20 * PACKET);
+    }
+
+    #[test]
+    fn a_recovery_period_answers_losses_and_marks_once() {
+        let mut r = reno();
+        r.on_feedback(&feedback(200, 30, 10 * PACKET));
+        assert_eq!(r.decision().bound, 40 * PACKET);
+        let lost = |ms: u64, sent: u64| Signals {
+            lost: PACKET,
+            lost_packets: 1,
+            latest_lost_sent: Some(Time::ZERO + Span::from_millis(sent)),
+            ..feedback(ms, 5, 40 * PACKET)
+        };
+        r.on_feedback(&lost(300, 200));
+        assert_eq!(r.decision().bound, 20 * PACKET);
+        r.on_feedback(&lost(390, 299));
+        r.on_feedback(&Signals { ce_packets: 3, ..feedback(395, 5, 20 * PACKET) });
+        assert_eq!(r.decision().bound, 20 * PACKET, "sent before the reduction at 300 ms");
+        r.on_feedback(&Signals { ce_packets: 1, ..feedback(420, 5, 20 * PACKET) });
+        assert_eq!(r.decision().bound, 10 * PACKET, "a mark on a packet sent after it is a new episode");
+        assert_eq!(r.decision().rate, Rate::from_bytes_in(10 * PACKET, RTT).scale(5, 4));
+        r.on_feedback(&feedback(600, 10, 10 * PACKET));
+        assert_eq!(r.decision().bound, 11 * PACKET, "a packet for each window");
+    }
+
+    #[test]
+    fn persistent_congestion_leaves_two_packets() {
+        let mut r = reno();
+        r.on_event(Time::ZERO, Event::PersistentCongestion);
+        assert_eq!(r.decision().bound, 2 * PACKET);
+    }
+}

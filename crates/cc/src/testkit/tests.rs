@@ -44,7 +44,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     /// Whatever happens: a rate and a bound to work with, and the same ones when it happens again.
     #[test]

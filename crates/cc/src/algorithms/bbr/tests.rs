@@ -55,11 +55,11 @@ fn a_known_rate_is_the_first_decision() {
 }
 
 /// A feedback of a round of its own: `packets` acknowledged, `lost` lost.
-fn round(b: &mut Bbr, n: u64, rate: Rate, packets: u64, lost: u64) {
+fn feedback(n: u64, rate: Rate, packets: u64, lost: u64) -> Signals {
     let rtt = Span::from_millis(70);
     let now = Time::ZERO + rtt * (n + 1);
     let inflight = rate.bytes_in(rtt);
-    b.on_feedback(&Signals {
+    Signals {
         now,
         acked: packets * 1_500,
         acked_packets: packets,
@@ -83,7 +83,11 @@ fn round(b: &mut Bbr, n: u64, rate: Rate, packets: u64, lost: u64) {
             app_limited: false,
         }),
         ..Signals::default()
-    });
+    }
+}
+
+fn round(b: &mut Bbr, n: u64, rate: Rate, packets: u64, lost: u64) {
+    b.on_feedback(&feedback(n, rate, packets, lost));
 }
 
 fn cruising(rate: Rate) -> (Bbr, u64) {
@@ -148,4 +152,18 @@ fn persistent_congestion_starts_over_from_an_eighth() {
     b.on_event(Time::ZERO + Span::from_secs(60), Event::PersistentCongestion);
     assert_eq!(b.state(), "startup");
     assert!(b.decision().rate < rate);
+}
+
+#[test]
+fn marks_count_as_losses_unless_told_otherwise() {
+    let rate = Rate::from_mbit(170);
+    for (ecn, reduced) in [(true, true), (false, false)] {
+        let (mut b, n) = cruising(rate);
+        b.config.ecn = ecn;
+        for n in n..n + 3 {
+            let marked = Signals { ce_packets: 500, ..feedback(n, rate.scale(1, 2), 1_000, 0) };
+            b.on_feedback(&marked);
+        }
+        assert_eq!(b.bounds.bw_short < rate, reduced, "{:?}", b.bounds);
+    }
 }
