@@ -65,7 +65,12 @@ impl App for Client {
                 Event::Connected { conn } => {
                     let pd = ep.connection(conn).expect("open").pd;
                     let m = Memory::from(vec![7u8; MESSAGE as usize]);
-                    self.lkey = ep.adapter().reg_mr(pd, m, Access::LOCAL_READ).map_err(|e| e.0).expect("registered").lkey;
+                    self.lkey = ep
+                        .adapter()
+                        .reg_mr(pd, m, Access::LOCAL_READ)
+                        .map_err(|e| e.0)
+                        .expect("registered")
+                        .lkey;
                     self.conn = Some(conn);
                     self.start = now;
                 }
@@ -127,15 +132,35 @@ fn main() {
     server_config.server = Some(s);
     let (tx, rx) = channel();
     let mut driver = Driver::bind("127.0.0.1:0".parse().expect("address")).expect("bound");
-    let remote = driver.local_addr();
+    let mut remote = driver.local_addr();
+    // A fifth argument puts a relay with that link in between.
+    let relay = arg(5).map(|spec| {
+        let link: netem::LinkConfig = spec.parse().expect("link");
+        let any = "127.0.0.1:0".parse().expect("address");
+        let mut c = longhaul_io::relay::RelayConfig::new(any, remote);
+        c.up = link.clone();
+        c.down = netem::LinkConfig { delay: link.delay, ..Default::default() };
+        longhaul_io::relay::RelayHandle::start(c).expect("relay")
+    });
+    if let Some(r) = &relay {
+        remote = r.local_addr();
+    }
     let server = std::thread::spawn(move || {
-        let mut ep = Endpoint::new(server_config, Rng::from_seed(longhaul_io::clock::seed().expect("random"))).expect("made");
+        let mut ep =
+            Endpoint::new(server_config, Rng::from_seed(longhaul_io::clock::seed().expect("random")))
+                .expect("made");
         driver.run(&mut ep, &mut Server { key: tx, done: false }).expect("ran");
     });
     let mut driver = Driver::bind("127.0.0.1:0".parse().expect("address")).expect("bound");
-    let mut ep = Endpoint::new(config(2), Rng::from_seed(longhaul_io::clock::seed().expect("random"))).expect("made");
-    let connect =
-        Connect { remote, server_name: "localhost".into(), trust: ServerTrust::FirstUse, token: None, options: None };
+    let mut ep =
+        Endpoint::new(config(2), Rng::from_seed(longhaul_io::clock::seed().expect("random"))).expect("made");
+    let connect = Connect {
+        remote,
+        server_name: "localhost".into(),
+        trust: ServerTrust::FirstUse,
+        token: None,
+        options: None,
+    };
     let mut app = Client {
         key: rx,
         rkey: None,
@@ -150,4 +175,7 @@ fn main() {
     };
     driver.run(&mut ep, &mut app).expect("ran");
     server.join().expect("server");
+    if let Some(r) = relay {
+        println!("{:?}", r.stats());
+    }
 }

@@ -44,8 +44,10 @@ impl Connection {
                 self.stats.feedback_received += 1;
                 let i = f.lane as usize;
                 let out = self.lanes[i].on_feedback(now, &f, streams)?;
-                if let Some(k) = &mut self.keys {
-                    k.on_acknowledged(f.lane, f.covered.end.saturating_sub(1));
+                if let Some(k) = &mut self.keys
+                    && k.on_acknowledged(f.lane, f.largest)
+                {
+                    self.settle_keys_at = Some(now + self.lanes[i].rtt.probe_timeout() * 3);
                 }
                 self.count(now, i, out);
             }

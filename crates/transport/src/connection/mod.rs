@@ -84,7 +84,10 @@ pub struct Connection {
     heard: Time,
     /// When something that asks for an answer left last.
     spoke: Time,
+    /// When the keys before the peer's last update are forgotten.
     discard_keys_at: Option<Time>,
+    /// When this end may update its keys again.
+    settle_keys_at: Option<Time>,
     next_flow: usize,
     rate_cap: Option<Rate>,
     early: Vec<Vec<u8>>,
@@ -266,6 +269,7 @@ impl Connection {
             sooner(self.setup.next_timeout());
         }
         sooner(self.discard_keys_at);
+        sooner(self.settle_keys_at);
         sooner(self.path.as_ref().map(close::PathCheck::next_timeout));
         if self.keys.is_some() {
             if let Some(k) = self.options.keep_alive {
@@ -310,11 +314,13 @@ impl Connection {
         if !self.setup.is_confirmed() && self.setup.on_timeout(now) {
             return self.end(CloseReason::NoAnswer(self.remote().to_string()));
         }
-        if self.discard_keys_at.is_some_and(|t| t <= now)
-            && let Some(k) = &mut self.keys
-        {
-            k.discard_previous();
-            self.discard_keys_at = None;
+        if let Some(k) = &mut self.keys {
+            if self.discard_keys_at.take_if(|t| *t <= now).is_some() {
+                k.discard_previous();
+            }
+            if self.settle_keys_at.take_if(|t| *t <= now).is_some() {
+                k.settle();
+            }
         }
         self.check_path_timeout(now);
         if self.keys.is_none() {

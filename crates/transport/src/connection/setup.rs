@@ -402,6 +402,7 @@ impl Connection {
             heard: now,
             spoke: now,
             discard_keys_at: None,
+            settle_keys_at: None,
             next_flow: 0,
             rate_cap,
             early: Vec::new(),
