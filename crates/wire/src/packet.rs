@@ -129,7 +129,7 @@ impl<'a> Clear<'a> {
         let scid = long_cid(&mut r)?;
         if version == 0 {
             let versions = r.rest();
-            if versions.is_empty() || versions.len() % 4 != 0 || versions.len() > 64 {
+            if versions.is_empty() || !versions.len().is_multiple_of(4) || versions.len() > 64 {
                 return Err(WireError::Invalid("version list"));
             }
             return Ok(Clear::VersionNegotiation { dcid, scid, versions });

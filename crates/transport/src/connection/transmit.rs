@@ -387,8 +387,7 @@ impl Connection {
         let l = &self.lanes[lane];
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
         let key = keys.sealer().reserve(l.id, first_pn, d.packets).ok()?;
-        let mut pn = first_pn;
-        for packet in train.chunks_mut(d.segment) {
+        for (pn, packet) in (first_pn..).zip(train.chunks_mut(d.segment)) {
             // Nothing stands behind the last packet: have it reported at once.
             let ask = if last && pn + 1 == first_pn + d.packets { flag::ASK } else { 0 };
             let flags = packet[0] | phase | ask;
@@ -397,7 +396,6 @@ impl Connection {
             let (tag_at, body) = rest.split_at_mut(tag_len);
             let tag = key.seal(l.id, pn, clear, body).ok()?;
             tag_at.copy_from_slice(&tag[..tag_len]);
-            pn += 1;
         }
         keys.seal_keys().header().mask_segments(train, d.segment);
         Some(())

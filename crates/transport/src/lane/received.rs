@@ -28,6 +28,12 @@ pub struct Received {
     packets: u64,
 }
 
+impl Default for Received {
+    fn default() -> Received {
+        Received::new()
+    }
+}
+
 impl Received {
     /// Empty books with a cautious feedback interval until the sender says what it wants.
     pub const fn new() -> Received {
@@ -149,6 +155,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
     fn reports_are_timed_and_list_only_holes() {
         let mut r = Received::new();
         for pn in [0, 1, 2, 5, 6, 9] {

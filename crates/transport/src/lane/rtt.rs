@@ -16,6 +16,12 @@ pub struct Rtt {
     min: Span,
 }
 
+impl Default for Rtt {
+    fn default() -> Rtt {
+        Rtt::new()
+    }
+}
+
 impl Rtt {
     /// Knows nothing yet.
     pub const fn new() -> Rtt {
@@ -79,6 +85,12 @@ pub struct OneWayDelay {
     previous: Option<i64>,
     window_start: Time,
     reference: Option<(u64, u32)>,
+}
+
+impl Default for OneWayDelay {
+    fn default() -> OneWayDelay {
+        OneWayDelay::new()
+    }
 }
 
 impl OneWayDelay {

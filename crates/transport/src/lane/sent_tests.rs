@@ -1,3 +1,4 @@
+#![allow(clippy::single_range_in_vec_init, reason = "lists of one hole")]
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -42,7 +43,6 @@ fn acknowledging_a_skipped_number_is_refused() {
         state: State::Skipped,
         content: Content::Nothing,
     });
-    #[allow(clippy::single_range_in_vec_init)]
     let holes = [5..6];
     assert_eq!(b.on_feedback(0..6, &holes, |_, _, _| {}), Ok(()));
 }
