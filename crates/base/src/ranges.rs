@@ -142,6 +142,8 @@ impl RangeSet {
 
     /// The parts of `within` that are not in the set, in ascending order.
     pub fn gaps(&self, within: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        // An empty or reversed range has no gaps; the map's own ranges must not be reversed.
+        let within = within.start..within.end.max(within.start);
         let mut at = within.start;
         let before = self.containing(within.start);
         let inner = self.below.range(within.start..within.end).map(|(&s, &e)| s..e);
@@ -170,6 +172,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges, reason = "what is tested")]
+    fn reversed_ranges_are_empty() {
+        let mut set: RangeSet = [1..3, 5..9].into_iter().collect();
+        assert_eq!(set.gaps(7..2).count(), 0);
+        assert_eq!((set.insert(7..2), set.remove(7..2)), (0, 0));
+        assert!(set.contains_all(7..2));
+    }
 
     proptest! {
         #[test]

@@ -258,7 +258,14 @@ impl Endpoint {
         for qp in qps {
             let _ = self.adapter.set_error(qp, Status::TransportFailed);
         }
-        self.events.push_back(Event::Closed { conn: id, reason });
+        let (established, is_client) = (c.established, c.info.is_client);
+        if established || is_client {
+            self.events.push_back(Event::Closed { conn: id, reason });
+        }
+        if !established {
+            // The application has nothing of it.
+            let _ = self.release(id);
+        }
     }
 
     /// Nothing more to send for now: when to look again, or whether all is over.

@@ -61,7 +61,11 @@ impl Connection {
             Frame::QpOpen(q) => self.on_qp_open(q)?,
             Frame::QpAccept { qpn, code } => self.events.push_back(ConnEvent::QpAccept(qpn, code)),
             Frame::QpError { qpn, code } => self.events.push_back(ConnEvent::QpError(qpn, code)),
-            Frame::PathChallenge(data) => self.fleeting.push_back(Frame::PathResponse(data)),
+            Frame::PathChallenge(data) => {
+                // Only the newest challenge is answered: a flood of them makes no queue.
+                self.fleeting.retain(|f| !matches!(f, Frame::PathResponse(_)));
+                self.fleeting.push_back(Frame::PathResponse(data));
+            }
             Frame::PathResponse(data) => self.on_path_response(now, &data),
             Frame::HandshakeDone => {
                 if self.side == Side::Server {

@@ -11,6 +11,8 @@ use wire::{Cid, DataHeader, Frame, Reader};
 
 /// Datagrams that arrived before their keys, kept at most.
 const MAX_EARLY: usize = 64;
+/// Bytes of them kept at most: a handshake that is not finished may be anybody's.
+const MAX_EARLY_BYTES: usize = 128 * 1024;
 
 /// A stateless reset is at least this long, so that it looks like a packet.
 pub(crate) const MIN_RESET: usize = 32;
@@ -71,8 +73,11 @@ impl Connection {
 
     /// Early packets are kept until the last message of the handshake, which they overtook, arrives.
     fn keep_early(&mut self, train: &[u8], stride: usize) {
-        let room = MAX_EARLY - self.early.len();
-        self.early.extend(train.chunks(stride.max(1)).take(room).map(<[u8]>::to_vec));
+        let kept: usize = self.early.iter().map(Vec::len).sum();
+        if kept + train.len() <= MAX_EARLY_BYTES {
+            let room = MAX_EARLY.saturating_sub(self.early.len());
+            self.early.extend(train.chunks(stride.max(1)).take(room).map(<[u8]>::to_vec));
+        }
     }
 
     /// Handles what was kept, now that the keys are there.

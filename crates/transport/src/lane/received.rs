@@ -199,6 +199,16 @@ mod tests {
     }
 
     #[test]
+    fn a_floor_beyond_everything_is_harmless() {
+        let mut r = Received::new();
+        r.on_packet(at(1), 3, true, true, false);
+        r.on_floor(&Floor { lane: 0, floor: 1 << 40, interval_us: u64::MAX, packets: 0 });
+        let f = &r.take_feedback(at(2), 0, 1000)[0];
+        assert!(f.covered.is_empty() && f.holes.is_empty());
+        assert!(r.is_stale(4));
+    }
+
+    #[test]
     fn books_stay_small_against_a_peer_that_leaves_holes() {
         let mut r = Received::new();
         let mut pn = 0;
