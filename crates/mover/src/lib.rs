@@ -1,12 +1,23 @@
 //! Bulk transfer of files and trees: chunks, checksums, resume.
 
+pub mod client;
 pub mod error;
 pub mod hash;
 pub mod journal;
-pub mod link;
+mod link;
 pub mod path;
 pub mod pool;
 pub mod progress;
 pub mod proto;
+pub mod server;
+mod session;
+mod sink;
+mod source;
 pub mod tree;
 pub mod walk;
+
+pub use client::{ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
+pub use error::{Cause, Error, FileError};
+pub use pool::Wake;
+pub use progress::{Progress, Snapshot, Summary};
+pub use server::{ServeOptions, ServerApp, SessionInfo};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -97,66 +97,44 @@ pub struct Desk<R> {
     wake: Wake,
     send: Sender<R>,
     receive: Receiver<R>,
-    outstanding: Arc<AtomicUsize>,
+    outstanding: usize,
     cancelled: Arc<AtomicBool>,
-}
-
-/// Lets a job send reports before it ends.
-#[derive(Clone)]
-pub struct Reporter<R> {
-    send: Sender<R>,
-    wake: Wake,
-    cancelled: Arc<AtomicBool>,
-}
-impl<R> Reporter<R> {
-    /// Sends one; false when nobody listens any more.
-    pub fn report(&self, r: R) -> bool {
-        let ok = self.send.send(r).is_ok();
-        (self.wake)();
-        ok
-    }
-    /// Whether the session has ended and the job should too.
-    pub fn cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
 }
 
 impl<R: Send + 'static> Desk<R> {
     /// A desk that uses the threads of `pool`.
     pub fn new(pool: Arc<Pool>, wake: Wake) -> Desk<R> {
         let (send, receive) = channel();
-        let (outstanding, cancelled) = (Arc::default(), Arc::default());
-        Desk { pool, wake, send, receive, outstanding, cancelled }
+        Desk { pool, wake, send, receive, outstanding: 0, cancelled: Arc::default() }
     }
-    /// For threads of their own.
-    pub fn reporter(&self) -> Reporter<R> {
-        Reporter { send: self.send.clone(), wake: self.wake.clone(), cancelled: self.cancelled.clone() }
-    }
-    /// Queues a job; what it returns comes out of [`poll`](Self::poll). `died` is reported instead if it panics.
-    pub fn submit(&self, died: R, job: impl FnOnce(&Reporter<R>) -> R + Send + 'static) {
-        let (r, n) = (self.reporter(), self.outstanding.clone());
-        n.fetch_add(1, Ordering::Relaxed);
+    /// Queues a job; what it returns comes out of [`poll`](Self::poll). `died` comes out instead if it panics, or
+    /// if the session was cancelled before it began.
+    pub fn submit(&mut self, died: R, job: impl FnOnce() -> R + Send + 'static) {
+        let (send, wake, cancelled) = (self.send.clone(), self.wake.clone(), self.cancelled.clone());
+        self.outstanding += 1;
         self.pool.submit(move || {
-            let out = catch_unwind(AssertUnwindSafe(|| job(&r))).unwrap_or(died);
-            n.fetch_sub(1, Ordering::Release);
-            r.report(out);
+            let out = if cancelled.load(Ordering::Relaxed) {
+                died
+            } else {
+                catch_unwind(AssertUnwindSafe(job)).unwrap_or(died)
+            };
+            let _ = send.send(out); // the session is gone
+            wake();
         });
     }
     /// The next report.
-    pub fn poll(&self) -> Option<R> {
-        self.receive.try_recv().ok()
+    pub fn poll(&mut self) -> Option<R> {
+        let r = self.receive.try_recv().ok()?;
+        self.outstanding -= 1;
+        Some(r)
     }
-    /// Jobs that have not ended.
+    /// Jobs whose report was not taken.
     pub fn outstanding(&self) -> usize {
-        self.outstanding.load(Ordering::Acquire)
+        self.outstanding
     }
-    /// Asks running jobs to end early.
+    /// Jobs that have not begun end at once.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
-    }
-    /// A flag that jobs which wait can watch.
-    pub fn cancelled(&self) -> Arc<AtomicBool> {
-        self.cancelled.clone()
     }
 }
 impl<R> Drop for Desk<R> {
@@ -168,29 +146,35 @@ impl<R> Drop for Desk<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn reports_come_back_and_a_panic_is_one() {
         let woken = Arc::new(AtomicUsize::new(0));
         let w = woken.clone();
-        let desk: Desk<i32> = Desk::new(
-            Arc::new(Pool::with_threads(2)),
-            Arc::new(move || {
-                w.fetch_add(1, Ordering::Relaxed);
-            }),
-        );
+        let wake: Wake = Arc::new(move || {
+            w.fetch_add(1, Ordering::Relaxed);
+        });
+        let pool = Arc::new(Pool::with_threads(2));
+        let mut desk: Desk<i32> = Desk::new(pool.clone(), wake);
         for i in 0..100 {
-            desk.submit(-1, move |r| {
-                r.report(1000 + i);
-                if i == 50 { panic!("on purpose") } else { i }
-            });
+            desk.submit(-1, move || if i == 50 { panic!("on purpose") } else { i });
         }
-        let mut got: Vec<i32> = (0..200).map(|_| desk.receive.recv().unwrap()).collect();
+        let mut got = Vec::new();
+        while desk.outstanding() > 0 {
+            got.extend(desk.poll());
+        }
         got.sort_unstable();
-        let mut want: Vec<i32> = (0..100).chain(1000..1100).map(|i| if i == 50 { -1 } else { i }).collect();
+        let mut want: Vec<i32> = (0..100).map(|i| if i == 50 { -1 } else { i }).collect();
         want.sort_unstable();
         assert_eq!(got, want);
-        assert_eq!(desk.outstanding(), 0);
-        assert!(desk.poll().is_none() && woken.load(Ordering::Relaxed) >= 199);
+        desk.cancel();
+        desk.submit(-1, || 7);
+        while desk.outstanding() > 0 {
+            got = desk.poll().into_iter().collect();
+        }
+        assert_eq!(got, [-1]);
+        drop((desk, pool));
+        assert_eq!(woken.load(Ordering::Relaxed), 101);
     }
 }

@@ -4,7 +4,7 @@
 //! can be walked; and only one folder is open at a time.
 
 use crate::error::{Cause, FileError};
-use crate::path::{MAX_DEPTH, RelPath, show};
+use crate::path::{MAX_DEPTH, RelPath};
 use crate::proto::Kind;
 use crate::tree::{Info, Tree};
 use std::sync::Arc;
@@ -42,12 +42,14 @@ pub struct Walk {
     depth: usize,
     /// The folder that names are looked up in, while it stays the same.
     open: Option<crate::tree::Dir>,
+    /// Reported after the folder it is about.
+    pending: Option<FileError>,
 }
 
 impl Walk {
     /// Walks all of `starts`, one after the other, into folders of at most `depth` levels below each.
     pub fn new(starts: Vec<Start>, depth: usize) -> Walk {
-        Walk { starts, next: 0, stack: Vec::new(), depth: depth.min(MAX_DEPTH), open: None }
+        Walk { starts, next: 0, stack: Vec::new(), depth: depth.min(MAX_DEPTH), open: None, pending: None }
     }
     fn start(&self) -> &Start {
         &self.starts[self.next - 1]
@@ -62,11 +64,8 @@ impl Walk {
             Ok(i) => i,
             Err(e) => return Some(Err(FileError::io(s.path.as_bytes(), "look at", &e))),
         };
-        if info.kind == Kind::Dir
-            && self.depth > 0
-            && let Err(e) = self.enter(RelPath::root())
-        {
-            return Some(Err(e));
+        if info.kind == Kind::Dir && self.depth > 0 {
+            self.pending = self.enter(RelPath::root()).err();
         }
         Some(Ok(Found { root, path: RelPath::root(), info }))
     }
@@ -116,9 +115,7 @@ impl Walk {
             let root = (self.next - 1) as u32;
             if info.kind == Kind::Dir && self.stack.len() < self.depth {
                 // The folder itself is sent even when its names cannot be read; that is reported next.
-                if let Err(e) = self.enter(path.clone()) {
-                    return Some(Err(e));
-                }
+                self.pending = self.enter(path.clone()).err();
             }
             return Some(Ok(Found { root, path, info }));
         }
@@ -128,17 +125,11 @@ impl Walk {
 impl Iterator for Walk {
     type Item = Result<Found, FileError>;
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(e) = self.pending.take() {
+            return Some(Err(e));
+        }
         self.step()
     }
-}
-
-/// Most bytes that a list of starts is shown in.
-pub(crate) fn shown(starts: &[Start]) -> String {
-    let mut s = starts.iter().take(3).map(|s| show(s.path.as_bytes())).collect::<Vec<_>>().join(", ");
-    if starts.len() > 3 {
-        s.push_str(", ...");
-    }
-    s
 }
 
 #[cfg(test)]

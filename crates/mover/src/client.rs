@@ -1,0 +1,462 @@
+//! The asking side: `put`, `get` and `ls` over one connection each.
+
+use crate::error::{Cause, Error, FileError};
+use crate::path::RelPath;
+use crate::pool::{Pool, Wake};
+use crate::progress::{Progress, Summary};
+use crate::proto::{Entry, Flags, Hello, Kind, Op, Record, Root, Totals, VERSION};
+use crate::session::{Control, Fatal, Role, Session, code};
+use crate::sink::{Sink, SinkOptions};
+use crate::source::Source;
+use crate::tree::Tree;
+use crate::walk::Start;
+use base::{Span, Time};
+use endpoint::{App, ConnId, Connect, Endpoint, Event};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use transport::CloseReason;
+
+/// Interval over which the rate in the progress is measured.
+const RATE_EVERY: Span = Span::from_millis(500);
+/// How often a listing that its reader does not take is offered again.
+const RETRY_EVERY: Span = Span::from_millis(10);
+/// Messages of a listing that may wait for their reader.
+const LISTED: usize = 64;
+
+/// How files are compared, replaced and kept.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferOptions {
+    /// Leave out what is the same at the destination already: same size and modification time.
+    pub skip_same: bool,
+    /// Compare contents (BLAKE3) instead of times.
+    pub checksum: bool,
+    /// Replace files that exist and differ.
+    pub overwrite: bool,
+    /// Only find out what would be sent.
+    pub dry_run: bool,
+    /// Get only: everything is on this end's disk before it counts as done.
+    pub durable: bool,
+}
+impl Default for TransferOptions {
+    fn default() -> TransferOptions {
+        TransferOptions { skip_same: true, checksum: false, overwrite: true, dry_run: false, durable: true }
+    }
+}
+impl TransferOptions {
+    fn flags(&self) -> Flags {
+        Flags {
+            skip_same: self.skip_same,
+            checksum: self.checksum,
+            overwrite: self.overwrite,
+            dry_run: self.dry_run,
+            recursive: false,
+        }
+    }
+}
+
+/// What to send where.
+#[derive(Clone, Debug)]
+pub struct PutOptions {
+    /// Files and folders of this machine. `DIR/` with a slash at its end means what is in it.
+    pub sources: Vec<PathBuf>,
+    /// Path in the served folder, as in the address. A slash at its end means a folder.
+    pub dest: Vec<u8>,
+    /// How.
+    pub transfer: TransferOptions,
+}
+
+/// What to fetch to where.
+#[derive(Clone, Debug)]
+pub struct GetOptions {
+    /// Paths in the served folder. A slash at the end means what is in the folder.
+    pub sources: Vec<Vec<u8>>,
+    /// Where to, on this machine.
+    pub dest: PathBuf,
+    /// How.
+    pub transfer: TransferOptions,
+}
+
+/// What to list.
+#[derive(Clone, Debug)]
+pub struct ListOptions {
+    /// Path in the served folder.
+    pub path: Vec<u8>,
+    /// Folders inside folders too.
+    pub recursive: bool,
+    /// With BLAKE3 of each file.
+    pub checksum: bool,
+}
+
+/// What the client does once it is connected.
+enum Job {
+    Put { starts: Vec<Start>, roots: Vec<Root> },
+    Get { tree: Arc<Tree>, options: SinkOptions },
+    List { out: SyncSender<Vec<Entry>>, waiting: Option<Vec<Entry>>, ended: bool },
+}
+
+/// A transfer of a client.
+pub struct ClientApp {
+    connect: Option<Connect>,
+    conn: Option<ConnId>,
+    hello: Hello,
+    job: Job,
+    session: Option<Session>,
+    pool: Arc<Pool>,
+    wake: Wake,
+    progress: Progress,
+    started: Option<Time>,
+    totals: Totals,
+    /// Everything is done; the connection closes when the last words are acknowledged.
+    done: bool,
+    closed: bool,
+    rated: (Time, u64),
+    retry: Option<Time>,
+}
+
+fn local(text: String) -> Error {
+    Error::Local { text }
+}
+
+impl ClientApp {
+    /// Sends files and folders. `wake` must wake the endpoint's loop, from any thread.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a source that is not there or a destination that cannot be.
+    pub fn put(connect: Connect, o: &PutOptions, wake: Wake) -> Result<ClientApp, Error> {
+        if o.sources.is_empty() {
+            return Err(local("nothing to send; name at least one file or folder".into()));
+        }
+        let (mut starts, mut roots) = (Vec::new(), Vec::new());
+        let mut id = identity();
+        for s in &o.sources {
+            let (start, root, full) = source(s)?;
+            id.update(full.as_os_str().as_bytes());
+            id.update(&[0]);
+            starts.push(start);
+            roots.push(root);
+        }
+        id.update(&o.dest);
+        let dest = remote_path(&o.dest)?;
+        let mut hello = hello(Op::Put, o.transfer.flags(), vec![dest], &id);
+        hello.into = o.dest.ends_with(b"/") || roots.len() > 1;
+        Ok(ClientApp::new(connect, hello, Job::Put { starts, roots }, wake))
+    }
+    /// Fetches files and folders.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a path that cannot be used.
+    pub fn get(connect: Connect, o: &GetOptions, wake: Wake) -> Result<ClientApp, Error> {
+        if o.sources.is_empty() {
+            return Err(local("nothing to fetch; name at least one path of the server".into()));
+        }
+        let paths = o.sources.iter().map(|s| remote_path(s)).collect::<Result<Vec<_>, _>>()?;
+        let (tree, dest, into) = destination(&o.dest, paths.len() > 1)?;
+        let mut hello = hello(Op::Get, o.transfer.flags(), paths, &identity());
+        hello.contents = o.sources.iter().map(|s| s.ends_with(b"/")).collect();
+        let options = SinkOptions { dest, into, flags: hello.flags, durable: o.transfer.durable };
+        Ok(ClientApp::new(connect, hello, Job::Get { tree: Arc::new(tree), options }, wake))
+    }
+    /// Lists; the entries come out of the channel in the order of their names, until it is closed.
+    ///
+    /// # Errors
+    /// [`Error::Local`] names a path that cannot be used.
+    pub fn list(
+        connect: Connect,
+        o: &ListOptions,
+        wake: Wake,
+    ) -> Result<(ClientApp, Receiver<Vec<Entry>>), Error> {
+        let flags =
+            Flags { recursive: o.recursive, checksum: o.checksum, ..TransferOptions::default().flags() };
+        let hello = hello(Op::List, flags, vec![remote_path(&o.path)?], &identity());
+        let (out, entries) = sync_channel(LISTED);
+        let job = Job::List { out, waiting: None, ended: false };
+        Ok((ClientApp::new(connect, hello, job, wake), entries))
+    }
+    fn new(connect: Connect, hello: Hello, job: Job, wake: Wake) -> ClientApp {
+        ClientApp {
+            connect: Some(connect),
+            conn: None,
+            hello,
+            job,
+            session: None,
+            pool: Arc::new(Pool::new()),
+            wake,
+            progress: Progress::default(),
+            started: None,
+            totals: Totals::default(),
+            done: false,
+            closed: false,
+            rated: (Time::ZERO, 0),
+            retry: None,
+        }
+    }
+    /// What it has done, its result, and the way to stop it.
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+    /// Its connection, once there is one.
+    pub fn connection(&self) -> Option<ConnId> {
+        self.conn
+    }
+
+    /// The first result counts.
+    fn finish(&mut self, now: Time, error: Option<Error>) {
+        let progress = self.progress.snapshot();
+        let failed = progress.failed;
+        let error = error.or((failed > 0).then_some(Error::Partial { failed }));
+        let nanos = self.started.map_or(0, |s| now.since(s).as_nanos());
+        let dry_run = self.hello.flags.dry_run;
+        self.progress.finish(Summary { error, progress, totals: self.totals, nanos, dry_run });
+    }
+    fn stop(&mut self, now: Time, ep: &mut Endpoint, error: Error, code: u64, text: &str) {
+        self.finish(now, Some(error));
+        match self.conn {
+            Some(c) => ep.close(now, c, code, text),
+            None => self.closed = true,
+        }
+    }
+    fn fatal(&mut self, now: Time, ep: &mut Endpoint, f: &Fatal) {
+        let (code, text) = f.close();
+        let error = match f {
+            Fatal::Protocol(t) => Error::Protocol { text: t.clone() },
+            Fatal::Local(t) | Fatal::Refuse(t) => local(t.clone()),
+        };
+        self.stop(now, ep, error, code, text);
+    }
+    fn event(&mut self, now: Time, e: Event, ep: &mut Endpoint) {
+        match e {
+            Event::Connected { conn } => match self.begin(now, ep, conn) {
+                Ok(s) => self.session = Some(s),
+                Err(f) => self.fatal(now, ep, &f),
+            },
+            Event::Closed { conn, reason } => {
+                if let Some(mut s) = self.session.take() {
+                    s.close(ep.adapter());
+                }
+                let _ = ep.release(conn); // what is left is freed with the endpoint
+                let text = reason.to_string();
+                self.finish(
+                    now,
+                    Some(match reason {
+                        CloseReason::Peer { code: code::REFUSED, reason } => Error::Refused { text: reason },
+                        CloseReason::Peer { code: code::PROTOCOL, reason } => Error::Peer {
+                            text: format!("it says that this end broke the protocol: {reason}"),
+                        },
+                        CloseReason::Peer { code: code::LOCAL, reason } => Error::Peer { text: reason },
+                        _ => Error::Connection { text },
+                    }),
+                );
+                self.closed = true;
+            }
+            _ => {}
+        }
+    }
+    fn begin(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) -> Result<Session, Fatal> {
+        let mut s = Session::new(now, ep, conn)?;
+        s.send(&[Record::Hello(self.hello.clone())]);
+        let (pool, wake, progress) = (self.pool.clone(), self.wake.clone(), self.progress.clone());
+        s.role = match &mut self.job {
+            Job::Put { starts, roots } => {
+                let (starts, roots) = (std::mem::take(starts), std::mem::take(roots));
+                Role::Source(Source::new(pool, wake, starts, roots, self.hello.flags, progress, &mut s.link)?)
+            }
+            Job::Get { tree, options } => {
+                Role::Sink(Sink::new(pool, wake, tree.clone(), options.clone(), progress))
+            }
+            Job::List { .. } => {
+                s.send(&[Record::ListCredit(LISTED as u64)]);
+                Role::Reader
+            }
+        };
+        s.link.flush(ep.adapter());
+        Ok(s)
+    }
+    fn control(&mut self, now: Time, c: Control, ep: &mut Endpoint) -> Result<(), Fatal> {
+        match c {
+            Control::Welcome(v) if v != VERSION => {
+                return Err(Fatal::Protocol(format!(
+                    "the server speaks version {v}, this program {VERSION}"
+                )));
+            }
+            Control::Welcome(_) => {}
+            Control::Abort { refused, text } => {
+                let e = if refused { Error::Refused { text } } else { Error::Peer { text } };
+                self.stop(now, ep, e, code::DONE, "understood");
+            }
+            Control::SinkEnd(t) => {
+                self.totals = t;
+                self.done = true;
+            }
+            Control::Entries(e) => {
+                if let Job::List { waiting, .. } = &mut self.job {
+                    waiting.get_or_insert_default().extend(e);
+                }
+            }
+            Control::ListEnd => {
+                if let Job::List { ended, .. } = &mut self.job {
+                    *ended = true;
+                }
+            }
+            Control::Failed { path, cause, text } => {
+                self.progress.fail(FileError { path, cause: Cause::from_wire(cause), text });
+            }
+            Control::Hello(_) => return Err(Fatal::protocol("a record that only a client may send")),
+        }
+        Ok(())
+    }
+    /// Hands listed entries over, and lets as many more come.
+    fn listed(&mut self, now: Time, s: &mut Session) {
+        let Job::List { out, waiting, ended } = &mut self.job else { return };
+        if let Some(e) = waiting.take() {
+            match out.try_send(e) {
+                Ok(()) => s.send(&[Record::ListCredit(1)]),
+                Err(TrySendError::Full(e)) => *waiting = Some(e),
+                Err(TrySendError::Disconnected(_)) => *ended = true,
+            }
+        }
+        self.retry = waiting.is_some().then(|| now + RETRY_EVERY);
+        self.done |= *ended && waiting.is_none();
+    }
+    fn run(&mut self, now: Time, ep: &mut Endpoint) {
+        let Some(mut s) = self.session.take() else { return };
+        let Some(conn) = self.conn else { return };
+        loop {
+            let r = s.step(ep.adapter());
+            let r = match r {
+                Ok(None) => break,
+                Ok(Some(c)) => self.control(now, c, ep),
+                Err(f) => Err(f),
+            };
+            if let Err(f) = r {
+                self.fatal(now, ep, &f);
+                break;
+            }
+            self.listed(now, &mut s);
+        }
+        self.listed(now, &mut s);
+        if let Role::Sink(x) = &s.role
+            && x.ended()
+        {
+            self.totals = x.totals();
+            self.done = true;
+        }
+        s.fit(now, ep, conn);
+        s.link.flush(ep.adapter());
+        let again = s.retransmitted;
+        self.progress.update(|p| p.bytes_retransmitted = again);
+        // The sink's last word must reach the source before the connection goes.
+        if self.done && (s.link.drained() || matches!(s.role, Role::Source(_) | Role::Reader)) {
+            self.finish(now, None);
+            ep.close(now, conn, code::DONE, "done");
+        }
+        self.session = Some(s);
+    }
+    fn rate(&mut self, now: Time) {
+        let passed = now.since(self.rated.0);
+        if passed >= RATE_EVERY {
+            let (before, moved) = (self.rated.1, self.progress.snapshot().bytes_moved);
+            let rate = (moved.saturating_sub(before) as f64 / passed.as_secs_f64()) as u64;
+            self.progress.update(|s| s.bytes_per_second = rate);
+            self.rated = (now, moved);
+        }
+    }
+}
+
+impl App for ClientApp {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        if let Some(c) = self.connect.take() {
+            self.started = Some(now);
+            self.rated.0 = now;
+            match ep.connect(now, c) {
+                Ok(id) => self.conn = Some(id),
+                Err(e) => {
+                    self.finish(now, Some(local(e.to_string())));
+                    self.closed = true;
+                }
+            }
+        }
+        while let Some(e) = ep.poll_event() {
+            self.event(now, e, ep);
+        }
+        if self.progress.interrupted() && self.progress.outcome().is_none() {
+            self.stop(now, ep, Error::Interrupted, code::INTERRUPTED, "stopped by the user");
+        }
+        if self.progress.outcome().is_none() {
+            self.run(now, ep);
+            self.rate(now);
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.retry
+    }
+    fn finished(&self) -> bool {
+        self.closed
+    }
+}
+
+fn hello(op: Op, flags: Flags, paths: Vec<RelPath>, id: &blake3::Hasher) -> Hello {
+    let mut transfer = [0; 16];
+    transfer.copy_from_slice(&id.finalize().as_bytes()[..16]);
+    let contents = vec![false; paths.len()];
+    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents }
+}
+/// The same for every attempt of the same transfer from the same machine.
+fn identity() -> blake3::Hasher {
+    let mut h = blake3::Hasher::new();
+    h.update(b"longhaul transfer\0");
+    h.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
+    h.update(&[0]);
+    h
+}
+fn remote_path(p: &[u8]) -> Result<RelPath, Error> {
+    RelPath::parse_lenient(p).map_err(|e| local(format!("the path {} {e}", crate::path::show(p))))
+}
+/// Where a source lies, its name at the destination, and its full path.
+fn source(p: &Path) -> Result<(Start, Root, PathBuf), Error> {
+    let fail = |e: std::io::Error| {
+        local(format!("cannot send {}: {e}", crate::path::show(p.as_os_str().as_bytes())))
+    };
+    let full = std::fs::canonicalize(p).map_err(fail)?;
+    let contents = p.as_os_str().as_bytes().ends_with(b"/") || full.parent().is_none();
+    let is_dir = full.is_dir();
+    if contents && !is_dir {
+        return Err(fail(std::io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    if contents {
+        let tree = Arc::new(Tree::open(&full).map_err(fail)?);
+        let root = Root { name: RelPath::root(), kind: Kind::Dir };
+        return Ok((Start { tree, path: RelPath::root() }, root, full.join("")));
+    }
+    let tree = Arc::new(Tree::open(full.parent().unwrap_or(Path::new("/"))).map_err(fail)?);
+    let real = full.file_name().unwrap_or(OsStr::new(""));
+    let rel =
+        |n: &OsStr| RelPath::parse(n.as_bytes()).map_err(|e| fail(std::io::Error::other(e.to_string())));
+    let path = rel(real)?;
+    let kind = tree.info(&path).map_err(fail)?.kind;
+    let name = rel(p.file_name().unwrap_or(real))?;
+    Ok((Start { tree, path }, Root { name, kind }, full))
+}
+/// The folder that is written to, where in it, and whether that is meant as a folder.
+fn destination(p: &Path, several: bool) -> Result<(Tree, RelPath, bool), Error> {
+    let fail = |e: std::io::Error| {
+        local(format!("cannot use {} as the destination: {e}", crate::path::show(p.as_os_str().as_bytes())))
+    };
+    let slash = p.as_os_str().as_bytes().ends_with(b"/");
+    if slash || several {
+        std::fs::create_dir_all(p).map_err(fail)?;
+    }
+    if p.is_dir() {
+        return Ok((Tree::open(p).map_err(fail)?, RelPath::root(), true));
+    }
+    let parent = match p.parent() {
+        Some(x) if !x.as_os_str().is_empty() => x,
+        _ => Path::new("."),
+    };
+    let name = p.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
+    std::fs::create_dir_all(parent).map_err(fail)?;
+    let dest = RelPath::parse(name.as_bytes()).map_err(|e| fail(std::io::Error::other(e.to_string())))?;
+    Ok((Tree::open(parent).map_err(fail)?, dest, false))
+}

@@ -1,0 +1,254 @@
+//! One transfer over one connection: hands messages to the side that they are for. What is common to client and
+//! server; which of them is the source does not matter here.
+
+use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
+use crate::proto::{Entry, Hello, Record, Totals, decode};
+use crate::sink::Sink;
+use crate::source::{Source, send};
+use base::{Span, Time};
+use endpoint::{ConnId, Endpoint};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// Close codes of the mover, in the application's space of the transport.
+pub(crate) mod code {
+    /// Everything was done.
+    pub const DONE: u64 = 0x100;
+    /// The request was refused.
+    pub const REFUSED: u64 = 0x101;
+    /// The peer broke the protocol.
+    pub const PROTOCOL: u64 = 0x102;
+    /// This end could not go on.
+    pub const LOCAL: u64 = 0x103;
+    /// Stopped by the user.
+    pub const INTERRUPTED: u64 = 0x104;
+    /// A newer session of the same transfer took over.
+    pub const SUPERSEDED: u64 = 0x105;
+}
+
+/// What ends a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fatal {
+    /// The peer broke the protocol.
+    Protocol(String),
+    /// This end cannot go on.
+    Local(String),
+    /// The request cannot be served.
+    Refuse(String),
+}
+impl Fatal {
+    pub fn protocol(text: &str) -> Fatal {
+        Fatal::Protocol(text.into())
+    }
+    /// Close code and words.
+    pub fn close(&self) -> (u64, &str) {
+        match self {
+            Fatal::Protocol(t) => (code::PROTOCOL, t),
+            Fatal::Local(t) => (code::LOCAL, t),
+            Fatal::Refuse(t) => (code::REFUSED, t),
+        }
+    }
+}
+
+/// What the owner of a session decides.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Hello(Box<Hello>),
+    Welcome(u64),
+    Abort {
+        refused: bool,
+        text: String,
+    },
+    SinkEnd(Totals),
+    /// Entries of one message, for a client that lists.
+    Entries(Vec<Entry>),
+    ListEnd,
+    /// A failure that the peer met, for a client that lists.
+    Failed {
+        path: String,
+        cause: u8,
+        text: String,
+    },
+}
+
+/// Which part this end plays.
+pub(crate) enum Role {
+    /// Not known yet.
+    None,
+    Source(Source),
+    Sink(Sink),
+    /// A server that lists.
+    Lister {
+        out: Receiver<Vec<u8>>,
+        credit: Sender<u64>,
+    },
+    /// A client that lists.
+    Reader,
+}
+
+/// How often memory is adapted to the path when no round-trip time is known.
+const FIT_EVERY: Span = Span::from_millis(100);
+
+/// A transfer on a connection.
+pub(crate) struct Session {
+    pub link: Link,
+    pub role: Role,
+    events: VecDeque<LinkEvent>,
+    controls: VecDeque<Control>,
+    fitted: Time,
+    received: u64,
+    pub retransmitted: u64,
+}
+
+impl Session {
+    /// On queue pair 0 of a connection that is ready.
+    pub fn new(now: Time, ep: &mut Endpoint, conn: ConnId) -> Result<Session, Fatal> {
+        let info = ep.connection(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
+        let qp = *info.qps.first().ok_or(Fatal::Local("the connection has no queue pair".into()))?;
+        let (pd, cq) = (info.pd, info.cq);
+        let link = Link::new(ep.adapter(), pd, cq, qp)
+            .map_err(|e| Fatal::Local(format!("cannot prepare {FIRST_RECEIVES} receive buffers: {e}")))?;
+        Ok(Session::over(link, now))
+    }
+    fn over(link: Link, now: Time) -> Session {
+        let (events, controls) = Default::default();
+        Session { link, role: Role::None, events, controls, fitted: now, received: 0, retransmitted: 0 }
+    }
+    /// Takes completions, and messages up to the first record that the owner decides about. Call again until it
+    /// returns `None`.
+    pub fn step(&mut self, a: &mut verbs::Adapter) -> Result<Option<Control>, Fatal> {
+        let hold = matches!(&self.role, Role::Sink(s) if s.full()) || self.events.len() > FIRST_RECEIVES;
+        let mut new = Vec::new();
+        self.link.poll(a, hold, &mut new);
+        self.events.extend(new);
+        loop {
+            if let Some(c) = self.controls.pop_front() {
+                return Ok(Some(c));
+            }
+            match self.events.pop_front() {
+                None => break,
+                Some(LinkEvent::Message(m)) => self.message(m, a)?,
+                Some(LinkEvent::Returned(b)) => {
+                    if let Role::Source(s) = &mut self.role {
+                        s.returned(b);
+                    }
+                }
+                // The connection's end says why; it follows.
+                Some(LinkEvent::Broken(_)) => {}
+            }
+        }
+        match &mut self.role {
+            Role::Source(s) => s.drive(a, &mut self.link)?,
+            Role::Sink(s) => s.drive(a, &mut self.link)?,
+            Role::Lister { out, .. } => {
+                while self.link.queued() < FIRST_RECEIVES
+                    && let Ok(m) = out.try_recv()
+                {
+                    self.link.send(m);
+                }
+            }
+            Role::None | Role::Reader => {}
+        }
+        self.link.flush(a);
+        Ok(None)
+    }
+    fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
+        let mut entries = Vec::new();
+        let mut small = false;
+        for r in decode(&m).map_err(|e| Fatal::Protocol(e.to_string()))? {
+            match r {
+                Record::Dir { .. } | Record::Link { .. } | Record::Small { .. } | Record::Touch { .. } => {
+                    small = true
+                }
+                Record::Entry(e) => entries.push(e),
+                r => {
+                    // The listing's end comes after its entries.
+                    if !entries.is_empty() {
+                        self.entries(std::mem::take(&mut entries))?;
+                    }
+                    self.record(r, a)?;
+                }
+            }
+        }
+        if !entries.is_empty() {
+            self.entries(entries)?;
+        }
+        match &mut self.role {
+            Role::Sink(s) if small => s.message(m),
+            _ if small => Err(Fatal::protocol("files came to the sending side")),
+            _ => Ok(()),
+        }
+    }
+    fn entries(&mut self, e: Vec<Entry>) -> Result<(), Fatal> {
+        match &mut self.role {
+            Role::Source(s) => s.entries(e),
+            Role::Reader => self.controls.push_back(Control::Entries(e)),
+            _ => return Err(Fatal::protocol("a listing that was not asked for")),
+        }
+        Ok(())
+    }
+    fn record(&mut self, r: Record<'_>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
+        let control = match r {
+            Record::Hello(h) => Control::Hello(Box::new(h)),
+            Record::Welcome { version } => Control::Welcome(version),
+            Record::Abort { refused, text } => Control::Abort { refused, text },
+            Record::SinkEnd(t) if matches!(&self.role, Role::Source(s) if s.ended()) => Control::SinkEnd(t),
+            r => match (&mut self.role, r) {
+                (Role::Source(s), r) => return s.record(r, &mut self.link),
+                (Role::Sink(s), r) => return s.record(r, a),
+                (Role::Lister { credit, .. }, Record::ListCredit(n)) => {
+                    let _ = credit.send(n); // all is listed already
+                    return Ok(());
+                }
+                (Role::Reader, Record::ListEnd) => Control::ListEnd,
+                (Role::Reader, Record::Failed { path, cause, text }) => Control::Failed { path, cause, text },
+                _ => return Err(Fatal::protocol("a record out of turn")),
+            },
+        };
+        self.controls.push_back(control);
+        Ok(())
+    }
+    /// Adapts buffers to the path, about once a round trip.
+    pub fn fit(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) {
+        let Some(s) = ep.stats(conn) else { return };
+        let rtt = if s.srtt.is_zero() { FIT_EVERY } else { s.srtt };
+        let passed = now.since(self.fitted);
+        if passed < rtt {
+            return;
+        }
+        self.retransmitted = s.payload_again;
+        // What came in, scaled to one round trip: wake-ups may be further apart.
+        let came = (self.link.received() - self.received) as f64 * rtt.as_secs_f64() / passed.as_secs_f64();
+        (self.fitted, self.received) = (now, self.link.received());
+        self.link.fit(ep.adapter(), came as u64);
+        match &mut self.role {
+            Role::Source(x) => x.fit(s.inflight.max(s.bound)),
+            // This end sends little; what arrives tells how much the path holds.
+            Role::Sink(x) => {
+                let total = s.payload_received;
+                x.arrived(total, passed, rtt);
+            }
+            _ => {}
+        }
+    }
+    /// Queues one message of these records.
+    pub fn send(&mut self, records: &[Record<'_>]) {
+        send(&mut self.link, records);
+    }
+    /// Gives all regions back. What is unfinished can be resumed.
+    pub fn close(&mut self, a: &mut verbs::Adapter) {
+        match &mut self.role {
+            Role::Source(s) => s.close(),
+            Role::Sink(s) => s.close(a),
+            _ => {}
+        }
+        self.link.close(a);
+    }
+    /// After [`close`](Self::close): whether no job works for it any more.
+    pub fn settle(&mut self) -> bool {
+        match &mut self.role {
+            Role::Sink(s) => s.settle(),
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Jobs of the receiving side for one large file: opening with what is there, memory for Writes, verification, and
+//! putting it in place.
+
+use crate::error::{Cause, FileError};
+use crate::hash::{ChunkHasher, Digest, root};
+use crate::journal::{BootId, Identity, Journal};
+use crate::path::{RelPath, journal_name, part_name};
+use crate::proto::{Kind, Meta};
+use crate::source::overlapping;
+use crate::tree::{Dir, Tree, set_meta};
+use lhio::mmap::MappedFile;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use verbs::Memory;
+
+/// Files below this keep no journal: sending them again costs less.
+const JOURNAL_FROM: u64 = 1 << 20;
+/// Bytes read at a time when chunks are verified.
+const READ: usize = 1 << 18;
+
+/// A file that is being received.
+pub(super) struct Part {
+    dir: Dir,
+    name: Vec<u8>,
+    path: RelPath,
+    shown: PathBuf,
+    file: File,
+    journal: Option<Mutex<Journal>>,
+    pub size: u64,
+    pub log2: u8,
+    pub extents: Vec<Range<u64>>,
+    meta: Meta,
+}
+
+/// An opened file with what an earlier attempt left.
+pub(super) struct Opened {
+    pub part: Part,
+    pub have: BTreeMap<u64, Digest>,
+    /// An earlier attempt was of another state of the source.
+    pub restarted: bool,
+}
+
+/// What is to be opened.
+pub(super) struct Wanted {
+    pub path: RelPath,
+    pub size: u64,
+    pub log2: u8,
+    pub extents: Vec<Range<u64>>,
+    pub meta: Meta,
+    pub overwrite: bool,
+}
+
+pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, FileError> {
+    let fail = |e: io::Error| FileError::io(w.path.as_bytes(), "create", &e);
+    let Some((dir, name)) = w.path.split() else {
+        return Err(FileError::new(b".", Cause::IsFolder, "cannot be replaced by a file"));
+    };
+    let name = name.to_vec();
+    let dir = tree.make_dir(&dir).map_err(fail)?;
+    match dir.info(&name).map(|i| i.kind) {
+        Ok(Kind::Dir) => return Err(FileError::new(w.path.as_bytes(), Cause::IsFolder, "is a folder")),
+        Ok(_) if !w.overwrite => return Err(FileError::new(w.path.as_bytes(), Cause::Exists, "exists")),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+        _ => {}
+    }
+    let file = dir.open_rw(&part_name(&name), false).map_err(fail)?;
+    // Two transfers into one file would spoil each other's data.
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+        Err(_) => {
+            return Err(FileError::new(
+                w.path.as_bytes(),
+                Cause::Busy,
+                "is being written by another transfer",
+            ));
+        }
+    }
+    let shown = tree.show(&w.path);
+    let mut part = Part {
+        dir,
+        path: w.path.clone(),
+        shown,
+        file,
+        journal: None,
+        size: w.size,
+        log2: w.log2,
+        extents: w.extents,
+        meta: w.meta,
+        name,
+    };
+    let (have, restarted) = part.resume(boot).map_err(fail)?;
+    Ok(Opened { part, have, restarted })
+}
+
+impl Part {
+    /// Reads the journal and makes the file ready; returns chunks that count.
+    fn resume(&mut self, boot: &BootId) -> io::Result<(BTreeMap<u64, Digest>, bool)> {
+        let whole = self.file.metadata()?.len() == self.size;
+        if self.size < JOURNAL_FROM {
+            self.file.set_len(0)?;
+            self.file.set_len(self.size)?;
+            return Ok((BTreeMap::new(), false));
+        }
+        let id = Identity::new(self.size, &self.meta, self.log2, &self.extents);
+        let jf = self.dir.open_rw(&journal_name(&self.name), !whole)?;
+        let (mut journal, mut found) = Journal::open(jf, &id, boot)?;
+        if found.chunks.is_empty() {
+            self.file.set_len(0)?;
+            self.file.set_len(self.size)?;
+        } else if found.doubtful {
+            let mut good = BTreeMap::new();
+            for (i, want) in found.chunks {
+                if self.hash(i)? == want {
+                    good.insert(i, want);
+                }
+            }
+            journal.append(&good.iter().map(|(i, d)| (*i, *d)).collect::<Vec<_>>())?;
+            found.chunks = good;
+        }
+        self.journal = Some(Mutex::new(journal));
+        Ok((found.chunks, found.other_source))
+    }
+    fn span(&self, chunk: u64) -> Range<u64> {
+        chunk << self.log2..((chunk + 1) << self.log2).min(self.size)
+    }
+    /// Hash of a chunk as it is in the file.
+    fn hash(&self, chunk: u64) -> io::Result<Digest> {
+        let r = self.span(chunk);
+        let mut h = ChunkHasher::new(r.start, self.size <= 1 << self.log2);
+        let mut buf = vec![0; READ.min((r.end - r.start) as usize)];
+        let mut at = r.start;
+        while at < r.end {
+            let n = buf.len().min((r.end - at) as usize);
+            self.file.read_exact_at(&mut buf[..n], at)?;
+            h.update(&buf[..n]);
+            at += n as u64;
+        }
+        Ok(h.finish())
+    }
+    /// Reserves disk for the data of a range and maps it.
+    pub fn window(&self, r: Range<u64>) -> Result<Memory, FileError> {
+        for e in overlapping(&self.extents, r.clone()) {
+            self.reserve(e).map_err(|e| self.fail("reserve room for", &e))?;
+        }
+        let m = MappedFile::destination(&self.file, &self.shown, r.start, r.end - r.start)
+            .map_err(|e| FileError::new(self.path.as_bytes(), Cause::Other, e.to_string()))?;
+        // Faults taken here, on this thread, are not taken in the network's. Older kernels cannot.
+        for e in overlapping(&self.extents, r.clone()) {
+            let _ = m.populate((e.start - r.start) as usize, (e.end - e.start) as usize);
+        }
+        Ok(Memory::from_backing(Box::new(m)))
+    }
+    /// After this, writing to the mapping cannot run out of disk.
+    fn reserve(&self, r: Range<u64>) -> io::Result<()> {
+        use rustix::io::Errno;
+        loop {
+            let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&self.file, flags, r.start, r.end - r.start) {
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.touch(r),
+                x => return Ok(x?),
+            }
+        }
+    }
+    /// File systems that cannot reserve: writing what is there already takes the blocks.
+    fn touch(&self, r: Range<u64>) -> io::Result<()> {
+        let mut buf = vec![0; READ.min((r.end - r.start) as usize)];
+        let mut at = r.start;
+        while at < r.end {
+            let n = buf.len().min((r.end - at) as usize);
+            self.file.read_exact_at(&mut buf[..n], at)?;
+            self.file.write_all_at(&buf[..n], at)?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+    fn fail(&self, what: &str, e: &io::Error) -> FileError {
+        FileError::io(self.path.as_bytes(), what, e)
+    }
+    /// Compares chunks with their hashes and notes those that match; returns those that do not.
+    pub fn verify(&self, chunks: &[(u64, Digest)]) -> Result<Vec<u64>, FileError> {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for &(i, want) in chunks {
+            match self.hash(i).map_err(|e| self.fail("read back", &e))? == want {
+                true => good.push((i, want)),
+                false => bad.push(i),
+            }
+        }
+        if let Some(j) = &self.journal {
+            let mut j = j.lock().unwrap_or_else(PoisonError::into_inner);
+            j.append(&good).map_err(|e| self.fail("keep the journal of", &e))?;
+        }
+        Ok(bad)
+    }
+    /// Brings data and then the journal to the disk.
+    pub fn sync(&self) -> Result<(), FileError> {
+        self.file.sync_data().map_err(|e| self.fail("write to the disk", &e))?;
+        if let Some(j) = &self.journal {
+            let j = j.lock().unwrap_or_else(PoisonError::into_inner);
+            j.sync().map_err(|e| self.fail("write the journal of", &e))?;
+        }
+        Ok(())
+    }
+    /// Checks the whole and gives it its name.
+    pub fn finish(
+        &self,
+        chunks: &[Digest],
+        want: &Digest,
+        durable: bool,
+        overwrite: bool,
+    ) -> Result<(), FileError> {
+        if root(chunks, self.size, self.log2).as_ref() != Some(want) {
+            let text = "the whole does not match its checksum";
+            return Err(FileError::new(self.path.as_bytes(), Cause::Corrupt, text));
+        }
+        set_meta(&self.file, &self.meta).map_err(|e| self.fail("set mode and time of", &e))?;
+        if durable {
+            self.file.sync_all().map_err(|e| self.fail("write to the disk", &e))?;
+        }
+        let part = part_name(&self.name);
+        self.dir.rename(&part, &self.name, overwrite).map_err(|e| self.fail("put in place", &e))?;
+        if self.journal.is_some() {
+            let _ = self.dir.remove(&journal_name(&self.name)); // left over, it would only be overwritten
+        }
+        if durable { self.dir.sync().map_err(|e| self.fail("write the folder of", &e)) } else { Ok(()) }
+    }
+    /// Removes what was received.
+    pub fn discard(&self) {
+        let _ = self.dir.remove(&part_name(&self.name));
+        let _ = self.dir.remove(&journal_name(&self.name));
+    }
+}

@@ -1,0 +1,609 @@
+//! The receiving side of a transfer, at the server (put) or the client (get).
+//!
+//! Memory for Writes is granted window by window within a budget, and messages with small files are held back while
+//! too many wait for the disk: a slow disk slows the source.
+
+mod incoming;
+mod large;
+pub(crate) mod list;
+mod place;
+
+use crate::error::{Cause, FileError};
+use crate::hash::{Digest, chunk_log2};
+use crate::journal::BootId;
+use crate::link::Link;
+use crate::path::RelPath;
+use crate::pool::{Desk, Pool, Wake};
+use crate::progress::Progress;
+use crate::proto::{Flags, MAX_RANGES, Meta, Name, Offer, Record, Root, Totals};
+use crate::session::Fatal;
+use crate::source::send;
+use crate::tree::Tree;
+use base::Span;
+use incoming::{Hashed, Incoming};
+use large::Wanted;
+use list::Lister;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use verbs::{Adapter, Memory, MrId};
+
+/// Bytes granted and not verified: at least, and at most.
+const MIN_GRANTED: u64 = 256 << 20;
+const MAX_GRANTED: u64 = 4 << 30;
+/// Windows at a time. The process may have 4,096 mappings watched for faults.
+const MAX_WINDOWS: usize = 256;
+/// Bytes of messages waiting for the disk before receives are held back.
+const MAX_WAITING: usize = 32 << 20;
+/// Large files open or waiting at a time; a peer that offers more breaks the protocol.
+const MAX_OPEN: usize = 1024;
+/// Folders whose mode and time are remembered for the end; those beyond get them at once.
+const MAX_DIRS: usize = 4_000_000;
+
+/// How the receiving end is to behave.
+#[derive(Clone, Debug)]
+pub(crate) struct SinkOptions {
+    /// Where the roots go.
+    pub dest: RelPath,
+    /// It was given with a slash at its end.
+    pub into: bool,
+    pub flags: Flags,
+    /// Everything is on the disk before the transfer counts as done.
+    pub durable: bool,
+}
+
+enum Report {
+    Prepared(Result<place::Prepared, FileError>),
+    Placed { len: usize, placed: place::Placed },
+    Opened { file: u64, result: Box<Result<large::Opened, FileError>> },
+    Mapped { file: u64, chunks: Range<u64>, result: Result<Memory, FileError> },
+    Verified { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
+    Closed { file: u64, result: Result<(), FileError> },
+    Finished { file: u64, result: Result<(), FileError> },
+    Final(Vec<FileError>),
+    Died,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Roots,
+    Preparing,
+    Running,
+    Finishing,
+    Ended,
+}
+
+/// The receiving side.
+pub(crate) struct Sink {
+    desk: Desk<Report>,
+    wake: Wake,
+    tree: Arc<Tree>,
+    options: SinkOptions,
+    boot: BootId,
+    progress: Progress,
+    stage: Stage,
+    targets: Arc<Vec<RelPath>>,
+    credit: Option<Sender<u64>>,
+    credit_first: u64,
+    listing: Option<Receiver<Vec<u8>>>,
+    dirs: Vec<(RelPath, Meta)>,
+    files: BTreeMap<u64, Incoming>,
+    next_file: u64,
+    /// Files that want windows, oldest first.
+    hungry: VecDeque<u64>,
+    windows: usize,
+    granted: u64,
+    granted_max: u64,
+    /// Payload bytes that had arrived when memory was adapted last.
+    arrived: u64,
+    waiting: usize,
+    /// Bytes of large files verified; those of small files are in `totals`.
+    verified: u64,
+    totals: Totals,
+    told: (u64, u64),
+    source_ended: bool,
+    /// Keep other transfers away from the same roots.
+    locks: Vec<std::fs::File>,
+}
+
+impl Sink {
+    pub fn new(
+        pool: Arc<Pool>,
+        wake: Wake,
+        tree: Arc<Tree>,
+        options: SinkOptions,
+        progress: Progress,
+    ) -> Sink {
+        Sink {
+            desk: Desk::new(pool, wake.clone()),
+            wake,
+            tree,
+            options,
+            boot: BootId::current(),
+            progress,
+            stage: Stage::Roots,
+            targets: Arc::default(),
+            credit: None,
+            credit_first: 0,
+            listing: None,
+            dirs: Vec::new(),
+            files: BTreeMap::new(),
+            next_file: 0,
+            hungry: VecDeque::new(),
+            windows: 0,
+            granted: 0,
+            granted_max: MIN_GRANTED,
+            arrived: 0,
+            waiting: 0,
+            verified: 0,
+            totals: Totals::default(),
+            told: (0, 0),
+            source_ended: false,
+            locks: Vec::new(),
+        }
+    }
+    /// Adapts memory to the path: `total` payload bytes have arrived on the connection so far, `passed` after the
+    /// last call; `rtt` is a round trip.
+    pub fn arrived(&mut self, total: u64, passed: Span, rtt: Span) {
+        let rate = total.saturating_sub(self.arrived) as f64 / passed.as_secs_f64().max(1e-6);
+        self.arrived = total;
+        // Grants take a round trip to be used, verification some time more, and the rate may still double.
+        let want = (rate * rtt.as_secs_f64() * 4.0) as u64;
+        self.granted_max = self.granted_max.max(want).clamp(MIN_GRANTED, MAX_GRANTED);
+    }
+    /// Whether the source should be slowed down.
+    pub fn full(&self) -> bool {
+        self.waiting > MAX_WAITING
+    }
+    pub fn ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+    fn fail(&mut self, e: FileError, link: Option<&mut Link>) {
+        self.totals.failed += 1;
+        if let Some(link) = link {
+            let r = Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() };
+            send(link, &[r]);
+        }
+        self.progress.fail(e);
+    }
+
+    /// A whole message of the source: what is small goes to a worker as it is.
+    pub fn message(&mut self, m: Vec<u8>) -> Result<(), Fatal> {
+        if self.stage != Stage::Running || self.options.flags.dry_run {
+            return Err(Fatal::protocol("files came before the destination was prepared"));
+        }
+        self.waiting += m.len();
+        self.progress.update(|s| s.bytes_moved += m.len() as u64);
+        let (tree, targets, overwrite) =
+            (self.tree.clone(), self.targets.clone(), self.options.flags.overwrite);
+        self.desk.submit(Report::Died, move || {
+            let placed = place::small(&tree, &targets, &m, overwrite);
+            Report::Placed { len: m.len(), placed }
+        });
+        Ok(())
+    }
+    /// A record of the source that is no small thing.
+    pub fn record(&mut self, r: Record<'_>, a: &mut Adapter) -> Result<(), Fatal> {
+        match r {
+            Record::Roots(v) => self.roots(v)?,
+            Record::ListCredit(n) => match &self.credit {
+                Some(c) => drop(c.send(n)), // the listing may be complete already
+                None => self.credit_first = self.credit_first.saturating_add(n),
+            },
+            Record::Offer(o) => self.offer(o)?,
+            Record::Hashes { file, first, hashes } => self.hashes(file, first, hashes)?,
+            Record::End { file, hash } => {
+                if let Some(f) = self.file(file)? {
+                    f.end = Some(hash);
+                    self.advance(file);
+                }
+            }
+            Record::Drop { file, cause, text } => self.dropped(file, cause, text, a)?,
+            Record::Failed { path, cause, text } => {
+                let e = FileError { path, cause: Cause::from_wire(cause), text };
+                self.fail(e, None);
+            }
+            Record::SourceEnd => self.source_ended = true,
+            _ => return Err(Fatal::protocol("a record that only the receiving side may send")),
+        }
+        Ok(())
+    }
+    fn roots(&mut self, roots: Vec<Root>) -> Result<(), Fatal> {
+        if self.stage != Stage::Roots {
+            return Err(Fatal::protocol("the roots came twice"));
+        }
+        self.stage = Stage::Preparing;
+        let (tree, o, boot) = (self.tree.clone(), self.options.clone(), self.boot);
+        self.desk.submit(Report::Died, move || {
+            Report::Prepared(place::prepare(&tree, &o.dest, o.into, &roots, !o.flags.dry_run, &boot))
+        });
+        Ok(())
+    }
+    fn prepared(&mut self, p: place::Prepared) -> Result<(), Fatal> {
+        self.targets = Arc::new(p.targets);
+        self.locks = p.locks;
+        self.stage = Stage::Running;
+        let ((credit, credits), (out, listing)) = (channel(), sync_channel(4));
+        let _ = credit.send(self.credit_first); // the other end is in the next lines
+        let f = self.options.flags;
+        // Without these nobody asks what is there.
+        let wanted = f.skip_same || !f.overwrite;
+        let roots = if wanted { place::present(&self.tree, &self.targets) } else { Vec::new() };
+        let lister = Lister {
+            tree: self.tree.clone(),
+            roots,
+            depth: usize::MAX,
+            hash: f.checksum || p.doubtful,
+            report: false,
+            credit: credits,
+            out,
+            wake: self.wake.clone(),
+        };
+        lister
+            .spawn()
+            .map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; raise the limit of threads")))?;
+        (self.credit, self.listing) = (Some(credit), Some(listing));
+        Ok(())
+    }
+    /// A file that was offered; `None` when it is over already.
+    fn file(&mut self, id: u64) -> Result<Option<&mut Incoming>, Fatal> {
+        if id >= self.next_file {
+            return Err(Fatal::Protocol(format!("file {id} was never offered")));
+        }
+        Ok(self.files.get_mut(&id))
+    }
+    fn offer(&mut self, o: Offer) -> Result<(), Fatal> {
+        if self.stage != Stage::Running || o.file != self.next_file || self.files.len() >= MAX_OPEN {
+            return Err(Fatal::protocol("an offer out of turn"));
+        }
+        if self.options.flags.dry_run {
+            return Err(Fatal::protocol("an offer in a rehearsal"));
+        }
+        self.next_file += 1;
+        let log2 = chunk_log2(o.size);
+        let name = Name { root: o.name.root, path: o.name.path };
+        let path = place::target(&self.targets, &name).map_err(|e| Fatal::Protocol(e.to_string()))?;
+        self.progress.update(|s| {
+            s.current = path.to_string();
+            s.files_known += 1;
+            s.bytes_known += o.size;
+        });
+        let mut f = Incoming::new(path.clone(), o.size, o.meta, log2, o.extents.clone());
+        self.files.insert(o.file, f);
+        let (tree, boot, overwrite) = (self.tree.clone(), self.boot, self.options.flags.overwrite);
+        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, overwrite };
+        self.desk.submit(Report::Died, move || Report::Opened {
+            file: o.file,
+            result: Box::new(large::open(&tree, w, &boot)),
+        });
+        Ok(())
+    }
+    fn hashes(&mut self, id: u64, first: u64, hashes: Vec<Digest>) -> Result<(), Fatal> {
+        let mut verify = Vec::new();
+        let (mut resumed, mut stale) = (0, false);
+        let Some(f) = self.file(id)? else { return Ok(()) };
+        if f.failed {
+            return Ok(());
+        }
+        if first + hashes.len() as u64 > f.hashes.len() as u64 {
+            return Err(Fatal::protocol("hashes beyond the end of a file"));
+        }
+        for (c, d) in (first..).zip(hashes) {
+            match f.hashed(c, d) {
+                Hashed::Confirmed => resumed += f.chunk_len(c),
+                Hashed::Verify => verify.push((c, d)),
+                Hashed::Stale => stale = true,
+                Hashed::Forged => {
+                    return Err(Fatal::protocol("the hash of a chunk that no memory was granted for"));
+                }
+            }
+        }
+        if stale {
+            self.hungry.push_back(id);
+        }
+        self.verified += resumed;
+        self.totals.resumed_bytes += resumed;
+        self.progress.update(|s| s.bytes_resumed += resumed);
+        self.verify(id, verify);
+        self.advance(id);
+        Ok(())
+    }
+    fn verify(&mut self, id: u64, chunks: Vec<(u64, Digest)>) {
+        let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
+        let Some(part) = f.part.clone() else { return };
+        let n: u64 = chunks.iter().map(|c| f.chunk_len(c.0)).sum();
+        self.progress.update(|s| s.bytes_moved += n);
+        self.desk.submit(Report::Died, move || {
+            let result = part.verify(&chunks);
+            Report::Verified { file: id, chunks: chunks.into_iter().map(|c| c.0).collect(), result }
+        });
+    }
+    fn dropped(&mut self, id: u64, cause: u8, text: String, a: &mut Adapter) -> Result<(), Fatal> {
+        let Some(f) = self.file(id)? else { return Ok(()) };
+        if !f.failed {
+            let cause = Cause::from_wire(cause);
+            let e = FileError::new(f.path.as_bytes(), cause, text);
+            if cause == Cause::Changed
+                && let Some(p) = f.part.clone()
+            {
+                self.desk.submit(Report::Died, move || {
+                    p.discard();
+                    Report::Closed { file: id, result: Ok(()) }
+                });
+            }
+            self.fail(e, None);
+        }
+        self.forget(id, a);
+        Ok(())
+    }
+    /// The source writes no more to this file: memory goes back.
+    fn forget(&mut self, id: u64, a: &mut Adapter) {
+        let Some(f) = self.files.remove(&id) else { return };
+        for w in f.windows.into_values() {
+            self.windows -= 1;
+            self.granted -= w.len;
+            self.unmap(w.mr, None, id, a);
+        }
+    }
+    /// Unmapping is slow, so a worker does it; afterwards data and journal go to the disk when that is wanted.
+    fn unmap(&mut self, mr: Option<MrId>, part: Option<Arc<large::Part>>, id: u64, a: &mut Adapter) {
+        let memory = mr.and_then(|m| a.dereg_mr(m).ok());
+        let durable = self.options.durable;
+        self.desk.submit(Report::Died, move || {
+            drop(memory);
+            let result = part.filter(|_| durable).map_or(Ok(()), |p| p.sync());
+            Report::Closed { file: id, result }
+        });
+    }
+    /// This end cannot go on with a file; the others go on. Its memory stays until the source's `Drop` says that
+    /// no Writes are on their way any more.
+    fn abandon(&mut self, id: u64, e: FileError, link: &mut Link) {
+        let Some(f) = self.files.get_mut(&id).filter(|f| !f.failed) else { return };
+        f.failed = true;
+        let failed = Some((e.cause as u8, e.text.clone()));
+        send(link, &[Record::Done { file: id, failed }]);
+        self.fail(e, None);
+    }
+    /// Puts a file in place once everything of it is verified.
+    fn advance(&mut self, id: u64) {
+        let Some(f) = self.files.get_mut(&id) else { return };
+        if f.wants_window() && !self.hungry.contains(&id) {
+            self.hungry.push_back(id);
+        }
+        if !f.complete() {
+            return;
+        }
+        let (Some(part), Some(end)) = (f.part.clone(), f.end) else { return };
+        f.finishing = true;
+        let hashes = std::mem::take(&mut f.hashes);
+        let (durable, overwrite) = (self.options.durable, self.options.flags.overwrite);
+        self.desk.submit(Report::Died, move || Report::Finished {
+            file: id,
+            result: part.finish(&hashes, &end, durable, overwrite),
+        });
+    }
+
+    /// Takes what the threads delivered and gives them more.
+    pub fn drive(&mut self, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
+        while let Some(r) = self.desk.poll() {
+            self.report(r, a, link)?;
+        }
+        while let Some(m) = self.listing.as_ref().and_then(|l| l.try_recv().ok()) {
+            link.send(m);
+        }
+        self.grant();
+        self.tell(link);
+        let idle = self.files.is_empty() && self.desk.outstanding() == 0;
+        if self.source_ended && idle && self.stage == Stage::Running {
+            self.stage = Stage::Finishing;
+            let (tree, targets, dirs) =
+                (self.tree.clone(), self.targets.clone(), std::mem::take(&mut self.dirs));
+            let durable = self.options.durable;
+            let (dry, clean) = (self.options.flags.dry_run, self.totals.failed == 0);
+            self.desk.submit(Report::Died, move || {
+                Report::Final(if dry {
+                    Vec::new()
+                } else {
+                    place::finish(&tree, &targets, dirs, durable, clean)
+                })
+            });
+        }
+        Ok(())
+    }
+    /// Tells the source what is verified, one message at a time.
+    fn tell(&mut self, link: &mut Link) {
+        let now = (self.totals.files, self.totals.bytes + self.verified);
+        if now != self.told && link.queued() == 0 {
+            self.told = now;
+            send(link, &[Record::Progress { files: now.0, bytes: now.1 }]);
+            self.progress.update(|s| {
+                s.files_done = now.0;
+                s.bytes_done = now.1;
+            });
+        }
+    }
+    /// Has memory made while the budget lasts.
+    fn grant(&mut self) {
+        while self.windows < MAX_WINDOWS && self.granted < self.granted_max {
+            let Some(&id) = self.hungry.front() else { return };
+            let Some(f) = self.files.get_mut(&id) else {
+                self.hungry.pop_front();
+                continue;
+            };
+            let (Some(chunks), Some(part)) = (f.next_window(), f.part.clone()) else {
+                self.hungry.pop_front();
+                continue;
+            };
+            let bytes = f.bytes(&chunks);
+            self.windows += 1;
+            self.granted += bytes.end - bytes.start;
+            self.desk.submit(Report::Died, move || Report::Mapped {
+                file: id,
+                chunks,
+                result: part.window(bytes),
+            });
+        }
+    }
+    fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
+        match r {
+            Report::Prepared(Ok(p)) => return self.prepared(p),
+            Report::Prepared(Err(e)) => return Err(Fatal::Refuse(e.to_string())),
+            Report::Placed { len, placed } => self.placed(len, placed, link),
+            Report::Opened { file, result } => self.opened(file, *result, link),
+            Report::Mapped { file, chunks, result } => self.mapped(file, chunks, result, link, a),
+            Report::Verified { file, chunks, result } => self.checked(file, &chunks, result, link, a),
+            Report::Closed { file, result } => {
+                if let Err(e) = result {
+                    self.abandon(file, e, link);
+                }
+            }
+            Report::Finished { file, result } => {
+                match result {
+                    Ok(()) => {
+                        if let Some(f) = self.files.remove(&file) {
+                            self.totals.files += 1;
+                            // From here on counted with the small ones.
+                            self.totals.bytes += f.size;
+                            self.verified = self.verified.saturating_sub(f.data_bytes());
+                        }
+                        send(link, &[Record::Done { file, failed: None }]);
+                    }
+                    Err(e) => self.abandon(file, e, link),
+                }
+            }
+            Report::Final(failed) => {
+                for e in failed {
+                    self.fail(e, Some(link));
+                }
+                self.tell(link);
+                send(link, &[Record::SinkEnd(self.totals)]);
+                self.stage = Stage::Ended;
+            }
+            Report::Died => return Err(Fatal::Local("a writing thread failed; please report this".into())),
+        }
+        Ok(())
+    }
+    fn placed(&mut self, len: usize, p: place::Placed, link: &mut Link) {
+        self.waiting -= len;
+        self.totals.files += p.files;
+        self.totals.links += p.links;
+        self.totals.bytes += p.bytes;
+        self.totals.dirs += p.dirs.len() as u64;
+        let room = MAX_DIRS.saturating_sub(self.dirs.len());
+        let mut dirs = p.dirs;
+        if dirs.len() > room {
+            let rest = dirs.split_off(room);
+            for (path, meta) in rest {
+                // Their times may change once more when files come into them.
+                let _ = self.tree.dir(&path).and_then(|d| d.set_meta(&meta));
+            }
+        }
+        self.dirs.append(&mut dirs);
+        for e in p.failed {
+            self.fail(e, Some(link));
+        }
+    }
+    fn opened(&mut self, id: u64, r: Result<large::Opened, FileError>, link: &mut Link) {
+        let o = match r {
+            Ok(o) => o,
+            Err(e) => return self.abandon(id, e, link),
+        };
+        let Some(f) = self.files.get_mut(&id) else { return };
+        if o.restarted {
+            let text = format!("{}: the source has changed since the last attempt; starting over", f.path);
+            self.progress.note(text);
+        }
+        let have = f.opened(o.part, o.have, MAX_RANGES);
+        send(link, &[Record::Accept { file: id, have }]);
+        self.hungry.push_back(id);
+        self.advance(id);
+    }
+    fn mapped(
+        &mut self,
+        id: u64,
+        chunks: Range<u64>,
+        r: Result<Memory, FileError>,
+        link: &mut Link,
+        a: &mut Adapter,
+    ) {
+        // Gone meanwhile: `forget` has given the budget back.
+        let Some(f) = self.files.get_mut(&id) else { return };
+        let bytes = f.bytes(&chunks);
+        let registered = r.and_then(|m| {
+            let path = f.path.as_bytes();
+            link.open_window(a, m).map_err(|(e, _)| FileError::new(path, Cause::Other, e.to_string()))
+        });
+        match registered {
+            Ok(mr) => {
+                if let Some(w) = f.windows.get_mut(&chunks.start) {
+                    w.mr = Some(mr.id);
+                }
+                let len = bytes.end - bytes.start;
+                let mut out = vec![Record::Grant { file: id, start: bytes.start, len, rkey: mr.rkey }];
+                for c in chunks {
+                    if f.again.remove(&c) {
+                        self.totals.repaired_chunks += 1;
+                        out.push(Record::Again { file: id, chunk: c });
+                    }
+                }
+                send(link, &out);
+            }
+            Err(e) => self.abandon(id, e, link),
+        }
+    }
+    fn checked(
+        &mut self,
+        id: u64,
+        chunks: &[u64],
+        r: Result<Vec<u64>, FileError>,
+        link: &mut Link,
+        a: &mut Adapter,
+    ) {
+        let bad = match r {
+            Ok(b) => b,
+            Err(e) => return self.abandon(id, e, link),
+        };
+        let Some(f) = self.files.get_mut(&id) else { return };
+        if f.failed {
+            return;
+        }
+        let mut closed = Vec::new();
+        for &c in chunks {
+            if !bad.contains(&c) {
+                self.verified += f.chunk_len(c);
+                closed.extend(f.verified(c));
+            } else if f.mismatch(c) {
+                self.totals.repaired_chunks += 1;
+                send(link, &[Record::Again { file: id, chunk: c }]);
+            } else {
+                let text = "what arrives does not match its checksum, again and again";
+                let e = FileError::new(f.path.as_bytes(), Cause::Corrupt, text);
+                return self.abandon(id, e, link);
+            }
+        }
+        let part = f.part.clone();
+        for w in closed {
+            self.windows -= 1;
+            self.granted -= w.len;
+            self.unmap(w.mr, part.clone(), id, a);
+        }
+        self.advance(id);
+    }
+    /// After [`close`](Self::close): takes reports away; true when no job is left.
+    pub fn settle(&mut self) -> bool {
+        while self.desk.poll().is_some() {}
+        self.desk.outstanding() == 0
+    }
+    /// Gives all memory back; what arrived is kept for the next attempt.
+    pub fn close(&mut self, a: &mut Adapter) {
+        self.desk.cancel();
+        (self.credit, self.listing) = (None, None);
+        for id in self.files.keys().copied().collect::<Vec<_>>() {
+            self.forget(id, a);
+        }
+    }
+}

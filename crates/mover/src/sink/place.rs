@@ -1,0 +1,340 @@
+//! Jobs of the receiving side for folders, links and small files, and for finding out where things go.
+
+use crate::error::{Cause, FileError};
+use crate::journal::BootId;
+use crate::path::{RelPath, session_name};
+use crate::proto::{Kind, Meta, Name, Record, Root, decode};
+use crate::tree::{Dir, Tree};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// What one message of small things came to.
+#[derive(Debug, Default)]
+pub(super) struct Placed {
+    pub files: u64,
+    pub links: u64,
+    pub bytes: u64,
+    /// Folders, whose mode and time are set at the end.
+    pub dirs: Vec<(RelPath, Meta)>,
+    pub failed: Vec<FileError>,
+}
+
+/// Where the roots of a transfer go.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub targets: Vec<RelPath>,
+    /// Whether a transfer was cut off by a crash of this machine: what looks finished must be verified.
+    pub doubtful: bool,
+    /// Held while the transfer runs.
+    pub locks: Vec<File>,
+}
+
+/// The folder that the last name was in; sorted names share it.
+struct Parent<'a> {
+    tree: &'a Tree,
+    last: Option<(RelPath, Dir)>,
+}
+impl Parent<'_> {
+    /// Folder (made where missing) and last component of a path.
+    fn of<'p>(&mut self, path: &'p RelPath) -> io::Result<(&Dir, &'p [u8])> {
+        let Some((dir, name)) = path.split() else { return Err(io::ErrorKind::IsADirectory.into()) };
+        if self.last.as_ref().is_none_or(|(p, _)| *p != dir) {
+            let d = self.tree.make_dir(&dir)?;
+            self.last = Some((dir, d));
+        }
+        match &self.last {
+            Some((_, d)) => Ok((d, name)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+/// Path of a name in the tree.
+pub(super) fn target(targets: &[RelPath], n: &Name) -> Result<RelPath, FileError> {
+    let Some(t) = targets.get(n.root as usize) else {
+        return Err(FileError::new(
+            n.path.as_bytes(),
+            Cause::BadPath,
+            "belongs to a root that was not announced",
+        ));
+    };
+    t.append(&n.path).map_err(|e| {
+        let text = format!("below {t}: the path {e}");
+        FileError::new(n.path.as_bytes(), Cause::NameTooLong, text)
+    })
+}
+
+/// Carries out the folders, links and small files of a message. It was decoded once already.
+pub(super) fn small(tree: &Tree, targets: &[RelPath], message: &[u8], overwrite: bool) -> Placed {
+    let mut out = Placed::default();
+    let mut parent = Parent { tree, last: None };
+    for r in decode(message).unwrap_or_default() {
+        let (name, r) = match &r {
+            Record::Dir { name, .. } | Record::Link { name, .. } => (name.clone(), r),
+            Record::Small { name, .. } | Record::Touch { name, .. } => (name.clone(), r),
+            _ => continue,
+        };
+        let done = target(targets, &name).and_then(|path| {
+            one(&mut parent, &path, &r, overwrite, &mut out).map_err(|e| match e.raw_os_error() {
+                None => FileError::new(path.as_bytes(), cause_of(&e), e.to_string()),
+                Some(_) => FileError::io(path.as_bytes(), "create", &e),
+            })
+        });
+        out.failed.extend(done.err());
+    }
+    out
+}
+
+fn cause_of(e: &io::Error) -> Cause {
+    if e.kind() == io::ErrorKind::InvalidData { Cause::Corrupt } else { Cause::of(e) }
+}
+
+fn one(
+    p: &mut Parent<'_>,
+    path: &RelPath,
+    r: &Record<'_>,
+    overwrite: bool,
+    out: &mut Placed,
+) -> io::Result<()> {
+    match r {
+        Record::Dir { meta, .. } => {
+            p.tree.make_dir(path)?;
+            out.dirs.push((path.clone(), *meta));
+        }
+        Record::Link { meta, target, .. } => {
+            let (d, n) = p.of(path)?;
+            d.put_link(n, target, meta, overwrite)?;
+            out.links += 1;
+        }
+        Record::Small { meta, hash, data, .. } => {
+            if blake3::hash(data).as_bytes() != hash {
+                let text = "the data does not match its checksum";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let (d, n) = p.of(path)?;
+            d.put_file(n, data, meta, overwrite)?;
+            out.files += 1;
+            out.bytes += data.len() as u64;
+        }
+        Record::Touch { meta, .. } => {
+            let f = p.tree.read_file(path)?;
+            crate::tree::set_meta(&f, meta)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Finds out where the roots go, makes the folders above them, and marks them as being written.
+///
+/// A single file goes to `dest` itself unless that is a folder or was given with a slash; everything else goes into
+/// `dest` under its own name; the contents of a folder (`DIR/`, a root without a name) go to `dest` itself.
+pub(super) fn prepare(
+    tree: &Tree,
+    dest: &RelPath,
+    into: bool,
+    roots: &[Root],
+    write: bool,
+    boot: &BootId,
+) -> Result<Prepared, FileError> {
+    let fail = |e: &io::Error| FileError::io(dest.as_bytes(), "use as the destination", e);
+    let there = match tree.info(dest) {
+        Ok(i) => Some(i.kind),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(fail(&e)),
+    };
+    let as_file = match roots {
+        [r] => r.kind != Kind::Dir && !into && there != Some(Kind::Dir) && !dest.is_root(),
+        _ => false,
+    };
+    if !as_file && there.is_some_and(|k| k != Kind::Dir) {
+        let text = "is a file, and what is sent needs a folder there";
+        return Err(FileError::new(dest.as_bytes(), Cause::NotFolder, text));
+    }
+    let mut targets = Vec::with_capacity(roots.len());
+    for r in roots {
+        let t = if as_file { Ok(dest.clone()) } else { dest.append(&r.name) };
+        let t = t.map_err(|e| FileError::new(r.name.as_bytes(), Cause::NameTooLong, e.to_string()))?;
+        if targets.contains(&t) {
+            let text = "two sources have this name; send them one after the other to different destinations";
+            return Err(FileError::new(t.as_bytes(), Cause::Exists, text));
+        }
+        targets.push(t);
+    }
+    let (mut doubtful, mut locks) = (false, Vec::new());
+    if write {
+        let above = if as_file { dest.split().map(|s| s.0).unwrap_or_default() } else { dest.clone() };
+        tree.make_dir(&above).map_err(|e| fail(&e))?;
+        for t in &targets {
+            let (doubt, lock) = mark(tree, t, boot).map_err(|e| match e.kind() {
+                io::ErrorKind::WouldBlock => {
+                    FileError::new(t.as_bytes(), Cause::Busy, "another transfer is writing here")
+                }
+                _ => fail(&e),
+            })?;
+            doubtful |= doubt;
+            locks.push(lock);
+        }
+    }
+    Ok(Prepared { targets, doubtful, locks })
+}
+
+fn marker(t: &RelPath) -> (RelPath, Vec<u8>) {
+    match t.split() {
+        Some((dir, name)) => (dir, session_name(name)),
+        None => (RelPath::root(), session_name(b"root")),
+    }
+}
+
+/// Writes the boot id beside a root and locks it against other transfers; true when that of another boot stood there.
+fn mark(tree: &Tree, t: &RelPath, boot: &BootId) -> io::Result<(bool, File)> {
+    use std::io::{Read, Seek, Write};
+    let (dir, name) = marker(t);
+    let dir = tree.dir(&dir)?;
+    let mut f = dir.open_rw(&name, false)?;
+    match rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let mut old = Vec::new();
+    (&mut f).take(64).read_to_end(&mut old)?;
+    if old == boot.0 {
+        return Ok((false, f));
+    }
+    f.set_len(0)?;
+    f.rewind()?;
+    f.write_all(&boot.0)?;
+    f.sync_all()?;
+    Ok((!old.is_empty(), f))
+}
+
+/// Sets modes and times of folders, innermost first, brings everything to the disk if asked, and takes the marks
+/// away when nothing failed.
+pub(super) fn finish(
+    tree: &Tree,
+    targets: &[RelPath],
+    mut dirs: Vec<(RelPath, Meta)>,
+    durable: bool,
+    clean: bool,
+) -> Vec<FileError> {
+    let mut failed = Vec::new();
+    dirs.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+    for (path, meta) in &dirs {
+        if let Err(e) = tree.dir(path).and_then(|d| d.set_meta(meta)) {
+            failed.push(FileError::io(path.as_bytes(), "set mode and time of", &e));
+        }
+    }
+    if durable && let Err(e) = tree.sync_all() {
+        failed.push(FileError::io(b".", "write everything to the disk", &e));
+    }
+    if clean && failed.is_empty() {
+        for t in targets {
+            let (dir, name) = marker(t);
+            // A mark that stays costs the next transfer a little time and nothing else.
+            let _ = tree.dir(&dir).and_then(|d| d.remove(&name));
+        }
+    }
+    failed
+}
+
+/// Targets that exist, with their numbers, to be listed.
+pub(super) fn present(tree: &Arc<Tree>, targets: &[RelPath]) -> Vec<(u32, RelPath)> {
+    (0u32..).zip(targets).filter(|(_, t)| tree.info(t).is_ok()).map(|(i, t)| (i, t.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::put;
+
+    const BOOT: BootId = BootId([b'a'; 36]);
+    fn p(s: &str) -> RelPath {
+        RelPath::parse(s.as_bytes()).unwrap()
+    }
+    fn roots(v: &[(&str, Kind)]) -> Vec<Root> {
+        v.iter().map(|(n, kind)| Root { name: p(n), kind: *kind }).collect()
+    }
+
+    #[test]
+    fn destinations_are_those_people_expect_and_the_same_at_the_second_attempt() {
+        let d = tempfile::tempdir().unwrap();
+        let t = Tree::open(d.path()).unwrap();
+        std::fs::create_dir(d.path().join("dir")).unwrap();
+        std::fs::write(d.path().join("file"), "x").unwrap();
+        let go = |dest: &str, into, r: &[(&str, Kind)]| {
+            prepare(&t, &p(dest), into, &roots(r), true, &BOOT)
+                .map(|x| x.targets.iter().map(ToString::to_string).collect::<Vec<_>>())
+                .map_err(|e| e.cause)
+        };
+        for _ in 0..2 {
+            assert_eq!(go("new", false, &[("f", Kind::File)]), Ok(vec!["new".into()]));
+            assert_eq!(go("dir", false, &[("f", Kind::File)]), Ok(vec!["dir/f".into()]));
+            assert_eq!(go("file", false, &[("f", Kind::File)]), Ok(vec!["file".into()]));
+            assert_eq!(go("made/", false, &[("f", Kind::File)]).is_err(), true);
+        }
+        for _ in 0..2 {
+            assert_eq!(go("made", true, &[("f", Kind::File)]), Ok(vec!["made/f".into()]));
+            assert_eq!(go("x/y", false, &[("t", Kind::Dir)]), Ok(vec!["x/y/t".into()]));
+            assert_eq!(go("c", false, &[("", Kind::Dir)]), Ok(vec!["c".into()]));
+            assert_eq!(
+                go("", false, &[("a", Kind::File), ("b", Kind::Dir)]),
+                Ok(vec!["a".into(), "b".into()])
+            );
+        }
+        assert_eq!(go("file", false, &[("t", Kind::Dir)]), Err(Cause::NotFolder));
+        assert_eq!(go("dir", false, &[("a", Kind::File), ("a", Kind::File)]), Err(Cause::Exists));
+    }
+
+    #[test]
+    fn a_mark_of_another_boot_casts_doubt_until_a_transfer_is_finished() {
+        let d = tempfile::tempdir().unwrap();
+        let t = Tree::open(d.path()).unwrap();
+        let go = |boot| {
+            prepare(&t, &p("x"), false, &roots(&[("t", Kind::Dir)]), true, &BootId([boot; 36])).unwrap()
+        };
+        assert!(!go(b'a').doubtful && !go(b'a').doubtful);
+        let x = go(b'b');
+        assert!(x.doubtful);
+        assert!(finish(&t, &x.targets, Vec::new(), true, true).is_empty());
+        assert!(!go(b'c').doubtful);
+    }
+
+    #[test]
+    fn small_things_are_placed_and_failures_named() {
+        let d = tempfile::tempdir().unwrap();
+        let t = Tree::open(d.path()).unwrap();
+        let meta = Meta { mode: 0o755, secs: 77, nanos: 1 };
+        let name = |s: &str| Name { root: 0, path: p(s) };
+        let small = |m: &mut Vec<u8>, n: &str, data: &[u8], good: bool| {
+            let hash = if good { *blake3::hash(data).as_bytes() } else { [1; 32] };
+            put(m, &Record::Small { name: name(n), meta, hash, data });
+        };
+        let mut m = Vec::new();
+        small(&mut m, "d/e/f", b"data", true);
+        put(&mut m, &Record::Dir { name: name("d"), meta });
+        put(&mut m, &Record::Link { name: name("d/l"), meta, target: b"/nowhere" });
+        small(&mut m, "bad", b"data", false);
+        small(&mut m, "d", b"over a folder", true);
+        put(&mut m, &Record::Dir { name: Name { root: 5, path: p("q") }, meta });
+        put(
+            &mut m,
+            &Record::Small {
+                name: name("d/l/through"),
+                meta,
+                hash: *blake3::hash(b"").as_bytes(),
+                data: b"",
+            },
+        );
+        let r = super::small(&t, &[p("to")], &m, true);
+        assert_eq!((r.files, r.links, r.bytes), (1, 1, 4));
+        let causes: Vec<Cause> = r.failed.iter().map(|e| e.cause).collect();
+        assert_eq!(causes, [Cause::Corrupt, Cause::IsFolder, Cause::BadPath, Cause::Link]);
+        assert!(finish(&t, &[], r.dirs, true, true).is_empty());
+        assert_eq!(t.info(&p("to/d")).unwrap().meta, meta);
+        assert_eq!(std::fs::read(d.path().join("to/d/e/f")).unwrap(), b"data");
+        // Nothing is overwritten when that is not allowed.
+        let r = super::small(&t, &[p("to")], &m[..m.len()], false);
+        assert!(r.failed.iter().any(|e| e.cause == Cause::Exists && e.path == "to/d/e/f"));
+    }
+}

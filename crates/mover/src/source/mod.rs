@@ -1,0 +1,479 @@
+//! The sending side of a transfer, at the client (put) or the server (get).
+//!
+//! Walking, reading and hashing happen on threads; this state machine runs in the endpoint's loop, posts what they
+//! deliver and bounds what they may have outstanding.
+
+mod feeder;
+mod read;
+
+pub(crate) use feeder::hash_file;
+pub(crate) use read::{data_chunks, overlapping};
+
+use crate::error::{Cause, FileError};
+use crate::hash::{Digest, HOLE, chunk_log2, root};
+use crate::link::{Link, Target};
+use crate::pool::{Desk, Pool, Wake};
+use crate::progress::Progress;
+use crate::proto::{Entry, Flags, Name, Offer, Record, Root, put};
+use crate::session::Fatal;
+use crate::tree::Info;
+use crate::walk::{Found, Start};
+use base::RangeSet;
+use feeder::{Feed, Feeder};
+use read::Piece;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use verbs::Adapter;
+
+/// Large files offered and not finished, at most. Each takes a file descriptor at both ends.
+const MAX_OFFERS: usize = 192;
+/// Packs of small files being read, at most: 16 MiB.
+const MAX_PACKS: usize = 64;
+/// Messages and Writes that wait for the queue pair, at most, before reading pauses.
+const MAX_QUEUED: usize = 256;
+/// Bytes that one job reads, at least one chunk.
+const PIECE: u64 = 1 << 20;
+/// Bytes read and not acknowledged: at least, and at most.
+const MIN_STAGED: u64 = 64 << 20;
+const MAX_STAGED: u64 = 2 << 30;
+/// Buffers kept for reuse.
+const MAX_SPARE: usize = 64;
+/// Messages of the sink's listing that may be on their way.
+pub(crate) const LIST_CREDIT: u64 = 64;
+/// How often one chunk may be asked for again before the peer is taken for broken.
+const MAX_AGAIN: u64 = 4;
+/// Grants remembered for one file; the sink has far fewer open at a time.
+const MAX_GRANTS: usize = 4096;
+
+enum Report {
+    Packed(Vec<Vec<u8>>),
+    Read { piece: Piece, hashes: Vec<Digest>, buffer: Vec<u8> },
+    ReadFailed { piece: Piece, buffer: u64, error: FileError },
+    Checked { file: u64, result: Result<Digest, FileError> },
+    Died,
+}
+
+/// A large file on its way.
+struct Outgoing {
+    shown: Vec<u8>,
+    file: Arc<File>,
+    info: Info,
+    log2: u8,
+    extents: Arc<Vec<Range<u64>>>,
+    /// Chunks with data.
+    data: RangeSet,
+    /// Chunks given to readers.
+    taken: RangeSet,
+    hashes: Vec<Digest>,
+    /// Chunks whose hash has not been sent.
+    left: u64,
+    grants: BTreeMap<u64, (u64, u32)>,
+    accepted: bool,
+    checking: bool,
+    again: u64,
+    ended: bool,
+}
+
+impl Outgoing {
+    fn chunks(&self) -> u64 {
+        self.info.size.div_ceil(1 << self.log2)
+    }
+}
+
+/// The sending side.
+pub(crate) struct Source {
+    desk: Desk<Report>,
+    starts: Arc<Vec<Start>>,
+    feeds: Receiver<Feed>,
+    listing: Option<Sender<Vec<Entry>>>,
+    progress: Progress,
+    files: BTreeMap<u64, Outgoing>,
+    next_file: u64,
+    todo: VecDeque<Piece>,
+    /// Read and waiting for room among the adapter's regions.
+    stalled: VecDeque<(Piece, Vec<Digest>, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+    staged: u64,
+    staged_max: u64,
+    packs: usize,
+    fed: bool,
+    ended: bool,
+}
+
+impl Source {
+    /// Starts the walk and tells the sink what the roots are.
+    pub fn new(
+        pool: Arc<Pool>,
+        wake: Wake,
+        starts: Vec<Start>,
+        roots: Vec<Root>,
+        flags: Flags,
+        progress: Progress,
+        link: &mut Link,
+    ) -> Result<Source, Fatal> {
+        let desk = Desk::new(pool, wake.clone());
+        let (out, feeds) = sync_channel(MAX_PACKS);
+        let (listing, listed) = channel();
+        let f =
+            Feeder { starts: starts.clone(), flags, listing: listed, out, progress: progress.clone(), wake };
+        feeder::spawn(f)
+            .map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; raise the limit of threads")))?;
+        send(link, &[Record::Roots(roots), Record::ListCredit(LIST_CREDIT)]);
+        Ok(Source {
+            desk,
+            starts: Arc::new(starts),
+            feeds,
+            listing: Some(listing),
+            progress,
+            files: BTreeMap::new(),
+            next_file: 0,
+            todo: VecDeque::new(),
+            stalled: VecDeque::new(),
+            spare: Vec::new(),
+            staged: 0,
+            staged_max: MIN_STAGED,
+            packs: 0,
+            fed: false,
+            ended: false,
+        })
+    }
+    /// Adapts memory to the path: `bdp` bytes are in flight at its rate.
+    pub fn fit(&mut self, bdp: u64) {
+        self.staged_max =
+            self.staged_max.max(bdp.saturating_mul(2) + (32 << 20)).clamp(MIN_STAGED, MAX_STAGED);
+    }
+    /// Listed entries of one message.
+    pub fn entries(&mut self, e: Vec<Entry>) {
+        if let Some(l) = &self.listing {
+            let _ = l.send(e); // the walk may have ended already
+        }
+    }
+    /// A buffer came back from the link.
+    pub fn returned(&mut self, b: Vec<u8>) {
+        self.staged = self.staged.saturating_sub(b.len() as u64);
+        self.keep(b);
+    }
+    fn keep(&mut self, b: Vec<u8>) {
+        if self.spare.len() < MAX_SPARE && b.len() as u64 == PIECE {
+            self.spare.push(b);
+        }
+    }
+    /// Whether all is said, and only the sink's end is missing.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// A record of the sink.
+    pub fn record(&mut self, r: Record<'_>, link: &mut Link) -> Result<(), Fatal> {
+        match r {
+            Record::ListEnd => self.listing = None,
+            Record::Accept { file, have } => self.accept(file, &have)?,
+            Record::Grant { file, start, len, rkey } => self.grant(file, start, len, rkey)?,
+            Record::Again { file, chunk } => self.again(file, chunk)?,
+            Record::Done { file, failed } => self.done(file, failed, link)?,
+            Record::Failed { path, cause, text } => {
+                self.progress.fail(FileError { path, cause: Cause::from_wire(cause), text });
+            }
+            Record::Progress { files, bytes } => self.progress.update(|s| {
+                s.files_done = files;
+                s.bytes_done = bytes;
+            }),
+            _ => return Err(Fatal::protocol("a record that only the sending side may send")),
+        }
+        Ok(())
+    }
+    /// A file that was offered; `None` when it is over already.
+    fn file(&mut self, id: u64) -> Result<Option<&mut Outgoing>, Fatal> {
+        if id >= self.next_file {
+            return Err(Fatal::Protocol(format!("file {id} was never offered")));
+        }
+        Ok(self.files.get_mut(&id))
+    }
+    fn accept(&mut self, id: u64, have: &[Range<u64>]) -> Result<(), Fatal> {
+        let mut pieces = Vec::new();
+        let mut resumed = 0;
+        let Some(f) = self.file(id)? else { return Ok(()) };
+        if std::mem::replace(&mut f.accepted, true) {
+            return Err(Fatal::protocol("a file was accepted twice"));
+        }
+        for r in have {
+            if r.end > f.chunks() || !f.data.contains_all(r.clone()) {
+                return Err(Fatal::protocol("an accepted file has chunks outside of its data"));
+            }
+            f.taken.insert(r.clone());
+            resumed += ((r.end << f.log2).min(f.info.size)) - (r.start << f.log2);
+            pieces.extend(split(id, r.clone(), f.log2, false));
+        }
+        self.todo.extend(pieces);
+        self.progress.update(|s| s.bytes_resumed += resumed);
+        Ok(())
+    }
+    fn grant(&mut self, id: u64, start: u64, len: u64, rkey: u32) -> Result<(), Fatal> {
+        let mut pieces = Vec::new();
+        let Some(f) = self.file(id)? else { return Ok(()) };
+        if start & ((1 << f.log2) - 1) != 0 || len == 0 || start + len > f.info.size {
+            return Err(Fatal::protocol("memory was granted for bytes outside of the file"));
+        }
+        if f.grants.len() >= MAX_GRANTS {
+            f.grants.pop_first();
+        }
+        f.grants.insert(start, (len, rkey));
+        let chunks = start >> f.log2..(start + len).div_ceil(1 << f.log2);
+        for want in f.data.iter().collect::<Vec<_>>() {
+            let want = want.start.max(chunks.start)..want.end.min(chunks.end);
+            if want.start >= want.end {
+                continue;
+            }
+            for gap in f.taken.gaps(want.clone()).collect::<Vec<_>>() {
+                pieces.extend(split(id, gap, f.log2, true));
+            }
+            f.taken.insert(want);
+        }
+        self.todo.extend(pieces);
+        Ok(())
+    }
+    fn again(&mut self, id: u64, chunk: u64) -> Result<(), Fatal> {
+        let Some(f) = self.file(id)? else { return Ok(()) };
+        f.again += 1;
+        if !f.data.contains_all(chunk..chunk + 1) || f.again > MAX_AGAIN * f.chunks() {
+            return Err(Fatal::protocol("a chunk was asked for that was not sent, or too often"));
+        }
+        self.todo.push_front(Piece { file: id, first: chunk, count: 1, send: true });
+        Ok(())
+    }
+    fn done(&mut self, id: u64, failed: Option<(u8, String)>, link: &mut Link) -> Result<(), Fatal> {
+        self.file(id)?;
+        let Some(f) = self.files.remove(&id) else { return Ok(()) };
+        if let Some((cause, text)) = failed {
+            let e = FileError::new(&f.shown, Cause::from_wire(cause), text);
+            // Tells the sink that no more Writes come, so that it can take its memory back.
+            send(link, &[Record::Drop { file: id, cause: e.cause as u8, text: String::new() }]);
+            self.progress.fail(e);
+        }
+        Ok(())
+    }
+
+    /// Takes what the threads delivered, gives them more, and queues what is to be sent.
+    pub fn drive(&mut self, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
+        while let Some(r) = self.desk.poll() {
+            self.report(r, a, link)?;
+        }
+        while let Some((p, h, b)) = self.stalled.pop_front() {
+            if !self.write(p, h, b, a, link) {
+                break;
+            }
+        }
+        while !self.fed
+            && self.files.len() < MAX_OFFERS
+            && self.packs < MAX_PACKS
+            && link.queued() < MAX_QUEUED
+            && let Ok(f) = self.feeds.try_recv()
+        {
+            self.feed(f, link);
+        }
+        self.read();
+        if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 && self.listing.is_none() {
+            send(link, &[Record::SourceEnd]);
+            self.ended = true;
+        }
+        Ok(())
+    }
+    fn feed(&mut self, f: Feed, link: &mut Link) {
+        match f {
+            Feed::Message(m) => link.send(m),
+            Feed::Credit => send(link, &[Record::ListCredit(1)]),
+            Feed::End => self.fed = true,
+            Feed::Pack(p) => {
+                self.packs += 1;
+                let (starts, progress) = (self.starts.clone(), self.progress.clone());
+                self.desk.submit(Report::Died, move || Report::Packed(read::pack(&starts, &p, &progress)));
+            }
+            Feed::Large { found, file, extents } => self.offer(found, file, extents, link),
+        }
+    }
+    fn offer(&mut self, found: Found, file: File, extents: Vec<Range<u64>>, link: &mut Link) {
+        let id = self.next_file;
+        self.next_file += 1;
+        let size = found.info.size;
+        let log2 = chunk_log2(size);
+        let name = Name { root: found.root, path: found.path.clone() };
+        let offer = Offer { file: id, name, meta: found.info.meta, size, extents: extents.clone() };
+        send(link, &[Record::Offer(offer)]);
+        let data = data_chunks(&extents, log2);
+        let shown = feeder::full_path(&self.starts[found.root as usize], &found);
+        self.progress.update(|s| s.current = shown.to_string());
+        let f = Outgoing {
+            shown: shown.as_bytes().to_vec(),
+            file: Arc::new(file),
+            info: found.info,
+            log2,
+            extents: Arc::new(extents),
+            left: data.count(),
+            hashes: vec![HOLE; size.div_ceil(1 << log2) as usize],
+            data,
+            taken: RangeSet::new(),
+            grants: BTreeMap::new(),
+            accepted: false,
+            checking: false,
+            again: 0,
+            ended: false,
+        };
+        self.files.insert(id, f);
+        self.check(id);
+    }
+    /// Gives readers work while memory lasts.
+    fn read(&mut self) {
+        while let Some(&p) = self.todo.front() {
+            let Some(f) = self.files.get(&p.file).filter(|f| !f.ended || p.send) else {
+                self.todo.pop_front();
+                continue;
+            };
+            let need = PIECE.max(1 << f.log2);
+            if self.staged > 0 && self.staged + need > self.staged_max {
+                return;
+            }
+            self.todo.pop_front();
+            self.staged += need;
+            let mut buffer = if need == PIECE { self.spare.pop() } else { None }.unwrap_or_default();
+            let (file, extents) = (f.file.clone(), f.extents.clone());
+            let (log2, size, shown) = (f.log2, f.info.size, f.shown.clone());
+            self.desk.submit(Report::Died, move || {
+                buffer.resize(need as usize, 0);
+                match read::chunks(&file, p, log2, size, &extents, &mut buffer) {
+                    Ok(hashes) => Report::Read { piece: p, hashes, buffer },
+                    Err(e) => {
+                        let error = FileError::io(&shown, "read", &e);
+                        Report::ReadFailed { piece: p, buffer: need, error }
+                    }
+                }
+            });
+        }
+    }
+    fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
+        match r {
+            Report::Packed(messages) => {
+                self.packs -= 1;
+                let n: usize = messages.iter().map(Vec::len).sum();
+                self.progress.update(|s| s.bytes_moved += n as u64);
+                messages.into_iter().for_each(|m| link.send(m));
+            }
+            Report::Read { piece, hashes, buffer } => {
+                self.write(piece, hashes, buffer, a, link);
+            }
+            Report::ReadFailed { piece, buffer, error } => {
+                self.staged = self.staged.saturating_sub(buffer);
+                self.give_up(piece.file, error, link);
+            }
+            Report::Checked { file, result } => match result {
+                Ok(hash) => {
+                    if let Some(f) = self.files.get_mut(&file) {
+                        f.ended = true;
+                        send(link, &[Record::End { file, hash }]);
+                    }
+                }
+                Err(e) => self.give_up(file, e, link),
+            },
+            Report::Died => return Err(Fatal::Local("a reading thread failed; please report this".into())),
+        }
+        Ok(())
+    }
+    /// A file that cannot be sent to its end; the others go on.
+    fn give_up(&mut self, id: u64, e: FileError, link: &mut Link) {
+        if self.files.remove(&id).is_some() {
+            send(link, &[Record::Drop { file: id, cause: e.cause as u8, text: e.text.clone() }]);
+            self.progress.fail(e);
+        }
+    }
+    /// Queues the Writes of a piece and, behind them, its hashes. False when the adapter is full.
+    fn write(
+        &mut self,
+        p: Piece,
+        hashes: Vec<Digest>,
+        buffer: Vec<u8>,
+        a: &mut Adapter,
+        link: &mut Link,
+    ) -> bool {
+        let Some(f) = self.files.get_mut(&p.file) else {
+            self.returned(buffer); // failed meanwhile
+            return true;
+        };
+        let start = p.first << f.log2;
+        let end = ((p.first + p.count) << f.log2).min(f.info.size);
+        let mut moved = 0;
+        if p.send {
+            let grant = f.grants.range(..=start).next_back().filter(|(s, (len, _))| end <= *s + len);
+            let Some((&base, &(_, rkey))) = grant else {
+                self.returned(buffer); // the sink took its memory back: it has all it wanted
+                return true;
+            };
+            let pieces: Vec<(u64, u64, Target)> = overlapping(&f.extents, start..end)
+                .map(|e| (e.start - start, e.end - e.start, Target { rkey, offset: e.start - base }))
+                .collect();
+            moved = pieces.iter().map(|p| p.1).sum();
+            if let Err(b) = link.write(a, buffer, &pieces) {
+                self.stalled.push_front((p, hashes, b));
+                return false;
+            }
+        } else {
+            let n = buffer.len() as u64;
+            self.staged = self.staged.saturating_sub(n);
+            if self.spare.len() < MAX_SPARE && n == PIECE {
+                self.spare.push(buffer);
+            }
+        }
+        for (i, h) in (p.first..).zip(&hashes) {
+            let slot = &mut f.hashes[i as usize];
+            f.left -= u64::from(*slot == HOLE);
+            *slot = *h;
+        }
+        self.progress.update(|s| s.bytes_moved += moved);
+        send(link, &[Record::Hashes { file: p.file, first: p.first, hashes }]);
+        self.check(p.file);
+        true
+    }
+    /// When all hashes were sent: looks once more whether the file is still the one that was offered.
+    fn check(&mut self, id: u64) {
+        let Some(f) = self.files.get_mut(&id) else { return };
+        if f.left > 0 || f.checking {
+            return;
+        }
+        f.checking = true;
+        let (file, info, hashes, log2, shown) =
+            (f.file.clone(), f.info, f.hashes.clone(), f.log2, f.shown.clone());
+        self.desk.submit(Report::Died, move || {
+            let result = match Info::of_file(&file) {
+                Ok(now) if read::unchanged(&now, &info) => root(&hashes, info.size, log2)
+                    .ok_or_else(|| FileError::new(&shown, Cause::Other, "cannot be hashed")),
+                Ok(_) => Err(FileError::new(&shown, Cause::Changed, "changed while it was sent")),
+                Err(e) => Err(FileError::io(&shown, "look at", &e)),
+            };
+            Report::Checked { file: id, result }
+        });
+    }
+    /// Ends the threads; nothing is sent any more.
+    pub fn close(&mut self) {
+        self.desk.cancel();
+        self.listing = None;
+    }
+}
+
+/// Chunks `r` of a file in pieces for one job each.
+fn split(file: u64, r: Range<u64>, log2: u8, send: bool) -> impl Iterator<Item = Piece> {
+    let step = (PIECE >> log2).max(1);
+    (r.start..r.end).step_by(step as usize).map(move |first| Piece {
+        file,
+        first,
+        count: step.min(r.end - first),
+        send,
+    })
+}
+
+/// Queues records as one message.
+pub(crate) fn send(link: &mut Link, records: &[Record<'_>]) {
+    let mut m = Vec::new();
+    records.iter().for_each(|r| put(&mut m, r));
+    link.send(m);
+}

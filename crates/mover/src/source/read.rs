@@ -1,0 +1,167 @@
+//! Jobs of the sending side: reading and hashing.
+
+use crate::error::{Cause, FileError};
+use crate::hash::{ChunkHasher, Digest};
+use crate::progress::Progress;
+use crate::proto::{MAX_MESSAGE, MAX_SMALL, Name, Record, put};
+use crate::source::feeder::full_path;
+use crate::tree::Info;
+use crate::walk::{Found, Start};
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Reads small files into as few messages as they fit in; failures become records too.
+pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut m = Vec::with_capacity(MAX_MESSAGE);
+    let mut data = Vec::new();
+    for f in files {
+        let s = &starts[f.root as usize];
+        let full = full_path(s, f);
+        let name = Name { root: f.root, path: f.path.clone() };
+        let need = f.path.as_bytes().len() + 96;
+        match s.tree.read_file(&full).and_then(|file| read_small(&file, &mut data)) {
+            Ok(info) => {
+                if m.len() + need + data.len() > MAX_MESSAGE {
+                    out.push(std::mem::take(&mut m));
+                }
+                let hash = *blake3::hash(&data).as_bytes();
+                put(&mut m, &Record::Small { name, meta: info.meta, hash, data: &data });
+                progress.update(|p| p.current = full.to_string());
+            }
+            Err(e) => {
+                let e = match e.raw_os_error() {
+                    None => FileError::new(full.as_bytes(), Cause::of(&e), e.to_string()),
+                    Some(_) => FileError::io(full.as_bytes(), "read", &e),
+                };
+                // A failure is much shorter than the limit below.
+                if m.len() + 4 * need + crate::error::MAX_TEXT > MAX_MESSAGE {
+                    out.push(std::mem::take(&mut m));
+                }
+                put(
+                    &mut m,
+                    &Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() },
+                );
+                progress.fail(e);
+            }
+        }
+    }
+    if !m.is_empty() {
+        out.push(m);
+    }
+    out
+}
+
+/// Reads a whole file that must be the same before and after.
+fn read_small(f: &File, data: &mut Vec<u8>) -> io::Result<Info> {
+    data.clear();
+    let before = Info::of_file(f)?;
+    f.take(MAX_SMALL as u64 + 1).read_to_end(data)?;
+    let after = Info::of_file(f)?;
+    if data.len() > MAX_SMALL || data.len() as u64 != after.size || !unchanged(&before, &after) {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "changed while it was read"));
+    }
+    Ok(after)
+}
+
+/// Whether a file is in the state that was offered.
+pub(super) fn unchanged(a: &Info, b: &Info) -> bool {
+    a.size == b.size && (a.meta.secs, a.meta.nanos) == (b.meta.secs, b.meta.nanos)
+}
+
+/// The part of a large file that one job reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub file: u64,
+    /// First chunk.
+    pub first: u64,
+    /// Chunks, at least one.
+    pub count: u64,
+    /// Whether it is Written to the sink, or only hashed.
+    pub send: bool,
+}
+
+/// Reads the chunks of `piece` into `buffer` and hashes them. What lies in holes is zero.
+pub(super) fn chunks(
+    f: &File,
+    piece: Piece,
+    log2: u8,
+    size: u64,
+    extents: &[Range<u64>],
+    buffer: &mut [u8],
+) -> io::Result<Vec<Digest>> {
+    let (chunk, total) = (1u64 << log2, size.div_ceil(1 << log2));
+    let mut out = Vec::with_capacity(piece.count as usize);
+    for (i, part) in (piece.first..piece.first + piece.count).zip(buffer.chunks_mut(chunk as usize)) {
+        let (start, end) = (i << log2, ((i + 1) << log2).min(size));
+        let part = &mut part[..(end - start) as usize];
+        let mut at = start;
+        for e in overlapping(extents, start..end) {
+            part[(at - start) as usize..(e.start - start) as usize].fill(0);
+            f.read_exact_at(&mut part[(e.start - start) as usize..(e.end - start) as usize], e.start)?;
+            at = e.end;
+        }
+        part[(at - start) as usize..].fill(0);
+        let mut h = ChunkHasher::new(start, total == 1);
+        h.update(part);
+        out.push(h.finish());
+    }
+    Ok(out)
+}
+
+/// The parts of ascending `extents` that lie within `r`.
+pub(crate) fn overlapping(extents: &[Range<u64>], r: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+    let i = extents.partition_point(|e| e.end <= r.start);
+    let end = r.end;
+    extents[i..]
+        .iter()
+        .take_while(move |e| e.start < end)
+        .map(move |e| e.start.max(r.start)..e.end.min(r.end))
+}
+
+/// Chunks that hold any data.
+pub(crate) fn data_chunks(extents: &[Range<u64>], log2: u8) -> base::RangeSet {
+    let mut s = base::RangeSet::new();
+    for e in extents {
+        s.insert(e.start >> log2..e.end.div_ceil(1 << log2));
+    }
+    s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_read_data_and_zero_holes() {
+        let f = tempfile::tempfile().unwrap();
+        let size = (3u64 << 18) + 10;
+        let data: Vec<u8> = (0..size).map(|i| (i % 251) as u8 + 1).collect();
+        f.write_all_at(&data, 0).unwrap();
+        let extents = [100..200, 250_000..300_000, 2 << 18..size];
+        let mut want = vec![0; size as usize];
+        for e in &extents {
+            want[e.start as usize..e.end as usize].copy_from_slice(&data[e.start as usize..e.end as usize]);
+        }
+        let mut buffer = vec![9; 4 << 18];
+        let p = Piece { file: 0, first: 0, count: 4, send: true };
+        let h = chunks(&f, p, 18, size, &extents, &mut buffer).unwrap();
+        assert_eq!(buffer[..size as usize], want);
+        assert_eq!(crate::hash::root(&h, size, 18), Some(*blake3::hash(&want).as_bytes()));
+        assert_eq!(data_chunks(&extents, 18).iter().collect::<Vec<_>>(), [0..4]);
+        // Shorter than offered: an error, no panic.
+        f.set_len(1000).unwrap();
+        let e = chunks(&f, p, 18, size, &extents, &mut buffer).unwrap_err();
+        assert_eq!(Cause::of(&e), Cause::Changed);
+    }
+
+    #[test]
+    fn overlaps_are_cut() {
+        let e = [0..10, 20..30, 40..50];
+        assert_eq!(overlapping(&e, 5..45).collect::<Vec<_>>(), [5..10, 20..30, 40..45]);
+        assert_eq!(overlapping(&e, 10..20).count(), 0);
+        assert_eq!(overlapping(&e, 50..60).count(), 0);
+    }
+}
