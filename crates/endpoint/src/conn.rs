@@ -178,6 +178,9 @@ impl Endpoint {
         let (n, reliable, is_client) =
             (c.connection.initial_qps(), c.connection.initial_reliable(), c.info.is_client);
         let used = c.connection.token_used().cloned();
+        if let Some(t) = c.connection.peer_params().reset_token {
+            self.by_reset.insert(t, id);
+        }
         if let (Some(t), Some(s)) = (used, &mut self.config.server) {
             // Once means once, whoever else holds it.
             s.authority.tokens.retain(|x| x.id() != t.id());
@@ -289,6 +292,9 @@ impl Endpoint {
             return;
         }
         self.by_cid.remove(&c.connection.local_cid());
+        if let Some(t) = c.connection.peer_params().reset_token {
+            self.by_reset.remove(&t);
+        }
         let key = (c.info.remote, c.connection.initial_dcid().to_vec());
         self.by_initial.remove(&key);
         if c.released

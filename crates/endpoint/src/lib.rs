@@ -18,7 +18,7 @@ pub use transport::{CloseReason, Meta, Stats, Transmit, TransportOptions};
 use accept::Acceptor;
 use base::{Rng, Time};
 use conn::Conn;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use transport::crypto::{ClientSetup, ResetKey};
 use transport::{Connection, connection};
@@ -35,10 +35,13 @@ pub struct Endpoint {
     config: Config,
     rng: Rng,
     adapter: Adapter,
-    conns: HashMap<ConnId, Conn>,
+    conns: BTreeMap<ConnId, Conn>,
     by_cid: HashMap<Cid, ConnId>,
     by_initial: HashMap<(SocketAddr, Vec<u8>), ConnId>,
     by_qp: HashMap<QpId, (ConnId, u16)>,
+    /// By the stateless-reset token that the peer gave. The map's keyed hash keeps what lookups take from telling
+    /// anything of the tokens (RFC 9000, section 10.3.1).
+    by_reset: HashMap<[u8; 16], ConnId>,
     acceptor: Acceptor,
     events: VecDeque<Event>,
     /// Connections that may have something to send.
@@ -65,10 +68,11 @@ impl Endpoint {
             config,
             rng,
             adapter,
-            conns: HashMap::new(),
+            conns: BTreeMap::new(),
             by_cid: HashMap::new(),
             by_initial: HashMap::new(),
             by_qp: HashMap::new(),
+            by_reset: HashMap::new(),
             acceptor,
             events: VecDeque::new(),
             ready: VecDeque::new(),
@@ -234,7 +238,8 @@ impl Endpoint {
 
     fn handle_short(&mut self, now: Time, meta: Meta, run: &mut [u8], stride: usize) {
         let Ok(Clear::Short(cid)) = Clear::parse(run) else { return };
-        let Some(&id) = self.by_cid.get(&cid) else {
+        let reset = run.last_chunk::<16>().and_then(|t| self.by_reset.get(t));
+        let Some(&id) = self.by_cid.get(&cid).or(reset) else {
             let token = self.reset_token(cid);
             let longest = run.len().min(stride);
             self.acceptor.stateless_reset(now, meta, longest, &token, &mut self.rng);

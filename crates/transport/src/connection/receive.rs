@@ -190,6 +190,8 @@ impl Connection {
                 // The queue pair goes into error at both ends; the connection and its other pairs live.
                 self.events.push_back(ConnEvent::PlaceFailed(header.qpn, e.code));
                 self.send_qp_error(header.qpn, e.code);
+                // Not acknowledged: the sender's work request must fail, not complete.
+                return Ok(Verdict::Dropped);
             }
         }
         Ok(Verdict::Received { eliciting: true })

@@ -13,6 +13,10 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Bytes of a train at most: what one UDP datagram over IPv4 could hold.
 pub const MAX_TRAIN: usize = 65_507;
 
+/// Control packets are at least this long, so that a peer that has forgotten the connection may answer with a
+/// reset, which is shorter than what it answers (RFC 9000, section 10.3).
+const MIN_CONTROL: usize = 48;
+
 /// A train that was written into the caller's buffer: `len` bytes in segments of `segment`, the last perhaps
 /// shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +206,7 @@ impl Connection {
         if bytes.is_empty() {
             return None;
         }
-        let n = self.seal_control(lane, &bytes, 0, buf)?;
+        let n = self.seal_control(lane, &bytes, MIN_CONTROL, buf)?;
         let eliciting = !kept.is_empty();
         let content =
             if eliciting { Content::Control(self.lanes[lane].keep_control(kept)) } else { Content::Nothing };
