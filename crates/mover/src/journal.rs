@@ -86,6 +86,8 @@ pub struct Found {
     pub chunks: BTreeMap<u64, Digest>,
     /// Whether they must be hashed again before they count: the machine was restarted since.
     pub doubtful: bool,
+    /// A journal of the same state of the source was there.
+    pub same_source: bool,
     /// A journal was there, but of another state of the source.
     pub other_source: bool,
 }
@@ -109,6 +111,7 @@ impl Journal {
         if let Some(old) = header(&bytes) {
             let same = id.encode(&old);
             if bytes.starts_with(&same) {
+                found.same_source = true;
                 keep = HEADER + records(&bytes[HEADER..], id, &mut found.chunks);
                 found.doubtful = old != *boot || !boot.known();
             } else {

@@ -16,6 +16,9 @@ mod source;
 pub mod tree;
 pub mod walk;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::{ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
 pub use error::{Cause, Error, FileError};
 pub use pool::Wake;

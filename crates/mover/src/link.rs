@@ -56,8 +56,8 @@ pub enum LinkEvent {
     Message(Vec<u8>),
     /// All Writes from this buffer were acknowledged; here it is again.
     Returned(Vec<u8>),
-    /// The queue pair failed.
-    Broken(Status),
+    /// The queue pair failed; the end of the connection says why.
+    Broken,
 }
 
 /// The queue pair as a session uses it.
@@ -230,7 +230,7 @@ impl Link {
             let Some(wc) = a.poll_cq(self.cq) else { break };
             if wc.status != Status::Success && !self.broken {
                 self.broken = true;
-                out.push(LinkEvent::Broken(wc.status));
+                out.push(LinkEvent::Broken);
             }
             if matches!(wc.opcode, Opcode::Recv | Opcode::RecvWriteImm) {
                 let Some(mr) = self.receives.remove(&wc.wr_id) else { continue };
@@ -238,7 +238,7 @@ impl Link {
                     let mut m = vec![0; (wc.byte_len as usize).min(MAX_MESSAGE)];
                     match a.read_mr(mr.id, 0, &mut m) {
                         Ok(()) => out.push(LinkEvent::Message(m)),
-                        Err(_) => out.push(LinkEvent::Broken(Status::LocalProtection)),
+                        Err(_) => out.push(LinkEvent::Broken),
                     }
                     self.received += wc.byte_len;
                 }

@@ -110,7 +110,7 @@ impl Session {
             .map_err(|e| Fatal::Local(format!("cannot prepare {FIRST_RECEIVES} receive buffers: {e}")))?;
         Ok(Session::over(link, now))
     }
-    fn over(link: Link, now: Time) -> Session {
+    pub(crate) fn over(link: Link, now: Time) -> Session {
         let (events, controls) = Default::default();
         Session { link, role: Role::None, events, controls, fitted: now, received: 0, retransmitted: 0 }
     }
@@ -133,8 +133,8 @@ impl Session {
                         s.returned(b);
                     }
                 }
-                // The connection's end says why; it follows.
-                Some(LinkEvent::Broken(_)) => {}
+                // The end of the connection follows.
+                Some(LinkEvent::Broken) => {}
             }
         }
         match &mut self.role {

@@ -3,7 +3,6 @@
 use super::large::Part;
 use crate::hash::{Digest, HOLE};
 use crate::path::RelPath;
-use crate::proto::Meta;
 use base::RangeSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -30,9 +29,7 @@ pub(super) struct Window {
 pub(super) struct Incoming {
     pub path: RelPath,
     pub size: u64,
-    pub meta: Meta,
     pub log2: u8,
-    pub extents: Vec<Range<u64>>,
     pub part: Option<Arc<Part>>,
     /// Chunks with data.
     data: RangeSet,
@@ -66,14 +63,12 @@ pub(super) enum Hashed {
 }
 
 impl Incoming {
-    pub fn new(path: RelPath, size: u64, meta: Meta, log2: u8, extents: Vec<Range<u64>>) -> Incoming {
-        let data = crate::source::data_chunks(&extents, log2);
+    pub fn new(path: RelPath, size: u64, log2: u8, extents: &[Range<u64>]) -> Incoming {
+        let data = crate::source::data_chunks(extents, log2);
         Incoming {
             path,
             size,
-            meta,
             log2,
-            extents,
             part: None,
             data,
             need: RangeSet::new(),
@@ -187,8 +182,7 @@ mod tests {
     #[test]
     fn hashes_are_taken_only_where_memory_was_granted() {
         let size = 10u64 << 18;
-        let mut f =
-            Incoming::new(RelPath::root(), size, Meta::default(), 18, vec![0..3 << 18, 6 << 18..size]);
+        let mut f = Incoming::new(RelPath::root(), size, 18, &[0..3 << 18, 6 << 18..size]);
         let set = |v: &[u64]| v.iter().map(|c| (*c, [1; 32])).collect::<BTreeMap<_, _>>();
         // As `opened` does, without a file.
         f.have = set(&[0, 1, 7]);

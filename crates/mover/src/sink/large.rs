@@ -20,6 +20,8 @@ use verbs::Memory;
 
 /// Files below this keep no journal: sending them again costs less.
 const JOURNAL_FROM: u64 = 1 << 20;
+/// Bytes hashed of what was written but not verified before an interruption: what may have been granted.
+const MAX_GUESS: u64 = 256 << 20;
 /// Bytes read at a time when chunks are verified.
 const READ: usize = 1 << 18;
 
@@ -109,9 +111,10 @@ impl Part {
         let id = Identity::new(self.size, &self.meta, self.log2, &self.extents);
         let jf = self.dir.open_rw(&journal_name(&self.name), !whole)?;
         let (mut journal, mut found) = Journal::open(jf, &id, boot)?;
-        if found.chunks.is_empty() {
+        if !found.same_source || !whole {
             self.file.set_len(0)?;
             self.file.set_len(self.size)?;
+            found.chunks.clear();
         } else if found.doubtful {
             let mut good = BTreeMap::new();
             for (i, want) in found.chunks {
@@ -123,7 +126,35 @@ impl Part {
             found.chunks = good;
         }
         self.journal = Some(Mutex::new(journal));
+        if found.same_source && whole {
+            self.guess(&mut found.chunks)?;
+        }
         Ok((found.chunks, found.other_source))
+    }
+    /// What was written when the last attempt ended, but not verified, is hashed now: the source's hashes tell whether
+    /// it is right. A chunk whose ends are zero was hardly written to its end.
+    fn guess(&self, have: &mut BTreeMap<u64, Digest>) -> io::Result<()> {
+        let mut left = MAX_GUESS;
+        let data = crate::source::data_chunks(&self.extents, self.log2);
+        for c in data.iter().flatten() {
+            let r = self.span(c);
+            if have.contains_key(&c) {
+                continue;
+            }
+            let mut ends = [[0u8; 64]; 2];
+            let n = ends[0].len().min((r.end - r.start) as usize);
+            self.file.read_exact_at(&mut ends[0][..n], r.start)?;
+            self.file.read_exact_at(&mut ends[1][..n], r.end - n as u64)?;
+            if ends.iter().any(|e| e.iter().all(|b| *b == 0)) {
+                continue;
+            }
+            have.insert(c, self.hash(c)?);
+            left = left.saturating_sub(r.end - r.start);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
     fn span(&self, chunk: u64) -> Range<u64> {
         chunk << self.log2..((chunk + 1) << self.log2).min(self.size)

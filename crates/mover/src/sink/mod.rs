@@ -272,7 +272,7 @@ impl Sink {
             s.files_known += 1;
             s.bytes_known += o.size;
         });
-        let mut f = Incoming::new(path.clone(), o.size, o.meta, log2, o.extents.clone());
+        let f = Incoming::new(path.clone(), o.size, log2, &o.extents);
         self.files.insert(o.file, f);
         let (tree, boot, overwrite) = (self.tree.clone(), self.boot, self.options.flags.overwrite);
         let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, overwrite };
@@ -546,7 +546,6 @@ impl Sink {
                 let mut out = vec![Record::Grant { file: id, start: bytes.start, len, rkey: mr.rkey }];
                 for c in chunks {
                     if f.again.remove(&c) {
-                        self.totals.repaired_chunks += 1;
                         out.push(Record::Again { file: id, chunk: c });
                     }
                 }

@@ -1,0 +1,472 @@
+//! Whole transfers between two adapters in memory: everything but the network is real.
+
+use crate::error::Cause;
+use crate::link::Link;
+use crate::path::RelPath;
+use crate::pool::{Pool, Wake};
+use crate::progress::{Progress, Snapshot};
+use crate::proto::{Flags, Kind, Root, Totals};
+use crate::session::{Control, Fatal, Role, Session};
+use crate::sink::{Sink, SinkOptions};
+use crate::source::Source;
+use crate::tree::Tree;
+use crate::walk::Start;
+use base::Time;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use verbs::{Adapter, Limits, QpId, QpInit, QpState, SegmentOp};
+
+/// Segments carried in one turn of the loop.
+const TURN: usize = 16;
+/// With nothing to do for this long, a test has failed: something waits for what never comes.
+const STUCK: Duration = Duration::from_secs(30);
+
+struct End {
+    a: Adapter,
+    qp: QpId,
+    s: Session,
+}
+
+impl End {
+    fn new(seed: u64) -> End {
+        let mut a = Adapter::new(Limits::default(), base::Rng::from_u64(seed));
+        let pd = a.alloc_pd().unwrap();
+        let cq = a.create_cq(8192).unwrap();
+        let qp = a.create_qp(pd, QpInit::new(cq, cq)).unwrap();
+        a.modify_qp(qp, QpState::Rtr).unwrap();
+        a.modify_qp(qp, QpState::Rts).unwrap();
+        let link = Link::new(&mut a, pd, cq, qp).unwrap();
+        End { a, qp, s: Session::over(link, Time::ZERO) }
+    }
+}
+
+/// What the network does to the bytes.
+#[derive(Default)]
+struct Wire {
+    /// Payload bytes of Writes carried.
+    written: u64,
+    /// Everything ends when so much was carried.
+    cut: Option<u64>,
+    /// Every so many segments of Writes a byte is spoilt, so many times.
+    spoil: Option<(u64, u32)>,
+    segments: u64,
+}
+
+impl Wire {
+    /// Carries what is ready; whether there was anything.
+    fn carry(&mut self, from: &mut End, to: &mut End) -> bool {
+        to.a.set_send_limit(to.qp, from.a.recv_limit(from.qp).unwrap()).unwrap();
+        from.a.set_send_limit(from.qp, to.a.recv_limit(to.qp).unwrap()).unwrap();
+        let mut buf = vec![0; 60_000];
+        for n in 0..TURN {
+            if self.cut.is_some_and(|c| self.written >= c) {
+                return n > 0;
+            }
+            let Some(seg) = from.a.next_segment(from.qp, buf.len()) else { return n > 0 };
+            let p = &mut buf[..seg.len as usize];
+            from.a.gather(from.qp, &seg, p).unwrap();
+            if seg.op == SegmentOp::Write {
+                self.written += p.len() as u64;
+                self.segments += 1;
+                if let Some((every, left)) = &mut self.spoil
+                    && *left > 0
+                    && self.segments % *every == 0
+                {
+                    *left -= 1;
+                    p[0] ^= 1;
+                }
+            }
+            to.a.place(to.qp, &seg.incoming(), p).unwrap();
+            from.a.on_acked(from.qp, seg.reference());
+        }
+        true
+    }
+}
+
+/// One attempt to transfer something.
+struct Attempt {
+    wire: Wire,
+    flags: Flags,
+    /// Called once when this many bytes of Writes were carried.
+    disturb: Option<(u64, Box<dyn FnOnce()>)>,
+}
+
+const FLAGS: Flags =
+    Flags { skip_same: true, checksum: false, overwrite: true, dry_run: false, recursive: false };
+
+impl Default for Attempt {
+    fn default() -> Attempt {
+        Attempt { wire: Wire::default(), flags: FLAGS, disturb: None }
+    }
+}
+
+struct Outcome {
+    totals: Option<Totals>,
+    source: Snapshot,
+    sink: Snapshot,
+    written: u64,
+    fatal: Option<Fatal>,
+}
+
+fn rel(s: &str) -> RelPath {
+    RelPath::parse(s.as_bytes()).unwrap()
+}
+
+impl Attempt {
+    /// Sends `from/name` to `to` (as `to/name`, or as `to/dest`).
+    fn run(mut self, from: &Path, name: &str, to: &Path, dest: &str) -> Outcome {
+        let (ring, bell) = channel();
+        let wake: Wake = Arc::new(move || {
+            let _ = ring.send(()); // the test is over
+        });
+        let pool = Arc::new(Pool::with_threads(2));
+        let (mut a, mut b) = (End::new(1), End::new(2));
+        let (pa, pb) = (Progress::default(), Progress::default());
+        let tree = Arc::new(Tree::open(from).unwrap());
+        let kind = tree.info(&rel(name)).map_or(Kind::File, |i| i.kind);
+        let start = Start { tree, path: rel(name) };
+        let root = Root { name: rel(name), kind };
+        let source = Source::new(
+            pool.clone(),
+            wake.clone(),
+            vec![start],
+            vec![root],
+            self.flags,
+            pa.clone(),
+            &mut a.s.link,
+        );
+        a.s.role = Role::Source(source.ok().unwrap());
+        let options = SinkOptions { dest: rel(dest), into: false, flags: self.flags, durable: false };
+        let tree = Arc::new(Tree::open(to).unwrap());
+        b.s.role = Role::Sink(Sink::new(pool, wake, tree, options, pb.clone()));
+        let (totals, fatal) = self.turn(&mut a, &mut b, &bell);
+        a.s.close(&mut a.a);
+        b.s.close(&mut b.a);
+        while !b.s.settle() {
+            std::thread::yield_now();
+        }
+        Outcome { totals, source: pa.snapshot(), sink: pb.snapshot(), written: self.wire.written, fatal }
+    }
+    fn turn(&mut self, a: &mut End, b: &mut End, bell: &Receiver<()>) -> (Option<Totals>, Option<Fatal>) {
+        let mut totals = None;
+        loop {
+            loop {
+                match a.s.step(&mut a.a) {
+                    Ok(None) => break,
+                    Ok(Some(Control::SinkEnd(t))) => totals = Some(t),
+                    Ok(Some(c)) => panic!("{c:?}"),
+                    Err(f) => return (totals, Some(f)),
+                }
+            }
+            if let Err(f) = b.s.step(&mut b.a) {
+                return (totals, Some(f));
+            }
+            let busy = self.wire.carry(a, b) | self.wire.carry(b, a);
+            if self.disturb.as_ref().is_some_and(|d| self.wire.written >= d.0)
+                && let Some((_, f)) = self.disturb.take()
+            {
+                f();
+            }
+            if totals.is_some() || self.wire.cut.is_some_and(|c| self.wire.written >= c) {
+                return (totals, None);
+            }
+            if !busy {
+                bell.recv_timeout(STUCK).expect("nothing happens any more");
+            }
+            while bell.try_recv().is_ok() {}
+        }
+    }
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut v = vec![0; len];
+    blake3::Hasher::new().update(&seed.to_be_bytes()).finalize_xof().fill(&mut v);
+    v
+}
+
+/// Everything below a folder: name, kind, mode, time, contents.
+fn picture(root: &Path) -> Vec<(Vec<u8>, u32, i64, i64, Vec<u8>)> {
+    let mut v = Vec::new();
+    let mut todo = vec![root.to_path_buf()];
+    while let Some(p) = todo.pop() {
+        let m = std::fs::symlink_metadata(&p).unwrap();
+        let data = if m.is_dir() {
+            todo.extend(std::fs::read_dir(&p).unwrap().map(|e| e.unwrap().path()));
+            Vec::new()
+        } else if m.is_symlink() {
+            std::fs::read_link(&p).unwrap().as_os_str().as_bytes().to_vec()
+        } else {
+            std::fs::read(&p).unwrap()
+        };
+        let name = p.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
+        v.push((name, m.mode(), m.mtime(), m.mtime_nsec(), data));
+    }
+    v.sort();
+    v
+}
+fn same(a: &Path, b: &Path) {
+    let (x, y) = (picture(a), picture(b));
+    let names = |v: &[(Vec<u8>, u32, i64, i64, Vec<u8>)]| {
+        v.iter().map(|e| String::from_utf8_lossy(&e.0).into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&x), names(&y));
+    for (x, y) in x.iter().zip(&y) {
+        assert!(x == y, "{} differs", String::from_utf8_lossy(&x.0));
+    }
+}
+
+/// A tree with one of everything.
+fn sample(root: &Path) {
+    let t = root.join("t");
+    std::fs::create_dir_all(t.join("deep/er/est")).unwrap();
+    std::fs::create_dir_all(t.join("empty folder")).unwrap();
+    std::fs::create_dir_all(t.join("closed")).unwrap();
+    for i in 0..700 {
+        std::fs::write(t.join(format!("deep/{i}")), noise(i, (i as usize * 37) % 9000)).unwrap();
+    }
+    std::fs::write(t.join("deep/er/est/zero"), "").unwrap();
+    std::fs::write(t.join("closed/in"), "x").unwrap();
+    std::fs::write(t.join(std::ffi::OsStr::from_bytes(b"not \xff\xfe utf-8\n")), "odd").unwrap();
+    std::fs::write(t.join("just small"), noise(1, 128 * 1024)).unwrap();
+    std::fs::write(t.join("just large"), noise(2, 128 * 1024 + 1)).unwrap();
+    std::fs::write(t.join("one chunk"), noise(3, 256 * 1024)).unwrap();
+    std::fs::write(t.join("large"), noise(4, 9_000_001)).unwrap();
+    std::os::unix::fs::symlink("../elsewhere/\u{e9}", t.join("link")).unwrap();
+    std::os::unix::fs::symlink("/etc", t.join("deep/absolute")).unwrap();
+    let f = std::fs::File::create(t.join("sparse")).unwrap();
+    f.set_len(3 << 30).unwrap();
+    f.write_all_at(&noise(5, 100_000), 1 << 20).unwrap();
+    f.write_all_at(&noise(6, 300_000), (2 << 30) - 1000).unwrap();
+    let f = std::fs::File::create(t.join("only a hole")).unwrap();
+    f.set_len(1 << 20).unwrap();
+    let mode = |p: &str, m| std::fs::set_permissions(t.join(p), PermissionsExt::from_mode(m)).unwrap();
+    mode("large", 0o600);
+    mode("deep/7", 0o755);
+    mode("closed", 0o555);
+    let old = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    std::fs::File::open(t.join("large")).unwrap().set_modified(old).unwrap();
+    std::fs::File::open(t.join("deep")).unwrap().set_modified(old).unwrap();
+}
+
+fn dirs() -> (tempfile::TempDir, tempfile::TempDir) {
+    (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap())
+}
+
+/// Without the contents of the 3 GiB sparse file, which would take the test's memory.
+fn take_sparse(from: &Path, to: &Path) {
+    let (f, g) = (from.join("t/sparse"), to.join("t/sparse"));
+    let (m, n) = (f.metadata().unwrap(), g.metadata().unwrap());
+    assert_eq!((m.len(), m.mode(), m.mtime()), (n.len(), n.mode(), n.mtime()));
+    assert!(n.blocks() <= m.blocks() + 4096, "holes were filled: {} for {} blocks", n.blocks(), m.blocks());
+    let (x, y) = (std::fs::File::open(&f).unwrap(), std::fs::File::open(&g).unwrap());
+    for (at, len) in [(0, 2 << 20), ((2 << 30) - 4096, 600_000)] {
+        let (mut p, mut q) = (vec![0; len], vec![1; len]);
+        x.read_exact_at(&mut p, at).unwrap();
+        y.read_exact_at(&mut q, at).unwrap();
+        assert!(p == q);
+    }
+    std::fs::remove_file(f).unwrap();
+    std::fs::remove_file(g).unwrap();
+}
+
+#[test]
+fn a_tree_with_everything_arrives_and_a_second_time_costs_nothing() {
+    let (from, to) = dirs();
+    sample(from.path());
+    let o = Attempt::default().run(from.path(), "t", to.path(), "");
+    assert!(o.source.errors.is_empty() && o.fatal.is_none(), "{:?} {:?}", o.source.errors, o.fatal);
+    let t = o.totals.unwrap();
+    assert_eq!((t.files, t.links, t.dirs, t.failed), (709, 2, 6, 0));
+    assert_eq!(o.source.bytes_done, o.source.bytes_known);
+    let o = Attempt::default().run(from.path(), "t", to.path(), "");
+    assert_eq!((o.written, o.totals.unwrap().files, o.source.files_skipped), (0, 0, 709));
+    // By contents too, where only times differ.
+    let now = std::time::UNIX_EPOCH + Duration::from_secs(5);
+    std::fs::File::open(to.path().join("t/deep/3")).unwrap().set_modified(now).unwrap();
+    let flags = Flags { checksum: true, ..FLAGS };
+    std::fs::remove_file(to.path().join("t/sparse")).unwrap();
+    let o = Attempt { flags, ..Attempt::default() }.run(from.path(), "t", to.path(), "");
+    assert_eq!((o.totals.unwrap().files, o.source.files_skipped), (1, 708));
+    take_sparse(from.path(), to.path());
+    let deep = |d: &Path| {
+        let old = std::time::UNIX_EPOCH;
+        std::fs::File::open(d.join("t")).unwrap().set_modified(old).unwrap();
+    };
+    deep(from.path());
+    deep(to.path());
+    same(&from.path().join("t"), &to.path().join("t"));
+}
+
+#[test]
+fn spoilt_chunks_are_sent_again() {
+    let (from, to) = dirs();
+    std::fs::write(from.path().join("f"), noise(9, 20 << 20)).unwrap();
+    let wire = Wire { spoil: Some((40, 5)), ..Wire::default() };
+    let o = Attempt { wire, ..Attempt::default() }.run(from.path(), "f", to.path(), "g");
+    let t = o.totals.unwrap();
+    assert_eq!((t.files, t.failed), (1, 0));
+    assert!(t.repaired_chunks >= 3 && o.written <= (20 << 20) + (5 << 18), "{t:?} {}", o.written);
+    same(from.path().join("f").as_path(), to.path().join("g").as_path());
+}
+
+#[test]
+fn what_never_matches_is_not_put_in_place() {
+    let (from, to) = dirs();
+    std::fs::write(from.path().join("f"), noise(9, 1 << 20)).unwrap();
+    let wire = Wire { spoil: Some((1, u32::MAX)), ..Wire::default() };
+    let o = Attempt { wire, ..Attempt::default() }.run(from.path(), "f", to.path(), "");
+    assert_eq!(o.totals.unwrap().failed, 1);
+    assert_eq!(o.source.errors[0].cause, Cause::Corrupt);
+    assert!(!to.path().join("f").exists());
+}
+
+#[test]
+fn an_interrupted_transfer_goes_on_where_it_was() {
+    let (from, to) = dirs();
+    std::fs::create_dir(from.path().join("t")).unwrap();
+    let size = 6 << 20;
+    for i in 0..8 {
+        std::fs::write(from.path().join(format!("t/{i}")), noise(i, size)).unwrap();
+    }
+    let total = 8 * size as u64;
+    let mut rng = base::Rng::from_u64(7);
+    let (mut sent, mut attempts) = (0, 0);
+    loop {
+        attempts += 1;
+        let cut = (attempts < 9).then(|| (1 << 20) + u64::from(rng.u32()) % (12 << 20));
+        let wire = Wire { cut, ..Wire::default() };
+        let o = Attempt { wire, ..Attempt::default() }.run(from.path(), "t", to.path(), "");
+        assert!(o.fatal.is_none() && o.source.errors.is_empty(), "{:?}", o.source.errors);
+        sent += o.written;
+        if o.totals.is_some() {
+            break;
+        }
+    }
+    same(&from.path().join("t"), &to.path().join("t"));
+    assert!(attempts > 3, "it was never interrupted");
+    // Each interruption costs the chunks that were only partly there, one for each piece on its way.
+    assert!(sent <= total + attempts * (1 << 20), "{sent} of {total} in {attempts} attempts");
+}
+
+#[test]
+fn a_changed_source_starts_over_and_is_announced() {
+    let (from, to) = dirs();
+    let f = from.path().join("f");
+    std::fs::write(&f, noise(1, 8 << 20)).unwrap();
+    let wire = Wire { cut: Some(5 << 20), ..Wire::default() };
+    assert!(Attempt { wire, ..Attempt::default() }.run(from.path(), "f", to.path(), "").totals.is_none());
+    std::fs::write(&f, noise(2, 8 << 20)).unwrap();
+    let o = Attempt::default().run(from.path(), "f", to.path(), "");
+    assert_eq!(o.totals.unwrap().files, 1);
+    assert_eq!(o.written, 8 << 20);
+    assert!(o.sink.notes.iter().any(|n| n.contains("starting over")), "{:?}", o.sink.notes);
+    same(&f, &to.path().join("f"));
+}
+
+#[test]
+fn a_file_that_changes_or_shrinks_while_it_is_sent_is_reported_and_the_rest_goes_on() {
+    for shrink in [false, true] {
+        let (from, to) = dirs();
+        std::fs::create_dir(from.path().join("t")).unwrap();
+        let f = from.path().join("t/f");
+        std::fs::write(&f, noise(1, 300 << 20)).unwrap();
+        std::fs::write(from.path().join("t/g"), "fine").unwrap();
+        let disturb: Box<dyn FnOnce()> = Box::new(move || {
+            let f = std::fs::File::options().write(true).open(&f).unwrap();
+            if shrink {
+                f.set_len(1000).unwrap();
+            } else {
+                f.write_all_at(b"other", 299 << 20).unwrap();
+            }
+        });
+        let o = Attempt { disturb: Some((1 << 20, disturb)), ..Attempt::default() };
+        let o = o.run(from.path(), "t", to.path(), "");
+        assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((1, 1)));
+        assert_eq!(o.source.errors[0].cause, Cause::Changed, "{:?}", o.source.errors);
+        assert!(o.source.errors[0].path.ends_with("t/f"));
+        let left: Vec<_> =
+            std::fs::read_dir(to.path().join("t")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["g"], "nothing of the other is left");
+    }
+}
+
+#[test]
+fn what_is_in_the_way_is_named_and_nothing_of_it_is_lost() {
+    let (from, to) = dirs();
+    for d in [from.path(), to.path()] {
+        std::fs::create_dir(d.join("t")).unwrap();
+    }
+    std::fs::write(from.path().join("t/small"), "s").unwrap();
+    std::fs::write(from.path().join("t/large"), noise(1, 1 << 20)).unwrap();
+    std::fs::write(from.path().join("t/ok"), "ok").unwrap();
+    for d in ["small", "large"] {
+        std::fs::create_dir(to.path().join("t").join(d)).unwrap();
+        std::fs::write(to.path().join("t").join(d).join("precious"), "p").unwrap();
+    }
+    let o = Attempt::default().run(from.path(), "t", to.path(), "");
+    assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((1, 2)));
+    assert!(o.source.errors.iter().all(|e| e.cause == Cause::IsFolder), "{:?}", o.source.errors);
+    for d in ["small", "large"] {
+        assert!(to.path().join("t").join(d).join("precious").exists());
+    }
+}
+
+#[test]
+fn without_overwriting_what_exists_stays() {
+    let (from, to) = dirs();
+    for (d, text) in [(from.path(), "new"), (to.path(), "precious")] {
+        std::fs::create_dir(d.join("t")).unwrap();
+        std::fs::write(d.join("t/f"), text).unwrap();
+    }
+    std::fs::write(from.path().join("t/g"), "g").unwrap();
+    let flags = Flags { overwrite: false, ..FLAGS };
+    let o = Attempt { flags, ..Attempt::default() }.run(from.path(), "t", to.path(), "");
+    assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((1, 1)));
+    assert_eq!(o.source.errors[0].cause, Cause::Exists);
+    assert_eq!(std::fs::read(to.path().join("t/f")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_rehearsal_changes_nothing() {
+    let (from, to) = dirs();
+    sample(from.path());
+    let flags = Flags { dry_run: true, ..FLAGS };
+    let o = Attempt { flags, ..Attempt::default() }.run(from.path(), "t", to.path(), "new/place");
+    assert_eq!((o.source.files_known, o.source.complete, o.written), (709, true, 0));
+    assert_eq!(o.totals.unwrap(), Totals::default());
+    assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_link_at_the_destination_leads_nowhere() {
+    let (from, to) = dirs();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(from.path().join("t/d")).unwrap();
+    std::fs::write(from.path().join("t/d/small"), "s").unwrap();
+    std::fs::write(from.path().join("t/d/large"), noise(1, 1 << 20)).unwrap();
+    std::fs::create_dir(to.path().join("t")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), to.path().join("t/d")).unwrap();
+    let o = Attempt::default().run(from.path(), "t", to.path(), "");
+    assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((0, 3)));
+    assert!(o.source.errors.iter().all(|e| e.cause == Cause::Link), "{:?}", o.source.errors);
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn ten_thousand_small_files_take_few_messages() {
+    let (from, to) = dirs();
+    for i in 0..10_000 {
+        let d = from.path().join(format!("t/{:02}", i / 200));
+        if i % 200 == 0 {
+            std::fs::create_dir_all(&d).unwrap();
+        }
+        std::fs::write(d.join(format!("{i}")), noise(i, 4096)).unwrap();
+    }
+    let o = Attempt::default().run(from.path(), "t", to.path(), "");
+    assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((10_000, 0)));
+    same(&from.path().join("t"), &to.path().join("t"));
+}
