@@ -393,3 +393,6 @@ impl Lane {
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use super::*;
+use crate::streams::{NextSegment, PlaceError, Placed, SegmentRef};
+use wire::DataHeader;
+
+/// Notes what became of segments.
+#[derive(Default)]
+struct Fates {
+    acked: Vec<u64>,
+    lost: Vec<u64>,
+}
+
+impl Streams for Fates {
+    fn next(&mut self, _: u16, _: usize) -> Option<NextSegment> {
+        None
+    }
+    fn has_more(&self, _: u16) -> bool {
+        false
+    }
+    fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) {}
+    fn acked(&mut self, _: u16, s: SegmentRef) {
+        self.acked.push(s.msn);
+    }
+    fn lost(&mut self, _: u16, s: SegmentRef) {
+        self.lost.push(s.msn);
+    }
+    fn place(&mut self, _: &DataHeader, _: &[u8]) -> Result<Placed, PlaceError> {
+        Ok(Placed::Done)
+    }
+}
+
+fn lane() -> (Lane, Rng) {
+    let mut rng = Rng::from_u64(1);
+    let info = cc::PathInfo { packet_bytes: 1500, handshake_rtt: None, ecn: true, known_rate: None };
+    let algorithm = cc::registry::create(cc::registry::DEFAULT, &Default::default(), &info, rng.fork()).expect("default");
+    let remote = "192.0.2.1:1".parse().expect("address");
+    let lane = Lane::new(0, (Cid(1), Cid(2)), remote, MtuSearch::new(1472, 1472, 28), Flow::new(algorithm, None), &mut rng);
+    (lane, rng)
+}
+
+/// Sends one packet whose segment is named by its packet number.
+fn send(lane: &mut Lane, rng: &mut Rng, now: Time) -> u64 {
+    lane.maybe_skip(now, rng);
+    let mut t = lane.flows[0].begin_train(now, 0);
+    lane.flows[0].on_sent(now, &mut t, 1500, 1, false);
+    let train = lane.sent.trains_mut().begin(t);
+    let pn = lane.sent.next();
+    let content = Content::Data(0, SegmentRef { msn: pn, offset: 0, len: 1433 });
+    lane.on_eliciting_sent(now);
+    lane.sent.push(SentPacket { time: now, train, bytes: 1500, state: State::Outstanding, content })
+}
+
+fn at(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+fn feedback(covered: core::ops::Range<u64>, holes: Vec<core::ops::Range<u64>>) -> Feedback {
+    Feedback { largest: covered.end - 1, covered, holes, ..Feedback::default() }
+}
+
+#[test]
+fn optimistic_acknowledgements_are_found_out() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    let mut acked_before = 0;
+    // The peer claims everything that may have been sent, ahead of its arrival, to speed the sender up.
+    for n in 0..10_000 {
+        let pn = send(&mut lane, &mut rng, at(n));
+        match lane.on_feedback(at(n), &feedback(0..pn + 1, vec![]), &mut fates) {
+            Ok(_) => acked_before = pn,
+            Err(v) => {
+                assert_eq!(v.code, code::FALSE_FEEDBACK);
+                assert!(acked_before <= SKIP_EVERY.1);
+                return;
+            }
+        }
+    }
+    panic!("not found out in 10,000 packets");
+}
+
+#[test]
+fn feedback_about_the_future_is_refused_and_changes_nothing() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    let pn = send(&mut lane, &mut rng, at(1));
+    assert!(lane.on_feedback(at(2), &feedback(0..pn + 2, vec![]), &mut fates).is_err());
+    assert_eq!((lane.sent.outstanding(), fates.acked.len()), (1, 0));
+}
+
+#[test]
+fn reordering_within_the_window_is_no_loss_and_beyond_it_is() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    // One packet a millisecond, a round trip of 80 ms: the window is an eighth of it, 10 ms.
+    for n in 0..100 {
+        send(&mut lane, &mut rng, at(n));
+    }
+    lane.on_feedback(at(80), &feedback(0..1, vec![]), &mut fates).expect("true");
+    // Packet 20 left 5 ms before the newest reported one: not lost yet.
+    #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
+    let holes = vec![20..21];
+    lane.on_feedback(at(105), &feedback(0..26, holes.clone()), &mut fates).expect("true");
+    assert!(fates.lost.is_empty());
+    lane.on_feedback(at(120), &feedback(0..41, holes), &mut fates).expect("true");
+    assert_eq!(fates.lost, [20]);
+    // It was only late: a spurious loss, and the window widens.
+    let before = lane.reorder;
+    let out = lane.on_feedback(at(130), &feedback(0..51, vec![]), &mut fates).expect("true");
+    assert_eq!(out.spurious, 1);
+    assert!(fates.acked.contains(&20));
+    assert!(lane.reorder > before);
+}
+
+#[test]
+fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    for n in 0..10 {
+        send(&mut lane, &mut rng, at(n));
+    }
+    lane.on_feedback(at(70), &feedback(0..5, vec![]), &mut fates).expect("true");
+    let mut deadlines = Vec::new();
+    let mut now = at(70);
+    for _ in 0..8 {
+        let t = lane.pto_deadline().expect("armed");
+        deadlines.push(t.since(now));
+        now = t;
+        lane.on_probe_timeout(now, &mut fates);
+        assert!(lane.probes > 0);
+        send(&mut lane, &mut rng, now);
+    }
+    // The newest goes first.
+    assert_eq!(fates.lost[..2], [9, 8]);
+    assert!(deadlines.windows(2).skip(1).all(|w| w[1] >= w[0]), "{deadlines:?}");
+    assert!(deadlines.iter().all(|d| *d <= MAX_PTO), "{deadlines:?}");
+}
