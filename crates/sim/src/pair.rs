@@ -1,0 +1,229 @@
+//! The world that most measurements need: a sender and a receiver, joined by one link each way.
+
+use crate::world::{LinkId, NodeId, NodeSetup, World};
+use base::{Rng, Span, Time};
+use endpoint::{App, Authority, ConnId, Connect, ConnectError, Endpoint, Event, ServerConfig};
+use netem::LinkConfig;
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use transport::TransportOptions;
+use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+use verbs::{Access, Memory, Mr, SendOp, SendWr, Sge, Status};
+
+/// An address of the simulated network: `10.x.y.z`, port 4433.
+pub fn addr(host: u32) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from(0x0a00_0000 | host & 0x00ff_ffff).into(), 4433)
+}
+
+/// The key pair of a simulated host.
+pub fn identity(host: u32, rng: &mut Rng) -> Identity {
+    let mut seed = [0; 32];
+    rng.fill(&mut seed);
+    seed[..4].copy_from_slice(&host.to_le_bytes());
+    Identity::from_seed(seed)
+}
+
+/// What is transferred.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Bytes of one write, and of the region at each end that all of them use.
+    pub message: usize,
+    /// Writes that are posted ahead.
+    pub ahead: usize,
+    /// Writes in all; `None` never ends.
+    pub messages: Option<u64>,
+}
+
+/// What both applications and the measurement know.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// The receiver's region.
+    pub target: Option<Mr>,
+    /// The sender's connection, once it is up.
+    pub sender: Option<ConnId>,
+    /// The receiver's connection, once it is up.
+    pub receiver: Option<ConnId>,
+    /// Writes completed.
+    pub completed: u64,
+    /// When the first write was posted.
+    pub started: Option<Time>,
+    /// When the last write completed.
+    pub finished: Option<Time>,
+    /// Why it went wrong.
+    pub failure: Option<String>,
+}
+
+type Board = Rc<RefCell<Shared>>;
+
+/// Writes the same memory again and again.
+struct Sender {
+    connect: Option<Connect>,
+    load: Load,
+    board: Board,
+    conn: Option<ConnId>,
+    region: Option<Mr>,
+    posted: u64,
+}
+
+impl Sender {
+    fn fail(&self, text: String) {
+        self.board.borrow_mut().failure.get_or_insert(text);
+    }
+
+    fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        if let Some(c) = self.connect.take() {
+            e.connect(now, c).map_err(|e| e.to_string())?;
+        }
+        while let Some(ev) = e.poll_event() {
+            match ev {
+                Event::Connected { conn } => {
+                    self.conn = Some(conn);
+                    self.board.borrow_mut().sender = Some(conn);
+                }
+                Event::Closed { reason, .. } => return Err(format!("the sender's connection: {reason}")),
+                _ => {}
+            }
+        }
+        let (Some(conn), Some(target)) = (self.conn, self.board.borrow().target) else { return Ok(()) };
+        let Some(info) = e.connection(conn) else { return Ok(()) };
+        let (pd, cq, qp) = (info.pd, info.cq, info.qps[0]);
+        let a = e.adapter();
+        let region = match self.region {
+            Some(r) => r,
+            None => a
+                .reg_mr(pd, Memory::zeroed(self.load.message), Access::LOCAL_READ)
+                .map_err(|(e, _)| e.to_string())?,
+        };
+        self.region = Some(region);
+        let mut board = self.board.borrow_mut();
+        while let Some(wc) = a.poll_cq(cq) {
+            if wc.status != Status::Success {
+                return Err(format!("a write ended with {:?}", wc.status));
+            }
+            board.completed += 1;
+            if Some(board.completed) == self.load.messages {
+                board.finished = Some(now);
+            }
+        }
+        board.started.get_or_insert(now);
+        while self.posted - board.completed < self.load.ahead as u64
+            && self.load.messages.is_none_or(|m| self.posted < m)
+        {
+            let op = SendOp::Write { rkey: target.rkey, offset: 0 };
+            let sge = Sge { lkey: region.lkey, offset: 0, len: self.load.message as u64 };
+            a.post_send(qp, SendWr::new(self.posted, op, sge)).map_err(|e| e.to_string())?;
+            self.posted += 1;
+        }
+        Ok(())
+    }
+}
+
+impl App for Sender {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        if let Err(text) = self.work(now, e) {
+            self.fail(text);
+        }
+    }
+}
+
+/// Registers memory to be written.
+struct Receiver {
+    message: usize,
+    board: Board,
+}
+
+impl App for Receiver {
+    fn drive(&mut self, _: Time, e: &mut Endpoint) {
+        while let Some(ev) = e.poll_event() {
+            match ev {
+                Event::Incoming { conn } => {
+                    let Some(info) = e.connection(conn) else { continue };
+                    let pd = info.pd;
+                    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                    let mr = e.adapter().reg_mr(pd, Memory::zeroed(self.message), access);
+                    let mut board = self.board.borrow_mut();
+                    board.receiver = Some(conn);
+                    board.target = mr.ok();
+                }
+                Event::Closed { reason, .. } => {
+                    let text = format!("the receiver's connection: {reason}");
+                    self.board.borrow_mut().failure.get_or_insert(text);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A sender and a receiver.
+#[derive(Debug)]
+pub struct Pair {
+    /// The world they are in.
+    pub world: World,
+    /// Who writes.
+    pub sender: NodeId,
+    /// Whose memory is written.
+    pub receiver: NodeId,
+    /// From the sender to the receiver.
+    pub there: LinkId,
+    /// From the receiver to the sender.
+    pub back: LinkId,
+    /// What both know.
+    pub board: Rc<RefCell<Shared>>,
+}
+
+impl Pair {
+    /// Joins them and has the sender connect.
+    ///
+    /// # Errors
+    /// Options that the endpoints refuse.
+    pub fn new(
+        seed: u64,
+        slack: Span,
+        links: (LinkConfig, LinkConfig),
+        options: TransportOptions,
+        load: Load,
+    ) -> Result<Pair, ConnectError> {
+        let mut world = World::new(seed, slack);
+        let (client, server) = (identity(1, world.rng()), identity(2, world.rng()));
+        let authority = Authority { keys: Some(vec![client.public_key()]), tokens: Vec::new() };
+        let trust = ServerTrust::Pinned(vec![server.public_key()]);
+        let board = Board::default();
+        let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
+        setup.options = options;
+        let mut client_setup =
+            NodeSetup { credentials: Arc::new(Credentials::RawKey(client)), ..setup.clone() };
+        client_setup.static_secret = [8; 32];
+        setup.server = Some(ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() });
+        let app = Receiver { message: load.message, board: board.clone() };
+        let receiver = world.add_node(addr(2), setup, Box::new(app))?;
+        let connect =
+            Connect { remote: addr(2), server_name: "receiver".into(), trust, token: None, options: None };
+        let app = Sender {
+            connect: Some(connect),
+            load,
+            board: board.clone(),
+            conn: None,
+            region: None,
+            posted: 0,
+        };
+        let sender = world.add_node(addr(1), client_setup, Box::new(app))?;
+        let (there, back) = world.join(sender, receiver, links.0, links.1);
+        Ok(Pair { world, sender, receiver, there, back, board })
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// What an application could not go on with.
+    pub fn run_until(&mut self, until: Time) -> Result<(), String> {
+        let board = self.board.clone();
+        self.world.run_until_done(until, |_| {
+            let b = board.borrow();
+            b.failure.is_some() || b.finished.is_some()
+        });
+        self.board.borrow().failure.clone().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,59 @@
+//! Datagrams on their way, and the buffers they are made of.
+
+use base::Rng;
+use netem::{Payload, flip_bits};
+
+/// Buffers kept for reuse at most.
+const MAX_POOLED: usize = 1 << 20;
+
+/// A datagram between two addresses of a world.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Index of the address it comes from.
+    pub(super) src: u32,
+    /// Index of the address it goes to.
+    pub(super) dst: u32,
+    /// Links it has entered.
+    pub(super) hop: u16,
+    /// The node it comes from, which may have another address by now.
+    pub(super) origin: u16,
+    /// UDP payload.
+    pub(super) data: Vec<u8>,
+}
+
+impl Datagram {
+    /// Something short that differs between datagrams.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut head = [0; 8];
+        let n = self.data.len().min(16);
+        let tail = &self.data[n.saturating_sub(8)..n];
+        head[..tail.len()].copy_from_slice(tail);
+        u64::from_le_bytes(head) ^ (self.data.len() as u64) << 48 ^ u64::from(self.dst) << 32
+    }
+}
+
+impl Payload for Datagram {
+    fn corrupt(&mut self, rng: &mut Rng) {
+        flip_bits(&mut self.data, rng);
+    }
+}
+
+/// Used buffers: 600,000 packets in flight are not allocated one by one.
+#[derive(Debug, Default)]
+pub(super) struct Pool(Vec<Vec<u8>>);
+
+impl Pool {
+    /// A buffer with a copy of `data`.
+    pub fn copy(&mut self, data: &[u8]) -> Vec<u8> {
+        let mut b = self.0.pop().unwrap_or_default();
+        b.clear();
+        b.extend_from_slice(data);
+        b
+    }
+    /// Takes a buffer back.
+    pub fn put(&mut self, b: Vec<u8>) {
+        if self.0.len() < MAX_POOLED {
+            self.0.push(b);
+        }
+    }
+}

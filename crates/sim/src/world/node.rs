@@ -1,0 +1,169 @@
+//! A node: an endpoint, its application, and what waits to be received.
+
+use super::{Datagram, TRAINS_PER_TURN, World};
+use base::{Rng, Span, Time};
+use endpoint::{App, Config, Endpoint, Meta, ServerConfig, Transmit, TransportOptions};
+use netem::Ecn;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use transport::crypto::Credentials;
+
+/// Packets that a host joins to one train when receiving (generic receive offload) at most.
+const MAX_JOINED: usize = 44;
+
+/// What an endpoint of a world is made from, again after each reboot.
+#[derive(Clone, Debug)]
+pub struct NodeSetup {
+    /// Options of its connections.
+    pub options: TransportOptions,
+    /// What it shows of itself.
+    pub credentials: Arc<Credentials>,
+    /// Answers connections when present.
+    pub server: Option<ServerConfig>,
+    /// Limits of verbs objects.
+    pub limits: verbs::Limits,
+    /// Survives reboots.
+    pub static_secret: [u8; 32],
+}
+
+impl NodeSetup {
+    /// A client.
+    pub fn new(credentials: Arc<Credentials>) -> NodeSetup {
+        NodeSetup {
+            options: TransportOptions::default(),
+            credentials,
+            server: None,
+            limits: verbs::Limits::default(),
+            static_secret: [7; 32],
+        }
+    }
+    pub(super) fn config(&self) -> Config {
+        Config {
+            options: self.options.clone(),
+            credentials: self.credentials.clone(),
+            server: self.server.clone(),
+            limits: self.limits,
+            static_secret: self.static_secret,
+            unix_epoch: 1_700_000_000,
+        }
+    }
+}
+
+/// Copies of received datagrams.
+pub(super) struct Capture {
+    one_in: u64,
+    most: usize,
+    pub kept: VecDeque<Datagram>,
+}
+
+impl Capture {
+    pub fn new(one_in: u64, most: usize) -> Capture {
+        Capture { one_in: one_in.max(1), most, kept: VecDeque::new() }
+    }
+    pub fn look(&mut self, d: &Datagram, rng: &mut Rng) {
+        if rng.below(self.one_in) == 0 {
+            if self.kept.len() >= self.most {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(d.clone());
+        }
+    }
+}
+
+pub(super) struct Node {
+    pub endpoint: Endpoint,
+    pub app: Box<dyn App>,
+    pub setup: NodeSetup,
+    /// Index of its address.
+    pub addr: usize,
+    pub inbox: Vec<(Ecn, Datagram)>,
+    pub wake: Option<Time>,
+    pub capture: Option<Capture>,
+}
+
+impl Node {
+    pub fn new(endpoint: Endpoint, app: Box<dyn App>, setup: NodeSetup, addr: usize) -> Node {
+        Node { endpoint, app, setup, addr, inbox: Vec::new(), wake: None, capture: None }
+    }
+}
+
+impl World {
+    /// One turn of a node, in the order of the real driver's loop: receive, time-outs, application, send.
+    pub(super) fn run_node(&mut self, n: usize) {
+        let now = self.now;
+        self.receive(n);
+        let node = &mut self.nodes[n];
+        node.endpoint.handle_timeout(now);
+        node.app.drive(now, &mut node.endpoint);
+        let mut buf = core::mem::take(&mut self.train);
+        for _ in 0..TRAINS_PER_TURN {
+            let Some(t) = self.nodes[n].endpoint.poll_transmit(now, &mut buf) else { break };
+            self.send(n, t, &buf[..t.len]);
+        }
+        self.train = buf;
+        let node = &self.nodes[n];
+        let wants = node.endpoint.next_timeout().into_iter().chain(node.app.next_timeout()).min();
+        if let Some(t) = wants {
+            // Timers are not finer than the slack, so that a deadline that does nothing cannot stop time.
+            let slack = self.slack;
+            self.wake_node(n, t.max(now + slack.max(Span::from_nanos(1))));
+        }
+    }
+
+    /// Joins neighbours of the same flow and size to trains, as generic receive offload does, and hands them over.
+    fn receive(&mut self, n: usize) {
+        let now = self.now;
+        let mut inbox = core::mem::take(&mut self.nodes[n].inbox);
+        let mut buf = core::mem::take(&mut self.train);
+        let mut i = 0;
+        while i < inbox.len() {
+            let (ecn, first) = &inbox[i];
+            let stride = first.data.len().max(1);
+            let (mut joined, mut len) = (0, 0);
+            for (e, d) in &inbox[i..] {
+                let fits = joined < MAX_JOINED && len + d.data.len() <= buf.len() && d.data.len() <= stride;
+                if !fits || (d.src, *e) != (first.src, *ecn) {
+                    break;
+                }
+                buf[len..len + d.data.len()].copy_from_slice(&d.data);
+                (joined, len) = (joined + 1, len + d.data.len());
+                // A shorter one ends the train.
+                if d.data.len() < stride {
+                    break;
+                }
+            }
+            let remote = self.addresses[first.src as usize].addr;
+            let meta = Meta { remote, local: None, marked: *ecn == Ecn::Ce };
+            if joined == 0 {
+                // Longer than any train: no socket would take it.
+                i += 1;
+                continue;
+            }
+            self.totals.trains += 1;
+            self.nodes[n].endpoint.handle_train(now, meta, &mut buf[..len], stride);
+            i += joined;
+        }
+        inbox.drain(..).for_each(|(_, d)| self.pool.put(d.data));
+        // Nothing arrives while an endpoint works.
+        self.nodes[n].inbox = inbox;
+        self.train = buf;
+    }
+
+    /// Splits a train into its datagrams, which enter their path one after the other.
+    fn send(&mut self, n: usize, t: Transmit, train: &[u8]) {
+        let now = self.now;
+        let overhead = if t.remote.is_ipv6() { 48 } else { 28 };
+        let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
+        let src = self.nodes[n].addr as u32;
+        let Some(dst) = self.address(t.remote) else {
+            self.totals.unroutable += train.chunks(t.segment.max(1)).len() as u64;
+            return;
+        };
+        for piece in train.chunks(t.segment.max(1)) {
+            self.totals.sent += 1;
+            let data = self.pool.copy(piece);
+            let bytes = (piece.len() + overhead) as u64;
+            self.forward(now, ecn, bytes, Datagram { src, dst: dst as u32, hop: 0, origin: n as u16, data });
+        }
+    }
+}
