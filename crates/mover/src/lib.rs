@@ -23,4 +23,4 @@ pub use client::{ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions
 pub use error::{Cause, Error, FileError};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
-pub use server::{ServeOptions, ServerApp, SessionInfo};
+pub use server::{Monitor, ServeOptions, ServerApp, SessionInfo};

@@ -15,8 +15,9 @@ use base::{Span, Time};
 use endpoint::{App, ConnId, Endpoint, Event};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Sessions at a time unless the options say otherwise: 4 MiB of receive buffers each at the start.
 pub const DEFAULT_SESSIONS: usize = 64;
@@ -82,6 +83,42 @@ struct Client {
     deadline: Option<(Time, u64, String)>,
 }
 
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    sessions: Mutex<BTreeMap<u64, (String, &'static str, Progress)>>,
+}
+
+/// Watches and stops a server from other threads while its loop runs.
+#[derive(Clone)]
+pub struct Monitor(Arc<Shared>);
+
+impl Monitor {
+    /// Sessions at present.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let v = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let info = |(conn, (remote, operation, p)): (u64, (String, &'static str, Progress))| SessionInfo {
+            conn,
+            remote,
+            operation,
+            progress: p.snapshot(),
+        };
+        v.into_iter().map(info).collect()
+    }
+    /// Closes all sessions, in a state that can be resumed, and ends the loop at its next turn. The one who asks
+    /// wakes it.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+    fn set(&self, id: ConnId, c: Option<&Client>) {
+        let mut v = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        match c {
+            Some(c) => drop(v.insert(id.0, (c.remote.clone(), c.operation, c.progress.clone()))),
+            None => drop(v.remove(&id.0)),
+        }
+    }
+}
+
 /// The server.
 pub struct ServerApp {
     options: ServeOptions,
@@ -91,7 +128,7 @@ pub struct ServerApp {
     clients: BTreeMap<ConnId, Client>,
     /// Closed, but jobs of theirs still run: (transfer, session).
     settling: Vec<(Option<[u8; 16]>, Session)>,
-    stop: bool,
+    monitor: Monitor,
     next: Option<Time>,
 }
 
@@ -116,29 +153,23 @@ impl ServerApp {
             wake,
             clients,
             settling,
-            stop: false,
+            monitor: Monitor(Arc::default()),
             next: None,
         })
     }
-    /// Sessions at present.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let info = |(id, c): (&ConnId, &Client)| SessionInfo {
-            conn: id.0,
-            remote: c.remote.clone(),
-            operation: c.operation,
-            progress: c.progress.snapshot(),
-        };
-        self.clients.iter().map(info).collect()
+    /// A view of it for other threads.
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
-    /// Closes all sessions, in a state that can be resumed, and ends.
-    pub fn stop(&mut self) {
-        self.stop = true;
+    fn stopped(&self) -> bool {
+        self.monitor.0.stop.load(Ordering::Relaxed)
     }
 
     fn event(&mut self, now: Time, e: Event, ep: &mut Endpoint) {
         match e {
             Event::Incoming { conn } => self.incoming(now, conn, ep),
             Event::Closed { conn, .. } => {
+                self.monitor.set(conn, None);
                 if let Some(mut c) = self.clients.remove(&conn) {
                     c.session.close(ep.adapter());
                     self.settling.push((c.transfer, c.session));
@@ -174,6 +205,7 @@ impl ServerApp {
                     );
                     end(&mut c, now, Fatal::Refuse(text));
                 }
+                self.monitor.set(conn, Some(&c));
                 self.clients.insert(conn, c);
             }
             Err(f) => {
@@ -202,6 +234,7 @@ impl ServerApp {
                     if let Err(f) = self.hello(now, &mut c, h, ep) {
                         end(&mut c, now, f);
                     }
+                    self.monitor.set(conn, Some(&c));
                     if c.waiting.is_some() {
                         break;
                     }
@@ -364,7 +397,7 @@ impl App for ServerApp {
         }
         self.settle();
         for conn in self.clients.keys().copied().collect::<Vec<_>>() {
-            if self.stop {
+            if self.stopped() {
                 ep.close(
                     now,
                     conn,
@@ -383,6 +416,6 @@ impl App for ServerApp {
         self.next
     }
     fn finished(&self) -> bool {
-        self.stop && self.clients.is_empty() && self.settling.is_empty()
+        self.stopped() && self.clients.is_empty() && self.settling.is_empty()
     }
 }

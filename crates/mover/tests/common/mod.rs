@@ -1,0 +1,148 @@
+//! Servers and clients over real sockets on the loopback interface.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use base::Rng;
+use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig};
+use lhio::driver::Driver;
+use longhaul_mover::{ClientApp, Error, GetOptions, Monitor, Progress, PutOptions, ServeOptions, ServerApp};
+use longhaul_mover::{Summary, TransferOptions, Wake};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+
+fn identity(n: u8) -> Identity {
+    Identity::from_seed([n; 32])
+}
+fn config(n: u8) -> Config {
+    let mut c = Config::client(Arc::new(Credentials::RawKey(identity(n))));
+    c.static_secret = [n; 32];
+    c
+}
+fn rng() -> Rng {
+    Rng::from_seed(lhio::clock::seed().unwrap())
+}
+fn wake(d: &Driver) -> Wake {
+    let w = d.waker();
+    Arc::new(move || w.wake())
+}
+
+pub struct Server {
+    pub addr: SocketAddr,
+    pub monitor: Monitor,
+    wake: Wake,
+    thread: Option<JoinHandle<()>>,
+}
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.monitor.stop();
+        (self.wake)();
+        let r = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            r.unwrap().unwrap();
+        }
+    }
+}
+
+/// Runs a server on this thread; calls `ready` with its address when it listens.
+pub fn serve_here(o: ServeOptions, port: u16, ready: impl FnOnce(SocketAddr, Monitor, Wake)) {
+    let mut driver = Driver::bind(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let authority = Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() };
+    let server = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
+    let mut ep = Endpoint::new(Config { server: Some(server), ..config(1) }, rng()).unwrap();
+    let wake = wake(&driver);
+    let mut app = ServerApp::new(o, wake.clone()).unwrap();
+    ready(driver.local_addr(), app.monitor(), wake);
+    driver.run(&mut ep, &mut app).unwrap();
+}
+
+pub fn serve(o: ServeOptions) -> Server {
+    let (tx, rx) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || serve_here(o, 0, |a, m, w| tx.send((a, m, w)).unwrap()));
+    let (addr, monitor, wake) = rx.recv().unwrap();
+    Server { addr, monitor, wake, thread: Some(thread) }
+}
+
+fn connect(remote: SocketAddr) -> Connect {
+    let trust = ServerTrust::Pinned(vec![identity(1).public_key()]);
+    Connect { remote, server_name: "localhost".into(), trust, token: None, options: None }
+}
+
+fn run(
+    make: impl FnOnce(Wake) -> Result<ClientApp, Error>,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let mut driver = Driver::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let mut ep = Endpoint::new(config(2), rng()).unwrap();
+    let w = wake(&driver);
+    let mut app = make(w.clone())?;
+    watch(app.progress(), w);
+    driver.run(&mut ep, &mut app).unwrap();
+    Ok(app.progress().outcome().expect("an outcome"))
+}
+
+pub fn put(addr: SocketAddr, source: &Path, dest: &str) -> Result<Summary, Error> {
+    put_with(addr, source, dest, TransferOptions::default(), |_, _| ())
+}
+pub fn put_with(
+    addr: SocketAddr,
+    source: &Path,
+    dest: &str,
+    transfer: TransferOptions,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
+    run(|w| ClientApp::put(connect(addr), &o, w), watch)
+}
+pub fn get(addr: SocketAddr, source: &str, dest: &Path) -> Result<Summary, Error> {
+    let transfer = TransferOptions::default();
+    let o = GetOptions { sources: vec![source.as_bytes().to_vec()], dest: dest.to_path_buf(), transfer };
+    run(|w| ClientApp::get(connect(addr), &o, w), |_, _| ())
+}
+pub fn list(addr: SocketAddr, path: &str, recursive: bool) -> Result<(Summary, Vec<String>), Error> {
+    let o = longhaul_mover::ListOptions { path: path.as_bytes().to_vec(), recursive, checksum: false };
+    let (mut names, mut reader) = (Vec::new(), None);
+    let s = run(
+        |w| {
+            let (app, entries) = ClientApp::list(connect(addr), &o, w)?;
+            reader = Some(std::thread::spawn(move || {
+                entries.into_iter().flatten().map(|e| e.path.to_string()).collect::<Vec<_>>()
+            }));
+            Ok(app)
+        },
+        |_, _| (),
+    )?;
+    names.extend(reader.unwrap().join().unwrap());
+    Ok((s, names))
+}
+
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut v = vec![0; len];
+    blake3::Hasher::new().update(&seed.to_be_bytes()).finalize_xof().fill(&mut v);
+    v
+}
+
+/// Asserts that two trees hold the same files.
+pub fn same(a: &Path, b: &Path) {
+    let (x, y) = (names(a), names(b));
+    assert_eq!(x, y);
+    for n in x {
+        let (p, q) = (a.join(&n), b.join(&n));
+        if p.symlink_metadata().unwrap().is_file() {
+            assert!(std::fs::read(&p).unwrap() == std::fs::read(&q).unwrap(), "{} differs", n.display());
+        }
+    }
+}
+fn names(root: &Path) -> Vec<std::path::PathBuf> {
+    let (mut v, mut todo) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(p) = todo.pop() {
+        if p.symlink_metadata().unwrap().is_dir() {
+            todo.extend(std::fs::read_dir(&p).unwrap().map(|e| e.unwrap().path()));
+        }
+        v.push(p.strip_prefix(root).unwrap().to_path_buf());
+    }
+    v.sort();
+    v
+}
