@@ -97,15 +97,19 @@ impl Flow {
         self.cap = cap;
     }
 
-    /// Asks for permission to send `want` bytes now; otherwise says when to ask again ([`Time::MAX`]: when
+    /// Asks for permission to send a train of `want` bytes at most; otherwise says when to ask again ([`Time::MAX`]: when
     /// feedback arrives).
     pub fn poll_token(&mut self, now: Time, want: u64) -> Result<Token, Time> {
-        let d = self.decision();
+        let mut d = self.decision();
+        d.quantum = d.quantum.min(want);
         // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
-        if self.inflight > 0 && self.inflight + want.min(d.quantum) / 2 > d.bound {
+        if self.inflight > 0 && self.inflight + d.quantum / 2 > d.bound {
+            // Time that passes under the bound is not lateness to be caught up with.
+            let _ = self.pacer.poll(now, &d, 0);
             return Err(Time::MAX);
         }
-        self.pacer.poll(now, &d, want)
+        // Whoever asks has more to send than one train: only so does the pacer take late timers for lateness.
+        self.pacer.poll(now, &d, u64::MAX)
     }
 
     /// Gives back what was not needed.
