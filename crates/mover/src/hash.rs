@@ -143,6 +143,6 @@ mod tests {
         assert_eq!(chunk_log2((4 << 30) + 1), 19);
         assert_eq!(chunk_log2(1 << 40), 26);
         assert_eq!(chunk_log2(MAX_FILE), 26);
-        assert!(MAX_FILE >> MAX_CHUNK_LOG2 <= 1 << 24);
+        const { assert!(MAX_FILE >> MAX_CHUNK_LOG2 <= 1 << 24) };
     }
 }

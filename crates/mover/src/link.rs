@@ -11,8 +11,8 @@ use verbs::{
     Status,
 };
 
-/// Receive buffers at the start: 4 MiB.
-pub const FIRST_RECEIVES: usize = 16;
+/// Receive buffers at the start: 8 MiB, of which memory is taken only when they are used.
+pub const FIRST_RECEIVES: usize = 32;
 /// Receive buffers at most: 64 MiB.
 pub const MAX_RECEIVES: usize = 256;
 /// Most work requests of this session on the send queue at a time.
@@ -125,17 +125,17 @@ impl Link {
             self.receives.insert(wr_id, mr);
         }
     }
-    /// Grows the receive buffers so that twice of what arrives in a round trip fits: `in_rtt` bytes of messages came
-    /// in the last one.
+    /// Grows the receive buffers so that twice of what arrives in a round trip fits: `in_rtt` messages came in the
+    /// last one.
     pub fn fit(&mut self, a: &mut Adapter, in_rtt: u64) {
         let have = self.receives.len() + self.idle.len();
-        let want = (in_rtt * 2).div_ceil(MAX_MESSAGE as u64).min(MAX_RECEIVES as u64) as usize;
+        let want = in_rtt.saturating_mul(2).min(MAX_RECEIVES as u64) as usize;
         if want > have {
             // Doubling at least, so that this happens seldom. A limit of the adapter leaves what there is.
             let _ = self.grow(a, want.max(have * 2));
         }
     }
-    /// Bytes of messages received so far.
+    /// Messages received so far.
     pub fn received(&self) -> u64 {
         self.received
     }
@@ -240,14 +240,20 @@ impl Link {
                         Ok(()) => out.push(LinkEvent::Message(m)),
                         Err(_) => out.push(LinkEvent::Broken),
                     }
-                    self.received += wc.byte_len;
+                    self.received += 1;
                 }
                 self.idle.push(mr);
                 continue;
             }
             self.sent(a, wc.wr_id, out);
         }
-        if !hold && !self.broken {
+        if !hold {
+            self.repost(a);
+        }
+    }
+    /// Posts receives that were held back.
+    pub fn repost(&mut self, a: &mut Adapter) {
+        if !self.broken {
             self.post_idle(a);
         }
     }

@@ -139,7 +139,13 @@ impl Session {
         }
         match &mut self.role {
             Role::Source(s) => s.drive(a, &mut self.link)?,
-            Role::Sink(s) => s.drive(a, &mut self.link)?,
+            Role::Sink(s) => {
+                s.drive(a, &mut self.link)?;
+                // Reports may have made room; nothing else might wake this end again.
+                if !s.full() {
+                    self.link.repost(a);
+                }
+            }
             Role::Lister { out, .. } => {
                 while self.link.queued() < FIRST_RECEIVES
                     && let Ok(m) = out.try_recv()
@@ -152,7 +158,7 @@ impl Session {
         self.link.flush(a);
         Ok(None)
     }
-    fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
+    pub(crate) fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
         let mut entries = Vec::new();
         let mut small = false;
         for r in decode(&m).map_err(|e| Fatal::Protocol(e.to_string()))? {
@@ -220,7 +226,7 @@ impl Session {
         // What came in, scaled to one round trip: wake-ups may be further apart.
         let came = (self.link.received() - self.received) as f64 * rtt.as_secs_f64() / passed.as_secs_f64();
         (self.fitted, self.received) = (now, self.link.received());
-        self.link.fit(ep.adapter(), came as u64);
+        self.link.fit(ep.adapter(), came.ceil() as u64);
         match &mut self.role {
             Role::Source(x) => x.fit(s.inflight.max(s.bound)),
             // This end sends little; what arrives tells how much the path holds.

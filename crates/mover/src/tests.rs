@@ -5,7 +5,7 @@ use crate::link::Link;
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Snapshot};
-use crate::proto::{Flags, Kind, Root, Totals};
+use crate::proto::{Flags, Kind, Name, Offer, Record, Root, Totals, put};
 use crate::session::{Control, Fatal, Role, Session};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
@@ -74,7 +74,7 @@ impl Wire {
                 self.segments += 1;
                 if let Some((every, left)) = &mut self.spoil
                     && *left > 0
-                    && self.segments % *every == 0
+                    && self.segments.is_multiple_of(*every)
                 {
                     *left -= 1;
                     p[0] ^= 1;
@@ -188,8 +188,11 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     v
 }
 
-/// Everything below a folder: name, kind, mode, time, contents.
-fn picture(root: &Path) -> Vec<(Vec<u8>, u32, i64, i64, Vec<u8>)> {
+/// Name, kind and mode, time, contents.
+type Thing = (Vec<u8>, u32, i64, i64, Vec<u8>);
+
+/// Everything below a folder.
+fn picture(root: &Path) -> Vec<Thing> {
     let mut v = Vec::new();
     let mut todo = vec![root.to_path_buf()];
     while let Some(p) = todo.pop() {
@@ -210,9 +213,8 @@ fn picture(root: &Path) -> Vec<(Vec<u8>, u32, i64, i64, Vec<u8>)> {
 }
 fn same(a: &Path, b: &Path) {
     let (x, y) = (picture(a), picture(b));
-    let names = |v: &[(Vec<u8>, u32, i64, i64, Vec<u8>)]| {
-        v.iter().map(|e| String::from_utf8_lossy(&e.0).into_owned()).collect::<Vec<_>>()
-    };
+    let names =
+        |v: &[Thing]| v.iter().map(|e| String::from_utf8_lossy(&e.0).into_owned()).collect::<Vec<_>>();
     assert_eq!(names(&x), names(&y));
     for (x, y) in x.iter().zip(&y) {
         assert!(x == y, "{} differs", String::from_utf8_lossy(&x.0));
@@ -469,4 +471,93 @@ fn ten_thousand_small_files_take_few_messages() {
     let o = Attempt::default().run(from.path(), "t", to.path(), "");
     assert_eq!(o.totals.map(|t| (t.files, t.failed)), Some((10_000, 0)));
     same(&from.path().join("t"), &to.path().join("t"));
+}
+
+/// A message as a peer might forge it.
+fn forged(r: Record<'_>) -> Vec<u8> {
+    let mut m = Vec::new();
+    put(&mut m, &r);
+    m
+}
+fn protocol(r: Result<(), Fatal>, word: &str) {
+    match r {
+        Err(Fatal::Protocol(t)) => assert!(t.contains(word), "{t}"),
+        r => panic!("{word}: {r:?}"),
+    }
+}
+
+#[test]
+fn a_source_believes_nothing_about_files_it_did_not_offer() {
+    let from = tempfile::tempdir().unwrap();
+    std::fs::write(from.path().join("f"), noise(1, 1 << 20)).unwrap();
+    let (ring, bell) = channel();
+    let wake: Wake = Arc::new(move || {
+        let _ = ring.send(());
+    });
+    let mut a = End::new(1);
+    let start = Start { tree: Arc::new(Tree::open(from.path()).unwrap()), path: rel("f") };
+    let root = Root { name: rel("f"), kind: Kind::File };
+    let (pool, p) = (Arc::new(Pool::with_threads(1)), Progress::default());
+    let s = Source::new(pool, wake, vec![start], vec![root], FLAGS, p, &mut a.s.link).ok().unwrap();
+    a.s.role = Role::Source(s);
+    let accept = |have| forged(Record::Accept { file: 0, have });
+    protocol(a.s.message(accept(Vec::new()), &mut a.a), "never offered");
+    a.s.message(forged(Record::ListEnd), &mut a.a).unwrap();
+    while !matches!(&a.s.role, Role::Source(s) if s.offered() == 1) {
+        bell.recv_timeout(STUCK).unwrap();
+        a.s.step(&mut a.a).unwrap();
+    }
+    let grant = |start, len| forged(Record::Grant { file: 0, start, len, rkey: 1 });
+    for (m, word) in [
+        (grant(0, (1 << 20) + 1), "outside"),
+        (grant(100, 1000), "outside"),
+        (grant(1 << 40, 1), "outside"),
+        (accept(std::iter::once(2..9).collect()), "outside"),
+        (forged(Record::Again { file: 0, chunk: 77 }), "not sent"),
+        (forged(Record::Done { file: 5, failed: None }), "never offered"),
+        (forged(Record::Grant { file: 5, start: 0, len: 1, rkey: 1 }), "never offered"),
+        (forged(Record::SourceEnd), "sending side"),
+        (forged(Record::SinkEnd(Totals::default())), "side"),
+    ] {
+        protocol(a.s.message(m, &mut a.a), word);
+    }
+}
+
+#[test]
+fn a_sink_takes_nothing_out_of_turn() {
+    let to = tempfile::tempdir().unwrap();
+    let (ring, bell) = channel();
+    let wake: Wake = Arc::new(move || {
+        let _ = ring.send(());
+    });
+    let mut b = End::new(1);
+    let options = SinkOptions { dest: rel(""), into: false, flags: FLAGS, durable: false };
+    let tree = Arc::new(Tree::open(to.path()).unwrap());
+    let pool = Arc::new(Pool::with_threads(1));
+    b.s.role = Role::Sink(Sink::new(pool, wake, tree, options, Progress::default()));
+    let name = Name { root: 0, path: rel("x") };
+    let meta = Default::default();
+    let small = forged(Record::Small { name: name.clone(), meta, hash: [0; 32], data: b"x" });
+    protocol(b.s.message(small, &mut b.a), "before the destination");
+    let roots = || forged(Record::Roots(vec![Root { name: rel("t"), kind: Kind::Dir }]));
+    b.s.message(roots(), &mut b.a).unwrap();
+    protocol(b.s.message(roots(), &mut b.a), "twice");
+    bell.recv_timeout(STUCK).unwrap();
+    b.s.step(&mut b.a).unwrap();
+    let offer = |file, root| {
+        let (name, extents) = (Name { root, path: rel("x") }, std::iter::once(0..1 << 20).collect());
+        forged(Record::Offer(Offer { file, name, meta, size: 1 << 20, extents }))
+    };
+    protocol(b.s.message(offer(1, 0), &mut b.a), "out of turn");
+    protocol(b.s.message(offer(0, 9), &mut b.a), "not announced");
+    b.s.message(offer(1, 0), &mut b.a).unwrap();
+    let hashes = |first| forged(Record::Hashes { file: 1, first, hashes: vec![[1; 32]] });
+    protocol(b.s.message(hashes(0), &mut b.a), "no memory was granted");
+    protocol(b.s.message(hashes(4), &mut b.a), "beyond the end");
+    protocol(b.s.message(forged(Record::End { file: 7, hash: [0; 32] }), &mut b.a), "never offered");
+    protocol(b.s.message(forged(Record::ListEnd), &mut b.a), "receiving side");
+    b.s.close(&mut b.a);
+    while !b.s.settle() {
+        std::thread::yield_now();
+    }
 }

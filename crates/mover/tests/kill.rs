@@ -1,10 +1,11 @@
 //! Either end is killed (SIGKILL) at random moments; `put` again ends with identical files and sends little again.
+//! And servers on file systems that are full or read-only.
 
 mod common;
 
 use base::Rng;
 use common::{noise, put, same, serve_here};
-use longhaul_mover::{ServeOptions, TransferOptions};
+use longhaul_mover::{Cause, ServeOptions, TransferOptions};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,7 +20,9 @@ const SIZE: usize = 12 << 20;
 #[test]
 fn child() {
     match std::env::var(ROLE).as_deref().map(|r| r.split_once(' ').unwrap()) {
-        Ok(("serve", dir)) => serve_here(ServeOptions::new(dir), 0, |a, _, _| eprintln!("AT {a}")),
+        Ok(("serve", dir)) => {
+            serve_here(ServeOptions::new(dir), common::LOCAL, |a, _, _| eprintln!("AT {a}"))
+        }
         Ok(("put", args)) => {
             let (addr, dir) = args.split_once(' ').unwrap();
             let report = |p: longhaul_mover::Progress, _| {
@@ -43,8 +46,11 @@ fn child() {
 }
 
 /// Starts a child; its lines that begin with `AT ` are what it tells.
-fn start(role: String) -> (Child, impl Iterator<Item = String>) {
-    let mut c = Command::new(std::env::current_exe().unwrap())
+fn start(role: String) -> (Child, impl Iterator<Item = String> + Send + 'static) {
+    start_as(Command::new(std::env::current_exe().unwrap()), role)
+}
+fn start_as(mut command: Command, role: String) -> (Child, impl Iterator<Item = String> + Send + 'static) {
+    let mut c = command
         .args(["--exact", "child", "--nocapture"])
         .env(ROLE, role)
         .stdout(Stdio::null())
@@ -55,7 +61,18 @@ fn start(role: String) -> (Child, impl Iterator<Item = String>) {
     (c, lines.filter_map(|l| l.strip_prefix("AT ").map(str::to_owned)))
 }
 fn start_server(dir: &Path) -> (Child, SocketAddr) {
-    let (mut c, mut lines) = start(format!("serve {}", dir.display()));
+    listening(start(format!("serve {}", dir.display())))
+}
+/// A server that sees a new file system, mounted with these options, in place of `dir`.
+fn start_server_on(dir: &Path, mount: &str) -> (Child, SocketAddr) {
+    let script = format!("mount -t tmpfs -o {mount} none {} && exec \"$0\" \"$@\"", dir.display());
+    let mut c = Command::new("unshare");
+    c.args(["-rm", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
+    listening(start_as(c, format!("serve {}", dir.display())))
+}
+fn listening(
+    (mut c, mut lines): (Child, impl Iterator<Item = String> + Send + 'static),
+) -> (Child, SocketAddr) {
     match lines.next() {
         Some(a) => {
             // Keeps reading, so that the child never waits for room in the pipe.
@@ -116,4 +133,41 @@ fn a_killed_server_loses_nothing_that_was_acknowledged() {
 #[test]
 fn a_killed_client_loses_nothing_that_was_acknowledged() {
     killed_again_and_again(false);
+}
+
+#[test]
+fn a_full_disk_is_named_and_what_fits_arrives() {
+    let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let t = from.path().join("t");
+    std::fs::create_dir(&t).unwrap();
+    std::fs::write(t.join("big"), noise(1, 20 << 20)).unwrap();
+    std::fs::write(t.join("small"), "fits").unwrap();
+    let (mut server, addr) = start_server_on(served.path(), "size=8m");
+    let r = put(addr, &t, "").unwrap();
+    assert_eq!(r.error, Some(longhaul_mover::Error::Partial { failed: 1 }), "{:?}", r.progress.errors);
+    let e = &r.progress.errors[0];
+    assert!(
+        e.cause == Cause::Full && e.path.ends_with("t/big") && e.to_string().contains("free some space"),
+        "{e}"
+    );
+    let back = from.path().join("back/");
+    assert!(common::get(addr, "t/small", &back).unwrap().success());
+    assert_eq!(std::fs::read(back.join("small")).unwrap(), b"fits");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_read_only_file_system_is_named() {
+    let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(from.path().join("f"), "f").unwrap();
+    let (mut server, addr) = start_server_on(served.path(), "ro");
+    match put(addr, &from.path().join("f"), "into/").unwrap().error {
+        Some(longhaul_mover::Error::Refused { text }) => {
+            assert!(text.contains("into") && text.contains("mount it writable"), "{text}");
+        }
+        e => panic!("{e:?}"),
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
 }

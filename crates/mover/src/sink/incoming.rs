@@ -183,9 +183,8 @@ mod tests {
     fn hashes_are_taken_only_where_memory_was_granted() {
         let size = 10u64 << 18;
         let mut f = Incoming::new(RelPath::root(), size, 18, &[0..3 << 18, 6 << 18..size]);
-        let set = |v: &[u64]| v.iter().map(|c| (*c, [1; 32])).collect::<BTreeMap<_, _>>();
         // As `opened` does, without a file.
-        f.have = set(&[0, 1, 7]);
+        f.have = [0, 1, 7].into_iter().map(|c| (c, [1; 32])).collect();
         f.need = f.data.clone();
         f.need.remove(0..2);
         f.need.remove(7..8);

@@ -453,6 +453,10 @@ impl Source {
             Report::Checked { file: id, result }
         });
     }
+    #[cfg(test)]
+    pub fn offered(&self) -> u64 {
+        self.next_file
+    }
     /// Ends the threads; nothing is sent any more.
     pub fn close(&mut self) {
         self.desk.cancel();

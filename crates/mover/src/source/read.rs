@@ -150,7 +150,7 @@ mod tests {
         let h = chunks(&f, p, 18, size, &extents, &mut buffer).unwrap();
         assert_eq!(buffer[..size as usize], want);
         assert_eq!(crate::hash::root(&h, size, 18), Some(*blake3::hash(&want).as_bytes()));
-        assert_eq!(data_chunks(&extents, 18).iter().collect::<Vec<_>>(), [0..4]);
+        assert!(data_chunks(&extents, 18).iter().eq(Some(0..4)));
         // Shorter than offered: an error, no panic.
         f.set_len(1000).unwrap();
         let e = chunks(&f, p, 18, size, &extents, &mut buffer).unwrap_err();

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
 
+/// Any port of the loopback interface.
+pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
 fn identity(n: u8) -> Identity {
     Identity::from_seed([n; 32])
 }
@@ -47,8 +50,8 @@ impl Drop for Server {
 }
 
 /// Runs a server on this thread; calls `ready` with its address when it listens.
-pub fn serve_here(o: ServeOptions, port: u16, ready: impl FnOnce(SocketAddr, Monitor, Wake)) {
-    let mut driver = Driver::bind(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+pub fn serve_here(o: ServeOptions, at: SocketAddr, ready: impl FnOnce(SocketAddr, Monitor, Wake)) {
+    let mut driver = Driver::bind(at).unwrap();
     let authority = Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() };
     let server = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
     let mut ep = Endpoint::new(Config { server: Some(server), ..config(1) }, rng()).unwrap();
@@ -60,7 +63,7 @@ pub fn serve_here(o: ServeOptions, port: u16, ready: impl FnOnce(SocketAddr, Mon
 
 pub fn serve(o: ServeOptions) -> Server {
     let (tx, rx) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || serve_here(o, 0, |a, m, w| tx.send((a, m, w)).unwrap()));
+    let thread = std::thread::spawn(move || serve_here(o, LOCAL, |a, m, w| tx.send((a, m, w)).unwrap()));
     let (addr, monitor, wake) = rx.recv().unwrap();
     Server { addr, monitor, wake, thread: Some(thread) }
 }
@@ -71,10 +74,12 @@ fn connect(remote: SocketAddr) -> Connect {
 }
 
 fn run(
+    remote: SocketAddr,
     make: impl FnOnce(Wake) -> Result<ClientApp, Error>,
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
-    let mut driver = Driver::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    let mut driver = Driver::bind(if remote.ip().is_loopback() { LOCAL } else { any }).unwrap();
     let mut ep = Endpoint::new(config(2), rng()).unwrap();
     let w = wake(&driver);
     let mut app = make(w.clone())?;
@@ -94,17 +99,18 @@ pub fn put_with(
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
     let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
-    run(|w| ClientApp::put(connect(addr), &o, w), watch)
+    run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
 }
 pub fn get(addr: SocketAddr, source: &str, dest: &Path) -> Result<Summary, Error> {
     let transfer = TransferOptions::default();
     let o = GetOptions { sources: vec![source.as_bytes().to_vec()], dest: dest.to_path_buf(), transfer };
-    run(|w| ClientApp::get(connect(addr), &o, w), |_, _| ())
+    run(addr, |w| ClientApp::get(connect(addr), &o, w), |_, _| ())
 }
 pub fn list(addr: SocketAddr, path: &str, recursive: bool) -> Result<(Summary, Vec<String>), Error> {
     let o = longhaul_mover::ListOptions { path: path.as_bytes().to_vec(), recursive, checksum: false };
     let (mut names, mut reader) = (Vec::new(), None);
     let s = run(
+        addr,
         |w| {
             let (app, entries) = ClientApp::list(connect(addr), &o, w)?;
             reader = Some(std::thread::spawn(move || {
