@@ -238,6 +238,11 @@ impl World {
         &mut self.nodes[node.0].endpoint
     }
 
+    /// The endpoint of a node, for a look that changes nothing.
+    pub fn inspect(&mut self, node: NodeId) -> &mut Endpoint {
+        &mut self.nodes[node.0].endpoint
+    }
+
     /// Has a node's application driven now.
     pub fn wake(&mut self, node: NodeId) {
         let now = self.now;

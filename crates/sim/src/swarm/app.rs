@@ -1,0 +1,510 @@
+//! The application at each end: posts its jobs, checks what completes.
+
+use super::memory;
+use super::plan::{Job, Op, Plan};
+use crate::pair::addr;
+use base::Time;
+use endpoint::{App, ConnId, Connect, Endpoint, Event, QpOptions};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use transport::CloseReason;
+use transport::crypto::ServerTrust;
+use verbs::{Access, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion};
+
+/// Attempts to connect in one world at most.
+const MAX_ATTEMPTS: usize = 8;
+
+/// What one end has told the other beside the network.
+#[derive(Default)]
+pub struct Shown {
+    pub source: Option<Mr>,
+    pub target: Option<Mr>,
+    /// Everything this end waits for has come.
+    pub done: bool,
+}
+
+/// What the world watches.
+#[derive(Default)]
+pub struct Board {
+    pub shown: [Shown; 2],
+    pub failure: Option<String>,
+    /// Writes that have completed: end, queue pair, job. Their bytes must be there now.
+    pub written: Vec<(usize, usize, usize)>,
+    pub notes: Vec<String>,
+    pub established: u64,
+    pub completions: u64,
+    /// Ends whose connections are closed and whose memory is released.
+    pub gone: [bool; 2],
+    pub target_id: [Option<verbs::MrId>; 2],
+}
+
+/// The shared facts of a world.
+pub struct Common {
+    pub plan: Plan,
+    pub sources: [Vec<u8>; 2],
+    pub board: RefCell<Board>,
+}
+
+/// State of one queue pair at one end.
+#[derive(Default)]
+struct Pair {
+    qp: Option<QpId>,
+    opened: bool,
+    ready: bool,
+    posted: usize,
+    /// Signaled jobs that have not completed, in order.
+    waiting: VecDeque<usize>,
+    completed: usize,
+    recvs_posted: usize,
+    recvs_done: usize,
+    /// Receives that an unreliable pair has filled, by job.
+    taken: Vec<usize>,
+}
+
+pub struct Peer {
+    side: usize,
+    common: Rc<Common>,
+    trust: Option<ServerTrust>,
+    attempts: usize,
+    conn: Option<ConnId>,
+    regions: Option<(Mr, Mr)>,
+    pairs: Vec<Pair>,
+    closing: bool,
+    next_post: Time,
+    wants: Option<Time>,
+}
+
+impl Peer {
+    pub fn new(side: usize, common: Rc<Common>, trust: Option<ServerTrust>) -> Peer {
+        {
+            let mut b = common.board.borrow_mut();
+            b.shown[side] = Shown::default();
+            b.target_id[side] = None;
+            if side == 0 {
+                // What the server has shown belongs to a connection of the client's former life.
+                b.shown[1] = Shown::default();
+            }
+            b.gone[side] = false;
+        }
+        Peer {
+            side,
+            common,
+            trust,
+            attempts: 0,
+            conn: None,
+            regions: None,
+            pairs: Vec::new(),
+            closing: false,
+            next_post: Time::ZERO,
+            wants: None,
+        }
+    }
+
+    fn connect(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        let Some(trust) = self.trust.clone() else { return Ok(()) };
+        if self.conn.is_some() || self.closing || self.attempts == MAX_ATTEMPTS {
+            return Ok(());
+        }
+        self.attempts += 1;
+        let c = Connect { remote: addr(2), server_name: "two".into(), trust, token: None, options: None };
+        self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
+        Ok(())
+    }
+
+    fn start(&mut self, conn: ConnId, e: &mut Endpoint) -> Result<(), String> {
+        let Some(info) = e.connection(conn).cloned() else { return Err("no information".into()) };
+        let plan = &self.common.plan;
+        let initial = plan.qps.iter().filter(|q| q.opener.is_none()).count();
+        if info.qps.len() != initial {
+            return Err(format!("{} queue pairs instead of {initial}", info.qps.len()));
+        }
+        let source = self.common.sources[self.side].clone();
+        let target = memory::guards(plan.target[self.side]);
+        let a = e.adapter();
+        let read = Access::LOCAL_READ | Access::REMOTE_READ;
+        let source = a.reg_mr(info.pd, Memory::from(source), read).map_err(|(e, _)| e.to_string())?;
+        let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let target = a.reg_mr(info.pd, Memory::from(target), write).map_err(|(e, _)| e.to_string())?;
+        self.regions = Some((source, target));
+        self.pairs = plan.qps.iter().map(|_| Pair::default()).collect();
+        for (p, qp) in self.pairs.iter_mut().zip(&info.qps) {
+            (p.qp, p.ready) = (Some(*qp), true);
+        }
+        self.conn = Some(conn);
+        let mut b = self.common.board.borrow_mut();
+        b.established += 1;
+        b.target_id[self.side] = Some(target.id);
+        b.shown[self.side] = Shown { source: Some(source), target: Some(target), done: false };
+        Ok(())
+    }
+
+    fn events(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        while let Some(ev) = e.poll_event() {
+            let note = format!("{}: {ev:?}", ["client", "server"][self.side]);
+            self.common.board.borrow_mut().notes.push(note);
+            match ev {
+                Event::Connected { conn } | Event::Incoming { conn } => {
+                    if let Some(old) = self.conn.filter(|c| *c != conn) {
+                        // The peer's former life: its connection ends by itself or by a word.
+                        e.close(now, old, 0x1001, "superseded");
+                        self.end(old, e)?;
+                    }
+                    self.start(conn, e)?;
+                }
+                Event::QpReady { qp, private_data, by_peer: true, .. } => {
+                    let i = private_data.first().map(|b| usize::from(*b));
+                    let p =
+                        i.and_then(|i| self.pairs.get_mut(i)).ok_or("an unknown queue pair was opened")?;
+                    (p.qp, p.ready) = (Some(qp), true);
+                }
+                Event::QpReady { qp, .. } => {
+                    let p = self.pairs.iter_mut().find(|p| p.qp == Some(qp));
+                    p.ok_or("an unknown queue pair is ready")?.ready = true;
+                }
+                Event::QpRefused { code, .. } => return Err(format!("queue pair refused with code {code}")),
+                Event::PathChanged { .. } => {}
+                Event::Closed { conn, reason } => self.closed(conn, reason, e)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, conn: ConnId, reason: CloseReason, e: &mut Endpoint) -> Result<(), String> {
+        if self.conn != Some(conn) {
+            // An older connection, released when it was superseded.
+            return Ok(());
+        }
+        let common = self.common.clone();
+        let both = common.board.borrow().shown.iter().all(|s| s.done);
+        let established = self.regions.is_some();
+        let allowed = !established || both || common.plan.may_end();
+        if !allowed {
+            return Err(format!("the connection ended early: {reason}"));
+        }
+        if matches!(reason, CloseReason::Violation(_)) {
+            return Err(format!("a violation between honest ends: {reason}"));
+        }
+        self.end(conn, e)?;
+        if both {
+            self.closing = true;
+            self.common.board.borrow_mut().gone[self.side] = true;
+        } else if self.attempts == MAX_ATTEMPTS {
+            return Err(format!("no connection after {MAX_ATTEMPTS} attempts: {reason}"));
+        }
+        Ok(())
+    }
+
+    /// Frees everything of a connection.
+    fn end(&mut self, conn: ConnId, e: &mut Endpoint) -> Result<(), String> {
+        if let Some(cq) = e.connection(conn).map(|i| i.cq) {
+            while let Some(wc) = e.adapter().poll_cq(cq) {
+                if self.conn == Some(conn)
+                    && matches!(wc.status, Status::Success | Status::LossReported { .. })
+                {
+                    self.completion(wc, e)?;
+                }
+            }
+        }
+        let established = self.conn == Some(conn) && self.regions.is_some();
+        if self.conn == Some(conn) {
+            if let Some((a, b)) = self.regions.take() {
+                self.common.board.borrow_mut().target_id[self.side] = None;
+                e.adapter().dereg_mr(a.id).map_err(|e| format!("source region: {e}"))?;
+                let memory = e.adapter().dereg_mr(b.id).map_err(|e| format!("target region: {e}"))?;
+                let bytes = memory.into_vec().map_err(|_| "the target region is no buffer")?;
+                self.check_target(&bytes)?;
+            }
+            self.pairs.clear();
+            self.conn = None;
+            self.common.board.borrow_mut().shown[self.side].target = None;
+        }
+        // Connections that never came up release themselves.
+        if established { e.release(conn).map_err(|e| format!("release: {e}")) } else { Ok(()) }
+    }
+
+    /// Every byte of the target region: what was to be written there, whole where it has completed, or untouched.
+    fn check_target(&self, bytes: &[u8]) -> Result<(), String> {
+        let plan = &self.common.plan;
+        let both = self.common.board.borrow().shown.iter().all(|s| s.done);
+        let mut model: Vec<Option<u8>> = vec![None; bytes.len()];
+        for (q, qp) in plan.qps.iter().enumerate() {
+            for side in 0..2 {
+                for (i, job) in qp.lanes[side].jobs.iter().enumerate() {
+                    if memory::ends(job, side).0 != self.side || (!qp.reliable && job.op == Op::Send) {
+                        continue;
+                    }
+                    let want = memory::bytes(&self.common.sources, job, side);
+                    let at = job.to as usize;
+                    for (k, b) in want.iter().enumerate() {
+                        model[at + k] = Some(*b);
+                    }
+                    let exact = both && qp.reliable;
+                    if exact && bytes[at..at + want.len()] != *want {
+                        return Err(format!("queue pair {q}, end {side}, job {i}: wrong bytes at the end"));
+                    }
+                }
+            }
+            if !qp.reliable {
+                self.allow_taken(q, &mut model);
+            }
+        }
+        for (at, (b, m)) in bytes.iter().zip(&model).enumerate() {
+            if *b != memory::guard(at as u64) && *m != Some(*b) {
+                return Err(format!(
+                    "byte {at} of end {}'s target region is {b:#x}: a stray write",
+                    self.side
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Datagrams may be in any receive; those that completed were compared then.
+    fn allow_taken(&self, q: usize, model: &mut [Option<u8>]) {
+        let lane = &self.common.plan.qps[q].lanes[1 - self.side];
+        let Some(p) = self.pairs.get(q) else { return };
+        for (slot, job) in lane.recvs.iter().zip(&p.taken) {
+            let job = &lane.jobs[*job];
+            if job.op == Op::Send {
+                let want = memory::bytes(&self.common.sources, job, 1 - self.side);
+                for (k, b) in want.iter().enumerate() {
+                    model[slot.at as usize + k] = Some(*b);
+                }
+            }
+        }
+    }
+
+    fn completions(&mut self, e: &mut Endpoint) -> Result<(), String> {
+        let Some(cq) = self.conn.and_then(|c| e.connection(c)).map(|i| i.cq) else { return Ok(()) };
+        if self.regions.is_none() {
+            return Ok(());
+        }
+        while let Some(wc) = e.adapter().poll_cq(cq) {
+            self.completion(wc, e)?;
+        }
+        Ok(())
+    }
+
+    fn completion(&mut self, wc: WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+        self.common.board.borrow_mut().completions += 1;
+        let q = self
+            .pairs
+            .iter()
+            .position(|p| p.qp == Some(wc.qp))
+            .ok_or("completion of an unknown queue pair")?;
+        match (wc.status, wc.opcode) {
+            (Status::Success, Opcode::Recv | Opcode::RecvWriteImm) => self.received(q, wc, e),
+            (Status::Success | Status::LossReported { .. }, _) => self.sent(q, wc, e),
+            (Status::FlushError | Status::TransportFailed, _) => Ok(()),
+            _ => Err(format!("queue pair {q}: {wc:?}")),
+        }
+    }
+
+    fn sent(&mut self, q: usize, wc: WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+        let side = self.side;
+        let common = self.common.clone();
+        let plan = &common.plan.qps[q];
+        let p = &mut self.pairs[q];
+        let i = p.waiting.pop_front().ok_or("a completion of nothing")?;
+        if wc.wr_id != i as u64 {
+            return Err(format!("queue pair {q}: {} completed before {i}", wc.wr_id));
+        }
+        if plan.reliable && wc.status != Status::Success {
+            return Err(format!("queue pair {q}: {wc:?}"));
+        }
+        // All before it have completed as well, signaled or not.
+        let before = core::mem::replace(&mut p.completed, i + 1)..i + 1;
+        for i in before.filter(|_| plan.reliable) {
+            let job = &plan.lanes[side].jobs[i];
+            match job.op {
+                Op::Read => self.compare(q, job, side, e)?,
+                _ => common.board.borrow_mut().written.push((side, q, i)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes of a job are in the own target region.
+    fn compare(&self, q: usize, job: &Job, side: usize, e: &mut Endpoint) -> Result<(), String> {
+        let Some((_, target)) = self.regions else { return Ok(()) };
+        let mut have = vec![0; job.len as usize];
+        e.adapter().read_mr(target.id, job.to, &mut have).map_err(|e| e.to_string())?;
+        if have != memory::bytes(&self.common.sources, job, side) {
+            return Err(format!("queue pair {q}: completed before its bytes were there: {job:?}"));
+        }
+        Ok(())
+    }
+
+    fn received(&mut self, q: usize, wc: WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+        let from = 1 - self.side;
+        let common = self.common.clone();
+        let plan = &common.plan.qps[q];
+        let lane = &plan.lanes[from];
+        let p = &mut self.pairs[q];
+        if wc.wr_id != p.recvs_done as u64 {
+            return Err(format!("queue pair {q}: receive {} completed before {}", wc.wr_id, p.recvs_done));
+        }
+        p.recvs_done += 1;
+        let i = wc.imm.ok_or("a receive without its number")? as usize;
+        let job = lane.jobs.get(i).ok_or("a receive with a number that was never sent")?;
+        if p.taken.contains(&i) {
+            return Err(format!("queue pair {q}: job {i} was received twice"));
+        }
+        p.taken.push(i);
+        if plan.reliable {
+            if job.recv != Some(wc.wr_id as usize) || wc.byte_len != job.len {
+                return Err(format!("queue pair {q}: job {i} in the wrong receive, or cut: {wc:?}"));
+            }
+            // A receive completes only when the bytes of all earlier messages are in place.
+            for job in lane.jobs[..=i].iter().filter(|j| j.op != Op::Read) {
+                self.compare(q, job, from, e)?;
+            }
+        } else if job.op == Op::Send {
+            let slot = Job { to: lane.recvs[wc.wr_id as usize].at, ..job.clone() };
+            self.compare(q, &slot, from, e)?;
+        }
+        Ok(())
+    }
+
+    fn open_pairs(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        let Some(conn) = self.conn else { return Ok(()) };
+        for (i, plan) in self.common.plan.qps.iter().enumerate() {
+            if plan.opener == Some(self.side) && !self.pairs[i].opened {
+                let options = QpOptions {
+                    reliable: plan.reliable,
+                    cc: plan.cc.clone(),
+                    private_data: vec![i as u8],
+                    priority: (i % 8) as u8,
+                };
+                self.pairs[i].opened = true;
+                self.pairs[i].qp = Some(e.open_qp(now, conn, options).map_err(|e| e.to_string())?);
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        let Some((source, target)) = self.regions else { return Ok(()) };
+        let common = self.common.clone();
+        let pause = common.plan.pause;
+        let may_receive = pause.is_zero() || now >= self.next_post;
+        self.wants = None;
+        if may_receive {
+            self.next_post = now + pause;
+        } else {
+            self.wants = Some(self.next_post);
+        }
+        let peer = {
+            let b = common.board.borrow();
+            (b.shown[1 - self.side].source, b.shown[1 - self.side].target)
+        };
+        for (p, plan) in self.pairs.iter_mut().zip(&common.plan.qps) {
+            let Some(qp) = p.qp else { continue };
+            let recvs = &plan.lanes[1 - self.side].recvs;
+            while may_receive && p.recvs_posted < recvs.len().min(p.recvs_done + common.plan.recv_ahead) {
+                let slot = &recvs[p.recvs_posted];
+                let sge = Sge { lkey: target.lkey, offset: slot.at, len: slot.room };
+                let wr = RecvWr { wr_id: p.recvs_posted as u64, sges: sge.into() };
+                e.adapter().post_recv(qp, wr).map_err(|e| format!("post_recv: {e}"))?;
+                p.recvs_posted += 1;
+                if !pause.is_zero() {
+                    self.wants = Some(self.next_post);
+                    break;
+                }
+            }
+            let (Some(peer_source), Some(peer_target)) = peer else { continue };
+            let jobs = &plan.lanes[self.side].jobs;
+            while p.posted < jobs.len() && p.posted - p.completed < common.plan.ahead {
+                let i = p.posted;
+                let last = i + 1 == jobs.len() || i + 1 - p.completed >= common.plan.ahead;
+                let wr = request(
+                    i,
+                    &jobs[i],
+                    last,
+                    (source, target),
+                    (peer_source, peer_target),
+                    &common.sources[self.side],
+                );
+                if wr.signaled {
+                    p.waiting.push_back(i);
+                }
+                e.adapter().post_send(qp, wr).map_err(|e| format!("post_send: {e}"))?;
+                p.posted += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everything this end waits for has come.
+    fn is_done(&self) -> bool {
+        let plans = &self.common.plan.qps;
+        self.regions.is_some()
+            && self.pairs.iter().zip(plans).all(|(p, plan)| {
+                let received = !plan.reliable || p.recvs_done == plan.lanes[1 - self.side].recvs.len();
+                p.ready && received && p.completed == plan.lanes[self.side].jobs.len()
+            })
+    }
+
+    fn finish(&mut self, now: Time, e: &mut Endpoint) {
+        if self.is_done() {
+            self.common.board.borrow_mut().shown[self.side].done = true;
+        }
+        let both = self.common.board.borrow().shown.iter().all(|s| s.done);
+        if both && self.common.plan.closers[self.side] && !self.closing {
+            self.closing = true;
+            if let Some(c) = self.conn {
+                e.close(now, c, 0x1000, "done");
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        self.connect(now, e)?;
+        self.events(now, e)?;
+        self.completions(e)?;
+        if self.regions.is_some() && !self.closing {
+            self.open_pairs(now, e)?;
+            self.post(now, e)?;
+            self.finish(now, e);
+            // What closing brought.
+            self.events(now, e)?;
+        }
+        self.connect(now, e)
+    }
+}
+
+/// The work request of a job.
+fn request(i: usize, job: &Job, last: bool, own: (Mr, Mr), peer: (Mr, Mr), source: &[u8]) -> SendWr {
+    let op = match job.op {
+        Op::Write => SendOp::Write { rkey: peer.1.rkey, offset: job.to },
+        Op::WriteImm => SendOp::WriteImm { rkey: peer.1.rkey, offset: job.to, imm: i as u32 },
+        Op::Send => SendOp::SendImm { imm: i as u32 },
+        Op::Read => SendOp::Read { rkey: peer.0.rkey, offset: job.from },
+    };
+    let (lkey, start) = if job.op == Op::Read { (own.1.lkey, job.to) } else { (own.0.lkey, job.from) };
+    let data = if job.inline {
+        Data::Inline(source[job.from as usize..(job.from + job.len) as usize].into())
+    } else {
+        let cut = |k: u64| job.len * k / job.pieces;
+        let sge = |k| Sge { lkey, offset: start + cut(k), len: cut(k + 1) - cut(k) };
+        Data::from((0..job.pieces).map(sge).collect::<Vec<_>>())
+    };
+    // The last one before waiting is signaled, or nobody would know when to go on.
+    SendWr { signaled: job.signaled || last, fence: job.fence, ..SendWr::new(i as u64, op, data) }
+}
+
+impl App for Peer {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        if self.common.board.borrow().failure.is_some() {
+            return;
+        }
+        if let Err(text) = self.turn(now, e) {
+            let text = format!("{}: {text}", ["client", "server"][self.side]);
+            self.common.board.borrow_mut().failure = Some(text);
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.wants
+    }
+}
