@@ -11,7 +11,7 @@ use crate::source::Source;
 use crate::tree::Tree;
 use crate::walk::Start;
 use base::{Span, Time};
-use endpoint::{App, ConnId, Connect, Endpoint, Event};
+use endpoint::{App, ConnId, ConnInfo, Connect, Endpoint, Event};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,9 @@ pub struct ListOptions {
     pub checksum: bool,
 }
 
+/// Decides whether the server that answered is the right one; the text says why not, and what to do.
+pub type CheckPeer = Box<dyn FnOnce(&ConnInfo) -> Result<(), String> + Send>;
+
 /// What the client does once it is connected.
 enum Job {
     Put { starts: Vec<Start>, roots: Vec<Root> },
@@ -104,6 +107,7 @@ pub struct ClientApp {
     hello: Hello,
     job: Job,
     session: Option<Session>,
+    check: Option<CheckPeer>,
     pool: Arc<Pool>,
     wake: Wake,
     progress: Progress,
@@ -182,6 +186,7 @@ impl ClientApp {
             hello,
             job,
             session: None,
+            check: None,
             pool: Arc::new(Pool::new()),
             wake,
             progress: Progress::default(),
@@ -192,6 +197,11 @@ impl ClientApp {
             rated: (Time::ZERO, 0),
             retry: None,
         }
+    }
+    /// Has the server's identity looked at before anything is sent to it: needed with first-use trust, where the
+    /// handshake accepts every key.
+    pub fn check_peer(&mut self, check: CheckPeer) {
+        self.check = Some(check);
     }
     /// What it has done, its result, and the way to stop it.
     pub fn progress(&self) -> Progress {
@@ -255,6 +265,10 @@ impl ClientApp {
         }
     }
     fn begin(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) -> Result<Session, Fatal> {
+        if let Some(check) = self.check.take() {
+            let info = ep.connection(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
+            check(info).map_err(Fatal::Local)?;
+        }
         let mut s = Session::new(now, ep, conn)?;
         s.send(&[Record::Hello(self.hello.clone())]);
         let (pool, wake, progress) = (self.pool.clone(), self.wake.clone(), self.progress.clone());

@@ -53,7 +53,7 @@ pub mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
+pub use client::{CheckPeer, ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
 pub use error::{Cause, Error, FileError};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};

@@ -113,7 +113,9 @@ impl<R: Send + 'static> Desk<R> {
         let (send, wake, cancelled) = (self.send.clone(), self.wake.clone(), self.cancelled.clone());
         self.outstanding += 1;
         self.pool.submit(move || {
+            // What the job holds (locked files) must be gone before its report is seen.
             let out = if cancelled.load(Ordering::Relaxed) {
+                drop(job);
                 died
             } else {
                 catch_unwind(AssertUnwindSafe(job)).unwrap_or(died)

@@ -245,7 +245,10 @@ impl ServerApp {
                 Ok(Some(_)) => end(&mut c, now, Fatal::protocol("a record that only a server may send")),
                 // Whatever still comes after the last word is of no interest.
                 Err(_) if c.deadline.is_some() => break,
-                Err(f) => end(&mut c, now, f),
+                Err(f) => {
+                    end(&mut c, now, f);
+                    break;
+                }
             }
         }
         c.session.fit(now, ep, conn);
@@ -380,14 +383,19 @@ impl ServerApp {
     }
 }
 
-/// Says the last word; the connection closes when the client has heard it, or soon.
+/// Says the last word. A refusal may take its time to be heard; after anything worse the connection ends at once, with
+/// the reason, and nothing more of the client is carried out.
 fn end(c: &mut Client, now: Time, f: Fatal) {
-    let (code, text) = f.close();
-    if c.deadline.is_none() {
-        let refused = matches!(f, Fatal::Refuse(_));
-        c.session.send(&[Record::Abort { refused, text: text.to_string() }]);
-        c.deadline = Some((now + LINGER, code, text.to_string()));
+    if c.deadline.is_some() {
+        return;
     }
+    let (code, text) = f.close();
+    let mut at = now;
+    if matches!(f, Fatal::Refuse(_)) {
+        c.session.send(&[Record::Abort { refused: true, text: text.to_string() }]);
+        at = now + LINGER;
+    }
+    c.deadline = Some((at, code, text.to_string()));
 }
 
 impl App for ServerApp {
