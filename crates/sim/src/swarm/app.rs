@@ -116,7 +116,7 @@ impl Peer {
         let Some(info) = e.connection(conn).cloned() else { return Err("no information".into()) };
         let plan = &self.common.plan;
         let initial = plan.qps.iter().filter(|q| q.opener.is_none()).count();
-        if info.qps.len() != initial {
+        if info.qps.len() < initial {
             return Err(format!("{} queue pairs instead of {initial}", info.qps.len()));
         }
         let source = self.common.sources[self.side].clone();
@@ -306,10 +306,16 @@ impl Peer {
         let common = self.common.clone();
         let plan = &common.plan.qps[q];
         let p = &mut self.pairs[q];
-        let i = p.waiting.pop_front().ok_or("a completion of nothing")?;
-        if wc.wr_id != i as u64 {
-            return Err(format!("queue pair {q}: {} completed before {i}", wc.wr_id));
-        }
+        // Loss is reported whether success was to be or not.
+        let unasked = matches!(wc.status, Status::LossReported { .. }) && wc.wr_id >= p.completed as u64;
+        let i = match p.waiting.front() {
+            Some(i) if wc.wr_id == *i as u64 => p.waiting.pop_front().unwrap_or_default(),
+            Some(i) if wc.wr_id > *i as u64 || !unasked => {
+                return Err(format!("queue pair {q}: {} completed before {i}", wc.wr_id));
+            }
+            None if !unasked => return Err(format!("queue pair {q}: {wc:?} of nothing")),
+            _ => wc.wr_id as usize,
+        };
         if plan.reliable && wc.status != Status::Success {
             return Err(format!("queue pair {q}: {wc:?}"));
         }

@@ -315,7 +315,7 @@ fn queue_pairs(rng: &mut Rng, options: &mut [TransportOptions; 2]) -> Vec<QpPlan
         |opener, reliable, cc: &str| QpPlan { opener, reliable, cc: cc.into(), lanes: Default::default() };
     let mut qps: Vec<_> = (0..initial).map(|_| plan(None, reliable, "")).collect();
     while rng.chance(0.4) && qps.len() < 12 {
-        let cc = pick(rng, &["", "", "cubic", "fixed:rate=20m"]);
+        let cc = pick(rng, &["", "", "cubic", "fixed:rate=20M"]);
         qps.push(plan(Some(rng.below(2) as usize), rng.chance(0.7), cc));
     }
     qps
