@@ -11,7 +11,6 @@ impl Connection {
     pub(super) fn handle_frame(
         &mut self,
         now: Time,
-        lane: usize,
         frame: Frame<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
@@ -37,20 +36,7 @@ impl Connection {
         }
         match frame {
             Frame::Padding(_) | Frame::Ping | Frame::Close { .. } | Frame::CloseAck => {}
-            Frame::Feedback(f) => {
-                if f.lane as usize >= self.lanes.len() {
-                    return Err(Violation::protocol("feedback about a lane that does not exist"));
-                }
-                self.stats.feedback_received += 1;
-                let i = f.lane as usize;
-                let out = self.lanes[i].on_feedback(now, &f, streams)?;
-                if let Some(k) = &mut self.keys
-                    && k.on_acknowledged(f.lane, f.largest)
-                {
-                    self.settle_keys_at = Some(now + self.lanes[i].rtt.probe_timeout() * 3);
-                }
-                self.count(now, i, out);
-            }
+            Frame::Feedback(f) => self.on_feedback(now, &f, streams)?,
             Frame::Floor(f) => {
                 let Some(l) = self.lanes.get_mut(f.lane as usize) else {
                     return Err(Violation::protocol("floor of a lane that does not exist"));
@@ -78,7 +64,27 @@ impl Connection {
                 return Err(Violation::protocol("handshake frames in a data packet"));
             }
         }
-        let _ = lane;
+        Ok(())
+    }
+
+    fn on_feedback(
+        &mut self,
+        now: Time,
+        f: &wire::Feedback,
+        streams: &mut impl Streams,
+    ) -> Result<(), Violation> {
+        let i = f.lane as usize;
+        if i >= self.lanes.len() {
+            return Err(Violation::protocol("feedback about a lane that does not exist"));
+        }
+        self.stats.feedback_received += 1;
+        let out = self.lanes[i].on_feedback(now, f, streams)?;
+        if let Some(k) = &mut self.keys
+            && k.on_acknowledged(f.lane, f.largest)
+        {
+            self.settle_keys_at = Some(now + self.lanes[i].rtt.probe_timeout() * 3);
+        }
+        self.count(now, i, out);
         Ok(())
     }
 

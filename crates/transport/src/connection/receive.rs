@@ -146,7 +146,7 @@ impl Connection {
         self.stats.bytes_received += wire_bytes;
         self.heard = now;
         let verdict = if flags & flag::KIND == 0 {
-            self.handle_control(now, i, body, streams)?
+            self.handle_control(now, body, streams)?
         } else {
             self.handle_data(flags, body, streams)?
         };
@@ -200,7 +200,6 @@ impl Connection {
     fn handle_control(
         &mut self,
         now: Time,
-        lane: usize,
         body: &[u8],
         streams: &mut impl Streams,
     ) -> Result<Verdict, Violation> {
@@ -209,7 +208,7 @@ impl Connection {
         while !r.is_empty() {
             let f = Frame::parse(&mut r)?;
             eliciting |= f.is_eliciting();
-            self.handle_frame(now, lane, f, streams)?;
+            self.handle_frame(now, f, streams)?;
         }
         Ok(Verdict::Received { eliciting })
     }

@@ -157,6 +157,35 @@ pub(super) struct Setup {
 const LEVELS: [Level; 2] = [Level::Initial, Level::Handshake];
 
 impl Setup {
+    /// `ids`: the identifier that Initial keys come from, the peer's, ours.
+    fn new(handshake: Handshake, side: Side, ids: (Vec<u8>, Vec<u8>, Cid), give_up: Time) -> Setup {
+        let (initial_dcid, dcid, local) = ids;
+        Setup {
+            handshake,
+            levels: Default::default(),
+            initial: KeyPair::initial(&initial_dcid, side),
+            later: None,
+            dcid,
+            scid: local.0.to_be_bytes().to_vec(),
+            token: Vec::new(),
+            original_dcid: initial_dcid,
+            retry_scid: None,
+            proof: None,
+            authority: Authority::default(),
+            token_used: None,
+            heard: false,
+            confirmed: false,
+            repeat: FIRST_REPEAT,
+            repeat_at: None,
+            give_up,
+            first_sent: None,
+            repeated: false,
+            validated: false,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed
     }
@@ -343,32 +372,8 @@ impl Connection {
         options: TransportOptions,
         mut rng: Rng,
     ) -> Result<Connection, HandshakeError> {
-        let (initial_dcid, dcid, local) = ids;
-        let give_up = now + options.connect_timeout;
-        let setup = Setup {
-            handshake,
-            levels: Default::default(),
-            initial: KeyPair::initial(&initial_dcid, side),
-            later: None,
-            dcid,
-            scid: local.0.to_be_bytes().to_vec(),
-            token: Vec::new(),
-            original_dcid: initial_dcid,
-            retry_scid: None,
-            proof: None,
-            authority: Authority::default(),
-            token_used: None,
-            heard: false,
-            confirmed: false,
-            repeat: FIRST_REPEAT,
-            repeat_at: None,
-            give_up,
-            first_sent: None,
-            repeated: false,
-            validated: false,
-            bytes_in: 0,
-            bytes_out: 0,
-        };
+        let local = ids.2;
+        let setup = Setup::new(handshake, side, ids, now + options.connect_timeout);
         let info = cc::PathInfo {
             packet_bytes: 1_228,
             handshake_rtt: None,

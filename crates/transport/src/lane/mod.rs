@@ -72,7 +72,8 @@ pub struct Lane {
     /// When the pacer lets the next train go.
     pub next_send: Option<Time>,
     skip_in: u64,
-    /// Full-size probes that time out in a row hint at a path that lost its packet size.
+    /// Probe time-outs with packets larger than the base outstanding, since the last of those arrived: they hint
+    /// at a path that lost its packet size, even while small packets pass.
     stalls: u32,
 }
 
@@ -193,9 +194,12 @@ impl Lane {
         let mut out = Outcome::default();
         let mut newest: Option<(u64, Time)> = None;
         let mut acks = Vec::new();
+        let base = self.base_bytes();
+        let mut large = false;
         let flows = &mut self.flows;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
             newest = newest.max(Some((pn, p.time)));
+            large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
                 flows[usize::from(t.flow)].on_acked(p, Some(t));
             }
@@ -207,6 +211,9 @@ impl Lane {
             }
         });
         verdict.map_err(false_feedback)?;
+        if large {
+            self.stalls = 0;
+        }
         for c in acks {
             match c {
                 Content::Control(i) => drop(self.release_control(i)),
@@ -237,7 +244,6 @@ impl Lane {
     ) {
         let Some((pn, sent)) = newest else { return };
         self.pto_count = 0;
-        self.stalls = 0;
         self.probes = 0;
         if pn == f.largest {
             self.rtt.update(now.since(sent), delay);
@@ -347,12 +353,14 @@ impl Lane {
     pub fn on_probe_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
         let mut out = Outcome::default();
         self.pto_count += 1;
-        self.stalls += 1;
+        let base = self.base_bytes();
+        let mut large = false;
         // The clock of the next time-out starts here even when nothing can be sent.
         self.last_eliciting = now;
         self.probes = 2;
         for pn in self.sent.newest_data(2) {
             let Some(p) = self.sent.force_lost(pn) else { continue };
+            large |= p.bytes > base;
             if let Some(t) = self.sent.trains().get(p.train) {
                 self.flows[usize::from(t.flow)].on_lost(&p, false);
             }
@@ -375,10 +383,17 @@ impl Lane {
             // Perhaps the path drops what is ECN-capable (RFC 9000, section 13.4.2).
             self.ecn = false;
         }
+        self.stalls += u32::from(large);
         if self.stalls >= 3 {
+            self.stalls = 0;
             out.mtu_changed = self.mtu.on_black_hole(now);
         }
         out
+    }
+
+    /// Bytes on the wire of a packet that every path carries.
+    fn base_bytes(&self) -> u32 {
+        u32::from(mtu::BASE) + u32::from(self.overhead())
     }
 
     /// Consecutive probe time-outs.

@@ -31,9 +31,17 @@ impl Streams for Fates {
 fn lane() -> (Lane, Rng) {
     let mut rng = Rng::from_u64(1);
     let info = cc::PathInfo { packet_bytes: 1500, handshake_rtt: None, ecn: true, known_rate: None };
-    let algorithm = cc::registry::create(cc::registry::DEFAULT, &Default::default(), &info, rng.fork()).expect("default");
+    let algorithm =
+        cc::registry::create(cc::registry::DEFAULT, &Default::default(), &info, rng.fork()).expect("default");
     let remote = "192.0.2.1:1".parse().expect("address");
-    let lane = Lane::new(0, (Cid(1), Cid(2)), remote, MtuSearch::new(1472, 1472, 28), Flow::new(algorithm, None), &mut rng);
+    let lane = Lane::new(
+        0,
+        (Cid(1), Cid(2)),
+        remote,
+        MtuSearch::new(1472, 1472, 28),
+        Flow::new(algorithm, None),
+        &mut rng,
+    );
     (lane, rng)
 }
 
