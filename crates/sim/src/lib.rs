@@ -4,6 +4,7 @@
 //! randomness that does not come from its seed: the same seed gives the same world, packet by packet.
 
 pub mod pair;
+pub mod steady;
 pub mod swarm;
 pub mod world;
 
