@@ -1,0 +1,546 @@
+//! The command line: one definition per flag, from which parsing, help and man pages come.
+
+use crate::units;
+use crate::url::{Server, Url};
+use base::{Rate, Span};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Move data over long, lossy networks at the speed of the link.
+#[derive(Parser, Debug)]
+#[command(name = "longhaul", version, max_term_width = 100, after_help = crate::exit::HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say more on standard error: -v what happens, -vv details. RUST_LOG chooses parts.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Serve a folder.
+    Serve(Serve),
+    /// Send files and folders.
+    Put(Put),
+    /// Fetch files and folders.
+    Get(Get),
+    /// List a served folder.
+    Ls(Ls),
+    /// Measure a path between two machines.
+    #[command(subcommand)]
+    Perf(Perf),
+    /// Emulate a long network on this machine.
+    #[command(subcommand)]
+    Wan(Wan),
+    /// Show the whole at work: server, long lossy path and client on this machine, verified and measured.
+    Demo(Demo),
+    /// Run the protocol in virtual time.
+    #[command(subcommand)]
+    Sim(Sim),
+    /// This machine's key, and whom it lets in.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Congestion-control algorithms.
+    #[command(subcommand)]
+    Cc(Cc),
+    /// Write man pages for all commands into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder; made if it is not there.
+        dir: PathBuf,
+    },
+}
+
+/// What protects packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Encryption {
+    /// Encrypted and authenticated.
+    #[default]
+    Aead,
+    /// Authenticated, but readable on the way. Both ends must ask for it.
+    Integrity,
+    /// Protected against accidents only, not against anybody. Both ends must ask for it.
+    Crc32c,
+}
+
+/// How this end sends.
+#[derive(Args, Clone, Debug)]
+pub struct Sending {
+    /// Send no faster than this (500mbit, 60MB/s).
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub limit: Option<Rate>,
+    /// Congestion control with parameters (bbr, cubic, fixed:rate=500mbit). See `longhaul cc describe`.
+    #[arg(long, value_name = "SPEC", default_value = cc::registry::DEFAULT, value_parser = congestion)]
+    pub cc: String,
+    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub known_rate: Option<Rate>,
+}
+
+/// What both ends' packets look like.
+#[derive(Args, Clone, Debug)]
+pub struct Wire {
+    /// What protects packets; anything but aead needs the same choice at the other end.
+    #[arg(long, value_enum, default_value_t)]
+    pub encryption: Encryption,
+    /// Largest IP packet to send in bytes; the path's own limit is found by itself.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
+    pub mtu: Option<u32>,
+}
+
+/// Whom to connect to, and how to trust it.
+#[derive(Args, Clone, Debug)]
+pub struct Trusting {
+    /// A one-time token of the server (better in the environment: LONGHAUL_TOKEN).
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// Trust a server that was never met without asking. A changed key is refused all the same.
+    #[arg(long)]
+    pub accept_new: bool,
+    /// Give up connecting after this long.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    pub connect_timeout: Span,
+}
+
+/// What is written to the terminal.
+#[derive(Args, Clone, Debug)]
+pub struct Output {
+    /// One JSON object on standard output at the end.
+    #[arg(long)]
+    pub json: bool,
+    /// Errors only.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Which clients a server lets in.
+#[derive(Args, Clone, Debug)]
+pub struct Admission {
+    /// File of keys that may connect, instead of the one in the state folder.
+    #[arg(long, value_name = "FILE")]
+    pub authorized_keys: Option<PathBuf>,
+    /// Print one-time tokens, each good for one connection without a listed key.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", require_equals = true,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub token: Option<u16>,
+    /// Let everybody in.
+    #[arg(long)]
+    pub allow_any_key: bool,
+}
+
+/// Serve a folder until interrupted (Ctrl-C or SIGTERM).
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// The folder; nothing outside of it is ever touched.
+    pub dir: PathBuf,
+    /// UDP address to listen on. Without it only this machine can connect.
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = loopback(crate::url::DEFAULT_PORT))]
+    pub listen: SocketAddr,
+    /// Clients may fetch and list only.
+    #[arg(long, conflicts_with_all = ["write_only", "no_overwrite"])]
+    pub read_only: bool,
+    /// Clients may send only.
+    #[arg(long)]
+    pub write_only: bool,
+    /// Clients may not replace files that exist.
+    #[arg(long)]
+    pub no_overwrite: bool,
+    /// Do not wait for the disk before a transfer counts as done.
+    #[arg(long)]
+    pub no_sync: bool,
+    #[command(flatten)]
+    pub admission: Admission,
+    #[command(flatten)]
+    pub sending: Sending,
+    #[command(flatten)]
+    pub wire: Wire,
+    /// JSON on standard output: one line when ready, one at the end.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How files are compared and replaced.
+#[derive(Args, Clone, Debug)]
+pub struct Comparing {
+    /// Compare contents (BLAKE3) instead of size and time.
+    #[arg(long)]
+    pub checksum: bool,
+    /// Send everything, also what is the same at the destination already.
+    #[arg(long)]
+    pub all: bool,
+    /// Do not replace files that exist and differ.
+    #[arg(long)]
+    pub no_overwrite: bool,
+    /// Only find out what would be done.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
+/// Send files and folders. Repeating an interrupted command continues where it was.
+#[derive(Args, Debug)]
+pub struct Put {
+    /// Files and folders; DIR/ with a slash at its end means what is in it.
+    #[arg(required = true, value_name = "SRC")]
+    pub sources: Vec<PathBuf>,
+    /// longhaul://HOST[:PORT]/PATH, where a slash at the end means a folder.
+    #[arg(required = true, value_name = "URL")]
+    pub dest: Url,
+    #[command(flatten)]
+    pub comparing: Comparing,
+    #[command(flatten)]
+    pub sending: Sending,
+    #[command(flatten)]
+    pub wire: Wire,
+    #[command(flatten)]
+    pub trusting: Trusting,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Fetch files and folders. Repeating an interrupted command continues where it was. The server decides how fast
+/// it sends (serve --limit, --cc).
+#[derive(Args, Debug)]
+pub struct Get {
+    /// longhaul://HOST[:PORT]/PATH, several of one server; a slash at the end means what is in the folder.
+    #[arg(required = true, value_name = "URL")]
+    pub sources: Vec<Url>,
+    /// Where to.
+    #[arg(required = true, value_name = "DST")]
+    pub dest: PathBuf,
+    #[command(flatten)]
+    pub comparing: Comparing,
+    /// Do not wait for the disk before the transfer counts as done.
+    #[arg(long)]
+    pub no_sync: bool,
+    #[command(flatten)]
+    pub wire: Wire,
+    #[command(flatten)]
+    pub trusting: Trusting,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// List a served folder.
+#[derive(Args, Debug)]
+pub struct Ls {
+    /// longhaul://HOST[:PORT]/PATH
+    #[arg(value_name = "URL")]
+    pub url: Url,
+    /// Folders inside folders too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// With the BLAKE3 of each file.
+    #[arg(long)]
+    pub checksum: bool,
+    /// One JSON object a line, one line an entry.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub wire: Wire,
+    #[command(flatten)]
+    pub trusting: Trusting,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Perf {
+    /// Answer measurements until interrupted.
+    Server(PerfServer),
+    /// Measure the path to a server.
+    Client(PerfClient),
+}
+
+#[derive(Args, Debug)]
+pub struct PerfServer {
+    /// UDP address to listen on. Without it only this machine can connect.
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = loopback(PERF_PORT))]
+    pub listen: SocketAddr,
+    /// End after this many measurements.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    #[command(flatten)]
+    pub admission: Admission,
+    #[command(flatten)]
+    pub sending: Sending,
+    #[command(flatten)]
+    pub wire: Wire,
+    /// JSON on standard output: one line when ready.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The port of `perf server` when none is named.
+pub const PERF_PORT: u16 = 4461;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// RDMA writes into the other end's memory.
+    #[default]
+    Write,
+    /// Sends into receives that the other end posts.
+    Send,
+    /// RDMA reads out of the other end's memory.
+    Read,
+    /// Round-trip times of single messages.
+    Latency,
+}
+
+#[derive(Args, Debug)]
+pub struct PerfClient {
+    /// Name or address of the machine that runs `longhaul perf server`, with a port if it is not 4461.
+    #[arg(value_name = "HOST", value_parser = perf_server)]
+    pub server: Server,
+    /// What to measure.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub operation: Operation,
+    /// Bytes of a message; 1 MiB, or 64 bytes for latency.
+    #[arg(short, long, value_name = "SIZE", value_parser = units::size)]
+    pub size: Option<u64>,
+    /// Queue pairs that carry messages at the same time.
+    #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub streams: u16,
+    /// Messages under way on each queue pair; 64 MiB worth of them by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: Option<u32>,
+    /// How long.
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    pub time: Span,
+    /// How many bytes, instead of a time.
+    #[arg(short = 'n', long, value_name = "SIZE", value_parser = units::size, conflicts_with = "time")]
+    pub bytes: Option<u64>,
+    /// The server starts the operations instead of the client.
+    #[arg(short = 'R', long)]
+    pub reverse: bool,
+    /// Memory that each queue pair's messages go round in.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
+    pub region: u64,
+    /// Compare what arrived with what was sent, at the end.
+    #[arg(long)]
+    pub verify: bool,
+    /// Cipher suite (aegis-128l, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac, crc32c).
+    #[arg(long, value_name = "NAME", value_parser = suite)]
+    pub suite: Option<transport::crypto::Suite>,
+    /// Report this often; 0 for the end only.
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
+    pub interval: Span,
+    #[command(flatten)]
+    pub sending: Sending,
+    #[command(flatten)]
+    pub wire: Wire,
+    #[command(flatten)]
+    pub trusting: Trusting,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Wan {
+    /// Pass UDP on with the delay, loss and rate of a long network, until interrupted.
+    Relay(Relay),
+}
+
+#[derive(Args, Debug)]
+pub struct Relay {
+    /// UDP address that clients send to; port 0 lets the system choose.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// Where their packets go.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub to: SocketAddr,
+    /// Words that describe the link of each direction: rate=500mbit delay=35ms loss=0.1% queue=1bdp jitter=2ms
+    /// reorder=0.1%(5ms) duplicate=0.01% corrupt=0.01% mtu=1500B at=10s:rate=100mbit ...
+    #[arg(value_name = "LINK")]
+    pub link: Vec<String>,
+    /// A link known by name, which the words then change: transatlantic, transpacific, satellite-geo, lossy-wifi,
+    /// cellular, datacenter.
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Another link for the way back, in one argument; the same when left out.
+    #[arg(long, value_name = "LINK")]
+    pub back: Option<String>,
+    /// Seed of chance; the system's randomness when left out.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Report this often.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub interval: Option<Span>,
+    /// JSON on standard output: one line when ready, one at the end.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// Bytes in large files.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::size)]
+    pub large: u64,
+    /// Number of small files.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub small: u32,
+    /// The emulated path, as `longhaul wan relay` takes it.
+    #[arg(
+        long,
+        value_name = "LINK",
+        default_value = "rate=500mbit delay=35ms loss=0.1% queue=1bdp mtu=1500B"
+    )]
+    pub link: String,
+    /// Seed of the content and of the path's chance.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Give up after this long.
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = units::span)]
+    pub within: Span,
+    /// One JSON object on standard output instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sending: Sending,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Sim {
+    /// One sender and one receiver over one link, in virtual time.
+    Steady(Steady),
+    /// Random worlds of endpoints and hostile links, checked against a model of the verbs.
+    Swarm(Swarm),
+}
+
+#[derive(Args, Debug)]
+pub struct Swarm {
+    /// Seeds, the last one excluded: 0..1000.
+    #[arg(long, value_name = "A..B", value_parser = seeds)]
+    pub seeds: std::ops::Range<u64>,
+    /// Worlds at the same time; one for each processor when left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Steady {
+    /// Rate of the link.
+    #[arg(long, default_value = "1gbit", value_parser = units::rate)]
+    pub rate: Rate,
+    /// Round trip of the path.
+    #[arg(long, default_value = "70ms", value_parser = units::span)]
+    pub rtt: Span,
+    /// Share of packets lost on the way there.
+    #[arg(long, default_value = "0.1%", value_parser = units::share)]
+    pub loss: f64,
+    /// Virtual seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub seconds: u64,
+    /// Seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Largest IP packet.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1228..=65_535))]
+    pub mtu: u32,
+    /// Congestion control.
+    #[arg(long, default_value = cc::registry::DEFAULT, value_parser = congestion)]
+    pub cc: String,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Keys {
+    /// Print this machine's public key, as authorized_keys takes it.
+    Show,
+    /// Print this machine's fingerprint.
+    Fingerprint,
+    /// Let the keys in a file connect (`-`: standard input).
+    Authorize {
+        /// File of public keys, one a line.
+        file: PathBuf,
+    },
+    /// Print where keys are kept, who may connect and which servers are known.
+    List,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Cc {
+    /// Names and what they are.
+    List,
+    /// Parameters of one algorithm or of all.
+    Describe {
+        /// The algorithm.
+        name: Option<String>,
+    },
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (std::net::Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let range = text.split_once("..").and_then(|(a, b)| Some(a.trim().parse().ok()?..b.trim().parse().ok()?));
+    range
+        .filter(|r: &std::ops::Range<u64>| !r.is_empty())
+        .ok_or_else(|| "write FIRST..END, such as 0..1000".to_owned())
+}
+
+fn congestion(text: &str) -> Result<String, String> {
+    cc::registry::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+fn perf_server(text: &str) -> Result<Server, String> {
+    let host = lhio::identity::Host::parse(text).map_err(|e| e.to_string())?;
+    Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(PERF_PORT) })
+}
+
+fn suite(text: &str) -> Result<transport::crypto::Suite, String> {
+    use transport::crypto::Suite;
+    let names = || Suite::ALL.map(Suite::name).join(", ");
+    Suite::from_name(text).ok_or_else(|| format!("choose one of: {}", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_read_as_documented() {
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
+        for good in [
+            "longhaul serve /srv",
+            "longhaul serve /srv --listen 0.0.0.0:4460 --token --no-overwrite",
+            "longhaul serve /srv --token=3 --limit 1gbit",
+            "longhaul put a b/ longhaul://host/x/ --limit 500mbit --json -n",
+            "longhaul get longhaul://[::1]:9/x . --checksum -q",
+            "longhaul ls longhaul://host/ -r",
+            "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
+            "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
+            "longhaul sim steady --rate 10gbit --loss 1%",
+            "longhaul demo -v",
+            "longhaul sim swarm --seeds 0..1000 --threads 2",
+        ] {
+            assert!(parse(good).is_ok(), "{good}: {}", parse(good).unwrap_err());
+        }
+        for bad in [
+            "longhaul",
+            "longhaul put a",
+            "longhaul put a host:/x",
+            "longhaul get longhaul://host/x",
+            "longhaul put a longhaul://host/x --cc nonsense",
+            "longhaul put a longhaul://host/x --mtu 100",
+            "longhaul serve /srv --read-only --write-only",
+            "longhaul perf client host -n 1G -t 1s",
+            "longhaul sim swarm --seeds 5..5",
+        ] {
+            assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! `put`, `get` and `ls`.
+
+use crate::args::{Comparing, Get, Ls, Output, Put};
+use crate::exit::{self, Code, Failure, Outcome};
+use crate::setup::{self, Me};
+use crate::show::Display;
+use crate::trust::{self, Trusted};
+use crate::url::{Server, Url};
+use crate::{show, stop};
+use base::{Span, Time};
+use endpoint::{App, Connect, Endpoint, Stats, TransportOptions};
+use lhio::clock::CpuTime;
+use lhio::driver::Driver;
+use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
+use serde_json::json;
+use std::io::Write as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use transport::crypto::{PeerIdentity, ServerTrust, Suite};
+
+/// How often figures of the connection are taken for the display and the samples.
+const SAMPLE_EVERY: Span = Span::from_millis(50);
+/// Samples kept at most: when they are full, every second one goes and the interval doubles.
+const MAX_SAMPLES: usize = 4_096;
+
+/// What is known of the connection while the transfer runs.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// Counters and estimates, a moment old.
+    pub stats: Stats,
+    /// Who the server is; `None` until the connection is up.
+    pub peer: Option<PeerIdentity>,
+    /// What protects packets.
+    pub suite: Option<Suite>,
+    /// Seconds since the start of the transfer, and bytes delivered so far.
+    pub samples: Vec<(f64, u64)>,
+}
+
+/// Shared between the loop's thread and the display's.
+#[derive(Clone, Default)]
+pub struct Board(Arc<Mutex<Live>>);
+
+impl Board {
+    /// The figures at present.
+    pub fn get(&self) -> Live {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    fn set(&self, f: impl FnOnce(&mut Live)) {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A transfer whose connection is watched.
+struct Watched {
+    inner: ClientApp,
+    board: Board,
+    start: Option<Time>,
+    next: Time,
+    every: Span,
+    receives: bool,
+}
+
+impl Watched {
+    fn sample(&mut self, now: Time, ep: &Endpoint) {
+        let Some(conn) = self.inner.connection() else { return };
+        let (Some(stats), Some(info)) = (ep.stats(conn), ep.connection(conn)) else { return };
+        if info.peer.is_none() {
+            return;
+        }
+        self.next = now + self.every;
+        let seconds = now.since(*self.start.get_or_insert(now)).as_secs_f64();
+        let delivered = if self.receives { stats.payload_received } else { stats.delivered };
+        let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
+        self.board.set(|live| {
+            (live.stats, live.peer, live.suite) = (stats, peer, Some(suite));
+            if live.samples.len() >= MAX_SAMPLES {
+                let mut nth = 0;
+                live.samples.retain(|_| {
+                    nth += 1;
+                    nth % 2 == 1
+                });
+                *every = *every * 2;
+            }
+            live.samples.push((seconds, delivered));
+        });
+    }
+}
+
+impl App for Watched {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        if now >= self.next {
+            self.sample(now, ep);
+        }
+        let open = self.inner.progress().outcome().is_none();
+        self.inner.drive(now, ep);
+        if open && self.inner.progress().outcome().is_some() {
+            self.sample(now, ep);
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        let next = (self.next > Time::ZERO).then_some(self.next);
+        match (self.inner.next_timeout(), next) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+    fn finished(&self) -> bool {
+        self.inner.finished()
+    }
+}
+
+/// Everything a client command needs to connect.
+struct Session {
+    me: Me,
+    server: Server,
+    options: TransportOptions,
+    trusted: Trusted,
+}
+
+impl Session {
+    fn new(server: &Server, options: TransportOptions, t: &crate::args::Trusting) -> Outcome<Session> {
+        let me = Me::load()?;
+        let trusted = trust::establish(&me, server, t, &options)?;
+        Ok(Session { me, server: server.clone(), options, trusted })
+    }
+
+    /// Runs a transfer to its end.
+    fn run(
+        &self,
+        make: impl FnOnce(Connect, Wake) -> Result<ClientApp, mover::Error>,
+        receives: bool,
+        display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
+    ) -> Outcome<(Summary, Live)> {
+        let mut driver = Driver::bind(setup::client_address(self.trusted.remote))?;
+        let mut endpoint = self.me.endpoint(self.options.clone(), None)?;
+        let waker = driver.waker();
+        let wake: Wake = Arc::new(move || waker.wake());
+        let inner = make(self.trusted.connect(), wake.clone()).map_err(|e| Failure::usage(&e))?;
+        let progress = inner.progress();
+        let board = Board::default();
+        let interrupted = progress.clone();
+        stop::on_signal(move || {
+            interrupted.interrupt();
+            wake();
+        })?;
+        let display = display(&progress, &board)?;
+        let (start, next) = (None, Time::ZERO);
+        let mut app = Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives };
+        let ran = driver.run(&mut endpoint, &mut app);
+        display.end();
+        ran?;
+        let live = board.get();
+        if self.trusted.token.is_some() {
+            trust::remember(&self.me, &self.server, live.peer.as_ref())?;
+        }
+        let summary =
+            progress.outcome().ok_or_else(|| Failure::system("the transfer ended without a result"))?;
+        Ok((summary, live))
+    }
+
+    /// What a transfer's end means for the exit code, and in words.
+    fn verdict(&self, summary: &Summary, live: &Live) -> Outcome<()> {
+        let Some(error) = &summary.error else { return Ok(()) };
+        let mut failure = exit::of_transfer(error);
+        if let mover::Error::Connection { text } = error
+            && live.peer.is_none()
+        {
+            let changed = match self.trusted.trust {
+                ServerTrust::Pinned(_) => {
+                    trust::explain(&self.me, &self.server, self.trusted.remote, &self.options)
+                }
+                _ => None,
+            };
+            let code = if failure.code == Code::Untrusted { Code::Untrusted } else { Code::Connect };
+            failure = changed
+                .unwrap_or_else(|| Failure::new(code, format!("cannot connect to {}: {text}", self.server)));
+        }
+        Err(failure)
+    }
+}
+
+fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
+    TransferOptions {
+        skip_same: !c.all,
+        checksum: c.checksum,
+        overwrite: !c.no_overwrite,
+        dry_run: c.dry_run,
+        durable: !no_sync,
+    }
+}
+
+/// `longhaul put`.
+pub fn put(a: &Put) -> Outcome<()> {
+    let options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
+    let o = PutOptions {
+        sources: a.sources.clone(),
+        dest: a.dest.path.clone(),
+        transfer: transfer(&a.comparing, false),
+    };
+    let session = Session::new(&a.dest.server, options, &a.trusting)?;
+    let result = session.run(
+        |connect, wake| ClientApp::put(connect, &o, wake),
+        false,
+        |p, b| Display::start(p, b, a.output.quiet || a.output.json),
+    );
+    finish(&session, result, &a.output, a.comparing.dry_run)
+}
+
+/// `longhaul get`.
+pub fn get(a: &Get) -> Outcome<()> {
+    let Some(Url { server, .. }) = a.sources.first() else { return Err(Failure::usage("nothing to fetch")) };
+    if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
+        let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
+        return Err(Failure::usage(text));
+    }
+    let options = setup::options(&a.wire, None, Some(&a.trusting));
+    let o = GetOptions {
+        sources: a.sources.iter().map(|u| u.path.clone()).collect(),
+        dest: a.dest.clone(),
+        transfer: transfer(&a.comparing, a.no_sync),
+    };
+    let session = Session::new(server, options, &a.trusting)?;
+    let result = session.run(
+        |connect, wake| ClientApp::get(connect, &o, wake),
+        true,
+        |p, b| Display::start(p, b, a.output.quiet || a.output.json),
+    );
+    finish(&session, result, &a.output, a.comparing.dry_run)
+}
+
+fn finish(session: &Session, result: Outcome<(Summary, Live)>, out: &Output, dry_run: bool) -> Outcome<()> {
+    let (summary, live) = match result {
+        Ok(r) => r,
+        Err(f) => {
+            if out.json {
+                println!("{}", json!({ "code": f.code as u8, "error": { "text": f.text } }));
+            }
+            return Err(f);
+        }
+    };
+    let verdict = session.verdict(&summary, &live);
+    if out.json {
+        println!("{}", report(&summary, &live, &verdict));
+    } else if !out.quiet {
+        eprintln!("{}", show::summary(&summary, &live, dry_run));
+    }
+    if !out.json {
+        for e in &summary.progress.errors {
+            eprintln!("error: {e}");
+        }
+        let unlisted = summary.progress.failed.saturating_sub(summary.progress.errors.len() as u64);
+        if unlisted > 0 {
+            eprintln!("error: {unlisted} more");
+        }
+    }
+    verdict.map_err(|f| match f.code {
+        Code::Interrupted => Failure::new(f.code, format!("{}\nto go on: {}", f.text, command_line())),
+        _ => f,
+    })
+}
+
+/// This command, quoted for a shell.
+fn command_line() -> String {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/.-_:=+,@%[]".contains(b);
+    let quote = |a: std::ffi::OsString| {
+        let bytes = a.into_vec();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if !bytes.is_empty() && bytes.iter().all(plain) {
+            text
+        } else {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
+    };
+    std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::Value {
+    let seconds = summary.nanos as f64 / 1e9;
+    let cpu = CpuTime::of_process();
+    let s = &live.stats;
+    json!({
+        "code": verdict.as_ref().map_or_else(|f| f.code as u8, |()| Code::Ok as u8),
+        "message": verdict.as_ref().err().map(|f| f.text.as_str()),
+        "transfer": summary,
+        "seconds": seconds,
+        "goodput_bits_per_second": if seconds > 0.0 { summary.progress.bytes_moved as f64 * 8.0 / seconds } else { 0.0 },
+        "suite": live.suite.map(Suite::name),
+        "connection": show::stats_json(s),
+        "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
+        "samples": live.samples,
+    })
+}
+
+/// `longhaul ls`.
+pub fn ls(a: &Ls) -> Outcome<()> {
+    let options = setup::options(&a.wire, None, Some(&a.trusting));
+    let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
+    let session = Session::new(&a.url.server, options, &a.trusting)?;
+    let mut printer = None;
+    let json = a.json;
+    let result = session.run(
+        |connect, wake| {
+            let (app, entries) = ClientApp::list(connect, &o, wake)?;
+            let print = move || {
+                let mut out = std::io::stdout().lock();
+                for e in entries.iter().flatten() {
+                    let line = if json { entry_json(&e) } else { entry_line(&e) };
+                    if out.write_all(&line).is_err() {
+                        return; // the reader of our output has gone; the listing ends with it
+                    }
+                }
+                let _ = out.flush();
+            };
+            printer = Some(std::thread::spawn(print));
+            Ok(app)
+        },
+        true,
+        |_, _| Ok(Display::none()),
+    );
+    // The channel's sender went with the app.
+    if let Some(p) = printer {
+        let _ = p.join();
+    }
+    let (summary, live) = result?;
+    for e in &summary.progress.errors {
+        eprintln!("error: {e}");
+    }
+    session.verdict(&summary, &live)
+}
+
+fn entry_name(e: &mover::proto::Entry) -> &[u8] {
+    if e.path.is_root() { b"." } else { e.path.as_bytes() }
+}
+
+fn entry_line(e: &mover::proto::Entry) -> Vec<u8> {
+    use mover::proto::Kind;
+    let kind = match e.kind {
+        Kind::File => '-',
+        Kind::Dir => 'd',
+        Kind::Link => 'l',
+        Kind::Other => '?',
+    };
+    let hash = e.hash.map(|h| format!(" {}", hex(&h))).unwrap_or_default();
+    let mut line = format!("{kind}{:03o} {:>15}{hash} ", e.meta.mode & 0o777, e.size).into_bytes();
+    line.extend_from_slice(mover::path::show(entry_name(e)).as_bytes());
+    line.push(b'\n');
+    line
+}
+
+fn entry_json(e: &mover::proto::Entry) -> Vec<u8> {
+    let name = std::ffi::OsStr::from_bytes(entry_name(e));
+    let value = json!({
+        "path": name.to_str(),
+        "url_path": Url { server: Server { name: "h".into(), port: 1 }, path: entry_name(e).to_vec() }.path_text(),
+        "kind": format!("{:?}", e.kind).to_lowercase(),
+        "size": e.size,
+        "mode": e.meta.mode & 0o777,
+        "blake3": e.hash.map(|h| hex(&h)),
+    });
+    format!("{value}\n").into_bytes()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

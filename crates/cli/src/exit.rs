@@ -1,0 +1,159 @@
+//! How the program ends.
+
+use core::fmt;
+
+/// Exit codes. Part of the interface: scripts rely on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Everything was done.
+    Ok = 0,
+    /// It ran to its end, but some files failed, or a check did not hold.
+    Partial = 1,
+    /// The command line or a local setting cannot be used.
+    Usage = 2,
+    /// No connection came about.
+    Connect = 3,
+    /// This end is not authorised, or the other end is not trusted.
+    Untrusted = 4,
+    /// Interrupted, by the user or by the network; the same command goes on where it was.
+    Interrupted = 5,
+    /// The server's settings do not allow it.
+    Refused = 6,
+    /// The system of this or the other end failed (disk, sockets, memory).
+    System = 7,
+}
+
+/// The table in the help.
+pub const HELP: &str = "\
+Exit codes:
+  0  everything was done
+  1  ran to its end, but some files failed or a check did not hold
+  2  the command line or a local setting cannot be used
+  3  no connection came about
+  4  this end is not authorised, or the other end is not trusted
+  5  interrupted; the same command goes on where it was
+  6  the server's settings do not allow it
+  7  the system of one of the ends failed";
+
+/// Why the program ends without success: a code, and words with the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For the shell.
+    pub code: Code,
+    /// For people; empty when everything has been said already.
+    pub text: String,
+}
+
+/// What commands return.
+pub type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure in words.
+    pub fn new(code: Code, text: impl Into<String>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+    /// A setting that cannot be used.
+    pub fn usage(e: impl fmt::Display) -> Failure {
+        Failure::new(Code::Usage, e.to_string())
+    }
+    /// The system said no.
+    pub fn system(e: impl fmt::Display) -> Failure {
+        Failure::new(Code::System, e.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<lhio::identity::IdentityError> for Failure {
+    fn from(e: lhio::identity::IdentityError) -> Failure {
+        Failure::usage(e)
+    }
+}
+
+impl From<lhio::driver::DriverError> for Failure {
+    fn from(e: lhio::driver::DriverError) -> Failure {
+        Failure::system(e)
+    }
+}
+
+impl From<endpoint::ConnectError> for Failure {
+    fn from(e: endpoint::ConnectError) -> Failure {
+        Failure::usage(e)
+    }
+}
+
+/// The code and words of a transfer's end.
+pub fn of_transfer(e: &mover::Error) -> Failure {
+    let code = match e {
+        mover::Error::Refused { .. } => Code::Refused,
+        mover::Error::Connection { text } => of_connection(text),
+        mover::Error::Interrupted => Code::Interrupted,
+        mover::Error::Partial { .. } => Code::Partial,
+        mover::Error::Protocol { .. } | mover::Error::Local { .. } | mover::Error::Peer { .. } => {
+            Code::System
+        }
+    };
+    Failure::new(code, e.to_string())
+}
+
+/// Whose words a closed connection's text are. The transfer hands on text only.
+fn of_connection(text: &str) -> Code {
+    let unauthorised = format!("(code {:#x})", transport::error::code::UNAUTHORISED);
+    if text.contains(&unauthorised) { Code::Untrusted } else { Code::Interrupted }
+}
+
+/// The code and words of a connection that did not come about or ended.
+pub fn of_close(reason: &endpoint::CloseReason, connected: bool) -> Failure {
+    use endpoint::CloseReason as R;
+    let code = match reason {
+        R::Peer { code, .. } if *code == transport::error::code::UNAUTHORISED => Code::Untrusted,
+        R::Handshake(_) => Code::Untrusted,
+        _ if connected => Code::Interrupted,
+        _ => Code::Connect,
+    };
+    Failure::new(code, reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use endpoint::CloseReason;
+
+    #[test]
+    fn the_help_names_every_code() {
+        let all = [
+            Code::Ok,
+            Code::Partial,
+            Code::Usage,
+            Code::Connect,
+            Code::Untrusted,
+            Code::Interrupted,
+            Code::Refused,
+            Code::System,
+        ];
+        for c in all {
+            assert!(HELP.contains(&format!("\n  {}  ", c as u8)), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn transfers_map_to_codes() {
+        let code = |e: mover::Error| of_transfer(&e).code;
+        assert_eq!(code(mover::Error::Partial { failed: 2 }), Code::Partial);
+        assert_eq!(code(mover::Error::Interrupted), Code::Interrupted);
+        assert_eq!(code(mover::Error::Refused { text: "read-only".into() }), Code::Refused);
+        let closed = CloseReason::Peer { code: transport::error::code::UNAUTHORISED, reason: "no".into() };
+        assert_eq!(code(mover::Error::Connection { text: closed.to_string() }), Code::Untrusted);
+        assert_eq!(of_close(&closed, true).code, Code::Untrusted);
+        assert_eq!(
+            code(mover::Error::Connection { text: CloseReason::IdleTimeout(30).to_string() }),
+            Code::Interrupted
+        );
+        assert_eq!(of_close(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
+        assert_eq!(of_close(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
+    }
+}

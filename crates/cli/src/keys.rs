@@ -1,0 +1,79 @@
+//! `longhaul keys`.
+
+use crate::args::Keys;
+use crate::exit::{Failure, Outcome};
+use crate::setup::Me;
+use lhio::identity::AuthorizedKeys;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use transport::crypto::PublicKey;
+
+/// Bytes of key text that are read.
+const MAX_TEXT: u64 = 1 << 20;
+
+/// Runs one of the commands.
+pub fn run(k: &Keys) -> Outcome<()> {
+    let me = Me::load()?;
+    let key = me.identity.public_key();
+    match k {
+        Keys::Show => println!("{key} {}", comment()),
+        Keys::Fingerprint => println!("{}", key.fingerprint()),
+        Keys::Authorize { file } => return authorize(&me, file),
+        Keys::List => {
+            println!("folder       {}", me.state.path().display());
+            println!("this machine {}", key.fingerprint());
+            for (k, comment) in me.state.authorized_keys()?.iter() {
+                println!("may connect  {} {comment}", PublicKey::from_bytes(k.0).fingerprint());
+            }
+            let known = me.state.path().join("known_hosts");
+            if let Ok(text) = std::fs::read_to_string(&known) {
+                for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
+                    println!("known host   {line}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// USER@HOST, as far as it is known: only for people.
+fn comment() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    match std::env::var("USER") {
+        Ok(user) if !user.is_empty() => format!("{user}@{host}"),
+        _ => host,
+    }
+}
+
+/// Adds the keys of a file that may not connect yet.
+fn authorize(me: &Me, file: &Path) -> Outcome<()> {
+    let fail = |e: std::io::Error| Failure::usage(format!("cannot read keys from {}: {e}", file.display()));
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().take(MAX_TEXT).read_to_string(&mut text).map_err(fail)?;
+    } else {
+        let f = std::fs::File::open(file).map_err(fail)?;
+        f.take(MAX_TEXT).read_to_string(&mut text).map_err(fail)?;
+    }
+    let new = AuthorizedKeys::parse(&text);
+    if let Some((line, why)) = new.ignored().first() {
+        let text = format!("{}, line {line}: {why}; nothing was added", file.display());
+        return Err(Failure::usage(text));
+    }
+    let old = me.state.authorized_keys()?;
+    let path = me.state.path().join("authorized_keys");
+    let fail = |e: std::io::Error| Failure::system(format!("cannot add to {}: {e}", path.display()));
+    let before = std::fs::read(&path).unwrap_or_default();
+    let mut out = std::fs::File::options().append(true).create(true).mode(0o600).open(&path).map_err(fail)?;
+    // An editor may have left the last line without an end.
+    let mut lines = if before.last().is_some_and(|b| *b != b'\n') { "\n".to_owned() } else { String::new() };
+    let mut added = 0;
+    for (key, comment) in new.iter().filter(|(k, _)| !old.contains(k)) {
+        lines.push_str(&format!("{key} {comment}\n"));
+        added += 1;
+    }
+    out.write_all(lines.as_bytes()).and_then(|()| out.sync_data()).map_err(fail)?;
+    println!("{added} keys added to {}; servers started from now on let them in", path.display());
+    Ok(())
+}

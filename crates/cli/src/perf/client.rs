@@ -1,0 +1,365 @@
+//! `longhaul perf client`.
+
+use super::control::Control;
+use super::load::Load;
+use super::proto::{Figures, Message, Plan, VERSION};
+use crate::args::{Operation, PerfClient};
+use crate::exit::{self, Code, Failure, Outcome};
+use crate::setup::{self, Me};
+use crate::{stop, trust};
+use base::{Span, Time};
+use endpoint::{App, ConnId, Connect, Endpoint, Event};
+use lhio::driver::Driver;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use transport::crypto::{PeerIdentity, Suite};
+use transport::error::code;
+use verbs::Status;
+
+/// Bytes under way on all streams unless the user says otherwise.
+const UNDER_WAY: u64 = 64 << 20;
+/// Size of a message unless the user says otherwise; and for latency.
+const SIZE: u64 = 1 << 20;
+const PING: u64 = 64;
+
+/// Measures.
+pub fn run(a: &PerfClient) -> Outcome<()> {
+    let me = Me::load()?;
+    let plan = plan(a);
+    plan.check().map_err(Failure::usage)?;
+    let mut options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
+    options.initial_qps = a.streams + 1;
+    if let Some(s) = a.suite {
+        (options.suites, options.module) = (vec![s], s.module());
+    }
+    let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
+    let mut driver = Driver::bind(setup::client_address(trusted.remote))?;
+    let mut endpoint = me.endpoint(options.clone(), None)?;
+    let waker = driver.waker();
+    let stop = stop::on_signal(move || waker.wake())?;
+    let shown = !a.output.quiet && !a.output.json;
+    let mut app = Client::new(trusted.connect(), plan, a.interval, shown, stop);
+    driver.run(&mut endpoint, &mut app)?;
+    if trusted.token.is_some() {
+        trust::remember(&me, &a.server, app.peer.as_ref())?;
+    }
+    if let Some(f) = app.failure.take() {
+        let changed = (f.code == Code::Untrusted && app.peer.is_none())
+            .then(|| trust::explain(&me, &a.server, trusted.remote, &options))
+            .flatten();
+        return Err(changed.unwrap_or(f));
+    }
+    let (Some(ours), Some(theirs)) = (&app.ours, &app.theirs) else {
+        return Err(Failure::new(Code::Interrupted, "interrupted before there was a result"));
+    };
+    let report = report(&app, ours, theirs);
+    if a.output.json {
+        println!("{report}");
+    } else {
+        print(&app.plan, &report, ours.latency.or(theirs.latency));
+    }
+    if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
+        return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
+    }
+    Ok(())
+}
+
+fn plan(a: &PerfClient) -> Plan {
+    let latency = a.operation == Operation::Latency;
+    let size = a.size.unwrap_or(if latency { PING } else { SIZE });
+    let under_way = UNDER_WAY / size.max(1) / u64::from(a.streams);
+    Plan {
+        version: VERSION,
+        operation: a.operation,
+        size,
+        streams: a.streams,
+        depth: a.depth.unwrap_or(under_way.clamp(2, 4_096) as u32),
+        nanos: a.time.as_nanos(),
+        messages: a.bytes.map(|b| b.div_ceil(size.max(1))),
+        reverse: a.reverse,
+        region: a.region.max(size),
+        verify: a.verify,
+        rkeys: Vec::new(),
+    }
+}
+
+struct Client {
+    connect: Option<Connect>,
+    plan: Plan,
+    interval: Span,
+    shown: bool,
+    stop: Arc<AtomicBool>,
+    conn: Option<ConnId>,
+    control: Option<Control>,
+    load: Option<Load>,
+    running: bool,
+    peer: Option<PeerIdentity>,
+    suite: Option<Suite>,
+    ours: Option<Figures>,
+    theirs: Option<Figures>,
+    failure: Option<Failure>,
+    closed: bool,
+    intervals: Vec<Value>,
+    began: Time,
+    next_report: Option<Time>,
+    reported: (Time, u64, u64),
+}
+
+impl Client {
+    fn new(connect: Connect, plan: Plan, interval: Span, shown: bool, stop: Arc<AtomicBool>) -> Client {
+        Client {
+            connect: Some(connect),
+            plan,
+            interval,
+            shown,
+            stop,
+            conn: None,
+            control: None,
+            load: None,
+            running: false,
+            peer: None,
+            suite: None,
+            ours: None,
+            theirs: None,
+            failure: None,
+            closed: false,
+            intervals: Vec::new(),
+            began: Time::ZERO,
+            next_report: None,
+            reported: (Time::ZERO, 0, 0),
+        }
+    }
+
+    fn fail(&mut self, f: Failure) {
+        self.failure.get_or_insert(f);
+    }
+
+    fn event(&mut self, e: Event, ep: &mut Endpoint) -> Result<(), String> {
+        match e {
+            Event::Connected { conn } => {
+                let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
+                (self.conn, self.peer, self.suite) = (Some(conn), info.peer.clone(), Some(info.suite));
+                let mut control = Control::new(ep, &info)?;
+                if self.plan.reverse {
+                    let load = Load::new(ep, &info, self.plan.clone(), false)?;
+                    self.plan.rkeys = load.rkeys();
+                    self.load = Some(load);
+                }
+                control.send(ep, &Message::Ask(self.plan.clone()))?;
+                self.control = Some(control);
+            }
+            Event::Closed { conn, reason } => {
+                self.closed = true;
+                if self.ours.is_none() || self.theirs.is_none() {
+                    self.fail(exit::of_close(&reason, self.peer.is_some()));
+                }
+                if let Some(c) = self.control.take() {
+                    c.close(ep);
+                }
+                if let Some(l) = self.load.take() {
+                    l.close(ep);
+                }
+                ep.release(conn).map_err(|e| e.to_string())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, now: Time, m: Message, ep: &mut Endpoint) -> Result<(), String> {
+        let Some(conn) = self.conn else { return Ok(()) };
+        match m {
+            Message::Ready(rkeys) => {
+                (self.began, self.reported) = (now, (now, 0, 0));
+                self.next_report = (!self.interval.is_zero()).then(|| now + self.interval);
+                if !self.plan.reverse {
+                    let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
+                    let mut load = Load::new(ep, &info, self.plan.clone(), true)?;
+                    load.start(ep, &rkeys)?;
+                    self.load = Some(load);
+                    self.running = true;
+                }
+            }
+            Message::Finish(each, figures) => {
+                let load = self.load.as_mut().ok_or("a result before the measurement")?;
+                self.ours = Some(load.figures(ep, conn, &each));
+                self.theirs = Some(figures);
+                self.next_report = None;
+            }
+            Message::Done(figures) => self.theirs = Some(figures),
+            Message::Refused(text) => {
+                self.fail(Failure::new(Code::Refused, format!("the server refused: {text}")));
+            }
+            Message::Ask(_) => return Err("the server sent a message out of turn".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
+        let Some(conn) = self.conn else { return Ok(()) };
+        let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
+        while let Some(wc) = ep.adapter().poll_cq(cq) {
+            if wc.status != Status::Success {
+                return Err(format!("a work request ended with {:?}", wc.status));
+            }
+            if self.control.as_ref().is_some_and(|c| c.qp() == wc.qp) {
+                let m = self.control.as_mut().map(|c| c.completion(ep, &wc)).transpose()?.flatten();
+                if let Some(m) = m {
+                    self.message(now, m, ep)?;
+                }
+            } else if let Some(load) = &mut self.load {
+                load.completion(ep, &wc)?;
+            }
+        }
+        if let Some(load) = self.load.as_mut().filter(|_| self.running) {
+            load.post(ep)?;
+            if load.is_over() {
+                (self.running, self.next_report) = (false, None);
+                let each = load.each();
+                let figures = load.figures(ep, conn, &each);
+                self.ours = Some(figures.clone());
+                if let Some(c) = &mut self.control {
+                    c.send(ep, &Message::Finish(each, figures))?;
+                }
+            }
+        }
+        self.report_interval(now, ep, conn);
+        let drained = self.control.as_ref().is_none_or(Control::is_drained);
+        if (self.ours.is_some() && self.theirs.is_some() && drained) || self.failure.is_some() {
+            ep.close(now, conn, code::NO_ERROR, "done");
+        }
+        Ok(())
+    }
+
+    fn report_interval(&mut self, now: Time, ep: &Endpoint, conn: ConnId) {
+        let Some(at) = self.next_report.filter(|t| *t <= now) else { return };
+        self.next_report = Some(at + self.interval);
+        let (Some(s), Some(load)) = (ep.stats(conn), &self.load) else { return };
+        // Only the initiator of writes and reads sees their completions; the other end counts what arrived.
+        let bytes = if self.running { load.completed() * self.plan.size } else { s.payload_received };
+        let (last, before, again) = self.reported;
+        let rate = bytes.saturating_sub(before) as f64 * 8.0 / now.since(last).as_secs_f64().max(1e-9);
+        let resent = s.payload_again.saturating_sub(again);
+        let seconds = now.since(self.began).as_secs_f64();
+        if self.shown {
+            println!(
+                "{seconds:>7.2} s  {:>10.1} Mbit/s  resent {resent:>10} B  round trip {}  {} {}",
+                rate / 1e6,
+                s.srtt,
+                s.cc.0,
+                s.cc.1
+            );
+        }
+        self.reported = (now, bytes, s.payload_again);
+        self.intervals.push(json!({ "seconds": seconds, "bits_per_second": rate, "resent_bytes": resent,
+                                    "srtt_seconds": s.srtt.as_secs_f64() }));
+    }
+}
+
+impl App for Client {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        let mut result = Ok(());
+        if let Some(c) = self.connect.take() {
+            result = ep.connect(now, c).map(|c| self.conn = Some(c)).map_err(|e| e.to_string());
+        }
+        while let (Ok(()), Some(e)) = (&result, ep.poll_event()) {
+            result = self.event(e, ep);
+        }
+        if result.is_ok() && !self.closed && self.peer.is_some() {
+            result = self.work(now, ep);
+        }
+        if self.stop.load(Ordering::SeqCst) && !self.closed {
+            self.fail(Failure::new(Code::Interrupted, "interrupted"));
+        }
+        if let Err(text) = result {
+            self.fail(Failure::system(text));
+        }
+        if self.failure.is_some() && !self.closed {
+            match self.conn {
+                Some(c) => ep.close(now, c, code::NO_ERROR, "the client gave up"),
+                None => self.closed = true,
+            }
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        let deadline = self.load.as_ref().filter(|_| self.running).and_then(Load::deadline);
+        match (deadline, self.next_report) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+    fn finished(&self) -> bool {
+        self.closed
+    }
+}
+
+fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
+    let plan = &app.plan;
+    let (initiator, responder) = if plan.reverse { (theirs, ours) } else { (ours, theirs) };
+    // Data flows from the initiator, but for reads.
+    let (source, sink) =
+        if plan.operation == Operation::Read { (responder, initiator) } else { (initiator, responder) };
+    let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
+    let gigabytes = initiator.bytes as f64 / 1e9;
+    let per_gigabyte = |f: &Figures| if gigabytes > 0.0 { f.cpu() / gigabytes } else { 0.0 };
+    let goodput =
+        if initiator.seconds > 0.0 { initiator.bytes as f64 * 8.0 / initiator.seconds } else { 0.0 };
+    json!({
+        "operation": plan.operation,
+        "reverse": plan.reverse,
+        "message_bytes": plan.size,
+        "streams": plan.streams,
+        "suite": app.suite.map(Suite::name),
+        "seconds": initiator.seconds,
+        "bytes": initiator.bytes,
+        "messages": initiator.messages,
+        "goodput_bits_per_second": goodput,
+        "retransmitted_share": share(source.payload_again, source.payload_sent),
+        "feedback_share": share(sink.control_bytes_sent, source.bytes_sent),
+        "srtt_seconds": source.srtt_seconds,
+        "min_rtt_seconds": source.min_rtt_seconds,
+        "verified": ours.verified.or(theirs.verified),
+        "latency_nanoseconds": initiator.latency.map(|[min, p50, p99, max]| json!({
+            "min": min, "median": p50, "p99": p99, "max": max })),
+        "cpu_seconds_per_gigabyte": { "client": per_gigabyte(ours), "server": per_gigabyte(theirs) },
+        "client": ours,
+        "server": theirs,
+        "intervals": app.intervals,
+    })
+}
+
+fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
+    let number = |key: &str| r[key].as_f64().unwrap_or(0.0);
+    println!(
+        "{:?}: {:.1} Mbit/s ({} bytes in {:.3} s, {} messages)",
+        plan.operation,
+        number("goodput_bits_per_second") / 1e6,
+        number("bytes"),
+        number("seconds"),
+        number("messages"),
+    );
+    println!(
+        "sent again {:.4}%, feedback {:.4}%, round trip {}, {}",
+        number("retransmitted_share") * 100.0,
+        number("feedback_share") * 100.0,
+        Span::from_secs_f64(number("srtt_seconds")),
+        r["suite"].as_str().unwrap_or("")
+    );
+    let cpu = &r["cpu_seconds_per_gigabyte"];
+    let cpu = |end: &str| cpu[end].as_f64().unwrap_or(0.0);
+    println!("CPU per GB: client {:.3} s, server {:.3} s", cpu("client"), cpu("server"));
+    if let Some([min, p50, p99, max]) = latency {
+        let t = Span::from_nanos;
+        println!(
+            "round trip of a message: {} min, {} median, {} p99, {} max",
+            t(min),
+            t(p50),
+            t(p99),
+            t(max)
+        );
+    }
+    if let Some(v) = r["verified"].as_bool() {
+        println!("content {}", if v { "verified" } else { "DIFFERS" });
+    }
+}

@@ -1,0 +1,290 @@
+//! The load itself, for both ends.
+
+use super::pattern;
+use super::proto::{Figures, Plan};
+use crate::args::Operation;
+use base::{Span, Time};
+use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
+use lhio::clock::{Clock, CpuTime};
+use verbs::{
+    Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, WorkCompletion,
+};
+
+/// Round trips that are kept: the latest million.
+const MAX_ROUND_TRIPS: usize = 1 << 20;
+/// Receives that a responder keeps posted at most; the queue pairs hold as many.
+const MAX_RECEIVES: u64 = 4_096;
+/// Bytes that posted receives stand for at most.
+const RECEIVE_BYTES: u64 = 256 << 20;
+
+/// A queue pair with its region.
+struct Stream {
+    qp: QpId,
+    region: Mr,
+    rkey: u32,
+    posted: u64,
+    completed: u64,
+}
+
+/// One end's part of a measurement.
+pub struct Load {
+    plan: Plan,
+    initiator: bool,
+    streams: Vec<Stream>,
+    clock: Clock,
+    started: Option<Time>,
+    ended: Option<Time>,
+    cpu: CpuTime,
+    sent_at: Time,
+    round_trips: Vec<u64>,
+    trips: u64,
+}
+
+fn words(e: Error) -> String {
+    format!("this end cannot go on: {e}")
+}
+
+impl Load {
+    /// Registers regions, and posts receives where messages come in.
+    pub fn new(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
+        let qps =
+            info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
+        let len = usize::try_from(plan.slots() * plan.size).map_err(|e| e.to_string())?;
+        let source = (plan.operation == Operation::Read) != initiator;
+        let access = match plan.operation {
+            Operation::Write if !initiator => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Operation::Read if !initiator => Access::REMOTE_READ,
+            _ if source => Access::LOCAL_READ,
+            _ => Access::LOCAL_WRITE,
+        };
+        let access = if plan.operation == Operation::Latency { Access::LOCAL_WRITE } else { access };
+        let mut streams = Vec::new();
+        for (i, qp) in qps.iter().enumerate() {
+            let content = if source { pattern::fill(i, len) } else { vec![0; len] };
+            let region = ep.adapter().reg_mr(info.pd, Memory::from(content), access);
+            let region = region.map_err(|(e, _)| words(e))?;
+            streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });
+        }
+        let load = Load {
+            plan,
+            initiator,
+            streams,
+            clock: Clock::new(),
+            started: None,
+            ended: None,
+            cpu: CpuTime::of_process(),
+            sent_at: Time::ZERO,
+            round_trips: Vec::new(),
+            trips: 0,
+        };
+        if load.receives() {
+            for i in 0..load.streams.len() {
+                for n in 0..load.receives_ahead() {
+                    load.post_recv(ep, i, n)?;
+                }
+            }
+        }
+        Ok(load)
+    }
+
+    /// Remote keys for the other end.
+    pub fn rkeys(&self) -> Vec<u32> {
+        self.streams.iter().map(|s| s.region.rkey).collect()
+    }
+
+    /// Begins as the initiator, with the other end's keys.
+    pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+        let needs = matches!(self.plan.operation, Operation::Write | Operation::Read);
+        if needs && rkeys.len() != self.streams.len() {
+            return Err("the other end gave not one remote key for each stream".to_owned());
+        }
+        self.streams.iter_mut().zip(rkeys).for_each(|(s, k)| s.rkey = *k);
+        self.cpu = CpuTime::of_process();
+        self.started = Some(self.clock.now());
+        self.post(ep)
+    }
+
+    fn receives(&self) -> bool {
+        match self.plan.operation {
+            Operation::Send => !self.initiator,
+            Operation::Latency => true,
+            Operation::Write | Operation::Read => false,
+        }
+    }
+    fn receives_ahead(&self) -> u64 {
+        (RECEIVE_BYTES / self.plan.size).clamp(2, MAX_RECEIVES)
+    }
+    fn sge(&self, i: usize, n: u64) -> Sge {
+        let offset = n % self.plan.slots() * self.plan.size;
+        Sge { lkey: self.streams[i].region.lkey, offset, len: self.plan.size }
+    }
+    fn post_recv(&self, ep: &mut Endpoint, i: usize, n: u64) -> Result<(), String> {
+        let wr = RecvWr { wr_id: n, sges: Sges::One(self.sge(i, n)) };
+        ep.adapter().post_recv(self.streams[i].qp, wr).map_err(words)
+    }
+
+    fn posted(&self) -> u64 {
+        self.streams.iter().map(|s| s.posted).sum()
+    }
+    /// Messages completed so far.
+    pub fn completed(&self) -> u64 {
+        self.streams.iter().map(|s| s.completed).sum()
+    }
+    /// Messages completed on each stream.
+    pub fn each(&self) -> Vec<u64> {
+        self.streams.iter().map(|s| s.completed).collect()
+    }
+
+    /// Whether no further message is to be posted.
+    fn enough(&self) -> bool {
+        let Some(start) = self.started else { return true };
+        match self.plan.messages {
+            Some(n) => self.posted() >= n,
+            None => self.clock.now().since(start).as_nanos() >= self.plan.nanos,
+        }
+    }
+
+    /// When the initiator stops posting.
+    pub fn deadline(&self) -> Option<Time> {
+        let timed = self.plan.messages.is_none() && self.ended.is_none();
+        self.started.filter(|_| timed).map(|s| s + Span::from_nanos(self.plan.nanos))
+    }
+
+    /// Posts what is to be under way.
+    pub fn post(&mut self, ep: &mut Endpoint) -> Result<(), String> {
+        let latency = self.plan.operation == Operation::Latency;
+        let depth = if latency { 1 } else { u64::from(self.plan.depth) };
+        for i in 0..self.streams.len() {
+            while self.streams[i].posted - self.streams[i].completed < depth && !self.enough() {
+                let n = self.streams[i].posted;
+                let sge = self.sge(i, n);
+                let (rkey, offset) = (self.streams[i].rkey, sge.offset);
+                let (op, data) = match self.plan.operation {
+                    Operation::Write => (SendOp::Write { rkey, offset }, Data::from(sge)),
+                    Operation::Read => (SendOp::Read { rkey, offset }, Data::from(sge)),
+                    Operation::Send => (SendOp::Send, Data::from(sge)),
+                    Operation::Latency => (SendOp::Send, self.ping(n)),
+                };
+                match ep.adapter().post_send(self.streams[i].qp, SendWr::new(n, op, data)) {
+                    Ok(()) => self.streams[i].posted += 1,
+                    Err(Error::QueueFull | Error::CqFull) => break,
+                    Err(e) => return Err(words(e)),
+                }
+                if latency {
+                    self.sent_at = self.clock.now();
+                }
+            }
+        }
+        if self.ended.is_none() && self.enough() && self.posted() == self.completed() {
+            self.ended = self.started.map(|_| self.clock.now());
+        }
+        Ok(())
+    }
+
+    fn ping(&self, n: u64) -> Data {
+        let mut bytes = vec![0; self.plan.size as usize];
+        bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
+        Data::Inline(bytes.into())
+    }
+
+    /// Takes a successful completion of one of its queue pairs.
+    pub fn completion(&mut self, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
+        let Some(i) = self.streams.iter().position(|s| s.qp == wc.qp) else { return Ok(()) };
+        match (self.plan.operation, wc.opcode) {
+            (Operation::Latency, Opcode::Recv) => {
+                self.post_recv(ep, i, wc.wr_id)?;
+                self.streams[i].completed += 1;
+                if self.initiator {
+                    let trip = self.clock.now().since(self.sent_at).as_nanos();
+                    self.keep(trip);
+                } else {
+                    let n = self.streams[i].completed;
+                    let wr = SendWr::new(n, SendOp::Send, self.ping(n));
+                    ep.adapter().post_send(wc.qp, wr).map_err(words)?;
+                }
+            }
+            (Operation::Latency, _) => {}
+            (_, Opcode::Recv) => {
+                self.streams[i].completed += 1;
+                let next = wc.wr_id + self.receives_ahead();
+                self.post_recv(ep, i, next)?;
+            }
+            _ => self.streams[i].completed += 1,
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, trip: u64) {
+        if self.round_trips.len() < MAX_ROUND_TRIPS {
+            self.round_trips.push(trip);
+        } else {
+            self.round_trips[(self.trips % MAX_ROUND_TRIPS as u64) as usize] = trip;
+        }
+        self.trips += 1;
+    }
+
+    /// Whether the initiator's load is over and completed.
+    pub fn is_over(&self) -> bool {
+        self.initiator && self.ended.is_some()
+    }
+
+    /// What this end counted; `messages` on each stream by the initiator's count, for the comparison.
+    pub fn figures(&mut self, ep: &mut Endpoint, conn: ConnId, messages: &[u64]) -> Figures {
+        let cpu = CpuTime::of_process().since(self.cpu);
+        let s: Stats = ep.stats(conn).unwrap_or_default();
+        let count: u64 = messages.iter().sum();
+        let seconds = match (self.started, self.ended) {
+            (Some(a), Some(b)) => b.since(a).as_secs_f64(),
+            _ => 0.0,
+        };
+        let sink = (self.plan.operation == Operation::Read) == self.initiator;
+        let compare = self.plan.verify && sink && self.plan.operation != Operation::Latency;
+        Figures {
+            bytes: count.saturating_mul(self.plan.size),
+            messages: count,
+            seconds,
+            cpu_user_seconds: cpu.user.as_secs_f64(),
+            cpu_system_seconds: cpu.system.as_secs_f64(),
+            payload_sent: s.payload_sent,
+            payload_again: s.payload_again,
+            payload_received: s.payload_received,
+            bytes_sent: s.bytes_sent,
+            control_bytes_sent: s.control_bytes_sent,
+            packets_sent: s.packets_sent,
+            packets_lost: s.packets_lost,
+            srtt_seconds: s.srtt.as_secs_f64(),
+            min_rtt_seconds: s.min_rtt.as_secs_f64(),
+            verified: compare.then(|| self.verify(ep, messages)),
+            latency: self.latency(),
+        }
+    }
+
+    fn verify(&self, ep: &mut Endpoint, messages: &[u64]) -> bool {
+        let mut buffer = vec![0; pattern::STEP];
+        messages.len() == self.streams.len()
+            && self.streams.iter().zip(messages).enumerate().all(|(i, (s, n))| {
+                let block = pattern::block(i);
+                let end = (*n).min(self.plan.slots()) * self.plan.size;
+                (0..end).step_by(pattern::STEP).all(|at| {
+                    let piece = &mut buffer[..(end - at).min(pattern::STEP as u64) as usize];
+                    ep.adapter().read_mr(s.region.id, at, piece).is_ok()
+                        && pattern::matches(&block, at, piece)
+                })
+            })
+    }
+
+    fn latency(&mut self) -> Option<[u64; 4]> {
+        self.round_trips.sort_unstable();
+        let t = &self.round_trips;
+        let at = |num: usize, den: usize| t.get((t.len().saturating_sub(1)) * num / den).copied();
+        Some([at(0, 1)?, at(1, 2)?, at(99, 100)?, at(1, 1)?])
+    }
+
+    /// Frees its regions, when the connection has closed.
+    pub fn close(&self, ep: &mut Endpoint) {
+        for s in &self.streams {
+            // Fails only if it was freed before.
+            let _ = ep.adapter().dereg_mr(s.region.id);
+        }
+    }
+}

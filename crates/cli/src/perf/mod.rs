@@ -1,0 +1,11 @@
+//! `longhaul perf`: measures a path with verbs.
+//!
+//! Queue pair 0 carries a few messages about the measurement ([`proto`]); the others carry the load ([`load`]).
+//! Whoever starts the operations is the initiator: the client, or with `--reverse` the server.
+
+pub mod client;
+mod control;
+mod load;
+mod pattern;
+mod proto;
+pub mod server;

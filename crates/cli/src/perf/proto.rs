@@ -1,0 +1,231 @@
+//! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
+
+use crate::args::Operation;
+use serde::{Deserialize, Serialize};
+
+/// Version of these messages.
+pub const VERSION: u32 = 1;
+/// Queue pairs with load at most.
+pub const MAX_STREAMS: u16 = 128;
+/// Bytes of all regions of one end at most.
+pub const MAX_MEMORY: u64 = 8 << 30;
+/// Longest message that is measured.
+pub const MAX_SIZE: u64 = 1 << 30;
+/// Longest measurement in nanoseconds: a day.
+const MAX_NANOS: u64 = 86_400_000_000_000;
+
+/// What is to be measured; sent by the client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Which operation.
+    pub operation: Operation,
+    /// Bytes of a message.
+    pub size: u64,
+    /// Queue pairs with load.
+    pub streams: u16,
+    /// Messages under way on each.
+    pub depth: u32,
+    /// How long, in nanoseconds.
+    pub nanos: u64,
+    /// How many messages in all, instead.
+    pub messages: Option<u64>,
+    /// The server is the initiator.
+    pub reverse: bool,
+    /// Bytes of the region of each queue pair.
+    pub region: u64,
+    /// Compare what arrived.
+    pub verify: bool,
+    /// Remote keys of the client's regions, when it is the responder.
+    pub rkeys: Vec<u32>,
+}
+
+impl Plan {
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// Words for the other end's user.
+    pub fn check(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!(
+                "the server speaks version {VERSION} of the measurement, the client {}",
+                self.version
+            ));
+        }
+        if self.size == 0 || self.size > MAX_SIZE || self.size > self.region {
+            return Err(format!(
+                "a message has 1 to {MAX_SIZE} bytes and fits the region of {}",
+                self.region
+            ));
+        }
+        if self.streams == 0 || self.streams > MAX_STREAMS || self.depth == 0 || self.depth > 4_096 {
+            return Err(format!("1 to {MAX_STREAMS} streams with 1 to 4096 messages under way are possible"));
+        }
+        if self.region.saturating_mul(u64::from(self.streams)) > MAX_MEMORY {
+            return Err(format!(
+                "more than {MAX_MEMORY} bytes of memory; choose a smaller region or fewer streams"
+            ));
+        }
+        if self.operation == Operation::Latency && (self.streams != 1 || self.size > verbs::MAX_INLINE as u64)
+        {
+            return Err(format!(
+                "latency is measured on one stream with at most {} bytes",
+                verbs::MAX_INLINE
+            ));
+        }
+        if self.nanos > MAX_NANOS {
+            return Err("a measurement lasts a day at most".to_owned());
+        }
+        if self.reverse
+            && self.operation != Operation::Latency
+            && self.rkeys.len() != usize::from(self.streams)
+        {
+            return Err("not one remote key for each stream".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Messages that lie in a region side by side.
+    pub fn slots(&self) -> u64 {
+        (self.region / self.size.max(1)).max(1)
+    }
+}
+
+/// What one end counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Payload of completed messages.
+    pub bytes: u64,
+    /// Completed messages.
+    pub messages: u64,
+    /// From the first message to the last completion; zero at the responder.
+    pub seconds: f64,
+    /// CPU time of the process during the measurement, in user space.
+    pub cpu_user_seconds: f64,
+    /// The same in the kernel.
+    pub cpu_system_seconds: f64,
+    /// Payload bytes sent, repeated ones included.
+    pub payload_sent: u64,
+    /// Payload bytes sent again.
+    pub payload_again: u64,
+    /// Payload bytes that arrived.
+    pub payload_received: u64,
+    /// Bytes of packets sent, IP and UDP headers included.
+    pub bytes_sent: u64,
+    /// Bytes of control packets sent.
+    pub control_bytes_sent: u64,
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Smoothed round-trip time.
+    pub srtt_seconds: f64,
+    /// Lowest round-trip time.
+    pub min_rtt_seconds: f64,
+    /// Whether what arrived is what was sent; `None` when nobody looked.
+    pub verified: Option<bool>,
+    /// Round-trip times in nanoseconds: lowest, median, 99th percentile, highest.
+    pub latency: Option<[u64; 4]>,
+}
+
+impl Figures {
+    /// CPU seconds in all.
+    pub fn cpu(&self) -> f64 {
+        self.cpu_user_seconds + self.cpu_system_seconds
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Message {
+    /// Client: measure this.
+    Ask(Plan),
+    /// Server: ready; the remote keys of its regions, when it is the responder.
+    Ready(Vec<u32>),
+    /// Initiator: the load is over; messages completed on each stream.
+    Finish(Vec<u64>, Figures),
+    /// Responder: what it counted.
+    Done(Figures),
+    /// Server: no, and why.
+    Refused(String),
+}
+
+impl Message {
+    /// To bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        // Plain structures of numbers and text always have a JSON form.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+    /// From bytes of the other end.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &[u8]) -> Result<Message, String> {
+        serde_json::from_slice(bytes).map_err(|e| format!("the other end sent what is no message: {e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan() -> Plan {
+        Plan {
+            version: VERSION,
+            operation: Operation::Write,
+            size: 1 << 20,
+            streams: 4,
+            depth: 16,
+            nanos: 1_000_000_000,
+            messages: None,
+            reverse: false,
+            region: 64 << 20,
+            verify: true,
+            rkeys: vec![],
+        }
+    }
+
+    #[test]
+    fn messages_survive() {
+        for m in [
+            Message::Ask(plan()),
+            Message::Ready(vec![1, u32::MAX]),
+            Message::Finish(vec![7], Figures { latency: Some([1, 2, 3, 4]), ..Figures::default() }),
+            Message::Done(Figures::default()),
+            Message::Refused("no".into()),
+        ] {
+            assert_eq!(Message::decode(&m.encode()), Ok(m));
+        }
+    }
+
+    #[test]
+    fn plans_beyond_limits_are_refused() {
+        assert_eq!(plan().check(), Ok(()));
+        let bad: [fn(&mut Plan); 9] = [
+            |p| p.version = 0,
+            |p| p.size = 0,
+            |p| p.size = p.region + 1,
+            |p| p.streams = 0,
+            |p| p.depth = 5_000,
+            |p| p.region = u64::MAX,
+            |p| p.nanos = u64::MAX,
+            |p| p.reverse = true,
+            |p| p.operation = Operation::Latency,
+        ];
+        for (i, change) in bad.iter().enumerate() {
+            let mut p = plan();
+            change(&mut p);
+            assert!(p.check().is_err(), "{i}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_takes_anything(b in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::decode(&b);
+        }
+    }
+}

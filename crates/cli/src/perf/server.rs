@@ -1,0 +1,169 @@
+//! `longhaul perf server`.
+
+use super::control::Control;
+use super::load::Load;
+use super::proto::Message;
+use crate::args::PerfServer;
+use crate::exit::Outcome;
+use crate::setup::{self, Me};
+use crate::stop;
+use base::Time;
+use endpoint::{App, ConnId, Endpoint, Event};
+use lhio::driver::Driver;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use transport::error::code;
+use verbs::Status;
+
+/// Measurements at a time.
+const MAX_SESSIONS: usize = 16;
+
+/// Answers until interrupted.
+pub fn run(a: &PerfServer) -> Outcome<()> {
+    let me = Me::load()?;
+    let options = setup::options(&a.wire, Some(&a.sending), None);
+    let (config, tokens) = me.admission(&a.admission)?;
+    let mut driver = Driver::bind(a.listen)?;
+    let listen = driver.local_addr();
+    setup::announce(&me, listen, &a.admission, &config, &tokens);
+    if a.json {
+        let print = me.identity.public_key().fingerprint().to_string();
+        println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
+    }
+    let mut endpoint = me.endpoint(options, Some(config))?;
+    let waker = driver.waker();
+    let stop = stop::on_signal(move || waker.wake())?;
+    let mut app = Server { sessions: BTreeMap::new(), left: a.count, stop };
+    Ok(driver.run(&mut endpoint, &mut app)?)
+}
+
+struct Session {
+    control: Control,
+    load: Option<Load>,
+    /// It is the initiator and has not told its figures yet.
+    running: bool,
+}
+
+struct Server {
+    sessions: BTreeMap<ConnId, Session>,
+    left: Option<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Server {
+    fn event(&mut self, now: Time, e: Event, ep: &mut Endpoint) {
+        match e {
+            Event::Incoming { conn } => {
+                let Some(info) = ep.connection(conn).cloned() else { return };
+                if self.sessions.len() >= MAX_SESSIONS || self.left == Some(0) {
+                    return ep.close(
+                        now,
+                        conn,
+                        code::BUSY,
+                        "other measurements are running; try again later",
+                    );
+                }
+                match Control::new(ep, &info) {
+                    Ok(control) => {
+                        tracing::info!(client = %info.remote, "a measurement begins");
+                        self.sessions.insert(conn, Session { control, load: None, running: false });
+                    }
+                    Err(text) => ep.close(now, conn, code::INTERNAL, &text),
+                }
+            }
+            Event::Closed { conn, reason } => {
+                if let Some(s) = self.sessions.remove(&conn) {
+                    tracing::info!(%reason, "a measurement ended");
+                    s.control.close(ep);
+                    if let Some(l) = s.load {
+                        l.close(ep);
+                        self.left = self.left.map(|n| n.saturating_sub(1));
+                    }
+                }
+                if let Err(e) = ep.release(conn) {
+                    tracing::warn!(error = %e, "a connection was not freed");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Session {
+    fn drive(&mut self, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
+        let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
+        while let Some(wc) = ep.adapter().poll_cq(cq) {
+            if wc.status != Status::Success {
+                return Err(format!("a work request ended with {:?}", wc.status));
+            }
+            if wc.qp == self.control.qp() {
+                if let Some(m) = self.control.completion(ep, &wc)? {
+                    self.message(conn, ep, m)?;
+                }
+            } else if let Some(load) = &mut self.load {
+                load.completion(ep, &wc)?;
+            }
+        }
+        let Some(load) = self.load.as_mut().filter(|_| self.running) else { return Ok(()) };
+        load.post(ep)?;
+        if load.is_over() {
+            self.running = false;
+            let each = load.each();
+            let figures = load.figures(ep, conn, &each);
+            self.control.send(ep, &Message::Finish(each, figures))?;
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
+        match (m, &mut self.load) {
+            (Message::Ask(plan), None) => {
+                if let Err(text) = plan.check() {
+                    return self.control.send(ep, &Message::Refused(text));
+                }
+                let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
+                let (reverse, rkeys) = (plan.reverse, plan.rkeys.clone());
+                let mut load = match Load::new(ep, &info, plan, reverse) {
+                    Ok(l) => l,
+                    Err(text) => return self.control.send(ep, &Message::Refused(text)),
+                };
+                self.control.send(ep, &Message::Ready(load.rkeys()))?;
+                if reverse {
+                    load.start(ep, &rkeys)?;
+                    self.running = true;
+                }
+                self.load = Some(load);
+                Ok(())
+            }
+            (Message::Finish(each, _), Some(load)) => {
+                let figures = load.figures(ep, conn, &each);
+                self.control.send(ep, &Message::Done(figures))
+            }
+            _ => Err("the client sent a message out of turn".to_owned()),
+        }
+    }
+}
+
+impl App for Server {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        while let Some(e) = ep.poll_event() {
+            self.event(now, e, ep);
+        }
+        let stop = self.stop.load(Ordering::SeqCst);
+        for (conn, s) in &mut self.sessions {
+            if stop {
+                ep.close(now, *conn, code::APPLICATION, "the server was stopped");
+            } else if let Err(text) = s.drive(*conn, ep) {
+                ep.close(now, *conn, code::APPLICATION, &text);
+            }
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.sessions.values().filter(|s| s.running).filter_map(|s| s.load.as_ref()?.deadline()).min()
+    }
+    fn finished(&self) -> bool {
+        self.sessions.is_empty() && (self.left == Some(0) || self.stop.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,65 @@
+//! `longhaul cc` and `longhaul man`: what the program knows about itself.
+
+use crate::args::{Cc, Cli};
+use crate::exit::{Failure, Outcome};
+use clap::CommandFactory as _;
+use std::path::Path;
+
+/// Congestion-control algorithms, from their own definitions.
+pub fn cc(c: &Cc) -> Outcome<()> {
+    match c {
+        Cc::List => {
+            for d in cc::registry::list() {
+                let mark = if d.name == cc::registry::DEFAULT { " (default)" } else { "" };
+                println!("{:<12} {}{mark}", d.name, d.summary);
+            }
+        }
+        Cc::Describe { name: None } => print!("{}", cc::registry::help()),
+        Cc::Describe { name: Some(name) } => {
+            let d = cc::registry::find(name).map_err(Failure::usage)?;
+            println!("{}: {}", d.name, d.summary);
+            for p in d.params {
+                println!("    {}={}  {}", p.name, p.kind.describe(), p.help);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a page for each command.
+pub fn man(dir: &Path) -> Outcome<()> {
+    let fail =
+        |e: std::io::Error| Failure::usage(format!("cannot write man pages to {}: {e}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(fail)?;
+    pages(Cli::command(), "", dir).map_err(fail)
+}
+
+fn pages(command: clap::Command, prefix: &str, dir: &Path) -> std::io::Result<()> {
+    let name = if prefix.is_empty() {
+        command.get_name().to_owned()
+    } else {
+        format!("{prefix}-{}", command.get_name())
+    };
+    let command = command.display_name(&name);
+    for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        pages(sub.clone(), &name, dir)?;
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    std::fs::write(dir.join(format!("{name}.1")), page)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_command_has_a_page() {
+        let dir = tempfile::tempdir().unwrap();
+        super::man(dir.path()).unwrap();
+        for page in ["longhaul.1", "longhaul-put.1", "longhaul-perf-client.1", "longhaul-wan-relay.1"] {
+            let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
+            assert!(text.contains(".SH"), "{page}");
+        }
+        let put = std::fs::read_to_string(dir.path().join("longhaul-put.1")).unwrap();
+        assert!(put.contains("known\\-rate"));
+    }
+}

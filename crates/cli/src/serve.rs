@@ -1,0 +1,109 @@
+//! `longhaul serve`.
+
+use crate::args::Serve;
+use crate::exit::{Failure, Outcome};
+use crate::setup::{self, Me};
+use crate::stop;
+use crate::units::show_bytes;
+use base::Time;
+use endpoint::{App, Endpoint};
+use lhio::clock::CpuTime;
+use lhio::driver::Driver;
+use mover::{Monitor, ServeOptions, ServerApp, Wake};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Serves until interrupted.
+pub fn run(a: &Serve) -> Outcome<()> {
+    let me = Me::load()?;
+    let options = setup::options(&a.wire, Some(&a.sending), None);
+    let (config, tokens) = me.admission(&a.admission)?;
+    let mut driver = Driver::bind(a.listen)?;
+    let listen = driver.local_addr();
+    let waker = driver.waker();
+    let wake: Wake = Arc::new(move || waker.wake());
+    let served = ServeOptions {
+        allow_read: !a.write_only,
+        allow_write: !a.read_only,
+        allow_overwrite: !a.no_overwrite,
+        durable: !a.no_sync,
+        ..ServeOptions::new(&a.dir)
+    };
+    let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
+    setup::announce(&me, listen, &a.admission, &config, &tokens);
+    let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
+    let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
+    eprintln!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
+    if a.json {
+        let print = me.identity.public_key().fingerprint().to_string();
+        println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
+    }
+    let mut endpoint = me.endpoint(options, Some(config))?;
+    let monitor = inner.monitor();
+    let stopping = monitor.clone();
+    stop::on_signal(move || {
+        stopping.stop();
+        wake();
+    })?;
+    let mut app = Served { inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
+    driver.run(&mut endpoint, &mut app)?;
+    if a.json {
+        let cpu = CpuTime::of_process();
+        let cpu =
+            json!({ "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() });
+        println!("{}", json!({ "ended": true, "cpu": cpu }));
+    }
+    eprintln!("stopped; unfinished transfers go on when their commands are repeated");
+    Ok(())
+}
+
+/// The server, watched: sessions are logged as they come and go.
+struct Served {
+    inner: ServerApp,
+    monitor: Monitor,
+    seen: BTreeMap<u64, (String, &'static str, u64, u64)>,
+    next: Time,
+}
+
+/// How often sessions are looked at for the log.
+const LOOK_EVERY: base::Span = base::Span::from_millis(500);
+
+impl Served {
+    fn log(&mut self) {
+        let sessions = self.monitor.sessions();
+        for s in &sessions {
+            let p = &s.progress;
+            let entry = (s.remote.clone(), s.operation, p.files_done, p.bytes_done);
+            if self.seen.insert(s.conn, entry).is_none_or(|old| old.1 != s.operation)
+                && !s.operation.is_empty()
+            {
+                tracing::info!(client = s.remote, operation = s.operation, "a session began");
+            }
+        }
+        self.seen.retain(|conn, (remote, operation, files, bytes)| {
+            let open = sessions.iter().any(|s| s.conn == *conn);
+            if !open {
+                let bytes = show_bytes(*bytes);
+                tracing::info!(client = remote, operation, files, bytes, "a session ended");
+            }
+            open
+        });
+    }
+}
+
+impl App for Served {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        self.inner.drive(now, ep);
+        if now >= self.next {
+            self.next = now + LOOK_EVERY;
+            self.log();
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.inner.next_timeout()
+    }
+    fn finished(&self) -> bool {
+        self.inner.finished()
+    }
+}

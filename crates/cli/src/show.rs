@@ -1,0 +1,202 @@
+//! What people see of a transfer.
+
+use crate::client::{Board, Live};
+use crate::exit::{Failure, Outcome};
+use crate::units::show_bytes;
+use base::{Rate, Span};
+use indicatif::{ProgressBar, ProgressStyle};
+use mover::{Progress, Snapshot, Summary};
+use serde_json::json;
+use std::io::IsTerminal as _;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the bar moves.
+const BAR_EVERY: Duration = Duration::from_millis(200);
+/// How often a line appears where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Characters of a file's name on the bar.
+const NAME: usize = 40;
+
+/// A thread that shows progress until it is told to end.
+pub struct Display(Option<(SyncSender<()>, JoinHandle<()>)>);
+
+impl Display {
+    /// Shows nothing.
+    pub fn none() -> Display {
+        Display(None)
+    }
+
+    /// A bar on a terminal, plain lines otherwise.
+    pub fn start(progress: &Progress, board: &Board, quiet: bool) -> Outcome<Display> {
+        if quiet {
+            return Ok(Display::none());
+        }
+        let (stop, stopped) = sync_channel(1);
+        let (progress, board) = (progress.clone(), board.clone());
+        let terminal = std::io::stderr().is_terminal();
+        let run = move || {
+            let bar = terminal.then(bar);
+            let every = if terminal { BAR_EVERY } else { LINE_EVERY };
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
+                let (p, live) = (progress.snapshot(), board.get());
+                match &bar {
+                    Some(b) => {
+                        b.set_length(p.bytes_known.max(1));
+                        b.set_position(p.bytes_done.min(p.bytes_known));
+                        b.set_message(line(&p, &live));
+                    }
+                    None => eprintln!(
+                        "{} of {}, {}",
+                        show_bytes(p.bytes_done),
+                        show_bytes(p.bytes_known),
+                        line(&p, &live)
+                    ),
+                }
+            }
+            if let Some(b) = bar {
+                b.finish_and_clear();
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("display".into()).spawn(run).map_err(Failure::system)?;
+        Ok(Display(Some((stop, thread))))
+    }
+
+    /// Ends it and clears the bar.
+    pub fn end(self) {
+        if let Some((stop, thread)) = self.0 {
+            drop(stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(1);
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {bytes} of {total_bytes} {msg}");
+    if let Ok(s) = style {
+        bar.set_style(s);
+    }
+    bar
+}
+
+/// Rate, share of the path's estimated capacity, time left, files.
+fn line(p: &Snapshot, live: &Live) -> String {
+    let rate = Rate::from_bytes_per_sec(p.bytes_per_second);
+    let mut out = format!("{rate}");
+    let path = live.stats.rate;
+    if path > Rate::ZERO && path < Rate::MAX && live.stats.delivered > live.stats.payload_received {
+        let share = rate.bytes_per_sec() as f64 / path.bytes_per_sec() as f64;
+        out.push_str(&format!(" ({:.0}% of the path's {path})", (share * 100.0).min(100.0)));
+    }
+    if p.bytes_per_second > 0 && p.complete {
+        let left = p.bytes_known.saturating_sub(p.bytes_done) / p.bytes_per_second;
+        out.push_str(&format!(", {} left", clock(left)));
+    }
+    out.push_str(&format!(
+        ", {} of {}{} files",
+        p.files_done,
+        p.files_known,
+        if p.complete { "" } else { "+" }
+    ));
+    if !p.current.is_empty() {
+        let name: String = p.current.chars().rev().take(NAME).collect::<Vec<_>>().into_iter().rev().collect();
+        out.push_str(&format!(" {name}"));
+    }
+    out
+}
+
+fn clock(seconds: u64) -> String {
+    match seconds {
+        s if s < 60 => format!("{s} s"),
+        s if s < 3600 => format!("{}:{:02} min", s / 60, s % 60),
+        s => format!("{}:{:02} h", s / 3600, s % 3600 / 60),
+    }
+}
+
+/// The last line of a transfer.
+pub fn summary(s: &Summary, live: &Live, dry_run: bool) -> String {
+    let p = &s.progress;
+    if dry_run {
+        return format!(
+            "would send {} files, {}; {} files ({}) are the same already",
+            p.files_known.saturating_sub(p.files_skipped),
+            show_bytes(p.bytes_known.saturating_sub(p.bytes_skipped)),
+            p.files_skipped,
+            show_bytes(p.bytes_skipped),
+        );
+    }
+    let seconds = s.nanos as f64 / 1e9;
+    let rate = Rate::from_bytes_in(p.bytes_moved, Span::from_nanos(s.nanos.max(1)));
+    let mut out = format!(
+        "{} files, {} in place; {} moved in {seconds:.2} s ({rate})",
+        p.files_done,
+        show_bytes(p.bytes_done),
+        show_bytes(p.bytes_moved),
+    );
+    if p.files_skipped > 0 {
+        out.push_str(&format!("; {} files were the same already", p.files_skipped));
+    }
+    if p.bytes_resumed > 0 {
+        out.push_str(&format!("; {} were there from an earlier attempt", show_bytes(p.bytes_resumed)));
+    }
+    if live.stats.payload_sent > 0 && live.stats.payload_again > 0 {
+        let share = live.stats.payload_again as f64 / live.stats.payload_sent as f64;
+        out.push_str(&format!("; {:.3}% sent again", share * 100.0));
+    }
+    for note in &p.notes {
+        out.push_str(&format!("\nnote: {note}"));
+    }
+    out
+}
+
+/// Counters of a connection for machines.
+pub fn stats_json(s: &endpoint::Stats) -> serde_json::Value {
+    json!({
+        "payload_sent": s.payload_sent,
+        "payload_received": s.payload_received,
+        "payload_again": s.payload_again,
+        "packets_sent": s.packets_sent,
+        "packets_received": s.packets_received,
+        "packets_lost": s.packets_lost,
+        "packets_spurious": s.packets_spurious,
+        "bytes_sent": s.bytes_sent,
+        "bytes_received": s.bytes_received,
+        "control_bytes_sent": s.control_bytes_sent,
+        "control_packets_sent": s.control_packets_sent,
+        "probe_timeouts": s.probe_timeouts,
+        "srtt_seconds": s.srtt.as_secs_f64(),
+        "min_rtt_seconds": s.min_rtt.as_secs_f64(),
+        "pacing_bits_per_second": s.rate.bits_per_sec(),
+        "mtu": s.mtu,
+        "congestion_control": s.cc.0,
+        "congestion_state": s.cc.1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_left() {
+        assert_eq!(clock(59), "59 s");
+        assert_eq!(clock(61), "1:01 min");
+        assert_eq!(clock(7_380), "2:03 h");
+    }
+
+    #[test]
+    fn the_line_names_rate_and_rest() {
+        let p = Snapshot {
+            bytes_per_second: 1_250_000,
+            bytes_known: 2_500_000,
+            complete: true,
+            files_known: 3,
+            files_done: 1,
+            ..Snapshot::default()
+        };
+        assert_eq!(line(&p, &Live::default()), "10.0 Mbit/s, 2 s left, 1 of 3 files");
+    }
+}

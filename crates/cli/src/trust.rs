@@ -1,0 +1,207 @@
+//! Whether a server is the one it should be: known hosts, first use, tokens.
+
+use crate::args::Trusting;
+use crate::exit::{self, Code, Failure, Outcome};
+use crate::setup::{self, Me};
+use crate::url::Server;
+use base::Time;
+use endpoint::{App, CloseReason, Connect, Endpoint, Event, TransportOptions};
+use lhio::driver::Driver;
+use lhio::identity::{Host, HostCheck, KnownHosts, PublicKey as HostKey};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use transport::crypto::{OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
+
+/// Code with which the look at an unknown server's key ends.
+const LOOKED: u64 = transport::error::code::APPLICATION;
+
+/// A server whose address answers, and how its key is checked.
+pub struct Trusted {
+    /// Where it is.
+    pub remote: SocketAddr,
+    /// Its name as the user wrote it.
+    pub name: String,
+    /// Which keys are accepted.
+    pub trust: ServerTrust,
+    /// The token to present.
+    pub token: Option<OneTimeToken>,
+}
+
+impl Trusted {
+    /// For the endpoint.
+    pub fn connect(&self) -> Connect {
+        Connect {
+            remote: self.remote,
+            server_name: self.name.clone(),
+            trust: self.trust.clone(),
+            token: self.token.clone(),
+            options: None,
+        }
+    }
+}
+
+/// Decides whether to trust `server` and at which address. A server that was never met is asked for its key over a
+/// connection of its own, so that nothing is sent before the user has agreed. A server that is known costs nothing.
+pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOptions) -> Outcome<Trusted> {
+    let token = setup::token(t)?;
+    let addresses = server.resolve()?;
+    let host = server.host()?;
+    let known = me.state.known_hosts();
+    let listed: Vec<PublicKey> =
+        known.lookup(&host)?.iter().map(|(_, k)| PublicKey::from_bytes(k.0)).collect();
+    // Of several addresses the one that answers is found by looking at the key there.
+    let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
+    let make = |remote, trust| Trusted { remote, name: server.name.clone(), trust, token: token.clone() };
+    if let (Some(remote), Some(print)) = (one(&addresses), token.as_ref().and_then(OneTimeToken::server)) {
+        return Ok(make(remote, ServerTrust::Fingerprint(print)));
+    }
+    if let (Some(remote), false) = (one(&addresses), listed.is_empty()) {
+        return Ok(make(remote, ServerTrust::Pinned(listed)));
+    }
+    let (remote, key) = first_answer(me, &addresses, server, options)?;
+    if let Some(print) = token.as_ref().and_then(OneTimeToken::server) {
+        return Ok(make(remote, ServerTrust::Fingerprint(print)));
+    }
+    admit(&known, &host, key, t.accept_new)?;
+    Ok(make(remote, ServerTrust::Pinned(vec![key])))
+}
+
+/// After a handshake with a known server failed: if it shows another key now, says where the old one stands and
+/// what to do.
+pub fn explain(me: &Me, server: &Server, remote: SocketAddr, options: &TransportOptions) -> Option<Failure> {
+    let host = server.host().ok()?;
+    let key = look(me, remote, server, options.clone()).ok()?;
+    match me.state.known_hosts().check(&host, HostKey(*key.as_bytes())).ok()? {
+        HostCheck::Changed(c) => Some(Failure::new(Code::Untrusted, c.to_string())),
+        _ => None,
+    }
+}
+
+/// Notes the key of a server that a token vouched for, so that the next connection needs none.
+pub fn remember(me: &Me, server: &Server, peer: Option<&PeerIdentity>) -> Outcome<()> {
+    let Some(PeerIdentity::RawKey(key)) = peer else { return Ok(()) };
+    let (known, host, key) = (me.state.known_hosts(), server.host()?, HostKey(*key.as_bytes()));
+    match known.check(&host, key)? {
+        HostCheck::Unknown => Ok(known.add(&host, key)?),
+        HostCheck::Known => Ok(()),
+        HostCheck::Changed(c) => {
+            eprintln!("WARNING: the token vouched for this server, but {c}");
+            Ok(())
+        }
+    }
+}
+
+/// Compares with the known hosts; an unknown one is added if the user agrees.
+fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> Outcome<()> {
+    let as_file = HostKey(*key.as_bytes());
+    match known.check(host, as_file)? {
+        HostCheck::Known => return Ok(()),
+        HostCheck::Changed(c) => return Err(Failure::new(Code::Untrusted, c.to_string())),
+        HostCheck::Unknown => {}
+    }
+    let print = key.fingerprint();
+    if !accept_new && !ask(host, &print.to_string())? {
+        return Err(Failure::new(Code::Untrusted, format!("{host} was not trusted; nothing was sent")));
+    }
+    known.add(host, as_file)?;
+    eprintln!("{host} is a known host from now on ({print})");
+    Ok(())
+}
+
+fn ask(host: &Host, print: &str) -> Outcome<bool> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+        let text = format!(
+            "{host} was never met and there is no terminal to ask on. Its fingerprint is {print}: compare it with \
+             what the server prints, then repeat with --accept-new"
+        );
+        return Err(Failure::new(Code::Untrusted, text));
+    }
+    eprint!(
+        "{host} was never met. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it from \
+         now on? (yes/no) "
+    );
+    std::io::stderr().flush().map_err(Failure::system)?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(Failure::system)?;
+    Ok(answer.trim().eq_ignore_ascii_case("yes"))
+}
+
+fn first_answer(
+    me: &Me,
+    addresses: &[SocketAddr],
+    server: &Server,
+    options: &TransportOptions,
+) -> Outcome<(SocketAddr, PublicKey)> {
+    let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
+    for (i, remote) in addresses.iter().enumerate() {
+        let mut o = options.clone();
+        if i + 1 < addresses.len() {
+            // A name with a dead address must not cost the whole time.
+            o.connect_timeout = o.connect_timeout / 4;
+        }
+        match look(me, *remote, server, o) {
+            Ok(key) => return Ok((*remote, key)),
+            Err(f) if f.code == Code::Connect => last = f,
+            Err(f) => return Err(f),
+        }
+    }
+    Err(last)
+}
+
+/// Asks a server for its key; sends nothing else.
+fn look(me: &Me, remote: SocketAddr, server: &Server, options: TransportOptions) -> Outcome<PublicKey> {
+    let mut endpoint = me.endpoint(options, None)?;
+    let mut driver = Driver::bind(setup::client_address(remote))?;
+    let connect = Connect {
+        remote,
+        server_name: server.name.clone(),
+        trust: ServerTrust::FirstUse,
+        token: None,
+        options: None,
+    };
+    let mut app = Look { connect: Some(connect), key: None, ended: None };
+    driver.run(&mut endpoint, &mut app)?;
+    match (app.key, app.ended) {
+        (Some(PeerIdentity::RawKey(key)), _) => Ok(key),
+        (Some(PeerIdentity::X509(_)), _) => Err(Failure::new(
+            Code::Untrusted,
+            format!("{server} shows an X.509 certificate; this command trusts plain keys only"),
+        )),
+        (None, Some(reason)) => Err(exit::of_close(&reason, false)),
+        (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
+    }
+}
+
+struct Look {
+    connect: Option<Connect>,
+    key: Option<PeerIdentity>,
+    ended: Option<CloseReason>,
+}
+
+impl App for Look {
+    fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        if let Some(c) = self.connect.take()
+            && let Err(e) = ep.connect(now, c)
+        {
+            self.ended = Some(CloseReason::Handshake(e.to_string()));
+        }
+        while let Some(e) = ep.poll_event() {
+            match e {
+                Event::Connected { conn } => {
+                    self.key = ep.connection(conn).and_then(|c| c.peer.clone());
+                    ep.close(now, conn, LOOKED, "looked at the key");
+                }
+                Event::Closed { conn, reason } => {
+                    self.ended = Some(reason);
+                    // Nothing is registered, so nothing can be left over.
+                    let _ = ep.release(conn);
+                }
+                _ => {}
+            }
+        }
+    }
+    fn finished(&self) -> bool {
+        self.ended.is_some()
+    }
+}

@@ -1,0 +1,128 @@
+//! Two hosts on one machine: network namespaces joined by a veth pair, over IPv4 and IPv6, with Ethernet's and
+//! jumbo packets. Needs root and `ip` (iproute2); without them the test says so and passes: see the list of skips
+//! in CONTRIBUTING.md.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Namespaces of one test, gone when it ends, however it ends.
+struct Hosts {
+    names: [String; 2],
+}
+
+fn ip(args: &[&str]) -> bool {
+    Command::new("ip").args(args).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+impl Hosts {
+    fn new(tag: &str) -> Option<Hosts> {
+        let names = ["a", "b"].map(|e| format!("lh{}{tag}{e}", std::process::id()));
+        let hosts = Hosts { names };
+        let [a, b] = &hosts.names;
+        let (va, vb) = (format!("{tag}a{}", std::process::id()), format!("{tag}b{}", std::process::id()));
+        let made = ip(&["netns", "add", a])
+            && ip(&["netns", "add", b])
+            && ip(&["link", "add", &va, "netns", a, "type", "veth", "peer", "name", &vb, "netns", b]);
+        if !made {
+            return None;
+        }
+        for (ns, dev, n) in [(a, &va, 1), (b, &vb, 2)] {
+            let (v4, v6) = (format!("10.99.0.{n}/24"), format!("fd99::{n}/64"));
+            assert!(ip(&["-n", ns, "addr", "add", &v4, "dev", dev]));
+            assert!(ip(&["-n", ns, "addr", "add", &v6, "dev", dev, "nodad"]));
+            assert!(ip(&["-n", ns, "link", "set", dev, "mtu", "9000", "up"]));
+            assert!(ip(&["-n", ns, "link", "set", "lo", "up"]));
+        }
+        Some(hosts)
+    }
+
+    fn longhaul(&self, host: usize, home: &Path) -> Command {
+        let mut c = Command::new("ip");
+        c.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_longhaul")]);
+        c.env("LONGHAUL_HOME", home);
+        c
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.names.iter().for_each(|n| drop(ip(&["netns", "del", n])));
+    }
+}
+
+/// A server that ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(mut c: Command) -> Server {
+        let mut child = c.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("started");
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("a line when ready");
+        assert!(line.starts_with('{'), "{line}");
+        Server(child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn tree(dir: &Path) {
+    std::fs::create_dir_all(dir.join("sub")).expect("made");
+    let big: Vec<u8> = (0..20_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(dir.join("big"), &big).expect("written");
+    for n in 0..100 {
+        std::fs::write(dir.join("sub").join(format!("{n}")), vec![n as u8; 4096]).expect("written");
+    }
+}
+
+#[test]
+fn files_cross_between_two_hosts_over_ipv4_and_ipv6() {
+    let Some(hosts) = Hosts::new("f") else {
+        eprintln!("skipped: network namespaces need root and the ip command");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("folder");
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    tree(&src);
+    for (n, (listen, url)) in
+        [("10.99.0.2:4460", "longhaul://10.99.0.2/"), ("[fd99::2]:4460", "longhaul://[fd99::2]/")]
+            .into_iter()
+            .enumerate()
+    {
+        let to = dst.join(n.to_string());
+        std::fs::create_dir_all(&to).expect("made");
+        let mut serve = hosts.longhaul(1, &dir.path().join("server"));
+        serve.args(["serve", "--json", "--allow-any-key", "--listen", listen]).arg(&to);
+        let _server = Server::start(serve);
+        let mut put = hosts.longhaul(0, &dir.path().join("client"));
+        put.args(["put", "--accept-new", "--quiet"]).arg(&src).arg(url);
+        let out = put.stdin(Stdio::null()).output().expect("ran");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let same = Command::new("diff").arg("-r").arg(&src).arg(to.join("src")).output().expect("diff");
+        assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+    }
+}
+
+#[test]
+fn jumbo_packets_are_found_and_used() {
+    let Some(hosts) = Hosts::new("j") else {
+        eprintln!("skipped: network namespaces need root and the ip command");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("folder");
+    let mut serve = hosts.longhaul(1, &dir.path().join("server"));
+    serve.args(["perf", "server", "--json", "--allow-any-key", "--listen", "10.99.0.2:4461"]);
+    let _server = Server::start(serve);
+    let mut client = hosts.longhaul(0, &dir.path().join("client"));
+    client.args(["perf", "client", "10.99.0.2", "--accept-new", "--json", "-n", "64MiB", "--verify"]);
+    let out = client.stdin(Stdio::null()).output().expect("ran");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text} {}", String::from_utf8_lossy(&out.stderr));
+    assert!(text.replace(' ', "").contains("\"mtu\":8972"), "9,000 bytes less 28 of headers: {text}");
+}
