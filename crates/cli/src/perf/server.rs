@@ -120,7 +120,7 @@ impl Session {
     fn message(&mut self, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
         match (m, &mut self.load) {
             (Message::Ask(plan), None) => {
-                if let Err(text) = plan.check() {
+                if let Err(text) = plan.check().and_then(|()| plan.check_keys()) {
                     return self.control.send(ep, &Message::Refused(text));
                 }
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };

@@ -1,0 +1,91 @@
+//! The measuring tool, the relay and the demonstration.
+
+mod common;
+
+use common::{Bench, Server, expect, json, longhaul, stderr};
+
+#[test]
+fn every_operation_in_both_directions_arrives_verified() {
+    let b = Bench::new();
+    let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
+    for operation in ["write", "send", "read"] {
+        for direction in [&[][..], &["--reverse"]] {
+            let mut args = vec!["perf", "client", &server.address, "--accept-new", "--json", "--verify"];
+            args.extend(["-o", operation, "-P", "2", "-n", "24MiB", "--region", "8MiB", "--mtu", "1500"]);
+            args.extend(direction);
+            let o = b.run(&args);
+            expect(&o, 0);
+            let r = json(&o);
+            assert_eq!(r["verified"], true, "{operation} {direction:?}");
+            assert_eq!(r["bytes"], 24 << 20);
+            assert!(r["goodput_bits_per_second"].as_f64().unwrap() > 0.0);
+            assert!(r["server"]["cpu_user_seconds"].is_number());
+        }
+    }
+    let o = b.run(&["perf", "client", &server.address, "-o", "latency", "-n", "6400", "--json"]);
+    expect(&o, 0);
+    let r = json(&o);
+    let l = &r["latency_nanoseconds"];
+    assert_eq!(r["messages"], 100);
+    assert!(l["min"].as_u64().unwrap() > 0 && l["min"].as_u64() <= l["median"].as_u64());
+    assert!(l["median"].as_u64() <= l["p99"].as_u64() && l["p99"].as_u64() <= l["max"].as_u64());
+    let o = b.run(&["perf", "client", &server.address, "-s", "2GiB", "--region", "2GiB"]);
+    expect(&o, 2);
+}
+
+#[test]
+fn through_a_relay_with_loss() {
+    let b = Bench::new();
+    let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
+    let relay = Server::start(
+        &b.client,
+        &[
+            "wan",
+            "relay",
+            "--json",
+            "--seed",
+            "1",
+            "--listen",
+            "127.0.0.1:0",
+            "--to",
+            &server.address,
+            "delay=2ms",
+            "loss=1%",
+            "mtu=1500B",
+        ],
+    );
+    let o = b.run(&["perf", "client", &relay.address, "--accept-new", "--json", "--verify", "-n", "16MiB"]);
+    expect(&o, 0);
+    let r = json(&o);
+    assert_eq!(r["verified"], true);
+    assert!(r["retransmitted_share"].as_f64().unwrap() > 0.001);
+    let (last, code) = relay.stop();
+    assert_eq!(code, Some(0));
+    assert!(last["there"]["lost_by_chance"].as_u64().unwrap() > 10);
+}
+
+#[test]
+fn the_demonstration_verifies_what_it_moves() {
+    let b = Bench::new();
+    let args =
+        ["demo", "--json", "--large", "4MiB", "--small", "120", "--link", "rate=200mbit delay=5ms loss=0.5%"];
+    let o = b.run(&args);
+    expect(&o, 0);
+    let r = json(&o);
+    assert_eq!((&r["identical"], &r["files"]), (&true.into(), &124.into()));
+}
+
+#[test]
+fn bad_command_lines_say_what_is_right() {
+    let b = Bench::new();
+    let o = b.run(&["wan", "relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "rate=fast"]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("500mbit"), "{}", stderr(&o));
+    expect(&b.run(&["no-such-command"]), 2);
+    let o = longhaul(&b.client).arg("--version").output().unwrap();
+    expect(&o, 0);
+    assert!(String::from_utf8_lossy(&o.stdout).starts_with("longhaul "));
+    let o = b.run(&["cc", "describe", "bbr"]);
+    expect(&o, 0);
+    assert!(!o.stdout.is_empty());
+}

@@ -1,0 +1,65 @@
+//! Either end is killed at random moments; repeating the command ends byte-identical and sends little again.
+
+mod common;
+
+use common::{Bench, Server, bytes, expect, json, tree};
+use std::fs;
+use std::process::Stdio;
+
+/// Bytes of the tree: the short version, unless LONGHAUL_FULL_TESTS asks for 1 GiB.
+fn size() -> usize {
+    if std::env::var_os("LONGHAUL_FULL_TESTS").is_some() { 1 << 30 } else { 96 << 20 }
+}
+const FILES: usize = 50;
+const KILLS: u64 = 6;
+/// Slow enough that a kill always interrupts: the whole takes this many seconds.
+const SECONDS: usize = 6;
+
+#[test]
+fn either_end_killed_at_random_moments() {
+    let b = Bench::new();
+    let each = size() / FILES;
+    fs::create_dir(b.path("src")).unwrap();
+    for i in 0..FILES {
+        fs::write(b.path(&format!("src/file-{i:02}")), bytes(i as u64, each)).unwrap();
+    }
+    let mut server = b.serve("srv", &[]);
+    let address = server.address.clone();
+    let url = server.url("in/");
+    let src = b.path("src/");
+    let limit = format!("{}MB/s", size() / SECONDS / 1_000_000);
+    let put = ["put", "--accept-new", "--json", "--limit", &limit, src.to_str().unwrap(), &url];
+    let mut rng = base::Rng::from_u64(42);
+    let mut acknowledged = 0;
+    for kill in 0..KILLS {
+        let mut client = b.client(&put).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        wait_ms(300 + rng.below(900));
+        if kill % 2 == 0 {
+            client.kill().unwrap();
+            client.wait().unwrap();
+        } else {
+            server.kill();
+            server = b.serve_at("srv", &address, &[]);
+            let o = client.wait_with_output().unwrap();
+            expect(&o, 5);
+            acknowledged += json(&o)["connection"]["payload_sent"].as_u64().unwrap();
+        }
+    }
+    assert!(acknowledged > 0);
+    let o = b.run(&put);
+    expect(&o, 0);
+    assert_eq!(tree(&b.path("src")), tree(&b.path("srv/in")));
+    let p = &json(&o)["transfer"]["progress"];
+    let kept = p["bytes_skipped"].as_u64().unwrap() + p["bytes_resumed"].as_u64().unwrap();
+    let moved = p["bytes_moved"].as_u64().unwrap();
+    // What was there is not sent again: together they are the whole, and 5 % of it at most.
+    let whole = (each * FILES) as u64;
+    assert!(kept > 0 && kept + moved <= whole + whole / 20, "kept {kept}, moved {moved} of {whole}");
+    drop::<Server>(server);
+}
+
+/// Lets the transfer run for a while. Not a measurement: whatever happens in it is a valid moment for a kill.
+fn wait_ms(ms: u64) {
+    let (_keep, never) = std::sync::mpsc::channel::<()>();
+    let _ = never.recv_timeout(std::time::Duration::from_millis(ms));
+}
