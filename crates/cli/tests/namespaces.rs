@@ -47,7 +47,9 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        self.names.iter().for_each(|n| drop(ip(&["netns", "del", n])));
+        for n in &self.names {
+            ip(&["netns", "del", n]);
+        }
     }
 }
 
