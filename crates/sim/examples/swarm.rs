@@ -3,7 +3,10 @@
 fn main() {
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let (from, to) = (args.first().copied().unwrap_or(0), args.get(1).copied().unwrap_or(100));
-    let summary = longhaul_sim::swarm::run_range(from..to, 2, |_, f| {
+    let summary = longhaul_sim::swarm::run_range(from..to, 2, |n, f| {
+        if n % 500 == 0 {
+            println!("{n} worlds");
+        }
         if let Some(f) = f {
             println!("{}: {}", f.seed, f.what);
         }

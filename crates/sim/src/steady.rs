@@ -87,7 +87,8 @@ impl Case {
 pub struct Measurement {
     /// Payload placed in the receiver's memory, in the second half.
     pub goodput: Rate,
-    /// The most there could be: rate, less what is lost, less what is not payload.
+    /// The most there could be: the rate, less what is not payload. Random losses take nothing of it, because they
+    /// happen in front of the queue.
     pub limit: Rate,
     /// Goodput as a share of the limit.
     pub ratio: f64,
@@ -157,7 +158,7 @@ fn summarise(case: &Case, pair: &mut Pair, looks: &[Look]) -> Option<Measurement
     let stats = pair.world.inspect(pair.sender).stats(sender)?;
     let data_bytes = stats.bytes_sent - stats.control_bytes_sent;
     let share = stats.payload_sent as f64 / data_bytes.max(1) as f64;
-    let limit = case.rate.bytes_per_sec() as f64 * (1.0 - case.loss.get()) * share;
+    let limit = case.rate.bytes_per_sec() as f64 * share;
     let rate = |a: &Look, b: &Look| (b.payload - a.payload) as f64 / b.at.since(a.at).as_secs_f64().max(1e-9);
     let (half, last) = (looks.get(looks.len() / 2)?, looks.last()?);
     let steady = rate(half, last);

@@ -395,7 +395,6 @@ impl Peer {
         let common = self.common.clone();
         let pause = common.plan.pause;
         let may_receive = pause.is_zero() || now >= self.next_post;
-        self.wants = None;
         if may_receive {
             self.next_post = now + pause;
         } else {
@@ -466,6 +465,7 @@ impl Peer {
     }
 
     fn turn(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        self.wants = None;
         self.connect(now, e)?;
         self.events(now, e)?;
         self.completions(e)?;
