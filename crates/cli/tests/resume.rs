@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, Server, bytes, expect, json, tree};
+use common::{Bench, Server, bytes, expect, json, stderr, tree};
 use std::fs;
 use std::process::Stdio;
 
@@ -56,6 +56,28 @@ fn either_end_killed_at_random_moments() {
     let whole = (each * FILES) as u64;
     assert!(kept > 0 && kept + moved <= whole + whole / 20, "kept {kept}, moved {moved} of {whole}");
     drop::<Server>(server);
+}
+
+#[test]
+fn an_interrupted_client_says_how_to_go_on() {
+    let b = Bench::new();
+    let server = b.serve("srv", &[]);
+    fs::write(b.path("file"), bytes(1, 32 << 20)).unwrap();
+    let (file, url) = (b.path("file"), server.url("in put/"));
+    let args = ["put", "--accept-new", "--limit", "4MB/s", file.to_str().unwrap(), &url];
+    let client = b.client(&args).stderr(Stdio::piped()).spawn().unwrap();
+    wait_ms(1_500);
+    let pid = rustix::process::Pid::from_raw(client.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let o = client.wait_with_output().unwrap();
+    expect(&o, 5);
+    let said = stderr(&o);
+    assert!(said.contains("to go on: ") && said.contains(&format!("'{url}'")), "{said}");
+    assert!(!b.path("srv/in put/file").exists(), "an unfinished file has its name");
+    let o = b.run(&["put", "--json", file.to_str().unwrap(), &url]);
+    expect(&o, 0);
+    assert!(json(&o)["transfer"]["progress"]["bytes_resumed"].as_u64().unwrap() > 0);
+    assert_eq!(fs::read(b.path("srv/in put/file")).unwrap(), bytes(1, 32 << 20));
 }
 
 /// Lets the transfer run for a while. Not a measurement: whatever happens in it is a valid moment for a kill.

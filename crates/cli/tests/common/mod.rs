@@ -35,7 +35,7 @@ impl Bench {
         let file = b.path("client.key");
         fs::write(&file, key.stdout).unwrap();
         let file = file.to_str().unwrap();
-        assert!(longhaul(&b.server).args(["keys", "authorize", file]).status().unwrap().success());
+        assert!(longhaul(&b.server).args(["keys", "authorize", file]).output().unwrap().status.success());
         b
     }
     pub fn path(&self, name: &str) -> PathBuf {
