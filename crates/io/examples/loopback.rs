@@ -51,18 +51,22 @@ struct Client {
     posted: u64,
     completed: u64,
     total: u64,
+    began: Time,
     start: Time,
+    traced: Time,
     done: bool,
 }
 
 impl App for Client {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if let Some(c) = self.connect.take() {
+            self.began = now;
             ep.connect(now, c).expect("connect");
         }
         while let Some(e) = ep.poll_event() {
             match e {
                 Event::Connected { conn } => {
+                    println!("connected after {}", now.since(self.began));
                     let pd = ep.connection(conn).expect("open").pd;
                     let m = Memory::from(vec![7u8; MESSAGE as usize]);
                     self.lkey = ep
@@ -97,9 +101,24 @@ impl App for Client {
             ep.adapter().post_send(info.qps[0], wr).expect("posted");
             self.posted += 1;
         }
+        if std::env::var_os("TRACE").is_some() && now.since(self.traced) > base::Span::from_millis(200) {
+            self.traced = now;
+            let s = ep.stats(conn).unwrap_or_default();
+            println!(
+                "{:.1} delivered {} rate {} bound {} inflight {} srtt {} lost {} {:?}",
+                now.since(self.start).as_secs_f64(),
+                s.delivered,
+                s.rate,
+                s.bound,
+                s.inflight,
+                s.srtt,
+                s.packets_lost,
+                s.cc
+            );
+        }
         if self.completed == self.total && !self.done {
             let t = now.since(self.start);
-            println!("{:.2} Gbit/s", (self.total * MESSAGE * 8) as f64 / t.as_secs_f64() / 1e9);
+            println!("{:.4} Gbit/s", (self.total * MESSAGE * 8) as f64 / t.as_secs_f64() / 1e9);
             println!("{:?}", ep.stats(conn));
             ep.close(now, conn, 0, "done");
         }
@@ -170,7 +189,9 @@ fn main() {
         posted: 0,
         completed: 0,
         total: gib * 1024,
+        began: Time::ZERO,
         start: Time::ZERO,
+        traced: Time::ZERO,
         done: false,
     };
     driver.run(&mut ep, &mut app).expect("ran");

@@ -82,6 +82,7 @@ pub(super) struct Model {
     /// The lowest round trip of the shorter window that decides when to probe for it.
     pub(super) probe_min: Option<Span>,
     pub(super) probe_min_stamp: Time,
+    stamped: bool,
     queue: Queue,
     gap: Span,
     last_feedback: Option<Time>,
@@ -116,6 +117,7 @@ impl Model {
             min_rtt_stamp: Time::ZERO,
             probe_min: rtt,
             probe_min_stamp: Time::ZERO,
+            stamped: false,
             queue: Queue::default(),
             gap: Span::ZERO,
             last_feedback: None,
@@ -265,6 +267,11 @@ impl Model {
     }
 
     fn update_rtt(&mut self, s: &Signals) {
+        if !self.stamped {
+            // The windows begin with the flow, not with the epoch of the driver's clock.
+            self.stamped = true;
+            (self.min_rtt_stamp, self.probe_min_stamp) = (s.now, s.now);
+        }
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
         match self.probe_min {
             Some(min) if rtt >= min => {

@@ -54,6 +54,20 @@ fn a_known_rate_is_the_first_decision() {
     assert_eq!(made.state(), "resume");
 }
 
+/// Once: the round-trip minimum of the handshake counted as old when the driver's clock had run for long, and every
+/// other transfer began in ProbeRTT.
+#[test]
+fn a_clock_that_has_run_for_long_is_no_reason_to_probe() {
+    let info = PathInfo { handshake_rtt: Some(Span::from_millis(70)), ..info() };
+    let mut b = create("bbr", &Params::default(), &info, Rng::from_u64(1)).unwrap();
+    let late = Span::from_secs(1_000_000);
+    for n in 0..4 {
+        let f = feedback(n, Rate::from_mbit(10), 32, 0);
+        b.on_feedback(&Signals { now: f.now + late, rtt: Some(Span::from_millis(75)), rate: None, ..f });
+        assert!(b.state().starts_with("startup"), "{}", b.state());
+    }
+}
+
 /// A feedback of a round of its own: `packets` acknowledged, `lost` lost.
 fn feedback(n: u64, rate: Rate, packets: u64, lost: u64) -> Signals {
     let rtt = Span::from_millis(70);
