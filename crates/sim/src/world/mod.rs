@@ -64,6 +64,10 @@ struct Wire {
     link: Link<Datagram>,
     /// When the link is looked at next.
     wake: Option<Time>,
+    /// Datagrams offered so far.
+    offered: u64,
+    /// Those to lose, by number from zero.
+    lose: Vec<u64>,
 }
 
 struct Address {
@@ -165,8 +169,12 @@ impl World {
     /// A link.
     pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
         let link = Link::new(config, self.rng.fork());
-        self.links.push(Wire { link, wake: None });
+        self.links.push(Wire { link, wake: None, offered: 0, lose: Vec::new() });
         LinkId(self.links.len() - 1)
+    }
+    /// Loses the datagrams with these numbers, counted from zero, of those that enter the link.
+    pub fn lose(&mut self, id: LinkId, numbers: &[u64]) {
+        self.links[id.0].lose.extend_from_slice(numbers);
     }
     /// A link's model: its counters, and its configuration.
     pub fn link(&self, id: LinkId) -> &Link<Datagram> {
@@ -412,6 +420,12 @@ impl World {
         };
         if let Some(&l) = links.get(hop) {
             d.hop += 1;
+            let w = &mut self.links[l];
+            w.offered += 1;
+            if w.lose.contains(&(w.offered - 1)) {
+                self.pool.put(d.data);
+                return;
+            }
             let _ = self.links[l].link.send(at, Packet { bytes, ecn, payload: d });
             self.schedule_link(l);
             return;

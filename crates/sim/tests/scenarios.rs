@@ -1,0 +1,121 @@
+//! One thing that happens in networks at a time.
+
+use base::{Span, Time};
+use longhaul_sim::pair::{Load, Pair, addr};
+use netem::{Change, LinkConfig};
+use transport::TransportOptions;
+
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> Time {
+    Time::from_nanos(ms * MS)
+}
+
+fn link(text: &str) -> LinkConfig {
+    LinkConfig::parse(text).expect("a description")
+}
+
+fn pair(text: &str, options: TransportOptions, megabytes: u64) -> Pair {
+    let load = Load { message: 1_000_000, ahead: 64, messages: Some(megabytes) };
+    Pair::new(1, Span::from_micros(20), (link(text), link(text)), options, load).expect("a pair")
+}
+
+fn mtu(p: &mut Pair) -> u64 {
+    let conn = p.board.borrow().sender.expect("connected");
+    p.world.inspect(p.sender).stats(conn).expect("statistics").mtu
+}
+
+#[test]
+fn any_one_or_two_packets_of_the_handshake_may_be_lost() {
+    for there in 0..5 {
+        for back in 0..5 {
+            let mut p = pair("rate=1gbit delay=5ms", TransportOptions::default(), 1);
+            p.world.lose(p.there, &[there]);
+            p.world.lose(p.back, &[back]);
+            p.run_until(at(9_000)).expect("no failure");
+            assert!(p.board.borrow().finished.is_some(), "lost {there} there and {back} back");
+        }
+    }
+}
+
+#[test]
+fn a_transfer_survives_that_a_nat_forgets_it() {
+    let mut p = pair("rate=100mbit delay=20ms queue=1bdp", TransportOptions::default(), 10);
+    p.run_until(at(500)).expect("no failure");
+    let before = p.board.borrow().completed;
+    assert!(before < 10 && p.world.rebind(p.sender, addr(77)));
+    p.run_until(at(20_000)).expect("no failure");
+    assert!(p.board.borrow().finished.is_some());
+}
+
+#[test]
+fn a_transfer_goes_on_after_a_black_out() {
+    let mut dark = link("rate=100mbit delay=20ms queue=1bdp");
+    dark.schedule.push((at(300), Change::BlackOut(Span::from_secs(5))));
+    let load = Load { message: 1_000_000, ahead: 64, messages: Some(10) };
+    let options = TransportOptions::default();
+    let mut p = Pair::new(1, Span::from_micros(20), (dark.clone(), dark), options, load).expect("a pair");
+    p.run_until(at(5_300)).expect("no failure");
+    assert!(p.board.borrow().finished.is_none());
+    p.run_until(at(9_000)).expect("no failure");
+    let finished = p.board.borrow().finished;
+    // Probes come every second in the dark, then a round trip, then the rest at the rate of the path.
+    assert!(finished.is_some(), "not finished 3.7 s after the light came back");
+}
+
+#[test]
+fn nothing_heard_for_the_idle_time_ends_the_connection() {
+    let mut dark = link("rate=100mbit delay=20ms");
+    dark.schedule.push((at(300), Change::BlackOut(Span::from_secs(3_600))));
+    let load = Load { message: 1_000_000, ahead: 64, messages: Some(100) };
+    let options = TransportOptions { idle_timeout: Span::from_secs(5), ..TransportOptions::default() };
+    let mut p = Pair::new(1, Span::from_micros(20), (dark.clone(), dark), options, load).expect("a pair");
+    let e = p.run_until(at(60_000)).expect_err("it cannot end well");
+    assert!(e.contains("nothing heard"), "{e}");
+    assert!(p.world.now() > at(5_000) && p.world.now() < at(7_000), "{:?}", p.world.now());
+}
+
+#[test]
+fn a_receiver_that_was_restarted_says_so_at_once() {
+    struct Nothing;
+    impl endpoint::App for Nothing {
+        fn drive(&mut self, _: Time, _: &mut endpoint::Endpoint) {}
+    }
+    let mut p = pair("rate=100mbit delay=20ms queue=1bdp", TransportOptions::default(), 1_000);
+    p.run_until(at(500)).expect("no failure");
+    p.world.reboot(p.receiver, Box::new(Nothing)).expect("the same settings");
+    let e = p.run_until(at(700)).expect_err("the receiver has forgotten everything");
+    assert!(e.contains("forgotten"), "{e}");
+}
+
+#[test]
+fn jumbo_frames_are_found_and_their_loss_is_noticed() {
+    let path = "rate=1gbit delay=5ms queue=1bdp mtu=9000B";
+    let mut p = pair(path, TransportOptions::default(), 1_000);
+    p.run_until(at(1_000)).expect("no failure");
+    assert_eq!(mtu(&mut p), 8_972);
+    let mut smaller = p.world.link(p.there).config().clone();
+    smaller.mtu = Some(1_500);
+    p.world.set_link(p.there, smaller);
+    p.run_until(at(4_000)).expect("no failure");
+    let found = mtu(&mut p);
+    assert!((1_440..=1_472).contains(&found), "{found}");
+    p.run_until(at(30_000)).expect("no failure");
+    assert!(p.board.borrow().finished.is_some());
+}
+
+#[test]
+fn keep_alive_holds_an_idle_connection() {
+    let options = TransportOptions {
+        idle_timeout: Span::from_secs(5),
+        keep_alive: Some(Span::from_secs(2)),
+        ..TransportOptions::default()
+    };
+    let mut p = pair("rate=100mbit delay=20ms", options, 1);
+    p.run_until(at(3_000)).expect("no failure");
+    assert!(p.board.borrow().finished.is_some());
+    p.world.run_until(at(60_000));
+    assert_eq!(p.board.borrow().failure, None);
+    let conn = p.board.borrow().sender.expect("connected");
+    assert!(p.world.inspect(p.sender).stats(conn).is_some_and(|s| s.packets_received > 20));
+}
