@@ -62,6 +62,48 @@ fn a_one_time_token_lets_in_once() {
 }
 
 #[test]
+fn strangers_without_a_token_are_turned_away_even_while_tokens_are_out() {
+    let mut s = server_config(&[]);
+    s.server.as_mut().expect("server").authority.tokens.push(OneTimeToken::new([7; 32], None));
+    let mut p = Pair::with(config(3), s);
+    p.connect();
+    p.run(Span::from_secs(1));
+    assert!(closed(&p.client_events()).expect("closed").contains("authorized_keys"));
+    // Another token is no better, and neither ends up connected.
+    let mut c = p.connect_options();
+    c.token = Some(OneTimeToken::new([8; 32], None));
+    p.client.connect(p.now, c).expect("connect");
+    p.run(Span::from_secs(1));
+    assert!(closed(&p.client_events()).is_some());
+    assert!(p.server_events().is_empty());
+    assert_eq!(p.server.connections().count(), 0);
+}
+
+#[test]
+fn a_token_proof_that_is_lost_or_overtaken_comes_again() {
+    for lost in 0..8 {
+        let token = OneTimeToken::new([7; 32], None);
+        let mut s = server_config(&[]);
+        s.server.as_mut().expect("server").authority.tokens.push(token.clone());
+        let mut p = Pair::with(config(3), s);
+        let n = Rc::new(Cell::new(0));
+        p.filter = Box::new(move |f| {
+            n.set(n.get() + usize::from(f.to_server));
+            !f.to_server || n.get() != lost + 1
+        });
+        let mut c = p.connect_options();
+        c.token = Some(token);
+        let conn = p.client.connect(p.now, c).expect("connect");
+        p.run(Span::from_millis(100));
+        // A frame that a stranger may not send, right behind the proof.
+        let _ = p.client.open_qp(p.now, conn, QpOptions::default());
+        p.run(Span::from_secs(5));
+        assert!(p.server_events().iter().any(|e| matches!(e, Event::Incoming { .. })), "datagram {lost}");
+        assert_eq!(closed(&p.client_events()), None, "datagram {lost}");
+    }
+}
+
+#[test]
 fn a_wrong_server_key_is_noticed_by_the_client() {
     let mut p = Pair::new();
     let mut c = p.connect_options();
@@ -278,9 +320,20 @@ fn queue_pairs_with_unknown_algorithms_are_refused_at_once() {
 fn a_forged_key_fails_the_queue_pair_and_not_the_connection() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
-    let (ci, si) = (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
-    let m = p.server.adapter().reg_mr(si.pd, Memory::zeroed(4096), Access::ALL).map_err(|e| e.0).expect("registered");
-    let l = p.client.adapter().reg_mr(ci.pd, Memory::from(vec![9; 64]), Access::ALL).map_err(|e| e.0).expect("registered");
+    let (ci, si) =
+        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let m = p
+        .server
+        .adapter()
+        .reg_mr(si.pd, Memory::zeroed(4096), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
+    let l = p
+        .client
+        .adapter()
+        .reg_mr(ci.pd, Memory::from(vec![9; 64]), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
     let sge = Sge { lkey: l.lkey, offset: 0, len: 64 };
     let second = p.client.open_qp(p.now, c, QpOptions::default()).expect("opened");
     let wr = SendWr::new(1, SendOp::Write { rkey: m.rkey ^ 1, offset: 0 }, sge);
@@ -303,14 +356,20 @@ fn a_forged_key_fails_the_queue_pair_and_not_the_connection() {
 fn sends_wait_for_receives() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
-    let (ci, si) = (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let (ci, si) =
+        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
     for n in 0..10 {
         let wr = SendWr::new(n, SendOp::Send, verbs::Data::Inline(vec![n as u8; 3000].into()));
         p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
     }
     p.run(Span::from_secs(1));
     assert_eq!(p.client.adapter().poll_cq(ci.cq), None);
-    let m = p.server.adapter().reg_mr(si.pd, Memory::zeroed(30_000), Access::ALL).map_err(|e| e.0).expect("registered");
+    let m = p
+        .server
+        .adapter()
+        .reg_mr(si.pd, Memory::zeroed(30_000), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
     for n in 0..10 {
         let sge = Sge { lkey: m.lkey, offset: n * 3000, len: 3000 };
         p.server.adapter().post_recv(si.qps[0], RecvWr { wr_id: n, sges: sge.into() }).expect("posted");
@@ -326,19 +385,33 @@ fn sends_wait_for_receives() {
 fn unreliable_writes_report_what_was_lost() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
-    let (ci, si) = (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let (ci, si) =
+        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
     let o = QpOptions { reliable: false, ..QpOptions::default() };
     let qp = p.client.open_qp(p.now, c, o).expect("opened");
     p.run(Span::from_secs(1));
-    let m = p.server.adapter().reg_mr(si.pd, Memory::zeroed(100_000), Access::ALL).map_err(|e| e.0).expect("registered");
-    let l = p.client.adapter().reg_mr(ci.pd, Memory::from(vec![9; 100_000]), Access::ALL).map_err(|e| e.0).expect("registered");
+    let m = p
+        .server
+        .adapter()
+        .reg_mr(si.pd, Memory::zeroed(100_000), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
+    let l = p
+        .client
+        .adapter()
+        .reg_mr(ci.pd, Memory::from(vec![9; 100_000]), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
     let n = Rc::new(Cell::new(0));
     p.filter = Box::new(move |f| {
         n.set(n.get() + usize::from(f.to_server && f.bytes.len() > 1400));
         !f.to_server || f.bytes.len() < 1400 || n.get() % 10 != 5
     });
     let sge = Sge { lkey: l.lkey, offset: 0, len: 100_000 };
-    p.client.adapter().post_send(qp, SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge)).expect("posted");
+    p.client
+        .adapter()
+        .post_send(qp, SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge))
+        .expect("posted");
     p.run(Span::from_secs(5));
     let wc = p.client.adapter().poll_cq(ci.cq).expect("completed");
     let Status::LossReported { lost } = wc.status else { panic!("{wc:?}") };
@@ -352,9 +425,20 @@ fn unreliable_writes_report_what_was_lost() {
 fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
-    let (ci, si) = (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
-    let m = p.server.adapter().reg_mr(si.pd, Memory::zeroed(50_000), Access::ALL).map_err(|e| e.0).expect("registered");
-    let l = p.client.adapter().reg_mr(ci.pd, Memory::from(vec![9; 50_000]), Access::ALL).map_err(|e| e.0).expect("registered");
+    let (ci, si) =
+        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let m = p
+        .server
+        .adapter()
+        .reg_mr(si.pd, Memory::zeroed(50_000), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
+    let l = p
+        .client
+        .adapter()
+        .reg_mr(ci.pd, Memory::from(vec![9; 50_000]), Access::ALL)
+        .map_err(|e| e.0)
+        .expect("registered");
     let seen = Rc::new(std::cell::RefCell::new(Vec::new()));
     let copy = seen.clone();
     p.filter = Box::new(move |f| {
@@ -362,7 +446,10 @@ fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
         true
     });
     let sge = Sge { lkey: l.lkey, offset: 0, len: 50_000 };
-    p.client.adapter().post_send(ci.qps[0], SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge)).expect("posted");
+    p.client
+        .adapter()
+        .post_send(ci.qps[0], SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge))
+        .expect("posted");
     p.run(Span::from_secs(1));
     assert_eq!(p.client.adapter().poll_cq(ci.cq).expect("done").status, Status::Success);
     // The application reuses the memory: an old packet must not write to it again.

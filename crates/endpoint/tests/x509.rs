@@ -21,7 +21,11 @@ fn authority() -> (CertificateParams, KeyPair, CertificateDer<'static>) {
     (params, key, root)
 }
 
-fn issue(ca: &(CertificateParams, KeyPair, CertificateDer<'static>), names: usize, usage: ExtendedKeyUsagePurpose) -> Credentials {
+fn issue(
+    ca: &(CertificateParams, KeyPair, CertificateDer<'static>),
+    names: usize,
+    usage: ExtendedKeyUsagePurpose,
+) -> Credentials {
     let mut all = vec!["server.example".to_string()];
     all.extend((0..names).map(|n| format!("host-{n}.a-rather-long-domain.example")));
     let mut params = CertificateParams::new(all).expect("parameters");
@@ -30,7 +34,10 @@ fn issue(ca: &(CertificateParams, KeyPair, CertificateDer<'static>), names: usiz
     params.not_after = rcgen::date_time_ymd(2026, 6, 1);
     let key = KeyPair::generate().expect("key");
     let cert = params.signed_by(&key, &Issuer::from_params(&ca.0, &ca.1)).expect("signed");
-    Credentials::X509 { chain: vec![cert.der().clone()], key: PrivateKeyDer::Pkcs8(key.serialize_der().into()) }
+    Credentials::X509 {
+        chain: vec![cert.der().clone()],
+        key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+    }
 }
 
 #[test]
@@ -41,7 +48,10 @@ fn a_certificate_of_20_kilobytes_passes_and_lost_pieces_are_repeated() {
         c.credentials = Arc::new(issue(&ca, 10, ExtendedKeyUsagePurpose::ClientAuth));
         s.credentials = Arc::new(issue(&ca, 500, ExtendedKeyUsagePurpose::ServerAuth));
         (c.unix_epoch, s.unix_epoch) = (NOW, NOW);
-        s.server = Some(ServerConfig { auth: ClientAuth::X509 { roots: vec![ca.2.clone()] }, ..ServerConfig::default() });
+        s.server = Some(ServerConfig {
+            auth: ClientAuth::X509 { roots: vec![ca.2.clone()] },
+            ..ServerConfig::default()
+        });
         let mut p = Pair::with(c, s);
         let mut n = 0;
         p.filter = Box::new(move |_| {

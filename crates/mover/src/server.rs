@@ -303,7 +303,7 @@ impl ServerApp {
         let refuse = |t: &str| Err(Fatal::Refuse(t.into()));
         match h.op {
             Op::Put if !self.options.allow_write => {
-                refuse("the server is read-only; ask the one who runs it to allow writing (serve --write)")
+                refuse("the server is read-only; ask the one who runs it to serve it without --read-only")
             }
             Op::Get | Op::List if !self.options.allow_read => {
                 refuse("the server takes files but gives none; ask the one who runs it to allow reading")

@@ -70,6 +70,8 @@ pub struct Params {
     pub retry_scid: Option<Vec<u8>>,
     /// Token of its stateless reset for `scid`.
     pub reset_token: Option<[u8; 16]>,
+    /// Client only: it will prove a one-time token, so the server waits for that before it turns it away.
+    pub token: bool,
 }
 
 impl Default for Params {
@@ -88,6 +90,7 @@ impl Default for Params {
             original_dcid: None,
             retry_scid: None,
             reset_token: None,
+            token: false,
         }
     }
 }
@@ -106,6 +109,7 @@ mod id {
     pub const ORIGINAL_DCID: u64 = 11;
     pub const RETRY_SCID: u64 = 12;
     pub const RESET_TOKEN: u64 = 13;
+    pub const TOKEN: u64 = 14;
 }
 
 impl Params {
@@ -141,6 +145,9 @@ impl Params {
         }
         if let Some(t) = &self.reset_token {
             item(id::RESET_TOKEN, t);
+        }
+        if self.token {
+            item(id::TOKEN, &[]);
         }
     }
 
@@ -196,6 +203,8 @@ impl Params {
             id::RESET_TOKEN => {
                 self.reset_token = Some(v.try_into().map_err(|_| WireError::Invalid("reset token"))?)
             }
+            id::TOKEN if v.is_empty() => self.token = true,
+            id::TOKEN => return Err(WireError::Invalid("token announcement")),
             _ => {}
         }
         Ok(())
@@ -226,6 +235,7 @@ mod tests {
             scid: vec![1, 2, 3, 4],
             original_dcid: Some(vec![7; 8]),
             reset_token: Some([9; 16]),
+            token: true,
             ..Params::default()
         };
         let mut b = Vec::new();

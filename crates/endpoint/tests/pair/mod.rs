@@ -98,8 +98,11 @@ impl Pair {
     fn collect(&mut self) {
         let mut buf = vec![0; MAX_TRAIN];
         for to_server in [true, false] {
-            let (ep, from) =
-                if to_server { (&mut self.client, self.client_addr) } else { (&mut self.server, self.server_addr) };
+            let (ep, from) = if to_server {
+                (&mut self.client, self.client_addr)
+            } else {
+                (&mut self.server, self.server_addr)
+            };
             while let Some(t) = ep.poll_transmit(self.now, &mut buf) {
                 for d in buf[..t.len].chunks(t.segment) {
                     let mut f = Flying { at: self.now + DELAY, from, to_server, bytes: d.to_vec() };

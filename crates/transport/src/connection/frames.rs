@@ -26,14 +26,6 @@ impl Connection {
             (State::Open, _) => {}
             _ => return Ok(()),
         }
-        // Before it is authorised, a client may prove a token and keep the lane alive, nothing else.
-        let harmless = matches!(
-            frame,
-            Frame::TokenProof(_) | Frame::Padding(_) | Frame::Ping | Frame::Feedback(_) | Frame::Floor(_)
-        );
-        if !self.authorised && !harmless {
-            return Err(Violation::protocol("frames before authorisation"));
-        }
         match frame {
             Frame::Padding(_) | Frame::Ping | Frame::Close { .. } | Frame::CloseAck => {}
             Frame::Feedback(f) => self.on_feedback(now, &f, streams)?,

@@ -265,6 +265,7 @@ impl Connection {
             }
         };
         sooner(self.idle_deadline());
+        sooner(self.authorisation_deadline());
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
@@ -283,6 +284,11 @@ impl Connection {
             }
         }
         at
+    }
+
+    /// When a client that announced a token must have proven it.
+    fn authorisation_deadline(&self) -> Option<Time> {
+        (matches!(self.state, State::Open) && !self.authorised).then(|| self.setup.give_up())
     }
 
     fn idle_deadline(&self) -> Option<Time> {
@@ -310,6 +316,9 @@ impl Connection {
                 _ => CloseReason::IdleTimeout(now.since(self.heard).as_nanos() / 1_000_000_000),
             };
             return self.end(reason);
+        }
+        if self.authorisation_deadline().is_some_and(|t| t <= now) {
+            return self.fail(now, &setup::unauthorised());
         }
         if !self.setup.is_confirmed() && self.setup.on_timeout(now) {
             return self.end(CloseReason::NoAnswer(self.remote().to_string()));

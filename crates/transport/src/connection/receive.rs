@@ -204,11 +204,21 @@ impl Connection {
         streams: &mut impl Streams,
     ) -> Result<Verdict, Violation> {
         let mut r = Reader::new(body);
-        let mut eliciting = false;
+        let (mut eliciting, mut refused) = (false, false);
         while !r.is_empty() {
             let f = Frame::parse(&mut r)?;
             eliciting |= f.is_eliciting();
-            self.handle_frame(now, f, streams)?;
+            // Before it is authorised, a client may prove a token and keep the lane alive. The rest, which may have
+            // overtaken the proof, counts as not received and comes again.
+            if self.authorised || f.is_harmless() {
+                self.handle_frame(now, f, streams)?;
+            } else {
+                refused = true;
+            }
+        }
+        if refused {
+            self.stats.packets_refused += 1;
+            return Ok(Verdict::Dropped);
         }
         Ok(Verdict::Received { eliciting })
     }

@@ -190,6 +190,10 @@ impl Setup {
         self.confirmed
     }
 
+    pub(super) const fn give_up(&self) -> Time {
+        self.give_up
+    }
+
     pub(super) fn confirm(&mut self) {
         self.confirmed = true;
         self.repeat_at = None;
@@ -321,6 +325,7 @@ fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Pa
         original_dcid: None,
         retry_scid: None,
         reset_token: Some(reset),
+        token: false,
     }
 }
 
@@ -331,7 +336,9 @@ impl Connection {
     /// Settings that cannot be used, in words.
     pub fn open(now: Time, o: Open, mut rng: Rng) -> Result<Connection, HandshakeError> {
         let mut params = Vec::new();
-        local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6()).put(&mut params);
+        let mut ours = local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6());
+        ours.token = o.token.is_some();
+        ours.put(&mut params);
         let handshake = Handshake::client(&o.setup, &o.server_name, params, o.unix_time)?;
         let mut dcid = vec![0; 8];
         rng.fill(&mut dcid);
@@ -593,7 +600,7 @@ impl Connection {
         };
         if listed {
             self.authorise();
-        } else if self.setup.authority.tokens.is_empty() {
+        } else if !self.peer_params.token || self.setup.authority.tokens.is_empty() {
             return Err(unauthorised());
         }
         Ok(())
@@ -680,7 +687,7 @@ impl Connection {
     }
 }
 
-fn unauthorised() -> Violation {
+pub(super) fn unauthorised() -> Violation {
     Violation::new(
         code::UNAUTHORISED,
         "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token",

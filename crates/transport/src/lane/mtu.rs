@@ -51,7 +51,7 @@ impl MtuSearch {
     }
 
     fn candidate(&self) -> Option<u16> {
-        if self.ceiling - self.current <= 1 {
+        if self.ceiling.saturating_sub(self.current) <= 1 {
             return None;
         }
         let fits = |s: u16| s > self.current && s < self.ceiling;
@@ -88,6 +88,8 @@ impl MtuSearch {
         self.failures = 0;
         let grown = size > self.current && size <= self.max;
         self.current = self.current.max(size.min(self.max));
+        // A late report may show that what counted as too large passes after all.
+        self.ceiling = self.ceiling.max(self.current.saturating_add(1));
         grown
     }
 
@@ -160,6 +162,22 @@ mod tests {
         assert_eq!(search(65_507, MtuSearch::new(BASE, 65_507, 28)).0, 65_507);
         let tunnel = search(1420, MtuSearch::new(BASE, 65_507, 28)).0;
         assert!((1420 - ENOUGH..=1420).contains(&tunnel), "{tunnel}");
+    }
+
+    #[test]
+    fn a_probe_that_arrives_late_is_believed() {
+        let mut s = MtuSearch::new(BASE, 1472, 28);
+        for _ in 0..MAX_PROBES {
+            let size = s.poll_probe(Time::ZERO).expect("probe");
+            s.on_lost(size);
+        }
+        assert!(s.on_acked(1472));
+        assert_eq!((s.current(), s.poll_probe(Time::ZERO)), (1472, None));
+        let mut s = MtuSearch::new(8972, 8972, 28);
+        s.on_black_hole(Time::ZERO);
+        s.on_too_large(1300);
+        s.on_acked(8972);
+        assert_eq!(s.poll_probe(Time::ZERO), None);
     }
 
     #[test]

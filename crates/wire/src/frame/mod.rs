@@ -141,6 +141,20 @@ impl<'a> Frame<'a> {
         )
     }
 
+    /// Whether a server takes the frame from a client that it has not authorised yet.
+    pub const fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Frame::Padding(_)
+                | Frame::Ping
+                | Frame::Feedback(_)
+                | Frame::Floor(_)
+                | Frame::Close { .. }
+                | Frame::CloseAck
+                | Frame::TokenProof(_)
+        )
+    }
+
     /// Reads the next frame.
     pub fn parse(r: &mut Reader<'a>) -> Result<Frame<'a>, WireError> {
         Ok(match r.u8("frame type")? {
