@@ -226,7 +226,9 @@ impl Stage {
     fn schedule(self, world: &mut World, at: Time, fault: Fault) {
         world.at(at, move |w| {
             let b = self.common.board.borrow();
-            let (up, done) = (b.established >= 2, b.shown.iter().all(|s| s.done));
+            // Both have shown their keys: no handshake of a former life is still going on.
+            let up = b.shown.iter().all(|s| s.target.is_some());
+            let done = b.shown.iter().all(|s| s.done);
             drop(b);
             if !up && matches!(fault, Fault::Rebind | Fault::Reboot { .. }) {
                 // These mean something to a connection only: once there is one.
