@@ -167,7 +167,10 @@ fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
     let bytes = number(&p["bytes_moved"]);
     let seconds = number(&m.client["seconds"]);
     let goodput = if seconds > 0.0 { bytes * 8.0 / seconds } else { 0.0 };
-    let limit = link.rate.map(|r| r.bytes_per_sec() as f64);
+    // What the path can carry of payload: rate x (1 - loss) x payload share of a packet.
+    let (sent, payload) = (number(&c["bytes_sent"]), number(&c["payload_sent"]));
+    let share = if sent > 0.0 { payload / sent } else { 1.0 };
+    let limit = link.rate.map(|r| r.bytes_per_sec() as f64 * (1.0 - link.loss.mean().get()) * share);
     let cpu = |v: &Value| number(&v["cpu"]["user_seconds"]) + number(&v["cpu"]["system_seconds"]);
     let per_gigabyte = |v: &Value| if bytes > 0.0 { cpu(v) / (bytes / 1e9) } else { 0.0 };
     json!({
@@ -198,7 +201,7 @@ fn table(r: &Value, link: &LinkConfig) {
     row("goodput", format!("{:.1} Mbit/s", number(&r["goodput_bits_per_second"]) / 1e6));
     row("path", link.to_string());
     if let Some(share) = r["share_of_path"].as_f64() {
-        row("path limit", format!("{:.1} Mbit/s on the wire", number(&r["path_bits_per_second"]) / 1e6));
+        row("path limit", format!("{:.1} Mbit/s of payload", number(&r["path_bits_per_second"]) / 1e6));
         row("goodput / path limit", format!("{:.1} %", share * 100.0));
         let t = r["seconds_to_90_percent"].as_f64();
         row("time to 90 % of it", t.map_or("not reached".to_owned(), |t| format!("{t:.2} s")));

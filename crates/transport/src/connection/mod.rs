@@ -320,8 +320,14 @@ impl Connection {
         if self.authorisation_deadline().is_some_and(|t| t <= now) {
             return self.fail(now, &setup::unauthorised());
         }
-        if !self.setup.is_confirmed() && self.setup.on_timeout(now) {
-            return self.end(CloseReason::NoAnswer(self.remote().to_string()));
+        if !self.setup.is_confirmed() {
+            if self.setup.is_over(now) {
+                return self.end(CloseReason::NoAnswer(self.remote().to_string()));
+            }
+            if self.setup.repeat(now) && self.keys.is_some() {
+                self.push_frame(Frame::Ping);
+                self.setup.rearm(now);
+            }
         }
         if let Some(k) = &mut self.keys {
             if self.discard_keys_at.take_if(|t| *t <= now).is_some() {

@@ -145,6 +145,8 @@ impl Connection {
         self.stats.packets_received += 1;
         self.stats.bytes_received += wire_bytes;
         self.heard = now;
+        // Only who has our last handshake message has these keys.
+        self.setup.confirm();
         let verdict = if flags & flag::KIND == 0 {
             self.handle_control(now, body, streams)?
         } else {

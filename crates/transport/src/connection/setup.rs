@@ -208,18 +208,25 @@ impl Setup {
         Some(self.repeat_at.map_or(self.give_up, |t| t.min(self.give_up)))
     }
 
-    /// Repeats what is not acknowledged; true when it is time to give up.
-    pub(super) fn on_timeout(&mut self, now: Time) -> bool {
-        if now >= self.give_up {
-            return true;
+    /// Whether it is time to give up.
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        now >= self.give_up
+    }
+
+    /// Repeats what is not acknowledged when it is time to; true when it did.
+    pub(super) fn repeat(&mut self, now: Time) -> bool {
+        if self.repeat_at.take_if(|t| *t <= now).is_none() {
+            return false;
         }
-        if self.repeat_at.is_some_and(|t| t <= now) {
-            self.repeat_at = None;
-            self.repeat = self.repeat * 2;
-            self.repeated = true;
-            self.levels.iter_mut().for_each(|l| l.next = l.acked);
-        }
-        false
+        self.repeat = self.repeat * 2;
+        self.repeated = true;
+        self.levels.iter_mut().for_each(|l| l.next = l.acked);
+        true
+    }
+
+    /// Arms the repetition anew.
+    pub(super) fn rearm(&mut self, now: Time) {
+        self.repeat_at = Some(now + self.repeat);
     }
 
     fn pull(&mut self) {
@@ -494,7 +501,7 @@ impl Connection {
                     }
                     s.acked = s.acked.max(acked);
                     s.next = s.next.max(s.acked);
-                    if self.setup.levels.iter().all(|s| s.acked == s.out.len()) {
+                    if self.keys.is_none() && self.setup.levels.iter().all(|s| s.acked == s.out.len()) {
                         self.setup.repeat_at = None;
                     }
                 }
@@ -587,6 +594,9 @@ impl Connection {
             let proof = token.prove(&self.setup.handshake.export_token_binding()?);
             self.push_frame(Frame::TokenProof(proof));
         }
+        // Until the server confirms, something is sent now and then (RFC 9002, section 6.2.2.1): the client may have
+        // got another address meanwhile, which the server learns of by this only.
+        self.setup.repeat_at.get_or_insert(self.heard + self.setup.repeat);
         self.events.push_back(ConnEvent::Established);
         Ok(())
     }
