@@ -372,6 +372,17 @@ mod tests {
         assert!(summary.completions > 1_000);
     }
 
+    /// Worlds that once failed: a black hole that was not noticed (148, 167), keys of a former life (5689, 10059), an
+    /// address that changed before the handshake was confirmed (8527, 18043).
+    #[test]
+    fn worlds_that_once_failed_are_in_order() {
+        for seed in [148, 167, 5_689, 8_527, 10_059, 18_043] {
+            if let Err(f) = run(seed) {
+                panic!("{f}");
+            }
+        }
+    }
+
     #[test]
     fn the_checks_find_a_wrong_byte() {
         // A world at its end, with one byte of a target region changed under its feet.

@@ -206,8 +206,13 @@ impl Bbr {
                 self.full.now = true;
             }
             self.phase = Phase::Startup { careful: true };
+        } else if s.app_limited || s.rate.is_some_and(|r| r.app_limited) {
+            // A few packets of an application that is only beginning meet no queue of ours: what delays them is the
+            // peer's host opening files.
         } else if self.model.queue_grows() {
             self.phase = Phase::Startup { careful: true };
+        } else if careful && self.model.round_start && self.model.queue_is_empty() {
+            self.phase = Phase::Startup { careful: false };
         }
         if self.full.now {
             self.start_drain(s);
