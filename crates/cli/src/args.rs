@@ -1,5 +1,8 @@
 //! The command line: one definition per flag, from which parsing, help and man pages come.
 
+// These comments are help texts, where brackets mean "optional".
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use crate::units;
 use crate::url::{Server, Url};
 use base::{Rate, Span};

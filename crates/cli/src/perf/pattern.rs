@@ -43,7 +43,7 @@ fn stamp(piece: &mut [u8], number: usize) {
     }
 }
 
-/// Bytes that one call of [`matches`] looks at, at most: a multiple of the block.
+/// Bytes that one call of [`matches()`] looks at, at most: a multiple of the block.
 pub const STEP: usize = 1 << 20;
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ impl Pair {
             Event::Incoming { conn } => Some(conn),
             _ => None,
         });
-        assert!(self.client_events().iter().any(|e| *e == Event::Connected { conn: c }));
+        assert!(self.client_events().contains(&Event::Connected { conn: c }));
         (c, s.expect("incoming"))
     }
 }
