@@ -6,56 +6,23 @@
 
 #![no_main]
 
+mod guarded;
+
 use base::Rng;
+use guarded::{Guarded, REGION, UNTOUCHED};
 use libfuzzer_sys::fuzz_target;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use verbs::{
-    Access, Adapter, Backing, Incoming, Kind, Limits, Memory, Mr, QpId, QpInit, QpState, RecvWr, SegmentOp,
-    SendOp, SendWr, Sge, Sges, Tail,
+    Access, Adapter, Incoming, Kind, Limits, Memory, Mr, QpId, QpInit, QpState, RecvWr, SegmentOp, SendOp,
+    SendWr, Sge, Sges, Tail,
 };
 
-/// Bytes of the region the peer may write.
-const REGION: usize = 256;
-/// Bytes of each guard area.
-const GUARD: usize = 256;
-/// What guard areas hold, and all memory that must stay as it is.
-const UNTOUCHED: u8 = 0xa5;
 /// What the peer writes.
 const WRITTEN: u8 = 0x5a;
 /// Longest payload of a segment.
 const MAX_PAYLOAD: usize = 320;
 /// Segments of one input at most.
 const MAX_SEGMENTS: usize = 512;
-
-/// Memory between guard areas, looked at from outside while it is registered.
-struct Guarded(UnsafeCell<[u8; GUARD + REGION + GUARD]>);
-
-// SAFETY: the target has one thread.
-unsafe impl Sync for Guarded {}
-
-impl Guarded {
-    fn bytes(&self) -> [u8; GUARD + REGION + GUARD] {
-        // SAFETY: one thread, and no reference into the bytes outlives a copy.
-        unsafe { *self.0.get() }
-    }
-}
-
-struct Middle(Arc<Guarded>);
-
-// SAFETY: pointer and length never change, the bytes live as long as the object, nobody holds references.
-unsafe impl Backing for Middle {
-    fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: the middle begins inside of the allocation.
-        unsafe { self.0.0.get().cast::<u8>().add(GUARD) }
-    }
-    fn len(&self) -> usize {
-        REGION
-    }
-    fn writable(&self) -> bool {
-        true
-    }
-}
 
 struct World {
     adapter: Adapter,
@@ -71,8 +38,7 @@ impl World {
         let pd = a.alloc_pd().expect("room");
         let other = a.alloc_pd().expect("room");
         let cq = a.create_cq(4_096).expect("room");
-        let guarded = Arc::new(Guarded(UnsafeCell::new([UNTOUCHED; GUARD + REGION + GUARD])));
-        let open = Memory::from_backing(Box::new(Middle(guarded.clone())));
+        let (guarded, open) = Guarded::memory();
         let plain = || Memory::from(vec![UNTOUCHED; REGION]);
         let mut register = |pd, memory, access| a.reg_mr(pd, memory, access).map_err(|e| e.0).expect("room");
         let regions = [
@@ -105,10 +71,7 @@ impl World {
 
     /// What holds at all times.
     fn check(&self) {
-        let all = self.guarded.bytes();
-        let (before, rest) = all.split_at(GUARD);
-        let (middle, behind) = rest.split_at(REGION);
-        assert!(before.iter().chain(behind).all(|b| *b == UNTOUCHED), "a guard area was written");
+        let middle = self.guarded.check();
         assert!(middle.iter().all(|b| *b == UNTOUCHED || *b == WRITTEN), "bytes that the peer never sent");
         for (mr, from) in [(1, 0), (2, 0), (3, 192)] {
             let mut bytes = vec![0; REGION - from];
