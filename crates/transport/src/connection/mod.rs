@@ -89,6 +89,8 @@ pub struct Connection {
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
+    /// Algorithms of the flows from the second on.
+    flow_specs: Vec<String>,
     rate_cap: Option<Rate>,
     early: Vec<Vec<u8>>,
 }
@@ -178,9 +180,14 @@ impl Connection {
         Ok(())
     }
 
+    /// The flow of queue pairs that ask for this algorithm: one for all of them, so that naming an algorithm again
+    /// takes no larger share of the path.
     fn new_flow(&mut self, spec: &str) -> Result<u8, String> {
+        if let Some(i) = self.flow_specs.iter().position(|s| s == spec) {
+            return Ok(i as u8 + 1);
+        }
         if self.lanes[0].flows.len() == MAX_FLOWS {
-            return Err(format!("{MAX_FLOWS} queue pairs have algorithms of their own already: share one"));
+            return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
         }
         let cap = self.rate_cap;
         let mut index = 0;
@@ -189,6 +196,7 @@ impl Connection {
             self.lanes[i].flows.push(Flow::new(algorithm, cap));
             index = self.lanes[i].flows.len() - 1;
         }
+        self.flow_specs.push(spec.to_owned());
         Ok(index as u8)
     }
 

@@ -423,6 +423,7 @@ impl Connection {
             discard_keys_at: None,
             settle_keys_at: None,
             next_flow: 0,
+            flow_specs: Vec::new(),
             rate_cap,
             early: Vec::new(),
         })

@@ -4,6 +4,7 @@ use super::{Connection, State};
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::streams::Streams;
 use base::Time;
+use cc::Token;
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{SHORT_CLEAR, flag};
 use wire::{Frame, Put, SliceWriter};
@@ -31,6 +32,29 @@ pub struct Transmit {
     pub segment: usize,
     /// Bytes in all.
     pub len: usize,
+}
+
+/// Permission to build a train. Only the pacer makes tokens, so unpaced sending does not compile; the one exception is
+/// a probe after a time-out, a single packet, which gets feedback going again.
+enum Permit {
+    Paced(Token),
+    Probe(u64),
+}
+
+impl Permit {
+    fn covers(&self, bytes: u64) -> bool {
+        match self {
+            Permit::Paced(t) => t.bytes() >= bytes,
+            Permit::Probe(left) => *left >= bytes,
+        }
+    }
+    fn spend(&mut self, bytes: u64) {
+        match self {
+            // Covered: asked before the packet was built.
+            Permit::Paced(t) => drop(t.spend(bytes)),
+            Permit::Probe(left) => *left = left.saturating_sub(bytes),
+        }
+    }
 }
 
 /// What one train needs to be entered into the books.
@@ -245,13 +269,12 @@ impl Connection {
             let l = &mut self.lanes[lane];
             let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
             let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
-            let token = if l.probes > 0 {
-                // A probe after a time-out leaves beside pacing: it is what gets feedback going again.
+            let mut permit = if l.probes > 0 {
                 l.probes -= 1;
-                None
+                Permit::Probe(packet)
             } else {
-                match l.flows[flow].poll_token(now, most * packet) {
-                    Ok(t) => Some(t),
+                match l.flows[flow].poll_token(now, packet, most * packet) {
+                    Ok(t) => Permit::Paced(t),
                     Err(at) => {
                         if at != Time::MAX {
                             l.next_send = Some(l.next_send.map_or(at, |t| t.min(at)));
@@ -260,14 +283,10 @@ impl Connection {
                     }
                 }
             };
-            let room = token.as_ref().map_or(packet, |t| t.bytes());
-            let sent = self.build_train(now, lane, flow as u8, room.max(packet), buf, streams);
-            let used = sent.as_ref().map_or(0, |d| d.wire_bytes);
-            if let Some(mut t) = token {
-                let n = used.min(t.bytes());
+            let sent = self.build_train(now, lane, flow as u8, &mut permit, buf, streams);
+            if let Permit::Paced(left) = permit {
                 // What the train did not need goes back to the pacer.
-                let _ = t.spend(n);
-                self.lanes[lane].flows[flow].refund(t);
+                self.lanes[lane].flows[flow].refund(left);
             }
             let Some(d) = sent else { continue };
             self.next_flow = (flow + 1) % flows;
@@ -288,7 +307,7 @@ impl Connection {
         now: Time,
         lane: usize,
         flow: u8,
-        budget: u64,
+        permit: &mut Permit,
         buf: &mut [u8],
         streams: &mut impl Streams,
     ) -> Option<Draft> {
@@ -300,7 +319,7 @@ impl Connection {
         let number = l.sent.trains_mut().begin(train);
         let first_pn = l.sent.next();
         let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0 };
-        while (d.packets as usize) < MAX_SEGMENTS && d.wire_bytes + mtu as u64 + overhead <= budget {
+        while (d.packets as usize) < MAX_SEGMENTS && permit.covers(mtu as u64 + overhead) {
             if d.len + mtu > MAX_TRAIN.min(buf.len()) {
                 break;
             }
@@ -314,6 +333,7 @@ impl Connection {
             d.packets += 1;
             d.len += n;
             d.wire_bytes += n as u64 + overhead;
+            permit.spend(n as u64 + overhead);
             // A shorter packet ends the train: all segments but the last are equally long.
             if n < mtu {
                 break;

@@ -97,11 +97,12 @@ impl Flow {
         self.cap = cap;
     }
 
-    /// Asks for permission to send a train of `want` bytes at most; otherwise says when to ask again ([`Time::MAX`]: when
+    /// Asks for permission to send a train of `want` bytes at most, at least one `packet`; otherwise says when to ask again ([`Time::MAX`]: when
     /// feedback arrives).
-    pub fn poll_token(&mut self, now: Time, want: u64) -> Result<Token, Time> {
+    pub fn poll_token(&mut self, now: Time, packet: u64, want: u64) -> Result<Token, Time> {
         let mut d = self.decision();
-        d.quantum = d.quantum.min(want);
+        // A whole packet at least, also while the algorithm has not heard of its new size.
+        d.quantum = d.quantum.max(packet).min(want);
         // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
         if self.inflight > 0 && self.inflight + d.quantum / 2 > d.bound {
             // Time that passes under the bound is not lateness to be caught up with.
