@@ -109,7 +109,31 @@ impl World {
         ];
         let (cid, pn) = *newest.borrow();
         assert_ne!(cid, [0; 4], "no short packet was seen");
-        World { pair, server, conn, qp: info.qps[0], guarded, regions, cid, pn: pn + 1, honest: true }
+        let qp = info.qps[0];
+        let mut world = World { pair, server, conn, qp, guarded, regions, cid, pn: pn + 1, honest: true };
+        world.prove();
+        world
+    }
+
+    /// Shows that forged packets are taken and placed, or all of this would test nothing.
+    fn prove(&mut self) {
+        let mut inner = Vec::new();
+        let (op, last) = (DataOp::Write, Some(Tail::default()));
+        let h = DataHeader {
+            op,
+            qpn: 0,
+            msn: 0,
+            key: self.regions[0].rkey,
+            offset: 1,
+            rsn: None,
+            first: true,
+            last,
+        };
+        h.put(&mut inner);
+        inner.push(WRITTEN);
+        self.forge(h.flags(), &inner);
+        let region = self.guarded.check();
+        assert_eq!(region[..3], [UNTOUCHED, WRITTEN, UNTOUCHED], "a forged packet was not placed");
     }
 
     /// Sends the victim a packet that authenticates.
