@@ -13,17 +13,17 @@ use std::sync::mpsc::{Receiver, Sender};
 /// Close codes of the mover, in the application's space of the transport.
 pub(crate) mod code {
     /// Everything was done.
-    pub const DONE: u64 = 0x100;
+    pub const DONE: u64 = 0x1000;
     /// The request was refused.
-    pub const REFUSED: u64 = 0x101;
+    pub const REFUSED: u64 = 0x1001;
     /// The peer broke the protocol.
-    pub const PROTOCOL: u64 = 0x102;
+    pub const PROTOCOL: u64 = 0x1002;
     /// This end could not go on.
-    pub const LOCAL: u64 = 0x103;
+    pub const LOCAL: u64 = 0x1003;
     /// Stopped by the user.
-    pub const INTERRUPTED: u64 = 0x104;
+    pub const INTERRUPTED: u64 = 0x1004;
     /// A newer session of the same transfer took over.
-    pub const SUPERSEDED: u64 = 0x105;
+    pub const SUPERSEDED: u64 = 0x1005;
 }
 
 /// What ends a session.

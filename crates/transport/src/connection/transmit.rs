@@ -1,6 +1,7 @@
 //! Datagrams out: set-up first, then control, probes of the packet size, and trains of data.
 
 use super::{Connection, State};
+use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::streams::Streams;
 use base::Time;
@@ -346,7 +347,15 @@ impl Connection {
             self.lanes[lane].sent.trains_mut().undo_last(number);
             return None;
         }
-        self.seal_train(lane, first_pn, &d, !self.scheduler.is_ready(flow), &mut buf[..d.len])?;
+        let last = !self.scheduler.is_ready(flow);
+        if self.seal_train(lane, first_pn, &d, last, &mut buf[..d.len]).is_none() {
+            let v = Violation::new(
+                code::KEYS_EXHAUSTED,
+                "the keys have sealed all they may and cannot be updated",
+            );
+            self.fail(now, &v);
+            return None;
+        }
         self.finish_train(now, lane, &d, flow);
         Some(d)
     }
