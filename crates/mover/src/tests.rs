@@ -327,6 +327,26 @@ fn what_never_matches_is_not_put_in_place() {
 }
 
 #[test]
+fn a_journal_that_outlived_its_file_is_cleared_away_and_one_in_use_is_not() {
+    let (from, to) = dirs();
+    std::fs::create_dir(from.path().join("t")).unwrap();
+    std::fs::write(from.path().join("t/f"), noise(9, 1 << 20)).unwrap();
+    let run = || Attempt::default().run(from.path(), "t", to.path(), "");
+    assert_eq!(run().totals.unwrap().failed, 0);
+    let journal = to.path().join("t/.f.longhaul-journal");
+    let part = to.path().join("t/.f.longhaul-part");
+    for in_use in [true, false] {
+        std::fs::write(&journal, b"left over").unwrap();
+        if in_use {
+            std::fs::write(&part, b"").unwrap();
+        }
+        assert_eq!(run().totals.unwrap().failed, 0);
+        assert_eq!(journal.exists(), in_use);
+        let _ = std::fs::remove_file(&part);
+    }
+}
+
+#[test]
 fn an_interrupted_transfer_goes_on_where_it_was() {
     let (from, to) = dirs();
     std::fs::create_dir(from.path().join("t")).unwrap();

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use verbs::Memory;
 
 /// Files below this keep no journal: sending them again costs less.
-const JOURNAL_FROM: u64 = 1 << 20;
+pub(super) const JOURNAL_FROM: u64 = 1 << 20;
 /// Bytes hashed of what was written but not verified before an interruption: what may have been granted.
 const MAX_GUESS: u64 = 256 << 20;
 /// Bytes read at a time when chunks are verified.

@@ -1,5 +1,7 @@
 //! The thread that lists what is there: for the source, so that it leaves out what is the same, and for `ls`.
 
+use super::large::JOURNAL_FROM;
+use crate::path::{journal_name, part_name};
 use crate::pool::Wake;
 use crate::proto::{Entry, Kind, Record, put};
 use crate::source::hash_file;
@@ -40,7 +42,12 @@ impl Lister {
             self.roots.iter().map(|(_, p)| Start { tree: self.tree.clone(), path: p.clone() }).collect();
         for f in Walk::new(starts, self.depth) {
             match f {
-                Ok(f) => put(&mut m, &Record::Entry(self.entry(&f))),
+                Ok(f) => {
+                    if !self.report {
+                        self.tidy(&f);
+                    }
+                    put(&mut m, &Record::Entry(self.entry(&f)));
+                }
                 Err(e) if self.report => {
                     put(&mut m, &Record::Failed { path: e.path, cause: e.cause as u8, text: e.text });
                 }
@@ -65,6 +72,21 @@ impl Lister {
         let sent = self.out.send(std::mem::take(m)).is_ok();
         (self.wake)();
         sent
+    }
+    /// An attempt that was killed between giving a file its name and removing its journal left the journal.
+    fn tidy(&self, f: &Found) {
+        if f.info.kind != Kind::File || f.info.size < JOURNAL_FROM {
+            return;
+        }
+        let (_, base) = &self.roots[f.root as usize];
+        let Ok(path) = base.append(&f.path) else { return };
+        if let Some((dir, name)) = path.split()
+            && let Ok(dir) = self.tree.dir(&dir)
+            && dir.info(&part_name(name)).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+        {
+            // Mostly there is none.
+            let _ = dir.remove(&journal_name(name));
+        }
     }
     fn entry(&self, f: &Found) -> Entry {
         let (root, base) = &self.roots[f.root as usize];
