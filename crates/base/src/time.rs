@@ -48,15 +48,15 @@ impl Span {
     }
     /// `n` microseconds.
     pub const fn from_micros(n: u64) -> Span {
-        Span(n * 1_000)
+        Span(n.saturating_mul(1_000))
     }
     /// `n` milliseconds.
     pub const fn from_millis(n: u64) -> Span {
-        Span(n * 1_000_000)
+        Span(n.saturating_mul(1_000_000))
     }
     /// `n` seconds.
     pub const fn from_secs(n: u64) -> Span {
-        Span(n * 1_000_000_000)
+        Span(n.saturating_mul(1_000_000_000))
     }
     /// `s` seconds, rounded to nanoseconds; negative and not-a-number give zero.
     pub fn from_secs_f64(s: f64) -> Span {
@@ -179,6 +179,7 @@ mod tests {
     fn arithmetic_saturates_instead_of_wrapping() {
         assert_eq!(Time::ZERO - Span::from_secs(1), Time::ZERO);
         assert_eq!(Time::MAX + Span::from_secs(1), Time::MAX);
+        assert_eq!(Span::from_millis(u64::MAX), Span::MAX);
         assert_eq!(Time::from_nanos(5).since(Time::from_nanos(7)), Span::ZERO);
         assert_eq!(Span::from_secs(400).scale(1_000_000_000, 1_000_000_000), Span::from_secs(400));
     }

@@ -219,11 +219,22 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.info.qps.push(qp);
         if c.connection.add_qp(q.qpn, q.priority, &cc).is_err() {
+            self.drop_qp(id, q.qpn, qp);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
         self.events.push_back(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
+    }
+
+    /// Takes back a queue pair that was never used.
+    fn drop_qp(&mut self, id: ConnId, qpn: u16, qp: QpId) {
+        if let Some(c) = self.conns.get_mut(&id) {
+            c.qps[usize::from(qpn)] = None;
+            c.info.qps.retain(|q| *q != qp);
+        }
+        self.by_qp.remove(&qp);
+        let _ = self.adapter.destroy_qp(qp);
     }
 
     fn refuse_qp(&mut self, id: ConnId, qpn: u16, code: u64) {
@@ -246,10 +257,7 @@ impl Endpoint {
             }
             return;
         }
-        c.qps[usize::from(qpn)] = None;
-        c.info.qps.retain(|q| *q != qp);
-        self.by_qp.remove(&qp);
-        let _ = self.adapter.destroy_qp(qp);
+        self.drop_qp(id, qpn, qp);
         self.events.push_back(Event::QpRefused { conn: id, qp, code });
     }
 

@@ -21,6 +21,8 @@ use wire::{Cid, Frame, LongHeader, LongType, Params, Put, Reader, SliceWriter};
 const FIRST_REPEAT: Span = Span::from_millis(400);
 /// Bytes of handshake messages buffered ahead of a gap at most (TLS itself takes 128 KiB a level).
 const MAX_AHEAD: usize = 128 * 1024;
+/// Pieces of them.
+const MAX_PIECES: usize = 1_024;
 /// Bytes of handshake messages in one packet.
 const CHUNK: usize = 1_100;
 
@@ -98,12 +100,20 @@ impl CryptoStream {
     /// Takes in a piece; gives the bytes that are now in order.
     fn take(&mut self, offset: u64, data: &[u8]) -> Result<Vec<u8>, Violation> {
         self.ack_due = true;
-        let end = offset + data.len() as u64;
-        if end > self.received + MAX_AHEAD as u64 || self.ahead_bytes + data.len() > 2 * MAX_AHEAD {
-            return Err(Violation::new(code::LIMIT, "too many handshake bytes ahead of a gap"));
+        let end = offset.saturating_add(data.len() as u64);
+        let limit = Violation::new(code::LIMIT, "too many handshake bytes ahead of a gap");
+        if end > self.received + MAX_AHEAD as u64 {
+            return Err(limit);
         }
-        if end > self.received && self.ahead.insert(offset, data.to_vec()).is_none() {
-            self.ahead_bytes += data.len();
+        // Of pieces that start at the same place the longest is kept, and only that counts.
+        let old = self.ahead.get(&offset).map_or(0, Vec::len);
+        if end > self.received && data.len() > old {
+            let more = data.len() - old;
+            if self.ahead_bytes + more > 2 * MAX_AHEAD || self.ahead.len() >= MAX_PIECES {
+                return Err(limit);
+            }
+            self.ahead.insert(offset, data.to_vec());
+            self.ahead_bytes += more;
         }
         let mut ready = Vec::new();
         while let Some((&at, _)) = self.ahead.first_key_value() {
@@ -718,5 +728,27 @@ mod tests {
         assert_eq!((s.received, s.ahead_bytes), (10, 0));
         assert_eq!(s.take(2, b"llo").unwrap(), b"");
         assert!(s.take(MAX_AHEAD as u64 + 10, b"x").is_err());
+    }
+
+    /// Found by fuzzing: pieces that replaced others were not counted, and a stranger could fill the memory.
+    #[test]
+    fn what_is_kept_ahead_of_a_gap_is_bounded_however_it_comes() {
+        let mut s = CryptoStream::default();
+        let mut refused = false;
+        for n in 0..5_000u64 {
+            let piece = vec![0; 1 + (n % 60_000) as usize];
+            refused |= s.take(1 + n % 40, &piece).is_err();
+            let kept: usize = s.ahead.values().map(Vec::len).sum();
+            assert_eq!(kept, s.ahead_bytes);
+            assert!(kept <= 2 * MAX_AHEAD && s.ahead.len() <= MAX_PIECES);
+        }
+        // A shorter piece never takes the place of a longer one.
+        let mut s = CryptoStream::default();
+        s.take(1, b"bcdef").unwrap();
+        s.take(1, b"b").unwrap();
+        assert_eq!(s.take(0, b"a").unwrap(), b"abcdef");
+        let mut s = CryptoStream::default();
+        let small = (0..5_000u64).map(|n| s.take(1 + 2 * n, b"x").is_err()).filter(|e| *e).count();
+        assert!(small > 0 && (refused || s.ahead.len() <= MAX_PIECES));
     }
 }
