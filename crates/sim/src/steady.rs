@@ -9,7 +9,8 @@ use wire::Module;
 
 /// Bytes of one write: long enough that writes are not what is measured.
 const MESSAGE: usize = 4 << 20;
-/// Bytes posted ahead at least, beside four bandwidth-delay products.
+/// Bytes posted ahead at least, beside sixteen bandwidth-delay products: work completes in order, so that a packet lost
+/// three times holds up the completions of several round trips, which must not leave the sender without work.
 const AHEAD: u64 = 256 << 20;
 /// Looks at the counters in a measurement.
 const LOOKS: u64 = 200;
@@ -75,7 +76,7 @@ impl Case {
             max_packet: self.max_packet,
             ..TransportOptions::default()
         };
-        let ahead = (self.rate.bytes_in(self.rtt) * 4 + AHEAD) / MESSAGE as u64;
+        let ahead = (self.rate.bytes_in(self.rtt) * 16 + AHEAD) / MESSAGE as u64;
         let load = Load { message: MESSAGE, ahead: ahead as usize, messages };
         let links = (self.link(self.loss), self.link(Probability::ZERO));
         Pair::new(self.seed, self.slack, links, options, load).map_err(|e| e.to_string())
