@@ -20,7 +20,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("io", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint"]),
     ("mover", &["base", "wire", "cc", "verbs", "transport", "endpoint", "io"]),
-    ("cli", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint", "io", "sim", "mover"]),
+    ("lab", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint", "io", "sim", "mover"]),
+    ("cli", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint", "io", "sim", "mover", "lab"]),
 ];
 
 /// Breaches of the layer order under `root`, one text each.

@@ -1,0 +1,3 @@
+//! The process that emulates the network between the namespaces.
+
+pub mod record;

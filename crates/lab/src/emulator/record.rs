@@ -1,0 +1,1 @@
+//! What the emulator measures, as it is written down.

@@ -1,0 +1,1 @@
+//! Network namespaces, their addresses, routes and settings.

@@ -1,0 +1,1 @@
+//! Plans: which topology, which workloads, how often, and what is measured.

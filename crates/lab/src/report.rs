@@ -1,0 +1,1 @@
+//! Reports of what a plan gave.

@@ -1,0 +1,1 @@
+//! Runs of a plan in the laboratory.

@@ -1,0 +1,1 @@
+//! TUN devices that carry super-packets.

@@ -1,0 +1,1 @@
+//! The programs that a plan runs in the namespaces.
