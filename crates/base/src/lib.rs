@@ -2,12 +2,14 @@
 //!
 //! Nothing here reads a clock or the system's randomness; see `io` for the only place that does.
 
+pub mod ecn;
 pub mod ranges;
 pub mod rate;
 pub mod rng;
 pub mod seq;
 pub mod time;
 
+pub use ecn::Ecn;
 pub use ranges::RangeSet;
 pub use rate::Rate;
 pub use rng::Rng;

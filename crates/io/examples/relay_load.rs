@@ -2,11 +2,11 @@
 //! `cargo run --release -p longhaul-io --example relay_load -- MBIT SECONDS [LINK]`, where LINK is a
 //! specification as `netem` reads it, by default `delay=35ms loss=0.1% queue=16MiB` at twice the rate.
 
-use base::{Rate, Span};
+use base::{Ecn, Rate, Span};
 use longhaul_io::clock::{Clock, CpuTime};
 use longhaul_io::poll::{Poller, Source};
 use longhaul_io::relay::{RelayConfig, RelayHandle};
-use longhaul_io::udp::{Ecn, SendBatch, SendMeta, UdpOptions, UdpSocket};
+use longhaul_io::udp::{SendBatch, SendMeta, UdpOptions, UdpSocket};
 use netem::LinkConfig;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -2,10 +2,10 @@
 //! `cargo run --release -p longhaul-io --example udp_load -- SECONDS [SEGMENTS [SEGMENT_BYTES]]`.
 //! The floor under every transport's cost: no protocol, nothing placed, nothing sealed.
 
-use base::{Rate, Span};
+use base::{Ecn, Rate, Span};
 use longhaul_io::clock::{Clock, CpuTime};
 use longhaul_io::poll::{Poller, Source};
-use longhaul_io::udp::{Blocked, Ecn, MAX_TRAIN, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket};
+use longhaul_io::udp::{Blocked, MAX_TRAIN, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket};
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

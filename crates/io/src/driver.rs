@@ -5,8 +5,8 @@
 
 use crate::clock::Clock;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::udp::{Blocked, Ecn, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
-use base::{Span, Time};
+use crate::udp::{Blocked, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
+use base::{Ecn, Span, Time};
 use endpoint::{App, Endpoint, Meta};
 use std::net::SocketAddr;
 

@@ -14,7 +14,7 @@
 //! [`udp::SendBatch`], and waits in [`poll::Poller`] until its next deadline.
 //!
 //! ```
-//! use base::Span;
+//! use base::{Ecn, Span};
 //! use longhaul_io::{clock::Clock, poll::*, udp::*};
 //! let socket = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse()?))?;
 //! let (mut incoming, mut outgoing) = (socket.recv_batch(), SendBatch::new());

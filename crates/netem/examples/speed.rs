@@ -1,8 +1,8 @@
 //! Prints what one packet through a link costs: `cargo run --release -p longhaul-netem --example speed`.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use base::{Rng, Span, Time};
-use longhaul_netem::{Ecn, Link, LinkConfig, Packet, Verdict};
+use base::{Ecn, Rng, Span, Time};
+use longhaul_netem::{Link, LinkConfig, Packet, Verdict};
 use std::time::Instant;
 
 const PACKETS: u64 = 10_000_000;

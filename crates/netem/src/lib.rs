@@ -9,8 +9,8 @@
 //! Time and randomness are passed in: the same seed and the same calls give the same deliveries.
 //!
 //! ```
-//! use base::{Rng, Time};
-//! use longhaul_netem::{Ecn, Link, LinkConfig, Packet, Verdict};
+//! use base::{Ecn, Rng, Time};
+//! use longhaul_netem::{Link, LinkConfig, Packet, Verdict};
 //!
 //! let config = LinkConfig::parse("rate=500mbit delay=35ms loss=0.1% queue=1bdp(rtt 70ms)")?;
 //! let mut link = Link::new(config, Rng::from_u64(1));
@@ -33,5 +33,5 @@ mod spec;
 pub use chance::Probability;
 pub use config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats};
-pub use packet::{Delivery, DropReason, Ecn, Packet, Payload, Verdict, flip_bits};
+pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};
 pub use spec::{MAX_SPEC_LEN, SpecError};

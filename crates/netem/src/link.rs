@@ -3,9 +3,9 @@
 use crate::chance::{Chance, LossProcess};
 use crate::config::{Change, Jitter, LinkConfig};
 use crate::flight::Flight;
-use crate::packet::{Delivery, DropReason, Ecn, Packet, Payload, Verdict};
+use crate::packet::{Delivery, DropReason, Packet, Payload, Verdict};
 use crate::serializer::Serializer;
-use base::{Rng, Span, Time};
+use base::{Ecn, Rng, Span, Time};
 use std::collections::VecDeque;
 
 /// Most packets a link holds, in the queue and on the wire: what 400 Gbit/s x 300 ms, with as

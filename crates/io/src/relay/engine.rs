@@ -4,7 +4,7 @@ use super::join::Joiner;
 use super::{DirectionStats, RelayConfig, RelayError, RelayStats, Request};
 use crate::clock::{Clock, CpuTime};
 use crate::poll::{self, Poller, Source};
-use crate::udp::{Ecn, RecvBatch, RecvMeta, SendMeta, UdpOptions, UdpSocket};
+use crate::udp::{RecvBatch, RecvMeta, SendMeta, UdpOptions, UdpSocket};
 use base::{Rng, Span, Time};
 use core::ops::Range;
 use netem::{Link, Packet, Payload};
@@ -296,8 +296,7 @@ impl Direction {
 }
 
 fn meta_for(dst: SocketAddr, src: Option<IpAddr>, d: &netem::Delivery<Parcel>) -> SendMeta {
-    let ecn = Ecn::from_bits(d.ecn.bits());
-    SendMeta { dst, src, ecn, segment: d.payload.range.len() }
+    SendMeta { dst, src, ecn: d.ecn, segment: d.payload.range.len() }
 }
 
 /// Bytes of IP and UDP header, which count against the link's rate and MTU.
@@ -309,12 +308,11 @@ fn header(to: SocketAddr) -> u64 {
 fn offer(d: &mut Direction, now: Time, client: u64, meta: &RecvMeta, bytes: &[u8], header: u64) {
     d.stats.trains_in += 1;
     let train: Arc<[u8]> = bytes.into();
-    let ecn = netem::Ecn::from_bits(meta.ecn.bits());
     let mut at = 0;
     while at < bytes.len() {
         let end = (at + meta.stride.max(1)).min(bytes.len());
         let payload = Parcel { client, train: train.clone(), range: at..end };
-        let _ = d.link.send(now, Packet { bytes: (end - at) as u64 + header, ecn, payload });
+        let _ = d.link.send(now, Packet { bytes: (end - at) as u64 + header, ecn: meta.ecn, payload });
         at = end;
     }
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::poll::Source;
-use crate::udp::{Ecn, SendBatch, SendMeta};
+use crate::udp::{SendBatch, SendMeta};
+use base::Ecn;
 
 struct Scene {
     relay: RelayHandle,

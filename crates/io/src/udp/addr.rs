@@ -1,6 +1,6 @@
 //! Socket addresses and control messages as the kernel wants them.
 
-use super::Ecn;
+use base::Ecn;
 use core::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

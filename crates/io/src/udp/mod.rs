@@ -24,37 +24,6 @@ pub const RECV_BUFFER: usize = 16 << 20;
 /// Bytes asked for as send buffer: several batches of eight trains with the kernel's overhead.
 pub const SEND_BUFFER: usize = 4 << 20;
 
-/// The ECN field of the IP header (RFC 3168, section 5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Ecn {
-    /// The sender does not understand ECN.
-    #[default]
-    NotEct = 0,
-    /// ECT(1): also the mark of L4S (RFC 9331).
-    Ect1 = 1,
-    /// ECT(0): the sender understands ECN.
-    Ect0 = 2,
-    /// Congestion experienced.
-    Ce = 3,
-}
-
-impl Ecn {
-    /// The two bits in the IP header.
-    pub const fn bits(self) -> u8 {
-        self as u8
-    }
-    /// From the low two bits of the traffic class.
-    pub const fn from_bits(b: u8) -> Ecn {
-        match b & 3 {
-            0 => Ecn::NotEct,
-            1 => Ecn::Ect1,
-            2 => Ecn::Ect0,
-            _ => Ecn::Ce,
-        }
-    }
-}
-
 /// How a [`UdpSocket`] is made.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {

@@ -1,7 +1,8 @@
 //! Sending a batch of trains.
 
 use super::addr::{self, Control, RawAddr};
-use super::{Ecn, UdpError, UdpSocket, errno, is_network_report};
+use super::{UdpError, UdpSocket, errno, is_network_report};
+use base::Ecn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::poll::{Poller, Source};
-use base::Span;
+use base::{Ecn, Span};
 
 type Datagram = (RecvMeta, Vec<u8>);
 

@@ -8,10 +8,10 @@ pub use datagram::Datagram;
 pub use node::NodeSetup;
 pub use trace::Trace;
 
-use base::{Rng, Span, Time};
+use base::{Ecn, Rng, Span, Time};
 use datagram::Pool;
 use endpoint::{App, ConnectError, Endpoint};
-use netem::{Ecn, Link, LinkConfig, Packet};
+use netem::{Link, LinkConfig, Packet};
 use node::Node;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,9 +1,8 @@
 //! A node: an endpoint, its application, and what waits to be received.
 
 use super::{Datagram, TRAINS_PER_TURN, World};
-use base::{Rng, Span, Time};
+use base::{Ecn, Rng, Span, Time};
 use endpoint::{App, Config, Endpoint, Meta, ServerConfig, Transmit, TransportOptions};
-use netem::Ecn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use transport::crypto::Credentials;
