@@ -2,7 +2,9 @@
 //! in them, and reports of what came out.
 
 pub mod emulator;
+mod lab;
 pub mod netns;
+pub mod topology;
 pub mod tun;
 
 pub mod plan;
@@ -10,3 +12,6 @@ pub mod report;
 pub mod run;
 pub mod simulate;
 pub mod workload;
+
+pub use lab::{EMULATOR_ARGUMENT, Lab, LabError, Options, clean};
+pub use topology::{LinkSpec, TopologyError, TopologySpec};

@@ -1,0 +1,186 @@
+//! Which nodes there are and which links join them.
+
+use std::path::PathBuf;
+
+use netem::{LinkConfig, SpecError};
+use serde::{Deserialize, Serialize};
+
+/// Most nodes of a topology: each is a network namespace with its devices.
+pub const MAX_NODES: usize = 64;
+
+/// One direction of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LinkSpec {
+    /// In the language of [`LinkConfig::parse`]: `rate=1gbit delay=35ms loss=0.1% queue=1bdp`.
+    Text(String),
+    /// The same with the rate of a trace instead of a constant one.
+    Traced {
+        /// In the language of [`LinkConfig::parse`], without `rate`.
+        link: String,
+        /// A file in the format of mahimahi: each line is a time in milliseconds at which 1500 bytes may be sent; at
+        /// the end it starts again.
+        trace: PathBuf,
+    },
+}
+
+/// Nodes and links. Every node is reached from every other over IPv4 and IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TopologySpec {
+    /// Nodes `a` and `b` with a link each way. Links: `forward` (from `a`), `backward`.
+    Path {
+        /// From `a` to `b`.
+        forward: LinkSpec,
+        /// From `b` to `a`; like `forward` when left out.
+        backward: Option<LinkSpec>,
+    },
+    /// Senders `s1`, `s2`, ... and receivers `r1`, `r2`, ... with one bottleneck between them. Links: `bottleneck`,
+    /// `back`, and for each pair `s1-up`, `s1-down` between the sender and the bottleneck.
+    Dumbbell {
+        /// How many pairs.
+        pairs: usize,
+        /// From the senders to the receivers.
+        bottleneck: LinkSpec,
+        /// From the receivers to the senders; like `bottleneck` when left out.
+        back: Option<LinkSpec>,
+        /// Between each sender and the bottleneck, the same both ways: one for each pair in turn, beginning anew when
+        /// there are fewer; perfect links when empty. Unequal round trips are made here.
+        #[serde(default)]
+        access: Vec<LinkSpec>,
+    },
+    /// Nodes `n1`, `n2`, ... around one switch. Links: `n1-up` to the switch, and `n1-down`, the egress port of the
+    /// switch, whose queue all senders to that node share.
+    Star {
+        /// How many nodes.
+        nodes: usize,
+        /// From each node to the switch; a perfect link when left out.
+        up: Option<LinkSpec>,
+        /// From the switch to each node.
+        down: LinkSpec,
+    },
+    /// Nodes `a` and `b` with two disjoint paths: each node has a device and an address for each. Links:
+    /// `first-forward`, `first-backward`, `second-forward`, `second-backward`.
+    TwoPaths {
+        /// The first path, from `a` to `b`, and back the same.
+        first: LinkSpec,
+        /// The second.
+        second: LinkSpec,
+    },
+}
+
+/// Why a topology cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// A link's description cannot be read.
+    #[error("link `{link}`: {source}")]
+    Link {
+        /// The link.
+        link: String,
+        /// What is wrong with it.
+        source: SpecError,
+    },
+    /// Too few or too many nodes.
+    #[error("a topology needs 2 to {MAX_NODES} nodes and this one has {0}; change `nodes` or `pairs`")]
+    Nodes(usize),
+    /// A trace cannot be used.
+    #[error("trace {path}: {reason}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+}
+
+impl LinkSpec {
+    /// The text of the description.
+    pub fn text(&self) -> &str {
+        match self {
+            LinkSpec::Text(text) | LinkSpec::Traced { link: text, .. } => text,
+        }
+    }
+}
+
+impl From<&str> for LinkSpec {
+    fn from(text: &str) -> LinkSpec {
+        LinkSpec::Text(text.to_owned())
+    }
+}
+
+impl TopologySpec {
+    /// The same link both ways between `a` and `b`.
+    pub fn path(link: &str) -> TopologySpec {
+        TopologySpec::Path { forward: link.into(), backward: None }
+    }
+
+    /// The names of the nodes, in order.
+    pub fn nodes(&self) -> Vec<String> {
+        let many = |prefix: &str, count: usize| -> Vec<String> {
+            (1..=count.min(MAX_NODES)).map(|n| format!("{prefix}{n}")).collect()
+        };
+        match *self {
+            TopologySpec::Path { .. } | TopologySpec::TwoPaths { .. } => vec!["a".to_owned(), "b".to_owned()],
+            TopologySpec::Dumbbell { pairs, .. } => [many("s", pairs), many("r", pairs)].concat(),
+            TopologySpec::Star { nodes, .. } => many("n", nodes),
+        }
+    }
+
+    /// How many devices, and addresses, each node has.
+    pub fn devices_per_node(&self) -> usize {
+        if matches!(self, TopologySpec::TwoPaths { .. }) { 2 } else { 1 }
+    }
+
+    /// The names and descriptions of the links, in the order of the records.
+    ///
+    /// # Errors
+    /// When the number of nodes is out of range, a description cannot be read, or a trace is not one.
+    pub fn links(&self) -> Result<Vec<(String, LinkConfig)>, TopologyError> {
+        let count = match *self {
+            TopologySpec::Dumbbell { pairs, .. } => pairs.saturating_mul(2),
+            TopologySpec::Star { nodes, .. } => nodes,
+            TopologySpec::Path { .. } | TopologySpec::TwoPaths { .. } => 2,
+        };
+        if !(2..=MAX_NODES).contains(&count) {
+            return Err(TopologyError::Nodes(count));
+        }
+        self.named_links().into_iter().map(|(name, spec)| Ok((name.clone(), config(name, spec)?))).collect()
+    }
+
+    fn named_links(&self) -> Vec<(String, Option<&LinkSpec>)> {
+        match self {
+            TopologySpec::Path { forward, backward } => vec![
+                ("forward".to_owned(), Some(forward)),
+                ("backward".to_owned(), Some(backward.as_ref().unwrap_or(forward))),
+            ],
+            TopologySpec::Dumbbell { pairs, bottleneck, back, access } => {
+                let mut links = vec![
+                    ("bottleneck".to_owned(), Some(bottleneck)),
+                    ("back".to_owned(), Some(back.as_ref().unwrap_or(bottleneck))),
+                ];
+                for pair in 0..*pairs {
+                    let access = access.get(pair % access.len().max(1));
+                    links.push((format!("s{}-up", pair + 1), access));
+                    links.push((format!("s{}-down", pair + 1), access));
+                }
+                links
+            }
+            TopologySpec::Star { nodes, up, down } => (1..=*nodes)
+                .flat_map(|n| [(format!("n{n}-up"), up.as_ref()), (format!("n{n}-down"), Some(down))])
+                .collect(),
+            TopologySpec::TwoPaths { first, second } => [
+                ("first-forward", first),
+                ("first-backward", first),
+                ("second-forward", second),
+                ("second-backward", second),
+            ]
+            .map(|(name, spec)| (name.to_owned(), Some(spec)))
+            .into(),
+        }
+    }
+}
+
+fn config(link: String, spec: Option<&LinkSpec>) -> Result<LinkConfig, TopologyError> {
+    let Some(spec) = spec else { return Ok(LinkConfig::default()) };
+    LinkConfig::parse(spec.text()).map_err(|source| TopologyError::Link { link, source })
+}
