@@ -4,9 +4,9 @@ use crate::config::Config;
 use crate::{ConnId, Endpoint, Meta, Transmit};
 use base::{Rng, Span, Time};
 use std::collections::VecDeque;
-use transport::Connection;
 use transport::connection::{Accept, RETRY_PN};
 use transport::crypto::{HandshakeError, KeyPair, ServerSetup, Side, TokenKey, TokenKind};
+use transport::{Connection, Gauge};
 use wire::packet::{MIN_INITIAL, VERSION, put_long, put_version_negotiation};
 use wire::{LongHeader, LongType};
 
@@ -47,6 +47,11 @@ impl Acceptor {
 
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// Answers that wait to be sent.
+    pub fn usage(&self) -> Gauge {
+        Gauge::new(self.pending.len(), MAX_PENDING)
     }
 
     pub fn poll_transmit(&mut self, buf: &mut [u8]) -> Option<Transmit> {

@@ -13,7 +13,7 @@ mod streams;
 pub use app::{App, ConnId, ConnInfo, Event};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use transport::connection::Authority;
-pub use transport::{CloseReason, Meta, Stats, Transmit, TransportOptions};
+pub use transport::{CloseReason, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
 
 use accept::Acceptor;
 use base::{Rng, Time};
@@ -99,6 +99,37 @@ impl Endpoint {
     /// Counters and estimates of a connection.
     pub fn stats(&self, conn: ConnId) -> Option<Stats> {
         self.conns.get(&conn).map(|c| c.connection.stats())
+    }
+
+    /// What is held in memory for a connection and each of its queue pairs, beside the limits: by name, those of queue
+    /// pairs once for each pair. Takes time in the number of unfinished messages.
+    pub fn usage(&self, conn: ConnId) -> Option<Vec<(&'static str, Gauge)>> {
+        let c = self.conns.get(&conn)?;
+        let mut all: Vec<_> = c.connection.usage().iter().collect();
+        for u in c.info.qps.iter().filter_map(|qp| self.adapter.usage(*qp)) {
+            let again = (u.lost_ranges, limits::MAX_TRACKED);
+            let resolved = (u.resolved_ranges, 2 * limits::MAX_TRACKED + verbs::MAX_MESSAGES_AHEAD as usize);
+            let gauges = [
+                ("send work requests", u.sends),
+                ("receives", u.receives),
+                ("messages sent", u.messages_out),
+                ("messages to repeat", u.messages_again),
+                ("messages received", u.messages_in),
+                ("ranges received", u.received_ranges),
+                ("answers to reads", u.answers),
+                ("ranges to repeat", again),
+                ("ranges decided", resolved),
+            ];
+            all.extend(gauges.map(|(name, (used, limit))| (name, Gauge::new(used, limit))));
+        }
+        Some(all)
+    }
+
+    /// What is held beside connections: events, as long as the application takes them each time it is driven, and
+    /// stateless answers that wait to be sent.
+    pub fn own_usage(&self) -> [(&'static str, Gauge); 2] {
+        let events = Gauge::new(self.events.len(), MAX_EVENTS);
+        [("events", events), ("stateless answers", self.acceptor.usage())]
     }
 
     /// All connections that are not released.

@@ -16,5 +16,5 @@ pub mod streams;
 pub use config::TransportOptions;
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
 pub use error::{CloseReason, Violation};
-pub use stats::Stats;
+pub use stats::{Gauge, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};

@@ -17,6 +17,7 @@ struct Member {
 #[derive(Debug, Default)]
 pub struct Scheduler {
     members: Vec<Option<Member>>,
+    known: usize,
     /// For each flow, its levels.
     ready: Vec<[VecDeque<u16>; LEVELS]>,
 }
@@ -28,6 +29,7 @@ impl Scheduler {
         if self.members.len() <= i {
             self.members.resize(i + 1, None);
         }
+        self.known += usize::from(self.members[i].is_none());
         self.members[i] = Some(Member { flow, level: level.min(LEVELS as u8 - 1), queued: false });
         while self.ready.len() <= usize::from(flow) {
             self.ready.push(Default::default());
@@ -37,6 +39,16 @@ impl Scheduler {
     /// Whether the queue pair is known.
     pub fn contains(&self, qpn: u16) -> bool {
         self.members.get(usize::from(qpn)).is_some_and(Option::is_some)
+    }
+
+    /// Queue pairs that are known.
+    pub const fn len(&self) -> usize {
+        self.known
+    }
+
+    /// Whether no queue pair is known.
+    pub const fn is_empty(&self) -> bool {
+        self.known == 0
     }
 
     /// The flow of a queue pair.
@@ -94,7 +106,7 @@ impl Scheduler {
     pub fn remove(&mut self, qpn: u16) {
         self.deactivate(qpn);
         if let Some(m) = self.members.get_mut(usize::from(qpn)) {
-            *m = None;
+            self.known -= usize::from(m.take().is_some());
         }
     }
 }

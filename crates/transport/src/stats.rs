@@ -63,4 +63,102 @@ pub struct Stats {
     pub mtu: u64,
     /// Congestion control and its state.
     pub cc: (&'static str, &'static str),
+    /// What is held in memory.
+    pub usage: Usage,
+}
+
+/// The named limits of a connection's memory; those of lanes hold for each lane.
+pub mod limits {
+    pub use crate::connection::{
+        CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, MAX_EARLY, MAX_EARLY_BYTES, MAX_FLEETING,
+        MAX_QUEUED_FRAMES,
+    };
+    pub use crate::lane::flow::MAX_FLOWS;
+    pub use crate::lane::received::MAX_RUNS;
+    pub use crate::lane::sent::{MAX_SENT_HOLES, MAX_TRACKED};
+    pub use crate::lane::{MAX_CONTROL, MAX_FRAMES_PER_PACKET, MAX_LOST_FRAMES};
+    /// Queue pairs of a connection at most: their numbers have 16 bits. What is agreed may be less.
+    pub const MAX_QUEUE_PAIRS: usize = 1 << 16;
+}
+
+/// How much of something is held now, and how much may be at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauge {
+    /// Held now.
+    pub used: u64,
+    /// The limit.
+    pub limit: u64,
+}
+
+impl Gauge {
+    /// From counts.
+    pub const fn new(used: usize, limit: usize) -> Gauge {
+        Gauge { used: used as u64, limit: limit as u64 }
+    }
+    /// Whether the limit holds.
+    pub const fn holds(&self) -> bool {
+        self.used <= self.limit
+    }
+}
+
+/// What a connection holds in memory, each beside its limit. Limits are constants of [`limits`], times the lanes where
+/// lanes have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Sent packets in the books.
+    pub sent_packets: Gauge,
+    /// Trains in the books.
+    pub sent_trains: Gauge,
+    /// Ranges of sent packets that the peer reported missing.
+    pub sent_holes: Gauge,
+    /// Runs of received packets.
+    pub received_runs: Gauge,
+    /// Control packets whose frames are kept until they are acknowledged.
+    pub control_packets: Gauge,
+    /// Lost control frames that wait to be sent again.
+    pub lost_frames: Gauge,
+    /// Control frames that wait to be sent.
+    pub queued_frames: Gauge,
+    /// Reports and answers that wait to be sent once.
+    pub fleeting_frames: Gauge,
+    /// Bytes of handshake messages that wait behind a gap.
+    pub crypto_bytes: Gauge,
+    /// Pieces of them.
+    pub crypto_pieces: Gauge,
+    /// Datagrams that arrived before their keys.
+    pub early_datagrams: Gauge,
+    /// Bytes of them.
+    pub early_bytes: Gauge,
+    /// Congestion controllers.
+    pub flows: Gauge,
+    /// Queue pairs.
+    pub queue_pairs: Gauge,
+}
+
+impl Usage {
+    /// All of it by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Gauge)> {
+        [
+            ("sent packets", self.sent_packets),
+            ("sent trains", self.sent_trains),
+            ("sent holes", self.sent_holes),
+            ("received runs", self.received_runs),
+            ("control packets", self.control_packets),
+            ("lost frames", self.lost_frames),
+            ("queued frames", self.queued_frames),
+            ("fleeting frames", self.fleeting_frames),
+            ("crypto bytes", self.crypto_bytes),
+            ("crypto pieces", self.crypto_pieces),
+            ("early datagrams", self.early_datagrams),
+            ("early bytes", self.early_bytes),
+            ("flows", self.flows),
+            ("queue pairs", self.queue_pairs),
+        ]
+        .into_iter()
+    }
+
+    /// The first limit that does not hold: none, unless something is wrong here.
+    pub fn exceeded(&self) -> Option<(&'static str, Gauge)> {
+        self.iter().find(|(_, g)| !g.holds())
+    }
 }

@@ -3,7 +3,7 @@
 use crate::cq::Cqs;
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
-use crate::qp::{Qp, QpInfo, QpInit, QpState, Stats};
+use crate::qp::{Qp, QpInfo, QpInit, QpState, QpUsage, Stats};
 use crate::region::{Access, Mr, Regions};
 use crate::rx::RecvWqe;
 use crate::slab::{CqId, MrId, PdId, QpId, Slab, SrqId};
@@ -285,6 +285,10 @@ impl Adapter {
     /// State and fill of a queue pair.
     pub fn query_qp(&self, id: QpId) -> Option<QpInfo> {
         self.qps.get(id).map(Qp::info)
+    }
+    /// What a queue pair holds in memory. Takes time in the number of unfinished messages.
+    pub fn usage(&self, id: QpId) -> Option<QpUsage> {
+        self.qps.get(id).map(Qp::usage)
     }
     /// Counters of a queue pair.
     pub fn stats(&self, id: QpId) -> Option<Stats> {

@@ -61,7 +61,7 @@ mod tests;
 pub use adapter::{Adapter, Limits};
 pub use error::{Error, GatherError};
 pub use memory::{Backing, Memory};
-pub use qp::{Kind, QpInfo, QpInit, QpState, Stats};
+pub use qp::{Kind, QpInfo, QpInit, QpState, QpUsage, Stats};
 pub use region::{Access, Mr};
 pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation};
 pub use slab::{CqId, MrId, PdId, QpId, SrqId};

@@ -1,6 +1,5 @@
 //! Queue pairs: their attributes, states and the place where their two halves meet.
 
-use crate::MAX_SGE;
 use crate::cq::Cqs;
 use crate::region::Regions;
 use crate::rx::{RecvWqe, Rx};
@@ -8,6 +7,7 @@ use crate::slab::{CqId, PdId, QpId, SrqId};
 use crate::tx::{Ctx, Gate, Tx};
 use crate::unreliable::Seen;
 use crate::work::Status;
+use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_SGE};
 use std::collections::VecDeque;
 
 /// The service a queue pair offers.
@@ -99,6 +99,30 @@ pub struct QpInfo {
     pub unfinished_messages: usize,
     /// Receives of the peer that may be consumed, cumulative.
     pub send_limit: u64,
+}
+
+/// What a queue pair holds in memory, each with its limit behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpUsage {
+    /// Send work requests that have not completed; [`QpInit::max_send_wr`].
+    pub sends: (usize, usize),
+    /// Receives that have not completed; [`QpInit::max_recv_wr`].
+    pub receives: (usize, usize),
+    /// Messages sent that are not finished; [`MAX_MESSAGES_AHEAD`].
+    pub messages_out: (usize, usize),
+    /// Of these, queued to be sent again; [`MAX_MESSAGES_AHEAD`].
+    pub messages_again: (usize, usize),
+    /// Messages received that are not finished; [`MAX_MESSAGES_AHEAD`].
+    pub messages_in: (usize, usize),
+    /// Ranges received of them; [`MAX_HOLES`], and one at the front, which is always taken.
+    pub received_ranges: (usize, usize),
+    /// Answers to the peer's reads; [`QpInit::max_rd_atomic`].
+    pub answers: (usize, usize),
+    /// Ranges to be sent again. At most one for each packet that the transport has in its books.
+    pub lost_ranges: usize,
+    /// Ranges whose fate is known of messages sent that are not finished: at most one more a message than packets whose
+    /// fate is unknown and ranges to be sent again.
+    pub resolved_ranges: usize,
 }
 
 /// Counters of a queue pair.
@@ -201,6 +225,22 @@ impl Qp {
             receives: self.rx.posted(),
             unfinished_messages: self.tx.unfinished_messages(),
             send_limit: self.tx.send_limit(),
+        }
+    }
+    pub(crate) fn usage(&self) -> QpUsage {
+        let ahead = MAX_MESSAGES_AHEAD as usize;
+        let (messages_in, received) = self.rx.unfinished();
+        let (lost_ranges, resolved_ranges) = self.tx.ranges();
+        QpUsage {
+            sends: (self.tx.len(), self.init.max_send_wr),
+            receives: (self.rx.posted(), self.init.max_recv_wr),
+            messages_out: (self.tx.unfinished_messages(), ahead),
+            messages_again: (self.tx.lost_queue(), ahead),
+            messages_in: (messages_in, ahead),
+            received_ranges: (received, MAX_HOLES + 1),
+            answers: (self.tx.answers(), self.init.max_rd_atomic),
+            lost_ranges,
+            resolved_ranges,
         }
     }
     /// Ends everything that is outstanding; returns receives that go back to the shared queue.

@@ -161,6 +161,10 @@ impl Rx {
     pub(crate) fn posted(&self) -> usize {
         self.recvs.len()
     }
+    /// Messages of which something came, or a later one did, and the ranges that came of them.
+    pub(crate) fn unfinished(&self) -> (usize, usize) {
+        (self.msgs.len(), self.holes)
+    }
     /// Receives ever posted: the limit for the peer's receive numbers.
     pub(crate) fn recv_limit(&self) -> u64 {
         self.recv_base + self.recvs.len() as u64

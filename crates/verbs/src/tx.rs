@@ -217,6 +217,18 @@ impl Tx {
     pub(crate) fn unfinished_messages(&self) -> usize {
         self.flight.len()
     }
+    /// Ranges to be sent again, and ranges whose fate is known of messages that are not finished.
+    pub(crate) fn ranges(&self) -> (usize, usize) {
+        self.flight.iter().fold((0, 0), |(l, r), m| (l + m.lost.ranges(), r + m.resolved.ranges()))
+    }
+    /// Answers to the peer's reads that wait or are being sent.
+    pub(crate) fn answers(&self) -> usize {
+        self.responses.len() + usize::from(self.current_response.is_some())
+    }
+    /// Messages that are queued to be sent again.
+    pub(crate) fn lost_queue(&self) -> usize {
+        self.lost_queue.len()
+    }
     pub(crate) fn send_limit(&self) -> u64 {
         self.send_limit
     }
@@ -278,8 +290,7 @@ impl Tx {
 
     /// The next lost range. Entries of the queue whose loss proved spurious are dropped on the way.
     fn next_lost(&mut self, max: u32) -> Option<Segment> {
-        while self.lost_messages > 0 {
-            let msn = *self.lost_queue.front()?;
+        while let Some(&msn) = self.lost_queue.front() {
             let Some(m) = self.message(msn).filter(|m| m.is_lost) else {
                 if let Some(m) = self.message(msn) {
                     m.in_lost_queue = false;

@@ -7,9 +7,9 @@ mod setup;
 mod transmit;
 
 pub use close::RETRY_PN;
-pub use receive::Meta;
-pub use setup::{Accept, Authority, Open};
-pub use transmit::{MAX_TRAIN, Transmit};
+pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
+pub use setup::{Accept, Authority, CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, Open};
+pub use transmit::{MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Transmit};
 
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
@@ -17,7 +17,7 @@ use crate::error::CloseReason;
 use crate::lane::Lane;
 use crate::lane::flow::{Flow, MAX_FLOWS};
 use crate::scheduler::Scheduler;
-use crate::stats::Stats;
+use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
 use close::Closing;
@@ -28,7 +28,7 @@ use wire::{Cid, Frame, Params, QpOpen};
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
 /// Control frames that wait at most; more is a broken invariant of the layer above, or a flood by the peer.
-const MAX_QUEUED_FRAMES: usize = 1 << 16;
+pub const MAX_QUEUED_FRAMES: usize = 1 << 16;
 
 /// What the layer above is to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,7 +165,31 @@ impl Connection {
             delivered: lane.flows.iter().map(Flow::delivered).sum(),
             mtu: lane.mtu.current().into(),
             cc: flow.describe(),
+            usage: self.usage(),
             ..self.stats.clone()
+        }
+    }
+
+    /// What is held in memory now, each beside its limit.
+    pub fn usage(&self) -> Usage {
+        let lanes = self.lanes.len();
+        let sum = |f: fn(&Lane) -> usize| self.lanes.iter().map(f).sum();
+        let (crypto_bytes, crypto_pieces) = self.setup.buffered();
+        Usage {
+            sent_packets: Gauge::new(sum(|l| l.sent.tracked()), lanes * limits::MAX_TRACKED),
+            sent_trains: Gauge::new(sum(|l| l.sent.trains().len()), lanes * (limits::MAX_TRACKED + 1)),
+            sent_holes: Gauge::new(sum(|l| l.sent.holes()), lanes * limits::MAX_SENT_HOLES),
+            received_runs: Gauge::new(sum(|l| l.received.runs()), lanes * limits::MAX_RUNS),
+            control_packets: Gauge::new(sum(Lane::kept_control), lanes * limits::MAX_CONTROL),
+            lost_frames: Gauge::new(sum(|l| l.lost_frames.len()), lanes * limits::MAX_LOST_FRAMES),
+            queued_frames: Gauge::new(self.frames.len(), limits::MAX_QUEUED_FRAMES),
+            fleeting_frames: Gauge::new(self.fleeting.len(), limits::MAX_FLEETING),
+            crypto_bytes: Gauge::new(crypto_bytes, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_BUFFERED),
+            crypto_pieces: Gauge::new(crypto_pieces, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_PIECES),
+            early_datagrams: Gauge::new(self.early.len(), limits::MAX_EARLY),
+            early_bytes: Gauge::new(self.early.iter().map(Vec::len).sum(), limits::MAX_EARLY_BYTES),
+            flows: Gauge::new(sum(|l| l.flows.len()), lanes * limits::MAX_FLOWS),
+            queue_pairs: Gauge::new(self.scheduler.len(), limits::MAX_QUEUE_PAIRS),
         }
     }
 

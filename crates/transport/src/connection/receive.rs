@@ -10,9 +10,9 @@ use wire::packet::{SHORT_CLEAR, flag};
 use wire::{Cid, DataHeader, Frame, Reader};
 
 /// Datagrams that arrived before their keys, kept at most.
-const MAX_EARLY: usize = 64;
+pub const MAX_EARLY: usize = 64;
 /// Bytes of them kept at most: a handshake that is not finished may be anybody's.
-const MAX_EARLY_BYTES: usize = 128 * 1024;
+pub const MAX_EARLY_BYTES: usize = 128 * 1024;
 
 /// A stateless reset is at least this long, so that it looks like a packet.
 pub(crate) const MIN_RESET: usize = 32;

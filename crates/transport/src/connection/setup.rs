@@ -19,10 +19,14 @@ use wire::{Cid, Frame, LongHeader, LongType, Params, Put, Reader, SliceWriter};
 
 /// First repetition of handshake messages; doubles each time.
 const FIRST_REPEAT: Span = Span::from_millis(400);
-/// Bytes of handshake messages buffered ahead of a gap at most (TLS itself takes 128 KiB a level).
+/// How far ahead of a gap handshake messages may be, in bytes (TLS itself takes 128 KiB a level).
 const MAX_AHEAD: usize = 128 * 1024;
+/// Bytes of handshake messages buffered ahead of a gap at most, a level; pieces may overlap.
+pub const MAX_CRYPTO_BUFFERED: usize = 2 * MAX_AHEAD;
 /// Pieces of them.
-const MAX_PIECES: usize = 1_024;
+pub const MAX_CRYPTO_PIECES: usize = 1_024;
+/// Levels of the handshake that have messages.
+pub const CRYPTO_LEVELS: usize = 2;
 /// Bytes of handshake messages in one packet.
 const CHUNK: usize = 1_100;
 
@@ -109,7 +113,7 @@ impl CryptoStream {
         let old = self.ahead.get(&offset).map_or(0, Vec::len);
         if end > self.received && data.len() > old {
             let more = data.len() - old;
-            if self.ahead_bytes + more > 2 * MAX_AHEAD || self.ahead.len() >= MAX_PIECES {
+            if self.ahead_bytes + more > MAX_CRYPTO_BUFFERED || self.ahead.len() >= MAX_CRYPTO_PIECES {
                 return Err(limit);
             }
             self.ahead.insert(offset, data.to_vec());
@@ -140,7 +144,7 @@ impl CryptoStream {
 #[derive(Debug)]
 pub(super) struct Setup {
     handshake: Handshake,
-    levels: [CryptoStream; 2],
+    levels: [CryptoStream; CRYPTO_LEVELS],
     initial: KeyPair,
     later: Option<KeyPair>,
     dcid: Vec<u8>,
@@ -164,7 +168,7 @@ pub(super) struct Setup {
     bytes_out: u64,
 }
 
-const LEVELS: [Level; 2] = [Level::Initial, Level::Handshake];
+const LEVELS: [Level; CRYPTO_LEVELS] = [Level::Initial, Level::Handshake];
 
 impl Setup {
     /// `ids`: the identifier that Initial keys come from, the peer's, ours.
@@ -194,6 +198,11 @@ impl Setup {
             bytes_in: 0,
             bytes_out: 0,
         }
+    }
+
+    /// Bytes and pieces of handshake messages that wait behind a gap.
+    pub(super) fn buffered(&self) -> (usize, usize) {
+        self.levels.iter().fold((0, 0), |(b, n), l| (b + l.ahead_bytes, n + l.ahead.len()))
     }
 
     pub(super) fn is_confirmed(&self) -> bool {
@@ -740,7 +749,7 @@ mod tests {
             refused |= s.take(1 + n % 40, &piece).is_err();
             let kept: usize = s.ahead.values().map(Vec::len).sum();
             assert_eq!(kept, s.ahead_bytes);
-            assert!(kept <= 2 * MAX_AHEAD && s.ahead.len() <= MAX_PIECES);
+            assert!(kept <= MAX_CRYPTO_BUFFERED && s.ahead.len() <= MAX_CRYPTO_PIECES);
         }
         // A shorter piece never takes the place of a longer one.
         let mut s = CryptoStream::default();
@@ -749,6 +758,6 @@ mod tests {
         assert_eq!(s.take(0, b"a").unwrap(), b"abcdef");
         let mut s = CryptoStream::default();
         let small = (0..5_000u64).map(|n| s.take(1 + 2 * n, b"x").is_err()).filter(|e| *e).count();
-        assert!(small > 0 && (refused || s.ahead.len() <= MAX_PIECES));
+        assert!(small > 0 && (refused || s.ahead.len() <= MAX_CRYPTO_PIECES));
     }
 }

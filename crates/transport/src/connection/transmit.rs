@@ -2,6 +2,7 @@
 
 use super::{Connection, State};
 use crate::error::{Violation, code};
+use crate::lane::MAX_FRAMES_PER_PACKET;
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::streams::Streams;
 use base::Time;
@@ -14,6 +15,10 @@ use wire::{Frame, Put, SliceWriter};
 pub const MAX_SEGMENTS: usize = 64;
 /// Bytes of a train at most: what one UDP datagram over IPv4 could hold.
 pub const MAX_TRAIN: usize = 65_507;
+
+/// Feedback statements, floors and answers to challenges that wait at most. Statements are made only when the queue is
+/// empty: 2^18 runs, each at most two varints of 8 bytes, take about 4,000 packets of 1,200 bytes.
+pub const MAX_FLEETING: usize = 1 << 13;
 
 /// Control packets are at least this long, so that a peer that has forgotten the connection may answer with a
 /// reset, which is shorter than what it answers (RFC 9000, section 10.3).
@@ -182,11 +187,16 @@ impl Connection {
         } else {
             crate::lane::sent::NO_TRAIN
         };
-        self.lanes[lane].sent.push(SentPacket { time: now, train, bytes, state, content });
+        let l = &mut self.lanes[lane];
+        l.sent.push(SentPacket { time: now, train, bytes, state, content });
+        if !eliciting {
+            // Nobody reports on it: an end that only receives would otherwise never forget its reports.
+            l.forget(now);
+        }
     }
 
     fn transmit_challenge(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        let p = self.path.as_mut()?;
+        let p = self.path.as_mut().filter(|_| self.lanes[0].sent.has_room_for_control())?;
         let (remote, local) = (p.remote, p.local);
         let mut frame = Vec::new();
         p.poll(now)?.put(&mut frame);
@@ -197,18 +207,10 @@ impl Connection {
 
     fn transmit_control(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
         let room = usize::from(self.lanes[lane].mtu.current()) - SHORT_CLEAR - 16;
-        let l = &mut self.lanes[lane];
-        let due = l.received.due().is_some_and(|t| t <= now);
-        if due {
-            let statements = l.received.take_feedback(now, l.id, room - 64);
-            self.fleeting.extend(statements.into_iter().map(Frame::Feedback));
+        if !self.lanes[lane].sent.has_room_for_control() {
+            return None;
         }
-        let l = &mut self.lanes[lane];
-        if l.floor_dirty {
-            l.floor_dirty = false;
-            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
-            self.fleeting.push_back(Frame::Floor(l.floor(packet)));
-        }
+        self.queue_reports(now, lane, room - 64);
         let mut bytes = Vec::new();
         let mut kept = Vec::new();
         while let Some(f) = self.fleeting.front() {
@@ -218,7 +220,7 @@ impl Connection {
             f.put(&mut bytes);
             self.fleeting.pop_front();
         }
-        while self.lanes[lane].can_keep_control() && self.lanes[lane].sent.has_room() {
+        while self.lanes[lane].can_keep_control() && kept.len() < MAX_FRAMES_PER_PACKET {
             let l = &mut self.lanes[lane];
             let queue = if l.lost_frames.is_empty() { &mut self.frames } else { &mut l.lost_frames };
             let Some(f) = queue.front() else { break };
@@ -239,7 +241,26 @@ impl Connection {
         Some(self.single(lane, n))
     }
 
+    /// Queues what is to be told of a lane, once what was told before has left.
+    fn queue_reports(&mut self, now: Time, lane: usize, room: usize) {
+        let l = &mut self.lanes[lane];
+        if self.fleeting.len() > 1 {
+            return;
+        }
+        if l.received.due().is_some_and(|t| t <= now) {
+            let statements = l.received.take_feedback(now, l.id, room);
+            self.fleeting.extend(statements.into_iter().map(Frame::Feedback));
+        }
+        if core::mem::take(&mut l.floor_dirty) {
+            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
+            self.fleeting.push_back(Frame::Floor(l.floor(packet)));
+        }
+    }
+
     fn transmit_mtu_probe(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+        if !self.lanes[lane].sent.has_room_for_control() {
+            return None;
+        }
         let size = self.lanes[lane].mtu.poll_probe(now)?;
         let mut frame = Vec::new();
         Frame::Ping.put(&mut frame);

@@ -27,6 +27,11 @@ const MAX_PTO: Span = Span::from_millis(1_000);
 const SKIP_EVERY: (u64, u64) = (500, 4_500);
 /// Control packets whose frames are kept for repetition at most.
 pub const MAX_CONTROL: usize = 4_096;
+/// Frames that one control packet repeats when lost at most.
+pub const MAX_FRAMES_PER_PACKET: usize = 64;
+/// Lost control frames that wait to be sent again at most. They leave before other frames do, so that frames kept for
+/// repetition and those that wait for it never exceed this together.
+pub const MAX_LOST_FRAMES: usize = MAX_CONTROL * MAX_FRAMES_PER_PACKET;
 
 /// State of one lane. The connection routes packets, feedback and time to it.
 #[derive(Debug)]
@@ -148,6 +153,11 @@ impl Lane {
     /// Whether one more control packet can be kept.
     pub fn can_keep_control(&self) -> bool {
         !self.free_control.is_empty() || self.control.len() < MAX_CONTROL
+    }
+
+    /// Control packets whose frames are kept: at most [`MAX_CONTROL`].
+    pub fn kept_control(&self) -> usize {
+        self.control.len() - self.free_control.len()
     }
 
     fn release_control(&mut self, i: u32) -> Vec<Frame<'static>> {
@@ -296,7 +306,8 @@ impl Lane {
         self.flows.iter_mut().for_each(|f| f.finish(&lane));
     }
 
-    fn forget(&mut self, now: Time) {
+    /// Forgets sent packets whose fate is decided.
+    pub fn forget(&mut self, now: Time) {
         // A lost packet is watched for a further round trip or two: its late report is a spurious loss.
         let watch = self.rtt.smoothed() * 3 + self.reorder;
         let mut freed = Vec::new();

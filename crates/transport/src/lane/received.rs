@@ -59,9 +59,17 @@ impl Received {
     /// Whether a packet of this number is to be dropped: received before, or decided by its sender, or one
     /// hole too many.
     pub fn is_stale(&self, pn: u64) -> bool {
-        pn < self.floor
-            || self.seen.containing(pn).is_some()
-            || (self.seen.ranges() >= MAX_RUNS && self.largest.is_some_and(|l| pn > l + 1))
+        if pn < self.floor || self.seen.containing(pn).is_some() {
+            return true;
+        }
+        // A full book takes what lengthens a run, also in the midst of a wide hole, but nothing that makes a new one.
+        let seen = |pn: Option<u64>| pn.is_some_and(|pn| self.seen.containing(pn).is_some());
+        self.seen.ranges() >= MAX_RUNS && !seen(pn.checked_sub(1)) && !seen(pn.checked_add(1))
+    }
+
+    /// Runs of received packets that are kept: at most [`MAX_RUNS`].
+    pub fn runs(&self) -> usize {
+        self.seen.ranges()
     }
 
     /// Enters a packet that passed its tag and was placed.
@@ -216,7 +224,23 @@ mod tests {
             r.on_packet(at(1), pn, true, false, false);
             pn += 2;
         }
-        assert_eq!(r.seen.ranges(), MAX_RUNS);
+        assert_eq!(r.runs(), MAX_RUNS);
         assert!(!r.is_stale(1), "filling a hole is still possible");
+    }
+
+    #[test]
+    fn books_stay_small_against_a_peer_that_fills_one_wide_hole_from_within() {
+        let mut r = Received::new();
+        r.on_packet(at(1), 0, true, false, false);
+        r.on_packet(at(1), 1 << 30, true, false, false);
+        let taken = (1..2 * MAX_RUNS as u64).map(|n| 2 * n).filter(|pn| {
+            let fresh = !r.is_stale(*pn);
+            if fresh {
+                r.on_packet(at(1), *pn, true, false, false);
+            }
+            fresh
+        });
+        assert_eq!(taken.count(), MAX_RUNS - 2);
+        assert_eq!(r.runs(), MAX_RUNS);
     }
 }

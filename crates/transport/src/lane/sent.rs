@@ -8,6 +8,10 @@ use std::collections::VecDeque;
 /// Packets that one lane keeps in its books at most, acknowledged or not: 400 Gbit/s for 70 ms is 2.3
 /// million packets, and the books reach back a little more than one round trip.
 pub const MAX_TRACKED: usize = 1 << 23;
+/// Of these, places that data leaves to control packets, so that a full book still hears of feedback.
+const CONTROL_RESERVE: usize = 1 << 12;
+/// Ranges reported missing that a lane keeps at most: at worst every second packet in the books is one.
+pub const MAX_SENT_HOLES: usize = MAX_TRACKED / 2 + 1;
 
 /// What a packet carried, to be dealt with when its fate is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +102,14 @@ impl Trains {
     pub fn last_mut(&mut self) -> Option<&mut Train> {
         self.trains.back_mut()
     }
+    /// Trains in the books: at most one more than packets, since each has one, but for the last.
+    pub fn len(&self) -> usize {
+        self.trains.len()
+    }
+    /// Whether no train is in the books.
+    pub fn is_empty(&self) -> bool {
+        self.trains.is_empty()
+    }
     /// Takes back a train that stayed empty.
     pub fn undo_last(&mut self, n: u64) {
         if n + 1 == self.base + self.trains.len() as u64 {
@@ -140,9 +152,21 @@ impl SentBook {
     pub const fn base(&self) -> u64 {
         self.base
     }
-    /// Whether one more train fits.
+    /// Whether one more train of data fits, and a number left out before it.
     pub fn has_room(&self) -> bool {
-        self.packets.len() + 64 < MAX_TRACKED
+        self.packets.len() + crate::connection::MAX_SEGMENTS + 1 + CONTROL_RESERVE <= MAX_TRACKED
+    }
+    /// Whether one more control packet fits.
+    pub fn has_room_for_control(&self) -> bool {
+        self.packets.len() < MAX_TRACKED
+    }
+    /// Packets in the books, whatever their fate: at most [`MAX_TRACKED`].
+    pub fn tracked(&self) -> usize {
+        self.packets.len()
+    }
+    /// Ranges reported missing that are kept: at most [`MAX_SENT_HOLES`].
+    pub fn holes(&self) -> usize {
+        self.holes.len()
     }
     /// Packets whose fate is unknown.
     pub const fn outstanding(&self) -> u64 {
@@ -301,8 +325,9 @@ impl SentBook {
         while let Some(p) = self.packets.front() {
             let done = match p.state {
                 State::Acked | State::Untracked => true,
-                // Numbers left out prove a false statement only while the peer may still speak of them.
-                State::Skipped => self.base < self.reported,
+                // Numbers left out prove a false statement only while the peer may still speak of them, and while
+                // there is something to make a false statement about.
+                State::Skipped => self.base < self.reported || self.outstanding == 0,
                 State::Lost => p.time + watch < now,
                 State::Outstanding => false,
             };
