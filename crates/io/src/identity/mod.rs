@@ -5,7 +5,7 @@
 //! | `host_key` | this machine's private key, readable by its owner only |
 //! | `known_hosts` | the public keys of machines that have been met |
 //! | `authorized_keys` | the public keys that may connect |
-//! | `tokens/` | one-time secrets that have been handed out |
+//! | `tokens/` | the public keys of one-time tokens that have been handed out |
 //!
 //! Keys are Ed25519 (RFC 8032), handled here as raw bytes.
 
@@ -15,7 +15,7 @@ mod tests;
 mod token;
 
 pub use known::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
-pub use token::{MAX_TOKENS, Token, Tokens};
+pub use token::{MAX_TOKENS, Tokens};
 
 use crate::clock;
 use base64::Engine as _;
@@ -103,7 +103,7 @@ pub enum IdentityError {
     )]
     BadToken,
     /// Too many tokens handed out.
-    #[error("{MAX_TOKENS} one-time tokens wait to be used in {path}: delete old ones")]
+    #[error("{MAX_TOKENS} one-time tokens wait to be used in {path}: delete old files there")]
     TooManyTokens {
         /// The folder of tokens.
         path: PathBuf,
@@ -254,7 +254,7 @@ impl StateFolder {
         AuthorizedKeys::read(&self.path.join("authorized_keys"))
     }
 
-    /// The one-time secrets that have been handed out.
+    /// The one-time tokens that have been handed out.
     ///
     /// # Errors
     /// [`IdentityError::File`] when their folder cannot be made.

@@ -169,20 +169,39 @@ fn authorised_keys_grant_only_what_is_understood() {
 fn a_token_is_used_once() {
     let (_dir, state) = folder();
     let tokens = state.tokens().unwrap();
-    let issued = tokens.issue(100, 200).unwrap();
-    let token = Token::parse(&issued.to_text()).unwrap();
-    let mut wrong = Token::parse(&issued.to_text()).unwrap();
-    wrong.secret[31] ^= 1;
-    assert!(matches!(tokens.redeem(&wrong, 150), Err(IdentityError::BadToken)));
-    assert!(matches!(tokens.redeem(&token, 201), Err(IdentityError::BadToken)));
+    let (key, other) = (PublicKey([7; 32]), PublicKey([8; 32]));
+    tokens.issue(&key, 100, 200).unwrap();
+    assert!(matches!(tokens.issue(&key, 100, 300), Err(IdentityError::File { .. })), "made twice");
+    let file = fs::read_dir(state.path().join("tokens")).unwrap().next().unwrap().unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+    assert!(matches!(tokens.redeem(&other, 150), Err(IdentityError::BadToken)));
+    assert_eq!(tokens.list(150).unwrap(), [(key, 200)]);
     let won: usize = std::thread::scope(|s| {
-        let all: Vec<_> = (0..8).map(|_| s.spawn(|| tokens.redeem(&token, 200).is_ok())).collect();
+        let all: Vec<_> = (0..8).map(|_| s.spawn(|| tokens.redeem(&key, 200).is_ok())).collect();
         all.into_iter().map(|t| usize::from(t.join().unwrap())).sum()
     });
     assert_eq!(won, 1);
-    for bad in ["", "lht1-", "lht1-AAAA", "x", &issued.to_text()[1..], &format!("{}A", *issued.to_text())] {
-        assert!(matches!(Token::parse(bad), Err(IdentityError::BadToken)), "{bad}");
-    }
+    // Another process, later.
+    let again = StateFolder::open(state.path()).unwrap().tokens().unwrap();
+    assert!(matches!(again.redeem(&key, 150), Err(IdentityError::BadToken)));
+}
+
+#[test]
+fn a_token_that_is_late_or_open_to_others_lets_nobody_in() {
+    let (_dir, state) = folder();
+    let tokens = state.tokens().unwrap();
+    let key = PublicKey([0xab; 32]);
+    tokens.issue(&key, 100, 200).unwrap();
+    assert!(matches!(tokens.redeem(&key, 201), Err(IdentityError::BadToken)));
+    assert!(tokens.list(0).unwrap().is_empty());
+    tokens.issue(&key, 100, 200).unwrap();
+    let path = state.path().join(format!("tokens/{}", "ab".repeat(32)));
+    chmod(&path, 0o620);
+    assert!(matches!(tokens.redeem(&key, 150), Err(IdentityError::OpenToOthers { .. })));
+    // What does not say until when never lets in.
+    fs::write(&path, "for ever\n").unwrap();
+    chmod(&path, 0o600);
+    assert!(matches!(tokens.redeem(&key, 150), Err(IdentityError::BadToken)));
 }
 
 #[test]
@@ -190,11 +209,14 @@ fn tokens_have_a_limit_and_expired_ones_make_room() {
     let (_dir, state) = folder();
     let tokens = state.tokens().unwrap();
     for i in 0..MAX_TOKENS {
-        fs::write(state.path().join(format!("tokens/{i}")), "200 x\n").unwrap();
+        let path = state.path().join(format!("tokens/{i:064x}"));
+        fs::write(&path, "200\n").unwrap();
+        chmod(&path, 0o600);
     }
-    assert!(matches!(tokens.issue(200, 300), Err(IdentityError::TooManyTokens { .. })));
-    tokens.issue(201, 300).unwrap();
-    assert_eq!(fs::read_dir(state.path().join("tokens")).unwrap().count(), 1);
+    let key = PublicKey([1; 32]);
+    assert!(matches!(tokens.issue(&key, 200, 300), Err(IdentityError::TooManyTokens { .. })));
+    tokens.issue(&key, 201, 300).unwrap();
+    assert_eq!(tokens.list(201).unwrap(), [(key, 300)]);
 }
 
 proptest::proptest! {
@@ -203,7 +225,7 @@ proptest::proptest! {
         if let Ok(host) = Host::parse(&text) {
             proptest::prop_assert_eq!(Host::parse(&host.to_string()).unwrap(), host);
         }
-        let _ = (PublicKey::parse(&text), Token::parse(&text));
+        let _ = PublicKey::parse(&text);
         let keys = AuthorizedKeys::parse(&text);
         proptest::prop_assert!(keys.iter().count() + keys.ignored().len() <= text.lines().count());
         let _ = AuthorizedKeys::parse(&format!("longhaul-ed25519 {text}"));
