@@ -4,7 +4,7 @@ use crate::error::{Cause, Error, FileError};
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Summary};
-use crate::proto::{Entry, Flags, Hello, Kind, Op, Record, Root, Totals, VERSION};
+use crate::proto::{Entry, Flags, Hello, Kind, Op, Record, Root, Sending, Totals, VERSION};
 use crate::session::{Control, Fatal, Role, Session, code};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
@@ -39,10 +39,20 @@ pub struct TransferOptions {
     pub dry_run: bool,
     /// Get only: everything is on this end's disk before it counts as done.
     pub durable: bool,
+    /// Start over: unfinished files and journals that an earlier attempt left are dropped, not used. Files that are
+    /// finished and the same are still left out by `skip_same`.
+    pub fresh: bool,
 }
 impl Default for TransferOptions {
     fn default() -> TransferOptions {
-        TransferOptions { skip_same: true, checksum: false, overwrite: true, dry_run: false, durable: true }
+        TransferOptions {
+            skip_same: true,
+            checksum: false,
+            overwrite: true,
+            dry_run: false,
+            durable: true,
+            fresh: false,
+        }
     }
 }
 impl TransferOptions {
@@ -53,6 +63,7 @@ impl TransferOptions {
             overwrite: self.overwrite,
             dry_run: self.dry_run,
             recursive: false,
+            fresh: self.fresh,
         }
     }
 }
@@ -77,6 +88,8 @@ pub struct GetOptions {
     pub dest: PathBuf,
     /// How.
     pub transfer: TransferOptions,
+    /// How the server is to send.
+    pub sending: Sending,
 }
 
 /// What to list.
@@ -156,10 +169,12 @@ impl ClientApp {
         if o.sources.is_empty() {
             return Err(local("nothing to fetch; name at least one path of the server".into()));
         }
+        o.sending.check().map_err(local)?;
         let paths = o.sources.iter().map(|s| remote_path(s)).collect::<Result<Vec<_>, _>>()?;
         let (tree, dest, into) = destination(&o.dest, paths.len() > 1)?;
         let mut hello = hello(Op::Get, o.transfer.flags(), paths, &identity());
         hello.contents = o.sources.iter().map(|s| s.ends_with(b"/")).collect();
+        hello.sending = o.sending.clone();
         let options = SinkOptions { dest, into, flags: hello.flags, durable: o.transfer.durable };
         Ok(ClientApp::new(connect, hello, Job::Get { tree: Arc::new(tree), options }, wake))
     }
@@ -260,6 +275,17 @@ impl ClientApp {
                     }),
                 );
                 self.closed = true;
+            }
+            // The server sends over a queue pair with the congestion control that was asked for.
+            Event::QpReady { conn, qp, by_peer: true, .. } if self.conn == Some(conn) => {
+                let asked = self.hello.sending.cc.is_some() || self.hello.sending.known_rate.is_some();
+                if let Some(s) = self.session.as_mut().filter(|_| asked)
+                    && let Err(e) = s.link.receive_on(ep.adapter(), qp)
+                {
+                    let text =
+                        format!("cannot prepare receive buffers: {e}; raise the limit of locked memory");
+                    self.fatal(now, ep, &Fatal::Local(text));
+                }
             }
             _ => {}
         }
@@ -415,7 +441,8 @@ fn hello(op: Op, flags: Flags, paths: Vec<RelPath>, id: &blake3::Hasher) -> Hell
     let mut transfer = [0; 16];
     transfer.copy_from_slice(&id.finalize().as_bytes()[..16]);
     let contents = vec![false; paths.len()];
-    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents }
+    let sending = Sending::default();
+    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents, sending }
 }
 /// The same for every attempt of the same transfer from the same machine.
 fn identity() -> blake3::Hasher {

@@ -43,6 +43,7 @@ pub mod path;
 pub mod pool;
 pub mod progress;
 pub mod proto;
+mod sending;
 pub mod server;
 mod session;
 mod sink;
@@ -57,4 +58,5 @@ pub use client::{CheckPeer, ClientApp, GetOptions, ListOptions, PutOptions, Tran
 pub use error::{Cause, Error, FileError};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
+pub use proto::Sending;
 pub use server::{Monitor, ServeOptions, ServerApp, SessionInfo};

@@ -64,6 +64,11 @@ pub enum LinkEvent {
 pub struct Link {
     pd: PdId,
     cq: CqId,
+    /// Messages and Writes leave here.
+    tx: QpId,
+    /// Receives are posted here.
+    rx: QpId,
+    /// The first queue pair; the same as the others unless they were moved.
     qp: QpId,
     queue: VecDeque<Item>,
     posted: HashMap<u64, Posted>,
@@ -86,6 +91,8 @@ impl Link {
         let mut l = Link {
             pd,
             cq,
+            tx: qp,
+            rx: qp,
             qp,
             queue: VecDeque::new(),
             posted: HashMap::new(),
@@ -118,12 +125,29 @@ impl Link {
         while let Some(mr) = self.idle.pop() {
             let wr_id = self.id();
             let sges = Sges::One(Sge { lkey: mr.lkey, offset: 0, len: mr.len });
-            if a.post_recv(self.qp, RecvWr { wr_id, sges }).is_err() {
+            if a.post_recv(self.rx, RecvWr { wr_id, sges }).is_err() {
                 self.idle.push(mr); // the queue is full: later
                 return;
             }
             self.receives.insert(wr_id, mr);
         }
+    }
+    /// From now on everything leaves by `qp`, which has a congestion control of its own. Nothing may have been sent
+    /// before: order holds within one queue pair only.
+    pub fn send_on(&mut self, qp: QpId) {
+        debug_assert!(self.posted.is_empty(), "sent on two queue pairs");
+        self.tx = qp;
+    }
+    /// The peer sends by `qp` from now on; a second call changes nothing.
+    ///
+    /// # Errors
+    /// The adapter's.
+    pub fn receive_on(&mut self, a: &mut Adapter, qp: QpId) -> Result<(), Error> {
+        if self.rx != self.qp {
+            return Ok(());
+        }
+        self.rx = qp;
+        self.grow(a, self.receives.len() + self.idle.len() + FIRST_RECEIVES)
     }
     /// Grows the receive buffers so that twice of what arrives in a round trip fits: `in_rtt` messages came in the
     /// last one.
@@ -196,7 +220,7 @@ impl Link {
                 Item::Write { buffer, lkey, piece } => {
                     let op = SendOp::Write { rkey: piece.target.rkey, offset: piece.target.offset };
                     let data = Sge { lkey, offset: piece.offset, len: piece.len };
-                    if a.post_send(self.qp, SendWr::new(wr_id, op, data)).is_err() {
+                    if a.post_send(self.tx, SendWr::new(wr_id, op, data)).is_err() {
                         self.queue.push_front(Item::Write { buffer, lkey, piece });
                         return;
                     }
@@ -208,7 +232,7 @@ impl Link {
     fn post_message(&mut self, a: &mut Adapter, wr_id: u64, m: Vec<u8>) -> Result<(), Vec<u8>> {
         if m.len() <= INLINE {
             let data = verbs::Data::Inline(m.clone().into_boxed_slice());
-            a.post_send(self.qp, SendWr::new(wr_id, SendOp::Send, data)).map_err(|_| m)?;
+            a.post_send(self.tx, SendWr::new(wr_id, SendOp::Send, data)).map_err(|_| m)?;
             self.posted.insert(wr_id, Posted::Message(None));
             return Ok(());
         }
@@ -217,7 +241,7 @@ impl Link {
             Err((_, m)) => return Err(m.into_vec().unwrap_or_default()),
         };
         let data = Sge { lkey: mr.lkey, offset: 0, len: mr.len };
-        if a.post_send(self.qp, SendWr::new(wr_id, SendOp::Send, data)).is_err() {
+        if a.post_send(self.tx, SendWr::new(wr_id, SendOp::Send, data)).is_err() {
             let m = a.dereg_mr(mr.id).ok().and_then(|m| m.into_vec().ok());
             return Err(m.unwrap_or_default());
         }
@@ -277,7 +301,9 @@ impl Link {
     /// Gives every region back. Call when the connection is closed or about to be; what is still posted keeps its
     /// region until the queue pair is destroyed.
     pub fn close(&mut self, a: &mut Adapter) {
-        let _ = a.set_error(self.qp, Status::FlushError); // gone already: nothing is posted then
+        for qp in [self.qp, self.tx, self.rx] {
+            let _ = a.set_error(qp, Status::FlushError); // gone already: nothing is posted then
+        }
         let mut ignored = Vec::new();
         self.poll(a, true, &mut ignored);
         let receives = self.receives.drain().map(|(_, mr)| mr.id);

@@ -5,19 +5,21 @@ use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
 use crate::proto::{Hello, Op, Record, Root, VERSION};
+use crate::sending::{PathNow, Policy, congestion_control};
 use crate::session::{Control, Fatal, Role, Session, code};
 use crate::sink::list::Lister;
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
 use crate::tree::Tree;
 use crate::walk::Start;
-use base::{Span, Time};
-use endpoint::{App, ConnId, Endpoint, Event};
+use base::{Rate, Span, Time};
+use endpoint::{App, ConnId, Endpoint, Event, QpOptions};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use verbs::QpId;
 
 /// Sessions at a time unless the options say otherwise: 4 MiB of receive buffers each at the start.
 pub const DEFAULT_SESSIONS: usize = 64;
@@ -41,6 +43,14 @@ pub struct ServeOptions {
     pub durable: bool,
     /// Sessions at a time; further ones are refused.
     pub max_sessions: usize,
+    /// Most that each session sends; a client can ask for less. Must be the `rate_cap` of the endpoint's options,
+    /// where there is one, since it takes its place.
+    pub rate_limit: Option<Rate>,
+    /// The congestion control of the endpoint's options: the one that a known rate is for when a client asks for no
+    /// other.
+    pub cc: String,
+    /// Names of the congestion controls that clients may ask for.
+    pub offered_cc: Vec<String>,
 }
 
 impl ServeOptions {
@@ -53,6 +63,9 @@ impl ServeOptions {
             allow_overwrite: true,
             durable: true,
             max_sessions: DEFAULT_SESSIONS,
+            rate_limit: None,
+            cc: cc::registry::DEFAULT.to_owned(),
+            offered_cc: cc::registry::names().into_iter().map(str::to_owned).collect(),
         }
     }
 }
@@ -79,6 +92,8 @@ struct Client {
     transfer: Option<[u8; 16]>,
     /// A put that waits for an older session of the same transfer to end.
     waiting: Option<Box<Hello>>,
+    /// A get that waits for the queue pair with the congestion control it asked for.
+    opening: Option<(QpId, Box<Hello>)>,
     /// Said its last word; closed at this time unless the client does so before.
     deadline: Option<(Time, u64, String)>,
 }
@@ -176,6 +191,8 @@ impl ServerApp {
                 }
                 let _ = ep.release(conn); // what is left is freed with the endpoint
             }
+            Event::QpReady { conn, qp, by_peer: false, .. } => self.opened(now, conn, qp, true),
+            Event::QpRefused { conn, qp, .. } => self.opened(now, conn, qp, false),
             _ => {}
         }
     }
@@ -196,6 +213,7 @@ impl ServerApp {
                     operation: "",
                     transfer: None,
                     waiting: None,
+                    opening: None,
                     deadline: None,
                 };
                 if full {
@@ -231,7 +249,7 @@ impl ServerApp {
             match c.session.step(ep.adapter()) {
                 Ok(None) => break,
                 Ok(Some(Control::Hello(h))) => {
-                    if let Err(f) = self.hello(now, &mut c, h, ep) {
+                    if let Err(f) = self.hello(now, conn, &mut c, h, ep) {
                         end(&mut c, now, f);
                     }
                     self.monitor.set(conn, Some(&c));
@@ -264,8 +282,16 @@ impl ServerApp {
         }
         self.clients.insert(conn, c);
     }
-    fn hello(&mut self, now: Time, c: &mut Client, h: Box<Hello>, ep: &mut Endpoint) -> Result<(), Fatal> {
-        if !matches!(c.session.role, Role::None) || c.waiting.is_some() || c.deadline.is_some() {
+    fn hello(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        c: &mut Client,
+        h: Box<Hello>,
+        ep: &mut Endpoint,
+    ) -> Result<(), Fatal> {
+        let begun = !matches!(c.session.role, Role::None) || c.waiting.is_some() || c.opening.is_some();
+        if begun || c.deadline.is_some() {
             return Err(Fatal::protocol("a second request in one session"));
         }
         if h.version != VERSION {
@@ -297,7 +323,47 @@ impl ServerApp {
                 return Ok(());
             }
         }
+        if let Some(qp) = self.sending(now, conn, &h, ep)? {
+            c.opening = Some((qp, h));
+            return Ok(());
+        }
         self.begin(c, &h)
+    }
+    /// Obeys what the client asks of this end's sending; the queue pair to wait for, if it needs one.
+    fn sending(&self, now: Time, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<Option<QpId>, Fatal> {
+        let own = self.options.rate_limit;
+        if let Some(cap) = own.into_iter().chain(h.sending.rate_limit).min() {
+            ep.set_rate_cap(conn, Some(cap));
+        }
+        let stats = ep.stats(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
+        let path = PathNow { rtt: stats.srtt, packet: stats.mtu };
+        let policy = Policy { offered: &self.options.offered_cc, own: &self.options.cc };
+        match congestion_control(&h.sending, &policy, path).map_err(Fatal::Refuse)? {
+            None => Ok(None),
+            Some(cc) => match ep.open_qp(now, conn, QpOptions { cc, ..QpOptions::default() }) {
+                Ok(qp) => Ok(Some(qp)),
+                Err(e) => Err(Fatal::Refuse(format!("the congestion control cannot be used: {e}"))),
+            },
+        }
+    }
+    /// The client's end has agreed to the queue pair of its congestion control, or not.
+    fn opened(&mut self, now: Time, conn: ConnId, qp: QpId, agreed: bool) {
+        let Some(mut c) = self.clients.remove(&conn) else { return };
+        if let Some((_, h)) = c.opening.take_if(|(q, _)| *q == qp) {
+            let r = if agreed {
+                c.session.link.send_on(qp);
+                self.begin(&mut c, &h)
+            } else {
+                let text =
+                    "the client's end refused the congestion control that it asked for; ask for another";
+                Err(Fatal::Refuse(text.into()))
+            };
+            if let Err(f) = r {
+                end(&mut c, now, f);
+            }
+            self.monitor.set(conn, Some(&c));
+        }
+        self.clients.insert(conn, c);
     }
     fn allowed(&self, h: &Hello) -> Result<(), Fatal> {
         let refuse = |t: &str| Err(Fatal::Refuse(t.into()));
@@ -309,6 +375,9 @@ impl ServerApp {
                 refuse("the server takes files but gives none; ask the one who runs it to allow reading")
             }
             Op::Put if h.paths.len() != 1 => Err(Fatal::protocol("a put has one destination")),
+            Op::Put | Op::List if !h.sending.is_default() => {
+                Err(Fatal::protocol("only a get says how the server is to send"))
+            }
             Op::Get if h.paths.is_empty() => Err(Fatal::protocol("a get names at least one path")),
             _ => Ok(()),
         }

@@ -95,8 +95,14 @@ struct Attempt {
     disturb: Option<(u64, Box<dyn FnOnce()>)>,
 }
 
-const FLAGS: Flags =
-    Flags { skip_same: true, checksum: false, overwrite: true, dry_run: false, recursive: false };
+pub(crate) const FLAGS: Flags = Flags {
+    skip_same: true,
+    checksum: false,
+    overwrite: true,
+    dry_run: false,
+    recursive: false,
+    fresh: false,
+};
 
 impl Default for Attempt {
     fn default() -> Attempt {

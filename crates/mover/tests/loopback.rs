@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{get, list, noise, put, put_with, same, serve};
-use longhaul_mover::{Error, ServeOptions, TransferOptions};
+use base::Rate;
+use common::{get, get_with, list, noise, put, put_with, same, serve};
+use longhaul_mover::{Error, Sending, ServeOptions, TransferOptions};
 use std::path::Path;
 
 fn dirs() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -120,4 +121,114 @@ fn a_stopped_transfer_goes_on() {
     assert!(r.progress.bytes_resumed >= 50 << 20, "{}", r.progress.bytes_resumed);
     assert!(r.progress.bytes_moved <= 151 << 20);
     assert!(std::fs::read(&f).unwrap() == std::fs::read(served.path().join("f")).unwrap());
+}
+
+/// A get of 24 MiB under what it asks for; the server must take it.
+fn get_asking(s: &common::Server, sending: Sending, to: &Path) -> longhaul_mover::Summary {
+    get_with(s.addr, "f", to, TransferOptions::default(), sending, |_, _| ()).unwrap()
+}
+
+#[test]
+fn a_get_says_how_the_server_sends() {
+    let (served, to) = dirs();
+    std::fs::write(served.path().join("f"), noise(4, 24 << 20)).unwrap();
+    let rate = |mbit| Some(Rate::from_mbit(mbit));
+    let s = serve(ServeOptions::new(served.path()));
+    let ask = |cc: &str, known_rate| Sending { cc: Some(cc.into()), known_rate, ..Sending::default() };
+    let known = Sending { known_rate: rate(500), ..Sending::default() };
+    for (i, q) in
+        [ask("cubic", None), ask("fixed:rate=2G", None), ask("reno:initial_window=20", rate(300)), known]
+            .into_iter()
+            .enumerate()
+    {
+        let at = to.path().join(i.to_string());
+        let r = get_asking(&s, q.clone(), &at);
+        assert!(r.success(), "{q:?}: {:?} {:?}", r.error, r.progress.errors);
+        assert!(std::fs::read(served.path().join("f")).unwrap() == std::fs::read(at).unwrap());
+    }
+    for (bad, word) in
+        [("vegas", "it offers bbr, cubic"), ("cubic:speed=9", "speed"), ("fixed:rate=1", "rate")]
+    {
+        match get_asking(&s, ask(bad, None), &to.path().join("bad")).error {
+            Some(Error::Refused { text }) => {
+                assert!(text.contains(word) && text.contains("offers"), "{text}")
+            }
+            e => panic!("{e:?}"),
+        }
+    }
+    drop(s);
+    let only = ServeOptions { offered_cc: vec!["cubic".into()], ..ServeOptions::new(served.path()) };
+    let s = serve(only);
+    match get_asking(&s, ask("fixed:rate=9G", None), &to.path().join("bad")).error {
+        Some(Error::Refused { text }) => assert!(text.contains("it offers cubic"), "{text}"),
+        e => panic!("{e:?}"),
+    }
+    assert!(!to.path().join("bad").exists());
+    // Out of range: told before anything is sent.
+    let slow = Sending { rate_limit: Some(Rate::from_bytes_per_sec(1)), ..Sending::default() };
+    match get_with(s.addr, "f", to.path(), TransferOptions::default(), slow, |_, _| ()) {
+        Err(Error::Local { text }) => assert!(text.contains("rate limit"), "{text}"),
+        r => panic!("{r:?}"),
+    }
+}
+
+/// The pacer keeps the average below the limit, however fast or slow the machine is: bytes over time cannot be more.
+#[test]
+fn the_smaller_limit_of_both_ends_holds() {
+    let (served, to) = dirs();
+    let size = 12u64 << 20;
+    std::fs::write(served.path().join("f"), noise(5, size as usize)).unwrap();
+    let mbit = |n| Some(Rate::from_mbit(n));
+    for (i, (own, asked, cc)) in
+        [(None, mbit(80), None), (mbit(80), mbit(800), None), (mbit(800), mbit(80), Some("fixed:rate=1G"))]
+            .into_iter()
+            .enumerate()
+    {
+        let s = serve(ServeOptions { rate_limit: own, ..ServeOptions::new(served.path()) });
+        let q = Sending { rate_limit: asked, cc: cc.map(str::to_owned), known_rate: None };
+        let r = get_asking(&s, q, &to.path().join(i.to_string()));
+        assert!(r.success(), "{:?}", r.error);
+        // 80 Mbit/s are 10 MB/s; a tenth is left for what may leave at once at the start.
+        let least = size * 9 / 10 * 1_000_000_000 / 10_000_000;
+        assert!(r.nanos >= least, "{own:?} and {asked:?}: {} ns, expected {least} at least", r.nanos);
+    }
+}
+
+#[test]
+fn a_fresh_start_uses_nothing_that_was_left() {
+    let (from, served) = dirs();
+    let f = from.path().join("f");
+    std::fs::write(&f, noise(6, 80 << 20)).unwrap();
+    let s = serve(ServeOptions::new(served.path()));
+    let stop = |p: longhaul_mover::Progress, wake: longhaul_mover::Wake| {
+        std::thread::spawn(move || {
+            while p.snapshot().bytes_done < 20 << 20 && p.outcome().is_none() {
+                std::thread::yield_now();
+            }
+            p.interrupt();
+            wake();
+        });
+    };
+    let fresh = TransferOptions { fresh: true, ..TransferOptions::default() };
+    let left = |dir: &Path| dir.join(".f.longhaul-journal").exists() && dir.join(".f.longhaul-part").exists();
+    let check = |r: longhaul_mover::Summary, dir: &Path| {
+        assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
+        assert_eq!((r.progress.bytes_resumed, r.totals.resumed_bytes), (0, 0));
+        assert!(std::fs::read(&f).unwrap() == std::fs::read(dir.join("f")).unwrap());
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1, "something is left");
+    };
+    put_with(s.addr, &f, "", TransferOptions::default(), stop).unwrap();
+    assert!(left(served.path()));
+    check(put_with(s.addr, &f, "", fresh, |_, _| ()).unwrap(), served.path());
+    let back = tempfile::tempdir().unwrap();
+    get_with(s.addr, "f", back.path(), TransferOptions::default(), Sending::default(), stop).unwrap();
+    assert!(left(back.path()));
+    check(get_with(s.addr, "f", back.path(), fresh, Sending::default(), |_, _| ()).unwrap(), back.path());
+    // A file that became small finds what was left of the large one, and drops that as well.
+    for size in [1000, 300_000] {
+        std::fs::write(served.path().join(".f.longhaul-part"), noise(1, 5 << 20)).unwrap();
+        std::fs::write(served.path().join(".f.longhaul-journal"), "journal").unwrap();
+        std::fs::write(&f, noise(7, size)).unwrap();
+        check(put_with(s.addr, &f, "", fresh, |_, _| ()).unwrap(), served.path());
+    }
 }

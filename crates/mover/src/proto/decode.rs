@@ -1,14 +1,16 @@
 //! Bytes to records.
 
 use super::codec::Reader;
-use super::encode::ty;
+use super::encode::{addition, ty};
 use super::{
-    Entry, Flags, Hello, Kind, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE, MAX_RANGES, MAX_ROOTS,
-    MAX_SMALL, Meta, Name, Offer, Op, ProtoError, Record, Root, Totals,
+    Entry, Flags, Hello, Kind, MAX_ADDITION, MAX_ADDITIONS, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE,
+    MAX_RANGES, MAX_ROOTS, MAX_SMALL, Meta, Name, Offer, Op, ProtoError, RATES, Record, Root, Sending,
+    Totals, cc_text,
 };
 use crate::error::MAX_TEXT;
 use crate::hash::{MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
 use crate::path::{MAX_PATH, RelPath};
+use base::Rate;
 use std::ops::Range;
 
 /// Most chunks of any file.
@@ -140,7 +142,37 @@ fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
         paths.push(path(r)?);
         contents.push(flag(r)?);
     }
-    Ok(Hello { version, op, flags, transfer, paths, into, contents })
+    Ok(Hello { version, op, flags, transfer, paths, into, contents, sending: sending(r)? })
+}
+/// Numbers ascend; one that this version does not know is passed over.
+fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
+    let n = r.num_max(MAX_ADDITIONS as u64, "number of additions")?;
+    let (mut s, mut last) = (Sending::default(), None);
+    for _ in 0..n {
+        let id = r.num()?;
+        if last.is_some_and(|l| l >= id) {
+            return Err(ProtoError::Range("order of additions"));
+        }
+        last = Some(id);
+        let mut body = Reader(r.blob(MAX_ADDITION, "length of an addition")?);
+        match id {
+            addition::RATE_LIMIT => s.rate_limit = Some(rate(&mut body, "rate limit")?),
+            addition::KNOWN_RATE => s.known_rate = Some(rate(&mut body, "known rate")?),
+            addition::CC => {
+                let text = body.bytes(body.0.len())?;
+                if !cc_text(text) {
+                    return Err(ProtoError::Range("congestion control"));
+                }
+                s.cc = Some(String::from_utf8_lossy(text).into_owned());
+            }
+            _ => continue,
+        }
+        body.end()?;
+    }
+    Ok(s)
+}
+fn rate(r: &mut Reader<'_>, what: &'static str) -> Result<Rate, ProtoError> {
+    Some(Rate::from_bytes_per_sec(r.num()?)).filter(|r| RATES.contains(r)).ok_or(ProtoError::Range(what))
 }
 fn roots(r: &mut Reader<'_>) -> Result<Vec<Root>, ProtoError> {
     let n = r.num_max(MAX_ROOTS as u64, "number of roots")?;

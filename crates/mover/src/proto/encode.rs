@@ -1,7 +1,7 @@
 //! Records to bytes.
 
 use super::codec::Put;
-use super::{Entry, Hello, Meta, Name, Offer, Record, Totals};
+use super::{Entry, Hello, Meta, Name, Offer, Record, Sending, Totals};
 use crate::path::RelPath;
 use std::ops::Range;
 
@@ -30,6 +30,13 @@ pub(super) mod ty {
     pub const SOURCE_END: u8 = 21;
     pub const SINK_END: u8 = 22;
     pub const TOUCH: u8 = 23;
+}
+
+/// Additions to a Hello.
+pub(super) mod addition {
+    pub const RATE_LIMIT: u64 = 1;
+    pub const CC: u64 = 2;
+    pub const KNOWN_RATE: u64 = 3;
 }
 
 /// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
@@ -168,7 +175,28 @@ fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
         put_path(b, p);
         b.push(u8::from(h.contents.get(i).copied().unwrap_or(false)));
     }
+    sending(b, &h.sending);
     ty::HELLO
+}
+/// Additions by ascending number, so that what a later version adds is passed over by this one.
+fn sending(b: &mut Vec<u8>, s: &Sending) {
+    let rate = |r: base::Rate| {
+        let mut v = Vec::new();
+        v.num(r.bytes_per_sec());
+        v
+    };
+    let all = [
+        (addition::RATE_LIMIT, s.rate_limit.map(rate)),
+        (addition::CC, s.cc.as_ref().map(|c| c.as_bytes().to_vec())),
+        (addition::KNOWN_RATE, s.known_rate.map(rate)),
+    ];
+    b.num(all.iter().filter(|a| a.1.is_some()).count() as u64);
+    for (id, body) in all {
+        if let Some(body) = body {
+            b.num(id);
+            b.blob(&body);
+        }
+    }
 }
 fn entry(b: &mut Vec<u8>, e: &Entry) -> u8 {
     b.num(u64::from(e.root));

@@ -12,6 +12,7 @@ mod tests;
 
 use crate::hash::Digest;
 use crate::path::{PathError, RelPath};
+use base::Rate;
 use std::ops::Range;
 
 pub use decode::decode;
@@ -30,6 +31,15 @@ pub const MAX_EXTENTS: usize = 4096;
 pub const MAX_RANGES: usize = 4096;
 /// Most chunk hashes in one record.
 pub const MAX_HASHES: usize = 4096;
+/// Longest text that names a congestion control, in bytes.
+pub const MAX_CC: usize = 200;
+/// Rates that a client may ask for: 8 kbit/s to 1 Tbit/s.
+pub const RATES: std::ops::RangeInclusive<Rate> =
+    Rate::from_bytes_per_sec(1_000)..=Rate::from_bytes_per_sec(125_000_000_000);
+/// Most additions to a Hello.
+pub const MAX_ADDITIONS: usize = 16;
+/// Longest addition to a Hello, in bytes.
+pub const MAX_ADDITION: usize = 1024;
 /// Longest target of a symbolic link, in bytes.
 pub const MAX_LINK: usize = 4095;
 
@@ -84,22 +94,25 @@ pub struct Flags {
     pub dry_run: bool,
     /// List folders inside folders (List only).
     pub recursive: bool,
+    /// Nothing that an earlier attempt left is used; it is dropped.
+    pub fresh: bool,
 }
 impl Flags {
     pub(crate) fn bits(self) -> u64 {
-        [self.skip_same, self.checksum, self.overwrite, self.dry_run, self.recursive]
+        [self.skip_same, self.checksum, self.overwrite, self.dry_run, self.recursive, self.fresh]
             .iter()
             .enumerate()
             .fold(0, |v, (i, &on)| v | u64::from(on) << i)
     }
     pub(crate) fn from_bits(v: u64) -> Option<Flags> {
         let b = |i: u32| v >> i & 1 == 1;
-        (v < 32).then(|| Flags {
+        (v < 64).then(|| Flags {
             skip_same: b(0),
             checksum: b(1),
             overwrite: b(2),
             dry_run: b(3),
             recursive: b(4),
+            fresh: b(5),
         })
     }
 }
@@ -169,6 +182,47 @@ pub struct Name {
     pub path: RelPath,
 }
 
+/// How a client of `get` wants the server to send. The server's own limits hold as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    /// Send no faster than this on the wire; within [`RATES`].
+    pub rate_limit: Option<Rate>,
+    /// Congestion control: a name of the server's registry with parameters (`bbr`, `fixed:rate=500M`), printable
+    /// ASCII of 1 to [`MAX_CC`] bytes.
+    pub cc: Option<String>,
+    /// A rate known to be free on the path, used from the first round trip; within [`RATES`].
+    pub known_rate: Option<Rate>,
+}
+impl Sending {
+    /// Whether nothing is asked.
+    pub fn is_default(&self) -> bool {
+        *self == Sending::default()
+    }
+    /// Checks the ranges above; the error names the value and the range.
+    ///
+    /// # Errors
+    /// In words for the user.
+    pub fn check(&self) -> Result<(), String> {
+        for (what, rate) in [("rate limit", self.rate_limit), ("known rate", self.known_rate)] {
+            if let Some(r) = rate.filter(|r| !RATES.contains(r)) {
+                let (low, high) = (RATES.start(), RATES.end());
+                return Err(format!("a {what} of {r} cannot be asked for; choose one from {low} to {high}"));
+            }
+        }
+        match &self.cc {
+            Some(c) if !cc_text(c.as_bytes()) => Err(format!(
+                "the congestion control must be named in 1 to {MAX_CC} printable ASCII characters, such as `bbr`"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether these bytes may name a congestion control.
+fn cc_text(b: &[u8]) -> bool {
+    (1..=MAX_CC).contains(&b.len()) && b.iter().all(|c| (b' '..=b'~').contains(c))
+}
+
 /// First record of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -186,6 +240,8 @@ pub struct Hello {
     pub into: bool,
     /// Get: for each path, whether its contents are meant (`DIR/`).
     pub contents: Vec<bool>,
+    /// Get: how the server is to send.
+    pub sending: Sending,
 }
 
 /// A large file that is offered.

@@ -22,6 +22,14 @@ fn ranges(end: u64) -> impl Strategy<Value = Vec<Range<u64>>> {
         v.chunks_exact(2).map(|c| c[0]..c[1]).collect::<Vec<_>>()
     })
 }
+fn sending() -> impl Strategy<Value = Sending> {
+    let rate = || proptest::option::of((1_000..=125_000_000_000u64).prop_map(Rate::from_bytes_per_sec));
+    (rate(), proptest::option::of("[ -~]{1,200}"), rate()).prop_map(|(rate_limit, cc, known_rate)| Sending {
+        rate_limit,
+        cc,
+        known_rate,
+    })
+}
 fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
     prop_oneof![
@@ -54,11 +62,18 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
                 Record::Entry(Entry { root: n.root, path: n.path, kind: Kind::Link, size, meta, hash })
             }
         ),
-        (proptest::collection::vec((rel(), any::<bool>()), 0..4), any::<[u8; 16]>(), 0..32u64, any::<bool>())
-            .prop_map(|(p, transfer, f, into)| {
+        (
+            proptest::collection::vec((rel(), any::<bool>()), 0..4),
+            any::<[u8; 16]>(),
+            0..64u64,
+            any::<bool>(),
+            sending(),
+        )
+            .prop_map(|(p, transfer, f, into, sending)| {
                 let (paths, contents) = p.into_iter().unzip();
                 let flags = Flags::from_bits(f).unwrap();
-                Record::Hello(Hello { version: VERSION, op: Op::Get, flags, transfer, paths, into, contents })
+                let (version, op) = (VERSION, Op::Get);
+                Record::Hello(Hello { version, op, flags, transfer, paths, into, contents, sending })
             }),
         any::<[u64; 7]>().prop_map(|v| Record::SinkEnd(Totals {
             files: v[0],
@@ -145,4 +160,48 @@ fn forged_records_are_refused() {
     assert_eq!(decode(&[encode::ty::WELCOME, 9, 1]), Err(ProtoError::Truncated));
     assert_eq!(decode(&raw(encode::ty::LIST_END, &[1])), Err(ProtoError::Trailing));
     assert_eq!(decode(&vec![0; MAX_MESSAGE + 1]), Err(ProtoError::TooLong));
+}
+
+#[test]
+fn additions_are_checked_and_unknown_ones_passed_over() {
+    let hello = |additions: &[(u64, &[u8])]| {
+        let mut b = vec![VERSION as u8, Op::Get as u8, 0];
+        b.extend_from_slice(&[7; 16]);
+        b.extend_from_slice(&[0, 0]); // into, no paths
+        codec::Put::num(&mut b, additions.len() as u64);
+        for (id, body) in additions {
+            codec::Put::num(&mut b, *id);
+            codec::Put::blob(&mut b, body);
+        }
+        match decode(&raw(encode::ty::HELLO, &b))?.pop() {
+            Some(Record::Hello(h)) => Ok(h.sending),
+            r => panic!("{r:?}"),
+        }
+    };
+    let num = |v: u64| {
+        let mut b = Vec::new();
+        codec::Put::num(&mut b, v);
+        b
+    };
+    let rate = Some(Rate::from_bytes_per_sec(1_000_000));
+    let all = hello(&[(1, &num(1_000_000)), (2, b"bbr"), (3, &num(1_000_000)), (1 << 40, b"later")]).unwrap();
+    assert_eq!(all, Sending { rate_limit: rate, cc: Some("bbr".into()), known_rate: rate });
+    assert!(hello(&[]).unwrap().is_default());
+    for (bad, what) in [
+        (&[(1, &num(999)[..])][..], ProtoError::Range("rate limit")),
+        (&[(3, &num(u64::MAX))], ProtoError::Range("known rate")),
+        (&[(1, &[])], ProtoError::Truncated),
+        (&[(1, &[0x80, 0x80, 0x01, 0])], ProtoError::Trailing),
+        (&[(2, b"")], ProtoError::Range("congestion control")),
+        (&[(2, b"b\nbr")], ProtoError::Range("congestion control")),
+        (&[(2, &[b'x'; MAX_CC + 1])], ProtoError::Range("congestion control")),
+        (&[(2, b"bbr"), (1, &num(5_000))], ProtoError::Range("order of additions")),
+        (&[(2, b"bbr"), (2, b"bbr")], ProtoError::Range("order of additions")),
+        (&[(9, &[0; MAX_ADDITION + 1])], ProtoError::Range("length of an addition")),
+    ] {
+        assert_eq!(hello(bad), Err(what));
+    }
+    let many: Vec<(u64, &[u8])> = (10..10 + MAX_ADDITIONS as u64 + 1).map(|i| (i, &b""[..])).collect();
+    assert_eq!(hello(&many), Err(ProtoError::Range("number of additions")));
+    assert!(hello(&many[1..]).is_ok());
 }

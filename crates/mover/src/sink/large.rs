@@ -5,7 +5,7 @@ use crate::error::{Cause, FileError};
 use crate::hash::{ChunkHasher, Digest, root};
 use crate::journal::{BootId, Identity, Journal};
 use crate::path::{RelPath, journal_name, part_name};
-use crate::proto::{Kind, Meta};
+use crate::proto::{Flags, Kind, Meta};
 use crate::source::overlapping;
 use crate::tree::{Dir, Tree, set_meta};
 use lhio::mmap::MappedFile;
@@ -54,7 +54,7 @@ pub(super) struct Wanted {
     pub log2: u8,
     pub extents: Vec<Range<u64>>,
     pub meta: Meta,
-    pub overwrite: bool,
+    pub flags: Flags,
 }
 
 pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, FileError> {
@@ -66,7 +66,9 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
     let dir = tree.make_dir(&dir).map_err(fail)?;
     match dir.info(&name).map(|i| i.kind) {
         Ok(Kind::Dir) => return Err(FileError::new(w.path.as_bytes(), Cause::IsFolder, "is a folder")),
-        Ok(_) if !w.overwrite => return Err(FileError::new(w.path.as_bytes(), Cause::Exists, "exists")),
+        Ok(_) if !w.flags.overwrite => {
+            return Err(FileError::new(w.path.as_bytes(), Cause::Exists, "exists"));
+        }
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
         _ => {}
     }
@@ -95,15 +97,26 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
         meta: w.meta,
         name,
     };
-    let (have, restarted) = part.resume(boot).map_err(fail)?;
+    let (have, restarted) = part.resume(boot, w.flags.fresh).map_err(fail)?;
     Ok(Opened { part, have, restarted })
 }
 
+/// Removes the journal of a file that is too small to have one now.
+pub(super) fn drop_journal(dir: &Dir, name: &[u8]) -> io::Result<()> {
+    match dir.remove(&journal_name(name)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
 impl Part {
-    /// Reads the journal and makes the file ready; returns chunks that count.
-    fn resume(&mut self, boot: &BootId) -> io::Result<(BTreeMap<u64, Digest>, bool)> {
-        let whole = self.file.metadata()?.len() == self.size;
+    /// Reads the journal and makes the file ready; returns chunks that count. When `fresh`, none does.
+    fn resume(&mut self, boot: &BootId, fresh: bool) -> io::Result<(BTreeMap<u64, Digest>, bool)> {
+        let whole = !fresh && self.file.metadata()?.len() == self.size;
         if self.size < JOURNAL_FROM {
+            if fresh {
+                drop_journal(&self.dir, &self.name)?;
+            }
             self.file.set_len(0)?;
             self.file.set_len(self.size)?;
             return Ok((BTreeMap::new(), false));

@@ -178,10 +178,9 @@ impl Sink {
         }
         self.waiting += m.len();
         self.progress.update(|s| s.bytes_moved += m.len() as u64);
-        let (tree, targets, overwrite) =
-            (self.tree.clone(), self.targets.clone(), self.options.flags.overwrite);
+        let (tree, targets, flags) = (self.tree.clone(), self.targets.clone(), self.options.flags);
         self.desk.submit(Report::Died, move || {
-            let placed = place::small(&tree, &targets, &m, overwrite);
+            let placed = place::small(&tree, &targets, &m, flags);
             Report::Placed { len: m.len(), placed }
         });
         Ok(())
@@ -274,8 +273,8 @@ impl Sink {
         });
         let f = Incoming::new(path.clone(), o.size, log2, &o.extents);
         self.files.insert(o.file, f);
-        let (tree, boot, overwrite) = (self.tree.clone(), self.boot, self.options.flags.overwrite);
-        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, overwrite };
+        let (tree, boot, flags) = (self.tree.clone(), self.boot, self.options.flags);
+        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, flags };
         self.desk.submit(Report::Died, move || Report::Opened {
             file: o.file,
             result: Box::new(large::open(&tree, w, &boot)),

@@ -1,9 +1,10 @@
 //! Jobs of the receiving side for folders, links and small files, and for finding out where things go.
 
+use super::large::drop_journal;
 use crate::error::{Cause, FileError};
 use crate::journal::BootId;
 use crate::path::{RelPath, session_name};
-use crate::proto::{Kind, Meta, Name, Record, Root, decode};
+use crate::proto::{Flags, Kind, Meta, Name, Record, Root, decode};
 use crate::tree::{Dir, Tree};
 use std::fs::File;
 use std::io;
@@ -66,7 +67,7 @@ pub(super) fn target(targets: &[RelPath], n: &Name) -> Result<RelPath, FileError
 }
 
 /// Carries out the folders, links and small files of a message. It was decoded once already.
-pub(super) fn small(tree: &Tree, targets: &[RelPath], message: &[u8], overwrite: bool) -> Placed {
+pub(super) fn small(tree: &Tree, targets: &[RelPath], message: &[u8], flags: Flags) -> Placed {
     let mut out = Placed::default();
     let mut parent = Parent { tree, last: None };
     for r in decode(message).unwrap_or_default() {
@@ -76,7 +77,7 @@ pub(super) fn small(tree: &Tree, targets: &[RelPath], message: &[u8], overwrite:
             _ => continue,
         };
         let done = target(targets, &name).and_then(|path| {
-            one(&mut parent, &path, &r, overwrite, &mut out).map_err(|e| match e.raw_os_error() {
+            one(&mut parent, &path, &r, flags, &mut out).map_err(|e| match e.raw_os_error() {
                 None => FileError::new(path.as_bytes(), cause_of(&e), e.to_string()),
                 Some(_) => FileError::io(path.as_bytes(), "create", &e),
             })
@@ -90,13 +91,7 @@ fn cause_of(e: &io::Error) -> Cause {
     if e.kind() == io::ErrorKind::InvalidData { Cause::Corrupt } else { Cause::of(e) }
 }
 
-fn one(
-    p: &mut Parent<'_>,
-    path: &RelPath,
-    r: &Record<'_>,
-    overwrite: bool,
-    out: &mut Placed,
-) -> io::Result<()> {
+fn one(p: &mut Parent<'_>, path: &RelPath, r: &Record<'_>, flags: Flags, out: &mut Placed) -> io::Result<()> {
     match r {
         Record::Dir { meta, .. } => {
             p.tree.make_dir(path)?;
@@ -104,7 +99,7 @@ fn one(
         }
         Record::Link { meta, target, .. } => {
             let (d, n) = p.of(path)?;
-            d.put_link(n, target, meta, overwrite)?;
+            d.put_link(n, target, meta, flags.overwrite)?;
             out.links += 1;
         }
         Record::Small { meta, hash, data, .. } => {
@@ -113,7 +108,10 @@ fn one(
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             let (d, n) = p.of(path)?;
-            d.put_file(n, data, meta, overwrite)?;
+            if flags.fresh {
+                drop_journal(d, n)?;
+            }
+            d.put_file(n, data, meta, flags.overwrite)?;
             out.files += 1;
             out.bytes += data.len() as u64;
         }
@@ -249,6 +247,7 @@ mod tests {
     use crate::proto::put;
 
     const BOOT: BootId = BootId([b'a'; 36]);
+    const FLAGS: Flags = crate::tests::FLAGS;
     fn p(s: &str) -> RelPath {
         RelPath::parse(s.as_bytes()).unwrap()
     }
@@ -325,7 +324,7 @@ mod tests {
                 data: b"",
             },
         );
-        let r = super::small(&t, &[p("to")], &m, true);
+        let r = super::small(&t, &[p("to")], &m, FLAGS);
         assert_eq!((r.files, r.links, r.bytes), (1, 1, 4));
         let causes: Vec<Cause> = r.failed.iter().map(|e| e.cause).collect();
         assert_eq!(causes, [Cause::Corrupt, Cause::IsFolder, Cause::BadPath, Cause::Link]);
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!(t.info(&p("to/d")).unwrap().meta, meta);
         assert_eq!(std::fs::read(d.path().join("to/d/e/f")).unwrap(), b"data");
         // Nothing is overwritten when that is not allowed.
-        let r = super::small(&t, &[p("to")], &m[..m.len()], false);
+        let r = super::small(&t, &[p("to")], &m[..m.len()], Flags { overwrite: false, ..FLAGS });
         assert!(r.failed.iter().any(|e| e.cause == Cause::Exists && e.path == "to/d/e/f"));
     }
 }

@@ -6,7 +6,7 @@ use base::Rng;
 use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig};
 use lhio::driver::Driver;
 use longhaul_mover::{ClientApp, Error, GetOptions, Monitor, Progress, PutOptions, ServeOptions, ServerApp};
-use longhaul_mover::{Summary, TransferOptions, Wake};
+use longhaul_mover::{Sending, Summary, TransferOptions, Wake};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -102,9 +102,19 @@ pub fn put_with(
     run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
 }
 pub fn get(addr: SocketAddr, source: &str, dest: &Path) -> Result<Summary, Error> {
-    let transfer = TransferOptions::default();
-    let o = GetOptions { sources: vec![source.as_bytes().to_vec()], dest: dest.to_path_buf(), transfer };
-    run(addr, |w| ClientApp::get(connect(addr), &o, w), |_, _| ())
+    get_with(addr, source, dest, TransferOptions::default(), Sending::default(), |_, _| ())
+}
+pub fn get_with(
+    addr: SocketAddr,
+    source: &str,
+    dest: &Path,
+    transfer: TransferOptions,
+    sending: Sending,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let (sources, dest) = (vec![source.as_bytes().to_vec()], dest.to_path_buf());
+    let o = GetOptions { sources, dest, transfer, sending };
+    run(addr, |w| ClientApp::get(connect(addr), &o, w), watch)
 }
 pub fn list(addr: SocketAddr, path: &str, recursive: bool) -> Result<(Summary, Vec<String>), Error> {
     let o = longhaul_mover::ListOptions { path: path.as_bytes().to_vec(), recursive, checksum: false };
