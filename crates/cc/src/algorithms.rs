@@ -1,18 +1,29 @@
 //! The algorithms, one file (or folder) each, and the table they are found in.
 
 pub mod bbr;
+pub mod copa;
 pub mod cubic;
 pub mod fixed;
+pub mod ledbat;
 pub mod reno;
+pub mod vegas;
 
+mod delay;
 mod hystart;
 mod window;
 
 use crate::registry::Definition;
 
 /// Every algorithm, the default first.
-pub(crate) const ALL: &[Definition] =
-    &[bbr::DEFINITION, cubic::DEFINITION, reno::DEFINITION, fixed::DEFINITION];
+pub(crate) const ALL: &[Definition] = &[
+    bbr::DEFINITION,
+    cubic::DEFINITION,
+    reno::DEFINITION,
+    vegas::DEFINITION,
+    copa::DEFINITION,
+    ledbat::DEFINITION,
+    fixed::DEFINITION,
+];
 
 /// Least packets that any algorithm lets be in flight: with fewer a lost packet is only noticed by time-out.
 pub const MIN_PACKETS: u64 = 2;

@@ -11,6 +11,8 @@ const INITIAL_RTT: Span = Span::from_millis(333);
 const PACING: u64 = 1_250;
 /// Pacing gain while the window doubles each round trip.
 const SLOW_START_PACING: u64 = 2_000;
+/// Least time a window is spread over.
+const MIN_SPREAD: Span = Span::from_micros(1);
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
 
@@ -136,8 +138,21 @@ impl Window {
 
     pub(super) fn decision(&self) -> Decision {
         let gain = if self.in_slow_start() { SLOW_START_PACING } else { PACING };
-        let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
-        let rate = Rate::from_bytes_in(self.cwnd, self.srtt).scale(gain, 1_000 << backoff).max(MIN_RATE);
+        let rate = self.rate(gain, self.srtt);
         Decision { rate, bound: self.cwnd.max(self.least()), quantum: pacer::quantum(rate, self.packet) }
+    }
+
+    /// The window spread evenly over `rtt` at `gain` thousandths. The bound leaves room for what is delivered
+    /// between two feedbacks, so that the rate governs and not the bound: an algorithm that reads queues of a
+    /// few packets would otherwise read the bursts that each feedback lets go.
+    pub(super) fn spread(&self, gain: u64, rtt: Span, gap: Span) -> Decision {
+        let rate = self.rate(gain, rtt.max(MIN_SPREAD));
+        let bound = self.cwnd.saturating_add(rate.bytes_in(gap)).max(self.least());
+        Decision { rate, bound, quantum: pacer::quantum(rate, self.packet) }
+    }
+
+    fn rate(&self, gain: u64, rtt: Span) -> Rate {
+        let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
+        Rate::from_bytes_in(self.cwnd, rtt).scale(gain, 1_000 << backoff).max(MIN_RATE)
     }
 }

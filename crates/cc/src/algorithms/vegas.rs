@@ -1,0 +1,202 @@
+//! TCP Vegas: keeps a few packets queued at the bottleneck and no more, by the round trip alone.
+//!
+//! After L. Brakmo and L. Peterson, "TCP Vegas: End to End Congestion Avoidance on a Global Internet", IEEE JSAC
+//! 13(8), 1995, with what later implementations settled:
+//! * The least round trip of a round is compared, not one sample, so that late feedback is no congestion (as
+//!   Linux does); with fewer than three samples rounds are pooled.
+//! * Slow start ends at the window that the measured queue leaves (as in Linux), and is judged at each feedback:
+//!   a round later its window would have doubled again.
+//! * A loss takes a quarter off the window, once for each window sent (the authors' implementation, described
+//!   by U. Hengartner et al., "TCP Vegas Revisited", INFOCOM 2000; the paper's section III.A for "once").
+//!
+//! Where it departs: loss detection, the paper's other half, is the transport's. And a packet of the paper is here what
+//! a train holds beyond its first packet, which is one packet at low rates (`delay::unit`): thresholds of four
+//! packets mean nothing to a sender whose trains are of 44.
+
+use super::delay::{DOUBLING, EVEN, Gap, queued, unit};
+use super::window::{INITIAL_WINDOW, Window};
+use crate::registry::{Definition, Kind, ParamDef};
+use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
+use base::{Span, Time};
+
+/// How it is registered.
+pub(crate) const DEFINITION: Definition = Definition {
+    name: "vegas",
+    summary: "TCP Vegas (Brakmo and Peterson, 1995): keeps a few packets queued; gives way to loss-based flows",
+    params: &[
+        INITIAL_WINDOW,
+        ParamDef {
+            name: "alpha",
+            help: "fewer of the flow's packets in the queue let the window grow (trains from 24 Mbit/s on)",
+            kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 2 },
+        },
+        ParamDef {
+            name: "beta",
+            help: "more of the flow's packets in the queue let the window shrink; at least alpha",
+            kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 4 },
+        },
+        ParamDef {
+            name: "gamma",
+            help: "more of the flow's packets in the queue end slow start",
+            kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 1 },
+        },
+    ],
+    build: |params, info, _| {
+        let alpha = params.count("alpha");
+        let config = Config {
+            initial: params.count("initial_window"),
+            alpha,
+            beta: params.count("beta").max(alpha),
+            gamma: params.count("gamma"),
+        };
+        Box::new(Vegas::new(config, info))
+    },
+};
+
+/// What is left of the window after a loss, in quarters.
+const LOSS_QUARTERS: u64 = 3;
+/// Samples of the round trip needed to judge a round (Linux: more than two).
+const MIN_SAMPLES: u32 = 3;
+/// Latest samples by whose least slow start is judged: half a round trip of feedbacks.
+const RECENT: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Config {
+    initial: u64,
+    alpha: u64,
+    beta: u64,
+    gamma: u64,
+}
+
+/// TCP Vegas.
+#[derive(Debug)]
+pub struct Vegas {
+    config: Config,
+    window: Window,
+    gap: Gap,
+    /// BaseRTT: the least round trip of all.
+    base: Option<Span>,
+    /// Least round trip since the last round that was judged, and of how many samples.
+    round_min: Span,
+    samples: u32,
+    /// The latest samples.
+    recent: [Span; RECENT],
+    /// Slow start grows in this round, or holds the window for a valid comparison (section III.C).
+    growing: bool,
+}
+
+impl Vegas {
+    fn new(config: Config, info: &PathInfo) -> Vegas {
+        Vegas {
+            config,
+            window: Window::new(info, config.initial),
+            gap: Gap::default(),
+            base: None,
+            round_min: Span::MAX,
+            samples: 0,
+            recent: [Span::ZERO; RECENT],
+            growing: true,
+        }
+    }
+
+    fn take_sample(&mut self, s: &Signals) {
+        let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
+        self.base = Some(self.base.map_or(rtt, |b| b.min(rtt)));
+        self.round_min = self.round_min.min(rtt);
+        self.samples = self.samples.saturating_add(1);
+        self.recent.rotate_right(1);
+        self.recent[0] = rtt;
+    }
+
+    /// Congestion avoidance, once a round trip (section III.B): Diff, in bytes queued, is
+    /// `(Expected - Actual) * BaseRTT = window * (RTT - BaseRTT) / RTT`.
+    fn on_round(&mut self, s: &Signals) {
+        let Some(base) = self.base.filter(|_| self.samples >= MIN_SAMPLES) else { return };
+        let rtt = self.round_min;
+        (self.round_min, self.samples) = (Span::MAX, 0);
+        let w = &mut self.window;
+        let (diff, unit) = (queued(w.cwnd, base, rtt), unit(w, rtt));
+        if diff > self.config.beta * unit {
+            w.cwnd = w.cwnd.saturating_sub(unit).max(w.least());
+            w.ssthresh = w.ssthresh.min(w.cwnd);
+        } else if diff < self.config.alpha * unit && w.is_used(s) {
+            w.cwnd = w.cwnd.saturating_add(unit);
+        }
+    }
+
+    /// Slow start (section III.C): doubles every other round trip, until Diff exceeds gamma.
+    fn slow_start(&mut self, s: &Signals) {
+        let w = &mut self.window;
+        let rtt = self.recent.iter().copied().min().unwrap_or(Span::ZERO);
+        if let Some(base) = self.base {
+            // The window that the sampled packet was part of.
+            let sent = s.rate.map_or(w.cwnd, |r| r.tx_inflight.min(w.cwnd));
+            let diff = queued(sent, base, rtt);
+            if diff > self.config.gamma * unit(w, rtt) {
+                w.cwnd = (sent - diff).saturating_add(w.packet).max(w.least());
+                w.ssthresh = w.cwnd;
+                return;
+            }
+        }
+        if self.growing && w.is_used(s) {
+            w.cwnd = w.cwnd.saturating_add(s.acked);
+        }
+    }
+}
+
+impl Algorithm for Vegas {
+    fn name(&self) -> &'static str {
+        DEFINITION.name
+    }
+
+    fn on_sent(&mut self, _train: &SentTrain) {}
+
+    fn on_feedback(&mut self, s: &Signals) {
+        self.window.update(s);
+        self.gap.update(s);
+        self.take_sample(s);
+        if self.window.is_new_episode(s) {
+            self.window.reduce(s.now, LOSS_QUARTERS, 4);
+        }
+        if s.acked == 0 || self.window.in_recovery(s.newest_acked_sent) {
+            return;
+        }
+        if self.window.in_slow_start() {
+            if s.round_start {
+                self.growing = !self.growing;
+            }
+            self.slow_start(s);
+        } else if s.round_start {
+            self.on_round(s);
+        }
+    }
+
+    fn on_event(&mut self, _now: Time, event: Event) {
+        match event {
+            Event::ProbeTimeout { count } => self.window.on_timeout(count),
+            Event::PersistentCongestion => {
+                self.window.collapse();
+                self.growing = true;
+            }
+            Event::RestartFromIdle { .. } => self.gap.restart(),
+            Event::PathChanged(info) => *self = Vegas::new(self.config, &info),
+            Event::PacketSize(bytes) => self.window.packet = bytes.max(1),
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        let gain = if self.window.in_slow_start() && self.growing { DOUBLING } else { EVEN };
+        self.window.spread(gain, self.window.srtt(), self.gap.get())
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.window.in_slow_start(), self.growing) {
+            (true, true) => "slow_start",
+            (true, false) => "slow_start:hold",
+            _ => "avoidance",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
