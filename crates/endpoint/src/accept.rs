@@ -16,6 +16,27 @@ const MAX_PENDING: usize = 256;
 const TOKEN_LIFETIME: Span = Span::from_secs(30);
 /// Stateless resets per second at most.
 const RESETS_PER_SECOND: u32 = 1_000;
+/// Clients told in a second at most that the server is full: each costs opening and sealing a packet.
+const BUSY_PER_SECOND: u32 = 1_000;
+
+/// So many a second and no more.
+#[derive(Default)]
+struct Ration {
+    second: u64,
+    used: u32,
+}
+
+impl Ration {
+    fn take(&mut self, now: Time, limit: u32) -> bool {
+        let second = now.as_nanos() / 1_000_000_000;
+        if second != self.second {
+            *self = Ration { second, used: 0 };
+        }
+        let left = self.used < limit;
+        self.used += u32::from(left);
+        left
+    }
+}
 
 /// State of the answering side that belongs to no connection.
 pub(crate) struct Acceptor {
@@ -24,8 +45,8 @@ pub(crate) struct Acceptor {
     pending: VecDeque<(Transmit, Vec<u8>)>,
     handshakes: usize,
     open: usize,
-    resets: u32,
-    reset_second: u64,
+    resets: Ration,
+    refusals: Ration,
 }
 
 impl Acceptor {
@@ -40,8 +61,8 @@ impl Acceptor {
             pending: VecDeque::new(),
             handshakes: 0,
             open: 0,
-            resets: 0,
-            reset_second: 0,
+            resets: Ration::default(),
+            refusals: Ration::default(),
         })
     }
 
@@ -104,15 +125,9 @@ impl Acceptor {
         token: &[u8; 16],
         rng: &mut Rng,
     ) {
-        let second = now.as_nanos() / 1_000_000_000;
-        if second != self.reset_second {
-            self.reset_second = second;
-            self.resets = 0;
-        }
-        if trigger <= 33 || self.resets >= RESETS_PER_SECOND {
+        if trigger <= 33 || !self.resets.take(now, RESETS_PER_SECOND) {
             return;
         }
-        self.resets += 1;
         let len = (trigger - 1).min(33 + rng.below(16) as usize);
         let mut b = vec![0; len];
         rng.fill(&mut b);
@@ -150,6 +165,7 @@ impl Endpoint {
         if datagram.len() < MIN_INITIAL || h.dcid.len() < 8 || h.scid.len() != 4 {
             return None;
         }
+        let full = self.acceptor.open + self.acceptor.handshakes >= server.max_connections;
         let mut original = h.dcid.to_vec();
         let mut retried = false;
         if !h.token.is_empty() {
@@ -160,11 +176,11 @@ impl Endpoint {
                 .check(TokenKind::Retry, meta.remote, now, TOKEN_LIFETIME, h.token)
                 .ok()?;
             retried = true;
-        } else if self.acceptor.handshakes >= server.retry_above {
+        } else if !full && self.acceptor.handshakes >= server.retry_above {
             self.acceptor.retry(now, meta, h, &mut self.rng);
             return None;
         }
-        if self.acceptor.open + self.acceptor.handshakes >= server.max_connections {
+        if full && !self.acceptor.refusals.take(now, BUSY_PER_SECOND) {
             return None;
         }
         // Forged first packets cost no state: the tag must fit before anything is made.
@@ -172,6 +188,10 @@ impl Endpoint {
         let (tag, sealed) = rest.split_at_checked(wire::packet::LONG_TAG)?;
         let mut probe = sealed.to_vec();
         KeyPair::initial(h.dcid, Side::Server).open(false, 0, h.pn.into(), head, tag, &mut probe).ok()?;
+        if full {
+            self.refuse(meta, h, datagram.len());
+            return None;
+        }
         let local_cid = self.new_cid();
         let a = Accept {
             remote: meta.remote,
@@ -187,9 +207,24 @@ impl Endpoint {
             unix_time: self.unix_time(now),
         };
         let connection = Connection::accept(now, a, self.rng.fork()).ok()?;
-        let id = self.insert(connection, meta.remote, false).ok()?;
+        let Ok(id) = self.insert(connection, meta.remote, false) else {
+            self.refuse(meta, h, datagram.len());
+            return None;
+        };
         self.acceptor.handshakes += 1;
         self.by_initial.insert((meta.remote, h.dcid.to_vec()), id);
         Some(id)
+    }
+
+    /// Tells a client that there is no room for it, and keeps nothing. Its address is not proven: the answer is at most a
+    /// third of what it answers.
+    fn refuse(&mut self, meta: Meta, h: &LongHeader<'_>, received: usize) {
+        let words = format!("{} connections", self.acceptor.open + self.acceptor.handshakes);
+        let mut b = vec![0; received / 3];
+        let scid = self.new_cid();
+        if let Some(n) = Connection::refuse(h, scid, &words, &mut b) {
+            b.truncate(n);
+            self.acceptor.push(meta, b);
+        }
     }
 }

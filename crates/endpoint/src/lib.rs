@@ -171,7 +171,9 @@ impl Endpoint {
         is_client: bool,
     ) -> Result<ConnId, ConnectError> {
         let pd = self.adapter.alloc_pd()?;
-        let cq = self.adapter.create_cq(conn::CQ_ENTRIES)?;
+        let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
+            let _ = self.adapter.dealloc_pd(pd);
+        })?;
         let id = ConnId(self.next_id);
         self.next_id += 1;
         self.by_cid.insert(connection.local_cid(), id);

@@ -58,6 +58,14 @@ pub enum CloseReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Violation(String),
+    /// The server takes no more connections. Not authenticated: it comes before any key is agreed on.
+    #[error("the server at {remote} is full ({words}): try again later")]
+    Busy {
+        /// Where it was asked.
+        remote: String,
+        /// How full, in the server's words.
+        words: String,
+    },
     /// The handshake failed.
     #[error("{0}")]
     Handshake(String),
@@ -71,6 +79,12 @@ pub enum CloseReason {
         /// What this end speaks.
         ours: String,
     },
+}
+
+/// A peer's words, fit to be shown: what is not text, or would steer a terminal, is replaced.
+pub(crate) fn words(reason: &[u8]) -> String {
+    let visible = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    String::from_utf8_lossy(reason).chars().map(visible).collect()
 }
 
 /// A peer's violation found while handling a packet: closes the connection with a code.

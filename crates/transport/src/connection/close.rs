@@ -2,7 +2,7 @@
 
 use super::{ConnEvent, Connection, Meta, State};
 use crate::crypto::{KeyPair, Side};
-use crate::error::{CloseReason, Violation};
+use crate::error::{CloseReason, Violation, words};
 use base::{Span, Time};
 use std::net::{IpAddr, SocketAddr};
 use wire::{Frame, LongHeader};
@@ -114,7 +114,7 @@ impl Connection {
     pub(super) fn on_peer_close(&mut self, now: Time, code: u64, reason: &[u8]) {
         match self.state {
             State::Handshake | State::Open => {
-                let reason = CloseReason::Peer { code, reason: String::from_utf8_lossy(reason).into_owned() };
+                let reason = CloseReason::Peer { code, reason: words(reason) };
                 self.events.push_back(ConnEvent::Closed(reason));
                 self.start_closing(now, None);
             }

@@ -6,7 +6,7 @@ use crate::crypto::{
     ClientSetup, Handshake, HandshakeError, KeyPair, Level, Offer, OneTimeToken, PeerIdentity, PublicKey,
     ServerSetup, Side, Suite, negotiate,
 };
-use crate::error::{CloseReason, Violation, code};
+use crate::error::{CloseReason, Violation, code, words};
 use crate::lane::Lane;
 use crate::lane::flow::Flow;
 use crate::lane::mtu::{self, MtuSearch};
@@ -469,6 +469,11 @@ impl Connection {
             return self.handle_retry(header, datagram);
         }
         let level = if header.kind == LongType::Initial { Level::Initial } else { Level::Handshake };
+        // Whoever saw the first packet can make Initial packets: with data keys they have nothing more to say (RFC
+        // 9001, section 4.9.1).
+        if level == Level::Initial && self.keys.is_some() {
+            return;
+        }
         self.setup.bytes_in += datagram.len() as u64;
         let (head, rest) = datagram.split_at(header.clear);
         let Some((tag, sealed)) = rest.split_at_checked(LONG_TAG) else { return };
@@ -530,9 +535,12 @@ impl Connection {
                     self.on_handshake_bytes(now, level, &ready)?;
                 }
                 Frame::Close { code, reason } => {
-                    let reason =
-                        CloseReason::Peer { code, reason: String::from_utf8_lossy(reason).into_owned() };
-                    self.end(reason);
+                    let busy = code == code::BUSY && level == Level::Initial && self.side == Side::Client;
+                    self.end(if busy {
+                        CloseReason::Busy { remote: self.remote().to_string(), words: words(reason) }
+                    } else {
+                        CloseReason::Peer { code, reason: words(reason) }
+                    });
                     return Ok(());
                 }
                 other => {
@@ -708,6 +716,22 @@ impl Connection {
             offered: words.join(", "),
             ours: format!("{:#010x}", wire::packet::VERSION),
         });
+    }
+
+    /// Writes the only packet of a server that cannot take a client in: an Initial packet with CLOSE and code BUSY,
+    /// under the keys of the client's Initial packet `header`. Nothing is kept. Gives its length, at most 640 bytes;
+    /// `buf` must have as many.
+    pub fn refuse(header: &LongHeader<'_>, scid: Cid, words: &str, buf: &mut [u8]) -> Option<usize> {
+        let (mut head, mut body) = (Vec::new(), Vec::new());
+        put_long(&mut head, LongType::Initial, header.scid, &scid.0.to_be_bytes(), &[], 0);
+        let words: String = words.chars().take(wire::frame::MAX_REASON / 4).collect();
+        Frame::Close { code: code::BUSY, reason: words.as_bytes() }.put(&mut body);
+        let tag = KeyPair::initial(header.dcid, Side::Server).seal(0, 0, &head, &mut body).ok()?;
+        let mut w = SliceWriter::new(buf.get_mut(..head.len() + tag.len() + body.len())?);
+        w.put(&head);
+        w.put(&tag);
+        w.put(&body);
+        Some(w.len())
     }
 
     /// The keys of Initial packets come from this identifier (server: to find the connection of a repeated
