@@ -1,10 +1,13 @@
-//! Sans-I/O model of one direction of a network link, for the simulator and for a relay in user space.
+//! Sans-I/O model of network links, one direction each, and of networks of them, for the simulator and for a relay in user space.
 //!
 //! A packet passes, in this order:
 //!
 //! 1. the entrance: MTU, black-out, random loss;
 //! 2. a drop-tail queue counted in bytes, which may mark ECN, emptied at the link's rate;
 //! 3. the wire: corruption, duplication, propagation delay, jitter, reordering.
+//!
+//! Links make a [`Network`], as a [`Topology`] describes it: dumbbells, stars, paths of several hops, paths that share
+//! nothing.
 //!
 //! Time and randomness are passed in: the same seed and the same calls give the same deliveries.
 //!
@@ -25,13 +28,17 @@ mod chance;
 mod config;
 mod flight;
 mod link;
+mod network;
 mod packet;
 pub mod profiles;
 mod serializer;
 mod spec;
+mod topology;
 
 pub use chance::Probability;
 pub use config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats};
+pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};
 pub use spec::{MAX_SPEC_LEN, SpecError};
+pub use topology::{Duplex, LinkId, LinkPlan, MAX_LINKS, MAX_PORTS, NetworkError, Place, PortId, Topology};
