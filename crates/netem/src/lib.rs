@@ -37,7 +37,7 @@ mod topology;
 
 pub use chance::Probability;
 pub use config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
-pub use link::{Link, MAX_PACKETS, Stats};
+pub use link::{Link, MAX_PACKETS, Stats as LinkStats, Stats};
 pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};
 pub use spec::{MAX_SPEC_LEN, SpecError};

@@ -276,20 +276,24 @@ impl Topology {
     }
 
     /// `n` ports on each side, `left1`, ... and `right1`, ..., behind one link that all share, `bottleneck`. Each port
-    /// has its own link, with its port's name: on the left `there` leads to the bottleneck, on the right from it.
-    pub fn dumbbell(n: usize, access: &Duplex, bottleneck: &Duplex) -> Topology {
+    /// has its own link, with its port's name: on the left `there` leads to the bottleneck, on the right from it. Of
+    /// `access`, the first is that of `left1` and `right1` and so on, from the start again where there are fewer; perfect
+    /// links where there are none.
+    pub fn dumbbell(n: usize, access: &[Duplex], bottleneck: &Duplex) -> Topology {
+        let perfect = Duplex::default();
+        let access = |i: usize| access.get((i - 1) % access.len().max(1)).unwrap_or(&perfect);
         let mut t = Topology::new();
         let (left, right) = (t.add_switch("left"), t.add_switch("right"));
         t.join("bottleneck", left, right, bottleneck);
         for i in 1..=n {
             let name = format!("left{i}");
             let port = t.add_port(&name);
-            t.join(&name, t.ports[port.index()], left, access);
+            t.join(&name, t.ports[port.index()], left, access(i));
         }
         for i in 1..=n {
             let name = format!("right{i}");
             let port = t.add_port(&name);
-            t.join(&name, right, t.ports[port.index()], access);
+            t.join(&name, right, t.ports[port.index()], access(i));
         }
         t
     }
@@ -343,7 +347,7 @@ mod tests {
     #[test]
     fn the_usual_shapes_have_the_usual_routes() {
         let d = Duplex::default();
-        let t = Topology::dumbbell(3, &d, &d);
+        let t = Topology::dumbbell(3, &[], &d);
         let want = ["left2.there", "bottleneck.there", "right3.there"];
         assert_eq!(names(&t, "left2", "right3").expect("a way"), want);
         let want = ["right3.back", "bottleneck.back", "left2.back"];
@@ -362,7 +366,7 @@ mod tests {
     #[test]
     fn a_route_that_is_given_holds_and_one_that_breaks_off_is_refused() {
         let d = Duplex::default();
-        let mut t = Topology::dumbbell(2, &d, &d);
+        let mut t = Topology::dumbbell(2, std::slice::from_ref(&d), &d);
         let link = |t: &Topology, n: &str| t.find_link(n).expect("a link");
         let (a, b) = (t.port("left1").expect("a port"), t.port("right1").expect("a port"));
         let detour = t.add_link(

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (sender, receiver) = (pair.sender, pair.receiver);
         let st = pair.world.endpoint(sender).stats(s).unwrap_or_default();
         let rt = pair.world.endpoint(receiver).stats(r).unwrap_or_default();
-        let l = pair.world.link(pair.there).stats();
+        let l = pair.world.link_stats(pair.there);
         println!(
             "{:>6} ms {:>9.1} Mbit/s rate {:>9.1} bound {:>10} inflight {:>10} srtt {:>6.2} ms queue {:>9} drop {:>6} lost {:>6} spur {:>5} pto {} {:?} mtu {} again {} fb {}",
             at.as_nanos() / 1_000_000,

@@ -210,7 +210,8 @@ impl Pair {
             posted: 0,
         };
         let sender = world.add_node(addr(1), client_setup, Box::new(app))?;
-        let (there, back) = world.join(sender, receiver, links.0, links.1);
+        let joined = world.join(sender, receiver, links.0, links.1);
+        let (there, back) = joined.map_err(|e| ConnectError::Settings(e.to_string()))?;
         Ok(Pair { world, sender, receiver, there, back, board })
     }
 

@@ -167,7 +167,7 @@ fn summarise(case: &Case, pair: &mut Pair, looks: &[Look]) -> Option<Measurement
     let window = (case.rtt * 2).as_nanos().div_ceil((case.lasts / LOOKS).as_nanos().max(1)).max(1) as usize;
     let fast = looks.windows(window + 1).find(|w| rate(&w[0], &w[window]) >= 0.9 * limit);
     let whole = last.payload as f64 / last.at.since(started).as_secs_f64().max(1e-9);
-    let (there, back) = (pair.world.link(pair.there).stats(), pair.world.link(pair.back).stats());
+    let (there, back) = (pair.world.link_stats(pair.there), pair.world.link_stats(pair.back));
     Some(Measurement {
         goodput: Rate::from_bytes_per_sec(steady as u64),
         limit: Rate::from_bytes_per_sec(limit as u64),

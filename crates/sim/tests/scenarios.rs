@@ -94,7 +94,7 @@ fn jumbo_frames_are_found_and_their_loss_is_noticed() {
     let mut p = pair(path, TransportOptions::default(), 1_000);
     p.run_until(at(1_000)).expect("no failure");
     assert_eq!(mtu(&mut p), 8_972);
-    let mut smaller = p.world.link(p.there).config().clone();
+    let mut smaller = p.world.link_config(p.there);
     smaller.mtu = Some(1_500);
     p.world.set_link(p.there, smaller);
     p.run_until(at(4_000)).expect("no failure");

@@ -32,7 +32,7 @@ fn drain(n: &mut Network<Vec<u8>>, now: Time) -> Vec<Arrival<Vec<u8>>> {
 #[test]
 fn senders_share_a_bottleneck_and_its_queue() {
     let access = duplex("rate=1gbit delay=1ms queue=1GiB");
-    let t = Topology::dumbbell(4, &access, &duplex("rate=80mbit delay=10ms queue=100000B ecn=50000B"));
+    let t = Topology::dumbbell(4, &[access], &duplex("rate=80mbit delay=10ms queue=100000B ecn=50000B"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
     // Four times the rate of the bottleneck for 100 ms: ten packets a millisecond get through.
     for i in 0..4_000u64 {
@@ -169,7 +169,7 @@ proptest! {
         let slow = duplex(&format!("rate=300mbit delay=200us queue=30kB loss={loss}%").replace("kB", "000B"));
         let fast = duplex("rate=1gbit delay=30us queue=100000B");
         let t = match shape {
-            0 => Topology::dumbbell(4, &fast, &slow),
+            0 => Topology::dumbbell(4, &[fast, slow.clone()], &slow),
             1 => Topology::star(8, &slow),
             2 => Topology::path(&[fast.clone(), slow, fast]),
             _ => Topology::two_paths(&slow, &fast),
@@ -185,7 +185,7 @@ proptest! {
 #[test]
 fn a_hundred_gigabits_through_a_dumbbell_are_carried_whole() {
     let access = duplex("rate=100gbit delay=1us queue=1MiB");
-    let t = Topology::dumbbell(2, &access, &duplex("rate=100gbit delay=35ms queue=4MiB"));
+    let t = Topology::dumbbell(2, &[access], &duplex("rate=100gbit delay=35ms queue=4MiB"));
     let mut n = Network::new(&t, Rng::from_u64(1)).expect("a network");
     let (from, to) = ([port(&t, "left1"), port(&t, "left2")], [port(&t, "right1"), port(&t, "right2")]);
     let (rate, mut got) = (Rate::from_mbit(100_000), 0u64);

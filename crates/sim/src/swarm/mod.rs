@@ -201,7 +201,7 @@ fn build(seed: u64) -> Result<Arena, String> {
     let peer = Peer::new(0, common.clone(), Some(trust.clone()));
     let a = world.add_node(addr(1), client_setup, Box::new(peer)).map_err(|e| e.to_string())?;
     let [there, back] = links;
-    let (there, back) = world.join(a, b, there, back);
+    let (there, back) = world.join(a, b, there, back).map_err(|e| e.to_string())?;
     Ok(Arena { world, stage: Stage { nodes: [a, b], links: [there, back], common, trust } })
 }
 
@@ -279,7 +279,7 @@ impl Arena {
             }
         }
         for l in self.stage.links {
-            text += &format!("{l:?}: {:?}\n", self.world.link(l).stats());
+            text += &format!("{l:?}: {:?}\n", self.world.link_stats(l));
         }
         text + &format!("{:?} at {:?}\n", self.world.totals(), self.world.now())
     }
@@ -331,14 +331,14 @@ impl Arena {
 
 fn change(w: &mut World, links: [LinkId; 2], f: impl Fn(&mut LinkConfig)) {
     for l in links {
-        let mut c = w.link(l).config().clone();
+        let mut c = w.link_config(l);
         f(&mut c);
         w.set_link(l, c);
     }
 }
 
 fn black_out(w: &mut World, link: LinkId, lasts: Span) {
-    let mut c = w.link(link).config().clone();
+    let mut c = w.link_config(link);
     c.schedule = vec![(w.now(), Change::BlackOut(lasts))];
     w.set_link(link, c);
 }

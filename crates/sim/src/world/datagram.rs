@@ -13,10 +13,6 @@ pub struct Datagram {
     pub(super) src: u32,
     /// Index of the address it goes to.
     pub(super) dst: u32,
-    /// Links it has entered.
-    pub(super) hop: u16,
-    /// The node it comes from, which may have another address by now.
-    pub(super) origin: u16,
     /// UDP payload.
     pub(super) data: Vec<u8>,
 }

@@ -5,34 +5,28 @@ mod node;
 mod trace;
 
 pub use datagram::Datagram;
+pub use netem::{LinkId, PortId};
 pub use node::NodeSetup;
 pub use trace::Trace;
 
 use base::{Ecn, Rng, Span, Time};
 use datagram::Pool;
 use endpoint::{App, ConnectError, Endpoint};
-use netem::{Link, LinkConfig, Packet};
+use netem::{Entered, LinkConfig, LinkStats, Network, NetworkError, Packet, Topology};
 use node::Node;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
 
 /// Trains that a node may send in one turn; the rest waits for the next, so that a world cannot hang in one.
 const TRAINS_PER_TURN: usize = 1 << 14;
-/// Nodes in one world at most, because there is a table of paths between all of them.
-const MAX_NODES: usize = 1 << 10;
-
 /// A node of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(usize);
 
-/// One direction of a link of a world.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LinkId(usize);
-
 /// What happens at a time.
 enum What {
-    Link(usize),
+    Network,
     Node(usize),
     Action(Box<dyn FnOnce(&mut World)>),
 }
@@ -60,18 +54,10 @@ impl Ord for Happening {
     }
 }
 
-struct Wire {
-    link: Link<Datagram>,
-    /// When the link is looked at next.
-    wake: Option<Time>,
-    /// Datagrams offered so far.
-    offered: u64,
-    /// Those to lose, by number from zero.
-    lose: Vec<u64>,
-}
-
 struct Address {
     addr: SocketAddr,
+    /// Where it is plugged in; nowhere when someone made it up.
+    port: Option<PortId>,
     /// Who has it now; nobody after a rebinding.
     node: Option<usize>,
 }
@@ -98,11 +84,12 @@ pub struct World {
     now: Time,
     seq: u64,
     agenda: BinaryHeap<Reverse<Happening>>,
-    links: Vec<Wire>,
+    network: Network<Datagram>,
+    /// When the network is looked at next.
+    network_wake: Option<Time>,
     nodes: Vec<Node>,
     addresses: Vec<Address>,
-    /// Links from one node to another.
-    paths: Vec<Vec<Option<Box<[usize]>>>>,
+    by_addr: HashMap<SocketAddr, usize>,
     rng: Rng,
     slack: Span,
     pool: Pool,
@@ -119,18 +106,35 @@ impl core::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world. Links and nodes are looked at once in `slack` at most, as interrupts and timers of real
+    /// An empty world. The network and nodes are looked at once in `slack` at most, as interrupts and timers of real
     /// hosts are coalesced; that is what makes trains of received packets.
     pub fn new(seed: u64, slack: Span) -> World {
+        let mut rng = Rng::from_u64(seed);
+        let network = Network::empty(rng.fork());
+        World::with(seed, slack, rng, network)
+    }
+
+    /// A world with a network, to whose ports nodes are to be added.
+    ///
+    /// # Errors
+    /// A network that is too large.
+    pub fn with_topology(seed: u64, slack: Span, topology: &Topology) -> Result<World, NetworkError> {
+        let mut rng = Rng::from_u64(seed);
+        let network = Network::new(topology, rng.fork())?;
+        Ok(World::with(seed, slack, rng, network))
+    }
+
+    fn with(seed: u64, slack: Span, rng: Rng, network: Network<Datagram>) -> World {
         World {
             now: Time::from_nanos(1_000_000),
             seq: 0,
             agenda: BinaryHeap::new(),
-            links: Vec::new(),
+            network,
+            network_wake: None,
             nodes: Vec::new(),
             addresses: Vec::new(),
-            paths: Vec::new(),
-            rng: Rng::from_u64(seed),
+            by_addr: HashMap::new(),
+            rng,
             slack: slack.max(Span::from_nanos(1_000)),
             pool: Pool::default(),
             totals: Totals::default(),
@@ -166,28 +170,32 @@ impl World {
         &mut self.rng
     }
 
-    /// A link.
-    pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
-        let link = Link::new(config, self.rng.fork());
-        self.links.push(Wire { link, wake: None, offered: 0, lose: Vec::new() });
-        LinkId(self.links.len() - 1)
+    /// A link, for [`World::set_path`].
+    ///
+    /// # Errors
+    /// Too many links.
+    pub fn add_link(&mut self, config: LinkConfig) -> Result<LinkId, NetworkError> {
+        self.network.add_link(config)
     }
     /// Loses the datagrams with these numbers, counted from zero, of those that enter the link.
     pub fn lose(&mut self, id: LinkId, numbers: &[u64]) {
-        self.links[id.0].lose.extend_from_slice(numbers);
+        self.network.lose(id, numbers);
     }
-    /// A link's model: its counters, and its configuration.
-    pub fn link(&self, id: LinkId) -> &Link<Datagram> {
-        &self.links[id.0].link
+    /// A link's counters.
+    pub fn link_stats(&self, id: LinkId) -> LinkStats {
+        self.network.stats(id).unwrap_or_default()
+    }
+    /// What a link is like now.
+    pub fn link_config(&self, id: LinkId) -> LinkConfig {
+        self.network.config(id).cloned().unwrap_or_default()
     }
     /// Another configuration from now on.
     pub fn set_link(&mut self, id: LinkId, config: LinkConfig) {
-        let now = self.now;
-        self.links[id.0].link.set_config(now, config);
-        self.schedule_link(id.0);
+        self.network.set_config(self.now, id, config);
+        self.schedule_network();
     }
 
-    /// An endpoint with its application, at an address.
+    /// An endpoint with its application, at an address and a port of its own.
     ///
     /// # Errors
     /// Settings that the endpoint refuses; an address that is taken; too many nodes.
@@ -197,46 +205,97 @@ impl World {
         setup: NodeSetup,
         app: Box<dyn App>,
     ) -> Result<NodeId, ConnectError> {
-        if self.nodes.len() == MAX_NODES {
-            return Err(ConnectError::Settings(format!("a world has at most {MAX_NODES} nodes")));
-        }
-        if self.address(addr).is_some_and(|a| self.addresses[a].node.is_some()) {
+        let port = self.network.add_port().map_err(|e| ConnectError::Settings(e.to_string()))?;
+        self.add_node_at(port, addr, setup, app)
+    }
+
+    /// An endpoint with its application, at an address and a port of the topology.
+    ///
+    /// # Errors
+    /// As [`World::add_node`].
+    pub fn add_node_at(
+        &mut self,
+        port: PortId,
+        addr: SocketAddr,
+        setup: NodeSetup,
+        app: Box<dyn App>,
+    ) -> Result<NodeId, ConnectError> {
+        if self.is_taken(addr) {
             return Err(ConnectError::Settings(format!("{addr} is taken")));
         }
         let endpoint = Endpoint::new(setup.config(), self.rng.fork())?;
         let id = self.nodes.len();
-        let at = self.claim(addr, id);
+        let at = self.claim(addr, id, port);
         self.nodes.push(Node::new(endpoint, app, setup, at));
-        self.paths.iter_mut().for_each(|p| p.push(None));
-        self.paths.push((0..=id).map(|_| None).collect());
         self.wake_node(id, self.now);
         Ok(NodeId(id))
     }
 
-    fn address(&self, addr: SocketAddr) -> Option<usize> {
-        self.addresses.iter().position(|a| a.addr == addr)
+    /// Another address of a node, at another port: what is sent from there leaves by that port. False when the address
+    /// is taken.
+    pub fn add_address(&mut self, node: NodeId, port: PortId, addr: SocketAddr) -> bool {
+        let free = !self.is_taken(addr);
+        if free {
+            let more = self.claim(addr, node.0, port);
+            self.nodes[node.0].more.push(more);
+        }
+        free
     }
 
-    fn claim(&mut self, addr: SocketAddr, node: usize) -> usize {
-        if let Some(i) = self.address(addr) {
-            self.addresses[i].node = Some(node);
-            return i;
+    fn address(&self, addr: SocketAddr) -> Option<usize> {
+        self.by_addr.get(&addr).copied()
+    }
+
+    fn is_taken(&self, addr: SocketAddr) -> bool {
+        self.address(addr).is_some_and(|a| self.addresses[a].node.is_some())
+    }
+
+    fn know(&mut self, addr: SocketAddr) -> usize {
+        let next = self.addresses.len();
+        let i = *self.by_addr.entry(addr).or_insert(next);
+        if i == next {
+            self.addresses.push(Address { addr, port: None, node: None });
         }
-        self.addresses.push(Address { addr, node: Some(node) });
-        self.addresses.len() - 1
+        i
+    }
+
+    fn claim(&mut self, addr: SocketAddr, node: usize, port: PortId) -> usize {
+        let i = self.know(addr);
+        (self.addresses[i].node, self.addresses[i].port) = (Some(node), Some(port));
+        i
+    }
+
+    /// Where a node is plugged in first.
+    fn port(&self, node: NodeId) -> Option<PortId> {
+        self.addresses[self.nodes[node.0].addr].port
     }
 
     /// Datagrams from one node to another take these links in turn.
-    pub fn set_path(&mut self, from: NodeId, to: NodeId, links: &[LinkId]) {
-        self.paths[from.0][to.0] = Some(links.iter().map(|l| l.0).collect());
+    ///
+    /// # Errors
+    /// Links of another world.
+    pub fn set_path(&mut self, from: NodeId, to: NodeId, links: &[LinkId]) -> Result<(), NetworkError> {
+        match (self.port(from), self.port(to)) {
+            (Some(from), Some(to)) => self.network.set_route(from, to, links),
+            _ => Err(NetworkError::Unknown("the node".into())),
+        }
     }
 
     /// Two links, one each way, between two nodes.
-    pub fn join(&mut self, a: NodeId, b: NodeId, there: LinkConfig, back: LinkConfig) -> (LinkId, LinkId) {
-        let (there, back) = (self.add_link(there), self.add_link(back));
-        self.set_path(a, b, &[there]);
-        self.set_path(b, a, &[back]);
-        (there, back)
+    ///
+    /// # Errors
+    /// Too many links.
+    pub fn join(
+        &mut self,
+        a: NodeId,
+        b: NodeId,
+        there: LinkConfig,
+        back: LinkConfig,
+    ) -> Result<(LinkId, LinkId), NetworkError> {
+        let (there, back) = (self.add_link(there)?, self.add_link(back)?);
+        self.set_path(a, b, &[there])?;
+        self.set_path(b, a, &[back])?;
+        Ok((there, back))
     }
 
     /// The endpoint of a node. Its application is driven soon, in case something was posted.
@@ -282,30 +341,20 @@ impl World {
     /// The node has another address from now on, as behind a NAT that forgot it; what is on its way to the old one
     /// is lost. False when the address is taken.
     pub fn rebind(&mut self, node: NodeId, addr: SocketAddr) -> bool {
-        if self.address(addr).is_some_and(|a| self.addresses[a].node.is_some()) {
-            return false;
-        }
         let old = self.nodes[node.0].addr;
+        let (false, Some(port)) = (self.is_taken(addr), self.addresses[old].port) else { return false };
         self.addresses[old].node = None;
-        self.nodes[node.0].addr = self.claim(addr, node.0);
+        self.nodes[node.0].addr = self.claim(addr, node.0, port);
         self.note(format!("node {} is now at {addr}", node.0));
         true
     }
 
     /// Something from someone else arrives at a node, as if from `source`.
     pub fn inject(&mut self, to: NodeId, source: SocketAddr, data: Vec<u8>) {
-        let src = match self.address(source) {
-            Some(i) => i,
-            None => {
-                self.addresses.push(Address { addr: source, node: None });
-                self.addresses.len() - 1
-            }
-        };
+        let src = self.know(source) as u32;
         self.totals.injected += 1;
         let dst = self.nodes[to.0].addr as u32;
-        self.nodes[to.0]
-            .inbox
-            .push((Ecn::NotEct, Datagram { src: src as u32, dst, hop: 0, origin: to.0 as u16, data }));
+        self.nodes[to.0].inbox.push((Ecn::NotEct, Datagram { src, dst, data }));
         self.wake(to);
     }
 
@@ -338,15 +387,13 @@ impl World {
         }
     }
 
-    fn schedule_link(&mut self, l: usize) {
-        let slack = self.slack;
-        let w = &mut self.links[l];
-        let Some(due) = w.link.next_delivery() else { return };
-        // Not more often than once in the slack: looked at late, the packets still bear their times of arrival.
-        let at = due.max(self.now) + slack;
-        if w.wake.is_none_or(|t| at < t) {
-            w.wake = Some(at);
-            self.push(at, What::Link(l));
+    fn schedule_network(&mut self) {
+        let Some(due) = self.network.next_event() else { return };
+        // Not more often than once in the slack: looked at late, packets have passed each link at their times.
+        let at = due.max(self.now) + self.slack;
+        if self.network_wake.is_none_or(|t| at < t) {
+            self.network_wake = Some(at);
+            self.push(at, What::Network);
         }
     }
 
@@ -359,10 +406,10 @@ impl World {
         let Some(Reverse(h)) = self.agenda.pop() else { return false };
         self.now = h.at;
         match h.what {
-            What::Link(l) if self.links[l].wake == Some(h.at) => {
-                self.links[l].wake = None;
+            What::Network if self.network_wake == Some(h.at) => {
+                self.network_wake = None;
                 self.totals.events += 1;
-                self.run_link(l);
+                self.run_network();
             }
             What::Node(n) if self.nodes[n].wake == Some(h.at) => {
                 self.nodes[n].wake = None;
@@ -370,7 +417,7 @@ impl World {
                 self.run_node(n);
             }
             // Something earlier took its place.
-            What::Link(_) | What::Node(_) => {}
+            What::Network | What::Node(_) => {}
             What::Action(a) => a(self),
         }
         true
@@ -396,48 +443,39 @@ impl World {
         }
     }
 
-    fn run_link(&mut self, l: usize) {
+    /// Hands over what has arrived.
+    fn run_network(&mut self) {
         let now = self.now;
-        while let Some(d) = self.links[l].link.poll(now) {
-            self.digest = mix(self.digest, d.time.as_nanos() ^ d.payload.fingerprint());
-            self.forward(d.time, d.ecn, d.bytes, d.payload);
-        }
-        self.schedule_link(l);
-    }
-
-    /// A datagram leaves a node or a link: to the next link of its path, or to its receiver.
-    fn forward(&mut self, at: Time, ecn: Ecn, bytes: u64, mut d: Datagram) {
-        let to = self.addresses[d.dst as usize].node;
-        let hop = usize::from(d.hop);
-        let links = match (usize::from(d.origin), to) {
-            (from, Some(to)) => self.paths[from][to].as_deref(),
-            _ => None,
-        };
-        let Some(links) = links else {
-            self.totals.unroutable += 1;
-            self.pool.put(d.data);
-            return;
-        };
-        if let Some(&l) = links.get(hop) {
-            d.hop += 1;
-            let w = &mut self.links[l];
-            w.offered += 1;
-            if w.lose.contains(&(w.offered - 1)) {
-                self.pool.put(d.data);
-                return;
-            }
-            let _ = self.links[l].link.send(at, Packet { bytes, ecn, payload: d });
-            self.schedule_link(l);
-            return;
-        }
-        if let Some(to) = to {
+        while let Some(a) = self.network.poll(now) {
+            let d = a.payload;
+            self.digest = mix(self.digest, a.time.as_nanos() ^ d.fingerprint());
+            let Some(to) = self.addresses[d.dst as usize].node else {
+                self.lost_way(d);
+                continue;
+            };
             self.totals.received += 1;
             if let Some(c) = &mut self.nodes[to].capture {
                 c.look(&d, &mut self.rng);
             }
-            self.nodes[to].inbox.push((ecn, d));
-            let now = self.now;
+            self.nodes[to].inbox.push((a.ecn, d));
             self.wake_node(to, now);
+        }
+        self.schedule_network();
+    }
+
+    fn lost_way(&mut self, d: Datagram) {
+        self.totals.unroutable += 1;
+        self.pool.put(d.data);
+    }
+
+    /// A datagram leaves a node.
+    fn enter(&mut self, ecn: Ecn, bytes: u64, d: Datagram) {
+        let (from, to) = (&self.addresses[d.src as usize], &self.addresses[d.dst as usize]);
+        let (Some(from), Some(to), true) = (from.port, to.port, to.node.is_some()) else {
+            return self.lost_way(d);
+        };
+        if self.network.enter(self.now, from, to, Packet { bytes, ecn, payload: d }) == Entered::NoRoute {
+            self.totals.unroutable += 1;
         }
     }
 }

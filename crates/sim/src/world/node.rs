@@ -75,6 +75,8 @@ pub(super) struct Node {
     pub setup: NodeSetup,
     /// Index of its address.
     pub addr: usize,
+    /// Those of further ones.
+    pub more: Vec<usize>,
     pub inbox: Vec<(Ecn, Datagram)>,
     pub wake: Option<Time>,
     pub capture: Option<Capture>,
@@ -82,7 +84,7 @@ pub(super) struct Node {
 
 impl Node {
     pub fn new(endpoint: Endpoint, app: Box<dyn App>, setup: NodeSetup, addr: usize) -> Node {
-        Node { endpoint, app, setup, addr, inbox: Vec::new(), wake: None, capture: None }
+        Node { endpoint, app, setup, addr, more: Vec::new(), inbox: Vec::new(), wake: None, capture: None }
     }
 }
 
@@ -121,7 +123,7 @@ impl World {
             let (mut joined, mut len) = (0, 0);
             for (e, d) in &inbox[i..] {
                 let fits = joined < MAX_JOINED && len + d.data.len() <= buf.len() && d.data.len() <= stride;
-                if !fits || (d.src, *e) != (first.src, *ecn) {
+                if !fits || (d.src, d.dst, *e) != (first.src, first.dst, *ecn) {
                     break;
                 }
                 buf[len..len + d.data.len()].copy_from_slice(&d.data);
@@ -132,7 +134,9 @@ impl World {
                 }
             }
             let remote = self.addresses[first.src as usize].addr;
-            let meta = Meta { remote, local: None, marked: *ecn == Ecn::Ce };
+            let local = self.addresses[first.dst as usize].addr.ip();
+            let local = (!self.nodes[n].more.is_empty()).then_some(local);
+            let meta = Meta { remote, local, marked: *ecn == Ecn::Ce };
             if joined == 0 {
                 // Longer than any train: no socket would take it.
                 i += 1;
@@ -150,10 +154,12 @@ impl World {
 
     /// Splits a train into its datagrams, which enter their path one after the other.
     fn send(&mut self, n: usize, t: Transmit, train: &[u8]) {
-        let now = self.now;
         let overhead = if t.remote.is_ipv6() { 48 } else { 28 };
         let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
-        let src = self.nodes[n].addr as u32;
+        let node = &self.nodes[n];
+        // From another than its first address only when it says so.
+        let own = |a: &&usize| t.local.is_some_and(|ip| self.addresses[**a].addr.ip() == ip);
+        let src = node.more.iter().find(own).copied().unwrap_or(node.addr) as u32;
         let Some(dst) = self.address(t.remote) else {
             self.totals.unroutable += train.chunks(t.segment.max(1)).len() as u64;
             return;
@@ -162,7 +168,8 @@ impl World {
             self.totals.sent += 1;
             let data = self.pool.copy(piece);
             let bytes = (piece.len() + overhead) as u64;
-            self.forward(now, ecn, bytes, Datagram { src, dst: dst as u32, hop: 0, origin: n as u16, data });
+            self.enter(ecn, bytes, Datagram { src, dst: dst as u32, data });
         }
+        self.schedule_network();
     }
 }
