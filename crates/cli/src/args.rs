@@ -82,6 +82,21 @@ pub struct Sending {
     pub known_rate: Option<Rate>,
 }
 
+/// How the server is to send. Its own limits hold as well.
+#[derive(Args, Clone, Debug)]
+pub struct Asking {
+    /// Have the server send no faster than this (500mbit, 60MB/s); its own limit holds if it is smaller.
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub limit: Option<Rate>,
+    /// Congestion control of the server with parameters (bbr, cubic, fixed:rate=500mbit); its own when left out. See
+    /// `longhaul cc describe`.
+    #[arg(long, value_name = "SPEC", value_parser = congestion)]
+    pub cc: Option<String>,
+    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub known_rate: Option<Rate>,
+}
+
 /// What both ends' packets look like.
 #[derive(Args, Clone, Debug)]
 pub struct Wire {
@@ -93,11 +108,28 @@ pub struct Wire {
     pub mtu: Option<u32>,
 }
 
+/// What this end shows of itself instead of its own key.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Certificate {
+    /// X.509 certificate of this end in PEM, with the intermediate ones after it, shown instead of its key.
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Private key of the certificate in PEM; in the file of --cert when left out.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+}
+
 /// Whom to connect to, and how to trust it.
 #[derive(Args, Clone, Debug)]
 pub struct Trusting {
+    #[command(flatten)]
+    pub certificate: Certificate,
+    /// X.509 root certificates in PEM: the server must show a certificate for the name or address connected to that
+    /// one of them vouches for. Known hosts are not looked at.
+    #[arg(long, visible_alias = "cacert", value_name = "FILE", conflicts_with = "accept_new")]
+    pub ca: Option<PathBuf>,
     /// A one-time token of the server (better in the environment: LONGHAUL_TOKEN).
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "cert")]
     pub token: Option<String>,
     /// Trust a server that was never met without asking. A changed key is refused all the same.
     #[arg(long)]
@@ -121,6 +153,17 @@ pub struct Output {
 /// Which clients a server lets in.
 #[derive(Args, Clone, Debug)]
 pub struct Admission {
+    #[command(flatten)]
+    pub certificate: Certificate,
+    /// X.509 root certificates in PEM: clients must show a certificate that one of them vouches for. Listed keys and
+    /// tokens do not count then.
+    #[arg(long, visible_alias = "cacert", value_name = "FILE",
+          conflicts_with_all = ["authorized_keys", "token", "allow_any_key"])]
+    pub ca: Option<PathBuf>,
+    /// With --ca: of the clients with a certificate, let in only those with one for this DNS name or address
+    /// (subjectAltName). Can be given several times.
+    #[arg(long, value_name = "NAME", requires = "ca")]
+    pub allow_name: Vec<String>,
     /// File of keys that may connect, instead of the one in the state folder.
     #[arg(long, value_name = "FILE")]
     pub authorized_keys: Option<PathBuf>,
@@ -170,9 +213,14 @@ pub struct Comparing {
     /// Compare contents (BLAKE3) instead of size and time.
     #[arg(long)]
     pub checksum: bool,
-    /// Send everything, also what is the same at the destination already.
+    /// Send everything, also files that are finished and the same at the destination already. What an interrupted
+    /// attempt left is still used.
     #[arg(long)]
     pub all: bool,
+    /// Start afresh: drop unfinished files that an interrupted attempt left, instead of going on where it was. Files
+    /// that are finished and the same are still left out; with --all, nothing is.
+    #[arg(long)]
+    pub no_resume: bool,
     /// Do not replace files that exist and differ.
     #[arg(long)]
     pub no_overwrite: bool,
@@ -202,8 +250,7 @@ pub struct Put {
     pub output: Output,
 }
 
-/// Fetch files and folders. Repeating an interrupted command continues where it was. The server decides how fast
-/// it sends (serve --limit, --cc).
+/// Fetch files and folders. Repeating an interrupted command continues where it was.
 #[derive(Args, Debug)]
 pub struct Get {
     /// longhaul://HOST[:PORT]/PATH, several of one server; a slash at the end means what is in the folder.
@@ -217,6 +264,8 @@ pub struct Get {
     /// Do not wait for the disk before the transfer counts as done.
     #[arg(long)]
     pub no_sync: bool,
+    #[command(flatten)]
+    pub asking: Asking,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -463,6 +512,16 @@ pub enum Keys {
         /// File of public keys, one a line.
         file: PathBuf,
     },
+    /// Make one-time tokens: each lets one connection in at the servers of this machine's key, running or not.
+    Token {
+        /// How long they can be used.
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::span)]
+        lifetime: Span,
+        /// How many.
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
+              value_parser = clap::value_parser!(u16).range(1..=1024))]
+        count: u16,
+    },
     /// Print where keys are kept, who may connect and which servers are known.
     List,
 }
@@ -523,7 +582,11 @@ mod tests {
             "longhaul serve /srv --token=3 --limit 1gbit",
             "longhaul put a b/ longhaul://host/x/ --limit 500mbit --json -n",
             "longhaul get longhaul://[::1]:9/x . --checksum -q",
+            "longhaul get longhaul://host/x . --limit 1gbit --cc cubic --known-rate 900mbit --no-resume",
             "longhaul ls longhaul://host/ -r",
+            "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
+            "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
+            "longhaul keys token -n 3 --lifetime 10min",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",
@@ -541,6 +604,10 @@ mod tests {
             "longhaul put a longhaul://host/x --mtu 100",
             "longhaul serve /srv --read-only --write-only",
             "longhaul perf client host -n 1G -t 1s",
+            "longhaul put a longhaul://host/x --key k.pem",
+            "longhaul put a longhaul://host/x --ca roots.pem --accept-new",
+            "longhaul serve /srv --ca roots.pem --token",
+            "longhaul serve /srv --allow-name a",
             "longhaul sim swarm --seeds 5..5",
         ] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");

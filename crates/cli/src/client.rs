@@ -119,7 +119,7 @@ struct Session {
 
 impl Session {
     fn new(server: &Server, options: TransportOptions, t: &crate::args::Trusting) -> Outcome<Session> {
-        let me = Me::load()?;
+        let me = Me::with(&t.certificate)?;
         let trusted = trust::establish(&me, server, t, &options)?;
         Ok(Session { me, server: server.clone(), options, trusted })
     }
@@ -132,7 +132,7 @@ impl Session {
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
         let mut driver = Driver::bind(setup::client_address(self.trusted.remote))?;
-        let mut endpoint = self.me.endpoint(self.options.clone(), None)?;
+        let mut endpoint = self.me.endpoint(&self.trusted.credentials, self.options.clone(), None)?;
         let waker = driver.waker();
         let wake: Wake = Arc::new(move || waker.wake());
         let inner = make(self.trusted.connect(), wake.clone()).map_err(|e| Failure::usage(&e))?;
@@ -186,6 +186,7 @@ fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
         overwrite: !c.no_overwrite,
         dry_run: c.dry_run,
         durable: !no_sync,
+        fresh: c.no_resume,
     }
 }
 
@@ -218,6 +219,11 @@ pub fn get(a: &Get) -> Outcome<()> {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
         dest: a.dest.clone(),
         transfer: transfer(&a.comparing, a.no_sync),
+        sending: mover::Sending {
+            rate_limit: a.asking.limit,
+            cc: a.asking.cc.clone(),
+            known_rate: a.asking.known_rate,
+        },
     };
     let session = Session::new(server, options, &a.trusting)?;
     let result = session.run(

@@ -3,6 +3,7 @@
 use crate::args::Keys;
 use crate::exit::{Failure, Outcome};
 use crate::setup::Me;
+use lhio::clock::WallTime;
 use lhio::identity::AuthorizedKeys;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -19,12 +20,22 @@ pub fn run(k: &Keys) -> Outcome<()> {
     match k {
         Keys::Show => println!("{key} {}", comment()),
         Keys::Fingerprint => println!("{}", key.fingerprint()),
+        Keys::Token { lifetime, count } => {
+            for _ in 0..*count {
+                println!("{}", *me.issue_token(*lifetime)?.to_text());
+            }
+        }
         Keys::Authorize { file } => return authorize(&me, file),
         Keys::List => {
             println!("folder       {}", me.state.path().display());
             println!("this machine {}", key.fingerprint());
             for (k, comment) in me.state.authorized_keys()?.iter() {
                 println!("may connect  {} {comment}", PublicKey::from_bytes(k.0).fingerprint());
+            }
+            let now = WallTime::now().unix_secs();
+            for (k, until) in me.state.tokens()?.list(now)? {
+                let print = PublicKey::from_bytes(k.0).fingerprint();
+                println!("may connect  {print} once, with a token that is good for {} s more", until - now);
             }
             let known = me.state.path().join("known_hosts");
             if let Ok(text) = std::fs::read_to_string(&known) {
@@ -74,6 +85,6 @@ fn authorize(me: &Me, file: &Path) -> Outcome<()> {
         added += 1;
     }
     out.write_all(lines.as_bytes()).and_then(|()| out.sync_data()).map_err(fail)?;
-    println!("{added} keys added to {}; servers started from now on let them in", path.display());
+    println!("{added} keys added to {}; servers let them in from now on", path.display());
     Ok(())
 }

@@ -4,6 +4,7 @@ mod args;
 mod client;
 mod demo;
 mod exit;
+mod gate;
 mod keys;
 mod perf;
 mod reference;
@@ -16,6 +17,7 @@ mod trust;
 mod units;
 mod url;
 mod wan;
+mod x509;
 
 use args::{Cli, Command, Perf, Sim, Wan};
 use clap::Parser as _;

@@ -2,6 +2,7 @@
 
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
+use crate::gate::Gate;
 use crate::setup::{self, Me};
 use crate::stop;
 use crate::units::show_bytes;
@@ -16,9 +17,9 @@ use std::sync::Arc;
 
 /// Serves until interrupted.
 pub fn run(a: &Serve) -> Outcome<()> {
-    let me = Me::load()?;
+    let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
-    let (config, tokens) = me.admission(&a.admission)?;
+    let (gate, config, tokens) = me.admission(&a.admission)?;
     let mut driver = Driver::bind(a.listen)?;
     let listen = driver.local_addr();
     let waker = driver.waker();
@@ -28,25 +29,27 @@ pub fn run(a: &Serve) -> Outcome<()> {
         allow_write: !a.read_only,
         allow_overwrite: !a.no_overwrite,
         durable: !a.no_sync,
+        rate_limit: a.sending.limit,
+        cc: a.sending.cc.clone(),
         ..ServeOptions::new(&a.dir)
     };
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
-    setup::announce(&me, listen, &a.admission, &config, &tokens);
+    setup::announce(&me, listen, &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
     eprintln!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
     if a.json {
-        let print = me.identity.public_key().fingerprint().to_string();
+        let print = me.fingerprint().map(|p| p.to_string());
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
     }
-    let mut endpoint = me.endpoint(options, Some(config))?;
+    let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
     let monitor = inner.monitor();
     let stopping = monitor.clone();
     stop::on_signal(move || {
         stopping.stop();
         wake();
     })?;
-    let mut app = Served { inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
+    let mut app = Served { gate, inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
     driver.run(&mut endpoint, &mut app)?;
     if a.json {
         let cpu = CpuTime::of_process();
@@ -60,6 +63,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
 
 /// The server, watched: sessions are logged as they come and go.
 struct Served {
+    gate: Gate,
     inner: ServerApp,
     monitor: Monitor,
     seen: BTreeMap<u64, (String, &'static str, u64, u64)>,
@@ -94,6 +98,7 @@ impl Served {
 
 impl App for Served {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        self.gate.drive(now, ep);
         self.inner.drive(now, ep);
         if now >= self.next {
             self.next = now + LOOK_EVERY;

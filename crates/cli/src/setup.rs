@@ -1,14 +1,19 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Encryption, Sending, Trusting, Wire};
+use crate::args::{Admission, Certificate, Encryption, Sending, Trusting, Wire};
 use crate::exit::{Code, Failure, Outcome};
-use base::Rng;
+use crate::gate::{self, Gate};
+use crate::x509;
+use base::{Rng, Span};
 use endpoint::{Authority, Config, Endpoint, ServerConfig, TransportOptions};
 use lhio::clock::{self, Clock, WallTime};
-use lhio::identity::{AuthorizedKeys, StateFolder};
+use lhio::identity::{PublicKey as HostKey, StateFolder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::crypto::{ClientAuth, Credentials, Identity, OneTimeToken, PublicKey, Suite};
+use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite};
+
+/// Seconds in which a look at a clock finds the lifetime of a token sensible: 400 days.
+const MAX_LIFETIME: u64 = 400 * 86_400;
 
 /// This machine's identity.
 pub struct Me {
@@ -16,23 +21,44 @@ pub struct Me {
     pub state: StateFolder,
     /// The key.
     pub identity: Identity,
+    /// What it shows of itself: the key, or a certificate.
+    pub credentials: Arc<Credentials>,
     static_secret: [u8; 32],
 }
 
 impl Me {
     /// Reads the state folder; makes a key at first use.
     pub fn load() -> Outcome<Me> {
+        Me::with(&Certificate::default())
+    }
+
+    /// With the certificate that the command line names, if it names one.
+    pub fn with(c: &Certificate) -> Outcome<Me> {
+        let certificate = x509::credentials(c)?;
         let state = StateFolder::open_default()?;
         let key = state.host_key()?;
         let seed = *key.seed();
         // Survives restarts, so that resets reach peers of the time before; tells nothing of the key.
         let static_secret = blake3::derive_key("longhaul 2026 stateless reset and address validation", &seed);
-        Ok(Me { state, identity: Identity::from_seed(seed), static_secret })
+        let identity = Identity::from_seed(seed);
+        let credentials = certificate.unwrap_or_else(|| Credentials::RawKey(identity.clone()));
+        Ok(Me { state, identity, credentials: Arc::new(credentials), static_secret })
     }
 
-    /// An endpoint of this machine; a server when `server` is given.
-    pub fn endpoint(&self, options: TransportOptions, server: Option<ServerConfig>) -> Outcome<Endpoint> {
-        let mut config = Config::client(Arc::new(Credentials::RawKey(self.identity.clone())));
+    /// The fingerprint of the key that is shown; none when it is a certificate.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        let raw = matches!(&*self.credentials, Credentials::RawKey(_));
+        raw.then(|| self.identity.public_key().fingerprint())
+    }
+
+    /// An endpoint that shows `credentials`; a server when `server` is given.
+    pub fn endpoint(
+        &self,
+        credentials: &Arc<Credentials>,
+        options: TransportOptions,
+        server: Option<ServerConfig>,
+    ) -> Outcome<Endpoint> {
+        let mut config = Config::client(credentials.clone());
         config.options = options;
         config.server = server;
         config.static_secret = self.static_secret;
@@ -42,35 +68,42 @@ impl Me {
         Ok(Endpoint::new(config, Rng::from_seed(seed))?)
     }
 
-    /// Who may connect, and the tokens made for it, as text.
-    pub fn admission(&self, a: &Admission) -> Outcome<(ServerConfig, Vec<String>)> {
-        let listed = match &a.authorized_keys {
-            Some(file) => {
-                let text = std::fs::read_to_string(file).map_err(|e| {
-                    Failure::usage(format!("cannot read the authorised keys in {}: {e}", file.display()))
-                })?;
-                AuthorizedKeys::parse(&text)
-            }
-            None => self.state.authorized_keys()?,
+    /// The gate of a server, what its handshake accepts, and the tokens made for it, as text.
+    pub fn admission(&self, a: &Admission) -> Outcome<(Gate, ServerConfig, Vec<String>)> {
+        let auth = match &a.ca {
+            Some(file) => ClientAuth::X509 { roots: x509::roots(file)? },
+            None => ClientAuth::AnyKey,
         };
-        for (line, why) in listed.ignored() {
-            tracing::warn!(line, why, "a line of the authorised keys grants nothing");
-        }
-        let keys: Vec<PublicKey> = listed.iter().map(|(k, _)| PublicKey::from_bytes(k.0)).collect();
-        let mut tokens = Vec::new();
-        for _ in 0..a.token.unwrap_or(0) {
-            let secret = clock::seed().map_err(Failure::system)?;
-            tokens.push(OneTimeToken::new(secret, Some(self.identity.public_key().fingerprint())));
-        }
+        let tokens =
+            (0..a.token.unwrap_or(0)).map(|_| self.new_token()).collect::<Outcome<Vec<OneTimeToken>>>()?;
+        let gate = Gate::new(self, a, &tokens)?;
         let texts = tokens.iter().map(|t| t.to_text().to_string()).collect();
-        let keys = if a.allow_any_key { None } else { Some(keys) };
-        let authority = Authority { keys, tokens };
-        Ok((ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() }, texts))
+        // The gate decides, since it can learn of new keys and tokens while the server runs.
+        let authority = Authority { keys: None, tokens: Vec::new() };
+        Ok((gate, ServerConfig { auth, authority, ..ServerConfig::default() }, texts))
+    }
+
+    fn new_token(&self) -> Outcome<OneTimeToken> {
+        let secret = clock::seed().map_err(Failure::system)?;
+        Ok(OneTimeToken::new(secret, Some(self.identity.public_key().fingerprint())))
+    }
+
+    /// Makes a token that every server of this key takes within `lifetime`, and whichever is first takes it.
+    pub fn issue_token(&self, lifetime: Span) -> Outcome<OneTimeToken> {
+        let seconds = lifetime.as_nanos().div_ceil(1_000_000_000);
+        if !(1..=MAX_LIFETIME).contains(&seconds) {
+            return Err(Failure::usage("--lifetime: choose between 1s and 9600h (400 days)"));
+        }
+        let token = self.new_token()?;
+        let key = HostKey(*gate::key_of(&token).public_key().as_bytes());
+        let now = WallTime::now().unix_secs();
+        self.state.tokens()?.issue(&key, now, now.saturating_add(seconds))?;
+        Ok(token)
     }
 }
 
 /// Says what a server listens on, who may come and how.
-pub fn announce(me: &Me, listen: SocketAddr, a: &Admission, config: &ServerConfig, tokens: &[String]) {
+pub fn announce(me: &Me, listen: SocketAddr, a: &Admission, gate: &Gate, tokens: &[String]) {
     let ip = listen.ip();
     eprintln!(
         "listening on UDP {listen}{}",
@@ -81,19 +114,17 @@ pub fn announce(me: &Me, listen: SocketAddr, a: &Admission, config: &ServerConfi
             () => "",
         }
     );
-    eprintln!("fingerprint of this server: {}", me.identity.public_key().fingerprint());
-    match &config.authority.keys {
-        None => eprintln!("WARNING: --allow-any-key: everybody who reaches this port is let in"),
-        Some(keys) if keys.is_empty() && tokens.is_empty() => {
-            let file = me.state.path().join("authorized_keys");
-            let file = a.authorized_keys.as_deref().unwrap_or(&file).display();
+    match (me.fingerprint(), &a.certificate.cert) {
+        (Some(print), _) => eprintln!("fingerprint of this server: {print}"),
+        (None, Some(file)) => {
             eprintln!(
-                "nobody may connect yet: {file} lists no key. On the client, `longhaul keys show` prints its key; \
-                 add it here with `longhaul keys authorize FILE`, or start with --token"
-            );
+                "this server shows the certificate in {}; clients name its root with --ca",
+                file.display()
+            )
         }
-        Some(keys) => eprintln!("{} listed keys may connect", keys.len()),
+        (None, None) => {}
     }
+    gate.describe(a);
     for t in tokens {
         eprintln!("one-time token (for one connection): {t}");
     }

@@ -2,15 +2,18 @@
 
 use crate::args::Trusting;
 use crate::exit::{self, Code, Failure, Outcome};
+use crate::gate;
 use crate::setup::{self, Me};
 use crate::url::Server;
+use crate::x509;
 use base::Time;
 use endpoint::{App, CloseReason, Connect, Endpoint, Event, TransportOptions};
 use lhio::driver::Driver;
 use lhio::identity::{Host, HostCheck, KnownHosts, PublicKey as HostKey};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use transport::crypto::{OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
+use std::sync::Arc;
+use transport::crypto::{Credentials, OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
 
 /// Code with which the look at an unknown server's key ends.
 const LOOKED: u64 = transport::error::code::APPLICATION;
@@ -25,6 +28,8 @@ pub struct Trusted {
     pub trust: ServerTrust,
     /// The token to present.
     pub token: Option<OneTimeToken>,
+    /// What this end shows: with a token its key, which nothing but the connection itself may use.
+    pub credentials: Arc<Credentials>,
 }
 
 impl Trusted {
@@ -34,7 +39,7 @@ impl Trusted {
             remote: self.remote,
             server_name: self.name.clone(),
             trust: self.trust.clone(),
-            token: self.token.clone(),
+            token: None,
             options: None,
         }
     }
@@ -47,21 +52,37 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
     let addresses = server.resolve()?;
     let host = server.host()?;
     let known = me.state.known_hosts();
-    let listed: Vec<PublicKey> =
-        known.lookup(&host)?.iter().map(|(_, k)| PublicKey::from_bytes(k.0)).collect();
     // Of several addresses the one that answers is found by looking at the key there.
     let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
-    let make = |remote, trust| Trusted { remote, name: server.name.clone(), trust, token: token.clone() };
+    let credentials = match &token {
+        Some(t) => Arc::new(Credentials::RawKey(gate::key_of(t))),
+        None => me.credentials.clone(),
+    };
+    let make = |remote, trust| {
+        let (name, token, credentials) = (server.name.clone(), token.clone(), credentials.clone());
+        Trusted { remote, name, trust, token, credentials }
+    };
+    if let Some(file) = &t.ca {
+        let trust = ServerTrust::X509 { roots: x509::roots(file)? };
+        let remote = match one(&addresses) {
+            Some(remote) => remote,
+            None => first_answer(me, &addresses, server, options, &trust)?.0,
+        };
+        return Ok(make(remote, trust));
+    }
+    let listed: Vec<PublicKey> =
+        known.lookup(&host)?.iter().map(|(_, k)| PublicKey::from_bytes(k.0)).collect();
     if let (Some(remote), Some(print)) = (one(&addresses), token.as_ref().and_then(OneTimeToken::server)) {
         return Ok(make(remote, ServerTrust::Fingerprint(print)));
     }
     if let (Some(remote), false) = (one(&addresses), listed.is_empty()) {
         return Ok(make(remote, ServerTrust::Pinned(listed)));
     }
-    let (remote, key) = first_answer(me, &addresses, server, options)?;
+    let (remote, peer) = first_answer(me, &addresses, server, options, &ServerTrust::FirstUse)?;
     if let Some(print) = token.as_ref().and_then(OneTimeToken::server) {
         return Ok(make(remote, ServerTrust::Fingerprint(print)));
     }
+    let PeerIdentity::RawKey(key) = peer else { return Err(certified(server)) };
     admit(&known, &host, key, t.accept_new)?;
     Ok(make(remote, ServerTrust::Pinned(vec![key])))
 }
@@ -70,7 +91,8 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
 /// what to do.
 pub fn explain(me: &Me, server: &Server, remote: SocketAddr, options: &TransportOptions) -> Option<Failure> {
     let host = server.host().ok()?;
-    let key = look(me, remote, server, options.clone()).ok()?;
+    let peer = look(me, remote, server, options.clone(), &ServerTrust::FirstUse).ok()?;
+    let PeerIdentity::RawKey(key) = peer else { return None };
     match me.state.known_hosts().check(&host, HostKey(*key.as_bytes())).ok()? {
         HostCheck::Changed(c) => Some(Failure::new(Code::Untrusted, c.to_string())),
         _ => None,
@@ -108,6 +130,12 @@ fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> O
     Ok(())
 }
 
+fn certified(server: &Server) -> Failure {
+    let text =
+        format!("{server} shows an X.509 certificate: name the root that vouches for it with --ca FILE");
+    Failure::new(Code::Untrusted, text)
+}
+
 fn ask(host: &Host, print: &str) -> Outcome<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
@@ -132,7 +160,8 @@ fn first_answer(
     addresses: &[SocketAddr],
     server: &Server,
     options: &TransportOptions,
-) -> Outcome<(SocketAddr, PublicKey)> {
+    trust: &ServerTrust,
+) -> Outcome<(SocketAddr, PeerIdentity)> {
     let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
@@ -140,7 +169,7 @@ fn first_answer(
             // A name with a dead address must not cost the whole time.
             o.connect_timeout = o.connect_timeout / 4;
         }
-        match look(me, *remote, server, o) {
+        match look(me, *remote, server, o, trust) {
             Ok(key) => return Ok((*remote, key)),
             Err(f) if f.code == Code::Connect => last = f,
             Err(f) => return Err(f),
@@ -150,24 +179,26 @@ fn first_answer(
 }
 
 /// Asks a server for its key; sends nothing else.
-fn look(me: &Me, remote: SocketAddr, server: &Server, options: TransportOptions) -> Outcome<PublicKey> {
-    let mut endpoint = me.endpoint(options, None)?;
+fn look(
+    me: &Me,
+    remote: SocketAddr,
+    server: &Server,
+    options: TransportOptions,
+    trust: &ServerTrust,
+) -> Outcome<PeerIdentity> {
+    let mut endpoint = me.endpoint(&me.credentials, options, None)?;
     let mut driver = Driver::bind(setup::client_address(remote))?;
     let connect = Connect {
         remote,
         server_name: server.name.clone(),
-        trust: ServerTrust::FirstUse,
+        trust: trust.clone(),
         token: None,
         options: None,
     };
     let mut app = Look { connect: Some(connect), key: None, ended: None };
     driver.run(&mut endpoint, &mut app)?;
     match (app.key, app.ended) {
-        (Some(PeerIdentity::RawKey(key)), _) => Ok(key),
-        (Some(PeerIdentity::X509(_)), _) => Err(Failure::new(
-            Code::Untrusted,
-            format!("{server} shows an X.509 certificate; this command trusts plain keys only"),
-        )),
+        (Some(peer), _) => Ok(peer),
         (None, Some(reason)) => Err(exit::of_close(&reason, false)),
         (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
     }

@@ -25,7 +25,7 @@ const PING: u64 = 64;
 
 /// Measures.
 pub fn run(a: &PerfClient) -> Outcome<()> {
-    let me = Me::load()?;
+    let me = Me::with(&a.trusting.certificate)?;
     let plan = plan(a);
     plan.check().map_err(Failure::usage)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
@@ -35,7 +35,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     }
     let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
     let mut driver = Driver::bind(setup::client_address(trusted.remote))?;
-    let mut endpoint = me.endpoint(options.clone(), None)?;
+    let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
     let shown = !a.output.quiet && !a.output.json;

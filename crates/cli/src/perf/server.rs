@@ -5,6 +5,7 @@ use super::load::Load;
 use super::proto::Message;
 use crate::args::PerfServer;
 use crate::exit::Outcome;
+use crate::gate::Gate;
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
@@ -22,20 +23,20 @@ const MAX_SESSIONS: usize = 16;
 
 /// Answers until interrupted.
 pub fn run(a: &PerfServer) -> Outcome<()> {
-    let me = Me::load()?;
+    let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
-    let (config, tokens) = me.admission(&a.admission)?;
+    let (gate, config, tokens) = me.admission(&a.admission)?;
     let mut driver = Driver::bind(a.listen)?;
     let listen = driver.local_addr();
-    setup::announce(&me, listen, &a.admission, &config, &tokens);
+    setup::announce(&me, listen, &a.admission, &gate, &tokens);
     if a.json {
-        let print = me.identity.public_key().fingerprint().to_string();
+        let print = me.fingerprint().map(|p| p.to_string());
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
     }
-    let mut endpoint = me.endpoint(options, Some(config))?;
+    let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
-    let mut app = Server { sessions: BTreeMap::new(), left: a.count, stop };
+    let mut app = Server { gate, sessions: BTreeMap::new(), left: a.count, stop };
     Ok(driver.run(&mut endpoint, &mut app)?)
 }
 
@@ -47,6 +48,7 @@ struct Session {
 }
 
 struct Server {
+    gate: Gate,
     sessions: BTreeMap<ConnId, Session>,
     left: Option<u64>,
     stop: Arc<AtomicBool>,
@@ -148,6 +150,7 @@ impl Session {
 
 impl App for Server {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        self.gate.drive(now, ep);
         while let Some(e) = ep.poll_event() {
             self.event(now, e, ep);
         }

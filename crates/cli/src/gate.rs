@@ -1,0 +1,219 @@
+//! Whom a server lets in. The handshake has shown who a client is; here it is decided whether that one may do anything,
+//! before any server sees the connection.
+
+use crate::args::Admission;
+use crate::exit::{Failure, Outcome};
+use crate::setup::Me;
+use crate::x509;
+use base::Time;
+use endpoint::{ConnId, Endpoint};
+use lhio::clock::WallTime;
+use lhio::identity::{AuthorizedKeys, IdentityError, PublicKey as HostKey, StateFolder, Tokens};
+use rustls_pki_types::ServerName;
+use std::collections::{BTreeSet, HashSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use transport::crypto::{Identity, OneTimeToken, PeerIdentity};
+use transport::error::code;
+
+/// What a client with a key that is not known here is told.
+const STRANGER: &str = "this key is not authorised here: add the client's public key to the server's authorized_keys \
+                        (longhaul keys authorize), or ask for a one-time token (longhaul keys token)";
+/// What a client with a certificate for other names is told.
+const OTHER_NAME: &str = "none of the names in this certificate is allowed here: ask the one who runs the server to add \
+                          one of them (--allow-name), or for a certificate with an allowed name";
+
+/// The key that a token stands for. It is derived, so that it is not the token's secret itself that signs.
+pub fn key_of(token: &OneTimeToken) -> Identity {
+    let text = token.to_text();
+    let secret = text.split('.').next().unwrap_or("");
+    Identity::from_seed(blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes()))
+}
+
+/// Decides about each connection once.
+pub struct Gate {
+    who: Who,
+    passed: BTreeSet<ConnId>,
+}
+
+enum Who {
+    Everybody,
+    Keys(Box<Keys>),
+    /// The handshake has checked the chain. Without names, that is enough.
+    Certificates(Vec<ServerName<'static>>),
+}
+
+/// Identity of a version of a file: number, length, and time of change.
+type Stamp = (u64, u64, i64, i64);
+
+struct Keys {
+    state: StateFolder,
+    file: PathBuf,
+    /// Named on the command line.
+    named: bool,
+    stamp: Option<Stamp>,
+    listed: HashSet<HostKey>,
+    /// Keys of the tokens made at the start; they end with the server.
+    own: HashSet<HostKey>,
+    tokens: Tokens,
+}
+
+impl Gate {
+    /// As the command line says. `own` are the tokens made at the start.
+    pub fn new(me: &Me, a: &Admission, own: &[OneTimeToken]) -> Outcome<Gate> {
+        let who = if a.ca.is_some() {
+            Who::Certificates(x509::names(&a.allow_name)?)
+        } else if a.allow_any_key {
+            Who::Everybody
+        } else {
+            let file = match &a.authorized_keys {
+                Some(f) => f.clone(),
+                None => me.state.path().join("authorized_keys"),
+            };
+            let (named, stamp) = (a.authorized_keys.is_some(), stamp_of(&file));
+            let listed = read(&me.state, named.then_some(&file))?;
+            let own = own.iter().map(|t| HostKey(*key_of(t).public_key().as_bytes())).collect();
+            let (state, tokens) = (me.state.clone(), me.state.tokens()?);
+            Who::Keys(Box::new(Keys { state, file, named, stamp, listed, own, tokens }))
+        };
+        Ok(Gate { who, passed: BTreeSet::new() })
+    }
+
+    /// Says who may come, for the server's operator.
+    pub fn describe(&self, a: &Admission) {
+        match &self.who {
+            Who::Everybody => {
+                eprintln!("WARNING: --allow-any-key: everybody who reaches this port is let in")
+            }
+            Who::Certificates(names) => {
+                let ca = a.ca.as_deref().unwrap_or(Path::new("")).display();
+                let only = if names.is_empty() {
+                    String::new()
+                } else {
+                    format!(", for {}", a.allow_name.join(", "))
+                };
+                eprintln!("clients with a certificate that {ca} vouches for may connect{only}");
+            }
+            Who::Keys(k) => {
+                let waiting = k.tokens.list(WallTime::now().unix_secs()).map_or(0, |t| t.len()) + k.own.len();
+                let file = k.file.display();
+                match (k.listed.len(), waiting) {
+                    (0, 0) => eprintln!(
+                        "nobody may connect yet: {file} lists no key. On the client, `longhaul keys show` prints its \
+                         key; add it here with `longhaul keys authorize FILE`, or make a one-time token with `longhaul \
+                         keys token`; neither needs a restart"
+                    ),
+                    (n, 0) => eprintln!("{n} listed keys may connect"),
+                    (n, t) => {
+                        eprintln!("{n} listed keys may connect, and {t} one-time tokens wait to be used")
+                    }
+                }
+            }
+        }
+    }
+
+    /// Closes the connections of those who may do nothing. Call before the server is driven: it then sees such a
+    /// connection only to find it closed.
+    pub fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        let arrived = |c: &ConnId| {
+            let peer = if self.passed.contains(c) { None } else { ep.connection(*c)?.peer.clone() };
+            peer.map(|p| (*c, p))
+        };
+        let new: Vec<(ConnId, PeerIdentity)> = ep.connections().filter_map(|c| arrived(&c)).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.passed.retain(|c| ep.connection(*c).is_some());
+        for (conn, peer) in new {
+            self.passed.insert(conn);
+            if let Err(text) = self.check(&peer) {
+                let remote = ep.connection(conn).map(|i| i.remote.to_string()).unwrap_or_default();
+                tracing::info!(client = remote, text, "a client was turned away");
+                ep.close(now, conn, code::UNAUTHORISED, text);
+            }
+        }
+    }
+
+    fn check(&mut self, peer: &PeerIdentity) -> Result<(), &'static str> {
+        match (&mut self.who, peer) {
+            (Who::Everybody, _) => Ok(()),
+            (Who::Keys(k), PeerIdentity::RawKey(key)) => {
+                if k.admits(HostKey(*key.as_bytes())) {
+                    Ok(())
+                } else {
+                    Err(STRANGER)
+                }
+            }
+            (Who::Certificates(names), PeerIdentity::X509(chain)) => {
+                let fits = names.is_empty() || chain.first().is_some_and(|c| x509::is_for(c, names));
+                if fits { Ok(()) } else { Err(OTHER_NAME) }
+            }
+            // The handshake lets no such peer through; nor is it let in if it ever did.
+            (Who::Keys(_), PeerIdentity::X509(_)) | (Who::Certificates(_), PeerIdentity::RawKey(_)) => {
+                Err(STRANGER)
+            }
+        }
+    }
+}
+
+impl Keys {
+    fn admits(&mut self, key: HostKey) -> bool {
+        let stamp = stamp_of(&self.file);
+        if stamp != self.stamp {
+            self.stamp = stamp;
+            self.listed = read(&self.state, self.named.then_some(&self.file)).unwrap_or_else(|f| {
+                tracing::error!("{f}; no listed key is let in until that is mended");
+                HashSet::new()
+            });
+        }
+        if self.listed.contains(&key) || self.own.remove(&key) {
+            return true;
+        }
+        match self.tokens.redeem(&key, WallTime::now().unix_secs()) {
+            Ok(()) => true,
+            Err(IdentityError::BadToken) => false,
+            Err(e) => {
+                tracing::error!("a one-time token was not taken: {e}");
+                false
+            }
+        }
+    }
+}
+
+fn stamp_of(file: &Path) -> Option<Stamp> {
+    std::fs::metadata(file).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec()))
+}
+
+/// The keys of the file named on the command line, or of the one in the state folder.
+fn read(state: &StateFolder, file: Option<&PathBuf>) -> Outcome<HashSet<HostKey>> {
+    let listed = match file {
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(|e| {
+                Failure::usage(format!("cannot read the authorised keys in {}: {e}", file.display()))
+            })?;
+            AuthorizedKeys::parse(&text)
+        }
+        None => state.authorized_keys()?,
+    };
+    for (line, why) in listed.ignored() {
+        tracing::warn!(line, why, "a line of the authorised keys grants nothing");
+    }
+    Ok(listed.iter().map(|(k, _)| *k).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transport::crypto::PublicKey;
+
+    #[test]
+    fn the_key_of_a_token_is_that_of_its_secret() {
+        let print = Identity::from_seed([9; 32]).public_key().fingerprint();
+        let key = |t: &OneTimeToken| -> PublicKey { key_of(t).public_key() };
+        let token = OneTimeToken::new([1; 32], Some(print));
+        assert_eq!(key(&token), key(&OneTimeToken::new([1; 32], None)));
+        assert_eq!(key(&token), key(&token.to_text().parse().unwrap()));
+        assert_ne!(key(&token), key(&OneTimeToken::new([2; 32], None)));
+        assert_ne!(key(&token), Identity::from_seed([1; 32]).public_key());
+    }
+}

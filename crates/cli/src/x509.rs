@@ -1,0 +1,266 @@
+//! X.509 certificates, their keys and roots, out of PEM files.
+
+use crate::args::Certificate;
+use crate::exit::{Failure, Outcome};
+use lhio::clock::WallTime;
+use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use transport::crypto::Credentials;
+use zeroize::Zeroizing;
+
+/// Bytes of a PEM file: a system's bundle of all public roots has a quarter of a MiB.
+const MAX_FILE: u64 = 16 << 20;
+/// Bytes of a chain: TLS messages here have less than 64 KiB, other things included.
+const MAX_CHAIN: usize = 60 << 10;
+/// Roots of a file.
+const MAX_ROOTS: usize = 4_096;
+
+/// What `--cert` and `--key` name; `None` without them.
+pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
+    let Some(cert) = &c.cert else { return Ok(None) };
+    let chain = certificates(cert, "--cert")?;
+    let bytes: usize = chain.iter().map(|c| c.len()).sum();
+    if bytes > MAX_CHAIN {
+        let text = format!(
+            "the certificates in {} (--cert) have {bytes} bytes, more than the {MAX_CHAIN} that can be shown: \
+             leave out the root and what does not belong to the chain",
+            cert.display()
+        );
+        return Err(Failure::usage(text));
+    }
+    let file = c.key.as_deref().unwrap_or(cert);
+    let key = private_key(file, c.key.is_some())?;
+    let provider = rustls::crypto::ring::default_provider();
+    let signer = provider.key_provider.load_private_key(key.clone_key()).map_err(|e| {
+        let text = format!(
+            "the private key in {} cannot be used: {e}; keys can be RSA (2048 bits or more), ECDSA (P-256, P-384) or \
+             Ed25519",
+            file.display()
+        );
+        Failure::usage(text)
+    })?;
+    CertifiedKey::new(chain.clone(), signer).keys_match().map_err(|e| {
+        let text = format!(
+            "the private key in {} does not belong to the first certificate in {}: {e}; give the key it was issued \
+             for, and put this machine's own certificate first",
+            file.display(),
+            cert.display()
+        );
+        Failure::usage(text)
+    })?;
+    if let Some(own) = chain.first() {
+        warn_of_validity(own, cert, WallTime::now().secs);
+    }
+    Ok(Some(Credentials::X509 { chain, key }))
+}
+
+/// The roots of `--ca`.
+pub fn roots(file: &Path) -> Outcome<Vec<CertificateDer<'static>>> {
+    let found = certificates(file, "--ca")?;
+    if found.len() > MAX_ROOTS {
+        let text = format!("{} holds {} roots, more than {MAX_ROOTS}", file.display(), found.len());
+        return Err(Failure::usage(text));
+    }
+    let mut store = rustls::RootCertStore::empty();
+    let (usable, _) = store.add_parsable_certificates(found.iter().cloned());
+    if usable < found.len() {
+        let bad = found.iter().position(|c| rustls::RootCertStore::empty().add(c.clone()).is_err());
+        let text = format!(
+            "certificate {} in {} (--ca) cannot be a root: take it out, or export it again",
+            bad.map_or(0, |n| n + 1),
+            file.display()
+        );
+        return Err(Failure::usage(text));
+    }
+    Ok(found)
+}
+
+/// Names that a certificate can be for.
+pub fn names(list: &[String]) -> Outcome<Vec<ServerName<'static>>> {
+    let parse = |n: &String| {
+        ServerName::try_from(n.clone()).map_err(|_| {
+            Failure::usage(format!(
+                "--allow-name {n}: write a DNS name or an address, as the certificate has it"
+            ))
+        })
+    };
+    list.iter().map(parse).collect()
+}
+
+/// Whether a certificate, whose chain was checked, is for one of `names`.
+pub fn is_for(cert: &CertificateDer<'_>, names: &[ServerName<'_>]) -> bool {
+    ParsedCertificate::try_from(cert)
+        .is_ok_and(|parsed| names.iter().any(|n| verify_server_name(&parsed, n).is_ok()))
+}
+
+fn read(file: &Path, flag: &str) -> Outcome<(Zeroizing<Vec<u8>>, u32)> {
+    let fail = |e: std::io::Error| {
+        Failure::usage(format!("cannot read {} ({flag}): {e}; give a file in PEM", file.display()))
+    };
+    let f = File::open(file).map_err(fail)?;
+    let mode = f.metadata().map_err(fail)?.mode();
+    let mut bytes = Zeroizing::new(Vec::new());
+    f.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let text =
+            format!("{} ({flag}) is larger than 16 MiB: it cannot be what it should be", file.display());
+        return Err(Failure::usage(text));
+    }
+    Ok((bytes, mode))
+}
+
+fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>> {
+    let (bytes, _) = read(file, flag)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found =
+        found.map_err(|e| Failure::usage(format!("{} ({flag}) is no sound PEM: {e}", file.display())))?;
+    if found.is_empty() {
+        let text = format!(
+            "no certificate in {} ({flag}): it must hold PEM (-----BEGIN CERTIFICATE-----); `openssl x509 -inform DER \
+             -in FILE -out FILE.pem` makes PEM of DER",
+            file.display()
+        );
+        return Err(Failure::usage(text));
+    }
+    for (i, c) in found.iter().enumerate() {
+        if let Err(e) = ParsedCertificate::try_from(c) {
+            let text =
+                format!("certificate {} in {} ({flag}) cannot be understood: {e}", i + 1, file.display());
+            return Err(Failure::usage(text));
+        }
+    }
+    Ok(found)
+}
+
+fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
+    let flag = if named { "--key" } else { "--cert" };
+    let (bytes, mode) = read(file, flag)?;
+    if mode & 0o077 != 0 {
+        eprintln!(
+            "WARNING: the private key in {} is open to other users (mode {:03o}): run `chmod 600 {0}`",
+            file.display(),
+            mode & 0o777
+        );
+    }
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
+        let sealed = b"ENCRYPTED";
+        let way_out = if bytes.windows(sealed.len()).any(|w| w == sealed) {
+            "it is protected by a passphrase; `openssl pkey -in FILE -out NEW` makes a copy without one"
+        } else if named {
+            "it must hold PEM (-----BEGIN PRIVATE KEY-----)"
+        } else {
+            "name the key's file with --key"
+        };
+        Failure::usage(format!("no private key in {} ({flag}): {e}; {way_out}", file.display()))
+    })
+}
+
+/// The peer decides, by its own clock; but nobody should have to find out there.
+fn warn_of_validity(cert: &CertificateDer<'_>, file: &Path, now: i64) {
+    let Some((from, until)) = validity(cert) else { return };
+    let file = file.display();
+    if now > until.0 {
+        eprintln!("WARNING: the certificate in {file} expired on {}: have it renewed", until.1);
+    } else if now < from.0 {
+        eprintln!("WARNING: the certificate in {file} is not valid before {}: is this clock right?", from.1);
+    }
+}
+
+/// A moment in seconds since 1970, and its date in words.
+type Moment = (i64, String);
+
+/// From when until when a certificate is valid (RFC 5280, section 4.1.2.5).
+fn validity(cert: &[u8]) -> Option<(Moment, Moment)> {
+    let (_, cert, _) = element(cert)?;
+    let (_, mut rest, _) = element(cert)?;
+    // The version, in a tag of its own, may be missing; serial number, algorithm and issuer stand before.
+    if rest.first() == Some(&0xa0) {
+        rest = element(rest)?.2;
+    }
+    for _ in 0..3 {
+        rest = element(rest)?.2;
+    }
+    let (_, both, _) = element(rest)?;
+    let (from_tag, from, both) = element(both)?;
+    let (until_tag, until, _) = element(both)?;
+    Some((moment(from_tag, from)?, moment(until_tag, until)?))
+}
+
+/// Tag, content and what follows of a DER element; lengths up to 2^32.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let mut len = usize::from(first);
+    if first & 0x80 != 0 {
+        let digits = usize::from(first & 0x7f);
+        if digits > 4 {
+            return None;
+        }
+        let (number, after) = rest.split_at_checked(digits)?;
+        len = number.iter().fold(0, |n, b| n << 8 | usize::from(*b));
+        rest = after;
+    }
+    let (content, after) = rest.split_at_checked(len)?;
+    Some((tag, content, after))
+}
+
+/// UTCTime (two digits of the year, 1950 to 2049) or GeneralizedTime, both ending in Z.
+fn moment(tag: u8, text: &[u8]) -> Option<Moment> {
+    let text = std::str::from_utf8(text).ok().filter(|t| t.is_ascii())?;
+    let full = match (tag, text.get(..2)?) {
+        (0x17, yy) => format!("{}{text}", if yy < "50" { "20" } else { "19" }),
+        _ => text.to_owned(),
+    };
+    let number = |from: usize, to: usize| full.get(from..to)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+    let seconds = number(8, 10)? * 3_600 + number(10, 12)? * 60 + number(12, 14)?;
+    // Days since 1970 by the Gregorian calendar, years counted from March.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 719_469;
+    Some((days * 86_400 + seconds, format!("{year:04}-{month:02}-{day:02}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_dates_of_certificates_are_read() {
+        let mut p = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
+        p.not_before = rcgen::date_time_ymd(2024, 2, 29);
+        p.not_after = rcgen::date_time_ymd(2050, 3, 1);
+        let cert = p.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let (from, until) = validity(cert.der()).unwrap();
+        assert_eq!(from, (1_709_164_800, "2024-02-29".into()));
+        assert_eq!(until, (2_529_705_600, "2050-03-01".into()));
+        assert_eq!(moment(0x17, b"700101000000Z"), Some((0, "1970-01-01".into())));
+        assert_eq!(moment(0x17, b"691231235959Z"), Some((-1, "1969-12-31".into())));
+        assert_eq!(moment(0x17, b"7001"), None);
+    }
+
+    #[test]
+    fn certificates_are_for_the_names_in_them() {
+        let p = rcgen::CertificateParams::new(vec!["a.example".into(), "192.0.2.1".into()]).unwrap();
+        let cert = p.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let check = |n: &str| is_for(cert.der(), &names(&["x.example".into(), n.into()]).unwrap());
+        assert!(check("a.example") && check("192.0.2.1"));
+        assert!(!check("b.example") && !check("192.0.2.2") && !check("example"));
+        assert!(names(&["not a name".into()]).unwrap_err().text.contains("DNS name"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = validity(&bytes);
+            let _ = moment(0x18, &bytes);
+        }
+    }
+}
