@@ -29,7 +29,7 @@
 //!
 //! **Limits.** Files up to 2^50 bytes, paths to 4,096 bytes and 1,024 levels, 1,024 sources of one request; chunks of
 //! 256 KiB to 64 MiB by size; 192 large files under way; memory: 64 MiB to 2 GiB at the source, mappings of 256 MiB to
-//! 4 GiB at the sink, by the bandwidth-delay product; receive buffers 8 to 64 MiB. Linux 5.6 or later.
+//! 4 GiB at the sink, by the bandwidth-delay product; receive buffers 8 to 64 MiB.
 //!
 //! **Errors.** What concerns one file is reported by [`FileError`] and the others go on ([`Error::Partial`] at the
 //! end); each names the thing, what happened, and the way out.

@@ -1,27 +1,23 @@
-//! File access that cannot leave a folder.
-//!
-//! Every path is resolved by the kernel in one step beneath an open folder (`openat2` with `RESOLVE_BENEATH` and
-//! `RESOLVE_NO_SYMLINKS`), so neither `..`, absolute links nor a link that is put in place between check and use
-//! leads elsewhere. Needs Linux 5.6.
+//! What a transfer does beneath its folder, over [`lhio::safe_path`]: no name leads outside, and no link is followed.
 
 use crate::path::{RelPath, part_name};
 use crate::proto::{Kind, Meta};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps};
-use rustix::io::Errno;
-use std::ffi::OsStr;
+use lhio::clock::WallTime;
+use lhio::safe_path::{self, Folder, Stat};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Most folders made to reach one file: the depth limit of paths.
-const MAX_MADE: usize = crate::path::MAX_DEPTH;
+/// Mode of folders until their own arrives.
+const DIR_MODE: u32 = 0o700;
+/// Mode of files until their own arrives.
+const FILE_MODE: u32 = 0o600;
 
 /// An open folder, and everything beneath it.
 #[derive(Debug)]
 pub struct Tree {
-    dir: OwnedFd,
+    folder: Folder,
     shown: PathBuf,
 }
 
@@ -40,37 +36,27 @@ pub struct Info {
     pub id: (u64, u64),
 }
 
-impl Info {
-    fn of(s: &Stat) -> Info {
-        let kind = match FileType::from_raw_mode(s.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Dir,
-            FileType::Symlink => Kind::Link,
-            _ => Kind::Other,
+impl From<Stat> for Info {
+    fn from(s: Stat) -> Info {
+        let kind = match s.kind {
+            safe_path::Kind::File => Kind::File,
+            safe_path::Kind::Folder => Kind::Dir,
+            safe_path::Kind::Link => Kind::Link,
+            safe_path::Kind::Other => Kind::Other,
         };
-        Info {
-            kind,
-            size: u64::try_from(s.st_size).unwrap_or(0),
-            allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
-            meta: Meta {
-                mode: s.st_mode & 0o777,
-                secs: s.st_mtime,
-                nanos: (s.st_mtime_nsec as u32).min(999_999_999),
-            },
-            id: (s.st_dev, s.st_ino),
-        }
+        let meta = Meta { mode: s.mode & 0o777, secs: s.modified.secs, nanos: s.modified.nanos };
+        Info { kind, size: s.len, allocated: s.allocated, meta, id: s.id }
     }
+}
+
+impl Info {
     /// Of an open file.
     ///
     /// # Errors
     /// The system's.
     pub fn of_file(f: &impl AsFd) -> io::Result<Info> {
-        Ok(Info::of(&rustix::fs::fstat(f)?))
+        Ok(Stat::of_file(f)?.into())
     }
-}
-
-fn name(b: &[u8]) -> &OsStr {
-    OsStr::from_bytes(b)
 }
 
 impl Tree {
@@ -79,9 +65,7 @@ impl Tree {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path) -> io::Result<Tree> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Tree { dir, shown: path.to_owned() })
+        Ok(Tree { folder: Folder::open(path)?, shown: path.to_owned() })
     }
     /// Where it is, for messages.
     pub fn shown(&self) -> &Path {
@@ -91,77 +75,45 @@ impl Tree {
     pub fn show(&self, path: &RelPath) -> PathBuf {
         if path.is_root() { self.shown.clone() } else { self.shown.join(path.as_os_str()) }
     }
-    fn at(&self, path: &RelPath, flags: OFlags) -> io::Result<OwnedFd> {
-        let p = if path.is_root() { name(b".") } else { path.as_os_str() };
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        // EAGAIN: something was renamed meanwhile and the kernel could not be sure; openat2(2) says to try again.
-        for _ in 0..16 {
-            match rustix::fs::openat2(&self.dir, p, flags | OFlags::CLOEXEC, Mode::empty(), how) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-                Ok(fd) => return Ok(fd),
-            }
-        }
-        Err(Errno::AGAIN.into())
-    }
     /// A folder inside.
     ///
     /// # Errors
     /// The system's; `ELOOP` for a symbolic link anywhere in the path.
     pub fn dir(&self, path: &RelPath) -> io::Result<Dir> {
-        Ok(Dir(self.at(path, OFlags::PATH | OFlags::DIRECTORY)?))
+        let f = &self.folder;
+        Ok(Dir(if path.is_root() { f.again()? } else { f.sub(path.as_bytes())? }))
     }
     /// A folder inside, made with its parents (mode 0700 until its own arrives) where they are missing.
     ///
     /// # Errors
     /// The system's.
     pub fn make_dir(&self, path: &RelPath) -> io::Result<Dir> {
-        match self.dir(path) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-            r => return r,
-        }
-        let mut at = Dir(rustix::io::fcntl_dupfd_cloexec(&self.dir, 0)?);
-        for c in path.components().take(MAX_MADE) {
-            match rustix::fs::mkdirat(&at, name(c), Mode::from_raw_mode(0o700)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e.into()),
-            }
-            at = at.sub(c)?;
-        }
-        Ok(at)
+        let f = &self.folder;
+        Ok(Dir(if path.is_root() { f.again()? } else { f.create_dir_all(path.as_bytes(), DIR_MODE)? }))
     }
     /// What a path is; links are not followed.
     ///
     /// # Errors
     /// The system's.
     pub fn info(&self, path: &RelPath) -> io::Result<Info> {
-        match path.split() {
-            None => Info::of_file(&self.dir),
-            Some((parent, last)) => self.dir(&parent)?.info(last),
-        }
+        let f = &self.folder;
+        Ok(if path.is_root() { Stat::of_file(f)? } else { f.stat(path.as_bytes())? }.into())
     }
     /// Opens a regular file for reading.
     ///
     /// # Errors
     /// The system's; `InvalidInput` when it is no regular file.
     pub fn read_file(&self, path: &RelPath) -> io::Result<File> {
-        // Not blocking, or a pipe of that name would hold the thread.
-        regular(self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?.into())
+        self.folder.open_read(path.as_bytes())
     }
     /// Names in a folder, sorted by their bytes, without those of unfinished transfers.
     ///
     /// # Errors
     /// The system's.
     pub fn names(&self, path: &RelPath) -> io::Result<Vec<Vec<u8>>> {
-        let mut d = rustix::fs::Dir::new(self.at(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
-        let mut v = Vec::new();
-        while let Some(e) = d.read() {
-            let e = e?;
-            let n = e.file_name().to_bytes();
-            if n != b"." && n != b".." && !crate::path::is_reserved(n) {
-                v.push(n.to_vec());
-            }
-        }
+        let all = self.dir(path)?.0.list()?.map(|e| e.map(|e| e.name));
+        let mut v = all.collect::<io::Result<Vec<_>>>()?;
+        v.retain(|n| !crate::path::is_reserved(n));
         v.sort_unstable();
         Ok(v)
     }
@@ -170,55 +122,35 @@ impl Tree {
     /// # Errors
     /// When the disk failed.
     pub fn sync_all(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(self.at(&RelPath::root(), OFlags::RDONLY | OFlags::DIRECTORY)?)?)
-    }
-}
-
-fn regular(f: File) -> io::Result<File> {
-    if Info::of_file(&f)?.kind == Kind::File {
-        Ok(f)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+        self.folder.sync_all()
     }
 }
 
 /// One open folder; everything here takes a single name in it and follows no link.
 #[derive(Debug)]
-pub struct Dir(OwnedFd);
-
-impl AsFd for Dir {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
+pub struct Dir(Folder);
 
 impl Dir {
-    fn sub(&self, n: &[u8]) -> io::Result<Dir> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Dir(rustix::fs::openat(&self.0, name(n), flags, Mode::empty())?))
-    }
     /// What a name is.
     ///
     /// # Errors
     /// The system's.
     pub fn info(&self, n: &[u8]) -> io::Result<Info> {
-        Ok(Info::of(&rustix::fs::statat(&self.0, name(n), AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(self.0.stat(n)?.into())
     }
     /// Where a link points.
     ///
     /// # Errors
     /// The system's.
     pub fn read_link(&self, n: &[u8]) -> io::Result<Vec<u8>> {
-        Ok(rustix::fs::readlinkat(&self.0, name(n), Vec::new())?.into_bytes())
+        self.0.read_link(n)
     }
     /// Opens a file for reading and writing, made (mode 0600) when missing; emptied when `fresh`.
     ///
     /// # Errors
     /// The system's; `InvalidInput` when something else of that name exists.
     pub fn open_rw(&self, n: &[u8], fresh: bool) -> io::Result<File> {
-        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        flags.set(OFlags::TRUNC, fresh);
-        regular(rustix::fs::openat(&self.0, name(n), flags, Mode::from_raw_mode(0o600))?.into())
+        self.0.open_or_create(n, FILE_MODE, fresh)
     }
     /// Puts a whole file in place under a temporary name first.
     ///
@@ -243,11 +175,8 @@ impl Dir {
     pub fn put_link(&self, n: &[u8], target: &[u8], meta: &Meta, overwrite: bool) -> io::Result<()> {
         let part = part_name(n);
         let _ = self.remove(&part); // left by an attempt that was killed
-        rustix::fs::symlinkat(name(target), &self.0, name(&part))?;
-        let t = times(meta);
-        let r = rustix::fs::utimensat(&self.0, name(&part), &t, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(io::Error::from)
-            .and_then(|()| self.rename(&part, n, overwrite));
+        self.0.symlink(target, &part)?;
+        let r = self.0.set_modified(&part, time(meta)).and_then(|()| self.rename(&part, n, overwrite));
         if r.is_err() {
             let _ = self.remove(&part);
         }
@@ -258,51 +187,33 @@ impl Dir {
     /// # Errors
     /// `EEXIST` without `overwrite`, and the system's.
     pub fn rename(&self, from: &[u8], to: &[u8], overwrite: bool) -> io::Result<()> {
-        if overwrite {
-            return Ok(rustix::fs::renameat(&self.0, name(from), &self.0, name(to))?);
-        }
-        let (d, f, t) = (&self.0, name(from), name(to));
-        match rustix::fs::renameat_with(d, f, d, t, RenameFlags::NOREPLACE) {
-            // File systems without that flag: a link is made only if the name is free.
-            Err(Errno::INVAL) => {
-                rustix::fs::linkat(d, f, d, t, AtFlags::empty())?;
-                self.remove(from)
-            }
-            r => Ok(r?),
-        }
+        if overwrite { self.0.rename(from, to) } else { self.0.rename_new(from, to) }
     }
     /// Removes a file or link.
     ///
     /// # Errors
     /// The system's.
     pub fn remove(&self, n: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.0, name(n), AtFlags::empty())?)
+        self.0.remove_file(n)
     }
     /// Sets mode and time of this folder.
     ///
     /// # Errors
     /// The system's.
     pub fn set_meta(&self, meta: &Meta) -> io::Result<()> {
-        // The descriptor is only a place (O_PATH); `.` names the same folder for calls that need more.
-        rustix::fs::chmodat(&self.0, ".", Mode::from_raw_mode(meta.mode & 0o777), AtFlags::empty())?;
-        Ok(rustix::fs::utimensat(&self.0, ".", &times(meta), AtFlags::empty())?)
+        self.0.set_own_attributes(meta.mode & 0o777, time(meta))
     }
     /// Writes the folder's names to the disk and waits.
     ///
     /// # Errors
     /// When the disk failed.
     pub fn sync(&self) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let d = rustix::fs::openat(&self.0, ".", flags, Mode::empty())?;
-        Ok(rustix::fs::fsync(d)?)
+        self.0.sync()
     }
 }
 
-fn times(m: &Meta) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: m.secs, tv_nsec: i64::from(m.nanos) },
-    }
+fn time(m: &Meta) -> WallTime {
+    WallTime { secs: m.secs, nanos: m.nanos }
 }
 
 /// Sets mode and time of an open file.
@@ -310,8 +221,7 @@ fn times(m: &Meta) -> Timestamps {
 /// # Errors
 /// The system's.
 pub fn set_meta(f: &File, m: &Meta) -> io::Result<()> {
-    rustix::fs::fchmod(f, Mode::from_raw_mode(m.mode & 0o777))?;
-    Ok(rustix::fs::futimens(f, &times(m))?)
+    safe_path::set_attributes(f, m.mode & 0o777, time(m))
 }
 
 #[cfg(test)]
@@ -380,7 +290,14 @@ mod tests {
         let e = root.put_file(b"dir", b"x", &M, true).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::EISDIR));
         assert!(t.read_file(&p("dir")).is_err());
-        rustix::fs::mknodat(&root, "pipe", FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        rustix::fs::mknodat(
+            &root.0,
+            "pipe",
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
         assert!(t.read_file(&p("pipe")).is_err());
         assert_eq!(t.info(&p("pipe")).unwrap().kind, Kind::Other);
         let e = root.put_file(&[b'n'; 256], b"", &M, true).unwrap_err();

@@ -1,12 +1,12 @@
 //! File access that cannot leave a folder, whatever the names say and whoever changes the tree meanwhile.
 //!
 //! Every operation starts from an open directory and resolves names beneath it in the kernel (`openat2(2)`
-//! with `RESOLVE_BENEATH`), or component by component without following links where the kernel is older than
-//! 5.6. No name is checked first and used later, so exchanging a folder for a link in between gains nothing.
-//! The last component of a name is never followed when it is a link, except by the opening of files and
-//! folders under [`Links::Inside`].
+//! with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), or component by component without following links where the
+//! kernel is older than 5.6. No name is checked first and used later, so exchanging a folder for a link in between
+//! gains nothing. No link is ever followed: on the way it is an error, in the last place it is taken for itself.
 //!
-//! Names are bytes separated by `/`; they need not be UTF-8.
+//! Names are bytes separated by `/`; they need not be UTF-8. Errors are the system's: `ELOOP` for a link on the way
+//! or in place of a file, `EINVAL` for a name that is not one inside the folder, `ENAMETOOLONG` beyond the limits.
 
 mod list;
 #[cfg(test)]
@@ -14,14 +14,12 @@ mod tests;
 
 pub use list::{Entry, Kind, List};
 
-use crate::clock::{self, WallTime};
+use crate::clock::WallTime;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
-use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,133 +27,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const MAX_PATH: usize = 4_095;
 /// Bytes in one component (`NAME_MAX`).
 pub const MAX_NAME: usize = 255;
-/// Times to try again what a concurrent change of the tree disturbed, or random names that exist.
+/// Times to try again what a concurrent change of the tree disturbed.
 const MAX_TRIES: usize = 64;
+/// Opens a folder to resolve names in, nothing else.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// The kernel has no `openat2`; found out once.
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
-/// What to do with symbolic links on the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
-    /// Refuse them all.
-    #[default]
-    Refuse,
-    /// Follow those that stay inside the folder. On kernels without `openat2` they are refused.
-    Inside,
-}
-
-/// Why an operation on a name failed. The texts name the path.
-#[derive(Debug, thiserror::Error)]
-pub enum PathError {
-    /// The name itself is not acceptable.
-    #[error("`{}` is not a name inside the folder: {why}", shown(.path))]
-    BadName {
-        /// The name.
-        path: Vec<u8>,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// A link on the way leads outside, or is not to be followed.
-    #[error("`{}` leads through a symbolic link, which may leave the folder: replace it by what it points to", shown(.path))]
-    Escapes {
-        /// The name.
-        path: Vec<u8>,
-    },
-    /// Something that is not a plain file (a pipe, a device, a folder).
-    #[error("`{}` is not a plain file", shown(.path))]
-    NotAFile {
-        /// The name.
-        path: Vec<u8>,
-    },
-    /// The system refused.
-    #[error("cannot {what} `{}`: {source}", shown(.path))]
-    System {
-        /// The operation, as a verb.
-        what: &'static str,
-        /// The name.
-        path: Vec<u8>,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
-
-impl PathError {
-    /// The kind of the system's error; `InvalidInput` for names that were refused.
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            PathError::System { source, .. } => source.kind(),
-            _ => io::ErrorKind::InvalidInput,
-        }
-    }
-}
-
-/// Control characters must not reach a terminal.
-fn shown(path: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(path);
-    if text.chars().any(char::is_control) { Cow::Owned(text.escape_debug().to_string()) } else { text }
-}
-
-fn fail(what: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> PathError {
-    move |e| match e {
-        // EXDEV is how openat2 says that a link leads outside (and how rename says "another device", where
-        // `what` tells them apart).
-        Errno::LOOP => PathError::Escapes { path: path.to_vec() },
-        Errno::XDEV if what != "rename" => PathError::Escapes { path: path.to_vec() },
-        e => PathError::System { what, path: path.to_vec(), source: e.into() },
-    }
-}
-
 /// Checks a name: relative, without `.`, `..`, empty components and zero bytes, within the limits.
 ///
 /// # Errors
-/// [`PathError::BadName`].
-pub fn check_name(path: &[u8]) -> Result<(), PathError> {
-    let why = if path.is_empty() {
-        "it is empty"
-    } else if path.len() > MAX_PATH {
-        "it is longer than 4,095 bytes"
-    } else if path[0] == b'/' {
-        "it is absolute"
-    } else if path.contains(&0) {
-        "it contains a zero byte"
-    } else {
-        match path.split(|b| *b == b'/').find_map(check_component) {
-            Some(why) => why,
-            None => return Ok(()),
-        }
-    };
-    Err(PathError::BadName { path: path.to_vec(), why })
+/// `EINVAL`; `ENAMETOOLONG` beyond the limits.
+pub fn check_name(path: &[u8]) -> io::Result<()> {
+    Ok(check(path)?)
 }
 
-fn check_component(c: &[u8]) -> Option<&'static str> {
-    match c {
-        b"" => Some("it has an empty component"),
-        b"." | b".." => Some("`.` and `..` are not allowed"),
-        c if c.len() > MAX_NAME => Some("a component is longer than 255 bytes"),
-        _ => None,
+fn check(path: &[u8]) -> rustix::io::Result<()> {
+    if path.len() > MAX_PATH || path.split(|b| *b == b'/').any(|c| c.len() > MAX_NAME) {
+        return Err(Errno::NAMETOOLONG);
     }
+    // An absolute name begins with an empty component.
+    let bad = |c: &[u8]| matches!(c, b"" | b"." | b"..");
+    if path.contains(&0) || path.split(|b| *b == b'/').any(bad) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
 }
 
-/// What [`Folder::stat`] tells, never about a link's target.
+/// What something is; of a link, not of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// What it is.
     pub kind: Kind,
     /// Bytes; for a link, those of its target's name.
     pub len: u64,
+    /// Bytes of disk that it takes: less than `len` when it has holes.
+    pub allocated: u64,
     /// Permission bits, 0 to 0o7777.
     pub mode: u32,
     /// When the content changed last.
     pub modified: WallTime,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
     /// Device and number: the same for names of the same file.
     pub id: (u64, u64),
-    /// How many names it has.
-    pub links: u64,
 }
 
 impl Stat {
@@ -163,21 +77,45 @@ impl Stat {
         Stat {
             kind: Kind::of(rustix::fs::FileType::from_raw_mode(s.st_mode)),
             len: u64::try_from(s.st_size).unwrap_or(0),
+            allocated: u64::try_from(s.st_blocks).unwrap_or(0).saturating_mul(512),
             mode: s.st_mode & 0o7777,
-            modified: WallTime { secs: s.st_mtime, nanos: s.st_mtime_nsec as u32 },
-            uid: s.st_uid,
-            gid: s.st_gid,
+            modified: WallTime { secs: s.st_mtime, nanos: (s.st_mtime_nsec as u32).min(999_999_999) },
             id: (s.st_dev, s.st_ino),
-            links: s.st_nlink,
         }
     }
+
+    /// Of an open file or folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of_file(f: &impl AsFd) -> io::Result<Stat> {
+        Ok(Stat::of(&rustix::fs::fstat(f)?))
+    }
+}
+
+fn times(modified: WallTime) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec {
+            tv_sec: modified.secs,
+            tv_nsec: modified.nanos.min(999_999_999).into(),
+        },
+    }
+}
+
+/// Sets permissions (0 to 0o7777) and the time of the last change of an open file.
+///
+/// # Errors
+/// The system's.
+pub fn set_attributes(f: &File, mode: u32, modified: WallTime) -> io::Result<()> {
+    rustix::fs::fchmod(f, Mode::from_raw_mode(mode & 0o7777))?;
+    Ok(rustix::fs::futimens(f, &times(modified))?)
 }
 
 /// An open folder: names given to its methods are resolved beneath it and cannot leave it.
 #[derive(Debug)]
 pub struct Folder {
     fd: OwnedFd,
-    links: Links,
     /// Resolve component by component, as without `openat2`.
     walk: bool,
 }
@@ -207,15 +145,9 @@ impl Folder {
     /// Opens a folder that the local user named: links in `path` itself are followed.
     ///
     /// # Errors
-    /// [`PathError::System`] when it cannot be opened or is not a folder.
-    pub fn open(path: &Path, links: Links) -> Result<Folder, PathError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| PathError::System {
-            what: "open the folder",
-            path: path.as_os_str().as_bytes().to_vec(),
-            source: e.into(),
-        })?;
-        Ok(Folder { fd, links, walk: false })
+    /// The system's, also when it is not a folder.
+    pub fn open(path: &Path) -> io::Result<Folder> {
+        Ok(Folder { fd: rustix::fs::open(path, PLACE, Mode::empty())?, walk: false })
     }
 
     /// Resolves component by component even where `openat2` is there.
@@ -225,248 +157,190 @@ impl Folder {
         self
     }
 
+    /// The same folder once more.
+    ///
+    /// # Errors
+    /// When no more files can be opened.
+    pub fn again(&self) -> io::Result<Folder> {
+        Ok(Folder { fd: self.fd.try_clone()?, walk: self.walk })
+    }
+
     /// A folder beneath this one. Working in it saves resolving its name again for each of a million files.
     ///
     /// # Errors
-    /// As every method here: [`PathError::BadName`], [`PathError::Escapes`], [`PathError::System`].
-    pub fn sub(&self, path: &[u8]) -> Result<Folder, PathError> {
-        check_name(path)?;
-        let fd = self.folder_fd(path).map_err(fail("open the folder", path))?;
-        Ok(Folder { fd, links: self.links, walk: self.walk })
+    /// The system's.
+    pub fn sub(&self, path: &[u8]) -> io::Result<Folder> {
+        check(path)?;
+        Ok(Folder { fd: self.resolve(path, PLACE)?, walk: self.walk })
     }
 
     /// Opens a plain file for reading. Pipes and devices are refused without waiting for them.
     ///
     /// # Errors
-    /// As [`Folder::sub`], and [`PathError::NotAFile`].
-    pub fn open_read(&self, path: &[u8]) -> Result<File, PathError> {
-        self.open_plain(path, OFlags::RDONLY)
+    /// The system's; `InvalidInput` when it is no plain file.
+    pub fn open_read(&self, path: &[u8]) -> io::Result<File> {
+        check(path)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match self.resolve(path, flags) {
+            // A socket, or a pipe that nobody reads.
+            Err(Errno::NXIO) => Err(not_plain()),
+            fd => plain(fd?.into()),
+        }
     }
 
-    /// Opens an existing plain file for reading and writing.
+    /// Opens a plain file for reading and writing; it is made when missing (the umask applies to `mode`), and
+    /// emptied when `truncate`.
     ///
     /// # Errors
-    /// As [`Folder::open_read`].
-    pub fn open_write(&self, path: &[u8]) -> Result<File, PathError> {
-        self.open_plain(path, OFlags::RDWR)
-    }
-
-    /// Makes a file that must not exist yet, open for reading and writing. The umask applies to `mode`.
-    ///
-    /// # Errors
-    /// As [`Folder::sub`]; `AlreadyExists` for any name that is there, links included.
-    pub fn create_new(&self, path: &[u8], mode: u32) -> Result<File, PathError> {
+    /// The system's; `InvalidInput` when something else has that name.
+    pub fn open_or_create(&self, path: &[u8], mode: u32, truncate: bool) -> io::Result<File> {
         let (parent, name) = self.parent(path)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o7777))
-            .map(File::from)
-            .map_err(fail("create", path))
+        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
+        flags.set(OFlags::TRUNC, truncate);
+        match rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o7777)) {
+            Err(Errno::NXIO) => Err(not_plain()),
+            fd => plain(fd?.into()),
+        }
     }
 
-    /// Makes a file of a random name in the folder that holds `path`, for a later [`Folder::rename`] to
-    /// `path`. Returns its name, beneath this folder like `path`.
+    /// Makes a folder and those above it as far as they are missing, and opens it. The umask applies to `mode`.
     ///
     /// # Errors
-    /// As [`Folder::create_new`].
-    pub fn create_temp(&self, path: &[u8], mode: u32) -> Result<(Vec<u8>, File), PathError> {
-        check_name(path)?;
-        let folder = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-        for _ in 0..MAX_TRIES {
-            let mut random = [0; 8];
-            clock::fill_random(&mut random).map_err(|source| PathError::System {
-                what: "name a temporary file for",
-                path: path.to_vec(),
-                source,
-            })?;
-            let mut name = path[..folder].to_vec();
-            name.extend_from_slice(format!(".longhaul.{:016x}", u64::from_ne_bytes(random)).as_bytes());
-            match self.create_new(&name, mode) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                r => return r.map(|f| (name, f)),
+    /// The system's.
+    pub fn create_dir_all(&self, path: &[u8], mode: u32) -> io::Result<Folder> {
+        match self.sub(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            r => return r,
+        }
+        let mut at: Option<Folder> = None;
+        for part in path.split(|b| *b == b'/') {
+            let here = at.as_ref().unwrap_or(self);
+            match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(mode & 0o7777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
             }
+            at = Some(here.sub(part)?);
         }
-        Err(fail("make a temporary file for", path)(Errno::EXIST))
-    }
-
-    /// Makes a folder. The umask applies to `mode`.
-    ///
-    /// # Errors
-    /// As [`Folder::create_new`].
-    pub fn create_dir(&self, path: &[u8], mode: u32) -> Result<(), PathError> {
-        let (parent, name) = self.parent(path)?;
-        rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode & 0o7777))
-            .map_err(fail("make the folder", path))
-    }
-
-    /// Makes a folder and those above it as far as they are missing, and opens it.
-    ///
-    /// # Errors
-    /// As [`Folder::sub`].
-    pub fn create_dir_all(&self, path: &[u8], mode: u32) -> Result<Folder, PathError> {
-        check_name(path)?;
-        if let Ok(fd) = self.folder_fd(path) {
-            return Ok(Folder { fd, links: self.links, walk: self.walk });
-        }
-        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i);
-        for end in ends.chain([path.len()]) {
-            match self.create_dir(&path[..end], mode) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-                _ => {}
-            }
-        }
-        self.sub(path)
+        at.ok_or_else(|| Errno::INVAL.into())
     }
 
     /// Renames `from` to `to`, replacing a file that is there.
     ///
     /// # Errors
-    /// As [`Folder::sub`].
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<(), PathError> {
-        self.rename_with(from, to, RenameFlags::empty())
+    /// The system's.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(from)?, self.parent(to)?);
+        Ok(rustix::fs::renameat(&a, a_name, &b, b_name)?)
     }
 
-    /// Renames `from` to `to`, which must not exist.
+    /// Renames `from` to `to`, which must not exist, not even in a race.
     ///
     /// # Errors
-    /// As [`Folder::sub`]; `AlreadyExists`.
-    pub fn rename_new(&self, from: &[u8], to: &[u8]) -> Result<(), PathError> {
-        self.rename_with(from, to, RenameFlags::NOREPLACE)
-    }
-
-    fn rename_with(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<(), PathError> {
-        let (a, a_name) = self.parent(from)?;
-        let (b, b_name) = self.parent(to)?;
-        if flags.is_empty() {
-            rustix::fs::renameat(&a, a_name, &b, b_name).map_err(fail("rename", from))
-        } else {
-            rustix::fs::renameat_with(&a, a_name, &b, b_name, flags).map_err(fail("rename", to))
+    /// The system's; `EEXIST`.
+    pub fn rename_new(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let ((a, a_name), (b, b_name)) = (self.parent(from)?, self.parent(to)?);
+        match rustix::fs::renameat_with(&a, a_name, &b, b_name, RenameFlags::NOREPLACE) {
+            // File systems without that flag: a link is made only if the name is free.
+            Err(Errno::INVAL) => {
+                rustix::fs::linkat(&a, a_name, &b, b_name, AtFlags::empty())?;
+                self.remove_file(from)
+            }
+            r => Ok(r?),
         }
     }
 
     /// Removes a file, link, pipe or device.
     ///
     /// # Errors
-    /// As [`Folder::sub`].
-    pub fn remove_file(&self, path: &[u8]) -> Result<(), PathError> {
+    /// The system's.
+    pub fn remove_file(&self, path: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
-        rustix::fs::unlinkat(&parent, name, AtFlags::empty()).map_err(fail("remove", path))
+        Ok(rustix::fs::unlinkat(&parent, name, AtFlags::empty())?)
     }
 
-    /// Removes an empty folder.
+    /// Makes a symbolic link that must not exist. `target` is stored as it is and never followed here.
     ///
     /// # Errors
-    /// As [`Folder::sub`].
-    pub fn remove_dir(&self, path: &[u8]) -> Result<(), PathError> {
+    /// The system's.
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
-        rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR).map_err(fail("remove the folder", path))
+        Ok(rustix::fs::symlinkat(target, &parent, name)?)
     }
 
-    /// Makes a symbolic link to `target`, whatever that is: nothing here will follow it outside.
+    /// What a link says.
     ///
     /// # Errors
-    /// As [`Folder::create_new`].
-    pub fn symlink(&self, target: &[u8], path: &[u8]) -> Result<(), PathError> {
+    /// The system's; `EINVAL` when it is no link.
+    pub fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = self.parent(path)?;
-        rustix::fs::symlinkat(target, &parent, name).map_err(fail("make the link", path))
+        Ok(rustix::fs::readlinkat(&parent, name, Vec::new())?.into_bytes())
     }
 
-    /// Where a symbolic link points.
+    /// What a name stands for.
     ///
     /// # Errors
-    /// As [`Folder::sub`]; `InvalidInput` for what is not a link.
-    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>, PathError> {
+    /// The system's.
+    pub fn stat(&self, path: &[u8]) -> io::Result<Stat> {
         let (parent, name) = self.parent(path)?;
-        let target =
-            rustix::fs::readlinkat(&parent, name, Vec::new()).map_err(fail("read the link", path))?;
-        Ok(target.into_bytes())
-    }
-
-    /// What is known about a name; of a link, about itself.
-    ///
-    /// # Errors
-    /// As [`Folder::sub`].
-    pub fn stat(&self, path: &[u8]) -> Result<Stat, PathError> {
-        let (parent, name) = self.parent(path)?;
-        let s =
-            rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail("examine", path))?;
-        Ok(Stat::of(&s))
+        Ok(Stat::of(&rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     /// Sets when the content changed last; of a link, its own time.
     ///
     /// # Errors
-    /// As [`Folder::sub`].
-    pub fn set_modified(&self, path: &[u8], at: WallTime) -> Result<(), PathError> {
+    /// The system's.
+    pub fn set_modified(&self, path: &[u8], at: WallTime) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-            last_modification: Timespec { tv_sec: at.secs, tv_nsec: at.nanos.min(999_999_999).into() },
-        };
-        rustix::fs::utimensat(&parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(fail("set the time of", path))
+        Ok(rustix::fs::utimensat(&parent, name, &times(at), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Sets the permissions (0 to 0o7777) of a file or folder that we may open for reading. For a file that
-    /// is open already, use [`std::fs::File::set_permissions`].
+    /// Sets permissions (0 to 0o7777) and time of this folder itself.
     ///
     /// # Errors
-    /// As [`Folder::sub`]; links have no permissions and are refused.
-    pub fn set_mode(&self, path: &[u8], mode: u32) -> Result<(), PathError> {
-        let (parent, name) = self.parent(path)?;
-        // Without waiting for a pipe's other end, and without making a terminal ours.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&parent, name, flags, Mode::empty()).map_err(fail("open", path))?;
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o7777))
-            .map_err(fail("set the permissions of", path))
+    /// The system's.
+    pub fn set_own_attributes(&self, mode: u32, modified: WallTime) -> io::Result<()> {
+        // The descriptor is only a place (O_PATH); `.` names the same folder for calls that need more.
+        rustix::fs::chmodat(&self.fd, ".", Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        Ok(rustix::fs::utimensat(&self.fd, ".", &times(modified), AtFlags::empty())?)
     }
 
     /// The names in this folder, in no order, without `.` and `..`.
     ///
     /// # Errors
-    /// [`PathError::System`] when it cannot be read.
-    pub fn list(&self) -> Result<List, PathError> {
-        List::new(self.fd.as_fd()).map_err(fail("list", b"."))
+    /// The system's.
+    pub fn list(&self) -> io::Result<List> {
+        Ok(List::new(self.fd.as_fd())?)
     }
 
     /// Makes names that were made, renamed or removed here survive a crash.
     ///
     /// # Errors
-    /// [`PathError::System`] when the disk failed.
-    pub fn sync(&self) -> Result<(), PathError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, ".", flags, Mode::empty()).map_err(fail("open", b"."))?;
-        rustix::fs::fsync(fd).map_err(fail("write back the folder", b"."))
+    /// When the disk failed.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.readable()?)?)
     }
 
-    fn open_plain(&self, path: &[u8], how: OFlags) -> Result<File, PathError> {
-        check_name(path)?;
-        let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = self.resolve(path, flags).map_err(|e| match e {
-            // What opening a folder for writing, or a socket or a pipe that nobody reads, gives.
-            Errno::ISDIR | Errno::NXIO => PathError::NotAFile { path: path.to_vec() },
-            e => fail("open", path)(e),
-        })?;
-        let stat = rustix::fs::fstat(&fd).map_err(fail("examine", path))?;
-        if Stat::of(&stat).kind != Kind::File {
-            return Err(PathError::NotAFile { path: path.to_vec() });
-        }
-        Ok(File::from(fd))
+    /// Writes everything of this file system to the disk and waits.
+    ///
+    /// # Errors
+    /// When the disk failed.
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(self.readable()?)?)
+    }
+
+    fn readable(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, ".", flags, Mode::empty())
     }
 
     /// The open folder that holds a name's last component, and that component.
-    fn parent<'a>(&'a self, path: &'a [u8]) -> Result<(Parent<'a>, &'a [u8]), PathError> {
-        check_name(path)?;
+    fn parent<'a>(&'a self, path: &'a [u8]) -> rustix::io::Result<(Parent<'a>, &'a [u8])> {
+        check(path)?;
         match path.iter().rposition(|b| *b == b'/') {
             None => Ok((Parent::This(self.fd.as_fd()), path)),
-            Some(i) => {
-                let fd = self.folder_fd(&path[..i]).map_err(fail("open the folder of", path))?;
-                Ok((Parent::Other(fd), &path[i + 1..]))
-            }
+            Some(i) => Ok((Parent::Other(self.resolve(&path[..i], PLACE)?), &path[i + 1..])),
         }
-    }
-
-    fn folder_fd(&self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-        self.resolve(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
     }
 
     /// Opens a checked name beneath this folder.
@@ -474,10 +348,7 @@ impl Folder {
         if self.walk || NO_OPENAT2.load(Ordering::Relaxed) {
             return self.resolve_by_walking(path, flags);
         }
-        let mut how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        if self.links == Links::Refuse {
-            how |= ResolveFlags::NO_SYMLINKS;
-        }
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let mut result = Err(Errno::AGAIN);
         for _ in 0..MAX_TRIES {
             result = rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), how);
@@ -503,8 +374,7 @@ impl Folder {
         let mut parts = path.split(|b| *b == b'/').peekable();
         while let Some(part) = parts.next() {
             let here = at.as_ref().map_or(self.fd.as_fd(), |fd| fd.as_fd());
-            let last = parts.peek().is_none();
-            let how = if last { flags } else { OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC };
+            let how = if parts.peek().is_none() { flags } else { PLACE };
             let opened = rustix::fs::openat(here, part, how | OFlags::NOFOLLOW, Mode::empty());
             at = Some(opened.map_err(|e| match e {
                 // With O_DIRECTORY a link is "not a directory"; say what it is.
@@ -514,6 +384,14 @@ impl Folder {
         }
         at.ok_or(Errno::NOENT)
     }
+}
+
+fn not_plain() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
+fn plain(f: File) -> io::Result<File> {
+    if Stat::of_file(&f)?.kind == Kind::File { Ok(f) } else { Err(not_plain()) }
 }
 
 /// For the message only; nothing is decided by it.
