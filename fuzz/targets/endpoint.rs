@@ -10,7 +10,10 @@
 #[path = "../../crates/endpoint/tests/pair/mod.rs"]
 mod pair;
 
+mod bytes;
+
 use base::{Span, Time};
+use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{ConnId, Event, Meta, QpOptions};
 use pair::{Flying, Pair};
@@ -34,24 +37,6 @@ const MAX_FLYING: usize = 4_096;
 /// What the source region of the client, and the readable region of the server, hold at `i`.
 fn pattern(i: usize) -> u8 {
     (i % 251) as u8 + 1
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl Bytes<'_> {
-    fn u8(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-    fn u16(&mut self) -> Option<u16> {
-        Some(u16::from_be_bytes([self.u8()?, self.u8()?]))
-    }
-    fn take(&mut self, n: usize) -> Vec<u8> {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head.to_vec()
-    }
 }
 
 /// What an open connection has at both ends.
@@ -260,7 +245,7 @@ impl World {
     /// Changes what flies.
     fn meddle(&mut self, op: u8, b: &mut Bytes<'_>) -> Option<()> {
         let (which, how) = (b.u8()?, b.u16()?);
-        let raw = if op == 8 { b.take(usize::from(how % 1_600)) } else { Vec::new() };
+        let raw = if op == 8 { b.take(usize::from(how % 1_600)).to_vec() } else { Vec::new() };
         let (now, client, server) = (self.pair.now, self.pair.client_addr, self.pair.server_addr);
         if op == 8 {
             let to_server = which & 1 == 0;
@@ -274,10 +259,10 @@ impl World {
         match op {
             3 if room => {
                 let mut copy = f.clone();
-                copy.at = copy.at + Span::from_micros(u64::from(how));
+                copy.at += Span::from_micros(u64::from(how));
                 self.pair.flying.push_back(copy);
             }
-            4 => f.at = f.at + Span::from_micros(u64::from(how) * 16),
+            4 => f.at += Span::from_micros(u64::from(how) * 16),
             5 => f.bytes.truncate(usize::from(how)),
             6 => {
                 let bit = usize::from(how) % (f.bytes.len() * 8).max(1);

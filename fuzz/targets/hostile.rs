@@ -10,10 +10,12 @@
 #[path = "../../crates/endpoint/tests/pair/mod.rs"]
 mod pair;
 
+mod bytes;
 mod count;
 mod guarded;
 
 use base::Span;
+use bytes::Bytes;
 use guarded::{Guarded, UNTOUCHED};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{ConnId, Event, QpOptions};
@@ -23,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{Clear, DataHeader, DataOp, Floor, Frame, Module, Put, QpOpen, Tail};
+use wire::{Clear, DataHeader, DataOp, Feedback, Floor, Frame, Module, Put, QpOpen, Tail};
 
 /// Bytes of a tag of module CRC32C.
 const TAG: usize = 4;
@@ -35,29 +37,6 @@ const MAX_INNER: usize = 1_400;
 const MAX_GROWTH: usize = 64 << 20;
 /// What the peer writes.
 const WRITTEN: u8 = 0x5a;
-
-struct Bytes<'a>(&'a [u8]);
-
-impl Bytes<'_> {
-    fn u8(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-    fn u16(&mut self) -> Option<u16> {
-        Some(u16::from_be_bytes([self.u8()?, self.u8()?]))
-    }
-    /// A number of any size: how many bytes, then these.
-    fn number(&mut self) -> Option<u64> {
-        let n = self.u8()? % 9;
-        (0..n).try_fold(0, |v, _| Some(v << 8 | u64::from(self.u8()?)))
-    }
-    fn take(&mut self, n: usize) -> &[u8] {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head
-    }
-}
 
 struct World {
     pair: Pair,
@@ -154,7 +133,7 @@ impl World {
 
     /// Carries out the next operation; `None` when the input has ended.
     fn operation(&mut self, b: &mut Bytes<'_>) -> Option<()> {
-        match b.u8()? % 12 {
+        match b.u8()? % 13 {
             0 => self.pass(Span::from_micros(u64::from(b.u16()?) * 4)),
             1 => {
                 let n = usize::from(b.u16()?) % MAX_INNER;
@@ -171,7 +150,8 @@ impl World {
             8 => self.pn = self.pn.wrapping_add(b.number()?).min(1 << 31),
             9 => self.pn = self.pn.saturating_sub(u64::from(b.u8()?)),
             10 => self.work(b)?,
-            _ => self.honest = b.u8()? & 1 == 0,
+            11 => self.honest = b.u8()? & 1 == 0,
+            _ => self.feedback(b)?,
         }
         Some(())
     }
@@ -254,6 +234,37 @@ impl World {
         };
         frame.put(&mut inner);
         self.forge(0, &inner[..inner.len().min(MAX_INNER)]);
+        Some(())
+    }
+
+    /// A statement of what arrived, true or not: the numbers are near what the victim may have sent, or anything.
+    fn feedback(&mut self, b: &mut Bytes<'_>) -> Option<()> {
+        let (kind, largest) = (b.u8()?, b.number()? >> 2);
+        let largest = if kind & 1 == 0 { largest & 0xff } else { largest };
+        let to = (largest + 1).saturating_sub(u64::from(kind >> 4));
+        let from = to.saturating_sub(if kind & 2 == 0 { u64::from(b.u8()?) } else { b.number()? });
+        let mut f = Feedback {
+            lane: u32::from(kind & 12 == 12),
+            largest,
+            delay_us: b.number()?,
+            arrival_us: b.u32()?,
+            marked: b.number()?,
+            covered: from..to,
+            holes: Vec::new(),
+        };
+        let mut at = from;
+        for _ in 0..b.u8()? {
+            let start = at + 1 + u64::from(b.u8()?);
+            let end = start + 1 + u64::from(b.u8()?);
+            if end > to {
+                break;
+            }
+            f.holes.push(start..end);
+            at = end;
+        }
+        let mut inner = Vec::new();
+        Frame::Feedback(f).put(&mut inner);
+        self.forge(0, &inner);
         Some(())
     }
 

@@ -11,20 +11,31 @@ const VERSION: &str = "0.20.2";
 /// Seconds to wait for the advisory database before going on without it.
 const FETCH_SECONDS: &str = "30";
 
+/// The manifests of both workspaces: each has its own list of dependencies, and a `deny.toml` beside it.
+const MANIFESTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
+
 /// Runs every check that can be run here, and says which cannot.
 pub fn check() -> Result<()> {
     let tool = tool()?;
-    run(command(&tool).args(["--workspace", "check", "bans", "licenses", "sources"]))?;
+    let check = |manifest: &str, what: &[&str]| {
+        println!("deny: {manifest}: {}", what.join(" "));
+        run(command(&tool).args(["--manifest-path", manifest, "--workspace", "check"]).args(what))
+    };
+    for manifest in MANIFESTS {
+        check(manifest, &["bans", "licenses", "sources"])?;
+    }
     // The database is a git repository on GitHub. A machine without a way there still checks all the rest.
     let fetched = succeeds(command("timeout").args([FETCH_SECONDS, &tool, "fetch", "db"]));
     if fetched || database_is_present() {
-        run(command(&tool).args(["--workspace", "check", "--disable-fetch", "advisories"]))
+        for manifest in MANIFESTS {
+            check(manifest, &["--disable-fetch", "advisories"])?;
+        }
     } else {
         println!(
             "deny: NOT CHECKED: security advisories. Their database cannot be fetched from here and no copy is kept."
         );
-        Ok(())
     }
+    Ok(())
 }
 
 /// The path of cargo-deny: the one installed on this machine, else our own, built from crates.io when missing.

@@ -43,12 +43,36 @@ pub fn run_targets(seconds: u64, only: &[String]) -> Result<()> {
     let manifest = root().join("fuzz/Cargo.toml");
     let text = read_to_string(&manifest).context("cannot read fuzz/Cargo.toml")?;
     let targets = chosen(&targets(&text)?, only)?;
-    let folder = build(&manifest)?;
+    let folder = build(&manifest, &targets)?;
     for target in &targets {
-        let executed = run_one(&folder, target, seconds)?;
-        println!("fuzz: {target}: {executed} inputs in {seconds} s, nothing found");
+        let done = run_one(&folder, target, seconds)?;
+        let Done { executed, edges, mebibytes } = done;
+        println!(
+            "fuzz: {target}: {executed} inputs in {seconds} s reached {edges} edges with {mebibytes} MiB, nothing found"
+        );
     }
     Ok(())
+}
+
+/// Runs every target so briefly that all of them take `seconds` at most, building apart, and none more than `each`.
+///
+/// # Errors
+/// As [`run_targets`].
+pub fn run_briefly(seconds: u64, each: u64) -> Result<()> {
+    let text = read_to_string(root().join("fuzz/Cargo.toml")).context("cannot read fuzz/Cargo.toml")?;
+    run_targets((seconds / targets(&text)?.len() as u64).clamp(1, each), &[])
+}
+
+/// Lints the targets, which are a workspace of their own.
+///
+/// # Errors
+/// When there is a warning.
+pub fn clippy() -> Result<()> {
+    let manifest = root().join("fuzz/Cargo.toml");
+    let folder = target_dir().join("fuzz");
+    let mut lint = cargo();
+    lint.args(["clippy", "--bins", "--manifest-path"]).arg(manifest).arg("--target-dir").arg(folder);
+    run(lint.args(["--", "-D", "warnings"]))
 }
 
 /// The names of the `[[bin]]` tables.
@@ -68,8 +92,8 @@ fn chosen(all: &[String], only: &[String]) -> Result<Vec<String>> {
     Ok(if only.is_empty() { all.to_vec() } else { only.to_vec() })
 }
 
-/// Builds every target; gives the folder they are in.
-fn build(manifest: &Path) -> Result<std::path::PathBuf> {
+/// Builds the targets; gives the folder they are in.
+fn build(manifest: &Path, targets: &[String]) -> Result<std::path::PathBuf> {
     let nightly = succeeds(command("cargo").args(["+nightly", "--version"]));
     let mut flags = COVERAGE.to_vec();
     let mut build = if nightly {
@@ -88,15 +112,27 @@ fn build(manifest: &Path) -> Result<std::path::PathBuf> {
     let folder = target_dir().join("fuzz");
     // Naming the target keeps the flags from build scripts and procedural macros.
     build
-        .args(["build", "--quiet", "--release", "--bins", "--target", host, "--manifest-path"])
-        .arg(manifest);
+        .args(["build", "--quiet", "--release", "--target", host, "--manifest-path"])
+        .arg(manifest)
+        .args(targets.iter().flat_map(|name| ["--bin", name]));
     build.arg("--target-dir").arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     run(&mut build)?;
     Ok(folder.join(host).join("release"))
 }
 
-/// Runs one target; gives the number of inputs it executed.
-fn run_one(folder: &Path, target: &str, seconds: u64) -> Result<u64> {
+/// What a target that found nothing did.
+#[derive(Debug, PartialEq)]
+struct Done {
+    /// Inputs executed.
+    executed: u64,
+    /// Edges of the program's flow that they reached.
+    edges: u64,
+    /// The most memory that was used.
+    mebibytes: u64,
+}
+
+/// Runs one target.
+fn run_one(folder: &Path, target: &str, seconds: u64) -> Result<Done> {
     let (corpus, artifacts) = (format!("fuzz/corpus/{target}"), format!("fuzz/artifacts/{target}"));
     for made in [&corpus, &artifacts] {
         create_dir_all(root().join(made)).with_context(|| format!("cannot make {made}"))?;
@@ -116,7 +152,7 @@ fn run_one(folder: &Path, target: &str, seconds: u64) -> Result<u64> {
     finish(&mut command, target, &log, &artifacts)
 }
 
-fn finish(command: &mut Command, target: &str, log: &Path, artifacts: &str) -> Result<u64> {
+fn finish(command: &mut Command, target: &str, log: &Path, artifacts: &str) -> Result<Done> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let status = command.stdout(file.try_clone()?).stderr(file).status();
     let status = status.with_context(|| format!("cannot start the fuzz target {target}"))?;
@@ -137,15 +173,23 @@ fn finish(command: &mut Command, target: &str, log: &Path, artifacts: &str) -> R
             log.with_extension("").display()
         );
     }
-    match executed(&text) {
-        Some(count) if count > 0 => Ok(count),
+    match done(&text) {
+        Some(done) if done.executed > 0 => Ok(done),
         _ => bail!("fuzz target {target} executed no input; its log is {}", log.display()),
     }
 }
 
-/// The number of executed inputs that libFuzzer's final statistics give.
-fn executed(log: &str) -> Option<u64> {
-    log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))?.trim().parse().ok()
+/// What libFuzzer's final statistics and the last of its lines of progress say.
+fn done(log: &str) -> Option<Done> {
+    let statistic = |name: &str| -> Option<u64> {
+        log.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(name))?.trim().parse().ok()
+    };
+    let edges = log.lines().rev().find_map(|line| line.split_once(" cov: "))?.1;
+    Some(Done {
+        executed: statistic("number_of_executed_units:")?,
+        edges: edges.split_whitespace().next()?.parse().ok()?,
+        mebibytes: statistic("peak_rss_mb:")?,
+    })
 }
 
 #[cfg(test)]
@@ -164,8 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_inputs_is_read_from_the_log() {
-        assert_eq!(executed("x\nstat::number_of_executed_units: 8123\nstat::y: 1\n"), Some(8123));
-        assert_eq!(executed("Done 8 runs"), None);
+    fn what_was_done_is_read_from_the_log() {
+        let log = "#2 INITED cov: 9 ft: 10\n#8123 DONE   cov: 1047 ft: 3\nDone 8123 runs in 2 second(s)\n\
+                   stat::number_of_executed_units: 8123\nstat::y: 1\nstat::peak_rss_mb:              77\n";
+        assert_eq!(done(log), Some(Done { executed: 8123, edges: 1047, mebibytes: 77 }));
+        assert_eq!(done("Done 8 runs"), None);
     }
 }

@@ -218,7 +218,8 @@ fn format_sources(fix: bool) -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    fuzz::clippy()
 }
 
 fn doc() -> Result<()> {
