@@ -74,7 +74,7 @@ pub struct Sending {
     /// Send no faster than this (500mbit, 60MB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
-    /// Congestion control with parameters (bbr, cubic, fixed:rate=500mbit). See `longhaul cc describe`.
+    /// Congestion control with parameters (bbr, cubic, fixed:rate=500M). See `longhaul cc describe`.
     #[arg(long, value_name = "SPEC", default_value = cc::registry::DEFAULT, value_parser = congestion)]
     pub cc: String,
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
@@ -88,7 +88,7 @@ pub struct Asking {
     /// Have the server send no faster than this (500mbit, 60MB/s); its own limit holds if it is smaller.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
-    /// Congestion control of the server with parameters (bbr, cubic, fixed:rate=500mbit); its own when left out. See
+    /// Congestion control of the server with parameters (bbr, cubic, fixed:rate=500M); its own when left out. See
     /// `longhaul cc describe`.
     #[arg(long, value_name = "SPEC", value_parser = congestion)]
     pub cc: Option<String>,

@@ -6,7 +6,7 @@ use crate::setup::{self, Me};
 use crate::show::Display;
 use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
-use crate::{show, stop};
+use crate::{remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, Stats, TransportOptions};
 use lhio::clock::CpuTime;
@@ -162,18 +162,18 @@ impl Session {
     fn verdict(&self, summary: &Summary, live: &Live) -> Outcome<()> {
         let Some(error) = &summary.error else { return Ok(()) };
         let mut failure = exit::of_transfer(error);
-        if let mover::Error::Connection { text } = error
-            && live.peer.is_none()
-        {
+        if let mover::Error::Connection { text } = error {
             let changed = match self.trusted.trust {
-                ServerTrust::Pinned(_) => {
+                ServerTrust::Pinned(_) if live.peer.is_none() => {
                     trust::explain(&self.me, &self.server, self.trusted.remote, &self.options)
                 }
                 _ => None,
             };
-            let code = if failure.code == Code::Untrusted { Code::Untrusted } else { Code::Connect };
-            failure = changed
-                .unwrap_or_else(|| Failure::new(code, format!("cannot connect to {}: {text}", self.server)));
+            if live.peer.is_none() || failure.code == Code::Untrusted {
+                let code = if failure.code == Code::Untrusted { Code::Untrusted } else { Code::Connect };
+                failure = Failure::new(code, format!("cannot connect to {}: {text}", self.server));
+            }
+            failure = changed.unwrap_or_else(|| remedy::explain(failure, self.trusted.manner()));
         }
         Err(failure)
     }

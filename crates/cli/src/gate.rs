@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use transport::crypto::{Identity, OneTimeToken, PeerIdentity};
 use transport::error::code;
 
-/// What a client with a key that is not known here is told.
-const STRANGER: &str = "this key is not authorised here: add the client's public key to the server's authorized_keys \
-                        (longhaul keys authorize), or ask for a one-time token (longhaul keys token)";
+/// What a client with a key that is not known here is told; the transport carries 128 characters.
+const STRANGER: &str =
+    "this key is not authorised here: have it listed in authorized_keys, or ask for a one-time token";
 /// What a client with a certificate for other names is told.
-const OTHER_NAME: &str = "none of the names in this certificate is allowed here: ask the one who runs the server to add \
-                          one of them (--allow-name), or for a certificate with an allowed name";
+const OTHER_NAME: &str =
+    "no name in this certificate is allowed here: ask the one who runs the server for --allow-name";
 
 /// The key that a token stands for. It is derived, so that it is not the token's secret itself that signs.
 pub fn key_of(token: &OneTimeToken) -> Identity {
@@ -205,6 +205,13 @@ fn read(state: &StateFolder, file: Option<&PathBuf>) -> Outcome<HashSet<HostKey>
 mod tests {
     use super::*;
     use transport::crypto::PublicKey;
+
+    #[test]
+    fn what_clients_are_told_fits() {
+        assert!(
+            STRANGER.len() <= wire::frame::MAX_REASON / 4 && OTHER_NAME.len() <= wire::frame::MAX_REASON / 4
+        );
+    }
 
     #[test]
     fn the_key_of_a_token_is_that_of_its_secret() {

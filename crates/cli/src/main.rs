@@ -8,6 +8,7 @@ mod gate;
 mod keys;
 mod perf;
 mod reference;
+mod remedy;
 mod serve;
 mod setup;
 mod show;

@@ -3,6 +3,7 @@
 use crate::args::Trusting;
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::gate;
+use crate::remedy::{self, Manner};
 use crate::setup::{self, Me};
 use crate::url::Server;
 use crate::x509;
@@ -33,6 +34,15 @@ pub struct Trusted {
 }
 
 impl Trusted {
+    /// What bears on the remedy when the ends do not trust each other.
+    pub fn manner(&self) -> Manner {
+        Manner {
+            shows_certificate: matches!(&*self.credentials, Credentials::X509 { .. }),
+            wants_certificate: matches!(self.trust, ServerTrust::X509 { .. }),
+            token: self.token.is_some(),
+        }
+    }
+
     /// For the endpoint.
     pub fn connect(&self) -> Connect {
         Connect {
@@ -199,7 +209,15 @@ fn look(
     driver.run(&mut endpoint, &mut app)?;
     match (app.key, app.ended) {
         (Some(peer), _) => Ok(peer),
-        (None, Some(reason)) => Err(exit::of_close(&reason, false)),
+        (None, Some(reason)) => {
+            let manner = Manner {
+                shows_certificate: matches!(&*me.credentials, Credentials::X509 { .. }),
+                wants_certificate: matches!(trust, ServerTrust::X509 { .. }),
+                token: false,
+            };
+            let text = format!("cannot connect to {server}: {reason}");
+            Err(remedy::explain(Failure { text, ..exit::of_close(&reason, false) }, manner))
+        }
         (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
     }
 }

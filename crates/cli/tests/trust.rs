@@ -52,7 +52,9 @@ fn strangers_are_not_let_in_but_tokens_let_in_once() {
     assert!(stderr(&o).contains("authorized_keys"), "{}", stderr(&o));
     let token = server.ready["tokens"][0].as_str().unwrap();
     expect(&ls(Some(token)), 0);
-    expect(&ls(Some(token)), 4);
+    let o = ls(Some(token));
+    expect(&o, 4);
+    assert!(stderr(&o).contains("used already") && stderr(&o).contains("keys token"), "{}", stderr(&o));
     let o = ls(Some("nonsense"));
     expect(&o, 4);
     assert!(!stderr(&o).contains("nonsense"), "a secret was shown");

@@ -6,7 +6,7 @@ use super::proto::{Figures, Message, Plan, VERSION};
 use crate::args::{Operation, PerfClient};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
-use crate::{stop, trust};
+use crate::{remedy, stop, trust};
 use base::{Span, Time};
 use endpoint::{App, ConnId, Connect, Endpoint, Event};
 use lhio::driver::Driver;
@@ -48,7 +48,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         let changed = (f.code == Code::Untrusted && app.peer.is_none())
             .then(|| trust::explain(&me, &a.server, trusted.remote, &options))
             .flatten();
-        return Err(changed.unwrap_or(f));
+        return Err(changed.unwrap_or_else(|| remedy::explain(f, trusted.manner())));
     }
     let (Some(ours), Some(theirs)) = (&app.ours, &app.theirs) else {
         return Err(Failure::new(Code::Interrupted, "interrupted before there was a result"));

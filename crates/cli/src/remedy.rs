@@ -1,0 +1,145 @@
+//! What to do when the two ends do not trust each other. TLS says what is wrong in its own words; here stands whose
+//! business it is, and the way out.
+
+use crate::exit::{Code, Failure};
+use transport::error::code;
+
+/// What this end shows and wants, as far as it bears on the remedy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// It shows a certificate (`--cert`), not its key.
+    pub shows_certificate: bool,
+    /// It wants a certificate of the server (`--ca`), not a known key.
+    pub wants_certificate: bool,
+    /// It presents a one-time token.
+    pub token: bool,
+}
+
+/// Adds the remedy to a failure that comes of distrust; any other stays as it is.
+pub fn explain(f: Failure, m: Manner) -> Failure {
+    match remedy(&f.text, m) {
+        Some(r) => Failure::new(Code::Untrusted, format!("{}\n{r}", f.text)),
+        None => f,
+    }
+}
+
+/// The way out, by the words of a connection's end.
+fn remedy(text: &str, m: Manner) -> Option<String> {
+    let has = |w: &str| text.contains(w);
+    if has(&format!("(code {:#x})", code::UNAUTHORISED)) {
+        return unauthorised(m).map(str::to_owned);
+    }
+    if has("CertificateTypeExtension") || has("RawPublicKey") {
+        return Some(mismatch(m));
+    }
+    // The peer's words are about what this end shows; this end's, about what the server shows.
+    let own = has("closed by the peer");
+    let pick = |of_own: &str, of_server: &str| Some(if own { of_own } else { of_server }.to_owned());
+    if has("UnknownIssuer") || has("BadSignature") {
+        pick(
+            "the server finds that this end's certificate leads to none of its roots: name another with --cert, with the \
+             intermediate certificates after it, or have the root added to the server's --ca",
+            "the server's certificate leads to none of the roots in --ca: add the root that issued it, or have the \
+             server's --cert hold the intermediate certificates too",
+        )
+    } else if has("ertificate expired") || has("Expired") {
+        pick(
+            "this end's certificate has expired: have it renewed and name the new one with --cert; if it has not, check \
+             the server's clock",
+            "the server's certificate has expired: the one who runs it must renew it; if it has not, check this clock",
+        )
+    } else if has("not valid yet") || has("NotValidYet") {
+        pick(
+            "this end's certificate is not valid yet by the server's clock: check both clocks",
+            "the server's certificate is not valid yet: check both clocks",
+        )
+    } else if has("not valid for name") || has("NotValidForName") {
+        let text = "the server's certificate is for other names: connect by a name or address that it holds \
+                    (subjectAltName), or have it issued for this one";
+        Some(text.to_owned())
+    } else if has("NotPermittedForPurpose") || has("urpose") || has("extended key usage") {
+        pick(
+            "this end's certificate was not made for this use: its extended key usage must allow clientAuth",
+            "the server's certificate was not made for this use: its extended key usage must allow serverAuth",
+        )
+    } else if has("no certificates") || has("NoCertificatesPresented") || has("CertificateRequired") {
+        pick(
+            "the server wants an X.509 certificate of this end: name it with --cert FILE and its key with --key FILE",
+            "the server shows no certificate: repeat without --ca",
+        )
+    } else if has("ApplicationVerificationFailure") && m.token && !own {
+        Some("the token is for another server than the one that answers here: check the address, or ask for a token of \
+              this server".to_owned())
+    } else {
+        None
+    }
+}
+
+fn unauthorised(m: Manner) -> Option<&'static str> {
+    match m {
+        Manner { token: true, .. } => Some(
+            "the token was used already or has expired: ask for a new one (on the server: longhaul keys token)",
+        ),
+        // The server's words say it: names.
+        Manner { shows_certificate: true, .. } => None,
+        _ => Some(
+            "`longhaul keys show` prints this machine's key; on the server, `longhaul keys authorize FILE` adds it to \
+             authorized_keys, or `longhaul keys token` prints a one-time token for --token",
+        ),
+    }
+}
+
+/// One end speaks of keys and the other of certificates. TLS does not tell in which direction.
+fn mismatch(m: Manner) -> String {
+    let shows = if m.shows_certificate {
+        "a certificate (without --cert it shows its key)"
+    } else {
+        "its key (if the server wants an X.509 certificate, name one with --cert FILE)"
+    };
+    let wants = if m.wants_certificate {
+        "a certificate (if the server shows its key, repeat without --ca)"
+    } else {
+        "a key (if the server shows an X.509 certificate, name its root with --ca FILE)"
+    };
+    format!(
+        "the ends disagree on keys and certificates: this end shows {shows}, and expects of the server {wants}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, m: Manner) -> Failure {
+        explain(Failure::new(Code::Connect, text), m)
+    }
+
+    #[test]
+    fn the_remedy_is_for_the_end_that_is_at_fault() {
+        let m = Manner { shows_certificate: true, wants_certificate: true, token: false };
+        let f = of("handshake failed: invalid peer certificate: UnknownIssuer", m);
+        assert_eq!(f.code, Code::Untrusted);
+        assert!(f.text.contains("none of the roots in --ca"), "{f}");
+        let f = of(
+            "closed by the peer: handshake failed: invalid peer certificate: UnknownIssuer (code 0x130)",
+            m,
+        );
+        assert!(f.text.contains("--cert"), "{f}");
+    }
+
+    #[test]
+    fn what_is_no_matter_of_trust_stays_as_it_is() {
+        let f = of("nothing heard from the peer for 30 s", Manner::default());
+        assert_eq!((f.code, f.text.as_str()), (Code::Connect, "nothing heard from the peer for 30 s"));
+        let f = of("closed by the peer: no (code 0x60)", Manner::default());
+        assert_eq!(f.code, Code::Connect);
+    }
+
+    #[test]
+    fn strangers_learn_how_to_get_in() {
+        let closed = "closed by the peer: no (code 0x6)";
+        assert!(of(closed, Manner::default()).text.contains("longhaul keys authorize"));
+        let token = Manner { token: true, ..Manner::default() };
+        assert!(of(closed, token).text.contains("used already"));
+    }
+}

@@ -1,0 +1,112 @@
+//! What a client asks of the server's sending, and starting afresh.
+
+mod common;
+
+use common::{Bench, Server, bytes, expect, json, stderr, tree};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const SIZE: usize = 4_000_000;
+
+#[test]
+fn a_get_is_no_faster_than_either_end_allows() {
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("srv/file"), bytes(1, SIZE)).unwrap();
+    let open = b.serve("srv", &[]);
+    let slow = b.serve("srv", &["--limit", "40mbit"]);
+    for (server, asked) in [
+        (&open, &["--limit", "40mbit"][..]),
+        (&open, &["--cc", "fixed:rate=40M"]),
+        (&open, &["--cc", "fixed", "--known-rate", "40mbit"]),
+        (&open, &["--cc", "cubic", "--limit", "5MB/s"]),
+        (&slow, &[]),
+        (&slow, &["--limit", "10gbit"]),
+        (&slow, &["--cc", "fixed:rate=1G"]),
+    ] {
+        let (url, back) = (server.url("file"), b.path("back"));
+        let _ = fs::remove_file(&back);
+        let args = ["get", "--accept-new", "--json", &url, back.to_str().unwrap()];
+        let o = b.run(&[&args[..], asked].concat());
+        expect(&o, 0);
+        assert_eq!(fs::read(&back).unwrap(), bytes(1, SIZE), "{asked:?}");
+        // A bound from above: however slow this machine is, it holds.
+        let rate = json(&o)["goodput_bits_per_second"].as_f64().unwrap();
+        assert!(rate <= 44e6, "{asked:?}: {rate}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_said() {
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("srv/file"), b"x").unwrap();
+    let server = b.serve("srv", &[]);
+    let (url, back) = (server.url("file"), b.path("back"));
+    let get =
+        |asked: &[&str]| b.run(&[&["get", "--accept-new", &url, back.to_str().unwrap()], asked].concat());
+    for (asked, word) in
+        [(["--limit", "8"], "rate"), (["--cc", "nonsense"], "bbr"), (["--limit", "x"], "500mbit")]
+    {
+        let o = get(&asked);
+        expect(&o, 2);
+        assert!(stderr(&o).contains(word), "{}", stderr(&o));
+    }
+}
+
+/// Starts a command and kills it after about a second.
+fn interrupt(mut c: Command) {
+    let mut child = c.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Whatever has happened by then is a valid moment, as long as something has; slow enough that not all has.
+    let (_keep, never) = std::sync::mpsc::channel::<()>();
+    let _ = never.recv_timeout(std::time::Duration::from_millis(1_500));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn part(folder: &Path) -> bool {
+    let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name());
+    names.into_iter().any(|n| n.to_string_lossy().contains("longhaul-part"))
+}
+
+#[test]
+fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
+    let b = Bench::new();
+    let big = 24 << 20;
+    fs::create_dir_all(b.path("src")).unwrap();
+    fs::write(b.path("src/file"), bytes(7, big)).unwrap();
+    let src = b.path("src/");
+    let here = b.serve("src", &[]);
+    let there: Server = b.serve("srv", &[]);
+    for flag in ["--no-resume", "--all"] {
+        for get in [false, true] {
+            let folder = if get { b.path("back") } else { b.path("srv/in") };
+            let _ = fs::remove_dir_all(&folder);
+            let (url, back) = if get {
+                (here.url(""), format!("{}/", folder.display()))
+            } else {
+                (there.url("in/"), String::new())
+            };
+            let mut args = vec![if get { "get" } else { "put" }, "--accept-new", "--json"];
+            args.extend(if get { [url.as_str(), &back] } else { [src.to_str().unwrap(), &url] });
+            interrupt(b.client(&[&args[..], &["--limit", "5MB/s"]].concat()));
+            assert!(part(&folder), "{flag}, get {get}: nothing was left over");
+            let o = b.run(&[&args[..], &[flag]].concat());
+            expect(&o, 0);
+            let p = &json(&o)["transfer"]["progress"];
+            let resumed = p["bytes_resumed"].as_u64().unwrap();
+            let moved = p["bytes_moved"].as_u64().unwrap();
+            if flag == "--all" {
+                assert!(resumed > 0 && moved < big as u64, "get {get}: resumed {resumed}, moved {moved}");
+            } else {
+                assert!(resumed == 0 && moved >= big as u64, "get {get}: resumed {resumed}, moved {moved}");
+            }
+            assert_eq!(tree(&b.path("src")), tree(&folder));
+            // Finished and the same: left out, unless everything is asked for.
+            let o = b.run(&[&args[..], &[flag]].concat());
+            let moved = json(&o)["transfer"]["progress"]["bytes_moved"].as_u64().unwrap();
+            assert_eq!(moved >= big as u64, flag == "--all", "get {get}: moved {moved}");
+        }
+    }
+}
