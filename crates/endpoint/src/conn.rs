@@ -5,7 +5,7 @@ use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
 use transport::{ConnEvent, Connection};
-use verbs::{Kind, QpId, QpInit, QpState, Status};
+use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
 
 /// Completions that a connection's queue holds at most.
@@ -37,6 +37,8 @@ pub(crate) struct Conn {
     pub released: bool,
     /// Queue pairs this end has opened and waits for.
     opening: Vec<QpOpen>,
+    /// Where queue pairs without another instruction take their receives from.
+    pub srq: Option<SrqId>,
     /// Credits that came before the queue pair they are about.
     early_limits: Vec<(u16, u64)>,
 }
@@ -53,6 +55,7 @@ impl Conn {
             closed: false,
             released: false,
             opening: Vec::new(),
+            srq: None,
             early_limits: Vec::new(),
         }
     }
@@ -74,6 +77,21 @@ impl Endpoint {
     /// # Errors
     /// See [`ConnectError`].
     pub fn open_qp(&mut self, now: Time, conn: ConnId, o: QpOptions) -> Result<QpId, ConnectError> {
+        self.open_qp_with_srq(now, conn, o, None)
+    }
+
+    /// As [`Endpoint::open_qp`], with receives from a shared receive queue of this end; `None` takes the connection's, if
+    /// it has one ([`Endpoint::set_srq`]).
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open_qp_with_srq(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        o: QpOptions,
+        srq: Option<SrqId>,
+    ) -> Result<QpId, ConnectError> {
         let c = self.conns.get(&conn).filter(|c| c.established && !c.closed).ok_or(ConnectError::NotOpen)?;
         let limit = c.connection.peer_params().max_qps.min(u64::from(self.config.options.max_qps));
         let base = usize::from(c.connection.initial_qps());
@@ -87,7 +105,7 @@ impl Endpoint {
         }
         cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
             .map_err(|e| ConnectError::Settings(e.to_string()))?;
-        let qp = self.create_qp(conn, qpn, o.reliable)?;
+        let qp = self.create_qp(conn, qpn, o.reliable, srq)?;
         if let Some(c) = self.conns.get_mut(&conn) {
             let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
             let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
@@ -100,7 +118,45 @@ impl Endpoint {
         Ok(qp)
     }
 
-    fn create_qp(&mut self, conn: ConnId, qpn: u16, reliable: bool) -> Result<QpId, ConnectError> {
+    /// From now on, queue pairs of this connection that come into being without naming a shared receive queue take
+    /// their receives from this one: those the peer opens, those of [`Endpoint::open_qp`], and, set right after
+    /// [`Endpoint::connect`], those open from the start. It lives in a protection domain of the application's, so that
+    /// queue pairs of many connections can share it; each completes into its own connection's queue.
+    ///
+    /// # Errors
+    /// No such connection, or no such shared receive queue.
+    pub fn set_srq(&mut self, conn: ConnId, srq: Option<SrqId>) -> Result<(), ConnectError> {
+        self.check_srq(srq)?;
+        self.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?.srq = srq;
+        Ok(())
+    }
+
+    /// As [`Endpoint::set_srq`], for all connections that clients make from now on.
+    ///
+    /// # Errors
+    /// No such shared receive queue.
+    pub fn set_srq_of_incoming(&mut self, srq: Option<SrqId>) -> Result<(), ConnectError> {
+        self.check_srq(srq)?;
+        self.incoming_srq = srq;
+        Ok(())
+    }
+
+    fn check_srq(&self, srq: Option<SrqId>) -> Result<(), ConnectError> {
+        match srq {
+            Some(s) if self.adapter.srq_len(s).is_none() => {
+                Err(verbs::Error::NotFound("shared receive queue").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        qpn: u16,
+        reliable: bool,
+        srq: Option<SrqId>,
+    ) -> Result<QpId, ConnectError> {
         let c = self.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
         let init = QpInit {
             kind: if reliable { Kind::Reliable } else { Kind::Unreliable },
@@ -108,6 +164,7 @@ impl Endpoint {
             max_recv_wr: RECV_WR,
             max_rd_atomic: READS,
             max_datagram: MAX_DATAGRAM,
+            srq: srq.or(c.srq),
             ..QpInit::new(c.info.cq, c.info.cq)
         };
         let qp = self.adapter.create_qp(c.info.pd, init)?;
@@ -187,7 +244,7 @@ impl Endpoint {
         }
         self.acceptor.on_established(is_client);
         for qpn in 0..n {
-            match self.create_qp(id, qpn, reliable) {
+            match self.create_qp(id, qpn, reliable, None) {
                 Ok(qp) => {
                     if let Some(c) = self.conns.get_mut(&id) {
                         c.info.qps.push(qp);
@@ -213,7 +270,7 @@ impl Endpoint {
         if !cc.is_empty() && cc::registry::parse(&cc).is_err() {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
-        let Ok(qp) = self.create_qp(id, q.qpn, q.reliable) else {
+        let Ok(qp) = self.create_qp(id, q.qpn, q.reliable, None) else {
             return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
         };
         let Some(c) = self.conns.get_mut(&id) else { return };

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use transport::crypto::{ClientSetup, ResetKey};
 use transport::{Connection, connection};
-use verbs::{Adapter, QpId};
+use verbs::{Adapter, QpId, SrqId};
 use wire::{Cid, Clear, LongType};
 
 /// Bytes that [`Endpoint::poll_transmit`] needs.
@@ -48,6 +48,7 @@ pub struct Endpoint {
     ready: VecDeque<ConnId>,
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
+    incoming_srq: Option<SrqId>,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -78,6 +79,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             next_id: 0,
+            incoming_srq: None,
         })
     }
 
@@ -179,7 +181,9 @@ impl Endpoint {
         self.by_cid.insert(connection.local_cid(), id);
         let suite = connection.suite();
         let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite };
-        self.conns.insert(id, Conn::new(connection, info));
+        let mut c = Conn::new(connection, info);
+        c.srq = self.incoming_srq.filter(|_| !is_client);
+        self.conns.insert(id, c);
         self.touch(id);
         Ok(id)
     }
@@ -228,12 +232,26 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.info.qps.clear();
             c.qps.clear();
+        }
+        // Once more after regions were in the way, what is freed already stays so.
+        if self.adapter.cq_len(info.cq).is_some() {
+            self.adapter.destroy_cq(info.cq)?;
+        }
+        self.adapter.dealloc_pd(info.pd)?;
+        if let Some(c) = self.conns.get_mut(&conn) {
             c.released = true;
         }
-        self.adapter.destroy_cq(info.cq)?;
-        self.adapter.dealloc_pd(info.pd)?;
         self.reap(conn);
         Ok(())
+    }
+
+    /// Changes the keys of what this end sends on a connection, as soon as the rules allow; the peer follows. Keys change
+    /// by themselves long before they wear out.
+    pub fn update_keys(&mut self, conn: ConnId) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.connection.request_key_update();
+            self.touch(conn);
+        }
     }
 
     /// The administrator's cap on what this end sends on a connection, from now on.

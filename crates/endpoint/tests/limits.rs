@@ -4,8 +4,8 @@ mod pair;
 
 use base::Span;
 use longhaul_endpoint::{ConnId, Endpoint};
-use pair::Pair;
-use verbs::{Access, Memory, SendOp, SendWr, Sge};
+use pair::{Link, Pair, complete, register, whole};
+use verbs::{SendOp, SendWr};
 
 /// All limits of a connection hold; gives what is used of the one named.
 fn used(e: &Endpoint, conn: ConnId, name: &str) -> u64 {
@@ -20,21 +20,15 @@ fn used(e: &Endpoint, conn: ConnId, name: &str) -> u64 {
 #[test]
 fn an_end_that_only_receives_forgets_its_reports() {
     let mut p = Pair::new();
-    let (c, s) = p.connected();
-    let (client, server) = (p.client.connection(c).expect("open"), p.server.connection(s).expect("open"));
-    let (client, server) = (client.clone(), server.clone());
-    let register = |e: &mut Endpoint, pd, len| {
-        e.adapter().reg_mr(pd, Memory::zeroed(len), Access::ALL).map_err(|e| e.0).expect("registered")
-    };
-    let to = register(&mut p.server, server.pd, 100_000);
-    let from = register(&mut p.client, client.pd, 100_000);
+    let Link { client: c, server: s, ci, si } = p.linked();
+    let to = register(&mut p.server, si.pd, vec![0; 100_000]);
+    let from = register(&mut p.client, ci.pd, vec![0; 100_000]);
     let mut most = 0;
     for n in 0..200 {
-        let sge = Sge { lkey: from.lkey, offset: 0, len: 100_000 };
-        let wr = SendWr::new(n, SendOp::Write { rkey: to.rkey, offset: 0 }, sge);
-        p.client.adapter().post_send(client.qps[0], wr).expect("posted");
+        let wr = SendWr::new(n, SendOp::Write { rkey: to.rkey, offset: 0 }, whole(&from, 100_000));
+        p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
         p.run(Span::from_millis(100));
-        assert_eq!(p.client.adapter().poll_cq(client.cq).expect("done").wr_id, n);
+        assert_eq!(complete(&mut p.client, &ci).wr_id, n);
         most = most.max(used(&p.server, s, "sent packets"));
         used(&p.client, c, "sent packets");
     }

@@ -4,20 +4,15 @@ mod pair;
 
 use base::{Span, Time};
 use longhaul_endpoint::{CloseReason, Endpoint, Event, QpOptions};
-use pair::{DELAY, Flying, Pair, config, identity, server_config};
+use pair::{
+    DELAY, Flying, Link, Pair, closed, complete, config, identity, read, register, server_config, whole,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 use transport::crypto::{OneTimeToken, ServerTrust, Suite};
-use verbs::{Access, Memory, RecvWr, SendOp, SendWr, Sge, Status};
+use verbs::{Memory, RecvWr, SendOp, SendWr, Sge, Status};
 use wire::Module;
 use wire::packet::flag;
-
-fn closed(events: &[Event]) -> Option<String> {
-    events.iter().find_map(|e| match e {
-        Event::Closed { reason, .. } => Some(reason.to_string()),
-        _ => None,
-    })
-}
 
 #[test]
 fn data_may_leave_after_one_round_trip() {
@@ -319,64 +314,44 @@ fn queue_pairs_with_unknown_algorithms_are_refused_at_once() {
 #[test]
 fn a_forged_key_fails_the_queue_pair_and_not_the_connection() {
     let mut p = Pair::new();
-    let (c, s) = p.connected();
-    let (ci, si) =
-        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
-    let m = p
-        .server
-        .adapter()
-        .reg_mr(si.pd, Memory::zeroed(4096), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
-    let l = p
-        .client
-        .adapter()
-        .reg_mr(ci.pd, Memory::from(vec![9; 64]), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
-    let sge = Sge { lkey: l.lkey, offset: 0, len: 64 };
+    let Link { client: c, ci, si, .. } = p.linked();
+    let m = register(&mut p.server, si.pd, Memory::zeroed(4096));
+    let l = register(&mut p.client, ci.pd, vec![9; 64]);
+    let sge = whole(&l, 64);
     let second = p.client.open_qp(p.now, c, QpOptions::default()).expect("opened");
     let wr = SendWr::new(1, SendOp::Write { rkey: m.rkey ^ 1, offset: 0 }, sge);
     p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
     p.run(Span::from_secs(1));
-    let wc = p.client.adapter().poll_cq(ci.cq).expect("completed");
+    let wc = complete(&mut p.client, &ci);
     assert_eq!(wc.status, Status::RemoteAccess);
     // The other pair works on.
     let wr = SendWr::new(2, SendOp::Write { rkey: m.rkey, offset: 100 }, sge);
     p.client.adapter().post_send(second, wr).expect("posted");
     p.run(Span::from_secs(1));
-    let wc = p.client.adapter().poll_cq(ci.cq).expect("completed");
+    let wc = complete(&mut p.client, &ci);
     assert_eq!((wc.wr_id, wc.status), (2, Status::Success));
-    let mut got = vec![0; 4096];
-    p.server.adapter().read_mr(m.id, 0, &mut got).expect("read");
+    let got = read(&mut p.server, &m, 4096);
     assert!(got.iter().enumerate().all(|(i, b)| (*b == 9) == (100..164).contains(&i)));
 }
 
 #[test]
 fn sends_wait_for_receives() {
     let mut p = Pair::new();
-    let (c, s) = p.connected();
-    let (ci, si) =
-        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let Link { ci, si, .. } = p.linked();
     for n in 0..10 {
         let wr = SendWr::new(n, SendOp::Send, verbs::Data::Inline(vec![n as u8; 3000].into()));
         p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
     }
     p.run(Span::from_secs(1));
     assert_eq!(p.client.adapter().poll_cq(ci.cq), None);
-    let m = p
-        .server
-        .adapter()
-        .reg_mr(si.pd, Memory::zeroed(30_000), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
+    let m = register(&mut p.server, si.pd, Memory::zeroed(30_000));
     for n in 0..10 {
         let sge = Sge { lkey: m.lkey, offset: n * 3000, len: 3000 };
         p.server.adapter().post_recv(si.qps[0], RecvWr { wr_id: n, sges: sge.into() }).expect("posted");
         p.run(Span::from_millis(100));
-        let wc = p.server.adapter().poll_cq(si.cq).expect("received");
+        let wc = complete(&mut p.server, &si);
         assert_eq!((wc.wr_id, wc.byte_len, wc.status), (n, 3000, Status::Success));
-        let wc = p.client.adapter().poll_cq(ci.cq).expect("sent");
+        let wc = complete(&mut p.client, &ci);
         assert_eq!((wc.wr_id, wc.status), (n, Status::Success));
     }
 }
@@ -384,39 +359,26 @@ fn sends_wait_for_receives() {
 #[test]
 fn unreliable_writes_report_what_was_lost() {
     let mut p = Pair::new();
-    let (c, s) = p.connected();
-    let (ci, si) =
-        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
+    let Link { client: c, ci, si, .. } = p.linked();
     let o = QpOptions { reliable: false, ..QpOptions::default() };
     let qp = p.client.open_qp(p.now, c, o).expect("opened");
     p.run(Span::from_secs(1));
-    let m = p
-        .server
-        .adapter()
-        .reg_mr(si.pd, Memory::zeroed(100_000), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
-    let l = p
-        .client
-        .adapter()
-        .reg_mr(ci.pd, Memory::from(vec![9; 100_000]), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
+    let m = register(&mut p.server, si.pd, Memory::zeroed(100_000));
+    let l = register(&mut p.client, ci.pd, vec![9; 100_000]);
     let n = Rc::new(Cell::new(0));
     p.filter = Box::new(move |f| {
         n.set(n.get() + usize::from(f.to_server && f.bytes.len() > 1400));
         !f.to_server || f.bytes.len() < 1400 || n.get() % 10 != 5
     });
-    let sge = Sge { lkey: l.lkey, offset: 0, len: 100_000 };
+    let sge = whole(&l, 100_000);
     p.client
         .adapter()
         .post_send(qp, SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge))
         .expect("posted");
     p.run(Span::from_secs(5));
-    let wc = p.client.adapter().poll_cq(ci.cq).expect("completed");
+    let wc = complete(&mut p.client, &ci);
     let Status::LossReported { lost } = wc.status else { panic!("{wc:?}") };
-    let mut got = vec![0; 100_000];
-    p.server.adapter().read_mr(m.id, 0, &mut got).expect("read");
+    let got = read(&mut p.server, &m, 100_000);
     assert_eq!(got.iter().filter(|b| **b == 0).count() as u64, lost);
     assert!(lost > 5_000);
 }
@@ -424,34 +386,22 @@ fn unreliable_writes_report_what_was_lost() {
 #[test]
 fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
     let mut p = Pair::new();
-    let (c, s) = p.connected();
-    let (ci, si) =
-        (p.client.connection(c).expect("open").clone(), p.server.connection(s).expect("open").clone());
-    let m = p
-        .server
-        .adapter()
-        .reg_mr(si.pd, Memory::zeroed(50_000), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
-    let l = p
-        .client
-        .adapter()
-        .reg_mr(ci.pd, Memory::from(vec![9; 50_000]), Access::ALL)
-        .map_err(|e| e.0)
-        .expect("registered");
+    let Link { server: s, ci, si, .. } = p.linked();
+    let m = register(&mut p.server, si.pd, Memory::zeroed(50_000));
+    let l = register(&mut p.client, ci.pd, vec![9; 50_000]);
     let seen = Rc::new(std::cell::RefCell::new(Vec::new()));
     let copy = seen.clone();
     p.filter = Box::new(move |f| {
         copy.borrow_mut().push(f.clone());
         true
     });
-    let sge = Sge { lkey: l.lkey, offset: 0, len: 50_000 };
+    let sge = whole(&l, 50_000);
     p.client
         .adapter()
         .post_send(ci.qps[0], SendWr::new(1, SendOp::Write { rkey: m.rkey, offset: 0 }, sge))
         .expect("posted");
     p.run(Span::from_secs(1));
-    assert_eq!(p.client.adapter().poll_cq(ci.cq).expect("done").status, Status::Success);
+    assert_eq!(complete(&mut p.client, &ci).status, Status::Success);
     // The application reuses the memory: an old packet must not write to it again.
     p.server.adapter().write_mr(m.id, 0, &[7; 50_000]).expect("written");
     p.filter = Box::new(|_| true);
@@ -470,8 +420,7 @@ fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
         }
     }
     p.run(Span::from_secs(1));
-    let mut got = vec![0; 50_000];
-    p.server.adapter().read_mr(m.id, 0, &mut got).expect("read");
+    let got = read(&mut p.server, &m, 50_000);
     assert!(got.iter().all(|b| *b == 7));
     assert!(closed(&p.client_events()).is_none() && closed(&p.server_events()).is_none());
     let stats = p.server.stats(s).expect("open");

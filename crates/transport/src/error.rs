@@ -24,6 +24,8 @@ pub mod code {
     pub const BUSY: u64 = 8;
     /// The keys have reached their limit and could not be updated.
     pub const KEYS_EXHAUSTED: u64 = 9;
+    /// No data was acknowledged for the idle time-out, although the peer was heard of.
+    pub const STALLED: u64 = 10;
     /// TLS alerts: this plus the alert's number.
     pub const TLS: u64 = 0x100;
     /// First code for applications.
@@ -47,6 +49,11 @@ pub enum CloseReason {
     /// Nothing arrived for the idle time-out.
     #[error("nothing heard from the peer for {0} s: is the path up, and is the peer still running?")]
     IdleTimeout(u64),
+    /// The peer is alive, but acknowledged no data for the idle time-out.
+    #[error(
+        "the peer is alive but has acknowledged no data for {0} s: does the path drop full-sized packets, or is the peer overloaded?"
+    )]
+    Stalled(u64),
     /// The handshake got no answer.
     #[error(
         "no answer from {0}: is the server running, is its UDP port open in the firewall, and is the address right?"

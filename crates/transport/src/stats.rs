@@ -47,6 +47,8 @@ pub struct Stats {
     pub ce_packets: u64,
     /// Key updates made by this end.
     pub key_updates: u64,
+    /// How often the keys of what this end sends were changed, by either end's wish.
+    pub key_generation: u64,
     /// Smoothed round-trip time.
     pub srtt: Span,
     /// Lowest round-trip time.

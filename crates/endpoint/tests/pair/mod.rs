@@ -4,11 +4,14 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use base::{Rng, Span, Time};
-use longhaul_endpoint::{Authority, Config, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig};
+use longhaul_endpoint::{
+    Authority, Config, ConnId, ConnInfo, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+use verbs::{Access, Memory, Mr, PdId, Sge, WorkCompletion};
 
 /// One way.
 pub const DELAY: Span = Span::from_millis(10);
@@ -34,6 +37,44 @@ pub struct Pair {
     /// Counts of datagrams, to the client and to the server.
     pub sent: [usize; 2],
     pub bytes: [usize; 2],
+}
+
+/// Both ends' names and views of one connection.
+pub struct Link {
+    pub client: ConnId,
+    pub server: ConnId,
+    pub ci: ConnInfo,
+    pub si: ConnInfo,
+}
+
+/// Registers memory with all rights.
+pub fn register(e: &mut Endpoint, pd: PdId, memory: impl Into<Memory>) -> Mr {
+    e.adapter().reg_mr(pd, memory.into(), Access::ALL).map_err(|e| e.0).expect("registered")
+}
+
+/// All of a region.
+pub fn whole(mr: &Mr, len: u64) -> Sge {
+    Sge { lkey: mr.lkey, offset: 0, len }
+}
+
+/// A region's first `len` bytes.
+pub fn read(e: &mut Endpoint, mr: &Mr, len: usize) -> Vec<u8> {
+    let mut got = vec![0; len];
+    e.adapter().read_mr(mr.id, 0, &mut got).expect("read");
+    got
+}
+
+/// Takes the next completion, which must be there.
+pub fn complete(e: &mut Endpoint, info: &ConnInfo) -> WorkCompletion {
+    e.adapter().poll_cq(info.cq).expect("completed")
+}
+
+/// Why a connection ended, in words, if it did.
+pub fn closed(events: &[Event]) -> Option<String> {
+    events.iter().find_map(|e| match e {
+        Event::Closed { reason, .. } => Some(reason.to_string()),
+        _ => None,
+    })
 }
 
 pub fn identity(n: u8) -> Identity {
@@ -160,6 +201,17 @@ impl Pair {
     }
     pub fn server_events(&mut self) -> Vec<Event> {
         core::iter::from_fn(|| self.server.poll_event()).collect()
+    }
+
+    /// Connects and gives what both ends know of the connection.
+    pub fn linked(&mut self) -> Link {
+        let (client, server) = self.connected();
+        Link {
+            client,
+            server,
+            ci: self.client.connection(client).expect("open").clone(),
+            si: self.server.connection(server).expect("open").clone(),
+        }
     }
 
     /// Connects and gives both ends' names of the connection.

@@ -104,6 +104,15 @@ impl Connection {
         self.start_closing(now, Some((v.code, v.reason.chars().take(wire::frame::MAX_REASON / 4).collect())));
     }
 
+    /// The peer is heard of, but acknowledges no data: waiting on would be for ever.
+    pub(super) fn stall(&mut self, now: Time) {
+        let since = self.lanes.iter().filter_map(crate::lane::Lane::unacknowledged_since).min();
+        let seconds = now.since(since.unwrap_or(now)).as_nanos() / 1_000_000_000;
+        self.events.push_back(ConnEvent::Closed(CloseReason::Stalled(seconds)));
+        let words = format!("no data was acknowledged for {seconds} s");
+        self.start_closing(now, Some((crate::error::code::STALLED, words)));
+    }
+
     fn start_closing(&mut self, now: Time, close: Option<(u64, String)>) {
         let gap = self.lanes[0].rtt.probe_timeout();
         self.state = State::Closing(Closing { close, sent: 0, next: now, gap });

@@ -86,6 +86,8 @@ pub struct Connection {
     spoke: Time,
     /// When the keys before the peer's last update are forgotten.
     discard_keys_at: Option<Time>,
+    /// This end is to update its keys as soon as it may.
+    update_wanted: bool,
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
@@ -166,6 +168,7 @@ impl Connection {
             mtu: lane.mtu.current().into(),
             cc: flow.describe(),
             usage: self.usage(),
+            key_generation: self.keys.as_ref().map_or(0, |k| k.seal_keys().generation()),
             ..self.stats.clone()
         }
     }
@@ -234,6 +237,11 @@ impl Connection {
         }
     }
 
+    /// Changes the keys of what this end sends, as soon as the rules of RFC 9001, section 6, allow.
+    pub fn request_key_update(&mut self) {
+        self.update_wanted = true;
+    }
+
     /// The queue pair is gone: its work is not scheduled any more.
     pub fn remove_qp(&mut self, qpn: u16) {
         self.scheduler.remove(qpn);
@@ -298,6 +306,7 @@ impl Connection {
         };
         sooner(self.idle_deadline());
         sooner(self.authorisation_deadline());
+        sooner(self.stall_deadline());
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
@@ -323,11 +332,20 @@ impl Connection {
         (matches!(self.state, State::Open) && !self.authorised).then(|| self.setup.give_up())
     }
 
-    fn idle_deadline(&self) -> Option<Time> {
+    fn idle_timeout(&self) -> Span {
         let ours = self.options.idle_timeout;
         let theirs = Span::from_millis(self.peer_params.idle_ms);
-        let idle = if theirs.is_zero() { ours } else { ours.min(theirs) };
-        Some(self.heard + idle)
+        if theirs.is_zero() { ours } else { ours.min(theirs) }
+    }
+
+    fn idle_deadline(&self) -> Option<Time> {
+        Some(self.heard + self.idle_timeout())
+    }
+
+    /// When a peer that is heard of, but acknowledges no data, has had its time.
+    fn stall_deadline(&self) -> Option<Time> {
+        let since = self.lanes.iter().filter_map(Lane::unacknowledged_since).min()?;
+        matches!(self.state, State::Open).then(|| since + self.idle_timeout())
     }
 
     /// Lets time pass: repeats what was lost, probes, gives up.
@@ -348,6 +366,9 @@ impl Connection {
                 _ => CloseReason::IdleTimeout(now.since(self.heard).as_nanos() / 1_000_000_000),
             };
             return self.end(reason);
+        }
+        if self.stall_deadline().is_some_and(|t| t <= now) {
+            return self.stall(now);
         }
         if self.authorisation_deadline().is_some_and(|t| t <= now) {
             return self.fail(now, &setup::unauthorised());

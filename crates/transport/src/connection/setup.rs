@@ -441,6 +441,7 @@ impl Connection {
             spoke: now,
             discard_keys_at: None,
             settle_keys_at: None,
+            update_wanted: false,
             next_flow: 0,
             flow_specs: Vec::new(),
             rate_cap,

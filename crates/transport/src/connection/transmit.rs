@@ -123,7 +123,10 @@ impl Connection {
         c.poll(now)?.put(&mut frame);
         let done = c.is_done();
         let n = if self.keys.is_some() {
-            self.seal_control(0, &frame, 0, buf)
+            let n = self.seal_control(0, &frame, 0, buf)?;
+            // A repetition, or an acknowledgement after it, has a number of its own: nonces are used once.
+            self.book_control(now, 0, n, Content::Nothing, false);
+            Some(n)
         } else {
             let f = Frame::parse(&mut wire::Reader::new(&frame)).ok()?;
             self.setup.write_close(&f, buf)
@@ -136,9 +139,10 @@ impl Connection {
 
     fn update_keys(&mut self) {
         if let Some(k) = &mut self.keys
-            && k.seal_keys().should_update()
+            && (self.update_wanted || k.seal_keys().should_update())
             && k.update().is_ok()
         {
+            self.update_wanted = false;
             self.stats.key_updates += 1;
         }
     }
@@ -417,6 +421,7 @@ impl Connection {
         let l = &mut self.lanes[lane];
         let bytes = end as u32 + u32::from(l.overhead());
         let content = Content::Data(qpn, next.segment);
+        l.on_data_sent(now, next.again);
         l.sent.push(SentPacket {
             time: now,
             train,

@@ -10,8 +10,8 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
@@ -121,13 +121,13 @@ impl ServerTrust {
             ServerTrust::X509 { roots } => {
                 let roots = root_store(roots)?;
                 let built = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
-                return Ok(built.map_err(|e| HandshakeError::Config(format!("roots: {e}")))?);
+                return Ok(built.map_err(bad_roots)?);
             }
             ServerTrust::Pinned(keys) => Accepts::listed(keys)?,
             ServerTrust::Fingerprint(print) => Accepts::Fingerprint(*print),
             ServerTrust::FirstUse => Accepts::Any,
         };
-        Ok(Arc::new(RawKeyVerifier { accepts, algorithms: provider.signature_verification_algorithms }))
+        Ok(Arc::new(RawKeyVerifier::new(accepts, provider)))
     }
 }
 
@@ -140,13 +140,17 @@ impl ClientAuth {
             ClientAuth::X509 { roots } => {
                 let roots = root_store(roots)?;
                 let built = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
-                return built.map_err(|e| HandshakeError::Config(format!("roots: {e}")));
+                return built.map_err(bad_roots);
             }
             ClientAuth::Keys(keys) => Accepts::listed(keys)?,
             ClientAuth::AnyKey => Accepts::Any,
         };
-        Ok(Arc::new(RawKeyVerifier { accepts, algorithms: provider.signature_verification_algorithms }))
+        Ok(Arc::new(RawKeyVerifier::new(accepts, provider)))
     }
+}
+
+fn bad_roots(e: VerifierBuilderError) -> HandshakeError {
+    HandshakeError::Config(format!("roots: {e}"))
 }
 
 fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, HandshakeError> {
@@ -184,6 +188,10 @@ struct RawKeyVerifier {
 }
 
 impl RawKeyVerifier {
+    fn new(accepts: Accepts, provider: &CryptoProvider) -> RawKeyVerifier {
+        RawKeyVerifier { accepts, algorithms: provider.signature_verification_algorithms }
+    }
+
     fn check(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
         let key = PublicKey::from_spki(shown)
             .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
@@ -199,21 +207,39 @@ impl RawKeyVerifier {
             Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
         }
     }
-
-    fn signature(
-        &self,
-        message: &[u8],
-        spki: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let spki = SubjectPublicKeyInfoDer::from(spki.as_ref());
-        verify_tls13_signature_with_raw_key(message, &spki, dss, &self.algorithms)
-    }
 }
 
-/// TLS 1.2 is never negotiated, so its signatures are never asked about.
-fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
-    Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
+/// What rustls asks of both kinds of verifier in the same words.
+macro_rules! of_either_end {
+    () => {
+        /// TLS 1.2 is never negotiated, so its signatures are never asked about.
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _cert: &CertificateDer<'_>,
+            _dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let spki = SubjectPublicKeyInfoDer::from(cert.as_ref());
+            verify_tls13_signature_with_raw_key(message, &spki, dss, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 impl ServerCertVerifier for RawKeyVerifier {
@@ -228,31 +254,7 @@ impl ServerCertVerifier for RawKeyVerifier {
         self.check(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    of_either_end!();
 }
 
 impl ClientCertVerifier for RawKeyVerifier {
@@ -269,29 +271,5 @@ impl ClientCertVerifier for RawKeyVerifier {
         self.check(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    of_either_end!();
 }

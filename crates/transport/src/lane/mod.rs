@@ -77,6 +77,10 @@ pub struct Lane {
     /// When the pacer lets the next train go.
     pub next_send: Option<Time>,
     skip_in: u64,
+    /// Data packets whose fate is unknown.
+    data_outstanding: u64,
+    /// Since when data waits for its first, or its next, acknowledgement.
+    data_since: Option<Time>,
     /// Probe time-outs with packets larger than the base outstanding, since the last of those arrived: they hint
     /// at a path that lost its packet size, even while small packets pass.
     stalls: u32,
@@ -132,7 +136,24 @@ impl Lane {
             next_send: None,
             skip_in: rng.range(SKIP_EVERY.0, SKIP_EVERY.1),
             stalls: 0,
+            data_outstanding: 0,
+            data_since: None,
         }
+    }
+
+    /// A data packet leaves; `again` when it repeats what was lost. New data behind none that is outstanding starts the
+    /// wait anew: what went before was acknowledged, or nobody repeats it.
+    pub fn on_data_sent(&mut self, now: Time, again: bool) {
+        if self.data_outstanding == 0 && !again {
+            self.data_since = None;
+        }
+        self.data_since.get_or_insert(now);
+        self.data_outstanding += 1;
+    }
+
+    /// Since when data is outstanding of which nothing was acknowledged.
+    pub fn unacknowledged_since(&self) -> Option<Time> {
+        self.data_since.filter(|_| self.data_outstanding > 0)
     }
 
     /// Bytes of IP and UDP headers on this path.
@@ -206,6 +227,7 @@ impl Lane {
         let mut acks = Vec::new();
         let base = self.base_bytes();
         let mut large = false;
+        let (mut data_acked, mut resolved) = (false, 0);
         let flows = &mut self.flows;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
             newest = newest.max(Some((pn, p.time)));
@@ -215,12 +237,20 @@ impl Lane {
             }
             out.spurious += u64::from(p.state == State::Lost);
             match p.content {
-                Content::Data(qpn, segment) => streams.acked(qpn, segment),
+                Content::Data(qpn, segment) => {
+                    data_acked = true;
+                    resolved += u64::from(p.state == State::Outstanding);
+                    streams.acked(qpn, segment);
+                }
                 Content::Nothing => {}
                 Content::Control(_) | Content::MtuProbe(_) => acks.push(p.content.clone()),
             }
         });
         verdict.map_err(false_feedback)?;
+        self.data_outstanding = self.data_outstanding.saturating_sub(resolved);
+        if data_acked {
+            self.data_since = Some(now);
+        }
         if large {
             self.stalls = 0;
         }
@@ -271,6 +301,7 @@ impl Lane {
     fn declare_lost(&mut self, sent_before: Time, out: &mut Outcome, streams: &mut impl Streams) {
         let mut control = Vec::new();
         let mut probes = Vec::new();
+        let mut data = 0;
         let flows = &mut self.flows;
         self.sent.detect_lost(sent_before, |_, p, train| {
             let probe = matches!(p.content, Content::MtuProbe(_));
@@ -279,12 +310,16 @@ impl Lane {
                 flows[usize::from(t.flow)].on_lost(p, !probe);
             }
             match p.content {
-                Content::Data(qpn, segment) => streams.lost(qpn, segment),
+                Content::Data(qpn, segment) => {
+                    data += 1;
+                    streams.lost(qpn, segment);
+                }
                 Content::Control(i) => control.push(i),
                 Content::MtuProbe(size) => probes.push(size),
                 Content::Nothing => {}
             }
         });
+        self.data_outstanding = self.data_outstanding.saturating_sub(data);
         for i in control {
             // The books keep the packet as lost; its late acknowledgement must not free the slot twice.
             let frames = core::mem::take(&mut self.control[i as usize]);
@@ -376,7 +411,10 @@ impl Lane {
                 self.flows[usize::from(t.flow)].on_lost(&p, false);
             }
             match p.content {
-                Content::Data(qpn, segment) => streams.lost(qpn, segment),
+                Content::Data(qpn, segment) => {
+                    self.data_outstanding = self.data_outstanding.saturating_sub(1);
+                    streams.lost(qpn, segment);
+                }
                 Content::Control(i) => {
                     let frames = core::mem::take(&mut self.control[i as usize]);
                     self.lost_frames.extend(frames);

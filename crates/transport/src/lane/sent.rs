@@ -137,6 +137,8 @@ pub struct SentBook {
     reported: u64,
     /// All packets below are decided: acknowledged, lost or untracked.
     decided: u64,
+    /// Packets and ranges looked at so far.
+    steps: u64,
 }
 
 /// A peer's statement that cannot be true.
@@ -163,6 +165,10 @@ impl SentBook {
     /// Packets in the books, whatever their fate: at most [`MAX_TRACKED`].
     pub fn tracked(&self) -> usize {
         self.packets.len()
+    }
+    /// Packets and ranges that feedback, losses and forgetting have looked at: what the books cost.
+    pub const fn steps(&self) -> u64 {
+        self.steps
     }
     /// Ranges reported missing that are kept: at most [`MAX_SENT_HOLES`].
     pub fn holes(&self) -> usize {
@@ -198,7 +204,7 @@ impl SentBook {
     /// Calls `each` for every packet that was not known to have arrived, with its number; a packet that had
     /// been declared lost comes with its state still [`State::Lost`].
     ///
-    /// Constant time for each packet reported for the first time, and for each hole.
+    /// Constant time for each packet reported for the first time, and for each hole listed or known before in `covered`.
     pub fn on_feedback(
         &mut self,
         covered: Range<u64>,
@@ -212,8 +218,12 @@ impl SentBook {
             // An earlier part of this report was lost; the next report repeats it.
             return Ok(());
         }
-        let mut still = Vec::with_capacity(holes.len());
-        let old = core::mem::take(&mut self.holes);
+        // A report comes in many statements: each looks at the holes it covers only.
+        let first = first_behind(&self.holes, covered.start);
+        let last = first + self.holes[first..].partition_point(|h| h.start < covered.end);
+        let old = self.holes[first..last].to_vec();
+        self.steps += (old.len() + holes.len() + 1) as u64;
+        let mut still = Vec::with_capacity(old.len());
         let mut verdict = Ok(());
         for h in &old {
             // What the statement does not cover stays as it was.
@@ -227,17 +237,17 @@ impl SentBook {
             }
             keep(&mut still, h.start.max(covered.end)..h.end);
         }
+        self.holes.splice(first..last, still);
         let fresh = self.reported.max(covered.start)..covered.end;
         if !fresh.is_empty() {
             for part in subtract(fresh.clone(), holes) {
                 verdict = verdict.and(self.ack_range(part, &mut each));
             }
             for part in intersect(fresh, holes) {
-                keep(&mut still, part);
+                keep(&mut self.holes, part);
             }
             self.reported = covered.end;
         }
-        self.holes = still;
         verdict
     }
 
@@ -247,6 +257,7 @@ impl SentBook {
         each: &mut impl FnMut(u64, &SentPacket, Option<&Train>),
     ) -> Result<(), FalseFeedback> {
         for pn in r.start.max(self.base)..r.end {
+            self.steps += 1;
             let Some(p) = self.packets.get_mut((pn - self.base) as usize) else { return Ok(()) };
             match p.state {
                 State::Skipped => return Err(FalseFeedback),
@@ -268,6 +279,7 @@ impl SentBook {
         while self.decided < self.reported {
             let pn = self.decided;
             let Some(p) = self.packets.get_mut((pn - self.base) as usize) else { break };
+            self.steps += 1;
             if p.state == State::Outstanding {
                 if p.time > sent_before {
                     break;
@@ -323,6 +335,7 @@ impl SentBook {
     /// acknowledgement is recognised as a spurious loss.
     pub fn forget(&mut self, now: Time, watch: Span, mut each: impl FnMut(&SentPacket)) {
         while let Some(p) = self.packets.front() {
+            self.steps += 1;
             let done = match p.state {
                 State::Acked | State::Untracked => true,
                 // Numbers left out prove a false statement only while the peer may still speak of them, and while
