@@ -6,7 +6,7 @@
 //! After `kill -9` the page cache still holds everything that was written, so records count as they stand. After a
 //! reboot (another boot id) the disk may lack data that a record claims, so the claimed chunks are hashed again.
 
-use crate::hash::Digest;
+use crate::hash::{Digest, MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
 use crate::proto::Meta;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -112,7 +112,8 @@ impl Journal {
             let same = id.encode(&old);
             if bytes.starts_with(&same) {
                 found.same_source = true;
-                keep = HEADER + records(&bytes[HEADER..], id, &mut found.chunks);
+                keep = HEADER
+                    + records(&bytes[HEADER..], id.size.div_ceil(1 << id.chunk_log2), &mut found.chunks);
                 found.doubtful = old != *boot || !boot.known();
             } else {
                 found.other_source = true;
@@ -157,6 +158,37 @@ impl Journal {
     }
 }
 
+/// What a journal holds, read without changing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// log2 of the chunk size.
+    pub chunk_log2: u8,
+    /// Verified chunks and their hashes.
+    pub chunks: BTreeMap<u64, Digest>,
+}
+
+impl Contents {
+    /// Of a journal's bytes, up to the first damaged record; `None` when the header is not intact.
+    pub fn read(b: &[u8]) -> Option<Contents> {
+        header(b)?;
+        let size = u64::from_be_bytes(b[8..16].try_into().ok()?);
+        let chunk_log2 = b[28];
+        if size > MAX_FILE || !(MIN_CHUNK_LOG2..=MAX_CHUNK_LOG2).contains(&chunk_log2) {
+            return None;
+        }
+        let mut chunks = BTreeMap::new();
+        records(&b[HEADER..], size.div_ceil(1 << chunk_log2), &mut chunks);
+        Some(Contents { size, chunk_log2, chunks })
+    }
+    /// Bytes of the file that are safe: those of the verified chunks.
+    pub fn bytes(&self) -> u64 {
+        let end = |c: u64| (c << self.chunk_log2).min(self.size);
+        self.chunks.keys().map(|c| end(c + 1) - end(*c)).sum()
+    }
+}
+
 /// The boot id of an intact header.
 fn header(b: &[u8]) -> Option<BootId> {
     let h = b.get(..HEADER)?;
@@ -167,9 +199,8 @@ fn header(b: &[u8]) -> Option<BootId> {
     Some(BootId(body[HEADER - 16 - 36..].try_into().ok()?))
 }
 
-/// Reads records up to the first damaged one; returns the length of the intact part.
-fn records(b: &[u8], id: &Identity, out: &mut BTreeMap<u64, Digest>) -> usize {
-    let n = id.size.div_ceil(1 << id.chunk_log2);
+/// Reads records of a file of `n` chunks up to the first damaged one; returns the length of the intact part.
+fn records(b: &[u8], n: u64, out: &mut BTreeMap<u64, Digest>) -> usize {
     let mut good = 0;
     for r in b.chunks_exact(RECORD) {
         let (body, sum) = r.split_at(40);
@@ -213,6 +244,10 @@ mod tests {
         j.append(&[(7, [7; 32])]).unwrap();
         drop(j);
         let whole = std::fs::read(&p).unwrap();
+        let c = Contents::read(&whole).unwrap();
+        assert_eq!((c.size, c.chunk_log2, c.bytes()), (10 << 18, 18, 3 << 18));
+        assert_eq!(Contents::read(&whole[..whole.len() - 1]).unwrap().bytes(), 2 << 18);
+        assert_eq!(Contents::read(&whole[1..]), None);
         for cut in 0..whole.len() {
             std::fs::write(&p, &whole[..cut]).unwrap();
             let (mut j, f) = open(&p, &id(), &BOOT);

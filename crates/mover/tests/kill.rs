@@ -5,6 +5,7 @@ mod common;
 
 use base::Rng;
 use common::{noise, put, same, serve_here};
+use longhaul_mover::journal::Contents;
 use longhaul_mover::{Cause, ServeOptions, TransferOptions};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,6 +16,10 @@ use std::process::{Child, Command, Stdio};
 const ROLE: &str = "LONGHAUL_TEST_ROLE";
 const FILES: usize = 10;
 const SIZE: usize = 12 << 20;
+/// How often each end is killed.
+const KILLS: u64 = 20;
+/// Payload bytes between two kills at most.
+const MAX_STEP: u64 = 24 << 20;
 
 /// Not a test by itself: what a child does.
 #[test]
@@ -27,12 +32,17 @@ fn child() {
             let (addr, dir) = args.split_once(' ').unwrap();
             let report = |p: longhaul_mover::Progress, _| {
                 std::thread::spawn(move || {
-                    let mut last = u64::MAX;
-                    while p.outcome().is_none() {
-                        let now = p.snapshot().bytes_done;
+                    let mut last = (u64::MAX, 0);
+                    loop {
+                        let over = p.outcome().is_some();
+                        let s = p.snapshot();
+                        let now = (s.bytes_moved, s.bytes_resumed + s.bytes_skipped);
                         if now != last {
-                            eprintln!("AT {now}");
+                            eprintln!("AT {} {}", now.0, now.1);
                             last = now;
+                        }
+                        if over {
+                            return;
                         }
                         std::thread::yield_now();
                     }
@@ -83,44 +93,91 @@ fn listening(
     }
 }
 
+/// What lies at the destination, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Safe {
+    /// In finished files and in chunks that journals list: nothing of it may travel again.
+    kept: u64,
+    /// In chunks that hold data but were not verified: tried before they are sent again.
+    hopeful: u64,
+}
+impl Safe {
+    fn of(dir: &Path) -> Safe {
+        let mut s = Safe::default();
+        for e in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+            let name = e.file_name().into_string().unwrap();
+            if !name.starts_with('.') {
+                s.kept += e.metadata().unwrap().len();
+            } else if name.ends_with("-journal")
+                && let Some(j) = Contents::read(&std::fs::read(e.path()).unwrap())
+                && let Ok(part) = std::fs::read(dir.join(name.replace("-journal", "-part")))
+            {
+                s.kept += j.bytes();
+                for (c, chunk) in (0..).zip(part.chunks(1 << j.chunk_log2)) {
+                    let ends = [&chunk[..64], &chunk[chunk.len() - 64..]];
+                    let written = ends.iter().all(|e| e.iter().any(|b| *b != 0));
+                    s.hopeful += if written && !j.chunks.contains_key(&c) { chunk.len() as u64 } else { 0 };
+                }
+            }
+        }
+        s
+    }
+}
+
+/// Counts what of the safe bytes each attempt sends again: what it neither left out nor found there.
 fn killed_again_and_again(kill_server: bool) {
     let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let t = from.path().join("t");
+    let (t, there) = (from.path().join("t"), served.path().join("t"));
     std::fs::create_dir(&t).unwrap();
     for i in 0..FILES {
         std::fs::write(t.join(i.to_string()), noise(i as u64, SIZE)).unwrap();
     }
-    let total = (FILES * SIZE) as u64;
     let mut rng = Rng::from_u64(11);
     let (mut server, mut addr) = start_server(served.path());
-    for round in 1..=4u64 {
-        // Verified bytes after which the blow falls: anywhere in the next fifth.
-        let at = total * round / 6 + u64::from(rng.u32()) % (total / 6);
+    let (mut kills, mut kept, mut again) = (0, 0, 0);
+    let mut safe = Safe::default();
+    while kills < KILLS {
+        // Payload bytes after which the blow falls.
+        let at = u64::from(rng.u32()) % MAX_STEP;
         let (mut client, lines) = start(format!("put {addr} {}", t.display()));
+        let (mut there_already, mut cut) = (0, false);
         for l in lines {
-            if l.parse::<u64>().unwrap() >= at {
+            let n: Vec<u64> = l.split(' ').map(|n| n.parse().unwrap()).collect();
+            there_already = n[1];
+            // Whoever has not found everything yet is let go on, to its end if need be.
+            if n[0] >= at && there_already >= safe.kept + safe.hopeful {
+                cut = true;
                 break;
             }
         }
-        let victim = if kill_server { &mut server } else { &mut client };
-        victim.kill().unwrap();
-        victim.wait().unwrap();
-        if kill_server {
-            // The client would wait for its idle time-out.
-            client.kill().unwrap();
-            client.wait().unwrap();
+        kept += safe.kept;
+        again += (safe.kept + safe.hopeful).saturating_sub(there_already);
+        if kill_server && cut {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+        // Without its server the client would wait for its idle time-out.
+        client.kill().unwrap();
+        client.wait().unwrap();
+        if kill_server && cut {
             (server, addr) = start_server(served.path());
         }
+        kills += u64::from(cut);
+        safe = Safe::of(&there);
+        if !cut {
+            assert_eq!(safe.kept, (FILES * SIZE) as u64, "an attempt ended early");
+            std::fs::remove_dir_all(&there).unwrap();
+            safe = Safe::default();
+        }
     }
-    let done: u64 = total * 4 / 6;
+    println!("{again} of {kept} safe bytes were sent again in {kills} attempts");
+    assert!(kept > (FILES * SIZE) as u64, "hardly anything was safe: {kept}");
+    assert!(again * 20 < kept, "{again} of {kept} safe bytes were sent again");
     let r = put(addr, &t, "").unwrap();
     assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
-    assert!(
-        r.progress.bytes_moved <= (total - done) + total / 20,
-        "{} bytes were sent although {done} of {total} were verified",
-        r.progress.bytes_moved
-    );
-    same(&t, &served.path().join("t"));
+    let missing = (FILES * SIZE) as u64 - safe.kept;
+    assert!(r.progress.bytes_moved <= missing + safe.kept / 20, "{} for {missing}", r.progress.bytes_moved);
+    same(&t, &there);
     server.kill().unwrap();
     server.wait().unwrap();
 }
