@@ -110,7 +110,10 @@ impl Walk {
             };
             let info = match self.look(&dir, &name) {
                 Ok(i) => i,
-                Err(e) => return Some(Err(FileError::io(path.as_bytes(), "look at", &e))),
+                Err(e) => {
+                    let full = self.start().path.append(&path).unwrap_or(path);
+                    return Some(Err(FileError::io(full.as_bytes(), "look at", &e)));
+                }
             };
             let root = (self.next - 1) as u32;
             if info.kind == Kind::Dir && self.stack.len() < self.depth {

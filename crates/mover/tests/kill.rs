@@ -197,9 +197,11 @@ fn a_full_disk_is_named_and_what_fits_arrives() {
     let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let t = from.path().join("t");
     std::fs::create_dir(&t).unwrap();
-    std::fs::write(t.join("big"), noise(1, 20 << 20)).unwrap();
-    std::fs::write(t.join("small"), "fits").unwrap();
+    std::fs::write(t.join("big"), noise(1, 2 << 20)).unwrap();
     let (mut server, addr) = start_server_on(served.path(), "size=8m");
+    assert!(put(addr, &t, "").unwrap().success());
+    std::fs::write(t.join("big"), noise(2, 20 << 20)).unwrap();
+    std::fs::write(t.join("small"), "fits").unwrap();
     let r = put(addr, &t, "").unwrap();
     assert_eq!(r.error, Some(longhaul_mover::Error::Partial { failed: 1 }), "{:?}", r.progress.errors);
     let e = &r.progress.errors[0];
@@ -210,6 +212,8 @@ fn a_full_disk_is_named_and_what_fits_arrives() {
     let back = from.path().join("back/");
     assert!(common::get(addr, "t/small", &back).unwrap().success());
     assert_eq!(std::fs::read(back.join("small")).unwrap(), b"fits");
+    assert!(common::get(addr, "t/big", &back).unwrap().success());
+    assert!(std::fs::read(back.join("big")).unwrap() == noise(1, 2 << 20), "what was there before is lost");
     server.kill().unwrap();
     server.wait().unwrap();
 }

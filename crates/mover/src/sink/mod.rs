@@ -265,7 +265,12 @@ impl Sink {
         self.next_file += 1;
         let log2 = chunk_log2(o.size);
         let name = Name { root: o.name.root, path: o.name.path };
-        let path = place::target(&self.targets, &name).map_err(|e| Fatal::Protocol(e.to_string()))?;
+        let target = match place::target(&self.targets, &name) {
+            Err(e) if e.cause == Cause::BadPath => return Err(Fatal::Protocol(e.to_string())),
+            // Too long for this end's place: the file fails, as it would if the system said so.
+            t => t,
+        };
+        let path = target.as_ref().map_or(name.path, Clone::clone);
         self.progress.update(|s| {
             s.current = path.to_string();
             s.files_known += 1;
@@ -277,7 +282,7 @@ impl Sink {
         let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, flags };
         self.desk.submit(Report::Died, move || Report::Opened {
             file: o.file,
-            result: Box::new(large::open(&tree, w, &boot)),
+            result: Box::new(target.and_then(|_| large::open(&tree, w, &boot))),
         });
         Ok(())
     }

@@ -61,8 +61,10 @@ pub(super) fn target(targets: &[RelPath], n: &Name) -> Result<RelPath, FileError
         ));
     };
     t.append(&n.path).map_err(|e| {
-        let text = format!("below {t}: the path {e}");
-        FileError::new(n.path.as_bytes(), Cause::NameTooLong, text)
+        // The reason first: texts are cut where they are too long, and these paths are long.
+        let text = format!("its path at the destination {e}; it lies below {t}");
+        let last = t.split().map_or(&b"."[..], |s| s.1);
+        FileError::new(&[last, b"/", n.path.as_bytes()].concat(), Cause::NameTooLong, text)
     })
 }
 

@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use base::Rng;
-use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig};
+use base::{Rate, Rng};
+use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig, TransportOptions};
 use lhio::driver::Driver;
 use longhaul_mover::{ClientApp, Error, GetOptions, Monitor, Progress, PutOptions, ServeOptions, ServerApp};
 use longhaul_mover::{Sending, Summary, TransferOptions, Wake};
@@ -100,6 +100,20 @@ pub fn put_with(
 ) -> Result<Summary, Error> {
     let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
     run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
+}
+/// No faster than this many Mbit/s.
+pub fn put_slowly(
+    addr: SocketAddr,
+    source: &Path,
+    dest: &str,
+    mbit: u64,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
+    let transfer = TransferOptions::default();
+    let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
+    let options = TransportOptions { rate_cap: Some(Rate::from_mbit(mbit)), ..TransportOptions::default() };
+    let connect = Connect { options: Some(options), ..connect(addr) };
+    run(addr, |w| ClientApp::put(connect, &o, w), watch)
 }
 pub fn get(addr: SocketAddr, source: &str, dest: &Path) -> Result<Summary, Error> {
     get_with(addr, source, dest, TransferOptions::default(), Sending::default(), |_, _| ())
