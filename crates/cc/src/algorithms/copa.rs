@@ -3,20 +3,23 @@
 //!
 //! After V. Arun and H. Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI
 //! 2018. Where it departs, and why:
-//! * A packet of the paper is here what a train holds beyond its first packet, which is one packet at low rates
-//!   (`delay::unit`): a target of two packets queued cannot be seen by a sender whose trains are of 44. What competitive
-//!   mode adds each round trip stays one packet.
+//! * A millisecond of delay, which trains and timers make by themselves, is no part of `dq` (`delay::TRAIN_TIME`):
+//!   two packets queued are 2 microseconds at 10 Gbit/s.
+//! * On fast paths that leaves a queue that never empties by itself, and the lowest round trip would creep upwards
+//!   each time it is forgotten. So when it has not been seen for a while, half the rate is sent for a round.
 //! * The window is paced over one standing round trip, not over half of one: here the rate governs and not the
 //!   window, and twice the rate would make each feedback a burst that `dq` then measures.
 //! * Slow start leaves the window that the measured queue leaves, not the one that made the queue, which takes
 //!   ten round trips to undo and looks like a competitor meanwhile.
 //! * Velocity falls back to one as soon as the direction turns, not a window later, and is limited so that the
-//!   window never more than doubles or halves in a round trip (as in implementations in use).
-//! * Loss does not matter in the paper's default mode. Here a share of it that no random loss has (`loss`) halves
-//!   the window: a policer or a queue of a few packets shows no delay at all.
+//!   window never grows by more than a sixteenth in a round trip, nor shrinks by more than half of what is queued
+//!   too much: feedback is late by a round trip and a half, in which a doubling velocity overshoots by a whole
+//!   path's worth.
+//! * Loss does not matter in the paper's default mode. Here a share of it that no random loss has (`loss`) cuts
+//!   the window to what got through: a policer or a queue of a few packets shows no delay at all.
 
 use super::bbr::model::excessive;
-use super::delay::{DOUBLING, EVEN, Gap, MinFilter, queued, unit};
+use super::delay::{DOUBLING, EVEN, Gap, MinFilter, TRAIN_TIME, counted, queued};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
@@ -30,7 +33,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         INITIAL_WINDOW,
         ParamDef {
             name: "inverse_delta",
-            help: "1/delta: packets the flow keeps queued (trains from 24 Mbit/s on); more is more throughput",
+            help: "1/delta: packets the flow keeps queued; more is more throughput",
             kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 2 },
         },
         ParamDef {
@@ -49,7 +52,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
         ParamDef {
             name: "loss",
-            help: "share of loss within a round trip that halves the window",
+            help: "share of loss within a round trip that cuts the window to what got through",
             kind: Kind::Share { min: 100, max: 50_000, default: 10_000 },
         },
     ],
@@ -73,8 +76,10 @@ const EMPTY_ROUNDS: u64 = 5;
 const MAX_ROUNDS: usize = 4;
 /// Nearly empty is below this part of what the delay swings by (section 2.2).
 const EMPTY_PART: u64 = 10;
-/// Delay that hosts make by themselves is none.
-const HOST_NOISE: Span = Span::from_micros(500);
+/// The window grows by at most one in so many in a round trip.
+const MOST_UP: f64 = 16.0;
+/// Pacing gain, in thousandths, of the round that empties the queue.
+const DRAIN: u64 = 500;
 
 #[derive(Clone, Copy, Debug)]
 struct Config {
@@ -139,7 +144,10 @@ pub struct Copa {
     rounds: u64,
     /// The round in which the queue was last nearly empty.
     empty_round: u64,
-    /// 1/delta of competitive mode, in units; `None` in default mode.
+    /// When the lowest round trip was last seen, or nearly so, and whether it is being made visible.
+    lowest_seen: Time,
+    draining: bool,
+    /// 1/delta of competitive mode; `None` in default mode.
     competitive: Option<f64>,
     /// Packets lost, and all reported, in this round.
     lost: u64,
@@ -159,6 +167,8 @@ impl Copa {
             highest: [Span::ZERO; MAX_ROUNDS],
             rounds: 0,
             empty_round: 0,
+            lowest_seen: Time::ZERO,
+            draining: false,
             competitive: None,
             lost: 0,
             packets: 0,
@@ -173,15 +183,27 @@ impl Copa {
         self.standing.get().unwrap_or(self.window.srtt())
     }
 
-    /// dq = RTTstanding - RTTmin (section 2.1, step 1), and the mode it tells (section 2.2).
+    /// RTTmin, RTTstanding, and dq: their difference (section 2.1, step 1).
+    fn delays(&self) -> (Span, Span, Span) {
+        let standing = self.standing();
+        let lowest = self.lowest.get().unwrap_or(standing);
+        (lowest, standing, counted(lowest, standing) - lowest)
+    }
+
+    /// Takes in a round trip, and whether it shows a nearly empty queue (section 2.2).
     fn take_sample(&mut self, s: &Signals) {
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
         self.lowest.update(s.now, self.config.rtt_window, rtt);
-        self.standing.update(s.now, self.window.srtt() / 2, rtt);
+        // Slow start doubles while it waits for the queue to be sure: two feedbacks have to do.
+        let part = if self.window.in_slow_start() { 4 } else { 2 };
+        self.standing.update(s.now, self.window.srtt() / part, rtt);
         self.highest[0] = self.highest[0].max(rtt);
-        let lowest = self.lowest.get().unwrap_or(rtt);
+        let (lowest, _, dq) = self.delays();
+        if rtt <= lowest + TRAIN_TIME / 4 {
+            self.lowest_seen = s.now;
+        }
         let swing = self.highest.iter().copied().max().unwrap_or(rtt) - lowest;
-        if self.standing() - lowest < (swing / EMPTY_PART).max(HOST_NOISE) {
+        if dq <= swing / EMPTY_PART {
             self.empty_round = self.rounds;
         }
     }
@@ -190,7 +212,7 @@ impl Copa {
         self.rounds += 1;
         self.highest.rotate_right(1);
         self.highest[0] = s.rtt.unwrap_or(Span::ZERO);
-        let judged = (self.lost, self.packets);
+        let lossy = self.lost > 0;
         (self.lost, self.packets) = (0, 0);
         if self.window.in_slow_start() {
             self.empty_round = self.rounds;
@@ -198,25 +220,32 @@ impl Copa {
         }
         self.velocity.on_round(self.window.cwnd);
         let crowded = self.config.competitive && self.rounds > self.empty_round + EMPTY_ROUNDS;
-        self.competitive = crowded.then(|| self.aimd(judged.0 > 0));
+        self.competitive = crowded.then(|| self.aimd(lossy));
+        // Some of the window's time is left for the round that empties the queue to be seen.
+        let due = s.now.since(self.lowest_seen) >= self.config.rtt_window.scale(3, 4);
+        self.draining = due && !self.draining && !crowded;
+        if self.draining {
+            self.lowest_seen = s.now;
+        }
     }
 
     /// 1/delta grows as Reno's window does, and halves on loss (section 2.2).
     fn aimd(&self, lossy: bool) -> f64 {
         let default = self.config.inverse_delta as f64;
         let Some(now) = self.competitive else { return default };
-        let unit = unit(&self.window, self.standing()) as f64;
-        let most = (self.window.cwnd as f64 / unit).max(default);
-        let next = if lossy { now / 2.0 } else { now + self.window.packet as f64 / unit };
+        let most = (self.window.cwnd as f64 / self.window.packet as f64).max(default);
+        let next = if lossy { now / 2.0 } else { now + 1.0 };
         next.clamp(default, most)
     }
 
-    /// More loss than chance makes: halves the window once for each window sent.
+    /// More loss than chance makes: what was not lost fits, and an eighth less leaves room. At most once for each
+    /// window sent.
     fn check_loss(&mut self, s: &Signals) {
         self.lost = self.lost.saturating_add(s.lost_packets).saturating_add(s.ce_packets);
         self.packets = self.packets.saturating_add(s.lost_packets).saturating_add(s.acked_packets);
         if self.window.is_new_episode(s) && excessive(self.lost, self.packets, self.config.loss) {
-            self.window.reduce(s.now, 1, 2);
+            let kept = self.packets.saturating_sub(self.lost).max(self.packets / 2);
+            self.window.reduce(s.now, kept.saturating_mul(7), self.packets.saturating_mul(8));
             self.leave_slow_start();
         }
     }
@@ -230,10 +259,9 @@ impl Copa {
 
     /// Steps 2 and 3 of section 2.1.
     fn steer(&mut self, s: &Signals) {
-        let (standing, lowest) = (self.standing(), self.lowest.get().unwrap_or(Span::ZERO));
-        let dq = standing - lowest;
-        let unit = unit(&self.window, standing);
-        let (cwnd, target) = (self.window.cwnd as f64, self.inverse_delta() * unit as f64);
+        let (lowest, standing, dq) = self.delays();
+        let cwnd = self.window.cwnd as f64;
+        let target = self.inverse_delta() * self.window.packet as f64;
         // cwnd / RTTstanding <= target / dq
         let up = cwnd * dq.as_secs_f64() <= target * standing.as_secs_f64();
         if self.window.in_slow_start() {
@@ -244,17 +272,19 @@ impl Copa {
                 return;
             }
             let sent = s.rate.map_or(self.window.cwnd, |r| r.tx_inflight.min(self.window.cwnd));
-            let left = sent - queued(sent, lowest, standing);
+            let left = sent - queued(sent, lowest, lowest + dq);
             self.window.cwnd = left.saturating_add(target as u64).max(self.window.least());
             self.leave_slow_start();
             return;
         }
         self.velocity.turn(up);
-        let most = if up { 1.0 } else { 0.5 };
-        self.velocity.v = self.velocity.v.min((most * cwnd / target).max(1.0));
+        // Upwards at most a sixteenth in a round trip; downwards at most half of what is queued too much.
+        let queue = cwnd * dq.as_secs_f64() / standing.as_secs_f64();
+        let most = if up { cwnd / MOST_UP } else { (queue - target) / 2.0 };
+        self.velocity.v = self.velocity.v.min((most / target).max(1.0));
         // v / (delta * cwnd) packets for each packet acknowledged.
         let acked = s.acked as f64;
-        let step = (self.velocity.v * target * acked / cwnd).min(most * acked);
+        let step = (self.velocity.v * target * acked / cwnd).min(acked);
         if !up {
             let left = self.window.cwnd.saturating_sub(step as u64);
             self.window.cwnd = left.max(self.window.least());
@@ -279,12 +309,12 @@ impl Algorithm for Copa {
             self.on_round(s);
         }
         self.take_sample(s);
-        if s.acked > 0 && !self.window.in_recovery(s.newest_acked_sent) {
+        if s.acked > 0 && !self.draining && !self.window.in_recovery(s.newest_acked_sent) {
             self.steer(s);
         }
     }
 
-    fn on_event(&mut self, _now: Time, event: Event) {
+    fn on_event(&mut self, now: Time, event: Event) {
         match event {
             Event::ProbeTimeout { count } => self.window.on_timeout(count),
             Event::PersistentCongestion => {
@@ -296,6 +326,8 @@ impl Algorithm for Copa {
                 self.gap.restart();
                 self.velocity = Velocity::new(self.window.cwnd);
                 self.empty_round = self.rounds;
+                // A pause empties the queue.
+                self.lowest_seen = now;
             }
             Event::PathChanged(info) => *self = Copa::new(self.config, &info),
             Event::PacketSize(bytes) => self.window.packet = bytes.max(1),
@@ -303,7 +335,11 @@ impl Algorithm for Copa {
     }
 
     fn decision(&self) -> Decision {
-        let gain = if self.window.in_slow_start() { DOUBLING } else { EVEN };
+        let gain = match self.window.in_slow_start() {
+            true => DOUBLING,
+            false if self.draining => DRAIN,
+            false => EVEN,
+        };
         self.window.spread(gain, self.standing(), self.gap.get())
     }
 
@@ -311,6 +347,7 @@ impl Algorithm for Copa {
         match (self.window.in_slow_start(), self.competitive) {
             (true, _) => "slow_start",
             (_, Some(_)) => "competitive",
+            _ if self.draining => "default:drain",
             _ => "default",
         }
     }

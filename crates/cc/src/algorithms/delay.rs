@@ -1,8 +1,7 @@
-//! What delay-based algorithms share: minima over a moving window, the time between feedbacks, and what a
-//! packet of the papers is to a sender of trains.
+//! What delay-based algorithms share: minima over a moving window, the time between feedbacks, and the delay
+//! that is no queue.
 
-use super::window::Window;
-use crate::{Signals, pacer};
+use crate::Signals;
 use base::{Span, Time};
 
 /// Pacing gain, in thousandths, that doubles a window evenly over a round trip: with `w` in flight growing as
@@ -11,6 +10,10 @@ use base::{Span, Time};
 pub(super) const DOUBLING: u64 = 1_386;
 /// Pacing gain where the window stands.
 pub(super) const EVEN: u64 = 1_000;
+/// Delay beyond the base that does not count. The papers aim at a few packets queued, which a sender of packets
+/// sees; our trains take up to a millisecond (`pacer::quantum`) and queue behind themselves by as much, and
+/// timers are late by a tenth of it. The same for all flows, whatever their rates, so that it favours none.
+pub(super) const TRAIN_TIME: Span = Span::from_millis(1);
 /// Least time taken for a round trip when the time between feedbacks is judged.
 const MIN_GAP_RTT: Span = Span::from_millis(1);
 
@@ -77,12 +80,9 @@ impl Gap {
     }
 }
 
-/// Bytes that stand for a packet of the papers: what a train holds beyond its first packet. A sender of trains
-/// queues behind itself by that much and cannot see less. At low rates trains are of two packets, so it is a
-/// packet; from about half a gigabit a second on it is most of a segmentation-offload train.
-pub(super) fn unit(window: &Window, rtt: Span) -> u64 {
-    let quantum = pacer::quantum(window.spread(EVEN, rtt, Span::ZERO).rate, window.packet);
-    quantum.saturating_sub(window.packet).max(window.packet)
+/// Of a round trip, what counts: the delay that trains and hosts make by themselves is taken off.
+pub(super) fn counted(base: Span, rtt: Span) -> Span {
+    (rtt - TRAIN_TIME).max(base)
 }
 
 /// Of `bytes` in flight, what waits in the queue when the round trip is `rtt` and `base` without one.
@@ -124,6 +124,8 @@ mod tests {
         assert_eq!(queued(1_000, base, rtt), 300);
         assert_eq!(queued(1_000, rtt, base), 0);
         assert_eq!(queued(u64::MAX, Span::ZERO, rtt), u64::MAX);
+        assert_eq!(counted(base, rtt), Span::from_millis(99));
+        assert_eq!(counted(base, Span::from_micros(70_999)), base);
     }
 
     #[test]

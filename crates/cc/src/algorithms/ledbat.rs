@@ -181,6 +181,7 @@ impl Ledbat {
             Phase::Steady { next } if self.config.slowdown && full && s.now >= next => {
                 self.window.ssthresh = self.window.cwnd;
                 self.window.cwnd = self.window.least();
+                self.window.begin_recovery(s.now);
                 self.phase = Phase::Frozen { start: s.now, until: s.now + two_rounds };
             }
             Phase::Frozen { start, until } if s.now >= until => self.phase = Phase::Ramp { start },

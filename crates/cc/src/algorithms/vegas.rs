@@ -9,11 +9,10 @@
 //! * A loss takes a quarter off the window, once for each window sent (the authors' implementation, described
 //!   by U. Hengartner et al., "TCP Vegas Revisited", INFOCOM 2000; the paper's section III.A for "once").
 //!
-//! Where it departs: loss detection, the paper's other half, is the transport's. And a packet of the paper is here what
-//! a train holds beyond its first packet, which is one packet at low rates (`delay::unit`): thresholds of four
-//! packets mean nothing to a sender whose trains are of 44.
+//! Where it departs: loss detection, the paper's other half, is the transport's. And a millisecond of delay, which
+//! trains and timers make by themselves, does not count (`delay::TRAIN_TIME`).
 
-use super::delay::{DOUBLING, EVEN, Gap, queued, unit};
+use super::delay::{DOUBLING, EVEN, Gap, counted, queued};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
@@ -27,7 +26,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         INITIAL_WINDOW,
         ParamDef {
             name: "alpha",
-            help: "fewer of the flow's packets in the queue let the window grow (trains from 24 Mbit/s on)",
+            help: "fewer of the flow's packets in the queue let the window grow",
             kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 2 },
         },
         ParamDef {
@@ -95,7 +94,8 @@ impl Vegas {
             round_min: Span::MAX,
             samples: 0,
             recent: [Span::ZERO; RECENT],
-            growing: true,
+            // The first round trip begins by turning it over.
+            growing: false,
         }
     }
 
@@ -112,15 +112,15 @@ impl Vegas {
     /// `(Expected - Actual) * BaseRTT = window * (RTT - BaseRTT) / RTT`.
     fn on_round(&mut self, s: &Signals) {
         let Some(base) = self.base.filter(|_| self.samples >= MIN_SAMPLES) else { return };
-        let rtt = self.round_min;
+        let rtt = counted(base, self.round_min);
         (self.round_min, self.samples) = (Span::MAX, 0);
         let w = &mut self.window;
-        let (diff, unit) = (queued(w.cwnd, base, rtt), unit(w, rtt));
-        if diff > self.config.beta * unit {
-            w.cwnd = w.cwnd.saturating_sub(unit).max(w.least());
+        let diff = queued(w.cwnd, base, rtt);
+        if diff > self.config.beta.saturating_mul(w.packet) {
+            w.cwnd = w.cwnd.saturating_sub(w.packet).max(w.least());
             w.ssthresh = w.ssthresh.min(w.cwnd);
-        } else if diff < self.config.alpha * unit && w.is_used(s) {
-            w.cwnd = w.cwnd.saturating_add(unit);
+        } else if diff < self.config.alpha.saturating_mul(w.packet) && w.is_used(s) {
+            w.cwnd = w.cwnd.saturating_add(w.packet);
         }
     }
 
@@ -131,8 +131,8 @@ impl Vegas {
         if let Some(base) = self.base {
             // The window that the sampled packet was part of.
             let sent = s.rate.map_or(w.cwnd, |r| r.tx_inflight.min(w.cwnd));
-            let diff = queued(sent, base, rtt);
-            if diff > self.config.gamma * unit(w, rtt) {
+            let diff = queued(sent, base, counted(base, rtt));
+            if diff > self.config.gamma.saturating_mul(w.packet) {
                 w.cwnd = (sent - diff).saturating_add(w.packet).max(w.least());
                 w.ssthresh = w.cwnd;
                 return;
@@ -176,7 +176,7 @@ impl Algorithm for Vegas {
             Event::ProbeTimeout { count } => self.window.on_timeout(count),
             Event::PersistentCongestion => {
                 self.window.collapse();
-                self.growing = true;
+                self.growing = false;
             }
             Event::RestartFromIdle { .. } => self.gap.restart(),
             Event::PathChanged(info) => *self = Vegas::new(self.config, &info),

@@ -84,6 +84,11 @@ impl Window {
         }
     }
 
+    /// Something was done at `now` that answers losses of all packets sent before.
+    pub(super) fn begin_recovery(&mut self, now: Time) {
+        self.recovery = Some(now);
+    }
+
     /// Whether the feedback tells of a new episode of congestion: a loss, or a mark, of a packet sent after
     /// the last reduction (RFC 9002, sections 7.1 and 7.3.2).
     pub(super) fn is_new_episode(&self, s: &Signals) -> bool {

@@ -4,6 +4,7 @@ use crate::{Algorithm, Params, create};
 use base::{Rate, Rng, Span};
 use proptest::prelude::*;
 
+mod delay_shapes;
 mod shapes;
 
 fn make(name: &str, path: &Path) -> Box<dyn Algorithm> {

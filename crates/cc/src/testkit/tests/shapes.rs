@@ -5,11 +5,11 @@ use crate::testkit::fluid::{Flow, Link, Source, World};
 use crate::{PathInfo, create};
 use base::{Rate, Rng, Span, Time};
 
-fn secs(s: u64) -> Time {
+pub(super) fn secs(s: u64) -> Time {
     Time::ZERO + Span::from_secs(s)
 }
 
-fn flow(selection: &str, link: &Link, source: Source, start: Time, seed: u64) -> Flow {
+pub(super) fn flow(selection: &str, link: &Link, source: Source, start: Time, seed: u64) -> Flow {
     flow_knowing(selection, link, source, start, seed, None)
 }
 
@@ -26,7 +26,7 @@ fn flow_knowing(
     Flow::new(create(def.name, &params, &info, Rng::from_u64(seed)).unwrap(), source, start)
 }
 
-fn world(selection: &str, link: &Link, seed: u64) -> World {
+pub(super) fn world(selection: &str, link: &Link, seed: u64) -> World {
     World::new(
         link.clone(),
         vec![flow(selection, link, Source::Endless, Time::ZERO, seed)],
@@ -35,18 +35,18 @@ fn world(selection: &str, link: &Link, seed: u64) -> World {
 }
 
 /// Share of what the link can deliver that a flow got.
-fn share(f: &Flow, link: &Link, from: Time, to: Time) -> f64 {
+pub(super) fn share(f: &Flow, link: &Link, from: Time, to: Time) -> f64 {
     f.delivered_between(from, to) as f64 / (link.rate.bytes_in(to.since(from)) as f64 * (1.0 - link.loss))
 }
 
 /// Time and algorithm's state of every change of state.
-fn phases(f: &Flow) -> Vec<(Time, &'static str)> {
+pub(super) fn phases(f: &Flow) -> Vec<(Time, &'static str)> {
     let mut all: Vec<(Time, &'static str)> = f.trace.iter().map(|p| (p.time, p.state)).collect();
     all.dedup_by_key(|p| p.1);
     all
 }
 
-const RTT: Span = Span::from_millis(70);
+pub(super) const RTT: Span = Span::from_millis(70);
 
 #[test]
 fn bbr_fills_long_fat_paths_whatever_is_lost_at_random() {
