@@ -125,8 +125,8 @@ pub struct Trusting {
     #[command(flatten)]
     pub certificate: Certificate,
     /// X.509 root certificates in PEM: the server must show a certificate for the name or address connected to that
-    /// one of them vouches for. Known hosts are not looked at.
-    #[arg(long, visible_alias = "cacert", value_name = "FILE", conflicts_with = "accept_new")]
+    /// one of them vouches for. Known hosts are not looked at. --cacert is the same.
+    #[arg(long, alias = "cacert", value_name = "FILE", conflicts_with = "accept_new")]
     pub ca: Option<PathBuf>,
     /// A one-time token of the server (better in the environment: LONGHAUL_TOKEN).
     #[arg(long, value_name = "TOKEN", conflicts_with = "cert")]
@@ -156,8 +156,8 @@ pub struct Admission {
     #[command(flatten)]
     pub certificate: Certificate,
     /// X.509 root certificates in PEM: clients must show a certificate that one of them vouches for. Listed keys and
-    /// tokens do not count then.
-    #[arg(long, visible_alias = "cacert", value_name = "FILE",
+    /// tokens do not count then. --cacert is the same.
+    #[arg(long, alias = "cacert", value_name = "FILE",
           conflicts_with_all = ["authorized_keys", "token", "allow_any_key"])]
     pub ca: Option<PathBuf>,
     /// With --ca: of the clients with a certificate, let in only those with one for this DNS name or address
@@ -513,6 +513,9 @@ pub enum Keys {
         file: PathBuf,
     },
     /// Make one-time tokens: each lets one connection in at the servers of this machine's key, running or not.
+    ///
+    /// The client gives it with --token or in LONGHAUL_TOKEN. To take one back, delete its file in the folder tokens of
+    /// the state folder (see `longhaul keys list`).
     Token {
         /// How long they can be used.
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::span)]

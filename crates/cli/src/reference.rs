@@ -60,6 +60,12 @@ mod tests {
             assert!(text.contains(".SH"), "{page}");
         }
         let put = std::fs::read_to_string(dir.path().join("longhaul-put.1")).unwrap();
-        assert!(put.contains("known\\-rate"));
+        for flag in ["known\\-rate", "no\\-resume", "cert", "cacert"] {
+            assert!(put.contains(flag), "{flag}");
+        }
+        let serve = std::fs::read_to_string(dir.path().join("longhaul-serve.1")).unwrap();
+        assert!(serve.contains("allow\\-name"));
+        let token = std::fs::read_to_string(dir.path().join("longhaul-keys-token.1")).unwrap();
+        assert!(token.contains("lifetime"));
     }
 }

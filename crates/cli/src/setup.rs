@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite};
 
-/// Seconds in which a look at a clock finds the lifetime of a token sensible: 400 days.
+/// Seconds that a token can be good for: 400 days. What is needed longer should be a listed key.
 const MAX_LIFETIME: u64 = 400 * 86_400;
 
 /// This machine's identity.
@@ -188,8 +188,13 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The token of the command line or the environment.
+/// The token of the command line or the environment. A certificate on the command line counts more than the
+/// environment.
 pub fn token(t: &Trusting) -> Outcome<Option<OneTimeToken>> {
-    let text = t.token.clone().or_else(|| std::env::var("LONGHAUL_TOKEN").ok().filter(|v| !v.is_empty()));
+    let text = match (&t.token, &t.certificate.cert) {
+        (Some(text), _) => Some(text.clone()),
+        (None, Some(_)) => None,
+        (None, None) => std::env::var("LONGHAUL_TOKEN").ok().filter(|v| !v.is_empty()),
+    };
     text.map(|t| t.parse().map_err(|e| Failure::new(Code::Untrusted, format!("{e}")))).transpose()
 }

@@ -55,18 +55,24 @@ fn what_cannot_be_asked_is_said() {
     }
 }
 
-/// Starts a command and kills it after about a second.
-fn interrupt(mut c: Command) {
-    let mut child = c.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Whatever has happened by then is a valid moment, as long as something has; slow enough that not all has.
+fn wait_ms(ms: u64) {
     let (_keep, never) = std::sync::mpsc::channel::<()>();
-    let _ = never.recv_timeout(std::time::Duration::from_millis(1_500));
+    let _ = never.recv_timeout(std::time::Duration::from_millis(ms));
+}
+
+/// Starts a command that writes to `folder` and kills it about a second after it has begun to.
+fn interrupt(mut c: Command, folder: &Path) {
+    let mut child = c.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() && !part(folder) {
+        wait_ms(20);
+    }
+    wait_ms(1_000);
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 fn part(folder: &Path) -> bool {
-    let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name());
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.file_name());
     names.into_iter().any(|n| n.to_string_lossy().contains("longhaul-part"))
 }
 
@@ -90,7 +96,7 @@ fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
             };
             let mut args = vec![if get { "get" } else { "put" }, "--accept-new", "--json"];
             args.extend(if get { [url.as_str(), &back] } else { [src.to_str().unwrap(), &url] });
-            interrupt(b.client(&[&args[..], &["--limit", "5MB/s"]].concat()));
+            interrupt(b.client(&[&args[..], &["--limit", "5MB/s"]].concat()), &folder);
             assert!(part(&folder), "{flag}, get {get}: nothing was left over");
             let o = b.run(&[&args[..], &[flag]].concat());
             expect(&o, 0);

@@ -31,6 +31,16 @@ fn unknown_hosts_need_consent_and_changed_ones_are_refused() {
     expect(&o, 4);
     let said = stderr(&o);
     assert!(said.contains("known_hosts") && said.contains("line 1"), "{said}");
+    // A known host that has changed is refused without --accept-new too, with what to do, and nothing is replaced.
+    fs::write(b.path("file"), b"secret").unwrap();
+    let file = b.path("file");
+    let before = fs::read(b.client.join("known_hosts")).unwrap();
+    for args in [&["ls", &url][..], &["put", file.to_str().unwrap(), &url], &["perf", "client", &address]] {
+        let o = b.run(args);
+        expect(&o, 4);
+        assert!(stderr(&o).contains("delete line 1 of"), "{}", stderr(&o));
+    }
+    assert_eq!(fs::read(b.client.join("known_hosts")).unwrap(), before);
 }
 
 #[test]
@@ -49,7 +59,10 @@ fn strangers_are_not_let_in_but_tokens_let_in_once() {
     };
     let o = ls(None);
     expect(&o, 4);
-    assert!(stderr(&o).contains("authorized_keys"), "{}", stderr(&o));
+    for way in ["authorized_keys", "longhaul keys show", "longhaul keys authorize", "longhaul keys token"] {
+        assert!(stderr(&o).contains(way), "{way}: {}", stderr(&o));
+    }
+    assert!(!stderr(&o).contains("repeat the command"), "{}", stderr(&o));
     let token = server.ready["tokens"][0].as_str().unwrap();
     expect(&ls(Some(token)), 0);
     let o = ls(Some(token));
@@ -61,6 +74,21 @@ fn strangers_are_not_let_in_but_tokens_let_in_once() {
 }
 
 #[test]
+fn a_token_for_another_server_is_not_shown_to_this_one() {
+    let b = Bench::new();
+    let server = b.serve("srv", &[]);
+    let other = longhaul(&b.path("other")).args(["keys", "token"]).output().unwrap();
+    expect(&other, 0);
+    let token = String::from_utf8(other.stdout).unwrap();
+    let o = longhaul(&b.path("stranger"))
+        .args(["ls", &server.url(""), "--token", token.trim()])
+        .output()
+        .unwrap();
+    expect(&o, 4);
+    assert!(stderr(&o).contains("for another server"), "{}", stderr(&o));
+}
+
+#[test]
 fn hosts_that_do_not_answer_or_exist() {
     let b = Bench::new();
     // A socket that nobody reads: the port is taken and silent.
@@ -68,10 +96,11 @@ fn hosts_that_do_not_answer_or_exist() {
     let url = format!("longhaul://{}/", silent.local_addr().unwrap());
     let o = b.run(&["ls", "--accept-new", "--connect-timeout", "500ms", &url]);
     expect(&o, 3);
-    assert!(stderr(&o).contains("no answer"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("no answer") && stderr(&o).contains("firewall"), "{}", stderr(&o));
     let o = b.run(&["ls", "longhaul://no-such-host.invalid/"]);
     expect(&o, 3);
     assert!(stderr(&o).contains("no-such-host.invalid"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("check the spelling"), "{}", stderr(&o));
 }
 
 #[test]
@@ -84,7 +113,8 @@ fn a_port_in_use_is_named() {
         .output()
         .unwrap();
     expect(&o, 7);
-    assert!(stderr(&o).contains(&server.address), "{}", stderr(&o));
+    let said = stderr(&o);
+    assert!(said.contains(&server.address) && said.contains("choose another"), "{said}");
 }
 
 #[test]
