@@ -64,6 +64,21 @@ fn a_peer_that_lives_but_acknowledges_no_data_is_given_up_with_bounded_effort() 
 }
 
 #[test]
+fn a_peer_that_falls_silent_is_idle_and_not_stalled() {
+    let mut p = Pair::new();
+    let Link { ci, si, .. } = p.linked();
+    let to = register(&mut p.server, si.pd, vec![0; 4096]);
+    // What the client sends is lost from now on, what it is sent a second later.
+    let until = p.now + Span::from_secs(1);
+    p.filter = Box::new(move |f| !f.to_server && f.at < until);
+    let data = Data::Inline(vec![3; 900].into());
+    let wr = SendWr::new(1, SendOp::Write { rkey: to.rkey, offset: 0 }, data);
+    p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
+    p.run(Span::from_secs(60));
+    assert!(closed(&p.client_events()).expect("closed").contains("nothing heard"));
+}
+
+#[test]
 fn long_pauses_and_a_queue_pair_in_error_are_no_stall() {
     let mut p = Pair::new();
     let Link { client: c, ci, si, .. } = p.linked();

@@ -49,9 +49,9 @@ pub enum CloseReason {
     /// Nothing arrived for the idle time-out.
     #[error("nothing heard from the peer for {0} s: is the path up, and is the peer still running?")]
     IdleTimeout(u64),
-    /// The peer is alive, but acknowledged no data for the idle time-out.
+    /// The peer is alive, but acknowledged nothing, or no data, for the idle time-out.
     #[error(
-        "the peer is alive but has acknowledged no data for {0} s: does the path drop full-sized packets, or is the peer overloaded?"
+        "the peer is alive but has acknowledged no data for {0} s: does the path drop what is sent to it, or full-sized packets, or is the peer overloaded?"
     )]
     Stalled(u64),
     /// The handshake got no answer.

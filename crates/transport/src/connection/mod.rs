@@ -342,10 +342,13 @@ impl Connection {
         Some(self.heard + self.idle_timeout())
     }
 
-    /// When a peer that is heard of, but acknowledges no data, has had its time.
+    /// When a peer that is heard of, but acknowledges nothing, or no data, has had its time. Of one that has fallen
+    /// silent meanwhile the idle time-out tells.
     fn stall_deadline(&self) -> Option<Time> {
         let since = self.lanes.iter().filter_map(Lane::unacknowledged_since).min()?;
-        matches!(self.state, State::Open).then(|| since + self.idle_timeout())
+        let idle = self.idle_timeout();
+        let alive = self.heard >= since + idle / 2;
+        (alive && matches!(self.state, State::Open)).then_some(since + idle)
     }
 
     /// Lets time pass: repeats what was lost, probes, gives up.

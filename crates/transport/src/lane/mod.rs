@@ -81,6 +81,8 @@ pub struct Lane {
     data_outstanding: u64,
     /// Since when data waits for its first, or its next, acknowledgement.
     data_since: Option<Time>,
+    /// Since when packets are outstanding of which none was acknowledged.
+    unheard_since: Time,
     /// Probe time-outs with packets larger than the base outstanding, since the last of those arrived: they hint
     /// at a path that lost its packet size, even while small packets pass.
     stalls: u32,
@@ -138,6 +140,7 @@ impl Lane {
             stalls: 0,
             data_outstanding: 0,
             data_since: None,
+            unheard_since: Time::ZERO,
         }
     }
 
@@ -149,11 +152,20 @@ impl Lane {
         }
         self.data_since.get_or_insert(now);
         self.data_outstanding += 1;
+        self.start_waiting(now);
     }
 
-    /// Since when data is outstanding of which nothing was acknowledged.
+    fn start_waiting(&mut self, now: Time) {
+        if self.sent.outstanding() == 0 {
+            self.unheard_since = now;
+        }
+    }
+
+    /// Since when data is outstanding of which nothing was acknowledged, or packets of any kind.
     pub fn unacknowledged_since(&self) -> Option<Time> {
-        self.data_since.filter(|_| self.data_outstanding > 0)
+        let data = self.data_since.filter(|_| self.data_outstanding > 0);
+        let any = (self.sent.outstanding() > 0).then_some(self.unheard_since);
+        data.into_iter().chain(any).min()
     }
 
     /// Bytes of IP and UDP headers on this path.
@@ -188,6 +200,7 @@ impl Lane {
 
     /// A packet that asks for feedback has left.
     pub fn on_eliciting_sent(&mut self, now: Time) {
+        self.start_waiting(now);
         self.last_eliciting = now;
     }
 
@@ -283,6 +296,7 @@ impl Lane {
         streams: &mut impl Streams,
     ) {
         let Some((pn, sent)) = newest else { return };
+        self.unheard_since = now;
         self.pto_count = 0;
         self.probes = 0;
         if pn == f.largest {

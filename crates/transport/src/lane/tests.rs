@@ -141,3 +141,31 @@ fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
     assert!(deadlines.windows(2).skip(1).all(|w| w[1] >= w[0]), "{deadlines:?}");
     assert!(deadlines.iter().all(|d| *d <= MAX_PTO), "{deadlines:?}");
 }
+
+#[test]
+fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    assert_eq!(lane.unacknowledged_since(), None);
+    for n in 10..20 {
+        lane.on_data_sent(at(n), false);
+        send(&mut lane, &mut rng, at(n));
+    }
+    assert_eq!(lane.unacknowledged_since(), Some(at(10)));
+    // Probes do not start the wait anew.
+    for n in 1..4 {
+        lane.on_probe_timeout(at(1_000 * n), &mut fates);
+        lane.on_data_sent(at(1_000 * n), true);
+        send(&mut lane, &mut rng, at(1_000 * n));
+    }
+    assert_eq!(lane.unacknowledged_since(), Some(at(10)));
+    // An acknowledgement does, and when all is acknowledged there is nothing to wait for.
+    lane.on_feedback(at(4_000), &feedback(0..1, vec![]), &mut fates).expect("true");
+    assert_eq!(lane.unacknowledged_since(), Some(at(4_000)));
+    let all = lane.sent.next();
+    lane.on_feedback(at(4_001), &feedback(0..all, vec![]), &mut fates).expect("true");
+    assert_eq!(lane.unacknowledged_since(), None);
+    lane.on_data_sent(at(9_000), false);
+    send(&mut lane, &mut rng, at(9_000));
+    assert_eq!(lane.unacknowledged_since(), Some(at(9_000)));
+}
