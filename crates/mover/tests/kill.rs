@@ -7,7 +7,7 @@ use base::Rng;
 use common::{noise, put, same, serve_here};
 use longhaul_mover::journal::Contents;
 use longhaul_mover::{Cause, ServeOptions, TransferOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,8 +51,31 @@ fn child() {
             let o = TransferOptions::default();
             common::put_with(addr.parse().unwrap(), Path::new(dir), "", o, report).unwrap();
         }
+        Ok(("get", args)) => {
+            let (addr, dir) = args.split_once(' ').unwrap();
+            get_to_a_full_disk(addr.parse().unwrap(), Path::new(dir));
+        }
         _ => {}
     }
+}
+
+/// With `t` of [`a_full_disk_is_named_and_what_fits_arrives`], to a disk that is too small for it.
+fn get_to_a_full_disk(addr: SocketAddr, dir: &Path) {
+    std::fs::create_dir(dir.join("t")).unwrap();
+    std::fs::write(dir.join("t/big"), "what was there before").unwrap();
+    let r = common::get(addr, "t", dir).unwrap();
+    full(&r);
+    assert_eq!(std::fs::read(dir.join("t/small")).unwrap(), b"fits");
+    assert_eq!(std::fs::read(dir.join("t/big")).unwrap(), b"what was there before");
+}
+/// Only `t/big` failed, since the disk is full.
+fn full(r: &longhaul_mover::Summary) {
+    assert_eq!(r.error, Some(longhaul_mover::Error::Partial { failed: 1 }), "{:?}", r.progress.errors);
+    let e = &r.progress.errors[0];
+    assert!(
+        e.cause == Cause::Full && e.path.ends_with("t/big") && e.to_string().contains("free some space"),
+        "{e}"
+    );
 }
 
 /// Starts a child; its lines that begin with `AT ` are what it tells.
@@ -73,12 +96,15 @@ fn start_as(mut command: Command, role: String) -> (Child, impl Iterator<Item = 
 fn start_server(dir: &Path) -> (Child, SocketAddr) {
     listening(start(format!("serve {}", dir.display())))
 }
-/// A server that sees a new file system, mounted with these options, in place of `dir`.
-fn start_server_on(dir: &Path, mount: &str) -> (Child, SocketAddr) {
+/// This binary, in a place where a new file system, mounted with these options, is in place of `dir`.
+fn on_new_disk(dir: &Path, mount: &str) -> Command {
     let script = format!("mount -t tmpfs -o {mount} none {} && exec \"$0\" \"$@\"", dir.display());
     let mut c = Command::new("unshare");
     c.args(["-rm", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
-    listening(start_as(c, format!("serve {}", dir.display())))
+    c
+}
+fn start_server_on(dir: &Path, mount: &str) -> (Child, SocketAddr) {
+    listening(start_as(on_new_disk(dir, mount), format!("serve {}", dir.display())))
 }
 fn listening(
     (mut c, mut lines): (Child, impl Iterator<Item = String> + Send + 'static),
@@ -102,16 +128,27 @@ struct Safe {
     hopeful: u64,
 }
 impl Safe {
+    /// The server may still be at work on what a killed client had sent: a file may get its name meanwhile.
     fn of(dir: &Path) -> Safe {
+        loop {
+            match Safe::look(dir) {
+                // The blow fell before anything was made.
+                Err(_) if !dir.exists() => return Safe::default(),
+                Ok(s) => return s,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "{e}"),
+            }
+        }
+    }
+    fn look(dir: &Path) -> std::io::Result<Safe> {
         let mut s = Safe::default();
-        for e in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
+        for e in std::fs::read_dir(dir)? {
+            let e = e?;
             let name = e.file_name().into_string().unwrap();
             if !name.starts_with('.') {
-                s.kept += e.metadata().unwrap().len();
-            } else if name.ends_with("-journal")
-                && let Some(j) = Contents::read(&std::fs::read(e.path()).unwrap())
-                && let Ok(part) = std::fs::read(dir.join(name.replace("-journal", "-part")))
-            {
+                s.kept += e.metadata()?.len();
+            } else if name.ends_with("-journal") {
+                let Some(j) = Contents::read(&std::fs::read(e.path())?) else { continue };
+                let part = std::fs::read(dir.join(name.replace("-journal", "-part")))?;
                 s.kept += j.bytes();
                 for (c, chunk) in (0..).zip(part.chunks(1 << j.chunk_log2)) {
                     let ends = [&chunk[..64], &chunk[chunk.len() - 64..]];
@@ -120,7 +157,7 @@ impl Safe {
                 }
             }
         }
-        s
+        Ok(s)
     }
 }
 
@@ -171,7 +208,7 @@ fn killed_again_and_again(kill_server: bool) {
         }
     }
     println!("{again} of {kept} safe bytes were sent again in {kills} attempts");
-    assert!(kept > (FILES * SIZE) as u64, "hardly anything was safe: {kept}");
+    assert!(kept > SIZE as u64, "hardly anything was safe: {kept}");
     assert!(again * 20 < kept, "{again} of {kept} safe bytes were sent again");
     let r = put(addr, &t, "").unwrap();
     assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
@@ -203,17 +240,28 @@ fn a_full_disk_is_named_and_what_fits_arrives() {
     std::fs::write(t.join("big"), noise(2, 20 << 20)).unwrap();
     std::fs::write(t.join("small"), "fits").unwrap();
     let r = put(addr, &t, "").unwrap();
-    assert_eq!(r.error, Some(longhaul_mover::Error::Partial { failed: 1 }), "{:?}", r.progress.errors);
-    let e = &r.progress.errors[0];
-    assert!(
-        e.cause == Cause::Full && e.path.ends_with("t/big") && e.to_string().contains("free some space"),
-        "{e}"
-    );
+    full(&r);
     let back = from.path().join("back/");
     assert!(common::get(addr, "t/small", &back).unwrap().success());
     assert_eq!(std::fs::read(back.join("small")).unwrap(), b"fits");
     assert!(common::get(addr, "t/big", &back).unwrap().success());
     assert!(std::fs::read(back.join("big")).unwrap() == noise(1, 2 << 20), "what was there before is lost");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_full_disk_of_the_one_who_gets_is_named_and_what_fits_arrives() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let t = from.path().join("t");
+    std::fs::create_dir(&t).unwrap();
+    std::fs::write(t.join("big"), noise(2, 20 << 20)).unwrap();
+    std::fs::write(t.join("small"), "fits").unwrap();
+    let (mut server, addr) = start_server(from.path());
+    let disk = on_new_disk(to.path(), "size=8m");
+    let (mut client, lines) = start_as(disk, format!("get {addr} {}", to.path().display()));
+    lines.count();
+    assert!(client.wait().unwrap().success(), "the child's own output says why");
     server.kill().unwrap();
     server.wait().unwrap();
 }

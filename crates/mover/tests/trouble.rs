@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{get, noise, put, put_slowly, serve};
+use common::{get, noise, put, put_all, put_slowly, serve};
 use longhaul_mover::{Cause, Error, ServeOptions, Summary};
 use std::fs;
 use std::io::Write;
@@ -139,7 +139,7 @@ fn files_that_may_not_be_read_are_named() {
     write(&t, "large", noise(1, 2 << 20));
     write(&t, "shut/inside", "inside");
     for n in ["small", "large", "shut"] {
-        fs::set_permissions(t.join(n), PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(t.join(n), PermissionsExt::from_mode(0o000)).unwrap();
     }
     let denied = [("t/large", Cause::Denied), ("t/shut", Cause::Denied), ("t/small", Cause::Denied)];
     let s = serve(ServeOptions::new(served.path()));
@@ -154,6 +154,20 @@ fn files_that_may_not_be_read_are_named() {
     failed(&r, &denied);
     assert_eq!(fs::read(dest.path().join("t/ok")).unwrap(), b"ok");
     fs::set_permissions(t.join("shut"), PermissionsExt::from_mode(0o700)).unwrap();
+}
+
+/// The kernel answers the reading of memory that is not there with EIO, as it does for a disk that fails.
+#[test]
+fn a_file_whose_storage_fails_is_named() {
+    let (from, served) = dirs();
+    write(from.path(), "ok", "ok");
+    write(served.path(), "mem", "what was there before");
+    let s = serve(ServeOptions::new(served.path()));
+    let r = put_all(s.addr, &[&from.path().join("ok"), Path::new("/proc/self/mem")], "").unwrap();
+    failed(&r, &[("mem", Cause::Storage)]);
+    assert_eq!(fs::read(served.path().join("ok")).unwrap(), b"ok");
+    assert_eq!(fs::read(served.path().join("mem")).unwrap(), b"what was there before");
+    clean(served.path());
 }
 
 #[test]

@@ -101,6 +101,12 @@ pub fn put_with(
     let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
     run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
 }
+/// Several sources at once.
+pub fn put_all(addr: SocketAddr, sources: &[&Path], dest: &str) -> Result<Summary, Error> {
+    let sources = sources.iter().map(|s| s.to_path_buf()).collect();
+    let o = PutOptions { sources, dest: dest.as_bytes().to_vec(), transfer: TransferOptions::default() };
+    run(addr, |w| ClientApp::put(connect(addr), &o, w), |_, _| ())
+}
 /// No faster than this many Mbit/s.
 pub fn put_slowly(
     addr: SocketAddr,
