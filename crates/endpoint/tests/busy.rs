@@ -5,7 +5,7 @@ mod pair;
 use base::Span;
 use longhaul_endpoint::{CloseReason, Event};
 use pair::{Flying, Pair, config, server_config};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use transport::Connection;
 use wire::packet::{Clear, flag};
@@ -85,7 +85,7 @@ fn who_did_not_see_the_first_packet_cannot_turn_a_client_away() {
     let mut p = Pair::new();
     let seen = Rc::new(RefCell::new(None));
     let copy = seen.clone();
-    // The server's answer takes long, so that a forger may come first.
+    // The first packet is lost, so that a forger may come first.
     p.filter = Box::new(move |f| {
         if f.to_server {
             copy.borrow_mut().get_or_insert(f.clone());
@@ -96,28 +96,36 @@ fn who_did_not_see_the_first_packet_cannot_turn_a_client_away() {
     p.run(Span::from_millis(5));
     let first: Flying = seen.borrow().clone().expect("a first packet");
     let h = long_header(&first.bytes);
-    let forge = |dcid: &[u8], scid: &[u8]| {
+    let (at, from) = (p.now, p.server_addr);
+    let forge = |dcid: &[u8], scid: &[u8], server: Cid| {
         let h = LongHeader { dcid, scid, ..h.clone() };
         let mut b = vec![0; 400];
-        let n = Connection::refuse(&h, Cid(9), "no room for you", &mut b).expect("written");
+        let n = Connection::refuse(&h, server, "no room for you", &mut b).expect("written");
         b.truncate(n);
-        Flying { at: p.now, from: p.server_addr, to_server: false, bytes: b }
+        Flying { at, from, to_server: false, bytes: b }
     };
     // From off the path: the keys' identifier, or the client's, is guessed wrongly.
-    let wrong_keys = forge(&[0; 8], h.scid);
-    let wrong_client = forge(h.dcid, &[1, 2, 3, 4]);
-    // What someone on the path can say.
-    let right = forge(h.dcid, h.scid);
+    let wrong_keys = forge(&[0; 8], h.scid, Cid(9));
+    let wrong_client = forge(h.dcid, &[1, 2, 3, 4], Cid(9));
     for f in [wrong_keys, wrong_client] {
         p.deliver(f);
         p.run(Span::from_millis(5));
         assert_eq!(closed(&mut p), None);
     }
-    p.filter = Box::new(|_| true);
+    let server = Rc::new(Cell::new(Cid(0)));
+    let copy = server.clone();
+    p.filter = Box::new(move |f| {
+        if !f.to_server && f.bytes[0] & flag::LONG != 0 {
+            let scid = long_header(&f.bytes).scid.try_into().expect("four bytes");
+            copy.set(Cid(u32::from_be_bytes(scid)));
+        }
+        true
+    });
     p.run(Span::from_secs(2));
     assert!(p.client_events().contains(&Event::Connected { conn }));
-    // With data keys, Initial packets have nothing to say, not even to whoever saw the first one.
-    p.deliver(right);
+    // With data keys, Initial packets have nothing to say, not even from someone on the path who knows everything that
+    // is in clear.
+    p.deliver(forge(h.dcid, h.scid, server.get()));
     p.run(Span::from_secs(1));
     assert_eq!(closed(&mut p), None);
     assert!(p.client.connection(conn).is_some());
