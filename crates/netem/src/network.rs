@@ -238,6 +238,14 @@ impl<P: Payload> Network<P> {
         }
     }
 
+    /// Loses the next `n` packets offered to the link.
+    pub fn lose_next(&mut self, id: LinkId, n: u64) {
+        if let Some(h) = self.hops.get_mut(id.index()) {
+            h.lose.retain(|k| *k >= h.offered);
+            h.lose.extend(h.offered..h.offered.saturating_add(n));
+        }
+    }
+
     /// What a link is like now; `None` for one of another network.
     pub fn config(&self, id: LinkId) -> Option<&LinkConfig> {
         self.hops.get(id.index()).map(|h| h.link.config())

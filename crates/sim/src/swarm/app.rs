@@ -1,12 +1,13 @@
-//! The application at each end: posts its jobs, checks what completes.
+//! One end of a connection: posts its jobs, checks what completes.
 
 use super::memory;
 use super::plan::{Job, Op, Plan};
-use crate::pair::addr;
+use super::pool::Pool;
 use base::Time;
-use endpoint::{App, ConnId, Connect, Endpoint, Event, QpOptions};
+use endpoint::{ConnId, Connect, Endpoint, Event, QpOptions};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use transport::CloseReason;
 use transport::crypto::ServerTrust;
@@ -32,6 +33,10 @@ pub struct Board {
     /// Writes that have completed: end, queue pair, job. Their bytes must be there now.
     pub written: Vec<(usize, usize, usize)>,
     pub notes: Vec<String>,
+    /// Whether the shared receives that the server's first connection answers for were all there at the end.
+    pub pool_ended: Option<bool>,
+    /// Everything has come at both ends: the connection may be closed.
+    pub may_close: bool,
     pub established: u64,
     pub completions: u64,
     /// Ends whose connections are closed and whose memory is released.
@@ -41,6 +46,8 @@ pub struct Board {
 
 /// The shared facts of a world.
 pub struct Common {
+    /// Number of the connection.
+    pub number: usize,
     pub plan: Plan,
     pub sources: [Vec<u8>; 2],
     pub board: RefCell<Board>,
@@ -62,10 +69,18 @@ struct Pair {
     taken: Vec<usize>,
 }
 
+/// Whom a client connects to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub remote: SocketAddr,
+    pub trust: ServerTrust,
+}
+
 pub struct Peer {
     side: usize,
     common: Rc<Common>,
-    trust: Option<ServerTrust>,
+    /// What the client needs.
+    target: Option<Target>,
     attempts: usize,
     conn: Option<ConnId>,
     regions: Option<(Mr, Mr)>,
@@ -76,7 +91,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(side: usize, common: Rc<Common>, trust: Option<ServerTrust>) -> Peer {
+    pub fn new(side: usize, common: Rc<Common>, target: Option<Target>) -> Peer {
         {
             let mut b = common.board.borrow_mut();
             b.shown[side] = Shown::default();
@@ -90,7 +105,7 @@ impl Peer {
         Peer {
             side,
             common,
-            trust,
+            target,
             attempts: 0,
             conn: None,
             regions: None,
@@ -101,13 +116,14 @@ impl Peer {
         }
     }
 
-    fn connect(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        let Some(trust) = self.trust.clone() else { return Ok(()) };
+    pub fn connect(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        let Some(Target { remote, trust }) = self.target.clone() else { return Ok(()) };
         if self.conn.is_some() || self.closing || self.attempts == MAX_ATTEMPTS {
             return Ok(());
         }
         self.attempts += 1;
-        let c = Connect { remote: addr(2), server_name: "two".into(), trust, token: None, options: None };
+        let options = Some(self.common.plan.options[0].clone());
+        let c = Connect { remote, server_name: "two".into(), trust, token: None, options };
         self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
         Ok(())
     }
@@ -139,38 +155,69 @@ impl Peer {
         Ok(())
     }
 
-    fn events(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        while let Some(ev) = e.poll_event() {
-            let note = format!("{}: {ev:?}", ["client", "server"][self.side]);
-            self.common.board.borrow_mut().notes.push(note);
-            match ev {
-                Event::Connected { conn } | Event::Incoming { conn } => {
-                    if let Some(old) = self.conn.filter(|c| *c != conn) {
-                        // The peer's former life: its connection ends by itself or by a word.
-                        e.close(now, old, 0x1001, "superseded");
-                        self.end(old, e)?;
-                    }
-                    self.start(conn, e)?;
-                }
-                Event::QpReady { qp, private_data, by_peer: true, .. } => {
-                    let i = private_data.first().map(|b| usize::from(*b));
-                    let p =
-                        i.and_then(|i| self.pairs.get_mut(i)).ok_or("an unknown queue pair was opened")?;
-                    (p.qp, p.ready) = (Some(qp), true);
-                }
-                Event::QpReady { qp, .. } => {
-                    let p = self.pairs.iter_mut().find(|p| p.qp == Some(qp));
-                    p.ok_or("an unknown queue pair is ready")?.ready = true;
-                }
-                Event::QpRefused { code, .. } => return Err(format!("queue pair refused with code {code}")),
-                Event::PathChanged { .. } => {}
-                Event::Closed { conn, reason } => self.closed(conn, reason, e)?,
-            }
-        }
-        Ok(())
+    /// Whether an event of this connection is for this end.
+    pub fn has(&self, conn: ConnId) -> bool {
+        self.conn == Some(conn)
+    }
+    /// Whether its work is done and its connection is gone.
+    pub fn is_over(&self) -> bool {
+        self.closing && self.conn.is_none()
+    }
+    /// The host's shared receives are there, or were all there at the end.
+    pub fn note_pool(&self, ended: bool) {
+        self.common.board.borrow_mut().pool_ended = Some(ended);
+    }
+    /// What went wrong goes to whoever watches.
+    pub fn fail(&self, text: &str) {
+        let side = ["client", "server"][self.side];
+        let text = format!("connection {}, {side}: {text}", self.common.number);
+        self.common.board.borrow_mut().failure.get_or_insert(text);
     }
 
-    fn closed(&mut self, conn: ConnId, reason: CloseReason, e: &mut Endpoint) -> Result<(), String> {
+    /// Something happened to this end's connection.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        e: &mut Endpoint,
+        ev: Event,
+        pool: &mut Option<Pool>,
+    ) -> Result<(), String> {
+        let side = ["client", "server"][self.side];
+        let note = format!("{} {side}: {ev:?}", self.common.number);
+        self.common.board.borrow_mut().notes.push(note);
+        match ev {
+            Event::Connected { conn } | Event::Incoming { conn } => {
+                if let Some(old) = self.conn.filter(|c| *c != conn) {
+                    // The peer's former life: its connection ends by itself or by a word.
+                    e.close(now, old, 0x1001, "superseded");
+                    self.end(old, e, pool)?;
+                }
+                self.start(conn, e)
+            }
+            Event::QpReady { qp, private_data, by_peer: true, .. } => {
+                let i = private_data.first().map(|b| usize::from(*b));
+                let p = i.and_then(|i| self.pairs.get_mut(i)).ok_or("an unknown queue pair was opened")?;
+                (p.qp, p.ready) = (Some(qp), true);
+                Ok(())
+            }
+            Event::QpReady { qp, .. } => {
+                let p = self.pairs.iter_mut().find(|p| p.qp == Some(qp));
+                p.ok_or("an unknown queue pair is ready")?.ready = true;
+                Ok(())
+            }
+            Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
+            Event::PathChanged { .. } => Ok(()),
+            Event::Closed { conn, reason } => self.closed(conn, reason, e, pool),
+        }
+    }
+
+    fn closed(
+        &mut self,
+        conn: ConnId,
+        reason: CloseReason,
+        e: &mut Endpoint,
+        pool: &mut Option<Pool>,
+    ) -> Result<(), String> {
         if self.conn != Some(conn) {
             // An older connection, released when it was superseded.
             return Ok(());
@@ -178,14 +225,14 @@ impl Peer {
         let common = self.common.clone();
         let both = common.board.borrow().shown.iter().all(|s| s.done);
         let established = self.regions.is_some();
-        let allowed = !established || both || common.plan.may_end();
+        let allowed = !established || both || common.plan.may_end;
         if !allowed {
             return Err(format!("the connection ended early: {reason}"));
         }
         if matches!(reason, CloseReason::Violation(_)) {
             return Err(format!("a violation between honest ends: {reason}"));
         }
-        self.end(conn, e)?;
+        self.end(conn, e, pool)?;
         if both {
             self.closing = true;
             self.common.board.borrow_mut().gone[self.side] = true;
@@ -196,13 +243,14 @@ impl Peer {
     }
 
     /// Frees everything of a connection.
-    fn end(&mut self, conn: ConnId, e: &mut Endpoint) -> Result<(), String> {
+    fn end(&mut self, conn: ConnId, e: &mut Endpoint, pool: &mut Option<Pool>) -> Result<(), String> {
         if let Some(cq) = e.connection(conn).map(|i| i.cq) {
             while let Some(wc) = e.adapter().poll_cq(cq) {
-                if self.conn == Some(conn)
-                    && matches!(wc.status, Status::Success | Status::LossReported { .. })
-                {
-                    self.completion(wc, e)?;
+                let done = matches!(wc.status, Status::Success | Status::LossReported { .. });
+                if self.conn == Some(conn) && done {
+                    self.completion(wc, e, pool)?;
+                } else if let Some(pool) = pool {
+                    pool.back(&wc, e)?;
                 }
             }
         }
@@ -231,7 +279,8 @@ impl Peer {
         for (q, qp) in plan.qps.iter().enumerate() {
             for side in 0..2 {
                 for (i, job) in qp.lanes[side].jobs.iter().enumerate() {
-                    if memory::ends(job, side).0 != self.side || (!qp.reliable && job.op == Op::Send) {
+                    let elsewhere = job.op == Op::Send && (!qp.reliable || self.shares());
+                    if memory::ends(job, side).0 != self.side || elsewhere {
                         continue;
                     }
                     let want = memory::bytes(&self.common.sources, job, side);
@@ -245,7 +294,7 @@ impl Peer {
                     }
                 }
             }
-            if !qp.reliable {
+            if !qp.reliable && !self.shares() {
                 self.allow_taken(q, &mut model);
             }
         }
@@ -258,6 +307,11 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// Whether this end's receives come from a shared queue.
+    fn shares(&self) -> bool {
+        self.common.plan.shares(self.side)
     }
 
     /// Datagrams may be in any receive; those that completed were compared then.
@@ -275,18 +329,23 @@ impl Peer {
         }
     }
 
-    fn completions(&mut self, e: &mut Endpoint) -> Result<(), String> {
+    fn completions(&mut self, e: &mut Endpoint, pool: &mut Option<Pool>) -> Result<(), String> {
         let Some(cq) = self.conn.and_then(|c| e.connection(c)).map(|i| i.cq) else { return Ok(()) };
         if self.regions.is_none() {
             return Ok(());
         }
         while let Some(wc) = e.adapter().poll_cq(cq) {
-            self.completion(wc, e)?;
+            self.completion(wc, e, pool)?;
         }
         Ok(())
     }
 
-    fn completion(&mut self, wc: WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+    fn completion(
+        &mut self,
+        wc: WorkCompletion,
+        e: &mut Endpoint,
+        pool: &mut Option<Pool>,
+    ) -> Result<(), String> {
         self.common.board.borrow_mut().completions += 1;
         let q = self
             .pairs
@@ -294,9 +353,14 @@ impl Peer {
             .position(|p| p.qp == Some(wc.qp))
             .ok_or("completion of an unknown queue pair")?;
         match (wc.status, wc.opcode) {
-            (Status::Success, Opcode::Recv | Opcode::RecvWriteImm) => self.received(q, wc, e),
+            (Status::Success, Opcode::Recv | Opcode::RecvWriteImm) => match pool {
+                Some(pool) => self.received_shared(q, wc, e, pool),
+                None => self.received(q, wc, e),
+            },
             (Status::Success | Status::LossReported { .. }, _) => self.sent(q, wc, e),
-            (Status::FlushError | Status::TransportFailed, _) => Ok(()),
+            (Status::FlushError | Status::TransportFailed, _) => {
+                pool.as_mut().map_or(Ok(()), |p| p.back(&wc, e))
+            }
             _ => Err(format!("queue pair {q}: {wc:?}")),
         }
     }
@@ -373,6 +437,44 @@ impl Peer {
         Ok(())
     }
 
+    /// As [`Peer::received`] where receives are shared: in any of them, which goes back at once.
+    fn received_shared(
+        &mut self,
+        q: usize,
+        wc: WorkCompletion,
+        e: &mut Endpoint,
+        pool: &mut Pool,
+    ) -> Result<(), String> {
+        let from = 1 - self.side;
+        let common = self.common.clone();
+        let plan = &common.plan.qps[q];
+        let lane = &plan.lanes[from];
+        let p = &mut self.pairs[q];
+        let nth = p.recvs_done;
+        p.recvs_done += 1;
+        let i = wc.imm.ok_or("a receive without its number")? as usize;
+        let job = lane.jobs.get(i).ok_or("a receive with a number that was never sent")?;
+        if p.taken.contains(&i) {
+            return Err(format!("queue pair {q}: job {i} was received twice"));
+        }
+        p.taken.push(i);
+        if plan.reliable && (job.recv != Some(nth) || wc.byte_len != job.len) {
+            return Err(format!("queue pair {q}: job {i} out of order, or cut: {wc:?}"));
+        }
+        if job.op == Op::Send {
+            let want = memory::bytes(&common.sources, job, from);
+            if pool.read(&wc, job.len, e)? != want {
+                return Err(format!("queue pair {q}: job {i} completed before its bytes were there"));
+            }
+        }
+        for job in
+            lane.jobs[..=i].iter().filter(|j| plan.reliable && matches!(j.op, Op::Write | Op::WriteImm))
+        {
+            self.compare(q, job, from, e)?;
+        }
+        pool.back(&wc, e)
+    }
+
     fn open_pairs(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
         let Some(conn) = self.conn else { return Ok(()) };
         for (i, plan) in self.common.plan.qps.iter().enumerate() {
@@ -382,6 +484,7 @@ impl Peer {
                     cc: plan.cc.clone(),
                     private_data: vec![i as u8],
                     priority: (i % 8) as u8,
+                    ..QpOptions::default()
                 };
                 self.pairs[i].opened = true;
                 self.pairs[i].qp = Some(e.open_qp(now, conn, options).map_err(|e| e.to_string())?);
@@ -393,7 +496,7 @@ impl Peer {
     fn post(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
         let Some((source, target)) = self.regions else { return Ok(()) };
         let common = self.common.clone();
-        let pause = common.plan.pause;
+        let (pause, shares) = (common.plan.pause, self.shares());
         let may_receive = pause.is_zero() || now >= self.next_post;
         if may_receive {
             self.next_post = now + pause;
@@ -407,7 +510,10 @@ impl Peer {
         for (p, plan) in self.pairs.iter_mut().zip(&common.plan.qps) {
             let Some(qp) = p.qp else { continue };
             let recvs = &plan.lanes[1 - self.side].recvs;
-            while may_receive && p.recvs_posted < recvs.len().min(p.recvs_done + common.plan.recv_ahead) {
+            while may_receive
+                && !shares
+                && p.recvs_posted < recvs.len().min(p.recvs_done + common.plan.recv_ahead)
+            {
                 let slot = &recvs[p.recvs_posted];
                 let sge = Sge { lkey: target.lkey, offset: slot.at, len: slot.room };
                 let wr = RecvWr { wr_id: p.recvs_posted as u64, sges: sge.into() };
@@ -456,7 +562,8 @@ impl Peer {
             self.common.board.borrow_mut().shown[self.side].done = true;
         }
         let both = self.common.board.borrow().shown.iter().all(|s| s.done);
-        if both && self.common.plan.closers[self.side] && !self.closing {
+        let may_close = both && self.common.board.borrow().may_close;
+        if may_close && self.common.plan.closers[self.side] && !self.closing {
             self.closing = true;
             if let Some(c) = self.conn {
                 e.close(now, c, 0x1000, "done");
@@ -464,19 +571,21 @@ impl Peer {
         }
     }
 
-    fn turn(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+    /// Takes completions and posts, after all events.
+    pub fn turn(&mut self, now: Time, e: &mut Endpoint, pool: &mut Option<Pool>) -> Result<(), String> {
         self.wants = None;
-        self.connect(now, e)?;
-        self.events(now, e)?;
-        self.completions(e)?;
+        self.completions(e, pool)?;
         if self.regions.is_some() && !self.closing {
             self.open_pairs(now, e)?;
             self.post(now, e)?;
             self.finish(now, e);
-            // What closing brought.
-            self.events(now, e)?;
         }
-        self.connect(now, e)
+        Ok(())
+    }
+
+    /// When it wants to be driven although nothing happened.
+    pub fn wants(&self) -> Option<Time> {
+        self.wants
     }
 }
 
@@ -498,19 +607,4 @@ fn request(i: usize, job: &Job, last: bool, own: (Mr, Mr), peer: (Mr, Mr), sourc
     };
     // The last one before waiting is signaled, or nobody would know when to go on.
     SendWr { signaled: job.signaled || last, fence: job.fence, ..SendWr::new(i as u64, op, data) }
-}
-
-impl App for Peer {
-    fn drive(&mut self, now: Time, e: &mut Endpoint) {
-        if self.common.board.borrow().failure.is_some() {
-            return;
-        }
-        if let Err(text) = self.turn(now, e) {
-            let text = format!("{}: {text}", ["client", "server"][self.side]);
-            self.common.board.borrow_mut().failure = Some(text);
-        }
-    }
-    fn next_timeout(&self) -> Option<Time> {
-        self.wants
-    }
 }

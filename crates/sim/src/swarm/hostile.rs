@@ -4,25 +4,27 @@ use crate::pair::addr;
 use crate::world::{NodeId, World};
 use base::Span;
 use netem::flip_bits;
+use std::rc::Rc;
 
 /// Hostile datagrams in one world at most.
 const MAX_INJECTED: u64 = 2_000;
 
-/// Has hostile datagrams arrive at both nodes, one in `gap` on average.
-pub fn start(world: &mut World, nodes: [NodeId; 2], gap: Span) {
-    for n in nodes {
-        world.capture(n, 4, 32);
+/// Has hostile datagrams arrive at the nodes of each pair, one in `gap` on average.
+pub fn start(world: &mut World, pairs: Vec<[NodeId; 2]>, gap: Span) {
+    for n in pairs.iter().flatten() {
+        world.capture(*n, 4, 32);
     }
-    schedule(world, nodes, gap);
+    schedule(world, pairs.into(), gap);
 }
 
-fn schedule(world: &mut World, nodes: [NodeId; 2], gap: Span) {
+fn schedule(world: &mut World, pairs: Rc<[[NodeId; 2]]>, gap: Span) {
     let wait = Span::from_nanos(1 + world.rng().below(gap.as_nanos() * 2));
     let at = world.now() + wait;
     world.at(at, move |w| {
-        one(w, nodes);
+        let k = w.rng().below(pairs.len() as u64) as usize;
+        one(w, pairs[k]);
         if w.totals().injected < MAX_INJECTED {
-            schedule(w, nodes, gap);
+            schedule(w, pairs, gap);
         }
     });
 }

@@ -1,29 +1,36 @@
 //! Random worlds from seeds, checked against a model: the same seed gives the same world.
 
 mod app;
+mod host;
 mod hostile;
 mod memory;
 mod plan;
+mod pool;
+mod scene;
 
 use crate::pair::{addr, identity};
 use crate::world::{LinkId, NodeId, NodeSetup, World};
-use app::{Board, Common, Peer};
+use app::{Board, Common, Peer, Target};
 use base::{Span, Time};
 use core::ops::Range;
 use endpoint::{Authority, ServerConfig};
+use host::Host;
 use netem::{Change, LinkConfig};
 use plan::{Fault, Plan};
+use scene::Scene;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use transport::crypto::{ClientAuth, Credentials, ServerTrust};
+use transport::crypto::{ClientAuth, Credentials, PublicKey, ServerTrust};
 
 /// Happenings in one world at most: a world that needs more has gone astray.
 const MAX_EVENTS: u64 = 5_000_000;
 /// One seed in so many is run twice, to see that it does the same.
 const TWICE: u64 = 16;
+/// What is held in memory is compared with its limits once in so many steps.
+const LOOK_EVERY: u64 = 64;
 /// Everything is forgotten this long after the end: handshakes that hostile packets began time out.
 const AFTERMATH: Span = Span::from_secs(60);
 
@@ -136,20 +143,27 @@ fn guarded(seed: u64) -> Result<Report, Box<Failure>> {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
         let what = format!("panic: {}", text.unwrap_or_default());
-        Err(Box::new(Failure { seed, what, plan: describe(&Plan::new(seed)), trace: String::new() }))
+        Err(Box::new(Failure { seed, what, plan: describe(&Scene::new(seed)), trace: String::new() }))
     })
 }
 
-fn describe(p: &Plan) -> String {
+fn describe(s: &Scene) -> String {
+    let mut text = format!("{:?}, lost at the close {:?}\n{}", s.shape, s.lost_at_close, s.topology);
+    for (i, c) in s.connections.iter().enumerate() {
+        text += &format!("connection {i} of hosts {:?}: {}\n", c.hosts, describe_plan(&c.plan));
+    }
+    let p = &s.connections[0].plan;
+    text + &format!("faults {:?}; hostile {:?}", p.faults, p.hostile)
+}
+
+fn describe_plan(p: &Plan) -> String {
     let jobs: usize = p.qps.iter().flat_map(|q| &q.lanes).map(|l| l.jobs.len()).sum();
     let bytes: u64 = p.qps.iter().flat_map(|q| &q.lanes).flat_map(|l| &l.jobs).map(|j| j.len).sum();
     let unreliable = p.qps.iter().filter(|q| !q.reliable).count();
     let [a, b] = &p.options;
     format!(
-        "there: {}\nback:  {}\n{:?}, {} and {}, packets up to {} and {}; {} queue pairs, {unreliable} unreliable; {jobs} \
-         jobs, {bytes} bytes, {} ahead, {} receives ahead, pause {:?}\nfaults {:?}; hostile {:?}; closers {:?}",
-        p.links[0],
-        p.links[1],
+        "{:?}, {} and {}, packets up to {} and {}; {} queue pairs, {unreliable} unreliable; {jobs} jobs, {bytes} bytes, {} \
+         ahead, {} receives ahead, pause {:?}; closers {:?}; shared receives {}",
         a.module,
         a.cc,
         b.cc,
@@ -159,173 +173,255 @@ fn describe(p: &Plan) -> String {
         p.ahead,
         p.recv_ahead,
         p.pause,
-        p.faults,
-        p.hostile,
         p.closers,
+        p.shared,
     )
 }
 
 /// Who plays where.
-#[derive(Clone)]
 struct Stage {
-    nodes: [NodeId; 2],
-    links: [LinkId; 2],
-    common: Rc<Common>,
-    trust: ServerTrust,
+    scene: Scene,
+    nodes: Vec<NodeId>,
+    commons: Vec<Rc<Common>>,
+    /// By host.
+    keys: Vec<PublicKey>,
 }
 
 struct Arena {
     world: World,
-    stage: Stage,
+    stage: Rc<Stage>,
 }
 
 fn build(seed: u64) -> Result<Arena, String> {
-    let plan = Plan::new(seed);
-    let mut world = World::new(seed, plan.slack);
-    let (client, server) = (identity(1, world.rng()), identity(2, world.rng()));
-    let authority = Authority { keys: Some(vec![client.public_key()]), tokens: Vec::new() };
-    let trust = ServerTrust::Pinned(vec![server.public_key()]);
-    let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
-    setup.options = plan.options[1].clone();
+    let scene = Scene::new(seed);
+    let slack = scene.connections[0].plan.slack;
+    let mut world = World::with_topology(seed, slack, &scene.topology).map_err(|e| e.to_string())?;
+    let identities: Vec<_> = (0..scene.hosts.len()).map(|h| identity(h as u32, world.rng())).collect();
+    let keys: Vec<_> = identities.iter().map(|i| i.public_key()).collect();
+    let common = |(number, c): (usize, &scene::Connection)| {
+        let sources = [memory::source(&c.plan, 0), memory::source(&c.plan, 1)];
+        Rc::new(Common { number, plan: c.plan.clone(), sources, board: RefCell::new(Board::default()) })
+    };
+    let commons = scene.connections.iter().enumerate().map(common).collect();
+    let mut stage = Stage { scene, nodes: Vec::new(), commons, keys };
     let retry_above = if seed.is_multiple_of(5) { 0 } else { 256 };
-    setup.server =
-        Some(ServerConfig { auth: ClientAuth::AnyKey, authority, retry_above, ..ServerConfig::default() });
-    let mut client_setup = NodeSetup::new(Arc::new(Credentials::RawKey(client)));
-    client_setup.options = plan.options[0].clone();
-    client_setup.static_secret = [8; 32];
-    let sources = [memory::source(&plan, 0), memory::source(&plan, 1)];
-    let links = plan.links.clone();
-    let common = Rc::new(Common { plan, sources, board: RefCell::new(Board::default()) });
-    let peer = Peer::new(1, common.clone(), None);
-    let b = world.add_node(addr(2), setup, Box::new(peer)).map_err(|e| e.to_string())?;
-    let peer = Peer::new(0, common.clone(), Some(trust.clone()));
-    let a = world.add_node(addr(1), client_setup, Box::new(peer)).map_err(|e| e.to_string())?;
-    let [there, back] = links;
-    let (there, back) = world.join(a, b, there, back).map_err(|e| e.to_string())?;
-    Ok(Arena { world, stage: Stage { nodes: [a, b], links: [there, back], common, trust } })
+    for (h, id) in identities.into_iter().enumerate() {
+        let (host, plan) = (&stage.scene.hosts[h], &stage.scene.connections[0].plan);
+        let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(id)));
+        setup.options = plan.options[usize::from(host.is_server)].clone();
+        setup.static_secret = [h as u8; 32];
+        if host.is_server {
+            let authority = Authority { keys: Some(stage.keys.clone()), tokens: Vec::new() };
+            let auth = ClientAuth::AnyKey;
+            setup.server = Some(ServerConfig { auth, authority, retry_above, ..ServerConfig::default() });
+        }
+        let (port, at) = (host.port, host.at);
+        let app = Box::new(stage.host(h));
+        let node = world.add_node_at(port, at, setup, app).map_err(|e| e.to_string())?;
+        stage.nodes.push(node);
+    }
+    Ok(Arena { world, stage: Rc::new(stage) })
 }
 
 fn once(seed: u64) -> Result<Report, Box<Failure>> {
     let fail = |what: String, plan: String, trace: String| Box::new(Failure { seed, what, plan, trace });
     let mut arena = build(seed).map_err(|e| fail(e, String::new(), String::new()))?;
-    let plan = arena.stage.common.plan.clone();
-    for (at, fault) in &plan.faults {
-        arena.stage.clone().schedule(&mut arena.world, Time::ZERO + *at, *fault);
+    let stage = arena.stage.clone();
+    for (at, fault) in stage.scene.faults() {
+        stage.clone().schedule(&mut arena.world, Time::ZERO + *at, *fault);
     }
-    if let Some(gap) = plan.hostile {
-        hostile::start(&mut arena.world, arena.stage.nodes, gap);
+    if let Some(gap) = stage.scene.connections[0].plan.hostile {
+        let pair = |c: &scene::Connection| c.hosts.map(|h| stage.nodes[h]);
+        hostile::start(&mut arena.world, stage.scene.connections.iter().map(pair).collect(), gap);
     }
-    let result = arena.finish(plan.limit);
+    let result = arena.finish();
     result.map_err(|what| {
         let stats = arena.stats();
-        fail(what, describe(&plan), arena.world.trace().tail(60) + &stats)
+        fail(what, describe(&stage.scene), arena.world.trace().tail(60) + &stats)
     })
 }
 
 impl Stage {
-    fn schedule(self, world: &mut World, at: Time, fault: Fault) {
+    /// The application of a host, as new.
+    fn host(&self, h: usize) -> Host {
+        let (mut peers, mut keys, mut pairs) = (Vec::new(), Vec::new(), 0);
+        for (i, side) in self.scene.of_host(h) {
+            let c = &self.scene.connections[i];
+            let trust = ServerTrust::Pinned(vec![self.keys[c.hosts[1]].clone()]);
+            let target = (side == 0).then(|| Target { remote: c.remote, trust });
+            peers.push(Peer::new(side, self.commons[i].clone(), target));
+            keys.push((side == 1).then(|| self.keys[c.hosts[0]].clone()));
+            pairs += c.plan.qps.len() as u64;
+        }
+        let shared = self.scene.hosts[h].is_server && self.scene.connections[0].plan.shared;
+        Host::new(peers, keys, if shared { pairs } else { 0 })
+    }
+
+    /// Boards of the connections of a host.
+    fn boards(&self, host: usize) -> impl Iterator<Item = std::cell::Ref<'_, Board>> {
+        self.scene.of_host(host).map(|(i, _)| self.commons[i].board.borrow())
+    }
+
+    fn schedule(self: Rc<Self>, world: &mut World, at: Time, fault: Fault) {
         world.at(at, move |w| {
-            let b = self.common.board.borrow();
-            // Both have shown their keys: no handshake of a former life is still going on.
-            let up = b.shown.iter().all(|s| s.target.is_some());
-            let done = b.shown.iter().all(|s| s.done);
-            drop(b);
-            if !up && matches!(fault, Fault::Rebind | Fault::Reboot { .. }) {
-                // These mean something to a connection only: once there is one.
-                let later = w.now() + self.common.plan.rtt + Span::from_millis(1);
-                // Never comes up in a world that fails.
-                if later.since(Time::ZERO) < self.common.plan.limit {
-                    self.schedule(w, later, fault);
+            // Whom it concerns, where it concerns a host.
+            let which = (w.now().as_nanos() / 1_000) as usize % self.commons.len();
+            let side = if let Fault::Reboot { side } = fault { side } else { 0 };
+            let host = self.scene.connections[which].hosts[side];
+            if matches!(fault, Fault::Rebind | Fault::Reboot { .. }) {
+                if self.boards(host).any(|b| b.gone.iter().any(|g| *g)) {
+                    return;
                 }
-                return;
+                // All have shown their keys: no handshake of a former life is still going on.
+                let up = self.boards(host).all(|b| b.shown.iter().all(|s| s.target.is_some()));
+                if !up {
+                    // These mean something to a connection only: once there is one.
+                    let later = w.now() + self.scene.connections[0].plan.rtt + Span::from_millis(1);
+                    // Never comes up in a world that fails.
+                    if later.since(Time::ZERO) < self.scene.limit {
+                        self.schedule(w, later, fault);
+                    }
+                    return;
+                }
             }
-            w.note(format!("{fault:?}"));
-            self.happen(w, fault, done);
+            w.note(format!("{fault:?} (host {host})"));
+            self.happen(w, fault, host);
         });
     }
 
-    fn happen(&self, w: &mut World, fault: Fault, done: bool) {
+    fn happen(&self, w: &mut World, fault: Fault, host: usize) {
+        let links = self.scene.faulty;
         match fault {
             Fault::BlackOut { there, back, lasts } => {
-                let ways = [there, back];
-                let which = self.links.into_iter().zip(ways).filter(|(_, dark)| *dark).map(|(l, _)| l);
+                let which = links.into_iter().zip([there, back]).filter(|(_, dark)| *dark).map(|(l, _)| l);
                 which.for_each(|l| black_out(w, l, lasts));
             }
             Fault::Rebind => {
-                let host = 10 + w.rng().below(1 << 16) as u32;
-                w.rebind(self.nodes[0], addr(host));
+                let to = 10 + w.rng().below(1 << 16) as u32;
+                w.rebind(self.nodes[host], addr(to));
             }
-            Fault::Reboot { side } if !done => {
-                let trust = (side == 0).then(|| self.trust.clone());
-                let peer = Peer::new(side, self.common.clone(), trust);
-                // Cannot fail: the same settings were taken before.
-                let _ = w.reboot(self.nodes[side], Box::new(peer));
+            Fault::Reboot { .. } => {
+                if !self.boards(host).any(|b| b.shown.iter().all(|s| s.done)) {
+                    // Cannot fail: the same settings were taken before.
+                    let _ = w.reboot(self.nodes[host], Box::new(self.host(host)));
+                }
             }
-            Fault::Reboot { .. } => {}
-            Fault::Mtu(mtu) => change(w, self.links, |c| c.mtu = Some(mtu)),
-            Fault::Delay(d) => change(w, self.links, |c| c.delay = d),
+            Fault::Mtu(mtu) => change(w, links, |c| c.mtu = Some(mtu)),
+            Fault::Delay(d) => change(w, links, |c| c.delay = d),
         }
+    }
+
+    /// Looks at each connection after something has happened.
+    fn watch(&self, w: &mut World, steps: u64) -> Result<(), String> {
+        for (common, c) in self.commons.iter().zip(&self.scene.connections) {
+            let mut b = common.board.borrow_mut();
+            for n in core::mem::take(&mut b.notes) {
+                w.note(n);
+            }
+            if let Some(text) = &b.failure {
+                return Err(text.clone());
+            }
+            check_written(w, common, &mut b, c.hosts.map(|h| self.nodes[h]))?;
+            if !b.may_close && b.shown.iter().all(|s| s.done) {
+                b.may_close = true;
+                // The words that end a connection may be lost like others.
+                for (l, n) in self.scene.faulty.into_iter().zip(self.scene.lost_at_close) {
+                    w.lose_next(l, n);
+                }
+                c.hosts.iter().for_each(|h| w.wake(self.nodes[*h]));
+            }
+        }
+        if steps.is_multiple_of(LOOK_EVERY) {
+            self.check_memory(w)?;
+        }
+        if w.totals().events > MAX_EVENTS {
+            return Err(format!("{MAX_EVENTS} events were not enough"));
+        }
+        Ok(())
+    }
+
+    /// Nothing that is held in memory exceeds its limit.
+    fn check_memory(&self, w: &mut World) -> Result<(), String> {
+        for n in &self.nodes {
+            let e = w.inspect(*n);
+            let of_connections = e.connections().filter_map(|c| e.usage(c)).flatten();
+            let exceeded = of_connections.chain(e.own_usage()).find(|(_, g)| !g.holds());
+            if let Some((what, g)) = exceeded {
+                return Err(format!("{n:?} holds {} {what} of at most {}", g.used, g.limit));
+            }
+        }
+        Ok(())
+    }
+
+    fn all_gone(&self) -> bool {
+        self.commons.iter().all(|c| c.board.borrow().gone.iter().all(|g| *g))
     }
 }
 
 impl Arena {
     fn stats(&mut self) -> String {
         let mut text = String::new();
-        for n in self.stage.nodes {
-            let e = self.world.inspect(n);
+        for n in &self.stage.nodes {
+            let e = self.world.inspect(*n);
             let ids: Vec<_> = e.connections().collect();
             for id in ids {
                 text += &format!("{n:?} {id:?}: {:?}\n", e.stats(id));
+                for qp in e.connection(id).map(|i| i.qps.clone()).unwrap_or_default() {
+                    let (info, usage) = (e.adapter().query_qp(qp), e.adapter().usage(qp));
+                    text += &format!("  {info:?}\n  {usage:?}\n");
+                }
             }
         }
-        for l in self.stage.links {
-            text += &format!("{l:?}: {:?}\n", self.world.link_stats(l));
+        for (l, plan) in self.stage.scene.topology.links() {
+            text += &format!("{}: {:?}\n", plan.name, self.world.link_stats(l));
         }
         text + &format!("{:?} at {:?}\n", self.world.totals(), self.world.now())
     }
 
     /// Runs to the end of the work, then until everything is forgotten.
-    fn finish(&mut self, limit: Span) -> Result<Report, String> {
-        let until = Time::ZERO + limit;
-        let (common, nodes) = (self.stage.common.clone(), self.stage.nodes);
-        let mut seen = 0;
-        self.world.run_until_done(until, |w| {
-            let mut b = common.board.borrow_mut();
-            seen += b.notes.len();
-            for n in core::mem::take(&mut b.notes) {
-                w.note(n);
-            }
-            if let Err(text) = check_written(w, &common, &mut b, nodes) {
-                b.failure.get_or_insert(text);
-            }
-            if w.totals().events > MAX_EVENTS {
-                b.failure.get_or_insert(format!("{MAX_EVENTS} events were not enough"));
-            }
-            b.failure.is_some() || b.gone.iter().all(|g| *g)
+    fn finish(&mut self) -> Result<Report, String> {
+        let stage = self.stage.clone();
+        let limit = stage.scene.limit;
+        let (mut steps, mut wrong) = (0, None);
+        self.world.run_until_done(Time::ZERO + limit, |w| {
+            steps += 1;
+            wrong = stage.watch(w, steps).err();
+            wrong.is_some() || stage.all_gone()
         });
-        if let Some(text) = self.stage.common.board.borrow().failure.clone() {
+        if let Some(text) = wrong {
             return Err(text);
         }
-        if !self.stage.common.board.borrow().gone.iter().all(|g| *g) {
+        if !stage.all_gone() {
             return Err(format!("not done within {} s of virtual time", limit.as_millis() / 1_000));
         }
         let lasted = self.world.now().since(Time::ZERO);
         let end = self.world.now() + AFTERMATH;
         self.world.run_until(end);
-        for n in self.stage.nodes {
-            let left = self.world.inspect(n).connections().count();
+        // What connections shared is freed by their hosts when the last is gone.
+        stage.nodes.iter().for_each(|n| self.world.wake(*n));
+        self.world.run_until(end + Span::from_millis(1));
+        stage.watch(&mut self.world, 0)?;
+        for n in &stage.nodes {
+            let left = self.world.inspect(*n).connections().count();
             if left > 0 {
                 return Err(format!("{n:?} still has {left} connections after the end"));
             }
         }
-        let b = self.stage.common.board.borrow();
-        Ok(Report {
+        let mut report = Report {
             lasted,
             datagrams: self.world.totals().received,
-            completions: b.completions,
-            established: b.established,
             digest: self.world.digest(),
-        })
+            ..Report::default()
+        };
+        for c in &stage.commons {
+            let b = c.board.borrow();
+            if b.pool_ended == Some(false) {
+                return Err("shared receives are still there after the end".into());
+            }
+            report.completions += b.completions;
+            report.established += b.established;
+        }
+        Ok(report)
     }
 }
 
@@ -347,13 +443,15 @@ fn black_out(w: &mut World, link: LinkId, lasts: Span) {
 fn check_written(w: &mut World, common: &Common, b: &mut Board, nodes: [NodeId; 2]) -> Result<(), String> {
     for (side, q, i) in core::mem::take(&mut b.written) {
         let job = &common.plan.qps[q].lanes[side].jobs[i];
-        let (Some(target), true) = (b.target_id[1 - side], job.len > 0) else { continue };
+        let shared = job.op == plan::Op::Send && common.plan.shares(1 - side);
+        let (Some(target), true) = (b.target_id[1 - side], job.len > 0 && !shared) else { continue };
         let mut have = vec![0; job.len as usize];
         let adapter = w.inspect(nodes[1 - side]).adapter();
         adapter.read_mr(target, job.to, &mut have).map_err(|e| e.to_string())?;
         if have != memory::bytes(&common.sources, job, side) {
             return Err(format!(
-                "queue pair {q}, end {side}: write {i} completed before its bytes were there"
+                "connection {}, queue pair {q}, end {side}: write {i} completed before its bytes were there",
+                common.number
             ));
         }
     }
@@ -362,6 +460,7 @@ fn check_written(w: &mut World, common: &Common, b: &mut Board, nodes: [NodeId; 
 
 #[cfg(test)]
 mod tests {
+    use super::scene::Shape;
     use super::*;
 
     #[test]
@@ -387,14 +486,26 @@ mod tests {
     fn the_checks_find_a_wrong_byte() {
         // A world at its end, with one byte of a target region changed under its feet.
         let mut arena = build(1).expect("a world");
-        let common = arena.stage.common.clone();
-        let server = arena.stage.nodes[1];
+        let stage = arena.stage.clone();
+        let (common, c) = (&stage.commons[0], &stage.scene.connections[0]);
         let until = Time::ZERO + common.plan.limit;
         arena.world.run_until_done(until, |_| common.board.borrow().target_id[1].is_some());
         let target = common.board.borrow().target_id[1].expect("registered");
-        arena.world.inspect(server).adapter().write_mr(target, 0, &[0]).expect("room");
-        let e = arena.finish(common.plan.limit).expect_err("a guard byte was changed");
+        arena.world.inspect(stage.nodes[c.hosts[1]]).adapter().write_mr(target, 0, &[0]).expect("room");
+        let e = arena.finish().expect_err("a guard byte was changed");
         assert!(e.contains("stray write"), "{e}");
+    }
+
+    #[test]
+    fn all_shapes_and_shared_receives_are_among_the_worlds() {
+        let scenes: Vec<_> = (0..100).map(Scene::new).collect();
+        let count = |f: &dyn Fn(&Scene) -> bool| scenes.iter().filter(|s| f(s)).count();
+        assert!(count(&|s| matches!(s.shape, Shape::Dumbbell(n) if s.connections.len() == n)) > 5);
+        assert!(count(&|s| matches!(s.shape, Shape::Star { .. })) > 5);
+        assert!(count(&|s| matches!(s.shape, Shape::Path(_))) > 3);
+        assert!(count(&|s| s.shape == Shape::TwoPaths) > 0);
+        assert!(count(&|s| s.connections[0].plan.shared && s.connections.len() > 1) > 5);
+        assert!(count(&|s| s.lost_at_close != [0; 2]) > 5);
     }
 
     #[test]

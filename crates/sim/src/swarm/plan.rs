@@ -7,9 +7,12 @@ use transport::TransportOptions;
 use transport::crypto::Suite;
 
 /// Bytes of all messages of a world together at most, so that a seed takes a bounded time.
-const MAX_BYTES: u64 = 8 << 20;
+pub const MAX_BYTES: u64 = 8 << 20;
 /// Longest message on an unreliable queue pair that is not a write: what the endpoint allows.
 const MAX_DATAGRAM: u64 = 1_100;
+
+/// Room of a receive of a shared queue, and so the longest message that is no write where the server has one.
+pub const MAX_SHARED: u64 = 1 << 16;
 
 /// What a work request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +104,10 @@ pub struct Plan {
     pub hostile: Option<Span>,
     /// Who closes.
     pub closers: [bool; 2],
+    /// Whether the server's receives are shared by all its queue pairs.
+    pub shared: bool,
+    /// Whether an end reboots, so that an established connection may end before its work is done.
+    pub may_end: bool,
     /// Virtual time in which everything must be done.
     pub limit: Span,
 }
@@ -202,18 +209,45 @@ impl Plan {
             faults: Vec::new(),
             hostile: rng.chance(0.3).then(|| Span::from_micros(rng.range(200, 50_000))),
             closers: pick(rng, &[[true, false], [false, true], [true, true]]),
+            shared: Rng::from_u64(seed ^ 0x5a5a_0000).chance(0.4),
+            may_end: false,
             limit: Span::ZERO,
         };
-        let bytes = plan.jobs(rng);
+        let bytes = plan.jobs(rng, MAX_BYTES);
         plan.add_faults(rng, bytes);
+        plan.may_end = plan.faults.iter().any(|(_, f)| matches!(f, Fault::Reboot { .. }));
         plan.limit = plan.time_limit(bytes);
         plan
     }
 
-    fn jobs(&mut self, rng: &mut Rng) -> u64 {
+    /// Whether the receives of an end come from a shared queue.
+    pub fn shares(&self, side: usize) -> bool {
+        self.shared && side == 1
+    }
+
+    /// Another connection in the same world, between other ends or the same, with at most so many bytes.
+    pub fn beside(&self, number: u64, most: u64) -> Plan {
+        let mut rng = Rng::from_u64(self.seed ^ 0xbe51_de00 ^ number << 40);
+        let rng = &mut rng;
+        let mut plan = self.clone();
+        plan.seed ^= number << 48;
+        plan.options[0].cc = pick(rng, &["bbr", "cubic", "reno"]).into();
+        plan.options[0].max_packet = pick(rng, &[1_280, 1_500, 9_000]);
+        let initial = usize::from(plan.options[1].initial_qps);
+        plan.qps = further_pairs(rng, initial, plan.options[1].reliable);
+        (plan.source, plan.target) = ([1 << 16; 2], [64; 2]);
+        plan.ahead = spread(rng, 1.0..64.0) as usize;
+        plan.closers = pick(rng, &[[true, false], [false, true], [true, true]]);
+        let bytes = plan.jobs(rng, most);
+        plan.limit = plan.time_limit(bytes);
+        plan
+    }
+
+    fn jobs(&mut self, rng: &mut Rng, most: u64) -> u64 {
+        let shared = self.shared;
         let slowest = self.links.iter().filter_map(|l| l.rate).map(Rate::bytes_per_sec).min();
         // On slow paths less is sent, or the virtual time would be all keep-alives and feedback.
-        let budget = MAX_BYTES.min(slowest.unwrap_or(u64::MAX).saturating_mul(20));
+        let budget = most.min(slowest.unwrap_or(u64::MAX).saturating_mul(20));
         let budget = spread(rng, 1e4..budget as f64) as u64;
         let typical = spread(rng, 1.0..budget as f64);
         let (source, target) = (&mut self.source, &mut self.target);
@@ -231,6 +265,9 @@ impl Plan {
             };
             if !qp.reliable && op == Op::Send {
                 len = len.min(rng.below(MAX_DATAGRAM + 1));
+            }
+            if shared && side == 0 && op == Op::Send {
+                len = len.min(MAX_SHARED);
             }
             if total + len > budget {
                 continue;
@@ -297,11 +334,6 @@ impl Plan {
         let posts = self.qps.iter().flat_map(|q| &q.lanes).map(|l| l.jobs.len() as u64).sum::<u64>();
         slowest.time_for(bytes * 10) + crawl + self.pause * (posts + 10) + Span::from_secs(300)
     }
-
-    /// Whether an established connection may end before its work is done.
-    pub fn may_end(&self) -> bool {
-        self.faults.iter().any(|(_, f)| matches!(f, Fault::Reboot { .. }))
-    }
 }
 
 fn queue_pairs(rng: &mut Rng, options: &mut [TransportOptions; 2]) -> Vec<QpPlan> {
@@ -311,6 +343,11 @@ fn queue_pairs(rng: &mut Rng, options: &mut [TransportOptions; 2]) -> Vec<QpPlan
         o.initial_qps = initial as u16;
         o.reliable = reliable;
     }
+    further_pairs(rng, initial as usize, reliable)
+}
+
+/// Those from the start, and some that one of the ends opens later.
+fn further_pairs(rng: &mut Rng, initial: usize, reliable: bool) -> Vec<QpPlan> {
     let plan =
         |opener, reliable, cc: &str| QpPlan { opener, reliable, cc: cc.into(), lanes: Default::default() };
     let mut qps: Vec<_> = (0..initial).map(|_| plan(None, reliable, "")).collect();

@@ -181,6 +181,10 @@ impl World {
     pub fn lose(&mut self, id: LinkId, numbers: &[u64]) {
         self.network.lose(id, numbers);
     }
+    /// Loses the next `n` datagrams that enter the link.
+    pub fn lose_next(&mut self, id: LinkId, n: u64) {
+        self.network.lose_next(id, n);
+    }
     /// A link's counters.
     pub fn link_stats(&self, id: LinkId) -> LinkStats {
         self.network.stats(id).unwrap_or_default()
