@@ -156,7 +156,11 @@ pub struct Copa {
 
 impl Copa {
     fn new(config: Config, info: &PathInfo) -> Copa {
-        let window = Window::new(info, config.initial);
+        let mut window = Window::new(info, config.initial);
+        if !window.in_slow_start() {
+            // A rate known beforehand: steered from the start.
+            window.ssthresh = 0;
+        }
         Copa {
             config,
             velocity: Velocity::new(window.cwnd),
@@ -305,10 +309,10 @@ impl Algorithm for Copa {
         self.window.update(s);
         self.gap.update(s);
         self.check_loss(s);
+        self.take_sample(s);
         if s.round_start && s.acked > 0 {
             self.on_round(s);
         }
-        self.take_sample(s);
         if s.acked > 0 && !self.draining && !self.window.in_recovery(s.newest_acked_sent) {
             self.steer(s);
         }
@@ -321,6 +325,7 @@ impl Algorithm for Copa {
                 self.window.collapse();
                 self.window.ssthresh = u64::MAX;
                 self.competitive = None;
+                self.draining = false;
             }
             Event::RestartFromIdle { .. } => {
                 self.gap.restart();

@@ -99,6 +99,14 @@ impl Vegas {
         }
     }
 
+    /// The base may be another one by now (as Linux does after a pause); the queue is empty, so the next sample
+    /// shows it.
+    fn forget_base(&mut self) {
+        self.base = None;
+        (self.round_min, self.samples) = (Span::MAX, 0);
+        self.recent = [Span::ZERO; RECENT];
+    }
+
     fn take_sample(&mut self, s: &Signals) {
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()) else { return };
         self.base = Some(self.base.map_or(rtt, |b| b.min(rtt)));
@@ -177,8 +185,12 @@ impl Algorithm for Vegas {
             Event::PersistentCongestion => {
                 self.window.collapse();
                 self.growing = false;
+                self.forget_base();
             }
-            Event::RestartFromIdle { .. } => self.gap.restart(),
+            Event::RestartFromIdle { .. } => {
+                self.gap.restart();
+                self.forget_base();
+            }
             Event::PathChanged(info) => *self = Vegas::new(self.config, &info),
             Event::PacketSize(bytes) => self.window.packet = bytes.max(1),
         }

@@ -212,3 +212,27 @@ fn the_lowest_round_trip_is_made_visible_when_it_has_not_been_seen() {
     assert!((2..=3).contains(&drained.len()), "{drained:?}");
     assert!(drained.windows(2).all(|w| w[1] - w[0] >= 75), "{drained:?}");
 }
+
+#[test]
+fn a_known_rate_is_steered_from_the_start_however_long_the_clock_has_run() {
+    let known = Rate::from_mbit(100);
+    let info =
+        PathInfo { packet_bytes: PACKET, handshake_rtt: Some(BASE), ecn: true, known_rate: Some(known) };
+    let mut c = Copa::new(copa().config, &info);
+    assert_eq!((c.decision().rate, c.state()), (known, "default"));
+    for n in 100_000..100_005 {
+        round(&mut c, n, Span::ZERO);
+        assert_eq!(c.state(), "default");
+        assert!(c.decision().rate >= known);
+    }
+}
+
+#[test]
+fn persistent_congestion_starts_over_even_from_a_drain() {
+    let mut c = steered(2_000);
+    c.draining = true;
+    c.on_event(at(50, 0), Event::PersistentCongestion);
+    assert_eq!((c.state(), c.decision().bound), ("slow_start", 2 * PACKET));
+    (50..53).for_each(|n| round(&mut c, n, Span::ZERO));
+    assert!(c.window.cwnd > 10 * PACKET, "{}", c.window.cwnd);
+}

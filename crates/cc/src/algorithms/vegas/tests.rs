@@ -166,3 +166,17 @@ fn a_loss_takes_a_quarter_once_for_each_window_sent() {
     assert_eq!(v.window.cwnd, 75 * PACKET * 3 / 4);
     assert_eq!(v.state(), "avoidance");
 }
+
+#[test]
+fn a_pause_forgets_the_base() {
+    // A path that has become longer would look like a queue for ever.
+    let mut v = avoiding();
+    v.on_event(Time::ZERO + BASE * 20, Event::RestartFromIdle { idle_since: Time::ZERO });
+    for n in 20..24 {
+        for part in 0..8 {
+            v.on_feedback(&feedback(&v, n, part, BASE * 2));
+        }
+    }
+    assert_eq!(v.base, Some(BASE * 2));
+    assert!(v.window.cwnd > 100 * PACKET);
+}

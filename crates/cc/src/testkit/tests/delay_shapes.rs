@@ -162,6 +162,19 @@ fn copa_follows_a_path_that_shrinks_and_grows() {
 }
 
 #[test]
+fn vegas_and_copa_start_at_a_known_rate() {
+    let link = link(1_000, 1_000, 0.0);
+    for name in ["vegas", "copa"] {
+        let flow = flow_knowing(name, &link, Source::Endless, Time::ZERO, 8, Some(link.rate));
+        let mut w = World::new(link.clone(), vec![flow], Rng::from_u64(8));
+        w.run(secs(2));
+        let got = share(&w.flows[0], &link, Time::ZERO + RTT * 2, secs(2));
+        assert!(got > 0.95, "{name}: {got:.4} from the second round trip on");
+        assert_eq!(w.flows[0].lost, 0, "{name}");
+    }
+}
+
+#[test]
 fn copa_bears_shallow_queues() {
     for mbit in [100, 1_000] {
         let link = link(mbit, 50, 0.0);

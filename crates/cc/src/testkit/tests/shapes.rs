@@ -13,7 +13,7 @@ pub(super) fn flow(selection: &str, link: &Link, source: Source, start: Time, se
     flow_knowing(selection, link, source, start, seed, None)
 }
 
-fn flow_knowing(
+pub(super) fn flow_knowing(
     selection: &str,
     link: &Link,
     source: Source,
