@@ -23,11 +23,6 @@
 //! chunks of the journal and files that look finished are. When size or modification time of the source has changed,
 //! the file starts over, and a note says so.
 //!
-//! **Starting over.** With `fresh` nothing that an earlier attempt left is used; it is dropped, file by file.
-//!
-//! **How it is sent.** Each end sends under its own endpoint's options. A client of `get` can ask the server for a lower
-//! rate, another congestion control, or a start at a known rate ([`Sending`]); the server's limits hold as well.
-//!
 //! **What travels.** Contents, names (any bytes), holes, `rwx` permissions, modification times to the nanosecond,
 //! symbolic links as they are, empty folders. Not: owners, set-id and sticky bits, access control lists, extended
 //! attributes, hard links (each name becomes a file), devices, sockets and pipes (reported).
