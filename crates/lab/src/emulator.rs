@@ -1,9 +1,38 @@
 //! The process that emulates the network between the namespaces.
+//!
+//! It is a child of whoever brought the laboratory up, and the same program with a hidden argument, so that its load can
+//! be told apart. Packets go from the device of one namespace through [`netem::Network`] to the device of another;
+//! super-packets stay in one piece in memory while their segments pass the model one by one.
 
+mod checksum;
+mod control;
+mod engine;
+mod flows;
+mod lateness;
+pub mod packet;
 pub mod record;
+mod recorder;
+mod session;
+mod turn;
 
-/// The emulator's main program: what follows the hidden argument
-/// ([`EMULATOR_ARGUMENT`](crate::EMULATOR_ARGUMENT)) is passed in, and the exit code comes back.
-pub fn main(_args: &[String]) -> i32 {
-    2
+pub use engine::MAX_MEMORY;
+pub use flows::MAX_FLOWS;
+
+pub(crate) use control::{Answer, MAX_LINE, Request};
+pub(crate) use session::Setup;
+
+/// The emulator's main program. `args` is what follows the hidden argument
+/// ([`EMULATOR_ARGUMENT`](crate::EMULATOR_ARGUMENT)): the state folder of the laboratory. The exit code comes back.
+pub fn main(args: &[String]) -> i32 {
+    let [folder] = args else {
+        eprintln!("the emulator is started by the laboratory, with its state folder as the only argument");
+        return 2;
+    };
+    match session::run(std::path::Path::new(folder)) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{error}");
+            1
+        }
+    }
 }

@@ -1,14 +1,31 @@
 //! A laboratory that is up: its nodes, its emulator, and its end.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use base::Span;
+use base::{Span, Time};
+use lhio::clock::Clock;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
-use crate::emulator::record::Summary;
+use crate::emulator::record::{Mark, Summary};
+use crate::emulator::{Answer, MAX_LINE, Request, Setup};
+use crate::netns::{self, Addresses};
+use crate::state::{self, Dead, State};
+use crate::sys;
 use crate::topology::{TopologyError, TopologySpec};
+
+/// How long the emulator may take to answer; a machine that is out of breath is given time.
+const ANSWER_TIMEOUT: Span = Span::from_secs(30);
+
+/// The longest name of a laboratory.
+const MAX_NAME: usize = 32;
 
 /// How a laboratory is set up, apart from its topology.
 #[derive(Clone, Debug)]
@@ -71,10 +88,14 @@ impl Default for Options {
 /// A laboratory that is up. Dropping it takes it down.
 #[derive(Debug)]
 pub struct Lab {
-    name: String,
     nodes: Vec<String>,
-    devices: usize,
+    paths: usize,
     record: PathBuf,
+    namespaces: Vec<Arc<File>>,
+    emulator: Emulator,
+    state: State,
+    /// Says that the owner is alive.
+    _owner: File,
 }
 
 impl Lab {
@@ -93,17 +114,55 @@ impl Lab {
     pub fn up_with(
         name: &str,
         topology: &TopologySpec,
-        _seed: u64,
+        seed: u64,
         options: &Options,
     ) -> Result<Lab, LabError> {
+        check_root()?;
+        check(name, options)?;
         topology.links()?;
-        let record = options.record.clone().unwrap_or_default();
+        let nodes = topology.nodes();
+        let folder =
+            State::create(name, &nodes).map_err(system("make the state folder in /run/longhaul-lab"))?;
+        let (state, owner) = folder.ok_or_else(|| LabError::Exists(name.to_owned()))?;
+        // From here on, whatever goes wrong, what was made is removed.
+        let built = Lab::build(&state, topology, seed, options);
+        let (emulator, record, namespaces) = built.inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = state.remove();
+        })?;
         Ok(Lab {
-            name: name.to_owned(),
-            nodes: topology.nodes(),
-            devices: topology.devices_per_node(),
+            nodes,
+            paths: topology.devices_per_node(),
             record,
+            namespaces,
+            emulator,
+            state,
+            _owner: owner,
         })
+    }
+
+    fn build(
+        state: &State,
+        topology: &TopologySpec,
+        seed: u64,
+        options: &Options,
+    ) -> Result<(Emulator, PathBuf, Vec<Arc<File>>), LabError> {
+        state::raise_host_limits().map_err(system("raise the limits of socket buffers"))?;
+        let record = options.record.clone().unwrap_or_else(|| state.record());
+        // The emulator works in another folder.
+        let record = std::path::absolute(&record).map_err(system("find the file of records"))?;
+        let setup = Setup {
+            topology: topology.absolute().map_err(system("find the traces"))?,
+            seed,
+            interval_ns: options.interval.as_nanos(),
+            mtu: options.mtu,
+            record: record.clone(),
+        };
+        state.write_setup(&setup).map_err(system("write the state of the laboratory"))?;
+        let emulator = Emulator::start(state, options)?;
+        let open = |(_, namespace): &(String, String)| netns::open(namespace).map(Arc::new);
+        let namespaces = state.namespaces().iter().map(open).collect::<io::Result<_>>();
+        Ok((emulator, record, namespaces.map_err(system("open the network namespaces"))?))
     }
 
     /// The names of the nodes.
@@ -117,8 +176,22 @@ impl Lab {
     /// # Errors
     /// When there is no such node.
     pub fn command(&self, node: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
-        self.index(node)?;
-        Ok(Command::new(program))
+        let mut command = Command::new(program);
+        sys::enter_before_exec(&mut command, Arc::clone(&self.namespaces[usize::from(self.index(node)?)]));
+        Ok(command)
+    }
+
+    /// Runs `work` in a thread inside a node's network namespace: sockets that it makes belong to the node.
+    ///
+    /// # Errors
+    /// When there is no such node, or those of `work`.
+    pub fn inside<T: Send>(
+        &self,
+        node: &str,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> Result<T, LabError> {
+        let namespace = &self.namespaces[usize::from(self.index(node)?)];
+        netns::inside(namespace, work).map_err(system("work in a node"))
     }
 
     /// A node's IPv4 address on the first (or only) path.
@@ -142,8 +215,7 @@ impl Lab {
     /// # Errors
     /// When there is no such node or path.
     pub fn address_on(&self, node: &str, path: usize) -> Result<Ipv4Addr, LabError> {
-        let index = self.index(node)?;
-        Ok(Ipv4Addr::new(10, 77 + self.path(path)?, 0, index + 1))
+        Ok(self.addresses(node, path)?.v4)
     }
 
     /// A node's IPv6 address on path `path`, from 0.
@@ -151,9 +223,7 @@ impl Lab {
     /// # Errors
     /// When there is no such node or path.
     pub fn address6_on(&self, node: &str, path: usize) -> Result<Ipv6Addr, LabError> {
-        let index = self.index(node)?;
-        let path = u16::from(self.path(path)?);
-        Ok(Ipv6Addr::new(0xfd77, path, 0, 0, 0, 0, 0, u16::from(index) + 1))
+        Ok(self.addresses(node, path)?.v6)
     }
 
     /// Where the emulator writes its records, see [`record`](crate::emulator::record).
@@ -167,15 +237,16 @@ impl Lab {
     /// # Errors
     /// When the emulator has died.
     pub fn restart_schedules(&mut self) -> Result<(), LabError> {
-        Ok(())
+        self.emulator.ask(&Request::RestartSchedules).map(drop)
     }
 
     /// Changes a link from now on: its name, and a description in the language of [`netem::LinkConfig::parse`].
     ///
     /// # Errors
     /// When there is no such link, the description cannot be read, or the emulator has died.
-    pub fn set_link(&mut self, _link: &str, _config: &str) -> Result<(), LabError> {
-        Ok(())
+    pub fn set_link(&mut self, link: &str, config: &str) -> Result<(), LabError> {
+        let request = Request::SetLink { link: link.to_owned(), config: config.to_owned() };
+        self.emulator.ask(&request).map(drop)
     }
 
     /// Marks this moment in the records. What follows belongs to this label until the next mark; the record of the
@@ -183,17 +254,22 @@ impl Lab {
     ///
     /// # Errors
     /// When the emulator has died.
-    pub fn mark(&mut self, _label: &str) -> Result<crate::emulator::record::Mark, LabError> {
-        Err(LabError::Emulator(format!("of {} is not running", self.name)))
+    pub fn mark(&mut self, label: &str) -> Result<Mark, LabError> {
+        match self.emulator.ask(&Request::Mark { label: label.to_owned() })? {
+            Answer::Marked(mark) => Ok(mark),
+            _ => Err(LabError::Emulator("gave an answer that was not asked for".to_owned())),
+        }
     }
 
-    /// Ends it: kills what runs in the nodes, stops the emulator, removes everything, and returns what the emulator
-    /// counted.
+    /// Ends it: stops the emulator, kills what runs in the nodes, removes everything, and returns what the emulator
+    /// counted. A record in another place than the state folder stays.
     ///
     /// # Errors
     /// When the emulator has died before, or something cannot be removed.
-    pub fn down(self) -> Result<Summary, LabError> {
-        Err(LabError::Emulator(format!("of {} is not running", self.name)))
+    pub fn down(mut self) -> Result<Summary, LabError> {
+        let summary = self.emulator.stop();
+        self.state.remove().map_err(system("remove the laboratory"))?;
+        summary
     }
 
     fn index(&self, node: &str) -> Result<u8, LabError> {
@@ -202,11 +278,138 @@ impl Lab {
         index.ok_or_else(|| LabError::Node(node.to_owned(), self.nodes.join(", ")))
     }
 
-    fn path(&self, path: usize) -> Result<u8, LabError> {
-        let known = u8::try_from(path).ok().filter(|_| path < self.devices);
-        known.ok_or_else(|| {
-            LabError::Option(format!("there is no path {path}: this topology has {}", self.devices))
-        })
+    fn addresses(&self, node: &str, path: usize) -> Result<Addresses, LabError> {
+        let node = self.index(node)?;
+        let known = u8::try_from(path).ok().filter(|_| path < self.paths);
+        let none = || LabError::Option(format!("there is no path {path}: this topology has {}", self.paths));
+        Ok(Addresses::of(node, known.ok_or_else(none)?))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Nobody is there to be told; what is left is found by `clean`.
+        let _ = self.emulator.stop();
+        let _ = self.state.remove();
+    }
+}
+
+/// The emulator's process and the talk with it.
+#[derive(Debug)]
+struct Emulator {
+    /// `None` when it was waited for.
+    child: Option<Child>,
+    heard: Vec<u8>,
+}
+
+impl Emulator {
+    fn start(state: &State, options: &Options) -> Result<Emulator, LabError> {
+        let (program, arguments) = match &options.emulator {
+            Some((program, arguments)) => (program.clone(), arguments.clone()),
+            None => {
+                let this = std::env::current_exe().map_err(system("find this program"))?;
+                (this, vec![EMULATOR_ARGUMENT.to_owned()])
+            }
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).arg(state.folder()).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The terminal's Ctrl-C is for the owner, whose end the emulator notices.
+        command.process_group(0);
+        let child = command.spawn().map_err(system("start the emulator"))?;
+        let mut emulator = Emulator { child: Some(child), heard: Vec::new() };
+        match emulator.hear(ANSWER_TIMEOUT)? {
+            Answer::Ready => Ok(emulator),
+            _ => Err(LabError::Emulator("did not say that it is ready".to_owned())),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
+        let mut line = serde_json::to_vec(request).map_err(|error| LabError::Emulator(error.to_string()))?;
+        line.push(b'\n');
+        let input = self.child.as_mut().and_then(|child| child.stdin.as_mut());
+        let sent = input.map(|input| input.write_all(&line));
+        if !matches!(sent, Some(Ok(()))) {
+            return Err(self.died());
+        }
+        match self.hear(ANSWER_TIMEOUT)? {
+            Answer::Failed { reason } => Err(LabError::Option(reason)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Closes its input, which ends it, and hears its last word.
+    fn stop(&mut self) -> Result<Summary, LabError> {
+        let Some(child) = &mut self.child else {
+            return Err(LabError::Emulator("has ended before".to_owned()));
+        };
+        drop(child.stdin.take());
+        let last = self.hear(ANSWER_TIMEOUT);
+        if let Some(mut child) = self.child.take() {
+            if last.is_err() {
+                // It may have ended by itself.
+                let _ = child.kill();
+            }
+            child.wait().map_err(system("wait for the emulator"))?;
+        }
+        match last? {
+            Answer::Ended(summary) => Ok(summary),
+            _ => Err(LabError::Emulator("ended without a summary".to_owned())),
+        }
+    }
+
+    /// The next answer.
+    fn hear(&mut self, patience: Span) -> Result<Answer, LabError> {
+        let clock = Clock::new();
+        let deadline = clock.now() + patience;
+        loop {
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                let rest = self.heard.split_off(end + 1);
+                let line = std::mem::replace(&mut self.heard, rest);
+                let unreadable = |error| LabError::Emulator(format!("gave an answer that is none: {error}"));
+                return serde_json::from_slice(&line).map_err(unreadable);
+            }
+            if self.heard.len() > MAX_LINE * 64 {
+                return Err(LabError::Emulator("does not end its answer".to_owned()));
+            }
+            if !self.hear_more(deadline, clock.now())? {
+                return Err(self.died());
+            }
+        }
+    }
+
+    /// Reads what there is; false at the end.
+    fn hear_more(&mut self, deadline: Time, now: Time) -> Result<bool, LabError> {
+        let Some(output) = self.child.as_mut().and_then(|child| child.stdout.as_mut()) else {
+            return Ok(false);
+        };
+        let left = deadline.since(now);
+        let timeout = Timespec { tv_sec: left.as_millis() as i64 / 1000 + 1, tv_nsec: 0 };
+        match poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) if left.is_zero() => return Err(LabError::Emulator("does not answer".to_owned())),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => return Err(system("wait for the emulator")(error.into())),
+        }
+        let mut buffer = [0; 4096];
+        let length = output.read(&mut buffer).map_err(system("hear the emulator"))?;
+        self.heard.extend_from_slice(&buffer[..length]);
+        Ok(length > 0)
+    }
+
+    /// Why it has died: what it said.
+    fn died(&mut self) -> LabError {
+        let Some(mut child) = self.child.take() else {
+            return LabError::Emulator("has ended before".to_owned());
+        };
+        // One that closed its output but lives on would be waited for in vain.
+        let _ = child.kill();
+        let mut said = String::new();
+        if let Some(mut errors) = child.stderr.take() {
+            let _ = errors.read_to_string(&mut said);
+        }
+        let end = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        LabError::Emulator(format!("died ({end}): {}", said.trim()))
     }
 }
 
@@ -215,5 +418,39 @@ impl Lab {
 /// # Errors
 /// Not root, or something cannot be removed.
 pub fn clean() -> Result<Vec<String>, LabError> {
-    Ok(Vec::new())
+    check_root()?;
+    let mut names = Vec::new();
+    for dead in Dead::all().map_err(system("read /run/longhaul-lab"))? {
+        names.push(dead.name());
+        dead.remove().map_err(system("remove a laboratory whose owner is dead"))?;
+    }
+    Ok(names)
+}
+
+/// What was tried, for an error of the system.
+fn system(what: &str) -> impl FnOnce(io::Error) -> LabError + use<'_> {
+    move |source| LabError::System { what: what.to_owned(), source }
+}
+
+fn check_root() -> Result<(), LabError> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
+}
+
+fn check(name: &str, options: &Options) -> Result<(), LabError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(fits) {
+        return Err(LabError::Name(name.to_owned()));
+    }
+    if !(Span::from_millis(1)..=Span::from_secs(10)).contains(&options.interval) {
+        let text = format!("an interval of {} is out of range; use 1 ms to 10 s", options.interval);
+        return Err(LabError::Option(text));
+    }
+    // The least MTU of IPv6 (RFC 8200, section 5).
+    if !(1280..=9000).contains(&options.mtu) {
+        return Err(LabError::Option(format!(
+            "an MTU of {} is out of range; use 1280 to 9000 bytes",
+            options.mtu
+        )));
+    }
+    Ok(())
 }

@@ -4,6 +4,8 @@
 pub mod emulator;
 mod lab;
 pub mod netns;
+mod state;
+mod sys;
 pub mod topology;
 pub mod tun;
 

@@ -36,7 +36,7 @@ pub enum TopologySpec {
         backward: Option<LinkSpec>,
     },
     /// Senders `s1`, `s2`, ... and receivers `r1`, `r2`, ... with one bottleneck between them. Links: `bottleneck`,
-    /// `back`, and for each pair `s1-up`, `s1-down` between the sender and the bottleneck.
+    /// `back`, and where `access` is described `s1-up`, `s1-down` between a sender and the bottleneck.
     Dumbbell {
         /// How many pairs.
         pairs: usize,
@@ -49,8 +49,8 @@ pub enum TopologySpec {
         #[serde(default)]
         access: Vec<LinkSpec>,
     },
-    /// Nodes `n1`, `n2`, ... around one switch. Links: `n1-up` to the switch, and `n1-down`, the egress port of the
-    /// switch, whose queue all senders to that node share.
+    /// Nodes `n1`, `n2`, ... around one switch. Links: `n1-down`, the egress port of the switch, whose queue all
+    /// senders to that node share, and `n1-up` to the switch where it is described.
     Star {
         /// How many nodes.
         nodes: usize,
@@ -108,7 +108,30 @@ impl From<&str> for LinkSpec {
     }
 }
 
+fn each_to_each(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).flat_map(move |from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to)
+}
+
 impl TopologySpec {
+    /// The same with the paths of traces made absolute, for a process in another folder.
+    pub(crate) fn absolute(&self) -> std::io::Result<TopologySpec> {
+        let mut topology = self.clone();
+        let links: Vec<&mut LinkSpec> = match &mut topology {
+            TopologySpec::Path { forward, backward } => std::iter::once(forward).chain(backward).collect(),
+            TopologySpec::Dumbbell { bottleneck, back, access, .. } => {
+                std::iter::once(bottleneck).chain(back).chain(access).collect()
+            }
+            TopologySpec::Star { up, down, .. } => std::iter::once(down).chain(up).collect(),
+            TopologySpec::TwoPaths { first, second } => vec![first, second],
+        };
+        for link in links {
+            if let LinkSpec::Traced { trace, .. } = link {
+                *trace = std::path::absolute(&trace)?;
+            }
+        }
+        Ok(topology)
+    }
+
     /// The same link both ways between `a` and `b`.
     pub fn path(link: &str) -> TopologySpec {
         TopologySpec::Path { forward: link.into(), backward: None }
@@ -147,40 +170,69 @@ impl TopologySpec {
         self.named_links().into_iter().map(|(name, spec)| Ok((name.clone(), config(name, spec)?))).collect()
     }
 
-    fn named_links(&self) -> Vec<(String, Option<&LinkSpec>)> {
+    /// The ways through the network: from which device to which (numbered by node and, within a node, by path), and the
+    /// links in turn, by their place in [`TopologySpec::links`]. A switch forwards without delay.
+    pub(crate) fn routes(&self) -> Vec<(usize, usize, Vec<usize>)> {
+        match *self {
+            TopologySpec::Path { .. } => vec![(0, 1, vec![0]), (1, 0, vec![1])],
+            // Devices: a on the first path, a on the second, b on the first, b on the second.
+            TopologySpec::TwoPaths { .. } => {
+                vec![(0, 2, vec![0]), (2, 0, vec![1]), (1, 3, vec![2]), (3, 1, vec![3])]
+            }
+            TopologySpec::Dumbbell { pairs, ref access, .. } => {
+                let (up, down) = (|pair| 2 + 2 * pair, |pair| 3 + 2 * pair);
+                let way = |from: usize, to: usize| {
+                    let first = (from < pairs).then(|| up(from)).filter(|_| !access.is_empty());
+                    let last = (to < pairs).then(|| down(to)).filter(|_| !access.is_empty());
+                    let middle = match (from < pairs, to < pairs) {
+                        (true, false) => Some(0),
+                        (false, true) => Some(1),
+                        _ => None,
+                    };
+                    first.into_iter().chain(middle).chain(last).collect()
+                };
+                each_to_each(2 * pairs).map(|(from, to)| (from, to, way(from, to))).collect()
+            }
+            TopologySpec::Star { nodes, ref up, .. } => {
+                let way = |from, to| up.iter().map(|_| nodes + from).chain([to]).collect();
+                each_to_each(nodes).map(|(from, to)| (from, to, way(from, to))).collect()
+            }
+        }
+    }
+
+    fn named_links(&self) -> Vec<(String, &LinkSpec)> {
         match self {
             TopologySpec::Path { forward, backward } => vec![
-                ("forward".to_owned(), Some(forward)),
-                ("backward".to_owned(), Some(backward.as_ref().unwrap_or(forward))),
+                ("forward".to_owned(), forward),
+                ("backward".to_owned(), backward.as_ref().unwrap_or(forward)),
             ],
             TopologySpec::Dumbbell { pairs, bottleneck, back, access } => {
                 let mut links = vec![
-                    ("bottleneck".to_owned(), Some(bottleneck)),
-                    ("back".to_owned(), Some(back.as_ref().unwrap_or(bottleneck))),
+                    ("bottleneck".to_owned(), bottleneck),
+                    ("back".to_owned(), back.as_ref().unwrap_or(bottleneck)),
                 ];
-                for pair in 0..*pairs {
-                    let access = access.get(pair % access.len().max(1));
+                for (pair, access) in access.iter().cycle().take(*pairs).enumerate() {
                     links.push((format!("s{}-up", pair + 1), access));
                     links.push((format!("s{}-down", pair + 1), access));
                 }
                 links
             }
-            TopologySpec::Star { nodes, up, down } => (1..=*nodes)
-                .flat_map(|n| [(format!("n{n}-up"), up.as_ref()), (format!("n{n}-down"), Some(down))])
-                .collect(),
+            TopologySpec::Star { nodes, up, down } => {
+                let numbered = |spec, end| (1..=*nodes).map(move |n| (format!("n{n}-{end}"), spec));
+                numbered(down, "down").chain(up.iter().flat_map(|up| numbered(up, "up"))).collect()
+            }
             TopologySpec::TwoPaths { first, second } => [
                 ("first-forward", first),
                 ("first-backward", first),
                 ("second-forward", second),
                 ("second-backward", second),
             ]
-            .map(|(name, spec)| (name.to_owned(), Some(spec)))
+            .map(|(name, spec)| (name.to_owned(), spec))
             .into(),
         }
     }
 }
 
-fn config(link: String, spec: Option<&LinkSpec>) -> Result<LinkConfig, TopologyError> {
-    let Some(spec) = spec else { return Ok(LinkConfig::default()) };
+fn config(link: String, spec: &LinkSpec) -> Result<LinkConfig, TopologyError> {
     LinkConfig::parse(spec.text()).map_err(|source| TopologyError::Link { link, source })
 }

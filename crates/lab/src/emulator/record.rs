@@ -123,7 +123,7 @@ pub struct LinkSample {
     pub in_link: u64,
     /// Bytes that wait at the end.
     pub queue_bytes: u64,
-    /// Most bytes that waited, as seen whenever a packet entered.
+    /// Most bytes that waited, as seen after each packet or super-packet that entered and at each turn of the emulator.
     pub max_queue_bytes: u64,
 }
 
@@ -143,12 +143,12 @@ pub struct FlowSample {
     /// Bytes handed to the receiver behind the transport's header: what TCP or UDP carries, retransmissions and
     /// duplicates included.
     pub delivered_payload: u64,
-    /// Packets dropped because a queue was full.
+    /// Packets dropped because the queue of the first link on their way was full.
     pub dropped_queue: u64,
-    /// Packets dropped by random loss.
+    /// Packets dropped by random loss on that link.
     pub dropped_loss: u64,
-    /// Packets dropped for other reasons on entering a link. A black-out that catches packets in the queue is
-    /// counted with the link only.
+    /// Packets dropped for other reasons, by black-outs for example, and for any reason on a link that is not the
+    /// first on their way.
     pub dropped_other: u64,
     /// Packets that were handed over with the mark of congestion (ECN CE) which they did not have when they were sent.
     pub marked: u64,
@@ -166,7 +166,7 @@ pub struct FlowSample {
 pub struct Lateness {
     /// Packets handed over.
     pub packets: u64,
-    /// The median. Quantiles are upwards of the true ones by at most 1/64.
+    /// The median. Quantiles are above the true ones by at most 1 %.
     pub p50_ns: u64,
     /// The 99th percentile.
     pub p99_ns: u64,
@@ -210,6 +210,9 @@ pub struct Summary {
     pub written_packets: u64,
     /// Packets read that no link could take: for an address that no node has, or not IP.
     pub unroutable_packets: u64,
+    /// Packets that were dropped because the emulator held as much as it may
+    /// ([`MAX_MEMORY`](super::MAX_MEMORY)).
+    pub over_limit_packets: u64,
     /// Packets that arrived and that a node's device refused.
     pub refused_packets: u64,
     /// Packets that were still in the network at the end.

@@ -1,0 +1,36 @@
+//! A laboratory by itself, for tests and for trying things by hand:
+//!
+//! - `longhaul-lab-node up NAME TOPOLOGY` brings one up (a topology as JSON), says `up`, and takes it down when its
+//!   standard input ends;
+//! - `longhaul-lab-node clean` removes what dead ones have left;
+//! - `longhaul-lab-node lab-emulator FOLDER` is the emulator that the first one starts.
+
+use std::io::Read;
+
+use longhaul_lab::{EMULATOR_ARGUMENT, Lab, TopologySpec, clean, emulator};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        [EMULATOR_ARGUMENT, ..] => std::process::exit(emulator::main(&arguments[1..])),
+        ["up", name, topology] => up(name, topology),
+        ["clean"] => clean().map(|names| println!("{}", names.join("\n"))).map_err(|error| error.to_string()),
+        _ => Err("usage: longhaul-lab-node up NAME TOPOLOGY | clean".to_owned()),
+    };
+    if let Err(error) = done {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn up(name: &str, topology: &str) -> Result<(), String> {
+    let topology: TopologySpec = serde_json::from_str(topology).map_err(|error| error.to_string())?;
+    let lab = Lab::up(name, &topology, 1).map_err(|error| error.to_string())?;
+    println!("up");
+    // Until the end, whatever is said.
+    std::io::stdin().read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
+    let summary = lab.down().map_err(|error| error.to_string())?;
+    println!("{}", serde_json::to_string(&summary).map_err(|error| error.to_string())?);
+    Ok(())
+}

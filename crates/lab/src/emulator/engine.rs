@@ -1,0 +1,360 @@
+//! The path of packets: from a device through the network to another device.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use base::{Ecn, Rng, Time};
+use lhio::clock::Clock;
+use netem::{Arrival, DropReason, Entered, Network, Packet, Payload, PortId, flip_bits};
+
+use super::flows::{Entrance, Flows};
+use super::lateness::Meter;
+use super::packet::{FlowKey, Offload, SuperPacket};
+use super::record::FlowInfo;
+use crate::tun::{HEADER_LEN, MAX_READ, Tun};
+
+/// Most bytes of packets that are held: 5 Gbit/s for three seconds, in the queue and on the wire.
+pub const MAX_MEMORY: u64 = 2 << 30;
+
+/// Reads from one device before others, and what is due, get their turn.
+const READS_PER_TURN: usize = 32;
+
+/// Packets handed over before devices are read again.
+const DELIVERIES_PER_TURN: usize = 4096;
+
+/// What was counted since the start, in packets unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) read: u64,
+    pub(super) written: u64,
+    pub(super) unroutable: u64,
+    pub(super) over_limit: u64,
+    pub(super) refused: u64,
+    /// System calls.
+    pub(super) reads: u64,
+    /// System calls.
+    pub(super) writes: u64,
+}
+
+/// A device and where it is plugged in.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) tun: Tun,
+    pub(super) port: PortId,
+    /// Its node's name.
+    pub(super) node: String,
+    pub(super) addresses: [IpAddr; 2],
+}
+
+/// A super-packet in the network, kept while any of its segments is on its way.
+#[derive(Debug)]
+struct Held {
+    packet: SuperPacket,
+    ecn: Ecn,
+    flow: Option<u32>,
+    lost: Rc<Cell<u64>>,
+    entered: Time,
+    memory: Rc<Cell<u64>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.memory.set(self.memory.get() - self.packet.memory() as u64);
+    }
+}
+
+/// One packet in the network. One that ceases to exist without having been handed over was dropped.
+#[derive(Debug)]
+struct Segment {
+    held: Rc<Held>,
+    index: u16,
+    arrived: bool,
+    /// The seed of the bit errors that it suffered.
+    damage: Option<u32>,
+}
+
+impl Clone for Segment {
+    fn clone(&self) -> Segment {
+        Segment { held: Rc::clone(&self.held), ..*self }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if !self.arrived {
+            self.held.lost.set(self.held.lost.get() + 1);
+        }
+    }
+}
+
+impl Payload for Segment {
+    fn corrupt(&mut self, rng: &mut Rng) {
+        self.damage = Some(rng.u32());
+    }
+}
+
+/// Segments of one super-packet that follow each other and go to one device together.
+#[derive(Debug)]
+struct Run {
+    held: Rc<Held>,
+    first: usize,
+    count: usize,
+    ecn: Ecn,
+    damage: Option<u32>,
+}
+
+/// All there is between the devices.
+pub(super) struct Engine {
+    clock: Clock,
+    start: Time,
+    pub(super) devices: Vec<Device>,
+    by_address: HashMap<IpAddr, usize>,
+    network: Network<Segment>,
+    pub(super) flows: Flows,
+    /// Flows that were seen for the first time since this was last taken.
+    pub(super) new_flows: Vec<FlowInfo>,
+    pub(super) meter: Meter,
+    pub(super) counters: Counters,
+    memory: Rc<Cell<u64>>,
+    /// For packets that belong to no flow which is counted.
+    lost: Rc<Cell<u64>>,
+    /// What waits to be written to each device, and when its segments were due.
+    runs: Vec<(Option<Run>, Vec<Time>)>,
+    buffer: Box<[u8]>,
+}
+
+impl Engine {
+    /// Between these devices. The model's time begins now.
+    pub(super) fn new(devices: Vec<Device>, network: Segments) -> Result<Engine, String> {
+        let by_address =
+            devices.iter().enumerate().flat_map(|(n, d)| d.addresses.map(|address| (address, n))).collect();
+        let clock = Clock::new();
+        Ok(Engine {
+            start: clock.now(),
+            clock,
+            by_address,
+            network: network.0,
+            flows: Flows::default(),
+            new_flows: Vec::new(),
+            meter: Meter::new()?,
+            counters: Counters::default(),
+            memory: Rc::default(),
+            lost: Rc::default(),
+            runs: devices.iter().map(|_| (None, Vec::new())).collect(),
+            buffer: vec![0; MAX_READ].into(),
+            devices,
+        })
+    }
+
+    /// The time since the start.
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO + self.clock.now().since(self.start)
+    }
+
+    /// The links.
+    pub(super) fn network(&mut self) -> Links<'_> {
+        Links(&mut self.network)
+    }
+
+    /// Descriptors to wait for, in the order of the devices.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.devices.iter().map(|device| device.tun.as_fd())
+    }
+
+    /// Nothing is to be handed over before this.
+    pub(super) fn next_event(&self) -> Option<Time> {
+        self.network.next_event()
+    }
+
+    /// Takes what a device has, as far as one turn goes.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub(super) fn read(&mut self, device: usize) -> io::Result<()> {
+        for _ in 0..READS_PER_TURN {
+            let Some(length) = self.devices[device].tun.read(&mut self.buffer)? else { break };
+            self.counters.reads += 1;
+            let now = self.now();
+            let Some((header, packet)) = self.buffer[..length].split_first_chunk::<HEADER_LEN>() else {
+                continue;
+            };
+            match SuperPacket::parse(Offload::parse(header), packet) {
+                Ok(packet) => self.enter(now, device, packet),
+                Err(_) => {
+                    self.counters.read += 1;
+                    self.counters.unroutable += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, now: Time, device: usize, packet: SuperPacket) {
+        let segments = packet.segments();
+        self.counters.read += segments as u64;
+        let Some(&to) = self.by_address.get(&packet.key().destination.ip()) else {
+            self.counters.unroutable += segments as u64;
+            return;
+        };
+        let memory = self.memory.get() + packet.memory() as u64;
+        if memory > MAX_MEMORY {
+            self.counters.over_limit += segments as u64;
+            return;
+        }
+        self.memory.set(memory);
+        let found = self.find_flow(now, device, to, packet.key());
+        let (flow, lost) = found.map_or((None, Rc::clone(&self.lost)), |(flow, lost)| (Some(flow), lost));
+        let (ecn, memory) = (packet.ecn(), Rc::clone(&self.memory));
+        let held = Rc::new(Held { packet, ecn, flow, lost, entered: now, memory });
+        let (from, to) = (self.devices[device].port, self.devices[to].port);
+        let mut entrance = Entrance { packets: segments as u64, ..Entrance::default() };
+        for index in 0..segments {
+            let bytes = held.packet.packet_length(index) as u64;
+            entrance.bytes += bytes;
+            let segment =
+                Segment { held: Rc::clone(&held), index: index as u16, arrived: false, damage: None };
+            match self.network.enter(now, from, to, Packet { bytes, ecn, payload: segment }) {
+                Entered::Dropped(DropReason::QueueFull) => entrance.dropped_queue += 1,
+                Entered::Dropped(DropReason::Loss) => entrance.dropped_loss += 1,
+                Entered::NoRoute => self.counters.unroutable += 1,
+                Entered::OnItsWay | Entered::Dropped(_) | Entered::Lost => {}
+            }
+        }
+        if let Some(flow) = flow {
+            self.flows.entered(flow, &entrance);
+        }
+    }
+
+    fn find_flow(
+        &mut self,
+        now: Time,
+        from: usize,
+        to: usize,
+        key: &FlowKey,
+    ) -> Option<(u32, Rc<Cell<u64>>)> {
+        let (flow, lost, new) = self.flows.find(key)?;
+        if new {
+            self.new_flows.push(FlowInfo {
+                flow,
+                at_ns: now.as_nanos(),
+                protocol: key.protocol,
+                source: key.source.to_string(),
+                destination: key.destination.to_string(),
+                from: self.devices[from].node.clone(),
+                to: self.devices[to].node.clone(),
+            });
+        }
+        Some((flow, lost))
+    }
+
+    /// Hands over what has arrived by now, as far as one turn goes.
+    pub(super) fn deliver(&mut self) {
+        let now = self.now();
+        for _ in 0..DELIVERIES_PER_TURN {
+            let Some(arrival) = self.network.poll(now) else { break };
+            self.collect(arrival);
+        }
+        for device in 0..self.devices.len() {
+            self.flush(device);
+        }
+    }
+
+    /// Joins a segment to the run that it continues, or begins another.
+    fn collect(&mut self, arrival: Arrival<Segment>) {
+        let Arrival { time, to, bytes, ecn, payload: mut segment } = arrival;
+        segment.arrived = true;
+        let (held, index) = (&segment.held, usize::from(segment.index));
+        if let Some(flow) = held.flow {
+            let payload = held.packet.payload_length(index) as u64;
+            let marked = ecn == Ecn::Ce && held.ecn != Ecn::Ce;
+            self.flows.delivered(flow, bytes, payload, marked, held.entered, time);
+        }
+        let device = to.index();
+        if let (Some(run), due) = &mut self.runs[device] {
+            let continues = Rc::ptr_eq(&run.held, held) && run.first + run.count == index && run.ecn == ecn;
+            if continues && run.damage.is_none() && segment.damage.is_none() {
+                run.count += 1;
+                due.push(time);
+                return;
+            }
+            self.flush(device);
+        }
+        let run = Run { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage: segment.damage };
+        self.runs[device].0 = Some(run);
+        self.runs[device].1.push(time);
+    }
+
+    /// Writes the run that waits for a device.
+    fn flush(&mut self, device: usize) {
+        let Some(run) = self.runs[device].0.take() else { return };
+        let now = self.now();
+        for due in self.runs[device].1.drain(..) {
+            self.meter.handed_over(due, now);
+        }
+        let tun = &self.devices[device].tun;
+        let written = match run.damage {
+            Some(seed) => write_damaged(tun, &run, seed),
+            None => match run.held.packet.run(run.first, run.count, run.ecn) {
+                Some((headers, payload)) => {
+                    tun.write(&[IoSlice::new(headers.as_bytes()), IoSlice::new(payload)])
+                }
+                None => Err(io::ErrorKind::InvalidInput.into()),
+            },
+        };
+        self.counters.writes += 1;
+        match written {
+            Ok(()) => self.counters.written += run.count as u64,
+            Err(_) => self.counters.refused += run.count as u64,
+        }
+    }
+}
+
+/// A damaged packet has its checksum complete, so that the receiver can notice.
+fn write_damaged(tun: &Tun, run: &Run, seed: u32) -> io::Result<()> {
+    let packet = run.held.packet.complete(run.first, run.ecn);
+    let mut packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
+    flip_bits(&mut packet, &mut Rng::from_u64(seed.into()));
+    tun.write(&[IoSlice::new(&Offload::default().emit()), IoSlice::new(&packet)])
+}
+
+/// A network for an engine, being built.
+pub(super) struct Segments(Network<Segment>);
+
+impl Segments {
+    /// Ports, links and routes: for each route the number of its first and last port, and of its links.
+    pub(super) fn build(
+        ports: usize,
+        links: &[netem::LinkConfig],
+        routes: &[(usize, usize, Vec<usize>)],
+        seed: u64,
+    ) -> Result<(Segments, Vec<PortId>, Vec<netem::LinkId>), netem::NetworkError> {
+        let mut network = Network::empty(Rng::from_u64(seed));
+        let ports = (0..ports).map(|_| network.add_port()).collect::<Result<Vec<_>, _>>()?;
+        let links =
+            links.iter().map(|config| network.add_link(config.clone())).collect::<Result<Vec<_>, _>>()?;
+        for (from, to, way) in routes {
+            let way: Vec<_> = way.iter().map(|link| links[*link]).collect();
+            network.set_route(ports[*from], ports[*to], &way)?;
+        }
+        Ok((Segments(network), ports, links))
+    }
+}
+
+/// The links of an engine's network.
+pub(super) struct Links<'a>(&'a mut Network<Segment>);
+
+impl Links<'_> {
+    /// Counters of a link.
+    pub(super) fn stats(&self, link: netem::LinkId) -> netem::Stats {
+        self.0.stats(link).unwrap_or_default()
+    }
+
+    /// Another configuration from now on.
+    pub(super) fn set(&mut self, now: Time, link: netem::LinkId, config: netem::LinkConfig) {
+        self.0.set_config(now, link, config);
+    }
+}
