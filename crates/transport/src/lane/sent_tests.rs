@@ -106,7 +106,8 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
             }
             let window = Span::from_nanos(FLIGHT + FLIGHT / 8);
             sent.detect_lost(t - window, |pn, _, _| assert!(lost.insert(pn), "lost twice"));
-            sent.forget(t, Span::from_nanos(FLIGHT), |_| {});
+            // As a lane does: three round trips.
+            sent.forget(t, Span::from_nanos(3 * FLIGHT), |_| {});
             let floor = wire::Floor { lane: 0, floor: sent.base(), interval_us: 1_000, packets: 1 << 16 };
             received.on_floor(&floor);
             (most, most_holes) = (most.max(sent.tracked()), most_holes.max(sent.holes()));
@@ -116,9 +117,9 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
     assert_eq!((acked, lost.len() as u64), (TOTAL - dropped.len() as u64, dropped.len() as u64));
     assert_eq!(lost, dropped);
     assert!(sent.outstanding() == 0 && sent.tracked() <= 1, "{} left", sent.tracked());
-    assert!(most >= FLIGHT as usize && most <= MAX_TRACKED / 2, "{most}");
+    assert!(most >= 3 * FLIGHT as usize - 1 && most <= MAX_TRACKED / 4, "{most}");
     assert!(most_holes < MAX_SENT_HOLES / 100, "{most_holes}");
-    assert!(sent.steps() < 6 * TOTAL, "{} steps for {TOTAL} packets", sent.steps());
+    assert!(sent.steps() < 4 * TOTAL, "{} steps for {TOTAL} packets", sent.steps());
     // Feedback takes less than a thousandth of what it is about.
     assert!((bytes as u64) < TOTAL * 1_500 / 1_000, "{bytes}");
 }
