@@ -47,10 +47,12 @@ impl Host {
         };
         // Nothing that could end a word or a line, or be taken for a comment or a pattern.
         let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"#*?,!|[]\"".contains(c);
+        // Letters can grow when they become lower case.
+        let name = name.to_lowercase();
         if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
             return Err(bad());
         }
-        Ok(Host { name: name.to_lowercase(), port })
+        Ok(Host { name, port })
     }
 
     /// The name or address.
@@ -68,6 +70,10 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
             Some(port) => write!(f, "[{}]:{port}", self.name),
+            // An address with a zone, say: without brackets, what follows a colon would be read as a port.
+            None if self.name.contains(':') && self.name.parse::<Ipv6Addr>().is_err() => {
+                write!(f, "[{}]", self.name)
+            }
             None => f.write_str(&self.name),
         }
     }

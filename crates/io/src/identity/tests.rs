@@ -99,6 +99,11 @@ fn hosts_are_read_in_every_usual_form() {
         ("[::1]:1", "::1", Some(1), "[::1]:1"),
         ("fe80::1", "fe80::1", None, "fe80::1"),
         ("[fe80::1]", "fe80::1", None, "fe80::1"),
+        // Found by fuzzing: shown without brackets, these were read as nothing or as another host, and a line of
+        // known_hosts was not found again.
+        ("[fe80::1%eth0]", "fe80::1%eth0", None, "[fe80::1%eth0]"),
+        ("[a:1]", "a:1", None, "[a:1]"),
+        ("[:\u{742}]", ":\u{742}", None, "[:\u{742}]"),
     ] {
         let h = Host::parse(text).unwrap();
         assert_eq!((h.name(), h.port(), h.to_string().as_str()), (name, port, shown));
@@ -107,6 +112,9 @@ fn hosts_are_read_in_every_usual_form() {
     for bad in ["", ":1", "a b", "a\nb", "#a", "a:", "a:x", "a:65536", "[a", "[a]x", "a:+1", "*", "a,b"] {
         assert!(matches!(Host::parse(bad), Err(IdentityError::BadHost(_))), "{bad:?}");
     }
+    // 255 bytes that become 381 in lower case.
+    let long = format!("{}a", "\u{130}".repeat(127));
+    assert!(matches!(Host::parse(&long), Err(IdentityError::BadHost(_))));
 }
 
 #[test]
