@@ -1,1 +1,250 @@
-//! Plans: which topology, which workloads, how often, and what is measured.
+//! Plans: which topology, which line-ups of flows, how often, and what is measured.
+//!
+//! A plan is a TOML file. Its cells are all combinations of its cases and swept values; in each, every peer (a line-up of
+//! flows) runs in turn, as often as the plan says. See [`SHIPPED`] for those that come with the program.
+
+mod error;
+mod expand;
+mod file;
+mod metric;
+mod shipped;
+pub mod trace;
+pub(crate) mod units;
+
+pub use error::PlanError;
+pub use file::{Kind, Program};
+pub use metric::{Better, Metric};
+pub use shipped::{SHIPPED, shipped};
+
+use base::{Rate, Span};
+use netem::LinkConfig;
+use serde::Serialize;
+
+/// Bytes of a plan at most.
+pub const MAX_TEXT: usize = 256 << 10;
+/// Cells of a plan at most.
+pub const MAX_CELLS: usize = 4_096;
+/// Runs of each peer in each cell at most.
+pub const MAX_REPETITIONS: u32 = 1_000;
+/// Nodes of a topology at most: half of them on each side of a dumbbell.
+pub const MAX_NODES: u32 = 64;
+/// Flows of a line-up at most.
+pub const MAX_FLOWS: usize = 256;
+/// Streams of a flow at most; `longhaul perf` carries as many.
+pub const MAX_STREAMS: u32 = 128;
+/// Longest run.
+pub const MAX_DURATION: Span = Span::from_secs(3_600);
+
+/// A plan, checked, with all combinations spelled out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name: that of the file without its ending.
+    pub name: String,
+    /// A line for people.
+    pub title: String,
+    /// What it shows, for people.
+    pub about: String,
+    /// Runs of each peer in each cell that must be good.
+    pub repetitions: u32,
+    /// Where chance begins.
+    pub seed: u64,
+    /// What tables show; the first is the headline.
+    pub metrics: Vec<Metric>,
+    /// Rates or sizes that this machine cannot emulate in real time.
+    pub simulator_only: bool,
+    /// All combinations, in the order in which they run.
+    pub cells: Vec<Cell>,
+}
+
+/// One combination of values: a network, and those who are compared on it.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The swept values in words: `loss=0.1%,streams=3`; empty where nothing is swept.
+    pub id: String,
+    /// The same one by one.
+    pub point: Vec<(String, String)>,
+    /// The network.
+    pub topology: Topology,
+    /// How long a run lasts from the start of the first flow.
+    pub duration: Span,
+    /// What is left out of steady figures, from the start.
+    pub warm_up: Span,
+    /// Those who run in turn.
+    pub peers: Vec<Lineup>,
+}
+
+impl Cell {
+    /// The name of a peer in this cell: what `--only` looks at.
+    pub fn name_of(&self, peer: &Lineup) -> String {
+        if self.id.is_empty() { peer.name.clone() } else { format!("{}/{}", self.id, peer.name) }
+    }
+}
+
+/// A network.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Its shape.
+    pub kind: Kind,
+    /// Pairs of a dumbbell, hosts of a star, otherwise 2.
+    pub nodes: u32,
+    /// The link that is shared, towards the receivers; its delay is half the shortest round trip.
+    pub there: LinkConfig,
+    /// The link back.
+    pub back: LinkConfig,
+    /// The second of two paths, each way.
+    pub second: Option<(LinkConfig, LinkConfig)>,
+    /// Round trip of each pair or host when the network is idle; one for all where there is only one.
+    pub rtts: Vec<Span>,
+    /// Delivery opportunities in milliseconds, instead of a rate.
+    pub trace: Option<std::sync::Arc<Vec<u64>>>,
+}
+
+impl Topology {
+    /// The round trip of pair or host `i` when the network is idle.
+    pub fn rtt(&self, i: usize) -> Span {
+        self.rtts.get(i).or(self.rtts.first()).copied().unwrap_or(Span::ZERO)
+    }
+    /// The names of all nodes.
+    pub fn node_names(&self) -> Vec<String> {
+        match self.kind {
+            Kind::Path | Kind::TwoPaths => vec!["a".into(), "b".into()],
+            Kind::Dumbbell => {
+                let side = |c: char| (1..=self.nodes).map(move |i| format!("{c}{i}"));
+                side('s').chain(side('r')).collect()
+            }
+            Kind::Star => (1..=self.nodes).map(|i| format!("n{i}")).collect(),
+        }
+    }
+}
+
+/// Flows that run together and are compared with other line-ups.
+#[derive(Clone, Debug)]
+pub struct Lineup {
+    /// For tables.
+    pub name: String,
+    /// Its flows, then those of the background.
+    pub flows: Vec<Flow>,
+}
+
+/// One program that sends from a node to another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Flow {
+    /// Unique in its line-up.
+    pub name: String,
+    /// What sends.
+    pub program: Program,
+    /// Congestion control, with parameters for Longhaul; empty for the program's default.
+    pub cc: String,
+    /// The sender's node.
+    pub from: String,
+    /// The receiver's node.
+    pub to: String,
+    /// From the start of the run.
+    #[serde(serialize_with = "seconds")]
+    pub start: Span,
+    /// For how long it sends.
+    #[serde(serialize_with = "seconds")]
+    pub duration: Span,
+    /// How much it sends, instead.
+    pub bytes: Option<u64>,
+    /// Connections, or queue pairs, that send at the same time.
+    pub streams: u32,
+    /// A rate that Longhaul is told to be free.
+    #[serde(serialize_with = "rate")]
+    pub known_rate: Option<Rate>,
+    /// The most that Longhaul may send.
+    #[serde(serialize_with = "rate")]
+    pub limit: Option<Rate>,
+    /// The rate of UDP cross traffic while it is on.
+    #[serde(serialize_with = "rate")]
+    pub rate: Option<Rate>,
+    /// How long cross traffic or requests are on; zero for always.
+    #[serde(serialize_with = "seconds")]
+    pub on: Span,
+    /// How long they are off then.
+    #[serde(serialize_with = "seconds")]
+    pub off: Span,
+    /// Bytes of a request.
+    pub size: u64,
+    /// Mean time between requests (a Poisson process); `None` sends the next when the one before is answered.
+    pub every: Option<f64>,
+    /// Further arguments of the program.
+    pub args: Vec<String>,
+    /// Not measured.
+    pub background: bool,
+}
+
+fn seconds<S: serde::Serializer>(span: &Span, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_f64(span.as_secs_f64())
+}
+fn rate<S: serde::Serializer>(rate: &Option<Rate>, s: S) -> Result<S::Ok, S::Error> {
+    match rate {
+        Some(r) => s.serialize_some(&r.bits_per_sec()),
+        None => s.serialize_none(),
+    }
+}
+
+impl Plan {
+    /// Reads a plan. `name` is what messages call it.
+    ///
+    /// # Errors
+    /// The first mistake, with line, key and way out.
+    pub fn parse(name: &str, text: &str) -> Result<Plan, PlanError> {
+        expand::plan(name, text)
+    }
+
+    /// The plan that comes with the program under this name, or the one in the file of this name.
+    ///
+    /// # Errors
+    /// A mistake in it, or that there is no such plan, in words.
+    pub fn open(name: &str) -> Result<Plan, String> {
+        if let Some(text) = shipped(name) {
+            return Plan::parse(name, text).map_err(|e| e.to_string());
+        }
+        let path = std::path::Path::new(name);
+        let too_long = |n: u64| format!("{name} has {n} bytes; a plan has at most {MAX_TEXT}");
+        let meta = std::fs::metadata(path).map_err(|e| {
+            let known: Vec<_> = SHIPPED.iter().map(|(n, _)| *n).collect();
+            format!("no plan `{name}`: {e}; name a file, or one of: {}", known.join(", "))
+        })?;
+        if meta.len() > MAX_TEXT as u64 {
+            return Err(too_long(meta.len()));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;
+        let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or(name);
+        Plan::parse(stem, &text).map_err(|e| e.to_string())
+    }
+
+    /// Leaves only those peers and cells whose name contains `only`.
+    ///
+    /// # Errors
+    /// What there would have been, in words.
+    pub fn keep_only(&mut self, only: &str) -> Result<(), String> {
+        let all: Vec<String> = self.cells.iter().flat_map(|c| c.peers.iter().map(|p| c.name_of(p))).collect();
+        for cell in &mut self.cells {
+            let name = |p: &Lineup| {
+                if cell.id.is_empty() { p.name.clone() } else { format!("{}/{}", cell.id, p.name) }
+            };
+            let keep: Vec<bool> = cell.peers.iter().map(|p| name(p).contains(only)).collect();
+            let mut keep = keep.into_iter();
+            cell.peers.retain(|_| keep.next().unwrap_or(false));
+        }
+        self.cells.retain(|c| !c.peers.is_empty());
+        if self.cells.is_empty() {
+            return Err(format!("no cell's name contains `{only}`; there are:\n  {}", all.join("\n  ")));
+        }
+        Ok(())
+    }
+
+    /// How many runs it takes, and for how long they run without set-up, when nothing is spoiled.
+    pub fn cost(&self) -> (u64, Span) {
+        let mut runs = 0;
+        let mut time = Span::ZERO;
+        for c in &self.cells {
+            let n = c.peers.len() as u64 * u64::from(self.repetitions);
+            runs += n;
+            time = time + c.duration * n;
+        }
+        (runs, time)
+    }
+}

@@ -1,0 +1,561 @@
+//! From a file to a checked plan: all combinations, all names, all limits.
+
+use super::error::{PlanError, Source};
+use super::file::{self, File, Kind, Number, Program, Text};
+use super::{
+    Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_REPETITIONS, MAX_STREAMS,
+    MAX_TEXT, Metric, Plan, Topology, trace, units,
+};
+use base::{Rate, Span};
+use netem::{Change, LinkConfig};
+use std::fmt::Display;
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, PlanError>;
+
+/// Good runs when a plan does not say how many.
+const REPETITIONS: u32 = 5;
+/// Size of a request when none is given.
+const REQUEST: u64 = 64 << 10;
+/// What `:lose=1` stands for: a chain that loses its first packet and none after it.
+const LOSE_ONE: &str = ":loss=burst(p=100%,r=0%,good=100%,bad=0%)";
+/// Longest congestion-control name that Linux has (`TCP_CA_NAME_MAX`).
+const MAX_CC: usize = 15;
+
+pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
+    let src = Source { name, text };
+    if text.len() > MAX_TEXT {
+        let why = format!("{} bytes; a plan has at most {MAX_TEXT}", text.len());
+        return Err(src.error(0..0, "the file", why));
+    }
+    let file: File = toml::from_str(text).map_err(|e| src.toml(&e))?;
+    let x = Expander { src };
+    let mut metrics = Vec::new();
+    for m in &file.metrics {
+        metrics.push(Metric::from_name(m.get_ref()).ok_or_else(|| {
+            let all: Vec<_> = Metric::ALL.iter().map(|m| m.name()).collect();
+            x.bad(
+                m,
+                "metrics",
+                format!("no metric is called `{}`; choose of: {}", m.get_ref(), all.join(", ")),
+            )
+        })?);
+    }
+    if metrics.is_empty() {
+        return Err(src.error(0..0, "metrics", "none is named; write at least metrics = [\"goodput\"]"));
+    }
+    let repetitions = match &file.repetitions {
+        Some(n) => x.within(n, "repetitions", 1, MAX_REPETITIONS)?,
+        None => REPETITIONS,
+    };
+    let cells = x.cells(&file)?;
+    Ok(Plan {
+        name: name.to_owned(),
+        title: file.title,
+        about: file.about,
+        repetitions,
+        seed: file.seed.unwrap_or(1),
+        metrics,
+        simulator_only: file.simulator_only,
+        cells,
+    })
+}
+
+/// One swept value.
+#[derive(Clone)]
+enum Swept {
+    Text(&'static str, Text),
+    Number(&'static str, Number),
+    Case(file::Case),
+}
+
+impl Swept {
+    fn words(&self) -> (String, String) {
+        match self {
+            Swept::Text(k, v) => ((*k).to_owned(), v.get_ref().clone()),
+            Swept::Number(k, v) => ((*k).to_owned(), v.get_ref().to_string()),
+            Swept::Case(c) => ("case".to_owned(), c.name.get_ref().clone()),
+        }
+    }
+}
+
+struct Expander<'a> {
+    src: Source<'a>,
+}
+
+impl Expander<'_> {
+    fn bad<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
+        self.src.error(at.span(), key, text)
+    }
+    fn within(&self, n: &Number, key: &str, low: u32, high: u32) -> Result<u32> {
+        let v = *n.get_ref();
+        if (low..=high).contains(&v) {
+            return Ok(v);
+        }
+        Err(self.bad(n, key, format!("{v} is out of range; write {low} to {high}")))
+    }
+    fn span(&self, t: &Text, key: &str) -> Result<Span> {
+        units::span(t.get_ref()).map_err(|e| self.bad(t, key, e))
+    }
+    fn duration(&self, t: &Text, key: &str) -> Result<Span> {
+        let s = self.span(t, key)?;
+        if s.is_zero() || s > MAX_DURATION {
+            return Err(self.bad(t, key, "write a time above zero of an hour (3600s) at most"));
+        }
+        Ok(s)
+    }
+
+    fn cells(&self, file: &File) -> Result<Vec<Cell>> {
+        let mut points: Vec<Vec<Swept>> = vec![Vec::new()];
+        for dimension in dimensions(file) {
+            if points.len() * dimension.len() > MAX_CELLS {
+                let why = format!("more than {MAX_CELLS} combinations; sweep over fewer values");
+                return Err(self.src.error(0..0, "sweep", why));
+            }
+            points = points
+                .iter()
+                .flat_map(|p| dimension.iter().map(move |v| [p.as_slice(), &[v.clone()]].concat()))
+                .collect();
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for p in &file.peer {
+            let name = p.name.get_ref();
+            if names.contains(&name.as_str()) || name.is_empty() {
+                return Err(self.bad(&p.name, "peer.name", "each peer needs a name of its own"));
+            }
+            names.push(name);
+            for case in p.cases.iter().flatten() {
+                if !file.case.iter().any(|c| c.name.get_ref() == case.get_ref()) {
+                    let why = format!("there is no [[case]] named `{}`; correct the name", case.get_ref());
+                    return Err(self.bad(case, "peer.cases", why));
+                }
+            }
+        }
+        let mut cells = Vec::new();
+        for point in points {
+            cells.extend(self.cell(file, &point)?);
+        }
+        Ok(cells)
+    }
+
+    fn cell(&self, file: &File, point: &[Swept]) -> Result<Option<Cell>> {
+        let mut t = file.topology.clone();
+        let (mut duration, mut warm_up) = (&file.duration, file.warm_up.as_ref());
+        let (mut streams, mut count, mut case) = (None, None, None);
+        for v in point {
+            match v {
+                Swept::Case(c) => {
+                    overlay(&mut t, c.topology.clone());
+                    duration = c.duration.as_ref().unwrap_or(duration);
+                    warm_up = c.warm_up.as_ref().or(warm_up);
+                    case = Some(c.name.get_ref().as_str());
+                }
+                Swept::Number("streams", n) => streams = Some(n),
+                Swept::Number(_, n) => count = Some(n),
+                Swept::Text(key, text) => *field(&mut t, key) = Some(text.clone()),
+            }
+        }
+        let length = self.duration(duration, "duration")?;
+        let skip = warm_up.map_or(Ok(Span::ZERO), |w| self.span(w, "warm_up"))?;
+        if let Some(w) = warm_up.filter(|_| skip >= length) {
+            return Err(self.bad(w, "warm_up", "it must be shorter than the duration"));
+        }
+        let topology = self.topology(&t, count)?;
+        let mut peers = Vec::new();
+        for p in &file.peer {
+            if p.cases.as_ref().is_some_and(|c| !c.iter().any(|c| Some(c.get_ref().as_str()) == case)) {
+                continue;
+            }
+            let mut flows = Vec::new();
+            for f in &p.flow {
+                self.flow(&mut flows, f, &topology, length, (streams, count), false)?;
+            }
+            for f in &file.background {
+                self.flow(&mut flows, f, &topology, length, (None, None), true)?;
+            }
+            peers.push(Lineup { name: p.name.get_ref().clone(), flows });
+        }
+        if peers.is_empty() {
+            return Ok(None);
+        }
+        let point: Vec<_> = point.iter().map(Swept::words).collect();
+        let id = point.iter().map(|(k, v)| if k == "case" { v.clone() } else { format!("{k}={v}") });
+        let id = id.collect::<Vec<_>>().join(",");
+        Ok(Some(Cell { id, point, topology, duration: length, warm_up: skip, peers }))
+    }
+
+    /// One link out of the keys that describe it.
+    fn link(&self, keys: &[(&'static str, Option<&Text>)], delay: Span, at: &[Text]) -> Result<LinkConfig> {
+        let mut words = format!("delay={}ns", delay.as_nanos());
+        for (key, text) in keys.iter().filter_map(|(k, t)| t.map(|t| (k, t))) {
+            self.one_word(key, text)?;
+            let word = format!(" {key}={}", text.get_ref());
+            LinkConfig::parse(&format!("{words}{word}"))
+                .map_err(|e| self.bad(text, &format!("topology.{key}"), units::strip(&e.to_string(), key)))?;
+            words.push_str(&word);
+        }
+        for text in at {
+            self.one_word("at", text)?;
+            let word = format!(" at={}", text.get_ref().replace(":lose=1", LOSE_ONE));
+            LinkConfig::parse(&format!("{words}{word}"))
+                .map_err(|e| self.bad(text, "topology.at", units::strip(&e.to_string(), "at")))?;
+            words.push_str(&word);
+        }
+        // Each piece has been read already; only their length in sum can be too much.
+        LinkConfig::parse(&words).map_err(|e| self.src.error(0..0, "topology", e))
+    }
+
+    fn one_word(&self, key: &str, text: &Text) -> Result<()> {
+        let (mut depth, mut stray) = (0i32, text.get_ref().is_empty());
+        for c in text.get_ref().chars() {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            stray |= c.is_whitespace() && depth <= 0;
+        }
+        if stray {
+            let why = format!("cannot read `{}`; write one value without spaces", text.get_ref());
+            return Err(self.bad(text, &format!("topology.{key}"), why));
+        }
+        Ok(())
+    }
+
+    fn topology(&self, t: &file::Topology, count: Option<&Number>) -> Result<Topology> {
+        let here = |key: &str, why: &str| self.src.error(0..0, format!("topology.{key}"), why);
+        let kind = t.kind.ok_or_else(|| here("kind", "missing; write path, dumbbell, star or two_paths"))?;
+        let least = count.map_or(1, |n| *n.get_ref());
+        let nodes = match (kind, &t.nodes) {
+            (Kind::Path | Kind::TwoPaths, None) => 2,
+            (Kind::Path | Kind::TwoPaths, Some(n)) => {
+                return Err(self.bad(n, "topology.nodes", "a path has two nodes always; remove it"));
+            }
+            (Kind::Dumbbell, Some(n)) => self.within(n, "topology.nodes", 1, MAX_NODES / 2)?.max(least),
+            (Kind::Star, Some(n)) => self.within(n, "topology.nodes", 2, MAX_NODES)?.max(least + 1),
+            (Kind::Dumbbell | Kind::Star, None) => {
+                return Err(here("nodes", "missing; write how many pairs or hosts there are"));
+            }
+        };
+        let most = if kind == Kind::Dumbbell { MAX_NODES / 2 } else { MAX_NODES };
+        if let Some(n) = count.filter(|_| nodes > most) {
+            return Err(self.bad(n, "sweep.flows", format!("a topology has {most} nodes on a side at most")));
+        }
+        let rtts = self.rtts(t)?;
+        let least = rtts.iter().min().copied().unwrap_or(Span::ZERO);
+        let trace = t.trace.as_ref().map(|s| self.trace(s)).transpose()?;
+        let mean = match (&trace, &t.rate) {
+            (Some(lines), None) => {
+                let rate = format!("{}bit", (trace::mean_rate(lines) / 8.0) as u64 * 8);
+                t.trace.as_ref().map(|s| toml::Spanned::new(s.span(), rate))
+            }
+            (Some(_), Some(r)) => {
+                return Err(self.bad(r, "topology.rate", "a trace says the rate; remove one"));
+            }
+            (None, r) => r.clone(),
+        };
+        // The rate of "1bdp" is known from a trace too.
+        let keys = |rate| -> Vec<(&'static str, Option<&Text>)> {
+            vec![("rate", rate), ("mtu", t.mtu.as_ref()), ("order", t.order.as_ref())]
+        };
+        let mut there = keys(mean.as_ref());
+        there.extend([("queue", t.queue.as_ref()), ("ecn", t.ecn.as_ref()), ("jitter", t.jitter.as_ref())]);
+        there.extend([("reorder", t.reorder.as_ref()), ("duplicate", t.duplicate.as_ref())]);
+        there.push(("loss", t.loss.as_ref()));
+        let at = t.at.as_deref().unwrap_or(&[]);
+        let there = self.link(&there, least / 2, at)?;
+        let mut back = keys(mean.as_ref());
+        back.extend([("queue", t.queue.as_ref()), ("loss", None)]);
+        let loss_back = t.loss_back.as_ref().map(|l| self.link(&[("loss", Some(l))], Span::ZERO, &[]));
+        let mut back = self.link(&back, least - least / 2, &[])?;
+        if let Some(l) = loss_back {
+            back.loss = l?.loss;
+        }
+        back.schedule = both_ways(&there);
+        let second = match (kind, &t.second) {
+            (Kind::TwoPaths, s) => Some(self.second(t, s.as_ref(), least, &there)?),
+            (_, Some(_)) => return Err(here("second", "only two_paths has a second path; remove it")),
+            (_, None) => None,
+        };
+        Ok(Topology { kind, nodes, there, back, second, rtts, trace })
+    }
+
+    fn rtts(&self, t: &file::Topology) -> Result<Vec<Span>> {
+        let one = |s: &Text| self.span(s, "topology.rtt");
+        match (&t.rtt, &t.rtts) {
+            (Some(s), None) => Ok(vec![one(s)?]),
+            (None, Some(all)) if !all.is_empty() && t.kind == Some(Kind::Dumbbell) => {
+                all.iter().map(one).collect::<Result<Vec<_>>>()
+            }
+            (None, None) => Err(self.src.error(0..0, "topology.rtt", "missing; write rtt = \"70ms\"")),
+            _ => {
+                let why = "write rtt, or for the pairs of a dumbbell rtts, and not both";
+                Err(self.src.error(0..0, "topology.rtts", why))
+            }
+        }
+    }
+
+    fn trace(&self, spec: &Text) -> Result<Arc<Vec<u64>>> {
+        trace::load(spec.get_ref()).map(Arc::new).map_err(|e| self.bad(spec, "topology.trace", e))
+    }
+
+    fn second(
+        &self,
+        t: &file::Topology,
+        s: Option<&file::Second>,
+        rtt: Span,
+        first: &LinkConfig,
+    ) -> Result<(LinkConfig, LinkConfig)> {
+        let none = file::Second::default();
+        let s = s.unwrap_or(&none);
+        let rtt = s.rtt.as_ref().map_or(Ok(rtt), |r| self.span(r, "topology.second.rtt"))?;
+        let rate = s.rate.as_ref().or(t.rate.as_ref());
+        let queue = s.queue.as_ref().or(t.queue.as_ref());
+        let (mtu, loss) = (t.mtu.as_ref(), s.loss.as_ref().or(t.loss.as_ref()));
+        let keys = [("rate", rate), ("mtu", mtu), ("queue", queue)];
+        let mut there = self.link(&keys, rtt / 2, s.at.as_deref().unwrap_or(&[]))?;
+        there.loss = loss
+            .map_or(Ok(first.loss), |l| self.link(&[("loss", Some(l))], Span::ZERO, &[]).map(|c| c.loss))?;
+        let mut back = self.link(&keys, rtt - rtt / 2, &[])?;
+        back.schedule = both_ways(&there);
+        Ok((there, back))
+    }
+
+    fn flow(
+        &self,
+        out: &mut Vec<Flow>,
+        f: &file::Flow,
+        t: &Topology,
+        length: Span,
+        (streams, count): (Option<&Number>, Option<&Number>),
+        background: bool,
+    ) -> Result<()> {
+        let many = count.or(f.count.as_ref());
+        let many = many.map_or(Ok(1), |n| self.within(n, "flow.count", 1, MAX_FLOWS as u32))?;
+        let stagger = f.stagger.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.stagger"))?;
+        let streams = streams.or(f.streams.as_ref());
+        let streams = streams.map_or(Ok(1), |n| self.within(n, "flow.streams", 1, MAX_STREAMS))?;
+        let start = f.start.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.start"))?;
+        let rate = |t: Option<&Text>, key| t.map_or(Ok(None), |t| self.rate(t, key));
+        for i in 0..many {
+            if out.len() == MAX_FLOWS {
+                return Err(self.bad(
+                    &f.program,
+                    "flow",
+                    format!("more than {MAX_FLOWS} flows in a line-up"),
+                ));
+            }
+            let start = start + stagger * u64::from(i);
+            if start >= length {
+                let at = f.start.as_ref().or(f.stagger.as_ref()).map_or(0..0, toml::Spanned::span);
+                return Err(self.src.error(at, "flow.start", "it begins after the end of the run"));
+            }
+            let duration = match &f.duration {
+                Some(d) => self.duration(d, "flow.duration")?.min(length - start),
+                None => length - start,
+            };
+            let known = match f.known_rate.as_ref().map(|k| (k.get_ref().as_str(), k)) {
+                Some(("path", _)) => t.there.rate,
+                Some((_, k)) => self.rate(k, "flow.known_rate")?,
+                None => None,
+            };
+            let (from, to) = self.ends(f, t, out.len())?;
+            out.push(Flow {
+                name: self.name(f, out, many, i, background),
+                program: *f.program.get_ref(),
+                cc: self.cc(f)?,
+                from,
+                to,
+                start,
+                duration,
+                bytes: f.bytes.as_ref().map_or(Ok(None), |b| self.bytes(b, "flow.bytes").map(Some))?,
+                streams,
+                known_rate: known,
+                limit: rate(f.limit.as_ref(), "flow.limit")?,
+                rate: rate(f.rate.as_ref(), "flow.rate")?,
+                on: f.on.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.on"))?,
+                off: f.off.as_ref().map_or(Ok(Span::ZERO), |s| self.span(s, "flow.off"))?,
+                size: f.size.as_ref().map_or(Ok(REQUEST), |b| self.bytes(b, "flow.size"))?,
+                every: f
+                    .every
+                    .as_ref()
+                    .map_or(Ok(None), |s| self.span(s, "flow.every").map(|s| Some(s.as_secs_f64())))?,
+                args: f.args.clone(),
+                background,
+            });
+            self.sound(f, out.last())?;
+        }
+        Ok(())
+    }
+
+    /// What a program needs, and what it cannot use.
+    fn sound(&self, f: &file::Flow, flow: Option<&Flow>) -> Result<()> {
+        let Some(flow) = flow else { return Ok(()) };
+        let need = |key: &str, why: &str| Err(self.bad(&f.program, &format!("flow.{key}"), why));
+        match flow.program {
+            Program::Put if flow.bytes.is_none() => need("bytes", "put needs to know how much; add bytes"),
+            Program::UdpOnOff if flow.rate.is_none() => need("rate", "UDP has no rate of its own; add rate"),
+            Program::TcpRequests | Program::LonghaulRequests if flow.size == 0 => {
+                need("size", "a request has at least one byte")
+            }
+            p if flow.known_rate.is_some() && !is_longhaul(p) => {
+                need("known_rate", "only Longhaul can be told a known rate; remove it")
+            }
+            p if flow.limit.is_some() && !is_longhaul(p) => {
+                need("limit", "only Longhaul has a limit; remove it")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rate(&self, t: &Text, key: &str) -> Result<Option<Rate>> {
+        units::rate(t.get_ref()).map_err(|e| self.bad(t, key, e))
+    }
+    fn bytes(&self, t: &Text, key: &str) -> Result<u64> {
+        units::bytes(t.get_ref()).map_err(|e| self.bad(t, key, e))
+    }
+
+    /// Where flow `nth` goes from and to: its own pair, unless it says otherwise.
+    fn ends(&self, f: &file::Flow, t: &Topology, nth: usize) -> Result<(String, String)> {
+        let names = t.node_names();
+        let pair = nth % t.nodes.max(1) as usize + 1;
+        let (from, to) = match t.kind {
+            Kind::Path | Kind::TwoPaths => ("a".to_owned(), "b".to_owned()),
+            Kind::Dumbbell => (format!("s{pair}"), format!("r{pair}")),
+            // All send to the first host: its port is the bottleneck.
+            Kind::Star => (format!("n{}", nth % (t.nodes.max(2) as usize - 1) + 2), "n1".to_owned()),
+        };
+        let choose = |t: Option<&Text>, default: String, key: &str| match t {
+            None => Ok(default),
+            Some(t) if names.contains(t.get_ref()) => Ok(t.get_ref().clone()),
+            Some(t) => {
+                let why = format!("there is no node `{}`; there are {}", t.get_ref(), names.join(", "));
+                Err(self.bad(t, key, why))
+            }
+        };
+        let ends = (choose(f.from.as_ref(), from, "flow.from")?, choose(f.to.as_ref(), to, "flow.to")?);
+        if ends.0 == ends.1 {
+            return Err(self.bad(&f.program, "flow.to", "a flow goes from one node to another"));
+        }
+        Ok(ends)
+    }
+
+    fn cc(&self, f: &file::Flow) -> Result<String> {
+        let Some(text) = &f.cc else { return Ok(String::new()) };
+        let cc = text.get_ref();
+        match f.program.get_ref() {
+            p if is_longhaul(*p) => {
+                cc::registry::parse(cc).map_err(|e| self.bad(text, "flow.cc", e))?;
+            }
+            Program::Quic if !["cubic", "bbr", "newreno"].contains(&cc.as_str()) => {
+                return Err(self.bad(text, "flow.cc", "quinn has cubic, bbr and newreno; choose one"));
+            }
+            _ => {
+                let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                if cc.is_empty() || cc.len() > MAX_CC || !cc.chars().all(plain) {
+                    let why = "write the name of one of the kernel's algorithms, such as cubic or bbr";
+                    return Err(self.bad(text, "flow.cc", why));
+                }
+            }
+        }
+        Ok(cc.clone())
+    }
+
+    /// A name that no other flow of the line-up has.
+    fn name(&self, f: &file::Flow, out: &[Flow], many: u32, i: u32, background: bool) -> String {
+        let word = match f.program.get_ref() {
+            Program::Longhaul | Program::Put | Program::LonghaulRequests => "longhaul",
+            Program::Tcp | Program::Iperf3 | Program::TcpRequests | Program::TcpOnOff => "tcp",
+            Program::Quic => "quic",
+            Program::Udt => "udt",
+            Program::UdpOnOff => "udp",
+        };
+        let mut base = f.name.clone().unwrap_or_else(|| match &f.cc {
+            Some(cc) => format!("{word} {}", cc.get_ref()),
+            None => word.to_owned(),
+        });
+        if background && f.name.is_none() {
+            base.push_str(" background");
+        }
+        let mut name = if many > 1 { format!("{base} {}", i + 1) } else { base.clone() };
+        let mut n = 2;
+        while out.iter().any(|o| o.name == name) {
+            name = format!("{base} {n}");
+            n += 1;
+        }
+        name
+    }
+}
+
+/// Whether a program is ours, and knows the registry of congestion control.
+fn is_longhaul(p: Program) -> bool {
+    matches!(p, Program::Longhaul | Program::Put | Program::LonghaulRequests)
+}
+
+/// The dimensions of the sweep, the first one outermost.
+fn dimensions(file: &File) -> Vec<Vec<Swept>> {
+    let s = &file.sweep;
+    let texts = [
+        ("rate", &s.rate),
+        ("rtt", &s.rtt),
+        ("queue", &s.queue),
+        ("jitter", &s.jitter),
+        ("reorder", &s.reorder),
+        ("ecn", &s.ecn),
+        ("trace", &s.trace),
+        ("loss", &s.loss),
+    ];
+    let numbers = [("flows", &s.flows), ("streams", &s.streams)];
+    let mut all = vec![file.case.iter().cloned().map(Swept::Case).collect::<Vec<_>>()];
+    all.extend(texts.map(|(k, v)| v.iter().map(|t| Swept::Text(k, t.clone())).collect()));
+    all.extend(numbers.map(|(k, v)| v.iter().map(|t| Swept::Number(k, t.clone())).collect()));
+    all.retain(|d: &Vec<Swept>| !d.is_empty());
+    all
+}
+
+/// The field of the topology that a swept key means.
+fn field<'a>(t: &'a mut file::Topology, key: &str) -> &'a mut Option<Text> {
+    match key {
+        "rate" => &mut t.rate,
+        "rtt" => &mut t.rtt,
+        "queue" => &mut t.queue,
+        "jitter" => &mut t.jitter,
+        "reorder" => &mut t.reorder,
+        "ecn" => &mut t.ecn,
+        "trace" => &mut t.trace,
+        _ => &mut t.loss,
+    }
+}
+
+/// What a case says, over what the topology says.
+fn overlay(t: &mut file::Topology, c: file::Topology) {
+    fn put<T>(to: &mut Option<T>, from: Option<T>) {
+        if from.is_some() {
+            *to = from;
+        }
+    }
+    if c.rtts.is_some() || c.rtt.is_some() {
+        (t.rtt, t.rtts) = (None, None);
+    }
+    if c.trace.is_some() {
+        t.rate = None;
+    }
+    put(&mut t.kind, c.kind);
+    put(&mut t.nodes, c.nodes);
+    put(&mut t.rate, c.rate);
+    put(&mut t.rtt, c.rtt);
+    put(&mut t.rtts, c.rtts);
+    put(&mut t.queue, c.queue);
+    put(&mut t.loss, c.loss);
+    put(&mut t.loss_back, c.loss_back);
+    put(&mut t.jitter, c.jitter);
+    put(&mut t.order, c.order);
+    put(&mut t.reorder, c.reorder);
+    put(&mut t.duplicate, c.duplicate);
+    put(&mut t.ecn, c.ecn);
+    put(&mut t.mtu, c.mtu);
+    put(&mut t.trace, c.trace);
+    put(&mut t.at, c.at);
+    put(&mut t.second, c.second);
+}
+
+/// An outage hits both directions; everything else only the way there.
+fn both_ways(there: &LinkConfig) -> Vec<(base::Time, Change)> {
+    there.schedule.iter().filter(|(_, c)| matches!(c, Change::BlackOut(_))).cloned().collect()
+}

@@ -1,0 +1,179 @@
+//! Plans as they are written: what serde reads, with the place of each value for messages.
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+/// A text with its place in the file.
+pub(super) type Text = Spanned<String>;
+/// A number with its place in the file.
+pub(super) type Number = Spanned<u32>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub title: String,
+    #[serde(default)]
+    pub about: String,
+    pub repetitions: Option<Number>,
+    pub duration: Text,
+    pub warm_up: Option<Text>,
+    pub seed: Option<u64>,
+    pub metrics: Vec<Text>,
+    /// Most of kernel TCP and other peers need root; a plan may be for the simulator only.
+    #[serde(default)]
+    pub simulator_only: bool,
+    pub topology: Topology,
+    #[serde(default)]
+    pub case: Vec<Case>,
+    #[serde(default)]
+    pub sweep: Sweep,
+    pub peer: Vec<Peer>,
+    #[serde(default)]
+    pub background: Vec<Flow>,
+}
+
+/// The shape of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Two nodes, `a` and `b`, and one link each way.
+    Path,
+    /// Senders `s1`, `s2`, ... and receivers `r1`, `r2`, ... on both sides of one shared link each way.
+    Dumbbell,
+    /// Hosts `n1`, `n2`, ... around one switch; each has a queue on its port of the switch.
+    Star,
+    /// Two nodes, `a` and `b`, with two addresses each and two separate paths.
+    TwoPaths,
+}
+
+/// What a case or the topology says of links.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Topology {
+    pub kind: Option<Kind>,
+    pub nodes: Option<Number>,
+    pub rate: Option<Text>,
+    pub rtt: Option<Text>,
+    pub rtts: Option<Vec<Text>>,
+    pub queue: Option<Text>,
+    pub loss: Option<Text>,
+    pub loss_back: Option<Text>,
+    pub jitter: Option<Text>,
+    pub order: Option<Text>,
+    pub reorder: Option<Text>,
+    pub duplicate: Option<Text>,
+    pub ecn: Option<Text>,
+    pub mtu: Option<Text>,
+    pub trace: Option<Text>,
+    pub at: Option<Vec<Text>>,
+    pub second: Option<Second>,
+}
+
+/// The second of two paths, where it differs from the first.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Second {
+    pub rate: Option<Text>,
+    pub rtt: Option<Text>,
+    pub queue: Option<Text>,
+    pub loss: Option<Text>,
+    pub at: Option<Vec<Text>>,
+}
+
+/// A named variation of the topology.
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Case {
+    pub name: Text,
+    pub duration: Option<Text>,
+    pub warm_up: Option<Text>,
+    #[serde(default)]
+    pub topology: Topology,
+}
+
+/// Values that each stand in turn; all combinations are run.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sweep {
+    #[serde(default)]
+    pub rate: Vec<Text>,
+    #[serde(default)]
+    pub rtt: Vec<Text>,
+    #[serde(default)]
+    pub queue: Vec<Text>,
+    #[serde(default)]
+    pub loss: Vec<Text>,
+    #[serde(default)]
+    pub jitter: Vec<Text>,
+    #[serde(default)]
+    pub reorder: Vec<Text>,
+    #[serde(default)]
+    pub ecn: Vec<Text>,
+    #[serde(default)]
+    pub trace: Vec<Text>,
+    #[serde(default)]
+    pub streams: Vec<Number>,
+    #[serde(default)]
+    pub flows: Vec<Number>,
+}
+
+/// A line-up of flows that is compared with the other peers of the plan.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Peer {
+    pub name: Text,
+    /// Only in cases with these names.
+    pub cases: Option<Vec<Text>>,
+    pub flow: Vec<Flow>,
+}
+
+/// What makes traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// `longhaul perf`: RDMA Writes from memory to memory.
+    Longhaul,
+    /// `longhaul put`: a file of the given bytes.
+    Put,
+    /// The kernel's TCP, from memory to memory, by a small program of the laboratory.
+    Tcp,
+    /// The kernel's TCP by `iperf3`.
+    Iperf3,
+    /// QUIC by quinn.
+    Quic,
+    /// UDT4.
+    Udt,
+    /// Requests of a size and short answers over the kernel's TCP, one connection a stream.
+    TcpRequests,
+    /// Requests of a size and short answers over Sends of Longhaul.
+    LonghaulRequests,
+    /// Cross traffic: UDP at a rate, on and off.
+    UdpOnOff,
+    /// Cross traffic: the kernel's TCP, on and off.
+    TcpOnOff,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Flow {
+    pub program: Spanned<Program>,
+    pub name: Option<String>,
+    pub cc: Option<Text>,
+    pub from: Option<Text>,
+    pub to: Option<Text>,
+    pub start: Option<Text>,
+    pub duration: Option<Text>,
+    pub bytes: Option<Text>,
+    pub streams: Option<Number>,
+    pub count: Option<Number>,
+    pub stagger: Option<Text>,
+    pub known_rate: Option<Text>,
+    pub limit: Option<Text>,
+    pub rate: Option<Text>,
+    pub on: Option<Text>,
+    pub off: Option<Text>,
+    pub size: Option<Text>,
+    pub every: Option<Text>,
+    #[serde(default)]
+    pub args: Vec<String>,
+}

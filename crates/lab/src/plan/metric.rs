@@ -1,0 +1,212 @@
+//! What is measured, by name.
+
+use serde::{Deserialize, Serialize};
+
+/// A figure of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Payload of all measured flows after the warm-up, in bits per second.
+    Goodput,
+    /// Goodput as a share of rate x (1 - loss) x payload share of a packet.
+    Share,
+    /// Seconds from the first packet until the bottleneck was used to 50 %.
+    #[serde(rename = "to_50")]
+    To50,
+    /// The same to 90 %.
+    #[serde(rename = "to_90")]
+    To90,
+    /// The same to 95 %.
+    #[serde(rename = "to_95")]
+    To95,
+    /// Packets the queue dropped during the first second from the first packet, as a share of those sent in it.
+    StartLoss,
+    /// Packets the queue dropped after the warm-up, as a share of those sent: loss the senders made themselves.
+    OwnLoss,
+    /// Median of the bytes that waited, as a share of rate x round trip.
+    Queue,
+    /// Median round trip in seconds: that of the path, and the wait in queues.
+    Rtt,
+    /// 95th percentile of the round trip in seconds.
+    RttP95,
+    /// Jain's index of the goodputs of measured flows after the warm-up.
+    Jain,
+    /// The smallest measured flow's part of the goodput of all.
+    LeastPart,
+    /// The first flow's part of the goodput of all, background included.
+    FirstPart,
+    /// Median completion time of requests in seconds.
+    Completion,
+    /// 99th percentile of completion times in seconds.
+    CompletionP99,
+    /// Processor seconds of both ends per 10^9 bytes of payload.
+    Cpu,
+    /// Payload sent again, as a share of all payload sent.
+    Again,
+    /// Payload that the receiver had already, as a share of all payload sent: retransmissions that were not needed.
+    Spurious,
+    /// Seconds from the end of the last event until the bottleneck was used to 95 % again.
+    Recovery,
+    /// The least throughput over any second from 1 s after an event on, as a share of that before it.
+    Dip,
+    /// Goodput as a share of what the link could have carried, for traces.
+    Utilisation,
+}
+
+/// Whether more or less is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More.
+    More,
+    /// Less.
+    Less,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Metric; 21] = [
+        Metric::Goodput,
+        Metric::Share,
+        Metric::To50,
+        Metric::To90,
+        Metric::To95,
+        Metric::StartLoss,
+        Metric::OwnLoss,
+        Metric::Queue,
+        Metric::Rtt,
+        Metric::RttP95,
+        Metric::Jain,
+        Metric::LeastPart,
+        Metric::FirstPart,
+        Metric::Completion,
+        Metric::CompletionP99,
+        Metric::Cpu,
+        Metric::Again,
+        Metric::Spurious,
+        Metric::Recovery,
+        Metric::Dip,
+        Metric::Utilisation,
+    ];
+
+    /// As plans and results write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Goodput => "goodput",
+            Metric::Share => "share",
+            Metric::To50 => "to_50",
+            Metric::To90 => "to_90",
+            Metric::To95 => "to_95",
+            Metric::StartLoss => "start_loss",
+            Metric::OwnLoss => "own_loss",
+            Metric::Queue => "queue",
+            Metric::Rtt => "rtt",
+            Metric::RttP95 => "rtt_p95",
+            Metric::Jain => "jain",
+            Metric::LeastPart => "least_part",
+            Metric::FirstPart => "first_part",
+            Metric::Completion => "completion",
+            Metric::CompletionP99 => "completion_p99",
+            Metric::Cpu => "cpu",
+            Metric::Again => "again",
+            Metric::Spurious => "spurious",
+            Metric::Recovery => "recovery",
+            Metric::Dip => "dip",
+            Metric::Utilisation => "utilisation",
+        }
+    }
+
+    /// The metric of a name.
+    pub fn from_name(name: &str) -> Option<Metric> {
+        Metric::ALL.into_iter().find(|m| m.name() == name)
+    }
+
+    /// A heading for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Metric::Goodput => "Goodput",
+            Metric::Share => "Share of the limit",
+            Metric::To50 => "Time to 50 % of the bottleneck",
+            Metric::To90 => "Time to 90 % of the bottleneck",
+            Metric::To95 => "Time to 95 % of the bottleneck",
+            Metric::StartLoss => "Loss caused by starting",
+            Metric::OwnLoss => "Loss in the queue",
+            Metric::Queue => "Standing queue",
+            Metric::Rtt => "Round trip, median",
+            Metric::RttP95 => "Round trip, 95 %",
+            Metric::Jain => "Jain's index",
+            Metric::LeastPart => "Smallest flow's part",
+            Metric::FirstPart => "First flow's part",
+            Metric::Completion => "Completion time, median",
+            Metric::CompletionP99 => "Completion time, 99 %",
+            Metric::Cpu => "Processor time of both ends",
+            Metric::Again => "Sent again",
+            Metric::Spurious => "Sent again in vain",
+            Metric::Recovery => "Time back to 95 %",
+            Metric::Dip => "Lowest second after the event",
+            Metric::Utilisation => "Utilisation of the link",
+        }
+    }
+
+    /// Which direction is good.
+    pub fn better(self) -> Better {
+        match self {
+            Metric::Goodput
+            | Metric::Share
+            | Metric::Jain
+            | Metric::LeastPart
+            | Metric::FirstPart
+            | Metric::Dip
+            | Metric::Utilisation => Better::More,
+            _ => Better::Less,
+        }
+    }
+
+    /// A value with its unit, for people.
+    pub fn show(self, v: f64) -> String {
+        match self {
+            Metric::Goodput if v >= 1e9 => format!("{:.3} Gbit/s", v / 1e9),
+            Metric::Goodput => format!("{:.1} Mbit/s", v / 1e6),
+            Metric::To50
+            | Metric::To90
+            | Metric::To95
+            | Metric::Rtt
+            | Metric::RttP95
+            | Metric::Completion
+            | Metric::CompletionP99
+            | Metric::Recovery => seconds(v),
+            Metric::Jain => format!("{v:.3}"),
+            Metric::Queue => format!("{v:.2} BDP"),
+            Metric::Cpu => format!("{v:.2} s/GB"),
+            Metric::OwnLoss | Metric::StartLoss | Metric::Again | Metric::Spurious => {
+                format!("{:.3} %", v * 100.0)
+            }
+            _ => format!("{:.1} %", v * 100.0),
+        }
+    }
+}
+
+fn seconds(v: f64) -> String {
+    if v >= 10.0 { format!("{v:.1} s") } else { format!("{:.1} ms", v * 1e3) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        for m in Metric::ALL {
+            assert_eq!(Metric::from_name(m.name()), Some(m));
+            assert_eq!(serde_json::to_value(m).ok(), Some(m.name().into()));
+        }
+        assert_eq!(Metric::from_name("speed"), None);
+    }
+
+    #[test]
+    fn values_have_units() {
+        assert_eq!(Metric::Goodput.show(0.965e9), "965.0 Mbit/s");
+        assert_eq!(Metric::Goodput.show(1.93e9), "1.930 Gbit/s");
+        assert_eq!(Metric::Rtt.show(0.0707), "70.7 ms");
+        assert_eq!(Metric::OwnLoss.show(0.005), "0.500 %");
+    }
+}

@@ -1,0 +1,21 @@
+//! Plans that come with the program.
+
+/// Names and texts, in the order in which they are listed.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("fig2", include_str!("../../plans/fig2.toml")),
+    ("fig3", include_str!("../../plans/fig3.toml")),
+    ("ramp", include_str!("../../plans/ramp.toml")),
+    ("loss-recovery", include_str!("../../plans/loss-recovery.toml")),
+    ("fair", include_str!("../../plans/fair.toml")),
+    ("shallow", include_str!("../../plans/shallow.toml")),
+    ("burst", include_str!("../../plans/burst.toml")),
+    ("jitter", include_str!("../../plans/jitter.toml")),
+    ("reorder", include_str!("../../plans/reorder.toml")),
+    ("cellular", include_str!("../../plans/cellular.toml")),
+    ("scavenger", include_str!("../../plans/scavenger.toml")),
+];
+
+/// The text of the plan with this name.
+pub fn shipped(name: &str) -> Option<&'static str> {
+    SHIPPED.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}

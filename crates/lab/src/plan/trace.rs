@@ -1,0 +1,190 @@
+//! Traces of delivery opportunities, as mahimahi writes them: one line for each packet of 1500 bytes that the link could
+//! have delivered, with the millisecond it could have done so (Netravali and others, "Mahimahi: Accurate Record-and-Replay
+//! for HTTP", 2015). The last line's time is the period after which the trace begins anew.
+
+use base::Rng;
+
+/// Lines of a trace at most: 10 minutes at 1 Gbit/s.
+pub const MAX_LINES: usize = 50_000_000;
+/// Bytes of a delivery opportunity.
+pub const OPPORTUNITY: u64 = 1_500;
+
+/// Why a trace cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// The name of a synthetic trace or its parameters cannot be read.
+    #[error("cannot read `{0}`; write a file's name, or lte(seed=1), or lte(seed=1,mean=40mbit,seconds=60)")]
+    Syntax(String),
+    /// A line is not a number, or goes back in time.
+    #[error(
+        "line {line} of the trace is not a time in whole milliseconds that is at or after the line before; each line is one"
+    )]
+    Line {
+        /// From 1.
+        line: usize,
+    },
+    /// It has no line, or its period is zero.
+    #[error("the trace needs at least one line with a time above zero")]
+    Empty,
+    /// It is too long.
+    #[error("the trace has more than {MAX_LINES} lines; cut it")]
+    TooLong,
+    /// The file cannot be read.
+    #[error("cannot read the trace {file}: {why}")]
+    File {
+        /// Which.
+        file: String,
+        /// The system's words.
+        why: String,
+    },
+}
+
+/// Reads a trace's lines.
+///
+/// # Errors
+/// [`TraceError`], but for [`TraceError::File`] and [`TraceError::Syntax`].
+pub fn parse(text: &str) -> Result<Vec<u64>, TraceError> {
+    let mut out = Vec::new();
+    let mut last = 0;
+    for (n, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let at: u64 = line.parse().map_err(|_| TraceError::Line { line: n + 1 })?;
+        if at < last {
+            return Err(TraceError::Line { line: n + 1 });
+        }
+        if out.len() == MAX_LINES {
+            return Err(TraceError::TooLong);
+        }
+        last = at;
+        out.push(at);
+    }
+    if last == 0 { Err(TraceError::Empty) } else { Ok(out) }
+}
+
+/// A synthetic trace that behaves like a moving LTE receiver; it was measured nowhere.
+///
+/// What it takes from measurements (Winstein and others, "Stochastic Forecasts Achieve High Throughput and Low Delay over
+/// Cellular Networks", 2013, section 2): opportunities arrive as a Poisson process whose rate wanders as Brownian
+/// motion (here in the logarithm, pulled back to the mean within a few seconds), over a hundredfold range, with outages
+/// that are entered rarely and left after a fraction of a second; and the scheduler gives them out in groups
+/// within its interval of a millisecond.
+///
+/// `mean` is in opportunities per second. The same seed gives the same trace.
+pub fn lte(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
+    /// Pull to the mean, per second; and spread of the logarithm's change in a second.
+    const PULL: f64 = 0.35;
+    const SPREAD: f64 = 0.55;
+    /// Outages begin this often per second, and end this often per second.
+    const OUTAGE: f64 = 0.05;
+    const RECOVERY: f64 = 4.0;
+    /// The rate stays within these multiples of the mean.
+    const RANGE: (f64, f64) = (0.04, 4.0);
+    const STEP: f64 = 1e-3;
+    let mut rng = Rng::from_u64(seed);
+    let (mut log, mut outage) = (0.0f64, false);
+    // The mean of a log-normal is above its median: correct for it, and for outages.
+    let bias = (-SPREAD * SPREAD / (4.0 * PULL)).exp() * (1.0 + OUTAGE / RECOVERY);
+    let mut out = Vec::new();
+    for ms in 1..=u64::from(seconds) * 1_000 {
+        log += -PULL * log * STEP + SPREAD * STEP.sqrt() * normal(&mut rng);
+        outage = if outage { !rng.chance(RECOVERY * STEP) } else { rng.chance(OUTAGE * STEP) };
+        let rate = if outage { 0.0 } else { mean * bias * log.exp().clamp(RANGE.0, RANGE.1) };
+        for _ in 0..poisson(&mut rng, rate * STEP) {
+            if out.len() < MAX_LINES {
+                out.push(ms);
+            }
+        }
+    }
+    // The period is the last line's time: end with an opportunity.
+    out.push(u64::from(seconds.max(1)) * 1_000);
+    out
+}
+
+/// Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
+fn normal(rng: &mut Rng) -> f64 {
+    (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (core::f64::consts::TAU * rng.unit()).cos()
+}
+
+/// Knuth's method, for small means.
+fn poisson(rng: &mut Rng, mean: f64) -> u32 {
+    /// `exp(-mean)` must not vanish.
+    const MOST: f64 = 500.0;
+    let (limit, mut p, mut n) = ((-mean.min(MOST)).exp(), rng.unit(), 0);
+    while p > limit {
+        p *= rng.unit();
+        n += 1;
+    }
+    n
+}
+
+/// Reads what a plan says: a file, or the words of a synthetic trace.
+///
+/// # Errors
+/// [`TraceError`].
+pub fn load(spec: &str) -> Result<Vec<u64>, TraceError> {
+    if let Some(rest) = spec.strip_prefix("lte(") {
+        let bad = || TraceError::Syntax(spec.to_owned());
+        let (mut seed, mut mean, mut seconds) = (1, 40e6, 60);
+        for part in rest.strip_suffix(')').ok_or_else(bad)?.split(',').filter(|p| !p.trim().is_empty()) {
+            match part.trim().split_once('=').ok_or_else(bad)? {
+                ("seed", v) => seed = v.parse().map_err(|_| bad())?,
+                ("mean", v) => {
+                    mean = super::units::rate(v).ok().flatten().ok_or_else(bad)?.bits_per_sec() as f64;
+                }
+                ("seconds", v) => seconds = v.parse().ok().filter(|s| *s <= 3_600).ok_or_else(bad)?,
+                _ => return Err(bad()),
+            }
+        }
+        return Ok(lte(seed, mean / (8.0 * OPPORTUNITY as f64), seconds));
+    }
+    let file = |why: String| TraceError::File { file: spec.to_owned(), why };
+    let text = std::fs::read_to_string(spec).map_err(|e| file(e.to_string()))?;
+    parse(&text)
+}
+
+/// The mean rate of a trace in bits per second.
+pub fn mean_rate(lines: &[u64]) -> f64 {
+    let period = lines.last().copied().unwrap_or(0).max(1) as f64 / 1e3;
+    lines.len() as f64 * OPPORTUNITY as f64 * 8.0 / period
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_times_that_do_not_go_back() {
+        assert_eq!(parse("0\n0\n5\n\n# a comment\n7\n"), Ok(vec![0, 0, 5, 7]));
+        assert_eq!(parse("5\n4\n"), Err(TraceError::Line { line: 2 }));
+        assert_eq!(parse("x"), Err(TraceError::Line { line: 1 }));
+        assert_eq!(parse(""), Err(TraceError::Empty));
+        assert_eq!(parse("0\n0"), Err(TraceError::Empty));
+    }
+
+    #[test]
+    fn the_synthetic_trace_is_reproducible_varies_and_has_the_mean_asked_for() {
+        let a = lte(7, 3_000.0, 600);
+        assert_eq!(a, lte(7, 3_000.0, 600));
+        assert_ne!(a, lte(8, 3_000.0, 600));
+        assert!(a.is_sorted() && a.last() == Some(&600_000));
+        let mean = mean_rate(&a) / (3_000.0 * 12_000.0);
+        assert!((0.7..1.3).contains(&mean), "{mean} of the mean asked for");
+        let mut seconds = [0u32; 601];
+        a.iter().for_each(|ms| seconds[(*ms / 1_000) as usize] += 1);
+        let (low, high) = (seconds[..600].iter().min(), seconds[..600].iter().max());
+        assert!(high.copied().unwrap_or(0) > 8 * low.copied().unwrap_or(0).max(1), "{low:?} to {high:?}");
+    }
+
+    #[test]
+    fn words_of_a_trace_are_checked() {
+        assert_eq!(load("lte(seed=3)"), Ok(lte(3, 40e6 / 12e3, 60)));
+        assert_eq!(load("lte(seed=3,mean=12mbit,seconds=2)"), Ok(lte(3, 1e3, 2)));
+        for bad in ["lte(seed=x)", "lte(seed=1", "lte(sed=1)", "lte(mean=fast)"] {
+            assert!(matches!(load(bad), Err(TraceError::Syntax(_))), "{bad}");
+        }
+        assert!(matches!(load("/nowhere/there.trace"), Err(TraceError::File { .. })));
+    }
+}

@@ -1,0 +1,115 @@
+use super::*;
+use crate::run::outcome::{Curves, FlowResult, RunResult, Spoiled};
+use std::collections::BTreeMap;
+
+fn run(goodput: f64) -> RunResult {
+    let curve = |v: f32| vec![v; 40];
+    RunResult {
+        repetition: 1,
+        figures: BTreeMap::from([(Metric::Goodput, goodput), (Metric::OwnLoss, 0.001)]),
+        flows: vec![FlowResult {
+            name: "x".into(),
+            completions: vec![0.07, 0.08, 0.3],
+            ..FlowResult::default()
+        }],
+        curves: Curves {
+            step: 0.05,
+            throughput: curve(goodput as f32),
+            rtt: curve(0.07),
+            queue: curve(1e6),
+            flows: vec![("one <b>".into(), curve(1e6)), ("two".into(), curve(2e6))],
+        },
+        ..RunResult::default()
+    }
+}
+
+fn results() -> Results {
+    let peer = |name: &str, v: f64| {
+        let mut p =
+            PeerResult { name: name.into(), runs: vec![run(v), run(v * 1.1)], ..PeerResult::default() };
+        p.summarise();
+        p
+    };
+    let mut bad =
+        PeerResult { name: "gone".into(), skipped: Some("not <installed>".into()), ..PeerResult::default() };
+    bad.spoiled.push(Spoiled { repetition: 2, why: "late & lost".into() });
+    let cell = CellResult {
+        id: "loss=1%".into(),
+        point: vec![("loss".into(), "1%".into())],
+        network: "rate=1gbit delay=35ms".into(),
+        capacity: Some(1e9),
+        rtt: 0.07,
+        window: (5.0, 20.0),
+        events: vec![(1.0, "blackout=200ms".into())],
+        peers: vec![peer("Longhaul", 9e8), peer("<script>alert('x')</script>", 8e8), bad],
+    };
+    Results {
+        format: crate::run::outcome::FORMAT,
+        plan: "p".into(),
+        title: "A \"title\" & <more>".into(),
+        about: "words".into(),
+        simulated: false,
+        machine: crate::run::outcome::Machine::default(),
+        repetitions: 2,
+        metrics: vec![Metric::Goodput, Metric::OwnLoss, Metric::Jain],
+        cells: vec![cell],
+        complete: true,
+    }
+}
+
+#[test]
+fn the_page_has_tables_plots_and_all_that_went_wrong() {
+    let page = html(&results());
+    assert_eq!(page.matches("<table>").count(), 2, "no table for a metric without a figure");
+    // Bars, throughput, round trip, queue, completion times, and flows of two peers.
+    assert_eq!(page.matches("<svg").count(), 7);
+    assert!(page.contains("945.0 Mbit/s") && page.contains("900.0 Mbit/s – 990.0 Mbit/s"));
+    assert!(page.contains("<td class=\"best\">945.0 Mbit/s"));
+    assert!(page.contains("4 good runs, 1 spoiled and thrown away by rule"));
+    assert!(page.contains("skipped: not &lt;installed&gt;") && page.contains("spoiled: late &amp; lost"));
+    assert!(page.contains("at 1 s: blackout=200ms"));
+    assert!(!page.contains("interrupted"));
+}
+
+#[test]
+fn nothing_of_the_input_becomes_markup() {
+    let page = html(&results());
+    for bad in ["<script", "<more>", "<b>", "<installed>", "alert('x')<"] {
+        assert!(!page.contains(bad), "{bad}");
+    }
+    assert!(page.contains("A &quot;title&quot; &amp; &lt;more&gt;"));
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere_and_knows_the_dark() {
+    let page = html(&results());
+    let addresses = page.matches("http").count();
+    assert_eq!(
+        addresses,
+        page.matches("http://www.w3.org/2000/svg").count() + page.matches("http-equiv").count()
+    );
+    assert!(page.contains("prefers-color-scheme:dark") && page.contains("width=device-width"));
+    // Every colour of the plots has a rule for dark pages.
+    let style = &page[..page.find("</style>").expect("a style")];
+    for colour in COLOURS.map(plot::hex) {
+        assert!(style.contains(&format!("svg [stroke=\"{colour}\"]")), "{colour}");
+    }
+}
+
+#[test]
+fn tags_are_balanced() {
+    let page = html(&results());
+    for tag in [
+        "table", "tr", "td", "th", "section", "details", "figure", "svg", "ul", "li", "div", "main", "header",
+    ] {
+        let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+}
+
+#[test]
+fn an_interrupted_plan_says_so() {
+    let mut r = results();
+    (r.complete, r.cells) = (false, Vec::new());
+    assert!(html(&r).contains("was interrupted"));
+}

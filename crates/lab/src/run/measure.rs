@@ -1,0 +1,368 @@
+//! Metrics out of what was seen of a run: pure arithmetic, the same for the emulator and the simulator.
+
+use super::outcome::{Curves, FlowResult};
+use crate::plan::{Kind, Metric, Topology, trace};
+use base::{Span, Time};
+use netem::{Change, LinkConfig};
+use std::collections::BTreeMap;
+
+/// Points of a curve at most: what a plot can show.
+const MAX_POINTS: usize = 400;
+/// Completion times that are kept.
+pub const MAX_COMPLETIONS: usize = 2_000;
+
+/// The bottleneck in one interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bin {
+    /// Packets that entered.
+    pub packets: u64,
+    /// Bytes that arrived at its far end.
+    pub delivered: u64,
+    /// Packets its queue dropped.
+    pub dropped: u64,
+    /// Bytes that waited at the end of the interval.
+    pub queue: u64,
+    /// Bytes that waited in front of the way back.
+    pub queue_back: u64,
+    /// Mean time that delivered packets spent in the network, there and back, in seconds, where that is known.
+    pub delays: Option<f64>,
+}
+
+/// One flow, as it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// What the programs at both ends said.
+    pub result: FlowResult,
+    /// Payload that arrived in each interval; only its shape counts: it is scaled to the bytes that the program counted.
+    pub shape: Vec<f64>,
+    /// Payload as a share of the bytes of full packets.
+    pub payload_share: f64,
+}
+
+/// A run.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Length of an interval.
+    pub step: Span,
+    /// The bottleneck from the start of the run on.
+    pub bins: Vec<Bin>,
+    /// Bytes per interval that the bottleneck could carry; infinite without a limit.
+    pub capacity: Vec<f64>,
+    /// Round trip of the idle network.
+    pub rtt: Span,
+    /// Delay of the bottleneck itself, one way.
+    pub delay: Span,
+    /// When the last event of the link was over.
+    pub event_end: Option<Span>,
+    /// When the last event began.
+    pub event_start: Option<Span>,
+    /// The measured part.
+    pub window: (Span, Span),
+    /// Random loss of the bottleneck.
+    pub loss: f64,
+    /// All flows.
+    pub flows: Vec<Seen>,
+}
+
+/// What a link can carry in each of `n` intervals of `step`, in bytes.
+pub fn capacity(link: &LinkConfig, lines: Option<&[u64]>, step: Span, n: usize) -> Vec<f64> {
+    if let Some(lines) = lines {
+        return trace_capacity(lines, step, n);
+    }
+    let of = |rate: Option<base::Rate>| rate.map_or(f64::INFINITY, |r| r.bytes_per_sec() as f64);
+    let (mut rate, mut dark) = (of(link.rate), Time::ZERO);
+    let mut changes = link.schedule.iter().peekable();
+    let mut out = Vec::with_capacity(n);
+    // Within an interval, each piece between changes counts with its own rate.
+    for i in 0..n as u64 {
+        let (mut at, end) = (Time::ZERO + step * i, Time::ZERO + step * (i + 1));
+        let mut bytes = 0.0;
+        while at < end {
+            let next = changes.peek().map_or(end, |(t, _)| (*t).max(at).min(end));
+            let lit = next.since(at.max(dark.min(next)));
+            bytes += if lit.is_zero() { 0.0 } else { rate * lit.as_secs_f64() };
+            at = next;
+            while let Some((t, change)) = changes.next_if(|(t, _)| *t <= at && *t < end) {
+                match change {
+                    Change::Rate(r) => rate = of(*r),
+                    Change::BlackOut(length) => dark = dark.max(*t + *length),
+                    _ => {}
+                }
+            }
+        }
+        out.push(bytes);
+    }
+    out
+}
+
+fn trace_capacity(lines: &[u64], step: Span, n: usize) -> Vec<f64> {
+    let mut out = vec![0.0; n];
+    let (period, nanos) = (lines.last().copied().unwrap_or(0).max(1), step.as_nanos().max(1));
+    let end = nanos.saturating_mul(n as u64) / 1_000_000;
+    let mut base = 0;
+    while base <= end && !lines.is_empty() {
+        for ms in lines {
+            let i = ((base + ms) as u128 * 1_000_000 / u128::from(nanos)) as usize;
+            if let Some(b) = out.get_mut(i) {
+                *b += trace::OPPORTUNITY as f64;
+            }
+        }
+        base += period;
+    }
+    out
+}
+
+/// Begin and end of the last event of a link.
+pub fn last_event(link: &LinkConfig) -> Option<(Span, Span)> {
+    let (at, change) = link.schedule.iter().max_by_key(|(t, _)| *t)?;
+    let start = at.since(Time::ZERO);
+    Some((start, if let Change::BlackOut(length) = change { start + *length } else { start }))
+}
+
+/// Jain's index (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984): 1 when all are equal, `1 / n` when one has
+/// all. `None` of fewer than two, or when nobody has anything.
+pub fn jain(values: &[f64]) -> Option<f64> {
+    let (sum, squares) = values.iter().fold((0.0, 0.0), |(s, q), v| (s + v, q + v * v));
+    (values.len() > 1 && squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
+}
+
+/// The value below which a share of the sorted values lies.
+pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let at = ((sorted.len().max(1) - 1) as f64 * share).round() as usize;
+    sorted.get(at).copied()
+}
+
+/// Sorts completion times and thins them out evenly; returns how many there were.
+pub fn keep_completions(values: &mut Vec<f64>) -> u64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    if n > MAX_COMPLETIONS {
+        // The ends stay.
+        *values = (0..MAX_COMPLETIONS).map(|i| values[i * (n - 1) / (MAX_COMPLETIONS - 1)]).collect();
+    }
+    n as u64
+}
+
+impl Observed {
+    /// An empty run over a topology.
+    pub fn new(t: &Topology, step: Span, lasts: Span, window: (Span, Span)) -> Observed {
+        let n = lasts.as_nanos().div_ceil(step.as_nanos().max(1)) as usize;
+        let event = last_event(&t.there);
+        let mut capacity = capacity(&t.there, t.trace.as_deref().map(Vec::as_slice), step, n);
+        if let (Kind::TwoPaths, Some((second, _))) = (t.kind, &t.second) {
+            let other = self::capacity(second, None, step, n);
+            capacity.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+        }
+        Observed {
+            step,
+            bins: vec![Bin::default(); n],
+            capacity,
+            rtt: t.rtts.iter().min().copied().unwrap_or(Span::ZERO),
+            delay: t.there.delay,
+            event_start: event.map(|e| e.0),
+            event_end: event.map(|e| e.1),
+            window,
+            loss: t.there.loss.mean().get(),
+            flows: Vec::new(),
+        }
+    }
+
+    fn index(&self, at: Span) -> usize {
+        ((at.as_nanos() / self.step.as_nanos().max(1)) as usize).min(self.bins.len())
+    }
+    fn at(&self, index: usize) -> Span {
+        self.step * index as u64
+    }
+    fn window_bins(&self) -> core::ops::Range<usize> {
+        let (a, b) = (self.index(self.window.0), self.index(self.window.1));
+        a..b.max(a)
+    }
+
+    /// From when on (not before `from`) the bottleneck was used to `level` for a whole round trip, by the time at which
+    /// packets left its queue.
+    pub fn used_from(&self, from: Span, level: f64) -> Option<Span> {
+        let width = (self.rtt.as_nanos().div_ceil(self.step.as_nanos().max(1)) as usize).max(2);
+        // What arrives in an interval left the queue earlier by the delay.
+        let shift = (self.delay.as_nanos() / self.step.as_nanos().max(1)) as usize;
+        let first = self.index(from);
+        (first..).take_while(|i| i + shift + width <= self.bins.len()).find_map(|i| {
+            let sent: f64 = self.bins[i + shift..i + shift + width].iter().map(|b| b.delivered as f64).sum();
+            let most: f64 = self.capacity[i..i + width].iter().sum();
+            (most > 0.0 && sent >= level * most).then(|| self.at(i).max(from))
+        })
+    }
+
+    /// When the first packet entered.
+    pub fn first_packet(&self) -> Option<Span> {
+        self.bins.iter().position(|b| b.packets > 0).map(|i| self.at(i))
+    }
+
+    /// Round trip in an interval, in seconds.
+    fn rtt_in(&self, i: usize) -> f64 {
+        let b = &self.bins[i];
+        if let Some(d) = b.delays {
+            return d;
+        }
+        let rate = self.capacity[i] / self.step.as_secs_f64().max(1e-9);
+        let wait = |bytes: u64| if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
+        self.rtt.as_secs_f64() + wait(b.queue) + wait(b.queue_back)
+    }
+
+    /// Bytes of the bandwidth-delay product, by the mean capacity.
+    pub fn bdp(&self) -> f64 {
+        self.mean_capacity() * self.rtt.as_secs_f64()
+    }
+    /// Mean capacity in bytes per second over the measured part.
+    pub fn mean_capacity(&self) -> f64 {
+        let w = self.window_bins();
+        let seconds = self.step.as_secs_f64() * w.len() as f64;
+        if seconds > 0.0 { self.capacity[w].iter().sum::<f64>() / seconds } else { 0.0 }
+    }
+
+    /// Payload of a flow in the measured part, in bits per second.
+    fn goodput(&self, flow: &Seen) -> f64 {
+        let w = self.window_bins();
+        let seconds = self.step.as_secs_f64() * w.len() as f64;
+        let all: f64 = flow.shape.iter().sum();
+        if all <= 0.0 || seconds <= 0.0 {
+            return if flow.result.seconds > 0.0 {
+                flow.result.bytes as f64 * 8.0 / flow.result.seconds
+            } else {
+                0.0
+            };
+        }
+        let w = w.start.min(flow.shape.len())..w.end.min(flow.shape.len());
+        let part: f64 = flow.shape[w].iter().sum();
+        flow.result.bytes as f64 * 8.0 * part / all / seconds
+    }
+
+    /// All metrics that this run has.
+    pub fn figures(&mut self) -> BTreeMap<Metric, f64> {
+        for i in 0..self.flows.len() {
+            self.flows[i].result.goodput = self.goodput(&self.flows[i]);
+        }
+        let mut out = BTreeMap::new();
+        self.of_flows(&mut out);
+        self.of_start(&mut out);
+        self.of_queue(&mut out);
+        self.of_events(&mut out);
+        out.retain(|_, v| v.is_finite());
+        out
+    }
+
+    fn of_flows(&self, out: &mut BTreeMap<Metric, f64>) {
+        let measured: Vec<&Seen> = self.flows.iter().filter(|f| !f.result.background).collect();
+        let each: Vec<f64> = measured.iter().map(|f| f.result.goodput).collect();
+        let (sum, all): (f64, f64) =
+            (each.iter().sum(), self.flows.iter().map(|f| f.result.goodput).sum::<f64>());
+        out.insert(Metric::Goodput, sum);
+        let shares: f64 = measured.iter().map(|f| f.payload_share).sum();
+        let limit = self.mean_capacity() * 8.0 * (1.0 - self.loss) * shares / measured.len().max(1) as f64;
+        if limit > 0.0 {
+            out.insert(Metric::Share, sum / limit);
+        }
+        if let Some(j) = jain(&each) {
+            out.insert(Metric::Jain, j);
+            let least = each.iter().copied().fold(f64::INFINITY, f64::min);
+            out.insert(Metric::LeastPart, least / sum);
+        }
+        if let Some(first) = measured.first().filter(|_| self.flows.len() > 1 && all > 0.0) {
+            out.insert(Metric::FirstPart, first.result.goodput / all);
+        }
+        let weighed = |of: fn(&FlowResult) -> Option<f64>| {
+            let known = measured.iter().filter_map(|f| of(&f.result).map(|v| (v, f.result.bytes as f64)));
+            let (v, w) = known.fold((0.0, 0.0), |(v, w), (x, b)| (v + x * b, w + b));
+            (w > 0.0).then(|| v / w)
+        };
+        let cpu = |f: &FlowResult| f.cpu.map(|[a, b]| (a + b) / (f.bytes.max(1) as f64 / 1e9));
+        for (m, v) in [
+            (Metric::Again, weighed(|f| f.again)),
+            (Metric::Spurious, weighed(|f| f.spurious)),
+            (Metric::Cpu, weighed(cpu)),
+        ] {
+            out.extend(v.map(|v| (m, v)));
+        }
+        let mut times: Vec<f64> = measured.iter().flat_map(|f| f.result.completions.clone()).collect();
+        times.sort_by(f64::total_cmp);
+        for (m, share) in [(Metric::Completion, 0.5), (Metric::CompletionP99, 0.99)] {
+            out.extend(quantile(&times, share).map(|v| (m, v)));
+        }
+    }
+
+    fn of_start(&self, out: &mut BTreeMap<Metric, f64>) {
+        let Some(first) = self.first_packet() else { return };
+        for (m, level) in [(Metric::To50, 0.5), (Metric::To90, 0.9), (Metric::To95, 0.95)] {
+            out.extend(self.used_from(first, level).map(|t| (m, (t - first).as_secs_f64())));
+        }
+        let w = self.index(first)..self.index(first + Span::from_secs(1));
+        out.extend(self.dropped(w).map(|v| (Metric::StartLoss, v)));
+    }
+
+    fn dropped(&self, w: core::ops::Range<usize>) -> Option<f64> {
+        let (dropped, packets) = self.bins[w].iter().fold((0, 0), |(d, p), b| (d + b.dropped, p + b.packets));
+        (packets > 0).then(|| dropped as f64 / packets as f64)
+    }
+
+    fn of_queue(&self, out: &mut BTreeMap<Metric, f64>) {
+        let w = self.window_bins();
+        out.extend(self.dropped(w.clone()).map(|v| (Metric::OwnLoss, v)));
+        let mut queue: Vec<f64> = self.bins[w.clone()].iter().map(|b| b.queue as f64).collect();
+        queue.sort_by(f64::total_cmp);
+        if let Some(q) = quantile(&queue, 0.5).filter(|_| self.bdp() > 0.0) {
+            out.insert(Metric::Queue, q / self.bdp());
+        }
+        let mut rtt: Vec<f64> =
+            w.clone().filter(|i| self.bins[*i].delivered > 0).map(|i| self.rtt_in(i)).collect();
+        rtt.sort_by(f64::total_cmp);
+        for (m, share) in [(Metric::Rtt, 0.5), (Metric::RttP95, 0.95)] {
+            out.extend(quantile(&rtt, share).map(|v| (m, v)));
+        }
+        let (sent, most) =
+            w.fold((0.0, 0.0), |(s, c), i| (s + self.bins[i].delivered as f64, c + self.capacity[i]));
+        if most > 0.0 {
+            out.insert(Metric::Utilisation, sent / most);
+        }
+    }
+
+    fn of_events(&self, out: &mut BTreeMap<Metric, f64>) {
+        let (Some(start), Some(end)) = (self.event_start, self.event_end) else { return };
+        out.extend(self.used_from(end, 0.95).map(|t| (Metric::Recovery, (t - end).as_secs_f64())));
+        let second = Span::from_secs(1);
+        let per = self.index(second).max(1);
+        let (from, to) = (self.index(start), self.index(self.window.1));
+        let before: u64 = self.bins[from.saturating_sub(2 * per)..from].iter().map(|b| b.delivered).sum();
+        let before = before as f64 / from.min(2 * per).max(1) as f64;
+        let sum = |i: usize| self.bins[i..i + per].iter().map(|b| b.delivered).sum::<u64>() as f64;
+        let least = (from..(to + 1).saturating_sub(per)).map(sum).fold(f64::INFINITY, f64::min);
+        if before > 0.0 {
+            out.insert(Metric::Dip, least / per as f64 / before);
+        }
+    }
+
+    /// Curves for plots, with few enough points.
+    pub fn curves(&self) -> Curves {
+        let group = self.bins.len().div_ceil(MAX_POINTS).max(1);
+        let seconds = self.step.as_secs_f64() * group as f64;
+        let groups = || (0..self.bins.len()).step_by(group).map(|i| i..(i + group).min(self.bins.len()));
+        let mean = |of: &dyn Fn(usize) -> f64| -> Vec<f32> {
+            groups().map(|g| (g.clone().map(of).sum::<f64>() / g.len() as f64) as f32).collect()
+        };
+        let per_second = 8.0 / self.step.as_secs_f64().max(1e-9);
+        let flows = self.flows.iter().map(|f| {
+            let all: f64 = f.shape.iter().sum();
+            let scale = if all > 0.0 { f.result.bytes as f64 / all * per_second } else { 0.0 };
+            let of = |i: usize| f.shape.get(i).copied().unwrap_or(0.0) * scale;
+            (f.result.name.clone(), mean(&of))
+        });
+        Curves {
+            step: seconds,
+            throughput: mean(&|i| self.bins[i].delivered as f64 * per_second),
+            rtt: mean(&|i| self.rtt_in(i)),
+            queue: mean(&|i| self.bins[i].queue as f64),
+            flows: flows.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

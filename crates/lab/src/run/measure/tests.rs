@@ -1,0 +1,173 @@
+use super::*;
+use base::Rate;
+
+/// 80 Mbit/s: 100,000 bytes in each interval of 10 ms; 40 ms round trip.
+fn steady(bytes: &[u64]) -> Observed {
+    let step = Span::from_millis(10);
+    let n = bytes.len();
+    let bin = |b: &u64| Bin { packets: b / 1_000, delivered: *b, ..Bin::default() };
+    Observed {
+        step,
+        bins: bytes.iter().map(bin).collect(),
+        capacity: vec![100_000.0; n],
+        rtt: Span::from_millis(40),
+        window: (Span::ZERO, step * n as u64),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn the_time_to_a_level_is_when_it_holds_for_a_round_trip() {
+    // Nothing for 3 intervals, a spike, a slow rise, then full.
+    let mut bytes = vec![0, 0, 0, 100_000, 10_000, 50_000, 60_000];
+    bytes.extend([100_000; 20]);
+    let o = steady(&bytes);
+    assert_eq!(o.first_packet(), Some(Span::from_millis(30)));
+    assert_eq!(o.used_from(Span::ZERO, 0.9), Some(Span::from_millis(60)), "60 + 3 x 100 of 4 x 100");
+    assert_eq!(o.used_from(Span::ZERO, 0.95), Some(Span::from_millis(70)));
+    // From the spike on: 100 + 10 + 50 + 60 = 220 of 400.
+    assert_eq!(o.used_from(Span::ZERO, 0.5), Some(Span::from_millis(30)));
+    assert_eq!(o.used_from(Span::ZERO, 1.01), None);
+    let f = o.clone().figures();
+    assert_eq!(f[&Metric::To90], 0.03);
+    assert_eq!(f[&Metric::To50], 0.0);
+}
+
+#[test]
+fn what_arrives_left_the_queue_a_delay_earlier() {
+    let mut bytes = vec![0; 10];
+    bytes.extend([100_000; 20]);
+    let mut o = steady(&bytes);
+    o.delay = Span::from_millis(20);
+    assert_eq!(o.used_from(Span::ZERO, 0.99), Some(Span::from_millis(80)));
+}
+
+#[test]
+fn jains_index_is_that_of_the_paper() {
+    assert_eq!(jain(&[1.0, 1.0, 1.0, 1.0]), Some(1.0));
+    assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
+    // The paper's example: 3 of 4 users satisfied equally is 0.75.
+    assert_eq!(jain(&[20.0, 20.0, 20.0, 0.0]), Some(0.75));
+    assert_eq!((jain(&[5.0]), jain(&[0.0, 0.0])), (None, None));
+}
+
+#[test]
+fn capacity_follows_rates_and_black_outs() {
+    let at = |ms| Time::ZERO + Span::from_millis(ms);
+    let link = LinkConfig {
+        rate: Some(Rate::from_mbit(8)),
+        schedule: vec![
+            (at(15), Change::Rate(Some(Rate::from_mbit(16)))),
+            (at(30), Change::BlackOut(Span::from_millis(15))),
+        ],
+        ..LinkConfig::default()
+    };
+    // 1,000 bytes a millisecond, 2,000 from 15 ms on, none from 30 to 45 ms.
+    let c = capacity(&link, None, Span::from_millis(10), 6);
+    assert_eq!(c.iter().map(|v| v.round()).collect::<Vec<_>>(), [10e3, 15e3, 20e3, 0.0, 10e3, 20e3]);
+    assert_eq!(last_event(&link), Some((Span::from_millis(30), Span::from_millis(45))));
+    let c = capacity(&LinkConfig::default(), None, Span::from_millis(10), 2);
+    assert!(c.iter().all(|v| v.is_infinite()));
+}
+
+#[test]
+fn capacity_of_a_trace_is_its_opportunities_again_and_again() {
+    let c = capacity(&LinkConfig::default(), Some(&[1, 1, 5, 20]), Span::from_millis(10), 5);
+    assert_eq!(c, [4_500.0, 0.0, 6_000.0, 0.0, 6_000.0]);
+}
+
+#[test]
+fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
+    let mut o = steady(&[100_000; 100]);
+    o.window = (Span::from_millis(500), Span::from_millis(1_000));
+    let flow = |bytes, shape: Vec<f64>| Seen {
+        result: FlowResult { bytes, cpu: Some([1.0, 0.5]), ..FlowResult::default() },
+        shape,
+        payload_share: 0.96,
+    };
+    // A flow whose second half is three times as fast, and one that is constant.
+    let half = [vec![1.0; 50], vec![3.0; 50]].concat();
+    o.flows = vec![flow(4_000_000, half), flow(1_000_000, vec![7.0; 100])];
+    let f = o.figures();
+    assert_eq!(o.flows[0].result.goodput, 48e6);
+    assert_eq!(o.flows[1].result.goodput, 8e6);
+    assert_eq!(f[&Metric::Goodput], 56e6);
+    assert!((f[&Metric::Share] - 56.0 / (80.0 * 0.96)).abs() < 1e-9);
+    assert!((f[&Metric::LeastPart] - 8.0 / 56.0).abs() < 1e-9);
+    assert!((f[&Metric::FirstPart] - 48.0 / 56.0).abs() < 1e-9);
+    // 1.5 s for 4 MB and 1.5 s for 1 MB, weighed by bytes: 3 s for 5 MB.
+    assert!((f[&Metric::Cpu] - 600.0).abs() < 1e-6, "{}", f[&Metric::Cpu]);
+}
+
+#[test]
+fn the_background_does_not_count_but_for_the_first_ones_part() {
+    let mut o = steady(&[100_000; 100]);
+    let flow = |background| Seen {
+        result: FlowResult { bytes: 1_000_000, background, ..FlowResult::default() },
+        shape: vec![1.0; 100],
+        payload_share: 1.0,
+    };
+    o.flows = vec![flow(false), flow(true)];
+    let f = o.figures();
+    assert_eq!(f[&Metric::Goodput], 8e6);
+    assert_eq!(f[&Metric::FirstPart], 0.5);
+    assert!(!f.contains_key(&Metric::Jain));
+}
+
+#[test]
+fn queue_loss_and_round_trip() {
+    let mut o = steady(&[100_000; 200]);
+    for (i, b) in o.bins.iter_mut().enumerate() {
+        // 100 packets each; half of a product waits; 2 dropped in the first second, 1 after it.
+        (b.queue, b.dropped) = (200_000, if i < 100 { 2 } else { 1 });
+    }
+    o.window = (Span::from_secs(1), Span::from_secs(2));
+    let f = o.figures();
+    assert_eq!(f[&Metric::StartLoss], 0.02);
+    assert_eq!(f[&Metric::OwnLoss], 0.01);
+    assert_eq!(f[&Metric::Queue], 0.5);
+    assert!((f[&Metric::Rtt] - 0.06).abs() < 1e-9);
+    assert_eq!(f[&Metric::Utilisation], 1.0);
+    o.bins.iter_mut().for_each(|b| b.delays = Some(0.055));
+    assert_eq!(o.figures()[&Metric::Rtt], 0.055);
+}
+
+#[test]
+fn recovery_and_dip_after_an_outage() {
+    let mut bytes = vec![100_000; 1_000];
+    // An outage from 5.00 to 5.20 s, then 0.15 s at half speed.
+    bytes[500..520].fill(0);
+    bytes[520..535].fill(50_000);
+    let mut o = steady(&bytes);
+    o.capacity[500..520].fill(0.0);
+    (o.event_start, o.event_end) = (Some(Span::from_millis(5_000)), Some(Span::from_millis(5_200)));
+    let f = o.figures();
+    assert!((f[&Metric::Recovery] - 0.15).abs() < 1e-9, "{}", f[&Metric::Recovery]);
+    // The worst second: 20 intervals of nothing, 15 of half, 65 whole.
+    assert!((f[&Metric::Dip] - 0.725).abs() < 1e-9);
+}
+
+#[test]
+fn curves_have_few_points_and_the_right_area() {
+    let o = Observed {
+        flows: vec![Seen {
+            result: FlowResult { name: "x".into(), bytes: 1_000_000, ..FlowResult::default() },
+            shape: vec![2.0; 1_000],
+            payload_share: 1.0,
+        }],
+        ..steady(&[100_000; 1_000])
+    };
+    let c = o.curves();
+    assert!(c.throughput.len() <= MAX_POINTS && (c.throughput[3] - 80e6).abs() < 1.0);
+    let area: f64 = c.flows[0].1.iter().map(|v| f64::from(*v) * c.step / 8.0).sum();
+    assert!((area - 1e6).abs() < 1e6 * 0.01, "{area}");
+}
+
+#[test]
+fn completion_times_are_thinned_evenly_with_their_ends() {
+    let mut v: Vec<f64> = (0..10_001).rev().map(f64::from).collect();
+    assert_eq!(keep_completions(&mut v), 10_001);
+    assert_eq!((v.len(), v[0], v[MAX_COMPLETIONS - 1]), (MAX_COMPLETIONS, 0.0, 10_000.0));
+    assert_eq!(quantile(&v, 0.5).map(|m| (m - 5_000.0).abs() < 6.0), Some(true));
+    assert_eq!(quantile(&[], 0.5), None);
+}

@@ -1,0 +1,99 @@
+use super::*;
+use crate::plan::Metric;
+
+fn plan(topology: &str, peers: &str, more: &str) -> Plan {
+    let text = format!(
+        "title=\"t\"\nduration=\"4s\"\nwarm_up=\"2s\"\nrepetitions=1\nmetrics=[\"goodput\"]\n{more}\n[topology]\n\
+         {topology}\n{peers}"
+    );
+    Plan::parse("t", &text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn results(plan: &Plan) -> Results {
+    let out = tempfile::tempdir().expect("a folder");
+    let settings =
+        Settings { longhaul: "x".into(), out: out.path().into(), keep_records: false, stop: Arc::default() };
+    let mut r = super::run(plan, &settings, &mut |_| ()).expect("results");
+    r.machine = Default::default();
+    r.cells
+        .iter_mut()
+        .flat_map(|c| &mut c.peers)
+        .flat_map(|p| &mut p.runs)
+        .for_each(|r| r.wall_seconds = 0.0);
+    r
+}
+
+const PATH: &str = "kind=\"path\"\nrate=\"50mbit\"\nrtt=\"40ms\"\nqueue=\"1bdp\"\nloss=\"0.1%\"";
+const TWO: &str = "[[peer]]\nname=\"ours\"\nflow=[{program=\"longhaul\"}]\n[[peer]]\nname=\"CUBIC\"\n\
+     flow=[{program=\"tcp\",cc=\"cubic\"}]\n[[peer]]\nname=\"strange\"\nflow=[{program=\"tcp\",cc=\"westwood\"}]";
+
+#[test]
+fn a_small_plan_gives_the_same_figures_again_and_labels_who_is_played() {
+    let p = plan(PATH, TWO, "");
+    let a = results(&p);
+    assert_eq!(a, results(&p));
+    let peers = &a.cells[0].peers;
+    let share = |i: usize| peers[i].figures[&Metric::Share].median;
+    assert!(share(0) > 0.9, "{}", share(0));
+    assert!(share(1) < share(0), "random loss hurts CUBIC: {}", share(1));
+    assert_eq!(peers[1].name, "CUBIC (played by Longhaul's)");
+    assert!(peers[2].skipped.as_ref().expect("skipped").contains("run the plan without --sim"));
+    assert!(peers[0].runs[0].packets[1] > 0, "some packets were lost by chance");
+    assert!(a.simulated && a.complete);
+}
+
+#[test]
+fn requests_are_answered_in_two_legs_of_the_path() {
+    let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul_requests\",size=\"10KiB\",every=\"20ms\"}]";
+    let r = results(&plan("kind=\"path\"\nrate=\"50mbit\"\nrtt=\"40ms\"\nqueue=\"1bdp\"", peers, ""));
+    let run = &r.cells[0].peers[0].runs[0];
+    let f = &run.flows[0];
+    assert!((100..300).contains(&f.requests), "{}: {}", f.requests, f.note);
+    // A round trip and 2 ms of sending; never less, and hardly more.
+    let median = run.figures[&Metric::Completion];
+    assert!((0.040..0.060).contains(&median), "{median}");
+}
+
+#[test]
+fn flows_share_a_dumbbell_and_the_late_one_is_late() {
+    let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\",count=2,stagger=\"1s\"}]";
+    let r = results(&plan(
+        "kind=\"dumbbell\"\nnodes=2\nrate=\"50mbit\"\nrtts=[\"40ms\",\"80ms\"]\nqueue=\"1bdp\"",
+        peers,
+        "",
+    ));
+    let run = &r.cells[0].peers[0].runs[0];
+    assert!(run.figures.contains_key(&Metric::Jain));
+    assert!(run.figures[&Metric::Goodput] > 40e6);
+    let late = &run.curves.flows[1].1;
+    let early = (0.9 / run.curves.step) as usize;
+    assert!(late[..early].iter().all(|v| *v == 0.0) && late.iter().any(|v| *v > 1e6));
+}
+
+#[test]
+fn the_link_follows_a_trace() {
+    let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\"}]";
+    let r = results(&plan(
+        "kind=\"path\"\nrtt=\"40ms\"\nqueue=\"1MiB\"\ntrace=\"lte(seed=1,mean=20mbit,seconds=4)\"",
+        peers,
+        "",
+    ));
+    let run = &r.cells[0].peers[0].runs[0];
+    let used = run.figures[&Metric::Utilisation];
+    assert!((0.3..1.05).contains(&used), "{used}");
+    let (low, high) = run.curves.throughput.iter().fold((f32::MAX, 0f32), |(l, h), v| (l.min(*v), h.max(*v)));
+    assert!(high > 1.5 * low.max(1.0), "{low} to {high}");
+}
+
+#[test]
+fn stars_and_two_paths_are_there_too() {
+    let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\"}]";
+    for topology in [
+        "kind=\"star\"\nnodes=3\nrate=\"50mbit\"\nrtt=\"20ms\"\nqueue=\"1MiB\"",
+        "kind=\"two_paths\"\nrate=\"50mbit\"\nrtt=\"20ms\"\nqueue=\"1MiB\"",
+    ] {
+        let r = results(&plan(topology, peers, ""));
+        let run = &r.cells[0].peers[0].runs[0];
+        assert!(run.figures[&Metric::Goodput] > 40e6, "{topology}: {:?}", run.figures);
+    }
+}

@@ -1,0 +1,502 @@
+//! How the two ends of a flow are started, and what they say: our own programs, `longhaul perf` and `put`, and programs of
+//! others where they are installed.
+
+use super::{ARGUMENT, Bulk, Pattern, Report, Requests, Role, tcp};
+use crate::plan::{Flow, Program};
+use base::Span;
+use serde_json::Value;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Payload of a full TCP segment with timestamps in a packet of 1500 bytes.
+const TCP_SHARE: f64 = 1448.0 / 1500.0;
+/// Bytes of a Longhaul message, on fast and on slow paths.
+const MESSAGE: (u64, u64) = (1 << 20, 64 << 10);
+/// Below this many bytes in flight, the small message is used.
+const SMALL_PATH: u64 = 4 << 20;
+/// Messages under way on a queue pair at most, as `longhaul perf` has it.
+const MAX_DEPTH: u64 = 4_096;
+/// Bytes of the region of each queue pair.
+const REGION: u64 = 8 << 20;
+
+/// Where programs are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// This program.
+    pub longhaul: PathBuf,
+    /// quinn's, when it was built.
+    pub quinn: Option<PathBuf>,
+    /// When it is installed.
+    pub iperf3: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Looks for them: `quinn-perf` beside `longhaul` or in `PATH`, the others in `PATH`.
+    pub fn find(longhaul: &Path) -> Programs {
+        let in_path = |name: &str| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).map(|d| d.join(name)).find(|p| p.is_file())
+        };
+        let beside = longhaul.parent().map(|d| d.join("quinn-perf")).filter(|p| p.is_file());
+        Programs {
+            longhaul: longhaul.to_owned(),
+            quinn: beside.or_else(|| in_path("quinn-perf")),
+            iperf3: in_path("iperf3"),
+        }
+    }
+}
+
+/// A command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// It ends, and reports, when its standard input does; otherwise it gets a signal.
+    pub ends_with_input: bool,
+}
+
+/// What is known of the path when a flow is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Path0 {
+    /// Bytes in flight and in the queue when it is full.
+    pub full: u64,
+    /// Address and port of the receiver.
+    pub to: SocketAddr,
+    /// Seed of the flow's own chance.
+    pub seed: u64,
+}
+
+/// The two ends of a flow.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Started first.
+    pub receiver: Line,
+    /// Started at the flow's time.
+    pub sender: Line,
+    /// Files that the sender needs, with their sizes.
+    pub file: Option<(PathBuf, u64)>,
+}
+
+/// Why a flow cannot run on this machine, and what to do; `None` when it can.
+pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
+    match flow.program {
+        Program::Quic if p.quinn.is_none() => Some(
+            "quinn-perf was not found beside this program or in PATH; build it: \
+             cargo build --release -p quinn-perf"
+                .to_owned(),
+        ),
+        Program::Iperf3 if p.iperf3.is_none() => {
+            Some("iperf3 is not installed; install the package iperf3".to_owned())
+        }
+        Program::Udt => Some(udt()),
+        Program::Tcp | Program::TcpRequests | Program::TcpOnOff | Program::Iperf3 => {
+            tcp::available(&flow.cc).err()
+        }
+        _ => None,
+    }
+}
+
+/// UDT4 is a library without a program that could be started.
+fn udt() -> String {
+    let folders = [
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+    ];
+    let here = folders.iter().any(|d| {
+        let entries = std::fs::read_dir(d).into_iter().flatten().flatten();
+        entries.into_iter().any(|e| e.file_name().to_string_lossy().starts_with("libudt.so"))
+    });
+    if here {
+        "libudt is installed, but it brings no program that sends and receives bulk data; UDT4 is left out"
+            .to_owned()
+    } else {
+        "libudt is not installed, and it brings no program that sends and receives bulk data; UDT4 is left out"
+            .to_owned()
+    }
+}
+
+fn seconds(s: Span) -> String {
+    // Whole milliseconds: what all programs read.
+    format!("{:.3}", s.as_secs_f64())
+}
+
+/// The command lines of a flow. `home` is a folder of its own.
+pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
+    let any: IpAddr = if at.to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let listen = SocketAddr::new(any, at.to.port());
+    let own = |role: &Role| Line {
+        program: p.longhaul.clone(),
+        // A role is plain data and always has a JSON.
+        args: vec![ARGUMENT.to_owned(), serde_json::to_string(role).unwrap_or_default()],
+        ends_with_input: true,
+    };
+    let pattern = Pattern {
+        seconds: flow.duration.as_secs_f64(),
+        on: flow.on.as_secs_f64(),
+        off: flow.off.as_secs_f64(),
+    };
+    let bulk = || Bulk { to: at.to, cc: flow.cc.clone(), streams: flow.streams, pattern, bytes: flow.bytes };
+    let requests = || Requests {
+        to: at.to,
+        cc: flow.cc.clone(),
+        size: flow.size,
+        streams: flow.streams.min(128) as u16,
+        pattern,
+        every: flow.every,
+        known_rate: flow.known_rate.map(|r| r.bits_per_sec()),
+        seed: at.seed,
+    };
+    let (receiver, sender) = match flow.program {
+        Program::Longhaul => return perf(flow, p, at, listen),
+        Program::Put => return put(flow, p, at, listen, home),
+        Program::Quic => return quic(flow, p, at, listen),
+        Program::Iperf3 | Program::Udt => return iperf3(flow, p, at),
+        Program::Tcp | Program::TcpOnOff => (own(&Role::TcpSink { listen }), own(&Role::TcpSend(bulk()))),
+        Program::TcpRequests => (own(&Role::TcpAnswers { listen }), own(&Role::TcpRequests(requests()))),
+        Program::LonghaulRequests => {
+            let r = requests();
+            let answers = Role::LonghaulAnswers { listen, size: r.size, streams: r.streams };
+            (own(&answers), own(&Role::LonghaulRequests(r)))
+        }
+        Program::UdpOnOff => {
+            let rate = flow.rate.map_or(1_000_000, |r| r.bits_per_sec());
+            (own(&Role::UdpSink { listen }), own(&Role::UdpSend { to: at.to, rate, pattern }))
+        }
+    };
+    Job { receiver, sender, file: None }
+}
+
+fn line(program: &Path, args: &[&str]) -> Line {
+    let args = args.iter().map(|a| (*a).to_owned()).collect();
+    Line { program: program.to_owned(), args, ends_with_input: false }
+}
+
+/// Congestion control and rates, as `perf client` and `put` take them.
+fn sending(flow: &Flow) -> Vec<String> {
+    let mut out = Vec::new();
+    if !flow.cc.is_empty() {
+        out.extend(["--cc".to_owned(), flow.cc.clone()]);
+    }
+    for (flag, rate) in [("--known-rate", flow.known_rate), ("--limit", flow.limit)] {
+        out.extend(rate.into_iter().flat_map(|r| [flag.to_owned(), format!("{}bit", r.bits_per_sec())]));
+    }
+    out.extend(flow.args.iter().cloned());
+    out
+}
+
+/// Message size and messages under way on each queue pair: enough that work which completes in order keeps the path full
+/// though packets are lost several times, and not so much that the end takes long.
+pub fn depth(full: u64, streams: u32) -> (u64, u64) {
+    let size = if full >= SMALL_PATH { MESSAGE.0 } else { MESSAGE.1 };
+    let ahead = full.saturating_mul(8).div_ceil(size).div_ceil(u64::from(streams.max(1)));
+    (size, ahead.clamp(4, MAX_DEPTH))
+}
+
+fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+    let listen = listen.to_string();
+    let args = ["perf", "server", "--listen", &listen, "--allow-any-key", "--json"];
+    let receiver = line(&p.longhaul, &args);
+    let (size, depth) = depth(at.full, flow.streams);
+    let (to, streams) = (at.to.to_string(), flow.streams.to_string());
+    let amount = match flow.bytes {
+        Some(b) => ["-n".to_owned(), b.to_string()],
+        None => ["-t".to_owned(), seconds(flow.duration)],
+    };
+    let (size, depth, region) = (size.to_string(), depth.to_string(), REGION.max(size).to_string());
+    let mut sender = line(
+        &p.longhaul,
+        &[
+            "perf",
+            "client",
+            &to,
+            "--json",
+            "--accept-new",
+            "--interval",
+            "0",
+            "-P",
+            &streams,
+            "--size",
+            &size,
+            "--depth",
+            &depth,
+            "--region",
+            &region,
+            &amount[0],
+            &amount[1],
+        ],
+    );
+    sender.args.extend(sending(flow));
+    Job { receiver, sender, file: None }
+}
+
+fn put(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, home: &Path) -> Job {
+    let (listen, folder) = (listen.to_string(), home.join("received"));
+    let folder = folder.display().to_string();
+    let args = ["serve", &folder, "--listen", &listen, "--allow-any-key", "--json", "--no-sync"];
+    let receiver = line(&p.longhaul, &args);
+    let file = home.join("file");
+    let (source, to) = (file.display().to_string(), format!("longhaul://{}/", at.to));
+    let mut sender = line(&p.longhaul, &["put", &source, &to, "--json", "--accept-new"]);
+    sender.args.extend(sending(flow));
+    Job { receiver, sender, file: Some((file, flow.bytes.unwrap_or(0))) }
+}
+
+fn quic(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+    let program = p.quinn.clone().unwrap_or_else(|| "quinn-perf".into());
+    let cc = if flow.cc.is_empty() { "cubic" } else { &flow.cc };
+    // Windows hold twice what the path holds, and at least quinn-perf's own default.
+    let window = (at.full * 2).div_ceil(1 << 20).clamp(64, 4_096).to_string();
+    let (listen, to) = (listen.to_string(), at.to.to_string());
+    let receiver = line(&program, &["server", "--listen", &listen, "--cc", cc, "--window", &window]);
+    let time = flow.duration.as_secs_f64().ceil().max(1.0).to_string();
+    let streams = flow.streams.to_string();
+    let sender = line(
+        &program,
+        &[
+            "client",
+            &to,
+            "--json",
+            "--seconds",
+            &time,
+            "--streams",
+            &streams,
+            "--cc",
+            cc,
+            "--window",
+            &window,
+        ],
+    );
+    Job { receiver, sender, file: None }
+}
+
+fn iperf3(flow: &Flow, p: &Programs, at: Path0) -> Job {
+    let program = p.iperf3.clone().unwrap_or_else(|| "iperf3".into());
+    let port = at.to.port().to_string();
+    let receiver = line(&program, &["-s", "-p", &port, "--forceflush"]);
+    let (to, streams, time) = (at.to.ip().to_string(), flow.streams.to_string(), seconds(flow.duration));
+    let time = time.split('.').next().unwrap_or("1").to_owned();
+    let mut sender = line(&program, &["-c", &to, "-p", &port, "-J", "-P", &streams]);
+    match flow.bytes {
+        Some(b) => sender.args.extend(["-n".to_owned(), b.to_string()]),
+        None => sender.args.extend(["-t".to_owned(), time]),
+    }
+    if !flow.cc.is_empty() {
+        sender.args.extend(["-C".to_owned(), flow.cc.clone()]);
+    }
+    Job { receiver, sender, file: None }
+}
+
+/// What both ends of a flow said.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// The sender's words, in the form of our own programs.
+    pub sender: Report,
+    /// The receiver's.
+    pub receiver: Option<Report>,
+    /// Processor seconds of both ends.
+    pub cpu: Option<[f64; 2]>,
+}
+
+/// Reads what both ends printed.
+///
+/// # Errors
+/// It is not what the program prints when it is well, in words.
+pub fn read(flow: &Flow, sender: &str, receiver: &str) -> Result<Said, String> {
+    match flow.program {
+        Program::Longhaul => read_perf(&last_object(sender)?),
+        Program::Put => read_put(&last_object(sender)?),
+        Program::Quic => read_quic(&last_object(sender)?),
+        Program::Iperf3 | Program::Udt => read_iperf3(sender),
+        _ => {
+            let read = |v: Value| serde_json::from_value::<Report>(v).map_err(|e| e.to_string());
+            let (mut s, r) = (read(last_object(sender)?)?, read(last_object(receiver)?)?);
+            if matches!(flow.program, Program::Tcp | Program::TcpOnOff | Program::TcpRequests) {
+                s.payload_share = Some(TCP_SHARE);
+            }
+            let cpu = Some([s.cpu_seconds, r.cpu_seconds]);
+            Ok(Said { sender: s, receiver: Some(r), cpu })
+        }
+    }
+}
+
+/// The last line that is a JSON object.
+fn last_object(text: &str) -> Result<Value, String> {
+    let mut lines = text.lines().rev().filter(|l| l.trim_start().starts_with('{'));
+    let line = lines.next().ok_or("it printed no result")?;
+    serde_json::from_str(line).map_err(|e| format!("its result cannot be read: {e}"))
+}
+
+fn number(v: &Value, path: &[&str]) -> Result<f64, String> {
+    let found = path.iter().try_fold(v, |v, key| v.get(key)).and_then(Value::as_f64);
+    found.ok_or_else(|| format!("its result lacks {}", path.join(".")))
+}
+
+fn read_perf(v: &Value) -> Result<Said, String> {
+    let cpu = |end: &str| -> Result<f64, String> {
+        Ok(number(v, &[end, "cpu_user_seconds"])? + number(v, &[end, "cpu_system_seconds"])?)
+    };
+    let sent = number(v, &["client", "payload_sent"])?;
+    let packets = number(v, &["client", "bytes_sent"])? - number(v, &["client", "control_bytes_sent"])?;
+    let sender = Report {
+        bytes: number(v, &["bytes"])? as u64,
+        seconds: number(v, &["seconds"])?,
+        again: Some(number(v, &["retransmitted_share"])?),
+        payload_share: (packets > 0.0).then(|| sent / packets),
+        ..Report::default()
+    };
+    Ok(Said { sender, receiver: None, cpu: Some([cpu("client")?, cpu("server")?]) })
+}
+
+fn read_put(v: &Value) -> Result<Said, String> {
+    let connection = |key: &str| number(v, &["connection", key]);
+    let seconds = number(v, &["seconds"])?;
+    let sent = connection("payload_sent")?;
+    let packets = connection("bytes_sent")? - connection("control_bytes_sent")?;
+    let sender = Report {
+        bytes: (number(v, &["goodput_bits_per_second"])? * seconds / 8.0) as u64,
+        seconds,
+        again: Some(connection("payload_again")? / sent.max(1.0)),
+        payload_share: (packets > 0.0).then(|| sent / packets),
+        completions: vec![seconds],
+        ..Report::default()
+    };
+    Ok(Said { sender, receiver: None, cpu: None })
+}
+
+fn read_quic(v: &Value) -> Result<Said, String> {
+    let cpu = |end: &str| -> Result<f64, String> {
+        Ok(number(v, &[end, "cpu_user_s"])? + number(v, &[end, "cpu_system_s"])?)
+    };
+    let sent = number(v, &["sent_packets"])?;
+    let datagram = number(v, &["udp_payload_bytes"])?;
+    let sender = Report {
+        bytes: number(v, &["receiver", "bytes"])? as u64,
+        seconds: number(v, &["receiver", "seconds"])?,
+        // QUIC sends the content of lost packets again.
+        again: Some(number(v, &["lost_packets"])? / sent.max(1.0)),
+        // Short header with an 8-byte connection identifier, packet number, STREAM frame, tag: about 40 bytes.
+        payload_share: Some((datagram - 40.0) / (datagram + 28.0)),
+        ..Report::default()
+    };
+    Ok(Said { sender, receiver: None, cpu: Some([cpu("sender")?, cpu("receiver")?]) })
+}
+
+fn read_iperf3(text: &str) -> Result<Said, String> {
+    let v: Value = serde_json::from_str(text).map_err(|e| format!("iperf3's result cannot be read: {e}"))?;
+    if let Some(e) = v.get("error").and_then(Value::as_str) {
+        return Err(format!("iperf3: {e}"));
+    }
+    let seconds = number(&v, &["end", "sum_received", "seconds"])?;
+    let bytes = number(&v, &["end", "sum_received", "bytes"])?;
+    let again = number(&v, &["end", "sum_sent", "retransmits"]).unwrap_or(0.0);
+    let sent = number(&v, &["end", "sum_sent", "bytes"])?;
+    let cpu = |key: &str| {
+        number(&v, &["end", "cpu_utilization_percent", key]).map(|p| p / 100.0 * seconds).unwrap_or(0.0)
+    };
+    let sender = Report {
+        bytes: bytes as u64,
+        seconds,
+        again: Some(again * 1448.0 / sent.max(1.0)),
+        payload_share: Some(TCP_SHARE),
+        ..Report::default()
+    };
+    Ok(Said { sender, receiver: None, cpu: Some([cpu("host_total"), cpu("remote_total")]) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    fn flow(peer: &str) -> Flow {
+        let text = format!(
+            "title=\"x\"\nduration=\"3s\"\nmetrics=[\"goodput\"]\n[topology]\nkind=\"path\"\nrate=\"1gbit\"\n\
+             rtt=\"70ms\"\n[[peer]]\nname=\"x\"\nflow=[{{ {peer} }}]\n"
+        );
+        Plan::parse("x", &text).expect("a plan").cells[0].peers[0].flows[0].clone()
+    }
+
+    fn lines(peer: &str) -> (String, String) {
+        let p = Programs { longhaul: "/bin/lh".into(), quinn: Some("/bin/q".into()), iperf3: None };
+        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1 };
+        let j = job(&flow(peer), &p, at, Path::new("/tmp/h"));
+        let words = |l: Line| format!("{} {}", l.program.display(), l.args.join(" "));
+        (words(j.receiver), words(j.sender))
+    }
+
+    #[test]
+    fn longhaul_is_started_as_a_user_would() {
+        let (r, s) = lines(
+            "program=\"longhaul\", cc=\"cubic\", streams=3, known_rate=\"path\", args=[\"--suite\",\"crc32c\"]",
+        );
+        assert_eq!(r, "/bin/lh perf server --listen 0.0.0.0:20000 --allow-any-key --json");
+        assert_eq!(
+            s,
+            "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --interval 0 -P 3 --size 1048576 --depth 45 \
+             --region 8388608 -t 3.000 --cc cubic --known-rate 1000000000bit --suite crc32c"
+        );
+        let (_, s) = lines("program=\"put\", bytes=\"1GiB\"");
+        assert_eq!(s, "/bin/lh put /tmp/h/file longhaul://10.77.0.2:20000/ --json --accept-new");
+        let (r, s) = lines("program=\"quic\", cc=\"bbr\", streams=10");
+        assert_eq!(r, "/bin/q server --listen 0.0.0.0:20000 --cc bbr --window 64");
+        assert!(s.contains("--seconds 3 --streams 10 --cc bbr"), "{s}");
+    }
+
+    #[test]
+    fn our_own_programs_get_a_role() {
+        let (r, s) = lines("program=\"tcp\", cc=\"bbr\", streams=25");
+        assert_eq!(r, "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\"}");
+        let role = s.split_once("lab-workload ").expect("a role").1;
+        let Role::TcpSend(b) = serde_json::from_str(role).expect("a role") else { panic!("{role}") };
+        assert_eq!((b.streams, b.cc.as_str(), b.pattern.seconds), (25, "bbr", 3.0));
+    }
+
+    #[test]
+    fn slow_paths_have_small_messages_and_little_ahead() {
+        assert_eq!(depth(17_500_000, 1), (1 << 20, 134));
+        assert_eq!(depth(100_000, 1), (64 << 10, 13));
+        assert_eq!(depth(0, 25), (64 << 10, 4));
+        assert_eq!(depth(u64::MAX, 1).1, MAX_DEPTH);
+    }
+
+    #[test]
+    fn what_perf_and_quinn_print_is_read() {
+        let perf = r#"{"listening":"x"}
+{"bytes":1000000,"seconds":2.0,"retransmitted_share":0.01,"client":{"payload_sent":900,"bytes_sent":1100,
+"control_bytes_sent":100,"cpu_user_seconds":0.5,"cpu_system_seconds":0.25},"server":{"cpu_user_seconds":1,"cpu_system_seconds":2}}"#
+            .replace(",\n", ",");
+        let said = read(&flow("program=\"longhaul\""), &perf, "").expect("a result");
+        assert_eq!((said.sender.bytes, said.sender.payload_share), (1_000_000, Some(0.9)));
+        assert_eq!(said.cpu, Some([0.75, 3.0]));
+        let end = r#"{"bytes":500,"seconds":1.5,"cpu_user_s":1.0,"cpu_system_s":0.5}"#;
+        let quic = format!(
+            r#"{{"sent_packets":200,"lost_packets":2,"udp_payload_bytes":1472,"sender":{end},"receiver":{end}}}"#
+        );
+        let said = read(&flow("program=\"quic\""), &quic, "").expect("a result");
+        assert_eq!((said.sender.again, said.sender.bytes), (Some(0.01), 500));
+        let e = read(&flow("program=\"longhaul\""), "{\"bytes\":1}", "").expect_err("not all there");
+        assert!(e.contains("lacks client.payload_sent"), "{e}");
+        assert!(read(&flow("program=\"longhaul\""), "", "").expect_err("nothing").contains("no result"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_skipped_with_a_way_out() {
+        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        assert!(
+            missing(&flow("program=\"quic\""), &p)
+                .expect("missing")
+                .contains("cargo build --release -p quinn-perf")
+        );
+        assert!(missing(&flow("program=\"iperf3\""), &p).expect("missing").contains("install"));
+        assert!(missing(&flow("program=\"udt\""), &p).expect("missing").contains("libudt"));
+        assert_eq!(missing(&flow("program=\"longhaul\""), &p), None);
+        assert!(
+            missing(&flow("program=\"tcp\", cc=\"nonesuch\""), &p).expect("missing").contains("modprobe")
+        );
+    }
+}

@@ -1,0 +1,462 @@
+//! Requests and short answers over Sends of Longhaul: applications without I/O, for real sockets and the simulator.
+
+use super::tcp_requests::{ANSWER, exponential};
+use super::{Report, Requests, ready, rest};
+use base::{Rate, Rng, Span, Time};
+use endpoint::{App, Authority, Config, ConnId, Connect, Endpoint, Event, ServerConfig, TransportOptions};
+use lhio::clock::{self, Clock, WallTime};
+use lhio::driver::Driver;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+use transport::error::code;
+use verbs::{
+    Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
+};
+
+/// Receives that are posted ahead on each queue pair, by the client for answers.
+const ANSWERS_AHEAD: u64 = 256;
+/// Bytes of requests that the server has receives for on each queue pair, and how many at least and at most.
+const AHEAD_BYTES: u64 = 64 << 20;
+const AHEAD: (u64, u64) = (4, 1_024);
+/// Requests that wait to be sent or answered on one queue pair at most.
+const MAX_UNANSWERED: usize = 1 << 16;
+/// What is not answered this long after the end never is.
+const GRACE: Span = Span::from_secs(10);
+/// The key of servers in the laboratory: it protects nothing.
+const SERVER_SEED: [u8; 32] = *b"longhaul-lab server, not secret.";
+const CLIENT_SEED: [u8; 32] = *b"longhaul-lab client, not secret.";
+
+/// What came of a client's requests.
+#[derive(Debug, Default)]
+pub struct Board {
+    /// Completion times in seconds.
+    pub completions: Vec<f64>,
+    /// Payload sent, and of it what was sent again.
+    pub payload: (u64, u64),
+    /// Bytes of data packets.
+    pub wire: u64,
+    /// When the connection was up.
+    pub connected: Option<Time>,
+    /// When it was over.
+    pub ended: Option<Time>,
+    /// Why it ended early.
+    pub failure: Option<String>,
+}
+
+/// One queue pair of a client.
+struct Stream {
+    qp: QpId,
+    /// Arrivals of requests that are not posted yet.
+    pending: VecDeque<Time>,
+    /// Arrivals of those that are not answered yet.
+    open: VecDeque<Time>,
+    receives: u64,
+}
+
+/// Sends requests.
+pub struct Client {
+    what: Requests,
+    connect: Option<Connect>,
+    /// When it connects and begins.
+    start: Time,
+    rng: Rng,
+    conn: Option<ConnId>,
+    source: Option<Mr>,
+    answers: Option<Mr>,
+    streams: Vec<Stream>,
+    began: Option<Time>,
+    due: Time,
+    turn: usize,
+    wake: Option<Time>,
+    closed: bool,
+    board: Rc<RefCell<Board>>,
+}
+
+impl Client {
+    /// It connects at `start`, which is also when its pattern begins.
+    pub fn new(what: Requests, connect: Connect, start: Time, board: Rc<RefCell<Board>>) -> Client {
+        let rng = Rng::from_u64(what.seed);
+        Client {
+            what,
+            connect: Some(connect),
+            start,
+            rng,
+            conn: None,
+            source: None,
+            answers: None,
+            streams: Vec::new(),
+            began: None,
+            due: start,
+            turn: 0,
+            wake: None,
+            closed: false,
+            board,
+        }
+    }
+
+    fn up(&mut self, now: Time, conn: ConnId, e: &mut Endpoint) -> Result<(), String> {
+        let Some(info) = e.connection(conn).cloned() else { return Ok(()) };
+        let words = |(e, _): (Error, Memory)| e.to_string();
+        let source = Memory::zeroed(self.what.size as usize);
+        let source = e.adapter().reg_mr(info.pd, source, Access::LOCAL_READ).map_err(words)?;
+        let slots = Memory::zeroed(ANSWER * ANSWERS_AHEAD as usize);
+        let answers = e.adapter().reg_mr(info.pd, slots, Access::LOCAL_WRITE).map_err(words)?;
+        (self.source, self.answers) = (Some(source), Some(answers));
+        for qp in info.qps.iter().take(usize::from(self.what.streams.max(1))) {
+            let mut s = Stream { qp: *qp, pending: VecDeque::new(), open: VecDeque::new(), receives: 0 };
+            for _ in 0..ANSWERS_AHEAD {
+                receive(e, &mut s, &answers, ANSWER as u64, ANSWERS_AHEAD)?;
+            }
+            self.streams.push(s);
+        }
+        (self.began, self.due) = (Some(now), now);
+        self.board.borrow_mut().connected = Some(now);
+        Ok(())
+    }
+
+    fn completion(&mut self, now: Time, wc: &WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+        if wc.status != Status::Success {
+            return Err(format!("a work request ended with {:?}", wc.status));
+        }
+        if wc.opcode != Opcode::Recv {
+            return Ok(());
+        }
+        let Some(s) = self.streams.iter_mut().find(|s| s.qp == wc.qp) else { return Ok(()) };
+        if let Some(answers) = &self.answers {
+            receive(e, s, answers, ANSWER as u64, ANSWERS_AHEAD)?;
+        }
+        // Answers come in the order of requests.
+        if let Some(at) = s.open.pop_front() {
+            self.board.borrow_mut().completions.push(now.since(at).as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Seconds since it began, whether requests arrive now, and when that changes.
+    fn phase(&self, now: Time) -> Option<(f64, bool, Time)> {
+        let began = self.began?;
+        let t = now.since(began).as_secs_f64();
+        let (on, next) = self.what.pattern.at(t);
+        // A nanosecond more, so that the phase has changed then.
+        Some((t, on, began + Span::from_secs_f64(next) + Span::from_nanos(1)))
+    }
+
+    fn arrive(&mut self, now: Time) {
+        let Some((_, on, _)) = self.phase(now) else { return };
+        if !on {
+            self.due = self.due.max(now);
+            return;
+        }
+        match self.what.every {
+            None => {
+                for s in self.streams.iter_mut().filter(|s| s.pending.is_empty() && s.open.is_empty()) {
+                    s.pending.push_back(now);
+                }
+            }
+            Some(mean) => {
+                while self.due <= now && !self.streams.is_empty() {
+                    let n = self.streams.len();
+                    let s = &mut self.streams[self.turn % n];
+                    if s.pending.len() + s.open.len() < MAX_UNANSWERED {
+                        s.pending.push_back(self.due);
+                    }
+                    self.turn += 1;
+                    self.due += exponential(&mut self.rng, mean).max(Span::from_nanos(1));
+                }
+            }
+        }
+    }
+
+    fn post(&mut self, e: &mut Endpoint) -> Result<(), String> {
+        let Some(source) = &self.source else { return Ok(()) };
+        for s in &mut self.streams {
+            while let Some(at) = s.pending.front().copied() {
+                // Its answer needs a receive.
+                if s.open.len() as u64 >= ANSWERS_AHEAD {
+                    break;
+                }
+                let sge = Sge { lkey: source.lkey, offset: 0, len: self.what.size };
+                match e.adapter().post_send(s.qp, SendWr::new(0, SendOp::Send, Data::from(sge))) {
+                    Ok(()) => {
+                        s.pending.pop_front();
+                        s.open.push_back(at);
+                    }
+                    Err(Error::QueueFull | Error::CqFull) => break,
+                    Err(e) => return Err(e.to_string()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
+        if now >= self.start {
+            if let Some(c) = self.connect.take() {
+                self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
+            }
+        }
+        while let Some(ev) = e.poll_event() {
+            match ev {
+                Event::Connected { conn } => self.up(now, conn, e)?,
+                Event::Closed { conn, reason } => {
+                    self.closed = true;
+                    let mut board = self.board.borrow_mut();
+                    if board.ended.is_none() {
+                        board.failure.get_or_insert(format!("the connection: {reason}"));
+                        board.ended = Some(now);
+                    }
+                    drop(board);
+                    e.release(conn).map_err(|e| e.to_string())?;
+                }
+                _ => {}
+            }
+        }
+        let (Some(conn), false, Some(_)) = (self.conn, self.closed, self.began) else { return Ok(()) };
+        let Some(cq) = e.connection(conn).map(|i| i.cq) else { return Ok(()) };
+        while let Some(wc) = e.adapter().poll_cq(cq) {
+            self.completion(now, &wc, e)?;
+        }
+        self.arrive(now);
+        self.post(e)?;
+        self.end(now, conn, e);
+        self.wake = self.next_wake(now);
+        Ok(())
+    }
+
+    /// When something is to be done though nothing has happened.
+    fn next_wake(&self, now: Time) -> Option<Time> {
+        let (t, on, change) = self.phase(now)?;
+        if t >= self.what.pattern.seconds {
+            return Some(self.began? + Span::from_secs_f64(self.what.pattern.seconds) + GRACE);
+        }
+        let arrival = self.due.max(now + Span::from_nanos(1));
+        Some(if on && self.what.every.is_some() { change.min(arrival) } else { change })
+    }
+
+    /// Closes when the time is over and everything is answered, or nothing more will be.
+    fn end(&mut self, now: Time, conn: ConnId, e: &mut Endpoint) {
+        let Some((t, _, _)) = self.phase(now) else { return };
+        let idle = self.streams.iter().all(|s| s.pending.is_empty() && s.open.is_empty());
+        let late = t >= self.what.pattern.seconds + GRACE.as_secs_f64();
+        let mut board = self.board.borrow_mut();
+        if t < self.what.pattern.seconds || !(idle || late) || board.ended.is_some() {
+            return;
+        }
+        if let Some(s) = e.stats(conn) {
+            board.payload = (s.payload_sent, s.payload_again);
+            board.wire = s.bytes_sent.saturating_sub(s.control_bytes_sent);
+        }
+        board.ended = Some(now);
+        e.close(now, conn, code::NO_ERROR, "done");
+    }
+}
+
+/// Posts a receive into the next slot of a region.
+fn receive(e: &mut Endpoint, s: &mut Stream, region: &Mr, size: u64, slots: u64) -> Result<(), String> {
+    let sge = Sge { lkey: region.lkey, offset: s.receives % slots * size, len: size };
+    s.receives += 1;
+    e.adapter().post_recv(s.qp, RecvWr { wr_id: 0, sges: Sges::One(sge) }).map_err(|e| e.to_string())
+}
+
+impl App for Client {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        if let Err(text) = self.work(now, e) {
+            let mut board = self.board.borrow_mut();
+            board.failure.get_or_insert(text);
+            board.ended.get_or_insert(now);
+            match self.conn {
+                Some(c) if !self.closed => e.close(now, c, code::APPLICATION, "the client gave up"),
+                _ => self.closed = true,
+            }
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        if self.connect.is_some() { Some(self.start) } else { self.wake }
+    }
+    fn finished(&self) -> bool {
+        self.closed
+    }
+}
+
+/// Answers requests.
+pub struct Server {
+    size: u64,
+    streams: u16,
+    conns: BTreeMap<ConnId, (Mr, Vec<Stream>)>,
+    stop: Arc<AtomicBool>,
+    /// Payload of requests that arrived.
+    pub bytes: u64,
+}
+
+impl Server {
+    /// For requests of this size on so many queue pairs; it closes when `stop` is set.
+    pub fn new(size: u64, streams: u16, stop: Arc<AtomicBool>) -> Server {
+        Server { size, streams, conns: BTreeMap::new(), stop, bytes: 0 }
+    }
+
+    fn slots(&self) -> u64 {
+        let each = AHEAD_BYTES / self.size.max(1) / u64::from(self.streams.max(1));
+        each.clamp(AHEAD.0, AHEAD.1)
+    }
+
+    fn up(&self, conn: ConnId, e: &mut Endpoint) -> Result<Option<(Mr, Vec<Stream>)>, String> {
+        let Some(info) = e.connection(conn).cloned() else { return Ok(None) };
+        let slots = self.slots();
+        let memory = Memory::zeroed((slots * self.size) as usize);
+        let region = e.adapter().reg_mr(info.pd, memory, Access::LOCAL_WRITE);
+        let region = region.map_err(|(e, _)| e.to_string())?;
+        let mut streams = Vec::new();
+        for qp in info.qps.iter().take(usize::from(self.streams.max(1))) {
+            let mut s = Stream { qp: *qp, pending: VecDeque::new(), open: VecDeque::new(), receives: 0 };
+            for _ in 0..slots {
+                receive(e, &mut s, &region, self.size, slots)?;
+            }
+            streams.push(s);
+        }
+        Ok(Some((region, streams)))
+    }
+
+    fn answer(&mut self, conn: ConnId, wc: &WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
+        if wc.status != Status::Success {
+            return Err(format!("a work request ended with {:?}", wc.status));
+        }
+        if wc.opcode != Opcode::Recv {
+            return Ok(());
+        }
+        let (size, slots) = (self.size, self.slots());
+        let Some((region, streams)) = self.conns.get_mut(&conn) else { return Ok(()) };
+        let Some(s) = streams.iter_mut().find(|s| s.qp == wc.qp) else { return Ok(()) };
+        receive(e, s, region, size, slots)?;
+        self.bytes += wc.byte_len;
+        let data = Data::Inline(vec![0; ANSWER].into());
+        e.adapter().post_send(wc.qp, SendWr::new(0, SendOp::Send, data)).map_err(|e| e.to_string())
+    }
+}
+
+impl App for Server {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        while let Some(ev) = e.poll_event() {
+            match ev {
+                Event::Incoming { conn } => match self.up(conn, e) {
+                    Ok(Some(c)) => {
+                        self.conns.insert(conn, c);
+                    }
+                    Ok(None) => {}
+                    Err(text) => e.close(now, conn, code::APPLICATION, &text),
+                },
+                Event::Closed { conn, .. } => {
+                    self.conns.remove(&conn);
+                    // It is gone already when this fails.
+                    let _ = e.release(conn);
+                }
+                _ => {}
+            }
+        }
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            if self.stop.load(Ordering::SeqCst) {
+                e.close(now, conn, code::NO_ERROR, "the server was stopped");
+                continue;
+            }
+            let Some(cq) = e.connection(conn).map(|i| i.cq) else { continue };
+            while let Some(wc) = e.adapter().poll_cq(cq) {
+                if let Err(text) = self.answer(conn, &wc, e) {
+                    e.close(now, conn, code::APPLICATION, &text);
+                    break;
+                }
+            }
+        }
+    }
+    fn finished(&self) -> bool {
+        self.conns.is_empty() && self.stop.load(Ordering::SeqCst)
+    }
+}
+
+/// Options of both ends.
+pub fn options(cc: &str, known_rate: Option<u64>, streams: u16) -> TransportOptions {
+    let mut o = TransportOptions { initial_qps: streams.max(1), ..TransportOptions::default() };
+    if !cc.is_empty() {
+        cc.clone_into(&mut o.cc);
+    }
+    o.known_rate = known_rate.map(Rate::from_bits_per_sec);
+    o
+}
+
+/// What a client of the laboratory needs to connect to a server of the laboratory.
+pub fn connect(remote: SocketAddr) -> Connect {
+    let key = Identity::from_seed(SERVER_SEED).public_key();
+    let trust = ServerTrust::Pinned(vec![key]);
+    Connect { remote, server_name: "lab".into(), trust, token: None, options: None }
+}
+
+/// Credentials and server settings of an end. Everybody is let in: the laboratory is closed.
+pub fn credentials(server: bool) -> (Arc<Credentials>, Option<ServerConfig>) {
+    let seed = if server { SERVER_SEED } else { CLIENT_SEED };
+    let authority = Authority { keys: None, tokens: Vec::new() };
+    let config = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
+    (Arc::new(Credentials::RawKey(Identity::from_seed(seed))), server.then_some(config))
+}
+
+fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String> {
+    let (credentials, config) = credentials(server);
+    let mut c = Config::client(credentials);
+    (c.options, c.server, c.static_secret) =
+        (options, config, if server { SERVER_SEED } else { CLIENT_SEED });
+    c.unix_epoch = WallTime::now().unix_secs().saturating_sub(Clock::new().now().as_nanos() / 1_000_000_000);
+    let seed = clock::seed().map_err(|e| e.to_string())?;
+    Endpoint::new(c, Rng::from_seed(seed)).map_err(|e| e.to_string())
+}
+
+/// Sends requests over real sockets.
+pub(super) fn ask(r: &Requests) -> Result<Report, String> {
+    let any: SocketAddr = if r.to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let mut driver = Driver::bind(any).map_err(|e| e.to_string())?;
+    let mut endpoint = endpoint(options(&r.cc, r.known_rate, r.streams), false)?;
+    let board = Rc::<RefCell<Board>>::default();
+    let mut app = Client::new(r.clone(), connect(r.to), driver.now(), board.clone());
+    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    let b = board.borrow();
+    if b.completions.is_empty() {
+        return Err(b.failure.clone().unwrap_or_else(|| "no request was answered".to_owned()));
+    }
+    Ok(report(&b, r.size))
+}
+
+/// The figures of a client.
+pub fn report(b: &Board, size: u64) -> Report {
+    let seconds = match (b.connected, b.ended) {
+        (Some(a), Some(z)) => z.since(a).as_secs_f64(),
+        _ => 0.0,
+    };
+    Report {
+        bytes: b.completions.len() as u64 * size,
+        seconds,
+        completions: b.completions.clone(),
+        again: (b.payload.0 > 0).then(|| b.payload.1 as f64 / b.payload.0 as f64),
+        payload_share: (b.wire > 0).then(|| b.payload.0 as f64 / b.wire as f64),
+        note: b.failure.clone().unwrap_or_default(),
+        ..Report::default()
+    }
+}
+
+/// Answers over real sockets until standard input ends.
+pub(super) fn answer(listen: SocketAddr, size: u64, streams: u16) -> Result<Report, String> {
+    let mut driver = Driver::bind(listen).map_err(|e| e.to_string())?;
+    let mut endpoint = endpoint(options("", None, streams), true)?;
+    let over = ready();
+    let (waker, flag) = (driver.waker(), over.clone());
+    std::thread::spawn(move || {
+        while !flag.load(Ordering::SeqCst) {
+            rest(Span::from_millis(50));
+        }
+        waker.wake();
+    });
+    let mut app = Server::new(size, streams, over);
+    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    Ok(Report { bytes: app.bytes, ..Report::default() })
+}

@@ -1,0 +1,147 @@
+//! Plans: those that come with the program are sound, and mistakes are named with line, key and way out.
+
+use longhaul_lab::plan::{Kind, Plan, Program, SHIPPED};
+
+const SMALL: &str = r#"
+title = "small"
+duration = "2s"
+metrics = ["goodput"]
+[topology]
+kind = "path"
+rate = "100mbit"
+rtt = "20ms"
+queue = "1bdp"
+[[peer]]
+name = "A"
+flow = [{ program = "tcp", cc = "cubic" }]
+"#;
+
+fn wrong(text: &str) -> String {
+    Plan::parse("p.toml", text).expect_err("a mistake").to_string()
+}
+
+#[test]
+fn the_shipped_plans_are_sound() {
+    for (name, text) in SHIPPED {
+        let plan = Plan::parse(name, text).unwrap_or_else(|e| panic!("{e}"));
+        assert!(!plan.about.is_empty() && plan.cells.len() <= 20, "{name}");
+        assert!(plan.cells.iter().all(|c| !c.peers.is_empty() && c.warm_up < c.duration), "{name}");
+        assert!(plan.cells.iter().any(|c| c.peers.len() > 1), "{name} compares nobody");
+    }
+}
+
+#[test]
+fn figure_2_is_the_matrix_of_loss_streams_and_peers() {
+    let plan = Plan::open("fig2").expect("a plan");
+    assert_eq!(plan.cells.len(), 8);
+    let ids: Vec<_> = plan.cells.iter().map(|c| c.id.as_str()).collect();
+    assert_eq!(ids[..2], ["loss=0.1%,streams=1", "loss=0.1%,streams=3"]);
+    assert_eq!(ids[7], "loss=1%,streams=25");
+    for c in &plan.cells {
+        let peers: Vec<_> = c.peers.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(peers, ["Longhaul", "TCP BBR", "TCP CUBIC"]);
+        assert_eq!(c.topology.there.queue, 8_750_000);
+        assert_eq!(c.topology.there.delay.as_millis(), 35);
+        assert_eq!(c.topology.back.loss.mean().get(), 0.0, "acknowledgements are not lost");
+        assert_eq!(c.topology.there.loss.mean().get(), if c.id.contains("0.1%") { 0.001 } else { 0.01 });
+    }
+    assert_eq!(plan.cells[7].peers[1].flows[0].streams, 25);
+    assert_eq!(plan.cost().0, 8 * 3 * 5);
+}
+
+#[test]
+fn only_what_is_asked_for_runs() {
+    let mut plan = Plan::open("fig2").expect("a plan");
+    plan.keep_only("loss=1%,streams=3/TCP BBR").expect("a cell");
+    assert_eq!((plan.cells.len(), plan.cells[0].peers.len()), (1, 1));
+    let e = plan.keep_only("loss=2%").expect_err("no such cell");
+    assert!(e.contains("loss=1%,streams=3/TCP BBR"), "{e}");
+}
+
+#[test]
+fn flows_of_a_dumbbell_have_a_pair_each_and_names_of_their_own() {
+    let plan = Plan::open("fair").expect("a plan");
+    let cell = plan.cells.iter().find(|c| c.id == "10 equal").expect("a case");
+    assert_eq!((cell.topology.kind, cell.topology.nodes), (Kind::Dumbbell, 10));
+    let flows = &cell.peers[0].flows;
+    assert_eq!(flows.len(), 10);
+    assert_eq!((flows[9].from.as_str(), flows[9].to.as_str()), ("s10", "r10"));
+    assert_eq!(flows[9].name, "longhaul 10");
+    let late = plan.cells.iter().find(|c| c.id == "late-comer").expect("a case");
+    assert_eq!(late.peers[0].flows[1].start.as_millis(), 5_000);
+    assert_eq!(late.peers[0].flows[1].duration.as_millis(), 45_000);
+    let rtts = plan.cells.iter().find(|c| c.id == "unequal round trips").expect("a case");
+    assert_eq!([0, 1].map(|i| rtts.topology.rtt(i).as_millis()), [20, 100]);
+}
+
+#[test]
+fn a_trace_stands_for_the_rate() {
+    let plan = Plan::open("cellular").expect("a plan");
+    let t = &plan.cells[0].topology;
+    let (lines, rate) = (t.trace.as_ref().expect("a trace"), t.there.rate.expect("its mean"));
+    assert!(lines.len() > 100_000);
+    assert!((20_000_000..80_000_000).contains(&rate.bits_per_sec()), "{rate:?}");
+}
+
+#[test]
+fn one_loss_is_one_loss() {
+    use base::{Rng, Span, Time};
+    use netem::{Link, Packet};
+    let text = SMALL.replace("queue = \"1bdp\"", "queue = \"1bdp\"\nat = [\"1s:lose=1\"]");
+    let plan = Plan::parse("p", &text).expect("a plan");
+    let mut link = Link::new(plan.cells[0].topology.there.clone(), Rng::from_u64(1));
+    for i in 0..20_000 {
+        let packet = Packet { bytes: 100, ecn: base::Ecn::NotEct, payload: () };
+        let _ = link.send(Time::ZERO + Span::from_micros(100) * i, packet);
+    }
+    assert_eq!(link.stats().dropped_loss, 1);
+}
+
+#[test]
+fn mistakes_are_named_with_line_key_and_way_out() {
+    let with = |a: &str, b: &str| wrong(&SMALL.replace(a, b));
+    let e = with("rate = \"100mbit\"", "rate = \"fast\"");
+    assert!(e.starts_with("p.toml, line 7: topology.rate: cannot read `fast`; write a rate"), "{e}");
+    let e = with("rtt = \"20ms\"", "rtd = \"20ms\"");
+    assert!(e.contains("line 8: rtd: unknown field `rtd`, expected one of") && e.contains("remove"), "{e}");
+    let e = with("kind = \"path\"", "kind = \"ring\"");
+    assert!(e.contains("line 6: kind: unknown variant `ring`") && e.contains("dumbbell"), "{e}");
+    let e = with("metrics = [\"goodput\"]", "metrics = [\"speed\"]");
+    assert!(e.contains("line 4: metrics: no metric is called `speed`") && e.contains("to_90"), "{e}");
+    let e = with("cc = \"cubic\"", "cc = \"../x\"");
+    assert!(e.contains("line 12: flow.cc: write the name of one of the kernel's"), "{e}");
+    let e = with("\"tcp\", cc = \"cubic\"", "\"longhaul\", cc = \"magic\"");
+    assert!(e.contains("flow.cc: no congestion-control algorithm is called \"magic\"; choose one of"), "{e}");
+    let e = with("cc = \"cubic\" }", "to = \"c\" }");
+    assert!(e.contains("flow.to: there is no node `c`; there are a, b"), "{e}");
+    let e = with("queue = \"1bdp\"", "queue = \"1bdp loss=3%\"");
+    assert!(e.contains("line 9: topology.queue: cannot read"), "{e}");
+    let e = with("duration = \"2s\"", "duration = \"2s\"\nwarm_up = \"3s\"");
+    assert!(e.contains("line 4: warm_up: it must be shorter than the duration"), "{e}");
+    let e = with("duration = \"2s\"", "duration = \"2h\"");
+    assert!(e.contains("line 3: duration: cannot read `2h`"), "{e}");
+    let e = with("rtt = \"20ms\"", "");
+    assert!(e.contains("topology.rtt: missing; write rtt = \"70ms\""), "{e}");
+    let e = with("title = \"small\"", "");
+    assert!(e.contains("missing field `title`"), "{e}");
+    let e = with("queue = \"1bdp\"", "queue = \"1bdp\"\nat = [\"1s:magic=1\"]");
+    assert!(e.contains("line 10: topology.at:"), "{e}");
+    let e = with("program = \"tcp\", cc = \"cubic\"", "program = \"udp_on_off\"");
+    assert!(e.contains("flow.rate: UDP has no rate of its own; add rate"), "{e}");
+    let e = wrong(&format!("{SMALL}[sweep]\nstreams = [1, 0]\n"));
+    assert!(e.contains("line 14: flow.streams: 0 is out of range; write 1 to 128"), "{e}");
+    let e = wrong(&format!("{SMALL}[[peer]]\nname = \"A\"\nflow = []\n"));
+    assert!(e.contains("peer.name: each peer needs a name of its own"), "{e}");
+    let e = wrong("title = ");
+    assert!(e.contains("line 1: title"), "{e}");
+}
+
+#[test]
+fn programs_are_written_in_snake_case() {
+    for (text, program) in
+        [("longhaul_requests", Program::LonghaulRequests), ("udp_on_off", Program::UdpOnOff)]
+    {
+        let toml = SMALL.replace("\"tcp\", cc = \"cubic\"", &format!("\"{text}\", rate = \"1mbit\""));
+        assert_eq!(Plan::parse("p", &toml).expect("a plan").cells[0].peers[0].flows[0].program, program);
+    }
+}
