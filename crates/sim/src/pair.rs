@@ -1,9 +1,10 @@
 //! The world that most measurements need: a sender and a receiver, joined by one link each way.
 
+use crate::flows::{Flow, FlowPlan};
 use crate::world::{LinkId, NodeId, NodeSetup, World};
 use base::{Rng, Span, Time};
 use endpoint::{App, Authority, ConnId, Connect, ConnectError, Endpoint, Event, ServerConfig};
-use netem::LinkConfig;
+use netem::{Duplex, LinkConfig, PortId, Topology};
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -60,6 +61,7 @@ type Board = Rc<RefCell<Shared>>;
 /// Writes the same memory again and again.
 struct Sender {
     connect: Option<Connect>,
+    starts: Time,
     load: Load,
     board: Board,
     conn: Option<ConnId>,
@@ -73,7 +75,9 @@ impl Sender {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        if let Some(c) = self.connect.take() {
+        if now >= self.starts
+            && let Some(c) = self.connect.take()
+        {
             e.connect(now, c).map_err(|e| e.to_string())?;
         }
         while let Some(ev) = e.poll_event() {
@@ -126,6 +130,9 @@ impl App for Sender {
             self.fail(text);
         }
     }
+    fn next_timeout(&self) -> Option<Time> {
+        self.connect.as_ref().map(|_| self.starts)
+    }
 }
 
 /// Registers memory to be written.
@@ -157,6 +164,39 @@ impl App for Receiver {
     }
 }
 
+/// Adds a sender and a receiver to a world.
+pub(crate) fn start(
+    world: &mut World,
+    (from, to): (PortId, PortId),
+    (here, there): (SocketAddr, SocketAddr),
+    plan: &FlowPlan,
+) -> Result<Flow, ConnectError> {
+    let (client, server) = (identity(1, world.rng()), identity(2, world.rng()));
+    let authority = Authority { keys: Some(vec![client.public_key()]), tokens: Vec::new() };
+    let trust = ServerTrust::Pinned(vec![server.public_key()]);
+    let board = Board::default();
+    let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
+    setup.options.clone_from(&plan.options);
+    let credentials = Arc::new(Credentials::RawKey(client));
+    let client_setup = NodeSetup { credentials, static_secret: [8; 32], ..setup.clone() };
+    setup.server = Some(ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() });
+    let app = Receiver { message: plan.load.message, board: board.clone() };
+    let receiver = world.add_node_at(to, there, setup, Box::new(app))?;
+    let name = "receiver".into();
+    let connect = Connect { remote: there, server_name: name, trust, token: None, options: None };
+    let app = Sender {
+        connect: Some(connect),
+        starts: plan.starts,
+        load: plan.load,
+        board: board.clone(),
+        conn: None,
+        region: None,
+        posted: 0,
+    };
+    let sender = world.add_node_at(from, here, client_setup, Box::new(app))?;
+    Ok(Flow { sender, receiver, board })
+}
+
 /// A sender and a receiver.
 #[derive(Debug)]
 pub struct Pair {
@@ -186,32 +226,17 @@ impl Pair {
         options: TransportOptions,
         load: Load,
     ) -> Result<Pair, ConnectError> {
-        let mut world = World::new(seed, slack);
-        let (client, server) = (identity(1, world.rng()), identity(2, world.rng()));
-        let authority = Authority { keys: Some(vec![client.public_key()]), tokens: Vec::new() };
-        let trust = ServerTrust::Pinned(vec![server.public_key()]);
-        let board = Board::default();
-        let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
-        setup.options = options;
-        let mut client_setup =
-            NodeSetup { credentials: Arc::new(Credentials::RawKey(client)), ..setup.clone() };
-        client_setup.static_secret = [8; 32];
-        setup.server = Some(ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() });
-        let app = Receiver { message: load.message, board: board.clone() };
-        let receiver = world.add_node(addr(2), setup, Box::new(app))?;
-        let connect =
-            Connect { remote: addr(2), server_name: "receiver".into(), trust, token: None, options: None };
-        let app = Sender {
-            connect: Some(connect),
-            load,
-            board: board.clone(),
-            conn: None,
-            region: None,
-            posted: 0,
+        let words = |e: netem::NetworkError| ConnectError::Settings(e.to_string());
+        let topology = Topology::path(&[Duplex { there: links.0, back: links.1 }]);
+        let mut world = World::with_topology(seed, slack, &topology).map_err(words)?;
+        let mut links = topology.links().map(|(id, _)| id);
+        let (Some(there), Some(back), (Some(from), Some(to))) =
+            (links.next(), links.next(), (topology.port("left"), topology.port("right")))
+        else {
+            return Err(ConnectError::Settings("a path has two ports and two links".into()));
         };
-        let sender = world.add_node(addr(1), client_setup, Box::new(app))?;
-        let joined = world.join(sender, receiver, links.0, links.1);
-        let (there, back) = joined.map_err(|e| ConnectError::Settings(e.to_string()))?;
+        let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
+        let Flow { sender, receiver, board } = start(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
         Ok(Pair { world, sender, receiver, there, back, board })
     }
 

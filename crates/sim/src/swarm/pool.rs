@@ -2,19 +2,22 @@
 
 use super::plan::MAX_SHARED;
 use endpoint::Endpoint;
-use verbs::{Access, Memory, Mr, Opcode, PdId, QpId, RecvWr, Sge, SrqId, WorkCompletion};
+use verbs::{Access, Memory, Mr, Opcode, PdId, QpId, QpState, RecvWr, Sge, SrqId, WorkCompletion};
 
-/// Receives for each queue pair at most.
-const MOST_EACH: u64 = 16;
+/// Receives at most.
+const MOST: u64 = 1 << 12;
+/// Receives posted for one that has none at most.
+const AT_ONCE: usize = 64;
+/// Receives of one region.
+const PIECE: u64 = 32;
 
 /// A shared receive queue with its memory. Every receive is posted again when it has completed.
 pub struct Pool {
     pd: PdId,
     pub srq: SrqId,
-    region: Mr,
-    /// Receives posted, and how many there may be.
+    regions: Vec<Mr>,
+    /// Receives posted.
     slots: u64,
-    most: u64,
 }
 
 impl Pool {
@@ -23,13 +26,10 @@ impl Pool {
         let words = |e: verbs::Error| format!("shared receives: {e}");
         let a = e.adapter();
         let pd = a.alloc_pd().map_err(words)?;
-        let (slots, most) = (2 * pairs + 4, MOST_EACH * pairs + 4);
-        let memory = Memory::zeroed((most * MAX_SHARED) as usize);
-        let region = a.reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|(e, _)| words(e))?;
-        let srq = a.create_srq(pd, most as usize).map_err(words)?;
-        let pool = Pool { pd, srq, region, slots, most };
-        for i in 0..slots {
-            pool.post(i, e)?;
+        let srq = a.create_srq(pd, MOST as usize).map_err(words)?;
+        let mut pool = Pool { pd, srq, regions: Vec::new(), slots: 0 };
+        for _ in 0..2 * pairs + 4 {
+            pool.more(e)?;
         }
         e.set_srq_of_incoming(Some(srq)).map_err(|e| e.to_string())?;
         Ok(pool)
@@ -41,20 +41,40 @@ impl Pool {
         let ids: Vec<_> = e.connections().collect();
         let pairs = ids.into_iter().filter_map(|c| e.connection(c)).flat_map(|i| i.qps.clone());
         let starving = |qp: &QpId, e: &mut Endpoint| {
-            e.adapter().query_qp(*qp).is_some_and(|i| i.srq.is_some() && i.receives == 0)
+            let info = e.adapter().query_qp(*qp);
+            info.is_some_and(|i| i.srq.is_some() && i.receives == 0 && i.state != QpState::Error)
         };
         let pairs: Vec<_> = pairs.collect();
         for qp in pairs {
-            while self.slots < self.most && starving(&qp, e) {
-                self.post(self.slots, e)?;
-                self.slots += 1;
+            // Each goes to the one that waits longest, which need not be this one.
+            for _ in 0..AT_ONCE {
+                if self.slots < MOST && starving(&qp, e) {
+                    self.more(e)?;
+                }
             }
         }
         Ok(())
     }
 
+    fn more(&mut self, e: &mut Endpoint) -> Result<(), String> {
+        if self.slots.is_multiple_of(PIECE) {
+            let memory = Memory::zeroed((PIECE * MAX_SHARED) as usize);
+            let region = e.adapter().reg_mr(self.pd, memory, Access::LOCAL_WRITE);
+            self.regions.push(region.map_err(|(e, _)| format!("shared receives: {e}"))?);
+        }
+        self.slots += 1;
+        self.post(self.slots - 1, e)
+    }
+
+    /// Where a receive has its bytes.
+    fn place(&self, i: u64) -> Result<(Mr, u64), String> {
+        let region = self.regions.get((i / PIECE) as usize);
+        region.map(|r| (*r, i % PIECE * MAX_SHARED)).ok_or(format!("there is no shared receive {i}"))
+    }
+
     fn post(&self, i: u64, e: &mut Endpoint) -> Result<(), String> {
-        let sge = Sge { lkey: self.region.lkey, offset: i * MAX_SHARED, len: MAX_SHARED };
+        let (region, offset) = self.place(i)?;
+        let sge = Sge { lkey: region.lkey, offset, len: MAX_SHARED };
         let wr = RecvWr { wr_id: i, sges: sge.into() };
         e.adapter().post_srq_recv(self.srq, wr).map_err(|e| format!("post_srq_recv: {e}"))
     }
@@ -62,8 +82,8 @@ impl Pool {
     /// The bytes of a receive that has completed.
     pub fn read(&self, wc: &WorkCompletion, len: u64, e: &mut Endpoint) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; len as usize];
-        let at = wc.wr_id * MAX_SHARED;
-        e.adapter().read_mr(self.region.id, at, &mut bytes).map_err(|e| e.to_string())?;
+        let (region, at) = self.place(wc.wr_id)?;
+        e.adapter().read_mr(region.id, at, &mut bytes).map_err(|e| e.to_string())?;
         Ok(bytes)
     }
 
@@ -84,7 +104,9 @@ impl Pool {
             return Err(format!("{:?} of {} shared receives are left", a.srq_len(self.srq), self.slots));
         }
         a.destroy_srq(self.srq).map_err(words)?;
-        a.dereg_mr(self.region.id).map_err(words)?;
+        for region in self.regions {
+            a.dereg_mr(region.id).map_err(words)?;
+        }
         a.dealloc_pd(self.pd).map_err(words)
     }
 }

@@ -314,6 +314,12 @@ impl World {
         &mut self.nodes[node.0].endpoint
     }
 
+    /// The node's host does something else for so long: what arrives waits, timers go off late.
+    pub fn stall(&mut self, node: NodeId, lasts: Span) {
+        self.nodes[node.0].busy_until = self.now + lasts;
+        self.wake(node);
+    }
+
     /// Has a node's application driven now.
     pub fn wake(&mut self, node: NodeId) {
         let now = self.now;

@@ -79,19 +79,34 @@ pub(super) struct Node {
     pub more: Vec<usize>,
     pub inbox: Vec<(Ecn, Datagram)>,
     pub wake: Option<Time>,
+    /// Its host does something else until then.
+    pub busy_until: Time,
     pub capture: Option<Capture>,
 }
 
 impl Node {
     pub fn new(endpoint: Endpoint, app: Box<dyn App>, setup: NodeSetup, addr: usize) -> Node {
-        Node { endpoint, app, setup, addr, more: Vec::new(), inbox: Vec::new(), wake: None, capture: None }
+        Node {
+            endpoint,
+            app,
+            setup,
+            addr,
+            more: Vec::new(),
+            inbox: Vec::new(),
+            wake: None,
+            busy_until: Time::ZERO,
+            capture: None,
+        }
     }
 }
 
 impl World {
     /// One turn of a node, in the order of the real driver's loop: receive, time-outs, application, send.
     pub(super) fn run_node(&mut self, n: usize) {
-        let now = self.now;
+        let (now, busy_until) = (self.now, self.nodes[n].busy_until);
+        if now < busy_until {
+            return self.wake_node(n, busy_until);
+        }
         self.receive(n);
         let node = &mut self.nodes[n];
         node.endpoint.handle_timeout(now);

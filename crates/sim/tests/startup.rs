@@ -1,0 +1,61 @@
+//! What slows the beginning of a connection down must not slow down what follows.
+
+use base::{Span, Time};
+use endpoint::Stats;
+use longhaul_sim::pair::{Load, Pair};
+use netem::LinkConfig;
+use transport::TransportOptions;
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::from_millis(ms)
+}
+
+fn pair(ahead: usize) -> Pair {
+    let path = LinkConfig::parse("rate=1gbit delay=35ms queue=1bdp").expect("a description");
+    let load = Load { message: 1_000_000, ahead, messages: None };
+    let options = TransportOptions { max_packet: 1_500, ..TransportOptions::default() };
+    Pair::new(1, Span::from_micros(20), (path.clone(), path), options, load).expect("a pair")
+}
+
+fn received(p: &mut Pair) -> Stats {
+    let conn = p.board.borrow().receiver.expect("connected");
+    p.world.inspect(p.receiver).stats(conn).expect("statistics")
+}
+
+/// Mbit/s of payload between two times.
+fn goodput(p: &mut Pair, from: u64, to: u64) -> f64 {
+    p.run_until(at(from)).expect("no failure");
+    let before = received(p).payload_received;
+    p.run_until(at(to)).expect("no failure");
+    (received(p).payload_received - before) as f64 * 8.0 / (to - from) as f64 / 1e3
+}
+
+#[test]
+fn a_receiver_that_stalls_in_the_start_up_gets_the_rate_afterwards() {
+    for stall in [10, 40, 100] {
+        let mut p = pair(64);
+        // In each of the first rounds, the receiver is away for a while: round trips look longer than they are.
+        for ms in (140..600).step_by(110) {
+            p.run_until(at(ms)).expect("no failure");
+            let receiver = p.receiver;
+            p.world.stall(receiver, Span::from_millis(stall));
+        }
+        let mbit = goodput(&mut p, 2_000, 3_000);
+        assert!(mbit >= 900.0, "{mbit} Mbit/s two seconds after stalls of {stall} ms");
+    }
+}
+
+#[test]
+fn a_sender_whose_disk_stalls_in_the_start_up_gets_the_rate_afterwards() {
+    // One that is away nine tenths of the time sees a path of a five-hundredth of the rate, and takes longer.
+    for (stall, from) in [(10, 1_000), (40, 1_000), (100, 4_000)] {
+        let mut p = pair(64);
+        for ms in (140..600).step_by(110) {
+            p.run_until(at(ms)).expect("no failure");
+            let sender = p.sender;
+            p.world.stall(sender, Span::from_millis(stall));
+        }
+        let mbit = goodput(&mut p, from, from + 1_000);
+        assert!(mbit >= 900.0, "{mbit} Mbit/s after stalls of {stall} ms");
+    }
+}
