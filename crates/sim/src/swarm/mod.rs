@@ -247,10 +247,10 @@ impl Stage {
         let (mut peers, mut keys, mut pairs) = (Vec::new(), Vec::new(), 0);
         for (i, side) in self.scene.of_host(h) {
             let c = &self.scene.connections[i];
-            let trust = ServerTrust::Pinned(vec![self.keys[c.hosts[1]].clone()]);
-            let target = (side == 0).then(|| Target { remote: c.remote, trust });
+            let trust = ServerTrust::Pinned(vec![self.keys[c.hosts[1]]]);
+            let target = (side == 0).then_some(Target { remote: c.remote, trust });
             peers.push(Peer::new(side, self.commons[i].clone(), target));
-            keys.push((side == 1).then(|| self.keys[c.hosts[0]].clone()));
+            keys.push((side == 1).then_some(self.keys[c.hosts[0]]));
             pairs += c.plan.qps.len() as u64;
         }
         let shared = self.scene.hosts[h].is_server && self.scene.connections[0].plan.shared;
