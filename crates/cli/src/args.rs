@@ -48,6 +48,9 @@ pub enum Command {
     /// Congestion-control algorithms.
     #[command(subcommand)]
     Cc(Cc),
+    /// Compare transports over emulated networks on this machine (root), or in virtual time.
+    #[command(subcommand)]
+    Lab(crate::lab::Command),
     /// Write man pages for all commands into a folder.
     #[command(hide = true)]
     Man {
@@ -595,6 +598,9 @@ mod tests {
             "longhaul sim steady --rate 10gbit --loss 1%",
             "longhaul demo -v",
             "longhaul sim swarm --seeds 0..1000 --threads 2",
+            "longhaul lab run fig2 --only loss=1% --repeat 2 --out x --sim",
+            "longhaul lab exec --link rate=1gbit --beside b=true a -- ping -c 1 10.77.0.2",
+            "longhaul lab list fig2 --cells",
         ] {
             assert!(parse(good).is_ok(), "{good}: {}", parse(good).unwrap_err());
         }

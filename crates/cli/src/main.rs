@@ -6,6 +6,7 @@ mod demo;
 mod exit;
 mod gate;
 mod keys;
+mod lab;
 mod perf;
 mod reference;
 mod remedy;
@@ -27,6 +28,9 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    if let Some(code) = lab::hidden() {
+        return code;
+    }
     let cli = Cli::parse();
     log(cli.verbose);
     match run(&cli.command) {
@@ -54,6 +58,7 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Sim(Sim::Swarm(a)) => simulate::swarm(a),
         Command::Keys(a) => keys::run(a),
         Command::Cc(a) => reference::cc(a),
+        Command::Lab(c) => lab::main(c),
         Command::Man { dir } => reference::man(dir),
     }
 }

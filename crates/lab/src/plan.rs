@@ -20,6 +20,9 @@ use base::{Rate, Span};
 use netem::LinkConfig;
 use serde::Serialize;
 
+/// What plans are written with, for people.
+pub const HELP: &str = include_str!("plan/help.txt");
+
 /// Bytes of a plan at most.
 pub const MAX_TEXT: usize = 256 << 10;
 /// Cells of a plan at most.

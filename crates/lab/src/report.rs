@@ -1,5 +1,6 @@
 //! Reports of what a plan gave: one page without anything from elsewhere, for light and dark screens of any width.
 
+mod beside;
 mod plot;
 
 use crate::plan::{Better, Metric};
@@ -26,8 +27,8 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The page.
-pub fn html(r: &Results) -> String {
+/// The page; `sim` is the same plan in the simulator, to stand beside what was emulated.
+pub fn html(r: &Results, sim: Option<&Results>) -> String {
     let mut page = String::new();
     let p = &mut page;
     // Writing to a string does not fail.
@@ -45,6 +46,9 @@ pub fn html(r: &Results) -> String {
     legend(p, &names);
     for metric in r.metrics.iter().copied() {
         table(p, r, &names, metric, Some(&metric) == r.metrics.first());
+    }
+    if let Some(sim) = sim {
+        beside::section(p, r, sim);
     }
     for cell in &r.cells {
         details(p, r, cell, &names);
@@ -363,7 +367,7 @@ table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:t
 th,td{text-align:right;padding:7px 12px;border-bottom:1px solid var(--line);white-space:nowrap;vertical-align:top}\
 tbody tr:last-child>*{border-bottom:0}thead th{background:var(--card);font-weight:600}\
 tbody th{text-align:left;font-weight:500;position:sticky;left:0;background:var(--bg);max-width:52vw;overflow-wrap:anywhere;white-space:normal}\
-td small{display:block;color:var(--dim);font-size:.78em}.best{color:var(--good);font-weight:650}.none{color:var(--dim)}\
+td small{display:block;color:var(--dim);font-size:.78em}.best{color:var(--good);font-weight:650}.off{color:var(--bad)}.none{color:var(--dim)}\
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;min-width:0}\
 figure.wide{margin:0 0 12px;max-width:820px}figcaption{font-size:.86rem;font-weight:600;padding:2px 6px 6px}\
 svg{display:block;width:100%;height:auto}\

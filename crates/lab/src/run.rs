@@ -101,6 +101,14 @@ pub fn in_laboratory(plan: &Plan, settings: &Settings, watch: &mut Watch<'_>) ->
     on(plan, settings, &mut bench, watch)
 }
 
+/// The emulator's topology for a plan's; `home` is a folder that stays as long as it is used, for a trace.
+///
+/// # Errors
+/// The folder cannot be written, in words.
+pub fn network(t: &Topology, home: &std::path::Path) -> Result<crate::TopologySpec, String> {
+    trial::topology(t, home)
+}
+
 /// Runs a plan on any bench.
 ///
 /// # Errors

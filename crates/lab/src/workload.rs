@@ -214,7 +214,7 @@ fn ready() -> Arc<AtomicBool> {
 
 /// Waits in real time: workloads are programs, not protocol code.
 #[allow(clippy::disallowed_methods, reason = "a workload runs in real time")]
-pub(crate) fn rest(span: Span) {
+pub fn rest(span: Span) {
     std::thread::sleep(span.to_std());
 }
 

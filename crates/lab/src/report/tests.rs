@@ -59,7 +59,7 @@ fn results() -> Results {
 
 #[test]
 fn the_page_has_tables_plots_and_all_that_went_wrong() {
-    let page = html(&results());
+    let page = html(&results(), None);
     assert_eq!(page.matches("<table>").count(), 2, "no table for a metric without a figure");
     // Bars, throughput, round trip, queue, completion times, and flows of two peers.
     assert_eq!(page.matches("<svg").count(), 7);
@@ -73,7 +73,7 @@ fn the_page_has_tables_plots_and_all_that_went_wrong() {
 
 #[test]
 fn nothing_of_the_input_becomes_markup() {
-    let page = html(&results());
+    let page = html(&results(), None);
     for bad in ["<script", "<more>", "<b>", "<installed>", "alert('x')<"] {
         assert!(!page.contains(bad), "{bad}");
     }
@@ -82,7 +82,7 @@ fn nothing_of_the_input_becomes_markup() {
 
 #[test]
 fn the_page_needs_nothing_from_elsewhere_and_knows_the_dark() {
-    let page = html(&results());
+    let page = html(&results(), None);
     let addresses = page.matches("http").count();
     assert_eq!(
         addresses,
@@ -98,7 +98,7 @@ fn the_page_needs_nothing_from_elsewhere_and_knows_the_dark() {
 
 #[test]
 fn tags_are_balanced() {
-    let page = html(&results());
+    let page = html(&results(), None);
     for tag in [
         "table", "tr", "td", "th", "section", "details", "figure", "svg", "ul", "li", "div", "main", "header",
     ] {
@@ -111,5 +111,21 @@ fn tags_are_balanced() {
 fn an_interrupted_plan_says_so() {
     let mut r = results();
     (r.complete, r.cells) = (false, Vec::new());
-    assert!(html(&r).contains("was interrupted"));
+    assert!(html(&r, None).contains("was interrupted"));
+}
+
+#[test]
+fn the_simulator_stands_beside_what_was_emulated() {
+    let (r, mut sim) = (results(), results());
+    sim.simulated = true;
+    sim.cells[0].peers[1].name = format!("{} (played by Longhaul's)", sim.cells[0].peers[1].name);
+    for run in &mut sim.cells[0].peers[1].runs {
+        run.figures.insert(Metric::Goodput, 4e8);
+    }
+    sim.cells[0].peers[1].summarise();
+    let page = html(&r, Some(&sim));
+    assert!(page.contains("Emulated and simulated"));
+    assert!(page.contains("<td>0.0 %</td>"), "the same figures");
+    assert!(page.contains("<td class=\"off\">-52.4 %</td>"), "400 of 840");
+    assert!(page.contains("1 of 2 differ by more than 10 %"));
 }

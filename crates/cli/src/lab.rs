@@ -1,0 +1,409 @@
+//! `longhaul lab`: plans of workloads over emulated networks.
+
+use crate::exit::{Code, Failure, Outcome};
+use crate::stop;
+use ::lab::plan::{Metric, Plan, SHIPPED, shipped};
+use ::lab::run::outcome::Results;
+use ::lab::run::{Progress, Settings};
+use ::lab::{EMULATOR_ARGUMENT, Lab, LabError, LinkSpec, TopologySpec, workload};
+use base::Span;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+/// The name of the file of results in their folder, and of the page.
+const RESULTS: &str = "results.json";
+const PAGE: &str = "report.html";
+
+/// What can be done with the laboratory.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a plan: a name out of `longhaul lab list`, or a file. Writes results.json and report.html.
+    Run(Run),
+    /// Make the page of results again.
+    Report(Report),
+    /// List the plans that come with the program.
+    List(List),
+    /// Run a command in a node of an emulated network (needs root). Every node's address is in the environment: LAB_A,
+    /// LAB_B, ...
+    Exec(Exec),
+    /// Remove what laboratories that were killed have left behind (needs root).
+    Clean,
+}
+
+/// `longhaul lab run`.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// A plan's name, or a file.
+    #[arg(value_name = "PLAN")]
+    pub plan: String,
+    /// Only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul.
+    #[arg(long, value_name = "CELL")]
+    pub only: Option<String>,
+    /// Good runs of each peer in each cell, instead of what the plan says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+    /// Folder for results; lab-PLAN (or lab-PLAN-sim) when left out.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// In the simulator, in virtual time, without root.
+    #[arg(long)]
+    pub sim: bool,
+    /// Keep the emulator's records of every run in the folder.
+    #[arg(long, conflicts_with = "sim")]
+    pub records: bool,
+    /// The results as JSON on standard output instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `longhaul lab report`.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// The folder of results, or the file.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Results of the same plan in the simulator, to stand beside.
+    #[arg(long, value_name = "OUT")]
+    pub sim: Option<PathBuf>,
+}
+
+/// `longhaul lab list`.
+#[derive(Args, Debug)]
+pub struct List {
+    /// Print a plan's text, to begin one's own with.
+    #[arg(value_name = "PLAN")]
+    pub plan: Option<String>,
+    /// Explain what plans are written with.
+    #[arg(long)]
+    pub keys: bool,
+    /// The names of all cells and peers of the plan.
+    #[arg(long, requires = "plan")]
+    pub cells: bool,
+}
+
+/// `longhaul lab exec`.
+#[derive(Args, Debug)]
+pub struct Exec {
+    /// The node: a or b of a path.
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// The network of a plan's first cell (or that of --cell), instead of --link.
+    #[arg(long, value_name = "PLAN")]
+    pub plan: Option<String>,
+    /// The cell of the plan.
+    #[arg(long, value_name = "CELL", requires = "plan")]
+    pub cell: Option<String>,
+    /// A path between a and b, as `longhaul wan relay` takes it.
+    #[arg(
+        long,
+        value_name = "LINK",
+        default_value = "rate=1gbit delay=35ms queue=1bdp",
+        conflicts_with = "plan"
+    )]
+    pub link: String,
+    /// Another link for the way back.
+    #[arg(long, value_name = "LINK", conflicts_with = "plan")]
+    pub back: Option<String>,
+    /// A shell command in another node, started before and ended after: b="iperf3 -s". May be repeated.
+    #[arg(long, value_name = "NODE=COMMAND")]
+    pub beside: Vec<String>,
+    /// Seed of chance.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The command.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Becomes the emulator or a workload, when that is what it was started as.
+pub fn hidden() -> Option<ExitCode> {
+    let args: Vec<String> = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    let code = match args.first()?.as_str() {
+        EMULATOR_ARGUMENT => ::lab::emulator::main(&args[1..]),
+        workload::ARGUMENT => workload::main(&args[1..]),
+        _ => return None,
+    };
+    Some(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Does it.
+pub fn main(c: &Command) -> Outcome<()> {
+    match c {
+        Command::Run(a) => run(a),
+        Command::Report(a) => report(a),
+        Command::List(a) => list(a),
+        Command::Exec(a) => exec(a),
+        Command::Clean => {
+            let gone = ::lab::clean().map_err(|e| of_lab(&e))?;
+            eprintln!("removed {} left behind{}", gone.len(), names(&gone));
+            Ok(())
+        }
+    }
+}
+
+fn names(all: &[String]) -> String {
+    if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
+}
+
+fn of_lab(e: &LabError) -> Failure {
+    let code = match e {
+        LabError::System { .. } | LabError::Emulator(_) => Code::System,
+        _ => Code::Usage,
+    };
+    Failure::new(code, e.to_string())
+}
+
+fn run(a: &Run) -> Outcome<()> {
+    let mut plan = Plan::open(&a.plan).map_err(Failure::usage)?;
+    if a.sim {
+        plan = ::lab::simulate::played(&plan);
+    }
+    if let Some(only) = &a.only {
+        plan.keep_only(only).map_err(Failure::usage)?;
+    }
+    if let Some(n) = a.repeat {
+        plan.repetitions = n;
+    }
+    let end = if a.sim { "-sim" } else { "" };
+    let out = a.out.clone().unwrap_or_else(|| PathBuf::from(format!("lab-{}{end}", plan.name)));
+    let longhaul = std::env::current_exe().map_err(Failure::system)?;
+    let stop = stop::on_signal(|| eprintln!("\nending; once more ends at once"))?;
+    let settings = Settings { longhaul, out: out.clone(), keep_records: a.records, stop: stop.clone() };
+    let (runs, time) = plan.cost();
+    let bar = ProgressBar::new(runs);
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed_precise} {wide_msg}") {
+        bar.set_style(style);
+    }
+    let unit = if a.sim { "virtual" } else { "real" };
+    eprintln!(
+        "{}: {runs} runs, {} minutes of {unit} time and set-up",
+        plan.name,
+        time.as_secs_f64() as u64 / 60 + 1
+    );
+    let mut last = String::new();
+    let mut watch = |p: Progress<'_>| match p {
+        Progress::Begins { at, name, repetition, .. } => {
+            last = format!("{name}, repetition {repetition}");
+            bar.set_position(at.0);
+            bar.set_message(last.clone());
+        }
+        Progress::Good(value) => bar.suspend(|| eprintln!("{last}: {value}")),
+        Progress::Spoiled(why) => bar.suspend(|| eprintln!("{last}: spoiled: {why}")),
+        Progress::Skipped { name, why } => bar.suspend(|| eprintln!("{name}: skipped: {why}")),
+    };
+    let results = if a.sim {
+        ::lab::simulate::run(&plan, &settings, &mut watch)
+    } else {
+        ::lab::run::in_laboratory(&plan, &settings, &mut watch)
+    };
+    bar.finish_and_clear();
+    let results = results.map_err(Failure::system)?;
+    write_page(&results, None, &out)?;
+    if a.json {
+        println!("{}", serde_json::to_string(&results).map_err(Failure::system)?);
+    } else {
+        print!("{}", table(&results));
+    }
+    eprintln!("{} and {} are in {}", RESULTS, PAGE, out.display());
+    if stop.load(Ordering::SeqCst) {
+        return Err(Failure::new(Code::Interrupted, "interrupted; what had been measured is in the results"));
+    }
+    let none = results.cells.iter().flat_map(|c| &c.peers).all(|p| p.runs.is_empty());
+    if none { Err(Failure::new(Code::Partial, "no run was good; the reasons stand above")) } else { Ok(()) }
+}
+
+fn write_page(results: &Results, sim: Option<&Results>, folder: &Path) -> Outcome<()> {
+    let file = folder.join(PAGE);
+    std::fs::write(&file, ::lab::report::html(results, sim))
+        .map_err(|e| Failure::system(format!("cannot write {}: {e}", file.display())))
+}
+
+/// The figures for a terminal: a line for each peer in each cell.
+fn table(r: &Results) -> String {
+    let mut rows = vec![vec!["".to_owned(), "peer".to_owned()]];
+    rows[0].extend(r.metrics.iter().map(|m| m.name().to_owned()));
+    rows[0].push("runs".to_owned());
+    for c in &r.cells {
+        for p in &c.peers {
+            let mut row = vec![c.id.clone(), p.name.clone()];
+            let value = |m: &Metric| p.figures.get(m).map_or("-".to_owned(), |f| m.show(f.median));
+            row.extend(r.metrics.iter().map(value));
+            let spoiled =
+                if p.spoiled.is_empty() { String::new() } else { format!(" ({} spoiled)", p.spoiled.len()) };
+            row.push(if p.skipped.is_some() {
+                "skipped".to_owned()
+            } else {
+                format!("{}{spoiled}", p.runs.len())
+            });
+            rows.push(row);
+        }
+    }
+    let width = |k: usize| rows.iter().filter_map(|r| r.get(k)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn file_of(out: &Path) -> PathBuf {
+    if out.is_dir() { out.join(RESULTS) } else { out.to_owned() }
+}
+
+fn report(a: &Report) -> Outcome<()> {
+    let file = file_of(&a.out);
+    let results = Results::read(&file).map_err(Failure::usage)?;
+    let sim = a.sim.as_deref().map(|s| Results::read(&file_of(s)).map_err(Failure::usage)).transpose()?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    write_page(&results, sim.as_ref(), folder)?;
+    eprintln!("wrote {}", folder.join(PAGE).display());
+    Ok(())
+}
+
+fn list(a: &List) -> Outcome<()> {
+    if a.keys {
+        println!("{}", ::lab::plan::HELP.trim_end());
+        println!("\nmetrics:");
+        Metric::ALL.iter().for_each(|m| println!("  {:<16}{}", m.name(), m.title()));
+        return Ok(());
+    }
+    if let Some(name) = &a.plan {
+        if a.cells {
+            let plan = Plan::open(name).map_err(Failure::usage)?;
+            plan.cells
+                .iter()
+                .flat_map(|c| c.peers.iter().map(|p| c.name_of(p)))
+                .for_each(|n| println!("{n}"));
+            return Ok(());
+        }
+        let text = shipped(name)
+            .ok_or_else(|| Failure::usage(format!("no plan `{name}` comes with the program")))?;
+        print!("{text}");
+        return Ok(());
+    }
+    for (name, text) in SHIPPED {
+        let plan = Plan::parse(name, text).map_err(Failure::usage)?;
+        let (runs, time) = plan.cost();
+        println!(
+            "{name:<14} {} ({} cells, {runs} runs, {} min)",
+            plan.title,
+            plan.cells.len(),
+            time.as_secs_f64() as u64 / 60
+        );
+    }
+    Ok(())
+}
+
+/// The network that a command runs in, and a folder that lives as long as it is needed.
+fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
+    let folder = tempfile::tempdir().map_err(Failure::system)?;
+    let Some(name) = &a.plan else {
+        let backward = a.back.as_ref().map(|b| LinkSpec::Text(b.clone()));
+        return Ok((TopologySpec::Path { forward: LinkSpec::Text(a.link.clone()), backward }, folder));
+    };
+    let plan = Plan::open(name).map_err(Failure::usage)?;
+    let wanted = |c: &&::lab::plan::Cell| a.cell.as_ref().is_none_or(|w| c.id == *w);
+    let cell = plan.cells.iter().find(wanted).ok_or_else(|| {
+        let all: Vec<_> = plan.cells.iter().map(|c| c.id.as_str()).collect();
+        Failure::usage(format!("{name} has no such cell; choose one of: {}", all.join("; ")))
+    })?;
+    let spec = ::lab::run::network(&cell.topology, folder.path()).map_err(Failure::usage)?;
+    Ok((spec, folder))
+}
+
+fn exec(a: &Exec) -> Outcome<()> {
+    let (spec, _folder) = network(a)?;
+    let stop = stop::on_signal(|| ())?;
+    let mut lab = Lab::up(&format!("exec{}", std::process::id()), &spec, a.seed).map_err(|e| of_lab(&e))?;
+    let mut addresses = Vec::new();
+    for node in lab.nodes() {
+        let address = lab.address(node).map_err(|e| of_lab(&e))?;
+        eprintln!("{node}: {address}");
+        addresses.push((format!("LAB_{}", node.to_uppercase()), address.to_string()));
+    }
+    let start = |node: &str, line: &[String]| -> Outcome<std::process::Child> {
+        let mut c = lab.command(node, &line[0]).map_err(|e| of_lab(&e))?;
+        c.args(&line[1..]).envs(addresses.iter().cloned());
+        c.spawn().map_err(|e| Failure::usage(format!("cannot start {}: {e}", line[0])))
+    };
+    let mut beside = Vec::new();
+    for text in &a.beside {
+        let (node, command) = text
+            .split_once('=')
+            .ok_or_else(|| Failure::usage("--beside: write NODE=COMMAND, such as b=\"iperf3 -s\""))?;
+        beside.push(start(node, &["sh".to_owned(), "-c".to_owned(), command.to_owned()])?);
+    }
+    let mut main = start(&a.node, &a.command)?;
+    lab.restart_schedules().map_err(|e| of_lab(&e))?;
+    // Signals reach the command too: it is in the same process group. It ends, and then so does this.
+    let status = loop {
+        if let Some(status) = main.try_wait().map_err(Failure::system)? {
+            break status;
+        }
+        if stop.load(Ordering::SeqCst) {
+            workload::rest(Span::from_millis(200));
+            let _ = main.kill();
+        }
+        workload::rest(Span::from_millis(10));
+    };
+    for c in &mut beside {
+        // It may have ended by itself.
+        let _ = c.kill();
+        let _ = c.wait();
+    }
+    lab.down().map_err(|e| of_lab(&e))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(n) => Err(Failure::new(Code::Partial, format!("{} ended with code {n}", a.command[0]))),
+        None => Err(Failure::new(Code::Interrupted, format!("{} was ended by a signal", a.command[0]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::lab::run::outcome::{CellResult, Figure, PeerResult};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_table_has_a_line_for_each_peer() {
+        let figure = Figure { median: 9e8, min: 8e8, max: 9e8, runs: 2 };
+        let peer = PeerResult {
+            name: "Longhaul".into(),
+            figures: BTreeMap::from([(Metric::Goodput, figure)]),
+            ..PeerResult::default()
+        };
+        let gone = PeerResult { name: "QUIC".into(), skipped: Some("x".into()), ..PeerResult::default() };
+        let cell = CellResult {
+            id: "loss=1%".into(),
+            point: vec![],
+            network: String::new(),
+            capacity: None,
+            rtt: 0.07,
+            window: (0.0, 1.0),
+            events: vec![],
+            peers: vec![peer, gone],
+        };
+        let r = Results {
+            format: 1,
+            plan: "p".into(),
+            title: "t".into(),
+            about: String::new(),
+            simulated: false,
+            machine: Default::default(),
+            repetitions: 2,
+            metrics: vec![Metric::Goodput],
+            cells: vec![cell],
+            complete: true,
+        };
+        let text = table(&r);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].starts_with("loss=1%  Longhaul  900.0 Mbit/s"), "{text}");
+        assert!(lines[2].ends_with("skipped"), "{text}");
+    }
+}
