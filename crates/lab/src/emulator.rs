@@ -13,6 +13,7 @@ pub mod packet;
 pub mod record;
 mod recorder;
 mod session;
+mod trace;
 mod turn;
 
 pub use engine::MAX_MEMORY;

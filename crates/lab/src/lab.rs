@@ -120,6 +120,7 @@ impl Lab {
         check_root()?;
         check(name, options)?;
         topology.links()?;
+        topology.traces()?;
         let nodes = topology.nodes();
         let folder =
             State::create(name, &nodes).map_err(system("make the state folder in /run/longhaul-lab"))?;

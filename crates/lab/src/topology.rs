@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use netem::{LinkConfig, SpecError};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::trace;
+
 /// Most nodes of a topology: each is a network namespace with its devices.
 pub const MAX_NODES: usize = 64;
 
@@ -84,7 +86,7 @@ pub enum TopologyError {
     #[error("a topology needs 2 to {MAX_NODES} nodes and this one has {0}; change `nodes` or `pairs`")]
     Nodes(usize),
     /// A trace cannot be used.
-    #[error("trace {path}: {reason}")]
+    #[error("trace {}: {reason}", path.display())]
     Trace {
         /// The file.
         path: PathBuf,
@@ -157,7 +159,7 @@ impl TopologySpec {
     /// The names and descriptions of the links, in the order of the records.
     ///
     /// # Errors
-    /// When the number of nodes is out of range, a description cannot be read, or a trace is not one.
+    /// When the number of nodes is out of range or a description cannot be read.
     pub fn links(&self) -> Result<Vec<(String, LinkConfig)>, TopologyError> {
         let count = match *self {
             TopologySpec::Dumbbell { pairs, .. } => pairs.saturating_mul(2),
@@ -168,6 +170,22 @@ impl TopologySpec {
             return Err(TopologyError::Nodes(count));
         }
         self.named_links().into_iter().map(|(name, spec)| Ok((name.clone(), config(name, spec)?))).collect()
+    }
+
+    /// The lines of the links' traces, in the order of the links.
+    ///
+    /// # Errors
+    /// When a trace cannot be read or is not one.
+    pub(crate) fn traces(&self) -> Result<Vec<Option<Vec<u64>>>, TopologyError> {
+        let load = |spec: &LinkSpec| match spec {
+            LinkSpec::Text(_) => Ok(None),
+            LinkSpec::Traced { trace, .. } => {
+                let failed = |reason: String| TopologyError::Trace { path: trace.clone(), reason };
+                let text = std::fs::read_to_string(trace).map_err(|error| failed(error.to_string()))?;
+                trace::parse(&text).map(Some).map_err(|error| failed(error.to_string()))
+            }
+        };
+        self.named_links().into_iter().map(|(_, spec)| load(spec)).collect()
     }
 
     /// The ways through the network: from which device to which (numbered by node and, within a node, by path), and the

@@ -353,6 +353,11 @@ impl Links<'_> {
         self.0.stats(link).unwrap_or_default()
     }
 
+    /// What a link is like now, with what is still scheduled.
+    pub(super) fn config(&self, link: netem::LinkId) -> Option<&netem::LinkConfig> {
+        self.0.config(link)
+    }
+
     /// Another configuration from now on.
     pub(super) fn set(&mut self, now: Time, link: netem::LinkId, config: netem::LinkConfig) {
         self.0.set_config(now, link, config);

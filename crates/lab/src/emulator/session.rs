@@ -11,6 +11,7 @@ use super::control::Answer;
 use super::engine::{Device, Engine, Segments};
 use super::record::{Header, LinkInfo, Record, VERSION};
 use super::recorder::Recorder;
+use super::trace::Trace;
 use super::turn::{RecordedLink, Turns};
 use crate::netns::{self, Addresses};
 use crate::state::State;
@@ -113,8 +114,12 @@ fn build(state: &State, setup: &Setup) -> Result<Turns, SessionError> {
             .map(|(name, config)| LinkInfo { name: name.clone(), config: config.to_string() })
             .collect(),
     }));
-    let links =
-        named.into_iter().zip(ids).map(|((name, config), id)| RecordedLink::new(name, id, config)).collect();
+    let traces = setup.topology.traces()?;
+    let links = named.into_iter().zip(ids).zip(traces);
+    let links = links.map(|(((name, config), id), lines)| {
+        RecordedLink::new(name, id, config, lines.and_then(|lines| Trace::new(&lines)))
+    });
+    let links = links.collect();
     hurry();
     let engine = Engine::new(devices, network).map_err(SessionError::Other)?;
     Ok(Turns::new(engine, links, recorder, Span::from_nanos(setup.interval_ns)))

@@ -13,6 +13,7 @@ use super::control::{Answer, Incoming, Input, Request};
 use super::engine::Engine;
 use super::record::{LinkSample, Mark, Record, Sample, Summary};
 use super::recorder::Recorder;
+use super::trace::Trace;
 
 /// What is due is handed over together with what is due this much later, so that the receiver gets runs of segments as a
 /// network card would give it. With the 30 us by which timers are late, that is 7 packets of 1500 bytes at 1 Gbit/s.
@@ -29,13 +30,14 @@ pub(super) struct RecordedLink {
     pub(super) id: LinkId,
     /// What it was last set to, with the whole schedule.
     pub(super) config: LinkConfig,
+    trace: Option<Trace>,
     before: Stats,
     deepest: u64,
 }
 
 impl RecordedLink {
-    pub(super) fn new(name: String, id: LinkId, config: LinkConfig) -> RecordedLink {
-        RecordedLink { name, id, config, before: Stats::default(), deepest: 0 }
+    pub(super) fn new(name: String, id: LinkId, config: LinkConfig, trace: Option<Trace>) -> RecordedLink {
+        RecordedLink { name, id, config, trace, before: Stats::default(), deepest: 0 }
     }
 }
 
@@ -80,6 +82,7 @@ impl Turns {
         loop {
             let due = self.due();
             let (readable, asked) = self.wait(owner.as_fd(), due)?;
+            self.follow_traces();
             if asked {
                 match self.input.read(&owner)? {
                     Incoming::End => break,
@@ -140,9 +143,21 @@ impl Turns {
         Ok((readable, ready(&polled[0])))
     }
 
+    fn follow_traces(&mut self) {
+        for link in &mut self.links {
+            let Some(trace) = &mut link.trace else { continue };
+            let now = self.engine.now();
+            let mut network = self.engine.network();
+            if let Some(config) = network.config(link.id).and_then(|config| trace.next(now, config)) {
+                network.set(now, link.id, config);
+            }
+        }
+    }
+
     fn look_at_queues(&mut self) {
         let links = self.engine.network();
-        for link in self.links.iter_mut().filter(|link| link.config.rate.is_some()) {
+        let limited = |link: &&mut RecordedLink| link.config.rate.is_some() || link.trace.is_some();
+        for link in self.links.iter_mut().filter(limited) {
             link.deepest = link.deepest.max(links.stats(link.id).queue_bytes);
         }
     }
@@ -233,7 +248,7 @@ impl Turns {
             };
         };
         match LinkConfig::parse(config) {
-            Ok(config) => self.links[index].config = config,
+            Ok(config) => (self.links[index].config, self.links[index].trace) = (config, None),
             Err(error) => return Answer::Failed { reason: error.to_string() },
         }
         let now = self.engine.now();
@@ -243,12 +258,16 @@ impl Turns {
 
     /// Times of a schedule count from `now`.
     fn start_schedule(&mut self, now: Time, index: usize) {
-        let link = &self.links[index];
+        let link = &mut self.links[index];
+        if let Some(trace) = &mut link.trace {
+            trace.restart(now);
+        }
         let mut config = link.config.clone();
         let later = |(at, change): (Time, Change)| (at + now.since(Time::ZERO), change);
         config.schedule = config.schedule.into_iter().map(later).collect();
         let id = link.id;
         self.engine.network().set(now, id, config);
+        self.follow_traces();
     }
 
     fn device_drops(&self) -> io::Result<u64> {

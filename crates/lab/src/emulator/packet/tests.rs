@@ -28,14 +28,14 @@ fn recipes() -> impl Strategy<Value = Recipe> {
     })
 }
 
-
-
 /// The super-packet as a TUN device gives it, put together by `etherparse`: with the checksum of the pseudo-header only.
 fn make(recipe: &Recipe) -> (Offload, Vec<u8>) {
     let builder = if recipe.v6 {
         PacketBuilder::ipv6([0xfd; 16], [0xfe; 16], 64)
     } else {
-        let mut ip = etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [10, 77, 0, 1], [10, 77, 0, 2]).unwrap();
+        let mut ip =
+            etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [10, 77, 0, 1], [10, 77, 0, 2])
+                .unwrap();
         ip.identification = recipe.id;
         PacketBuilder::ip(IpHeaders::Ipv4(ip, etherparse::Ipv4Extensions::default()))
     };
@@ -50,7 +50,9 @@ fn make(recipe: &Recipe) -> (Offload, Vec<u8>) {
         }
         // A time stamp, as Linux sends it: 12 bytes.
         let options = [etherparse::TcpOptionElement::Noop, etherparse::TcpOptionElement::Noop];
-        let tcp = tcp.options(&[options.as_slice(), &[etherparse::TcpOptionElement::Timestamp(1, 2)]].concat()).unwrap();
+        let tcp = tcp
+            .options(&[options.as_slice(), &[etherparse::TcpOptionElement::Timestamp(1, 2)]].concat())
+            .unwrap();
         tcp.write(&mut bytes, &recipe.payload).unwrap();
     } else {
         builder.udp(5001, 80).write(&mut bytes, &recipe.payload).unwrap();
@@ -122,8 +124,12 @@ fn verify(packet: &[u8], recipe: &Recipe, index: usize, segments: usize, ecn: Ec
         TransportSlice::Tcp(tcp) => {
             let header = tcp.to_header();
             let sum = match sliced.net.as_ref().expect("an IP header") {
-                etherparse::NetSlice::Ipv4(ip) => header.calc_checksum_ipv4(&ip.header().to_header(), tcp.payload()),
-                etherparse::NetSlice::Ipv6(ip) => header.calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()),
+                etherparse::NetSlice::Ipv4(ip) => {
+                    header.calc_checksum_ipv4(&ip.header().to_header(), tcp.payload())
+                }
+                etherparse::NetSlice::Ipv6(ip) => {
+                    header.calc_checksum_ipv6(&ip.header().to_header(), tcp.payload())
+                }
                 _ => unreachable!(),
             };
             assert_eq!(sum.unwrap(), header.checksum);
@@ -137,8 +143,12 @@ fn verify(packet: &[u8], recipe: &Recipe, index: usize, segments: usize, ecn: Ec
             assert_eq!(usize::from(udp.length()), transport.len());
             let header = udp.to_header();
             let sum = match sliced.net.as_ref().expect("an IP header") {
-                etherparse::NetSlice::Ipv4(ip) => header.calc_checksum_ipv4(&ip.header().to_header(), udp.payload()),
-                etherparse::NetSlice::Ipv6(ip) => header.calc_checksum_ipv6(&ip.header().to_header(), udp.payload()),
+                etherparse::NetSlice::Ipv4(ip) => {
+                    header.calc_checksum_ipv4(&ip.header().to_header(), udp.payload())
+                }
+                etherparse::NetSlice::Ipv6(ip) => {
+                    header.calc_checksum_ipv6(&ip.header().to_header(), udp.payload())
+                }
                 _ => unreachable!(),
             };
             assert_eq!(sum.unwrap(), header.checksum);
@@ -233,14 +243,18 @@ fn exercise(offload: [u8; HEADER_LEN], bytes: &[u8]) {
         assert_eq!(whole.len(), packet.packet_length(index));
     }
     assert!(total >= bytes.len());
-    assert!(packet.run(0, packet.segments() + 1, Ecn::NotEct).is_none() && packet.run(0, 0, Ecn::NotEct).is_none());
+    assert!(
+        packet.run(0, packet.segments() + 1, Ecn::NotEct).is_none()
+            && packet.run(0, 0, Ecn::NotEct).is_none()
+    );
     assert!(packet.run(usize::MAX, 2, Ecn::NotEct).is_none());
     assert!(packet.run(0, packet.segments(), Ecn::NotEct).is_some());
 }
 
 #[test]
 fn the_header_of_the_device_has_the_layout_of_virtio() {
-    let header = Offload { flags: 1, kind: 0x81, headers: 52, segment: 1448, checksum_start: 20, checksum_offset: 16 };
+    let header =
+        Offload { flags: 1, kind: 0x81, headers: 52, segment: 1448, checksum_start: 20, checksum_offset: 16 };
     let bytes = header.emit();
     assert_eq!(bytes[..2], [1, 0x81]);
     for (at, value) in [(2, 52u16), (4, 1448), (6, 20), (8, 16)] {
@@ -283,7 +297,10 @@ fn fragments_and_other_protocols_pass_as_single_packets() {
         let packet = SuperPacket::parse(Offload::default(), &bytes).unwrap();
         let key = packet.key();
         assert_eq!((packet.segments(), key.protocol, key.source.port()), (1, protocol, 0));
-        assert_eq!((key.source.ip().to_string(), key.destination.to_string()), ("10.77.0.1".into(), "10.77.0.2:0".into()));
+        assert_eq!(
+            (key.source.ip().to_string(), key.destination.to_string()),
+            ("10.77.0.1".into(), "10.77.0.2:0".into())
+        );
         assert_eq!(packet.complete(0, Ecn::NotEct).unwrap(), bytes);
     }
 }
