@@ -6,6 +6,8 @@
 
 #![no_main]
 
+mod scratch;
+
 use lhio::identity::{AuthorizedKeys, Host, HostCheck, PrivateKey, PublicKey, StateFolder};
 use libfuzzer_sys::fuzz_target;
 use mover::journal::{BootId, Found, Identity, Journal};
@@ -92,11 +94,7 @@ fn journal(how: u8, body: &[u8]) {
 /// The folder of this process's files.
 fn state() -> &'static StateFolder {
     static STATE: OnceLock<StateFolder> = OnceLock::new();
-    STATE.get_or_init(|| {
-        let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        StateFolder::open(parent.join(format!("longhaul-fuzz-{}", std::process::id()))).expect("a folder")
-    })
+    STATE.get_or_init(|| StateFolder::open(scratch::folder()).expect("a folder"))
 }
 
 fn write(path: &Path, contents: &[u8]) {

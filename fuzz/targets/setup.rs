@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use transport::crypto::{Credentials, Level, ServerTrust};
 use verbs::{Data, SendOp, SendWr};
+use wire::packet::MAX_LONG_CID;
 use wire::{Frame, Module, Params};
 
 /// Operations of one input at most.
@@ -229,10 +230,11 @@ impl World {
             12 => {
                 let n = usize::from(b.u8()?);
                 let name = b.take(n).to_vec();
+                let short = name[..name.len().min(MAX_LONG_CID)].to_vec();
                 let puppet = &mut self.puppets[which];
                 match n % 3 {
-                    0 => puppet.scid = name,
-                    1 => puppet.dcid = name,
+                    0 => puppet.scid = short,
+                    1 => puppet.dcid = short,
                     _ => puppet.token = name,
                 }
             }
