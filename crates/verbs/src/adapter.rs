@@ -246,11 +246,12 @@ impl Adapter {
     pub fn destroy_qp(&mut self, id: QpId) -> Result<(), Error> {
         let mut qp = self.qps.remove(id).ok_or(NO_QP)?;
         let (shared, held) = (qp.init.srq, qp.rx.posted());
+        // First, so that the places it gives back wake others, not itself.
+        self.cqs.detach(qp.init.send_cq, id);
+        self.cqs.detach(qp.init.recv_cq, id);
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         halves.tx.discard(&mut ctx);
         let unused = halves.rx.discard(shared.is_some(), &mut ctx);
-        self.cqs.detach(qp.init.send_cq, id);
-        self.cqs.detach(qp.init.recv_cq, id);
         self.release_pd(qp.pd);
         if qp.in_activated {
             self.activated.retain(|q| *q != id);
@@ -308,7 +309,7 @@ impl Adapter {
         let unused = qp.flush(id, status, &mut self.regions, &mut self.cqs, &mut self.rng);
         qp.wake(id, &mut self.activated);
         if let Some(srq) = qp.init.srq {
-            self.return_to_srq(srq, held, unused);
+            self.return_to_srq(srq, id, held, unused);
         }
         self.settle();
         Ok(())

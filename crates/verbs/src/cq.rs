@@ -88,6 +88,14 @@ impl Cqs {
             self.fed.extend(cq.starved.pop_front());
         }
     }
+    /// Lets the next that waits for a place have one, if there is one.
+    pub(crate) fn offer(&mut self, id: CqId) {
+        if let Some(cq) = self.slab.get_mut(id)
+            && cq.reserved + cq.queue.len() < cq.capacity
+        {
+            self.fed.extend(cq.starved.pop_front());
+        }
+    }
     /// Notes that `qp` waits for a place.
     pub(crate) fn starve(&mut self, id: CqId, qp: QpId) {
         if let Some(cq) = self.slab.get_mut(id) {

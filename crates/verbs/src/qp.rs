@@ -4,6 +4,7 @@ use crate::cq::Cqs;
 use crate::region::Regions;
 use crate::rx::{RecvWqe, Rx};
 use crate::slab::{CqId, PdId, QpId, SrqId};
+use crate::srq::Appetite;
 use crate::tx::{Ctx, Gate, Tx};
 use crate::unreliable::Seen;
 use crate::work::Status;
@@ -165,8 +166,8 @@ pub(crate) struct Qp {
     pub(crate) in_activated: bool,
     /// Stands in the queue of those whose credit changed.
     pub(crate) in_credit: bool,
-    /// Waits for receives of its shared queue, or for a place in its completion queue to take them.
-    pub(crate) hungry: bool,
+    /// What it wants of its shared receive queue.
+    pub(crate) appetite: Appetite,
 }
 
 impl Qp {
@@ -181,7 +182,7 @@ impl Qp {
             announced: false,
             in_activated: false,
             in_credit: false,
-            hungry: false,
+            appetite: Appetite::new(),
             init,
         }
     }

@@ -1,19 +1,64 @@
 //! Shared receive queues.
 //!
-//! A sender never sends what no receive waits for, so a receive must be promised to one peer. Receives of a shared
-//! queue are therefore handed out to its queue pairs before they are advertised, each queue pair holding at most a
-//! fair share: the number of receives divided by one more than the number of queue pairs, so that one that joins
-//! finds some. With fewer receives than queue pairs, those that hold none must wait for others to consume theirs.
+//! A sender never sends what no receive waits for, so a receive must be promised to one peer, and a promise cannot be
+//! taken back. Receives of a shared queue are therefore handed out to its queue pairs before they are advertised, and
+//! sparingly: what an idle queue pair holds is lost to all others for as long as it stays idle.
+//!
+//! - A queue pair that has none comes first, and gets one as long as there is one.
+//! - Until it has consumed [`IDLE`] receives, a queue pair holds at most that many, and no more than half of an equal
+//!   share of those that are left. So, as long as all are idle, with twice as many receives as queue pairs everyone
+//!   gets some, whatever the order in which they come.
+//! - What it may hold doubles each time it has consumed as much, up to an equal share of those that are left: busy queue
+//!   pairs together hold about half of all. (The threshold that falls with what is left is that of shared buffers in
+//!   switches: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+//! - One that holds more than it may by now gets no new ones until it has consumed some.
+//!
+//! With fewer receives than queue pairs, those that hold none must wait until others consume theirs, or until more are
+//! posted; the event of [`arm_srq_limit`](Adapter::arm_srq_limit) tells of it.
 
-use crate::MAX_SGE;
 use crate::adapter::Adapter;
 use crate::error::Error;
-use crate::qp::QpState;
+use crate::qp::{Qp, QpState};
 use crate::region::Access;
 use crate::rx::RecvWqe;
-use crate::slab::{PdId, QpId, SrqId};
+use crate::slab::{PdId, QpId, Slab, SrqId};
 use crate::work::{Local, RecvWr};
+use crate::{MAX_RECV_WR, MAX_SGE};
 use std::collections::VecDeque;
+
+/// What a queue pair holds at most until it has consumed as many.
+const IDLE: usize = 8;
+/// Queue pairs that may take no more by now, looked at in one go while there are receives left.
+const TRIES: usize = 4;
+
+/// What a queue pair wants of its shared queue.
+#[derive(Debug)]
+pub(crate) struct Appetite {
+    /// What it may hold, as far as its own consumption goes.
+    most: usize,
+    /// Consumed since `most` was doubled.
+    used: usize,
+    in_empty: bool,
+    in_hungry: bool,
+    /// Waits for a place in its completion queue.
+    waits_for_cq: bool,
+}
+
+impl Appetite {
+    pub(crate) const fn new() -> Appetite {
+        Appetite { most: IDLE, used: 0, in_empty: false, in_hungry: false, waits_for_cq: false }
+    }
+    fn on_consumed(&mut self, n: usize) {
+        self.used += n;
+        while self.used >= self.most && self.most < MAX_RECV_WR {
+            self.used -= self.most;
+            self.most *= 2;
+        }
+    }
+    const fn is_idle(&self) -> bool {
+        self.most == IDLE
+    }
+}
 
 /// A shared receive queue.
 pub(crate) struct Srq {
@@ -23,10 +68,12 @@ pub(crate) struct Srq {
     pool: VecDeque<RecvWqe>,
     /// Receives that queue pairs hold.
     given: usize,
-    attached: Vec<QpId>,
-    /// Queue pairs that hold less than their share, longest waiting first.
+    /// Queue pairs that use it.
+    attached: usize,
+    /// Those that held no receive when they were put here, longest waiting first. Each is here once at most.
+    empty: VecDeque<QpId>,
+    /// Those that may want more. They take turns; each is here once at most.
     hungry: VecDeque<QpId>,
-    share: usize,
     /// An event is due when fewer receives than this are left. 0: not armed.
     event_below: usize,
     /// Stands in the queue of events.
@@ -37,8 +84,34 @@ impl Srq {
     fn posted(&self) -> usize {
         self.pool.len() + self.given
     }
-    fn target_share(&self) -> usize {
-        (self.posted() / (self.attached.len() + 1)).max(1)
+    /// What a queue pair may hold, as far as those go that are left.
+    fn threshold(&self, idle: bool) -> usize {
+        self.pool.len() / (self.attached.max(1) << u32::from(idle))
+    }
+    /// Someone waits for a receive, and there is none.
+    fn starves(&self) -> bool {
+        self.pool.is_empty() && !self.empty.is_empty()
+    }
+    /// Puts a queue pair that wants more in line.
+    fn queue(&mut self, id: QpId, held: usize, most: usize, a: &mut Appetite) {
+        if held >= most.min(a.most) || a.waits_for_cq {
+            return;
+        }
+        let (line, mark) =
+            if held == 0 { (&mut self.empty, &mut a.in_empty) } else { (&mut self.hungry, &mut a.in_hungry) };
+        if !core::mem::replace(mark, true) {
+            line.push_back(id);
+        }
+    }
+    /// The next in line, those that hold nothing first. It no longer stands there.
+    fn next_in_line(&mut self, qps: &mut Slab<QpId, Qp>) -> Option<QpId> {
+        let first = self.empty.pop_front();
+        let id = first.or_else(|| self.hungry.pop_front())?;
+        if let Some(q) = qps.get_mut(id) {
+            let a = &mut q.appetite;
+            *(if first.is_some() { &mut a.in_empty } else { &mut a.in_hungry }) = false;
+        }
+        Some(id)
     }
 }
 
@@ -63,9 +136,9 @@ impl Adapter {
             capacity,
             pool: VecDeque::new(),
             given: 0,
-            attached: Vec::new(),
+            attached: 0,
+            empty: VecDeque::new(),
             hungry: VecDeque::new(),
-            share: 1,
             event_below: 0,
             in_events: false,
         };
@@ -77,7 +150,7 @@ impl Adapter {
     /// # Errors
     /// [`Error::Busy`] while queue pairs use it, [`Error::NotFound`].
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), Error> {
-        if !self.srqs.get(id).ok_or(NO_SRQ)?.attached.is_empty() {
+        if self.srqs.get(id).ok_or(NO_SRQ)?.attached > 0 {
             return Err(Error::Busy("the shared receive queue"));
         }
         let srq = self.srqs.remove(id).ok_or(NO_SRQ)?;
@@ -100,13 +173,13 @@ impl Adapter {
         let need = Access::LOCAL_WRITE;
         let (local, room) = Local::resolve(&wr.sges, &mut self.regions, srq.pd, need, MAX_SGE)?;
         srq.pool.push_back(RecvWqe::new(wr.wr_id, local, room));
-        self.adjust_share(id);
         self.hand_out(id);
         Ok(())
     }
 
-    /// Asks for one event, by [`take_srq_event`](Adapter::take_srq_event), when fewer than `limit` receives are
-    /// left; 0 asks for none.
+    /// Asks for one event, by [`take_srq_event`](Adapter::take_srq_event), when fewer than `limit` receives are left
+    /// that no message has consumed ([`srq_len`](Adapter::srq_len)), or when a queue pair has none and waits for more
+    /// to be posted; 0 asks for none.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -130,7 +203,8 @@ impl Adapter {
 
     fn check_srq_limit(&mut self, id: SrqId) {
         if let Some(srq) = self.srqs.get_mut(id)
-            && srq.posted() < srq.event_below
+            && srq.event_below > 0
+            && (srq.posted() < srq.event_below || srq.starves())
         {
             srq.event_below = 0;
             if !core::mem::replace(&mut srq.in_events, true) {
@@ -139,41 +213,28 @@ impl Adapter {
         }
     }
 
-    /// Brings the share up to date. It follows a fall only by quarters, so that it does not swing with every
-    /// receive; a rise makes everyone hungry, which is paid for by the posts that caused it.
-    fn adjust_share(&mut self, id: SrqId) {
-        let Some(srq) = self.srqs.get_mut(id) else { return };
-        let target = srq.target_share();
-        if target > srq.share {
-            srq.share = target;
-            let Srq { attached, hungry, .. } = srq;
-            for qp in attached.iter() {
-                if let Some(q) = self.qps.get_mut(*qp)
-                    && !core::mem::replace(&mut q.hungry, true)
-                {
-                    hungry.push_back(*qp);
-                }
-            }
-        } else if target < srq.share - srq.share / 4 {
-            srq.share = target;
-        }
-    }
-
-    /// Gives receives to hungry queue pairs, one at a time in turn.
+    /// Gives receives to queue pairs, one at a time in turn.
     fn hand_out(&mut self, id: SrqId) {
         let Some(srq) = self.srqs.get_mut(id) else { return };
-        let mut risen = Vec::new();
+        let (mut risen, mut tries) = (Vec::new(), TRIES);
         while !srq.pool.is_empty()
-            && let Some(qp_id) = srq.hungry.pop_front()
+            && tries > 0
+            && let Some(qp_id) = srq.next_in_line(&mut self.qps)
         {
             let Some(qp) = self.qps.get_mut(qp_id) else { continue };
-            let most = srq.share.min(qp.init.max_recv_wr);
-            if qp.state == QpState::Error || qp.rx.posted() >= most {
-                qp.hungry = false;
+            let (held, a) = (qp.rx.posted(), &mut qp.appetite);
+            if qp.state == QpState::Error || a.waits_for_cq {
+                continue;
+            }
+            let most = a.most.min(qp.init.max_recv_wr);
+            if held >= most || (held > 0 && held >= srq.threshold(a.is_idle())) {
+                tries -= 1;
+                srq.queue(qp_id, held, qp.init.max_recv_wr, a);
                 continue;
             }
             if self.cqs.reserve(qp.init.recv_cq).is_err() {
-                // Stays marked: the completion queue wakes it.
+                // The completion queue wakes it.
+                a.waits_for_cq = true;
                 self.cqs.starve(qp.init.recv_cq, qp_id);
                 continue;
             }
@@ -181,7 +242,7 @@ impl Adapter {
             qp.rx.post(r);
             srq.given += 1;
             risen.push(qp_id);
-            srq.hungry.push_back(qp_id);
+            srq.queue(qp_id, held + 1, qp.init.max_recv_wr, a);
         }
         for qp in risen {
             self.note_credit(qp);
@@ -189,29 +250,33 @@ impl Adapter {
     }
 
     pub(crate) fn attach_srq(&mut self, id: SrqId, qp: QpId) {
-        let Some(srq) = self.srqs.get_mut(id) else { return };
-        srq.attached.push(qp);
+        if let Some(srq) = self.srqs.get_mut(id) {
+            srq.attached += 1;
+        }
         self.make_hungry(id, qp);
     }
 
-    /// Lets `qp` take receives up to its share.
+    /// Lets `qp` take receives, if it may.
     fn make_hungry(&mut self, id: SrqId, qp: QpId) {
-        self.adjust_share(id);
         if let (Some(srq), Some(q)) = (self.srqs.get_mut(id), self.qps.get_mut(qp))
-            && !core::mem::replace(&mut q.hungry, true)
+            && q.state != QpState::Error
         {
-            srq.hungry.push_back(qp);
+            srq.queue(qp, q.rx.posted(), q.init.max_recv_wr, &mut q.appetite);
         }
         self.hand_out(id);
+        self.check_srq_limit(id);
     }
 
     /// A place became free in the completion queue that `qp` waited for.
     pub(crate) fn feed_starved(&mut self, qp: QpId) {
         let Some(q) = self.qps.get_mut(qp) else { return };
-        q.hungry = false;
+        q.appetite.waits_for_cq = false;
+        let cq = q.init.recv_cq;
         if let Some(srq) = q.init.srq {
             self.make_hungry(srq, qp);
         }
+        // It may want no more by now: then the place is for the next.
+        self.cqs.offer(cq);
     }
 
     /// `n` receives that `qp` held were consumed.
@@ -219,30 +284,32 @@ impl Adapter {
         if let Some(srq) = self.srqs.get_mut(id) {
             srq.given = srq.given.saturating_sub(n);
         }
-        self.check_srq_limit(id);
+        if let Some(q) = self.qps.get_mut(qp) {
+            q.appetite.on_consumed(n);
+        }
         self.make_hungry(id, qp);
     }
 
-    /// Receives that a queue pair in error held and did not use.
-    pub(crate) fn return_to_srq(&mut self, id: SrqId, held: usize, unused: Vec<RecvWqe>) {
+    /// Receives that a queue pair in error held and did not use. It takes no more.
+    pub(crate) fn return_to_srq(&mut self, id: SrqId, qp: QpId, held: usize, unused: Vec<RecvWqe>) {
         let Some(srq) = self.srqs.get_mut(id) else {
             unused.iter().for_each(|r| r.local.release(&mut self.regions));
             return;
         };
+        srq.empty.retain(|q| *q != qp);
+        srq.hungry.retain(|q| *q != qp);
         srq.given = srq.given.saturating_sub(held);
         for r in unused.into_iter().rev() {
             srq.pool.push_front(r);
         }
-        self.check_srq_limit(id);
-        self.adjust_share(id);
         self.hand_out(id);
+        self.check_srq_limit(id);
     }
 
     pub(crate) fn detach_srq(&mut self, id: SrqId, qp: QpId, held: usize, unused: Vec<RecvWqe>) {
         if let Some(srq) = self.srqs.get_mut(id) {
-            srq.attached.retain(|q| *q != qp);
-            srq.hungry.retain(|q| *q != qp);
+            srq.attached = srq.attached.saturating_sub(1);
         }
-        self.return_to_srq(id, held, unused);
+        self.return_to_srq(id, qp, held, unused);
     }
 }
