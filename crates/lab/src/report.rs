@@ -86,7 +86,7 @@ fn header(p: &mut String, r: &Results) {
     }
     let _ = writeln!(
         p,
-        "<p class=\"how\">{how}. Medians of up to {} good runs; least and most in brackets.</p>",
+        "<p class=\"how\">{how}. Medians of up to {} good runs; least and most stand below.</p>",
         r.repetitions
     );
     if !r.complete {
@@ -107,8 +107,9 @@ fn legend(p: &mut String, names: &[&str]) {
     p.push_str("</ul>\n");
 }
 
-fn cell_name(c: &CellResult) -> &str {
-    if c.id.is_empty() { "all" } else { &c.id }
+/// A cell's name, with room for line breaks.
+fn cell_name(c: &CellResult) -> String {
+    if c.id.is_empty() { "all".to_owned() } else { c.id.replace(',', ", ") }
 }
 
 fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: bool) {
@@ -135,7 +136,7 @@ fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: 
     p.push_str("</tr></thead>\n<tbody>\n");
     for c in cells {
         let best = best(c, metric);
-        let _ = write!(p, "<tr><th>{}</th>", escape(cell_name(c)));
+        let _ = write!(p, "<tr><th>{}</th>", escape(&cell_name(c)));
         for (_, name) in &columns {
             let peer = c.peers.iter().find(|p| p.name == *name);
             let _ = write!(p, "{}", entry(peer, metric, best));
@@ -150,7 +151,7 @@ fn groups(cells: &[&CellResult], names: &[&str], metric: Metric) -> Vec<(String,
     let place = |name: &str| names.iter().position(|n| *n == name).unwrap_or(0);
     let bar = |p: &PeerResult| (place(&p.name), p.figures.get(&metric).map(|f| (f.median, f.min, f.max)));
     let shown = |p: &&PeerResult| p.skipped.is_none() || !p.figures.is_empty();
-    cells.iter().map(|c| (cell_name(c).to_owned(), c.peers.iter().filter(shown).map(bar).collect())).collect()
+    cells.iter().map(|c| (cell_name(c), c.peers.iter().filter(shown).map(bar).collect())).collect()
 }
 
 /// The words for a metric's value, as a plain function.
@@ -223,7 +224,7 @@ fn details(p: &mut String, r: &Results, cell: &CellResult, names: &[&str]) {
         return;
     }
     let open = if r.cells.len() <= 2 { " open" } else { "" };
-    let _ = writeln!(p, "<details{open}>\n<summary>{}</summary>", escape(cell_name(cell)));
+    let _ = writeln!(p, "<details{open}>\n<summary>{}</summary>", escape(&cell_name(cell)));
     let _ = writeln!(p, "<p class=\"how\">{}</p>", escape(&cell.network));
     for (at, what) in &cell.events {
         let _ = writeln!(p, "<p class=\"how\">at {at} s: {}</p>", escape(what));
@@ -289,7 +290,7 @@ fn spoiled(p: &mut String, r: &Results) {
     let mut lines = String::new();
     for c in &r.cells {
         for peer in &c.peers {
-            let name = format!("{}, {}", escape(cell_name(c)), escape(&peer.name));
+            let name = format!("{}, {}", escape(&cell_name(c)), escape(&peer.name));
             if let Some(why) = &peer.skipped {
                 let _ = writeln!(lines, "<li>{name}: skipped: {}</li>", escape(why));
             }
@@ -320,7 +321,7 @@ fn footer(p: &mut String, r: &Results) {
     let _ = writeln!(
         p,
         "<footer>longhaul {} · {} s since 1970 · took {:.0} s. Goodput is payload after the warm-up: what programs \
-         counted, in the shape that the network saw. The time to a level is from the first packet until the bottleneck \
+         counted, in the shape that the network saw. The time to a level is from the first data until the bottleneck \
          stays at that level for a round trip. Standing queue is the median after the warm-up.</footer>",
         escape(&m.version),
         m.unix_seconds,
@@ -366,8 +367,8 @@ i{display:inline-block;width:.75em;height:.75em;border-radius:3px;margin-right:.
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}\
 th,td{text-align:right;padding:7px 12px;border-bottom:1px solid var(--line);white-space:nowrap;vertical-align:top}\
 tbody tr:last-child>*{border-bottom:0}thead th{background:var(--card);font-weight:600}\
-tbody th{text-align:left;font-weight:500;position:sticky;left:0;background:var(--bg);max-width:52vw;overflow-wrap:anywhere;white-space:normal}\
-td small{display:block;color:var(--dim);font-size:.78em}.best{color:var(--good);font-weight:650}.off{color:var(--bad)}.none{color:var(--dim)}\
+tbody th{text-align:left;font-weight:500;position:sticky;left:0;background:var(--bg);min-width:7.5rem;max-width:52vw;overflow-wrap:break-word;white-space:normal}thead th{white-space:normal;min-width:7rem}\
+td small{display:block;color:var(--dim);font-size:.78em;font-weight:400}.best{color:var(--good);font-weight:650}.off{color:var(--bad)}.none{color:var(--dim)}\
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;min-width:0}\
 figure.wide{margin:0 0 12px;max-width:820px}figcaption{font-size:.86rem;font-weight:600;padding:2px 6px 6px}\
 svg{display:block;width:100%;height:auto}\

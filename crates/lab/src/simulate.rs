@@ -376,7 +376,12 @@ fn seen(f: &mut Running<'_>, world: &mut World, lasts: Span) -> Seen {
         }
     }
     r.requests = keep_completions(&mut r.completions);
-    Seen { result: r, shape: std::mem::take(&mut f.shape), payload_share: share.unwrap_or(0.96) }
+    Seen {
+        result: r,
+        shape: std::mem::take(&mut f.shape),
+        payload_share: share.unwrap_or(0.96),
+        whole: f.flow.bytes.is_some(),
+    }
 }
 
 fn finish(mut o: Observed, lost: u64) -> RunResult {

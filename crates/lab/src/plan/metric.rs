@@ -10,7 +10,7 @@ pub enum Metric {
     Goodput,
     /// Goodput as a share of rate x (1 - loss) x payload share of a packet.
     Share,
-    /// Seconds from the first packet until the bottleneck was used to 50 %.
+    /// Seconds from the first data until the bottleneck was used to 50 %.
     #[serde(rename = "to_50")]
     To50,
     /// The same to 90 %.
@@ -19,7 +19,7 @@ pub enum Metric {
     /// The same to 95 %.
     #[serde(rename = "to_95")]
     To95,
-    /// Packets the queue dropped during the first second from the first packet, as a share of those sent in it.
+    /// Packets the queue dropped during the first second of data, as a share of those sent in it.
     StartLoss,
     /// Packets the queue dropped after the warm-up, as a share of those sent: loss the senders made themselves.
     OwnLoss,

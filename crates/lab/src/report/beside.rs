@@ -30,7 +30,7 @@ pub(super) fn section(p: &mut String, r: &Results, sim: &Results) {
             let _ = writeln!(
                 rows,
                 "<tr><th>{}: {}</th><td>{}</td><td>{}</td><td{}>{:.1} %</td></tr>",
-                escape(cell_name(cell)),
+                escape(&cell_name(cell)),
                 escape(&there.name),
                 escape(&metric.show(a.median)),
                 escape(&metric.show(b.median)),

@@ -36,14 +36,17 @@ pub(super) const GRID: (u8, u8, u8) = (226, 229, 233);
 pub(super) const EVENT: (u8, u8, u8) = (190, 60, 60);
 
 /// Size of a plot of lines: small enough that its letters can be read on a phone, where it fills the width.
-const SIZE: (u32, u32) = (480, 270);
+const SIZE: (u32, u32) = (400, 250);
 /// Letters.
-const FONT: (&str, u32) = ("sans-serif", 13);
+const FONT: (&str, u32) = ("sans-serif", 16);
+const BAR_FONT: (&str, u32) = ("sans-serif", 14);
 /// Letters of a bar's name at most.
-const MAX_NAME: usize = 26;
-/// Width of the column of names, and height of a bar and of the gap between groups.
-const NAMES: u32 = 172;
-const BAR: u32 = 13;
+const MAX_NAME: usize = 24;
+/// Width of a plot of bars, of its column of names and of its values, and height of a bar and of the gap between groups.
+const WIDTH: u32 = 500;
+const NAMES: u32 = 168;
+const VALUES: u32 = 92;
+const BAR: u32 = 14;
 const GAP: u32 = 9;
 
 type Error = Box<dyn std::error::Error>;
@@ -121,8 +124,8 @@ macro_rules! draw_on {
         let mut chart = ChartBuilder::on(&root)
             .margin(6)
             .margin_right(14)
-            .x_label_area_size(40)
-            .y_label_area_size(58)
+            .x_label_area_size(42)
+            .y_label_area_size(60)
             .build_cartesian_2d($x, 0f64..$top)?;
         chart
             .configure_mesh()
@@ -131,7 +134,7 @@ macro_rules! draw_on {
             .axis_style(colour(AXIS))
             .label_style(font.clone())
             .axis_desc_style(font)
-            .x_labels(6)
+            .x_labels(5)
             .y_labels(5)
             .x_label_formatter(&|v| short(*v))
             .y_label_formatter(&|v| short(*v))
@@ -194,9 +197,9 @@ pub(super) fn bars(b: &Bars) -> Option<String> {
 
 fn draw_bars(out: &mut String, b: &Bars, rows: u32, top: f64) -> Result<(), Error> {
     let height = rows * BAR + b.groups.len() as u32 * GAP + 12;
-    let root = SVGBackend::with_string(out, (560, height)).into_drawing_area();
+    let root = SVGBackend::with_string(out, (WIDTH, height)).into_drawing_area();
     // Room for the value behind the longest bar.
-    let scale = f64::from(560 - NAMES - 92) / top;
+    let scale = f64::from(WIDTH - NAMES - VALUES) / top;
     let mut y = 8i32;
     for (name, group) in &b.groups {
         let middle = y + (group.len() as u32 * BAR / 2) as i32;
@@ -237,7 +240,7 @@ fn text(
     at: (i32, i32),
     side: HPos,
 ) -> Result<(), Error> {
-    let style = ("sans-serif", 12).into_font().color(&colour(TEXT)).pos(Pos::new(side, VPos::Center));
+    let style = BAR_FONT.into_font().color(&colour(TEXT)).pos(Pos::new(side, VPos::Center));
     root.draw(&Text::new(words.to_owned(), at, style))?;
     Ok(())
 }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 /// Points of a curve at most: what a plot can show.
 const MAX_POINTS: usize = 400;
+/// Payload of an initial window, less what headers may differ by.
+const INITIAL_WINDOW: f64 = 12_000.0;
 /// Completion times that are kept.
 pub const MAX_COMPLETIONS: usize = 2_000;
 
@@ -33,10 +35,13 @@ pub struct Bin {
 pub struct Seen {
     /// What the programs at both ends said.
     pub result: FlowResult,
-    /// Payload that arrived in each interval; only its shape counts: it is scaled to the bytes that the program counted.
+    /// Payload that arrived in each interval, and behind them what arrived later; only its shape counts: it is scaled to the
+    /// bytes that the program counted.
     pub shape: Vec<f64>,
     /// Payload as a share of the bytes of full packets.
     pub payload_share: f64,
+    /// It has a given size: its goodput is that of the whole transfer.
+    pub whole: bool,
 }
 
 /// A run.
@@ -192,9 +197,18 @@ impl Observed {
         })
     }
 
-    /// When the first packet entered.
-    pub fn first_packet(&self) -> Option<Span> {
-        self.bins.iter().position(|b| b.packets > 0).map(|i| self.at(i))
+    /// When data began to flow, by the time at which packets left the queue: the first packet of the first round trip in
+    /// which an initial window (10 packets, RFC 6928) of the measured flows arrived. What goes before it sets up
+    /// connections, and differs between programs.
+    pub fn began(&self) -> Option<Span> {
+        let measured = || self.flows.iter().filter(|f| !f.result.background);
+        let payload = |i: usize| measured().filter_map(|f| f.shape.get(i)).sum::<f64>();
+        let width = (self.rtt.as_nanos() / self.step.as_nanos().max(1)).max(1) as usize;
+        let n = self.bins.len();
+        let first = (0..n).find(|i| {
+            payload(*i) > 0.0 && (*i..n.min(*i + width)).map(payload).sum::<f64>() >= INITIAL_WINDOW
+        })?;
+        Some(self.at(first) - self.delay)
     }
 
     /// Round trip in an interval, in seconds.
@@ -224,7 +238,7 @@ impl Observed {
         let w = self.window_bins();
         let seconds = self.step.as_secs_f64() * w.len() as f64;
         let all: f64 = flow.shape.iter().sum();
-        if all <= 0.0 || seconds <= 0.0 {
+        if flow.whole || all <= 0.0 || seconds <= 0.0 {
             return if flow.result.seconds > 0.0 {
                 flow.result.bytes as f64 * 8.0 / flow.result.seconds
             } else {
@@ -290,7 +304,7 @@ impl Observed {
     }
 
     fn of_start(&self, out: &mut BTreeMap<Metric, f64>) {
-        let Some(first) = self.first_packet() else { return };
+        let Some(first) = self.began() else { return };
         for (m, level) in [(Metric::To50, 0.5), (Metric::To90, 0.9), (Metric::To95, 0.95)] {
             out.extend(self.used_from(first, level).map(|t| (m, (t - first).as_secs_f64())));
         }

@@ -35,7 +35,12 @@ impl Bench for Laboratory {
         let folder = self.settings.out.join(format!(".run-{}", std::process::id()));
         let home = Folder::new(&folder)?;
         let began = Clock::new().now();
-        let mut run = Trial { lab: self, cell, peer, seed, home: home.0.clone() }.run(tag)?;
+        let done = Trial { lab: self, cell, peer, seed, home: home.0.clone() }.run(tag);
+        if self.settings.stop.load(Ordering::SeqCst) {
+            // What failed then failed because it was stopped: signals reach the programs in the nodes too.
+            return Err(Failure::Stopped);
+        }
+        let mut run = done?;
         run.wall_seconds = Clock::new().now().since(began).as_secs_f64();
         Ok(run)
     }
@@ -239,7 +244,7 @@ impl Trial<'_> {
 
 /// A flow's result out of what its ends said and the emulator saw; `drops` is packets sent and packets dropped.
 fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) -> Seen {
-    let (s, exact) = (&said.sender, payload_of(said, step, shape.len()));
+    let (s, exact) = (&said.sender, payload_of(said, step, shape.len() - 1));
     let dropped = drops.1 as f64 / drops.0.max(1) as f64;
     // What was sent again beyond what was dropped was in vain.
     let spurious = s.spurious.or_else(|| s.again.map(|a| (a - dropped).max(0.0)));
@@ -263,6 +268,7 @@ fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) 
         result,
         shape: exact.unwrap_or_else(|| shape.to_vec()),
         payload_share: s.payload_share.unwrap_or(0.96),
+        whole: flow.bytes.is_some(),
     }
 }
 
@@ -303,7 +309,8 @@ impl<'a> Reader<'a> {
             ends: said.iter().map(|(to, _)| to.to_string()).collect(),
             role: Vec::new(),
             whose: BTreeMap::new(),
-            shapes: vec![vec![0.0; n]; said.len()],
+            // One more for what arrives after the measured time.
+            shapes: vec![vec![0.0; n + 1]; said.len()],
             drops: vec![(0, 0); said.len()],
         }
     }
@@ -343,6 +350,13 @@ impl<'a> Reader<'a> {
         let middle = s.at_ns.saturating_sub(s.length_ns / 2);
         let Some(at) = middle.checked_sub(self.zero) else { return };
         let at = (at / self.o.step.as_nanos().max(1)) as usize;
+        for f in &s.flows {
+            if let Some((i, true)) = self.whose.get(&f.flow) {
+                let shape = &mut self.shapes[*i];
+                let last = shape.len() - 1;
+                shape[at.min(last)] += f.delivered_payload as f64;
+            }
+        }
         let Some(bin) = self.o.bins.get_mut(at) else { return };
         for l in &s.links {
             match self.role.get(l.link as usize) {
@@ -359,10 +373,7 @@ impl<'a> Reader<'a> {
         // Mean delay there and back, each weighed by packets.
         let mut delay = [(0.0, 0.0); 2];
         for f in &s.flows {
-            let Some((i, there)) = self.whose.get(&f.flow) else { continue };
-            if *there {
-                self.shapes[*i][at] += f.delivered_payload as f64;
-            }
+            let Some((_, there)) = self.whose.get(&f.flow) else { continue };
             let d = &mut delay[usize::from(!there)];
             d.0 += f.delay_mean_ns as f64 * f.delivered_packets as f64;
             d.1 += f.delivered_packets as f64;

@@ -12,6 +12,7 @@ fn steady(bytes: &[u64]) -> Observed {
         capacity: vec![100_000.0; n],
         rtt: Span::from_millis(40),
         window: (Span::ZERO, step * n as u64),
+        flows: vec![Seen { shape: bytes.iter().map(|b| *b as f64).collect(), ..Seen::default() }],
         ..Observed::default()
     }
 }
@@ -22,7 +23,7 @@ fn the_time_to_a_level_is_when_it_holds_for_a_round_trip() {
     let mut bytes = vec![0, 0, 0, 100_000, 10_000, 50_000, 60_000];
     bytes.extend([100_000; 20]);
     let o = steady(&bytes);
-    assert_eq!(o.first_packet(), Some(Span::from_millis(30)));
+    assert_eq!(o.began(), Some(Span::from_millis(30)));
     assert_eq!(o.used_from(Span::ZERO, 0.9), Some(Span::from_millis(60)), "60 + 3 x 100 of 4 x 100");
     assert_eq!(o.used_from(Span::ZERO, 0.95), Some(Span::from_millis(70)));
     // From the spike on: 100 + 10 + 50 + 60 = 220 of 400.
@@ -31,6 +32,22 @@ fn the_time_to_a_level_is_when_it_holds_for_a_round_trip() {
     let f = o.clone().figures();
     assert_eq!(f[&Metric::To90], 0.03);
     assert_eq!(f[&Metric::To50], 0.0);
+}
+
+#[test]
+fn what_sets_connections_up_is_no_data() {
+    // Handshakes of two packets, then nothing, then a slow start.
+    let mut bytes = vec![0, 2_400, 0, 0, 0, 1_200, 1_200, 0, 0, 0, 0, 0, 14_000, 0, 0, 0, 28_000];
+    bytes.extend([100_000; 20]);
+    let mut o = steady(&bytes);
+    assert_eq!(o.began(), Some(Span::from_millis(120)));
+    assert_eq!(o.figures()[&Metric::To95], 0.05);
+    o.delay = Span::from_millis(20);
+    assert_eq!(o.began(), Some(Span::from_millis(100)));
+    assert_eq!(o.figures()[&Metric::To95], 0.05, "both by the time at which packets left the queue");
+    // The background does not count.
+    o.flows[0].result.background = true;
+    assert_eq!(o.began(), None);
 }
 
 #[test]
@@ -84,6 +101,7 @@ fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
         result: FlowResult { bytes, cpu: Some([1.0, 0.5]), ..FlowResult::default() },
         shape,
         payload_share: 0.96,
+        whole: false,
     };
     // A flow whose second half is three times as fast, and one that is constant.
     let half = [vec![1.0; 50], vec![3.0; 50]].concat();
@@ -100,12 +118,24 @@ fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
 }
 
 #[test]
+fn a_transfer_counts_as_a_whole_and_not_in_the_window() {
+    let mut o = steady(&[100_000; 100]);
+    o.window = (Span::from_millis(500), Span::from_millis(1_000));
+    let result = FlowResult { bytes: 100_000, seconds: 0.1, ..FlowResult::default() };
+    // All of it came before the window.
+    let shape = [vec![1.0; 10], vec![0.0; 90]].concat();
+    o.flows = vec![Seen { result, shape, payload_share: 1.0, whole: true }];
+    assert_eq!(o.figures()[&Metric::Goodput], 8e6);
+}
+
+#[test]
 fn the_background_does_not_count_but_for_the_first_ones_part() {
     let mut o = steady(&[100_000; 100]);
     let flow = |background| Seen {
         result: FlowResult { bytes: 1_000_000, background, ..FlowResult::default() },
         shape: vec![1.0; 100],
         payload_share: 1.0,
+        whole: false,
     };
     o.flows = vec![flow(false), flow(true)];
     let f = o.figures();
@@ -154,6 +184,7 @@ fn curves_have_few_points_and_the_right_area() {
             result: FlowResult { name: "x".into(), bytes: 1_000_000, ..FlowResult::default() },
             shape: vec![2.0; 1_000],
             payload_share: 1.0,
+            whole: false,
         }],
         ..steady(&[100_000; 1_000])
     };

@@ -89,8 +89,8 @@ fn records() -> Vec<Record> {
         flow(1, "10.77.0.2:20000", "10.77.0.1:999"),
         flow(2, "10.77.0.1:7", "10.77.0.2:9"),
     ];
-    // The run begins at 1 s.
-    for i in 1..=300u64 {
+    // The run begins at 1 s, and is measured until 3 s; the flow goes on for a second.
+    for i in 1..=400u64 {
         let sample = |flow, payload, delay| FlowSample {
             flow,
             delivered_packets: 10,
@@ -143,7 +143,7 @@ fn records_become_intervals_flows_and_figures() {
     let lab = Laboratory { settings, programs };
     let trial = Trial { lab: &lab, cell: &c, peer: &c.peers[0], seed: 1, home: home.path().into() };
     let sender = crate::workload::Report {
-        bytes: 120_000_000,
+        bytes: 180_000_000,
         again: Some(0.05),
         payload_share: Some(0.96),
         ..Default::default()
@@ -160,6 +160,6 @@ fn records_become_intervals_flows_and_figures() {
     assert!((of(M::Share) - 0.5).abs() < 1e-9);
     assert!((of(M::OwnLoss) - 0.05).abs() < 1e-9 && (of(M::Queue) - 0.05).abs() < 1e-9);
     assert!((of(M::Again) - 0.05).abs() < 1e-9 && (of(M::Spurious) - 0.01).abs() < 1e-9);
-    assert!((of(M::Cpu) - 25.0).abs() < 1e-9);
+    assert!((of(M::Cpu) - 3.0 / 0.18).abs() < 1e-9);
     assert_eq!(r.packets, [4_000, 0, 200]);
 }

@@ -1,0 +1,154 @@
+//! `longhaul lab`, end to end. What makes network namespaces needs root; without it those tests say so and pass: see the
+//! list of skips in CONTRIBUTING.md.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const PLAN: &str = r#"
+title = "A small plan"
+duration = "3s"
+warm_up = "1s"
+repetitions = 1
+metrics = ["goodput", "share", "to_90", "rtt", "queue", "own_loss", "completion", "cpu"]
+[topology]
+kind = "path"
+rate = "40mbit"
+rtt = "20ms"
+queue = "1bdp"
+[[peer]]
+name = "Longhaul"
+flow = [{ program = "longhaul" }]
+[[peer]]
+name = "TCP"
+flow = [{ program = "tcp", cc = "cubic", streams = 2 }]
+[[peer]]
+name = "requests"
+flow = [
+  { program = "longhaul_requests", size = "20KiB", every = "50ms" },
+  { program = "tcp_requests", size = "20KiB" },
+]
+[[peer]]
+name = "file"
+flow = [{ program = "put", bytes = "4MiB" }]
+[[background]]
+program = "udp_on_off"
+rate = "2mbit"
+on = "500ms"
+off = "500ms"
+"#;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn lab(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_longhaul")).arg("lab").args(args).output().expect("the program runs")
+}
+
+fn words(o: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
+}
+
+fn plan(dir: &Path, text: &str) -> String {
+    let file = dir.join("small.toml");
+    std::fs::write(&file, text).expect("a file");
+    file.to_str().expect("a name").to_owned()
+}
+
+#[test]
+fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
+    if !is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("out");
+    let (plan, to) = (plan(dir.path(), PLAN), out.to_str().expect("a name"));
+    let ran = lab(&["run", &plan, "--out", to, "--json", "--records"]);
+    let text = words(&ran);
+    let results: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let peers = results["cells"][0]["peers"].as_array().expect("peers");
+    assert_eq!(peers.len(), 4);
+    for p in peers {
+        assert!(p["skipped"].is_null(), "{p}");
+        // A busy machine spoils runs; those that are good must make sense.
+        for r in p["runs"].as_array().expect("runs") {
+            let figure = |m: &str| r["figures"][m].as_f64();
+            let name = p["name"].as_str().expect("a name");
+            let most = if name == "requests" { 60e6 } else { 40e6 };
+            assert!(figure("goodput").is_some_and(|g| g > 1e6 && g <= most), "{r}");
+            assert!(figure("rtt").is_some_and(|t| t >= 0.0199), "{r}");
+            assert_eq!(figure("completion").is_some(), name == "requests" || name == "file", "{r}");
+            assert!(r["flows"].as_array().expect("flows").iter().any(|f| f["background"] == true));
+        }
+        assert!(
+            p["runs"].as_array().is_some_and(|r| !r.is_empty())
+                || !p["spoiled"].as_array().expect("why").is_empty(),
+            "{p}"
+        );
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("A small plan") && page.contains("<svg"));
+    assert!(lab(&["report", to]).status.success());
+    // Nothing is left behind.
+    let left = lab(&["clean"]);
+    assert!(words(&left).contains("removed 0"), "{}", words(&left));
+}
+
+#[test]
+fn a_command_runs_in_a_node_and_knows_the_others() {
+    if !is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return;
+    }
+    let o = lab(&[
+        "exec",
+        "--link",
+        "rate=100mbit delay=5ms",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        "echo $LAB_A $LAB_B; exit 7",
+    ]);
+    let text = words(&o);
+    assert!(text.contains("10.77.0.1 10.77.0.2") && text.contains("ended with code 7"), "{text}");
+    assert_eq!(o.status.code(), Some(1));
+    let o = lab(&["exec", "c", "--", "true"]);
+    assert!(words(&o).contains("there is no node `c`"), "{}", words(&o));
+}
+
+#[test]
+fn a_plan_runs_in_the_simulator_without_root() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("out");
+    let (plan, to) = (plan(dir.path(), PLAN), out.to_str().expect("a name"));
+    let ran = lab(&["run", &plan, "--sim", "--out", to, "--only", "L", "--repeat", "2"]);
+    let text = words(&ran);
+    assert!(text.contains("the simulator has only Longhaul"), "the background is UDP: {text}");
+    let bare: String = PLAN.split("[[background]]").next().expect("a plan").to_owned();
+    std::fs::write(&plan, bare).expect("a file");
+    let ran = lab(&["run", &plan, "--sim", "--out", to, "--repeat", "2"]);
+    let text = words(&ran);
+    assert!(ran.status.success(), "{text}");
+    assert!(text.contains("TCP (played by Longhaul's)"), "{text}");
+    assert!(out.join("report.html").exists() && out.join("results.json").exists());
+}
+
+#[test]
+fn mistakes_in_plans_end_with_words_and_a_code() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let plan = plan(dir.path(), &PLAN.replace("rate = \"40mbit\"", "rate = \"fast\""));
+    let o = lab(&["run", &plan, "--sim"]);
+    assert_eq!(o.status.code(), Some(2));
+    assert!(words(&o).contains("small, line 9: topology.rate: cannot read `fast`"), "{}", words(&o));
+    let o = lab(&["run", "no-such-plan", "--sim"]);
+    assert!(words(&o).contains("name a file, or one of: fig2"), "{}", words(&o));
+    let o = lab(&["run", "fig2", "--only", "nothing", "--sim"]);
+    assert!(words(&o).contains("no cell's name contains `nothing`"), "{}", words(&o));
+    let o = lab(&["list"]);
+    assert!(o.status.success() && words(&o).contains("loss-recovery"), "{}", words(&o));
+    assert!(words(&lab(&["list", "fig3"])).contains("[topology]"));
+    assert!(words(&lab(&["list", "--keys"])).contains("own_loss"));
+}
