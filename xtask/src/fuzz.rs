@@ -29,7 +29,7 @@ const COVERAGE: &[&str] = &[
 /// An input that takes longer than this many seconds is a finding.
 const INPUT_SECONDS: u64 = 10;
 /// A target that needs more memory than this many MiB is a finding.
-const MEMORY_MIB: u64 = 2048;
+const MEMORY_MIB: u64 = 1024;
 /// Lines of a failed target's log that are shown.
 const LOG_LINES: usize = 40;
 /// Lines of its panic's message that are shown before them.
