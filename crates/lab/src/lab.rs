@@ -289,7 +289,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Nobody is there to be told; what is left is found by `clean`.
+        // The namespaces' devices go first. Nobody is there to be told; what is left is found by `clean`.
         let _ = self.emulator.stop();
         let _ = self.state.remove();
     }
@@ -411,6 +411,15 @@ impl Emulator {
         }
         let end = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         LabError::Emulator(format!("died ({end}): {}", said.trim()))
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            // Nobody is there to be told.
+            let _ = self.stop();
+        }
     }
 }
 

@@ -33,7 +33,7 @@ const HOST_LIMITS: [&str; 2] = ["/proc/sys/net/core/rmem_max", "/proc/sys/net/co
 /// 512 MB: more than any path's bandwidth-delay product here.
 const HOST_LIMIT: u64 = 512 << 20;
 
-/// How long an emulator without an owner may take to end by itself.
+/// How long an emulator without an owner may take to end by itself, and then to be killed.
 const PATIENCE: Span = Span::from_secs(5);
 
 /// The state folder of one laboratory.
@@ -165,7 +165,12 @@ impl Dead {
         let clock = Clock::new();
         let begin = clock.now();
         while let Some(emulator) = self.emulator()? {
-            if clock.now().since(begin) > PATIENCE {
+            let waited = clock.now().since(begin);
+            if waited > PATIENCE * 2 {
+                let text = format!("its emulator, process {}, cannot be killed", emulator.as_raw_nonzero());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            if waited > PATIENCE {
                 // It may have ended by itself.
                 let _ = rustix::process::kill_process(emulator, rustix::process::Signal::KILL);
             }
