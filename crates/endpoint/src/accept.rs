@@ -195,6 +195,7 @@ impl Endpoint {
         let local_cid = self.new_cid();
         let a = Accept {
             remote: meta.remote,
+            local: meta.local,
             setup,
             authority: server.authority,
             options: self.config.options.clone(),

@@ -26,6 +26,17 @@ pub trait App {
     }
 }
 
+/// Decides which clients of a server come in, beyond what its settings say, and may change its mind while it runs:
+/// lists that are read anew, tokens that others redeem. See [`Endpoint::set_gate`].
+pub trait Gate: Send {
+    /// Whether `peer`, whose key or certificate the handshake has verified, may come in; called once for each
+    /// connection. Must not block: nothing else goes on meanwhile.
+    ///
+    /// # Errors
+    /// Why not: said to the client, of which it sees 128 characters.
+    fn admit(&mut self, now: Time, peer: &PeerIdentity) -> Result<(), String>;
+}
+
 /// What the endpoint made for a connection, and who is at the other end.
 #[derive(Clone, Debug)]
 pub struct ConnInfo {

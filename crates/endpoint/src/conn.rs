@@ -4,6 +4,7 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
+use std::net::SocketAddr;
 use transport::{ConnEvent, Connection};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
@@ -28,6 +29,8 @@ const MAX_EARLY_LIMITS: usize = 1_024;
 pub(crate) struct Conn {
     pub connection: Connection,
     pub info: ConnInfo,
+    /// Where the peer was when the connection was made: its first packet is known by it.
+    first_remote: SocketAddr,
     /// Queue pairs by number.
     pub qps: Vec<Option<QpId>>,
     pub deadline: Option<Time>,
@@ -47,6 +50,7 @@ impl Conn {
     pub fn new(connection: Connection, info: ConnInfo) -> Conn {
         Conn {
             connection,
+            first_remote: info.remote,
             info,
             qps: Vec::new(),
             deadline: None,
@@ -194,6 +198,11 @@ impl Endpoint {
     fn on_conn_event(&mut self, now: Time, id: ConnId, e: ConnEvent) {
         let qp_of =
             |this: &Endpoint, qpn: u16| this.conns.get(&id)?.qps.get(usize::from(qpn)).copied().flatten();
+        // What came along with the last message of the handshake, of one that was turned away.
+        let refused = self.conns.get(&id).is_some_and(|c| !c.established && !c.connection.is_open());
+        if refused && !matches!(e, ConnEvent::Established | ConnEvent::Closed(_)) {
+            return;
+        }
         match e {
             ConnEvent::Established => self.on_established(now, id),
             ConnEvent::QpOpen(q) => self.on_qp_open(id, q),
@@ -227,20 +236,37 @@ impl Endpoint {
         }
     }
 
+    /// Why a client that the transport lets in may not come in after all.
+    fn turned_away(&mut self, now: Time, id: ConnId) -> Option<String> {
+        let c = self.conns.get(&id).filter(|c| !c.info.is_client)?;
+        if let (Some(t), Some(s)) = (c.connection.token_used(), &mut self.config.server) {
+            let before = s.authority.tokens.len();
+            // Once means once, whoever else holds it; and the list that this connection was accepted with may be older
+            // than another's use of the token.
+            s.authority.tokens.retain(|x| x.id() != t.id());
+            if s.authority.tokens.len() == before {
+                return Some("this one-time token was used before: ask for another".to_owned());
+            }
+        }
+        let peer = c.connection.peer()?;
+        self.gate.as_mut()?.admit(now, peer).err()
+    }
+
     fn on_established(&mut self, now: Time, id: ConnId) {
+        if let Some(words) = self.turned_away(now, id) {
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.connection.close(now, transport::error::code::UNAUTHORISED, &words);
+            }
+            return;
+        }
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.established = true;
         c.info.peer = c.connection.peer().cloned();
         c.info.suite = c.connection.suite();
         let (n, reliable, is_client) =
             (c.connection.initial_qps(), c.connection.initial_reliable(), c.info.is_client);
-        let used = c.connection.token_used().cloned();
         if let Some(t) = c.connection.peer_params().reset_token {
             self.by_reset.insert(t, id);
-        }
-        if let (Some(t), Some(s)) = (used, &mut self.config.server) {
-            // Once means once, whoever else holds it.
-            s.authority.tokens.retain(|x| x.id() != t.id());
         }
         self.acceptor.on_established(is_client);
         for qpn in 0..n {
@@ -360,7 +386,7 @@ impl Endpoint {
         if let Some(t) = c.connection.peer_params().reset_token {
             self.by_reset.remove(&t);
         }
-        let key = (c.info.remote, c.connection.initial_dcid().to_vec());
+        let key = (c.first_remote, c.connection.initial_dcid().to_vec());
         self.by_initial.remove(&key);
         if c.released
             && let Some(c) = self.conns.remove(&id)

@@ -10,7 +10,7 @@ mod config;
 mod conn;
 mod streams;
 
-pub use app::{App, ConnId, ConnInfo, Event};
+pub use app::{App, ConnId, ConnInfo, Event, Gate};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use transport::connection::Authority;
 pub use transport::{CloseReason, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
@@ -49,6 +49,7 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
     incoming_srq: Option<SrqId>,
+    gate: Option<Box<dyn Gate>>,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -80,6 +81,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             next_id: 0,
             incoming_srq: None,
+            gate: None,
         })
     }
 
@@ -91,6 +93,13 @@ impl Endpoint {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Asks `gate` about each client from now on, once the handshake has shown who it is and [`ServerConfig::authority`]
+    /// lets it in. One that is turned away costs no queue pair, no event and no place among
+    /// [`ServerConfig::max_connections`]: the application never learns of it.
+    pub fn set_gate(&mut self, gate: Option<Box<dyn Gate>>) {
+        self.gate = gate;
     }
 
     /// What is known of a connection, until it is released.

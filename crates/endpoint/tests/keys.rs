@@ -101,3 +101,38 @@ fn a_second_wish_waits_until_the_first_is_settled() {
     assert_eq!(p.client.stats(c).expect("open").key_generation, 2);
     assert_eq!(p.server.stats(s).expect("open").key_generation, 2);
 }
+
+/// Found by reading: feedback is not acknowledged, so an end that sends nothing else never got its second update.
+#[test]
+fn an_end_that_sends_only_feedback_updates_its_keys_too() {
+    let mut p = Pair::new();
+    let Link { client: c, server: s, ci, si } = p.linked();
+    let to = register(&mut p.server, si.pd, vec![0; LEN]);
+    let from = register(&mut p.client, ci.pd, vec![7; LEN]);
+    for n in 1..=5 {
+        p.server.update_keys(s);
+        let op = SendOp::Write { rkey: to.rkey, offset: 0 };
+        p.client
+            .adapter()
+            .post_send(ci.qps[0], SendWr::new(n, op, whole(&from, LEN as u64)))
+            .expect("posted");
+        p.run(Span::from_secs(6));
+        assert_eq!(complete(&mut p.client, &ci).status, Status::Success);
+        for stats in [p.client.stats(c), p.server.stats(s)] {
+            assert_eq!(stats.expect("open").key_generation, n);
+        }
+    }
+}
+
+#[test]
+fn ends_with_nothing_to_say_update_their_keys_and_fall_silent() {
+    let mut p = Pair::new();
+    let Link { client: c, server: s, .. } = p.linked();
+    for n in 1..=4 {
+        p.client.update_keys(c);
+        let before = p.sent;
+        p.run(Span::from_secs(3));
+        assert_eq!(p.server.stats(s).expect("open").key_generation, n);
+        assert!(p.sent[0] + p.sent[1] <= before[0] + before[1] + 12, "{before:?} {:?}", p.sent);
+    }
+}

@@ -426,3 +426,19 @@ fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
     let stats = p.server.stats(s).expect("open");
     assert!(stats.packets_forged > 0 && stats.packets_stale > 0);
 }
+
+/// A host with several addresses must answer from the one its client knows: the client, and NATs on the way, take no
+/// other's answers.
+#[test]
+fn a_server_answers_from_the_address_that_was_called() {
+    let local = Some("192.0.2.77".parse().expect("address"));
+    for retry_above in [256, 0] {
+        let mut s = server_config(&[2]);
+        s.server.as_mut().expect("server").retry_above = retry_above;
+        let mut p = Pair::with(config(2), s);
+        p.server_local = local;
+        p.connected();
+        assert!(p.server_from.len() > 3);
+        assert_eq!(p.server_from.iter().position(|l| *l != local), None, "{:?}", p.server_from);
+    }
+}

@@ -8,7 +8,7 @@ use longhaul_endpoint::{
     Authority, Config, ConnId, ConnInfo, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig,
 };
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
 use verbs::{Access, Memory, Mr, PdId, Sge, WorkCompletion};
@@ -34,6 +34,10 @@ pub struct Pair {
     pub flying: VecDeque<Flying>,
     /// What every datagram passes before it flies: false drops it.
     pub filter: Box<dyn FnMut(&mut Flying) -> bool>,
+    /// Which of the server's addresses datagrams to it are for, as its system says.
+    pub server_local: Option<IpAddr>,
+    /// Addresses that the server named for its datagrams to leave from.
+    pub server_from: Vec<Option<IpAddr>>,
     /// Counts of datagrams, to the client and to the server.
     pub sent: [usize; 2],
     pub bytes: [usize; 2],
@@ -116,6 +120,8 @@ impl Pair {
             server_addr: "192.0.2.2:4460".parse().expect("address"),
             flying: VecDeque::new(),
             filter: Box::new(|_| true),
+            server_local: None,
+            server_from: Vec::new(),
             sent: [0; 2],
             bytes: [0; 2],
         }
@@ -145,6 +151,9 @@ impl Pair {
                 (&mut self.server, self.server_addr)
             };
             while let Some(t) = ep.poll_transmit(self.now, &mut buf) {
+                if !to_server {
+                    self.server_from.push(t.local);
+                }
                 for d in buf[..t.len].chunks(t.segment) {
                     let mut f = Flying { at: self.now + DELAY, from, to_server, bytes: d.to_vec() };
                     self.sent[usize::from(to_server)] += 1;
@@ -160,7 +169,8 @@ impl Pair {
     /// Delivers a datagram at once.
     pub fn deliver(&mut self, mut f: Flying) {
         let n = f.bytes.len();
-        let meta = Meta { remote: f.from, local: None, marked: false };
+        let local = if f.to_server { self.server_local } else { None };
+        let meta = Meta { remote: f.from, local, marked: false };
         let ep = if f.to_server { &mut self.server } else { &mut self.client };
         ep.handle_train(self.now, meta, &mut f.bytes, n);
     }

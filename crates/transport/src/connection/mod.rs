@@ -1,14 +1,18 @@
 //! A connection: the parent that routes datagrams, frames and time to the parts that own the state.
 
+mod authority;
 mod close;
+mod crypto_stream;
 mod frames;
 mod receive;
 mod setup;
 mod transmit;
 
+pub use authority::Authority;
 pub use close::RETRY_PN;
+pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
-pub use setup::{Accept, Authority, CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, Open};
+pub use setup::{Accept, CRYPTO_LEVELS, Open};
 pub use transmit::{MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Transmit};
 
 use crate::config::TransportOptions;
@@ -88,6 +92,8 @@ pub struct Connection {
     discard_keys_at: Option<Time>,
     /// This end is to update its keys as soon as it may.
     update_wanted: bool,
+    /// The generation of keys under which a PING was sent, to have something acknowledged.
+    update_ping: Option<u64>,
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
@@ -374,7 +380,7 @@ impl Connection {
             return self.stall(now);
         }
         if self.authorisation_deadline().is_some_and(|t| t <= now) {
-            return self.fail(now, &setup::unauthorised());
+            return self.fail(now, &authority::unauthorised());
         }
         if !self.setup.is_confirmed() {
             if self.setup.is_over(now) {

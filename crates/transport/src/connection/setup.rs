@@ -1,10 +1,12 @@
 //! Set-up: the handshake's messages in Initial and Handshake packets, repeated until they are acknowledged.
 
+use super::authority::Authority;
+use super::crypto_stream::CryptoStream;
 use super::{ConnEvent, Connection, DEFAULT_PRIORITY, Meta, State};
 use crate::config::TransportOptions;
 use crate::crypto::{
-    ClientSetup, Handshake, HandshakeError, KeyPair, Level, Offer, OneTimeToken, PeerIdentity, PublicKey,
-    ServerSetup, Side, Suite, negotiate,
+    ClientSetup, Handshake, HandshakeError, KeyPair, Level, Offer, OneTimeToken, ServerSetup, Side, Suite,
+    negotiate,
 };
 use crate::error::{CloseReason, Violation, code, words};
 use crate::lane::Lane;
@@ -12,19 +14,13 @@ use crate::lane::flow::Flow;
 use crate::lane::mtu::{self, MtuSearch};
 use crate::streams::Streams;
 use base::{Rng, Span, Time};
-use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use wire::packet::{LONG_TAG, MIN_INITIAL, put_long};
 use wire::{Cid, Frame, LongHeader, LongType, Params, Put, Reader, SliceWriter};
 
 /// First repetition of handshake messages; doubles each time.
 const FIRST_REPEAT: Span = Span::from_millis(400);
-/// How far ahead of a gap handshake messages may be, in bytes (TLS itself takes 128 KiB a level).
-const MAX_AHEAD: usize = 128 * 1024;
-/// Bytes of handshake messages buffered ahead of a gap at most, a level; pieces may overlap.
-pub const MAX_CRYPTO_BUFFERED: usize = 2 * MAX_AHEAD;
-/// Pieces of them.
-pub const MAX_CRYPTO_PIECES: usize = 1_024;
 /// Levels of the handshake that have messages.
 pub const CRYPTO_LEVELS: usize = 2;
 /// Bytes of handshake messages in one packet.
@@ -51,20 +47,13 @@ pub struct Open {
     pub unix_time: u64,
 }
 
-/// Whom a server lets in once the handshake has shown the client's key.
-#[derive(Clone, Debug, Default)]
-pub struct Authority {
-    /// Keys let in; `None` lets every key in that the handshake accepted.
-    pub keys: Option<Vec<PublicKey>>,
-    /// One-time tokens that let any key in.
-    pub tokens: Vec<OneTimeToken>,
-}
-
 /// What a server needs to answer a client's first packet.
 #[derive(Debug)]
 pub struct Accept {
     /// Where the client is.
     pub remote: SocketAddr,
+    /// Which of this end's addresses the client knows: all answers leave from it.
+    pub local: Option<IpAddr>,
     /// Credentials and the keys accepted.
     pub setup: ServerSetup,
     /// Who may do anything.
@@ -87,63 +76,10 @@ pub struct Accept {
     pub unix_time: u64,
 }
 
-/// One level's byte stream of handshake messages, both directions.
-#[derive(Debug, Default)]
-struct CryptoStream {
-    out: Vec<u8>,
-    acked: usize,
-    next: usize,
-    received: u64,
-    ahead: BTreeMap<u64, Vec<u8>>,
-    ahead_bytes: usize,
-    ack_due: bool,
-    pn: u32,
-}
-
-impl CryptoStream {
-    /// Takes in a piece; gives the bytes that are now in order.
-    fn take(&mut self, offset: u64, data: &[u8]) -> Result<Vec<u8>, Violation> {
-        self.ack_due = true;
-        let end = offset.saturating_add(data.len() as u64);
-        let limit = Violation::new(code::LIMIT, "too many handshake bytes ahead of a gap");
-        if end > self.received + MAX_AHEAD as u64 {
-            return Err(limit);
-        }
-        // Of pieces that start at the same place the longest is kept, and only that counts.
-        let old = self.ahead.get(&offset).map_or(0, Vec::len);
-        if end > self.received && data.len() > old {
-            let more = data.len() - old;
-            if self.ahead_bytes + more > MAX_CRYPTO_BUFFERED || self.ahead.len() >= MAX_CRYPTO_PIECES {
-                return Err(limit);
-            }
-            self.ahead.insert(offset, data.to_vec());
-            self.ahead_bytes += more;
-        }
-        let mut ready = Vec::new();
-        while let Some((&at, _)) = self.ahead.first_key_value() {
-            if at > self.received {
-                break;
-            }
-            let (at, piece) = self.ahead.pop_first().unwrap_or_default();
-            self.ahead_bytes = self.ahead_bytes.saturating_sub(piece.len());
-            let skip = (self.received - at) as usize;
-            if let Some(new) = piece.get(skip..) {
-                ready.extend_from_slice(new);
-                self.received += new.len() as u64;
-            }
-        }
-        Ok(ready)
-    }
-
-    fn pending(&self) -> bool {
-        self.next < self.out.len() || self.ack_due
-    }
-}
-
 /// State of the set-up. Kept to the end of the connection, since late packets of the peer's are answered.
 #[derive(Debug)]
 pub(super) struct Setup {
-    handshake: Handshake,
+    pub(super) handshake: Handshake,
     levels: [CryptoStream; CRYPTO_LEVELS],
     initial: KeyPair,
     later: Option<KeyPair>,
@@ -154,7 +90,7 @@ pub(super) struct Setup {
     retry_scid: Option<Vec<u8>>,
     proof: Option<OneTimeToken>,
     pub(super) authority: Authority,
-    token_used: Option<OneTimeToken>,
+    pub(super) token_used: Option<OneTimeToken>,
     heard: bool,
     confirmed: bool,
     repeat: Span,
@@ -390,6 +326,7 @@ impl Connection {
         let handshake = Handshake::server(&a.setup, params, a.unix_time)?;
         let ids = (a.initial_dcid, a.client_scid, a.local_cid);
         let mut c = Connection::new(now, Side::Server, handshake, a.remote, ids, a.options, rng)?;
+        c.lanes[0].local = a.local;
         c.setup.validated = a.retried;
         c.setup.authority = a.authority;
         Ok(c)
@@ -442,16 +379,12 @@ impl Connection {
             discard_keys_at: None,
             settle_keys_at: None,
             update_wanted: false,
+            update_ping: None,
             next_flow: 0,
             flow_specs: Vec::new(),
             rate_cap,
             early: Vec::new(),
         })
-    }
-
-    /// The one-time token that let the peer in: it must not be used again.
-    pub fn token_used(&self) -> Option<&OneTimeToken> {
-        self.setup.token_used.as_ref()
     }
 
     /// Takes in a set-up datagram for this connection. Works in place.
@@ -630,46 +563,6 @@ impl Connection {
         Ok(())
     }
 
-    fn complete_server(&mut self) -> Result<(), Violation> {
-        self.setup.confirm();
-        let listed = match (&self.setup.authority.keys, &self.peer) {
-            (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
-            (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
-            (Some(_), None) => false,
-        };
-        if listed {
-            self.authorise();
-        } else if !self.peer_params.token || self.setup.authority.tokens.is_empty() {
-            return Err(unauthorised());
-        }
-        Ok(())
-    }
-
-    fn authorise(&mut self) {
-        self.authorised = true;
-        self.push_frame(Frame::HandshakeDone);
-        self.events.push_back(ConnEvent::Established);
-    }
-
-    /// The client proves that it holds a one-time token.
-    pub(super) fn on_token_proof(&mut self, proof: &[u8; 32]) -> Result<(), Violation> {
-        if self.side == Side::Client {
-            return Err(Violation::protocol("token proofs go from client to server"));
-        }
-        if self.authorised {
-            return Ok(());
-        }
-        let binding = self.setup.handshake.export_token_binding();
-        let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
-        let found = self.setup.authority.tokens.iter().find(|t| t.verify(&binding, proof).is_ok()).cloned();
-        if found.is_none() {
-            return Err(unauthorised());
-        }
-        self.setup.token_used = found;
-        self.authorise();
-        Ok(())
-    }
-
     /// RFC 9000, section 7.3: identifiers that stood in clear must be those in the authenticated parameters.
     fn check_identifiers(&self, peer: &Params) -> Result<(), Violation> {
         let s = &self.setup;
@@ -739,50 +632,5 @@ impl Connection {
     /// first packet).
     pub fn initial_dcid(&self) -> &[u8] {
         &self.setup.original_dcid
-    }
-}
-
-pub(super) fn unauthorised() -> Violation {
-    Violation::new(
-        code::UNAUTHORISED,
-        "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token",
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handshake_bytes_are_put_in_order_and_bounded() {
-        let mut s = CryptoStream::default();
-        assert_eq!(s.take(5, b"world").unwrap(), b"");
-        assert_eq!(s.take(3, b"lowor").unwrap(), b"");
-        assert_eq!(s.take(0, b"hello").unwrap(), b"helloworld");
-        assert_eq!((s.received, s.ahead_bytes), (10, 0));
-        assert_eq!(s.take(2, b"llo").unwrap(), b"");
-        assert!(s.take(MAX_AHEAD as u64 + 10, b"x").is_err());
-    }
-
-    /// Found by fuzzing: pieces that replaced others were not counted, and a stranger could fill the memory.
-    #[test]
-    fn what_is_kept_ahead_of_a_gap_is_bounded_however_it_comes() {
-        let mut s = CryptoStream::default();
-        let mut refused = false;
-        for n in 0..5_000u64 {
-            let piece = vec![0; 1 + (n % 60_000) as usize];
-            refused |= s.take(1 + n % 40, &piece).is_err();
-            let kept: usize = s.ahead.values().map(Vec::len).sum();
-            assert_eq!(kept, s.ahead_bytes);
-            assert!(kept <= MAX_CRYPTO_BUFFERED && s.ahead.len() <= MAX_CRYPTO_PIECES);
-        }
-        // A shorter piece never takes the place of a longer one.
-        let mut s = CryptoStream::default();
-        s.take(1, b"bcdef").unwrap();
-        s.take(1, b"b").unwrap();
-        assert_eq!(s.take(0, b"a").unwrap(), b"abcdef");
-        let mut s = CryptoStream::default();
-        let small = (0..5_000u64).map(|n| s.take(1 + 2 * n, b"x").is_err()).filter(|e| *e).count();
-        assert!(small > 0 && (refused || s.ahead.len() <= MAX_CRYPTO_PIECES));
     }
 }

@@ -1,6 +1,7 @@
 //! Datagrams out: set-up first, then control, probes of the packet size, and trains of data.
 
 use super::{Connection, State};
+use crate::crypto::KeyError;
 use crate::error::{Violation, code};
 use crate::lane::MAX_FRAMES_PER_PACKET;
 use crate::lane::sent::{Content, SentPacket, Train};
@@ -137,13 +138,27 @@ impl Connection {
         n.map(|n| self.single(0, n))
     }
 
+    /// Updates the keys when that is wanted and allowed. It is not before something sealed with the present keys is
+    /// acknowledged (RFC 9001, section 6.1), and not over before the peer has seen the new ones. An end that has nothing to
+    /// say, or only feedback, which nobody acknowledges, sends a PING for both.
     fn update_keys(&mut self) {
-        if let Some(k) = &mut self.keys
-            && (self.update_wanted || k.seal_keys().should_update())
-            && k.update().is_ok()
-        {
-            self.update_wanted = false;
-            self.stats.key_updates += 1;
+        let Some(k) = &mut self.keys else { return };
+        if !self.update_wanted && !k.seal_keys().should_update() {
+            return;
+        }
+        let updated = k.update();
+        let generation = k.seal_keys().generation();
+        match updated {
+            Ok(()) => {
+                self.update_wanted = false;
+                self.stats.key_updates += 1;
+            }
+            Err(KeyError::NoUpdates) => return self.update_wanted = false,
+            Err(_) if k.is_acknowledged() => return,
+            Err(_) => {}
+        }
+        if self.update_ping.replace(generation) != Some(generation) {
+            self.push_frame(Frame::Ping);
         }
     }
 

@@ -471,6 +471,11 @@ impl KeyPair {
         first
     }
 
+    /// Whether the peer has acknowledged a packet of the present phase.
+    pub fn is_acknowledged(&self) -> bool {
+        self.acknowledged
+    }
+
     /// Three probe timeouts have passed since the first acknowledgement of this phase: the peer, which has had the
     /// new keys for as long, has discarded the old ones. Without effect if nothing is acknowledged.
     pub fn settle(&mut self) {

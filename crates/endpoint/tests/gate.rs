@@ -1,0 +1,104 @@
+//! Who comes in when a gate decides, and that those who do not cost nothing.
+
+mod pair;
+
+use base::{Span, Time};
+use longhaul_endpoint::{ConnId, Event, Gate};
+use pair::{Pair, closed, config, identity, server_config};
+use std::sync::{Arc, Mutex};
+use transport::crypto::{OneTimeToken, PeerIdentity, PublicKey};
+
+const WORDS: &str = "not today";
+
+/// Turns the first so many away, and keeps whom it was asked about.
+struct First {
+    refused: usize,
+    asked: Arc<Mutex<Vec<PublicKey>>>,
+}
+
+impl Gate for First {
+    fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
+        let PeerIdentity::RawKey(key) = peer else { return Err("no key".into()) };
+        let mut asked = self.asked.lock().expect("lock");
+        asked.push(key.clone());
+        if asked.len() <= self.refused { Err(WORDS.into()) } else { Ok(()) }
+    }
+}
+
+fn with_gate(mut p: Pair, refused: usize) -> (Pair, Arc<Mutex<Vec<PublicKey>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    p.server.set_gate(Some(Box::new(First { refused, asked: asked.clone() })));
+    (p, asked)
+}
+
+#[test]
+fn those_turned_away_cost_no_queue_pair_no_event_and_no_place() {
+    let mut s = server_config(&[]);
+    let server = s.server.as_mut().expect("server");
+    server.authority.keys = None;
+    // Room for one who is let in; queue pairs of others would be in the way.
+    (server.max_connections, s.limits.qps) = (65, 1);
+    let (mut p, asked) = with_gate(Pair::with(config(2), s), 64);
+    let all: Vec<ConnId> = (0..65).map(|_| p.connect()).collect();
+    p.run(Span::from_secs(2));
+    assert_eq!(*asked.lock().expect("lock"), vec![identity(2).public_key(); 65], "each once");
+    let events = p.server_events();
+    assert!(matches!(events[..], [Event::Incoming { .. }]), "{events:?}");
+    assert_eq!(p.server.connections().count(), 1);
+    let ended: Vec<_> = p.client_events().into_iter().filter(|e| matches!(e, Event::Closed { .. })).collect();
+    assert_eq!(ended.len(), 64);
+    assert!(ended.iter().all(|e| closed(core::slice::from_ref(e)).is_some_and(|w| w.contains(WORDS))));
+    // Their places are free again.
+    let open = all.iter().filter(|c| p.client.stats(**c).is_some()).count();
+    assert!(open >= 1);
+    p.server.adapter().alloc_pd().expect("room");
+}
+
+#[test]
+fn what_a_stranger_sends_along_is_not_looked_at() {
+    let (mut p, _) = with_gate(Pair::new(), 1);
+    let c = p.connect();
+    // It asks for queue pairs before it can know that it is turned away; packets overtake each other.
+    let mut held = Vec::new();
+    let mut n = 0;
+    while p.client_events().is_empty() && n < 1_000 {
+        p.run(Span::from_millis(1));
+        n += 1;
+    }
+    p.client.open_qp(p.now, c, Default::default()).expect("asked");
+    core::mem::swap(&mut held, &mut Vec::from(core::mem::take(&mut p.flying)));
+    p.run(Span::from_millis(1));
+    let (last, opens): (Vec<_>, Vec<_>) = held.into_iter().partition(|f| f.bytes[0] & 0x80 != 0);
+    opens.into_iter().chain(last).for_each(|f| p.deliver(f));
+    p.run(Span::from_secs(3));
+    assert_eq!((p.server_events(), p.server.connections().count()), (Vec::new(), 0));
+    assert!(closed(&p.client_events()).is_some_and(|w| w.contains(WORDS)));
+}
+
+#[test]
+fn the_gate_is_not_asked_about_those_that_the_settings_refuse() {
+    let (mut p, asked) = with_gate(Pair::with(config(3), server_config(&[2])), 0);
+    p.connect();
+    p.run(Span::from_secs(2));
+    assert!(asked.lock().expect("lock").is_empty());
+    assert!(closed(&p.client_events()).is_some_and(|w| w.contains("not authorised")));
+}
+
+/// Found by reading: each handshake has a copy of the tokens from when it began.
+#[test]
+fn of_two_handshakes_at_once_with_one_token_one_gets_in() {
+    let token = OneTimeToken::new([7; 32], Some(identity(1).public_key().fingerprint()));
+    let mut s = server_config(&[]);
+    s.server.as_mut().expect("server").authority.tokens.push(token.clone());
+    let mut p = Pair::with(config(3), s);
+    for _ in 0..2 {
+        let mut c = p.connect_options();
+        c.token = Some(token.clone());
+        p.client.connect(p.now, c).expect("connect");
+    }
+    p.run(Span::from_secs(2));
+    let events = p.server_events();
+    assert!(matches!(events[..], [Event::Incoming { .. }]), "{events:?}");
+    assert_eq!(p.server.connections().count(), 1);
+    assert!(closed(&p.client_events()).is_some_and(|w| w.contains("used before")));
+}

@@ -1,0 +1,70 @@
+//! Whom a server lets in once the handshake is complete: listed keys, certificates, holders of one-time tokens.
+
+use super::{ConnEvent, Connection};
+use crate::crypto::{OneTimeToken, PeerIdentity, PublicKey, Side};
+use crate::error::{Violation, code};
+use wire::Frame;
+
+/// Whom a server lets in once the handshake has shown the client's key.
+#[derive(Clone, Debug, Default)]
+pub struct Authority {
+    /// Keys let in; `None` lets every key in that the handshake accepted.
+    pub keys: Option<Vec<PublicKey>>,
+    /// One-time tokens that let any key in.
+    pub tokens: Vec<OneTimeToken>,
+}
+
+impl Connection {
+    /// The one-time token that let the peer in: it must not be used again.
+    pub fn token_used(&self) -> Option<&OneTimeToken> {
+        self.setup.token_used.as_ref()
+    }
+
+    /// The handshake has shown who the client is: lets it in, waits for its token, or refuses.
+    pub(super) fn complete_server(&mut self) -> Result<(), Violation> {
+        self.setup.confirm();
+        let listed = match (&self.setup.authority.keys, &self.peer) {
+            (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
+            (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
+            (Some(_), None) => false,
+        };
+        if listed {
+            self.authorise();
+        } else if !self.peer_params.token || self.setup.authority.tokens.is_empty() {
+            return Err(unauthorised());
+        }
+        Ok(())
+    }
+
+    fn authorise(&mut self) {
+        self.authorised = true;
+        self.push_frame(Frame::HandshakeDone);
+        self.events.push_back(ConnEvent::Established);
+    }
+
+    /// The client proves that it holds a one-time token.
+    pub(super) fn on_token_proof(&mut self, proof: &[u8; 32]) -> Result<(), Violation> {
+        if self.side == Side::Client {
+            return Err(Violation::protocol("token proofs go from client to server"));
+        }
+        if self.authorised {
+            return Ok(());
+        }
+        let binding = self.setup.handshake.export_token_binding();
+        let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
+        let found = self.setup.authority.tokens.iter().find(|t| t.verify(&binding, proof).is_ok()).cloned();
+        if found.is_none() {
+            return Err(unauthorised());
+        }
+        self.setup.token_used = found;
+        self.authorise();
+        Ok(())
+    }
+}
+
+pub(super) fn unauthorised() -> Violation {
+    Violation::new(
+        code::UNAUTHORISED,
+        "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token",
+    )
+}
