@@ -92,9 +92,6 @@ impl App for Host {
         each(self, e, |p, now, e, _| p.connect(now, e));
         self.events(now, e);
         each(self, e, |p, now, e, pool| p.turn(now, e, pool));
-        if let Some(Err(text)) = self.pool.as_mut().map(|p| p.feed(e)) {
-            self.peers[0].fail(&text);
-        }
         // What closing brought.
         self.events(now, e);
         each(self, e, |p, now, e, _| p.connect(now, e));

@@ -2,12 +2,10 @@
 
 use super::plan::MAX_SHARED;
 use endpoint::Endpoint;
-use verbs::{Access, Memory, Mr, Opcode, PdId, QpId, QpState, RecvWr, Sge, SrqId, WorkCompletion};
+use verbs::{Access, Memory, Mr, Opcode, PdId, RecvWr, Sge, SrqId, WorkCompletion};
 
 /// Receives at most.
 const MOST: u64 = 1 << 12;
-/// Receives posted for one that has none at most.
-const AT_ONCE: usize = 64;
 /// Receives of one region.
 const PIECE: u64 = 32;
 
@@ -33,27 +31,6 @@ impl Pool {
         }
         e.set_srq_of_incoming(Some(srq)).map_err(|e| e.to_string())?;
         Ok(pool)
-    }
-
-    /// Posts one more for each queue pair that has none. A receive is promised to one queue pair, and those that are
-    /// idle keep theirs: without more, those that came last would wait for ever.
-    pub fn feed(&mut self, e: &mut Endpoint) -> Result<(), String> {
-        let ids: Vec<_> = e.connections().collect();
-        let pairs = ids.into_iter().filter_map(|c| e.connection(c)).flat_map(|i| i.qps.clone());
-        let starving = |qp: &QpId, e: &mut Endpoint| {
-            let info = e.adapter().query_qp(*qp);
-            info.is_some_and(|i| i.srq.is_some() && i.receives == 0 && i.state != QpState::Error)
-        };
-        let pairs: Vec<_> = pairs.collect();
-        for qp in pairs {
-            // Each goes to the one that waits longest, which need not be this one.
-            for _ in 0..AT_ONCE {
-                if self.slots < MOST && starving(&qp, e) {
-                    self.more(e)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn more(&mut self, e: &mut Endpoint) -> Result<(), String> {
