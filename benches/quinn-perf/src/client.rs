@@ -42,7 +42,8 @@ pub async fn transfer(options: &ClientOptions) -> Result<Report> {
     let mut tasks = JoinSet::new();
     for _ in 0..options.streams {
         let stream = connection.open_uni().await?;
-        tasks.spawn(fill(stream, start.clone(), Duration::from_secs(options.seconds), total.clone()));
+        let time = Duration::from_secs(options.seconds);
+        tasks.spawn(fill(stream, start.clone(), time, options.stop, total.clone()));
     }
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
@@ -62,20 +63,31 @@ pub async fn transfer(options: &ClientOptions) -> Result<Report> {
     })
 }
 
-/// Writes the region again and again until `time` is over.
+/// Writes the region again and again until `time` is over; then ends the stream, or with `stop` drops what waits.
 async fn fill(
     mut stream: SendStream,
     start: Arc<Start>,
     time: Duration,
+    stop: bool,
     total: Arc<AtomicU64>,
 ) -> Result<()> {
     let region = Bytes::from(vec![0x5a; REGION]);
     while start.elapsed() < time {
-        // Shared, not copied: what quinn offers to senders that keep their data.
-        stream.write_chunk(region.clone()).await?;
+        // Counted before, since part of it may arrive though the time is over before all is written.
         total.fetch_add(REGION as u64, Ordering::Relaxed);
+        // Shared, not copied: what quinn offers to senders that keep their data.
+        let write = stream.write_chunk(region.clone());
+        if !stop {
+            write.await?;
+        } else if let Ok(written) = tokio::time::timeout(time.saturating_sub(start.elapsed()), write).await {
+            written?;
+        }
     }
-    stream.finish()?;
+    if stop {
+        stream.reset(VarInt::from_u32(0))?;
+    } else {
+        stream.finish()?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use quinn::{Connection, Endpoint, RecvStream, VarInt};
+use quinn::{Connection, Endpoint, ReadError, RecvStream, VarInt};
 use tokio::task::JoinSet;
 
 use crate::ServerOptions;
@@ -82,7 +82,13 @@ async fn drain(mut stream: RecvStream) -> Result<u64> {
     let mut region = vec![0; REGION];
     let mut chunks = vec![Bytes::new(); CHUNKS];
     let (mut received, mut at) = (0u64, 0);
-    while let Some(count) = stream.read_chunks(&mut chunks).await? {
+    loop {
+        let count = match stream.read_chunks(&mut chunks).await {
+            Ok(Some(count)) => count,
+            // A sender that stops resets its streams: what had arrived counts.
+            Ok(None) | Err(ReadError::Reset(_)) => break,
+            Err(error) => return Err(error.into()),
+        };
         for chunk in &chunks[..count] {
             let mut rest = &chunk[..];
             while !rest.is_empty() {

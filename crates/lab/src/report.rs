@@ -229,6 +229,9 @@ fn details(p: &mut String, r: &Results, cell: &CellResult, names: &[&str]) {
     for (at, what) in &cell.events {
         let _ = writeln!(p, "<p class=\"how\">at {at} s: {}</p>", escape(what));
     }
+    let took = typical.iter().map(|(_, p, run)| format!("{} {:.1} s", p.name, run.wall_seconds));
+    let took = took.collect::<Vec<_>>().join(", ");
+    let _ = writeln!(p, "<p class=\"how\">real time of the runs drawn here: {}</p>", escape(&took));
     p.push_str("<div class=\"plots\">\n");
     let events: Vec<f64> = cell.events.iter().map(|e| e.0).collect();
     let series = |step: f64, v: &[f32], by: f64| -> Vec<(f64, f64)> {
@@ -318,9 +321,14 @@ fn spoiled(p: &mut String, r: &Results) {
 
 fn footer(p: &mut String, r: &Results) {
     let m = &r.machine;
+    let memory = if r.simulated && m.peak_memory > 0 {
+        format!(" and {:.0} MB of memory at most", m.peak_memory as f64 / 1e6)
+    } else {
+        String::new()
+    };
     let _ = writeln!(
         p,
-        "<footer>longhaul {} · {} s since 1970 · took {:.0} s. Goodput is payload after the warm-up: what programs \
+        "<footer>longhaul {} · {} s since 1970 · took {:.0} s{memory}. Goodput is payload after the warm-up: what programs \
          counted, in the shape that the network saw. The time to a level is from the first data until the bottleneck \
          stays at that level for a round trip. Standing queue is the median after the warm-up.</footer>",
         escape(&m.version),

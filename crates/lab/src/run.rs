@@ -147,6 +147,7 @@ pub fn on(
                 done += 1;
                 let stopped = turn.take(bench, &mut results.cells[i].peers[k], watch);
                 results.machine.seconds = clock.now().since(began).as_secs_f64();
+                results.machine.peak_memory = peak_memory();
                 results.write(&file)?;
                 if stopped || settings.stop.load(Ordering::SeqCst) {
                     return Ok(results);
@@ -219,6 +220,14 @@ fn mix(a: u64, b: u64, c: u64, d: u64) -> u64 {
     })
 }
 
+/// Most memory that this process had so far, in bytes.
+fn peak_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")).and_then(|n| n.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
 fn empty(plan: &Plan, simulated: bool) -> Results {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Results {
@@ -233,6 +242,7 @@ fn empty(plan: &Plan, simulated: bool) -> Results {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             unix_seconds: WallTime::now().unix_secs(),
             seconds: 0.0,
+            peak_memory: 0,
         },
         repetitions: plan.repetitions,
         metrics: plan.metrics.clone(),

@@ -13,6 +13,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("reorder", include_str!("../../plans/reorder.toml")),
     ("cellular", include_str!("../../plans/cellular.toml")),
     ("scavenger", include_str!("../../plans/scavenger.toml")),
+    ("fat", include_str!("../../plans/fat.toml")),
 ];
 
 /// The text of the plan with this name.

@@ -48,7 +48,7 @@ impl Process {
         let hopeless = |e: String| Failure::Hopeless(format!("cannot start {}: {e}", line.program.display()));
         std::fs::create_dir_all(home).map_err(|e| hopeless(e.to_string()))?;
         let mut c = lab.command(node, &line.program).map_err(|e| hopeless(e.to_string()))?;
-        c.args(&line.args).env("LONGHAUL_HOME", home).env_remove("LONGHAUL_TOKEN");
+        c.args(&line.args).env("LONGHAUL_HOME", home).env_remove("LONGHAUL_TOKEN").env("RUST_BACKTRACE", "0");
         c.stdin(if line.ends_with_input { Stdio::piped() } else { Stdio::null() });
         let mut child =
             c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| hopeless(e.to_string()))?;

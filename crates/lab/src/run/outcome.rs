@@ -47,6 +47,9 @@ pub struct Machine {
     pub unix_seconds: u64,
     /// How long all of it took.
     pub seconds: f64,
+    /// Most memory that this process had, in bytes; zero where the system does not tell. In the simulator, that is all.
+    #[serde(default)]
+    pub peak_memory: u64,
 }
 
 /// One combination of values.

@@ -173,7 +173,8 @@ impl Trial<'_> {
             let to =
                 SocketAddr::new(IpAddr::V4(lab.address(&flow.to).map_err(judge)?), FIRST_PORT + i as u16);
             let t = &self.cell.topology;
-            let full = t.there.bdp(t.rtt(0)).unwrap_or(0).saturating_add(t.there.queue);
+            let longest = t.rtts.iter().max().copied().unwrap_or(Span::ZERO);
+            let full = t.there.bdp(longest).unwrap_or(0).saturating_add(t.there.queue);
             let seed = super::mix(self.seed, i as u64, 1, 0);
             let home = self.home.join(format!("flow{i}"));
             let job = outside::job(flow, &self.lab.programs, outside::Path0 { full, to, seed }, &home);
