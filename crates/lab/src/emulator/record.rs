@@ -245,8 +245,8 @@ pub enum Verdict {
 pub const MAX_P50_NS: u64 = 150_000;
 
 /// Most that the 99th percentile of lateness of a good run may be. Runs at 1 and 2 Gbit/s that are not disturbed have 0.1
-/// to 2.5 ms: handing over a packet runs the receiving node's TCP in the emulator's time.
-pub const MAX_P99_NS: u64 = 5_000_000;
+/// to 2.5 ms, with other work on the same CPUs 6 ms: handing over a packet runs the receiving node's TCP in the emulator's time.
+pub const MAX_P99_NS: u64 = 10_000_000;
 
 /// Most of the time, in parts of a thousand, in which packets may have been more than 1 ms late.
 pub const MAX_ABOVE_1MS_PERMILLE: u64 = 50;
