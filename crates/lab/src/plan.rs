@@ -246,7 +246,7 @@ impl Plan {
         for c in &self.cells {
             let n = c.peers.len() as u64 * u64::from(self.repetitions);
             runs += n;
-            time = time + c.duration * n;
+            time += c.duration * n;
         }
         (runs, time)
     }

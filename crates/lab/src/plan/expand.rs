@@ -66,7 +66,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
 enum Swept {
     Text(&'static str, Text),
     Number(&'static str, Number),
-    Case(file::Case),
+    Case(Box<file::Case>),
 }
 
 impl Swept {
@@ -114,7 +114,7 @@ impl Expander<'_> {
             }
             points = points
                 .iter()
-                .flat_map(|p| dimension.iter().map(move |v| [p.as_slice(), &[v.clone()]].concat()))
+                .flat_map(|p| dimension.iter().map(move |v| [p.as_slice(), std::slice::from_ref(v)].concat()))
                 .collect();
         }
         let mut names: Vec<&str> = Vec::new();
@@ -502,7 +502,7 @@ fn dimensions(file: &File) -> Vec<Vec<Swept>> {
         ("loss", &s.loss),
     ];
     let numbers = [("flows", &s.flows), ("streams", &s.streams)];
-    let mut all = vec![file.case.iter().cloned().map(Swept::Case).collect::<Vec<_>>()];
+    let mut all = vec![file.case.iter().cloned().map(|c| Swept::Case(Box::new(c))).collect::<Vec<_>>()];
     all.extend(texts.map(|(k, v)| v.iter().map(|t| Swept::Text(k, t.clone())).collect()));
     all.extend(numbers.map(|(k, v)| v.iter().map(|t| Swept::Number(k, t.clone())).collect()));
     all.retain(|d: &Vec<Swept>| !d.is_empty());

@@ -89,7 +89,7 @@ impl Process {
         let mut waited = Span::ZERO;
         while self.ended().is_none() && waited < END {
             workload::rest(LOOK);
-            waited = waited + LOOK;
+            waited += LOOK;
         }
         self.kill();
         for t in self.threads.drain(..) {
@@ -180,7 +180,7 @@ impl Running<'_> {
                 )));
             }
             workload::rest(LOOK);
-            waited = waited + LOOK;
+            waited += LOOK;
         }
     }
 

@@ -66,7 +66,7 @@ fn peers_alternate_spoiled_runs_are_counted_and_done_again() {
     // The second repetition begins with B; its first attempt is spoiled.
     assert_eq!(order, ["A", "B", "B", "B", "A"]);
     assert_eq!(bench.order[0].1, bench.order[1].1, "the same chance for both");
-    assert_eq!(bench.order[3].1 == bench.order[2].1, false, "another attempt, another chance");
+    assert_ne!(bench.order[3].1, bench.order[2].1, "another attempt, another chance");
     let peers = &results.cells[0].peers;
     assert_eq!(peers[1].spoiled, [Spoiled { repetition: 2, why: "the machine was busy".into() }]);
     assert_eq!(peers[1].figures[&Metric::Goodput].median, 3e6);

@@ -62,10 +62,10 @@ impl Sender {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        if now >= self.load.start {
-            if let Some(c) = self.connect.take() {
-                self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
-            }
+        if now >= self.load.start
+            && let Some(c) = self.connect.take()
+        {
+            self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
         }
         while let Some(ev) = e.poll_event() {
             match ev {

@@ -195,10 +195,10 @@ impl Client {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        if now >= self.start {
-            if let Some(c) = self.connect.take() {
-                self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
-            }
+        if now >= self.start
+            && let Some(c) = self.connect.take()
+        {
+            self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
         }
         while let Some(ev) = e.poll_event() {
             match ev {
