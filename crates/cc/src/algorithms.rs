@@ -4,6 +4,7 @@ pub mod bbr;
 pub mod copa;
 pub mod cubic;
 pub mod fixed;
+pub mod haul;
 pub mod ledbat;
 pub mod reno;
 pub mod vegas;
@@ -16,6 +17,7 @@ use crate::registry::Definition;
 
 /// Every algorithm, the default first.
 pub(crate) const ALL: &[Definition] = &[
+    haul::DEFINITION,
     bbr::DEFINITION,
     cubic::DEFINITION,
     reno::DEFINITION,

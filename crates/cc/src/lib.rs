@@ -40,6 +40,11 @@ pub trait Algorithm: Send + core::fmt::Debug {
     fn on_event(&mut self, now: Time, event: Event);
     /// The decision that holds until the next call. Cheap: called for each train.
     fn decision(&self) -> Decision;
+    /// Whether trains should ask for a report at their beginning and at their end, so that their dispersion can be
+    /// measured. It costs two reports a train: for short times only.
+    fn wants_dispersion(&self) -> bool {
+        false
+    }
     /// Internal state in words, for traces and `--json` (for instance "startup", "probe_bw:cruise").
     fn state(&self) -> &'static str {
         ""

@@ -85,6 +85,12 @@ pub struct Signals {
     pub newest_acked_sent: Option<Time>,
     /// The delivery-rate sample, when one could be taken.
     pub rate: Option<RateSample>,
+    /// The rate at which packets arrived that had been sent at least twice as fast, back to back in a train: the
+    /// path's narrowest place squeezed them apart, so that its rate (or what cross traffic leaves of it in a
+    /// moment) shows long before the flow fills it (packet dispersion; Dovrolis et al., "What do packet dispersion
+    /// techniques measure?", INFOCOM 2001). Only where [`Algorithm::wants_dispersion`](crate::Algorithm) and the
+    /// receiver saw the train in pieces.
+    pub dispersion: Option<Rate>,
     /// Packets newly reported as marked Congestion Experienced.
     pub ce_packets: u64,
     /// A round trip has passed since the last such mark: the first packet sent after it is acknowledged.

@@ -6,15 +6,13 @@ use crate::exit::{Failure, Outcome};
 use crate::setup::Me;
 use crate::x509;
 use base::Time;
-use endpoint::{ConnId, Endpoint};
 use lhio::clock::WallTime;
 use lhio::identity::{AuthorizedKeys, IdentityError, PublicKey as HostKey, StateFolder, Tokens};
 use rustls_pki_types::ServerName;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use transport::crypto::{Identity, OneTimeToken, PeerIdentity};
-use transport::error::code;
 
 /// What a client with a key that is not known here is told; the transport carries 128 characters.
 const STRANGER: &str =
@@ -30,10 +28,9 @@ pub fn key_of(token: &OneTimeToken) -> Identity {
     Identity::from_seed(blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes()))
 }
 
-/// Decides about each connection once.
+/// Decides about each connection once: given to the endpoint by `Endpoint::set_gate`.
 pub struct Gate {
     who: Who,
-    passed: BTreeSet<ConnId>,
 }
 
 enum Who {
@@ -76,7 +73,7 @@ impl Gate {
             let (state, tokens) = (me.state.clone(), me.state.tokens()?);
             Who::Keys(Box::new(Keys { state, file, named, stamp, listed, own, tokens }))
         };
-        Ok(Gate { who, passed: BTreeSet::new() })
+        Ok(Gate { who })
     }
 
     /// Says who may come, for the server's operator.
@@ -112,28 +109,6 @@ impl Gate {
         }
     }
 
-    /// Closes the connections of those who may do nothing. Call before the server is driven: it then sees such a
-    /// connection only to find it closed.
-    pub fn drive(&mut self, now: Time, ep: &mut Endpoint) {
-        let arrived = |c: &ConnId| {
-            let peer = if self.passed.contains(c) { None } else { ep.connection(*c)?.peer.clone() };
-            peer.map(|p| (*c, p))
-        };
-        let new: Vec<(ConnId, PeerIdentity)> = ep.connections().filter_map(|c| arrived(&c)).collect();
-        if new.is_empty() {
-            return;
-        }
-        self.passed.retain(|c| ep.connection(*c).is_some());
-        for (conn, peer) in new {
-            self.passed.insert(conn);
-            if let Err(text) = self.check(&peer) {
-                let remote = ep.connection(conn).map(|i| i.remote.to_string()).unwrap_or_default();
-                tracing::info!(client = remote, text, "a client was turned away");
-                ep.close(now, conn, code::UNAUTHORISED, text);
-            }
-        }
-    }
-
     fn check(&mut self, peer: &PeerIdentity) -> Result<(), &'static str> {
         match (&mut self.who, peer) {
             (Who::Everybody, _) => Ok(()),
@@ -153,6 +128,15 @@ impl Gate {
                 Err(STRANGER)
             }
         }
+    }
+}
+
+impl endpoint::Gate for Gate {
+    fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
+        self.check(peer).map_err(|text| {
+            tracing::info!(text, "a client was turned away");
+            text.to_owned()
+        })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
-use crate::gate::Gate;
 use crate::setup::{self, Me};
 use crate::stop;
 use crate::units::show_bytes;
@@ -43,13 +42,14 @@ pub fn run(a: &Serve) -> Outcome<()> {
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
     }
     let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
+    endpoint.set_gate(Some(Box::new(gate)));
     let monitor = inner.monitor();
     let stopping = monitor.clone();
     stop::on_signal(move || {
         stopping.stop();
         wake();
     })?;
-    let mut app = Served { gate, inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
+    let mut app = Served { inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
     driver.run(&mut endpoint, &mut app)?;
     if a.json {
         let cpu = CpuTime::of_process();
@@ -63,7 +63,6 @@ pub fn run(a: &Serve) -> Outcome<()> {
 
 /// The server, watched: sessions are logged as they come and go.
 struct Served {
-    gate: Gate,
     inner: ServerApp,
     monitor: Monitor,
     seen: BTreeMap<u64, (String, &'static str, u64, u64)>,
@@ -98,7 +97,6 @@ impl Served {
 
 impl App for Served {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
-        self.gate.drive(now, ep);
         self.inner.drive(now, ep);
         if now >= self.next {
             self.next = now + LOOK_EVERY;

@@ -5,7 +5,6 @@ use super::load::Load;
 use super::proto::Message;
 use crate::args::PerfServer;
 use crate::exit::Outcome;
-use crate::gate::Gate;
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
@@ -34,9 +33,10 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
     }
     let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
+    endpoint.set_gate(Some(Box::new(gate)));
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
-    let mut app = Server { gate, sessions: BTreeMap::new(), left: a.count, stop };
+    let mut app = Server { sessions: BTreeMap::new(), left: a.count, stop };
     Ok(driver.run(&mut endpoint, &mut app)?)
 }
 
@@ -48,7 +48,6 @@ struct Session {
 }
 
 struct Server {
-    gate: Gate,
     sessions: BTreeMap<ConnId, Session>,
     left: Option<u64>,
     stop: Arc<AtomicBool>,
@@ -150,7 +149,6 @@ impl Session {
 
 impl App for Server {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
-        self.gate.drive(now, ep);
         while let Some(e) = ep.poll_event() {
             self.event(now, e, ep);
         }

@@ -388,7 +388,8 @@ impl Connection {
             return None;
         }
         let last = !self.scheduler.is_ready(flow);
-        if self.seal_train(lane, first_pn, &d, last, &mut buf[..d.len]).is_none() {
+        let measured = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
+        if self.seal_train(lane, first_pn, &d, (last, measured), &mut buf[..d.len]).is_none() {
             let v = Violation::new(
                 code::KEYS_EXHAUSTED,
                 "the keys have sealed all they may and cannot be updated",
@@ -453,7 +454,7 @@ impl Connection {
         lane: usize,
         first_pn: u64,
         d: &Draft,
-        last: bool,
+        (last, measured): (bool, bool),
         train: &mut [u8],
     ) -> Option<()> {
         let keys = self.keys.as_mut()?;
@@ -462,8 +463,10 @@ impl Connection {
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
         let key = keys.sealer().reserve(l.id, first_pn, d.packets).ok()?;
         for (pn, packet) in (first_pn..).zip(train.chunks_mut(d.segment)) {
-            // Nothing stands behind the last packet: have it reported at once.
-            let ask = if last && pn + 1 == first_pn + d.packets { flag::ASK } else { 0 };
+            // Nothing stands behind the last packet: have it reported at once. So are both ends of a train whose
+            // dispersion is to be measured.
+            let (is_first, is_last) = (pn == first_pn, pn + 1 == first_pn + d.packets);
+            let ask = if last && is_last || measured && (is_first || is_last) { flag::ASK } else { 0 };
             let flags = packet[0] | phase | ask;
             put_clear(packet, flags, l.remote_cid.0, pn);
             let (clear, rest) = packet.split_at_mut(SHORT_CLEAR);

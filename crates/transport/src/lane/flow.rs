@@ -58,6 +58,8 @@ pub struct LaneSignals {
     pub min_rtt: Span,
     /// One-way delay above its lowest.
     pub queue_delay: Span,
+    /// Rate at which packets arrived that had left much faster.
+    pub dispersion: Option<Rate>,
     /// Packets newly reported as marked.
     pub ce_packets: u64,
 }
@@ -242,6 +244,7 @@ impl Flow {
             delivered: self.delivered,
             newest_acked_sent: d.newest.map(|t| t.sent),
             rate,
+            dispersion: lane.dispersion,
             ce_packets: lane.ce_packets,
             round_start,
             round: self.round,
@@ -268,6 +271,11 @@ impl Flow {
             lost: self.lost - t.lost.min(self.lost),
             app_limited: t.app_limited,
         })
+    }
+
+    /// Whether the algorithm wants the dispersion of trains measured.
+    pub fn wants_dispersion(&self) -> bool {
+        self.algorithm.wants_dispersion()
     }
 
     /// Something rare has happened.

@@ -1,5 +1,6 @@
 //! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
 
+pub mod dispersion;
 pub mod flow;
 pub mod mtu;
 pub mod received;
@@ -8,7 +9,8 @@ pub mod sent;
 
 use crate::error::{Violation, code};
 use crate::streams::Streams;
-use base::{Rng, Span, Time};
+use base::{Rate, Rng, Span, Time};
+use dispersion::Dispersion;
 use flow::{Flow, LaneSignals};
 use mtu::MtuSearch;
 use received::Received;
@@ -54,6 +56,9 @@ pub struct Lane {
     pub rtt: Rtt,
     owd: OneWayDelay,
     queue_delay: Span,
+    dispersion: Dispersion,
+    /// What the report being digested told of the dispersion of a train.
+    squeezed: Option<Rate>,
     /// Flows; the first is the connection's own.
     pub flows: Vec<Flow>,
     /// Packet size.
@@ -122,6 +127,8 @@ impl Lane {
             rtt: Rtt::new(),
             owd: OneWayDelay::new(),
             queue_delay: Span::ZERO,
+            dispersion: Dispersion::default(),
+            squeezed: None,
             flows: vec![flow],
             mtu,
             ecn: true,
@@ -302,6 +309,8 @@ impl Lane {
         if pn == f.largest {
             self.rtt.update(now.since(sent), delay);
             self.queue_delay = self.owd.update(now, sent, f.arrival_us);
+            let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
+            self.squeezed = self.dispersion.update(pn, sent, f.arrival_us, packet);
         }
         if out.spurious > 0 {
             // Packets came later than the reordering window allowed: widen it (RFC 8985, section 6.2).
@@ -350,6 +359,7 @@ impl Lane {
             srtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             queue_delay: self.queue_delay,
+            dispersion: self.squeezed.take(),
             ce_packets,
         };
         self.flows.iter_mut().for_each(|f| f.finish(&lane));

@@ -8,7 +8,7 @@ fn info() -> PathInfo {
 }
 
 fn bbr() -> Bbr {
-    let params = crate::registry::list()[0].defaults();
+    let params = crate::registry::find("bbr").unwrap().defaults();
     Bbr::new(Config::from_params(&params), &info(), Rng::from_u64(1))
 }
 

@@ -1,0 +1,115 @@
+//! What losses mean.
+
+use super::Haul;
+use super::round::Counts;
+use crate::Signals;
+use base::{Span, Time};
+
+/// A silence longer than this, and than half a round trip, is an outage: what was lost in it says nothing of
+/// congestion.
+const SILENCE: Span = Span::from_millis(40);
+/// Standard deviations by which losses must exceed a threshold.
+const DEVIATIONS: f64 = 3.0;
+/// Rounds for which an overflowed queue is remembered in full; then the memory fades.
+const FADE: f64 = 1.005;
+/// Of the queue that overflowed, less than this cannot.
+const BELOW: f64 = 0.75;
+
+/// Losses, judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Losses {
+    /// Packets sent before this belong to what was answered.
+    answered: Time,
+    /// The share that the path loses without a queue.
+    pub(super) usual: f64,
+    /// The queueing delay at which the queue overflowed.
+    overflow: f64,
+    /// The rate before the last reduction, until it proves right.
+    before: Option<f64>,
+}
+
+impl Default for Losses {
+    fn default() -> Losses {
+        Losses { answered: Time::ZERO, usual: 0.0, overflow: f64::INFINITY, before: None }
+    }
+}
+
+impl Losses {
+    /// Packets of this feedback that count: not those lost before the last reduction or in an outage.
+    pub(super) fn counts(&self, s: &Signals) -> Counts {
+        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
+        Counts { acked: s.acked_packets, lost: if old { 0 } else { s.lost_packets }, marked: s.ce_packets }
+    }
+
+    /// Everything sent until now is dealt with.
+    pub(super) fn answer(&mut self, now: Time) {
+        self.answered = now;
+    }
+
+    pub(super) fn reduced_from(&mut self, rate: f64) {
+        self.before.get_or_insert(rate);
+    }
+
+    /// Half the queue that overflowed is the most to aim at.
+    pub(super) fn target_cap(&self) -> f64 {
+        self.overflow / 2.0
+    }
+
+    pub(super) fn overflowed_at(&mut self, queue: f64) {
+        self.overflow = if self.overflow.is_finite() { (self.overflow + queue) / 2.0 } else { queue };
+    }
+
+    /// A round without congestion.
+    pub(super) fn quiet(&mut self, counts: Counts, longest: f64) {
+        let below = longest < self.overflow * BELOW;
+        self.overflow *= FADE;
+        self.before = None;
+        let total = counts.acked + counts.lost;
+        // What is lost where the queue cannot have overflowed is the path's own.
+        if total > 0 && (below && self.overflow.is_finite() || longest < super::HOST_NOISE) {
+            let share = counts.lost as f64 / total as f64;
+            let weight = (total as f64 / 4_096.0).min(0.25);
+            self.usual += (share - self.usual) * weight;
+        }
+    }
+
+    /// Losses that were none: what they took is given back.
+    pub(super) fn undo(&mut self, s: &Signals, rate: &mut f64) {
+        if s.spurious > 0 {
+            self.answered = s.now;
+            if let Some(before) = self.before.take() {
+                *rate = rate.max(before);
+                self.overflow = f64::INFINITY;
+            }
+        }
+    }
+}
+
+/// Whether `lost` of `total` exceed `share` by more than chance explains.
+pub(super) fn exceeds(lost: u64, total: u64, share: f64) -> bool {
+    let (lost, total) = (lost as f64, total as f64);
+    lost > total * share + DEVIATIONS * (total * share * (1.0 - share)).sqrt() + 1.0
+}
+
+impl Haul {
+    /// An outage: nothing arrived for a while. What was lost in it is no sign of congestion.
+    pub(super) fn notice_silence(&mut self, s: &Signals) {
+        let limit = Span::from_secs_f64(self.rtt() / 2.0).max(SILENCE);
+        if self.heard.replace(s.now).is_some_and(|t| s.now.since(t) > limit) {
+            self.losses.answer(s.now);
+            self.round.restart();
+        }
+    }
+
+    /// Whether the losses of the round now ending mean congestion.
+    pub(super) fn is_congested(&self) -> bool {
+        let c = self.round.counts();
+        let queued = self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0;
+        let share = if queued { self.config.loss + self.losses.usual } else { self.config.loss_alone };
+        exceeds(
+            c.lost,
+            c.acked + c.lost,
+            share.min(self.config.loss_alone.max(self.config.loss + self.losses.usual)),
+        )
+    }
+}

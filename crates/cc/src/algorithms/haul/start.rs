@@ -1,0 +1,274 @@
+//! The start: find the rate in a few round trips without filling the queue.
+//!
+//! Growth is by what arrives, so that nothing grows on a path that delivers nothing. As long as nothing is known of
+//! the narrowest place, threefold a round trip; where the dispersion of trains shows it far away, up to twelvefold,
+//! and never beyond nine tenths of it. A queue that stands for several reports ends the start: then what was delivered
+//! lately is the rate.
+
+use super::{HOST_NOISE, Haul, Phase};
+use crate::{Signals, pacer};
+use base::{Rate, Span, Time};
+use std::collections::VecDeque;
+
+/// Growth in a round trip without knowledge, and with.
+const BLIND: f64 = 3.0;
+const SEEING: f64 = 12.0;
+const DOUBLE: f64 = 2.0;
+/// As much more than trains show is tried, for so many rounds.
+const MORE: f64 = 1.12;
+const LOOKS: u32 = 1;
+/// As much of what was sent must arrive for a delay not to be a queue, and so often is that believed.
+const UNHINDERED: f64 = 0.93;
+const LIFTS: u32 = 4;
+/// A delay above this part of the round trip is a queue, whatever arrives.
+const MOST_PHANTOM: f64 = 0.25;
+/// Of the rate that trains show, as much is gone for at once.
+const CEILING: f64 = 0.96;
+/// And as much before several trains agree.
+const DOUBTFUL: f64 = 0.4;
+/// Up to this share of it growth is fast: others may be about to do the same.
+const NEAR: f64 = 0.15;
+/// Quartiles of trains so far apart are no rate.
+const DISAGREE: f64 = 2.0;
+/// Samples of dispersion kept: their median is believed.
+const SAMPLES: usize = 15;
+/// Trains that must agree.
+const AGREE: usize = 6;
+/// Reports with a queue in a row that end the start.
+const QUEUED: u32 = 3;
+/// Recent deliveries that are kept.
+const RECENT: usize = 64;
+/// Most bytes that leave together: 300 microseconds at 100 Gbit/s.
+const MOST_AT_ONCE: u64 = 4 << 20;
+/// A full train.
+const TRAIN_BYTES: u64 = 66_000;
+/// Most time that a train may take to pass the narrowest place.
+const TRAIN: Span = Span::from_millis(2);
+/// Rounds without growth that end the start.
+const FLAT: u32 = 3;
+
+/// How far the start has come.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Up to what trains show, or what is known.
+    Seek,
+    /// A little more than that, to see whether a queue arises.
+    Exceed { rounds: u32 },
+    /// None arose: trains are not to be believed.
+    Distrust,
+}
+
+#[derive(Debug)]
+pub(super) struct Start {
+    /// Rates that trains showed, newest last.
+    shown: VecDeque<f64>,
+    /// A rate known or remembered.
+    known: Option<f64>,
+    step: Step,
+    lifts: u32,
+    queued: u32,
+    queued_since: Time,
+    /// Times, totals delivered, and rates of sending.
+    recent: VecDeque<(Time, u64, f64)>,
+    flat: u32,
+    best: f64,
+}
+
+impl Start {
+    pub(super) fn new(known: Option<f64>) -> Start {
+        Start {
+            shown: VecDeque::new(),
+            known,
+            step: Step::Seek,
+            lifts: 0,
+            queued: 0,
+            queued_since: Time::ZERO,
+            recent: VecDeque::new(),
+            flat: 0,
+            best: 0.0,
+        }
+    }
+
+    pub(super) fn remembered(rate: f64) -> Start {
+        Start::new(Some(rate))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match (self.known, self.shown.len()) {
+            (Some(_), _) => "start:known",
+            (None, 0..AGREE) => "start",
+            (None, _) => "start:trains",
+        }
+    }
+
+    /// The rate of the narrowest place, as far as trains show it, and how many do.
+    fn narrowest(&self) -> Option<(f64, usize)> {
+        let mut sorted: Vec<f64> = self.shown.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).map(|m| (*m, sorted.len()))
+    }
+
+    /// Trains that do not agree with each other, or with what was found since, show a path whose delay changes by
+    /// itself.
+    fn trains_mislead(&self) -> bool {
+        let mut sorted: Vec<f64> = self.shown.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        matches!(self.step, Step::Distrust) || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
+    }
+
+    /// How far to go, and the growth in a round trip.
+    fn aim(&self, rate: f64) -> (f64, f64) {
+        let exceed = matches!(self.step, Step::Exceed { .. });
+        match (self.known, self.narrowest()) {
+            _ if matches!(self.step, Step::Distrust) => (f64::INFINITY, DOUBLE),
+            (Some(known), _) if exceed => (known * MORE, DOUBLE),
+            (Some(known), _) => (known, SEEING),
+            (None, Some((narrow, _))) if exceed => (narrow * MORE, DOUBLE),
+            (None, Some((narrow, n))) => {
+                let ceiling = if n >= AGREE { CEILING } else { DOUBTFUL };
+                (narrow * ceiling, if rate < narrow * NEAR { SEEING } else { BLIND })
+            }
+            (None, None) => (f64::INFINITY, BLIND),
+        }
+    }
+
+    /// Bytes that leave together: whole trains, as their dispersion is to be measured, but none that takes long to
+    /// pass. As long as none has shown anything, larger groups of them, which take longer to arrive. `first` is the
+    /// initial window.
+    pub(super) fn quantum(&self, rate: Rate, packet: u64, first: u64, rtt: f64) -> u64 {
+        let usual = pacer::quantum(rate, packet);
+        match self.narrowest() {
+            _ if self.known.is_some() => usual,
+            None => {
+                let group = (rate.bytes_in(Span::from_secs_f64(rtt)) / 8).min(MOST_AT_ONCE);
+                usual.max(group).max(first.min(TRAIN_BYTES / packet * packet))
+            }
+            Some((narrowest, _)) => {
+                let short = Rate::from_bytes_per_sec(narrowest as u64).bytes_in(TRAIN);
+                usual.max(short.clamp(8 * packet, TRAIN_BYTES.max(8 * packet)) / packet * packet)
+            }
+        }
+    }
+
+    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, noise: f64, rate: f64) {
+        if let Some(rate) = s.dispersion {
+            self.shown.push_back(rate.bytes_per_sec() as f64);
+            if self.shown.len() > SAMPLES {
+                self.shown.pop_front();
+            }
+        }
+        if let Some(q) = queue {
+            let limit = (rtt / 24.0).max(2.0 * HOST_NOISE) + 3.0 * noise;
+            self.queued = if q > limit { self.queued + 1 } else { 0 };
+            if self.queued <= 1 {
+                self.queued_since = s.now;
+            }
+        }
+        self.recent.push_back((s.now, s.delivered, rate));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// A queue stood through several reports and longer than a train takes.
+    fn is_queued(&self, now: Time, rtt: f64) -> bool {
+        self.queued >= QUEUED && now.since(self.queued_since).as_secs_f64() > rtt / 8.0
+    }
+
+    /// The rate delivered over the last part of a round trip, and the rate of sending a round trip ago.
+    fn delivered_lately(&self, rtt: f64) -> Option<(f64, f64)> {
+        let (now, total, _) = *self.recent.back()?;
+        let window = Span::from_secs_f64((rtt / 6.0).max(0.004));
+        let (then, before, _) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= window)?;
+        let left = Span::from_secs_f64(rtt);
+        let (.., sent) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= left)?;
+        Some(((total - before) as f64 / now.since(then).as_secs_f64(), sent))
+    }
+}
+
+impl Haul {
+    pub(super) fn on_start(&mut self, s: &Signals) {
+        let (rtt, queue, noise) = (self.rtt(), self.base.queue(s), self.round.noise());
+        let congested = s.round_start && self.is_congested();
+        let Phase::Start(start) = &mut self.phase else { return };
+        start.update(s, rtt, queue, noise, self.rate);
+        self.narrowest = start.narrowest().map(|(r, _)| r).or(self.narrowest);
+        let limited = s.app_limited || s.rate.is_some_and(|r| r.app_limited);
+        if limited {
+            return;
+        }
+        if congested || start.is_queued(s.now, rtt) {
+            self.on_full(s, congested);
+            return;
+        }
+        if s.acked > 0 {
+            let (ceiling, growth) = start.aim(self.rate);
+            // Continuous growth by a factor g a round trip needs (g ln g) new bytes for each that arrives, because
+            // those that arrive left a round trip ago.
+            let step = growth * growth.ln() * s.acked as f64 / rtt;
+            if self.rate < ceiling {
+                self.rate = (self.rate + step).min(ceiling);
+            }
+        }
+        if s.round_start {
+            self.end_start_round(s);
+        }
+    }
+
+    /// Something says that the path is full. If what was sent a round trip ago all arrived, it is not: the delay is the
+    /// path's own.
+    fn on_full(&mut self, s: &Signals, congested: bool) {
+        let rtt = self.rtt();
+        let Phase::Start(start) = &mut self.phase else { return };
+        let lately = start.delivered_lately(rtt);
+        if let (Some((x, sent)), false) = (lately, congested)
+            && x > sent * UNHINDERED
+            && start.lifts < LIFTS
+            && start.trains_mislead()
+            && self.round.longest() < rtt * MOST_PHANTOM
+        {
+            start.lifts += 1;
+            start.queued = 0;
+            self.base.lift(rtt);
+            return;
+        }
+        let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
+        let rate = lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).min(self.rate);
+        self.steady.begin(self.round.count, rate);
+        self.end_start(rate, s.inflight, s.now);
+    }
+
+    fn end_start_round(&mut self, s: &Signals) {
+        let Some(r) = s.rate else { return };
+        let x = r.rate.bytes_per_sec() as f64;
+        let Phase::Start(start) = &mut self.phase else { return };
+        let (ceiling, _) = start.aim(self.rate);
+        let there = self.rate >= 0.98 * ceiling && x >= 0.85 * self.rate;
+        start.flat = if x > start.best * 1.1 { 0 } else { start.flat + 1 };
+        start.best = start.best.max(x);
+        if there {
+            match start.step {
+                // What trains showed, or was known, is there: is there more?
+                Step::Seek => start.step = Step::Exceed { rounds: 0 },
+                Step::Exceed { rounds } if rounds < LOOKS => start.step = Step::Exceed { rounds: rounds + 1 },
+                // More than that, and no queue. Trains do not show this path's rate.
+                Step::Exceed { .. } => {
+                    start.step = Step::Distrust;
+                    start.known = None;
+                }
+                Step::Distrust => {}
+            }
+            start.flat = 0;
+        } else if start.flat >= FLAT {
+            if start.known.take().is_some() {
+                // It was never used, or does not hold: look for the rate as if nothing were known.
+                start.flat = 0;
+                self.rate = x.max(self.rate / 4.0);
+            } else {
+                self.steady.begin(self.round.count, x);
+                self.end_start(x, s.inflight, s.now);
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+use super::*;
+use crate::RateSample;
+
+const GIGABIT: f64 = 125e6;
+
+fn info() -> PathInfo {
+    PathInfo { packet_bytes: 1_500, handshake_rtt: Some(Span::from_millis(70)), ecn: true, known_rate: None }
+}
+
+fn config() -> Config {
+    Config::from_params(&crate::registry::find("haul").unwrap().defaults())
+}
+
+fn haul(info: &PathInfo) -> Haul {
+    Haul::new(config(), info, Rng::from_u64(1))
+}
+
+const RTT: Span = Span::from_millis(70);
+/// Reports in a round.
+const REPORTS: u64 = 4;
+
+/// Report `n` on a path that delivers `rate` with a delay of `queue`; every fourth begins a round.
+fn report(n: u64, rate: Rate, queue: Span) -> Signals {
+    let flight = rate.bytes_in(RTT);
+    let bytes = flight / REPORTS;
+    Signals {
+        now: Time::ZERO + RTT * n / REPORTS,
+        acked: bytes,
+        acked_packets: bytes / 1_500,
+        inflight: flight,
+        prior_inflight: flight,
+        rtt: Some(RTT + queue),
+        srtt: RTT + queue,
+        min_rtt: RTT,
+        delivered: bytes * n,
+        newest_acked_sent: Some(Time::ZERO + (RTT * n / REPORTS - RTT)),
+        rate: Some(RateSample {
+            rate,
+            interval: RTT,
+            delivered: flight,
+            prior_delivered: (bytes * n).saturating_sub(flight),
+            tx_inflight: flight,
+            lost: 0,
+            app_limited: false,
+        }),
+        round_start: n.is_multiple_of(REPORTS),
+        round: n / REPORTS,
+        ..Signals::default()
+    }
+}
+
+fn steady(mbit: u64) -> Haul {
+    let mut h = haul(&info());
+    h.narrowest = Some(GIGABIT);
+    h.end_start(Rate::from_mbit(mbit).bytes_per_sec() as f64, 0, Time::from_nanos(1));
+    h.steady.begin(0, h.rate);
+    h
+}
+
+/// Whole rounds in which `change` has the last word on each report; what is sent arrives, but `most` at most.
+fn run_with(
+    h: &mut Haul,
+    rounds: core::ops::Range<u64>,
+    queue: Span,
+    most: Rate,
+    change: impl Fn(Signals) -> Signals,
+) {
+    for n in rounds.start * REPORTS + 1..=rounds.end * REPORTS {
+        let rate = h.decision().rate.min(most);
+        h.on_feedback(&change(report(n, rate, queue)));
+    }
+}
+
+fn run(h: &mut Haul, rounds: core::ops::Range<u64>, queue: Span, most: Rate) {
+    run_with(h, rounds, queue, most, |s| s);
+}
+
+/// The same with a share of losses, in hundredths of what arrives.
+fn lossy(percent: u64) -> impl Fn(Signals) -> Signals {
+    move |s| Signals {
+        lost_packets: s.acked_packets * percent / 100,
+        lost: s.acked * percent / 100,
+        latest_lost_sent: Some(s.now - RTT),
+        ..s
+    }
+}
+
+#[test]
+fn the_queue_aimed_at_falls_with_the_square_root_of_the_rate_within_limits() {
+    let c = config();
+    assert!((c.target(GIGABIT, 0.07) - 0.004).abs() < 1e-9);
+    assert!((c.target(GIGABIT / 4.0, 0.07) - 0.008).abs() < 1e-9, "half the square root, twice the queue");
+    assert!((c.target(GIGABIT * 4.0, 0.07) - 0.002).abs() < 1e-9);
+    assert!(c.target(GIGABIT * 1e6, 0.07) >= HOST_NOISE / 2.0, "hosts are not that exact");
+    assert!(c.target(1.0, 0.07) <= 0.07 * 0.35);
+    assert!(c.target(GIGABIT, 0.005) <= 0.001, "a fifth of a short path");
+}
+
+#[test]
+fn the_law_moves_the_rate_by_half_of_what_the_queue_is_off() {
+    for (queue, aimed) in [(8.0, 4.0), (2.0, 4.0), (30.0, 4.0)] {
+        let mut h = steady(1_000);
+        // The law rests for two rounds after the start.
+        let span = Span::from_micros((queue * 1_000.0) as u64);
+        run(&mut h, 0..3, span, Rate::from_mbit(1_000));
+        let expected = 1.0 + 0.5 * (aimed - queue) / 70.0;
+        assert!((h.rate / GIGABIT - expected).abs() < 0.002, "{} of {expected}", h.rate / GIGABIT);
+    }
+}
+
+#[test]
+fn without_a_queue_steps_begin_small_beyond_what_was_once_full_and_then_double() {
+    let mut h = steady(100);
+    run(&mut h, 0..4, Span::ZERO, Rate::MAX);
+    let small = h.rate / GIGABIT;
+    assert!(small > 0.1 && small < 0.12, "{small}");
+    run(&mut h, 4..40, Span::ZERO, Rate::MAX);
+    assert!(h.rate / GIGABIT > 1.0, "the path has grown: {}", h.rate / GIGABIT);
+}
+
+#[test]
+fn random_loss_costs_only_what_is_lost() {
+    let mut h = steady(1_000);
+    run_with(&mut h, 0..40, Span::from_millis(1), Rate::from_mbit(970), lossy(3));
+    assert!(h.rate > GIGABIT * 0.95, "{}", h.rate / GIGABIT);
+}
+
+#[test]
+fn heavy_loss_is_congestion_and_is_undone_when_it_was_reordering() {
+    let mut h = steady(1_000);
+    run(&mut h, 0..3, Span::from_millis(4), Rate::from_mbit(1_000));
+    let before = h.rate;
+    run_with(&mut h, 3..4, Span::from_millis(4), Rate::from_mbit(850), lossy(20));
+    assert!(h.rate <= before * 0.86, "{} of {before}", h.rate);
+    let s = report(17, Rate::from_mbit(850), Span::from_millis(4));
+    h.on_feedback(&Signals { spurious: 1_500, ..s });
+    assert!(h.rate >= before, "{} of {before}", h.rate);
+}
+
+#[test]
+fn what_is_lost_in_an_outage_is_no_congestion() {
+    let mut h = steady(1_000);
+    run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
+    let before = h.rate;
+    // Nothing for three round trips; then all that was sent meanwhile is reported lost.
+    run_with(&mut h, 8..12, Span::from_millis(4), Rate::from_mbit(1_000), |s| {
+        let dark = s.now < Time::ZERO + RTT * 9;
+        if dark { Signals { latest_lost_sent: Some(s.now - RTT * 2), ..lossy(400)(s) } } else { s }
+    });
+    assert!(h.rate > before * 0.9, "{} of {before}", h.rate);
+}
+
+#[test]
+fn marks_reduce_once_a_round_unless_told_otherwise() {
+    let marked = |h: &mut Haul| {
+        run(h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
+        let before = h.rate;
+        let mark = |s: Signals| Signals { ce_packets: 3, ..s };
+        run_with(h, 5..6, Span::from_millis(4), Rate::from_mbit(1_000), mark);
+        h.rate / before
+    };
+    assert!((marked(&mut steady(1_000)) - 0.85).abs() < 0.01);
+    let mut deaf = steady(1_000);
+    deaf.config.ecn = false;
+    assert!(marked(&mut deaf) > 0.95);
+}
+
+#[test]
+fn an_application_with_little_to_send_keeps_its_rate() {
+    let mut h = steady(1_000);
+    run_with(&mut h, 0..60, Span::from_millis(2), Rate::from_mbit(10), |s| Signals {
+        app_limited: true,
+        rate: s.rate.map(|r| RateSample { app_limited: true, ..r }),
+        ..s
+    });
+    assert!((h.rate / GIGABIT - 1.0).abs() < 0.01, "{}", h.rate / GIGABIT);
+}
+
+#[test]
+fn trains_lead_most_of_the_way_and_a_queue_ends_the_start() {
+    let mut h = haul(&info());
+    assert!(h.wants_dispersion());
+    let shown = Rate::from_mbit(1_000);
+    let train = |s| Signals { dispersion: Some(shown), ..s };
+    run_with(&mut h, 0..6, Span::ZERO, shown, train);
+    let d = h.decision();
+    assert!(d.rate >= shown.scale(9, 10) && d.rate <= shown.scale(113, 100), "{d:?} {}", h.state());
+    run_with(&mut h, 6..8, Span::from_millis(12), shown, train);
+    assert!(!h.wants_dispersion(), "{}", h.state());
+    assert!(h.rate <= GIGABIT * 1.01, "what arrives is the rate: {}", h.rate / GIGABIT);
+}
+
+#[test]
+fn a_known_rate_is_used_at_once_and_a_remembered_one_by_half() {
+    let known = Rate::from_mbit(2_000);
+    let h = haul(&PathInfo { known_rate: Some(known), ..info() });
+    assert_eq!(h.decision().rate, known);
+    let mut h = steady(1_000);
+    run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
+    let before = h.rate;
+    let now = Time::ZERO + Span::from_secs(60);
+    h.on_event(now, Event::RestartFromIdle { idle_since: now - Span::from_secs(3) });
+    assert!((h.rate - before).abs() < 1.0, "a short pause changes nothing");
+    h.on_event(now, Event::RestartFromIdle { idle_since: now - Span::from_secs(30) });
+    assert!((h.rate - before / 2.0).abs() < 1.0, "RFC 9959, section 3: half of what was remembered");
+    assert_eq!(h.state(), "start:known");
+}
+
+#[test]
+fn beside_others_it_holds_its_own_and_goes_back_to_the_law() {
+    let mut h = steady(1_000);
+    run(&mut h, 0..40, Span::from_millis(4), Rate::from_mbit(1_000));
+    // Somebody overflows a queue of 60 ms.
+    run_with(&mut h, 40..41, Span::from_millis(60), Rate::from_mbit(600), lossy(10));
+    run(&mut h, 41..51, Span::from_millis(30), Rate::from_mbit(600));
+    assert_eq!(h.state(), "steady:rival");
+    let before = h.rate;
+    run(&mut h, 51..60, Span::from_millis(30), Rate::from_mbit(600));
+    assert!(h.rate > before, "below its part of the queue it grows");
+    assert!(h.rate < GIGABIT * 0.55, "up to half of the path: {}", h.rate / GIGABIT);
+    // Nobody fills the queue for 30 s: 430 rounds.
+    run(&mut h, 60..520, Span::from_millis(5), Rate::from_mbit(600));
+    assert_ne!(h.state(), "steady:rival");
+}
+
+#[test]
+fn persistent_congestion_starts_over_from_an_eighth() {
+    let mut h = steady(1_000);
+    let before = h.rate;
+    h.on_event(Time::from_nanos(2), Event::PersistentCongestion);
+    assert!((h.rate - before / 8.0).abs() < 1.0 && h.wants_dispersion());
+}
+
+#[test]
+fn a_longer_way_is_believed_after_soundings_only() {
+    let mut h = steady(1_000);
+    run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
+    // The way is 30 ms longer now: a queue, as far as anyone can tell, until restraint does not shorten it.
+    let mut sounded = false;
+    for n in 5..400 {
+        run(&mut h, n..n + 1, Span::from_millis(30), Rate::from_mbit(1_000));
+        sounded |= h.state() == "sounding";
+    }
+    assert!(sounded);
+    assert!(h.rate > GIGABIT * 0.8, "{} {}", h.rate / GIGABIT, h.state());
+}

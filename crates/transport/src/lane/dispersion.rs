@@ -1,0 +1,71 @@
+//! Packet dispersion: how far apart the packets of a train arrive that left back to back.
+//!
+//! Two reports about packets of one train (its first and its last packet ask for one each) carry the receiver's time
+//! stamps. When the packets between arrived much more slowly than they left, the path's narrowest place has put that
+//! time between them.
+
+use base::{Rate, Span, Time};
+
+/// Fewer packets than this tell of clock readings rather than of the path.
+const MIN_PACKETS: u64 = 8;
+/// Shorter arrivals are a matter of when the receiver looks: packets wait for an interrupt, are joined, are read in
+/// batches.
+const MIN_ARRIVAL: Span = Span::from_micros(150);
+/// Trains take at most this long to arrive, or what is measured is no train.
+const MAX_ARRIVAL: Span = Span::from_millis(200);
+
+/// Looks at successive reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dispersion {
+    /// Number, time of sending and arrival by the peer's clock (in microseconds, wrapping) of the last report's
+    /// newest packet.
+    last: Option<(u64, Time, u32)>,
+}
+
+impl Dispersion {
+    /// A report says that packet `pn`, sent at `sent`, was the newest and arrived at `arrival_us`; `bytes` is the size
+    /// of packets. Gives the rate of arrival since the last report if the packets in between left at twice that rate
+    /// or faster.
+    pub fn update(&mut self, pn: u64, sent: Time, arrival_us: u32, bytes: u64) -> Option<Rate> {
+        let now = (pn, sent, arrival_us);
+        let (last_pn, last_sent, last_arrival) = *self.last.get_or_insert(now);
+        let arrival = Span::from_micros(arrival_us.wrapping_sub(last_arrival).into());
+        if arrival < MIN_ARRIVAL && pn > last_pn && sent.since(last_sent) < MIN_ARRIVAL {
+            // Trains that leave together are measured together.
+            return None;
+        }
+        self.last = Some(now);
+        let packets = pn.checked_sub(last_pn).filter(|n| *n >= MIN_PACKETS)?;
+        if arrival < MIN_ARRIVAL || arrival > MAX_ARRIVAL || sent.since(last_sent) * 2 > arrival {
+            return None;
+        }
+        Some(Rate::from_bytes_in(packets.saturating_mul(bytes), arrival))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Time {
+        Time::from_nanos(us * 1_000)
+    }
+
+    #[test]
+    fn a_train_squeezed_apart_shows_the_rate() {
+        let mut d = Dispersion::default();
+        assert_eq!(d.update(100, at(10), u32::MAX - 50, 1_500), None);
+        // 40 packets of 1,500 bytes in 480 us, across the wrap of the peer's clock: 1 Gbit/s.
+        assert_eq!(d.update(140, at(10), 429, 1_500), Some(Rate::from_mbit(1_000)));
+    }
+
+    #[test]
+    fn what_was_paced_or_is_too_short_tells_nothing() {
+        let mut d = Dispersion::default();
+        d.update(0, at(0), 0, 1_500);
+        assert_eq!(d.update(40, at(300), 480, 1_500), None, "left at the rate at which it arrived");
+        assert_eq!(d.update(44, at(300), 1_480, 1_500), None, "too few packets");
+        assert_eq!(d.update(88, at(300), 1_500, 1_500), None, "read in one batch");
+        assert_eq!(d.update(43, at(200), 9_000, 1_500), None, "an older packet");
+    }
+}
