@@ -50,9 +50,10 @@ pub(crate) fn congestion_control(
         ));
     }
     let Some(known) = s.known_rate else { return Ok(Some(text.to_owned())) };
-    // `fixed` takes a rate; the others take the window that makes this rate in a round trip.
+    // These take a rate; the others take the window that makes this rate in a round trip.
     let (key, value) = match def.name {
-        "fixed" => ("rate", known.max(Rate::from_bits_per_sec(64_000)).bits_per_sec()),
+        "fixed" => ("rate", known.max(LEAST_RATE).bits_per_sec()),
+        "haul" => ("known_rate", known.max(LEAST_RATE).bits_per_sec()),
         "bbr" => ("initial_window", window(known.scale(100, STARTUP_GAIN), path)),
         _ => ("initial_window", window(known, path)),
     };
@@ -62,6 +63,9 @@ pub(crate) fn congestion_control(
     let mark = if text.contains(':') { ',' } else { ':' };
     Ok(Some(format!("{text}{mark}{key}={value}")))
 }
+
+/// The least rate that algorithms take.
+const LEAST_RATE: Rate = Rate::from_bits_per_sec(64_000);
 
 fn window(rate: Rate, path: PathNow) -> u64 {
     (rate.bytes_in(path.rtt) / path.packet.max(1)).clamp(MIN_WINDOW, MAX_WINDOW)

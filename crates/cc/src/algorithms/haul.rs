@@ -51,6 +51,14 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Count { unit: "packets", min: 2, max: 10_000, default: 32 },
         },
         ParamDef {
+            name: "known_rate",
+            help: "the rate to start at, until it is found to hold; auto: the path's known rate, if any",
+            kind: Kind::Rate {
+                min: Rate::from_bits_per_sec(64_000),
+                max: Rate::from_bits_per_sec(1_000_000_000_000),
+            },
+        },
+        ParamDef {
             name: "queue",
             help: "queueing delay that a flow alone keeps at 1 Gbit/s; changes with the square root of the rate",
             kind: Kind::Span {
@@ -80,7 +88,10 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Switch { default: true },
         },
     ],
-    build: |params, info, rng| Box::new(Haul::new(Config::from_params(params), info, rng)),
+    build: |params, info, rng| {
+        let known_rate = params.rate("known_rate").or(info.known_rate);
+        Box::new(Haul::new(Config::from_params(params), &PathInfo { known_rate, ..*info }, rng))
+    },
 };
 
 /// The round trip assumed before any is known.
@@ -327,7 +338,7 @@ impl Algorithm for Haul {
     }
 
     fn wants_dispersion(&self) -> bool {
-        matches!(self.phase, Phase::Start(_))
+        matches!(&self.phase, Phase::Start(s) if s.wants_trains())
     }
 
     fn state(&self) -> &'static str {

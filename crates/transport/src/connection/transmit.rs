@@ -388,7 +388,8 @@ impl Connection {
             return None;
         }
         let last = !self.scheduler.is_ready(flow);
-        let measured = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
+        let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
+        let measured = wanted && self.lanes[lane].dispersion.begin(now);
         if self.seal_train(lane, first_pn, &d, (last, measured), &mut buf[..d.len]).is_none() {
             let v = Violation::new(
                 code::KEYS_EXHAUSTED,

@@ -14,15 +14,30 @@ const MIN_ARRIVAL: Span = Span::from_micros(150);
 /// Trains take at most this long to arrive, or what is measured is no train.
 const MAX_ARRIVAL: Span = Span::from_millis(200);
 
+/// Time between measurements: each costs two reports.
+const EVERY: Span = Span::from_millis(1);
+
 /// Looks at successive reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dispersion {
     /// Number, time of sending and arrival by the peer's clock (in microseconds, wrapping) of the last report's
     /// newest packet.
     last: Option<(u64, Time, u32)>,
+    /// When the trains that are measured now began to leave.
+    began: Option<Time>,
 }
 
 impl Dispersion {
+    /// A train is about to leave whose dispersion is wanted: whether it is to ask for reports. Trains that leave
+    /// together are measured together, and not more than a thousand times a second.
+    pub fn begin(&mut self, now: Time) -> bool {
+        let since = self.began.map_or(Span::MAX, |began| now.since(began));
+        if since >= EVERY {
+            self.began = Some(now);
+        }
+        since >= EVERY || since < MIN_ARRIVAL
+    }
+
     /// A report says that packet `pn`, sent at `sent`, was the newest and arrived at `arrival_us`; `bytes` is the size
     /// of packets. Gives the rate of arrival since the last report if the packets in between left at twice that rate
     /// or faster.
@@ -57,6 +72,13 @@ mod tests {
         assert_eq!(d.update(100, at(10), u32::MAX - 50, 1_500), None);
         // 40 packets of 1,500 bytes in 480 us, across the wrap of the peer's clock: 1 Gbit/s.
         assert_eq!(d.update(140, at(10), 429, 1_500), Some(Rate::from_mbit(1_000)));
+    }
+
+    #[test]
+    fn trains_that_leave_together_are_measured_and_then_none_for_a_millisecond() {
+        let mut d = Dispersion::default();
+        let asked = [0, 0, 100, 160, 900, 1_000, 1_010].map(|us| d.begin(at(us)));
+        assert_eq!(asked, [true, true, true, false, false, true, true]);
     }
 
     #[test]

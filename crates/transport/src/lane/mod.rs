@@ -56,7 +56,10 @@ pub struct Lane {
     pub rtt: Rtt,
     owd: OneWayDelay,
     queue_delay: Span,
-    dispersion: Dispersion,
+    /// The highest packet number reported.
+    largest: Option<u64>,
+    /// Dispersion of trains.
+    pub dispersion: Dispersion,
     /// What the report being digested told of the dispersion of a train.
     squeezed: Option<Rate>,
     /// Flows; the first is the connection's own.
@@ -127,6 +130,7 @@ impl Lane {
             rtt: Rtt::new(),
             owd: OneWayDelay::new(),
             queue_delay: Span::ZERO,
+            largest: None,
             dispersion: Dispersion::default(),
             squeezed: None,
             flows: vec![flow],
@@ -246,6 +250,10 @@ impl Lane {
         let mut newest: Option<(u64, Time)> = None;
         let mut acks = Vec::new();
         let base = self.base_bytes();
+        // The packet that was reported last, if that is news: the round trip is measured by it, also where it is one
+        // that asks for no report itself (a floor behind each train would else leave a flow without samples).
+        let known = self.sent.get(f.largest).filter(|p| p.state != State::Skipped).map(|p| p.time);
+        let sampled = known.filter(|_| self.largest.is_none_or(|l| f.largest > l));
         let mut large = false;
         let (mut data_acked, mut resolved) = (false, 0);
         let flows = &mut self.flows;
@@ -281,11 +289,13 @@ impl Lane {
                 _ => {}
             }
         }
-        self.after_acks(now, f, delay, newest, &mut out, streams);
+        let sampled = sampled.filter(|_| newest.is_some());
+        self.largest = self.largest.max(Some(f.largest));
+        self.after_acks(now, f, delay, (newest, sampled), &mut out, streams);
         let marked = f.marked.saturating_sub(self.marked);
         self.marked = self.marked.max(f.marked);
         out.marked = marked;
-        let rtt = newest.filter(|(pn, _)| *pn == f.largest).and(self.rtt.latest());
+        let rtt = sampled.and(self.rtt.latest());
         self.finish_flows(now, acked_at, rtt, marked);
         self.floor_dirty = true;
         self.forget(now);
@@ -298,19 +308,19 @@ impl Lane {
         now: Time,
         f: &Feedback,
         delay: Span,
-        newest: Option<(u64, Time)>,
+        (newest, sampled): (Option<(u64, Time)>, Option<Time>),
         out: &mut Outcome,
         streams: &mut impl Streams,
     ) {
-        let Some((pn, sent)) = newest else { return };
+        let Some((_, sent)) = newest else { return };
         self.unheard_since = now;
         self.pto_count = 0;
         self.probes = 0;
-        if pn == f.largest {
-            self.rtt.update(now.since(sent), delay);
-            self.queue_delay = self.owd.update(now, sent, f.arrival_us);
+        if let Some(left) = sampled {
+            self.rtt.update(now.since(left), delay);
+            self.queue_delay = self.owd.update(now, left, f.arrival_us);
             let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
-            self.squeezed = self.dispersion.update(pn, sent, f.arrival_us, packet);
+            self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, packet);
         }
         if out.spurious > 0 {
             // Packets came later than the reordering window allowed: widen it (RFC 8985, section 6.2).

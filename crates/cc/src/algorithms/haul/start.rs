@@ -93,6 +93,11 @@ impl Start {
         Start::new(Some(rate))
     }
 
+    /// Whether trains still have something to tell.
+    pub(super) fn wants_trains(&self) -> bool {
+        self.known.is_none() && !matches!(self.step, Step::Distrust)
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match (self.known, self.shown.len()) {
             (Some(_), _) => "start:known",

@@ -1,6 +1,7 @@
 //! The law, and soundings.
 
 use super::round::Counts;
+use super::start::Start;
 use super::{HOST_NOISE, Haul, Phase};
 use crate::Signals;
 use base::{Rng, Span, Time};
@@ -25,6 +26,10 @@ const NO_QUEUE: f64 = 0.25;
 const FIRST_STEP: f64 = 0.05;
 const MAX_GROWTH: f64 = 1.5;
 const NEAR_CEILING: f64 = 1.1;
+/// Rounds without a queue, all the way beyond that rate, after which the start begins anew.
+const ANEW: u32 = 6;
+/// Least round trip that queues are compared with.
+const SHORT: f64 = 0.005;
 /// Time between small dips that show the bare round trip; a random half of it is added.
 const DIP_EVERY: Span = Span::from_secs(4);
 /// Rate in a sounding, and its least length.
@@ -199,6 +204,8 @@ impl Haul {
         let arrived = (counts.acked as f64).max(total / 2.0);
         let x = (r.rate.bytes_per_sec() as f64 * total / arrived).min(self.rate * 1.05);
         let target = self.target(x.max(self.rate / 2.0));
+        // On a short path queues come and go by the hosts' doing: their length is no measure of it.
+        let scale = rtt.max(SHORT);
         self.narrowest = Some(self.narrowest.map_or(x, |path| path.max(x)));
         if self.beside_others(s, x, queue) {
             return;
@@ -207,14 +214,19 @@ impl Haul {
         if limited {
             // What arrives is what there was to send, and says nothing of the path; a queue does.
             if queue > target {
-                self.rate *= (1.0 + STEP * (target - queue) / rtt).max(LEAST);
+                self.rate *= (1.0 + STEP * (target - queue) / scale).max(LEAST);
             }
             return;
         }
         if queue < target * NO_QUEUE {
             // Unless what was sent is not there yet.
             if x >= self.rate * 0.9 {
-                self.rate = self.steady.climb(self.rate, target / rtt);
+                self.rate = self.steady.climb(self.rate, target / scale);
+            }
+            if self.steady.free >= ANEW {
+                // The path has become another one.
+                self.phase = Phase::Start(Start::new(None));
+                return;
             }
         } else {
             self.steady.free = 0;
@@ -222,12 +234,12 @@ impl Haul {
                 self.steady.ceiling += (x - self.steady.ceiling) / 2.0;
             }
             self.steady.crowded = if queue > CROWDED * target { self.steady.crowded + 1 } else { 0 };
-            let law = x * (1.0 + STEP * (target - queue) / rtt).max(LEAST);
+            let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
             self.rate = law.max(self.rival.floor(s.now).min(x));
         }
         if s.now >= self.steady.next_dip {
             // For a round, as much less as empties twice the queue.
-            self.steady.dip = Some(1.0 - (2.0 * queue.max(target) / rtt).min(0.5));
+            self.steady.dip = Some(1.0 - (2.0 * queue.max(target) / scale).min(0.5));
         }
     }
 }
