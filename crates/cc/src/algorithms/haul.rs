@@ -13,12 +13,12 @@
 //! whatever their round trips, and a flow that comes late takes its share within seconds. A flow alone keeps 4 ms of
 //! queue at 1 Gbit/s, ten together three times as much.
 //!
-//! * [`start`]: trains show the narrowest place's rate by their dispersion before the flow has filled it, so the start
+//! * `start`: trains show the narrowest place's rate by their dispersion before the flow has filled it, so the start
 //!   may leap and still not overshoot.
 //! * Random loss does not enter the law: what was lost at random counts as delivered. Loss with a queue, or much of
-//!   it, is congestion ([`loss`]).
+//!   it, is congestion (`loss`).
 //! * A queue that no restraint empties belongs to flows that fill buffers: beside them the flow holds its own
-//!   ([`rival`]), and finds out after each overflow whether that is still needed.
+//!   (`rival`), and finds out after each overflow whether that is still needed.
 //! * The lowest round trip is believed until a sounding (a moment at a quarter of the rate, by all flows at once) finds
 //!   another one: a queue of one's own is never taken for the path.
 

@@ -32,6 +32,8 @@ const NEAR: f64 = 0.15;
 const DISAGREE: f64 = 2.0;
 /// Samples of dispersion kept: their median is believed.
 const SAMPLES: usize = 15;
+/// A delay above this part of the round trip is a queue also to an application that sends little.
+const CLEARLY: f64 = 0.12;
 /// Trains that must agree.
 const AGREE: usize = 6;
 /// Reports with a queue in a row that end the start.
@@ -200,11 +202,14 @@ impl Haul {
         start.update(s, rtt, queue, noise, self.rate);
         self.narrowest = start.narrowest().map(|(r, _)| r).or(self.narrowest);
         let limited = s.app_limited || s.rate.is_some_and(|r| r.app_limited);
-        if limited {
+        // A few packets of an application that is only beginning meet no queue of their own: what delays them a little is
+        // the peer's host opening files.
+        let queued = start.is_queued(s.now, rtt) && (!limited || self.round.longest() > rtt * CLEARLY);
+        if congested || queued {
+            self.on_full(s, congested);
             return;
         }
-        if congested || start.is_queued(s.now, rtt) {
-            self.on_full(s, congested);
+        if limited {
             return;
         }
         if s.acked > 0 {
