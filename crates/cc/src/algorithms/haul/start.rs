@@ -146,7 +146,7 @@ impl Start {
     pub(super) fn quantum(&self, rate: Rate, packet: u64, first: u64, rtt: f64) -> u64 {
         let usual = pacer::quantum(rate, packet);
         match self.narrowest() {
-            _ if self.known.is_some() => usual,
+            _ if !self.wants_trains() => usual,
             None => {
                 let group = (rate.bytes_in(Span::from_secs_f64(rtt)) / 8).min(MOST_AT_ONCE);
                 usual.max(group).max(first.min(TRAIN_BYTES / packet * packet))
