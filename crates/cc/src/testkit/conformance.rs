@@ -9,7 +9,7 @@ use base::{Rate, Span, Time};
 use std::collections::VecDeque;
 
 /// More trains than this are never in flight in the model; what exceeds it is not sent.
-const MAX_TRAINS: usize = 4_096;
+const MAX_TRAINS: usize = 16_384;
 /// Steps in a round trip.
 const STEPS: u64 = 8;
 /// Least time in a step.

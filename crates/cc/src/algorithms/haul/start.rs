@@ -66,6 +66,8 @@ pub(super) struct Start {
     shown: VecDeque<f64>,
     /// A rate known or remembered.
     known: Option<f64>,
+    /// The rate at which it began, when it was not the first time: that much is there.
+    least: f64,
     step: Step,
     lifts: u32,
     queued: u32,
@@ -81,6 +83,7 @@ impl Start {
         Start {
             shown: VecDeque::new(),
             known,
+            least: 0.0,
             step: Step::Seek,
             lifts: 0,
             queued: 0,
@@ -89,6 +92,11 @@ impl Start {
             flat: 0,
             best: 0.0,
         }
+    }
+
+    /// From `rate`, which arrives.
+    pub(super) fn again(rate: f64) -> Start {
+        Start { least: rate, ..Start::new(None) }
     }
 
     pub(super) fn remembered(rate: f64) -> Start {
@@ -244,7 +252,8 @@ impl Haul {
             return;
         }
         let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
-        let rate = lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).min(self.rate);
+        let rate =
+            lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
         self.steady.begin(self.round.count, rate);
         self.end_start(rate, s.inflight, s.now);
     }

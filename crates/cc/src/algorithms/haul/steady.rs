@@ -26,8 +26,8 @@ const NO_QUEUE: f64 = 0.25;
 const FIRST_STEP: f64 = 0.05;
 const MAX_GROWTH: f64 = 1.5;
 const NEAR_CEILING: f64 = 1.1;
-/// Rounds without a queue, all the way beyond that rate, after which the start begins anew.
-const ANEW: u32 = 6;
+/// So far beyond that rate without a queue, the start begins anew.
+const ANEW: f64 = 2.0;
 /// Least round trip that queues are compared with.
 const SHORT: f64 = 0.005;
 /// Time between small dips that show the bare round trip; a random half of it is added.
@@ -223,9 +223,10 @@ impl Haul {
             if x >= self.rate * 0.9 {
                 self.rate = self.steady.climb(self.rate, target / scale);
             }
-            if self.steady.free >= ANEW {
+            self.steady.crowded = 0;
+            if self.rate > self.steady.ceiling * ANEW {
                 // The path has become another one.
-                self.phase = Phase::Start(Start::new(None));
+                self.phase = Phase::Start(Start::again(self.rate));
                 return;
             }
         } else {
