@@ -318,7 +318,9 @@ impl Algorithm for Haul {
                     let known = core::mem::replace(&mut self.rate, 0.0);
                     self.rate = known / 2.0;
                     self.phase = Phase::Start(Start::remembered(known));
-                } else if !matches!(self.phase, Phase::Start(_)) {
+                } else if let Phase::Start(start) = &mut self.phase {
+                    start.restart();
+                } else {
                     self.phase = Phase::Steady;
                 }
             }

@@ -99,6 +99,14 @@ impl Start {
         Start { least: rate, ..Start::new(None) }
     }
 
+    /// After a pause: what was delivered before it is no measure of what is delivered now.
+    pub(super) fn restart(&mut self) {
+        self.recent.clear();
+        self.queued = 0;
+        self.flat = 0;
+        self.best = 0.0;
+    }
+
     pub(super) fn remembered(rate: f64) -> Start {
         Start::new(Some(rate))
     }

@@ -24,6 +24,7 @@ const NO_QUEUE: f64 = 0.25;
 /// Where no queue is found: the first step up at most, the most after steps that found none, and how far beyond the rate
 /// at which there was a queue steps stay small.
 const FIRST_STEP: f64 = 0.05;
+const LEAST_STEP: f64 = 0.02;
 const MAX_GROWTH: f64 = 1.5;
 const NEAR_CEILING: f64 = 1.1;
 /// So far beyond that rate without a queue, the start begins anew.
@@ -91,7 +92,7 @@ impl Steady {
     /// What a step does shows after a round: every second round is for looking. Up to the rate at which there was a
     /// queue, steps are large; just beyond, small; and further on they double, because the path has grown.
     fn climb(&mut self, rate: f64, step: f64) -> f64 {
-        let step = step.min(FIRST_STEP);
+        let step = step.clamp(LEAST_STEP, FIRST_STEP);
         let beyond = rate >= self.ceiling * NEAR_CEILING;
         let even = self.free.is_multiple_of(2);
         let bold = step * f64::from(1u32 << (self.free / 2).min(16));
