@@ -1,0 +1,120 @@
+//! What the default congestion control promises, on a long fat path: 1 Gbit/s, 70 ms, a queue of one product.
+
+use base::{Span, Time};
+use longhaul_sim::flows::{FlowPlan, Flows};
+use longhaul_sim::pair::Load;
+use netem::{Duplex, LinkConfig, LinkId, Topology};
+use transport::TransportOptions;
+use wire::Module;
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Span::from_millis(ms)
+}
+
+fn duplex(text: &str) -> Duplex {
+    Duplex::same(LinkConfig::parse(text).expect("a description"))
+}
+
+/// Flows of these algorithms that begin at these times (ms), with access of these delays (cycled) in front of
+/// `bottleneck`; and the bottleneck on the way there.
+fn world(bottleneck: &str, delays: &[&str], flows: &[(&str, u64)]) -> (Flows, LinkId) {
+    let access: Vec<_> = delays.iter().map(|d| duplex(&format!("delay={d}"))).collect();
+    let t = Topology::dumbbell(flows.len(), &access, &duplex(bottleneck));
+    let plans: Vec<_> = (1..)
+        .zip(flows)
+        .map(|(i, (cc, starts))| FlowPlan {
+            from: t.port(&format!("left{i}")).expect("a port"),
+            to: t.port(&format!("right{i}")).expect("a port"),
+            options: TransportOptions {
+                cc: (*cc).into(),
+                max_packet: 1_500,
+                module: Module::Crc32c,
+                ..TransportOptions::default()
+            },
+            load: Load { message: 1_000_000, ahead: 128, messages: None },
+            starts: at(*starts),
+        })
+        .collect();
+    let way = t.route(plans[0].from, plans[0].to).expect("a route");
+    (Flows::new(1, Span::from_micros(50), &t, &plans).expect("a world"), way[1])
+}
+
+const GIGABIT: &str = "rate=1gbit delay=33ms queue=8750000B";
+
+/// Mbit/s of each flow between two times.
+fn goodput(f: &mut Flows, from: u64, to: u64) -> Vec<f64> {
+    f.run_until(at(from)).expect("no failure");
+    let before: Vec<_> = (0..f.flows.len()).map(|i| f.received(i)).collect();
+    f.run_until(at(to)).expect("no failure");
+    let mut mbit = |i: usize, b: u64| (f.received(i) - b) as f64 * 8.0 / (to - from) as f64 / 1e3;
+    before.into_iter().enumerate().map(|(i, b)| mbit(i, b)).collect()
+}
+
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    sum * sum / (shares.len() as f64 * shares.iter().map(|s| s * s).sum::<f64>())
+}
+
+#[test]
+fn it_is_at_full_rate_within_six_round_trips_of_the_first_data_and_loses_nothing() {
+    let (mut f, link) = world(GIGABIT, &["1ms"], &[("haul", 0)]);
+    while f.received(0) == 0 {
+        let next = f.world.now() + Span::from_millis(1);
+        f.run_until(next).expect("no failure");
+    }
+    let first = (f.world.now().as_nanos() / 1_000_000) + 1;
+    let mbit = goodput(&mut f, first + 6 * 70, first + 8 * 70);
+    assert!(mbit[0] >= 0.9 * 957.0, "{mbit:?}");
+    let later = goodput(&mut f, 3_000, 5_000);
+    assert!(later[0] >= 0.97 * 957.0, "{later:?}");
+    assert_eq!(f.world.link_stats(link).dropped_queue, 0);
+}
+
+#[test]
+fn ten_flows_share_equally_with_little_queue() {
+    let (mut f, link) = world(GIGABIT, &["1ms"], &[("haul", 0); 10]);
+    f.run_until(at(5_000)).expect("no failure");
+    let lost = f.world.link_stats(link).dropped_queue;
+    let shares = goodput(&mut f, 5_000, 20_000);
+    assert!(jain(&shares) >= 0.95, "{shares:?}");
+    assert!(shares.iter().sum::<f64>() >= 0.95 * 957.0, "{shares:?}");
+    assert_eq!(f.world.link_stats(link).dropped_queue, lost, "nothing is lost to the queue after the start");
+}
+
+#[test]
+fn a_late_comer_and_flows_of_other_round_trips_get_a_fair_share() {
+    let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("haul", 5_000)]);
+    let shares = goodput(&mut f, 20_000, 25_000);
+    assert!(shares[0] / shares[1] < 1.35 && shares[1] / shares[0] < 1.35, "{shares:?}");
+    // 20 ms beside 100.
+    let (mut f, _) = world("rate=1gbit delay=5ms queue=8750000B", &["2ms", "22ms"], &[("haul", 0), ("haul", 0)]);
+    let shares = goodput(&mut f, 15_000, 25_000);
+    assert!(jain(&shares) >= 0.9, "{shares:?}");
+}
+
+#[test]
+fn neither_starves_beside_cubic() {
+    let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("cubic", 5_000)]);
+    let shares = goodput(&mut f, 10_000, 50_000);
+    let sum: f64 = shares.iter().sum();
+    assert!(shares.iter().all(|s| *s >= 0.25 * sum), "{shares:?}");
+}
+
+#[test]
+fn a_scavenger_leaves_nine_tenths() {
+    let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("ledbat++:target=1ms", 3_000)]);
+    let shares = goodput(&mut f, 5_000, 20_000);
+    assert!(shares[0] >= 0.9 * shares.iter().sum::<f64>(), "{shares:?}");
+}
+
+#[test]
+fn an_outage_is_made_up_for_in_a_few_round_trips() {
+    let (mut f, link) = world("rate=1gbit delay=33ms queue=8750000B", &["1ms"], &[("haul", 0)]);
+    f.run_until(at(3_000)).expect("no failure");
+    let mut dark = f.world.link_config(link);
+    dark.schedule.push((at(3_000), netem::Change::BlackOut(Span::from_millis(200))));
+    f.world.set_link(link, dark);
+    // Full again after five round trips, and for the rest of the second.
+    let mbit = goodput(&mut f, 3_200 + 5 * 70, 4_500);
+    assert!(mbit[0] >= 0.95 * 957.0, "{mbit:?}");
+}
