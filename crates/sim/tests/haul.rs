@@ -87,7 +87,8 @@ fn a_late_comer_and_flows_of_other_round_trips_get_a_fair_share() {
     let shares = goodput(&mut f, 20_000, 25_000);
     assert!(shares[0] / shares[1] < 1.35 && shares[1] / shares[0] < 1.35, "{shares:?}");
     // 20 ms beside 100.
-    let (mut f, _) = world("rate=1gbit delay=5ms queue=8750000B", &["2ms", "22ms"], &[("haul", 0), ("haul", 0)]);
+    let (mut f, _) =
+        world("rate=1gbit delay=5ms queue=8750000B", &["2ms", "22ms"], &[("haul", 0), ("haul", 0)]);
     let shares = goodput(&mut f, 15_000, 25_000);
     assert!(jain(&shares) >= 0.9, "{shares:?}");
 }
