@@ -33,7 +33,7 @@ fn an_end_that_only_receives_forgets_its_reports() {
         used(&p.client, c, "sent packets");
     }
     let sent = p.server.stats(s).expect("open").packets_sent;
-    assert!(sent > 500 && most < 50, "{most} packets kept of {sent}");
+    assert!(sent > 200 && most < 50, "{most} packets kept of {sent}");
     assert_eq!(used(&p.client, c, "ranges to repeat"), 0);
     assert_eq!(used(&p.client, c, "send work requests"), 0);
     assert!(p.server.own_usage().iter().all(|(_, g)| g.holds()));
