@@ -69,7 +69,7 @@ impl Losses {
         if total > 0 && (below && self.overflow.is_finite() || longest < super::HOST_NOISE) {
             let share = counts.lost as f64 / total as f64;
             let weight = (total as f64 / 4_096.0).min(0.25);
-            self.usual += (share - self.usual) * weight;
+            self.usual = (self.usual + (share - self.usual) * weight).min(MOST_USUAL);
         }
     }
 
@@ -84,6 +84,9 @@ impl Losses {
         }
     }
 }
+
+/// More loss than this is never a path's usual one: it would let an overflow pass for the path's nature.
+pub(super) const MOST_USUAL: f64 = 0.05;
 
 /// Whether `lost` of `total` exceed `share` by more than chance explains.
 pub(super) fn exceeds(lost: u64, total: u64, share: f64) -> bool {
@@ -106,10 +109,6 @@ impl Haul {
         let c = self.round.counts();
         let queued = self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0;
         let share = if queued { self.config.loss + self.losses.usual } else { self.config.loss_alone };
-        exceeds(
-            c.lost,
-            c.acked + c.lost,
-            share.min(self.config.loss_alone.max(self.config.loss + self.losses.usual)),
-        )
+        exceeds(c.lost, c.acked + c.lost, share.min(self.config.loss_alone))
     }
 }

@@ -1,5 +1,6 @@
 //! The law, and soundings.
 
+use super::loss::MOST_USUAL;
 use super::round::Counts;
 use super::start::Start;
 use super::{HOST_NOISE, Haul, Phase};
@@ -151,6 +152,9 @@ impl Haul {
         let in_vain = self.steady.crowded >= IN_VAIN && !s.app_limited;
         if in_vain || self.is_time_to_sound(s) {
             self.steady.crowded = 0;
+            // A part of what arrives: a part of much more than that would empty nothing.
+            let arriving = s.rate.map_or(f64::INFINITY, |r| r.rate.bytes_per_sec() as f64 * 1.05);
+            self.rate = self.rate.min(arriving);
             self.base.begin_sounding();
             let time = Span::from_secs_f64(self.rtt()).max(SOUNDING_TIME);
             let crowd = in_vain.then(|| self.round.most());
@@ -202,7 +206,7 @@ impl Haul {
         let rtt = self.rtt();
         // What was lost at random took its share of the rate: for the law it arrived.
         let total = (counts.acked + counts.lost).max(1) as f64;
-        let arrived = (counts.acked as f64).max(total / 2.0);
+        let arrived = (counts.acked as f64).max(total * (1.0 - MOST_USUAL));
         let x = (r.rate.bytes_per_sec() as f64 * total / arrived).min(self.rate * 1.05);
         let target = self.target(x.max(self.rate / 2.0));
         // On a short path queues come and go by the hosts' doing: their length is no measure of it.
