@@ -289,8 +289,12 @@ impl Lane {
                 _ => {}
             }
         }
-        let sampled = sampled.filter(|_| newest.is_some());
-        self.largest = self.largest.max(Some(f.largest));
+        // Of a report in several statements, the last one tells of the newest packets.
+        let whole = f.covered.end > f.largest;
+        let sampled = sampled.filter(|_| newest.is_some() && whole);
+        if whole {
+            self.largest = self.largest.max(Some(f.largest));
+        }
         self.after_acks(now, f, delay, (newest, sampled), &mut out, streams);
         let marked = f.marked.saturating_sub(self.marked);
         self.marked = self.marked.max(f.marked);
