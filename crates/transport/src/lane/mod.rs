@@ -250,10 +250,7 @@ impl Lane {
         let mut newest: Option<(u64, Time)> = None;
         let mut acks = Vec::new();
         let base = self.base_bytes();
-        // The packet that was reported last, if that is news: the round trip is measured by it, also where it is one
-        // that asks for no report itself (a floor behind each train would else leave a flow without samples).
-        let known = self.sent.get(f.largest).filter(|p| p.state != State::Skipped).map(|p| p.time);
-        let sampled = known.filter(|_| self.largest.is_none_or(|l| f.largest > l));
+        let sampled = self.newly_reported(f);
         let mut large = false;
         let (mut data_acked, mut resolved) = (false, 0);
         let flows = &mut self.flows;
@@ -289,12 +286,7 @@ impl Lane {
                 _ => {}
             }
         }
-        // Of a report in several statements, the last one tells of the newest packets.
-        let whole = f.covered.end > f.largest;
-        let sampled = sampled.filter(|_| newest.is_some() && whole);
-        if whole {
-            self.largest = self.largest.max(Some(f.largest));
-        }
+        let sampled = sampled.filter(|_| newest.is_some());
         self.after_acks(now, f, delay, (newest, sampled), &mut out, streams);
         let marked = f.marked.saturating_sub(self.marked);
         self.marked = self.marked.max(f.marked);
@@ -304,6 +296,17 @@ impl Lane {
         self.floor_dirty = true;
         self.forget(now);
         Ok(out)
+    }
+
+    /// When the newest packet of a report left, if that is news: the round trip is measured by it, also where it is one
+    /// that asks for no report itself (a floor behind each train would else leave a flow without samples). Of a report
+    /// in several statements, the last one tells of the newest packets.
+    fn newly_reported(&mut self, f: &Feedback) -> Option<Time> {
+        if f.covered.end <= f.largest || self.largest.is_some_and(|l| f.largest <= l) {
+            return None;
+        }
+        self.largest = Some(f.largest);
+        self.sent.get(f.largest).filter(|p| p.state != State::Skipped).map(|p| p.time)
     }
 
     /// Round-trip time, reordering and loss, once the newly acknowledged packets are known.
