@@ -17,8 +17,8 @@ use crate::registry::Definition;
 
 /// Every algorithm, the default first.
 pub(crate) const ALL: &[Definition] = &[
-    haul::DEFINITION,
     bbr::DEFINITION,
+    haul::DEFINITION,
     cubic::DEFINITION,
     reno::DEFINITION,
     vegas::DEFINITION,
