@@ -86,6 +86,8 @@ pub struct Pacer {
     last: Option<Time>,
     /// Whether data was left waiting: only then is time gone by lateness, not idleness.
     backlogged: bool,
+    /// Credit lost to lateness beyond [`CATCH_UP`], in bytes.
+    forgone: u64,
 }
 
 impl Default for Pacer {
@@ -97,7 +99,7 @@ impl Default for Pacer {
 impl Pacer {
     /// A pacer whose first train may leave at once.
     pub const fn new() -> Pacer {
-        Pacer { credit: 0, fraction: 0, last: None, backlogged: false }
+        Pacer { credit: 0, fraction: 0, last: None, backlogged: false, forgone: 0 }
     }
 
     /// Asks to send. `want` is all that waits to be sent, in bytes on the wire (asking for more than a train
@@ -123,6 +125,12 @@ impl Pacer {
         Ok(Token { bytes: need })
     }
 
+    /// Bytes that the rate permitted, data was there for, and nobody came in time to send, since the pacer was made: the
+    /// host was busy.
+    pub const fn forgone(&self) -> u64 {
+        self.forgone
+    }
+
     /// Takes back what was not used of a token, for instance because less data was there than thought.
     pub fn refund(&mut self, token: Token) {
         self.credit = self.credit.saturating_add(token.bytes);
@@ -143,6 +151,10 @@ impl Pacer {
         let cap = if self.backlogged { train.max(rate.bytes_in(CATCH_UP)) } else { train };
         let credit = u128::from(self.credit) + earned / NANOS;
         if credit >= u128::from(cap) {
+            if self.backlogged {
+                let over = u64::try_from(credit - u128::from(cap)).unwrap_or(u64::MAX);
+                self.forgone = self.forgone.saturating_add(over);
+            }
             self.credit = cap;
             self.fraction = 0;
         } else {

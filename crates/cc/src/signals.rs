@@ -45,6 +45,9 @@ pub struct RateSample {
     pub tx_inflight: u64,
     /// Bytes lost between the sending of the sampled packet and now.
     pub lost: u64,
+    /// Bytes that the decided rate permitted within the sending interval, but a busy host came too late to send
+    /// ([`Pacer::forgone`](crate::pacer::Pacer::forgone)).
+    pub forgone: u64,
     /// Whether the sender was limited by its application when the sampled packet was sent.
     pub app_limited: bool,
 }

@@ -1,6 +1,6 @@
 //! The loop that joins an endpoint to a socket: the only place where the protocol meets a clock.
 //!
-//! A turn reads the clock once, takes in what has arrived, lets time pass, lets the application run, sends what
+//! A turn takes in what has arrived, reads the clock, lets time pass, lets the application run, sends what
 //! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.
 
 use crate::clock::Clock;
@@ -43,6 +43,8 @@ pub struct Driver {
     /// The socket's buffer is full: wait for room.
     full: bool,
     paused_until: Time,
+    /// When the newest packet arrived: time does not run backwards, whatever stamps say.
+    arrived: Time,
 }
 
 impl Driver {
@@ -69,6 +71,7 @@ impl Driver {
             outgoing: SendBatch::new(),
             full: false,
             paused_until: Time::ZERO,
+            arrived: Time::ZERO,
         })
     }
 
@@ -96,8 +99,8 @@ impl Driver {
     pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
         sharpen_timers();
         loop {
+            let busy = self.receive(endpoint)?;
             let now = self.clock.now();
-            let busy = self.receive(now, endpoint)?;
             endpoint.handle_timeout(now);
             app.drive(now, endpoint);
             let sent = self.transmit(now, endpoint)?;
@@ -111,12 +114,16 @@ impl Driver {
     }
 
     /// Takes in what has arrived; true when there may be more.
-    fn receive(&mut self, now: Time, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
+    fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
             let n = self.socket.recv(&mut self.received)?;
+            let read = self.clock.now();
             for (m, data) in self.received.iter_mut() {
+                // It counts from when the kernel took it in, however long this thread had to wait for a processor.
+                self.arrived =
+                    self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
                 let meta = Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce };
-                endpoint.handle_train(now, meta, data, m.stride);
+                endpoint.handle_train(self.arrived, meta, data, m.stride);
             }
             if n < self.received.capacity() {
                 return Ok(false);

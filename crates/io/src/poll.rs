@@ -162,10 +162,32 @@ impl Poller {
 }
 
 /// Asks the kernel to end timed waits of this thread on time: the default lets each come 50 us late so that
-/// wake-ups can be grouped, which is 40 packets of 1,500 bytes at 10 Gbit/s. Call once in every driver thread.
+/// wake-ups can be grouped, which is 40 packets of 1,500 bytes at 10 Gbit/s. And to let it run soon after it wakes, for
+/// shorter turns than others (see [`SLICE`]). Call once in every driver thread.
 pub fn sharpen_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of ours. It cannot fail for 1 ns.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+    ask_for_short_turns();
+}
+
+/// The turn on a processor that a driver thread asks for. From Linux 6.12 on, whoever asks for shorter turns than the
+/// usual 3 ms is let in sooner and gets no larger part of the processor: it needs no privilege. The kernel's least is
+/// 100 us.
+const SLICE: Span = Span::from_micros(100);
+
+/// Best effort: older kernels, other scheduling classes and sandboxes leave things as they are.
+fn ask_for_short_turns() {
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the structure is integers, for which all zeroes is a value.
+    let mut attr: libc::sched_attr = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes at most `size` bytes to `attr`, which is ours; 0 is the calling thread.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
+    if got != 0 || attr.sched_policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    attr.sched_runtime = SLICE.as_nanos();
+    // SAFETY: the kernel reads `attr.size` bytes, which it has set itself to no more than `size`.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
 fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Span>) -> io::Result<usize> {

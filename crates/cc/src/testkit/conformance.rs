@@ -280,6 +280,7 @@ impl Harness {
                 prior_delivered: newest.prior_delivered,
                 tx_inflight: newest.tx_inflight,
                 lost: self.lost - newest.prior_lost,
+                forgone: 0,
                 app_limited: newest.app_limited,
             });
         }

@@ -393,6 +393,7 @@ impl World {
             prior_delivered: t.prior_delivered,
             tx_inflight: t.tx_inflight,
             lost: f.lost - t.prior_lost,
+            forgone: 0,
             app_limited: t.app_limited,
         });
         s.inflight = f.inflight;

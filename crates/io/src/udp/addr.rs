@@ -1,5 +1,6 @@
 //! Socket addresses and control messages as the kernel wants them.
 
+use crate::clock::WallTime;
 use base::Ecn;
 use core::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -69,9 +70,9 @@ pub(super) fn decode(raw: &RawAddr) -> Option<SocketAddr> {
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
 
-/// Room for the control messages of one message: at most packet information (20 bytes), traffic class and
-/// segment size (4 each), each with a header of 16 and padded to 8: 88. The rest is slack, so that an option
-/// someone else turned on does not cut ours off.
+/// Room for the control messages of one message: at most packet information (20 bytes), time of arrival (16), traffic
+/// class and segment size (4 each), each with a header of 16 and padded to 8: 120. The rest is slack, so that an
+/// option someone else turned on does not cut ours off.
 const CONTROL: usize = 192;
 
 /// Control messages of one message.
@@ -87,6 +88,8 @@ pub(super) struct Received {
     pub(super) local: Option<IpAddr>,
     pub(super) ecn: Ecn,
     pub(super) segment: Option<usize>,
+    /// When the kernel took it in, by the calendar clock.
+    pub(super) arrived: Option<WallTime>,
 }
 
 impl Control {
@@ -180,6 +183,7 @@ impl Received {
                     self.local = Some(IpAddr::from(a).to_canonical());
                 }
             }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => self.arrived = timespec(data),
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 self.segment = int(data).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
             }
@@ -190,6 +194,12 @@ impl Received {
 
 fn int(data: &[u8]) -> Option<i32> {
     data.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()).map(i32::from_ne_bytes)
+}
+
+/// A `struct timespec` of two 64-bit numbers; others (of 32-bit systems) are passed over.
+fn timespec(data: &[u8]) -> Option<WallTime> {
+    let number = |at: usize| Some(i64::from_ne_bytes(*data.get(at..at + 8)?.first_chunk()?));
+    Some(WallTime { secs: number(0)?, nanos: u32::try_from(number(8)?).ok()? })
 }
 
 #[cfg(test)]

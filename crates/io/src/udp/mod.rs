@@ -177,6 +177,8 @@ impl UdpSocket {
         let recv_buffer = buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, o.recv_buffer);
         let send_buffer = buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, o.send_buffer);
         let gro = o.gro && set(&fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        // Where it fails, packets have no age: delays then include the time for which this process waits.
+        let _ = set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
         // Reading the option tells whether the kernel knows it; whether each device does, sending tells.
         let gso = o.gso && get(&fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         bind(&fd, o.bind, v6).map_err(bind_error)?;

@@ -2,7 +2,8 @@
 
 use super::addr::{self, Control, RawAddr};
 use super::{UdpError, UdpSocket, errno, is_network_report};
-use base::Ecn;
+use crate::clock::WallTime;
+use base::{Ecn, Span};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -15,6 +16,8 @@ const TRAIN_SLOT: usize = 64 << 10;
 const SINGLE_SLOTS: usize = 64;
 const SINGLE_SLOT: usize = 9_216;
 const MAX_SLOTS: usize = SINGLE_SLOTS;
+/// Longest believable stay in a socket.
+const MAX_AGE: Span = Span::from_secs(1);
 /// Error reports about earlier datagrams to pass over in one call before giving the loop its turn.
 const MAX_REPORTS: usize = 64;
 
@@ -32,6 +35,9 @@ pub struct RecvMeta {
     pub stride: usize,
     /// Bytes in all.
     pub len: usize,
+    /// How long it waited in the socket, from the kernel's stamp; zero where it has none. Taken off, the time for which a
+    /// thread waits for a processor is not mistaken for a queue in the network.
+    pub age: Span,
 }
 
 /// Reusable memory for one receive call: allocated once, hot in the cache ever after.
@@ -131,13 +137,21 @@ impl UdpSocket {
             libc::recvmmsg(self.fd.as_raw_fd(), msgs.as_mut_ptr(), slots as _, flags, core::ptr::null_mut())
         };
         let Ok(n) = usize::try_from(n) else { return Err(errno()) };
+        let now = WallTime::now();
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
-            b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot);
+            b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot, now);
         }
         Ok(n.min(slots))
     }
 
-    fn meta_of(&self, m: &libc::mmsghdr, name: &RawAddr, control: &Control, slot: usize) -> Option<RecvMeta> {
+    fn meta_of(
+        &self,
+        m: &libc::mmsghdr,
+        name: &RawAddr,
+        control: &Control,
+        slot: usize,
+        now: WallTime,
+    ) -> Option<RecvMeta> {
         let len = m.msg_len as usize;
         // A datagram that was cut is not the sender's datagram any more.
         if m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len > slot {
@@ -154,11 +168,33 @@ impl UdpSocket {
         #[allow(clippy::unnecessary_cast)]
         let told = control.decode(m.msg_hdr.msg_controllen as usize);
         let stride = told.segment.unwrap_or(len).min(len);
-        Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len })
+        let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
+        Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len, age })
     }
 
     fn describe(&self, batch: &mut RecvBatch, n: usize) -> usize {
         batch.filled = n;
         batch.metas[..n].iter().flatten().count()
+    }
+}
+
+/// Time from `then` to `now`. Nothing waits longer in a socket than [`MAX_AGE`]: then the calendar clock was set.
+fn age(now: WallTime, then: WallTime) -> Span {
+    let nanos = |t: WallTime| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
+    let age = u64::try_from(nanos(now) - nanos(then)).map_or(Span::ZERO, Span::from_nanos);
+    if age > MAX_AGE { Span::ZERO } else { age }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_ages_nothing() {
+        let at = |secs, nanos| WallTime { secs, nanos };
+        assert_eq!(age(at(5, 1_000), at(4, 999_999_000)), Span::from_nanos(2_000));
+        assert_eq!(age(at(5, 0), at(5, 1)), Span::ZERO);
+        assert_eq!(age(at(i64::MAX, 0), at(i64::MIN, 0)), Span::ZERO);
+        assert_eq!(age(at(9, 0), at(7, 0)), Span::ZERO);
     }
 }

@@ -19,6 +19,8 @@ pub struct Flow {
     delivered: u64,
     delivered_time: Time,
     first_sent: Time,
+    /// What the pacer had forgone by then.
+    first_forgone: u64,
     lost: u64,
     spurious: u64,
     /// While `delivered` is below this, samples are limited by the application.
@@ -75,6 +77,7 @@ impl Flow {
             delivered: 0,
             delivered_time: Time::ZERO,
             first_sent: Time::ZERO,
+            first_forgone: 0,
             lost: 0,
             spurious: 0,
             app_limited_until: 0,
@@ -129,6 +132,7 @@ impl Flow {
                 self.algorithm.on_event(now, Event::RestartFromIdle { idle_since: last });
             }
             self.first_sent = now;
+            self.first_forgone = self.pacer.forgone();
             self.delivered_time = now;
         }
         Train {
@@ -136,6 +140,8 @@ impl Flow {
             delivered: self.delivered,
             delivered_time: self.delivered_time,
             first_sent: self.first_sent,
+            first_forgone: self.first_forgone,
+            forgone: self.pacer.forgone(),
             sent: now,
             tx_inflight: 0,
             lost: self.lost,
@@ -225,6 +231,7 @@ impl Flow {
             }
             rate = self.rate_sample(t, lane);
             self.first_sent = t.sent;
+            self.first_forgone = t.forgone;
             self.delivered_time = lane.acked_at.max(self.delivered_time);
         }
         self.algorithm.on_feedback(&Signals {
@@ -269,6 +276,7 @@ impl Flow {
             prior_delivered: t.delivered,
             tx_inflight: t.tx_inflight,
             lost: self.lost - t.lost.min(self.lost),
+            forgone: t.forgone.saturating_sub(t.first_forgone),
             app_limited: t.app_limited,
         })
     }

@@ -69,6 +69,10 @@ pub struct Train {
     pub delivered_time: Time,
     /// When the sending of what was being sampled began.
     pub first_sent: Time,
+    /// What the flow's pacer had forgone by then, and when the train left.
+    pub first_forgone: u64,
+    /// See above.
+    pub forgone: u64,
     /// When the train left.
     pub sent: Time,
     /// Bytes in flight just after it.

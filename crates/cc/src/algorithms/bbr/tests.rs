@@ -94,6 +94,7 @@ fn feedback(n: u64, rate: Rate, packets: u64, lost: u64) -> Signals {
             prior_delivered: n * 1_000_000_000,
             tx_inflight: inflight,
             lost: lost * 1_500,
+            forgone: 0,
             app_limited: false,
         }),
         ..Signals::default()

@@ -40,6 +40,7 @@ fn feedback(c: &Copa, round: u64, part: u64, dq: Span) -> Signals {
             prior_delivered: 0,
             tx_inflight: cwnd,
             lost: 0,
+            forgone: 0,
             app_limited: false,
         }),
         round_start: part == 0,

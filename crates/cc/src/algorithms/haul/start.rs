@@ -262,7 +262,10 @@ impl Haul {
         let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
         let rate =
             lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
-        self.steady.begin(self.round.count, rate);
+        // What trains show may be there although less was delivered lately: a host that looked away sent less.
+        let shown = start.narrowest().filter(|(_, n)| *n >= AGREE && !start.trains_mislead());
+        let shown = shown.map_or(rate, |(r, _)| r * CEILING).min(self.rate);
+        self.steady.begin(self.round.count, rate.max(shown));
         self.end_start(rate, s.inflight, s.now);
     }
 

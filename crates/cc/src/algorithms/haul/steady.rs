@@ -15,6 +15,11 @@ pub(super) const DRAIN_ROUNDS: u32 = 4;
 const STEP: f64 = 0.5;
 /// Least factor of a round.
 const LEAST: f64 = 0.5;
+/// More than this part of what was sent is not believed to have been forgone.
+const MOST_FORGONE: f64 = 0.5;
+/// So much longer a queue is kept for each part forgone, and so many times longer at most.
+const BUSY_GAIN: f64 = 30.0;
+const MOST_LONGER: f64 = 3.0;
 /// Rounds after a time at another rate in which the law rests, because what arrives was not sent at its rate.
 const SETTLE: u32 = 2;
 /// Reductions by loss, and by marks at least (RFC 8511).
@@ -56,6 +61,8 @@ pub(super) struct Steady {
     settle: u32,
     /// The round in which the law took over from the start.
     began: u64,
+    /// The part of what was to be sent that the host came too late for, smoothed.
+    late: f64,
     /// Rounds with a crowded queue in a row.
     crowded: u32,
     /// What was delivered when a queue stood, smoothed.
@@ -207,8 +214,13 @@ impl Haul {
         // What was lost at random took its share of the rate: for the law it arrived.
         let total = (counts.acked + counts.lost).max(1) as f64;
         let arrived = (counts.acked as f64).max(total * (1.0 - MOST_USUAL));
-        let x = (r.rate.bytes_per_sec() as f64 * total / arrived).min(self.rate * 1.05);
-        let target = self.target(x.max(self.rate / 2.0));
+        // And so would have what a busy host came too late to send.
+        let late = (r.forgone as f64 / r.delivered.max(1) as f64).min(MOST_FORGONE);
+        self.steady.late += (late - self.steady.late) / 8.0;
+        let x = (r.rate.bytes_per_sec() as f64 * (1.0 + late) * total / arrived).min(self.rate * 1.05);
+        // A longer queue keeps the path busy while the host is.
+        let longer = (1.0 + BUSY_GAIN * self.steady.late).min(MOST_LONGER);
+        let target = self.target(x.max(self.rate / 2.0)) * longer;
         // On a short path queues come and go by the hosts' doing: their length is no measure of it.
         let scale = rtt.max(SHORT);
         self.narrowest = Some(self.narrowest.map_or(x, |path| path.max(x)));

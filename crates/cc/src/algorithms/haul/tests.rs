@@ -41,6 +41,7 @@ fn report(n: u64, rate: Rate, queue: Span) -> Signals {
             prior_delivered: (bytes * n).saturating_sub(flight),
             tx_inflight: flight,
             lost: 0,
+            forgone: 0,
             app_limited: false,
         }),
         round_start: n.is_multiple_of(REPORTS),

@@ -31,6 +31,7 @@ fn feedback(v: &Vegas, round: u64, part: u64, rtt: Span) -> Signals {
             prior_delivered: 0,
             tx_inflight: cwnd,
             lost: 0,
+            forgone: 0,
             app_limited: false,
         }),
         round_start: part == 0,
