@@ -17,8 +17,8 @@ use crate::registry::Definition;
 
 /// Every algorithm, the default first.
 pub(crate) const ALL: &[Definition] = &[
-    bbr::DEFINITION,
     haul::DEFINITION,
+    bbr::DEFINITION,
     cubic::DEFINITION,
     reno::DEFINITION,
     vegas::DEFINITION,

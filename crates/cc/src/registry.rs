@@ -10,7 +10,7 @@ use crate::{Algorithm, PathInfo, algorithms};
 use base::Rng;
 
 /// The algorithm used when none is named.
-pub const DEFAULT: &str = "bbr";
+pub const DEFAULT: &str = "haul";
 
 /// Makes an algorithm from checked parameters.
 pub type Build = fn(&Params, &PathInfo, Rng) -> Box<dyn Algorithm>;

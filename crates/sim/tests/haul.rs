@@ -1,4 +1,4 @@
-//! What `haul` promises, on a long fat path: 1 Gbit/s, 70 ms, a queue of one product.
+//! What the default congestion control promises, on a long fat path: 1 Gbit/s, 70 ms, a queue of one product.
 
 use base::{Span, Time};
 use longhaul_sim::flows::{FlowPlan, Flows};

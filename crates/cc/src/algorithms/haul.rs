@@ -1,4 +1,4 @@
-//! A rate that keeps a small queue, found by packet trains and held by delay and delivery rate.
+//! The default: a rate that keeps a small queue, found by packet trains and held by delay and delivery rate.
 //!
 //! A model of the path, as in BBR (delivery rate, lowest round trip), but steered by a law instead of a cycle of
 //! probes. Once a round trip, with `x` the rate delivered, `q` the queueing delay and `q*(x)` the delay this flow
@@ -154,7 +154,7 @@ enum Phase {
     Sounding(Sounding),
 }
 
-/// Congestion control by trains, delay and delivery rate.
+/// The default congestion control.
 #[derive(Debug)]
 pub struct Haul {
     config: Config,

@@ -89,3 +89,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_sender_comes_too_late_for_is_counted() {
+    let (d, mut pacer) = (decision(Rate::from_mbit(1_000)), Pacer::new());
+    let send = |pacer: &mut Pacer, now| while pacer.poll(now, &d, u64::MAX).is_ok() {};
+    let mut now = Time::ZERO + Span::from_secs(1);
+    send(&mut pacer, now);
+    // Within what can be caught up with, nothing is.
+    now = now + CATCH_UP;
+    send(&mut pacer, now);
+    assert_eq!(pacer.forgone(), 0);
+    // Five milliseconds more: a millisecond is 125,000 bytes.
+    now = now + CATCH_UP + Span::from_millis(5);
+    send(&mut pacer, now);
+    let forgone = pacer.forgone();
+    assert!(forgone.abs_diff(625_000) <= d.quantum, "{forgone}");
+    // Who has nothing to send forgoes nothing.
+    assert_eq!(pacer.poll(now, &d, 0), Err(Time::MAX));
+    send(&mut pacer, now + Span::from_secs(9));
+    assert_eq!(pacer.forgone(), forgone);
+}

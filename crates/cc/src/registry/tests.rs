@@ -33,7 +33,7 @@ fn selections_are_read() {
 #[test]
 fn mistakes_are_named_with_the_way_out() {
     let text = |t: &str| parse(t).unwrap_err().to_string();
-    assert!(text("bbrr").contains("choose one of: bbr"));
+    assert!(text("bbrr").contains("choose one of: haul"));
     assert!(text("bbr:colour=red").contains("it has: "));
     assert!(text("bbr:probe_rtt=maybe").contains("on|off"));
     assert!(text("bbr:probe_rtt").contains("key=value"));

@@ -91,6 +91,11 @@ impl Steady {
         self.began
     }
 
+    #[cfg(test)]
+    pub(super) fn late(&self) -> f64 {
+        self.late
+    }
+
     pub(super) fn gain(&self) -> f64 {
         self.dip.unwrap_or(1.0)
     }

@@ -245,3 +245,26 @@ fn a_longer_way_is_believed_after_soundings_only() {
     assert!(sounded);
     assert!(h.rate > GIGABIT * 0.8, "{} {}", h.rate / GIGABIT, h.state());
 }
+
+#[test]
+fn a_late_host_is_no_narrow_path() {
+    // A tenth of what was to be sent was not, because the host was busy: less arrives, without a queue.
+    let late = |s: Signals| Signals {
+        rate: s.rate.map(|r| RateSample {
+            rate: Rate::from_bytes_per_sec(r.rate.bytes_per_sec() * 9 / 10),
+            forgone: r.delivered / 9,
+            ..r
+        }),
+        ..s
+    };
+    let mut h = steady(900);
+    run_with(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), late);
+    assert!(h.rate > GIGABIT * 0.9, "{}", h.rate);
+    // A longer queue then keeps the path busy.
+    assert!(h.steady.late() > 0.05);
+    // The same shortfall without a busy host is the path's doing.
+    let narrow = |s: Signals| Signals { rate: late(s).rate.map(|r| RateSample { forgone: 0, ..r }), ..s };
+    let mut h = steady(900);
+    run_with(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), narrow);
+    assert!(h.rate < GIGABIT * 0.5, "{}", h.rate);
+}
