@@ -1,9 +1,13 @@
 //! One thing that happens in networks at a time.
 
 use base::{Span, Time};
-use longhaul_sim::pair::{Load, Pair, addr};
-use netem::{Change, LinkConfig};
+use endpoint::{App, Connect, Endpoint, Event, ServerConfig};
+use longhaul_sim::pair::{Load, Pair, addr, identity};
+use longhaul_sim::{NodeSetup, World};
+use netem::{Change, Duplex, LinkConfig, Topology};
+use std::sync::Arc;
 use transport::TransportOptions;
+use transport::crypto::{ClientAuth, Credentials, ServerTrust};
 
 const MS: u64 = 1_000_000;
 
@@ -118,4 +122,50 @@ fn keep_alive_holds_an_idle_connection() {
     assert_eq!(p.board.borrow().failure, None);
     let conn = p.board.borrow().sender.expect("connected");
     assert!(p.world.inspect(p.sender).stats(conn).is_some_and(|s| s.packets_received > 20));
+}
+
+/// Connects and closes as soon as it knows who is there.
+struct Look(Option<Connect>);
+
+impl App for Look {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        if let Some(c) = self.0.take() {
+            e.connect(now, c).expect("settings");
+        }
+        while let Some(event) = e.poll_event() {
+            if let Event::Connected { conn } = event {
+                e.close(now, conn, 1_000, "looked at the key");
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_only_looks_at_the_key_is_gone_within_two_round_trips() {
+    // Once without loss, and with each of the client's packets lost in turn.
+    for lost in [None, Some(1), Some(2), Some(3)] {
+        let path = Duplex::same(link("rate=1gbit delay=35ms"));
+        let t = Topology::path(&[path]);
+        let mut world = World::with_topology(1, Span::from_micros(20), &t).expect("a world");
+        let (server, client) = (identity(2, world.rng()), identity(1, world.rng()));
+        let mut setup = NodeSetup::new(Arc::new(Credentials::RawKey(server)));
+        setup.server = Some(ServerConfig { auth: ClientAuth::AnyKey, ..ServerConfig::default() });
+        let (left, right) = (t.port("left").expect("a port"), t.port("right").expect("a port"));
+        world.add_node_at(right, addr(2), setup, Box::new(Look(None))).expect("a server");
+        let connect = Connect {
+            remote: addr(2),
+            server_name: "server".into(),
+            trust: ServerTrust::FirstUse,
+            token: None,
+            options: None,
+        };
+        let setup = NodeSetup::new(Arc::new(Credentials::RawKey(client)));
+        let node = world.add_node_at(left, addr(1), setup, Box::new(Look(Some(connect)))).expect("a client");
+        let there = t.links().next().expect("a link").0;
+        world.lose(there, &lost.into_iter().collect::<Vec<_>>());
+        // One for the handshake, one for the closing; and a repetition where something was lost.
+        let end = at(if lost.is_some() { 600 } else { 150 });
+        world.run_until(end);
+        assert!(world.inspect(node).is_quiet(), "lost {lost:?}");
+    }
 }

@@ -59,3 +59,24 @@ fn a_sender_whose_disk_stalls_in_the_start_up_gets_the_rate_afterwards() {
         assert!(mbit >= 900.0, "{mbit} Mbit/s after stalls of {stall} ms");
     }
 }
+
+#[test]
+fn busy_hosts_cost_little_of_the_rate() {
+    // Both ends are away for 1 to 6 ms about a hundred times a second.
+    let mut p = pair(64);
+    let mut rng = base::Rng::from_u64(5);
+    let mut before = 0;
+    let mut next = at(200);
+    while next < at(6_000) {
+        p.run_until(next).expect("no failure");
+        if next < at(2_000) {
+            before = received(&mut p).payload_received;
+        }
+        let (sender, receiver) = (p.sender, p.receiver);
+        p.world.stall(sender, Span::from_micros(rng.range(1_000, 6_000)));
+        p.world.stall(receiver, Span::from_micros(rng.range(1_000, 6_000)));
+        next = next + Span::from_micros(rng.range(6_000, 14_000));
+    }
+    let mbit = (received(&mut p).payload_received - before) as f64 * 8.0 / 4.0 / 1e6;
+    assert!(mbit >= 860.0, "{mbit} Mbit/s");
+}

@@ -340,7 +340,7 @@ impl World {
         let n = &mut self.nodes[node.0];
         n.endpoint = Endpoint::new(n.setup.config(), rng)?;
         n.app = app;
-        for (_, d) in n.inbox.drain(..) {
+        for (.., d) in n.inbox.drain(..) {
             self.pool.put(d.data);
         }
         self.note(format!("node {} reboots", node.0));
@@ -364,7 +364,7 @@ impl World {
         let src = self.know(source) as u32;
         self.totals.injected += 1;
         let dst = self.nodes[to.0].addr as u32;
-        self.nodes[to.0].inbox.push((Ecn::NotEct, Datagram { src, dst, data }));
+        self.nodes[to.0].inbox.push((self.now, Ecn::NotEct, Datagram { src, dst, data }));
         self.wake(to);
     }
 
@@ -467,7 +467,7 @@ impl World {
             if let Some(c) = &mut self.nodes[to].capture {
                 c.look(&d, &mut self.rng);
             }
-            self.nodes[to].inbox.push((a.ecn, d));
+            self.nodes[to].inbox.push((now, a.ecn, d));
             self.wake_node(to, now);
         }
         self.schedule_network();

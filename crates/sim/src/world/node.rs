@@ -9,6 +9,8 @@ use transport::crypto::Credentials;
 
 /// Packets that a host joins to one train when receiving (generic receive offload) at most.
 const MAX_JOINED: usize = 44;
+/// And only those that arrive within this time of the first.
+const JOIN_WITHIN: Span = Span::from_micros(100);
 
 /// What an endpoint of a world is made from, again after each reboot.
 #[derive(Clone, Debug)]
@@ -77,7 +79,7 @@ pub(super) struct Node {
     pub addr: usize,
     /// Those of further ones.
     pub more: Vec<usize>,
-    pub inbox: Vec<(Ecn, Datagram)>,
+    pub inbox: Vec<(Time, Ecn, Datagram)>,
     pub wake: Option<Time>,
     /// Its host does something else until then.
     pub busy_until: Time,
@@ -126,19 +128,20 @@ impl World {
         }
     }
 
-    /// Joins neighbours of the same flow and size to trains, as generic receive offload does, and hands them over.
+    /// Joins neighbours of the same flow and size to trains, as generic receive offload does, and hands them over with the
+    /// time of their arrival, as the real driver does.
     fn receive(&mut self, n: usize) {
-        let now = self.now;
         let mut inbox = core::mem::take(&mut self.nodes[n].inbox);
         let mut buf = core::mem::take(&mut self.train);
         let mut i = 0;
         while i < inbox.len() {
-            let (ecn, first) = &inbox[i];
+            let (arrived, ecn, first) = &inbox[i];
             let stride = first.data.len().max(1);
             let (mut joined, mut len) = (0, 0);
-            for (e, d) in &inbox[i..] {
+            for (at, e, d) in &inbox[i..] {
                 let fits = joined < MAX_JOINED && len + d.data.len() <= buf.len() && d.data.len() <= stride;
-                if !fits || (d.src, d.dst, *e) != (first.src, first.dst, *ecn) {
+                let late = at.since(*arrived) > JOIN_WITHIN;
+                if !fits || late || (d.src, d.dst, *e) != (first.src, first.dst, *ecn) {
                     break;
                 }
                 buf[len..len + d.data.len()].copy_from_slice(&d.data);
@@ -158,10 +161,10 @@ impl World {
                 continue;
             }
             self.totals.trains += 1;
-            self.nodes[n].endpoint.handle_train(now, meta, &mut buf[..len], stride);
+            self.nodes[n].endpoint.handle_train(*arrived, meta, &mut buf[..len], stride);
             i += joined;
         }
-        inbox.drain(..).for_each(|(_, d)| self.pool.put(d.data));
+        inbox.drain(..).for_each(|(.., d)| self.pool.put(d.data));
         // Nothing arrives while an endpoint works.
         self.nodes[n].inbox = inbox;
         self.train = buf;

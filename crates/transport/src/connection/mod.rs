@@ -364,6 +364,8 @@ impl Connection {
             State::Closing(c) => {
                 if c.is_over(now) {
                     self.state = State::Closed;
+                } else if now >= c.next_timeout() {
+                    self.setup.repeat_for_close();
                 }
                 return;
             }

@@ -179,6 +179,14 @@ impl Setup {
         true
     }
 
+    /// Whoever closes says what the peer may still lack of the handshake with each of its closing words: without it the
+    /// peer could not read them.
+    pub(super) fn repeat_for_close(&mut self) {
+        if !self.confirmed {
+            self.levels.iter_mut().for_each(|l| l.next = l.acked);
+        }
+    }
+
     /// Arms the repetition anew.
     pub(super) fn rearm(&mut self, now: Time) {
         self.repeat_at = Some(now + self.repeat);

@@ -83,16 +83,14 @@ impl Connection {
     ) -> Option<Transmit> {
         match &self.state {
             State::Closed => return None,
-            State::Closing(_) => return self.transmit_close(now, buf),
+            State::Closing(_) => {
+                let setup = if self.keys.is_some() { self.transmit_setup(now, buf) } else { None };
+                return setup.or_else(|| self.transmit_close(now, buf));
+            }
             State::Handshake | State::Open => {}
         }
-        if self.setup.has_pending() {
-            let side = self.side;
-            if let Some(n) = self.setup.poll_datagram(now, side, buf) {
-                self.stats.packets_sent += 1;
-                self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
-                return Some(self.single(0, n));
-            }
+        if let Some(t) = self.transmit_setup(now, buf) {
+            return Some(t);
         }
         self.keys.as_ref()?;
         self.update_keys();
@@ -111,6 +109,16 @@ impl Connection {
             }
         }
         None
+    }
+
+    fn transmit_setup(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        if !self.setup.has_pending() {
+            return None;
+        }
+        let n = self.setup.poll_datagram(now, self.side, buf)?;
+        self.stats.packets_sent += 1;
+        self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
+        Some(self.single(0, n))
     }
 
     fn single(&self, lane: usize, len: usize) -> Transmit {
