@@ -365,7 +365,8 @@ fn seen(f: &mut Running<'_>, world: &mut World, lasts: Span) -> Seen {
         Made::Bulk(b, message) => {
             let b = b.borrow();
             if let (Some(start), Some(end), Some(bytes)) = (b.started, b.ended, f.flow.bytes) {
-                r.completions = vec![end.since(start).as_secs_f64()];
+                r.seconds = end.since(start).as_secs_f64();
+                r.completions = vec![r.seconds];
                 r.bytes = r.bytes.max(bytes.div_ceil(*message as u64) * *message as u64);
             }
         }

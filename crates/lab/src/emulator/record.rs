@@ -179,7 +179,7 @@ pub struct Lateness {
 }
 
 /// A moment that the owner marked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// When.
     pub at_ns: u64,
@@ -256,8 +256,17 @@ pub const MAX_LATENESS_NS: u64 = 100_000_000;
 
 /// The rule by which spoiled runs are thrown away.
 ///
-/// A run without packets is good: nothing was late.
-pub fn verdict(lateness: &Lateness) -> Verdict {
+/// A run without packets is good: nothing was late. `mark` is the one at its end.
+pub fn verdict(mark: &Mark) -> Verdict {
+    let lateness = &mark.lateness;
+    // Loss that no link was asked for would be measured as congestion.
+    if mark.device_drops > 0 {
+        return Verdict::Spoiled(format!(
+            "{} packets were lost between a node and the emulator, which did not take them in time; run it on a quieter \
+             machine",
+            mark.device_drops
+        ));
+    }
     let ms = |ns: u64| ns as f64 / 1e6;
     let above = lateness.above_1ms_ns.saturating_mul(1000) / lateness.span_ns.max(1);
     let reason = if lateness.p50_ns > MAX_P50_NS {
@@ -351,15 +360,18 @@ mod tests {
             above_1ms_ns: 50,
             span_ns: 1_000,
         };
-        assert_eq!(verdict(&good), Verdict::Ok);
-        assert_eq!(verdict(&Lateness::default()), Verdict::Ok);
+        let verdict = |lateness| verdict(&Mark { lateness, ..Mark::default() });
+        assert_eq!(verdict(good), Verdict::Ok);
+        assert_eq!(verdict(Lateness::default()), Verdict::Ok);
         for bad in [
             Lateness { p50_ns: MAX_P50_NS + 1, ..good },
             Lateness { p99_ns: MAX_P99_NS + 1, ..good },
             Lateness { max_ns: MAX_LATENESS_NS + 1, ..good },
             Lateness { above_1ms_ns: 51, ..good },
         ] {
-            assert!(matches!(verdict(&bad), Verdict::Spoiled(_)), "{bad:?}");
+            assert!(matches!(verdict(bad), Verdict::Spoiled(_)), "{bad:?}");
         }
+        let dropped = Mark { device_drops: 1, lateness: good, ..Mark::default() };
+        assert!(matches!(super::verdict(&dropped), Verdict::Spoiled(why) if why.starts_with("1 packets")));
     }
 }

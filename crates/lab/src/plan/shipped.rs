@@ -4,6 +4,7 @@
 pub const SHIPPED: &[(&str, &str)] = &[
     ("fig2", include_str!("../../plans/fig2.toml")),
     ("fig3", include_str!("../../plans/fig3.toml")),
+    ("loss", include_str!("../../plans/loss.toml")),
     ("ramp", include_str!("../../plans/ramp.toml")),
     ("loss-recovery", include_str!("../../plans/loss-recovery.toml")),
     ("fair", include_str!("../../plans/fair.toml")),

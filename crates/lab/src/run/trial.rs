@@ -4,7 +4,7 @@ use super::flows::{Running, payload_of, start};
 use super::measure::{Bin, Observed, Seen, keep_completions};
 use super::outcome::{FlowResult, RunResult};
 use super::{Bench, Failure, Programs, Settings, missing};
-use crate::emulator::record::{self, FlowInfo, Record, Verdict, verdict};
+use crate::emulator::record::{self, FlowInfo, Mark, Record, Verdict, verdict};
 use crate::plan::{Cell, Flow, Kind, Lineup, Program, Topology};
 use crate::workload::outside::{self, Said};
 use crate::{Lab, LabError, LinkSpec, Options, TopologySpec};
@@ -154,9 +154,10 @@ impl Trial<'_> {
         let flows = self.start_receivers(&lab)?;
         lab.restart_schedules().map_err(judge)?;
         let zero = lab.mark("start").map_err(judge)?.at_ns;
-        let (said, late) = self.send(&mut lab, flows)?;
+        let (said, end) = self.send(&mut lab, flows)?;
         lab.down().map_err(judge)?;
-        if let Verdict::Spoiled(why) = verdict(&late) {
+        let late = end.lateness;
+        if let Verdict::Spoiled(why) = verdict(&end) {
             return Err(Failure::Spoiled(why));
         }
         let observed = self.observe(&record, zero, &said)?;
@@ -191,10 +192,10 @@ impl Trial<'_> {
         &self,
         lab: &mut Lab,
         mut flows: Vec<Running<'_>>,
-    ) -> Result<(Vec<(SocketAddr, Said)>, record::Lateness), Failure> {
+    ) -> Result<(Vec<(SocketAddr, Said)>, Mark), Failure> {
         let clock = Clock::new();
         let began = clock.now();
-        let mut late = None;
+        let mut end = None;
         loop {
             if self.lab.settings.stop.load(Ordering::SeqCst) {
                 return Err(Failure::Stopped);
@@ -203,20 +204,20 @@ impl Trial<'_> {
             for f in flows.iter_mut().filter(|f| f.flow.start <= t) {
                 f.launch(lab)?;
             }
-            if late.is_none() && t >= self.cell.duration {
-                late = Some(lab.mark("end").map_err(judge)?.lateness);
+            if end.is_none() && t >= self.cell.duration {
+                end = Some(lab.mark("end").map_err(judge)?);
             }
             let mut running = false;
             for f in &mut flows {
                 running |= f.is_running()?;
             }
-            if !running && late.is_none() && flows.iter().all(|f| f.flow.bytes.is_some()) {
+            if !running && end.is_none() && flows.iter().all(|f| f.flow.bytes.is_some()) {
                 // A given number of bytes may be over before the time.
-                late = Some(lab.mark("end").map_err(judge)?.lateness);
+                end = Some(lab.mark("end").map_err(judge)?);
             }
-            if let Some(late) = late.filter(|_| !running) {
+            if let Some(end) = end.take_if(|_| !running) {
                 let said = flows.into_iter().map(|f| f.finish(began)).collect::<Result<_, _>>()?;
-                return Ok((said, late));
+                return Ok((said, end));
             }
             if t > self.cell.duration + GRACE {
                 return Err(Failure::Spoiled(format!("a sender was not done {GRACE} after its time")));
