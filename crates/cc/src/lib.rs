@@ -13,7 +13,7 @@ pub mod testkit;
 
 pub use pacer::{Pacer, Token};
 pub use registry::{DEFAULT, Error, Params, create};
-pub use signals::{Event, PathInfo, RateSample, SentTrain, Signals};
+pub use signals::{Event, PathInfo, RateSample, Remembered, SentTrain, Signals};
 
 use base::{Rate, Time};
 

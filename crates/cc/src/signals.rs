@@ -11,8 +11,26 @@ pub struct PathInfo {
     pub handshake_rtt: Option<Span>,
     /// Whether packets carry ECN marks end to end, as far as known.
     pub ecn: bool,
-    /// A rate that was guaranteed, configured or remembered for this path, to be used from the start.
+    /// A rate that was guaranteed or configured for this path, to be used from the start.
     pub known_rate: Option<Rate>,
+    /// What an earlier connection found on this path, to be checked before it is believed.
+    pub remembered: Option<Remembered>,
+}
+
+/// What a path carried, for Careful Resume (RFC 9959).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// What was delivered while the application was not the limit; bytes on the wire.
+    pub rate: Rate,
+    /// The lowest round trip.
+    pub rtt: Span,
+}
+
+impl Remembered {
+    /// Whether a path of this round trip may be the same one (RFC 9959: not below half, nor above ten times what it was).
+    pub fn fits(&self, rtt: Span) -> bool {
+        rtt >= self.rtt / 2 && rtt <= self.rtt * 10
+    }
 }
 
 /// A train of packets has left.

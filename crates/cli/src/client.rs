@@ -8,8 +8,8 @@ use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
 use crate::{remedy, show, stop};
 use base::{Span, Time};
-use endpoint::{App, Connect, Endpoint, Stats, TransportOptions};
-use lhio::clock::CpuTime;
+use endpoint::{App, Connect, Endpoint, Remembered, Stats, TransportOptions};
+use lhio::clock::{CpuTime, WallTime};
 use lhio::driver::Driver;
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
@@ -132,7 +132,8 @@ impl Session {
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
         let mut driver = Driver::bind(setup::client_address(self.trusted.remote))?;
-        let mut endpoint = self.me.endpoint(&self.trusted.credentials, self.options.clone(), None)?;
+        let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
+        let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
         let wake: Wake = Arc::new(move || waker.wake());
         let inner = make(self.trusted.connect(), wake.clone()).map_err(|e| Failure::usage(&e))?;
@@ -149,6 +150,7 @@ impl Session {
         let ran = driver.run(&mut endpoint, &mut app);
         display.end();
         ran?;
+        self.remember_path(endpoint.remembered(self.trusted.remote.ip(), driver.now()));
         let live = board.get();
         if self.trusted.token.is_some() {
             trust::remember(&self.me, &self.server, live.peer.as_ref())?;
@@ -156,6 +158,22 @@ impl Session {
         let summary =
             progress.outcome().ok_or_else(|| Failure::system("the transfer ended without a result"))?;
         Ok((summary, live))
+    }
+
+    /// What an earlier transfer found on the path makes this one start sooner; without it, it only starts later.
+    fn recall_path(&self) -> Option<Remembered> {
+        let known = self.me.state.known_paths().recall(self.trusted.remote.ip(), WallTime::now());
+        known.unwrap_or_else(|e| {
+            tracing::debug!("{e}");
+            None
+        })
+    }
+
+    fn remember_path(&self, found: Option<Remembered>) {
+        let (peer, known) = (self.trusted.remote.ip(), self.me.state.known_paths());
+        if let Some(Err(e)) = found.map(|path| known.remember(peer, path, WallTime::now())) {
+            tracing::debug!("{e}");
+        }
     }
 
     /// What a transfer's end means for the exit code, and in words.

@@ -198,7 +198,7 @@ impl Endpoint {
             local: meta.local,
             setup,
             authority: server.authority,
-            options: self.config.options.clone(),
+            options: self.recalling(meta.remote, now, self.config.options.clone()),
             local_cid,
             reset_token: self.reset_token(local_cid),
             original_dcid: original,

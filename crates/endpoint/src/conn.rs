@@ -232,7 +232,7 @@ impl Endpoint {
                 }
                 self.events.push_back(Event::PathChanged { conn: id, remote });
             }
-            ConnEvent::Closed(reason) => self.on_closed(id, reason),
+            ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
         }
     }
 
@@ -344,9 +344,12 @@ impl Endpoint {
         self.events.push_back(Event::QpRefused { conn: id, qp, code });
     }
 
-    fn on_closed(&mut self, id: ConnId, reason: transport::CloseReason) {
+    fn on_closed(&mut self, now: Time, id: ConnId, reason: transport::CloseReason) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.closed = true;
+        if let Some(path) = c.connection.carried().filter(|_| c.established) {
+            self.paths.remember(c.info.remote.ip(), path, now);
+        }
         self.acceptor.on_closed(c.established, c.info.is_client);
         let qps = c.info.qps.clone();
         for qp in qps {

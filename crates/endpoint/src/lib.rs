@@ -8,10 +8,13 @@ mod accept;
 mod app;
 mod config;
 mod conn;
+mod paths;
 mod streams;
 
 pub use app::{App, ConnId, ConnInfo, Event, Gate};
+pub use cc::Remembered;
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
+pub use paths::LIFETIME as PATH_LIFETIME;
 pub use transport::connection::Authority;
 pub use transport::{CloseReason, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
 
@@ -49,6 +52,7 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
     incoming_srq: Option<SrqId>,
+    paths: paths::Paths,
     gate: Option<Box<dyn Gate>>,
 }
 
@@ -81,6 +85,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             next_id: 0,
             incoming_srq: None,
+            paths: paths::Paths::default(),
             gate: None,
         })
     }
@@ -166,13 +171,24 @@ impl Endpoint {
             server_name: c.server_name,
             setup,
             token: c.token,
-            options: c.options.unwrap_or_else(|| self.config.options.clone()),
+            options: self.recalling(c.remote, now, c.options.unwrap_or_else(|| self.config.options.clone())),
             local_cid,
             reset_token: self.reset_token(local_cid),
             unix_time: self.unix_time(now),
         };
         let connection = Connection::open(now, open, self.rng.fork()).map_err(settings)?;
         self.insert(connection, c.remote, true)
+    }
+
+    /// Options for a connection on a path that an earlier one may have used.
+    fn recalling(&self, remote: SocketAddr, now: Time, o: TransportOptions) -> TransportOptions {
+        TransportOptions { remembered: o.remembered.or_else(|| self.paths.recall(remote.ip(), now)), ..o }
+    }
+
+    /// What the path to `peer` carried lately, for whoever keeps it until the next start and gives it back in
+    /// [`TransportOptions::remembered`].
+    pub fn remembered(&self, peer: std::net::IpAddr, now: Time) -> Option<Remembered> {
+        self.paths.recall(peer, now)
     }
 
     fn insert(

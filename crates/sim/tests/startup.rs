@@ -80,3 +80,27 @@ fn busy_hosts_cost_little_of_the_rate() {
     let mbit = (received(&mut p).payload_received - before) as f64 * 8.0 / 4.0 / 1e6;
     assert!(mbit >= 860.0, "{mbit} Mbit/s");
 }
+
+#[test]
+fn a_path_that_was_used_before_is_full_sooner_and_a_wrong_memory_does_no_harm() {
+    let mut p = pair(64);
+    p.run_until(at(3_000)).expect("no failure");
+    let (conn, now) = (p.board.borrow().sender.expect("connected"), p.world.now());
+    let e = p.world.inspect(p.sender);
+    let found = e.stats(conn).map(|s| s.rate).expect("statistics");
+    e.close(now, conn, 1_000, "enough");
+    let remembered = e.remembered(longhaul_sim::pair::addr(2).ip(), now).expect("a path");
+    assert!(remembered.rate.bits_per_sec().abs_diff(found.bits_per_sec()) < found.bits_per_sec() / 10);
+    assert!(remembered.rtt >= Span::from_millis(70) && remembered.rtt < Span::from_millis(75));
+    let path = LinkConfig::parse("rate=1gbit delay=35ms queue=1bdp").expect("a description");
+    let load = Load { message: 1_000_000, ahead: 64, messages: None };
+    for (mbit, from) in [(1_000, 400), (100, 1_500), (4_000, 1_500)] {
+        let memory = endpoint::Remembered { rate: base::Rate::from_mbit(mbit), ..remembered };
+        let options =
+            TransportOptions { max_packet: 1_500, remembered: Some(memory), ..TransportOptions::default() };
+        let links = (path.clone(), path.clone());
+        let mut p = Pair::new(1, Span::from_micros(20), links, options, load).expect("a pair");
+        let mbit_s = goodput(&mut p, from, from + 500);
+        assert!(mbit_s >= 860.0, "{mbit_s} Mbit/s after a memory of {mbit}");
+    }
+}

@@ -22,8 +22,10 @@ pub struct TransportOptions {
     pub keep_alive: Option<Span>,
     /// Give up connecting after this long.
     pub connect_timeout: Span,
-    /// A rate known to be free on the path (guaranteed, or remembered): used from the first round trip.
+    /// A rate known to be free on the path (guaranteed): used from the first round trip.
     pub known_rate: Option<Rate>,
+    /// What an earlier connection found on the path: used in part as soon as a round trip shows that it may be the same.
+    pub remembered: Option<cc::Remembered>,
     /// The administrator's cap on this end's sending.
     pub rate_cap: Option<Rate>,
     /// Whether lost data of the initial queue pairs is sent again. Unreliable only when both ends ask for it.
@@ -45,6 +47,7 @@ impl Default for TransportOptions {
             keep_alive: Some(Span::from_secs(10)),
             connect_timeout: Span::from_secs(10),
             known_rate: None,
+            remembered: None,
             rate_cap: None,
             reliable: true,
             initial_qps: 1,

@@ -184,7 +184,8 @@ impl Haul {
         let base = Base::new(info.handshake_rtt);
         let window = config.initial_window.saturating_mul(packet) as f64;
         let known = info.known_rate.filter(|r| *r > MIN_RATE).map(|r| r.bytes_per_sec() as f64);
-        let start = Start::new(known);
+        let mut start = Start::new(known);
+        start.recall(info.remembered);
         let mut haul = Haul {
             rate: known.unwrap_or(window / base.or(NOMINAL_RTT)),
             steady: Steady::default(),

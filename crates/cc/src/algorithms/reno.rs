@@ -91,7 +91,13 @@ mod tests {
     const RTT: Span = Span::from_millis(100);
 
     fn reno() -> Reno {
-        let info = PathInfo { packet_bytes: PACKET, handshake_rtt: Some(RTT), ecn: true, known_rate: None };
+        let info = PathInfo {
+            packet_bytes: PACKET,
+            handshake_rtt: Some(RTT),
+            ecn: true,
+            known_rate: None,
+            remembered: None,
+        };
         Reno::new(&info, 10)
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use base::{Rate, Span};
 
 fn info() -> PathInfo {
-    PathInfo { packet_bytes: 1500, handshake_rtt: None, ecn: false, known_rate: None }
+    PathInfo { packet_bytes: 1500, handshake_rtt: None, ecn: false, known_rate: None, remembered: None }
 }
 
 #[test]

@@ -35,7 +35,13 @@ pub struct Path {
 impl Path {
     /// What the algorithm is told of it.
     pub fn info(&self) -> PathInfo {
-        PathInfo { packet_bytes: self.packet, handshake_rtt: Some(self.rtt), ecn: true, known_rate: None }
+        PathInfo {
+            packet_bytes: self.packet,
+            handshake_rtt: Some(self.rtt),
+            ecn: true,
+            known_rate: None,
+            remembered: None,
+        }
     }
 }
 

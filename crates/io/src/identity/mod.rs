@@ -4,17 +4,20 @@
 //! | --- | --- |
 //! | `host_key` | this machine's private key, readable by its owner only |
 //! | `known_hosts` | the public keys of machines that have been met |
+//! | `known_paths` | rates that paths to other machines carried lately |
 //! | `authorized_keys` | the public keys that may connect |
 //! | `tokens/` | the public keys of one-time tokens that have been handed out |
 //!
 //! Keys are Ed25519 (RFC 8032), handled here as raw bytes.
 
 mod known;
+mod paths;
 #[cfg(test)]
 mod tests;
 mod token;
 
 pub use known::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
+pub use paths::KnownPaths;
 pub use token::{MAX_TOKENS, Tokens};
 
 use crate::clock;
@@ -244,6 +247,11 @@ impl StateFolder {
     /// The machines that have been met.
     pub fn known_hosts(&self) -> KnownHosts {
         KnownHosts::new(self.path.join("known_hosts"))
+    }
+
+    /// What the paths to other machines carried lately.
+    pub fn known_paths(&self) -> KnownPaths {
+        KnownPaths::new(self.path.join("known_paths"))
     }
 
     /// The keys that may connect. A file that is not there lists none.

@@ -179,6 +179,17 @@ impl Connection {
         }
     }
 
+    /// What the path carried, for a later connection; `None` until the application asked for all of it for some round
+    /// trips.
+    pub fn carried(&self) -> Option<cc::Remembered> {
+        let lane = &self.lanes[0];
+        let rates: Vec<_> = lane.flows.iter().filter_map(Flow::carried).collect();
+        let rate = rates.iter().map(|r| r.bytes_per_sec()).fold(0, u64::saturating_add);
+        let rtt = lane.rtt.min();
+        (rate > 0 && !rtt.is_zero())
+            .then(|| cc::Remembered { rate: base::Rate::from_bytes_per_sec(rate), rtt })
+    }
+
     /// What is held in memory now, each beside its limit.
     pub fn usage(&self) -> Usage {
         let lanes = self.lanes.len();
@@ -240,6 +251,7 @@ impl Connection {
             handshake_rtt: l.rtt.latest(),
             ecn: l.ecn,
             known_rate: self.options.known_rate,
+            remembered: None,
         }
     }
 

@@ -357,6 +357,7 @@ impl Connection {
             handshake_rtt: None,
             ecn: true,
             known_rate: options.known_rate,
+            remembered: options.remembered,
         };
         let first = algorithm(&options.cc, &info, rng.fork()).map_err(HandshakeError::Config)?;
         let flow = Flow::new(first, options.rate_cap);

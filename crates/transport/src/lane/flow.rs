@@ -8,6 +8,10 @@ use cc::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
 
 /// Flows on one lane at most.
 pub const MAX_FLOWS: usize = 64;
+/// Round trips over which what was carried is smoothed.
+const CARRIED_WEIGHT: u64 = 4;
+/// Round trips that the path must have been filled for what it carried to be worth remembering.
+const CARRIED_ROUNDS: u32 = 8;
 
 /// Mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub struct Flow {
     last_sent: Option<Time>,
     round: u64,
     next_round: u64,
+    /// Bytes per second delivered while the application was not the limit, smoothed over round trips, and of how many.
+    carried: (u64, u32),
     /// What the feedback being digested has said so far.
     digest: Digest,
 }
@@ -84,6 +90,7 @@ impl Flow {
             last_sent: None,
             round: 0,
             next_round: 0,
+            carried: (0, 0),
             digest: Digest::default(),
         }
     }
@@ -230,6 +237,9 @@ impl Flow {
                 round_start = true;
             }
             rate = self.rate_sample(t, lane);
+            if let Some(r) = rate.filter(|r| round_start && !r.app_limited) {
+                self.note_carried(r.rate.bytes_per_sec());
+            }
             self.first_sent = t.sent;
             self.first_forgone = t.forgone;
             self.delivered_time = lane.acked_at.max(self.delivered_time);
@@ -281,6 +291,17 @@ impl Flow {
         })
     }
 
+    fn note_carried(&mut self, rate: u64) {
+        let (mean, rounds) = self.carried;
+        let mean = if rounds == 0 { rate } else { mean - mean / CARRIED_WEIGHT + rate / CARRIED_WEIGHT };
+        self.carried = (mean, rounds.saturating_add(1));
+    }
+
+    /// What the path carried lately, once that was seen for long enough to be worth remembering.
+    pub fn carried(&self) -> Option<Rate> {
+        (self.carried.1 >= CARRIED_ROUNDS).then(|| Rate::from_bytes_per_sec(self.carried.0))
+    }
+
     /// Whether the algorithm wants the dispersion of trains measured.
     pub fn wants_dispersion(&self) -> bool {
         self.algorithm.wants_dispersion()
@@ -293,6 +314,7 @@ impl Flow {
 
     /// The path is another one now.
     pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
+        self.carried = (0, 0);
         self.algorithm.on_event(now, Event::PathChanged(info));
     }
 

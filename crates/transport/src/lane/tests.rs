@@ -30,7 +30,13 @@ impl Streams for Fates {
 
 fn lane() -> (Lane, Rng) {
     let mut rng = Rng::from_u64(1);
-    let info = cc::PathInfo { packet_bytes: 1500, handshake_rtt: None, ecn: true, known_rate: None };
+    let info = cc::PathInfo {
+        packet_bytes: 1500,
+        handshake_rtt: None,
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    };
     let algorithm =
         cc::registry::create(cc::registry::DEFAULT, &Default::default(), &info, rng.fork()).expect("default");
     let remote = "192.0.2.1:1".parse().expect("address");

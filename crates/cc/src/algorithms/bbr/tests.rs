@@ -4,7 +4,13 @@ use crate::RateSample;
 use crate::registry::create;
 
 fn info() -> PathInfo {
-    PathInfo { packet_bytes: 1_500, handshake_rtt: Some(Span::from_millis(70)), ecn: true, known_rate: None }
+    PathInfo {
+        packet_bytes: 1_500,
+        handshake_rtt: Some(Span::from_millis(70)),
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    }
 }
 
 fn bbr() -> Bbr {

@@ -13,7 +13,13 @@ fn copa() -> Copa {
         rtt_window: Span::from_secs(10),
         loss: 10_000,
     };
-    let info = PathInfo { packet_bytes: PACKET, handshake_rtt: Some(BASE), ecn: true, known_rate: None };
+    let info = PathInfo {
+        packet_bytes: PACKET,
+        handshake_rtt: Some(BASE),
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    };
     Copa::new(config, &info)
 }
 
@@ -217,8 +223,13 @@ fn the_lowest_round_trip_is_made_visible_when_it_has_not_been_seen() {
 #[test]
 fn a_known_rate_is_steered_from_the_start_however_long_the_clock_has_run() {
     let known = Rate::from_mbit(100);
-    let info =
-        PathInfo { packet_bytes: PACKET, handshake_rtt: Some(BASE), ecn: true, known_rate: Some(known) };
+    let info = PathInfo {
+        packet_bytes: PACKET,
+        handshake_rtt: Some(BASE),
+        ecn: true,
+        known_rate: Some(known),
+        remembered: None,
+    };
     let mut c = Copa::new(copa().config, &info);
     assert_eq!((c.decision().rate, c.state()), (known, "default"));
     for n in 100_000..100_005 {

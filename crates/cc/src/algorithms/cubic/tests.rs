@@ -10,6 +10,7 @@ fn info() -> PathInfo {
         handshake_rtt: Some(Span::from_millis(100)),
         ecn: false,
         known_rate: None,
+        remembered: None,
     }
 }
 

@@ -6,7 +6,7 @@
 //! lately is the rate.
 
 use super::{HOST_NOISE, Haul, Phase};
-use crate::{Signals, pacer};
+use crate::{Remembered, Signals, pacer};
 use base::{Rate, Span, Time};
 use std::collections::VecDeque;
 
@@ -66,6 +66,8 @@ pub(super) struct Start {
     shown: VecDeque<f64>,
     /// A rate known or remembered.
     known: Option<f64>,
+    /// What an earlier connection found, not checked yet.
+    memory: Option<Remembered>,
     /// The rate at which it began, when it was not the first time: that much is there.
     least: f64,
     step: Step,
@@ -83,6 +85,7 @@ impl Start {
         Start {
             shown: VecDeque::new(),
             known,
+            memory: None,
             least: 0.0,
             step: Step::Seek,
             lifts: 0,
@@ -109,6 +112,22 @@ impl Start {
 
     pub(super) fn remembered(rate: f64) -> Start {
         Start::new(Some(rate))
+    }
+
+    pub(super) fn recall(&mut self, memory: Option<Remembered>) {
+        self.memory = memory;
+    }
+
+    /// Careful Resume (RFC 9959): the first packets have arrived, none was lost and the round trip is that of the path
+    /// remembered. Then half of its rate is tried at once, and the rest once that has arrived.
+    fn resume(&mut self, s: &Signals) -> Option<f64> {
+        let memory = self.memory.take_if(|_| s.acked > 0)?;
+        if s.lost > 0 || self.known.is_some() || !memory.fits(s.min_rtt) {
+            return None;
+        }
+        let rate = memory.rate.bytes_per_sec() as f64;
+        self.known = Some(rate);
+        Some(rate / 2.0)
     }
 
     /// Whether trains still have something to tell.
@@ -216,6 +235,9 @@ impl Haul {
         let congested = s.round_start && self.is_congested();
         let Phase::Start(start) = &mut self.phase else { return };
         start.update(s, rtt, queue, noise, self.rate);
+        if let Some(half) = start.resume(s) {
+            self.rate = self.rate.max(half);
+        }
         self.narrowest = start.narrowest().map(|(r, _)| r).or(self.narrowest);
         let limited = s.app_limited || s.rate.is_some_and(|r| r.app_limited);
         // A few packets of an application that is only beginning meet no queue of their own: what delays them a little is

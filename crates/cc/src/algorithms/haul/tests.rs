@@ -4,7 +4,13 @@ use crate::RateSample;
 const GIGABIT: f64 = 125e6;
 
 fn info() -> PathInfo {
-    PathInfo { packet_bytes: 1_500, handshake_rtt: Some(Span::from_millis(70)), ecn: true, known_rate: None }
+    PathInfo {
+        packet_bytes: 1_500,
+        handshake_rtt: Some(Span::from_millis(70)),
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    }
 }
 
 fn config() -> Config {
@@ -267,4 +273,27 @@ fn a_late_host_is_no_narrow_path() {
     let mut h = steady(900);
     run_with(&mut h, 1..60, Span::from_millis(4), Rate::from_mbit(10_000), narrow);
     assert!(h.rate < GIGABIT * 0.5, "{}", h.rate);
+}
+
+#[test]
+fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_same() {
+    let path = |rtt| crate::Remembered { rate: Rate::from_mbit(2_000), rtt: Span::from_millis(rtt) };
+    let first = |memory, change: fn(Signals) -> Signals| {
+        let mut h = haul(&PathInfo { remembered: Some(memory), ..info() });
+        assert!(h.rate < GIGABIT / 10.0, "nothing before the first packets have arrived: {}", h.rate);
+        h.on_feedback(&change(report(1, Rate::from_mbit(10), Span::ZERO)));
+        h.rate
+    };
+    assert!((first(path(70), |s| s) - GIGABIT).abs() < GIGABIT / 10.0, "RFC 9959, section 3.1: half");
+    for (rtt, why) in [(141, "less than half the round trip"), (6, "more than ten times the round trip")] {
+        assert!(first(path(rtt), |s| s) < GIGABIT / 10.0, "{why}");
+    }
+    assert!(first(path(70), |s| Signals { lost: 1_500, lost_packets: 1, ..s }) < GIGABIT / 10.0, "a loss");
+    // What is there is used within a round trip more; what is not is left at the first queue.
+    let mut h = haul(&PathInfo { remembered: Some(path(70)), ..info() });
+    run(&mut h, 0..3, Span::ZERO, Rate::from_mbit(2_000));
+    assert!(h.rate > 1.9 * GIGABIT, "{}", h.rate);
+    let mut h = haul(&PathInfo { remembered: Some(path(70)), ..info() });
+    run(&mut h, 0..2, Span::from_millis(30), Rate::from_mbit(100));
+    assert!(h.rate < 0.2 * GIGABIT, "{}", h.rate);
 }

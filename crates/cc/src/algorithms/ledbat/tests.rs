@@ -9,6 +9,7 @@ fn ledbat() -> Ledbat {
         handshake_rtt: Some(Span::from_millis(120)),
         ecn: true,
         known_rate: Some(base::Rate::from_mbit(1_000)),
+        remembered: None,
     };
     Ledbat::new(config, &info)
 }

@@ -8,7 +8,13 @@ const BASE: Span = Span::from_millis(100);
 
 fn vegas() -> Vegas {
     let config = Config { initial: 10, alpha: 2, beta: 4, gamma: 1 };
-    let info = PathInfo { packet_bytes: PACKET, handshake_rtt: Some(BASE), ecn: true, known_rate: None };
+    let info = PathInfo {
+        packet_bytes: PACKET,
+        handshake_rtt: Some(BASE),
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    };
     Vegas::new(config, &info)
 }
 

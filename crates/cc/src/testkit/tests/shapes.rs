@@ -22,7 +22,8 @@ pub(super) fn flow_knowing(
     known_rate: Option<Rate>,
 ) -> Flow {
     let (def, params) = parse(selection).unwrap();
-    let info = PathInfo { packet_bytes: link.packet, handshake_rtt: Some(link.rtt), ecn: false, known_rate };
+    let (packet_bytes, handshake_rtt) = (link.packet, Some(link.rtt));
+    let info = PathInfo { packet_bytes, handshake_rtt, ecn: false, known_rate, remembered: None };
     Flow::new(create(def.name, &params, &info, Rng::from_u64(seed)).unwrap(), source, start)
 }
 
