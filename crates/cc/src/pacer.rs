@@ -60,6 +60,12 @@ impl Token {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+    /// Takes a token of `n` bytes at most out of it.
+    pub fn split(&mut self, n: u64) -> Token {
+        let bytes = n.min(self.bytes);
+        self.bytes -= bytes;
+        Token { bytes }
+    }
     /// Uses up `n` bytes of it.
     ///
     /// # Errors

@@ -8,6 +8,8 @@ use cc::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
 
 /// Flows on one lane at most.
 pub const MAX_FLOWS: usize = 64;
+/// Trains of a quantum leave together within this time, or the permission is taken back.
+const GROUP_LASTS: Span = Span::from_millis(1);
 /// Round trips over which what was carried is smoothed.
 const CARRIED_WEIGHT: u64 = 4;
 /// Round trips that the path must have been filled for what it carried to be worth remembering.
@@ -18,6 +20,8 @@ const CARRIED_ROUNDS: u32 = 8;
 pub struct Flow {
     algorithm: Box<dyn Algorithm>,
     pacer: Pacer,
+    /// What is left of the permission for trains that leave together, and when it was given.
+    group: Option<(Token, Time)>,
     cap: Option<Rate>,
     inflight: u64,
     delivered: u64,
@@ -78,6 +82,7 @@ impl Flow {
         Flow {
             algorithm,
             pacer: Pacer::new(),
+            group: None,
             cap,
             inflight: 0,
             delivered: 0,
@@ -114,15 +119,29 @@ impl Flow {
     pub fn poll_token(&mut self, now: Time, packet: u64, want: u64) -> Result<Token, Time> {
         let mut d = self.decision();
         // A whole packet at least, also while the algorithm has not heard of its new size.
-        d.quantum = d.quantum.max(packet).min(want);
+        d.quantum = d.quantum.max(packet);
         // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
-        if self.inflight > 0 && self.inflight + d.quantum / 2 > d.bound {
+        if self.inflight > 0 && self.inflight + d.quantum.min(want) / 2 > d.bound {
+            if let Some((left, _)) = self.group.take() {
+                self.pacer.refund(left);
+            }
             // Time that passes under the bound is not lateness to be caught up with.
             let _ = self.pacer.poll(now, &d, 0);
             return Err(Time::MAX);
         }
-        // Whoever asks has more to send than one train: only so does the pacer take late timers for lateness.
-        self.pacer.poll(now, &d, u64::MAX)
+        let mut group = match self.group.take() {
+            Some((left, since)) if left.bytes() >= packet && now.since(since) <= GROUP_LASTS => (left, since),
+            old => {
+                if let Some((left, _)) = old {
+                    self.pacer.refund(left);
+                }
+                // Whoever asks has more to send than one train: only so does the pacer take late timers for lateness.
+                (self.pacer.poll(now, &d, u64::MAX)?, now)
+            }
+        };
+        let train = group.0.split(want);
+        self.group = Some(group).filter(|(left, _)| left.bytes() > 0);
+        Ok(train)
     }
 
     /// Gives back what was not needed.

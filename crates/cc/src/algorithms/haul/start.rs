@@ -40,8 +40,8 @@ const AGREE: usize = 6;
 const QUEUED: u32 = 3;
 /// Recent deliveries that are kept.
 const RECENT: usize = 64;
-/// Most bytes that leave together: 300 microseconds at 100 Gbit/s.
-const MOST_AT_ONCE: u64 = 4 << 20;
+/// Most bytes that leave together: 300 microseconds at 400 Gbit/s.
+const MOST_AT_ONCE: u64 = 16 << 20;
 /// A full train.
 const TRAIN_BYTES: u64 = 66_000;
 /// Most time that a train may take to pass the narrowest place.
@@ -207,6 +207,11 @@ impl Start {
                 self.queued_since = s.now;
             }
         }
+        // At high rates reports come in hundreds a round trip: what is kept reaches back for more than one.
+        let spacing = Span::from_secs_f64(rtt * 1.5 / RECENT as f64);
+        if self.recent.iter().rev().nth(1).is_some_and(|(t, ..)| s.now.since(*t) < spacing) {
+            self.recent.pop_back();
+        }
         self.recent.push_back((s.now, s.delivered, rate));
         if self.recent.len() > RECENT {
             self.recent.pop_front();
@@ -218,10 +223,14 @@ impl Start {
         self.queued >= QUEUED && now.since(self.queued_since).as_secs_f64() > rtt / 8.0
     }
 
-    /// The rate delivered over the last part of a round trip, and the rate of sending a round trip ago.
+    /// The rate delivered over the last part of a round trip, and the rate of sending a round trip ago. While a queue
+    /// stands, only what was delivered since it arose: before, the path was not full.
     fn delivered_lately(&self, rtt: f64) -> Option<(f64, f64)> {
         let (now, total, _) = *self.recent.back()?;
-        let window = Span::from_secs_f64((rtt / 6.0).max(0.004));
+        let mut window = Span::from_secs_f64((rtt / 6.0).max(0.004));
+        if self.queued >= QUEUED {
+            window = window.min(now.since(self.queued_since)).max(Span::from_millis(1));
+        }
         let (then, before, _) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= window)?;
         let left = Span::from_secs_f64(rtt);
         let (.., sent) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= left)?;
