@@ -15,9 +15,9 @@ const STEPS: u64 = 8;
 /// Least time in a step.
 const MIN_STEP: Span = Span::from_micros(250);
 /// Eight trains of the most payload that segmentation offload takes, with headers; and while the dispersion of trains
-/// is measured, as much as takes a third of a millisecond at 100 Gbit/s.
+/// is measured, as much as takes a third of a millisecond at 400 Gbit/s.
 const MAX_QUANTUM: u64 = 8 * (65_507 + 64 * 28);
-const MAX_MEASURED: u64 = 4 << 20;
+const MAX_MEASURED: u64 = 16 << 20;
 /// No decision may exceed this rate: an eighth of what the type holds leaves room for gains.
 const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
 

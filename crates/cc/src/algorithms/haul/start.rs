@@ -40,6 +40,8 @@ const AGREE: usize = 6;
 const QUEUED: u32 = 3;
 /// Recent deliveries that are kept.
 const RECENT: usize = 64;
+/// What leaves together takes no longer than this at the rate reached so far.
+const LONGEST_AT_ONCE: Span = Span::from_millis(10);
 /// Most bytes that leave together: 300 microseconds at 400 Gbit/s.
 const MOST_AT_ONCE: u64 = 16 << 20;
 /// A full train.
@@ -183,7 +185,8 @@ impl Start {
         match self.narrowest() {
             _ if !self.wants_trains() => usual,
             None => {
-                let group = (rate.bytes_in(Span::from_secs_f64(rtt)) / 8).min(MOST_AT_ONCE);
+                let time = Span::from_secs_f64(rtt / 8.0).min(LONGEST_AT_ONCE);
+                let group = rate.bytes_in(time).min(MOST_AT_ONCE);
                 usual.max(group).max(first.min(TRAIN_BYTES / packet * packet))
             }
             Some((narrowest, _)) => {
