@@ -25,6 +25,7 @@
 mod loss;
 mod rival;
 mod round;
+mod run_off;
 mod start;
 mod steady;
 #[cfg(test)]
@@ -148,6 +149,8 @@ enum Phase {
         /// Rounds spent.
         rounds: u32,
     },
+    /// Letting a queue run off that grew faster than the law works.
+    RunOff,
     /// Under the law.
     Steady,
     /// A moment at a small part of the rate, to see the bare round trip.
@@ -225,7 +228,7 @@ impl Haul {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
             Phase::Sounding(s) => s.gain(),
             Phase::Steady => self.steady.gain(),
-            Phase::Start(_) => 1.0,
+            Phase::Start(_) | Phase::RunOff => 1.0,
         };
         // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
@@ -245,7 +248,8 @@ impl Haul {
         let rtt = self.rtt();
         let (gain, queue) = match self.phase {
             Phase::Start(_) => (2.0, 0.0),
-            _ => (1.25, self.round.queue_mean() + 2.0 * self.target(rate)),
+            Phase::RunOff => (1.0, self.target(rate)),
+            _ => (1.25, self.allowed_queue() + 2.0 * self.target(rate)),
         };
         let flight = rate * gain * (rtt + queue) + rate * (rtt / 8.0 + 4.0 * HOST_NOISE);
         let least = self.packet.saturating_mul(MIN_PACKETS * 2).max(self.decision.quantum.saturating_mul(3));
@@ -282,6 +286,7 @@ impl Algorithm for Haul {
         let queue = self.base.queue(s);
         self.round.update(s, queue, self.losses.counts(s));
         self.losses.undo(s, &mut self.rate);
+        let runs_away = self.has_run_away();
         match &self.phase {
             Phase::Start(_) => self.on_start(s),
             Phase::Drain { rounds } => {
@@ -294,10 +299,13 @@ impl Algorithm for Haul {
                 }
             }
             Phase::Sounding(_) => self.on_sounding(s),
+            Phase::RunOff => self.on_run_off(s),
+            Phase::Steady if runs_away => self.begin_run_off(s),
             Phase::Steady if s.round_start => self.on_steady(s),
             Phase::Steady => {}
         }
-        if s.round_start {
+        // A run-off measures by the path's round trips, which are shorter than its own.
+        if s.round_start && !matches!(self.phase, Phase::RunOff) {
             self.round.finish();
         }
         self.decide();
@@ -347,7 +355,7 @@ impl Algorithm for Haul {
     fn state(&self) -> &'static str {
         match &self.phase {
             Phase::Start(s) => s.name(),
-            Phase::Drain { .. } => "drain",
+            Phase::Drain { .. } | Phase::RunOff => "drain",
             Phase::Sounding(_) => "sounding",
             Phase::Steady if self.rival.is_on() => "steady:rival",
             Phase::Steady => "steady",

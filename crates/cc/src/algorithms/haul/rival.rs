@@ -51,6 +51,11 @@ impl Rival {
         self.until.is_some()
     }
 
+    /// Others are believed in, or looked for.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.is_on() || self.look > 0
+    }
+
     fn begin(&mut self, now: Time, level: f64, rate: f64) {
         let held = self.floor(now);
         *self = Rival {

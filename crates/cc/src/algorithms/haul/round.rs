@@ -129,6 +129,8 @@ struct Sums {
     lost: u64,
     marked: u64,
     began: Option<Time>,
+    /// Bytes that arrived since it began.
+    bytes: u64,
 }
 
 /// What happened to the packets that one feedback told of, as far as it counts.
@@ -142,6 +144,8 @@ pub(super) struct Counts {
 impl Round {
     pub(super) fn update(&mut self, s: &Signals, queue: Option<f64>, counts: Counts) {
         let r = &mut self.now;
+        // What the first report tells of arrived before.
+        r.bytes += if r.began.is_some() { s.acked } else { 0 };
         r.began.get_or_insert(s.now);
         r.acked += counts.acked;
         r.lost += counts.lost;
@@ -201,6 +205,16 @@ impl Round {
     /// The longest queue of the round now ending alone.
     pub(super) fn longest(&self) -> f64 {
         self.now.most
+    }
+
+    /// How long it has lasted, in seconds.
+    pub(super) fn age(&self, now: Time) -> f64 {
+        self.now.began.map_or(0.0, |began| now.since(began).as_secs_f64())
+    }
+
+    /// Bytes per second that arrived in it so far.
+    pub(super) fn arrived(&self, now: Time) -> f64 {
+        self.now.bytes as f64 / self.age(now).max(f64::MIN_POSITIVE)
     }
 
     /// Packets delivered, lost and marked in the round now ending.

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 const BLIND: f64 = 3.0;
 const SEEING: f64 = 12.0;
 const DOUBLE: f64 = 2.0;
+/// Rounds after which trains that have shown nothing will not: then growth must not overflow a queue of one product.
+const BLIND_ROUNDS: u32 = 3;
 /// As much more than trains show is tried, for so many rounds.
 const MORE: f64 = 1.12;
 const LOOKS: u32 = 1;
@@ -80,6 +82,8 @@ pub(super) struct Start {
     recent: VecDeque<(Time, u64, f64)>,
     flat: u32,
     best: f64,
+    /// Rounds in which the application did not limit it.
+    rounds: u32,
 }
 
 impl Start {
@@ -96,12 +100,13 @@ impl Start {
             recent: VecDeque::new(),
             flat: 0,
             best: 0.0,
+            rounds: 0,
         }
     }
 
-    /// From `rate`, which arrives.
+    /// From `rate`, which arrives: so near the goal that to leap blindly would be to overshoot.
     pub(super) fn again(rate: f64) -> Start {
-        Start { least: rate, ..Start::new(None) }
+        Start { least: rate, rounds: BLIND_ROUNDS, ..Start::new(None) }
     }
 
     /// After a pause: what was delivered before it is no measure of what is delivered now.
@@ -173,6 +178,7 @@ impl Start {
                 let ceiling = if n >= AGREE { CEILING } else { DOUBTFUL };
                 (narrow * ceiling, if rate < narrow * NEAR { SEEING } else { BLIND })
             }
+            (None, None) if self.rounds >= BLIND_ROUNDS => (f64::INFINITY, DOUBLE),
             (None, None) => (f64::INFINITY, BLIND),
         }
     }
@@ -308,6 +314,7 @@ impl Haul {
         let x = r.rate.bytes_per_sec() as f64;
         let Phase::Start(start) = &mut self.phase else { return };
         let (ceiling, _) = start.aim(self.rate);
+        start.rounds += 1;
         let there = self.rate >= 0.98 * ceiling && x >= 0.85 * self.rate;
         start.flat = if x > start.best * 1.1 { 0 } else { start.flat + 1 };
         start.best = start.best.max(x);

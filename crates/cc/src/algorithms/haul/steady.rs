@@ -36,7 +36,7 @@ const NEAR_CEILING: f64 = 1.1;
 /// So far beyond that rate without a queue, the start begins anew.
 const ANEW: f64 = 2.0;
 /// Least round trip that queues are compared with.
-const SHORT: f64 = 0.005;
+pub(super) const SHORT: f64 = 0.005;
 /// Time between small dips that show the bare round trip; a random half of it is added.
 const DIP_EVERY: Span = Span::from_secs(4);
 /// Rate in a sounding, and its least length.
@@ -70,6 +70,8 @@ pub(super) struct Steady {
     next_dip: Time,
     /// The factor of a dip under way.
     dip: Option<f64>,
+    /// The queue has been let run off, and has not been seen short since.
+    pub(super) ran_off: bool,
 }
 
 impl Steady {
@@ -85,6 +87,11 @@ impl Steady {
     pub(super) fn begin(&mut self, round: u64, ceiling: f64) {
         self.began = round;
         self.ceiling = ceiling;
+    }
+
+    /// The path has been found to carry `rate` now, whatever it did before.
+    pub(super) fn path_is(&mut self, rate: f64) {
+        self.ceiling = rate;
     }
 
     pub(super) fn began(&self) -> u64 {
