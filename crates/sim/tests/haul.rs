@@ -119,3 +119,21 @@ fn an_outage_is_made_up_for_in_a_few_round_trips() {
     let mbit = goodput(&mut f, 3_200 + 5 * 70, 4_500);
     assert!(mbit[0] >= 0.95 * 957.0, "{mbit:?}");
 }
+
+#[test]
+fn a_path_that_slows_to_a_tenth_and_back_costs_no_packet_and_is_filled_again() {
+    // The queue holds four products, and what is in flight at the full rate with it.
+    let (mut f, link) = world("rate=1gbit delay=33ms queue=35000000B", &["1ms"], &[("haul", 0)]);
+    f.run_until(at(3_000)).expect("no failure");
+    let lost = f.world.link_stats(link).dropped_queue;
+    let mut changing = f.world.link_config(link);
+    changing.schedule.push((at(3_000), netem::Change::Rate(Some(base::Rate::from_mbit(100)))));
+    changing.schedule.push((at(8_000), netem::Change::Rate(Some(base::Rate::from_mbit(1_000)))));
+    f.world.set_link(link, changing);
+    // The queue takes a second and a half to run off.
+    let slow = goodput(&mut f, 5_000, 8_000);
+    assert!(slow[0] >= 0.9 * 95.7, "{slow:?}");
+    let again = goodput(&mut f, 11_000, 13_000);
+    assert!(again[0] >= 0.9 * 957.0, "{again:?}");
+    assert_eq!(f.world.link_stats(link).dropped_queue, lost, "nothing is lost to the queue");
+}

@@ -10,6 +10,9 @@ use crate::Signals;
 
 /// A queue longer than this part of the lowest round trip has run away: twice the most that flows under the law aim at.
 const RUN_AWAY: f64 = 0.7;
+/// Where the queue overflows, but more than this part of the rate arrives, others may be at work, and the path has not
+/// become another one.
+const SLOWED: f64 = 0.5;
 /// What is in flight fits when it exceeds the bound by no more than this: reports come in steps.
 const FITS: f64 = 1.05;
 
@@ -36,8 +39,14 @@ impl Haul {
 
     pub(super) fn begin_run_off(&mut self, s: &Signals) {
         // A rate needs some time to be one.
-        if self.round.age(s.now) > self.scale() / 2.0 {
-            self.rate = self.round.arrived(s.now);
+        if self.round.age(s.now) <= self.scale() / 2.0 {
+            return;
+        }
+        let arrived = self.round.arrived(s.now);
+        if s.round_start && self.is_congested() && arrived > self.rate * SLOWED {
+            self.on_steady(s);
+        } else {
+            self.rate = arrived;
             self.round.finish();
             self.steady.ran_off = true;
             self.phase = Phase::RunOff;

@@ -296,4 +296,34 @@ fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_sam
     let mut h = haul(&PathInfo { remembered: Some(path(70)), ..info() });
     run(&mut h, 0..2, Span::from_millis(30), Rate::from_mbit(100));
     assert!(h.rate < 0.2 * GIGABIT, "{}", h.rate);
+
+fn a_queue_that_runs_away_stops_the_sender_until_what_is_in_flight_fits_what_arrives() {
+    let mut h = steady(100);
+    run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(100));
+    // The path slows down to a tenth.
+    let (tenth, full) = (Rate::from_mbit(10), Rate::from_mbit(100).bytes_in(RTT));
+    run_with(&mut h, 4..6, RTT, tenth, |s| Signals { inflight: full, ..s });
+    assert_eq!(h.state(), "drain");
+    assert!(h.decision().bound < full / 4, "{:?}", h.decision());
+    assert!((h.rate / 1.25e6 - 1.0).abs() < 0.1, "what arrives: {}", h.rate);
+    run(&mut h, 6..8, RTT, tenth);
+    assert_eq!(h.state(), "steady");
+    // A queue that this did not shorten is not let run off again.
+    run(&mut h, 8..10, RTT, tenth);
+    assert_eq!(h.state(), "steady");
+}
+
+#[test]
+fn where_trains_show_nothing_the_start_slows_down_after_some_rounds() {
+    let mut h = haul(&info());
+    let most = Rate::from_mbit(10_000_000);
+    let mut growth = |rounds| {
+        let before = h.rate;
+        run(&mut h, rounds, Span::ZERO, most);
+        h.rate / before
+    };
+    let early = growth(1..2);
+    growth(2..5);
+    let late = growth(5..6);
+    assert!(late > 2.0 && late < early / 2.0, "{early} and then {late}");
 }
