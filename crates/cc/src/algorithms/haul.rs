@@ -17,6 +17,7 @@
 //!   may leap and still not overshoot.
 //! * Random loss does not enter the law: what was lost at random counts as delivered. Loss with a queue, or much of
 //!   it, is congestion (`loss`).
+//! * Where the path slows down faster than that works, nothing is sent until the queue has run off (`run_off`).
 //! * A queue that no restraint empties belongs to flows that fill buffers: beside them the flow holds its own
 //!   (`rival`), and finds out after each overflow whether that is still needed.
 //! * The lowest round trip is believed until a sounding (a moment at a quarter of the rate, by all flows at once) finds
