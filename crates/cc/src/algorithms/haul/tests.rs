@@ -296,7 +296,9 @@ fn what_an_earlier_connection_found_is_tried_by_half_once_the_path_looks_the_sam
     let mut h = haul(&PathInfo { remembered: Some(path(70)), ..info() });
     run(&mut h, 0..2, Span::from_millis(30), Rate::from_mbit(100));
     assert!(h.rate < 0.2 * GIGABIT, "{}", h.rate);
+}
 
+#[test]
 fn a_queue_that_runs_away_stops_the_sender_until_what_is_in_flight_fits_what_arrives() {
     let mut h = steady(100);
     run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(100));
