@@ -102,6 +102,16 @@ fn neither_starves_beside_cubic() {
 }
 
 #[test]
+fn nor_when_they_start_together_or_cubic_was_there_first() {
+    for starts in [[0, 0], [5_000, 0]] {
+        let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", starts[0]), ("cubic", starts[1])]);
+        let shares = goodput(&mut f, 20_000, 40_000);
+        let sum: f64 = shares.iter().sum();
+        assert!(shares.iter().all(|s| *s >= 0.25 * sum), "{starts:?}: {shares:?}");
+    }
+}
+
+#[test]
 fn a_scavenger_leaves_nine_tenths() {
     let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("ledbat++:target=1ms", 3_000)]);
     let shares = goodput(&mut f, 5_000, 20_000);

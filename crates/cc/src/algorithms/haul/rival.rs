@@ -6,6 +6,9 @@
 //! overflowed, and to half of the path at most, or it would be left with next to nothing. A part of the rate before the
 //! overflow is not given up for a while in any case, because CUBIC spends long times near the same rate with a short
 //! queue.
+//!
+//! Where no queue overflows, because this flow yields as fast as another grows, the flow now and then holds its rate
+//! for a while. Flows like it rest where it rests; what grows beside it fills the queue then, and is found.
 
 use super::Haul;
 use crate::Signals;
@@ -26,12 +29,21 @@ const LOOK_ROUNDS: u32 = 10;
 const STANDS: f64 = 0.2;
 /// How long others are believed in without another sign of them.
 const BELIEVED: Span = Span::from_secs(30);
+/// The same where only a queue that stood told of them and none overflowed: flows like this one that arrive together
+/// may have made it.
+const SUPPOSED: Span = Span::from_secs(15);
 /// Beside others, the flow grows up to this part of the queue that overflowed.
 const SHARE: f64 = 0.65;
 /// Beyond this part of it, others are at work.
 const BEYOND: f64 = 0.8;
 /// Most growth in a round beside others.
 const GROWTH: f64 = 1.05;
+/// A flow with less than this part of the path holds its rate for a while, now and then, instead of yielding further,
+/// and yields for as long after that.
+const SMALL: f64 = 0.45;
+const TRIAL: Span = Span::from_secs(5);
+/// Rounds in a row with no more queue than flows like this one keep, after which no others are believed in.
+const CALM: u32 = 12;
 
 /// What is known of such flows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +56,12 @@ pub(super) struct Rival {
     kept: Option<(f64, Time)>,
     /// Until when the others are believed in.
     until: Option<Time>,
+    /// A rate that is held to see whether the queue then grows, and until when.
+    trial: Option<(f64, Time)>,
+    /// When the next trial may begin.
+    next_trial: Time,
+    /// Rounds in a row with a short queue.
+    calm: u32,
 }
 
 impl Rival {
@@ -63,6 +81,7 @@ impl Rival {
             look: LOOK_ROUNDS,
             kept: Some(((rate * KEPT).max(held * KEPT_AGAIN), now + KEPT_FOR)),
             until: self.until,
+            ..Rival::default()
         };
     }
 
@@ -87,7 +106,26 @@ impl Rival {
     /// A queue that restraint does not shorten is somebody else's.
     pub(super) fn found(&mut self, now: Time, level: f64) {
         self.level = self.level.max(level);
-        self.until = Some(now + BELIEVED);
+        self.until = Some(now + SUPPOSED);
+        self.trial = None;
+        self.calm = 0;
+    }
+
+    /// Loss ends a trial.
+    pub(super) fn end_trial(&mut self) {
+        self.trial = None;
+    }
+
+    /// The rate held by a trial, which begins at `x` if the flow `yields`.
+    pub(super) fn held(&mut self, now: Time, x: f64, yields: bool) -> f64 {
+        if self.trial.is_some_and(|(_, until)| now >= until) {
+            self.trial = None;
+            self.next_trial = now + TRIAL;
+        }
+        if self.trial.is_none() && yields && now >= self.next_trial {
+            self.trial = Some((x, now + TRIAL));
+        }
+        self.trial.map_or(0.0, |(rate, _)| rate)
     }
 
     /// The delay up to which this flow grows beside others, in a round whose longest delay was `longest`. As long as
@@ -119,11 +157,31 @@ impl Haul {
 
     /// What is done instead of the law while others fill the queue; false when they do not. `x` arrives, `queue` stands.
     pub(super) fn beside_others(&mut self, s: &Signals, x: f64, queue: f64) -> bool {
+        let calm = queue < self.target(x) * super::steady::CROWDED;
+        self.rival.calm = if calm { self.rival.calm + 1 } else { 0 };
+        if self.rival.calm >= CALM {
+            self.rival.until = None;
+        }
         let Some(level) = self.rival.target(s.now, self.round.longest()) else { return false };
         let fair = self.narrowest.map_or(f64::INFINITY, |path| path / 2.0);
         if queue < level && !s.app_limited && x > self.rate * 0.8 && self.rate < fair {
             self.rate *= (1.0 + (level - queue) / self.rtt()).min(GROWTH);
         }
         true
+    }
+
+    /// A rate below which the law does not go this round: `x` arrives, `queue` stands and `target` is aimed at.
+    ///
+    /// Flows like this one rest where it rests: if it holds its rate there, the queue stays. A flow that grows until the
+    /// queue overflows takes whatever is yielded, so slowly that the law always seems at rest, and makes the queue grow
+    /// as soon as nothing is yielded: then the queue is `crowded` soon, and somebody else is found.
+    pub(super) fn not_below(&mut self, now: Time, x: f64, queue: f64, target: f64) -> f64 {
+        let small = self.narrowest.is_some_and(|path| x < path * SMALL);
+        let rests = queue > target && queue < target * super::steady::CROWDED;
+        let fresh = self.round.count <= self.steady.began() + FRESH_ROUNDS;
+        let held = self.rival.held(now, x, self.config.compete && small && rests && !fresh);
+        // Once the queue tells, it need not grow further: alone on a path that has become slower, this flow made it.
+        let held = if queue > target * super::steady::CROWDED { held.min(x) } else { held };
+        held.max(self.rival.floor(now).min(x))
     }
 }

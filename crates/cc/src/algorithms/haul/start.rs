@@ -304,6 +304,9 @@ impl Haul {
             lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
         // What trains show may be there although less was delivered lately: a host that looked away sent less.
         let shown = start.narrowest().filter(|(_, n)| *n >= AGREE && !start.trains_mislead());
+        // A flow that comes to a busy path has not seen its rate arrive.
+        let path = shown.map_or(rate, |(r, _)| r);
+        self.narrowest = Some(self.narrowest.map_or(path, |n| n.max(path)));
         let shown = shown.map_or(rate, |(r, _)| r * CEILING).min(self.rate);
         self.steady.begin(self.round.count, rate.max(shown));
         self.end_start(rate, s.inflight, s.now);

@@ -46,7 +46,7 @@ const SOUNDING_TIME: Span = Span::from_millis(20);
 const FALLS: f64 = 0.7;
 /// Rounds in a row in which the queue stayed so many times longer than aimed at: there is something else in it.
 const IN_VAIN: u32 = 12;
-const CROWDED: f64 = 1.3;
+pub(super) const CROWDED: f64 = 1.3;
 /// A delay of which a sounding leaves this part is not moved by it.
 const UNMOVED: f64 = 0.8;
 /// A flow with this share of the path empties its queue by itself.
@@ -63,8 +63,9 @@ pub(super) struct Steady {
     began: u64,
     /// The part of what was to be sent that the host came too late for, smoothed.
     late: f64,
-    /// Rounds with a crowded queue in a row.
+    /// Rounds with a crowded queue in a row, and the rate before the first of them.
     crowded: u32,
+    uncrowded: f64,
     /// What was delivered when a queue stood, smoothed.
     ceiling: f64,
     next_dip: Time,
@@ -152,9 +153,13 @@ impl Haul {
             let large = self.narrowest.is_some_and(|path| self.rate > path * LARGE);
             // A queue that no restraint moves is no queue but a longer way; one that it shortens, but does not empty,
             // is somebody else's.
-            let unmoved = sounding.crowd.is_some_and(|level| self.base.sounded_above() > level * UNMOVED);
+            // The restraint of a flow that is small beside the path would not be seen.
+            let tells = self.narrowest.is_none_or(|path| self.steady.uncrowded > path * LARGE);
+            let unmoved =
+                tells && sounding.crowd.is_some_and(|level| self.base.sounded_above() > level * UNMOVED);
             if let Some(level) = sounding.crowd.filter(|_| !large && !unmoved && self.config.compete) {
-                self.rival.found(s.now, level);
+                // How long a queue others fill is not known yet: often a round trip's worth.
+                self.rival.found(s.now, level.max(self.rtt()));
             }
             self.base.end_sounding(s.now, large || unmoved, self.round.noise());
             self.phase = Phase::Steady;
@@ -210,6 +215,7 @@ impl Haul {
         let delivered = s.rate.map_or(self.rate, |r| r.rate.bytes_per_sec() as f64);
         let longest = self.round.most();
         self.losses.reduced_from(self.rate);
+        self.rival.end_trial();
         if !self.is_foreign(s, longest, delivered) {
             if longest > 2.0 * HOST_NOISE {
                 self.losses.overflowed_at(longest);
@@ -263,9 +269,12 @@ impl Haul {
             if queue > target / 2.0 {
                 self.steady.ceiling += (x - self.steady.ceiling) / 2.0;
             }
+            if self.steady.crowded == 0 {
+                self.steady.uncrowded = self.rate;
+            }
             self.steady.crowded = if queue > CROWDED * target { self.steady.crowded + 1 } else { 0 };
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
-            self.rate = law.max(self.rival.floor(s.now).min(x));
+            self.rate = law.max(self.not_below(s.now, x, queue, target));
         }
         if s.now >= self.steady.next_dip {
             // For a round, as much less as empties twice the queue.

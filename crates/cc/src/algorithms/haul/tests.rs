@@ -231,6 +231,35 @@ fn beside_others_it_holds_its_own_and_goes_back_to_the_law() {
 }
 
 #[test]
+fn a_small_flow_holds_its_rate_for_a_while_instead_of_yielding() {
+    // 7 ms are a little more than what 400 Mbit/s aim at.
+    let mut h = steady(400);
+    run(&mut h, 0..32, Span::from_micros(6_300), Rate::MAX);
+    let before = h.rate;
+    run(&mut h, 32..95, Span::from_millis(7), Rate::MAX);
+    let held = h.rate;
+    assert!(held > before * 0.95, "{held} of {before}");
+    // Nothing has come of it in five seconds: it yields on.
+    run(&mut h, 95..138, Span::from_millis(7), Rate::MAX);
+    assert!(h.rate < held * 0.95, "{} of {held}", h.rate);
+    assert_ne!(h.state(), "steady:rival");
+}
+
+#[test]
+fn a_queue_that_grows_while_the_rate_is_held_is_somebody_elses() {
+    let mut h = steady(250);
+    run(&mut h, 0..32, Span::from_millis(8), Rate::MAX);
+    run(&mut h, 32..45, Span::from_millis(9), Rate::MAX);
+    run(&mut h, 45..65, Span::from_millis(16), Rate::MAX);
+    assert_eq!(h.state(), "steady:rival");
+    run(&mut h, 65..110, Span::from_millis(16), Rate::MAX);
+    assert!(h.rate > GIGABIT * 0.45 && h.rate < GIGABIT * 0.55, "half of the path: {}", h.rate / GIGABIT);
+    // The queue is as short as flows like it keep it: it goes back to the law.
+    run(&mut h, 110..125, Span::from_millis(5), Rate::MAX);
+    assert_ne!(h.state(), "steady:rival");
+}
+
+#[test]
 fn persistent_congestion_starts_over_from_an_eighth() {
     let mut h = steady(1_000);
     let before = h.rate;
