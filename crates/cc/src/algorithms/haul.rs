@@ -286,6 +286,7 @@ impl Algorithm for Haul {
         self.base.update(s, self.round.noise());
         let queue = self.base.queue(s);
         self.round.update(s, queue, self.losses.counts(s));
+        self.base.learn(s, self.round.standing(), self.round.noise_reach(), self.rate);
         self.losses.undo(s, &mut self.rate);
         let runs_away = self.has_run_away();
         match &self.phase {

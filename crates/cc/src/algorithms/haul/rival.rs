@@ -12,7 +12,7 @@
 
 use super::Haul;
 use crate::Signals;
-use base::{Span, Time};
+use base::{Rng, Span, Time};
 
 /// A queue so many times longer than the one aimed at is not overflowed by flows like this one.
 const FOREIGN: f64 = 3.0;
@@ -40,8 +40,15 @@ const BEYOND: f64 = 0.8;
 const GROWTH: f64 = 1.05;
 /// A flow with less than this part of the path holds its rate for a while, now and then, instead of yielding further,
 /// and yields for as long after that.
-const SMALL: f64 = 0.45;
-const TRIAL: Span = Span::from_secs(5);
+const SMALL: f64 = 0.25;
+const TRIAL: Span = Span::from_secs(3);
+/// A supposition is checked when the flow has so many times the rate, and holds if the queue is so many times longer.
+const CHECKED_AT: f64 = 1.3;
+const UNYIELDING: f64 = 1.12;
+/// The part of its rate that is held: when all flows hold, the queue must not grow by it.
+const HELD: f64 = 0.98;
+/// Most time between two.
+const TRIAL_PAUSE: Span = Span::from_secs(5);
 /// Rounds in a row with no more queue than flows like this one keep, after which no others are believed in.
 const CALM: u32 = 12;
 
@@ -56,6 +63,10 @@ pub(super) struct Rival {
     kept: Option<(f64, Time)>,
     /// Until when the others are believed in.
     until: Option<Time>,
+    /// When others were last found, or did what only they do.
+    met: Option<Time>,
+    /// The rate and the queue when others were supposed, until the supposition has been checked.
+    claim: Option<(f64, f64)>,
     /// A rate that is held to see whether the queue then grows, and until when.
     trial: Option<(f64, Time)>,
     /// When the next trial may begin.
@@ -67,6 +78,11 @@ pub(super) struct Rival {
 impl Rival {
     pub(super) fn is_on(&self) -> bool {
         self.until.is_some()
+    }
+
+    /// Others were met lately: a queue that does not yield is theirs rather than noise.
+    pub(super) fn is_recent(&self, now: Time) -> bool {
+        self.met.is_some_and(|met| now.since(met) < KEPT_FOR)
     }
 
     /// Others are believed in, or looked for.
@@ -81,6 +97,7 @@ impl Rival {
             look: LOOK_ROUNDS,
             kept: Some(((rate * KEPT).max(held * KEPT_AGAIN), now + KEPT_FOR)),
             until: self.until,
+            met: Some(now),
             ..Rival::default()
         };
     }
@@ -104,11 +121,28 @@ impl Rival {
     }
 
     /// A queue that restraint does not shorten is somebody else's.
-    pub(super) fn found(&mut self, now: Time, level: f64) {
+    ///
+    /// `claim` is the rate and the queue before: they tell whether it was so.
+    pub(super) fn found(&mut self, now: Time, level: f64, claim: (f64, f64)) {
+        self.claim = Some(claim);
         self.level = self.level.max(level);
         self.until = Some(now + SUPPOSED);
+        self.met = Some(now);
         self.trial = None;
         self.calm = 0;
+    }
+
+    /// Whether those that were supposed have shown themselves to be flows like this one, at a rate of `x` and a queue of
+    /// `queue`. Flows that keep a window send it through a queue that grows with what this one adds: a third more of a
+    /// fifth of the path makes it half as long again. Flows under the law give way, and their queue hardly changes.
+    fn was_mistaken(&mut self, now: Time, x: f64, queue: f64) -> bool {
+        let Some((_, before)) = self.claim.take_if(|(rate, _)| x > *rate * CHECKED_AT) else { return false };
+        let mistaken = queue < before * UNYIELDING;
+        if mistaken {
+            (self.until, self.met) = (None, None);
+            self.next_trial = now + KEPT_FOR;
+        }
+        mistaken
     }
 
     /// Loss ends a trial.
@@ -117,13 +151,17 @@ impl Rival {
     }
 
     /// The rate held by a trial, which begins at `x` if the flow `yields`.
-    pub(super) fn held(&mut self, now: Time, x: f64, yields: bool) -> f64 {
+    ///
+    /// The time between trials is random: flows that hold all at once find each other. Where others were met lately, there
+    /// is none.
+    fn held(&mut self, now: Time, x: f64, yields: bool, rng: &mut Rng) -> f64 {
         if self.trial.is_some_and(|(_, until)| now >= until) {
             self.trial = None;
-            self.next_trial = now + TRIAL;
+            let pause = if self.is_recent(now) { 1 } else { TRIAL_PAUSE.as_nanos() };
+            self.next_trial = now + Span::from_nanos(rng.below(pause));
         }
         if self.trial.is_none() && yields && now >= self.next_trial {
-            self.trial = Some((x, now + TRIAL));
+            self.trial = Some((x * HELD, now + TRIAL));
         }
         self.trial.map_or(0.0, |(rate, _)| rate)
     }
@@ -162,6 +200,9 @@ impl Haul {
         if self.rival.calm >= CALM {
             self.rival.until = None;
         }
+        if self.rival.was_mistaken(s.now, x, queue) {
+            return false;
+        }
         let Some(level) = self.rival.target(s.now, self.round.longest()) else { return false };
         let fair = self.narrowest.map_or(f64::INFINITY, |path| path / 2.0);
         if queue < level && !s.app_limited && x > self.rate * 0.8 && self.rate < fair {
@@ -179,7 +220,7 @@ impl Haul {
         let small = self.narrowest.is_some_and(|path| x < path * SMALL);
         let rests = queue > target && queue < target * super::steady::CROWDED;
         let fresh = self.round.count <= self.steady.began() + FRESH_ROUNDS;
-        let held = self.rival.held(now, x, self.config.compete && small && rests && !fresh);
+        let held = self.rival.held(now, x, self.config.compete && small && rests && !fresh, &mut self.rng);
         // Once the queue tells, it need not grow further: alone on a path that has become slower, this flow made it.
         let held = if queue > target * super::steady::CROWDED { held.min(x) } else { held };
         held.max(self.rival.floor(now).min(x))

@@ -12,8 +12,18 @@ const JOIN: Span = Span::from_secs(5);
 /// Soundings in a row that must find more before it is believed.
 const DOUBTS: u32 = 3;
 
-/// Most that the lowest round trip is lifted at once.
-const MOST_LIFT: f64 = 1.25;
+/// By so much a rate exceeds another for the delay at that other one to have been no queue.
+const MORE: f64 = 1.1;
+/// Standard deviations by which delays that are noise may lie above the lowest. Where packets keep their order, a late
+/// one holds up all behind it: the denser they are sent, the nearer to the longest delay all of them come, and the less
+/// is seen of the noise.
+const NOISE_REACH: f64 = 10.0;
+/// What is left after a round of the most noise seen.
+const NOISE_FADES: f64 = 0.998;
+/// Samples that the noise is averaged over.
+const NOISE_SAMPLES: f64 = 32.0;
+/// Packets that left within this time left together, and the later ones waited for the earlier.
+const TOGETHER: Span = Span::from_millis(2);
 
 /// What is near a round trip of `lowest`.
 fn tolerance(lowest: f64, noise: f64) -> f64 {
@@ -28,8 +38,14 @@ pub(super) struct Base {
     seen: Option<Time>,
     /// The lowest since the sounding began.
     sounded: Option<f64>,
-    /// The latest round trips.
-    latest: [f64; 4],
+    /// What delay there is above the lowest without a queue: more was delivered later.
+    phantom: f64,
+    /// The most delivered (bytes per second), and the delay above the lowest then.
+    mark: (f64, f64),
+    /// When more was delivered than ever before.
+    grew: Option<Time>,
+    /// Sum and number of the round trips of this round.
+    sum: (f64, u32),
     /// Soundings in a row that did not come near the lowest.
     doubts: u32,
 }
@@ -40,18 +56,51 @@ impl Base {
     }
 
     pub(super) fn or(&self, otherwise: f64) -> f64 {
-        self.lowest.unwrap_or(otherwise)
+        self.lowest.map_or(otherwise, |l| l + self.phantom)
     }
 
     pub(super) fn update(&mut self, s: &Signals, noise: f64) {
         let seen = *self.seen.get_or_insert(s.now);
         let Some(rtt) = s.rtt.filter(|r| !r.is_zero()).map(Span::as_secs_f64) else { return };
-        let near = self.lowest.is_none_or(|l| rtt <= l + tolerance(l, noise));
+        let lowest = self.lowest.unwrap_or(rtt);
+        let near = rtt <= lowest + self.phantom + tolerance(lowest, noise);
         self.seen = Some(if near { s.now } else { seen });
-        self.lowest = Some(self.lowest.map_or(rtt, |l| l.min(rtt)));
+        if self.phantom > 0.0 {
+            // One packet that was luckier than others does not make the others queue.
+            self.phantom += (lowest - rtt).max(0.0);
+        }
+        self.lowest = Some(lowest.min(rtt));
         self.sounded = self.sounded.map(|l| l.min(rtt));
-        self.latest.rotate_left(1);
-        self.latest[3] = rtt;
+        self.sum = (self.sum.0 + rtt, self.sum.1 + 1);
+    }
+
+    /// Delay that was there when less was delivered than the path carries is none of a queue; `standing` is the queue
+    /// seen now, `most` what of it noise can explain, `rate` what the flow sends usually.
+    pub(super) fn learn(&mut self, s: &Signals, standing: Option<f64>, most: f64, rate: f64) {
+        let x = s.rate.map_or(0.0, |r| r.rate.bytes_per_sec() as f64);
+        if let Some(standing) = standing.filter(|_| x > self.mark.0 * MORE) {
+            self.phantom = self.phantom.max(self.mark.1.min(most));
+            self.mark = (x, self.phantom + standing);
+            self.grew = Some(s.now);
+        }
+        if s.round_start {
+            let (sum, n) = core::mem::take(&mut self.sum);
+            // When delays are shorter again, so is what they were without a queue; but few packets are held up less.
+            if let (Some(lowest), 1.., true) = (self.lowest, n, x > rate / 2.0) {
+                self.phantom = self.phantom.min(sum / f64::from(n) - lowest);
+            }
+        }
+    }
+
+    /// A delay of `standing` is no queue, because sending less did not shorten it.
+    pub(super) fn is_noise(&mut self, standing: f64) {
+        self.phantom += standing;
+    }
+
+    /// Whether more was delivered within the last half round trip than ever before.
+    pub(super) fn grows(&self, now: Time) -> bool {
+        let half = Span::from_secs_f64(self.or(0.0) / 2.0);
+        self.grew.is_some_and(|t| now.since(t) <= half)
     }
 
     /// Whether it should be looked at again.
@@ -71,7 +120,7 @@ impl Base {
     /// How far above the lowest the sounding found the round trip.
     pub(super) fn sounded_above(&self) -> f64 {
         match (self.sounded, self.lowest) {
-            (Some(found), Some(lowest)) if found.is_finite() => found - lowest,
+            (Some(found), Some(lowest)) if found.is_finite() => found - lowest - self.phantom,
             _ => 0.0,
         }
     }
@@ -80,19 +129,15 @@ impl Base {
     /// or if it has been so several times.
     pub(super) fn end_sounding(&mut self, now: Time, believed: bool, noise: f64) {
         let Some(found) = self.sounded.take().filter(|f| f.is_finite()) else { return };
-        let near = self.lowest.is_none_or(|l| found <= l + tolerance(l, noise));
+        let near = self.lowest.is_none_or(|l| found <= l + self.phantom + tolerance(l, noise));
         self.doubts = if near { 0 } else { self.doubts + 1 };
         if near || believed || self.doubts >= DOUBTS {
-            self.lowest = Some(if near { self.lowest.map_or(found, |l| l.min(found)) } else { found });
+            if !near {
+                (self.lowest, self.phantom, self.mark) = (Some(found), 0.0, (0.0, 0.0));
+            }
             self.doubts = 0;
         }
         self.seen = Some(now);
-    }
-
-    /// The flow sends so little of what the path carries that what delay there is belongs to the path.
-    pub(super) fn lift(&mut self, rtt: f64) {
-        let least = self.latest.iter().copied().fold(f64::INFINITY, f64::min);
-        self.lowest = self.lowest.map(|l| l.max(least.min(rtt * MOST_LIFT)));
     }
 
     /// Queueing delay of the newest packet on its way there: the round trip above the lowest, as far as the one-way
@@ -100,7 +145,8 @@ impl Base {
     pub(super) fn queue(&self, s: &Signals) -> Option<f64> {
         let rtt = s.rtt?.as_secs_f64();
         let above = (rtt - self.or(rtt)).max(0.0);
-        Some(if s.queue_delay.is_zero() { above } else { above.min(s.queue_delay.as_secs_f64()) })
+        let one_way = (s.queue_delay.as_secs_f64() - self.phantom).max(0.0);
+        Some(if s.queue_delay.is_zero() { above } else { above.min(one_way) })
     }
 }
 
@@ -111,7 +157,13 @@ pub(super) struct Round {
     last: Sums,
     /// Mean difference of successive delays: what is not queue but noise.
     noise: f64,
-    newest: Option<f64>,
+    before: Option<f64>,
+    /// Mean deviation of a delay from its neighbours, of so many; and the most of it, fading.
+    deviation: f64,
+    samples: f64,
+    most_noise: f64,
+    /// The newest two delays, and when the newest's packet left.
+    newest: Option<(Option<f64>, f64, Option<Time>)>,
     /// The latest delays.
     latest: [f64; 4],
     mean: f64,
@@ -151,19 +203,42 @@ impl Round {
         r.lost += counts.lost;
         r.marked += counts.marked;
         let Some(q) = queue else { return };
-        if let Some(before) = self.newest.replace(q) {
-            // Differences of independent samples are 1.13 standard deviations in the mean.
-            self.noise += ((q - before).abs() / 1.13 - self.noise) / 32.0;
-        }
-        self.latest.rotate_left(1);
-        self.latest[3] = q;
-        self.mean += (q - self.mean) / 8.0;
         r.least = Some(r.least.map_or(q, |l| l.min(q)));
         r.most = r.most.max(q);
         r.samples += 1;
+        if let Some(before) = self.before.replace(q) {
+            // Differences of independent samples are 1.13 standard deviations in the mean.
+            self.noise += ((q - before).abs() / 1.13 - self.noise) / NOISE_SAMPLES;
+        }
+        self.update_deviation(q, s.newest_acked_sent);
+        self.latest.rotate_left(1);
+        self.latest[3] = q;
+        self.mean += (q - self.mean) / 8.0;
+    }
+
+    fn update_deviation(&mut self, q: f64, sent: Option<Time>) {
+        let Some((first, second, left)) = self.newest else {
+            self.newest = Some((None, q, sent));
+            return;
+        };
+        if sent.zip(left).is_some_and(|(sent, left)| sent.since(left) < TOGETHER) {
+            return;
+        }
+        self.newest = Some((Some(second), q, sent));
+        let Some(first) = first else { return };
+        self.samples = (self.samples + 1.0).min(NOISE_SAMPLES);
+        // How far a sample is from the middle between its neighbours: a queue that grows or shrinks is no noise. Of
+        // independent samples, this is one standard deviation in the mean (0.98).
+        self.deviation += ((second - (first + q) / 2.0).abs() - self.deviation) / self.samples;
+    }
+
+    /// How far above the lowest delay noise may reach.
+    pub(super) fn noise_reach(&self) -> f64 {
+        (self.most_noise.max(self.deviation) - HOST_NOISE).max(0.0) * NOISE_REACH
     }
 
     pub(super) fn finish(&mut self) {
+        self.most_noise = self.deviation.max(self.most_noise * NOISE_FADES);
         self.prior = self.standing().unwrap_or(0.0);
         self.last = core::mem::take(&mut self.now);
         self.count += 1;
@@ -172,6 +247,7 @@ impl Round {
     pub(super) fn restart(&mut self) {
         self.now = Sums::default();
         self.newest = None;
+        self.before = None;
     }
 
     /// The standard deviation of the delay where nothing changes.

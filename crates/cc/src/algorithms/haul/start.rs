@@ -19,11 +19,6 @@ const BLIND_ROUNDS: u32 = 3;
 /// As much more than trains show is tried, for so many rounds.
 const MORE: f64 = 1.12;
 const LOOKS: u32 = 1;
-/// As much of what was sent must arrive for a delay not to be a queue, and so often is that believed.
-const UNHINDERED: f64 = 0.93;
-const LIFTS: u32 = 4;
-/// A delay above this part of the round trip is a queue, whatever arrives.
-const MOST_PHANTOM: f64 = 0.25;
 /// Of the rate that trains show, as much is gone for at once.
 const CEILING: f64 = 0.96;
 /// And as much before several trains agree.
@@ -75,11 +70,10 @@ pub(super) struct Start {
     /// The rate at which it began, when it was not the first time: that much is there.
     least: f64,
     step: Step,
-    lifts: u32,
     queued: u32,
     queued_since: Time,
-    /// Times, totals delivered, and rates of sending.
-    recent: VecDeque<(Time, u64, f64)>,
+    /// Times, and totals delivered.
+    recent: VecDeque<(Time, u64)>,
     flat: u32,
     best: f64,
     /// Rounds in which the application did not limit it.
@@ -94,7 +88,6 @@ impl Start {
             memory: None,
             least: 0.0,
             step: Step::Seek,
-            lifts: 0,
             queued: 0,
             queued_since: Time::ZERO,
             recent: VecDeque::new(),
@@ -202,7 +195,7 @@ impl Start {
         }
     }
 
-    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, noise: f64, rate: f64) {
+    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, noise: f64) {
         if let Some(rate) = s.dispersion {
             self.shown.push_back(rate.bytes_per_sec() as f64);
             if self.shown.len() > SAMPLES {
@@ -221,7 +214,7 @@ impl Start {
         if self.recent.iter().rev().nth(1).is_some_and(|(t, ..)| s.now.since(*t) < spacing) {
             self.recent.pop_back();
         }
-        self.recent.push_back((s.now, s.delivered, rate));
+        self.recent.push_back((s.now, s.delivered));
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
@@ -232,18 +225,17 @@ impl Start {
         self.queued >= QUEUED && now.since(self.queued_since).as_secs_f64() > rtt / 8.0
     }
 
-    /// The rate delivered over the last part of a round trip, and the rate of sending a round trip ago. While a queue
-    /// stands, only what was delivered since it arose: before, the path was not full.
-    fn delivered_lately(&self, rtt: f64) -> Option<(f64, f64)> {
-        let (now, total, _) = *self.recent.back()?;
+    /// The rate delivered over the last part of a round trip, a longer one where noise makes packets come in bunches. While
+    /// a queue stands, only what was delivered since it arose: before, the path was not full.
+    fn delivered_lately(&self, rtt: f64, noise: f64) -> Option<f64> {
+        let (now, total) = *self.recent.back()?;
         let mut window = Span::from_secs_f64((rtt / 6.0).max(0.004));
         if self.queued >= QUEUED {
             window = window.min(now.since(self.queued_since)).max(Span::from_millis(1));
         }
-        let (then, before, _) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= window)?;
-        let left = Span::from_secs_f64(rtt);
-        let (.., sent) = *self.recent.iter().rev().find(|(t, ..)| now.since(*t) >= left)?;
-        Some(((total - before) as f64 / now.since(then).as_secs_f64(), sent))
+        window = window.max(Span::from_secs_f64(noise.min(rtt)));
+        let (then, before) = *self.recent.iter().rev().find(|(t, _)| now.since(*t) >= window)?;
+        Some((total - before) as f64 / now.since(then).as_secs_f64())
     }
 }
 
@@ -252,7 +244,7 @@ impl Haul {
         let (rtt, queue, noise) = (self.rtt(), self.base.queue(s), self.round.noise());
         let congested = s.round_start && self.is_congested();
         let Phase::Start(start) = &mut self.phase else { return };
-        start.update(s, rtt, queue, noise, self.rate);
+        start.update(s, rtt, queue, noise);
         if let Some(half) = start.resume(s) {
             self.rate = self.rate.max(half);
         }
@@ -282,26 +274,18 @@ impl Haul {
         }
     }
 
-    /// Something says that the path is full. If what was sent a round trip ago all arrived, it is not: the delay is the
-    /// path's own.
+    /// Something says that the path is full. If ever more arrives it is not, where noise explains the delay.
     fn on_full(&mut self, s: &Signals, congested: bool) {
-        let rtt = self.rtt();
+        let (rtt, reach) = (self.rtt(), self.round.noise_reach());
         let Phase::Start(start) = &mut self.phase else { return };
-        let lately = start.delivered_lately(rtt);
-        if let (Some((x, sent)), false) = (lately, congested)
-            && x > sent * UNHINDERED
-            && start.lifts < LIFTS
-            && start.trains_mislead()
-            && self.round.longest() < rtt * MOST_PHANTOM
-        {
-            start.lifts += 1;
+        let lately = start.delivered_lately(rtt, reach);
+        let noise = self.round.standing().is_some_and(|q| q < reach);
+        if !congested && noise && self.base.grows(s.now) {
             start.queued = 0;
-            self.base.lift(rtt);
             return;
         }
         let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
-        let rate =
-            lately.map(|(x, _)| x).or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
+        let rate = lately.or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
         // What trains show may be there although less was delivered lately: a host that looked away sent less.
         let shown = start.narrowest().filter(|(_, n)| *n >= AGREE && !start.trains_mislead());
         // A flow that comes to a busy path has not seen its rate arrive.

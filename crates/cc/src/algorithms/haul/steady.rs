@@ -3,7 +3,7 @@
 use super::loss::MOST_USUAL;
 use super::round::Counts;
 use super::start::Start;
-use super::{HOST_NOISE, Haul, Phase};
+use super::{HOST_NOISE, Haul, NOMINAL_RTT, Phase};
 use crate::Signals;
 use base::{Rng, Span, Time};
 
@@ -137,6 +137,8 @@ pub(super) struct Sounding {
     rounds: u32,
     /// The queueing delay that no restraint shortened and that led to this.
     crowd: Option<f64>,
+    /// The rate and the queue before it.
+    before: (f64, f64),
 }
 
 impl Sounding {
@@ -159,7 +161,7 @@ impl Haul {
                 tells && sounding.crowd.is_some_and(|level| self.base.sounded_above() > level * UNMOVED);
             if let Some(level) = sounding.crowd.filter(|_| !large && !unmoved && self.config.compete) {
                 // How long a queue others fill is not known yet: often a round trip's worth.
-                self.rival.found(s.now, level.max(self.rtt()));
+                self.rival.found(s.now, level.max(self.base.or(NOMINAL_RTT)), sounding.before);
             }
             self.base.end_sounding(s.now, large || unmoved, self.round.noise());
             self.phase = Phase::Steady;
@@ -173,7 +175,13 @@ impl Haul {
         if self.rival.looks(s.now, self.round.standing()) {
             return;
         }
-        let in_vain = self.steady.crowded >= IN_VAIN && !s.app_limited;
+        let mut in_vain = self.steady.crowded >= IN_VAIN && !s.app_limited;
+        let noise = in_vain && !self.rival.is_recent(s.now);
+        if let Some(standing) = self.round.standing().filter(|q| noise && *q < self.round.noise_reach()) {
+            self.base.is_noise(standing);
+            self.steady.crowded = 0;
+            in_vain = false;
+        }
         if in_vain || self.is_time_to_sound(s) {
             self.steady.crowded = 0;
             // A part of what arrives: a part of much more than that would empty nothing.
@@ -182,7 +190,8 @@ impl Haul {
             self.base.begin_sounding();
             let time = Span::from_secs_f64(self.rtt()).max(SOUNDING_TIME);
             let crowd = in_vain.then(|| self.round.most());
-            self.phase = Phase::Sounding(Sounding { until: s.now + time, rounds: 0, crowd });
+            let before = (self.rate, self.round.standing().unwrap_or(0.0));
+            self.phase = Phase::Sounding(Sounding { until: s.now + time, rounds: 0, crowd, before });
         } else if self.steady.dip.take().is_some() {
             self.steady.restart(s.now, &mut self.rng);
         } else if self.is_congested() {
