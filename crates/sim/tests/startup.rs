@@ -75,7 +75,7 @@ fn busy_hosts_cost_little_of_the_rate() {
         let (sender, receiver) = (p.sender, p.receiver);
         p.world.stall(sender, Span::from_micros(rng.range(1_000, 6_000)));
         p.world.stall(receiver, Span::from_micros(rng.range(1_000, 6_000)));
-        next = next + Span::from_micros(rng.range(6_000, 14_000));
+        next += Span::from_micros(rng.range(6_000, 14_000));
     }
     let mbit = (received(&mut p).payload_received - before) as f64 * 8.0 / 4.0 / 1e6;
     assert!(mbit >= 860.0, "{mbit} Mbit/s");

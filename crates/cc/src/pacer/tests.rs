@@ -97,11 +97,11 @@ fn what_a_sender_comes_too_late_for_is_counted() {
     let mut now = Time::ZERO + Span::from_secs(1);
     send(&mut pacer, now);
     // Within what can be caught up with, nothing is.
-    now = now + CATCH_UP;
+    now += CATCH_UP;
     send(&mut pacer, now);
     assert_eq!(pacer.forgone(), 0);
     // Five milliseconds more: a millisecond is 125,000 bytes.
-    now = now + CATCH_UP + Span::from_millis(5);
+    now += CATCH_UP + Span::from_millis(5);
     send(&mut pacer, now);
     let forgone = pacer.forgone();
     assert!(forgone.abs_diff(625_000) <= d.quantum, "{forgone}");
