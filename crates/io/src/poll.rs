@@ -163,7 +163,7 @@ impl Poller {
 
 /// Asks the kernel to end timed waits of this thread on time: the default lets each come 50 us late so that
 /// wake-ups can be grouped, which is 40 packets of 1,500 bytes at 10 Gbit/s. And to let it run soon after it wakes, for
-/// shorter turns than others (see [`SLICE`]). Call once in every driver thread.
+/// shorter turns than others. Call once in every driver thread.
 pub fn sharpen_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of ours. It cannot fail for 1 ns.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
