@@ -354,3 +354,35 @@ impl Flow {
         (self.algorithm.name(), self.algorithm.state())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trains_of_a_quantum_leave_together_and_what_is_left_is_soon_taken_back() {
+        let info = PathInfo {
+            packet_bytes: 1_500,
+            handshake_rtt: None,
+            ecn: true,
+            known_rate: None,
+            remembered: None,
+        };
+        let (def, params) = cc::registry::parse("fixed:rate=100G").expect("an algorithm");
+        let algorithm =
+            cc::registry::create(def.name, &params, &info, base::Rng::from_u64(1)).expect("an algorithm");
+        let mut flow = Flow::new(algorithm, None);
+        let (train, now) = (44 * 1_500, Time::ZERO + Span::from_secs(1));
+        // A quantum at 100 Gbit/s is four trains: 20 us.
+        let together =
+            |flow: &mut Flow, at| (0..9).take_while(|_| flow.poll_token(at, 1_500, train).is_ok()).count();
+        assert_eq!(together(&mut flow, now), 4);
+        let later = flow.poll_token(now, 1_500, train).expect_err("the next waits for a whole quantum");
+        assert!(flow.poll_token(later, 1_500, train).is_ok());
+        assert_eq!(flow.group.as_ref().map(|(left, since)| (left.bytes(), *since)), Some((3 * train, later)));
+        // What was not used within a millisecond goes back to the pacer.
+        let late = later + GROUP_LASTS + Span::from_nanos(1);
+        assert!(flow.poll_token(late, 1_500, train).is_ok());
+        assert_eq!(flow.group.as_ref().map(|(_, since)| *since), Some(late));
+    }
+}

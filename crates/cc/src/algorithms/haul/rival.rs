@@ -38,17 +38,16 @@ const SHARE: f64 = 0.65;
 const BEYOND: f64 = 0.8;
 /// Most growth in a round beside others.
 const GROWTH: f64 = 1.05;
-/// A flow with less than this part of the path holds its rate for a while, now and then, instead of yielding further,
-/// and yields for as long after that.
+/// A flow with less than this part of the path holds its rate now and then, instead of yielding further.
 const SMALL: f64 = 0.25;
+/// For how long it holds it, and the most time for which it yields in between.
 const TRIAL: Span = Span::from_secs(3);
+const TRIAL_PAUSE: Span = Span::from_secs(5);
 /// A supposition is checked when the flow has so many times the rate, and holds if the queue is so many times longer.
 const CHECKED_AT: f64 = 1.3;
 const UNYIELDING: f64 = 1.12;
 /// The part of its rate that is held: when all flows hold, the queue must not grow by it.
 const HELD: f64 = 0.98;
-/// Most time between two.
-const TRIAL_PAUSE: Span = Span::from_secs(5);
 /// Rounds in a row with no more queue than flows like this one keep, after which no others are believed in.
 const CALM: u32 = 12;
 

@@ -1,6 +1,6 @@
 //! A path that slows down faster than the law works.
 //!
-//! Once the queue is longer than the bare round trip, rounds are so long that the law is late by several of the path's
+//! Once the queue is nearly as long as the bare round trip, rounds are so long that the law is late by several of the path's
 //! own. Then nothing is sent until what is in flight fits the rate that arrives: as long as the queue stands, that is
 //! the path's rate, whatever it was before. After an outage the same finds the rate at which the path came back.
 
