@@ -27,6 +27,7 @@ mod loss;
 mod rival;
 mod round;
 mod run_off;
+mod shallow;
 mod start;
 mod steady;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod tests;
 use self::loss::Losses;
 use self::rival::Rival;
 use self::round::{Base, Round};
+use self::shallow::Shallow;
 use self::start::Start;
 use self::steady::{Sounding, Steady};
 use super::{MIN_PACKETS, MIN_RATE};
@@ -171,6 +173,7 @@ pub struct Haul {
     phase: Phase,
     steady: Steady,
     rival: Rival,
+    shallow: Shallow,
     /// Bytes per second.
     rate: f64,
     /// The rate of the narrowest place, as trains showed it at the start, or the highest seen since.
@@ -194,6 +197,7 @@ impl Haul {
             rate: known.unwrap_or(window / base.or(NOMINAL_RTT)),
             steady: Steady::default(),
             rival: Rival::default(),
+            shallow: Shallow::default(),
             config,
             rng,
             packet,
@@ -236,10 +240,12 @@ impl Haul {
         let rate = (self.rate * gain / f64::from(1u32 << backoff)).min(u64::MAX as f64 / 16.0);
         let rate = Rate::from_bytes_per_sec(rate as u64).max(MIN_RATE);
         self.decision.rate = rate;
-        self.decision.quantum = match &self.phase {
+        let quantum = match &self.phase {
             Phase::Start(s) => s.quantum(rate, self.packet, self.initial_window(), self.rtt()),
             _ => pacer::quantum(rate, self.packet),
         };
+        let longest = self.longest_train(rate.bytes_per_sec() as f64) / self.packet * self.packet;
+        self.decision.quantum = quantum.min(longest.max(2 * self.packet));
         self.decision.bound = self.bound(rate.bytes_per_sec() as f64);
     }
 

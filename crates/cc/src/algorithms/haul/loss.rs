@@ -10,8 +10,9 @@ use base::{Span, Time};
 const SILENCE: Span = Span::from_millis(40);
 /// Standard deviations by which losses must exceed a threshold.
 const DEVIATIONS: f64 = 3.0;
-/// Rounds for which an overflowed queue is remembered in full; then the memory fades.
-const FADE: f64 = 1.005;
+/// The memory of an overflow fades within this many seconds, but not by more in a round.
+const FADES_IN: f64 = 14.0;
+const MOST_FADE: f64 = 0.005;
 /// Of the queue that overflowed, less than this cannot.
 const BELOW: f64 = 0.75;
 
@@ -24,13 +25,15 @@ pub(super) struct Losses {
     pub(super) usual: f64,
     /// The queueing delay at which the queue overflowed.
     overflow: f64,
+    /// The same without fading.
+    overflowed: f64,
     /// The rate before the last reduction, until it proves right.
     before: Option<f64>,
 }
 
 impl Default for Losses {
     fn default() -> Losses {
-        Losses { answered: Time::ZERO, usual: 0.0, overflow: f64::INFINITY, before: None }
+        Losses { answered: Time::ZERO, usual: 0.0, overflow: f64::INFINITY, overflowed: 0.0, before: None }
     }
 }
 
@@ -38,7 +41,14 @@ impl Losses {
     /// Packets of this feedback that count: not those lost before the last reduction or in an outage.
     pub(super) fn counts(&self, s: &Signals) -> Counts {
         let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
-        Counts { acked: s.acked_packets, lost: if old { 0 } else { s.lost_packets }, marked: s.ce_packets }
+        let lost = if old { 0 } else { s.lost_packets };
+        Counts {
+            acked: s.acked_packets,
+            lost,
+            marked: s.ce_packets,
+            reports: u64::from(s.acked_packets + lost > 0),
+            lossy: u64::from(lost > 0),
+        }
     }
 
     /// Everything sent until now is dealt with.
@@ -50,24 +60,30 @@ impl Losses {
         self.before.get_or_insert(rate);
     }
 
-    /// Half the queue that overflowed is the most to aim at.
+    /// The queueing delay at which the queue overflowed.
+    pub(super) fn overflow(&self) -> f64 {
+        self.overflow
+    }
+
+    /// Half the queue that overflowed is the most to aim at; less than hosts add by themselves is not seen.
     pub(super) fn target_cap(&self) -> f64 {
-        self.overflow / 2.0
+        (self.overflow / 2.0).max(super::HOST_NOISE / 4.0)
     }
 
     pub(super) fn overflowed_at(&mut self, queue: f64) {
         self.overflow = if self.overflow.is_finite() { (self.overflow + queue) / 2.0 } else { queue };
+        self.overflowed = queue;
     }
 
     /// A round without congestion.
-    pub(super) fn quiet(&mut self, counts: Counts, longest: f64) {
-        let below = longest < self.overflow * BELOW;
-        self.overflow *= FADE;
+    pub(super) fn quiet(&mut self, counts: Counts, longest: f64, rtt: f64) {
+        let below = longest < self.overflowed * BELOW;
+        self.overflow *= 1.0 + (rtt / FADES_IN).min(MOST_FADE);
         self.before = None;
         let total = counts.acked + counts.lost;
         // What is lost where the queue cannot have overflowed is the path's own.
-        if total > 0 && (below && self.overflow.is_finite() || longest < super::HOST_NOISE) {
-            let share = counts.lost as f64 / total as f64;
+        let share = counts.lost as f64 / total.max(1) as f64;
+        if total > 0 && (below || share < self.usual) {
             let weight = (total as f64 / 4_096.0).min(0.25);
             self.usual = (self.usual + (share - self.usual) * weight).min(MOST_USUAL);
         }
@@ -79,7 +95,7 @@ impl Losses {
             self.answered = s.now;
             if let Some(before) = self.before.take() {
                 *rate = rate.max(before);
-                self.overflow = f64::INFINITY;
+                (self.overflow, self.overflowed) = (f64::INFINITY, 0.0);
             }
         }
     }
@@ -104,11 +120,15 @@ impl Haul {
         }
     }
 
+    /// Whether there was a queue that could overflow in the round now ending.
+    pub(super) fn is_queued(&self) -> bool {
+        self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0
+    }
+
     /// Whether the losses of the round now ending mean congestion.
     pub(super) fn is_congested(&self) -> bool {
         let c = self.round.counts();
-        let queued = self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0;
-        let share = if queued { self.config.loss + self.losses.usual } else { self.config.loss_alone };
+        let share = if self.is_queued() { self.config.loss + self.losses.usual } else { self.config.loss_alone };
         exceeds(c.lost, c.acked + c.lost, share.min(self.config.loss_alone))
     }
 }

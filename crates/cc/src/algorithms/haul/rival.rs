@@ -18,8 +18,8 @@ use base::{Rng, Span, Time};
 const FOREIGN: f64 = 3.0;
 /// Rounds after the start for which nothing is said of others.
 const FRESH_ROUNDS: u64 = 30;
-/// After such an overflow this part of the rate is not given up; of what was so held before, this part.
-const KEPT: f64 = 0.4;
+/// After such an overflow, and when others are no longer believed in though their queue is there, this part of the rate is not given up; of what was so held before, this part.
+const KEPT: f64 = 0.7;
 const KEPT_AGAIN: f64 = 0.9;
 const KEPT_FOR: Span = Span::from_secs(60);
 /// Rate while looking on, and for how many rounds.
@@ -90,15 +90,15 @@ impl Rival {
     }
 
     fn begin(&mut self, now: Time, level: f64, rate: f64) {
+        let (kept, until, met) = (self.kept, self.until, Some(now));
+        *self = Rival { level, look: LOOK_ROUNDS, kept, until, met, ..Rival::default() };
+        self.keep(rate, now);
+    }
+
+    /// A part of `rate` is not given up for a while.
+    fn keep(&mut self, rate: f64, now: Time) {
         let held = self.floor(now);
-        *self = Rival {
-            level,
-            look: LOOK_ROUNDS,
-            kept: Some(((rate * KEPT).max(held * KEPT_AGAIN), now + KEPT_FOR)),
-            until: self.until,
-            met: Some(now),
-            ..Rival::default()
-        };
+        self.kept = Some(((rate * KEPT).max(held * KEPT_AGAIN), now + KEPT_FOR));
     }
 
     /// The rate that the law does not go below.
@@ -139,7 +139,9 @@ impl Rival {
         let mistaken = queue < before * UNYIELDING;
         if mistaken {
             (self.until, self.met) = (None, None);
-            self.next_trial = now + KEPT_FOR;
+            self.next_trial = now + SUPPOSED;
+        } else {
+            self.until = Some(now + BELIEVED);
         }
         mistaken
     }
@@ -167,9 +169,12 @@ impl Rival {
 
     /// The delay up to which this flow grows beside others, in a round whose longest delay was `longest`. As long as
     /// somebody fills the queue beyond what this flow keeps to, others are believed in.
-    fn target(&mut self, now: Time, longest: f64) -> Option<f64> {
-        self.until = self.until.filter(|t| now < *t);
-        self.until?;
+    fn target(&mut self, now: Time, longest: f64, x: f64) -> Option<f64> {
+        if now >= self.until? {
+            self.until = None;
+            self.keep(x, now);
+            return None;
+        }
         if longest > self.level * BEYOND {
             self.until = Some(now + BELIEVED);
         }
@@ -202,7 +207,7 @@ impl Haul {
         if self.rival.was_mistaken(s.now, x, queue) {
             return false;
         }
-        let Some(level) = self.rival.target(s.now, self.round.longest()) else { return false };
+        let Some(level) = self.rival.target(s.now, self.round.longest(), x) else { return false };
         let fair = self.narrowest.map_or(f64::INFINITY, |path| path / 2.0);
         if queue < level && !s.app_limited && x > self.rate * 0.8 && self.rate < fair {
             self.rate *= (1.0 + (level - queue) / self.rtt()).min(GROWTH);

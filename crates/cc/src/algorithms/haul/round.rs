@@ -180,17 +180,22 @@ struct Sums {
     acked: u64,
     lost: u64,
     marked: u64,
+    reports: u64,
+    lossy: u64,
     began: Option<Time>,
     /// Bytes that arrived since it began.
     bytes: u64,
 }
 
-/// What happened to the packets that one feedback told of, as far as it counts.
+/// What happened to the packets that feedback told of, as far as it counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) acked: u64,
     pub(super) lost: u64,
     pub(super) marked: u64,
+    /// Reports, and those that told of losses.
+    pub(super) reports: u64,
+    pub(super) lossy: u64,
 }
 
 impl Round {
@@ -202,6 +207,8 @@ impl Round {
         r.acked += counts.acked;
         r.lost += counts.lost;
         r.marked += counts.marked;
+        r.reports += counts.reports;
+        r.lossy += counts.lossy;
         let Some(q) = queue else { return };
         r.least = Some(r.least.map_or(q, |l| l.min(q)));
         r.most = r.most.max(q);
@@ -295,6 +302,7 @@ impl Round {
 
     /// Packets delivered, lost and marked in the round now ending.
     pub(super) fn counts(&self) -> Counts {
-        Counts { acked: self.now.acked, lost: self.now.lost, marked: self.now.marked }
+        let Sums { acked, lost, marked, reports, lossy, .. } = self.now;
+        Counts { acked, lost, marked, reports, lossy }
     }
 }

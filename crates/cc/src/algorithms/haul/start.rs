@@ -43,6 +43,8 @@ const LONGEST_AT_ONCE: Span = Span::from_millis(10);
 const MOST_AT_ONCE: u64 = 16 << 20;
 /// A full train.
 const TRAIN_BYTES: u64 = 66_000;
+/// Packets of the first trains.
+const FIRST_TRAIN: u64 = 16;
 /// Most time that a train may take to pass the narrowest place.
 const TRAIN: Span = Span::from_millis(2);
 /// Rounds without growth that end the start.
@@ -186,7 +188,7 @@ impl Start {
             None => {
                 let time = Span::from_secs_f64(rtt / 8.0).min(LONGEST_AT_ONCE);
                 let group = rate.bytes_in(time).min(MOST_AT_ONCE);
-                usual.max(group).max(first.min(TRAIN_BYTES / packet * packet))
+                usual.max(group).max(first.min(FIRST_TRAIN * packet))
             }
             Some((narrowest, _)) => {
                 let short = Rate::from_bytes_per_sec(narrowest as u64).bytes_in(TRAIN);
@@ -283,6 +285,9 @@ impl Haul {
         if !congested && noise && self.base.grows(s.now) {
             start.queued = 0;
             return;
+        }
+        if congested {
+            self.losses.overflowed_at(self.round.most());
         }
         let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
         let rate = lately.or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);

@@ -3,7 +3,7 @@
 use super::loss::MOST_USUAL;
 use super::round::Counts;
 use super::start::Start;
-use super::{HOST_NOISE, Haul, NOMINAL_RTT, Phase};
+use super::{Haul, NOMINAL_RTT, Phase};
 use crate::Signals;
 use base::{Rng, Span, Time};
 
@@ -194,6 +194,8 @@ impl Haul {
             self.phase = Phase::Sounding(Sounding { until: s.now + time, rounds: 0, crowd, before });
         } else if self.steady.dip.take().is_some() {
             self.steady.restart(s.now, &mut self.rng);
+        } else if self.looks_at_loss(s, counts) {
+            self.steady.free = 0;
         } else if self.is_congested() {
             self.on_congestion(s);
         } else if self.config.ecn && counts.marked > 0 {
@@ -204,7 +206,7 @@ impl Haul {
         } else if self.steady.settle > 0 {
             self.steady.settle -= 1;
         } else {
-            self.losses.quiet(counts, self.round.longest());
+            self.losses.quiet(counts, self.round.longest(), self.rtt());
             self.follow_law(s, counts);
         }
     }
@@ -226,12 +228,13 @@ impl Haul {
         self.losses.reduced_from(self.rate);
         self.rival.end_trial();
         if !self.is_foreign(s, longest, delivered) {
-            if longest > 2.0 * HOST_NOISE {
+            if self.is_queued() {
                 self.losses.overflowed_at(longest);
             }
             self.rate = (self.rate * LOSS_CUT).min(delivered.max(self.rate / 2.0));
         }
         self.losses.answer(s.now);
+        self.shallow.restart();
         self.steady.free = 0;
     }
 
@@ -265,7 +268,8 @@ impl Haul {
         if queue < target * NO_QUEUE {
             // Unless what was sent is not there yet.
             if x >= self.rate * 0.9 {
-                self.rate = self.steady.climb(self.rate, target / scale);
+                let most = self.shallow.ceiling(s.now).max(self.rate);
+                self.rate = self.steady.climb(self.rate, target / scale).min(most);
             }
             self.steady.crowded = 0;
             if self.rate > self.steady.ceiling * ANEW {
@@ -281,7 +285,9 @@ impl Haul {
             if self.steady.crowded == 0 {
                 self.steady.uncrowded = self.rate;
             }
-            self.steady.crowded = if queue > CROWDED * target { self.steady.crowded + 1 } else { 0 };
+            let crowded = queue > CROWDED * target;
+            self.steady.crowded =
+                if crowded { self.steady.crowded + 1 } else { self.steady.crowded.saturating_sub(1) };
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
             self.rate = law.max(self.not_below(s.now, x, queue, target));
         }
