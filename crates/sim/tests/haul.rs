@@ -94,6 +94,30 @@ fn a_late_comer_and_flows_of_other_round_trips_get_a_fair_share() {
 }
 
 #[test]
+fn queues_of_a_few_packets_cost_little() {
+    // 83, 104 and 20 packets at 1 Gbit/s, 8 at 100 Mbit/s, 15 at 10 Mbit/s.
+    for (path, rate) in [
+        ("rate=1gbit delay=8ms queue=125000B", 957.0),
+        ("rate=1gbit delay=500us queue=156250B", 957.0),
+        ("rate=1gbit delay=500us queue=31250B", 957.0),
+        ("rate=100mbit delay=8ms queue=12500B", 95.7),
+        ("rate=10mbit delay=33ms queue=21875B", 9.57),
+    ] {
+        for loss in ["", " loss=1%"] {
+            let (mut f, link) = world(&format!("{path}{loss}"), &["1ms"], &[("haul", 0)]);
+            f.run_until(at(5_000)).expect("no failure");
+            let before = f.world.link_stats(link);
+            let mbit = goodput(&mut f, 5_000, 12_000);
+            let after = f.world.link_stats(link);
+            assert!(mbit[0] >= 0.94 * rate, "{path}{loss}: {mbit:?}");
+            let lost = after.dropped_queue - before.dropped_queue;
+            let arrived = after.delivered - before.delivered;
+            assert!(lost * 50 <= arrived, "{path}{loss}: {lost} lost to the queue, {arrived} not");
+        }
+    }
+}
+
+#[test]
 fn neither_starves_beside_cubic() {
     let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("cubic", 5_000)]);
     let shares = goodput(&mut f, 10_000, 50_000);

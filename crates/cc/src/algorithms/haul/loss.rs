@@ -128,7 +128,8 @@ impl Haul {
     /// Whether the losses of the round now ending mean congestion.
     pub(super) fn is_congested(&self) -> bool {
         let c = self.round.counts();
-        let share = if self.is_queued() { self.config.loss + self.losses.usual } else { self.config.loss_alone };
+        let share =
+            if self.is_queued() { self.config.loss + self.losses.usual } else { self.config.loss_alone };
         exceeds(c.lost, c.acked + c.lost, share.min(self.config.loss_alone))
     }
 }

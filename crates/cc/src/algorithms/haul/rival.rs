@@ -19,7 +19,7 @@ const FOREIGN: f64 = 3.0;
 /// Rounds after the start for which nothing is said of others.
 const FRESH_ROUNDS: u64 = 30;
 /// After such an overflow, and when others are no longer believed in though their queue is there, this part of the rate is not given up; of what was so held before, this part.
-const KEPT: f64 = 0.7;
+const KEPT: f64 = 0.4;
 const KEPT_AGAIN: f64 = 0.9;
 const KEPT_FOR: Span = Span::from_secs(60);
 /// Rate while looking on, and for how many rounds.
@@ -36,8 +36,10 @@ const SUPPOSED: Span = Span::from_secs(15);
 const SHARE: f64 = 0.65;
 /// Beyond this part of it, others are at work.
 const BEYOND: f64 = 0.8;
-/// Most growth in a round beside others.
+/// Most growth in a round beside others, and as long as they are only supposed: slowly enough for flows like this one to
+/// make room without a longer queue.
 const GROWTH: f64 = 1.05;
+const SUPPOSED_GROWTH: f64 = 1.02;
 /// A flow with less than this part of the path holds its rate now and then, instead of yielding further.
 const SMALL: f64 = 0.25;
 /// For how long it holds it, and the most time for which it yields in between.
@@ -45,7 +47,7 @@ const TRIAL: Span = Span::from_secs(3);
 const TRIAL_PAUSE: Span = Span::from_secs(5);
 /// A supposition is checked when the flow has so many times the rate, and holds if the queue is so many times longer.
 const CHECKED_AT: f64 = 1.3;
-const UNYIELDING: f64 = 1.12;
+const UNYIELDING: f64 = 1.2;
 /// The part of its rate that is held: when all flows hold, the queue must not grow by it.
 const HELD: f64 = 0.98;
 /// Rounds in a row with no more queue than flows like this one keep, after which no others are believed in.
@@ -92,13 +94,13 @@ impl Rival {
     fn begin(&mut self, now: Time, level: f64, rate: f64) {
         let (kept, until, met) = (self.kept, self.until, Some(now));
         *self = Rival { level, look: LOOK_ROUNDS, kept, until, met, ..Rival::default() };
-        self.keep(rate, now);
+        self.keep(rate, now, KEPT_FOR);
     }
 
     /// A part of `rate` is not given up for a while.
-    fn keep(&mut self, rate: f64, now: Time) {
+    fn keep(&mut self, rate: f64, now: Time, time: Span) {
         let held = self.floor(now);
-        self.kept = Some(((rate * KEPT).max(held * KEPT_AGAIN), now + KEPT_FOR));
+        self.kept = Some(((rate * KEPT).max(held * KEPT_AGAIN), now + time));
     }
 
     /// The rate that the law does not go below.
@@ -140,8 +142,6 @@ impl Rival {
         if mistaken {
             (self.until, self.met) = (None, None);
             self.next_trial = now + SUPPOSED;
-        } else {
-            self.until = Some(now + BELIEVED);
         }
         mistaken
     }
@@ -172,7 +172,7 @@ impl Rival {
     fn target(&mut self, now: Time, longest: f64, x: f64) -> Option<f64> {
         if now >= self.until? {
             self.until = None;
-            self.keep(x, now);
+            self.keep(x, now, SUPPOSED);
             return None;
         }
         if longest > self.level * BEYOND {
@@ -210,7 +210,8 @@ impl Haul {
         let Some(level) = self.rival.target(s.now, self.round.longest(), x) else { return false };
         let fair = self.narrowest.map_or(f64::INFINITY, |path| path / 2.0);
         if queue < level && !s.app_limited && x > self.rate * 0.8 && self.rate < fair {
-            self.rate *= (1.0 + (level - queue) / self.rtt()).min(GROWTH);
+            let most = if self.rival.claim.is_some() { SUPPOSED_GROWTH } else { GROWTH };
+            self.rate *= (1.0 + (level - queue) / self.rtt()).min(most);
         }
         true
     }

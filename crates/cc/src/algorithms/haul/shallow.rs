@@ -126,8 +126,7 @@ impl Haul {
             self.keep_within(s, arrived, longest);
         } else {
             let rate = self.rate;
-            self.shallow.check =
-                Some(Check { rate, arrived, share, longest, rounds: 0, lost: 0, total: 0 });
+            self.shallow.check = Some(Check { rate, arrived, share, longest, rounds: 0, lost: 0, total: 0 });
             self.rate = self.rate.min(arrived) * RESTRAINT;
         }
         true

@@ -43,8 +43,8 @@ const LONGEST_AT_ONCE: Span = Span::from_millis(10);
 const MOST_AT_ONCE: u64 = 16 << 20;
 /// A full train.
 const TRAIN_BYTES: u64 = 66_000;
-/// Packets of the first trains.
-const FIRST_TRAIN: u64 = 16;
+/// Packets of the first trains: of shorter ones, a host that is a tenth of a millisecond late makes another rate.
+const FIRST_TRAIN: u64 = 32;
 /// Most time that a train may take to pass the narrowest place.
 const TRAIN: Span = Span::from_millis(2);
 /// Rounds without growth that end the start.

@@ -232,6 +232,10 @@ impl Haul {
                 self.losses.overflowed_at(longest);
             }
             self.rate = (self.rate * LOSS_CUT).min(delivered.max(self.rate / 2.0));
+            if !self.is_queued() {
+                // Whatever it carried before.
+                self.steady.path_is(delivered);
+            }
         }
         self.losses.answer(s.now);
         self.shallow.restart();
@@ -286,8 +290,7 @@ impl Haul {
                 self.steady.uncrowded = self.rate;
             }
             let crowded = queue > CROWDED * target;
-            self.steady.crowded =
-                if crowded { self.steady.crowded + 1 } else { self.steady.crowded.saturating_sub(1) };
+            self.steady.crowded = if crowded { self.steady.crowded + 1 } else { 0 };
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
             self.rate = law.max(self.not_below(s.now, x, queue, target));
         }

@@ -392,3 +392,47 @@ fn delay_that_was_there_when_less_arrived_is_no_queue_as_far_as_noise_explains_i
     );
     assert!((quiet.rtt() - 0.07).abs() < 1e-6, "where delays are clean they are queues: {}", quiet.rtt());
 }
+
+/// Rounds on a path that lets `path` pass, drops the rest and delays nothing. Packets that arrived, and that were lost.
+fn overflow(h: &mut Haul, rounds: core::ops::Range<u64>, path: Rate) -> (u64, u64) {
+    let (mut arrived, mut lost) = (0, 0);
+    for n in rounds.start * REPORTS + 1..=rounds.end * REPORTS {
+        let sent = h.decision().rate;
+        let r = report(n, sent.min(path), Span::ZERO);
+        let more = (sent.bytes_in(RTT) - sent.min(path).bytes_in(RTT)) / REPORTS / 1_500;
+        h.on_feedback(&Signals {
+            lost_packets: more,
+            lost: more * 1_500,
+            latest_lost_sent: (more > 0).then_some(r.now - RTT),
+            ..r
+        });
+        (arrived, lost) = (arrived + r.acked_packets, lost + more);
+    }
+    (arrived, lost)
+}
+
+#[test]
+fn loss_that_goes_away_with_restraint_is_of_a_queue_too_short_to_show() {
+    let mut h = steady(900);
+    h.narrowest = None;
+    let path = Rate::from_mbit(500);
+    overflow(&mut h, 0..60, path);
+    assert!(h.decision().quantum <= 2 * 1_500, "short trains: {h:?}");
+    let (arrived, lost) = overflow(&mut h, 60..240, path);
+    assert!(lost * 100 < arrived, "{lost} lost, {arrived} arrived");
+    assert!(arrived > path.bytes_in(RTT * 180) / 1_500 * 95 / 100, "{arrived}");
+}
+
+#[test]
+fn loss_that_stays_is_the_paths_own_and_so_are_bursts() {
+    for (percent, of_reports) in [(3, 1), (10, 4)] {
+        let mut h = steady(1_000);
+        let most = Rate::from_mbit(1_000);
+        run_with(&mut h, 0..60, Span::ZERO, most, |s| {
+            let hit = s.now.since(Time::ZERO).as_nanos() * REPORTS / RTT.as_nanos() % of_reports == 0;
+            if hit { lossy(percent)(s) } else { s }
+        });
+        assert!(h.rate > GIGABIT * 0.95, "{percent} % of each {of_reports}th: {}", h.rate / GIGABIT);
+        assert!(h.losses.overflow().is_infinite(), "no queue overflowed");
+    }
+}
