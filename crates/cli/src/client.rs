@@ -162,11 +162,23 @@ impl Session {
 
     /// What an earlier transfer found on the path makes this one start sooner; without it, it only starts later.
     fn recall_path(&self) -> Option<Remembered> {
-        let known = self.me.state.known_paths().recall(self.trusted.remote.ip(), WallTime::now());
-        known.unwrap_or_else(|e| {
-            tracing::debug!("{e}");
-            None
-        })
+        let peer = self.trusted.remote.ip();
+        match self.me.state.known_paths().recall(peer, WallTime::now()) {
+            Ok(path) => {
+                if let Some(p) = path {
+                    tracing::debug!(
+                        "the path to {peer} carried {} with {} within the last hour",
+                        p.rate,
+                        p.rtt
+                    );
+                }
+                path
+            }
+            Err(e) => {
+                tracing::debug!("{e}");
+                None
+            }
+        }
     }
 
     fn remember_path(&self, found: Option<Remembered>) {

@@ -132,3 +132,45 @@ fn jumbo_packets_are_found_and_used() {
     let mean = number("payload_sent") / number("packets_sent");
     assert!(mean > 8_000.0, "{mean} bytes a packet: {text}");
 }
+
+#[test]
+fn what_a_path_carried_is_known_to_the_next_command() {
+    let Some(hosts) = Hosts::new("k") else {
+        eprintln!("skipped: network namespaces need root and the ip command");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("folder");
+    let (src, dst, home) = (dir.path().join("src"), dir.path().join("dst"), dir.path().join("client"));
+    tree(&src);
+    std::fs::create_dir_all(&dst).expect("made");
+    let mut serve = hosts.longhaul(1, &dir.path().join("server"));
+    serve.args(["serve", "--json", "--allow-any-key", "--listen", "10.99.0.2:4462"]).arg(&dst);
+    let _server = Server::start(serve);
+    let mut relay = hosts.longhaul(1, &dir.path().join("relay"));
+    relay.args(["wan", "relay", "--json", "--listen", "10.99.0.2:4463", "--to", "10.99.0.2:4462"]);
+    relay.args(["rate=100mbit", "delay=10ms", "queue=1bdp(rtt 20ms)"]);
+    let _relay = Server::start(relay);
+    let put = || {
+        let mut put = hosts.longhaul(0, &home);
+        put.args(["put", "--accept-new", "--quiet", "-vv", "--checksum", "--no-resume"]);
+        let out = put.arg(&src).arg("longhaul://10.99.0.2:4463/").stdin(Stdio::null()).output().expect("ran");
+        let words = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{words}");
+        words
+    };
+    const RECALLED: &str = "within the last hour";
+    assert!(!put().contains(RECALLED));
+    let known = std::fs::read_to_string(home.join("known_paths")).expect("a file");
+    let fields: Vec<_> = known.split_whitespace().collect();
+    let rate: f64 = fields[1].parse().expect("bits per second");
+    let rtt: f64 = fields[2].parse().expect("microseconds");
+    assert!(fields[0] == "10.99.0.2" && (80e6..110e6).contains(&rate), "{known}");
+    assert!((20e3..60e3).contains(&rtt), "{known}");
+    std::fs::remove_dir_all(dst.join("src")).expect("removed");
+    assert!(put().contains(RECALLED));
+    // A file that others could have written is not believed, and costs nothing else.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(home.join("known_paths"), mode).expect("set");
+    std::fs::remove_dir_all(dst.join("src")).expect("removed");
+    assert!(!put().contains(RECALLED));
+}

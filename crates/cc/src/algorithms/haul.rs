@@ -16,7 +16,8 @@
 //! * `start`: trains show the narrowest place's rate by their dispersion before the flow has filled it, so the start
 //!   may leap and still not overshoot.
 //! * Random loss does not enter the law: what was lost at random counts as delivered. Loss with a queue, or much of
-//!   it, is congestion (`loss`).
+//!   it, is congestion (`loss`). Where no queue is seen, the flow holds back and looks whether the loss goes away
+//!   (`shallow`).
 //! * Where the path slows down faster than that works, nothing is sent until the queue has run off (`run_off`).
 //! * A queue that no restraint empties belongs to flows that fill buffers: beside them the flow holds its own
 //!   (`rival`), and finds out after each overflow whether that is still needed.
@@ -324,12 +325,13 @@ impl Algorithm for Haul {
             Event::ProbeTimeout { count } => self.timeouts = count,
             Event::PersistentCongestion => {
                 self.rate /= COLLAPSE;
-                self.rival = Rival::default();
+                (self.rival, self.shallow) = (Rival::default(), Shallow::default());
                 self.phase = Phase::Start(Start::new(None));
             }
             Event::RestartFromIdle { idle_since } => {
                 self.heard = None;
                 self.round.restart();
+                self.shallow.restart();
                 if now.since(idle_since) > MEMORY && !matches!(self.phase, Phase::Start(_)) {
                     // RFC 9959: half of what was remembered, and the rest once that has arrived.
                     let known = core::mem::replace(&mut self.rate, 0.0);

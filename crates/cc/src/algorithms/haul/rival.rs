@@ -18,7 +18,8 @@ use base::{Rng, Span, Time};
 const FOREIGN: f64 = 3.0;
 /// Rounds after the start for which nothing is said of others.
 const FRESH_ROUNDS: u64 = 30;
-/// After such an overflow, and when others are no longer believed in though their queue is there, this part of the rate is not given up; of what was so held before, this part.
+/// After such an overflow, and when others are no longer believed in though a queue stands, this part of the rate is not
+/// given up; of what was so held before, this part.
 const KEPT: f64 = 0.4;
 const KEPT_AGAIN: f64 = 0.9;
 const KEPT_FOR: Span = Span::from_secs(60);
@@ -209,6 +210,9 @@ impl Haul {
         }
         let Some(level) = self.rival.target(s.now, self.round.longest(), x) else { return false };
         let fair = self.narrowest.map_or(f64::INFINITY, |path| path / 2.0);
+        // A flow that was pushed aside does not wait until they leave room: they do only when the queue overflows.
+        let small = self.narrowest.is_some_and(|path| x < path * SMALL);
+        let level = if small { f64::INFINITY } else { level };
         if queue < level && !s.app_limited && x > self.rate * 0.8 && self.rate < fair {
             let most = if self.rival.claim.is_some() { SUPPOSED_GROWTH } else { GROWTH };
             self.rate *= (1.0 + (level - queue) / self.rtt()).min(most);

@@ -48,6 +48,7 @@ impl Haul {
         } else {
             self.rate = arrived;
             self.round.finish();
+            self.shallow.restart();
             self.steady.ran_off = true;
             self.phase = Phase::RunOff;
         }

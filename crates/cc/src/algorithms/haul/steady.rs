@@ -289,8 +289,7 @@ impl Haul {
             if self.steady.crowded == 0 {
                 self.steady.uncrowded = self.rate;
             }
-            let crowded = queue > CROWDED * target;
-            self.steady.crowded = if crowded { self.steady.crowded + 1 } else { 0 };
+            self.steady.crowded = if queue > CROWDED * target { self.steady.crowded + 1 } else { 0 };
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
             self.rate = law.max(self.not_below(s.now, x, queue, target));
         }
