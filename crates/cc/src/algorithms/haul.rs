@@ -220,7 +220,9 @@ impl Haul {
     }
 
     fn target(&self, rate: f64) -> f64 {
-        self.config.target(rate, self.rtt()).min(self.losses.target_cap())
+        // A train of two packets is no queue.
+        let train = 2.0 * self.packet as f64 / rate.max(1.0);
+        self.config.target(rate, self.rtt()).min(self.losses.target_cap().max(train))
     }
 
     fn initial_window(&self) -> u64 {

@@ -429,7 +429,8 @@ fn loss_that_stays_is_the_paths_own_and_so_are_bursts() {
         let mut h = steady(1_000);
         let most = Rate::from_mbit(1_000);
         run_with(&mut h, 0..60, Span::ZERO, most, |s| {
-            let hit = s.now.since(Time::ZERO).as_nanos() * REPORTS / RTT.as_nanos() % of_reports == 0;
+            let n = s.now.since(Time::ZERO).as_nanos() * REPORTS / RTT.as_nanos();
+            let hit = n.is_multiple_of(of_reports);
             if hit { lossy(percent)(s) } else { s }
         });
         assert!(h.rate > GIGABIT * 0.95, "{percent} % of each {of_reports}th: {}", h.rate / GIGABIT);
