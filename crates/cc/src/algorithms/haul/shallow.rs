@@ -107,7 +107,9 @@ impl Haul {
             self.on_check(s, counts);
             return true;
         }
-        if s.app_limited || self.rival.is_at_work() {
+        // What arrives of an application with little to send is not what the path lets pass.
+        let limited = s.app_limited || s.rate.is_none_or(|r| r.app_limited);
+        if limited || self.rival.is_at_work() {
             self.shallow.restart();
             return false;
         }

@@ -234,7 +234,7 @@ impl Haul {
             self.rate = (self.rate * LOSS_CUT).min(delivered.max(self.rate / 2.0));
             if !self.is_queued() {
                 // Whatever it carried before.
-                self.steady.path_is(delivered);
+                self.steady.path_is(self.rate);
             }
         }
         self.losses.answer(s.now);
