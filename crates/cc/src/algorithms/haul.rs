@@ -334,6 +334,10 @@ impl Algorithm for Haul {
                 self.heard = None;
                 self.round.restart();
                 self.shallow.restart();
+                if matches!(self.phase, Phase::Sounding(_)) {
+                    // Nothing was queued: as good as a sounding, which would begin again and again with less.
+                    self.base.end_sounding(now, false, self.round.noise());
+                }
                 if now.since(idle_since) > MEMORY && !matches!(self.phase, Phase::Start(_)) {
                     // RFC 9959: half of what was remembered, and the rest once that has arrived.
                     let known = core::mem::replace(&mut self.rate, 0.0);

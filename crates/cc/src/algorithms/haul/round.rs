@@ -128,6 +128,7 @@ impl Base {
     /// The sounding is over. What it found is the lowest now, also where it is higher: if it is to be `believed`,
     /// or if it has been so several times.
     pub(super) fn end_sounding(&mut self, now: Time, believed: bool, noise: f64) {
+        self.seen = Some(now);
         let Some(found) = self.sounded.take().filter(|f| f.is_finite()) else { return };
         let near = self.lowest.is_none_or(|l| found <= l + self.phantom + tolerance(l, noise));
         self.doubts = if near { 0 } else { self.doubts + 1 };
@@ -137,7 +138,6 @@ impl Base {
             }
             self.doubts = 0;
         }
-        self.seen = Some(now);
     }
 
     /// Queueing delay of the newest packet on its way there: the round trip above the lowest, as far as the one-way

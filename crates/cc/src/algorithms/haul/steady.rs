@@ -185,7 +185,8 @@ impl Haul {
         if in_vain || self.is_time_to_sound(s) {
             self.steady.crowded = 0;
             // A part of what arrives: a part of much more than that would empty nothing.
-            let arriving = s.rate.map_or(f64::INFINITY, |r| r.rate.bytes_per_sec() as f64 * 1.05);
+            let arriving = s.rate.filter(|r| !r.app_limited).map(|r| r.rate.bytes_per_sec() as f64 * 1.05);
+            let arriving = arriving.unwrap_or(f64::INFINITY);
             self.rate = self.rate.min(arriving);
             self.base.begin_sounding();
             let time = Span::from_secs_f64(self.rtt()).max(SOUNDING_TIME);
