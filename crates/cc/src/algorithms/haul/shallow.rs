@@ -114,7 +114,8 @@ impl Haul {
             return false;
         }
         self.shallow.add(counts, self.config.loss + self.losses.usual);
-        if self.is_queued() || !self.shallow.is_suspicious() {
+        // Heavy loss is congestion wherever it comes from.
+        if self.is_queued() || !self.shallow.is_suspicious() || self.is_congested() {
             return false;
         }
         let arrived = s.rate.map_or(self.rate, |r| r.rate.bytes_per_sec() as f64).min(self.rate);
@@ -147,7 +148,9 @@ impl Haul {
         let check = *check;
         self.shallow.check = None;
         let share = check.lost as f64 / check.total.max(1) as f64;
-        if share < check.share * LESS {
+        if share > self.config.loss_alone {
+            self.on_congestion(s);
+        } else if share < check.share * LESS {
             self.losses.usual = self.losses.usual.min(share);
             self.keep_within(s, check.arrived, check.longest);
         } else {

@@ -223,7 +223,7 @@ impl Haul {
         self.base.is_stale(s.now) || join
     }
 
-    fn on_congestion(&mut self, s: &Signals) {
+    pub(super) fn on_congestion(&mut self, s: &Signals) {
         let delivered = s.rate.map_or(self.rate, |r| r.rate.bytes_per_sec() as f64);
         let longest = self.round.most();
         self.losses.reduced_from(self.rate);
