@@ -232,11 +232,11 @@ impl Haul {
             if self.is_queued() {
                 self.losses.overflowed_at(longest);
             }
-            self.rate = (self.rate * LOSS_CUT).min(delivered.max(self.rate / 2.0));
-            if !self.is_queued() {
-                // Whatever it carried before.
-                self.steady.path_is(self.rate);
+            if !self.is_queued() && delivered > self.rate / 2.0 {
+                // Whatever it carried before. Where little arrives, nothing is known.
+                self.steady.path_is(delivered);
             }
+            self.rate = (self.rate * LOSS_CUT).min(delivered.max(self.rate / 2.0));
         }
         self.losses.answer(s.now);
         self.shallow.restart();
