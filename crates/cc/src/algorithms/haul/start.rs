@@ -286,10 +286,11 @@ impl Haul {
             start.queued = 0;
             return;
         }
-        if congested {
+        let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
+        // Where little arrives, no queue overflowed.
+        if congested && sample.is_some_and(|x| x > self.rate / 4.0) {
             self.losses.overflowed_at(self.round.most());
         }
-        let sample = s.rate.map(|r| r.rate.bytes_per_sec() as f64);
         let rate = lately.or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
         // What trains show may be there although less was delivered lately: a host that looked away sent less.
         let shown = start.narrowest().filter(|(_, n)| *n >= AGREE && !start.trains_mislead());
