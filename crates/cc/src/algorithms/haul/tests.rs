@@ -437,3 +437,19 @@ fn loss_that_stays_is_the_paths_own_and_so_are_bursts() {
         assert!(h.losses.overflow().is_infinite(), "no queue overflowed");
     }
 }
+
+#[test]
+fn idleness_ends_a_sounding_for_good() {
+    let mut h = steady(1_000);
+    // The bare round trip is not seen for ten seconds.
+    let mut n = 0;
+    while h.state() != "sounding" {
+        n += 1;
+        assert!(n < 300 * REPORTS, "no sounding");
+        h.on_feedback(&report(n, Rate::from_mbit(1_000), Span::from_millis(4)));
+    }
+    let (rate, now) = (h.rate, Time::ZERO + RTT * n / REPORTS);
+    h.on_event(now + RTT, Event::RestartFromIdle { idle_since: now });
+    assert!(!h.base.is_stale(now + RTT * 2), "or it would begin again, with less each time");
+    assert!(h.state() == "steady" && h.rate >= rate, "{h:?}");
+}
