@@ -314,6 +314,9 @@ pub struct PerfServer {
     /// End after this many measurements.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+    /// What this end does while nothing arrives.
+    #[arg(long, value_enum, default_value_t)]
+    pub poll: Polling,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
@@ -339,8 +342,18 @@ pub enum Operation {
     Send,
     /// RDMA reads out of the other end's memory.
     Read,
-    /// Round-trip times of single messages.
-    Latency,
+}
+
+/// What an end does while nothing arrives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Polling {
+    /// Sleeps until something does: no processor time when idle.
+    #[default]
+    Sleep,
+    /// Looks for 50 microseconds, then sleeps.
+    Adaptive,
+    /// Looks all the time: lowest latency, one core busy.
+    Spin,
 }
 
 #[derive(Args, Debug)]
@@ -351,6 +364,12 @@ pub struct PerfClient {
     /// What to measure.
     #[arg(short, long, value_enum, default_value_t)]
     pub operation: Operation,
+    /// Measure round trips instead: one message at a time, to and fro.
+    #[arg(short, long)]
+    pub latency: bool,
+    /// What this end does while nothing arrives.
+    #[arg(long, value_enum, default_value_t)]
+    pub poll: Polling,
     /// Bytes of a message; 1 MiB, or 64 bytes for latency.
     #[arg(short, long, value_name = "SIZE", value_parser = units::size)]
     pub size: Option<u64>,

@@ -1,13 +1,15 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Certificate, Encryption, Sending, Trusting, Wire};
+use crate::args::{Admission, Certificate, Encryption, Polling, Sending, Trusting, Wire};
 use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
 use base::{Rng, Span};
 use endpoint::{Authority, Config, Endpoint, ServerConfig, TransportOptions};
 use lhio::clock::{self, Clock, WallTime};
+use lhio::driver::{Driver, Idle};
 use lhio::identity::{PublicKey as HostKey, StateFolder};
+use lhio::udp::UdpOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite};
@@ -186,6 +188,16 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
         (false, true) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(ip, 0)
+}
+
+/// A driver on `bind` that waits as it was asked to.
+pub fn driver(bind: SocketAddr, polling: Polling) -> Outcome<Driver> {
+    let idle = match polling {
+        Polling::Sleep => Idle::Sleep,
+        Polling::Adaptive => Idle::Spin(Span::from_micros(50)),
+        Polling::Spin => Idle::Poll,
+    };
+    Ok(Driver::with(&UdpOptions::new(bind), idle)?)
 }
 
 /// The token of the command line or the environment. A certificate on the command line counts more than the

@@ -22,13 +22,22 @@ fn every_operation_in_both_directions_arrives_verified() {
             assert!(r["server"]["cpu_user_seconds"].is_number());
         }
     }
-    let o = b.run(&["perf", "client", &server.address, "-o", "latency", "-n", "6400", "--json"]);
-    expect(&o, 0);
-    let r = json(&o);
-    let l = &r["latency_nanoseconds"];
-    assert_eq!(r["messages"], 100);
-    assert!(l["min"].as_u64().unwrap() > 0 && l["min"].as_u64() <= l["median"].as_u64());
-    assert!(l["median"].as_u64() <= l["p99"].as_u64() && l["p99"].as_u64() <= l["max"].as_u64());
+    for (operation, size, poll) in
+        [("send", "4", "sleep"), ("write", "4", "spin"), ("send", "64KiB", "adaptive"), ("write", "64KiB", "sleep")]
+    {
+        let what = ["perf", "client", &server.address, "--latency", "-o", operation, "-s", size, "--poll", poll];
+        for direction in [&[][..], &["--reverse"]] {
+            let o = b.run(&[&what[..], &["-n", if size == "4" { "400" } else { "6400KiB" }, "--json"], direction].concat());
+            expect(&o, 0);
+            let r = json(&o);
+            let l = &r["latency_nanoseconds"];
+            assert_eq!(r["messages"], 100, "{operation} {size} {direction:?}");
+            assert!(l["min"].as_u64().unwrap() > 0 && l["min"].as_u64() <= l["median"].as_u64());
+            assert!(l["median"].as_u64() <= l["p99"].as_u64() && l["p99"].as_u64() <= l["max"].as_u64());
+        }
+    }
+    let o = b.run(&["perf", "client", &server.address, "--latency", "-o", "read"]);
+    expect(&o, 2);
     let o = b.run(&["perf", "client", &server.address, "-s", "2GiB", "--region", "2GiB"]);
     expect(&o, 2);
 }

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         s.spawn(|| sink_loop(&sink, &stop, &received));
         let sent = send_paced(&source, &relay, Rate::from_mbit(mbit), Span::from_secs(seconds));
         // What is still on the link.
-        let rest = Poller::new(Span::ZERO).and_then(|mut p| p.wait(&mut [], Some(Span::from_secs(1))));
+        let rest = Poller::new().and_then(|mut p| p.wait(&mut [], Some(Span::from_secs(1))));
         stop.store(true, Relaxed);
         rest?;
         sent
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn send_paced(from: &UdpSocket, relay: &RelayHandle, rate: Rate, length: Span) -> std::io::Result<u64> {
     longhaul_io::poll::sharpen_timers();
-    let (clock, mut poller) = (Clock::new(), Poller::new(Span::ZERO)?);
+    let (clock, mut poller) = (Clock::new(), Poller::new()?);
     let mut batch = SendBatch::new();
     let meta = SendMeta { dst: relay.local_addr(), src: None, ecn: Ecn::Ect0, segment: PACKET };
     let (start, mut sent) = (clock.now(), 0);
@@ -79,7 +79,7 @@ fn send_paced(from: &UdpSocket, relay: &RelayHandle, rate: Rate, length: Span) -
 
 fn sink_loop(sink: &UdpSocket, stop: &AtomicBool, received: &AtomicU64) -> std::io::Result<()> {
     let mut batch = sink.recv_batch();
-    let mut poller = Poller::new(Span::ZERO)?;
+    let mut poller = Poller::new()?;
     while !stop.load(Relaxed) {
         poller.wait(&mut [Source::readable(sink)], Some(Span::from_millis(50)))?;
         while sink.recv(&mut batch).map_err(std::io::Error::other)? > 0 {

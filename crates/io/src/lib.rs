@@ -18,7 +18,7 @@
 //! use longhaul_io::{clock::Clock, poll::*, udp::*};
 //! let socket = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse()?))?;
 //! let (mut incoming, mut outgoing) = (socket.recv_batch(), SendBatch::new());
-//! let (clock, mut poller) = (Clock::new(), Poller::new(Span::from_micros(20))?);
+//! let (clock, mut poller) = (Clock::new(), Poller::new()?);
 //! let mut said = 0;
 //! while said < 3 {
 //!     let _now = clock.now();

@@ -4,7 +4,6 @@
 //! nanosecond form needs Linux 5.11), keeps no state in the kernel, and for the handful of sockets of one
 //! driver loop costs the same as epoll.
 
-use crate::clock::Clock;
 use base::Span;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -50,8 +49,6 @@ pub struct Wake {
 #[derive(Debug)]
 pub struct Poller {
     shared: Arc<Shared>,
-    spin: Span,
-    clock: Clock,
 }
 
 /// Ends a [`Poller::wait`] from another thread. Cheap to clone; several wakes before the loop turns cost one
@@ -79,21 +76,15 @@ impl Waker {
 }
 
 impl Poller {
-    /// A poller that looks for `spin` before it blocks. A spin of some 10 to 50 us lets a loop that is fed
-    /// by another core skip the cost of sleeping and waking; zero turns it off.
+    /// A poller.
     ///
     /// # Errors
     /// When the process or the system has no file descriptors left.
-    pub fn new(spin: Span) -> io::Result<Poller> {
+    pub fn new() -> io::Result<Poller> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags)?;
         let shared = Arc::new(Shared { event, pending: AtomicBool::new(false) });
-        Ok(Poller { shared, spin, clock: Clock::new() })
-    }
-
-    /// Changes how long the poller looks before it blocks.
-    pub fn set_spin(&mut self, spin: Span) {
-        self.spin = spin;
+        Ok(Poller { shared })
     }
 
     /// A handle that ends this poller's waits from any thread.
@@ -120,7 +111,7 @@ impl Poller {
             slot.events = libc::POLLIN | if s.write { libc::POLLOUT } else { 0 };
         }
         let fds = &mut fds[..=sources.len()];
-        self.spin_then_block(fds, timeout)?;
+        ppoll(fds, timeout)?;
         let mut wake = Wake { ready: 0, woken: fds[0].revents != 0 };
         if wake.woken {
             let mut count = [0; 8];
@@ -136,28 +127,6 @@ impl Poller {
             wake.ready += usize::from(s.readable || s.writable);
         }
         Ok(wake)
-    }
-
-    fn spin_then_block(&self, fds: &mut [libc::pollfd], timeout: Option<Span>) -> io::Result<()> {
-        if self.spin.is_zero() || timeout == Some(Span::ZERO) {
-            return ppoll(fds, timeout).map(drop);
-        }
-        let start = self.clock.now();
-        let look = timeout.map_or(self.spin, |t| t.min(self.spin));
-        let spent = loop {
-            if ppoll(fds, Some(Span::ZERO))? > 0 {
-                return Ok(());
-            }
-            let spent = self.clock.now().since(start);
-            if spent >= look {
-                break spent;
-            }
-            std::hint::spin_loop();
-        };
-        match timeout {
-            Some(t) if t <= spent => Ok(()),
-            t => ppoll(fds, t.map(|t| t - spent)).map(drop),
-        }
     }
 }
 
@@ -215,27 +184,26 @@ fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Span>) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use std::net::UdpSocket;
 
     #[test]
     fn a_socket_becomes_readable_and_writable() {
-        for spin in [Span::ZERO, Span::from_micros(20)] {
-            let a = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let mut p = Poller::new(spin).unwrap();
-            let mut s = [Source::new(&a, false)];
-            assert_eq!(p.wait(&mut s, Some(Span::ZERO)).unwrap(), Wake { ready: 0, woken: false });
-            a.send_to(b"x", a.local_addr().unwrap()).unwrap();
-            assert_eq!(p.wait(&mut s, None).unwrap().ready, 1);
-            assert!(s[0].readable && !s[0].writable);
-            let mut s = [Source::new(&a, true)];
-            p.wait(&mut s, None).unwrap();
-            assert!(s[0].readable && s[0].writable);
-        }
+        let a = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut p = Poller::new().unwrap();
+        let mut s = [Source::new(&a, false)];
+        assert_eq!(p.wait(&mut s, Some(Span::ZERO)).unwrap(), Wake { ready: 0, woken: false });
+        a.send_to(b"x", a.local_addr().unwrap()).unwrap();
+        assert_eq!(p.wait(&mut s, None).unwrap().ready, 1);
+        assert!(s[0].readable && !s[0].writable);
+        let mut s = [Source::new(&a, true)];
+        p.wait(&mut s, None).unwrap();
+        assert!(s[0].readable && s[0].writable);
     }
 
     #[test]
     fn a_timeout_is_not_early() {
-        let mut p = Poller::new(Span::from_micros(10)).unwrap();
+        let mut p = Poller::new().unwrap();
         sharpen_timers();
         for us in [5, 50, 300] {
             let start = Clock::new().now();
@@ -247,7 +215,7 @@ mod tests {
     #[test]
     fn every_wake_from_other_threads_is_seen() {
         const EACH: usize = 2_000;
-        let mut p = Poller::new(Span::ZERO).unwrap();
+        let mut p = Poller::new().unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         let threads: Vec<_> = (0..3)
             .map(|_| {
@@ -272,7 +240,7 @@ mod tests {
     #[test]
     fn too_many_sources_are_refused() {
         let a = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut p = Poller::new(Span::ZERO).unwrap();
+        let mut p = Poller::new().unwrap();
         let mut s: Vec<_> = (0..=MAX_SOURCES).map(|_| Source::readable(&a)).collect();
         assert_eq!(p.wait(&mut s, None).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert!(p.wait(&mut s[..MAX_SOURCES], Some(Span::ZERO)).is_ok());

@@ -9,7 +9,6 @@ use crate::setup::{self, Me};
 use crate::{remedy, stop, trust};
 use base::{Span, Time};
 use endpoint::{App, ConnId, Connect, Endpoint, Event};
-use lhio::driver::Driver;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +33,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         (options.suites, options.module) = (vec![s], s.module());
     }
     let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
-    let mut driver = Driver::bind(setup::client_address(trusted.remote))?;
+    let mut driver = setup::driver(setup::client_address(trusted.remote), a.poll)?;
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
@@ -66,12 +65,12 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
 }
 
 fn plan(a: &PerfClient) -> Plan {
-    let latency = a.operation == Operation::Latency;
-    let size = a.size.unwrap_or(if latency { PING } else { SIZE });
+    let size = a.size.unwrap_or(if a.latency { PING } else { SIZE });
     let under_way = UNDER_WAY / size.max(1) / u64::from(a.streams);
     Plan {
         version: VERSION,
         operation: a.operation,
+        latency: a.latency,
         size,
         streams: a.streams,
         depth: a.depth.unwrap_or(under_way.clamp(2, 4_096) as u32),
@@ -141,8 +140,8 @@ impl Client {
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                 (self.conn, self.peer, self.suite) = (Some(conn), info.peer.clone(), Some(info.suite));
                 let mut control = Control::new(ep, &info)?;
-                if self.plan.reverse {
-                    let load = Load::new(ep, &info, self.plan.clone(), false)?;
+                if self.plan.reverse || self.plan.latency {
+                    let load = Load::new(ep, &info, self.plan.clone(), !self.plan.reverse)?;
                     self.plan.rkeys = load.rkeys();
                     self.load = Some(load);
                 }
@@ -175,7 +174,10 @@ impl Client {
                 self.next_report = (!self.interval.is_zero()).then(|| now + self.interval);
                 if !self.plan.reverse {
                     let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
-                    let mut load = Load::new(ep, &info, self.plan.clone(), true)?;
+                    let mut load = match self.load.take() {
+                        Some(l) => l,
+                        None => Load::new(ep, &info, self.plan.clone(), true)?,
+                    };
                     load.start(ep, &rkeys)?;
                     self.load = Some(load);
                     self.running = true;
@@ -307,6 +309,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         if initiator.seconds > 0.0 { initiator.bytes as f64 * 8.0 / initiator.seconds } else { 0.0 };
     json!({
         "operation": plan.operation,
+        "latency": plan.latency,
         "reverse": plan.reverse,
         "message_bytes": plan.size,
         "streams": plan.streams,

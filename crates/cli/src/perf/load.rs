@@ -1,5 +1,6 @@
 //! The load itself, for both ends.
 
+use super::ping::{self, Trips};
 use super::pattern;
 use super::proto::{Figures, Plan};
 use crate::args::Operation;
@@ -10,18 +11,18 @@ use verbs::{
     Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, WorkCompletion,
 };
 
-/// Round trips that are kept: the latest million.
-const MAX_ROUND_TRIPS: usize = 1 << 20;
 /// Receives that a responder keeps posted at most; the queue pairs hold as many.
 const MAX_RECEIVES: u64 = 4_096;
 /// Bytes that posted receives stand for at most.
 const RECEIVE_BYTES: u64 = 256 << 20;
 
 /// A queue pair with its region.
-struct Stream {
+pub struct Stream {
     qp: QpId,
-    region: Mr,
-    rkey: u32,
+    /// This end's memory.
+    pub region: Mr,
+    /// The key of the other end's.
+    pub rkey: u32,
     posted: u64,
     completed: u64,
 }
@@ -35,9 +36,16 @@ pub struct Load {
     started: Option<Time>,
     ended: Option<Time>,
     cpu: CpuTime,
-    sent_at: Time,
-    round_trips: Vec<u64>,
-    trips: u64,
+    trips: Trips,
+}
+
+/// Memory whose pages are there before anything is measured, as those of registered memory are.
+fn present(len: usize) -> Vec<u8> {
+    const PAGE: usize = 4096;
+    let mut out = vec![0; len];
+    // Zero again, but written.
+    out.iter_mut().step_by(PAGE).for_each(|b| *std::hint::black_box(b) = 0);
+    out
 }
 
 fn words(e: Error) -> String {
@@ -49,18 +57,19 @@ impl Load {
     pub fn new(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
         let qps =
             info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
-        let len = usize::try_from(plan.slots() * plan.size).map_err(|e| e.to_string())?;
+        let len = if plan.latency { ping::region(&plan) } else { plan.slots() * plan.size };
+        let len = usize::try_from(len).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
         let access = match plan.operation {
+            _ if plan.latency => Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Operation::Write if !initiator => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Operation::Read if !initiator => Access::REMOTE_READ,
             _ if source => Access::LOCAL_READ,
             _ => Access::LOCAL_WRITE,
         };
-        let access = if plan.operation == Operation::Latency { Access::LOCAL_WRITE } else { access };
         let mut streams = Vec::new();
         for (i, qp) in qps.iter().enumerate() {
-            let content = if source { pattern::fill(i, len) } else { vec![0; len] };
+            let content = if source { pattern::fill(i, len) } else { present(len) };
             let region = ep.adapter().reg_mr(info.pd, Memory::from(content), access);
             let region = region.map_err(|(e, _)| words(e))?;
             streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });
@@ -73,9 +82,7 @@ impl Load {
             started: None,
             ended: None,
             cpu: CpuTime::of_process(),
-            sent_at: Time::ZERO,
-            round_trips: Vec::new(),
-            trips: 0,
+            trips: Trips::default(),
         };
         if load.receives() {
             for i in 0..load.streams.len() {
@@ -92,26 +99,31 @@ impl Load {
         self.streams.iter().map(|s| s.region.rkey).collect()
     }
 
-    /// Begins as the initiator, with the other end's keys.
-    pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+    /// Takes the other end's keys.
+    pub fn set_keys(&mut self, rkeys: &[u32]) -> Result<(), String> {
         let needs = matches!(self.plan.operation, Operation::Write | Operation::Read);
         if needs && rkeys.len() != self.streams.len() {
             return Err("the other end gave not one remote key for each stream".to_owned());
         }
         self.streams.iter_mut().zip(rkeys).for_each(|(s, k)| s.rkey = *k);
+        Ok(())
+    }
+
+    /// Begins as the initiator, with the other end's keys.
+    pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+        self.set_keys(rkeys)?;
         self.cpu = CpuTime::of_process();
         self.started = Some(self.clock.now());
         self.post(ep)
     }
 
     fn receives(&self) -> bool {
-        match self.plan.operation {
-            Operation::Send => !self.initiator,
-            Operation::Latency => true,
-            Operation::Write | Operation::Read => false,
-        }
+        self.plan.latency || self.plan.operation == Operation::Send && !self.initiator
     }
     fn receives_ahead(&self) -> u64 {
+        if self.plan.latency {
+            return ping::RECEIVES;
+        }
         (RECEIVE_BYTES / self.plan.size).clamp(2, MAX_RECEIVES)
     }
     fn sge(&self, i: usize, n: u64) -> Sge {
@@ -119,7 +131,10 @@ impl Load {
         Sge { lkey: self.streams[i].region.lkey, offset, len: self.plan.size }
     }
     fn post_recv(&self, ep: &mut Endpoint, i: usize, n: u64) -> Result<(), String> {
-        let wr = RecvWr { wr_id: n, sges: Sges::One(self.sge(i, n)) };
+        let wr = match self.plan.latency {
+            true => ping::receive(&self.plan, &self.streams[i], n),
+            false => RecvWr { wr_id: n, sges: Sges::One(self.sge(i, n)) },
+        };
         ep.adapter().post_recv(self.streams[i].qp, wr).map_err(words)
     }
 
@@ -152,26 +167,17 @@ impl Load {
 
     /// Posts what is to be under way.
     pub fn post(&mut self, ep: &mut Endpoint) -> Result<(), String> {
-        let latency = self.plan.operation == Operation::Latency;
-        let depth = if latency { 1 } else { u64::from(self.plan.depth) };
+        let depth = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
         for i in 0..self.streams.len() {
             while self.streams[i].posted - self.streams[i].completed < depth && !self.enough() {
-                let n = self.streams[i].posted;
-                let sge = self.sge(i, n);
-                let (rkey, offset) = (self.streams[i].rkey, sge.offset);
-                let (op, data) = match self.plan.operation {
-                    Operation::Write => (SendOp::Write { rkey, offset }, Data::from(sge)),
-                    Operation::Read => (SendOp::Read { rkey, offset }, Data::from(sge)),
-                    Operation::Send => (SendOp::Send, Data::from(sge)),
-                    Operation::Latency => (SendOp::Send, self.ping(n)),
-                };
-                match ep.adapter().post_send(self.streams[i].qp, SendWr::new(n, op, data)) {
+                let wr = self.request(i);
+                match ep.adapter().post_send(self.streams[i].qp, wr) {
                     Ok(()) => self.streams[i].posted += 1,
                     Err(Error::QueueFull | Error::CqFull) => break,
                     Err(e) => return Err(words(e)),
                 }
-                if latency {
-                    self.sent_at = self.clock.now();
+                if self.plan.latency {
+                    self.trips.leave(self.clock.now());
                 }
             }
         }
@@ -181,46 +187,53 @@ impl Load {
         Ok(())
     }
 
-    fn ping(&self, n: u64) -> Data {
-        let mut bytes = vec![0; self.plan.size as usize];
-        bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
-        Data::Inline(bytes.into())
+    /// The next work request of a stream.
+    fn request(&self, i: usize) -> SendWr {
+        let (s, n) = (&self.streams[i], self.streams[i].posted);
+        if self.plan.latency {
+            return ping::message(&self.plan, s, n);
+        }
+        let sge = self.sge(i, n);
+        let (rkey, offset) = (s.rkey, sge.offset);
+        let op = match self.plan.operation {
+            Operation::Write => SendOp::Write { rkey, offset },
+            Operation::Read => SendOp::Read { rkey, offset },
+            Operation::Send => SendOp::Send,
+        };
+        SendWr::new(n, op, Data::from(sge))
     }
 
     /// Takes a successful completion of one of its queue pairs.
     pub fn completion(&mut self, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
         let Some(i) = self.streams.iter().position(|s| s.qp == wc.qp) else { return Ok(()) };
-        match (self.plan.operation, wc.opcode) {
-            (Operation::Latency, Opcode::Recv) => {
-                self.post_recv(ep, i, wc.wr_id)?;
-                self.streams[i].completed += 1;
-                if self.initiator {
-                    let trip = self.clock.now().since(self.sent_at).as_nanos();
-                    self.keep(trip);
-                } else {
-                    let n = self.streams[i].completed;
-                    let wr = SendWr::new(n, SendOp::Send, self.ping(n));
-                    ep.adapter().post_send(wc.qp, wr).map_err(words)?;
-                }
-            }
-            (Operation::Latency, _) => {}
-            (_, Opcode::Recv) => {
+        let arrived = matches!(wc.opcode, Opcode::Recv | Opcode::RecvWriteImm);
+        match (self.plan.latency, arrived) {
+            (true, true) => self.ping_arrived(ep, i, wc.wr_id)?,
+            // What left counts when it has come back.
+            (true, false) => {}
+            (false, true) => {
                 self.streams[i].completed += 1;
                 let next = wc.wr_id + self.receives_ahead();
                 self.post_recv(ep, i, next)?;
             }
-            _ => self.streams[i].completed += 1,
+            (false, false) => self.streams[i].completed += 1,
         }
         Ok(())
     }
 
-    fn keep(&mut self, trip: u64) {
-        if self.round_trips.len() < MAX_ROUND_TRIPS {
-            self.round_trips.push(trip);
+    /// Answers first: the receive for the next message has time.
+    fn ping_arrived(&mut self, ep: &mut Endpoint, i: usize, receive: u64) -> Result<(), String> {
+        if self.initiator {
+            self.trips.back(self.clock.now());
+            self.streams[i].completed += 1;
+            self.post(ep)?;
         } else {
-            self.round_trips[(self.trips % MAX_ROUND_TRIPS as u64) as usize] = trip;
+            let n = self.streams[i].completed;
+            let wr = ping::message(&self.plan, &self.streams[i], n);
+            ep.adapter().post_send(self.streams[i].qp, wr).map_err(words)?;
+            self.streams[i].completed += 1;
         }
-        self.trips += 1;
+        self.post_recv(ep, i, receive + ping::RECEIVES)
     }
 
     /// Whether the initiator's load is over and completed.
@@ -238,7 +251,7 @@ impl Load {
             _ => 0.0,
         };
         let sink = (self.plan.operation == Operation::Read) == self.initiator;
-        let compare = self.plan.verify && sink && self.plan.operation != Operation::Latency;
+        let compare = self.plan.verify && sink && !self.plan.latency;
         Figures {
             bytes: count.saturating_mul(self.plan.size),
             messages: count,
@@ -255,7 +268,7 @@ impl Load {
             srtt_seconds: s.srtt.as_secs_f64(),
             min_rtt_seconds: s.min_rtt.as_secs_f64(),
             verified: compare.then(|| self.verify(ep, messages)),
-            latency: self.latency(),
+            latency: self.trips.summary(),
         }
     }
 
@@ -271,13 +284,6 @@ impl Load {
                         && pattern::matches(&block, at, piece)
                 })
             })
-    }
-
-    fn latency(&mut self) -> Option<[u64; 4]> {
-        self.round_trips.sort_unstable();
-        let t = &self.round_trips;
-        let at = |num: usize, den: usize| t.get((t.len().saturating_sub(1)) * num / den).copied();
-        Some([at(0, 1)?, at(1, 2)?, at(99, 100)?, at(1, 1)?])
     }
 
     /// Frees its regions, when the connection has closed.

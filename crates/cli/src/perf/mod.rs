@@ -7,5 +7,6 @@ pub mod client;
 mod control;
 mod load;
 mod pattern;
+mod ping;
 mod proto;
 pub mod server;

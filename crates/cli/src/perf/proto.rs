@@ -4,7 +4,7 @@ use crate::args::Operation;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Queue pairs with load at most.
 pub const MAX_STREAMS: u16 = 128;
 /// Bytes of all regions of one end at most.
@@ -21,6 +21,8 @@ pub struct Plan {
     pub version: u32,
     /// Which operation.
     pub operation: Operation,
+    /// One message at a time, to and fro.
+    pub latency: bool,
     /// Bytes of a message.
     pub size: u64,
     /// Queue pairs with load.
@@ -37,7 +39,7 @@ pub struct Plan {
     pub region: u64,
     /// Compare what arrived.
     pub verify: bool,
-    /// Remote keys of the client's regions, when it is the responder.
+    /// Remote keys of the client's regions, when it is the responder, or both are.
     pub rkeys: Vec<u32>,
 }
 
@@ -67,12 +69,8 @@ impl Plan {
                 "more than {MAX_MEMORY} bytes of memory; choose a smaller region or fewer streams"
             ));
         }
-        if self.operation == Operation::Latency && (self.streams != 1 || self.size > verbs::MAX_INLINE as u64)
-        {
-            return Err(format!(
-                "latency is measured on one stream with at most {} bytes",
-                verbs::MAX_INLINE
-            ));
+        if self.latency && (self.streams != 1 || self.operation == Operation::Read) {
+            return Err("latency is measured on one stream, of writes or sends".to_owned());
         }
         if self.nanos > MAX_NANOS {
             return Err("a measurement lasts a day at most".to_owned());
@@ -85,7 +83,7 @@ impl Plan {
     /// # Errors
     /// Words for the client's user.
     pub fn check_keys(&self) -> Result<(), String> {
-        let needed = if self.reverse { usize::from(self.streams) } else { 0 };
+        let needed = if self.reverse || self.latency { usize::from(self.streams) } else { 0 };
         if self.rkeys.len() == needed { Ok(()) } else { Err(format!("{needed} remote keys are needed")) }
     }
 
@@ -178,6 +176,7 @@ mod tests {
     fn plan() -> Plan {
         Plan {
             version: VERSION,
+            latency: false,
             operation: Operation::Write,
             size: 1 << 20,
             streams: 4,
@@ -215,7 +214,7 @@ mod tests {
             |p| p.depth = 5_000,
             |p| p.region = u64::MAX,
             |p| p.nanos = u64::MAX,
-            |p| p.operation = Operation::Latency,
+            |p| (p.latency, p.operation) = (true, Operation::Read),
         ];
         for (i, change) in bad.iter().enumerate() {
             let mut p = plan();

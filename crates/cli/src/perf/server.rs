@@ -9,7 +9,6 @@ use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
 use endpoint::{App, ConnId, Endpoint, Event};
-use lhio::driver::Driver;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
     let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = Driver::bind(a.listen)?;
+    let mut driver = setup::driver(a.listen, a.poll)?;
     let listen = driver.local_addr();
     setup::announce(&me, listen, &a.admission, &gate, &tokens);
     if a.json {
@@ -125,13 +124,17 @@ impl Session {
                     return self.control.send(ep, &Message::Refused(text));
                 }
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
-                let (reverse, rkeys) = (plan.reverse, plan.rkeys.clone());
+                let (reverse, latency, rkeys) = (plan.reverse, plan.latency, plan.rkeys.clone());
                 let mut load = match Load::new(ep, &info, plan, reverse) {
                     Ok(l) => l,
                     Err(text) => return self.control.send(ep, &Message::Refused(text)),
                 };
                 self.control.send(ep, &Message::Ready(load.rkeys()))?;
-                if reverse {
+                if !reverse {
+                    if latency {
+                        load.set_keys(&rkeys)?;
+                    }
+                } else {
                     load.start(ep, &rkeys)?;
                     self.running = true;
                 }

@@ -35,7 +35,7 @@ pub(super) struct Joiner {
 
 impl Joiner {
     pub(super) fn new() -> std::io::Result<Joiner> {
-        let waiter = Poller::new(Span::ZERO)?;
+        let waiter = Poller::new()?;
         Ok(Joiner { batch: SendBatch::new(), open: None, waiter, left: Left::default() })
     }
 

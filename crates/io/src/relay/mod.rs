@@ -146,7 +146,7 @@ impl RelayHandle {
         let socket = UdpSocket::open(&UdpOptions::new(config.listen))?;
         let listen = socket.local_addr();
         // No spin: a relay shares the machine with what it serves.
-        let poller = Poller::new(Span::ZERO)?;
+        let poller = Poller::new()?;
         let waker = poller.waker();
         let (requests, inbox) = mpsc::sync_channel(MAX_REQUESTS);
         let relay = engine::Engine::new(config, socket, poller, rng);

@@ -51,7 +51,7 @@ struct Got {
 /// Receives exactly `count` packets, and how many trains they came in.
 fn receive(at: &UdpSocket, count: usize, size: usize) -> (Vec<Got>, usize) {
     let (mut out, mut trains) = (Vec::new(), 0);
-    let mut poller = Poller::new(Span::ZERO).unwrap();
+    let mut poller = Poller::new().unwrap();
     let mut batch = at.recv_batch();
     while out.len() < count {
         poller.wait(&mut [Source::readable(at)], None).unwrap();
@@ -71,7 +71,7 @@ fn receive(at: &UdpSocket, count: usize, size: usize) -> (Vec<Got>, usize) {
 
 /// Waits until the links have dealt with everything sent.
 fn settle(relay: &RelayHandle, up: u64, down: u64) -> RelayStats {
-    let mut poller = Poller::new(Span::ZERO).unwrap();
+    let mut poller = Poller::new().unwrap();
     loop {
         let s = relay.stats().unwrap();
         let (u, d) = (&s.up.link, &s.down.link);
@@ -160,7 +160,7 @@ fn duplicates_arrive_twice_and_damage_touches_only_its_packet() {
     assert_eq!(s.client.send(&mut batch).unwrap().sent, 8);
     let corrupted = settle(&s.relay, 210, 0).up.link.corrupted;
     let (mut whole, mut damaged) = (0, 0);
-    let (mut at, mut poller) = (s.target.recv_batch(), Poller::new(Span::ZERO).unwrap());
+    let (mut at, mut poller) = (s.target.recv_batch(), Poller::new().unwrap());
     while whole + damaged < 160 {
         poller.wait(&mut [Source::readable(&s.target)], None).unwrap();
         s.target.recv(&mut at).unwrap();

@@ -27,7 +27,7 @@ fn meta(dst: SocketAddr, segment: usize) -> SendMeta {
 
 fn send_all(s: &UdpSocket, batch: &mut SendBatch) -> SendReport {
     let mut total = SendReport::default();
-    let mut poller = Poller::new(Span::ZERO).unwrap();
+    let mut poller = Poller::new().unwrap();
     loop {
         let r = s.send(batch).unwrap();
         total.sent += r.sent;
@@ -44,7 +44,7 @@ fn send_all(s: &UdpSocket, batch: &mut SendBatch) -> SendReport {
 fn receive(s: &UdpSocket, count: usize) -> (Vec<Datagram>, usize) {
     let (mut out, mut trains) = (Vec::new(), 0);
     let mut batch = s.recv_batch();
-    let mut poller = Poller::new(Span::ZERO).unwrap();
+    let mut poller = Poller::new().unwrap();
     while out.len() < count {
         poller.wait(&mut [Source::readable(s)], None).unwrap();
         s.recv(&mut batch).unwrap();

@@ -5,9 +5,9 @@ use base::{Span, Time};
 use core::ops::Range;
 use std::collections::VecDeque;
 
-/// Packets that one lane keeps in its books at most, acknowledged or not. 400 Gbit/s for 70 ms is 2.3 million packets in
-/// flight, and where packets are lost the books reach back three round trips (see `Lane::forget`): 7 million. Of 600,000
-/// in flight they keep 2 million.
+/// Packets that one lane keeps in its books at most, acknowledged or not. 400 Gbit/s for 100 ms is 3.3 million packets in
+/// flight. Where packets are lost the books reach back three round trips while they are at most half full, and little more
+/// than one beyond (see `Lane::forget`). Of 600,000 in flight they keep 2 million.
 pub const MAX_TRACKED: usize = 1 << 23;
 /// Of these, places that data leaves to control packets, so that a full book still hears of feedback.
 const CONTROL_RESERVE: usize = 1 << 12;

@@ -175,3 +175,27 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     send(&mut lane, &mut rng, at(9_000));
     assert_eq!(lane.unacknowledged_since(), Some(at(9_000)));
 }
+
+#[test]
+fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
+    for (packets, kept) in [(1_000, true), (MAX_TRACKED / 2 + 1, false)] {
+        let (mut lane, mut rng) = lane();
+        let mut fates = Fates::default();
+        for _ in 0..packets {
+            lane.sent.push(SentPacket {
+                time: at(1_000),
+                train: NO_TRAIN,
+                bytes: 1500,
+                state: State::Outstanding,
+                content: Content::Nothing,
+            });
+        }
+        let newest = send(&mut lane, &mut rng, at(1_090));
+        #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
+        lane.on_feedback(at(1_170), &feedback(0..newest + 1, vec![0..1]), &mut fates).expect("true");
+        assert_eq!(lane.sent.get(0).map(|p| p.state), Some(State::Lost));
+        // A round trip and three quarters after it left.
+        lane.forget(at(1_140));
+        assert_eq!(lane.sent.get(0).is_some(), kept, "{packets} packets");
+    }
+}

@@ -1,0 +1,145 @@
+//! Longhaul and its peers on one machine, in turn: `cargo xtask bench`.
+//!
+//! A measurement is a receiver and a sender, each a process of its own, pinned to a core of its own. All peers move one
+//! stream between two regions of memory of the same size for the same time, over the same network; what arrived is
+//! compared with what was sent. The peers take turns, round after round, and what is told are medians and the ratios of
+//! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
+
+mod bulk;
+mod latency;
+mod net;
+mod pattern;
+mod peer;
+mod report;
+mod rounds;
+mod tcp;
+mod udp;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+/// Options of a comparison.
+#[derive(Args, Clone)]
+struct Compare {
+    /// Networks: loopback, veth (super-packets pass whole), offgro (cut by the sender, joined by the receiver), vethoff
+    /// (cut, not joined)
+    #[arg(long, value_delimiter = ',', default_value = "veth,loopback,offgro,vethoff")]
+    nets: Vec<net::Kind>,
+    /// Only peers whose name contains one of these; all when left out
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<String>,
+    /// How often each peer has its turn
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long each sends
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Cores of sender and receiver
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    cores: Vec<u32>,
+    /// Where `longhaul` and `quinn-perf` are
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
+    /// MTU of veth, and of Longhaul and QUIC over loopback
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
+    mtu: u32,
+    /// All runs as JSON into this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Parser)]
+#[command(about = "Longhaul and its peers on one machine, in turn", version)]
+enum Command {
+    /// One stream, memory to memory: Gbit/s and CPU seconds per gigabyte
+    Bulk(Compare),
+    /// Round trips of small and middling messages
+    Latency(Compare),
+    /// One end of a peer
+    #[command(hide = true, subcommand)]
+    End(End),
+}
+
+/// The ends of our own peers.
+#[derive(Subcommand)]
+enum End {
+    /// Receives one stream into a region
+    TcpSink(Sink),
+    /// Sends a region again and again
+    TcpSource(Source),
+    /// Counts datagrams
+    UdpSink(Sink),
+    /// Sends trains of datagrams, as fast as they are taken
+    UdpSource(Source),
+    /// Answers messages of `size` bytes
+    TcpEcho(Echo),
+    /// Sends messages and waits for each answer
+    TcpPing(Ping),
+    /// Answers datagrams
+    UdpEcho(Echo),
+    /// Sends datagrams and waits for each answer
+    UdpPing(Ping),
+}
+
+#[derive(Args)]
+struct Sink {
+    listen: SocketAddr,
+}
+
+#[derive(Args)]
+struct Source {
+    to: SocketAddr,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long, default_value_t = 1500)]
+    mtu: usize,
+}
+
+#[derive(Args)]
+struct Echo {
+    listen: SocketAddr,
+    #[arg(long)]
+    size: usize,
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Args)]
+struct Ping {
+    to: SocketAddr,
+    #[arg(long)]
+    seconds: f64,
+    #[arg(long)]
+    size: usize,
+    #[arg(long)]
+    spin: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("longhaul-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Bulk(c) => bulk::compare(&c),
+        Command::Latency(c) => latency::compare(&c),
+        Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
+        Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
+        Command::End(End::UdpSink(s)) => udp::sink(s.listen),
+        Command::End(End::UdpSource(s)) => udp::source(s.to, s.seconds, s.mtu),
+        Command::End(End::TcpEcho(e)) => tcp::echo(e.listen, e.size, e.spin),
+        Command::End(End::TcpPing(p)) => tcp::ping(p.to, p.seconds, p.size, p.spin),
+        Command::End(End::UdpEcho(e)) => udp::echo(e.listen, e.size, e.spin),
+        Command::End(End::UdpPing(p)) => udp::ping(p.to, p.seconds, p.size, p.spin),
+    }
+}

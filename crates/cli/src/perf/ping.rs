@@ -1,0 +1,90 @@
+//! Round trips: one message to and fro, again and again.
+
+use super::load::Stream;
+use super::proto::Plan;
+use crate::args::Operation;
+use base::Time;
+use verbs::{Data, MAX_INLINE, RecvWr, SendOp, SendWr, Sge, Sges};
+
+/// Round trips that are kept: the latest million.
+const MAX_KEPT: usize = 1 << 20;
+/// Receives that both ends keep posted: one message is under way.
+pub const RECEIVES: u64 = 4;
+
+/// Round trips, as the initiator measures them.
+#[derive(Default)]
+pub struct Trips {
+    left: Time,
+    nanos: Vec<u64>,
+    count: u64,
+}
+
+impl Trips {
+    /// A message leaves.
+    pub fn leave(&mut self, now: Time) {
+        self.left = now;
+    }
+
+    /// Its answer is there.
+    pub fn back(&mut self, now: Time) {
+        let trip = now.since(self.left).as_nanos();
+        if self.nanos.len() < MAX_KEPT {
+            self.nanos.push(trip);
+        } else {
+            self.nanos[(self.count % MAX_KEPT as u64) as usize] = trip;
+        }
+        self.count += 1;
+    }
+
+    /// Least, median, 99th percentile, most; `None` of none.
+    pub fn summary(&mut self) -> Option<[u64; 4]> {
+        self.nanos.sort_unstable();
+        let t = &self.nanos;
+        let at = |num: usize, den: usize| t.get((t.len().saturating_sub(1)) * num / den).copied();
+        Some([at(0, 1)?, at(1, 2)?, at(99, 100)?, at(1, 1)?])
+    }
+}
+
+/// Bytes of an end's region: a message that leaves, and behind it one that arrives.
+pub fn region(plan: &Plan) -> u64 {
+    plan.size * 2
+}
+
+/// The `n`th message. A write tells its arrival by immediate data, since its bytes may arrive in any order.
+pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
+    let op = match plan.operation {
+        Operation::Send => SendOp::Send,
+        _ => SendOp::WriteImm { rkey: s.rkey, offset: plan.size, imm: n as u32 },
+    };
+    let data = if plan.size <= MAX_INLINE as u64 {
+        let mut bytes = vec![0; plan.size as usize];
+        bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
+        Data::Inline(bytes.into())
+    } else {
+        Data::from(Sge { lkey: s.region.lkey, offset: 0, len: plan.size })
+    };
+    SendWr::new(n, op, data)
+}
+
+/// A receive for the `n`th message.
+pub fn receive(plan: &Plan, s: &Stream, n: u64) -> RecvWr {
+    let sge = Sge { lkey: s.region.lkey, offset: plan.size, len: plan.size };
+    RecvWr { wr_id: n, sges: Sges::One(sge) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_round_trips_than_are_kept_the_latest_count() {
+        let mut t = Trips::default();
+        assert_eq!(t.summary(), None);
+        let at = Time::from_nanos;
+        for n in 0..MAX_KEPT as u64 + 10 {
+            t.leave(at(0));
+            t.back(at(if n < 10 { 1_000_000_000 } else { 100 + n % 2 }));
+        }
+        assert_eq!(t.summary(), Some([100, 100, 101, 101]));
+    }
+}
