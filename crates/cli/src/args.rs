@@ -7,7 +7,8 @@ use crate::units;
 use crate::url::{Server, Url};
 use base::{Rate, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::SocketAddr;
+use endpoint::FurtherPath;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Move data over long, lossy networks at the speed of the link.
@@ -125,6 +126,13 @@ pub struct Certificate {
 /// Whom to connect to, and how to trust it.
 #[derive(Args, Clone, Debug)]
 pub struct Trusting {
+    /// A further path to the server, from an address of this machine to one of the server's: data goes over all paths at
+    /// once, by what each carries. Can be given several times. The port is the server's unless named.
+    #[arg(long = "path", value_name = "LOCAL,REMOTE[:PORT]", value_parser = further_path)]
+    pub paths: Vec<FurtherPath>,
+    /// The same, but it carries data only while no other path works.
+    #[arg(long = "backup-path", value_name = "LOCAL,REMOTE[:PORT]", value_parser = backup_path)]
+    pub backup_paths: Vec<FurtherPath>,
     #[command(flatten)]
     pub certificate: Certificate,
     /// X.509 root certificates in PEM: the server must show a certificate for the name or address connected to that
@@ -385,6 +393,9 @@ pub struct PerfClient {
     /// How many bytes, instead of a time.
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = units::size, conflicts_with = "time")]
     pub bytes: Option<u64>,
+    /// When the time is over, give up what is under way instead of waiting for it.
+    #[arg(long, conflicts_with = "bytes")]
+    pub stop: bool,
     /// The server starts the operations instead of the client.
     #[arg(short = 'R', long)]
     pub reverse: bool,
@@ -580,6 +591,22 @@ fn congestion(text: &str) -> Result<String, String> {
 fn perf_server(text: &str) -> Result<Server, String> {
     let host = lhio::identity::Host::parse(text).map_err(|e| e.to_string())?;
     Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(PERF_PORT) })
+}
+
+fn further_path(text: &str) -> Result<FurtherPath, String> {
+    let wrong = || format!("`{text}` is not LOCAL,REMOTE[:PORT], such as 10.1.0.2,10.2.0.9 or fd00::2,[fd00::9]:4461");
+    let (local, remote) = text.split_once(',').ok_or_else(wrong)?;
+    let local: IpAddr = local.parse().map_err(|_| wrong())?;
+    let bare = |t: &str| t.trim_start_matches('[').trim_end_matches(']').parse().ok().map(|ip| SocketAddr::new(ip, 0));
+    let remote: SocketAddr = remote.parse().ok().or_else(|| bare(remote)).ok_or_else(wrong)?;
+    if local.is_ipv4() != remote.is_ipv4() {
+        return Err(format!("`{text}`: both addresses must be IPv4, or both IPv6"));
+    }
+    Ok(FurtherPath { local: Some(local), remote, backup: false })
+}
+
+fn backup_path(text: &str) -> Result<FurtherPath, String> {
+    further_path(text).map(|p| FurtherPath { backup: true, ..p })
 }
 
 fn suite(text: &str) -> Result<transport::crypto::Suite, String> {

@@ -165,6 +165,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
     }
     if let Some(t) = trusting {
         o.connect_timeout = t.connect_timeout;
+        o.paths = [&t.paths[..], &t.backup_paths].concat();
     }
     o
 }

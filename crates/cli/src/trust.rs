@@ -175,6 +175,7 @@ fn first_answer(
     let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
+        o.paths.clear();
         if i + 1 < addresses.len() {
             // A name with a dead address must not cost the whole time.
             o.connect_timeout = o.connect_timeout / 4;

@@ -36,6 +36,11 @@ fn every_operation_in_both_directions_arrives_verified() {
             assert!(l["median"].as_u64() <= l["p99"].as_u64() && l["p99"].as_u64() <= l["max"].as_u64());
         }
     }
+    let slow = ["--limit", "8mbit", "-t", "300ms", "--stop", "--mtu", "1500"];
+    let o = b.run(&[&["perf", "client", &server.address, "--json", "-s", "64KiB"][..], &slow].concat());
+    expect(&o, 0);
+    // 64 MiB are under way, which would take a minute.
+    assert!(json(&o)["seconds"].as_f64().unwrap() < 10.0, "it waited for what was to be given up");
     let o = b.run(&["perf", "client", &server.address, "--latency", "-o", "read"]);
     expect(&o, 2);
     let o = b.run(&["perf", "client", &server.address, "-s", "2GiB", "--region", "2GiB"]);

@@ -96,6 +96,21 @@ pub enum Event {
         /// The new address.
         remote: SocketAddr,
     },
+    /// Data goes over a further path of a connection, or goes over it again.
+    PathUp {
+        /// Which connection.
+        conn: ConnId,
+        /// The path's number, from [`Endpoint::add_path`]; zero is the one that it connected over.
+        path: u32,
+    },
+    /// No data goes over a path: it leads nowhere, was closed, or has fallen silent, in which case [`Event::PathUp`] may
+    /// follow. Nothing is lost by it while another path is there.
+    PathDown {
+        /// Which connection.
+        conn: ConnId,
+        /// The path's number.
+        path: u32,
+    },
     /// A connection has ended. Its work requests are flushed into its completion queue; call
     /// [`Endpoint::release`] when that is drained.
     Closed {

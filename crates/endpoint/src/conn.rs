@@ -4,7 +4,7 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use transport::{ConnEvent, Connection};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
@@ -232,8 +232,66 @@ impl Endpoint {
                 }
                 self.events.push_back(Event::PathChanged { conn: id, remote });
             }
+            ConnEvent::LaneWanted(lane) => {
+                let cid = self.new_cid();
+                self.by_cid.insert(cid, id);
+                if let Some(c) = self.conns.get_mut(&id) {
+                    c.connection.accept_lane(lane, Some(cid));
+                }
+            }
+            ConnEvent::LaneUp(path) => {
+                tracing::info!(path, "a path is up");
+                self.events.push_back(Event::PathUp { conn: id, path });
+            }
+            ConnEvent::LaneDown(path) => {
+                tracing::info!(path, "a path is down");
+                self.events.push_back(Event::PathDown { conn: id, path });
+            }
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
         }
+    }
+
+    /// Adds a path to a connection of this client: from `local`, where that matters, to `remote`, another address of the
+    /// same server. Data is spread over all paths by what each carries; over a `backup` only while no other works.
+    /// [`Event::PathUp`] follows when the server has answered there, [`Event::PathDown`] when it has not. Gives the path's
+    /// number.
+    ///
+    /// # Errors
+    /// The connection is not open, or has had all the paths it may have.
+    pub fn add_path(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        backup: bool,
+    ) -> Result<u32, ConnectError> {
+        let path = self.open_path(conn, local, remote, backup)?;
+        self.after(now, conn);
+        Ok(path)
+    }
+
+    fn open_path(
+        &mut self,
+        conn: ConnId,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        backup: bool,
+    ) -> Result<u32, ConnectError> {
+        let cid = self.new_cid();
+        let c = self.conns.get_mut(&conn).filter(|c| c.established && !c.closed);
+        let c = c.ok_or(ConnectError::NotOpen)?;
+        let path = c.connection.open_lane(cid, (remote, local), backup).map_err(ConnectError::Settings)?;
+        self.by_cid.insert(cid, conn);
+        Ok(path)
+    }
+
+    /// Takes a path out of use, at both ends. What is under way on it goes over the others. Path zero stays.
+    pub fn remove_path(&mut self, now: Time, conn: ConnId, path: u32) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let mut s = crate::streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        c.connection.close_lane(now, path, &mut s);
+        self.after(now, conn);
     }
 
     /// Why a client that the transport lets in may not come in after all.
@@ -284,6 +342,18 @@ impl Endpoint {
         } else {
             Event::Incoming { conn: id }
         });
+        if is_client {
+            self.add_further_paths(id);
+        }
+    }
+
+    fn add_further_paths(&mut self, id: ConnId) {
+        let paths = self.conns.get(&id).map(|c| c.connection.further_paths().to_vec()).unwrap_or_default();
+        for p in paths {
+            if let Err(e) = self.open_path(id, p.local, p.remote, p.backup) {
+                tracing::warn!(to = %p.remote, error = %e, "a path was not added");
+            }
+        }
     }
 
     fn on_qp_open(&mut self, id: ConnId, q: QpOpen) {
@@ -385,7 +455,9 @@ impl Endpoint {
         if !c.connection.is_closed() {
             return;
         }
-        self.by_cid.remove(&c.connection.local_cid());
+        for cid in c.connection.local_cids() {
+            self.by_cid.remove(&cid);
+        }
         if let Some(t) = c.connection.peer_params().reset_token {
             self.by_reset.remove(&t);
         }

@@ -16,7 +16,7 @@ pub use cc::Remembered;
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use transport::connection::Authority;
-pub use transport::{CloseReason, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
+pub use transport::{CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
 
 use accept::Acceptor;
 use base::{Rng, Time};
@@ -166,12 +166,20 @@ impl Endpoint {
         let settings = |e: transport::crypto::HandshakeError| ConnectError::Settings(e.to_string());
         let setup = ClientSetup::new(&self.config.credentials, &c.trust).map_err(settings)?;
         let local_cid = self.new_cid();
+        let mut options = c.options.unwrap_or_else(|| self.config.options.clone());
+        for p in options.paths.iter_mut().filter(|p| p.remote.port() == 0) {
+            p.remote.set_port(c.remote.port());
+        }
+        if let Some(p) = options.paths.iter().find(|p| p.remote.is_ipv4() != c.remote.is_ipv4()) {
+            let text = format!("the path to {} and the server's address {} are of different kinds", p.remote, c.remote);
+            return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
+        }
         let open = connection::Open {
             remote: c.remote,
             server_name: c.server_name,
             setup,
             token: c.token,
-            options: self.recalling(c.remote, now, c.options.unwrap_or_else(|| self.config.options.clone())),
+            options: self.recalling(c.remote, now, options),
             local_cid,
             reset_token: self.reset_token(local_cid),
             unix_time: self.unix_time(now),
@@ -290,10 +298,7 @@ impl Endpoint {
     /// The system refused a datagram of `size` bytes to `remote` (EMSGSIZE).
     pub fn on_too_large(&mut self, remote: SocketAddr, size: usize) {
         let size = u16::try_from(size).unwrap_or(u16::MAX);
-        self.conns
-            .values_mut()
-            .filter(|c| c.info.remote == remote)
-            .for_each(|c| c.connection.on_too_large(size));
+        self.conns.values_mut().for_each(|c| c.connection.on_too_large(remote, size));
     }
 
     /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.

@@ -146,10 +146,11 @@ impl Driver {
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
             let n = self.socket.recv(&mut self.received)?;
-            let read = self.clock.now();
-            if n > 0 {
-                self.active = read;
+            if n == 0 {
+                return Ok(false);
             }
+            let read = self.clock.now();
+            self.active = read;
             for (m, data) in self.received.iter_mut() {
                 // It counts from when the kernel took it in, however long this thread had to wait for a processor.
                 self.arrived =

@@ -210,6 +210,8 @@ pub struct Pair {
     pub there: LinkId,
     /// From the receiver to the sender.
     pub back: LinkId,
+    /// The same of the path that it connected over; with one path, the same links.
+    pub first: [LinkId; 2],
     /// What both know.
     pub board: Rc<RefCell<Shared>>,
 }
@@ -237,7 +239,43 @@ impl Pair {
         };
         let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
         let Flow { sender, receiver, board } = start(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
-        Ok(Pair { world, sender, receiver, there, back, board })
+        Ok(Pair { world, sender, receiver, there, back, first: [there, back], board })
+    }
+
+    /// Joins them by two paths that share nothing; each has an address on each ([`Pair::second`]). The sender connects
+    /// over the first. `there` and `back` are of the second path.
+    ///
+    /// # Errors
+    /// Options that the endpoints refuse.
+    pub fn over_two_paths(
+        seed: u64,
+        paths: [&Duplex; 2],
+        options: TransportOptions,
+        load: Load,
+    ) -> Result<Pair, ConnectError> {
+        let wrong = |e: &str| ConnectError::Settings(e.to_owned());
+        let topology = Topology::two_paths(paths[0], paths[1]);
+        let mut world =
+            World::with_topology(seed, Span::ZERO, &topology).map_err(|e| wrong(&e.to_string()))?;
+        let port = |name| topology.port(name).ok_or_else(|| wrong("two paths have two ports at each end"));
+        let (from, to) = (port("left1")?, port("right1")?);
+        let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
+        let Flow { sender, receiver, board } = start(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
+        let [here, there] = Pair::second();
+        if !world.add_address(sender, port("left2")?, here)
+            || !world.add_address(receiver, port("right2")?, there)
+        {
+            return Err(wrong("the addresses are taken"));
+        }
+        let link = |name| topology.find_link(name).ok_or_else(|| wrong("each path has two links"));
+        let (there, back) = (link("path2.there")?, link("path2.back")?);
+        let first = [link("path1.there")?, link("path1.back")?];
+        Ok(Pair { world, sender, receiver, there, back, first, board })
+    }
+
+    /// The second addresses of the sender and the receiver.
+    pub fn second() -> [SocketAddr; 2] {
+        [addr(3), addr(4)]
     }
 
     /// Lets time pass.

@@ -2,7 +2,19 @@
 
 use crate::crypto::Suite;
 use base::{Rate, Span};
+use std::net::{IpAddr, SocketAddr};
 use wire::Module;
+
+/// A path that a client adds to its connection once that is up: another pair of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FurtherPath {
+    /// From this address of its own; the system chooses when left out.
+    pub local: Option<IpAddr>,
+    /// To this address of the server.
+    pub remote: SocketAddr,
+    /// It carries data only while no other path does.
+    pub backup: bool,
+}
 
 /// Options of one end. Defaults suit a long fat path without tuning.
 #[derive(Clone, Debug)]
@@ -34,6 +46,8 @@ pub struct TransportOptions {
     pub initial_qps: u16,
     /// Queue pairs allowed.
     pub max_qps: u32,
+    /// Of a client: paths beside the one that it connects over.
+    pub paths: Vec<FurtherPath>,
 }
 
 impl Default for TransportOptions {
@@ -52,6 +66,7 @@ impl Default for TransportOptions {
             reliable: true,
             initial_qps: 1,
             max_qps: 1_024,
+            paths: Vec::new(),
         }
     }
 }

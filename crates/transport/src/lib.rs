@@ -13,7 +13,7 @@ pub mod scheduler;
 pub mod stats;
 pub mod streams;
 
-pub use config::TransportOptions;
+pub use config::{FurtherPath, TransportOptions};
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
 pub use error::{CloseReason, Violation};
 pub use stats::{Gauge, Stats, Usage, limits};

@@ -53,7 +53,9 @@ pub struct Stats {
     pub srtt: Span,
     /// Lowest round-trip time.
     pub min_rtt: Span,
-    /// Pacing rate.
+    /// Lanes that work.
+    pub lanes: u32,
+    /// Pacing rate, of all lanes together.
     pub rate: Rate,
     /// Bound on bytes in flight.
     pub bound: u64,

@@ -111,10 +111,11 @@ impl Adapter {
         }
         qp.wake(id, &mut self.activated);
         let consumed = qp.rx.consumed() - consumed;
-        if consumed > 0
-            && let Some(srq) = shared
-        {
-            self.srq_consumed(srq, id, consumed as usize);
+        if consumed > 0 {
+            self.note_credit(id);
+            if let Some(srq) = shared {
+                self.srq_consumed(srq, id, consumed as usize);
+            }
         }
         self.settle();
         placed
@@ -125,11 +126,14 @@ impl Adapter {
         self.qps.get(id).map(|q| q.rx.recv_limit())
     }
 
-    /// The next queue pair whose [`recv_limit`](Adapter::recv_limit) has risen since it was last named.
+    /// The next queue pair whose peer is to hear of its [`recv_limit`](Adapter::recv_limit): it knows of
+    /// at most three quarters of the receives that wait. So it hears of credit in steps and not for each receive, and
+    /// never has none while there is some.
     pub fn take_credit_changes(&mut self) -> Option<QpId> {
         while let Some(id) = self.credit_changes.pop_front() {
             if let Some(qp) = self.qps.get_mut(id) {
                 qp.in_credit = false;
+                qp.rx.tell_credit();
                 return Some(id);
             }
         }
@@ -150,6 +154,7 @@ impl Adapter {
     pub(crate) fn note_credit(&mut self, id: QpId) {
         if let Some(qp) = self.qps.get_mut(id)
             && qp.state != QpState::Error
+            && qp.rx.credit_is_news()
             && !core::mem::replace(&mut qp.in_credit, true)
         {
             self.credit_changes.push_back(id);

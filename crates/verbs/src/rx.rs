@@ -114,6 +114,8 @@ pub(crate) struct Rx {
     recvs: VecDeque<RecvWqe>,
     /// Receive number of the first of `recvs`.
     recv_base: u64,
+    /// The limit that the peer was told last.
+    told: u64,
 }
 
 /// Checks the fields of one segment against each other. Returns the positions it brings.
@@ -168,6 +170,15 @@ impl Rx {
     /// Receives ever posted: the limit for the peer's receive numbers.
     pub(crate) fn recv_limit(&self) -> u64 {
         self.recv_base + self.recvs.len() as u64
+    }
+    /// Whether the peer should hear of the limit: it knows of at most three quarters of the receives that wait.
+    pub(crate) fn credit_is_news(&self) -> bool {
+        let known = self.told.saturating_sub(self.recv_base);
+        self.recv_limit() > self.told && 4 * known <= 3 * self.recvs.len() as u64
+    }
+    /// The peer hears of the limit.
+    pub(crate) fn tell_credit(&mut self) {
+        self.told = self.recv_limit();
     }
     /// Receives ever consumed.
     pub(crate) fn consumed(&self) -> u64 {

@@ -10,6 +10,6 @@ pub mod params;
 
 pub use codec::{Put, Reader, SliceWriter, WireError};
 pub use data::{DataHeader, DataOp, Tail};
-pub use frame::{Feedback, Floor, Frame, QpOpen};
+pub use frame::{Feedback, Floor, Frame, LaneOpen, QpOpen};
 pub use packet::{Cid, Clear, LongHeader, LongType};
 pub use params::{Module, Params};

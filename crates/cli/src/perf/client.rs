@@ -76,6 +76,7 @@ fn plan(a: &PerfClient) -> Plan {
         depth: a.depth.unwrap_or(under_way.clamp(2, 4_096) as u32),
         nanos: a.time.as_nanos(),
         messages: a.bytes.map(|b| b.div_ceil(size.max(1))),
+        stop: a.stop,
         reverse: a.reverse,
         region: a.region.max(size),
         verify: a.verify,
@@ -181,6 +182,8 @@ impl Client {
                     load.start(ep, &rkeys)?;
                     self.load = Some(load);
                     self.running = true;
+                } else if let Some(load) = self.load.as_mut().filter(|_| self.plan.latency) {
+                    load.set_keys(ep, &rkeys)?;
                 }
             }
             Message::Finish(each, figures) => {
@@ -334,6 +337,21 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
 
 fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
     let number = |key: &str| r[key].as_f64().unwrap_or(0.0);
+    if let Some([min, p50, p99, max]) = latency {
+        let t = Span::from_nanos;
+        println!(
+            "{:?}, {} bytes to and fro: {} min, {} median, {} p99, {} max ({} round trips, {})",
+            plan.operation,
+            plan.size,
+            t(min),
+            t(p50),
+            t(p99),
+            t(max),
+            number("messages"),
+            r["suite"].as_str().unwrap_or("")
+        );
+        return;
+    }
     println!(
         "{:?}: {:.1} Mbit/s ({} bytes in {:.3} s, {} messages)",
         plan.operation,
@@ -352,16 +370,6 @@ fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
     let cpu = &r["cpu_seconds_per_gigabyte"];
     let cpu = |end: &str| cpu[end].as_f64().unwrap_or(0.0);
     println!("CPU per GB: client {:.3} s, server {:.3} s", cpu("client"), cpu("server"));
-    if let Some([min, p50, p99, max]) = latency {
-        let t = Span::from_nanos;
-        println!(
-            "round trip of a message: {} min, {} median, {} p99, {} max",
-            t(min),
-            t(p50),
-            t(p99),
-            t(max)
-        );
-    }
     if let Some(v) = r["verified"].as_bool() {
         println!("content {}", if v { "verified" } else { "DIFFERS" });
     }

@@ -37,6 +37,10 @@ pub struct Load {
     ended: Option<Time>,
     cpu: CpuTime,
     trips: Trips,
+    /// The other end's keys are known.
+    keyed: bool,
+    /// A message that overtook the keys and is to be answered: its receive's number.
+    owed: Option<u64>,
 }
 
 /// Memory whose pages are there before anything is measured, as those of registered memory are.
@@ -83,6 +87,8 @@ impl Load {
             ended: None,
             cpu: CpuTime::of_process(),
             trips: Trips::default(),
+            keyed: false,
+            owed: None,
         };
         if load.receives() {
             for i in 0..load.streams.len() {
@@ -100,18 +106,19 @@ impl Load {
     }
 
     /// Takes the other end's keys.
-    pub fn set_keys(&mut self, rkeys: &[u32]) -> Result<(), String> {
+    pub fn set_keys(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
         let needs = matches!(self.plan.operation, Operation::Write | Operation::Read);
         if needs && rkeys.len() != self.streams.len() {
             return Err("the other end gave not one remote key for each stream".to_owned());
         }
         self.streams.iter_mut().zip(rkeys).for_each(|(s, k)| s.rkey = *k);
-        Ok(())
+        self.keyed = true;
+        self.owed.take().map_or(Ok(()), |receive| self.ping_arrived(ep, 0, receive))
     }
 
     /// Begins as the initiator, with the other end's keys.
     pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
-        self.set_keys(rkeys)?;
+        self.set_keys(ep, rkeys)?;
         self.cpu = CpuTime::of_process();
         self.started = Some(self.clock.now());
         self.post(ep)
@@ -181,7 +188,7 @@ impl Load {
                 }
             }
         }
-        if self.ended.is_none() && self.enough() && self.posted() == self.completed() {
+        if self.ended.is_none() && self.enough() && (self.plan.stop || self.posted() == self.completed()) {
             self.ended = self.started.map(|_| self.clock.now());
         }
         Ok(())
@@ -223,6 +230,10 @@ impl Load {
 
     /// Answers first: the receive for the next message has time.
     fn ping_arrived(&mut self, ep: &mut Endpoint, i: usize, receive: u64) -> Result<(), String> {
+        if !self.keyed {
+            self.owed = Some(receive);
+            return Ok(());
+        }
         if self.initiator {
             self.trips.back(self.clock.now());
             self.streams[i].completed += 1;

@@ -33,6 +33,8 @@ pub struct Plan {
     pub nanos: u64,
     /// How many messages in all, instead.
     pub messages: Option<u64>,
+    /// What is under way at the end is given up.
+    pub stop: bool,
     /// The server is the initiator.
     pub reverse: bool,
     /// Bytes of the region of each queue pair.
@@ -182,6 +184,7 @@ mod tests {
             streams: 4,
             depth: 16,
             nanos: 1_000_000_000,
+            stop: false,
             messages: None,
             reverse: false,
             region: 64 << 20,

@@ -132,7 +132,7 @@ impl Session {
                 self.control.send(ep, &Message::Ready(load.rkeys()))?;
                 if !reverse {
                     if latency {
-                        load.set_keys(&rkeys)?;
+                        load.set_keys(ep, &rkeys)?;
                     }
                 } else {
                     load.start(ep, &rkeys)?;

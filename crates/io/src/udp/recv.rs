@@ -5,6 +5,7 @@ use super::{UdpError, UdpSocket, errno, is_network_report};
 use crate::clock::WallTime;
 use base::{Ecn, Span};
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -113,16 +114,16 @@ impl UdpSocket {
 
     /// One `recvmmsg`. The headers are built anew on the stack, so that the batch holds no pointers.
     fn recv_once(&self, b: &mut RecvBatch) -> Result<usize, i32> {
-        // SAFETY: both are pointers and integers, for which all zeroes is a value.
-        let mut iovs: [libc::iovec; MAX_SLOTS] = unsafe { core::mem::zeroed() };
-        // SAFETY: as above.
-        let mut msgs: [libc::mmsghdr; MAX_SLOTS] = unsafe { core::mem::zeroed() };
         let slots = b.metas.len().min(MAX_SLOTS);
+        // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
+        let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
+        let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let bytes = b.bytes.chunks_exact_mut(b.slot);
         let parts = bytes.zip(&mut b.names).zip(&mut b.controls);
-        for ((m, iov), ((bytes, name), control)) in msgs.iter_mut().zip(&mut iovs).zip(parts) {
-            iov.iov_base = bytes.as_mut_ptr().cast();
-            iov.iov_len = bytes.len();
+        for ((m, iov), ((bytes, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
+            let iov = iov.write(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
+            // SAFETY: pointers and integers, for which all zeroes is a value.
+            let m = m.write(unsafe { core::mem::zeroed() });
             m.msg_hdr.msg_iov = iov;
             m.msg_hdr.msg_iovlen = 1;
             m.msg_hdr.msg_name = (&raw mut *name).cast();
@@ -130,15 +131,19 @@ impl UdpSocket {
             m.msg_hdr.msg_control = control.as_mut_ptr();
             m.msg_hdr.msg_controllen = Control::LEN as _;
         }
-        // SAFETY: the first `slots` headers point to distinct buffers, names and control areas of the stated
-        // lengths, all of which outlive the call and are not borrowed otherwise.
+        let first = msgs.as_mut_ptr().cast::<libc::mmsghdr>();
+        // SAFETY: the first `slots` headers, of which there are as many as slots, names and control areas, were written
+        // above and point to distinct buffers of the stated lengths, all of which outlive the call and are not borrowed
+        // otherwise.
         let n = unsafe {
             let flags = libc::MSG_DONTWAIT as _;
-            libc::recvmmsg(self.fd.as_raw_fd(), msgs.as_mut_ptr(), slots as _, flags, core::ptr::null_mut())
+            libc::recvmmsg(self.fd.as_raw_fd(), first, slots as _, flags, core::ptr::null_mut())
         };
         let Ok(n) = usize::try_from(n) else { return Err(errno()) };
         let now = WallTime::now();
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
+            // SAFETY: the first `slots` were written above.
+            let m = unsafe { m.assume_init_ref() };
             b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot, now);
         }
         Ok(n.min(slots))

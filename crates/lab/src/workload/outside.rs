@@ -230,6 +230,10 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
             &amount[1],
         ],
     );
+    if flow.bytes.is_none() {
+        // A flow that others push aside would take long to finish what is under way.
+        sender.args.push("--stop".to_owned());
+    }
     sender.args.extend(sending(flow));
     Job { receiver, sender, file: None }
 }
@@ -345,7 +349,8 @@ fn read_perf(v: &Value) -> Result<Said, String> {
     let sent = number(v, &["client", "payload_sent"])?;
     let packets = number(v, &["client", "bytes_sent"])? - number(v, &["client", "control_bytes_sent"])?;
     let sender = Report {
-        bytes: number(v, &["bytes"])? as u64,
+        // What had arrived when the time was over, of messages that were not complete as well.
+        bytes: number(v, &["server", "payload_received"]).or(number(v, &["bytes"]))? as u64,
         seconds: number(v, &["seconds"])?,
         again: Some(number(v, &["retransmitted_share"])?),
         payload_share: (packets > 0.0).then(|| sent / packets),

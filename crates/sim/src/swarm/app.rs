@@ -206,7 +206,7 @@ impl Peer {
                 Ok(())
             }
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
-            Event::PathChanged { .. } => Ok(()),
+            Event::PathChanged { .. } | Event::PathUp { .. } | Event::PathDown { .. } => Ok(()),
             Event::Closed { conn, reason } => self.closed(conn, reason, e, pool),
         }
     }

@@ -34,6 +34,8 @@ impl Host {
             | Event::QpReady { conn, .. }
             | Event::QpRefused { conn, .. }
             | Event::PathChanged { conn, .. }
+            | Event::PathUp { conn, .. }
+            | Event::PathDown { conn, .. }
             | Event::Closed { conn, .. } => of(*conn),
         }
     }

@@ -4,13 +4,10 @@ use super::{ConnEvent, Connection, Meta, State};
 use crate::crypto::{KeyPair, Side};
 use crate::error::{CloseReason, Violation, words};
 use base::{Span, Time};
-use std::net::{IpAddr, SocketAddr};
 use wire::{Frame, LongHeader};
 
 /// CLOSE is repeated at most this often.
 const MAX_CLOSE: u32 = 4;
-/// PATH_CHALLENGE is repeated at most this often.
-const MAX_CHALLENGES: u32 = 5;
 /// Packet number under which a Retry is sealed: never one of an Initial.
 pub const RETRY_PN: u64 = u32::MAX as u64;
 
@@ -51,33 +48,6 @@ impl Closing {
     }
 }
 
-/// The peer may be at a new address: nothing but challenges goes there until it answers (RFC 9000, section
-/// 9.3).
-#[derive(Debug)]
-pub(super) struct PathCheck {
-    pub(super) remote: SocketAddr,
-    pub(super) local: Option<IpAddr>,
-    challenge: [u8; 8],
-    sent: u32,
-    next: Time,
-    gap: Span,
-}
-
-impl PathCheck {
-    pub(super) fn next_timeout(&self) -> Time {
-        self.next
-    }
-    /// The challenge to send now.
-    pub(super) fn poll(&mut self, now: Time) -> Option<Frame<'static>> {
-        if now < self.next || self.sent >= MAX_CHALLENGES {
-            return None;
-        }
-        self.sent += 1;
-        self.next = now + self.gap;
-        Some(Frame::PathChallenge(self.challenge))
-    }
-}
-
 impl Connection {
     /// Closes: one exchange, then nothing is left. What is unsent or unacknowledged is given up, so the caller
     /// waits for its completions first. Codes of applications start at
@@ -114,7 +84,7 @@ impl Connection {
     }
 
     fn start_closing(&mut self, now: Time, close: Option<(u64, String)>) {
-        let gap = self.lanes[0].rtt.probe_timeout();
+        let gap = self.lanes[self.main_lane()].rtt.probe_timeout();
         self.state = State::Closing(Closing { close, sent: 0, next: now, gap });
     }
 
@@ -140,37 +110,12 @@ impl Connection {
         }
     }
 
-    /// A genuine packet, the newest so far, came from another address: a NAT has changed its mind, or the peer
+    /// A genuine packet, the newest so far on its lane, came from another address: a NAT has changed its mind, or the peer
     /// has moved.
-    pub(super) fn on_new_address(&mut self, now: Time, meta: Meta, _bytes: u64) {
-        if self.path.as_ref().is_some_and(|p| p.remote == meta.remote) {
-            return;
+    pub(super) fn on_new_address(&mut self, now: Time, lane: usize, meta: Meta) {
+        if self.lanes[lane].path.as_ref().is_none_or(|p| p.remote != meta.remote) {
+            self.check_path(now, lane, (meta.remote, meta.local));
         }
-        let mut challenge = [0; 8];
-        self.rng.fill(&mut challenge);
-        let gap = self.lanes[0].rtt.probe_timeout();
-        self.path =
-            Some(PathCheck { remote: meta.remote, local: meta.local, challenge, sent: 0, next: now, gap });
-    }
-
-    pub(super) fn check_path_timeout(&mut self, now: Time) {
-        if self.path.as_ref().is_some_and(|p| p.sent >= MAX_CHALLENGES && now >= p.next) {
-            self.path = None;
-        }
-    }
-
-    /// The answer to a challenge: the new address is real.
-    pub(super) fn on_path_response(&mut self, now: Time, data: &[u8; 8]) {
-        let Some(p) = self.path.take_if(|p| crate::crypto::same(&p.challenge, data)) else { return };
-        let old = self.lanes[0].remote;
-        self.lanes[0].remote = p.remote;
-        self.lanes[0].local = p.local;
-        // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
-        if old.ip() != p.remote.ip() {
-            let info = self.path_info(0);
-            self.lanes[0].on_path_change(now, info);
-        }
-        self.events.push_back(ConnEvent::PathChanged(p.remote));
     }
 }
 

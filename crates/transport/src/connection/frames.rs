@@ -11,6 +11,7 @@ impl Connection {
     pub(super) fn handle_frame(
         &mut self,
         now: Time,
+        lane: usize,
         frame: Frame<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
@@ -30,10 +31,8 @@ impl Connection {
             Frame::Padding(_) | Frame::Ping | Frame::Close { .. } | Frame::CloseAck => {}
             Frame::Feedback(f) => self.on_feedback(now, &f, streams)?,
             Frame::Floor(f) => {
-                let Some(l) = self.lanes.get_mut(f.lane as usize) else {
-                    return Err(Violation::protocol("floor of a lane that does not exist"));
-                };
-                l.received.on_floor(&f);
+                let i = self.lane_of(f.lane, "floor of a lane that does not exist")?;
+                self.lanes[i].received.on_floor(&f);
             }
             Frame::RecvLimit { qpn, limit } => self.events.push_back(ConnEvent::RecvLimit(qpn, limit)),
             Frame::QpOpen(q) => self.on_qp_open(q)?,
@@ -41,8 +40,9 @@ impl Connection {
             Frame::QpError { qpn, code } => self.events.push_back(ConnEvent::QpError(qpn, code)),
             Frame::PathChallenge(data) => {
                 // Only the newest challenge is answered: a flood of them makes no queue.
-                self.fleeting.retain(|f| !matches!(f, Frame::PathResponse(_)));
-                self.fleeting.push_back(Frame::PathResponse(data));
+                let answers = &mut self.lanes[lane].fleeting;
+                answers.retain(|f| !matches!(f, Frame::PathResponse(_)));
+                answers.push_back(Frame::PathResponse(data));
             }
             Frame::PathResponse(data) => self.on_path_response(now, &data),
             Frame::HandshakeDone => {
@@ -52,6 +52,9 @@ impl Connection {
                 self.setup.confirm();
             }
             Frame::TokenProof(proof) => self.on_token_proof(&proof)?,
+            Frame::LaneOpen(open) => self.on_lane_open(open)?,
+            Frame::LaneAccept { lane, cid, code } => self.on_lane_accept(now, lane, cid, code)?,
+            Frame::LaneClose { lane } => self.on_lane_close(now, lane, streams),
             Frame::Crypto { .. } | Frame::CryptoAck { .. } => {
                 return Err(Violation::protocol("handshake frames in a data packet"));
             }
@@ -65,10 +68,7 @@ impl Connection {
         f: &wire::Feedback,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
-        let i = f.lane as usize;
-        if i >= self.lanes.len() {
-            return Err(Violation::protocol("feedback about a lane that does not exist"));
-        }
+        let i = self.lane_of(f.lane, "feedback about a lane that does not exist")?;
         self.stats.feedback_received += 1;
         let out = self.lanes[i].on_feedback(now, f, streams)?;
         if let Some(k) = &mut self.keys
@@ -77,7 +77,12 @@ impl Connection {
             self.settle_keys_at = Some(now + self.lanes[i].rtt.probe_timeout() * 3);
         }
         self.count(now, i, out);
+        self.revive(i);
         Ok(())
+    }
+
+    fn lane_of(&self, id: u32, wrong: &'static str) -> Result<usize, Violation> {
+        self.lanes.iter().position(|l| l.id == id).ok_or_else(|| Violation::protocol(wrong))
     }
 
     fn on_qp_open(&mut self, q: wire::QpOpen) -> Result<(), Violation> {

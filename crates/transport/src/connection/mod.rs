@@ -4,6 +4,7 @@ mod authority;
 mod close;
 mod crypto_stream;
 mod frames;
+mod lanes;
 mod receive;
 mod setup;
 mod transmit;
@@ -11,6 +12,7 @@ mod transmit;
 pub use authority::Authority;
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
+pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use setup::{Accept, CRYPTO_LEVELS, Open};
 pub use transmit::{MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Transmit};
@@ -18,7 +20,8 @@ pub use transmit::{MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Transmit};
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
-use crate::lane::Lane;
+use crate::lane::path::PathCheck;
+use crate::lane::{Lane, Stage};
 use crate::lane::flow::{Flow, MAX_FLOWS};
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
@@ -51,6 +54,12 @@ pub enum ConnEvent {
     PlaceFailed(u16, u64),
     /// The peer is at another address.
     PathChanged(std::net::SocketAddr),
+    /// The client asks for a further lane of this number; answer with [`Connection::accept_lane`].
+    LaneWanted(u32),
+    /// Data can go over this lane, or can again.
+    LaneUp(u32),
+    /// No data goes over this lane: it leads nowhere, is dead for now, or was closed.
+    LaneDown(u32),
     /// It is over. The last event.
     Closed(CloseReason),
 }
@@ -78,9 +87,14 @@ pub struct Connection {
     scheduler: Scheduler,
     /// Frames to send once and repeat when lost.
     frames: VecDeque<Frame<'static>>,
-    /// Frames to send once; not repeated.
-    fleeting: VecDeque<Frame<'static>>,
-    path: Option<close::PathCheck>,
+    /// Lanes that were asked for and are not answered yet.
+    wanted: Vec<lanes::Wanted>,
+    /// The highest number of a lane that this end has asked for.
+    lanes_ever: u32,
+    /// Identifiers of packets for this end on lanes beside the first.
+    cids: Vec<Cid>,
+    /// The lane that is looked at first for something to send.
+    next_lane: usize,
     events: VecDeque<ConnEvent>,
     stats: Stats,
     rng: Rng,
@@ -161,16 +175,20 @@ impl Connection {
 
     /// Counters and estimates.
     pub fn stats(&self) -> Stats {
-        let lane = &self.lanes[0];
+        let lane = &self.lanes[self.main_lane()];
         let flow = &lane.flows[0];
         let d = flow.decision();
+        let open = || self.lanes.iter().filter(|l| l.stage == Stage::Open);
+        let flows = || self.lanes.iter().flat_map(|l| &l.flows);
+        let decided = || open().map(|l| l.flows[0].decision());
         Stats {
             srtt: lane.rtt.smoothed(),
             min_rtt: lane.rtt.min(),
-            rate: d.rate,
-            bound: d.bound,
-            inflight: lane.flows.iter().map(Flow::inflight).sum(),
-            delivered: lane.flows.iter().map(Flow::delivered).sum(),
+            rate: if self.lanes.len() == 1 { d.rate } else { sum_of(decided().map(|d| d.rate)) },
+            bound: decided().map(|d| d.bound).fold(0, u64::saturating_add),
+            inflight: flows().map(Flow::inflight).sum(),
+            delivered: flows().map(Flow::delivered).sum(),
+            lanes: open().count() as u32,
             mtu: lane.mtu.current().into(),
             cc: flow.describe(),
             usage: self.usage(),
@@ -203,7 +221,7 @@ impl Connection {
             control_packets: Gauge::new(sum(Lane::kept_control), lanes * limits::MAX_CONTROL),
             lost_frames: Gauge::new(sum(|l| l.lost_frames.len()), lanes * limits::MAX_LOST_FRAMES),
             queued_frames: Gauge::new(self.frames.len(), limits::MAX_QUEUED_FRAMES),
-            fleeting_frames: Gauge::new(self.fleeting.len(), limits::MAX_FLEETING),
+            fleeting_frames: Gauge::new(sum(|l| l.fleeting.len()), lanes * limits::MAX_FLEETING),
             crypto_bytes: Gauge::new(crypto_bytes, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_BUFFERED),
             crypto_pieces: Gauge::new(crypto_pieces, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_PIECES),
             early_datagrams: Gauge::new(self.early.len(), limits::MAX_EARLY),
@@ -304,9 +322,10 @@ impl Connection {
         self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(|f| f.set_cap(cap));
     }
 
-    /// The system refused a datagram of this size (EMSGSIZE).
-    pub fn on_too_large(&mut self, size: u16) {
-        self.lanes[0].mtu.on_too_large(size);
+    /// The system refused a datagram of this size to this address (EMSGSIZE).
+    pub fn on_too_large(&mut self, remote: std::net::SocketAddr, size: u16) {
+        let there = |l: &&mut Lane| l.target().0 == remote;
+        self.lanes.iter_mut().filter(there).for_each(|l| l.mtu.on_too_large(size));
     }
 
     /// When [`Connection::handle_timeout`] or [`Connection::poll_transmit`] wants to be called.
@@ -330,12 +349,12 @@ impl Connection {
         }
         sooner(self.discard_keys_at);
         sooner(self.settle_keys_at);
-        sooner(self.path.as_ref().map(close::PathCheck::next_timeout));
         if self.keys.is_some() {
             if let Some(k) = self.options.keep_alive {
                 sooner(Some(self.spoke.max(self.heard) + k));
             }
             for l in &mut self.lanes {
+                sooner(l.path.as_ref().map(PathCheck::next_timeout));
                 sooner(l.loss_deadline());
                 sooner(l.pto_deadline());
                 sooner(l.received.due());
@@ -363,7 +382,9 @@ impl Connection {
     /// When a peer that is heard of, but acknowledges nothing, or no data, has had its time. Of one that has fallen
     /// silent meanwhile the idle time-out tells.
     fn stall_deadline(&self) -> Option<Time> {
-        let since = self.lanes.iter().filter_map(Lane::unacknowledged_since).min()?;
+        // A dead lane's data goes over others.
+        let counts = |l: &&Lane| l.stage != Stage::Dead;
+        let since = self.lanes.iter().filter(counts).filter_map(Lane::unacknowledged_since).min()?;
         let idle = self.idle_timeout();
         let alive = self.heard >= since + idle / 2;
         (alive && matches!(self.state, State::Open)).then_some(since + idle)
@@ -436,10 +457,10 @@ impl Connection {
         if lane.pto_deadline().is_some_and(|t| t <= now) {
             let out = lane.on_probe_timeout(now, streams);
             self.stats.probe_timeouts += 1;
-            if self.lanes[i].sent.outstanding() > 0 && self.frames.is_empty() {
-                self.push_frame(Frame::Ping);
-            }
+            let lane = &mut self.lanes[i];
+            lane.ping |= lane.sent.outstanding() > 0 || lane.stage == Stage::Dead;
             self.count(now, i, out);
+            self.bury_if_dead(now, i, streams);
         }
     }
 
@@ -461,4 +482,8 @@ impl Connection {
             self.events.push_back(ConnEvent::Closed(reason));
         }
     }
+}
+
+fn sum_of(rates: impl Iterator<Item = Rate>) -> Rate {
+    Rate::from_bytes_per_sec(rates.map(|r| r.bytes_per_sec()).fold(0, u64::saturating_add))
 }

@@ -3,6 +3,7 @@
 use super::{ConnEvent, Connection, State};
 use crate::crypto::{OpenError, Opened};
 use crate::error::{CloseReason, Violation, code};
+use crate::lane::{Lane, Stage};
 use crate::streams::{Placed, Streams};
 use base::{Time, seq};
 use std::net::{IpAddr, SocketAddr};
@@ -117,13 +118,14 @@ impl Connection {
             self.stats.packets_forged += 1;
             return Ok(());
         }
-        let wire_bytes = p.len() as u64 + u64::from(self.lanes[0].overhead());
         let (clear, rest) = p.split_at_mut(SHORT_CLEAR);
         let (tag, body) = rest.split_at_mut(tag_len);
         let cid = Cid(u32::from_be_bytes([clear[1], clear[2], clear[3], clear[4]]));
-        let Some(i) = self.lanes.iter().position(|l| l.local_cid == cid) else { return Ok(()) };
+        let is_it = |l: &Lane| l.local_cid == cid && l.stage != Stage::Closed;
+        let Some(i) = self.lanes.iter().position(is_it) else { return Ok(()) };
         let low = u32::from_be_bytes([clear[5], clear[6], clear[7], clear[8]]);
         let lane = &self.lanes[i];
+        let wire_bytes = (SHORT_CLEAR + tag_len + body.len()) as u64 + u64::from(lane.overhead());
         let pn = seq::expand(low.into(), 32, lane.received.expected());
         // Duplicates cost no decryption. Nothing is changed by a packet that has not passed its tag.
         if lane.received.is_stale(pn) {
@@ -148,17 +150,18 @@ impl Connection {
         // Only who has our last handshake message has these keys.
         self.setup.confirm();
         let verdict = if flags & flag::KIND == 0 {
-            self.handle_control(now, body, streams)?
+            self.handle_control(now, i, body, streams)?
         } else {
             self.handle_data(flags, body, streams)?
         };
         if let Verdict::Received { eliciting } = verdict {
             let newest = pn >= self.lanes[i].received.expected();
             self.lanes[i].received.on_packet(now, pn, eliciting, flags & flag::ASK != 0, meta.marked);
-            if newest && meta.remote != self.lanes[i].remote {
-                self.on_new_address(now, meta, wire_bytes);
+            let l = &mut self.lanes[i];
+            l.local = meta.local.or(l.local);
+            if newest && (meta.remote != l.remote || l.stage == Stage::Waiting) {
+                self.on_new_address(now, i, meta);
             }
-            self.lanes[i].local = meta.local.or(self.lanes[i].local);
         }
         Ok(())
     }
@@ -202,6 +205,7 @@ impl Connection {
     fn handle_control(
         &mut self,
         now: Time,
+        lane: usize,
         body: &[u8],
         streams: &mut impl Streams,
     ) -> Result<Verdict, Violation> {
@@ -213,7 +217,7 @@ impl Connection {
             // Before it is authorised, a client may prove a token and keep the lane alive. The rest, which may have
             // overtaken the proof, counts as not received and comes again.
             if self.authorised || f.is_harmless() {
-                self.handle_frame(now, f, streams)?;
+                self.handle_frame(now, lane, f, streams)?;
             } else {
                 refused = true;
             }

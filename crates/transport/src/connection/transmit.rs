@@ -3,7 +3,7 @@
 use super::{Connection, State};
 use crate::crypto::KeyError;
 use crate::error::{Violation, code};
-use crate::lane::MAX_FRAMES_PER_PACKET;
+use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::streams::Streams;
 use base::Time;
@@ -24,6 +24,8 @@ pub const MAX_FLEETING: usize = 1 << 13;
 /// Control packets are at least this long, so that a peer that has forgotten the connection may answer with a
 /// reset, which is shorter than what it answers (RFC 9000, section 10.3).
 const MIN_CONTROL: usize = 48;
+/// A report travels with a data packet of at most this many bytes: it is padded to that length.
+const MAX_COMPANION: usize = 256;
 
 /// A train that was written into the caller's buffer: `len` bytes in segments of `segment`, the last perhaps
 /// shorter.
@@ -94,21 +96,67 @@ impl Connection {
         }
         self.keys.as_ref()?;
         self.update_keys();
-        if let Some(t) = self.transmit_challenge(now, buf) {
-            return Some(t);
-        }
-        for lane in 0..self.lanes.len() {
-            if let Some(t) = self.transmit_control(now, lane, buf) {
-                return Some(t);
-            }
-            if let Some(t) = self.transmit_mtu_probe(now, lane, buf) {
-                return Some(t);
-            }
-            if let Some(t) = self.transmit_data(now, lane, buf, streams) {
+        let lanes = self.lanes.len();
+        for k in 0..lanes {
+            let lane = (self.next_lane + k) % lanes;
+            if let Some(t) = self.transmit_lane(now, lane, buf, streams) {
+                // Lanes take turns: none waits for another that always has something to send.
+                self.next_lane = (lane + 1) % lanes;
                 return Some(t);
             }
         }
         None
+    }
+
+    fn transmit_lane(
+        &mut self,
+        now: Time,
+        lane: usize,
+        buf: &mut [u8],
+        streams: &mut impl Streams,
+    ) -> Option<Transmit> {
+        if let Some(t) = self.transmit_challenge(now, lane, buf) {
+            return Some(t);
+        }
+        match self.lanes[lane].stage {
+            Stage::Closed => return None,
+            // Nobody has answered there: nothing leaves but what finds out, and answers to the peer's finding out.
+            Stage::Waiting | Stage::Checking => return self.transmit_control(now, lane, 0, buf),
+            Stage::Open | Stage::Dead => {}
+        }
+        // One train may leave before a report does: somebody waits for its data, and a report can wait that long. Other
+        // frames come first, since data may depend on them.
+        let frames = self.frames.len() + self.lanes.iter().map(|l| l.lost_frames.len()).sum::<usize>();
+        let overtakes = frames == 0 && !core::mem::replace(&mut self.lanes[lane].overtaken, true);
+        if overtakes && let Some(t) = self.transmit_data(now, lane, buf, streams) {
+            return Some(self.with_report(now, lane, t, buf));
+        }
+        if let Some(t) = self.transmit_control(now, lane, 0, buf) {
+            return Some(t);
+        }
+        self.lanes[lane].overtaken = false;
+        if let Some(t) = self.transmit_mtu_probe(now, lane, buf) {
+            return Some(t);
+        }
+        let t = self.transmit_data(now, lane, buf, streams)?;
+        self.lanes[lane].overtaken = true;
+        Some(t)
+    }
+
+    /// Puts a report that is due in front of a single short packet, in one train: an answer to a request then takes one
+    /// system call at each end, and not one for itself and one for the report on the request. A train's last packet may be
+    /// shorter than the others, so the report is made as long as the data. It has the higher number and goes first.
+    fn with_report(&mut self, now: Time, lane: usize, data: Transmit, buf: &mut [u8]) -> Transmit {
+        if data.len > MAX_COMPANION || data.len > data.segment {
+            return data;
+        }
+        let Some(report) = self.transmit_control(now, lane, data.len, &mut buf[data.len..]) else {
+            return data;
+        };
+        self.lanes[lane].overtaken = false;
+        let len = data.len + report.len;
+        buf[..len].rotate_left(data.len);
+        Transmit { segment: report.len, len, ..data }
     }
 
     fn transmit_setup(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
@@ -122,19 +170,20 @@ impl Connection {
     }
 
     fn single(&self, lane: usize, len: usize) -> Transmit {
-        let l = &self.lanes[lane];
-        Transmit { remote: l.remote, local: l.local, ecn: false, segment: len, len }
+        let (remote, local) = self.lanes[lane].target();
+        Transmit { remote, local, ecn: false, segment: len, len }
     }
 
     fn transmit_close(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        let lane = self.main_lane();
         let State::Closing(c) = &mut self.state else { return None };
         let mut frame = Vec::new();
         c.poll(now)?.put(&mut frame);
         let done = c.is_done();
         let n = if self.keys.is_some() {
-            let n = self.seal_control(0, &frame, 0, buf)?;
+            let n = self.seal_control(lane, &frame, 0, buf)?;
             // A repetition, or an acknowledgement after it, has a number of its own: nonces are used once.
-            self.book_control(now, 0, n, Content::Nothing, false);
+            self.book_control(now, lane, n, Content::Nothing, false);
             Some(n)
         } else {
             let f = Frame::parse(&mut wire::Reader::new(&frame)).ok()?;
@@ -143,7 +192,7 @@ impl Connection {
         if done {
             self.state = State::Closed;
         }
-        n.map(|n| self.single(0, n))
+        n.map(|n| self.single(lane, n))
     }
 
     /// Updates the keys when that is wanted and allowed. It is not before something sealed with the present keys is
@@ -222,65 +271,96 @@ impl Connection {
         }
     }
 
-    fn transmit_challenge(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        let p = self.path.as_mut().filter(|_| self.lanes[0].sent.has_room_for_control())?;
+    fn transmit_challenge(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+        let l = &mut self.lanes[lane];
+        if !l.sent.has_room_for_control() {
+            return None;
+        }
+        let p = l.path.as_mut()?;
         let (remote, local) = (p.remote, p.local);
         let mut frame = Vec::new();
         p.poll(now)?.put(&mut frame);
-        let n = self.seal_control(0, &frame, 0, buf)?;
-        self.book_control(now, 0, n, Content::Nothing, false);
+        let n = self.seal_control(lane, &frame, 0, buf)?;
+        self.book_control(now, lane, n, Content::Nothing, false);
         Some(Transmit { remote, local, ecn: false, segment: n, len: n })
     }
 
-    fn transmit_control(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+    /// One packet of frames that wait, at least `pad_to` bytes long.
+    fn transmit_control(
+        &mut self,
+        now: Time,
+        lane: usize,
+        pad_to: usize,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
         let room = usize::from(self.lanes[lane].mtu.current()) - SHORT_CLEAR - 16;
         if !self.lanes[lane].sent.has_room_for_control() {
             return None;
         }
-        self.queue_reports(now, lane, room - 64);
+        let main = lane == self.main_lane();
+        self.queue_reports(now, lane, main, room - 64);
         let mut bytes = Vec::new();
-        let mut kept = Vec::new();
-        while let Some(f) = self.fleeting.front() {
+        while let Some(f) = self.lanes[lane].fleeting.front() {
             if bytes.len() + f.encoded_len() > room {
                 break;
             }
             f.put(&mut bytes);
-            self.fleeting.pop_front();
+            self.lanes[lane].fleeting.pop_front();
         }
-        while self.lanes[lane].can_keep_control() && kept.len() < MAX_FRAMES_PER_PACKET {
-            let l = &mut self.lanes[lane];
-            let queue = if l.lost_frames.is_empty() { &mut self.frames } else { &mut l.lost_frames };
-            let Some(f) = queue.front() else { break };
-            if bytes.len() + f.encoded_len() > room {
-                break;
-            }
-            f.put(&mut bytes);
-            kept.extend(queue.pop_front());
+        let ping = core::mem::take(&mut self.lanes[lane].ping);
+        if ping {
+            Frame::Ping.put(&mut bytes);
         }
+        let kept = if main { self.take_frames(lane, room, &mut bytes) } else { Vec::new() };
         if bytes.is_empty() {
             return None;
         }
-        let n = self.seal_control(lane, &bytes, MIN_CONTROL, buf)?;
-        let eliciting = !kept.is_empty();
-        let content =
-            if eliciting { Content::Control(self.lanes[lane].keep_control(kept)) } else { Content::Nothing };
+        let n = self.seal_control(lane, &bytes, MIN_CONTROL.max(pad_to), buf)?;
+        let content = if kept.is_empty() {
+            Content::Nothing
+        } else {
+            Content::Control(self.lanes[lane].keep_control(kept))
+        };
+        let eliciting = ping || content != Content::Nothing;
         self.book_control(now, lane, n, content, eliciting);
         Some(self.single(lane, n))
     }
 
-    /// Queues what is to be told of a lane, once what was told before has left.
-    fn queue_reports(&mut self, now: Time, lane: usize, room: usize) {
-        let l = &mut self.lanes[lane];
-        if self.fleeting.len() > 1 {
+    /// Takes frames that are repeated when lost, of whatever lane they were lost on: those first.
+    fn take_frames(&mut self, lane: usize, room: usize, bytes: &mut Vec<u8>) -> Vec<Frame<'static>> {
+        let mut kept = Vec::new();
+        while self.lanes[lane].can_keep_control() && kept.len() < MAX_FRAMES_PER_PACKET {
+            let lost = self.lanes.iter_mut().map(|l| &mut l.lost_frames).find(|q| !q.is_empty());
+            let queue = lost.unwrap_or(&mut self.frames);
+            let Some(f) = queue.front() else { break };
+            if bytes.len() + f.encoded_len() > room {
+                break;
+            }
+            f.put(bytes);
+            kept.extend(queue.pop_front());
+        }
+        kept
+    }
+
+    /// Queues what is to be told of a lane, once what was told before has left. The main one also tells of lanes that are
+    /// dead: perhaps they are so in one direction only.
+    fn queue_reports(&mut self, now: Time, lane: usize, main: bool, room: usize) {
+        if self.lanes[lane].fleeting.len() > 1 {
             return;
         }
-        if l.received.due().is_some_and(|t| t <= now) {
-            let statements = l.received.take_feedback(now, l.id, room);
-            self.fleeting.extend(statements.into_iter().map(Frame::Feedback));
-        }
-        if core::mem::take(&mut l.floor_dirty) {
-            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
-            self.fleeting.push_back(Frame::Floor(l.floor(packet)));
+        for i in 0..self.lanes.len() {
+            let l = &mut self.lanes[i];
+            let told_here = i == lane && matches!(l.stage, Stage::Open | Stage::Dead);
+            if !told_here && !(main && i != lane && l.stage == Stage::Dead) {
+                continue;
+            }
+            let mut news = Vec::new();
+            if l.received.due().is_some_and(|t| t <= now) {
+                let statements = l.received.take_feedback(now, l.id, room);
+                news.extend(statements.into_iter().map(Frame::Feedback));
+            }
+            news.extend(l.take_floor().map(Frame::Floor));
+            self.lanes[lane].fleeting.extend(news);
         }
     }
 
@@ -304,11 +384,11 @@ impl Connection {
         buf: &mut [u8],
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
-        if !matches!(self.state, State::Open) || !self.lanes[lane].sent.has_room() {
+        self.lanes[lane].next_send = None;
+        if !self.carries_data(lane) || !self.lanes[lane].sent.has_room() {
             return None;
         }
         let flows = self.lanes[lane].flows.len();
-        self.lanes[lane].next_send = None;
         for k in 0..flows {
             let flow = (self.next_flow + k) % flows;
             if !self.scheduler.is_ready(flow as u8) {

@@ -3,6 +3,7 @@
 pub mod dispersion;
 pub mod flow;
 pub mod mtu;
+pub mod path;
 pub mod received;
 pub mod rtt;
 pub mod sent;
@@ -13,6 +14,7 @@ use base::{Rate, Rng, Span, Time};
 use dispersion::Dispersion;
 use flow::{Flow, LaneSignals};
 use mtu::MtuSearch;
+use path::PathCheck;
 use received::Received;
 use rtt::{OneWayDelay, Rtt};
 use sent::{Content, FalseFeedback, MAX_TRACKED, NO_TRAIN, SentBook, SentPacket, State};
@@ -27,6 +29,9 @@ const MAX_FEEDBACK: Span = Span::from_millis(25);
 const MAX_PTO: Span = Span::from_millis(1_000);
 /// A packet number is left out on average this often: whoever acknowledges it acknowledges optimistically.
 const SKIP_EVERY: (u64, u64) = (500, 4_500);
+/// Packets after which the peer hears of a new floor although there is no other news: single messages to and fro would
+/// else be answered by a packet more each.
+const FLOOR_STEP: u64 = 64;
 /// Control packets whose frames are kept for repetition at most.
 pub const MAX_CONTROL: usize = 4_096;
 /// Frames that one control packet repeats when lost at most.
@@ -34,6 +39,21 @@ pub const MAX_FRAMES_PER_PACKET: usize = 64;
 /// Lost control frames that wait to be sent again at most. They leave before other frames do, so that frames kept for
 /// repetition and those that wait for it never exceed this together.
 pub const MAX_LOST_FRAMES: usize = MAX_CONTROL * MAX_FRAMES_PER_PACKET;
+
+/// How far a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Of a server: the client has not been heard on it.
+    Waiting,
+    /// Of a client: whether it leads to the server is being found out.
+    Checking,
+    /// It carries data.
+    Open,
+    /// Nothing comes back: it is probed, and others carry its data.
+    Dead,
+    /// Over.
+    Closed,
+}
 
 /// State of one lane. The connection routes packets, feedback and time to it.
 #[derive(Debug)]
@@ -48,6 +68,18 @@ pub struct Lane {
     pub remote: SocketAddr,
     /// Where we are, when known (for hosts with several addresses).
     pub local: Option<std::net::IpAddr>,
+    /// How far it is.
+    pub stage: Stage,
+    /// It carries data only while no other lane does.
+    pub backup: bool,
+    /// Whether the peer is at the address that its packets come from.
+    pub path: Option<PathCheck>,
+    /// Frames to send once on this lane; not repeated.
+    pub fleeting: VecDeque<Frame<'static>>,
+    /// Something that asks for feedback is to leave on this lane.
+    pub ping: bool,
+    /// A train left while reports may wait: they are next.
+    pub overtaken: bool,
     /// Packets sent.
     pub sent: SentBook,
     /// Packets received.
@@ -80,8 +112,10 @@ pub struct Lane {
     last_eliciting: Time,
     /// Packets that may leave beside pacing, to find out what is lost.
     pub probes: u32,
-    /// A FLOOR frame is to be sent.
-    pub floor_dirty: bool,
+    /// What the peer was told last of how to report.
+    floor: Option<Floor>,
+    /// Numbers that the peer lists as missing were decided since.
+    holes_decided: bool,
     /// When the pacer lets the next train go.
     pub next_send: Option<Time>,
     skip_in: u64,
@@ -125,6 +159,12 @@ impl Lane {
             remote_cid: cids.1,
             remote,
             local: None,
+            stage: Stage::Open,
+            backup: false,
+            path: None,
+            fleeting: VecDeque::new(),
+            ping: false,
+            overtaken: false,
             sent: SentBook::default(),
             received: Received::new(),
             rtt: Rtt::new(),
@@ -145,7 +185,8 @@ impl Lane {
             pto_count: 0,
             last_eliciting: Time::ZERO,
             probes: 0,
-            floor_dirty: true,
+            floor: None,
+            holes_decided: false,
             next_send: None,
             skip_in: rng.range(SKIP_EVERY.0, SKIP_EVERY.1),
             stalls: 0,
@@ -177,6 +218,36 @@ impl Lane {
         let data = self.data_since.filter(|_| self.data_outstanding > 0);
         let any = (self.sent.outstanding() > 0).then_some(self.unheard_since);
         data.into_iter().chain(any).min()
+    }
+
+    /// Where packets go. The address of a lane that is being opened is the one that is being checked.
+    pub fn target(&self) -> (SocketAddr, Option<std::net::IpAddr>) {
+        match (&self.path, self.stage) {
+            (Some(p), Stage::Waiting | Stage::Checking) => (p.remote, p.local),
+            _ => (self.remote, self.local),
+        }
+    }
+
+    /// Hands everything that is outstanding over to others.
+    pub fn give_up(&mut self, now: Time, streams: &mut impl Streams) {
+        let (mut control, flows) = (Vec::new(), &mut self.flows);
+        self.sent.lose_all(|p, train| {
+            if let Some(t) = train {
+                // The path is to blame, not the queue.
+                flows[usize::from(t.flow)].on_lost(p, false);
+            }
+            match p.content {
+                Content::Data(qpn, segment) => streams.lost(qpn, segment),
+                Content::Control(i) => control.push(i),
+                Content::Nothing | Content::MtuProbe(_) => {}
+            }
+        });
+        (self.data_outstanding, self.probes) = (0, 0);
+        for i in control {
+            let frames = core::mem::take(&mut self.control[i as usize]);
+            self.lost_frames.extend(frames);
+        }
+        self.forget(now);
     }
 
     /// Bytes of IP and UDP headers on this path.
@@ -293,7 +364,6 @@ impl Lane {
         out.marked = marked;
         let rtt = sampled.and(self.rtt.latest());
         self.finish_flows(now, acked_at, rtt, marked);
-        self.floor_dirty = true;
         self.forget(now);
         Ok(out)
     }
@@ -389,7 +459,9 @@ impl Lane {
         let rtt = self.rtt.smoothed();
         let watch = if self.sent.tracked() < MAX_TRACKED / 2 { rtt * 3 } else { rtt + rtt / 4 } + self.reorder;
         let mut freed = Vec::new();
+        let holes = &mut self.holes_decided;
         self.sent.forget(now, watch, |p| {
+            *holes |= matches!(p.state, State::Lost | State::Skipped);
             if let Content::Control(i) = p.content {
                 freed.push(i);
             }
@@ -397,8 +469,27 @@ impl Lane {
         self.free_control.append(&mut freed);
     }
 
-    /// How this end wants feedback.
-    pub fn floor(&self, packet: u64) -> Floor {
+    /// How this end wants feedback, when that is news to the peer: the floor has passed holes, which it would list again,
+    /// or has come far, or the intervals have changed.
+    pub fn take_floor(&mut self) -> Option<Floor> {
+        let f = self.wanted_floor();
+        let differs = |a: u64, b: u64| a.abs_diff(b) > b / 4;
+        let news = self.floor.as_ref().is_none_or(|told| {
+            self.holes_decided
+                || f.floor >= told.floor + FLOOR_STEP
+                || differs(f.interval_us, told.interval_us)
+                || differs(f.packets, told.packets)
+        });
+        if !news {
+            return None;
+        }
+        self.holes_decided = false;
+        self.floor = Some(f);
+        Some(f)
+    }
+
+    fn wanted_floor(&self) -> Floor {
+        let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
         let interval = self.feedback_interval();
         // Beside time, a quarter of what may be in flight: on a short path the bound would be reached between
         // two reports.

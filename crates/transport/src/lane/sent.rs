@@ -336,6 +336,17 @@ impl SentBook {
         Some(copy)
     }
 
+    /// Declares everything lost whose fate is unknown.
+    pub fn lose_all(&mut self, mut each: impl FnMut(&SentPacket, Option<&Train>)) {
+        for p in &mut self.packets {
+            if p.state == State::Outstanding {
+                each(p, self.trains.get(p.train));
+                p.state = State::Lost;
+            }
+        }
+        self.outstanding = 0;
+    }
+
     /// Forgets what is decided; lost packets are kept for `watch` after they left, so that a late
     /// acknowledgement is recognised as a spurious loss.
     pub fn forget(&mut self, now: Time, watch: Span, mut each: impl FnMut(&SentPacket)) {

@@ -192,10 +192,10 @@ fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
         }
         let newest = send(&mut lane, &mut rng, at(1_090));
         #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
-        lane.on_feedback(at(1_170), &feedback(0..newest + 1, vec![0..1]), &mut fates).expect("true");
-        assert_eq!(lane.sent.get(0).map(|p| p.state), Some(State::Lost));
-        // A round trip and three quarters after it left.
-        lane.forget(at(1_140));
+        let told = feedback(0..newest + 1, vec![0..1]);
+        let out = lane.on_feedback(at(1_170), &told, &mut fates).expect("true");
+        assert_eq!(out.lost, 1);
+        // Two round trips after it left.
         assert_eq!(lane.sent.get(0).is_some(), kept, "{packets} packets");
     }
 }

@@ -121,6 +121,35 @@ fn nothing_is_sent_beyond_credit_but_answers_go_on() {
 }
 
 #[test]
+fn credit_is_told_in_steps_and_never_withheld() {
+    let mut y = End::new(2, |_| {});
+    for n in 0..16 {
+        y.recv(n, 0, 1);
+    }
+    assert_eq!(y.a.take_credit_changes(), Some(y.qp));
+    let (mut told, mut tellings) = (y.a.recv_limit(y.qp).unwrap(), 0);
+    let mut n = 0;
+    // Each receive is posted again at once, for a while, and then none any more.
+    while n < y.a.recv_limit(y.qp).unwrap() {
+        assert!(n < told, "the peer has no credit, and there is some");
+        let (op, last) = (SegmentOp::Send, Some(Tail::default()));
+        let (msn16, rsn16) = (n as u16, Some(n as u16));
+        let seg = Incoming { op, msn16, rsn16, key: 0, position: 0, first: true, last };
+        assert_eq!(y.a.place(y.qp, &seg, &[1]), Ok(Placed::New));
+        assert_eq!(y.received().len(), 1);
+        if n < 64 {
+            y.recv(n, 0, 1);
+        }
+        if y.a.take_credit_changes().is_some() {
+            (told, tellings) = (y.a.recv_limit(y.qp).unwrap(), tellings + 1);
+        }
+        n += 1;
+    }
+    assert_eq!((n, told), (80, 80));
+    assert!((16..=20).contains(&tellings), "{tellings}");
+}
+
+#[test]
 fn a_fence_and_the_read_limit_hold_work_back() {
     let (mut x, mut y) = (End::new(1, |i| i.max_rd_atomic = 1), End::new(2, |i| i.max_rd_atomic = 1));
     let read = |x: &End, y: &End, id| {

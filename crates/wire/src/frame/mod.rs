@@ -32,6 +32,9 @@ mod kind {
     pub const PATH_RESPONSE: u8 = 0x0d;
     pub const HANDSHAKE_DONE: u8 = 0x0e;
     pub const TOKEN_PROOF: u8 = 0x0f;
+    pub const LANE_OPEN: u8 = 0x10;
+    pub const LANE_ACCEPT: u8 = 0x11;
+    pub const LANE_CLOSE: u8 = 0x12;
 }
 
 /// What the sender of data tells the receiver about feedback.
@@ -60,6 +63,17 @@ pub struct QpOpen {
     pub cc: Vec<u8>,
     /// For the application.
     pub private_data: Vec<u8>,
+}
+
+/// Wishes a further lane, from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneOpen {
+    /// Its number: from 1 on, each at most once open at a time.
+    pub lane: u32,
+    /// Identifier of packets to the client on it.
+    pub cid: u32,
+    /// It carries data only while no lane of another kind does.
+    pub backup: bool,
 }
 
 /// One frame.
@@ -125,6 +139,22 @@ pub enum Frame<'a> {
     HandshakeDone,
     /// Proof of a one-time token, bound to this connection.
     TokenProof([u8; 32]),
+    /// Wishes a further lane.
+    LaneOpen(LaneOpen),
+    /// Answers [`Frame::LaneOpen`].
+    LaneAccept {
+        /// Its number.
+        lane: u32,
+        /// Identifier of packets to the server on it.
+        cid: u32,
+        /// Zero, or why not.
+        code: u64,
+    },
+    /// The lane is not used any more: what is outstanding on it goes over others.
+    LaneClose {
+        /// Its number.
+        lane: u32,
+    },
 }
 
 impl<'a> Frame<'a> {
@@ -189,6 +219,17 @@ impl<'a> Frame<'a> {
             kind::PATH_RESPONSE => Frame::PathResponse(r.array("response")?),
             kind::HANDSHAKE_DONE => Frame::HandshakeDone,
             kind::TOKEN_PROOF => Frame::TokenProof(r.array("token proof")?),
+            kind::LANE_OPEN => Frame::LaneOpen(LaneOpen {
+                lane: further_lane(r)?,
+                cid: r.u32("connection identifier")?,
+                backup: flag(r, "backup")?,
+            }),
+            kind::LANE_ACCEPT => Frame::LaneAccept {
+                lane: further_lane(r)?,
+                cid: r.u32("connection identifier")?,
+                code: r.varint("code")?,
+            },
+            kind::LANE_CLOSE => Frame::LaneClose { lane: further_lane(r)? },
             other => return Err(WireError::UnknownFrame(other)),
         })
     }
@@ -214,6 +255,9 @@ impl<'a> Frame<'a> {
             Frame::QpAccept { code, .. } | Frame::QpError { code, .. } => 3 + varint_len(*code),
             Frame::PathChallenge(_) | Frame::PathResponse(_) => 9,
             Frame::TokenProof(_) => 33,
+            Frame::LaneOpen(l) => 1 + varint_len(l.lane.into()) + 4 + 1,
+            Frame::LaneAccept { lane, code, .. } => 1 + varint_len((*lane).into()) + 4 + varint_len(*code),
+            Frame::LaneClose { lane } => 1 + varint_len((*lane).into()),
         }
     }
 
@@ -271,6 +315,22 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::TOKEN_PROOF);
                 out.put(b);
             }
+            Frame::LaneOpen(l) => {
+                out.put_u8(kind::LANE_OPEN);
+                out.put_varint(l.lane.into());
+                out.put_u32(l.cid);
+                out.put_u8(u8::from(l.backup));
+            }
+            Frame::LaneAccept { lane, cid, code } => {
+                out.put_u8(kind::LANE_ACCEPT);
+                out.put_varint((*lane).into());
+                out.put_u32(*cid);
+                out.put_varint(*code);
+            }
+            Frame::LaneClose { lane } => {
+                out.put_u8(kind::LANE_CLOSE);
+                out.put_varint((*lane).into());
+            }
         }
     }
 }
@@ -289,13 +349,25 @@ fn lane(r: &mut Reader<'_>) -> Result<u32, WireError> {
     Ok(n as u32)
 }
 
+/// A lane other than the one that the handshake made.
+fn further_lane(r: &mut Reader<'_>) -> Result<u32, WireError> {
+    match lane(r)? {
+        0 => Err(WireError::Invalid("lane")),
+        n => Ok(n),
+    }
+}
+
+fn flag(r: &mut Reader<'_>, what: &'static str) -> Result<bool, WireError> {
+    match r.u8(what)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Invalid(what)),
+    }
+}
+
 fn parse_qp_open(r: &mut Reader<'_>) -> Result<QpOpen, WireError> {
     let qpn = r.u16("queue pair number")?;
-    let reliable = match r.u8("reliability")? {
-        0 => false,
-        1 => true,
-        _ => return Err(WireError::Invalid("reliability")),
-    };
+    let reliable = flag(r, "reliability")?;
     let priority = r.u8("priority")?;
     if priority > 7 {
         return Err(WireError::Invalid("priority"));
@@ -338,6 +410,9 @@ mod tests {
         round_trip(Frame::PathResponse([2; 8]));
         round_trip(Frame::HandshakeDone);
         round_trip(Frame::TokenProof([3; 32]));
+        round_trip(Frame::LaneOpen(LaneOpen { lane: 63, cid: 1 << 31, backup: true }));
+        round_trip(Frame::LaneAccept { lane: 1, cid: 7, code: 300 });
+        round_trip(Frame::LaneClose { lane: 2 });
     }
 
     #[test]
@@ -349,6 +424,11 @@ mod tests {
             Err(WireError::Invalid("lane"))
         );
         assert_eq!(Frame::parse(&mut Reader::new(&[0x09, 0, 0, 2])), Err(WireError::Invalid("reliability")));
+        assert_eq!(Frame::parse(&mut Reader::new(&[0x12, 0])), Err(WireError::Invalid("lane")));
+        assert_eq!(
+            Frame::parse(&mut Reader::new(&[0x10, 1, 0, 0, 0, 1, 2])),
+            Err(WireError::Invalid("backup"))
+        );
     }
 
     proptest! {

@@ -1,0 +1,280 @@
+//! Lanes beside the first: opened, found to lead somewhere, given up, closed.
+
+use super::{ConnEvent, Connection, State};
+use crate::config::FurtherPath;
+use crate::crypto::Side;
+use crate::error::Violation;
+use crate::lane::path::PathCheck;
+use crate::lane::{Lane, Stage, mtu};
+use crate::streams::Streams;
+use base::Time;
+use std::net::{IpAddr, SocketAddr};
+use wire::{Cid, Frame, LaneOpen};
+
+/// Lanes of a connection over its life at most: a number is never used twice, since nonces are made of it.
+pub const MAX_LANES: usize = wire::frame::MAX_LANES as usize;
+/// Code of a lane that the server will not have.
+pub const LANE_REFUSED: u64 = 1;
+
+/// A lane that this end has asked for, or is to answer for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    open: LaneOpen,
+    /// Where it leads, of a client.
+    to: Option<(SocketAddr, Option<IpAddr>)>,
+}
+
+impl Connection {
+    /// Asks the server for a further lane to `remote`, from `local` where that matters. Packets to this end on it carry
+    /// `cid`. [`ConnEvent::LaneUp`] follows when data can go over it, [`ConnEvent::LaneDown`] when it leads nowhere.
+    ///
+    /// # Errors
+    /// In words: not open, not the client, or too many lanes.
+    pub fn open_lane(
+        &mut self,
+        cid: Cid,
+        (remote, local): (SocketAddr, Option<IpAddr>),
+        backup: bool,
+    ) -> Result<u32, String> {
+        if !self.is_open() || self.side != Side::Client {
+            return Err("only the client of an open connection adds paths".to_owned());
+        }
+        let most = (self.peer_params.max_lanes as usize).min(MAX_LANES);
+        let lane = 1 + self.lanes_ever;
+        if lane as usize >= most {
+            return Err(format!("the connection has had {most} lanes, and the peer allows no more"));
+        }
+        self.lanes_ever = lane;
+        self.cids.push(cid);
+        let open = LaneOpen { lane, cid: cid.0, backup };
+        self.wanted.push(Wanted { open, to: Some((remote, local)) });
+        self.push_frame(Frame::LaneOpen(open));
+        Ok(lane)
+    }
+
+    /// Paths that this end was told to add once it is connected.
+    pub fn further_paths(&self) -> &[FurtherPath] {
+        &self.options.paths
+    }
+
+    /// The client asks for a lane: the layer above gives it an identifier, or not.
+    pub(super) fn on_lane_open(&mut self, open: LaneOpen) -> Result<(), Violation> {
+        if self.side != Side::Server {
+            return Err(Violation::protocol("only clients open lanes"));
+        }
+        if let Some(l) = self.lanes.iter().find(|l| l.id == open.lane) {
+            if l.remote_cid != Cid(open.cid) {
+                return Err(Violation::protocol("a lane's number was used twice"));
+            }
+            // Repeated because our answer was late or lost.
+            let frame = Frame::LaneAccept { lane: l.id, cid: l.local_cid.0, code: 0 };
+            self.push_frame(frame);
+        } else if self.wanted.iter().all(|w| w.open.lane != open.lane) {
+            self.wanted.push(Wanted { open, to: None });
+            self.events.push_back(ConnEvent::LaneWanted(open.lane));
+        }
+        Ok(())
+    }
+
+    /// Answers [`ConnEvent::LaneWanted`]: packets to this end on it carry `cid`; `None` refuses it.
+    pub fn accept_lane(&mut self, lane: u32, cid: Option<Cid>) {
+        let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return };
+        let open = self.wanted.swap_remove(i).open;
+        self.cids.extend(cid);
+        let made = cid.and_then(|cid| {
+            // Where the client is on it, its first packet tells.
+            let first = (self.lanes[0].remote, self.lanes[0].local);
+            self.add_lane(open, (cid, Cid(open.cid)), first, Stage::Waiting).ok().map(|()| cid)
+        });
+        let (cid, code) = made.map_or((0, LANE_REFUSED), |c| (c.0, 0));
+        self.push_frame(Frame::LaneAccept { lane, cid, code });
+    }
+
+    /// The server agrees: now see whether the path leads there.
+    pub(super) fn on_lane_accept(
+        &mut self,
+        now: Time,
+        lane: u32,
+        cid: u32,
+        code: u64,
+    ) -> Result<(), Violation> {
+        if self.side != Side::Client {
+            return Err(Violation::protocol("only servers accept lanes"));
+        }
+        // Of an answer that comes twice, the first counts.
+        let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return Ok(()) };
+        let Wanted { open, to } = self.wanted.swap_remove(i);
+        let made = to.filter(|_| code == 0).and_then(|to| {
+            self.add_lane(open, (Cid(open.cid), Cid(cid)), to, Stage::Checking).ok()?;
+            Some(to)
+        });
+        match made {
+            Some(to) => {
+                let i = self.lanes.len() - 1;
+                self.check_path(now, i, to);
+            }
+            None => self.events.push_back(ConnEvent::LaneDown(lane)),
+        }
+        Ok(())
+    }
+
+    fn add_lane(
+        &mut self,
+        open: LaneOpen,
+        cids: (Cid, Cid),
+        (remote, local): (SocketAddr, Option<IpAddr>),
+        stage: Stage,
+    ) -> Result<(), String> {
+        let overhead = if remote.is_ipv6() { 48 } else { 28 };
+        let theirs = self.peer_params.max_datagram as u16;
+        let max = self.options.max_datagram(remote.is_ipv6()).min(theirs);
+        let search = mtu::MtuSearch::new(mtu::BASE, max, overhead);
+        let mut specs = vec![self.options.cc.clone()];
+        specs.extend(self.flow_specs.iter().cloned());
+        let info = cc::PathInfo { handshake_rtt: None, remembered: None, ..self.path_info(0) };
+        let mut flows = specs
+            .iter()
+            .map(|s| super::setup::algorithm(s, &info, self.rng.fork()))
+            .map(|a| a.map(|a| crate::lane::flow::Flow::new(a, self.rate_cap)))
+            .collect::<Result<Vec<_>, String>>()?;
+        let rest = flows.split_off(1);
+        let Some(first) = flows.pop() else { return Ok(()) };
+        let mut lane = Lane::new(open.lane, cids, remote, search, first, &mut self.rng);
+        lane.flows.extend(rest);
+        (lane.local, lane.stage, lane.backup) = (local, stage, open.backup);
+        self.lanes.push(lane);
+        Ok(())
+    }
+
+    /// Sends challenges to where the peer may be on a lane.
+    pub(super) fn check_path(&mut self, now: Time, lane: usize, to: (SocketAddr, Option<IpAddr>)) {
+        let mut challenge = [0; 8];
+        self.rng.fill(&mut challenge);
+        // Of a new lane nothing is known: the first one's round trip is the best guess.
+        let known = if self.lanes[lane].rtt.is_known() { lane } else { 0 };
+        let gap = self.lanes[known].rtt.probe_timeout();
+        self.lanes[lane].path = Some(PathCheck::new(now, to, challenge, gap));
+    }
+
+    /// The answer to a challenge: the address is real.
+    pub(super) fn on_path_response(&mut self, now: Time, data: &[u8; 8]) {
+        let answered = |l: &Lane| l.path.as_ref().is_some_and(|p| p.is_answer(data));
+        let Some(i) = self.lanes.iter().position(answered) else { return };
+        let Some(p) = self.lanes[i].path.take() else { return };
+        let lane = &mut self.lanes[i];
+        let old = lane.remote;
+        (lane.remote, lane.local) = (p.remote, p.local);
+        match lane.stage {
+            Stage::Waiting | Stage::Checking => {
+                if let Some(rtt) = p.round_trip(now) {
+                    lane.rtt.update(rtt, base::Span::ZERO);
+                }
+                lane.stage = Stage::Open;
+                let id = lane.id;
+                let info = self.path_info(i);
+                self.lanes[i].flows.iter_mut().for_each(|f| f.on_path_change(now, info));
+                self.events.push_back(ConnEvent::LaneUp(id));
+            }
+            Stage::Open | Stage::Dead | Stage::Closed => {
+                // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
+                if old.ip() != p.remote.ip() {
+                    let info = self.path_info(i);
+                    self.lanes[i].on_path_change(now, info);
+                }
+                if i == 0 {
+                    self.events.push_back(ConnEvent::PathChanged(p.remote));
+                }
+            }
+        }
+    }
+
+    /// Gives up what nobody answers at.
+    pub(super) fn check_path_timeout(&mut self, now: Time) {
+        for i in 0..self.lanes.len() {
+            if self.lanes[i].path.as_ref().is_none_or(|p| !p.is_over(now)) {
+                continue;
+            }
+            self.lanes[i].path = None;
+            if self.lanes[i].stage == Stage::Checking {
+                let lane = self.lanes[i].id;
+                self.lanes[i].stage = Stage::Closed;
+                self.events.push_back(ConnEvent::LaneDown(lane));
+                self.push_frame(Frame::LaneClose { lane });
+            }
+        }
+    }
+
+    /// Takes a lane out of use; what is outstanding on it goes over the others. The first one stays.
+    pub fn close_lane(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
+        if lane > 0 && self.retire(now, lane, streams) {
+            self.push_frame(Frame::LaneClose { lane });
+        }
+    }
+
+    /// The peer does not use the lane any more.
+    pub(super) fn on_lane_close(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
+        self.wanted.retain(|w| w.open.lane != lane);
+        self.retire(now, lane, streams);
+    }
+
+    fn retire(&mut self, now: Time, lane: u32, streams: &mut impl Streams) -> bool {
+        let Some(l) = self.lanes.iter_mut().find(|l| l.id == lane && l.stage != Stage::Closed) else {
+            return false;
+        };
+        l.give_up(now, streams);
+        (l.stage, l.path) = (Stage::Closed, None);
+        self.events.push_back(ConnEvent::LaneDown(lane));
+        true
+    }
+
+    /// Nothing was heard on a lane through two probe time-outs, and another one is there: what is outstanding goes over
+    /// that. The lane is probed on, and comes back when it answers.
+    pub(super) fn bury_if_dead(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
+        let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
+        let l = &mut self.lanes[i];
+        if !others || l.stage != Stage::Open || l.pto_count() < 2 {
+            return;
+        }
+        l.give_up(now, streams);
+        l.stage = Stage::Dead;
+        l.ping = true;
+        let id = l.id;
+        self.events.push_back(ConnEvent::LaneDown(id));
+    }
+
+    /// Something was acknowledged on a lane.
+    pub(super) fn revive(&mut self, i: usize) {
+        let l = &mut self.lanes[i];
+        if l.stage == Stage::Dead && l.pto_count() == 0 {
+            l.stage = Stage::Open;
+            let id = l.id;
+            self.events.push_back(ConnEvent::LaneUp(id));
+        }
+    }
+
+    /// The lane for what belongs to no lane: of those that work the one with the shortest round trip.
+    pub(super) fn main_lane(&self) -> usize {
+        if self.lanes.len() == 1 {
+            return 0;
+        }
+        let open = |(_, l): &(usize, &Lane)| l.stage == Stage::Open;
+        let nearest = self.lanes.iter().enumerate().filter(open).min_by_key(|(_, l)| l.rtt.smoothed());
+        nearest.map_or(0, |(i, _)| i)
+    }
+
+    /// Whether data may go over a lane: it works, and is no backup, or nothing but backups works.
+    pub(super) fn carries_data(&self, i: usize) -> bool {
+        let l = &self.lanes[i];
+        // A connection's only lane is never dead.
+        let works = |l: &Lane| l.stage == Stage::Open;
+        if !matches!(self.state, State::Open) || !works(l) {
+            return false;
+        }
+        !l.backup || !self.lanes.iter().any(|l| works(l) && !l.backup)
+    }
+
+    /// Identifiers of packets for this end, of all lanes that were ever asked for.
+    pub fn local_cids(&self) -> impl Iterator<Item = Cid> + '_ {
+        core::iter::once(self.local_cid()).chain(self.cids.iter().copied())
+    }
+}
