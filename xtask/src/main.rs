@@ -6,7 +6,6 @@ mod deny;
 mod fuzz;
 mod layers;
 mod process;
-mod quinn;
 mod readme;
 mod style;
 
@@ -14,7 +13,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use process::{cargo, run};
+use process::{cargo, command, run, target_dir};
 
 /// Seeds of a swarm when none are named: a few minutes on two cores.
 const DEFAULT_SEEDS: Range<u64> = 0..60;
@@ -22,8 +21,6 @@ const DEFAULT_SEEDS: Range<u64> = 0..60;
 const DEFAULT_FUZZ_SECONDS: u64 = 10;
 /// No single fuzz target runs longer than a day.
 const MAX_FUZZ_SECONDS: u64 = 86_400;
-/// Seconds of one `bench-quinn` run when none are named.
-const DEFAULT_BENCH_SECONDS: u64 = 5;
 
 /// One command: its name, its options, its help text, and what it does.
 struct Task {
@@ -93,13 +90,10 @@ const TASKS: &[Task] = &[
         run: |args| no_options(args).and_then(|()| man()),
     },
     Task {
-        name: "bench-quinn",
-        options: "[--seconds N] [quinn-perf client options...]",
-        help: "Measure quinn over loopback: Gbit/s and CPU seconds of each end, as JSON",
-        run: |args| {
-            let (seconds, rest) = number(args, "--seconds", DEFAULT_BENCH_SECONDS)?;
-            quinn::bench(seconds, &rest)
-        },
+        name: "bench",
+        options: "bulk|latency [longhaul-bench options...]",
+        help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
+        run: bench,
     },
     Task {
         name: "ci",
@@ -229,6 +223,19 @@ fn doc() -> Result<()> {
 fn swarm(seeds: Range<u64>) -> Result<()> {
     let range = format!("{}..{}", seeds.start, seeds.end);
     run(cargo().args(["run", "--quiet", "--release", "--", "sim", "swarm", "--seeds", &range]))
+}
+
+fn bench(args: &[String]) -> Result<()> {
+    let build = ["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
+    run(cargo().args(build))?;
+    let programs = target_dir().join("release");
+    let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    let programs_option = if args.is_empty() || args.iter().any(|a| a == "--programs") {
+        Vec::new()
+    } else {
+        vec!["--programs".to_owned(), text(programs.clone())]
+    };
+    run(command(&text(programs.join("longhaul-bench"))).args(args).args(programs_option))
 }
 
 fn man() -> Result<()> {

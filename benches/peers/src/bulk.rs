@@ -29,12 +29,7 @@ pub fn compare(c: &Compare) -> Result<()> {
     }
     peers.push(Peer::new("quinn, AES-128-GCM", |p: &Place<'_>| peer::quinn(p)));
     peers.push(Peer::new("raw UDP", |p: &Place<'_>| {
-        let options = [
-            "--seconds".to_owned(),
-            p.seconds.to_string(),
-            "--mtu".to_owned(),
-            p.mtu.to_string(),
-        ];
+        let options = ["--seconds".to_owned(), p.seconds.to_string(), "--mtu".to_owned(), p.mtu.to_string()];
         peer::own(p, ["udp-source", "udp-sink"], [&options, &[]])
     }));
     if has_iperf3() {
@@ -42,7 +37,10 @@ pub fn compare(c: &Compare) -> Result<()> {
     } else {
         eprintln!("iperf3 is not installed and left out: apt-get install iperf3");
     }
-    println!("One stream for {} s, {} rounds, MTU {}; CPU seconds per 10^9 bytes", c.seconds, c.rounds, c.mtu);
+    println!(
+        "One stream for {} s, {} rounds, MTU {}; CPU seconds per 10^9 bytes",
+        c.seconds, c.rounds, c.mtu
+    );
     rounds::run(c, &peers, show)
 }
 
@@ -62,15 +60,21 @@ fn cpu(both: &Both, end: usize) -> f64 {
 
 fn show(kind: Kind, runs: &Runs) {
     println!("\n{}", kind.name());
-    println!("{:24} {:>8} {:>16} {:>9} {:>9} {:>9} {:>10}", "", "Gbit/s", "(least to most)", "to TCP", "CPU send", "CPU recv", "CPU to TCP");
+    println!(
+        "{:24} {:>8} {:>16} {:>9} {:>9} {:>9} {:>10}",
+        "", "Gbit/s", "(least to most)", "to TCP", "CPU send", "CPU recv", "CPU to TCP"
+    );
     let median = |runs: &[Both], of: &dyn Fn(&Both) -> f64| spread(runs.iter().map(of));
     let reference = runs.iter().find(|(name, _)| name == REFERENCE);
     let whole = |b: &Both| cpu(b, 0) + cpu(b, 1);
     let base = reference.and_then(|(_, r)| Some((median(r, &gbits)?.median, median(r, &whole)?.median)));
     for (name, runs) in runs {
-        let (Some(rate), Some(send), Some(recv), Some(both)) =
-            (median(runs, &gbits), median(runs, &|b| cpu(b, 0)), median(runs, &|b| cpu(b, 1)), median(runs, &whole))
-        else {
+        let (Some(rate), Some(send), Some(recv), Some(both)) = (
+            median(runs, &gbits),
+            median(runs, &|b| cpu(b, 0)),
+            median(runs, &|b| cpu(b, 1)),
+            median(runs, &whole),
+        ) else {
             continue;
         };
         let (to_rate, to_cpu) = match base {

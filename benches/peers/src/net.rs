@@ -43,7 +43,8 @@ fn run(line: &str) -> Result<()> {
     let mut words = line.split_whitespace();
     let program = words.next().context("an empty command")?;
     let out = Command::new(program).args(words).output();
-    let out = out.with_context(|| format!("`{program}` is needed: apt-get install iproute2 ethtool util-linux"))?;
+    let out =
+        out.with_context(|| format!("`{program}` is needed: apt-get install iproute2 ethtool util-linux"))?;
     ensure!(out.status.success(), "`{line}`: {}", String::from_utf8_lossy(&out.stderr).trim());
     Ok(())
 }

@@ -107,12 +107,35 @@ pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str]) -> Result<Both
     let listen = SocketAddr::new(p.net.sink(), 4461).to_string();
     let mtu = p.mtu.to_string();
     let mut server = p.command(1, &program);
-    server.args(["perf", "server", "--listen", &listen, "--allow-any-key", "--count", "1", "--json", "--mtu", &mtu]);
+    server.args([
+        "perf",
+        "server",
+        "--listen",
+        &listen,
+        "--allow-any-key",
+        "--count",
+        "1",
+        "--json",
+        "--mtu",
+        &mtu,
+    ]);
     let mut server = start(server.args(shared))?;
     let (_, rest) = first_line(&mut server)?;
     let seconds = format!("{}s", p.seconds);
     let mut client = p.command(0, &program);
-    client.args(["perf", "client", &listen, "--accept-new", "--json", "-i", "0", "-t", &seconds, "--mtu", &mtu]);
+    client.args([
+        "perf",
+        "client",
+        &listen,
+        "--accept-new",
+        "--json",
+        "-i",
+        "0",
+        "-t",
+        &seconds,
+        "--mtu",
+        &mtu,
+    ]);
     let said = finish(client.args(options).args(shared))?;
     drop(rest);
     let v: Value = serde_json::from_str(&said)?;
@@ -139,7 +162,8 @@ pub fn quinn(p: &Place<'_>) -> Result<Both> {
     let listen = SocketAddr::new(p.net.sink(), 0).to_string();
     let mut server = start(p.command(1, &program).args(["server", "--listen", &listen, "--mtu", &mtu]))?;
     let (line, rest) = first_line(&mut server)?;
-    let address = line.trim().strip_prefix(LISTENING).context("quinn did not say where it listens")?.to_owned();
+    let address =
+        line.trim().strip_prefix(LISTENING).context("quinn did not say where it listens")?.to_owned();
     let seconds = p.seconds.to_string();
     let mut client = p.command(0, &program);
     client.args(["client", &address, "--json", "--seconds", &seconds, "--mtu", &mtu]);
@@ -169,7 +193,8 @@ pub fn iperf3(p: &Place<'_>) -> Result<Both> {
     drop(rest);
     let v: Value = serde_json::from_str(&said)?;
     let sum = &v["end"]["sum_received"];
-    let (count, seconds) = (sum["bytes"].as_u64().context("iperf3 told no bytes")?, sum["seconds"].as_f64().unwrap_or(0.0));
+    let (count, seconds) =
+        (sum["bytes"].as_u64().context("iperf3 told no bytes")?, sum["seconds"].as_f64().unwrap_or(0.0));
     let cpu = |key: &str| v["end"]["cpu_utilization_percent"][key].as_f64().unwrap_or(0.0) / 100.0 * seconds;
     let end = |key: &str| End { count, seconds, cpu: cpu(key), ..End::default() };
     Ok([end("host_total"), end("remote_total")])

@@ -73,12 +73,21 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
     }
     std::fs::remove_dir_all(&state)?;
     if let Some(file) = &c.json {
-        std::fs::write(file, serde_json::to_string_pretty(&json!({ "seconds": c.seconds, "mtu": c.mtu, "runs": all }))?)?;
+        std::fs::write(
+            file,
+            serde_json::to_string_pretty(&json!({ "seconds": c.seconds, "mtu": c.mtu, "runs": all }))?,
+        )?;
     }
     result
 }
 
-fn network(c: &Compare, kind: Kind, cores: [u32; 2], state: &std::path::Path, peers: &[&Peer]) -> Result<Runs> {
+fn network(
+    c: &Compare,
+    kind: Kind,
+    cores: [u32; 2],
+    state: &std::path::Path,
+    peers: &[&Peer],
+) -> Result<Runs> {
     let net = Net::up(kind, c.mtu)?;
     let place = Place { net: &net, cores, programs: &c.programs, seconds: c.seconds, mtu: c.mtu, state };
     let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -60,10 +60,11 @@ pub fn sink(listen: SocketAddr) -> Result<()> {
     let mut figures = None;
     loop {
         let n = ends.socket.recv(&mut ends.batch)?;
-        let from = ends.batch.iter_mut().map(|(m, _)| (m.remote, m.len as u64)).fold(None, |_, (from, len)| {
-            total += len;
-            Some(from)
-        });
+        let from =
+            ends.batch.iter_mut().map(|(m, _)| (m.remote, m.len as u64)).fold(None, |_, (from, len)| {
+                total += len;
+                Some(from)
+            });
         if let Some(from) = from {
             let begun = begun.get_or_insert_with(Begun::now);
             if total - told >= REPORT {

@@ -594,10 +594,14 @@ fn perf_server(text: &str) -> Result<Server, String> {
 }
 
 fn further_path(text: &str) -> Result<FurtherPath, String> {
-    let wrong = || format!("`{text}` is not LOCAL,REMOTE[:PORT], such as 10.1.0.2,10.2.0.9 or fd00::2,[fd00::9]:4461");
+    let wrong = || {
+        format!("`{text}` is not LOCAL,REMOTE[:PORT], such as 10.1.0.2,10.2.0.9 or fd00::2,[fd00::9]:4461")
+    };
     let (local, remote) = text.split_once(',').ok_or_else(wrong)?;
     let local: IpAddr = local.parse().map_err(|_| wrong())?;
-    let bare = |t: &str| t.trim_start_matches('[').trim_end_matches(']').parse().ok().map(|ip| SocketAddr::new(ip, 0));
+    let bare = |t: &str| {
+        t.trim_start_matches('[').trim_end_matches(']').parse().ok().map(|ip| SocketAddr::new(ip, 0))
+    };
     let remote: SocketAddr = remote.parse().ok().or_else(|| bare(remote)).ok_or_else(wrong)?;
     if local.is_ipv4() != remote.is_ipv4() {
         return Err(format!("`{text}`: both addresses must be IPv4, or both IPv6"));

@@ -22,12 +22,19 @@ fn every_operation_in_both_directions_arrives_verified() {
             assert!(r["server"]["cpu_user_seconds"].is_number());
         }
     }
-    for (operation, size, poll) in
-        [("send", "4", "sleep"), ("write", "4", "spin"), ("send", "64KiB", "adaptive"), ("write", "64KiB", "sleep")]
-    {
-        let what = ["perf", "client", &server.address, "--latency", "-o", operation, "-s", size, "--poll", poll];
+    for (operation, size, poll) in [
+        ("send", "4", "sleep"),
+        ("write", "4", "spin"),
+        ("send", "64KiB", "adaptive"),
+        ("write", "64KiB", "sleep"),
+    ] {
+        let what =
+            ["perf", "client", &server.address, "--latency", "-o", operation, "-s", size, "--poll", poll];
         for direction in [&[][..], &["--reverse"]] {
-            let o = b.run(&[&what[..], &["-n", if size == "4" { "400" } else { "6400KiB" }, "--json"], direction].concat());
+            let o = b.run(
+                &[&what[..], &["-n", if size == "4" { "400" } else { "6400KiB" }, "--json"], direction]
+                    .concat(),
+            );
             expect(&o, 0);
             let r = json(&o);
             let l = &r["latency_nanoseconds"];
@@ -45,6 +52,26 @@ fn every_operation_in_both_directions_arrives_verified() {
     expect(&o, 2);
     let o = b.run(&["perf", "client", &server.address, "-s", "2GiB", "--region", "2GiB"]);
     expect(&o, 2);
+}
+
+#[test]
+fn two_paths_are_used_and_one_that_leads_nowhere_does_no_harm() {
+    let b = Bench::new();
+    let any = ["perf", "server", "--json", "--listen", "0.0.0.0:0", "--allow-any-key"];
+    let server = Server::start(&b.server, &any);
+    let port = server.address.rsplit_once(':').expect("a port").1;
+    let to = format!("127.0.0.1:{port}");
+    // All of 127.0.0.0/8 is this machine; nobody listens on the last port.
+    let paths = ["--path", "127.0.0.1,127.0.0.2", "--backup-path", "127.0.0.1,127.0.0.3", "--path"];
+    let nowhere = "127.0.0.1,127.0.0.4:9";
+    let what = ["perf", "client", &to, "--accept-new", "--json", "--verify", "--mtu", "1500", "-n", "256MiB"];
+    let o = b.run(&[&what[..], &paths, &[nowhere]].concat());
+    expect(&o, 0);
+    let r = json(&o);
+    assert_eq!((&r["verified"], &r["client"]["paths"], &r["server"]["paths"]), (&true.into(), &3.into(), &3.into()));
+    let o = b.run(&[&what[..], &["--path", "127.0.0.1,::1"]].concat());
+    expect(&o, 2);
+    assert!(stderr(&o).contains("both addresses must be IPv4, or both IPv6"), "{}", stderr(&o));
 }
 
 #[test]

@@ -16,7 +16,9 @@ pub use cc::Remembered;
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use transport::connection::Authority;
-pub use transport::{CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits};
+pub use transport::{
+    CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits,
+};
 
 use accept::Acceptor;
 use base::{Rng, Time};
@@ -171,7 +173,10 @@ impl Endpoint {
             p.remote.set_port(c.remote.port());
         }
         if let Some(p) = options.paths.iter().find(|p| p.remote.is_ipv4() != c.remote.is_ipv4()) {
-            let text = format!("the path to {} and the server's address {} are of different kinds", p.remote, c.remote);
+            let text = format!(
+                "the path to {} and the server's address {} are of different kinds",
+                p.remote, c.remote
+            );
             return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
         }
         let open = connection::Open {

@@ -5,7 +5,7 @@
 
 use crate::clock::Clock;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::udp::{Blocked, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
+use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
 use base::{Ecn, Span, Time};
 use endpoint::{App, Endpoint, Meta};
 use std::net::SocketAddr;
@@ -170,9 +170,12 @@ impl Driver {
         if now < self.paused_until {
             return Ok(false);
         }
+        // The first train leaves alone, so that the other end works on it while the next ones are built.
+        let mut most = 1;
         for _ in 0..SENDS_PER_TURN {
             let mut more = false;
-            while let Some(slot) = self.outgoing.slot() {
+            for _ in 0..most {
+                let Some(slot) = self.outgoing.slot() else { break };
                 more = false;
                 let Some(t) = endpoint.poll_transmit(now, slot) else { break };
                 let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
@@ -186,6 +189,7 @@ impl Driver {
             }
             let report = self.socket.send(&mut self.outgoing)?;
             self.active = now;
+            most = MAX_TRAINS;
             if let Some(big) = report.too_big {
                 endpoint.on_too_large(big.dst, big.segment);
             }

@@ -171,6 +171,8 @@ pub struct Flow {
     pub size: u64,
     /// Mean time between requests (a Poisson process); `None` sends the next when the one before is answered.
     pub every: Option<f64>,
+    /// It goes over both of two paths at once.
+    pub multipath: bool,
     /// Further arguments of the program.
     pub args: Vec<String>,
     /// Not measured.

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use transport::TransportOptions;
+use transport::{FurtherPath, TransportOptions};
 use wire::Module;
 
 /// Looks at counters in a run: this many, or every [`FINEST`], whichever are fewer.
@@ -31,6 +31,8 @@ const MESSAGE: (usize, usize) = (1 << 20, 4 << 20);
 const LONG: u64 = 256 << 20;
 /// Bytes posted ahead beside sixteen times what the path holds: work completes in order.
 const AHEAD: u64 = 64 << 20;
+/// Set in the numbers of hosts on the second path.
+const SECOND: u32 = 1 << 20;
 /// A trace's rate is the mean of so many milliseconds in the simulator.
 const TRACE_STEP: u64 = 5;
 
@@ -197,7 +199,9 @@ impl<'a> Virtual<'a> {
                     .ok_or_else(|| format!("the network has no node {node}"))
             };
             let ports = (port(&flow.from)?, port(&flow.to)?);
-            flows.push(add(&mut world, cell, flow, ports, i as u32, seed)?);
+            let second = |node: &str| net.port(&format!("{}2", port_name(node)));
+            let more = second(&flow.from).zip(second(&flow.to)).filter(|_| flow.multipath);
+            flows.push(add(&mut world, cell, flow, (ports, more), i as u32, seed)?);
         }
         let step =
             (cell.duration / LOOKS).max(FINEST.min(cell.topology.rtt(0) / 4)).max(Span::from_micros(100));
@@ -265,7 +269,7 @@ fn add<'a>(
     world: &mut World,
     cell: &Cell,
     flow: &'a Flow,
-    (from, to): (PortId, PortId),
+    ((from, to), more): ((PortId, PortId), Option<(PortId, PortId)>),
     nth: u32,
     seed: u64,
 ) -> Result<Running<'a>, String> {
@@ -277,6 +281,11 @@ fn add<'a>(
     options.max_packet = cell.topology.there.mtu.map_or(1_500, |m| m.clamp(1_280, 65_535) as u32);
     let here = sim::pair::addr(2 * nth + 1);
     let there = sim::pair::addr(2 * nth + 2);
+    // Addresses on the second path, apart from all those on the first.
+    let [here2, there2] = [here, there].map(|a| sim::pair::addr(SECOND | host_of(a)));
+    if more.is_some() {
+        options.paths = vec![FurtherPath { local: Some(here2.ip()), remote: there2, backup: false }];
+    }
     let connect = requests::connect(there);
     let start = Time::ZERO + flow.start;
     let words = |e: endpoint::ConnectError| e.to_string();
@@ -309,7 +318,20 @@ fn add<'a>(
         sender = world.add_node_at(from, here, setup(&options, false), Box::new(app)).map_err(words)?;
         made = Made::Bulk(board, message);
     }
+    if let Some((from, to)) = more
+        && !(world.add_address(sender, from, here2) && world.add_address(receiver, to, there2))
+    {
+        return Err("the addresses on the second path are taken".to_owned());
+    }
     Ok(Running { flow, made, sender, receiver, shape: Vec::new(), received: 0 })
+}
+
+/// The number of a simulated host.
+fn host_of(a: SocketAddr) -> u32 {
+    match a.ip() {
+        std::net::IpAddr::V4(ip) => u32::from(ip) & 0x00ff_ffff,
+        std::net::IpAddr::V6(_) => 0,
+    }
 }
 
 fn what(flow: &Flow, to: SocketAddr, streams: u16, known_rate: Option<u64>, seed: u64) -> Requests {

@@ -5,6 +5,7 @@
 //! when it has sent.
 
 pub mod bulk;
+mod mptcp;
 pub mod outside;
 pub mod requests;
 mod tcp;
@@ -15,7 +16,7 @@ use base::{Span, Time};
 use lhio::clock::{Clock, CpuTime};
 use serde::{Deserialize, Serialize};
 use std::io::Read as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,6 +39,8 @@ pub enum Role {
     TcpSink {
         /// Where.
         listen: SocketAddr,
+        /// As MPTCP: another address of this node, for clients to add.
+        also: Option<IpAddr>,
     },
     /// Sends requests over TCP.
     TcpRequests(Requests),
@@ -110,6 +113,8 @@ pub struct Bulk {
     pub pattern: Pattern,
     /// How much, instead.
     pub bytes: Option<u64>,
+    /// As MPTCP, over whatever addresses the receiver tells of.
+    pub multipath: bool,
 }
 
 /// A sender of requests.
@@ -172,7 +177,7 @@ pub fn main(args: &[String]) -> i32 {
     let cpu = CpuTime::of_process();
     let done = match role {
         Role::TcpSend(b) => tcp::send(&b),
-        Role::TcpSink { listen } => tcp::sink(listen),
+        Role::TcpSink { listen, also } => tcp::sink(listen, also),
         Role::TcpRequests(r) => tcp_requests::ask(&r),
         Role::TcpAnswers { listen } => tcp_requests::answer(listen),
         Role::LonghaulRequests(r) => requests::ask(&r),
@@ -301,6 +306,7 @@ mod tests {
             streams: 3,
             pattern: Pattern { seconds: 1.0, on: 0.0, off: 0.0 },
             bytes: None,
+            multipath: false,
         });
         let text = serde_json::to_string(&role).expect("JSON");
         assert_eq!(serde_json::from_str::<Role>(&text).expect("a role"), role);

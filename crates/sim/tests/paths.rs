@@ -126,7 +126,10 @@ fn the_path_it_connected_over_may_die_as_well() {
     let stall = longest_stall(&mut p, 3_500);
     assert!(stall < Span::from_millis(160), "nothing for {stall}");
     let alone = goodput(&mut p, 40_000);
-    assert!(alone > 0.95 * 700.0 * PAYLOAD, "{alone} Mbit/s on the other, for longer than a peer may be silent");
+    assert!(
+        alone > 0.95 * 700.0 * PAYLOAD,
+        "{alone} Mbit/s on the other, for longer than a peer may be silent"
+    );
 }
 
 #[test]

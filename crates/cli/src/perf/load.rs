@@ -1,7 +1,7 @@
 //! The load itself, for both ends.
 
-use super::ping::{self, Trips};
 use super::pattern;
+use super::ping::{self, Trips};
 use super::proto::{Figures, Plan};
 use crate::args::Operation;
 use base::{Span, Time};
@@ -276,6 +276,7 @@ impl Load {
             control_bytes_sent: s.control_bytes_sent,
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
+            paths: s.lanes,
             srtt_seconds: s.srtt.as_secs_f64(),
             min_rtt_seconds: s.min_rtt.as_secs_f64(),
             verified: compare.then(|| self.verify(ep, messages)),

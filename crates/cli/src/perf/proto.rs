@@ -122,6 +122,8 @@ pub struct Figures {
     pub packets_sent: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
+    /// Paths that worked at the end.
+    pub paths: u32,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
     /// Lowest round-trip time.

@@ -376,19 +376,26 @@ impl Expander<'_> {
                     .every
                     .as_ref()
                     .map_or(Ok(None), |s| self.span(s, "flow.every").map(|s| Some(s.as_secs_f64())))?,
+                multipath: f.multipath.unwrap_or(false),
                 args: f.args.clone(),
                 background,
             });
-            self.sound(f, out.last())?;
+            self.sound(f, t.kind, out.last())?;
         }
         Ok(())
     }
 
     /// What a program needs, and what it cannot use.
-    fn sound(&self, f: &file::Flow, flow: Option<&Flow>) -> Result<()> {
+    fn sound(&self, f: &file::Flow, kind: Kind, flow: Option<&Flow>) -> Result<()> {
         let Some(flow) = flow else { return Ok(()) };
         let need = |key: &str, why: &str| Err(self.bad(&f.program, &format!("flow.{key}"), why));
         match flow.program {
+            _ if flow.multipath && kind != Kind::TwoPaths => {
+                need("multipath", "only two_paths has several; remove it")
+            }
+            p if flow.multipath && !matches!(p, Program::Longhaul | Program::Tcp) => {
+                need("multipath", "only longhaul and tcp (as MPTCP) can; remove it")
+            }
             Program::Put if flow.bytes.is_none() => need("bytes", "put needs to know how much; add bytes"),
             Program::UdpOnOff if flow.rate.is_none() => need("rate", "UDP has no rate of its own; add rate"),
             Program::TcpRequests | Program::LonghaulRequests if flow.size == 0 => {

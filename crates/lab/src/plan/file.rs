@@ -174,6 +174,8 @@ pub(super) struct Flow {
     pub off: Option<Text>,
     pub size: Option<Text>,
     pub every: Option<Text>,
+    /// Over both of two paths at once.
+    pub multipath: Option<bool>,
     #[serde(default)]
     pub args: Vec<String>,
 }

@@ -14,6 +14,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("reorder", include_str!("../../plans/reorder.toml")),
     ("cellular", include_str!("../../plans/cellular.toml")),
     ("scavenger", include_str!("../../plans/scavenger.toml")),
+    ("multipath", include_str!("../../plans/multipath.toml")),
     ("breadth", include_str!("../../plans/breadth.toml")),
     ("fat", include_str!("../../plans/fat.toml")),
 ];

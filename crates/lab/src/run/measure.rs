@@ -152,7 +152,7 @@ impl Observed {
     /// An empty run over a topology.
     pub fn new(t: &Topology, step: Span, lasts: Span, window: (Span, Span)) -> Observed {
         let n = lasts.as_nanos().div_ceil(step.as_nanos().max(1)) as usize;
-        let event = last_event(&t.there);
+        let event = last_event(&t.there).or(t.second.as_ref().and_then(|(there, _)| last_event(there)));
         let mut capacity = capacity(&t.there, t.trace.as_deref().map(Vec::as_slice), step, n);
         if let (Kind::TwoPaths, Some((second, _))) = (t.kind, &t.second) {
             let other = self::capacity(second, None, step, n);

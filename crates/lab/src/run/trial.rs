@@ -175,10 +175,17 @@ impl Trial<'_> {
                 SocketAddr::new(IpAddr::V4(lab.address(&flow.to).map_err(judge)?), FIRST_PORT + i as u16);
             let t = &self.cell.topology;
             let longest = t.rtts.iter().max().copied().unwrap_or(Span::ZERO);
-            let full = t.there.bdp(longest).unwrap_or(0).saturating_add(t.there.queue);
+            let holds = |link: &netem::LinkConfig, rtt| link.bdp(rtt).unwrap_or(0).saturating_add(link.queue);
+            let other = t.second.as_ref().filter(|_| flow.multipath);
+            let other = other.map_or(0, |(there, back)| holds(there, there.delay + back.delay));
+            let full = holds(&t.there, longest).saturating_add(other);
             let seed = super::mix(self.seed, i as u64, 1, 0);
             let home = self.home.join(format!("flow{i}"));
-            let job = outside::job(flow, &self.lab.programs, outside::Path0 { full, to, seed }, &home);
+            let on_second = |node: &str| lab.address_on(node, 1).map(IpAddr::V4).map_err(judge);
+            let second =
+                flow.multipath.then(|| Ok([on_second(&flow.from)?, on_second(&flow.to)?])).transpose()?;
+            let job =
+                outside::job(flow, &self.lab.programs, outside::Path0 { full, to, seed, second }, &home);
             out.push(start(lab, flow, to, job, &home)?);
         }
         for r in &mut out {
@@ -318,8 +325,12 @@ impl<'a> Reader<'a> {
     }
 
     fn flow(&mut self, f: &FlowInfo) {
-        let there = self.ends.iter().position(|e| *e == f.destination);
-        let back = self.ends.iter().position(|e| *e == f.source);
+        // A port belongs to one flow only, on whichever path.
+        let of = |end: &str| {
+            let port = |text: &str| text.rsplit_once(':').map(|(_, port)| port.to_owned());
+            self.ends.iter().position(|e| e == end || port(e) == port(end))
+        };
+        let (there, back) = (of(&f.destination), of(&f.source));
         if let Some(whose) = there.map(|i| (i, true)).or(back.map(|i| (i, false))) {
             self.whose.insert(f.flow, whose);
         }

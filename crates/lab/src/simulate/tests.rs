@@ -86,6 +86,20 @@ fn the_link_follows_a_trace() {
 }
 
 #[test]
+fn a_flow_takes_both_of_two_paths_when_it_is_to() {
+    let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\",multipath=true}]";
+    let r = results(&plan("kind=\"two_paths\"\nrate=\"50mbit\"\nrtt=\"20ms\"\nqueue=\"1MiB\"", peers, ""));
+    let figures = &r.cells[0].peers[0].runs[0].figures;
+    assert!(figures[&Metric::Goodput] > 80e6, "{figures:?}");
+    assert!(figures[&Metric::Share] < 1.1, "{figures:?}");
+    let text = format!(
+        "title=\"t\"\nduration=\"4s\"\nmetrics=[\"goodput\"]\n[topology]\nkind=\"path\"\nrate=\"1gbit\"\nrtt=\"70ms\"\n{peers}"
+    );
+    let e = Plan::parse("x", &text).expect_err("one path");
+    assert!(e.to_string().contains("only two_paths has several"), "{e}");
+}
+
+#[test]
 fn stars_and_two_paths_are_there_too() {
     let peers = "[[peer]]\nname=\"r\"\nflow=[{program=\"longhaul\"}]";
     for topology in [

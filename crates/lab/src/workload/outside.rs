@@ -1,7 +1,7 @@
 //! How the two ends of a flow are started, and what they say: our own programs, `longhaul perf` and `put`, and programs of
 //! others where they are installed.
 
-use super::{ARGUMENT, Bulk, Pattern, Report, Requests, Role, tcp};
+use super::{ARGUMENT, Bulk, Pattern, Report, Requests, Role, mptcp, tcp};
 use crate::plan::{Flow, Program};
 use base::Span;
 use serde_json::Value;
@@ -66,6 +66,8 @@ pub struct Path0 {
     pub to: SocketAddr,
     /// Seed of the flow's own chance.
     pub seed: u64,
+    /// Of a flow over two paths: the addresses of sender and receiver on the second.
+    pub second: Option<[IpAddr; 2]>,
 }
 
 /// The two ends of a flow.
@@ -91,6 +93,7 @@ pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
             Some("iperf3 is not installed; install the package iperf3".to_owned())
         }
         Program::Udt => Some(udt()),
+        Program::Tcp if flow.multipath => mptcp::available().and_then(|()| tcp::available(&flow.cc)).err(),
         Program::Tcp | Program::TcpRequests | Program::TcpOnOff | Program::Iperf3 => {
             tcp::available(&flow.cc).err()
         }
@@ -140,7 +143,14 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
         on: flow.on.as_secs_f64(),
         off: flow.off.as_secs_f64(),
     };
-    let bulk = || Bulk { to: at.to, cc: flow.cc.clone(), streams: flow.streams, pattern, bytes: flow.bytes };
+    let bulk = || Bulk {
+        to: at.to,
+        cc: flow.cc.clone(),
+        streams: flow.streams,
+        pattern,
+        bytes: flow.bytes,
+        multipath: at.second.is_some(),
+    };
     let requests = || Requests {
         to: at.to,
         cc: flow.cc.clone(),
@@ -156,7 +166,10 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
         Program::Put => return put(flow, p, at, listen, home),
         Program::Quic => return quic(flow, p, at, listen),
         Program::Iperf3 | Program::Udt => return iperf3(flow, p, at),
-        Program::Tcp | Program::TcpOnOff => (own(&Role::TcpSink { listen }), own(&Role::TcpSend(bulk()))),
+        Program::Tcp | Program::TcpOnOff => {
+            let also = at.second.map(|[_, there]| there);
+            (own(&Role::TcpSink { listen, also }), own(&Role::TcpSend(bulk())))
+        }
         Program::TcpRequests => (own(&Role::TcpAnswers { listen }), own(&Role::TcpRequests(requests()))),
         Program::LonghaulRequests => {
             let r = requests();
@@ -233,6 +246,9 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     if flow.bytes.is_none() {
         // A flow that others push aside would take long to finish what is under way.
         sender.args.push("--stop".to_owned());
+    }
+    if let Some([here, there]) = at.second {
+        sender.args.extend(["--path".to_owned(), format!("{here},{there}")]);
     }
     sender.args.extend(sending(flow));
     Job { receiver, sender, file: None }
@@ -430,7 +446,7 @@ mod tests {
 
     fn lines(peer: &str) -> (String, String) {
         let p = Programs { longhaul: "/bin/lh".into(), quinn: Some("/bin/q".into()), iperf3: None };
-        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1 };
+        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second: None };
         let j = job(&flow(peer), &p, at, Path::new("/tmp/h"));
         let words = |l: Line| format!("{} {}", l.program.display(), l.args.join(" "));
         (words(j.receiver), words(j.sender))
@@ -445,8 +461,13 @@ mod tests {
         assert_eq!(
             s,
             "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --interval 0 -P 3 --size 1048576 --depth 45 \
-             --region 8388608 -t 3.000 --cc cubic --known-rate 1000000000bit --suite crc32c"
+             --region 8388608 -t 3.000 --stop --cc cubic --known-rate 1000000000bit --suite crc32c"
         );
+        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        let second = Some([[10, 78, 0, 1].into(), [10, 78, 0, 2].into()]);
+        let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second };
+        let j = job(&flow("program=\"longhaul\""), &p, at, Path::new("/tmp/h"));
+        assert!(j.sender.args.join(" ").contains("--path 10.78.0.1,10.78.0.2"), "{:?}", j.sender.args);
         let (_, s) = lines("program=\"put\", bytes=\"1GiB\"");
         assert_eq!(s, "/bin/lh put /tmp/h/file longhaul://10.77.0.2:20000/ --json --accept-new");
         let (r, s) = lines("program=\"quic\", cc=\"bbr\", streams=10");
@@ -457,7 +478,7 @@ mod tests {
     #[test]
     fn our_own_programs_get_a_role() {
         let (r, s) = lines("program=\"tcp\", cc=\"bbr\", streams=25");
-        assert_eq!(r, "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\"}");
+        assert_eq!(r, "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\",\"also\":null}");
         let role = s.split_once("lab-workload ").expect("a role").1;
         let Role::TcpSend(b) = serde_json::from_str(role).expect("a role") else { panic!("{role}") };
         assert_eq!((b.streams, b.cc.as_str(), b.pattern.seconds), (25, "bbr", 3.0));

@@ -1,13 +1,13 @@
 //! Bulk over the kernel's TCP: a plain sender and receiver, as lean as they can be (256 KiB a call, one thread a
 //! connection), so that what is measured is TCP.
 
-use super::{Bulk, CHUNK, Counter, MAX_CONNECTIONS, Report, ready, rest};
+use super::{Bulk, CHUNK, Counter, MAX_CONNECTIONS, Report, mptcp, ready, rest};
 use base::Span;
 use lhio::clock::Clock;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -23,6 +23,10 @@ const DRAIN: Duration = Duration::from_secs(600);
 pub(super) fn connect(to: SocketAddr, cc: &str) -> Result<TcpStream, String> {
     let socket =
         Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(|e| e.to_string())?;
+    establish(socket, to, cc)
+}
+
+fn establish(socket: Socket, to: SocketAddr, cc: &str) -> Result<TcpStream, String> {
     choose(&socket, cc)?;
     socket.connect_timeout(&to.into(), CONNECT).map_err(|e| format!("cannot connect to {to}: {e}"))?;
     Ok(socket.into())
@@ -46,7 +50,14 @@ pub(super) fn available(cc: &str) -> Result<(), String> {
 /// Sends until the time is over or the bytes are sent.
 pub(super) fn send(b: &Bulk) -> Result<Report, String> {
     let before = counters();
-    let streams = (0..b.streams.max(1)).map(|_| connect(b.to, &b.cc)).collect::<Result<Vec<_>, String>>()?;
+    let connected = |_| match b.multipath {
+        true => establish(mptcp::socket(b.to)?, b.to, &b.cc),
+        false => connect(b.to, &b.cc),
+    };
+    if b.multipath {
+        mptcp::allow()?;
+    }
+    let streams = (0..b.streams.max(1)).map(connected).collect::<Result<Vec<_>, String>>()?;
     let clock = Clock::new();
     let began = clock.now();
     let left = AtomicI64::new(b.bytes.map_or(i64::MAX, |n| i64::try_from(n).unwrap_or(i64::MAX)));
@@ -114,9 +125,12 @@ fn fill(mut stream: &TcpStream, b: &Bulk, left: &AtomicI64) -> Result<u64, Strin
 }
 
 /// Receives until standard input ends.
-pub(super) fn sink(listen: SocketAddr) -> Result<Report, String> {
+pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>) -> Result<Report, String> {
     let words = |e: std::io::Error| format!("receiving on {listen}: {e}");
-    let listener = TcpListener::bind(listen).map_err(words)?;
+    let listener = match also {
+        Some(address) => mptcp::listen(listen, address)?,
+        None => TcpListener::bind(listen).map_err(words)?,
+    };
     listener.set_nonblocking(true).map_err(words)?;
     let (over, began) = (ready(), Clock::new().now());
     let all = Mutex::new(Counter::new(began));
@@ -234,7 +248,8 @@ mod tests {
                 all.total
             });
             let pattern = Pattern { seconds: 60.0, on: 0.0, off: 0.0 };
-            let b = Bulk { to, cc: String::new(), streams: 2, pattern, bytes: Some(3_000_000) };
+            let b =
+                Bulk { to, cc: String::new(), streams: 2, pattern, bytes: Some(3_000_000), multipath: false };
             let sent = send(&b).expect("a report");
             (sent.bytes, sink.join().expect("a total"))
         });

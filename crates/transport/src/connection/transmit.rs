@@ -3,8 +3,8 @@
 use super::{Connection, State};
 use crate::crypto::KeyError;
 use crate::error::{Violation, code};
-use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::lane::sent::{Content, SentPacket, Train};
+use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::streams::Streams;
 use base::Time;
 use cc::Token;
@@ -351,7 +351,8 @@ impl Connection {
         for i in 0..self.lanes.len() {
             let l = &mut self.lanes[i];
             let told_here = i == lane && matches!(l.stage, Stage::Open | Stage::Dead);
-            if !told_here && !(main && i != lane && l.stage == Stage::Dead) {
+            let for_it = main && i != lane && l.stage == Stage::Dead;
+            if !(told_here || for_it) {
                 continue;
             }
             let mut news = Vec::new();

@@ -457,7 +457,8 @@ impl Lane {
         // A lost packet is watched for a further round trip or two: its late report is a spurious loss. Where the books
         // fill up (400 Gbit/s over 100 ms has 3.3 million packets in flight), knowing that is not worth a slower sender.
         let rtt = self.rtt.smoothed();
-        let watch = if self.sent.tracked() < MAX_TRACKED / 2 { rtt * 3 } else { rtt + rtt / 4 } + self.reorder;
+        let watch =
+            if self.sent.tracked() < MAX_TRACKED / 2 { rtt * 3 } else { rtt + rtt / 4 } + self.reorder;
         let mut freed = Vec::new();
         let holes = &mut self.holes_decided;
         self.sent.forget(now, watch, |p| {

@@ -315,12 +315,7 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::TOKEN_PROOF);
                 out.put(b);
             }
-            Frame::LaneOpen(l) => {
-                out.put_u8(kind::LANE_OPEN);
-                out.put_varint(l.lane.into());
-                out.put_u32(l.cid);
-                out.put_u8(u8::from(l.backup));
-            }
+            Frame::LaneOpen(l) => put_lane_open(out, l),
             Frame::LaneAccept { lane, cid, code } => {
                 out.put_u8(kind::LANE_ACCEPT);
                 out.put_varint((*lane).into());
@@ -339,6 +334,13 @@ fn put_qp(out: &mut impl Put, kind: u8, qpn: u16, v: u64) {
     out.put_u8(kind);
     out.put_u16(qpn);
     out.put_varint(v);
+}
+
+fn put_lane_open(out: &mut impl Put, l: &LaneOpen) {
+    out.put_u8(kind::LANE_OPEN);
+    out.put_varint(l.lane.into());
+    out.put_u32(l.cid);
+    out.put_u8(u8::from(l.backup));
 }
 
 fn lane(r: &mut Reader<'_>) -> Result<u32, WireError> {
