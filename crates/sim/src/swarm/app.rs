@@ -4,12 +4,12 @@ use super::memory;
 use super::plan::{Job, Op, Plan};
 use super::pool::Pool;
 use base::Time;
-use endpoint::{ConnId, Connect, Endpoint, Event, QpOptions};
+use endpoint::{ConnId, Connect, Endpoint, Event, FurtherPath, QpOptions};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use transport::CloseReason;
+use transport::{CloseReason, TransportOptions};
 use transport::crypto::ServerTrust;
 use verbs::{Access, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion};
 
@@ -122,7 +122,9 @@ impl Peer {
             return Ok(());
         }
         self.attempts += 1;
-        let options = Some(self.common.plan.options[0].clone());
+        let plan = &self.common.plan;
+        let paths = plan.paths.iter().map(|backup| FurtherPath { local: None, remote, backup: *backup });
+        let options = Some(TransportOptions { paths: paths.collect(), ..plan.options[0].clone() });
         let c = Connect { remote, server_name: "two".into(), trust, token: None, options };
         self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
         Ok(())

@@ -464,6 +464,8 @@ mod tests {
     use super::scene::Shape;
     use super::*;
 
+    const ONCE_FAILED: [u64; 10] = [94, 148, 167, 1_226, 1_594, 2_284, 5_689, 8_527, 10_059, 18_043];
+
     #[test]
     fn a_hundred_worlds_are_in_order() {
         let summary = run_range(0..100, 2, |_, f| f.is_none());
@@ -477,7 +479,7 @@ mod tests {
     /// had none while idle ones had them all (94, 1226, 1594, 2284).
     #[test]
     fn worlds_that_once_failed_are_in_order() {
-        for seed in [94, 148, 167, 1_226, 1_594, 2_284, 5_689, 8_527, 10_059, 18_043] {
+        for seed in ONCE_FAILED {
             if let Err(f) = run(seed) {
                 panic!("{f}");
             }
@@ -508,6 +510,11 @@ mod tests {
         assert!(count(&|s| s.shape == Shape::TwoPaths) > 0);
         assert!(count(&|s| s.connections[0].plan.shared && s.connections.len() > 1) > 5);
         assert!(count(&|s| s.lost_at_close != [0; 2]) > 5);
+        assert!(count(&|s| s.connections[0].plan.paths.len() > 1) > 10);
+        // Worlds that are kept because they once failed are as they were.
+        for seed in ONCE_FAILED {
+            assert!(Scene::new(seed).connections[0].plan.paths.is_empty(), "{seed}");
+        }
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct Plan {
     pub closers: [bool; 2],
     /// Whether the server's receives are shared by all its queue pairs.
     pub shared: bool,
+    /// Further lanes of the client, between the same addresses: whether each is a backup.
+    pub paths: Vec<bool>,
     /// Whether an end reboots, so that an established connection may end before its work is done.
     pub may_end: bool,
     /// Virtual time in which everything must be done.
@@ -177,6 +179,13 @@ fn options(rng: &mut Rng, module: wire::Module, suite: usize) -> TransportOption
     o
 }
 
+/// In four of ten worlds there are some. Drawn apart from the rest, so that worlds which once failed stay as they were.
+fn further_paths(seed: u64) -> Vec<bool> {
+    let mut rng = Rng::from_u64(seed ^ 0x0092_0000);
+    let n = if rng.chance(0.4) { rng.range(1, 4) } else { 0 };
+    (0..n).map(|_| rng.chance(0.3)).collect()
+}
+
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Plan {
@@ -210,6 +219,7 @@ impl Plan {
             hostile: rng.chance(0.3).then(|| Span::from_micros(rng.range(200, 50_000))),
             closers: pick(rng, &[[true, false], [false, true], [true, true]]),
             shared: Rng::from_u64(seed ^ 0x5a5a_0000).chance(0.4),
+            paths: further_paths(seed),
             may_end: false,
             limit: Span::ZERO,
         };
