@@ -226,7 +226,8 @@ fn swarm(seeds: Range<u64>) -> Result<()> {
 }
 
 fn bench(args: &[String]) -> Result<()> {
-    let build = ["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
+    let build =
+        ["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
     run(cargo().args(build))?;
     let programs = target_dir().join("release");
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();

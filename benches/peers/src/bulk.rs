@@ -24,9 +24,13 @@ pub fn compare(c: &Compare) -> Result<()> {
     ] {
         peers.push(Peer::new(name, move |p: &Place<'_>| {
             let shared: &[&str] = if suite == "crc32c" { &["--encryption", "crc32c"] } else { &[] };
-            peer::longhaul(p, &["--suite", suite, "--verify", "--region", REGION], shared)
+            peer::longhaul(p, &["--suite", suite, "--verify", "--region", REGION], shared, &[])
         }));
     }
+    peers.push(Peer::new("Longhaul, AEGIS, 1 % lost", |p: &Place<'_>| {
+        let own = ["--suite", "aegis-128l", "--verify", "--region", REGION];
+        peer::longhaul(p, &own, &[], &["--lose", "1%"])
+    }));
     peers.push(Peer::new("quinn, AES-128-GCM", |p: &Place<'_>| peer::quinn(p)));
     peers.push(Peer::new("raw UDP", |p: &Place<'_>| {
         let options = ["--seconds".to_owned(), p.seconds.to_string(), "--mtu".to_owned(), p.mtu.to_string()];

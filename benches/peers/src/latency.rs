@@ -75,7 +75,7 @@ pub fn compare(c: &Compare) -> Result<()> {
             peers.push(Peer::new(&name, move |p: &Place<'_>| {
                 let size = size.to_string();
                 let spin: &[&str] = if spin { &["--poll", "spin"] } else { &[] };
-                peer::longhaul(p, &["--latency", "-o", "write", "-s", &size], spin)
+                peer::longhaul(p, &["--latency", "-o", "write", "-s", &size], spin, &[])
             }));
         }
     }

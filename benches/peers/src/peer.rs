@@ -101,8 +101,8 @@ pub fn own(p: &Place<'_>, ends: [&str; 2], options: [&[String]; 2]) -> Result<Bo
     Ok([parse(&said)?, parse(&other)?])
 }
 
-/// `longhaul perf`.
-pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str]) -> Result<Both> {
+/// `longhaul perf`, with options of the client, of both ends, and of the server.
+pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str], at_server: &[&str]) -> Result<Both> {
     let program = p.program("longhaul")?;
     let listen = SocketAddr::new(p.net.sink(), 4461).to_string();
     let mtu = p.mtu.to_string();
@@ -119,7 +119,7 @@ pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str]) -> Result<Both
         "--mtu",
         &mtu,
     ]);
-    let mut server = start(server.args(shared))?;
+    let mut server = start(server.args(shared).args(at_server))?;
     let (_, rest) = first_line(&mut server)?;
     let seconds = format!("{}s", p.seconds);
     let mut client = p.command(0, &program);

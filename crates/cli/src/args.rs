@@ -322,9 +322,8 @@ pub struct PerfServer {
     /// End after this many measurements.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// What this end does while nothing arrives.
-    #[arg(long, value_enum, default_value_t)]
-    pub poll: Polling,
+    #[command(flatten)]
+    pub driving: Driving,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
@@ -352,6 +351,17 @@ pub enum Operation {
     Read,
 }
 
+/// How an end's loop runs.
+#[derive(Args, Clone, Debug)]
+pub struct Driving {
+    /// What this end does while nothing arrives.
+    #[arg(long, value_enum, default_value_t)]
+    pub poll: Polling,
+    /// Drop this share of the packets that arrive at this end, to see what loss costs (1%).
+    #[arg(long, value_name = "SHARE", value_parser = units::share)]
+    pub lose: Option<f64>,
+}
+
 /// What an end does while nothing arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Polling {
@@ -375,9 +385,8 @@ pub struct PerfClient {
     /// Measure round trips instead: one message at a time, to and fro.
     #[arg(short, long)]
     pub latency: bool,
-    /// What this end does while nothing arrives.
-    #[arg(long, value_enum, default_value_t)]
-    pub poll: Polling,
+    #[command(flatten)]
+    pub driving: Driving,
     /// Bytes of a message; 1 MiB, or 64 bytes for latency.
     #[arg(short, long, value_name = "SIZE", value_parser = units::size)]
     pub size: Option<u64>,

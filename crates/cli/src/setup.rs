@@ -1,6 +1,6 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Certificate, Encryption, Polling, Sending, Trusting, Wire};
+use crate::args::{Admission, Certificate, Driving, Encryption, Polling, Sending, Trusting, Wire};
 use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
@@ -191,14 +191,19 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// A driver on `bind` that waits as it was asked to.
-pub fn driver(bind: SocketAddr, polling: Polling) -> Outcome<Driver> {
-    let idle = match polling {
+/// A driver on `bind` that runs as it was asked to.
+pub fn driver(bind: SocketAddr, d: &Driving) -> Outcome<Driver> {
+    let idle = match d.poll {
         Polling::Sleep => Idle::Sleep,
         Polling::Adaptive => Idle::Spin(Span::from_micros(50)),
         Polling::Spin => Idle::Poll,
     };
-    Ok(Driver::with(&UdpOptions::new(bind), idle)?)
+    let mut driver = Driver::with(&UdpOptions::new(bind), idle)?;
+    if let Some(share) = d.lose {
+        let seed = clock::seed().map_err(Failure::system)?;
+        driver.lose(share, Rng::from_seed(seed));
+    }
+    Ok(driver)
 }
 
 /// The token of the command line or the environment. A certificate on the command line counts more than the

@@ -5,8 +5,10 @@
 
 use crate::clock::Clock;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats};
-use base::{Ecn, Span, Time};
+use crate::udp::{
+    Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats,
+};
+use base::{Ecn, Rng, Span, Time};
 use endpoint::{App, Endpoint, Meta};
 use std::net::SocketAddr;
 
@@ -41,6 +43,39 @@ pub enum DriverError {
     Wait(#[from] std::io::Error),
 }
 
+/// Loses datagrams that have arrived, to see what loss costs.
+#[derive(Debug)]
+struct Loser {
+    rng: Rng,
+    share: f64,
+    /// Datagrams that still pass.
+    passing: u64,
+}
+
+impl Loser {
+    fn new(share: f64, rng: Rng) -> Loser {
+        let mut l = Loser { rng, share, passing: 0 };
+        l.draw();
+        l
+    }
+    /// How many pass before the next is lost: geometrically distributed.
+    fn draw(&mut self) {
+        let u = 1.0 - self.rng.unit();
+        self.passing = (u.ln() / (1.0 - self.share).ln()) as u64;
+    }
+    /// The first piece of `train` that passes whole: its length, and that of what is lost behind it.
+    fn cut(&mut self, train: &[u8], stride: usize) -> (usize, usize) {
+        let all = train.len().div_ceil(stride.max(1)) as u64;
+        if self.passing >= all {
+            self.passing -= all;
+            return (train.len(), 0);
+        }
+        let pass = self.passing as usize * stride;
+        self.draw();
+        (pass, stride.min(train.len() - pass))
+    }
+}
+
 /// One socket and one thread's loop.
 #[derive(Debug)]
 pub struct Driver {
@@ -57,6 +92,7 @@ pub struct Driver {
     idle: Idle,
     /// When something last arrived or left.
     active: Time,
+    loser: Option<Loser>,
 }
 
 impl Driver {
@@ -86,7 +122,13 @@ impl Driver {
             arrived: Time::ZERO,
             idle,
             active: Time::ZERO,
+            loser: None,
         })
+    }
+
+    /// Drops this share of the datagrams that arrive, below 1, from now on: to see what loss costs.
+    pub fn lose(&mut self, share: f64, rng: Rng) {
+        self.loser = (share > 0.0 && share < 1.0).then(|| Loser::new(share, rng));
     }
 
     /// The address in use.
@@ -156,7 +198,19 @@ impl Driver {
                 self.arrived =
                     self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
                 let meta = Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce };
-                endpoint.handle_train(self.arrived, meta, data, m.stride);
+                let mut rest = data;
+                while let Some(loser) = &mut self.loser {
+                    let (pass, lost) = loser.cut(rest, m.stride);
+                    let (train, behind) = rest.split_at_mut(pass);
+                    endpoint.handle_train(self.arrived, meta, train, m.stride);
+                    rest = &mut behind[lost..];
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+                if !rest.is_empty() {
+                    endpoint.handle_train(self.arrived, meta, rest, m.stride);
+                }
             }
             if n < self.received.capacity() {
                 return Ok(false);
@@ -222,5 +276,31 @@ impl Driver {
         let mut sources = [Source::new(&self.socket, self.full)];
         self.poller.wait(&mut sources, timeout)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_asked_for_is_lost_one_datagram_at_a_time() {
+        let mut l = Loser::new(0.01, Rng::from_u64(1));
+        let (mut passed, mut lost) = (0, 0);
+        for n in 0..20_000 {
+            // Trains of 1 to 44 datagrams of 100 bytes, the last one of 7.
+            let train = vec![0; n % 44 * 100 + 7];
+            let mut rest = &train[..];
+            while !rest.is_empty() {
+                let (pass, gone) = l.cut(rest, 100);
+                (passed, lost) = (passed + pass.div_ceil(100), lost + usize::from(gone > 0));
+                assert!(
+                    gone == 0 && pass == rest.len() || gone == 100 || gone == 7 && pass + 7 == rest.len()
+                );
+                rest = &rest[pass + gone..];
+            }
+        }
+        let share = lost as f64 / (passed + lost) as f64;
+        assert!((0.009..0.011).contains(&share), "{share}");
     }
 }

@@ -478,7 +478,10 @@ mod tests {
     #[test]
     fn our_own_programs_get_a_role() {
         let (r, s) = lines("program=\"tcp\", cc=\"bbr\", streams=25");
-        assert_eq!(r, "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\",\"also\":null}");
+        assert_eq!(
+            r,
+            "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\",\"also\":null}"
+        );
         let role = s.split_once("lab-workload ").expect("a role").1;
         let Role::TcpSend(b) = serde_json::from_str(role).expect("a role") else { panic!("{role}") };
         assert_eq!((b.streams, b.cc.as_str(), b.pattern.seconds), (25, "bbr", 3.0));

@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use transport::{CloseReason, TransportOptions};
 use transport::crypto::ServerTrust;
+use transport::{CloseReason, TransportOptions};
 use verbs::{Access, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion};
 
 /// Attempts to connect in one world at most.

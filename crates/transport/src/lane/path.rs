@@ -4,8 +4,11 @@ use base::{Span, Time};
 use std::net::{IpAddr, SocketAddr};
 use wire::Frame;
 
-/// PATH_CHALLENGE is repeated at most this often.
+/// PATH_CHALLENGE is sent at most this often.
 const MAX_CHALLENGES: u32 = 5;
+/// Least time before the second one; each further wait is twice as long. A host that is busy for a moment is not given up
+/// (RFC 9000, section 8.2.4, asks for patience).
+const MIN_GAP: Span = Span::from_millis(50);
 
 /// The peer may be at this address: nothing but challenges, and answers to its own, goes there until it answers (RFC
 /// 9000, sections 8.2 and 9.3).
@@ -23,14 +26,14 @@ pub struct PathCheck {
 }
 
 impl PathCheck {
-    /// A check to begin at once, its challenge to be repeated after `gap`.
+    /// A check to begin at once, its challenge to be repeated after `gap` or [`MIN_GAP`].
     pub fn new(
         now: Time,
         (remote, local): (SocketAddr, Option<IpAddr>),
         challenge: [u8; 8],
         gap: Span,
     ) -> PathCheck {
-        PathCheck { remote, local, challenge, sent: 0, sent_at: now, next: now, gap }
+        PathCheck { remote, local, challenge, sent: 0, sent_at: now, next: now, gap: gap.max(MIN_GAP) }
     }
 
     /// When there is something to do.
@@ -46,6 +49,7 @@ impl PathCheck {
         self.sent += 1;
         self.sent_at = now;
         self.next = now + self.gap;
+        self.gap = self.gap * 2;
         Some(Frame::PathChallenge(self.challenge))
     }
 
