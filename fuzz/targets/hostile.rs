@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{Clear, DataHeader, DataOp, Feedback, Floor, Frame, Module, Put, QpOpen, Tail};
+use wire::{Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen, Module, Put, QpOpen, Tail};
 
 /// Bytes of a tag of module CRC32C.
 const TAG: usize = 4;
@@ -204,7 +204,7 @@ impl World {
     /// Control frames with numbers of the fuzzer's choice.
     fn frame(&mut self, b: &mut Bytes<'_>) -> Option<()> {
         let mut inner = Vec::new();
-        let kind = b.u8()? % 10;
+        let kind = b.u8()? % 13;
         let (x, y, z) = (b.number()?, b.number()?, b.number()?);
         let qpn = x as u16;
         let text = b.take(if kind < 2 { usize::from(y as u8) } else { 0 }).to_vec();
@@ -224,6 +224,9 @@ impl World {
             6 => Frame::QpError { qpn, code: y },
             7 => Frame::PathChallenge(y.to_be_bytes()),
             8 => Frame::PathResponse(y.to_be_bytes()),
+            10 => Frame::LaneOpen(LaneOpen { lane: qpn.into(), cid: y as u32, backup: z & 1 == 0 }),
+            11 => Frame::LaneAccept { lane: qpn.into(), cid: y as u32, code: z },
+            12 => Frame::LaneClose { lane: qpn.into() },
             // Long runs of what takes little room and asks for much.
             _ => {
                 for i in 0..x % 200 {

@@ -149,6 +149,21 @@ fn a_backup_carries_data_only_when_nothing_else_does() {
 }
 
 #[test]
+fn all_paths_together_keep_the_cap() {
+    let mut p = pair(5);
+    add(&mut p, false);
+    p.run_until(at(2_000)).expect("all goes well");
+    let (conn, sender) = (p.board.borrow().sender.expect("connected"), p.sender);
+    p.world.endpoint(sender).set_rate_cap(conn, Some(base::Rate::from_mbit(400)));
+    p.run_until(at(3_000)).expect("all goes well");
+    let rate = goodput(&mut p, 6_000);
+    assert!(
+        rate > 0.85 * 400.0 * PAYLOAD && rate < 400.0 * PAYLOAD * 1.02,
+        "{rate} Mbit/s under a cap of 400"
+    );
+}
+
+#[test]
 fn a_path_that_leads_nowhere_or_is_removed_does_no_harm() {
     let mut p = pair(4);
     p.run_until(at(200)).expect("connected");

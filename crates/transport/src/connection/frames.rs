@@ -78,6 +78,7 @@ impl Connection {
         }
         self.count(now, i, out);
         self.revive(i);
+        self.share_cap();
         Ok(())
     }
 

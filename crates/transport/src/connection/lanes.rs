@@ -7,7 +7,7 @@ use crate::error::Violation;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage, mtu};
 use crate::streams::Streams;
-use base::Time;
+use base::{Rate, Time};
 use std::net::{IpAddr, SocketAddr};
 use wire::{Cid, Frame, LaneOpen};
 
@@ -174,6 +174,7 @@ impl Connection {
                 let info = self.path_info(i);
                 self.lanes[i].flows.iter_mut().for_each(|f| f.on_path_change(now, info));
                 self.events.push_back(ConnEvent::LaneUp(id));
+                self.share_cap();
             }
             Stage::Open | Stage::Dead | Stage::Closed => {
                 // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
@@ -249,6 +250,19 @@ impl Connection {
             l.stage = Stage::Open;
             let id = l.id;
             self.events.push_back(ConnEvent::LaneUp(id));
+        }
+    }
+
+    /// Splits the cap on this end's sending over the lanes by what each could carry: all together keep it.
+    pub(super) fn share_cap(&mut self) {
+        let (Some(cap), true) = (self.rate_cap, self.lanes.len() > 1) else { return };
+        let open = |l: &&mut Lane| l.stage == Stage::Open;
+        let wanted = |l: &Lane| u128::from(l.flows[0].wanted().bytes_per_sec().max(1));
+        let all: u128 = self.lanes.iter_mut().filter(open).map(|l| wanted(l)).sum();
+        for l in self.lanes.iter_mut().filter(open) {
+            let part = u128::from(cap.bytes_per_sec()) * wanted(l) / all.max(1);
+            let part = Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1));
+            l.flows.iter_mut().for_each(|f| f.set_cap(Some(part)));
         }
     }
 

@@ -268,7 +268,8 @@ impl Connection {
             packet_bytes: u64::from(l.mtu.current()) + u64::from(l.overhead()),
             handshake_rtt: l.rtt.latest(),
             ecn: l.ecn,
-            known_rate: self.options.known_rate,
+            // What is known is known of the path that it connected over.
+            known_rate: self.options.known_rate.filter(|_| l.id == 0),
             remembered: None,
         }
     }
@@ -320,6 +321,7 @@ impl Connection {
     pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
         self.rate_cap = cap;
         self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(|f| f.set_cap(cap));
+        self.share_cap();
     }
 
     /// The system refused a datagram of this size to this address (EMSGSIZE).
@@ -439,7 +441,8 @@ impl Connection {
             return;
         }
         if self.options.keep_alive.is_some_and(|k| self.spoke.max(self.heard) + k <= now) {
-            self.push_frame(Frame::Ping);
+            // On every lane, so that no NAT forgets one.
+            self.lanes.iter_mut().filter(|l| l.stage == Stage::Open).for_each(|l| l.ping = true);
             self.spoke = now;
         }
         for i in 0..self.lanes.len() {

@@ -109,6 +109,11 @@ impl Flow {
         d
     }
 
+    /// What the algorithm would send at, whatever the cap.
+    pub fn wanted(&self) -> Rate {
+        self.algorithm.decision().rate
+    }
+
     /// The administrator's cap on the rate.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
