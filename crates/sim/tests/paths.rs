@@ -149,6 +149,31 @@ fn a_backup_carries_data_only_when_nothing_else_does() {
 }
 
 #[test]
+fn paths_are_limited_and_only_clients_add_them() {
+    let mut p = pair(6);
+    p.run_until(at(200)).expect("connected");
+    let [here, there] = Pair::second();
+    let (now, sender, receiver) = (p.world.now(), p.sender, p.receiver);
+    let (conn, other) = {
+        let board = p.board.borrow();
+        (board.sender.expect("connected"), board.receiver.expect("connected"))
+    };
+    let e = p.world.endpoint(receiver).add_path(now, other, None, here, false).expect_err("a server");
+    assert!(e.to_string().contains("only the client"), "{e}");
+    let added = (0..100)
+        .map_while(|_| p.world.endpoint(sender).add_path(now, conn, Some(here.ip()), there, false).ok())
+        .collect::<Vec<_>>();
+    assert_eq!(added, (1..64).collect::<Vec<_>>());
+    let e = p.world.endpoint(sender).add_path(now, conn, None, there, false).expect_err("too many");
+    assert!(e.to_string().contains("64 lanes"), "{e}");
+    // Sixty-three lanes over one path are unkind to it, but nothing is lost, and all work.
+    p.run_until(at(3_000)).expect("all goes well");
+    assert_eq!(lanes(&mut p), 64);
+    let rate = goodput(&mut p, 5_000);
+    assert!(rate > 0.8 * 1_000.0 * PAYLOAD, "{rate} Mbit/s");
+}
+
+#[test]
 fn all_paths_together_keep_the_cap() {
     let mut p = pair(5);
     add(&mut p, false);
