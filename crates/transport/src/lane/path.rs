@@ -26,7 +26,7 @@ pub struct PathCheck {
 }
 
 impl PathCheck {
-    /// A check to begin at once, its challenge to be repeated after `gap` or [`MIN_GAP`].
+    /// A check to begin at once, its challenge to be repeated after `gap`, but at least 50 ms.
     pub fn new(
         now: Time,
         (remote, local): (SocketAddr, Option<IpAddr>),
