@@ -12,6 +12,8 @@ pub const MAX_FLOWS: usize = 64;
 const GROUP_LASTS: Span = Span::from_millis(1);
 /// Round trips over which what was carried is smoothed.
 const CARRIED_WEIGHT: u64 = 4;
+/// Less than this part of what the path was seen to carry in a round trip, in flight, is no attempt to fill it.
+const CARRIED_FILLS: f64 = 8.0;
 /// Round trips that the path must have been filled for what it carried to be worth remembering.
 const CARRIED_ROUNDS: u32 = 8;
 
@@ -262,7 +264,7 @@ impl Flow {
             }
             rate = self.rate_sample(t, lane);
             if let Some(r) = rate.filter(|r| round_start && !r.app_limited) {
-                self.note_carried(r.rate.bytes_per_sec());
+                self.note_carried(r.rate.bytes_per_sec(), r.tx_inflight, lane.min_rtt);
             }
             self.first_sent = t.sent;
             self.first_forgone = t.forgone;
@@ -315,8 +317,12 @@ impl Flow {
         })
     }
 
-    fn note_carried(&mut self, rate: u64) {
+    fn note_carried(&mut self, rate: u64, inflight: u64, rtt: Span) {
         let (mean, rounds) = self.carried;
+        // A message alone on a path that is idle otherwise (a transfer's last words) is not the measure of it.
+        if (inflight as f64) < mean as f64 * rtt.as_secs_f64() / CARRIED_FILLS {
+            return;
+        }
         let mean = if rounds == 0 { rate } else { mean - mean / CARRIED_WEIGHT + rate / CARRIED_WEIGHT };
         self.carried = (mean, rounds.saturating_add(1));
     }

@@ -199,3 +199,32 @@ fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
         assert_eq!(lane.sent.get(0).is_some(), kept, "{packets} packets");
     }
 }
+
+#[test]
+fn last_words_are_no_measure_of_what_a_path_carries() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    lane.skip_in = u64::MAX;
+    // A packet each 10 us, acknowledged a round trip of 20 ms later: 150 MB/s.
+    let us = |n: u64| Time::from_nanos(1_000_000_000 + n * 1_000);
+    let mut times = Vec::new();
+    for n in 0..40_000u64 {
+        send(&mut lane, &mut rng, us(10 * n));
+        times.push(lane.sent.next());
+        if n >= 2_000 && n % 100 == 0 {
+            let told = feedback(0..times[n as usize - 2_000], vec![]);
+            lane.on_feedback(us(10 * n), &told, &mut fates).expect("true");
+        }
+    }
+    let all = lane.sent.next();
+    lane.on_feedback(us(420_000), &feedback(0..all, vec![]), &mut fates).expect("true");
+    let before = lane.flows[0].carried().expect("many round trips").bytes_per_sec();
+    assert!((130_000_000..170_000_000).contains(&before), "{before}");
+    // Much later a message of one packet, and its report.
+    for n in 1..5 {
+        send(&mut lane, &mut rng, us(n * 1_000_000));
+        let all = lane.sent.next();
+        lane.on_feedback(us(n * 1_000_000 + 20_000), &feedback(0..all, vec![]), &mut fates).expect("true");
+    }
+    assert_eq!(lane.flows[0].carried().map(Rate::bytes_per_sec), Some(before));
+}
