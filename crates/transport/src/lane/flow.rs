@@ -125,6 +125,10 @@ impl Flow {
     /// feedback arrives).
     pub fn poll_token(&mut self, now: Time, packet: u64, want: u64) -> Result<Token, Time> {
         let mut d = self.decision();
+        if self.cap.is_some_and(|cap| d.rate >= cap) {
+            // The algorithm's trains are those of its own rate: one at the start of a capped flow could be all of it.
+            d.quantum = d.quantum.min(cc::pacer::quantum(d.rate, packet));
+        }
         // A whole packet at least, also while the algorithm has not heard of its new size.
         d.quantum = d.quantum.max(packet);
         // The bound is a safety net; one packet is always allowed, or nothing would ever be reported.
