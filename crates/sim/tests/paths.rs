@@ -149,6 +149,24 @@ fn a_backup_carries_data_only_when_nothing_else_does() {
 }
 
 #[test]
+fn a_path_that_is_gone_keeps_nobody_busy() {
+    let mut p = pair(8);
+    let path = add(&mut p, false);
+    p.run_until(at(2_000)).expect("all goes well");
+    let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
+    p.world.endpoint(sender).remove_path(now, conn, path);
+    // In silence, but for what is still tried on the path that was cut.
+    for link in p.first {
+        cut(&mut p, link, "100%");
+    }
+    p.world.run_until(at(4_000));
+    let before = p.world.totals().events;
+    p.world.run_until(at(5_000));
+    let events = p.world.totals().events - before;
+    assert!(events < 1_000, "{events} happenings in a second of silence");
+}
+
+#[test]
 fn paths_are_limited_and_only_clients_add_them() {
     let mut p = pair(6);
     p.run_until(at(200)).expect("connected");

@@ -357,6 +357,10 @@ impl Connection {
             }
             for l in &mut self.lanes {
                 sooner(l.path.as_ref().map(PathCheck::next_timeout));
+                // What is due on a lane over which nothing leaves would be due for ever.
+                if !matches!(l.stage, Stage::Open | Stage::Dead) {
+                    continue;
+                }
                 sooner(l.loss_deadline());
                 sooner(l.pto_deadline());
                 sooner(l.received.due());
