@@ -4,10 +4,9 @@
 //! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.
 
 use crate::clock::Clock;
+use crate::datapath::Datapath;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::udp::{
-    Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpSocket, UdpStats,
-};
+use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpStats};
 use base::{Ecn, Rng, Span, Time};
 use endpoint::{App, Endpoint, Meta};
 use std::net::SocketAddr;
@@ -79,7 +78,7 @@ impl Loser {
 /// One socket and one thread's loop.
 #[derive(Debug)]
 pub struct Driver {
-    socket: UdpSocket,
+    socket: Datapath,
     poller: Poller,
     clock: Clock,
     received: RecvBatch,
@@ -109,7 +108,7 @@ impl Driver {
     /// # Errors
     /// As [`Driver::bind`].
     pub fn with(options: &UdpOptions, idle: Idle) -> Result<Driver, DriverError> {
-        let socket = UdpSocket::open(options)?;
+        let socket = Datapath::open(options)?;
         let received = socket.recv_batch();
         Ok(Driver {
             socket,

@@ -3,6 +3,7 @@
 //! | module | what it wraps |
 //! | --- | --- |
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
+//! | [`datapath`] | one face for the ways to the network |
 //! | [`udp`] | batches of UDP trains with GSO, GRO, ECN and packet information |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
 //! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
@@ -40,6 +41,7 @@
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
 pub mod clock;
+pub mod datapath;
 pub mod driver;
 pub mod identity;
 pub mod mmap;
