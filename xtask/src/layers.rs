@@ -11,13 +11,14 @@ use toml::{Table, Value};
 /// A crate may name only crates above its own line. Tests (`[dev-dependencies]`) are free.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
+    ("handover", &[]),
     ("wire", &["base"]),
     ("cc", &["base"]),
     ("netem", &["base"]),
     ("verbs", &["base"]),
     ("transport", &["base", "wire", "cc"]),
     ("endpoint", &["base", "wire", "cc", "verbs", "transport"]),
-    ("io", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint"]),
+    ("io", &["base", "handover", "wire", "cc", "netem", "verbs", "transport", "endpoint"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint"]),
     ("mover", &["base", "wire", "cc", "verbs", "transport", "endpoint", "io"]),
     ("lab", &["base", "wire", "cc", "netem", "verbs", "transport", "endpoint", "io", "sim", "mover"]),

@@ -85,7 +85,7 @@ impl Acceptor {
         if self.pending.len() < MAX_PENDING {
             let len = bytes.len();
             self.pending.push_back((
-                Transmit { remote: meta.remote, local: meta.local, ecn: false, segment: len, len },
+                Transmit { remote: meta.remote, local: meta.local, ecn: false, segment: len, len, socket: 0 },
                 bytes,
             ));
         }

@@ -38,6 +38,8 @@ pub(crate) struct Conn {
     pub established: bool,
     pub closed: bool,
     pub released: bool,
+    /// Identifiers and sockets of lanes that threads of sockets have views of.
+    pub viewed: Vec<(wire::Cid, u16)>,
     /// Queue pairs this end has opened and waits for.
     opening: Vec<QpOpen>,
     /// Where queue pairs without another instruction take their receives from.
@@ -58,6 +60,7 @@ impl Conn {
             established: false,
             closed: false,
             released: false,
+            viewed: Vec::new(),
             opening: Vec::new(),
             srq: None,
             early_limits: Vec::new(),
@@ -233,10 +236,11 @@ impl Endpoint {
                 self.events.push_back(Event::PathChanged { conn: id, remote });
             }
             ConnEvent::LaneWanted(lane) => {
-                let cid = self.new_cid();
+                let socket = (lane % u32::from(self.sockets)) as u16;
+                let cid = self.new_cid_at(socket);
                 self.by_cid.insert(cid, id);
                 if let Some(c) = self.conns.get_mut(&id) {
-                    c.connection.accept_lane(lane, Some(cid));
+                    c.connection.accept_lane(lane, Some((cid, socket)));
                 }
             }
             ConnEvent::LaneUp(path) => {
@@ -246,7 +250,9 @@ impl Endpoint {
             ConnEvent::LaneDown(path) => {
                 tracing::info!(path, "a path is down");
                 self.events.push_back(Event::PathDown { conn: id, path });
+                self.tell_views(id, false);
             }
+            ConnEvent::ViewsChanged => self.tell_views(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
         }
     }
@@ -266,22 +272,23 @@ impl Endpoint {
         remote: SocketAddr,
         backup: bool,
     ) -> Result<u32, ConnectError> {
-        let path = self.open_path(conn, local, remote, backup)?;
+        let path = self.open_path_at(conn, (remote, local), backup, 0)?;
         self.after(now, conn);
         Ok(path)
     }
 
-    fn open_path(
+    pub(crate) fn open_path_at(
         &mut self,
         conn: ConnId,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
+        to: (SocketAddr, Option<IpAddr>),
         backup: bool,
+        socket: u16,
     ) -> Result<u32, ConnectError> {
+        // A client's sockets have ports of their own: nobody steers by its identifiers.
         let cid = self.new_cid();
         let c = self.conns.get_mut(&conn).filter(|c| c.established && !c.closed);
         let c = c.ok_or(ConnectError::NotOpen)?;
-        let path = c.connection.open_lane(cid, (remote, local), backup).map_err(ConnectError::Settings)?;
+        let path = c.connection.open_lane(cid, to, backup, socket).map_err(ConnectError::Settings)?;
         self.by_cid.insert(cid, conn);
         Ok(path)
     }
@@ -350,7 +357,7 @@ impl Endpoint {
     fn add_further_paths(&mut self, id: ConnId) {
         let paths = self.conns.get(&id).map(|c| c.connection.further_paths().to_vec()).unwrap_or_default();
         for p in paths {
-            if let Err(e) = self.open_path(id, p.local, p.remote, p.backup) {
+            if let Err(e) = self.open_path_at(id, (p.remote, p.local), p.backup, 0) {
                 tracing::warn!(to = %p.remote, error = %e, "a path was not added");
             }
         }
@@ -417,6 +424,8 @@ impl Endpoint {
     fn on_closed(&mut self, now: Time, id: ConnId, reason: transport::CloseReason) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.closed = true;
+        self.tell_views(id, false);
+        let Some(c) = self.conns.get_mut(&id) else { return };
         if let Some(path) = c.connection.carried().filter(|_| c.established) {
             self.paths.remember(c.info.remote.ip(), path, now);
         }

@@ -9,13 +9,17 @@ mod app;
 mod config;
 mod conn;
 mod paths;
+mod sockets;
 mod streams;
 
 pub use app::{App, ConnId, ConnInfo, Event, Gate};
 pub use cc::Remembered;
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use paths::LIFETIME as PATH_LIFETIME;
+pub use sockets::{MAX_SOCKETS, View, socket_of};
 pub use transport::connection::Authority;
+pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
+pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
     CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits,
 };
@@ -56,6 +60,12 @@ pub struct Endpoint {
     incoming_srq: Option<SrqId>,
     paths: paths::Paths,
     gate: Option<Box<dyn Gate>>,
+    /// How many sockets the driver has.
+    sockets: u16,
+    /// Connections with lanes whose sockets took nothing more.
+    blocked: BTreeSet<ConnId>,
+    /// What threads of sockets are to know: at most one entry for each lane and change of keys, taken every turn.
+    views: VecDeque<View>,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -89,6 +99,9 @@ impl Endpoint {
             incoming_srq: None,
             paths: paths::Paths::default(),
             gate: None,
+            sockets: 1,
+            blocked: BTreeSet::new(),
+            views: VecDeque::new(),
         })
     }
 
@@ -227,12 +240,7 @@ impl Endpoint {
     }
 
     fn new_cid(&mut self) -> Cid {
-        loop {
-            let c = Cid(self.rng.u32());
-            if !self.by_cid.contains_key(&c) {
-                return c;
-            }
-        }
+        self.new_cid_at(0)
     }
 
     fn reset_token(&self, cid: Cid) -> [u8; 16] {
@@ -376,22 +384,7 @@ impl Endpoint {
 
     /// Writes what is to be sent now into `buf` of at least [`MAX_TRAIN`] bytes. Call until it gives nothing.
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        if let Some(t) = self.acceptor.poll_transmit(buf) {
-            return Some(t);
-        }
-        self.collect_work();
-        while let Some(id) = self.ready.pop_front() {
-            let Some(c) = self.conns.get_mut(&id) else { continue };
-            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
-            if let Some(t) = c.connection.poll_transmit(now, buf, &mut s) {
-                // Connections take turns, a train each.
-                self.ready.push_back(id);
-                return Some(t);
-            }
-            c.queued = false;
-            self.after_send(now, id);
-        }
-        None
+        self.poll_trains(now, &mut Inline(buf))
     }
 
     /// What the application posted goes to the connections it concerns.

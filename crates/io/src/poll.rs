@@ -5,10 +5,10 @@
 //! driver loop costs the same as epoll.
 
 use base::Span;
+use handover::{Bell, Signal};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most sources one [`Poller::wait`] takes.
 pub const MAX_SOURCES: usize = 256;
@@ -48,30 +48,34 @@ pub struct Wake {
 /// Waits for sources, wakers and deadlines. One per driver loop.
 #[derive(Debug)]
 pub struct Poller {
-    shared: Arc<Shared>,
+    bell: Arc<Bell<Event>>,
 }
 
 /// Ends a [`Poller::wait`] from another thread. Cheap to clone; several wakes before the loop turns cost one
 /// system call.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<Shared>);
+pub struct Waker(Arc<Bell<Event>>);
 
 #[derive(Debug)]
-struct Shared {
-    event: OwnedFd,
-    /// A wake is under way that the poller has not taken yet.
-    pending: AtomicBool,
+struct Event(OwnedFd);
+
+impl Signal for Event {
+    fn raise(&self) {
+        // It fails only when the counter would exceed 2^64 - 2, which the bell rules out.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+    fn clear(&self) {
+        let mut count = [0; 8];
+        // Would-block is impossible after POLLIN with a single reader, and would change nothing.
+        let _ = rustix::io::read(&self.0, &mut count);
+    }
 }
 
 impl Waker {
     /// Makes the current or the next [`Poller::wait`] return with [`Wake::woken`]. Everything written before
     /// this call is visible to the poller's thread after it.
     pub fn wake(&self) {
-        if self.0.pending.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        // It fails only when the counter would exceed 2^64 - 2, which `pending` rules out.
-        let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+        self.0.ring();
     }
 }
 
@@ -83,13 +87,12 @@ impl Poller {
     pub fn new() -> io::Result<Poller> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags)?;
-        let shared = Arc::new(Shared { event, pending: AtomicBool::new(false) });
-        Ok(Poller { shared })
+        Ok(Poller { bell: Arc::new(Bell::new(Event(event))) })
     }
 
     /// A handle that ends this poller's waits from any thread.
     pub fn waker(&self) -> Waker {
-        Waker(self.shared.clone())
+        Waker(self.bell.clone())
     }
 
     /// Waits until a source is ready, a waker is used, or `timeout` has passed (`None`: no limit). A timeout
@@ -105,7 +108,7 @@ impl Poller {
             ));
         }
         let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_SOURCES + 1];
-        fds[0] = libc::pollfd { fd: self.shared.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        fds[0] = libc::pollfd { fd: self.bell.signal().0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         for (slot, s) in fds[1..].iter_mut().zip(sources.iter()) {
             slot.fd = s.fd.as_raw_fd();
             slot.events = libc::POLLIN | if s.write { libc::POLLOUT } else { 0 };
@@ -114,12 +117,7 @@ impl Poller {
         ppoll(fds, timeout)?;
         let mut wake = Wake { ready: 0, woken: fds[0].revents != 0 };
         if wake.woken {
-            let mut count = [0; 8];
-            // Would-block is impossible after POLLIN with a single reader, and would change nothing.
-            let _ = rustix::io::read(&self.shared.event, &mut count);
-            // After the read and before the caller looks at its queues: a wake that found `pending` set has
-            // filled its queue before this point, and the caller looks after it.
-            self.shared.pending.swap(false, Ordering::AcqRel);
+            self.bell.answer();
         }
         for (slot, s) in fds[1..].iter().zip(sources) {
             s.readable = slot.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0;

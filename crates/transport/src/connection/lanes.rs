@@ -2,7 +2,7 @@
 
 use super::{ConnEvent, Connection, State};
 use crate::config::FurtherPath;
-use crate::crypto::Side;
+use crate::crypto::{OpenView, Side};
 use crate::error::Violation;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage, mtu};
@@ -20,8 +20,9 @@ pub const LANE_REFUSED: u64 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     open: LaneOpen,
-    /// Where it leads, of a client.
+    /// Where it leads, and by which socket, of a client.
     to: Option<(SocketAddr, Option<IpAddr>)>,
+    socket: u16,
 }
 
 impl Connection {
@@ -35,6 +36,7 @@ impl Connection {
         cid: Cid,
         (remote, local): (SocketAddr, Option<IpAddr>),
         backup: bool,
+        socket: u16,
     ) -> Result<u32, String> {
         if !self.is_open() || self.side != Side::Client {
             return Err("only the client of an open connection adds paths".to_owned());
@@ -47,7 +49,7 @@ impl Connection {
         self.lanes_ever = lane;
         self.cids.push(cid);
         let open = LaneOpen { lane, cid: cid.0, backup };
-        self.wanted.push(Wanted { open, to: Some((remote, local)) });
+        self.wanted.push(Wanted { open, to: Some((remote, local)), socket });
         self.push_frame(Frame::LaneOpen(open));
         Ok(lane)
     }
@@ -70,21 +72,25 @@ impl Connection {
             let frame = Frame::LaneAccept { lane: l.id, cid: l.local_cid.0, code: 0 };
             self.push_frame(frame);
         } else if self.wanted.iter().all(|w| w.open.lane != open.lane) {
-            self.wanted.push(Wanted { open, to: None });
+            self.wanted.push(Wanted { open, to: None, socket: 0 });
             self.events.push_back(ConnEvent::LaneWanted(open.lane));
         }
         Ok(())
     }
 
-    /// Answers [`ConnEvent::LaneWanted`]: packets to this end on it carry `cid`; `None` refuses it.
-    pub fn accept_lane(&mut self, lane: u32, cid: Option<Cid>) {
+    /// Answers [`ConnEvent::LaneWanted`]: packets to this end on it carry `cid` and arrive at that socket; `None` refuses
+    /// it.
+    pub fn accept_lane(&mut self, lane: u32, at: Option<(Cid, u16)>) {
+        let cid = at.map(|(cid, _)| cid);
         let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return };
         let open = self.wanted.swap_remove(i).open;
         self.cids.extend(cid);
         let made = cid.and_then(|cid| {
             // Where the client is on it, its first packet tells.
             let first = (self.lanes[0].remote, self.lanes[0].local);
-            self.add_lane(open, (cid, Cid(open.cid)), first, Stage::Waiting).ok().map(|()| cid)
+            self.add_lane(open, (cid, Cid(open.cid)), first, Stage::Waiting, at.map_or(0, |a| a.1))
+                .ok()
+                .map(|()| cid)
         });
         let (cid, code) = made.map_or((0, LANE_REFUSED), |c| (c.0, 0));
         self.push_frame(Frame::LaneAccept { lane, cid, code });
@@ -103,9 +109,9 @@ impl Connection {
         }
         // Of an answer that comes twice, the first counts.
         let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return Ok(()) };
-        let Wanted { open, to } = self.wanted.swap_remove(i);
+        let Wanted { open, to, socket } = self.wanted.swap_remove(i);
         let made = to.filter(|_| code == 0).and_then(|to| {
-            self.add_lane(open, (Cid(open.cid), Cid(cid)), to, Stage::Checking).ok()?;
+            self.add_lane(open, (Cid(open.cid), Cid(cid)), to, Stage::Checking, socket).ok()?;
             Some(to)
         });
         match made {
@@ -124,6 +130,7 @@ impl Connection {
         cids: (Cid, Cid),
         (remote, local): (SocketAddr, Option<IpAddr>),
         stage: Stage,
+        socket: u16,
     ) -> Result<(), String> {
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let theirs = self.peer_params.max_datagram as u16;
@@ -141,9 +148,34 @@ impl Connection {
         let Some(first) = flows.pop() else { return Ok(()) };
         let mut lane = Lane::new(open.lane, cids, remote, search, first, &mut self.rng);
         lane.flows.extend(rest);
-        (lane.local, lane.stage, lane.backup) = (local, stage, open.backup);
+        (lane.local, lane.stage, lane.backup, lane.socket) = (local, stage, open.backup, socket);
         self.lanes.push(lane);
+        self.renew_views();
         Ok(())
+    }
+
+    /// Whether a socket took nothing more when something was to be sent.
+    pub fn is_blocked(&self) -> bool {
+        self.lanes.iter().any(|l| l.blocked)
+    }
+
+    /// Lanes whose packets arrive at other sockets than the first: number, identifier and socket of each.
+    pub fn apart(&self) -> impl Iterator<Item = (u32, Cid, u16)> + '_ {
+        let apart = |l: &&Lane| l.socket > 0 && l.stage != Stage::Closed;
+        self.lanes.iter().filter(apart).map(|l| (l.id, l.local_cid, l.socket))
+    }
+
+    /// What opens packets of a lane elsewhere, under the key that is current now. [`ConnEvent::ViewsChanged`] tells when it
+    /// is not any more.
+    pub fn open_view(&self, lane: u32) -> Option<OpenView> {
+        self.keys.as_ref().map(|k| k.open_keys().view(lane))
+    }
+
+    /// Whoever has views is to get new ones.
+    pub(super) fn renew_views(&mut self) {
+        if self.apart().next().is_some() {
+            self.events.push_back(ConnEvent::ViewsChanged);
+        }
     }
 
     /// Sends challenges to where the peer may be on a lane.

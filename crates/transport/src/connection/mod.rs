@@ -15,7 +15,7 @@ pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
 pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use setup::{Accept, CRYPTO_LEVELS, Open};
-pub use transmit::{MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Transmit};
+pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Transmit};
 
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
@@ -60,6 +60,8 @@ pub enum ConnEvent {
     LaneUp(u32),
     /// No data goes over this lane: it leads nowhere, is dead for now, or was closed.
     LaneDown(u32),
+    /// Views of this connection's keys are out of date: see [`Connection::open_view`].
+    ViewsChanged,
     /// It is over. The last event.
     Closed(CloseReason),
 }
@@ -356,15 +358,17 @@ impl Connection {
                 sooner(Some(self.spoke.max(self.heard) + k));
             }
             for l in &mut self.lanes {
-                sooner(l.path.as_ref().map(PathCheck::next_timeout));
                 // What is due on a lane over which nothing leaves would be due for ever.
-                if !matches!(l.stage, Stage::Open | Stage::Dead) {
-                    continue;
+                let leaves = matches!(l.stage, Stage::Open | Stage::Dead);
+                if leaves {
+                    sooner(l.loss_deadline());
+                    sooner(l.pto_deadline());
                 }
-                sooner(l.loss_deadline());
-                sooner(l.pto_deadline());
-                sooner(l.received.due());
-                sooner(l.next_send);
+                if !l.blocked {
+                    sooner(l.path.as_ref().map(PathCheck::next_timeout));
+                    sooner(l.received.due().filter(|_| leaves));
+                    sooner(l.next_send.filter(|_| leaves));
+                }
             }
         }
         at

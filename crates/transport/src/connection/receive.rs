@@ -1,7 +1,7 @@
 //! Datagrams in: unmask, open, check, place.
 
 use super::{ConnEvent, Connection, State};
-use crate::crypto::{OpenError, Opened};
+use crate::crypto::{OpenError, Opened, OpenedTrain};
 use crate::error::{CloseReason, Violation, code};
 use crate::lane::{Lane, Stage};
 use crate::streams::{Placed, Streams};
@@ -37,6 +37,27 @@ enum Verdict {
     Dropped,
 }
 
+/// What a view has made of a packet already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Had {
+    Nothing,
+    Opened,
+    Failed,
+}
+
+impl Had {
+    /// Of the packet at place `i`; one that was opened as another number than it has by the connection's books is not
+    /// itself.
+    fn of(t: &OpenedTrain, i: usize, same_number: bool) -> Had {
+        let bit = u32::try_from(i).ok().and_then(|i| 1u64.checked_shl(i)).unwrap_or(0);
+        match (t.opened & bit != 0, t.failed & bit != 0) {
+            (true, _) if same_number => Had::Opened,
+            (false, false) => Had::Nothing,
+            _ => Had::Failed,
+        }
+    }
+}
+
 impl Connection {
     /// Takes in a train of short packets for this connection: segments of `stride` bytes, the last perhaps
     /// shorter. Works in place: `train` is scratch afterwards.
@@ -46,6 +67,19 @@ impl Connection {
         meta: Meta,
         train: &mut [u8],
         stride: usize,
+        streams: &mut impl Streams,
+    ) {
+        self.handle_opened(now, meta, (train, stride), None, streams);
+    }
+
+    /// As [`Connection::handle_short`], for a train that a view of this connection's keys has been over
+    /// ([`Connection::open_view`]).
+    pub fn handle_opened(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        (train, stride): (&mut [u8], usize),
+        opened: Option<&OpenedTrain>,
         streams: &mut impl Streams,
     ) {
         match self.state {
@@ -60,9 +94,11 @@ impl Connection {
             self.keep_early(train, stride);
             return;
         };
-        keys.open_keys().header().mask_segments(train, stride);
-        for packet in train.chunks_mut(stride.max(1)) {
-            match self.handle_packet(now, meta, packet, streams) {
+        if opened.is_none() {
+            keys.open_keys().header().mask_segments(train, stride);
+        }
+        for (i, packet) in train.chunks_mut(stride.max(1)).enumerate() {
+            match self.handle_packet(now, meta, packet, opened.map(|o| (o, i)), streams) {
                 Ok(()) => {}
                 Err(v) => {
                     self.fail(now, &v);
@@ -110,6 +146,7 @@ impl Connection {
         now: Time,
         meta: Meta,
         p: &mut [u8],
+        opened: Option<(&OpenedTrain, usize)>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
         let Some(keys) = &mut self.keys else { return Ok(()) };
@@ -133,8 +170,17 @@ impl Connection {
             return Ok(());
         }
         let flags = clear[0];
-        match keys.open(flags & flag::KEY_PHASE != 0, lane.id, pn, clear, tag, body) {
-            Ok(Opened::Updated) => self.discard_keys_at = Some(now + lane.rtt.probe_timeout() * 3),
+        let had = opened.map_or(Had::Nothing, |(t, i)| Had::of(t, i, t.number(clear) == pn));
+        let result = match (had, opened) {
+            (Had::Opened, Some((t, _))) => keys.opener().admit(t, lane.id, pn),
+            (Had::Failed, _) => Err(keys.opener().reject()),
+            _ => keys.open(flags & flag::KEY_PHASE != 0, lane.id, pn, clear, tag, body),
+        };
+        match result {
+            Ok(Opened::Updated) => {
+                self.discard_keys_at = Some(now + lane.rtt.probe_timeout() * 3);
+                self.renew_views();
+            }
             Ok(_) => {}
             Err(OpenError::IntegrityLimit) => {
                 return Err(Violation::new(code::KEYS_EXHAUSTED, "too many forged packets under one key"));

@@ -2,6 +2,7 @@
 
 use super::{Connection, State};
 use crate::crypto::KeyError;
+use crate::crypto::Sealing;
 use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
@@ -41,6 +42,35 @@ pub struct Transmit {
     pub segment: usize,
     /// Bytes in all.
     pub len: usize,
+    /// Which of the endpoint's sockets it leaves by: that of its lane.
+    pub socket: u16,
+}
+
+/// Where trains are written: each socket has memory for its next one.
+pub trait Outlets {
+    /// The memory of the next train of a socket, at least [`MAX_TRAIN`] bytes; the same until a train is committed, which
+    /// is the driver's business. `None` while the socket takes nothing more.
+    fn slot(&mut self, socket: u16) -> Option<&mut [u8]>;
+
+    /// The slot holds a train of `len` bytes in segments of `segment`, which is to be sealed before it leaves: at once or
+    /// by somebody else. Trains of at most [`SEALED_AT_ONCE`] bytes are to be sealed at once.
+    fn protect(&mut self, socket: u16, sealing: Sealing, len: usize, segment: usize);
+}
+
+/// Trains up to this long are sealed where they are built: handing them over would cost more.
+pub const SEALED_AT_ONCE: usize = 1 << 12;
+
+/// One buffer for all sockets, for whoever sends each train before the next is built.
+#[derive(Debug)]
+pub struct Inline<'a>(pub &'a mut [u8]);
+
+impl Outlets for Inline<'_> {
+    fn slot(&mut self, _: u16) -> Option<&mut [u8]> {
+        Some(self.0)
+    }
+    fn protect(&mut self, _: u16, sealing: Sealing, len: usize, segment: usize) {
+        sealing.seal(&mut self.0[..len], segment);
+    }
 }
 
 /// Permission to build a train. Only the pacer makes tokens, so unpaced sending does not compile; the one exception is
@@ -75,23 +105,22 @@ struct Draft {
 }
 
 impl Connection {
-    /// Writes what is to be sent now into `buf`, which has at least [`MAX_TRAIN`] bytes. Call until it gives
-    /// nothing.
+    /// Writes what is to be sent now into the slot of the socket by which it leaves. Call until it gives nothing.
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        buf: &mut [u8],
+        out: &mut impl Outlets,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         match &self.state {
             State::Closed => return None,
             State::Closing(_) => {
-                let setup = if self.keys.is_some() { self.transmit_setup(now, buf) } else { None };
-                return setup.or_else(|| self.transmit_close(now, buf));
+                let setup = if self.keys.is_some() { self.transmit_setup(now, out) } else { None };
+                return setup.or_else(|| self.transmit_close(now, out));
             }
             State::Handshake | State::Open => {}
         }
-        if let Some(t) = self.transmit_setup(now, buf) {
+        if let Some(t) = self.transmit_setup(now, out) {
             return Some(t);
         }
         self.keys.as_ref()?;
@@ -99,7 +128,7 @@ impl Connection {
         let lanes = self.lanes.len();
         for k in 0..lanes {
             let lane = (self.next_lane + k) % lanes;
-            if let Some(t) = self.transmit_lane(now, lane, buf, streams) {
+            if let Some(t) = self.transmit_lane(now, lane, out, streams) {
                 // Lanes take turns: none waits for another that always has something to send.
                 self.next_lane = (lane + 1) % lanes;
                 return Some(t);
@@ -112,33 +141,38 @@ impl Connection {
         &mut self,
         now: Time,
         lane: usize,
-        buf: &mut [u8],
+        out: &mut impl Outlets,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
-        if let Some(t) = self.transmit_challenge(now, lane, buf) {
+        let socket = self.lanes[lane].socket;
+        let buf = out.slot(socket);
+        self.lanes[lane].blocked = buf.is_none();
+        if let Some(t) = self.transmit_challenge(now, lane, buf?) {
             return Some(t);
         }
         match self.lanes[lane].stage {
             Stage::Closed => return None,
             // Nobody has answered there: nothing leaves but what finds out, and answers to the peer's finding out.
-            Stage::Waiting | Stage::Checking => return self.transmit_control(now, lane, 0, buf),
+            Stage::Waiting | Stage::Checking => {
+                return self.transmit_control(now, lane, 0, out.slot(socket)?);
+            }
             Stage::Open | Stage::Dead => {}
         }
         // One train may leave before a report does: somebody waits for its data, and a report can wait that long. Other
         // frames come first, since data may depend on them.
         let frames = self.frames.len() + self.lanes.iter().map(|l| l.lost_frames.len()).sum::<usize>();
         let overtakes = frames == 0 && !core::mem::replace(&mut self.lanes[lane].overtaken, true);
-        if overtakes && let Some(t) = self.transmit_data(now, lane, buf, streams) {
-            return Some(self.with_report(now, lane, t, buf));
+        if overtakes && let Some(t) = self.transmit_data(now, lane, out, streams) {
+            return Some(self.with_report(now, lane, t, out));
         }
-        if let Some(t) = self.transmit_control(now, lane, 0, buf) {
+        if let Some(t) = self.transmit_control(now, lane, 0, out.slot(socket)?) {
             return Some(t);
         }
         self.lanes[lane].overtaken = false;
-        if let Some(t) = self.transmit_mtu_probe(now, lane, buf) {
+        if let Some(t) = self.transmit_mtu_probe(now, lane, out.slot(socket)?) {
             return Some(t);
         }
-        let t = self.transmit_data(now, lane, buf, streams)?;
+        let t = self.transmit_data(now, lane, out, streams)?;
         self.lanes[lane].overtaken = true;
         Some(t)
     }
@@ -146,10 +180,11 @@ impl Connection {
     /// Puts a report that is due in front of a single short packet, in one train: an answer to a request then takes one
     /// system call at each end, and not one for itself and one for the report on the request. A train's last packet may be
     /// shorter than the others, so the report is made as long as the data. It has the higher number and goes first.
-    fn with_report(&mut self, now: Time, lane: usize, data: Transmit, buf: &mut [u8]) -> Transmit {
+    fn with_report(&mut self, now: Time, lane: usize, data: Transmit, out: &mut impl Outlets) -> Transmit {
         if data.len > MAX_COMPANION || data.len > data.segment {
             return data;
         }
+        let Some(buf) = out.slot(data.socket) else { return data };
         let Some(report) = self.transmit_control(now, lane, data.len, &mut buf[data.len..]) else {
             return data;
         };
@@ -159,10 +194,11 @@ impl Connection {
         Transmit { segment: report.len, len, ..data }
     }
 
-    fn transmit_setup(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+    fn transmit_setup(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
         if !self.setup.has_pending() {
             return None;
         }
+        let buf = out.slot(self.lanes[0].socket)?;
         let n = self.setup.poll_datagram(now, self.side, buf)?;
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
@@ -171,11 +207,12 @@ impl Connection {
 
     fn single(&self, lane: usize, len: usize) -> Transmit {
         let (remote, local) = self.lanes[lane].target();
-        Transmit { remote, local, ecn: false, segment: len, len }
+        Transmit { remote, local, ecn: false, segment: len, len, socket: self.lanes[lane].socket }
     }
 
-    fn transmit_close(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+    fn transmit_close(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
         let lane = self.main_lane();
+        let buf = out.slot(self.lanes[lane].socket)?;
         let State::Closing(c) = &mut self.state else { return None };
         let mut frame = Vec::new();
         c.poll(now)?.put(&mut frame);
@@ -282,7 +319,8 @@ impl Connection {
         p.poll(now)?.put(&mut frame);
         let n = self.seal_control(lane, &frame, 0, buf)?;
         self.book_control(now, lane, n, Content::Nothing, false);
-        Some(Transmit { remote, local, ecn: false, segment: n, len: n })
+        let socket = self.lanes[lane].socket;
+        Some(Transmit { remote, local, ecn: false, segment: n, len: n, socket })
     }
 
     /// One packet of frames that wait, at least `pad_to` bytes long.
@@ -382,7 +420,7 @@ impl Connection {
         &mut self,
         now: Time,
         lane: usize,
-        buf: &mut [u8],
+        out: &mut impl Outlets,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         self.lanes[lane].next_send = None;
@@ -413,12 +451,15 @@ impl Connection {
                     }
                 }
             };
+            let socket = l.socket;
+            let buf = out.slot(socket)?;
             let sent = self.build_train(now, lane, flow as u8, &mut permit, buf, streams);
             if let Permit::Paced(left) = permit {
                 // What the train did not need goes back to the pacer.
                 self.lanes[lane].flows[flow].refund(left);
             }
-            let Some(d) = sent else { continue };
+            let Some((d, sealing)) = sent else { continue };
+            out.protect(socket, sealing, d.len, d.segment);
             self.next_flow = (flow + 1) % flows;
             let l = &self.lanes[lane];
             return Some(Transmit {
@@ -427,6 +468,7 @@ impl Connection {
                 ecn: l.ecn,
                 segment: d.segment,
                 len: d.len,
+                socket,
             });
         }
         None
@@ -440,7 +482,7 @@ impl Connection {
         permit: &mut Permit,
         buf: &mut [u8],
         streams: &mut impl Streams,
-    ) -> Option<Draft> {
+    ) -> Option<(Draft, Sealing)> {
         let l = &mut self.lanes[lane];
         l.maybe_skip(now, &mut self.rng);
         let mtu = usize::from(l.mtu.current());
@@ -479,16 +521,16 @@ impl Connection {
         let last = !self.scheduler.is_ready(flow);
         let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
         let measured = wanted && self.lanes[lane].dispersion.begin(now);
-        if self.seal_train(lane, first_pn, &d, (last, measured), &mut buf[..d.len]).is_none() {
+        let Some(sealing) = self.number_train(lane, first_pn, &d, (last, measured), &mut buf[..d.len]) else {
             let v = Violation::new(
                 code::KEYS_EXHAUSTED,
                 "the keys have sealed all they may and cannot be updated",
             );
             self.fail(now, &v);
             return None;
-        }
+        };
         self.finish_train(now, lane, &d, flow);
-        Some(d)
+        Some((d, sealing))
     }
 
     /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay.
@@ -538,20 +580,18 @@ impl Connection {
         Some(end)
     }
 
-    /// Seals and masks a whole train.
-    fn seal_train(
+    /// Writes the clear headers of a train, and reserves its numbers: it is ready to be sealed.
+    fn number_train(
         &mut self,
         lane: usize,
         first_pn: u64,
         d: &Draft,
         (last, measured): (bool, bool),
         train: &mut [u8],
-    ) -> Option<()> {
+    ) -> Option<Sealing> {
         let keys = self.keys.as_mut()?;
-        let tag_len = keys.suite().tag_len();
         let l = &self.lanes[lane];
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
-        let key = keys.sealer().reserve(l.id, first_pn, d.packets).ok()?;
         for (pn, packet) in (first_pn..).zip(train.chunks_mut(d.segment)) {
             // Nothing stands behind the last packet: have it reported at once. So are both ends of a train whose
             // dispersion is to be measured.
@@ -559,13 +599,8 @@ impl Connection {
             let ask = if last && is_last || measured && (is_first || is_last) { flag::ASK } else { 0 };
             let flags = packet[0] | phase | ask;
             put_clear(packet, flags, l.remote_cid.0, pn);
-            let (clear, rest) = packet.split_at_mut(SHORT_CLEAR);
-            let (tag_at, body) = rest.split_at_mut(tag_len);
-            let tag = key.seal(l.id, pn, clear, body).ok()?;
-            tag_at.copy_from_slice(&tag[..tag_len]);
         }
-        keys.seal_keys().header().mask_segments(train, d.segment);
-        Some(())
+        keys.sealer().reserve_train(l.id, first_pn, d.packets).ok()
     }
 
     fn finish_train(&mut self, now: Time, lane: usize, d: &Draft, flow: u8) {

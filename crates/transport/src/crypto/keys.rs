@@ -20,9 +20,11 @@
 
 use hkdf::Hkdf;
 use sha2::Sha256;
+use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use super::apart::{OpenView, OpenedTrain, Sealing, TrainKey};
 use super::packet::{Forged, HeaderKey, IV_LEN, OpenKey, SealError, SealKey, TAG_LEN};
 use super::suite::Suite;
 
@@ -154,8 +156,8 @@ pub enum Opened {
 pub struct SealKeys {
     suite: Suite,
     secret: Secret,
-    key: SealKey,
-    header: HeaderKey,
+    /// Shared with trains that are being sealed.
+    keys: Arc<TrainKey>,
     generation: u64,
     sealed: u64,
     limit: u64,
@@ -167,8 +169,11 @@ impl SealKeys {
     fn new(suite: Suite, max_packet: usize, secret: &Secret) -> SealKeys {
         SealKeys {
             suite,
-            key: secret.packet_key(suite, SealKey::new),
-            header: secret.header_key(suite),
+            keys: Arc::new(TrainKey {
+                key: secret.packet_key(suite, SealKey::new),
+                header: secret.header_key(suite),
+                tag_len: suite.tag_len(),
+            }),
             secret: secret.clone(),
             generation: 0,
             sealed: 0,
@@ -197,7 +202,13 @@ impl SealKeys {
         }
         self.sealed += n;
         *first = (*first).min(first_pn);
-        Ok(&self.key)
+        Ok(&self.keys.key)
+    }
+
+    /// As [`SealKeys::reserve`], for a train that is sealed later or elsewhere.
+    pub fn reserve_train(&mut self, lane: u32, first_pn: u64, n: u64) -> Result<Sealing, KeyError> {
+        self.reserve(lane, first_pn, n)?;
+        Ok(Sealing { keys: self.keys.clone(), lane, first_pn })
     }
 
     /// The phase bit of packets sealed now.
@@ -212,7 +223,7 @@ impl SealKeys {
 
     /// The key of header protection.
     pub fn header(&self) -> &HeaderKey {
-        &self.header
+        &self.keys.header
     }
 
     /// Half of what the key may seal is sealed: time for [`KeyPair::update`].
@@ -227,7 +238,11 @@ impl SealKeys {
 
     fn advance(&mut self) {
         self.secret = self.secret.next();
-        self.key = self.secret.packet_key(self.suite, SealKey::new);
+        self.keys = Arc::new(TrainKey {
+            key: self.secret.packet_key(self.suite, SealKey::new),
+            header: self.keys.header.clone(),
+            tag_len: self.suite.tag_len(),
+        });
         self.generation += 1;
         self.sealed = 0;
         self.first = [NONE; MAX_LANES];
@@ -237,12 +252,13 @@ impl SealKeys {
 /// Keys for receiving: chooses among three generations.
 pub struct OpenKeys {
     suite: Suite,
-    previous: Option<OpenKey>,
-    current: OpenKey,
-    next: OpenKey,
+    previous: Option<Arc<OpenKey>>,
+    /// Shared with views of it.
+    current: Arc<OpenKey>,
+    next: Arc<OpenKey>,
     /// The secret `next` was made from.
     next_secret: Secret,
-    header: HeaderKey,
+    header: Arc<HeaderKey>,
     generation: u64,
     updates: bool,
     forged: u64,
@@ -257,10 +273,10 @@ impl OpenKeys {
         OpenKeys {
             suite,
             previous: None,
-            current: secret.packet_key(suite, OpenKey::new),
-            next: next_secret.packet_key(suite, OpenKey::new),
+            current: Arc::new(secret.packet_key(suite, OpenKey::new)),
+            next: Arc::new(next_secret.packet_key(suite, OpenKey::new)),
             next_secret,
-            header: secret.header_key(suite),
+            header: Arc::new(secret.header_key(suite)),
             generation: 0,
             updates,
             forged: 0,
@@ -311,6 +327,39 @@ impl OpenKeys {
         Ok(which)
     }
 
+    /// What opens packets of a lane under the current key elsewhere. After [`Opened::Updated`] a new one is needed.
+    pub fn view(&self, lane: u32) -> OpenView {
+        OpenView {
+            key: self.current.clone(),
+            header: self.header.clone(),
+            tag_len: self.suite.tag_len(),
+            lane,
+            generation: self.generation,
+        }
+    }
+
+    /// Whether a packet that a view has opened may be accepted: the rules are those of [`OpenKeys::open`]. A view's key
+    /// is the current one, or was until the peer updated its keys.
+    pub fn admit(&mut self, t: &OpenedTrain, lane: u32, pn: u64) -> Result<Opened, OpenError> {
+        let lowest = self.lowest.get_mut(lane as usize).ok_or(OpenError::Lane(lane))?;
+        if t.generation == self.generation {
+            *lowest = (*lowest).min(pn);
+            Ok(Opened::Current)
+        } else if t.generation + 1 == self.generation && self.previous.is_some() && pn < *lowest {
+            Ok(Opened::Previous)
+        } else {
+            Err(OpenError::Expired)
+        }
+    }
+
+    /// Counts a packet that a view could not open.
+    pub fn reject(&mut self) -> OpenError {
+        match self.count(Forged) {
+            Err(e) => e,
+            Ok(_) => Forged.into(),
+        }
+    }
+
     /// The phase bit of the current key.
     pub fn phase(&self) -> bool {
         self.generation & 1 == 1
@@ -344,7 +393,7 @@ impl OpenKeys {
 
     fn promote(&mut self) {
         self.next_secret = self.next_secret.next();
-        let after = self.next_secret.packet_key(self.suite, OpenKey::new);
+        let after = Arc::new(self.next_secret.packet_key(self.suite, OpenKey::new));
         let current = core::mem::replace(&mut self.next, after);
         self.previous = Some(core::mem::replace(&mut self.current, current));
         self.generation += 1;
@@ -431,6 +480,11 @@ impl KeyPair {
     /// Keys for receiving, to look at.
     pub fn open_keys(&self) -> &OpenKeys {
         &self.open
+    }
+
+    /// Keys for receiving, for packets that views have opened.
+    pub fn opener(&mut self) -> &mut OpenKeys {
+        &mut self.open
     }
 
     /// See [`SealKeys::seal`].

@@ -10,6 +10,7 @@
 //! | `suite` | the ciphers, their limits, their negotiation |
 //! | `packet` | one key of one direction: seal, open, header protection |
 //! | `keys` | the key schedule, key phases, limits counted |
+//! | `apart` | trains sealed and opened on other threads |
 //! | `identity` | Ed25519 keys, fingerprints, lines of known-hosts and authorized-keys files |
 //! | `verify` | whom to trust: pinned and listed keys, X.509 chains |
 //! | `tls` | the handshake |
@@ -28,6 +29,7 @@ macro_rules! opaque_debug {
 }
 use opaque_debug;
 
+pub mod apart;
 pub mod identity;
 pub mod keys;
 pub mod once;
@@ -38,6 +40,7 @@ pub mod tls;
 pub mod token;
 pub mod verify;
 
+pub use apart::{OpenView, OpenedTrain, Sealing};
 pub use identity::{Fingerprint, Identity, PublicKey};
 pub use keys::{KeyError, KeyPair, OpenError, Opened, Secret, Side};
 pub use once::OneTimeToken;

@@ -68,6 +68,10 @@ pub struct Lane {
     pub remote: SocketAddr,
     /// Where we are, when known (for hosts with several addresses).
     pub local: Option<std::net::IpAddr>,
+    /// Which of the endpoint's sockets its packets leave by, and arrive at.
+    pub socket: u16,
+    /// Its socket took nothing more when it was looked at last.
+    pub blocked: bool,
     /// How far it is.
     pub stage: Stage,
     /// It carries data only while no other lane does.
@@ -159,6 +163,8 @@ impl Lane {
             remote_cid: cids.1,
             remote,
             local: None,
+            socket: 0,
+            blocked: false,
             stage: Stage::Open,
             backup: false,
             path: None,

@@ -1,0 +1,138 @@
+//! Endpoints whose packets come and go by several sockets, each with a thread that seals and opens for it.
+
+use crate::conn::Conn;
+use crate::{ConnId, ConnectError, Endpoint, Meta, Transmit, streams};
+use base::Time;
+use transport::connection::Outlets;
+use transport::crypto::{OpenView, OpenedTrain};
+use wire::Cid;
+
+/// Sockets of one endpoint at most.
+pub const MAX_SOCKETS: u16 = 64;
+
+/// What the thread of a socket is to know of a lane whose packets arrive there.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The socket.
+    pub socket: u16,
+    /// The identifier of the lane's packets.
+    pub cid: Cid,
+    /// What opens them from now on; `None`: nothing, the lane is gone.
+    pub view: Option<OpenView>,
+}
+
+/// The socket at which packets with an identifier arrive, of `sockets` that share an address: the network's side steers
+/// by this rule (`lhio::udp::steer`), and identifiers are chosen by it.
+pub const fn socket_of(cid: Cid, sockets: u16) -> u16 {
+    if sockets < 2 { 0 } else { (cid.0 & 0xff) as u16 % sockets }
+}
+
+impl Endpoint {
+    /// Says how many sockets there are, 1 to [`MAX_SOCKETS`]; those of a server share its address. Lanes that clients open
+    /// from now on are spread over them.
+    pub fn use_sockets(&mut self, sockets: u16) {
+        self.sockets = sockets.clamp(1, MAX_SOCKETS);
+    }
+
+    /// An identifier that nobody has, of packets that are to arrive at a socket.
+    pub(crate) fn new_cid_at(&mut self, socket: u16) -> Cid {
+        loop {
+            let c = Cid(self.rng.u32());
+            if socket_of(c, self.sockets) == socket && !self.by_cid.contains_key(&c) {
+                return c;
+            }
+        }
+    }
+
+    /// Opens one more lane of a connection of this client over the path that it has, by another socket: so that another
+    /// thread does a part of the work. [`crate::Event::PathUp`] follows when it can be used; [`Endpoint::remove_path`] takes
+    /// it back. Gives the lane's number.
+    ///
+    /// # Errors
+    /// No such socket, the connection is not open, or has had all the lanes it may have.
+    pub fn add_lane(&mut self, now: Time, conn: ConnId, socket: u16) -> Result<u32, ConnectError> {
+        if socket >= self.sockets {
+            let text = format!("there is no socket {socket}: they are numbered 0 to {}", self.sockets - 1);
+            return Err(ConnectError::Settings(text));
+        }
+        let remote = self.conns.get(&conn).ok_or(ConnectError::NotOpen)?.info.remote;
+        let lane = self.open_path_at(conn, (remote, None), false, socket)?;
+        self.after(now, conn);
+        Ok(lane)
+    }
+
+    /// Writes what is to be sent now into the slot of the socket by which it leaves. Call until it gives nothing. A socket
+    /// that takes nothing more stops none but its own lanes; tell when it does again by [`Endpoint::resume`].
+    pub fn poll_trains(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
+        if self.acceptor.has_pending()
+            && let Some(slot) = out.slot(0)
+            && let Some(t) = self.acceptor.poll_transmit(slot)
+        {
+            return Some(t);
+        }
+        self.collect_work();
+        while let Some(id) = self.ready.pop_front() {
+            let Some(c) = self.conns.get_mut(&id) else { continue };
+            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+            if let Some(t) = c.connection.poll_transmit(now, out, &mut s) {
+                // Connections take turns, a train each.
+                self.ready.push_back(id);
+                return Some(t);
+            }
+            c.queued = false;
+            if c.connection.is_blocked() {
+                self.blocked.insert(id);
+            }
+            self.after_send(now, id);
+        }
+        None
+    }
+
+    /// A socket that took nothing more has room again.
+    pub fn resume(&mut self) {
+        for id in core::mem::take(&mut self.blocked) {
+            self.touch(id);
+        }
+    }
+
+    /// As [`Endpoint::handle_train`], for a train of one lane that a [`View`] has been over.
+    pub fn handle_opened(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        (cid, opened): (Cid, &OpenedTrain),
+        (train, stride): (&mut [u8], usize),
+    ) {
+        // The connection may have ended since: what was opened for it is of no use to anyone.
+        let Some(&id) = self.by_cid.get(&cid) else { return };
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        c.connection.handle_opened(now, meta, (train, stride), Some(opened), &mut s);
+        self.after(now, id);
+    }
+
+    /// What threads of sockets are to know next.
+    pub fn poll_view(&mut self) -> Option<View> {
+        self.views.pop_front()
+    }
+
+    /// Tells the threads of a connection's lanes what has changed; `renewed`: their keys, too.
+    pub(crate) fn tell_views(&mut self, id: ConnId, renewed: bool) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let Conn { connection, viewed, closed, .. } = c;
+        let lanes: Vec<_> = connection.apart().filter(|_| !*closed).collect();
+        viewed.retain(|(cid, socket)| {
+            let stays = lanes.iter().any(|(_, c, _)| c == cid);
+            if !stays {
+                self.views.push_back(View { socket: *socket, cid: *cid, view: None });
+            }
+            stays
+        });
+        for (lane, cid, socket) in lanes.into_iter().filter(|_| renewed) {
+            if !viewed.contains(&(cid, socket)) {
+                viewed.push((cid, socket));
+            }
+            self.views.push_back(View { socket, cid, view: connection.open_view(lane) });
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Waking a thread that sleeps, at the price of one signal for many rings.
+
+use crate::sync::{AtomicBool, Ordering};
+
+/// What a sleeping thread waits for: on Linux an eventfd.
+pub trait Signal {
+    /// Ends the present or the next wait.
+    fn raise(&self);
+    /// Takes back what was raised, so that the next wait lasts.
+    fn clear(&self);
+}
+
+/// A bell that many may ring and one listens to. Rings before the listener has answered cost an atomic swap and no
+/// signal.
+#[derive(Debug)]
+pub struct Bell<S> {
+    /// It rings, and the listener has not answered yet.
+    ringing: AtomicBool,
+    signal: S,
+}
+
+impl<S: Signal> Bell<S> {
+    /// A silent bell.
+    pub fn new(signal: S) -> Bell<S> {
+        Bell { ringing: AtomicBool::new(false), signal }
+    }
+
+    /// Wakes the listener, now or when it next waits. Everything that was written before is visible to it after
+    /// [`Bell::answer`].
+    pub fn ring(&self) {
+        if !self.ringing.swap(true, Ordering::AcqRel) {
+            self.signal.raise();
+        }
+    }
+
+    /// The listener has been woken: call before looking at what there is to do. The order matters. A ring that found the
+    /// bell ringing was before this, so what it rang for is seen by the look that follows; one that comes later raises
+    /// the signal anew.
+    pub fn answer(&self) {
+        self.signal.clear();
+        self.ringing.swap(false, Ordering::AcqRel);
+    }
+
+    /// What the listener waits for.
+    pub fn signal(&self) -> &S {
+        &self.signal
+    }
+}
