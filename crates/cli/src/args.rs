@@ -8,6 +8,7 @@ use crate::url::{Server, Url};
 use base::{Rate, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use endpoint::FurtherPath;
+use lhio::datapath::DatapathKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -101,7 +102,7 @@ pub struct Asking {
     pub known_rate: Option<Rate>,
 }
 
-/// What both ends' packets look like.
+/// What both ends' packets look like, and how this end's reach the network.
 #[derive(Args, Clone, Debug)]
 pub struct Wire {
     /// What protects packets; anything but aead needs the same choice at the other end.
@@ -110,6 +111,9 @@ pub struct Wire {
     /// Largest IP packet to send in bytes; the path's own limit is found by itself.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
     pub mtu: Option<u32>,
+    /// How packets reach the network: auto, or udp (the kernel's UDP).
+    #[arg(long, value_name = "WAY", default_value_t)]
+    pub datapath: DatapathKind,
 }
 
 /// What this end shows of itself instead of its own key.
@@ -652,6 +656,7 @@ mod tests {
             "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
             "longhaul keys token -n 3 --lifetime 10min",
+            "longhaul serve /srv --datapath udp",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",
@@ -677,6 +682,7 @@ mod tests {
             "longhaul serve /srv --ca roots.pem --token",
             "longhaul serve /srv --allow-name a",
             "longhaul sim swarm --seeds 5..5",
+            "longhaul serve /srv --datapath tcp",
         ] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }

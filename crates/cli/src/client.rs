@@ -1,6 +1,6 @@
 //! `put`, `get` and `ls`.
 
-use crate::args::{Comparing, Get, Ls, Output, Put};
+use crate::args::{Comparing, Get, Ls, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
 use crate::show::Display;
@@ -10,7 +10,6 @@ use crate::{remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
-use lhio::driver::Driver;
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
 use std::io::Write as _;
@@ -114,14 +113,15 @@ struct Session {
     me: Me,
     server: Server,
     options: TransportOptions,
+    wire: Wire,
     trusted: Trusted,
 }
 
 impl Session {
-    fn new(server: &Server, options: TransportOptions, t: &crate::args::Trusting) -> Outcome<Session> {
+    fn new(server: &Server, options: TransportOptions, wire: &Wire, t: &Trusting) -> Outcome<Session> {
         let me = Me::with(&t.certificate)?;
         let trusted = trust::establish(&me, server, t, &options)?;
-        Ok(Session { me, server: server.clone(), options, trusted })
+        Ok(Session { me, server: server.clone(), options, wire: wire.clone(), trusted })
     }
 
     /// Runs a transfer to its end.
@@ -131,7 +131,7 @@ impl Session {
         receives: bool,
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
-        let mut driver = Driver::bind(setup::client_address(self.trusted.remote))?;
+        let mut driver = setup::driver(setup::client_address(self.trusted.remote), &self.wire)?;
         let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
@@ -228,7 +228,7 @@ pub fn put(a: &Put) -> Outcome<()> {
         dest: a.dest.path.clone(),
         transfer: transfer(&a.comparing, false),
     };
-    let session = Session::new(&a.dest.server, options, &a.trusting)?;
+    let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting)?;
     let result = session.run(
         |connect, wake| ClientApp::put(connect, &o, wake),
         false,
@@ -255,7 +255,7 @@ pub fn get(a: &Get) -> Outcome<()> {
             known_rate: a.asking.known_rate,
         },
     };
-    let session = Session::new(server, options, &a.trusting)?;
+    let session = Session::new(server, options, &a.wire, &a.trusting)?;
     let result = session.run(
         |connect, wake| ClientApp::get(connect, &o, wake),
         true,
@@ -331,7 +331,7 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::
 pub fn ls(a: &Ls) -> Outcome<()> {
     let options = setup::options(&a.wire, None, Some(&a.trusting));
     let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
-    let session = Session::new(&a.url.server, options, &a.trusting)?;
+    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting)?;
     let mut printer = None;
     let json = a.json;
     let result = session.run(

@@ -8,7 +8,6 @@ use crate::units::show_bytes;
 use base::Time;
 use endpoint::{App, Endpoint};
 use lhio::clock::CpuTime;
-use lhio::driver::Driver;
 use mover::{Monitor, ServeOptions, ServerApp, Wake};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
     let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = Driver::bind(a.listen)?;
+    let mut driver = setup::driver(a.listen, &a.wire)?;
     let listen = driver.local_addr();
     let waker = driver.waker();
     let wake: Wake = Arc::new(move || waker.wake());

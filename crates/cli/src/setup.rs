@@ -191,14 +191,19 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// A driver on `bind` that runs as it was asked to.
-pub fn driver(bind: SocketAddr, d: &Driving) -> Outcome<Driver> {
+/// A driver on `bind` that reaches the network as it was asked to, and sleeps while nothing happens.
+pub fn driver(bind: SocketAddr, wire: &Wire) -> Outcome<Driver> {
+    Ok(Driver::with(&wire.datapath, &UdpOptions::new(bind), Idle::default())?)
+}
+
+/// A driver on `bind` that also runs as it was asked to.
+pub fn driven(bind: SocketAddr, wire: &Wire, d: &Driving) -> Outcome<Driver> {
     let idle = match d.poll {
         Polling::Sleep => Idle::Sleep,
         Polling::Adaptive => Idle::Spin(Span::from_micros(50)),
         Polling::Spin => Idle::Poll,
     };
-    let mut driver = Driver::with(&UdpOptions::new(bind), idle)?;
+    let mut driver = Driver::with(&wire.datapath, &UdpOptions::new(bind), idle)?;
     if let Some(share) = d.lose {
         let seed = clock::seed().map_err(Failure::system)?;
         driver.lose(share, Rng::from_seed(seed));

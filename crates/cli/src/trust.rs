@@ -198,6 +198,7 @@ fn look(
     trust: &ServerTrust,
 ) -> Outcome<PeerIdentity> {
     let mut endpoint = me.endpoint(&me.credentials, options, None)?;
+    // Over the kernel's UDP whatever was asked for: a look is a few packets, and other ways take long to open.
     let mut driver = Driver::bind(setup::client_address(remote))?;
     let connect = Connect {
         remote,

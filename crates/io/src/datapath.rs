@@ -1,8 +1,46 @@
 //! How datagrams reach the network: one face for all ways, chosen at run time.
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
+use core::fmt;
+use core::str::FromStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+
+/// Which way is asked for, as words: `auto`, `udp`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DatapathKind {
+    /// The way that needs no privilege and is known to be good everywhere.
+    #[default]
+    Auto,
+    /// The kernel's UDP.
+    Udp,
+}
+
+impl FromStr for DatapathKind {
+    type Err = UnknownDatapath;
+
+    fn from_str(text: &str) -> Result<DatapathKind, UnknownDatapath> {
+        match text {
+            "auto" => Ok(DatapathKind::Auto),
+            "udp" => Ok(DatapathKind::Udp),
+            _ => Err(UnknownDatapath(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for DatapathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DatapathKind::Auto => f.write_str("auto"),
+            DatapathKind::Udp => f.write_str("udp"),
+        }
+    }
+}
+
+/// No way to the network has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to the network: write auto or udp")]
+pub struct UnknownDatapath(String);
 
 /// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
 /// something to read.
@@ -17,8 +55,10 @@ impl Datapath {
     ///
     /// # Errors
     /// As [`UdpSocket::open`].
-    pub fn open(options: &UdpOptions) -> Result<Datapath, UdpError> {
-        Ok(Datapath::Udp(UdpSocket::open(options)?))
+    pub fn open(kind: &DatapathKind, options: &UdpOptions) -> Result<Datapath, UdpError> {
+        match kind {
+            DatapathKind::Auto | DatapathKind::Udp => Ok(Datapath::Udp(UdpSocket::open(options)?)),
+        }
     }
 
     /// See [`UdpSocket::local_addr`].
@@ -67,6 +107,21 @@ impl AsFd for Datapath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Datapath::Udp(s) => s.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_being_written_and_read() {
+        for name in ["auto", "udp"] {
+            assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
+        }
+        for bad in ["", "AUTO", "udp:", "tcp"] {
+            assert!(bad.parse::<DatapathKind>().is_err(), "{bad}");
         }
     }
 }

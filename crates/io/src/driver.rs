@@ -4,7 +4,7 @@
 //! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.
 
 use crate::clock::Clock;
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
 use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpStats};
 use base::{Ecn, Rng, Span, Time};
@@ -100,15 +100,15 @@ impl Driver {
     /// # Errors
     /// The address cannot be used, or the system lacks what is needed.
     pub fn bind(bind: SocketAddr) -> Result<Driver, DriverError> {
-        Driver::with(&UdpOptions::new(bind), Idle::default())
+        Driver::with(&DatapathKind::default(), &UdpOptions::new(bind), Idle::default())
     }
 
-    /// With socket options and a manner of waiting of one's own.
+    /// With a way to the network, socket options and a manner of waiting of one's own.
     ///
     /// # Errors
     /// As [`Driver::bind`].
-    pub fn with(options: &UdpOptions, idle: Idle) -> Result<Driver, DriverError> {
-        let socket = Datapath::open(options)?;
+    pub fn with(kind: &DatapathKind, options: &UdpOptions, idle: Idle) -> Result<Driver, DriverError> {
+        let socket = Datapath::open(kind, options)?;
         let received = socket.recv_batch();
         Ok(Driver {
             socket,
