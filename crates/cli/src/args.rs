@@ -9,6 +9,7 @@ use base::{Rate, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use endpoint::FurtherPath;
 use lhio::datapath::DatapathKind;
+use lhio::driver::Lanes;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -114,6 +115,13 @@ pub struct Wire {
     /// How packets reach the network: auto, or udp (the kernel's UDP).
     #[arg(long, value_name = "WAY", default_value_t)]
     pub datapath: DatapathKind,
+    /// Lanes of a connection, each with a socket and a thread: a number, or auto for one more whenever the processor is
+    /// what limits and another one is free. Of a server: how many it lends to clients.
+    #[arg(long, value_name = "N", default_value_t)]
+    pub lanes: Lanes,
+    /// Processors for the threads that move data, in order (0,2,4); the first one is for the loop.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cores: Vec<usize>,
 }
 
 /// What this end shows of itself instead of its own key.
@@ -656,7 +664,7 @@ mod tests {
             "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
             "longhaul keys token -n 3 --lifetime 10min",
-            "longhaul serve /srv --datapath udp",
+            "longhaul serve /srv --datapath udp --lanes 4 --cores 0,2,4,6",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",
@@ -683,6 +691,8 @@ mod tests {
             "longhaul serve /srv --allow-name a",
             "longhaul sim swarm --seeds 5..5",
             "longhaul serve /srv --datapath tcp",
+            "longhaul serve /srv --lanes 0",
+            "longhaul serve /srv --cores a",
         ] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }

@@ -131,7 +131,7 @@ impl Session {
         receives: bool,
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
-        let mut driver = setup::driver(setup::client_address(self.trusted.remote), &self.wire)?;
+        let mut driver = setup::driver(setup::client_address(self.trusted.remote), &self.wire, false)?;
         let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();

@@ -18,7 +18,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
     let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = setup::driver(a.listen, &a.wire)?;
+    let mut driver = setup::driver(a.listen, &a.wire, true)?;
     let listen = driver.local_addr();
     let waker = driver.waker();
     let wake: Wake = Arc::new(move || waker.wake());

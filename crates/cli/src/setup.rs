@@ -7,9 +7,8 @@ use crate::x509;
 use base::{Rng, Span};
 use endpoint::{Authority, Config, Endpoint, ServerConfig, TransportOptions};
 use lhio::clock::{self, Clock, WallTime};
-use lhio::driver::{Driver, Idle};
+use lhio::driver::{Driver, DriverOptions, Idle};
 use lhio::identity::{PublicKey as HostKey, StateFolder};
-use lhio::udp::UdpOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite};
@@ -191,19 +190,30 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// A driver on `bind` that reaches the network as it was asked to, and sleeps while nothing happens.
-pub fn driver(bind: SocketAddr, wire: &Wire) -> Outcome<Driver> {
-    Ok(Driver::with(&wire.datapath, &UdpOptions::new(bind), Idle::default())?)
+/// A driver on `bind` that reaches the network as it was asked to, and sleeps while nothing happens. One that `serves` is
+/// what clients connect to.
+pub fn driver(bind: SocketAddr, wire: &Wire, serves: bool) -> Outcome<Driver> {
+    Ok(Driver::with(driver_options(bind, wire, serves))?)
+}
+
+fn driver_options(bind: SocketAddr, wire: &Wire, serves: bool) -> DriverOptions {
+    DriverOptions {
+        datapath: wire.datapath.clone(),
+        lanes: wire.lanes,
+        cores: wire.cores.clone(),
+        serves,
+        ..DriverOptions::new(bind)
+    }
 }
 
 /// A driver on `bind` that also runs as it was asked to.
-pub fn driven(bind: SocketAddr, wire: &Wire, d: &Driving) -> Outcome<Driver> {
+pub fn driven(bind: SocketAddr, wire: &Wire, d: &Driving, serves: bool) -> Outcome<Driver> {
     let idle = match d.poll {
         Polling::Sleep => Idle::Sleep,
         Polling::Adaptive => Idle::Spin(Span::from_micros(50)),
         Polling::Spin => Idle::Poll,
     };
-    let mut driver = Driver::with(&wire.datapath, &UdpOptions::new(bind), idle)?;
+    let mut driver = Driver::with(DriverOptions { idle, ..driver_options(bind, wire, serves) })?;
     if let Some(share) = d.lose {
         let seed = clock::seed().map_err(Failure::system)?;
         driver.lose(share, Rng::from_seed(seed));

@@ -111,6 +111,20 @@ impl Endpoint {
         self.after(now, id);
     }
 
+    /// A socket is beyond use: lanes that have it are closed, and what is under way on them goes over the others.
+    pub fn abandon_socket(&mut self, now: Time, socket: u16) {
+        let of = |c: &Conn| c.connection.apart().find(|l| l.2 == socket).map(|l| l.0);
+        let lanes: Vec<_> = self.conns.iter().filter_map(|(id, c)| Some((*id, of(c)?))).collect();
+        for (id, lane) in lanes {
+            self.remove_path(now, id, lane);
+        }
+    }
+
+    /// Whether this end has made a connection and may add lanes to it.
+    pub fn is_open_client(&self, conn: ConnId) -> bool {
+        self.conns.get(&conn).is_some_and(|c| c.info.is_client && c.established && !c.closed)
+    }
+
     /// What threads of sockets are to know next.
     pub fn poll_view(&mut self) -> Option<View> {
         self.views.pop_front()

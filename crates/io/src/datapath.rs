@@ -16,6 +16,15 @@ pub enum DatapathKind {
     Udp,
 }
 
+impl DatapathKind {
+    /// Whether it is made of sockets, of which a driver may have several.
+    pub const fn has_sockets(&self) -> bool {
+        match self {
+            DatapathKind::Auto | DatapathKind::Udp => true,
+        }
+    }
+}
+
 impl FromStr for DatapathKind {
     type Err = UnknownDatapath;
 
@@ -58,6 +67,13 @@ impl Datapath {
     pub fn open(kind: &DatapathKind, options: &UdpOptions) -> Result<Datapath, UdpError> {
         match kind {
             DatapathKind::Auto | DatapathKind::Udp => Ok(Datapath::Udp(UdpSocket::open(options)?)),
+        }
+    }
+
+    /// The kernel's socket, if that is what carries everything.
+    pub fn socket(&self) -> Option<&UdpSocket> {
+        match self {
+            Datapath::Udp(s) => Some(s),
         }
     }
 

@@ -2,14 +2,29 @@
 //!
 //! A turn takes in what has arrived, reads the clock, lets time pass, lets the application run, sends what
 //! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.
+//!
+//! There may be further sockets, each with a thread that seals, sends, receives and opens for the lanes that use it. The
+//! protocol's state stays with the loop: what goes between them goes by ownership, through rings without locks.
+
+mod growth;
+mod loser;
+mod team;
+mod worker;
+
+pub use growth::Lanes;
 
 use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, SendMeta, UdpError, UdpOptions, UdpStats};
+use crate::udp::{
+    Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
+};
 use base::{Ecn, Rng, Span, Time};
-use endpoint::{App, Endpoint, Meta};
+use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
+use growth::Growth;
+use loser::Loser;
 use std::net::SocketAddr;
+use team::{Slots, Team};
 
 /// Receive batches taken in before the loop sends: bounds how stale timers and feedback become.
 const BATCHES_PER_TURN: usize = 4;
@@ -42,40 +57,52 @@ pub enum DriverError {
     Wait(#[from] std::io::Error),
 }
 
-/// Loses datagrams that have arrived, to see what loss costs.
-#[derive(Debug)]
-struct Loser {
-    rng: Rng,
-    share: f64,
-    /// Datagrams that still pass.
-    passing: u64,
+/// How a driver is made.
+#[derive(Clone, Debug)]
+pub struct DriverOptions {
+    /// The way to the network.
+    pub datapath: DatapathKind,
+    /// The socket.
+    pub udp: UdpOptions,
+    /// What to do while there is nothing to do.
+    pub idle: Idle,
+    /// How many lanes, each with a thread, of a client's connections; of a server, how many it lends to its clients.
+    pub lanes: Lanes,
+    /// The processors to stay on: the loop's, and those of further threads in order. Fewer than threads: the others go
+    /// where the system puts them.
+    pub cores: Vec<usize>,
+    /// Whether peers come to this address: then all sockets share it.
+    pub serves: bool,
 }
 
-impl Loser {
-    fn new(share: f64, rng: Rng) -> Loser {
-        let mut l = Loser { rng, share, passing: 0 };
-        l.draw();
-        l
-    }
-    /// How many pass before the next is lost: geometrically distributed.
-    fn draw(&mut self) {
-        let u = 1.0 - self.rng.unit();
-        self.passing = (u.ln() / (1.0 - self.share).ln()) as u64;
-    }
-    /// The first piece of `train` that passes whole: its length, and that of what is lost behind it.
-    fn cut(&mut self, train: &[u8], stride: usize) -> (usize, usize) {
-        let all = train.len().div_ceil(stride.max(1)) as u64;
-        if self.passing >= all {
-            self.passing -= all;
-            return (train.len(), 0);
+impl DriverOptions {
+    /// The usual choice for a client at `bind`.
+    pub fn new(bind: SocketAddr) -> DriverOptions {
+        DriverOptions {
+            datapath: DatapathKind::default(),
+            udp: UdpOptions::new(bind),
+            idle: Idle::default(),
+            lanes: Lanes::default(),
+            cores: Vec::new(),
+            serves: false,
         }
-        let pass = self.passing as usize * stride;
-        self.draw();
-        (pass, stride.min(train.len() - pass))
+    }
+
+    /// Threads at most: more than there are processors bring nothing, unless asked for by number.
+    fn most(&self) -> u16 {
+        match (self.lanes, &self.datapath) {
+            // What bypasses the kernel has its queues in one hand.
+            (_, k) if !k.has_sockets() => 1,
+            (Lanes::Count(n), _) => n.clamp(1, MAX_SOCKETS),
+            (Lanes::Auto, _) => (growth::processors().len() as u16).clamp(1, AUTO_LANES),
+        }
     }
 }
 
-/// One socket and one thread's loop.
+/// Lanes that a connection gets by need at most.
+const AUTO_LANES: u16 = 8;
+
+/// A loop on its thread, its socket, and the threads of further sockets.
 #[derive(Debug)]
 pub struct Driver {
     socket: Datapath,
@@ -92,6 +119,9 @@ pub struct Driver {
     /// When something last arrived or left.
     active: Time,
     loser: Option<Loser>,
+    options: DriverOptions,
+    team: Team,
+    growth: Growth,
 }
 
 impl Driver {
@@ -100,29 +130,82 @@ impl Driver {
     /// # Errors
     /// The address cannot be used, or the system lacks what is needed.
     pub fn bind(bind: SocketAddr) -> Result<Driver, DriverError> {
-        Driver::with(&DatapathKind::default(), &UdpOptions::new(bind), Idle::default())
+        Driver::with(DriverOptions::new(bind))
     }
 
     /// With a way to the network, socket options and a manner of waiting of one's own.
     ///
     /// # Errors
     /// As [`Driver::bind`].
-    pub fn with(kind: &DatapathKind, options: &UdpOptions, idle: Idle) -> Result<Driver, DriverError> {
-        let socket = Datapath::open(kind, options)?;
-        let received = socket.recv_batch();
-        Ok(Driver {
+    pub fn with(mut options: DriverOptions) -> Result<Driver, DriverError> {
+        let most = options.most();
+        let shares = options.serves && most > 1;
+        if shares {
+            // Sharing an address must be our doing: whoever has it already is not to be joined unasked.
+            options.udp.bind = UdpSocket::open(&options.udp)?.local_addr();
+            options.udp.reuse_port = true;
+        }
+        let socket = Datapath::open(&options.datapath, &options.udp)?;
+        let growth = Growth::new(options.lanes, if options.serves { 1 } else { most });
+        let mut driver = Driver {
+            received: socket.recv_batch(),
             socket,
             poller: Poller::new()?,
             clock: Clock::new(),
-            received,
             outgoing: SendBatch::new(),
             full: false,
             paused_until: Time::ZERO,
             arrived: Time::ZERO,
-            idle,
+            idle: options.idle,
             active: Time::ZERO,
             loser: None,
-        })
+            options,
+            team: Team::default(),
+            growth,
+        };
+        if shares {
+            driver.share_address(most)?;
+        }
+        Ok(driver)
+    }
+
+    /// Opens the further sockets of a server, and has the kernel give each the packets of its lanes.
+    fn share_address(&mut self, sockets: u16) -> Result<(), DriverError> {
+        let Some(first) = self.socket.socket() else { return Ok(()) };
+        if let Err(error) = first.steer(sockets) {
+            tracing::warn!(%error, "the kernel cannot steer packets to several sockets: all connections share one thread");
+            return Ok(());
+        }
+        while self.team.len() + 1 < usize::from(sockets) {
+            self.add_thread()?;
+        }
+        Ok(())
+    }
+
+    fn add_thread(&mut self) -> Result<(), DriverError> {
+        let mut udp = self.options.udp.clone();
+        if !self.options.serves {
+            udp.bind.set_port(0);
+        }
+        let core = self.options.cores.get(self.team.len() + 1).copied();
+        self.team.add(&self.options.datapath, &udp, core, self.poller.waker())
+    }
+
+    /// As many threads as there are to be, and lanes that use them.
+    fn grow(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if self.options.serves || self.options.most() == 1 || now < self.growth.next() {
+            return;
+        }
+        self.growth.look(now, endpoint);
+        while self.team.len() + 1 < usize::from(self.growth.sockets()) {
+            if let Err(error) = self.add_thread() {
+                tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
+                self.growth =
+                    Growth::new(Lanes::Count(self.team.len() as u16 + 1), self.team.len() as u16 + 1);
+            }
+        }
+        endpoint.use_sockets(self.team.len() as u16 + 1);
+        self.growth.spread(now, endpoint);
     }
 
     /// Drops this share of the datagrams that arrive, below 1, from now on: to see what loss costs.
@@ -153,13 +236,17 @@ impl Driver {
     /// The socket or the system's waiting is beyond use.
     pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
         sharpen_timers();
+        worker::stay_on(self.options.cores.first().copied());
+        endpoint.use_sockets(self.team.len() as u16 + 1);
         loop {
-            let busy = self.receive(endpoint)?;
+            let mut busy = self.receive(endpoint)?;
+            busy |= self.team.collect(endpoint, &mut self.loser);
             let now = self.clock.now();
             endpoint.handle_timeout(now);
             app.drive(now, endpoint);
+            self.grow(now, endpoint);
             let sent = self.transmit(now, endpoint)?;
-            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() {
+            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
             }
             if busy || sent {
@@ -196,20 +283,10 @@ impl Driver {
                 // It counts from when the kernel took it in, however long this thread had to wait for a processor.
                 self.arrived =
                     self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
-                let meta = Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce };
-                let mut rest = data;
-                while let Some(loser) = &mut self.loser {
-                    let (pass, lost) = loser.cut(rest, m.stride);
-                    let (train, behind) = rest.split_at_mut(pass);
-                    endpoint.handle_train(self.arrived, meta, train, m.stride);
-                    rest = &mut behind[lost..];
-                    if rest.is_empty() {
-                        break;
-                    }
-                }
-                if !rest.is_empty() {
-                    endpoint.handle_train(self.arrived, meta, rest, m.stride);
-                }
+                let (at, meta) = (self.arrived, meta_of(&m));
+                Loser::pass(&mut self.loser, data, m.stride, |data, _| {
+                    endpoint.handle_train(at, meta, data, m.stride);
+                });
             }
             if n < self.received.capacity() {
                 return Ok(false);
@@ -226,16 +303,8 @@ impl Driver {
         // The first train leaves alone, so that the other end works on it while the next ones are built.
         let mut most = 1;
         for _ in 0..SENDS_PER_TURN {
-            let mut more = false;
-            for _ in 0..most {
-                let Some(slot) = self.outgoing.slot() else { break };
-                more = false;
-                let Some(t) = endpoint.poll_transmit(now, slot) else { break };
-                let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
-                self.outgoing
-                    .commit(SendMeta { dst: t.remote, src: t.local, ecn, segment: t.segment }, t.len)?;
-                more = true;
-            }
+            endpoint.resume();
+            let more = self.build(now, most, endpoint)?;
             if self.outgoing.is_empty() {
                 self.full = false;
                 return Ok(false);
@@ -259,6 +328,26 @@ impl Driver {
         Ok(true)
     }
 
+    /// Builds trains, `most` for the own socket and as many as the threads take; true when the own socket may get more.
+    fn build(&mut self, now: Time, most: usize, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
+        let alone = self.team.len() == 0;
+        let mut more = false;
+        while !alone || self.outgoing.len() < most {
+            let mut slots = Slots { own: &mut self.outgoing, most, team: &mut self.team };
+            let Some(t) = endpoint.poll_trains(now, &mut slots) else {
+                more = false;
+                break;
+            };
+            more = true;
+            match t.socket {
+                0 => self.outgoing.commit(team::meta(&t), t.len)?,
+                _ => self.team.commit(&t)?,
+            }
+        }
+        self.team.hand_over();
+        Ok(more || self.outgoing.len() == most)
+    }
+
     fn wait(&mut self, endpoint: &Endpoint, app: &dyn App) -> Result<(), DriverError> {
         let mut at = match (endpoint.next_timeout(), app.next_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -278,28 +367,7 @@ impl Driver {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_share_asked_for_is_lost_one_datagram_at_a_time() {
-        let mut l = Loser::new(0.01, Rng::from_u64(1));
-        let (mut passed, mut lost) = (0, 0);
-        for n in 0..20_000 {
-            // Trains of 1 to 44 datagrams of 100 bytes, the last one of 7.
-            let train = vec![0; n % 44 * 100 + 7];
-            let mut rest = &train[..];
-            while !rest.is_empty() {
-                let (pass, gone) = l.cut(rest, 100);
-                (passed, lost) = (passed + pass.div_ceil(100), lost + usize::from(gone > 0));
-                assert!(
-                    gone == 0 && pass == rest.len() || gone == 100 || gone == 7 && pass + 7 == rest.len()
-                );
-                rest = &rest[pass + gone..];
-            }
-        }
-        let share = lost as f64 / (passed + lost) as f64;
-        assert!((0.009..0.011).contains(&share), "{share}");
-    }
+/// What the protocol is to know of a train that has arrived.
+fn meta_of(m: &RecvMeta) -> Meta {
+    Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce }
 }

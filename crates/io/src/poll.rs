@@ -17,6 +17,7 @@ pub const MAX_SOURCES: usize = 256;
 #[derive(Debug)]
 pub struct Source<'fd> {
     fd: BorrowedFd<'fd>,
+    read: bool,
     write: bool,
     /// There is something to read, or an error to collect by reading.
     pub readable: bool,
@@ -27,12 +28,17 @@ pub struct Source<'fd> {
 impl<'fd> Source<'fd> {
     /// Waits for `fd` to become readable.
     pub fn readable(fd: &'fd impl AsFd) -> Source<'fd> {
-        Source { fd: fd.as_fd(), write: false, readable: false, writable: false }
+        Source { fd: fd.as_fd(), read: true, write: false, readable: false, writable: false }
     }
 
     /// Waits for `fd` to become readable, and writable too when `write` is true.
     pub fn new(fd: &'fd impl AsFd, write: bool) -> Source<'fd> {
         Source { write, ..Source::readable(fd) }
+    }
+
+    /// Waits for `fd` to become readable, writable, either or neither.
+    pub fn choose(fd: &'fd impl AsFd, read: bool, write: bool) -> Source<'fd> {
+        Source { read, write, ..Source::readable(fd) }
     }
 }
 
@@ -111,7 +117,7 @@ impl Poller {
         fds[0] = libc::pollfd { fd: self.bell.signal().0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         for (slot, s) in fds[1..].iter_mut().zip(sources.iter()) {
             slot.fd = s.fd.as_raw_fd();
-            slot.events = libc::POLLIN | if s.write { libc::POLLOUT } else { 0 };
+            slot.events = if s.read { libc::POLLIN } else { 0 } | if s.write { libc::POLLOUT } else { 0 };
         }
         let fds = &mut fds[..=sources.len()];
         ppoll(fds, timeout)?;

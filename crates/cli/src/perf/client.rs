@@ -33,7 +33,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         (options.suites, options.module) = (vec![s], s.module());
     }
     let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
-    let mut driver = setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving)?;
+    let mut driver = setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving, false)?;
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;

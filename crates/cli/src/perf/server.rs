@@ -24,7 +24,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
     let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = setup::driven(a.listen, &a.wire, &a.driving)?;
+    let mut driver = setup::driven(a.listen, &a.wire, &a.driving, true)?;
     let listen = driver.local_addr();
     setup::announce(&me, listen, &a.admission, &gate, &tokens);
     if a.json {

@@ -7,6 +7,7 @@
 mod addr;
 mod recv;
 mod send;
+mod steer;
 #[cfg(test)]
 mod tests;
 

@@ -85,6 +85,12 @@ impl SendBatch {
         Ok(())
     }
 
+    /// A train of the batch by its place, and the bytes of its segments: to be sealed before the batch is sent.
+    pub fn train_mut(&mut self, i: usize) -> Option<(&mut [u8], usize)> {
+        let (meta, len) = (*self.trains[..self.filled].get(i)?)?;
+        Some((&mut self.bytes[i * SLOT..i * SLOT + len], meta.segment))
+    }
+
     /// Trains that have not left yet.
     pub fn len(&self) -> usize {
         self.filled - self.head

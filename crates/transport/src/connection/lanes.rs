@@ -7,7 +7,7 @@ use crate::error::Violation;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage, mtu};
 use crate::streams::Streams;
-use base::{Rate, Time};
+use base::{Rate, Span, Time};
 use std::net::{IpAddr, SocketAddr};
 use wire::{Cid, Frame, LaneOpen};
 
@@ -15,6 +15,10 @@ use wire::{Cid, Frame, LaneOpen};
 pub const MAX_LANES: usize = wire::frame::MAX_LANES as usize;
 /// Code of a lane that the server will not have.
 pub const LANE_REFUSED: u64 = 1;
+
+/// A lane that was heard within this time is not dead: in one machine, probe time-outs are shorter than the time for which
+/// a thread may wait for a processor.
+const MIN_SILENCE: Span = Span::from_millis(10);
 
 /// A lane that this end has asked for, or is to answer for.
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +203,7 @@ impl Connection {
         match lane.stage {
             Stage::Waiting | Stage::Checking => {
                 if let Some(rtt) = p.round_trip(now) {
-                    lane.rtt.update(rtt, base::Span::ZERO);
+                    lane.rtt.update(rtt, Span::ZERO);
                 }
                 lane.stage = Stage::Open;
                 let id = lane.id;
@@ -265,7 +269,8 @@ impl Connection {
     pub(super) fn bury_if_dead(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
         let l = &mut self.lanes[i];
-        if !others || l.stage != Stage::Open || l.pto_count() < 2 {
+        let silent = l.silent_since().map_or(Span::ZERO, |t| now.since(t));
+        if !others || l.stage != Stage::Open || l.pto_count() < 2 || silent < MIN_SILENCE {
             return;
         }
         l.give_up(now, streams);

@@ -99,6 +99,12 @@ impl OpenView {
 }
 
 impl OpenedTrain {
+    /// The same of a train that begins `packets` later.
+    pub fn after(&self, packets: usize) -> OpenedTrain {
+        let shift = |bits: u64| u32::try_from(packets).ok().and_then(|n| bits.checked_shr(n)).unwrap_or(0);
+        OpenedTrain { opened: shift(self.opened), failed: shift(self.failed), ..*self }
+    }
+
     /// The number under which a packet with this clear header was opened.
     pub(crate) fn number(&self, clear: &[u8]) -> u64 {
         let low = clear.get(5..9).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);

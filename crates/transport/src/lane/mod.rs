@@ -222,8 +222,12 @@ impl Lane {
     /// Since when data is outstanding of which nothing was acknowledged, or packets of any kind.
     pub fn unacknowledged_since(&self) -> Option<Time> {
         let data = self.data_since.filter(|_| self.data_outstanding > 0);
-        let any = (self.sent.outstanding() > 0).then_some(self.unheard_since);
-        data.into_iter().chain(any).min()
+        data.into_iter().chain(self.silent_since()).min()
+    }
+
+    /// Since when packets are outstanding of which none was acknowledged.
+    pub fn silent_since(&self) -> Option<Time> {
+        (self.sent.outstanding() > 0).then_some(self.unheard_since)
     }
 
     /// Where packets go. The address of a lane that is being opened is the one that is being checked.

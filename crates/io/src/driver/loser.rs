@@ -1,0 +1,82 @@
+//! Losing packets on purpose, to see what loss costs.
+
+use base::Rng;
+
+/// Loses datagrams that have arrived.
+#[derive(Debug)]
+pub(super) struct Loser {
+    rng: Rng,
+    share: f64,
+    /// Datagrams that still pass.
+    passing: u64,
+}
+
+impl Loser {
+    pub fn new(share: f64, rng: Rng) -> Loser {
+        let mut l = Loser { rng, share, passing: 0 };
+        l.draw();
+        l
+    }
+    /// Gives `take` what is left of a train of datagrams of `stride` bytes, in pieces without gaps, each with the number of
+    /// datagrams before it in the train.
+    pub fn pass(
+        loser: &mut Option<Loser>,
+        train: &mut [u8],
+        stride: usize,
+        mut take: impl FnMut(&mut [u8], usize),
+    ) {
+        let Some(loser) = loser else { return take(train, 0) };
+        let (mut rest, mut before) = (train, 0);
+        while !rest.is_empty() {
+            let (pass, lost) = loser.cut(rest, stride);
+            let (piece, behind) = rest.split_at_mut(pass);
+            if !piece.is_empty() {
+                take(piece, before);
+            }
+            before += (pass + lost).div_ceil(stride.max(1));
+            rest = &mut behind[lost..];
+        }
+    }
+    /// How many pass before the next is lost: geometrically distributed.
+    fn draw(&mut self) {
+        let u = 1.0 - self.rng.unit();
+        self.passing = (u.ln() / (1.0 - self.share).ln()) as u64;
+    }
+    /// The first piece of `train` that passes whole: its length, and that of what is lost behind it.
+    pub fn cut(&mut self, train: &[u8], stride: usize) -> (usize, usize) {
+        let all = train.len().div_ceil(stride.max(1)) as u64;
+        if self.passing >= all {
+            self.passing -= all;
+            return (train.len(), 0);
+        }
+        let pass = self.passing as usize * stride;
+        self.draw();
+        (pass, stride.min(train.len() - pass))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_asked_for_is_lost_one_datagram_at_a_time() {
+        let mut l = Loser::new(0.01, Rng::from_u64(1));
+        let (mut passed, mut lost) = (0, 0);
+        for n in 0..20_000 {
+            // Trains of 1 to 44 datagrams of 100 bytes, the last one of 7.
+            let train = vec![0; n % 44 * 100 + 7];
+            let mut rest = &train[..];
+            while !rest.is_empty() {
+                let (pass, gone) = l.cut(rest, 100);
+                (passed, lost) = (passed + pass.div_ceil(100), lost + usize::from(gone > 0));
+                assert!(
+                    gone == 0 && pass == rest.len() || gone == 100 || gone == 7 && pass + 7 == rest.len()
+                );
+                rest = &rest[pass + gone..];
+            }
+        }
+        let share = lost as f64 / (passed + lost) as f64;
+        assert!((0.009..0.011).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,205 @@
+//! The thread of a further socket: it seals and sends what the loop has built, and receives and opens what arrives, for
+//! the loop to check and place.
+//!
+//! Buffers belong to one thread at a time and go round: loads from the loop to the thread and back when they have left;
+//! arrivals from the thread to the loop and back when they have been read. A thread without loads and without rooms for
+//! arrivals sleeps, and what arrives waits in its socket.
+
+use super::DriverError;
+use crate::clock::Clock;
+use crate::datapath::Datapath;
+use crate::poll::{Poller, Source, Waker, sharpen_timers};
+use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, TooBig};
+use base::Time;
+use endpoint::{OpenView, OpenedTrain, Sealing};
+use handover::{Receiver, Sender};
+use std::collections::{HashMap, VecDeque};
+use wire::{Cid, Clear};
+
+/// Trains on their way out, and what each is still to be sealed with.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    pub batch: SendBatch,
+    pub sealings: [Option<Sealing>; MAX_TRAINS],
+}
+
+/// Trains that have arrived.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub batch: RecvBatch,
+    /// When they were read.
+    pub read: Time,
+    /// For each train, in order: the lane's identifier and what has been opened, if anything has.
+    pub opened: Vec<Option<(Cid, OpenedTrain)>>,
+}
+
+/// What the loop gives to the thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// To be sealed and sent.
+    Send(Load),
+    /// Room for what arrives.
+    Room(Arrival),
+    /// What packets with this identifier are opened with from now on.
+    View(Cid, Option<OpenView>),
+}
+
+/// What the thread gives to the loop.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// It has left, or cannot.
+    Sent(Load, Option<TooBig>),
+    Arrived(Arrival),
+    /// The socket is beyond use; the thread has ended.
+    Failed(DriverError),
+}
+
+/// Everything that the thread owns.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub socket: Datapath,
+    pub poller: Poller,
+    pub orders: Receiver<Order>,
+    pub reports: Sender<Report>,
+    /// Wakes the loop.
+    pub bell: Waker,
+    /// The processor to stay on.
+    pub core: Option<usize>,
+}
+
+/// The thread at work.
+struct Work {
+    w: Worker,
+    clock: Clock,
+    loads: VecDeque<Load>,
+    rooms: Vec<Arrival>,
+    /// By identifier: the view, and the packet number after the highest that it has opened.
+    views: HashMap<Cid, (OpenView, u64)>,
+    /// The socket's buffer is full.
+    full: bool,
+    paused_until: Time,
+}
+
+impl Worker {
+    /// Works until the loop is gone.
+    pub fn run(self) {
+        sharpen_timers();
+        stay_on(self.core);
+        let clock = Clock::new();
+        let (loads, rooms, views) = (VecDeque::new(), Vec::new(), HashMap::new());
+        let mut work = Work { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
+        while !work.w.orders.is_gone() {
+            if let Err(e) = work.turn() {
+                work.tell(Report::Failed(e));
+                return;
+            }
+        }
+    }
+}
+
+/// Binds the calling thread to one processor.
+pub(super) fn stay_on(core: Option<usize>) {
+    let Some(core) = core else { return };
+    let mut set = rustix::thread::CpuSet::new();
+    if core < rustix::thread::CpuSet::MAX_CPU {
+        set.set(core);
+    }
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(core, %error, "a thread cannot be bound to this processor and goes where the system puts it");
+    }
+}
+
+impl Work {
+    fn turn(&mut self) -> Result<(), DriverError> {
+        let mut busy = self.take_orders();
+        busy |= self.send()?;
+        busy |= self.receive()?;
+        if busy {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let pause = (now < self.paused_until).then(|| self.paused_until.since(now));
+        let mut sources = [Source::choose(&self.w.socket, !self.rooms.is_empty(), self.full)];
+        self.w.poller.wait(&mut sources, pause)?;
+        Ok(())
+    }
+
+    fn tell(&mut self, report: Report) {
+        // There is room for all buffers that go round, and a last word.
+        let _ = self.w.reports.push(report);
+        self.w.bell.wake();
+    }
+
+    fn take_orders(&mut self) -> bool {
+        let mut any = false;
+        while let Some(order) = self.w.orders.pop() {
+            any = true;
+            match order {
+                Order::Send(load) => self.loads.push_back(load),
+                Order::Room(arrival) => self.rooms.push(arrival),
+                Order::View(cid, None) => drop(self.views.remove(&cid)),
+                Order::View(cid, Some(view)) => {
+                    let expected = self.views.get(&cid).map_or(0, |(_, expected)| *expected);
+                    self.views.insert(cid, (view, expected));
+                }
+            }
+        }
+        any
+    }
+
+    /// Sends the oldest load; true when it went.
+    fn send(&mut self) -> Result<bool, DriverError> {
+        if self.clock.now() < self.paused_until {
+            return Ok(false);
+        }
+        let Some(load) = self.loads.front_mut() else { return Ok(false) };
+        for (i, sealing) in load.sealings.iter_mut().enumerate() {
+            if let (Some(sealing), Some((train, segment))) = (sealing.take(), load.batch.train_mut(i)) {
+                sealing.seal(train, segment);
+            }
+        }
+        let report = self.w.socket.send(&mut load.batch)?;
+        self.full = report.blocked == Blocked::Buffer;
+        if report.blocked == Blocked::Device {
+            self.paused_until = self.clock.now() + super::DEVICE_PAUSE;
+        }
+        if !load.batch.is_empty() {
+            return Ok(false);
+        }
+        if let Some(load) = self.loads.pop_front() {
+            self.tell(Report::Sent(load, report.too_big));
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self) -> Result<bool, DriverError> {
+        let Some(arrival) = self.rooms.last_mut() else { return Ok(false) };
+        if self.w.socket.recv(&mut arrival.batch)? == 0 {
+            return Ok(false);
+        }
+        arrival.read = self.clock.now();
+        arrival.opened.clear();
+        for (meta, train) in arrival.batch.iter_mut() {
+            arrival.opened.push(open(&mut self.views, train, meta.stride));
+        }
+        if let Some(arrival) = self.rooms.pop() {
+            self.tell(Report::Arrived(arrival));
+        }
+        Ok(true)
+    }
+}
+
+/// Opens a train if all of it belongs to one lane that there is a view of.
+fn open(
+    views: &mut HashMap<Cid, (OpenView, u64)>,
+    train: &mut [u8],
+    stride: usize,
+) -> Option<(Cid, OpenedTrain)> {
+    let Ok(Clear::Short(cid)) = Clear::parse(train) else { return None };
+    let (view, expected) = views.get_mut(&cid)?;
+    let same = |p: &[u8]| matches!(Clear::parse(p), Ok(Clear::Short(c)) if c == cid);
+    if !train.chunks(stride.max(1)).all(same) {
+        return None;
+    }
+    Some((cid, view.open_train(expected, train, stride)?))
+}
