@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("documentation", crate::doc),
     ("dependencies", deny::check),
     ("tests (the README's test command)", || from_readme("test")),
+    ("threads, in every order of their steps", crate::threads),
     ("fuzzing, briefly", || fuzz::run_briefly(FUZZ_SECONDS, DEFAULT_FUZZ_SECONDS)),
     ("swarm of simulations", || crate::swarm(DEFAULT_SEEDS)),
     ("demonstration (the README's main command)", || from_readme("main")),

@@ -84,6 +84,12 @@ const TASKS: &[Task] = &[
         run: |args| swarm(seeds(args)?),
     },
     Task {
+        name: "threads",
+        options: "",
+        help: "Try every order of steps that threads which hand buffers to each other can take (loom)",
+        run: |args| no_options(args).and_then(|()| threads()),
+    },
+    Task {
         name: "man",
         options: "",
         help: "Write the manual pages into target/man",
@@ -237,6 +243,13 @@ fn bench(args: &[String]) -> Result<()> {
         vec!["--programs".to_owned(), text(programs.clone())]
     };
     run(command(&text(programs.join("longhaul-bench"))).args(args).args(programs_option))
+}
+
+/// In a folder of its own: with `--cfg loom` everything is built anew.
+pub(crate) fn threads() -> Result<()> {
+    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+    let args = ["test", "--release", "-p", "longhaul-handover", "--test", "loom"];
+    run(cargo().args(args).env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target_dir().join("loom")))
 }
 
 fn man() -> Result<()> {

@@ -139,3 +139,29 @@ fn bad_command_lines_say_what_is_right() {
     expect(&o, 0);
     assert!(!o.stdout.is_empty());
 }
+
+#[test]
+fn lanes_over_cores_carry_every_operation_verified() {
+    let b = Bench::new();
+    for (lent, used, expected) in [("3", "3", 3), ("1", "2", 2), ("2", "1", 1)] {
+        let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--lanes", lent];
+        let server = Server::start(&b.server, &listen);
+        let mut args = vec!["perf", "client", &server.address, "--accept-new", "--json", "--verify"];
+        args.extend(["--lanes", used, "-P", "2", "-n", "96MiB", "--region", "8MiB", "--mtu", "1500"]);
+        for operation in ["write", "read"] {
+            for more in [&[][..], &["--reverse"], &["--lose", "0.5%"]] {
+                let o = b.run(&[&args[..], &["-o", operation], more].concat());
+                expect(&o, 0);
+                let r = json(&o);
+                assert!(
+                    r["verified"] == true && r["bytes"] == 96 << 20,
+                    "{lent} {used} {operation} {more:?}"
+                );
+                assert_eq!(r["client"]["paths"], expected, "{lent} {used} {operation} {more:?}");
+            }
+        }
+        // Processors may be named; one that there is not is no reason to stop.
+        let o = b.run(&[&args[..], &["--cores", "0,1023"]].concat());
+        expect(&o, 0);
+    }
+}

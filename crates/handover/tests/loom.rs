@@ -47,7 +47,7 @@ fn next<T: Send>(from: &mut Receiver<T>, bell: &Bell<Event>) -> T {
 #[test]
 fn values_arrive_whole_and_in_order_through_a_ring_that_wraps() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(2);
     model.check(|| {
         let (mut tx, mut rx) = ring(2);
         let sender = thread::spawn(move || {

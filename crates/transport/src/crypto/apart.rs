@@ -113,3 +113,122 @@ impl OpenedTrain {
 }
 
 super::opaque_debug!(TrainKey, Sealing, OpenView);
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::{KeyPair, OpenError, Opened, Secret, Side};
+    use super::super::suite::Suite;
+    use super::super::tls::DataSecrets;
+    use super::*;
+
+    fn ends(suite: Suite) -> (KeyPair, KeyPair) {
+        let secrets =
+            DataSecrets { client: Secret::from_bytes([1; 32]), server: Secret::from_bytes([2; 32]) };
+        (
+            KeyPair::data(suite, 1472, &secrets, Side::Client),
+            KeyPair::data(suite, 1472, &secrets, Side::Server),
+        )
+    }
+
+    /// A sealed train of lane 3: packets of 100 bytes, the last of 60, numbers from `first` on.
+    fn train(keys: &mut KeyPair, first: u64, packets: usize) -> Vec<u8> {
+        let mut t = vec![0; packets * 100 - 40];
+        let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
+        for (pn, p) in (first..).zip(t.chunks_mut(100)) {
+            p.fill(pn as u8);
+            p[0] = flag::KIND | phase;
+            p[1..5].copy_from_slice(&7u32.to_be_bytes());
+            p[5..9].copy_from_slice(&(pn as u32).to_be_bytes());
+        }
+        let sealing = keys.sealer().reserve_train(3, first, packets as u64).unwrap();
+        sealing.seal(&mut t, 100);
+        t
+    }
+
+    #[test]
+    fn a_train_sealed_apart_is_what_packets_sealed_one_by_one_are() {
+        for suite in Suite::ALL {
+            let (mut a, mut b) = ends(suite);
+            let t = train(&mut a, 5, 4);
+            let tag_len = suite.tag_len();
+            let mut copy = t.clone();
+            b.open_keys().header().clone().mask_segments(&mut copy, 100);
+            for (pn, p) in (5..).zip(copy.chunks_mut(100)) {
+                let (clear, rest) = p.split_at_mut(SHORT_CLEAR);
+                let (tag, body) = rest.split_at_mut(tag_len);
+                assert_eq!(b.open(false, 3, pn, clear, tag, body), Ok(Opened::Current), "{suite}");
+                assert!(body.iter().all(|x| *x == pn as u8), "{suite}");
+            }
+            let (mut copy, mut expected) = (t, 0);
+            let o = b.open_keys().view(3).open_train(&mut expected, &mut copy, 100).unwrap();
+            assert_eq!((o.opened, o.failed, expected), (0b1111, 0, 9), "{suite}");
+            assert!(copy.chunks(100).all(|p| p[SHORT_CLEAR + tag_len..].iter().all(|x| *x == p[8])));
+        }
+    }
+
+    #[test]
+    fn numbers_are_expanded_around_what_is_expected() {
+        let (mut a, b) = ends(Suite::Aegis128L);
+        let first = (1 << 33) - 2;
+        let (mut t, mut expected) = (train(&mut a, first, 5), first - 1_000);
+        let o = b.open_keys().view(3).open_train(&mut expected, &mut t, 100).unwrap();
+        assert_eq!((o.opened, expected), (0b1_1111, first + 5));
+        let numbers: Vec<_> = t.chunks(100).map(|p| o.number(p)).collect();
+        assert_eq!(numbers, (first..first + 5).collect::<Vec<_>>());
+        let later = o.after(2);
+        assert_eq!((later.opened, later.failed), (0b111, 0));
+        assert_eq!(o.after(200).opened, 0);
+    }
+
+    #[test]
+    fn what_was_changed_fails_and_what_a_view_cannot_judge_is_left() {
+        let (mut a, mut b) = ends(Suite::Aes128Gcm);
+        let view = b.open_keys().view(3);
+        let mut t = train(&mut a, 0, 3);
+        t[150] ^= 1;
+        let o = view.open_train(&mut 0, &mut t, 100).unwrap();
+        assert_eq!((o.opened, o.failed), (0b101, 0b010));
+        // Of another lane.
+        let o = b.open_keys().view(4).open_train(&mut 0, &mut train(&mut a, 3, 1), 100).unwrap();
+        assert_eq!((o.opened, o.failed), (0, 1));
+        // Under the next key: the connection decides, and tells by a new view.
+        assert!(a.on_acknowledged(3, 0) && a.update().is_ok());
+        let (mut expected, sealed) = (6, train(&mut a, 6, 2));
+        let mut t = sealed.clone();
+        let o = view.open_train(&mut expected, &mut t, 100).unwrap();
+        assert_eq!((o.opened, o.failed, expected), (0, 0, 6));
+        for (pn, p) in (6..).zip(t.chunks_mut(100)) {
+            let (clear, rest) = p.split_at_mut(SHORT_CLEAR);
+            let (tag, body) = rest.split_at_mut(16);
+            let which = if pn == 6 { Opened::Updated } else { Opened::Current };
+            assert_eq!(b.open(true, 3, pn, clear, tag, body), Ok(which));
+        }
+        // What the old view opens is late: accepted below what came under the new key, not above (RFC 9001, 6.4).
+        assert_eq!(b.opener().admit(&o, 3, 5), Ok(Opened::Previous));
+        assert_eq!(b.opener().admit(&o, 3, 6), Err(OpenError::Expired));
+        let o = b.open_keys().view(3).open_train(&mut 6, &mut sealed.clone(), 100).unwrap();
+        assert_eq!(o.opened, 0b11);
+        assert_eq!(b.opener().admit(&o, 3, 7), Ok(Opened::Current));
+        b.discard_previous();
+        let old = OpenedTrain { generation: 0, ..o };
+        assert_eq!(b.opener().admit(&old, 3, 0), Err(OpenError::Expired));
+        assert_eq!(b.opener().admit(&o, 64, 0), Err(OpenError::Lane(64)));
+        let before = b.open_keys().forged();
+        assert!(matches!(b.opener().reject(), OpenError::Forged(_)));
+        assert_eq!(b.open_keys().forged(), before + 1);
+    }
+
+    #[test]
+    fn scraps_and_long_trains_are_no_trouble() {
+        let (_, b) = ends(Suite::Aegis128L);
+        let view = b.open_keys().view(0);
+        for len in 0..60 {
+            for stride in [0, 1, 9, 24, 25, 30, 100] {
+                if let Some(o) = view.open_train(&mut 0, &mut vec![0x41; len], stride) {
+                    assert_eq!(o.opened, 0);
+                }
+            }
+        }
+        assert!(view.open_train(&mut 0, &mut [0x41; 65 * 30], 30).is_none());
+    }
+}
