@@ -204,10 +204,10 @@ impl World {
     /// Control frames with numbers of the fuzzer's choice.
     fn frame(&mut self, b: &mut Bytes<'_>) -> Option<()> {
         let mut inner = Vec::new();
-        let kind = b.u8()? % 13;
+        let kind = b.u8()? % 15;
         let (x, y, z) = (b.number()?, b.number()?, b.number()?);
         let qpn = x as u16;
-        let text = b.take(if kind < 2 { usize::from(y as u8) } else { 0 }).to_vec();
+        let text = b.take(if kind < 2 || kind == 13 { usize::from(y as u8) } else { 0 }).to_vec();
         let frame = match kind {
             0 => Frame::QpOpen(QpOpen {
                 qpn,
@@ -227,6 +227,7 @@ impl World {
             10 => Frame::LaneOpen(LaneOpen { lane: qpn.into(), cid: y as u32, backup: z & 1 == 0 }),
             11 => Frame::LaneAccept { lane: qpn.into(), cid: y as u32, code: z },
             12 => Frame::LaneClose { lane: qpn.into() },
+            13 => Frame::Data { flags: z as u8 & 0x3e, body: &text },
             // Long runs of what takes little room and asks for much.
             _ => {
                 for i in 0..x % 200 {

@@ -53,12 +53,12 @@ fn has_iperf3() -> bool {
 }
 
 /// Gbit/s as the receiver has it.
-fn gbits(both: &Both) -> f64 {
+pub fn gbits(both: &Both) -> f64 {
     let r = &both[1];
     if r.seconds > 0.0 { r.count as f64 * 8e-9 / r.seconds } else { 0.0 }
 }
 
-fn cpu(both: &Both, end: usize) -> f64 {
+pub fn cpu(both: &Both, end: usize) -> f64 {
     both[end].cpu / (both[1].count.max(1) as f64 * 1e-9)
 }
 

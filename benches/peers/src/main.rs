@@ -6,6 +6,7 @@
 //! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
 
 mod bulk;
+mod lanes;
 mod latency;
 mod net;
 mod pattern;
@@ -59,6 +60,8 @@ enum Command {
     Bulk(Compare),
     /// Round trips of small and middling messages
     Latency(Compare),
+    /// One stream over one lane and over two, with both ends on one core each and on both
+    Lanes(Compare),
     /// One end of a peer
     #[command(hide = true, subcommand)]
     End(End),
@@ -133,6 +136,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Bulk(c) => bulk::compare(&c),
         Command::Latency(c) => latency::compare(&c),
+        Command::Lanes(c) => lanes::compare(&c),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
         Command::End(End::UdpSink(s)) => udp::sink(s.listen),

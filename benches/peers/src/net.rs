@@ -89,13 +89,13 @@ impl Net {
         if self.veth { Ipv4Addr::new(10, 78, 0, 2).into() } else { Ipv4Addr::LOCALHOST.into() }
     }
 
-    /// A program at the sender's (0) or the receiver's (1) end, on a core of its own.
-    pub fn command(&self, end: usize, core: u32, program: &str) -> Command {
+    /// A program at the sender's (0) or the receiver's (1) end, on cores of its own.
+    pub fn command(&self, end: usize, cores: &str, program: &str) -> Command {
         let mut c = Command::new(if self.veth { "ip" } else { "taskset" });
         if self.veth {
             c.args(["netns", "exec", NAMESPACES[end], "taskset"]);
         }
-        c.args(["-c", &core.to_string(), program]);
+        c.args(["-c", cores, program]);
         c
     }
 }

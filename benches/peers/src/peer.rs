@@ -29,8 +29,8 @@ pub type Both = [End; 2];
 pub struct Place<'a> {
     /// Where.
     pub net: &'a Net,
-    /// Cores of sender and receiver.
-    pub cores: [u32; 2],
+    /// Cores of sender and receiver, as `taskset -c` takes them.
+    pub cores: [String; 2],
     /// The folder of `longhaul` and `quinn-perf`.
     pub programs: &'a Path,
     /// How long to send.
@@ -41,9 +41,13 @@ pub struct Place<'a> {
     pub state: &'a Path,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// The same place, with other cores.
+    pub fn on(&self, sender: &str, receiver: &str) -> Place<'a> {
+        Place { cores: [sender.to_owned(), receiver.to_owned()], ..*self }
+    }
     fn command(&self, end: usize, program: &str) -> Command {
-        let mut c = self.net.command(end, self.cores[end], program);
+        let mut c = self.net.command(end, &self.cores[end], program);
         c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         c.env("LONGHAUL_HOME", self.state.join(if end == 0 { "client" } else { "server" }));
         c

@@ -53,6 +53,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
 /// Measures all peers over all networks asked for; `show` tells of each network when it is done.
 pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Result<()> {
     let cores = <[u32; 2]>::try_from(c.cores.clone()).ok().context("--cores takes two numbers: 0,1")?;
+    let cores = cores.map(|c| c.to_string());
     let state = std::env::temp_dir().join(format!("longhaul-bench-{}", std::process::id()));
     std::fs::create_dir_all(&state)?;
     let asked = |p: &&Peer| c.peers.is_empty() || c.peers.iter().any(|part| p.name.contains(part.as_str()));
@@ -60,7 +61,7 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
     let mut all = BTreeMap::new();
     let mut result = Ok(());
     for kind in &c.nets {
-        match network(c, *kind, cores, &state, &peers) {
+        match network(c, *kind, cores.clone(), &state, &peers) {
             Ok(runs) => {
                 show(*kind, &runs);
                 all.insert(kind.name(), to_json(&runs));
@@ -84,7 +85,7 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
 fn network(
     c: &Compare,
     kind: Kind,
-    cores: [u32; 2],
+    cores: [String; 2],
     state: &std::path::Path,
     peers: &[&Peer],
 ) -> Result<Runs> {

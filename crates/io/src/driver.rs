@@ -120,6 +120,8 @@ pub struct Driver {
     active: Time,
     loser: Option<Loser>,
     options: DriverOptions,
+    /// Threads at most, the loop's own included.
+    most: u16,
     team: Team,
     growth: Growth,
 }
@@ -160,6 +162,7 @@ impl Driver {
             active: Time::ZERO,
             loser: None,
             options,
+            most,
             team: Team::default(),
             growth,
         };
@@ -193,7 +196,7 @@ impl Driver {
 
     /// As many threads as there are to be, and lanes that use them.
     fn grow(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if self.options.serves || self.options.most() == 1 || now < self.growth.next() {
+        if self.options.serves || self.most == 1 || now < self.growth.next() {
             return;
         }
         self.growth.look(now, endpoint);

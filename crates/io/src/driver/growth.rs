@@ -153,7 +153,7 @@ impl Growth {
     pub fn look(&mut self, now: Time, endpoint: &Endpoint) {
         if self.lanes != Lanes::Auto {
             // A connection that has just come up need not wait long for its lanes.
-            self.next = now + EVERY / 10;
+            self.next = now + EVERY / 100;
             return;
         }
         self.next = now + EVERY;

@@ -19,8 +19,8 @@ use wire::{Cid, Clear};
 /// Trains on their way out, and what each is still to be sealed with.
 #[derive(Debug, Default)]
 pub(super) struct Load {
-    pub batch: SendBatch,
-    pub sealings: [Option<Sealing>; MAX_TRAINS],
+    pub batch: Box<SendBatch>,
+    pub sealings: Box<[Option<Sealing>; MAX_TRAINS]>,
 }
 
 /// Trains that have arrived.

@@ -29,6 +29,8 @@ impl Connection {
         }
         match frame {
             Frame::Padding(_) | Frame::Ping | Frame::Close { .. } | Frame::CloseAck => {}
+            // Placed by who reads the packet.
+            Frame::Data { .. } => {}
             Frame::Feedback(f) => self.on_feedback(now, &f, streams)?,
             Frame::Floor(f) => {
                 let i = self.lane_of(f.lane, "floor of a lane that does not exist")?;

@@ -262,10 +262,13 @@ impl Connection {
             eliciting |= f.is_eliciting();
             // Before it is authorised, a client may prove a token and keep the lane alive. The rest, which may have
             // overtaken the proof, counts as not received and comes again.
-            if self.authorised || f.is_harmless() {
-                self.handle_frame(now, lane, f, streams)?;
-            } else {
-                refused = true;
+            match f {
+                Frame::Data { flags, body } => {
+                    let placed = self.handle_data(flags, body, streams)?;
+                    refused |= matches!(placed, Verdict::Dropped);
+                }
+                f if self.authorised || f.is_harmless() => self.handle_frame(now, lane, f, streams)?,
+                _ => refused = true,
             }
         }
         if refused {

@@ -25,8 +25,10 @@ pub const MAX_FLEETING: usize = 1 << 13;
 /// Control packets are at least this long, so that a peer that has forgotten the connection may answer with a
 /// reset, which is shorter than what it answers (RFC 9000, section 10.3).
 const MIN_CONTROL: usize = 48;
-/// A report travels with a data packet of at most this many bytes: it is padded to that length.
+/// Reports travel with a data packet of at most this many bytes.
 const MAX_COMPANION: usize = 256;
+/// Bytes of reports that travel with a data packet at most: both together fit the smallest path.
+const MAX_REPORTS: usize = 512;
 
 /// A train that was written into the caller's buffer: `len` bytes in segments of `segment`, the last perhaps
 /// shorter.
@@ -154,7 +156,7 @@ impl Connection {
             Stage::Closed => return None,
             // Nobody has answered there: nothing leaves but what finds out, and answers to the peer's finding out.
             Stage::Waiting | Stage::Checking => {
-                return self.transmit_control(now, lane, 0, out.slot(socket)?);
+                return self.transmit_control(now, lane, out.slot(socket)?);
             }
             Stage::Open | Stage::Dead => {}
         }
@@ -162,36 +164,19 @@ impl Connection {
         // frames come first, since data may depend on them.
         let frames = self.frames.len() + self.lanes.iter().map(|l| l.lost_frames.len()).sum::<usize>();
         let overtakes = frames == 0 && !core::mem::replace(&mut self.lanes[lane].overtaken, true);
-        if overtakes && let Some(t) = self.transmit_data(now, lane, out, streams) {
-            return Some(self.with_report(now, lane, t, out));
+        if overtakes && let Some(t) = self.transmit_data(now, lane, true, out, streams) {
+            return Some(t);
         }
-        if let Some(t) = self.transmit_control(now, lane, 0, out.slot(socket)?) {
+        if let Some(t) = self.transmit_control(now, lane, out.slot(socket)?) {
             return Some(t);
         }
         self.lanes[lane].overtaken = false;
         if let Some(t) = self.transmit_mtu_probe(now, lane, out.slot(socket)?) {
             return Some(t);
         }
-        let t = self.transmit_data(now, lane, out, streams)?;
+        let t = self.transmit_data(now, lane, false, out, streams)?;
         self.lanes[lane].overtaken = true;
         Some(t)
-    }
-
-    /// Puts a report that is due in front of a single short packet, in one train: an answer to a request then takes one
-    /// system call at each end, and not one for itself and one for the report on the request. A train's last packet may be
-    /// shorter than the others, so the report is made as long as the data. It has the higher number and goes first.
-    fn with_report(&mut self, now: Time, lane: usize, data: Transmit, out: &mut impl Outlets) -> Transmit {
-        if data.len > MAX_COMPANION || data.len > data.segment {
-            return data;
-        }
-        let Some(buf) = out.slot(data.socket) else { return data };
-        let Some(report) = self.transmit_control(now, lane, data.len, &mut buf[data.len..]) else {
-            return data;
-        };
-        self.lanes[lane].overtaken = false;
-        let len = data.len + report.len;
-        buf[..len].rotate_left(data.len);
-        Transmit { segment: report.len, len, ..data }
     }
 
     fn transmit_setup(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
@@ -323,14 +308,8 @@ impl Connection {
         Some(Transmit { remote, local, ecn: false, segment: n, len: n, socket })
     }
 
-    /// One packet of frames that wait, at least `pad_to` bytes long.
-    fn transmit_control(
-        &mut self,
-        now: Time,
-        lane: usize,
-        pad_to: usize,
-        buf: &mut [u8],
-    ) -> Option<Transmit> {
+    /// One packet of frames that wait.
+    fn transmit_control(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
         let room = usize::from(self.lanes[lane].mtu.current()) - SHORT_CLEAR - 16;
         if !self.lanes[lane].sent.has_room_for_control() {
             return None;
@@ -338,13 +317,7 @@ impl Connection {
         let main = lane == self.main_lane();
         self.queue_reports(now, lane, main, room - 64);
         let mut bytes = Vec::new();
-        while let Some(f) = self.lanes[lane].fleeting.front() {
-            if bytes.len() + f.encoded_len() > room {
-                break;
-            }
-            f.put(&mut bytes);
-            self.lanes[lane].fleeting.pop_front();
-        }
+        self.take_fleeting(lane, room, &mut bytes);
         let ping = core::mem::take(&mut self.lanes[lane].ping);
         if ping {
             Frame::Ping.put(&mut bytes);
@@ -353,7 +326,7 @@ impl Connection {
         if bytes.is_empty() {
             return None;
         }
-        let n = self.seal_control(lane, &bytes, MIN_CONTROL.max(pad_to), buf)?;
+        let n = self.seal_control(lane, &bytes, MIN_CONTROL, buf)?;
         let content = if kept.is_empty() {
             Content::Nothing
         } else {
@@ -362,6 +335,15 @@ impl Connection {
         let eliciting = ping || content != Content::Nothing;
         self.book_control(now, lane, n, content, eliciting);
         Some(self.single(lane, n))
+    }
+
+    /// Takes frames that are sent once.
+    fn take_fleeting(&mut self, lane: usize, room: usize, bytes: &mut Vec<u8>) {
+        let waiting = &mut self.lanes[lane].fleeting;
+        while let Some(f) = waiting.front().filter(|f| bytes.len() + f.encoded_len() <= room) {
+            f.put(bytes);
+            waiting.pop_front();
+        }
     }
 
     /// Takes frames that are repeated when lost, of whatever lane they were lost on: those first.
@@ -415,11 +397,12 @@ impl Connection {
         Some(self.single(lane, n))
     }
 
-    /// One train of data from the flow whose turn it is.
+    /// One train of data from the flow whose turn it is; `reports`: reports that are due may travel with it.
     fn transmit_data(
         &mut self,
         now: Time,
         lane: usize,
+        reports: bool,
         out: &mut impl Outlets,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
@@ -453,7 +436,7 @@ impl Connection {
             };
             let socket = l.socket;
             let buf = out.slot(socket)?;
-            let sent = self.build_train(now, lane, flow as u8, &mut permit, buf, streams);
+            let sent = self.build_train(now, (lane, flow as u8, reports), &mut permit, buf, streams);
             if let Permit::Paced(left) = permit {
                 // What the train did not need goes back to the pacer.
                 self.lanes[lane].flows[flow].refund(left);
@@ -477,8 +460,7 @@ impl Connection {
     fn build_train(
         &mut self,
         now: Time,
-        lane: usize,
-        flow: u8,
+        (lane, flow, reports): (usize, u8, bool),
         permit: &mut Permit,
         buf: &mut [u8],
         streams: &mut impl Streams,
@@ -518,6 +500,9 @@ impl Connection {
             self.lanes[lane].sent.trains_mut().undo_last(number);
             return None;
         }
+        if reports && d.packets == 1 && d.len <= MAX_COMPANION {
+            self.lead_with_reports(now, lane, &mut d, buf);
+        }
         let last = !self.scheduler.is_ready(flow);
         let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
         let measured = wanted && self.lanes[lane].dispersion.begin(now);
@@ -531,6 +516,30 @@ impl Connection {
         };
         self.finish_train(now, lane, &d, flow);
         Some((d, sealing))
+    }
+
+    /// Puts reports that are due in front of the data of a single short packet: an answer to a request then is one packet,
+    /// and not one for itself and one for the report on the request.
+    fn lead_with_reports(&mut self, now: Time, lane: usize, d: &mut Draft, buf: &mut [u8]) {
+        let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return };
+        let main = lane == self.main_lane();
+        self.queue_reports(now, lane, main, MAX_REPORTS);
+        let mut lead = Vec::new();
+        self.take_fleeting(lane, MAX_REPORTS, &mut lead);
+        if lead.is_empty() {
+            return;
+        }
+        // As data it asks for feedback, and comes again when lost; what leads it was sent once.
+        Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
+        let start = SHORT_CLEAR + tag_len;
+        buf.copy_within(start..d.len, start + lead.len());
+        buf[start..start + lead.len()].copy_from_slice(&lead);
+        buf[0] = 0;
+        (d.len, d.wire_bytes) = (d.len + lead.len(), d.wire_bytes + lead.len() as u64);
+        d.segment = d.len;
+        self.stats.control_bytes_sent += lead.len() as u64;
+        self.lanes[lane].sent.lengthen_last(lead.len() as u32);
+        self.lanes[lane].overtaken = false;
     }
 
     /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay.

@@ -197,6 +197,12 @@ impl SentBook {
         self.packets.push_back(p);
         self.next() - 1
     }
+    /// The packet entered last is longer than was said.
+    pub fn lengthen_last(&mut self, bytes: u32) {
+        if let Some(p) = self.packets.back_mut() {
+            p.bytes += bytes;
+        }
+    }
     /// The packet with this number.
     pub fn get(&self, pn: u64) -> Option<&SentPacket> {
         self.packets.get(pn.checked_sub(self.base)? as usize)

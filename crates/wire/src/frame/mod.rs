@@ -5,6 +5,7 @@ mod feedback;
 pub use feedback::Feedback;
 
 use crate::codec::{Put, Reader, WireError, varint_len};
+use crate::packet::flag as bits;
 
 /// Bytes of a reason in words at most.
 pub const MAX_REASON: usize = 512;
@@ -14,6 +15,9 @@ pub const MAX_PRIVATE_DATA: usize = 1024;
 pub const MAX_CC_SPEC: usize = 256;
 /// Lanes of a connection at most.
 pub const MAX_LANES: u64 = 64;
+
+/// Bytes that a DATA frame puts in front of what a data packet would carry.
+pub const DATA_LEAD: usize = 2;
 
 mod kind {
     pub const PADDING: u8 = 0x00;
@@ -35,6 +39,7 @@ mod kind {
     pub const LANE_OPEN: u8 = 0x10;
     pub const LANE_ACCEPT: u8 = 0x11;
     pub const LANE_CLOSE: u8 = 0x12;
+    pub const DATA: u8 = 0x20;
 }
 
 /// What the sender of data tells the receiver about feedback.
@@ -155,6 +160,13 @@ pub enum Frame<'a> {
         /// Its number.
         lane: u32,
     },
+    /// What a data packet would carry, behind other frames: the last one of its packet.
+    Data {
+        /// Kind of data packet, and its flags but the phase of keys and the wish for feedback.
+        flags: u8,
+        /// The inner header and the payload, to the packet's end.
+        body: &'a [u8],
+    },
 }
 
 impl<'a> Frame<'a> {
@@ -230,6 +242,7 @@ impl<'a> Frame<'a> {
                 code: r.varint("code")?,
             },
             kind::LANE_CLOSE => Frame::LaneClose { lane: further_lane(r)? },
+            kind::DATA => parse_data(r)?,
             other => return Err(WireError::UnknownFrame(other)),
         })
     }
@@ -258,6 +271,7 @@ impl<'a> Frame<'a> {
             Frame::LaneOpen(l) => 1 + varint_len(l.lane.into()) + 4 + 1,
             Frame::LaneAccept { lane, code, .. } => 1 + varint_len((*lane).into()) + 4 + varint_len(*code),
             Frame::LaneClose { lane } => 1 + varint_len((*lane).into()),
+            Frame::Data { body, .. } => DATA_LEAD + body.len(),
         }
     }
 
@@ -326,6 +340,11 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::LANE_CLOSE);
                 out.put_varint((*lane).into());
             }
+            Frame::Data { flags, body } => {
+                out.put_u8(kind::DATA);
+                out.put_u8(*flags);
+                out.put(body);
+            }
         }
     }
 }
@@ -349,6 +368,18 @@ fn lane(r: &mut Reader<'_>) -> Result<u32, WireError> {
         return Err(WireError::Invalid("lane"));
     }
     Ok(n as u32)
+}
+
+/// Flags that have no meaning in a frame must be clear, and there must be a kind of data.
+fn parse_data<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, WireError> {
+    let flags = r.u8("data flags")?;
+    let known = bits::KIND | bits::FIRST | bits::LAST | bits::WIDE;
+    if flags & !known != 0 || flags & bits::KIND == 0 {
+        return Err(WireError::Invalid("data flags"));
+    }
+    let body = r.rest();
+    r.bytes(body.len(), "data")?;
+    Ok(Frame::Data { flags, body })
 }
 
 /// A lane other than the one that the handshake made.
@@ -415,6 +446,8 @@ mod tests {
         round_trip(Frame::LaneOpen(LaneOpen { lane: 63, cid: 1 << 31, backup: true }));
         round_trip(Frame::LaneAccept { lane: 1, cid: 7, code: 300 });
         round_trip(Frame::LaneClose { lane: 2 });
+        round_trip(Frame::Data { flags: 0x1c, body: &[1, 2, 3] });
+        round_trip(Frame::Data { flags: 0x22, body: &[] });
     }
 
     #[test]
@@ -427,6 +460,11 @@ mod tests {
         );
         assert_eq!(Frame::parse(&mut Reader::new(&[0x09, 0, 0, 2])), Err(WireError::Invalid("reliability")));
         assert_eq!(Frame::parse(&mut Reader::new(&[0x12, 0])), Err(WireError::Invalid("lane")));
+        for flags in [0x00, 0x0c, 0x11, 0x50, 0x90] {
+            let bytes = [0x20, flags, 1, 2];
+            let read = Frame::parse(&mut Reader::new(&bytes));
+            assert_eq!(read, Err(WireError::Invalid("data flags")), "{flags:#x}");
+        }
         assert_eq!(
             Frame::parse(&mut Reader::new(&[0x10, 1, 0, 0, 0, 1, 2])),
             Err(WireError::Invalid("backup"))
