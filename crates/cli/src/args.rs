@@ -111,7 +111,7 @@ pub struct Wire {
     /// Largest IP packet to send in bytes; the path's own limit is found by itself.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
     pub mtu: Option<u32>,
-    /// How packets reach the network: auto, or udp (the kernel's UDP).
+    /// How packets reach the network: auto, udp (the kernel's UDP), or uring (the same through io_uring).
     #[arg(long, value_name = "WAY", default_value_t)]
     pub datapath: DatapathKind,
 }
@@ -657,6 +657,7 @@ mod tests {
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
             "longhaul keys token -n 3 --lifetime 10min",
             "longhaul serve /srv --datapath udp",
+            "longhaul serve /srv --datapath uring",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",

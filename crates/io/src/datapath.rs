@@ -1,12 +1,13 @@
 //! How datagrams reach the network: one face for all ways, chosen at run time.
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
+use crate::uring::Uring;
 use core::fmt;
 use core::str::FromStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Which way is asked for, as words: `auto`, `udp`.
+/// Which way is asked for, as words: `auto`, `udp`, `uring`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DatapathKind {
     /// The way that needs no privilege and is known to be good everywhere.
@@ -14,6 +15,8 @@ pub enum DatapathKind {
     Auto,
     /// The kernel's UDP.
     Udp,
+    /// The kernel's UDP through io_uring; where the system has none of that, [`DatapathKind::Udp`] with a warning.
+    Uring,
 }
 
 impl FromStr for DatapathKind {
@@ -23,6 +26,7 @@ impl FromStr for DatapathKind {
         match text {
             "auto" => Ok(DatapathKind::Auto),
             "udp" => Ok(DatapathKind::Udp),
+            "uring" => Ok(DatapathKind::Uring),
             _ => Err(UnknownDatapath(text.to_owned())),
         }
     }
@@ -33,13 +37,14 @@ impl fmt::Display for DatapathKind {
         match self {
             DatapathKind::Auto => f.write_str("auto"),
             DatapathKind::Udp => f.write_str("udp"),
+            DatapathKind::Uring => f.write_str("uring"),
         }
     }
 }
 
 /// No way to the network has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to the network: write auto or udp")]
+#[error("`{0}` is no way to the network: write auto, udp or uring")]
 pub struct UnknownDatapath(String);
 
 /// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
@@ -48,6 +53,8 @@ pub struct UnknownDatapath(String);
 pub enum Datapath {
     /// The kernel's UDP: `sendmmsg` and `recvmmsg` with GSO and GRO.
     Udp(UdpSocket),
+    /// The same through io_uring.
+    Uring(Box<Uring>),
 }
 
 impl Datapath {
@@ -58,6 +65,10 @@ impl Datapath {
     pub fn open(kind: &DatapathKind, options: &UdpOptions) -> Result<Datapath, UdpError> {
         match kind {
             DatapathKind::Auto | DatapathKind::Udp => Ok(Datapath::Udp(UdpSocket::open(options)?)),
+            DatapathKind::Uring => Ok(match Uring::open(options)? {
+                Ok(u) => Datapath::Uring(Box::new(u)),
+                Err(plain) => Datapath::Udp(plain),
+            }),
         }
     }
 
@@ -65,6 +76,7 @@ impl Datapath {
     pub fn local_addr(&self) -> SocketAddr {
         match self {
             Datapath::Udp(s) => s.local_addr(),
+            Datapath::Uring(s) => s.local_addr(),
         }
     }
 
@@ -72,6 +84,7 @@ impl Datapath {
     pub fn stats(&self) -> UdpStats {
         match self {
             Datapath::Udp(s) => s.stats(),
+            Datapath::Uring(s) => s.stats(),
         }
     }
 
@@ -79,6 +92,7 @@ impl Datapath {
     pub fn recv_batch(&self) -> RecvBatch {
         match self {
             Datapath::Udp(s) => s.recv_batch(),
+            Datapath::Uring(s) => s.recv_batch(),
         }
     }
 
@@ -89,6 +103,15 @@ impl Datapath {
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
         match self {
             Datapath::Udp(s) => s.recv(batch),
+            Datapath::Uring(s) => s.recv(batch),
+        }
+    }
+
+    /// What becomes writable when a send that was [`Blocked::Buffer`](crate::udp::Blocked::Buffer) may go on.
+    pub fn room(&self) -> BorrowedFd<'_> {
+        match self {
+            Datapath::Udp(s) => s.as_fd(),
+            Datapath::Uring(s) => s.room(),
         }
     }
 
@@ -99,14 +122,17 @@ impl Datapath {
     pub fn send(&mut self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
         match self {
             Datapath::Udp(s) => s.send(batch),
+            Datapath::Uring(s) => s.send(batch),
         }
     }
 }
 
 impl AsFd for Datapath {
+    /// Readable when there is something to receive; for room to send see [`Datapath::room`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Datapath::Udp(s) => s.as_fd(),
+            Datapath::Uring(s) => s.as_fd(),
         }
     }
 }
@@ -117,10 +143,10 @@ mod tests {
 
     #[test]
     fn names_survive_being_written_and_read() {
-        for name in ["auto", "udp"] {
+        for name in ["auto", "udp", "uring"] {
             assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
         }
-        for bad in ["", "AUTO", "udp:", "tcp"] {
+        for bad in ["", "AUTO", "udp:", "tcp", "io_uring"] {
             assert!(bad.parse::<DatapathKind>().is_err(), "{bad}");
         }
     }

@@ -1,6 +1,7 @@
 //! Receiving a batch of trains.
 
-use super::addr::{self, Control, RawAddr};
+use super::addr::{self, Control, RawAddr, Received};
+use super::slot::Slot;
 use super::{UdpError, UdpSocket, errno, is_network_report};
 use crate::clock::WallTime;
 use base::{Ecn, Span};
@@ -41,16 +42,19 @@ pub struct RecvMeta {
     pub age: Span,
 }
 
-/// Reusable memory for one receive call: allocated once, hot in the cache ever after.
+/// Reusable memory for one receive call: allocated once, hot in the cache ever after. It belongs to the socket that made
+/// it.
 pub struct RecvBatch {
-    bytes: Box<[u8]>,
-    slot: usize,
+    /// Each holds a message's payload. Empty ones are filled by the socket.
+    pub(crate) slots: Box<[Slot]>,
+    /// Bytes of the longest payload.
+    pub(crate) slot: usize,
     names: Box<[RawAddr]>,
     controls: Box<[Control]>,
     /// For each message of the last call: its shape, or `None` if it was unusable.
-    metas: Box<[Option<RecvMeta>]>,
+    pub(crate) metas: Box<[Option<RecvMeta>]>,
     /// Messages of the last call.
-    filled: usize,
+    pub(crate) filled: usize,
 }
 
 impl core::fmt::Debug for RecvBatch {
@@ -64,7 +68,7 @@ impl RecvBatch {
     pub fn new(gro: bool) -> RecvBatch {
         let (slots, slot) = if gro { (TRAIN_SLOTS, TRAIN_SLOT) } else { (SINGLE_SLOTS, SINGLE_SLOT) };
         RecvBatch {
-            bytes: vec![0; slots * slot].into_boxed_slice(),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
             slot,
             names: vec![addr::empty(); slots].into_boxed_slice(),
             controls: vec![Control::EMPTY; slots].into_boxed_slice(),
@@ -80,10 +84,9 @@ impl RecvBatch {
 
     /// The trains of the last receive call, each with its bytes, which may be changed in place (decrypted).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (RecvMeta, &mut [u8])> {
-        let slots = self.bytes.chunks_exact_mut(self.slot);
-        self.metas[..self.filled].iter().zip(slots).filter_map(|(meta, bytes)| {
+        self.metas[..self.filled].iter().zip(&mut self.slots).filter_map(|(meta, slot)| {
             let meta = (*meta)?;
-            Some((meta, &mut bytes[..meta.len]))
+            Some((meta, &mut slot.payload()[..meta.len]))
         })
     }
 }
@@ -118,9 +121,12 @@ impl UdpSocket {
         // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
         let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
-        let bytes = b.bytes.chunks_exact_mut(b.slot);
-        let parts = bytes.zip(&mut b.names).zip(&mut b.controls);
-        for ((m, iov), ((bytes, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
+        let parts = b.slots.iter_mut().zip(&mut b.names).zip(&mut b.controls);
+        for ((m, iov), ((slot, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
+            if slot.is_empty() {
+                *slot = Slot::new(b.slot, 0);
+            }
+            let bytes = slot.payload();
             let iov = iov.write(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
             // SAFETY: pointers and integers, for which all zeroes is a value.
             let m = m.write(unsafe { core::mem::zeroed() });
@@ -144,34 +150,36 @@ impl UdpSocket {
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
             // SAFETY: the first `slots` were written above.
             let m = unsafe { m.assume_init_ref() };
-            b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot, now);
+            // The field's type differs between C libraries.
+            #[allow(clippy::unnecessary_cast)]
+            let told = b.controls[i].decode(m.msg_hdr.msg_controllen as usize);
+            let (len, flags) = (m.msg_len as usize, m.msg_hdr.msg_flags);
+            b.metas[i] = self.meta_of(len, b.slot, flags, &b.names[i], &told, now);
         }
         Ok(n.min(slots))
     }
 
-    fn meta_of(
+    /// The shape of a message of `len` bytes that was received into `slot` bytes with the kernel's `flags`; `None`, and
+    /// counted, when it is of no use.
+    pub(crate) fn meta_of(
         &self,
-        m: &libc::mmsghdr,
-        name: &RawAddr,
-        control: &Control,
+        len: usize,
         slot: usize,
+        flags: i32,
+        name: &RawAddr,
+        told: &Received,
         now: WallTime,
     ) -> Option<RecvMeta> {
-        let len = m.msg_len as usize;
         // A datagram that was cut is not the sender's datagram any more.
-        if m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len > slot {
+        if flags & libc::MSG_TRUNC != 0 || len > slot {
             self.counters.truncated.fetch_add(1, Relaxed);
             return None;
         }
-        let remote = addr::decode(name);
         // Without its control data a train cannot be told from a single datagram.
-        let (Some(remote), true) = (remote, m.msg_hdr.msg_flags & libc::MSG_CTRUNC == 0) else {
+        let (Some(remote), true) = (addr::decode(name), flags & libc::MSG_CTRUNC == 0) else {
             self.counters.unattributed.fetch_add(1, Relaxed);
             return None;
         };
-        // The field's type differs between C libraries.
-        #[allow(clippy::unnecessary_cast)]
-        let told = control.decode(m.msg_hdr.msg_controllen as usize);
         let stride = told.segment.unwrap_or(len).min(len);
         let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
         Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len, age })
