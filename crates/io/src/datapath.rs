@@ -96,6 +96,14 @@ impl Datapath {
         }
     }
 
+    /// Whether something to receive is at hand that the descriptor does not tell of: then do not wait.
+    pub fn pending(&self) -> bool {
+        match self {
+            Datapath::Udp(_) => false,
+            Datapath::Uring(s) => s.pending(),
+        }
+    }
+
     /// See [`UdpSocket::recv`].
     ///
     /// # Errors

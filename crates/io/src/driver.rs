@@ -162,7 +162,7 @@ impl Driver {
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() {
                 return Ok(());
             }
-            if busy || sent {
+            if busy || sent || self.socket.pending() {
                 continue;
             }
             if self.looks_on(now) {

@@ -216,8 +216,13 @@ impl Uring {
         self.socket.as_fd()
     }
 
-    /// As [`UdpSocket::recv`]. After a full batch, call again before waiting: only then is every buffer used up without the
-    /// descriptor telling.
+    /// Whether there is something to receive that the descriptor does not tell of, as sending has collected it, or no receive
+    /// is in place: then do not wait.
+    pub fn pending(&self) -> bool {
+        !self.armed || !self.lent.nothing_arrived()
+    }
+
+    /// As [`UdpSocket::recv`]. Before waiting, ask [`Uring::pending`].
     ///
     /// # Errors
     /// [`UdpError::Os`] when the socket or the ring is beyond use.
