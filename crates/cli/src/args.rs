@@ -418,7 +418,7 @@ pub struct PerfClient {
     /// Compare what arrived with what was sent, at the end.
     #[arg(long)]
     pub verify: bool,
-    /// Cipher suite (aegis-128l, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac, crc32c).
+    /// Cipher suite (aegis-128l, aegis-128x2, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac, crc32c).
     #[arg(long, value_name = "NAME", value_parser = suite)]
     pub suite: Option<transport::crypto::Suite>,
     /// Report this often; 0 for the end only.
