@@ -1,12 +1,13 @@
 //! How datagrams reach the network: one face for all ways, chosen at run time.
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
+use crate::xdp::Xdp;
 use core::fmt;
 use core::str::FromStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Which way is asked for, as words: `auto`, `udp`.
+/// Which way is asked for, as words: `auto`, `udp`, `xdp`, `xdp:eth0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DatapathKind {
     /// The way that needs no privilege and is known to be good everywhere.
@@ -14,6 +15,9 @@ pub enum DatapathKind {
     Auto,
     /// The kernel's UDP.
     Udp,
+    /// AF_XDP on the interface of this name, or on the one over which the first datagram leaves; the kernel's UDP, with a
+    /// warning, where that cannot be.
+    Xdp(Option<String>),
 }
 
 impl FromStr for DatapathKind {
@@ -23,7 +27,11 @@ impl FromStr for DatapathKind {
         match text {
             "auto" => Ok(DatapathKind::Auto),
             "udp" => Ok(DatapathKind::Udp),
-            _ => Err(UnknownDatapath(text.to_owned())),
+            "xdp" => Ok(DatapathKind::Xdp(None)),
+            _ => match text.strip_prefix("xdp:") {
+                Some(name) if !name.is_empty() => Ok(DatapathKind::Xdp(Some(name.to_owned()))),
+                _ => Err(UnknownDatapath(text.to_owned())),
+            },
         }
     }
 }
@@ -33,13 +41,15 @@ impl fmt::Display for DatapathKind {
         match self {
             DatapathKind::Auto => f.write_str("auto"),
             DatapathKind::Udp => f.write_str("udp"),
+            DatapathKind::Xdp(None) => f.write_str("xdp"),
+            DatapathKind::Xdp(Some(name)) => write!(f, "xdp:{name}"),
         }
     }
 }
 
 /// No way to the network has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to the network: write auto or udp")]
+#[error("`{0}` is no way to the network: write auto, udp, xdp or xdp:INTERFACE")]
 pub struct UnknownDatapath(String);
 
 /// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
@@ -48,6 +58,8 @@ pub struct UnknownDatapath(String);
 pub enum Datapath {
     /// The kernel's UDP: `sendmmsg` and `recvmmsg` with GSO and GRO.
     Udp(UdpSocket),
+    /// AF_XDP, past the kernel's network stack.
+    Xdp(Box<Xdp>),
 }
 
 impl Datapath {
@@ -58,6 +70,7 @@ impl Datapath {
     pub fn open(kind: &DatapathKind, options: &UdpOptions) -> Result<Datapath, UdpError> {
         match kind {
             DatapathKind::Auto | DatapathKind::Udp => Ok(Datapath::Udp(UdpSocket::open(options)?)),
+            DatapathKind::Xdp(name) => Ok(Datapath::Xdp(Box::new(Xdp::open(options, name.as_deref())?))),
         }
     }
 
@@ -65,6 +78,7 @@ impl Datapath {
     pub fn local_addr(&self) -> SocketAddr {
         match self {
             Datapath::Udp(s) => s.local_addr(),
+            Datapath::Xdp(s) => s.local_addr(),
         }
     }
 
@@ -72,6 +86,7 @@ impl Datapath {
     pub fn stats(&self) -> UdpStats {
         match self {
             Datapath::Udp(s) => s.stats(),
+            Datapath::Xdp(s) => s.stats(),
         }
     }
 
@@ -79,6 +94,7 @@ impl Datapath {
     pub fn recv_batch(&self) -> RecvBatch {
         match self {
             Datapath::Udp(s) => s.recv_batch(),
+            Datapath::Xdp(s) => s.recv_batch(),
         }
     }
 
@@ -89,6 +105,7 @@ impl Datapath {
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
         match self {
             Datapath::Udp(s) => s.recv(batch),
+            Datapath::Xdp(s) => s.recv(batch),
         }
     }
 
@@ -99,6 +116,7 @@ impl Datapath {
     pub fn send(&mut self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
         match self {
             Datapath::Udp(s) => s.send(batch),
+            Datapath::Xdp(s) => s.send(batch),
         }
     }
 }
@@ -107,6 +125,7 @@ impl AsFd for Datapath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Datapath::Udp(s) => s.as_fd(),
+            Datapath::Xdp(s) => s.as_fd(),
         }
     }
 }
@@ -117,10 +136,10 @@ mod tests {
 
     #[test]
     fn names_survive_being_written_and_read() {
-        for name in ["auto", "udp"] {
+        for name in ["auto", "udp", "xdp", "xdp:eth0"] {
             assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
         }
-        for bad in ["", "AUTO", "udp:", "tcp"] {
+        for bad in ["", "AUTO", "udp:", "xdp:", "tcp"] {
             assert!(bad.parse::<DatapathKind>().is_err(), "{bad}");
         }
     }
