@@ -111,7 +111,8 @@ pub struct Wire {
     /// Largest IP packet to send in bytes; the path's own limit is found by itself.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
     pub mtu: Option<u32>,
-    /// How packets reach the network: auto, udp (the kernel's UDP), or uring (the same through io_uring).
+    /// How packets reach the network: auto; udp, the kernel's UDP; uring, the same through io_uring; xdp, AF_XDP past the kernel on the interface to the peer,
+    /// or xdp:INTERFACE. AF_XDP needs root, and the packet filter does not see it; where it cannot be had, udp is used.
     #[arg(long, value_name = "WAY", default_value_t)]
     pub datapath: DatapathKind,
 }
@@ -658,6 +659,7 @@ mod tests {
             "longhaul keys token -n 3 --lifetime 10min",
             "longhaul serve /srv --datapath udp",
             "longhaul serve /srv --datapath uring",
+            "longhaul serve /srv --datapath xdp:eth0",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",

@@ -2,12 +2,13 @@
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
 use crate::uring::Uring;
+use crate::xdp::Xdp;
 use core::fmt;
 use core::str::FromStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Which way is asked for, as words: `auto`, `udp`, `uring`.
+/// Which way is asked for, as words: `auto`, `udp`, `uring`, `xdp`, `xdp:eth0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DatapathKind {
     /// The way that needs no privilege and is known to be good everywhere.
@@ -17,6 +18,9 @@ pub enum DatapathKind {
     Udp,
     /// The kernel's UDP through io_uring; where the system has none of that, [`DatapathKind::Udp`] with a warning.
     Uring,
+    /// AF_XDP on the interface of this name, or on the one over which the first datagram leaves; the kernel's UDP, with a
+    /// warning, where that cannot be.
+    Xdp(Option<String>),
 }
 
 impl FromStr for DatapathKind {
@@ -27,7 +31,11 @@ impl FromStr for DatapathKind {
             "auto" => Ok(DatapathKind::Auto),
             "udp" => Ok(DatapathKind::Udp),
             "uring" => Ok(DatapathKind::Uring),
-            _ => Err(UnknownDatapath(text.to_owned())),
+            "xdp" => Ok(DatapathKind::Xdp(None)),
+            _ => match text.strip_prefix("xdp:") {
+                Some(name) if !name.is_empty() => Ok(DatapathKind::Xdp(Some(name.to_owned()))),
+                _ => Err(UnknownDatapath(text.to_owned())),
+            },
         }
     }
 }
@@ -38,13 +46,15 @@ impl fmt::Display for DatapathKind {
             DatapathKind::Auto => f.write_str("auto"),
             DatapathKind::Udp => f.write_str("udp"),
             DatapathKind::Uring => f.write_str("uring"),
+            DatapathKind::Xdp(None) => f.write_str("xdp"),
+            DatapathKind::Xdp(Some(name)) => write!(f, "xdp:{name}"),
         }
     }
 }
 
 /// No way to the network has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to the network: write auto, udp or uring")]
+#[error("`{0}` is no way to the network: write auto, udp, uring, xdp or xdp:INTERFACE")]
 pub struct UnknownDatapath(String);
 
 /// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
@@ -55,6 +65,8 @@ pub enum Datapath {
     Udp(UdpSocket),
     /// The same through io_uring.
     Uring(Box<Uring>),
+    /// AF_XDP, past the kernel's network stack.
+    Xdp(Box<Xdp>),
 }
 
 impl Datapath {
@@ -69,6 +81,7 @@ impl Datapath {
                 Ok(u) => Datapath::Uring(Box::new(u)),
                 Err(plain) => Datapath::Udp(plain),
             }),
+            DatapathKind::Xdp(name) => Ok(Datapath::Xdp(Box::new(Xdp::open(options, name.as_deref())?))),
         }
     }
 
@@ -77,6 +90,7 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.local_addr(),
             Datapath::Uring(s) => s.local_addr(),
+            Datapath::Xdp(s) => s.local_addr(),
         }
     }
 
@@ -85,6 +99,7 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.stats(),
             Datapath::Uring(s) => s.stats(),
+            Datapath::Xdp(s) => s.stats(),
         }
     }
 
@@ -93,13 +108,14 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.recv_batch(),
             Datapath::Uring(s) => s.recv_batch(),
+            Datapath::Xdp(s) => s.recv_batch(),
         }
     }
 
     /// Whether something to receive is at hand that the descriptor does not tell of: then do not wait.
     pub fn pending(&self) -> bool {
         match self {
-            Datapath::Udp(_) => false,
+            Datapath::Udp(_) | Datapath::Xdp(_) => false,
             Datapath::Uring(s) => s.pending(),
         }
     }
@@ -112,6 +128,7 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.recv(batch),
             Datapath::Uring(s) => s.recv(batch),
+            Datapath::Xdp(s) => s.recv(batch),
         }
     }
 
@@ -120,6 +137,7 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.as_fd(),
             Datapath::Uring(s) => s.room(),
+            Datapath::Xdp(s) => s.as_fd(),
         }
     }
 
@@ -131,6 +149,7 @@ impl Datapath {
         match self {
             Datapath::Udp(s) => s.send(batch),
             Datapath::Uring(s) => s.send(batch),
+            Datapath::Xdp(s) => s.send(batch),
         }
     }
 }
@@ -141,6 +160,7 @@ impl AsFd for Datapath {
         match self {
             Datapath::Udp(s) => s.as_fd(),
             Datapath::Uring(s) => s.as_fd(),
+            Datapath::Xdp(s) => s.as_fd(),
         }
     }
 }
@@ -151,10 +171,10 @@ mod tests {
 
     #[test]
     fn names_survive_being_written_and_read() {
-        for name in ["auto", "udp", "uring"] {
+        for name in ["auto", "udp", "uring", "xdp", "xdp:eth0"] {
             assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
         }
-        for bad in ["", "AUTO", "udp:", "tcp", "io_uring"] {
+        for bad in ["", "AUTO", "udp:", "xdp:", "tcp", "io_uring"] {
             assert!(bad.parse::<DatapathKind>().is_err(), "{bad}");
         }
     }

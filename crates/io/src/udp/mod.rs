@@ -199,6 +199,12 @@ impl UdpSocket {
         self.gro
     }
 
+    /// Has the kernel join no more packets.
+    pub(crate) fn without_gro(&self) {
+        // What it still joins is taken as trains all the same.
+        let _ = set(&self.fd, libc::SOL_UDP, libc::UDP_GRO, 0);
+    }
+
     /// Whether trains leave whole, as far as is known: a device that cannot turns this off.
     pub fn gso(&self) -> bool {
         self.gso.load(Relaxed)

@@ -55,6 +55,8 @@ pub struct RecvBatch {
     pub(crate) metas: Box<[Option<RecvMeta>]>,
     /// Messages of the last call.
     pub(crate) filled: usize,
+    /// The last train can go on: see [`RecvBatch::push`].
+    open: bool,
 }
 
 impl core::fmt::Debug for RecvBatch {
@@ -74,7 +76,41 @@ impl RecvBatch {
             controls: vec![Control::EMPTY; slots].into_boxed_slice(),
             metas: vec![None; slots].into_boxed_slice(),
             filled: 0,
+            open: false,
         }
+    }
+
+    /// Forgets what the last call brought.
+    pub(crate) fn clear(&mut self) {
+        (self.filled, self.open) = (0, false);
+    }
+
+    /// Trains that the last call brought.
+    pub(crate) fn trains(&self) -> usize {
+        self.filled
+    }
+
+    /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same ECN, as long as
+    /// those before it or a shorter last one), else as a train of its own. False when there is no room.
+    pub(crate) fn push(&mut self, remote: SocketAddr, local: IpAddr, ecn: Ecn, bytes: &[u8]) -> bool {
+        if let (true, Some(Some(m))) = (self.open, self.metas[..self.filled].last_mut()) {
+            let end = m.len + bytes.len();
+            let goes_on = m.remote == remote && m.local == Some(local) && m.ecn == ecn;
+            if goes_on && !bytes.is_empty() && bytes.len() <= m.stride && end <= self.slot {
+                self.slots[self.filled - 1].payload()[m.len..end].copy_from_slice(bytes);
+                m.len = end;
+                self.open = bytes.len() == m.stride;
+                return true;
+            }
+        }
+        let fits = bytes.len() <= self.slot;
+        let (true, Some(meta)) = (fits, self.metas.get_mut(self.filled)) else { return false };
+        let len = bytes.len();
+        self.slots[self.filled].ready(self.slot)[..len].copy_from_slice(bytes);
+        *meta = Some(RecvMeta { remote, local: Some(local), ecn, stride: len, len, age: Span::ZERO });
+        self.filled += 1;
+        self.open = len > 0;
+        true
     }
 
     /// How many messages one call can bring.
@@ -100,7 +136,7 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Os`] when the socket is beyond use.
     pub fn recv(&self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
-        batch.filled = 0;
+        batch.clear();
         for _ in 0..MAX_REPORTS {
             match self.recv_once(batch) {
                 Ok(n) => return Ok(self.describe(batch, n)),
@@ -123,10 +159,7 @@ impl UdpSocket {
         let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let parts = b.slots.iter_mut().zip(&mut b.names).zip(&mut b.controls);
         for ((m, iov), ((slot, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
-            if slot.is_empty() {
-                *slot = Slot::new(b.slot, 0);
-            }
-            let bytes = slot.payload();
+            let bytes = slot.ready(b.slot);
             let iov = iov.write(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
             // SAFETY: pointers and integers, for which all zeroes is a value.
             let m = m.write(unsafe { core::mem::zeroed() });
@@ -201,6 +234,43 @@ fn age(now: WallTime, then: WallTime) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_of_a_flow_become_trains() {
+        let (a, b) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        let local = "10.0.0.9".parse().unwrap();
+        let mut batch = RecvBatch::new(true);
+        let bytes = [7; 65_536];
+        let mut push = |from, ecn, len: usize| batch.push(from, local, ecn, &bytes[..len]);
+        for (from, ecn, len) in [
+            (a, Ecn::Ect0, 100), // first train
+            (a, Ecn::Ect0, 100),
+            (a, Ecn::Ect0, 40), // a shorter one is the last
+            (a, Ecn::Ect0, 40), // second
+            (a, Ecn::Ect0, 50), // third: longer
+            (b, Ecn::Ect0, 50), // fourth: another sender
+            (b, Ecn::Ce, 50),   // fifth: marked
+            (b, Ecn::Ce, 0),    // sixth: empty ones stay alone
+            (b, Ecn::Ce, 50),   // seventh
+        ] {
+            assert!(push(from, ecn, len));
+        }
+        assert!(push(b, Ecn::NotEct, 65_536), "eighth");
+        assert!(!push(b, Ecn::NotEct, 1));
+        let shapes: Vec<_> = batch.iter_mut().map(|(m, bytes)| (m.stride, bytes.len())).collect();
+        let expected =
+            [(100, 240), (40, 40), (50, 50), (50, 50), (50, 50), (0, 0), (50, 50), (65_536, 65_536)];
+        assert_eq!(shapes, expected);
+    }
+
+    #[test]
+    fn trains_end_where_their_memory_does() {
+        let (from, local) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.9".parse().unwrap());
+        let mut batch = RecvBatch::new(true);
+        while batch.push(from, local, Ecn::Ect0, &[1; 1_000]) {}
+        assert_eq!(batch.trains(), batch.capacity());
+        assert!(batch.iter_mut().all(|(m, bytes)| m.stride == 1_000 && bytes.len() == 65_000));
+    }
 
     #[test]
     fn a_clock_that_was_set_ages_nothing() {

@@ -115,6 +115,27 @@ impl SendBatch {
         self.head += 1;
         self.head_at = 0;
     }
+
+    /// The first train that has not left, and what of it has not.
+    pub(crate) fn head(&self) -> Option<(SendMeta, &[u8])> {
+        let (meta, len) = (*self.trains.get(self.head)?)?;
+        let at = self.head * SLOT;
+        (self.head < self.filled).then(|| (meta, &self.bytes[at + self.head_at..at + len]))
+    }
+
+    /// Takes note that `bytes` of the first train, whole segments, have left. True when that was the rest of it; then the
+    /// next one is first, and a batch that has left entirely is empty again.
+    pub(crate) fn leave(&mut self, bytes: usize) -> bool {
+        self.head_at += bytes;
+        let ended = self.trains[self.head].is_some_and(|(_, len)| self.head_at >= len);
+        if ended {
+            self.pop();
+            if self.is_empty() {
+                self.clear();
+            }
+        }
+        ended
+    }
 }
 
 /// Why a batch has not left entirely.
@@ -160,11 +181,20 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Os`] when the socket is beyond use.
     pub fn send(&self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
+        self.send_first(batch, MAX_TRAINS)
+    }
+
+    /// As [`UdpSocket::send`], but no more than the first `most` trains.
+    pub(crate) fn send_first(&self, batch: &mut SendBatch, most: usize) -> Result<SendReport, UdpError> {
         let mut report = SendReport::default();
         let mut reports = 0;
         while !batch.is_empty() && report.blocked == Blocked::No {
+            let left = most.saturating_sub(report.sent + report.dropped);
+            if left == 0 {
+                break;
+            }
             let whole = self.gso() && batch.head_at == 0;
-            let result = if whole { self.send_whole(batch) } else { self.send_split(batch) };
+            let result = if whole { self.send_whole(batch, left) } else { self.send_split(batch) };
             match result {
                 Ok(trains) => report.sent += trains,
                 Err(libc::EINTR) => {}
@@ -219,10 +249,10 @@ impl UdpSocket {
         batch.pop();
     }
 
-    /// Sends whole trains with GSO. Returns how many left.
-    fn send_whole(&self, b: &mut SendBatch) -> Result<usize, i32> {
+    /// Sends whole trains with GSO, at most `most`. Returns how many left.
+    fn send_whole(&self, b: &mut SendBatch, most: usize) -> Result<usize, i32> {
         let mut out = Messages::<MAX_TRAINS>::new();
-        out.fill(self.v6, b);
+        out.fill(self.v6, b, most);
         let n = out.send(self)?;
         (0..n).for_each(|_| b.pop());
         Ok(n)
@@ -273,11 +303,12 @@ pub(crate) struct Messages<const N: usize> {
 }
 
 impl Messages<MAX_TRAINS> {
-    /// Begins anew with the whole trains of `b` that have not left, up to the first that the socket's family cannot reach:
+    /// Begins anew with the whole trains of `b` that have not left, at most `most`, up to the first that the socket's family
+    /// cannot reach:
     /// what precedes it can still leave, and the next call meets it at its head. `b` must outlive what is done with it.
-    pub(crate) fn fill(&mut self, v6: bool, b: &SendBatch) {
+    pub(crate) fn fill(&mut self, v6: bool, b: &SendBatch, most: usize) {
         self.count = 0;
-        for (i, train) in b.trains[b.head..b.filled].iter().enumerate() {
+        for (i, train) in b.trains[b.head..b.filled].iter().enumerate().take(most) {
             let at = (b.head + i) * SLOT;
             let Some((meta, len)) = *train else { return };
             if !self.push(v6, &meta, &b.bytes[at..at + len]) {

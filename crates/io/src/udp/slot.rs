@@ -62,6 +62,14 @@ impl Slot {
         unsafe { core::slice::from_raw_parts(self.bytes.as_ptr(), self.at) }
     }
 
+    /// The room for the payload; allocated if there is none, of `payload` bytes.
+    pub(crate) fn ready(&mut self, payload: usize) -> &mut [u8] {
+        if self.is_empty() {
+            *self = Slot::new(payload, 0);
+        }
+        self.payload()
+    }
+
     /// The room for the payload.
     pub(crate) fn payload(&mut self) -> &mut [u8] {
         // SAFETY: as above, for the bytes from `at` to `size`; borrowed for as long as `self` is.

@@ -227,7 +227,7 @@ impl Uring {
     /// # Errors
     /// [`UdpError::Os`] when the socket or the ring is beyond use.
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
-        batch.filled = 0;
+        batch.clear();
         self.lent.take_back(&mut batch.slots);
         for _ in 0..MAX_ROUNDS {
             if self.lent.nothing_arrived() {
@@ -284,7 +284,7 @@ impl Uring {
             return Err(UdpError::Os(io::Error::from_raw_os_error(libc::EBUSY)));
         }
         let sends = &mut **self.sends;
-        sends.messages.fill(self.socket.v6, batch);
+        sends.messages.fill(self.socket.v6, batch, MAX_TRAINS);
         let count = sends.messages.count;
         if count == 0 {
             return Ok((0, None));

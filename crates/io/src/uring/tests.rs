@@ -379,7 +379,7 @@ fn without_a_ring_the_socket_goes_on_alone() {
     let s = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
     let at = s.local_addr();
     forbid_files(s.as_fd().as_raw_fd() + 1);
-    let (s, why) = Uring::new(s).err().expect("no descriptor is left for a ring");
+    let (s, why) = Uring::new(s).expect_err("no descriptor is left for a ring");
     assert!(matches!(why, Unusable::Ring(_)), "{why}");
     let mut batch = SendBatch::new();
     fill(&mut batch, meta(at, 1_000), 9_500);
