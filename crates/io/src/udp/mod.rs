@@ -8,6 +8,7 @@ pub(crate) mod addr;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slot;
+pub mod steer;
 #[cfg(test)]
 mod tests;
 
@@ -91,6 +92,12 @@ pub enum UdpError {
         len: usize,
         /// Bytes in each segment.
         segment: usize,
+    },
+    /// Datagrams cannot be steered to a group of this size.
+    #[error("a group of {sockets} sockets cannot be steered: 1 to {max} can", max = steer::MAX_GROUP)]
+    Group {
+        /// Sockets in the group.
+        sockets: usize,
     },
     /// More trains committed than a batch holds.
     #[error("the batch holds {MAX_TRAINS} trains already: send it first")]

@@ -54,7 +54,7 @@ const SPARE_SINGLES: usize = 32;
 const MAX_ROUNDS: usize = 4;
 /// Attempts to collect the completions of sends, which have happened already.
 const MAX_COLLECTS: usize = 1_000;
-/// How long dropping waits for the kernel to let go, in turns of 10 ms.
+/// How long dropping waits for the kernel to let go, in turns of twice 10 ms.
 const CANCEL_TURNS: usize = 100;
 const CANCEL_TURN: Timespec = Timespec::new().nsec(10_000_000);
 
@@ -109,7 +109,6 @@ struct Sends {
 
 /// A UDP socket behind a ring.
 pub struct Uring {
-    /// Declared first: closed before the memory below goes. Dropping [`Uring`] has emptied it by then.
     ring: IoUring,
     socket: UdpSocket,
     lent: ManuallyDrop<Lent>,
@@ -454,14 +453,21 @@ impl Uring {
 
     /// Ends what is in flight. False when the kernel does not let go.
     fn quiet(&mut self) -> bool {
-        // It fails when nothing is in flight, or on time-out: the completions tell.
-        let _ = self.ring.submitter().register_sync_cancel(Some(CANCEL_TURN), CancelBuilder::any());
         for _ in 0..CANCEL_TURNS {
             self.reap();
             if !self.armed {
                 break;
             }
-            let _ = self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&CANCEL_TURN));
+            // Either fails when there is nothing of its kind, or on time-out: the completions tell. Submitting comes first, for
+            // a receive that could not be submitted when it was armed.
+            let submitter = self.ring.submitter();
+            let _ = submitter.submit();
+            let _ = submitter.register_sync_cancel(Some(CANCEL_TURN), CancelBuilder::any());
+            self.reap();
+            if self.armed {
+                let submitter = self.ring.submitter();
+                let _ = submitter.submit_with_args(1, &SubmitArgs::new().timespec(&CANCEL_TURN));
+            }
         }
         !self.armed && !self.stuck && self.ring.submitter().unregister_buf_ring(GROUP).is_ok()
     }
