@@ -20,6 +20,7 @@ pub fn compare(c: &Compare) -> Result<()> {
     for (name, suite) in [
         ("Longhaul, CRC32C", "crc32c"),
         ("Longhaul, AEGIS-128L", "aegis-128l"),
+        ("Longhaul, AEGIS-128X2", "aegis-128x2"),
         ("Longhaul, AES-128-GCM", "aes-128-gcm"),
     ] {
         peers.push(Peer::new(name, move |p: &Place<'_>| {
@@ -30,6 +31,10 @@ pub fn compare(c: &Compare) -> Result<()> {
     peers.push(Peer::new("Longhaul, AEGIS, 1 % lost", |p: &Place<'_>| {
         let own = ["--suite", "aegis-128l", "--verify", "--region", REGION];
         peer::longhaul(p, &own, &[], &["--lose", "1%"])
+    }));
+    peers.push(Peer::new("Longhaul, AEGIS, io_uring", |p: &Place<'_>| {
+        let own = ["--suite", "aegis-128l", "--verify", "--region", REGION];
+        peer::longhaul(p, &own, &["--datapath", "uring"], &[])
     }));
     peers.push(Peer::new("quinn, AES-128-GCM", |p: &Place<'_>| peer::quinn(p)));
     peers.push(Peer::new("raw UDP", |p: &Place<'_>| {

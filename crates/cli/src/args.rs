@@ -112,7 +112,8 @@ pub struct Wire {
     /// Largest IP packet to send in bytes; the path's own limit is found by itself.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
     pub mtu: Option<u32>,
-    /// How packets reach the network: auto, or udp (the kernel's UDP).
+    /// How packets reach the network: auto; udp, the kernel's UDP; uring, the same through io_uring; xdp, AF_XDP past the kernel on the interface to the peer,
+    /// or xdp:INTERFACE. AF_XDP needs root, and the packet filter does not see it; where it cannot be had, udp is used.
     #[arg(long, value_name = "WAY", default_value_t)]
     pub datapath: DatapathKind,
     /// Lanes of a connection, each with a socket and a thread: a number, or auto for one more whenever the processor is
@@ -426,7 +427,7 @@ pub struct PerfClient {
     /// Compare what arrived with what was sent, at the end.
     #[arg(long)]
     pub verify: bool,
-    /// Cipher suite (aegis-128l, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac, crc32c).
+    /// Cipher suite (aegis-128l, aegis-128x2, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac, crc32c).
     #[arg(long, value_name = "NAME", value_parser = suite)]
     pub suite: Option<transport::crypto::Suite>,
     /// Report this often; 0 for the end only.
@@ -665,6 +666,8 @@ mod tests {
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
             "longhaul keys token -n 3 --lifetime 10min",
             "longhaul serve /srv --datapath udp --lanes 4 --cores 0,2,4,6",
+            "longhaul serve /srv --datapath uring",
+            "longhaul serve /srv --datapath xdp:eth0",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",
             "longhaul sim steady --rate 10gbit --loss 1%",

@@ -10,8 +10,8 @@ use lhio::clock::{self, Clock, WallTime};
 use lhio::driver::{Driver, DriverOptions, Idle};
 use lhio::identity::{PublicKey as HostKey, StateFolder};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
-use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite};
+use std::sync::{Arc, OnceLock};
+use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite, rank};
 
 /// Seconds that a token can be good for: 400 days. What is needed longer should be a listed key.
 const MAX_LIFETIME: u64 = 400 * 86_400;
@@ -133,7 +133,12 @@ pub fn announce(me: &Me, listen: SocketAddr, a: &Admission, gate: &Gate, tokens:
 
 /// Options of the transport. Says aloud when packets are not encrypted.
 pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trusting>) -> TransportOptions {
-    let mut o = TransportOptions { suites: aead_suites(), ..TransportOptions::default() };
+    let measured = aead_suites();
+    let mut o = TransportOptions {
+        suites: measured.iter().map(|(s, _)| *s).collect(),
+        suite_costs: measured,
+        ..TransportOptions::default()
+    };
     let first: &[Suite] = match wire.encryption {
         Encryption::Aead => &[],
         Encryption::Integrity => {
@@ -169,14 +174,14 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
     o
 }
 
-fn aead_suites() -> Vec<Suite> {
-    #[cfg(target_arch = "x86_64")]
-    let aes = std::arch::is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    let aes = std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let aes = false;
-    Suite::preferred(aes).to_vec()
+/// Which suites this processor is fastest with, by a measurement of about a millisecond; once for the process.
+fn aead_suites() -> Vec<(Suite, u8)> {
+    static MEASURED: OnceLock<Vec<(Suite, u8)>> = OnceLock::new();
+    let measured = MEASURED.get_or_init(|| {
+        let clock = Clock::new();
+        rank::fastest_first(&mut || clock.now())
+    });
+    measured.clone()
 }
 
 /// Where a client's socket is bound: loopback for this machine, any address of the right family otherwise.

@@ -137,3 +137,44 @@ fn unencrypted_modes_need_both_ends_and_say_so() {
         assert_eq!(fs::read(b.path(theirs).join("file")).unwrap(), bytes(9, 200_000));
     }
 }
+
+/// Both ends through io_uring; where the system has none, over plain UDP with one warning.
+#[test]
+fn files_go_through_io_uring() {
+    let b = Bench::new();
+    let server = b.serve("srv", &["--datapath", "uring"]);
+    mixed_tree(&b.path("src"));
+    std::fs::write(b.path("src/large"), bytes(3, 20_000_000)).unwrap();
+    let src = b.path("src/");
+    let o = b.run(&[
+        "put",
+        "--accept-new",
+        "--json",
+        "--datapath",
+        "uring",
+        src.to_str().unwrap(),
+        &server.url("in/"),
+    ]);
+    expect(&o, 0);
+    assert_eq!(tree(&b.path("src")), tree(&b.path("srv/in")));
+    assert!(stderr(&o).matches("io_uring cannot be used").count() <= 1, "{}", stderr(&o));
+    // And back to an end that uses the plain way.
+    let back = b.path("back");
+    expect(&b.run(&["get", "-q", &server.url("in/"), back.to_str().unwrap()]), 0);
+    assert_eq!(tree(&b.path("src")), tree(&back));
+    assert_eq!(server.stop().1, Some(0));
+}
+
+/// Both measure, and come to the same choice.
+#[test]
+fn ends_agree_on_a_suite() {
+    let b = Bench::new();
+    let server = b.serve("srv", &[]);
+    fs::write(b.path("file"), bytes(9, 1_000)).unwrap();
+    let file = b.path("file");
+    let o = b.run(&["put", "--accept-new", "--json", file.to_str().unwrap(), &server.url("")]);
+    expect(&o, 0);
+    let used = json(&o)["suite"].as_str().unwrap().to_owned();
+    let aead = ["aegis-128l", "aegis-128x2", "aes-128-gcm", "chacha20-poly1305"];
+    assert!(aead.contains(&used.as_str()), "{used}");
+}

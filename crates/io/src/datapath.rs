@@ -1,12 +1,14 @@
 //! How datagrams reach the network: one face for all ways, chosen at run time.
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
+use crate::uring::Uring;
+use crate::xdp::Xdp;
 use core::fmt;
 use core::str::FromStr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Which way is asked for, as words: `auto`, `udp`.
+/// Which way is asked for, as words: `auto`, `udp`, `uring`, `xdp`, `xdp:eth0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DatapathKind {
     /// The way that needs no privilege and is known to be good everywhere.
@@ -14,6 +16,11 @@ pub enum DatapathKind {
     Auto,
     /// The kernel's UDP.
     Udp,
+    /// The kernel's UDP through io_uring; where the system has none of that, [`DatapathKind::Udp`] with a warning.
+    Uring,
+    /// AF_XDP on the interface of this name, or on the one over which the first datagram leaves; the kernel's UDP, with a
+    /// warning, where that cannot be.
+    Xdp(Option<String>),
 }
 
 impl DatapathKind {
@@ -21,6 +28,7 @@ impl DatapathKind {
     pub const fn has_sockets(&self) -> bool {
         match self {
             DatapathKind::Auto | DatapathKind::Udp => true,
+            DatapathKind::Uring | DatapathKind::Xdp(_) => false,
         }
     }
 }
@@ -32,7 +40,12 @@ impl FromStr for DatapathKind {
         match text {
             "auto" => Ok(DatapathKind::Auto),
             "udp" => Ok(DatapathKind::Udp),
-            _ => Err(UnknownDatapath(text.to_owned())),
+            "uring" => Ok(DatapathKind::Uring),
+            "xdp" => Ok(DatapathKind::Xdp(None)),
+            _ => match text.strip_prefix("xdp:") {
+                Some(name) if !name.is_empty() => Ok(DatapathKind::Xdp(Some(name.to_owned()))),
+                _ => Err(UnknownDatapath(text.to_owned())),
+            },
         }
     }
 }
@@ -42,13 +55,16 @@ impl fmt::Display for DatapathKind {
         match self {
             DatapathKind::Auto => f.write_str("auto"),
             DatapathKind::Udp => f.write_str("udp"),
+            DatapathKind::Uring => f.write_str("uring"),
+            DatapathKind::Xdp(None) => f.write_str("xdp"),
+            DatapathKind::Xdp(Some(name)) => write!(f, "xdp:{name}"),
         }
     }
 }
 
 /// No way to the network has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to the network: write auto or udp")]
+#[error("`{0}` is no way to the network: write auto, udp, uring, xdp or xdp:INTERFACE")]
 pub struct UnknownDatapath(String);
 
 /// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
@@ -57,6 +73,10 @@ pub struct UnknownDatapath(String);
 pub enum Datapath {
     /// The kernel's UDP: `sendmmsg` and `recvmmsg` with GSO and GRO.
     Udp(UdpSocket),
+    /// The same through io_uring.
+    Uring(Box<Uring>),
+    /// AF_XDP, past the kernel's network stack.
+    Xdp(Box<Xdp>),
 }
 
 impl Datapath {
@@ -67,6 +87,11 @@ impl Datapath {
     pub fn open(kind: &DatapathKind, options: &UdpOptions) -> Result<Datapath, UdpError> {
         match kind {
             DatapathKind::Auto | DatapathKind::Udp => Ok(Datapath::Udp(UdpSocket::open(options)?)),
+            DatapathKind::Uring => Ok(match Uring::open(options)? {
+                Ok(u) => Datapath::Uring(Box::new(u)),
+                Err(plain) => Datapath::Udp(plain),
+            }),
+            DatapathKind::Xdp(name) => Ok(Datapath::Xdp(Box::new(Xdp::open(options, name.as_deref())?))),
         }
     }
 
@@ -74,6 +99,7 @@ impl Datapath {
     pub fn socket(&self) -> Option<&UdpSocket> {
         match self {
             Datapath::Udp(s) => Some(s),
+            Datapath::Uring(_) | Datapath::Xdp(_) => None,
         }
     }
 
@@ -81,6 +107,8 @@ impl Datapath {
     pub fn local_addr(&self) -> SocketAddr {
         match self {
             Datapath::Udp(s) => s.local_addr(),
+            Datapath::Uring(s) => s.local_addr(),
+            Datapath::Xdp(s) => s.local_addr(),
         }
     }
 
@@ -88,6 +116,8 @@ impl Datapath {
     pub fn stats(&self) -> UdpStats {
         match self {
             Datapath::Udp(s) => s.stats(),
+            Datapath::Uring(s) => s.stats(),
+            Datapath::Xdp(s) => s.stats(),
         }
     }
 
@@ -95,6 +125,16 @@ impl Datapath {
     pub fn recv_batch(&self) -> RecvBatch {
         match self {
             Datapath::Udp(s) => s.recv_batch(),
+            Datapath::Uring(s) => s.recv_batch(),
+            Datapath::Xdp(s) => s.recv_batch(),
+        }
+    }
+
+    /// Whether something to receive is at hand that the descriptor does not tell of: then do not wait.
+    pub fn pending(&self) -> bool {
+        match self {
+            Datapath::Udp(_) | Datapath::Xdp(_) => false,
+            Datapath::Uring(s) => s.pending(),
         }
     }
 
@@ -105,6 +145,17 @@ impl Datapath {
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
         match self {
             Datapath::Udp(s) => s.recv(batch),
+            Datapath::Uring(s) => s.recv(batch),
+            Datapath::Xdp(s) => s.recv(batch),
+        }
+    }
+
+    /// What becomes writable when a send that was [`Blocked::Buffer`](crate::udp::Blocked::Buffer) may go on.
+    pub fn room(&self) -> BorrowedFd<'_> {
+        match self {
+            Datapath::Udp(s) => s.as_fd(),
+            Datapath::Uring(s) => s.room(),
+            Datapath::Xdp(s) => s.as_fd(),
         }
     }
 
@@ -115,14 +166,19 @@ impl Datapath {
     pub fn send(&mut self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
         match self {
             Datapath::Udp(s) => s.send(batch),
+            Datapath::Uring(s) => s.send(batch),
+            Datapath::Xdp(s) => s.send(batch),
         }
     }
 }
 
 impl AsFd for Datapath {
+    /// Readable when there is something to receive; for room to send see [`Datapath::room`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Datapath::Udp(s) => s.as_fd(),
+            Datapath::Uring(s) => s.as_fd(),
+            Datapath::Xdp(s) => s.as_fd(),
         }
     }
 }
@@ -133,10 +189,10 @@ mod tests {
 
     #[test]
     fn names_survive_being_written_and_read() {
-        for name in ["auto", "udp"] {
+        for name in ["auto", "udp", "uring", "xdp", "xdp:eth0"] {
             assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
         }
-        for bad in ["", "AUTO", "udp:", "tcp"] {
+        for bad in ["", "AUTO", "udp:", "xdp:", "tcp", "io_uring"] {
             assert!(bad.parse::<DatapathKind>().is_err(), "{bad}");
         }
     }

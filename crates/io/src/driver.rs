@@ -252,7 +252,7 @@ impl Driver {
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
             }
-            if busy || sent {
+            if busy || sent || self.socket.pending() {
                 continue;
             }
             if self.looks_on(now) {
@@ -364,8 +364,9 @@ impl Driver {
             at = at.map(|t| t.max(now + DEVICE_PAUSE));
         }
         let timeout = at.map(|t| t.since(now));
-        let mut sources = [Source::new(&self.socket, self.full)];
-        self.poller.wait(&mut sources, timeout)?;
+        let room = self.socket.room();
+        let mut sources = [Source::readable(&self.socket), Source::new(&room, true)];
+        self.poller.wait(&mut sources[..1 + usize::from(self.full)], timeout)?;
         Ok(())
     }
 }

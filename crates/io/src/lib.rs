@@ -5,6 +5,8 @@
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
 //! | [`datapath`] | one face for the ways to the network |
 //! | [`udp`] | batches of UDP trains with GSO, GRO, ECN and packet information |
+//! | [`uring`] | the same through io_uring |
+//! | [`xdp`] | the same past the kernel's network stack, where privilege and interface allow |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
 //! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
 //! | [`identity`] | host keys, known hosts, authorised keys and one-time tokens, in the manner of ssh |
@@ -49,3 +51,5 @@ pub mod poll;
 pub mod relay;
 pub mod safe_path;
 pub mod udp;
+pub mod uring;
+pub mod xdp;

@@ -21,6 +21,8 @@ pub struct FurtherPath {
 pub struct TransportOptions {
     /// Cipher suites, best first.
     pub suites: Vec<Suite>,
+    /// What they cost this end, as measured ([`crate::crypto::rank`]); empty: not measured. Both ends' costs decide.
+    pub suite_costs: Vec<(Suite, u8)>,
     /// Encryption module: anything but AEAD must be asked for by both ends.
     pub module: Module,
     /// Congestion control of this end's sending: a name of [`cc::registry`] with parameters
@@ -54,6 +56,7 @@ impl Default for TransportOptions {
     fn default() -> TransportOptions {
         TransportOptions {
             suites: Suite::preferred(true).to_vec(),
+            suite_costs: Vec::new(),
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
             max_packet: 65_535,
@@ -72,6 +75,12 @@ impl Default for TransportOptions {
 }
 
 impl TransportOptions {
+    /// Numbers of the suites, and what each costs, 0 where unknown.
+    pub(crate) fn offered_suites(&self) -> (Vec<u8>, Vec<u8>) {
+        let cost = |s: &Suite| self.suite_costs.iter().find(|(t, _)| t == s).map_or(0, |(_, c)| *c);
+        (self.suites.iter().map(|s| s.id()).collect(), self.suites.iter().map(cost).collect())
+    }
+
     /// Largest UDP payload to send over IPv4 or IPv6.
     pub fn max_datagram(&self, v6: bool) -> u16 {
         let overhead = if v6 { 48 } else { 28 };

@@ -46,6 +46,8 @@ pub const MAX_CC_OFFERS: usize = 16;
 pub struct Params {
     /// Cipher suites it can use, best first.
     pub suites: Vec<u8>,
+    /// What each of them costs it, in its order; 0: unknown.
+    pub suite_costs: Vec<u8>,
     /// Encryption module it asks for.
     pub module: Module,
     /// Congestion-control specifications it can use, best first.
@@ -78,6 +80,7 @@ impl Default for Params {
     fn default() -> Params {
         Params {
             suites: Vec::new(),
+            suite_costs: Vec::new(),
             module: Module::Aead,
             cc: Vec::new(),
             idle_ms: 30_000,
@@ -110,6 +113,7 @@ mod id {
     pub const RETRY_SCID: u64 = 12;
     pub const RESET_TOKEN: u64 = 13;
     pub const TOKEN: u64 = 14;
+    pub const SUITE_COSTS: u64 = 15;
 }
 
 impl Params {
@@ -120,6 +124,9 @@ impl Params {
             out.put_string(v);
         };
         item(id::SUITES, &self.suites);
+        if self.suite_costs.iter().any(|c| *c > 0) {
+            item(id::SUITE_COSTS, &self.suite_costs);
+        }
         item(id::MODULE, &[self.module.id()]);
         for spec in &self.cc {
             item(id::CC, spec);
@@ -181,6 +188,8 @@ impl Params {
         match k {
             id::SUITES if v.len() <= MAX_SUITES => self.suites = v.to_vec(),
             id::SUITES => return Err(WireError::TooLong("cipher suites")),
+            id::SUITE_COSTS if v.len() <= MAX_SUITES => self.suite_costs = v.to_vec(),
+            id::SUITE_COSTS => return Err(WireError::TooLong("costs of cipher suites")),
             id::MODULE => {
                 let [b] = v else { return Err(WireError::Invalid("module")) };
                 self.module = Module::from_id(*b).ok_or(WireError::Invalid("module"))?;
@@ -229,6 +238,7 @@ mod tests {
     fn parameters_round_trip_and_unknown_ones_are_passed_over() {
         let p = Params {
             suites: vec![3, 1],
+            suite_costs: vec![30, 35],
             module: Module::Integrity,
             cc: vec![b"bbr".to_vec(), b"cubic".to_vec()],
             max_qps: 65_536,

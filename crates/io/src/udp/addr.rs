@@ -6,17 +6,17 @@ use core::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Room for a socket address of either family.
-pub(super) type RawAddr = libc::sockaddr_storage;
+pub(crate) type RawAddr = libc::sockaddr_storage;
 
 /// All zeroes: an address of no family.
-pub(super) fn empty() -> RawAddr {
+pub(crate) fn empty() -> RawAddr {
     // SAFETY: `sockaddr_storage` is integers and bytes, for which all zeroes is a value.
     unsafe { core::mem::zeroed() }
 }
 
 /// Writes `a` for a socket of the family that `v6` says, mapping IPv4 into IPv6 where needed. Returns the
 /// length, or `None` when an IPv4 socket cannot reach an IPv6 address.
-pub(super) fn encode(a: SocketAddr, v6: bool, out: &mut RawAddr) -> Option<libc::socklen_t> {
+pub(crate) fn encode(a: SocketAddr, v6: bool, out: &mut RawAddr) -> Option<libc::socklen_t> {
     let a = match a {
         SocketAddr::V4(a) if !v6 => {
             let raw = libc::sockaddr_in {
@@ -46,7 +46,7 @@ pub(super) fn encode(a: SocketAddr, v6: bool, out: &mut RawAddr) -> Option<libc:
 }
 
 /// Reads an address the kernel wrote. IPv4 mapped into IPv6 becomes IPv4. `None` for other families.
-pub(super) fn decode(raw: &RawAddr) -> Option<SocketAddr> {
+pub(crate) fn decode(raw: &RawAddr) -> Option<SocketAddr> {
     match i32::from(raw.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says which type it is; the storage is large enough and aligned for it.
@@ -78,25 +78,25 @@ const CONTROL: usize = 192;
 /// Control messages of one message.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control {
+pub(crate) struct Control {
     bytes: [u8; CONTROL],
 }
 
 /// What the kernel told about a received message.
 #[derive(Default)]
-pub(super) struct Received {
-    pub(super) local: Option<IpAddr>,
-    pub(super) ecn: Ecn,
-    pub(super) segment: Option<usize>,
+pub(crate) struct Received {
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) ecn: Ecn,
+    pub(crate) segment: Option<usize>,
     /// When the kernel took it in, by the calendar clock.
-    pub(super) arrived: Option<WallTime>,
+    pub(crate) arrived: Option<WallTime>,
 }
 
 impl Control {
-    pub(super) const EMPTY: Control = Control { bytes: [0; CONTROL] };
-    pub(super) const LEN: usize = CONTROL;
+    pub(crate) const EMPTY: Control = Control { bytes: [0; CONTROL] };
+    pub(crate) const LEN: usize = CONTROL;
 
-    pub(super) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
         self.bytes.as_mut_ptr().cast()
     }
 
@@ -104,7 +104,7 @@ impl Control {
     ///
     /// IPv4 options also go with IPv4 destinations of an IPv6 socket: the kernel hands such a message to its
     /// IPv4 code before it looks at the control messages.
-    pub(super) fn encode(&mut self, v4: bool, src: Option<IpAddr>, ecn: Ecn, segment: Option<u16>) -> usize {
+    pub(crate) fn encode(&mut self, v4: bool, src: Option<IpAddr>, ecn: Ecn, segment: Option<u16>) -> usize {
         let mut at = 0;
         let tos = i32::from(ecn.bits());
         if v4 {
@@ -145,10 +145,17 @@ impl Control {
         end.next_multiple_of(8).min(CONTROL)
     }
 
-    /// Reads the first `len` bytes, as the kernel left them. Unknown messages are passed over.
-    pub(super) fn decode(&self, len: usize) -> Received {
+    /// Reads the first `len` bytes, as the kernel left them.
+    pub(crate) fn decode(&self, len: usize) -> Received {
+        Received::from_control(&self.bytes[..len.min(CONTROL)])
+    }
+}
+
+impl Received {
+    /// Reads control messages as the kernel left them, at whatever alignment. Unknown ones are passed over.
+    pub(crate) fn from_control(bytes: &[u8]) -> Received {
         let mut out = Received::default();
-        let mut rest = &self.bytes[..len.min(CONTROL)];
+        let mut rest = bytes;
         while rest.len() >= HEADER {
             // SAFETY: at least HEADER bytes are there; `cmsghdr` is integers, any bytes are a value.
             let h = unsafe { rest.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
@@ -161,9 +168,7 @@ impl Control {
         }
         out
     }
-}
 
-impl Received {
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
             // The kernel sends one byte here, unlike everywhere else.

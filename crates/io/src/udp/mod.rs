@@ -4,9 +4,10 @@
 //! so everything here is about keeping trains long. What the kernel or a device cannot do is found out at
 //! run time and done without: [`UdpSocket`] then splits trains itself.
 
-mod addr;
-mod recv;
-mod send;
+pub(crate) mod addr;
+pub(crate) mod recv;
+pub(crate) mod send;
+pub(crate) mod slot;
 mod steer;
 #[cfg(test)]
 mod tests;
@@ -117,10 +118,10 @@ pub struct UdpStats {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+pub(crate) struct Counters {
     truncated: AtomicU64,
     unattributed: AtomicU64,
-    refused: AtomicU64,
+    pub(crate) refused: AtomicU64,
     unsendable: AtomicU64,
     split: AtomicU64,
 }
@@ -132,13 +133,13 @@ pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
     /// An `AF_INET6` socket: IPv4 addresses must be mapped.
-    v6: bool,
+    pub(crate) v6: bool,
     gro: bool,
     /// Turned off at the first sign that the kernel or the device cannot.
     gso: AtomicBool,
     recv_buffer: usize,
     send_buffer: usize,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 impl AsFd for UdpSocket {
@@ -199,6 +200,12 @@ impl UdpSocket {
         self.gro
     }
 
+    /// Has the kernel join no more packets.
+    pub(crate) fn without_gro(&self) {
+        // What it still joins is taken as trains all the same.
+        let _ = set(&self.fd, libc::SOL_UDP, libc::UDP_GRO, 0);
+    }
+
     /// Whether trains leave whole, as far as is known: a device that cannot turns this off.
     pub fn gso(&self) -> bool {
         self.gso.load(Relaxed)
@@ -234,7 +241,7 @@ impl UdpSocket {
 }
 
 /// Whether an error is the network's word on an earlier datagram: nothing a datagram protocol acts on.
-fn is_network_report(errno: i32) -> bool {
+pub(crate) fn is_network_report(errno: i32) -> bool {
     matches!(
         errno,
         libc::ECONNREFUSED

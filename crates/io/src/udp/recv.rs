@@ -1,6 +1,7 @@
 //! Receiving a batch of trains.
 
-use super::addr::{self, Control, RawAddr};
+use super::addr::{self, Control, RawAddr, Received};
+use super::slot::Slot;
 use super::{UdpError, UdpSocket, errno, is_network_report};
 use crate::clock::WallTime;
 use base::{Ecn, Span};
@@ -41,16 +42,21 @@ pub struct RecvMeta {
     pub age: Span,
 }
 
-/// Reusable memory for one receive call: allocated once, hot in the cache ever after.
+/// Reusable memory for one receive call: allocated once, hot in the cache ever after. It belongs to the socket that made
+/// it.
 pub struct RecvBatch {
-    bytes: Box<[u8]>,
-    slot: usize,
+    /// Each holds a message's payload. Empty ones are filled by the socket.
+    pub(crate) slots: Box<[Slot]>,
+    /// Bytes of the longest payload.
+    pub(crate) slot: usize,
     names: Box<[RawAddr]>,
     controls: Box<[Control]>,
     /// For each message of the last call: its shape, or `None` if it was unusable.
-    metas: Box<[Option<RecvMeta>]>,
+    pub(crate) metas: Box<[Option<RecvMeta>]>,
     /// Messages of the last call.
-    filled: usize,
+    pub(crate) filled: usize,
+    /// The last train can go on: see [`RecvBatch::push`].
+    open: bool,
 }
 
 impl core::fmt::Debug for RecvBatch {
@@ -64,13 +70,47 @@ impl RecvBatch {
     pub fn new(gro: bool) -> RecvBatch {
         let (slots, slot) = if gro { (TRAIN_SLOTS, TRAIN_SLOT) } else { (SINGLE_SLOTS, SINGLE_SLOT) };
         RecvBatch {
-            bytes: vec![0; slots * slot].into_boxed_slice(),
+            slots: (0..slots).map(|_| Slot::default()).collect(),
             slot,
             names: vec![addr::empty(); slots].into_boxed_slice(),
             controls: vec![Control::EMPTY; slots].into_boxed_slice(),
             metas: vec![None; slots].into_boxed_slice(),
             filled: 0,
+            open: false,
         }
+    }
+
+    /// Forgets what the last call brought.
+    pub(crate) fn clear(&mut self) {
+        (self.filled, self.open) = (0, false);
+    }
+
+    /// Trains that the last call brought.
+    pub(crate) fn trains(&self) -> usize {
+        self.filled
+    }
+
+    /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same ECN, as long as
+    /// those before it or a shorter last one), else as a train of its own. False when there is no room.
+    pub(crate) fn push(&mut self, remote: SocketAddr, local: IpAddr, ecn: Ecn, bytes: &[u8]) -> bool {
+        if let (true, Some(Some(m))) = (self.open, self.metas[..self.filled].last_mut()) {
+            let end = m.len + bytes.len();
+            let goes_on = m.remote == remote && m.local == Some(local) && m.ecn == ecn;
+            if goes_on && !bytes.is_empty() && bytes.len() <= m.stride && end <= self.slot {
+                self.slots[self.filled - 1].payload()[m.len..end].copy_from_slice(bytes);
+                m.len = end;
+                self.open = bytes.len() == m.stride;
+                return true;
+            }
+        }
+        let fits = bytes.len() <= self.slot;
+        let (true, Some(meta)) = (fits, self.metas.get_mut(self.filled)) else { return false };
+        let len = bytes.len();
+        self.slots[self.filled].ready(self.slot)[..len].copy_from_slice(bytes);
+        *meta = Some(RecvMeta { remote, local: Some(local), ecn, stride: len, len, age: Span::ZERO });
+        self.filled += 1;
+        self.open = len > 0;
+        true
     }
 
     /// How many messages one call can bring.
@@ -80,10 +120,9 @@ impl RecvBatch {
 
     /// The trains of the last receive call, each with its bytes, which may be changed in place (decrypted).
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (RecvMeta, &mut [u8])> {
-        let slots = self.bytes.chunks_exact_mut(self.slot);
-        self.metas[..self.filled].iter().zip(slots).filter_map(|(meta, bytes)| {
+        self.metas[..self.filled].iter().zip(&mut self.slots).filter_map(|(meta, slot)| {
             let meta = (*meta)?;
-            Some((meta, &mut bytes[..meta.len]))
+            Some((meta, &mut slot.payload()[..meta.len]))
         })
     }
 }
@@ -97,7 +136,7 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Os`] when the socket is beyond use.
     pub fn recv(&self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
-        batch.filled = 0;
+        batch.clear();
         for _ in 0..MAX_REPORTS {
             match self.recv_once(batch) {
                 Ok(n) => return Ok(self.describe(batch, n)),
@@ -118,9 +157,9 @@ impl UdpSocket {
         // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
         let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
-        let bytes = b.bytes.chunks_exact_mut(b.slot);
-        let parts = bytes.zip(&mut b.names).zip(&mut b.controls);
-        for ((m, iov), ((bytes, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
+        let parts = b.slots.iter_mut().zip(&mut b.names).zip(&mut b.controls);
+        for ((m, iov), ((slot, name), control)) in msgs[..slots].iter_mut().zip(&mut iovs).zip(parts) {
+            let bytes = slot.ready(b.slot);
             let iov = iov.write(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
             // SAFETY: pointers and integers, for which all zeroes is a value.
             let m = m.write(unsafe { core::mem::zeroed() });
@@ -144,34 +183,36 @@ impl UdpSocket {
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
             // SAFETY: the first `slots` were written above.
             let m = unsafe { m.assume_init_ref() };
-            b.metas[i] = self.meta_of(m, &b.names[i], &b.controls[i], b.slot, now);
+            // The field's type differs between C libraries.
+            #[allow(clippy::unnecessary_cast)]
+            let told = b.controls[i].decode(m.msg_hdr.msg_controllen as usize);
+            let (len, flags) = (m.msg_len as usize, m.msg_hdr.msg_flags);
+            b.metas[i] = self.meta_of(len, b.slot, flags, &b.names[i], &told, now);
         }
         Ok(n.min(slots))
     }
 
-    fn meta_of(
+    /// The shape of a message of `len` bytes that was received into `slot` bytes with the kernel's `flags`; `None`, and
+    /// counted, when it is of no use.
+    pub(crate) fn meta_of(
         &self,
-        m: &libc::mmsghdr,
-        name: &RawAddr,
-        control: &Control,
+        len: usize,
         slot: usize,
+        flags: i32,
+        name: &RawAddr,
+        told: &Received,
         now: WallTime,
     ) -> Option<RecvMeta> {
-        let len = m.msg_len as usize;
         // A datagram that was cut is not the sender's datagram any more.
-        if m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || len > slot {
+        if flags & libc::MSG_TRUNC != 0 || len > slot {
             self.counters.truncated.fetch_add(1, Relaxed);
             return None;
         }
-        let remote = addr::decode(name);
         // Without its control data a train cannot be told from a single datagram.
-        let (Some(remote), true) = (remote, m.msg_hdr.msg_flags & libc::MSG_CTRUNC == 0) else {
+        let (Some(remote), true) = (addr::decode(name), flags & libc::MSG_CTRUNC == 0) else {
             self.counters.unattributed.fetch_add(1, Relaxed);
             return None;
         };
-        // The field's type differs between C libraries.
-        #[allow(clippy::unnecessary_cast)]
-        let told = control.decode(m.msg_hdr.msg_controllen as usize);
         let stride = told.segment.unwrap_or(len).min(len);
         let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
         Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len, age })
@@ -193,6 +234,43 @@ fn age(now: WallTime, then: WallTime) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_of_a_flow_become_trains() {
+        let (a, b) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        let local = "10.0.0.9".parse().unwrap();
+        let mut batch = RecvBatch::new(true);
+        let bytes = [7; 65_536];
+        let mut push = |from, ecn, len: usize| batch.push(from, local, ecn, &bytes[..len]);
+        for (from, ecn, len) in [
+            (a, Ecn::Ect0, 100), // first train
+            (a, Ecn::Ect0, 100),
+            (a, Ecn::Ect0, 40), // a shorter one is the last
+            (a, Ecn::Ect0, 40), // second
+            (a, Ecn::Ect0, 50), // third: longer
+            (b, Ecn::Ect0, 50), // fourth: another sender
+            (b, Ecn::Ce, 50),   // fifth: marked
+            (b, Ecn::Ce, 0),    // sixth: empty ones stay alone
+            (b, Ecn::Ce, 50),   // seventh
+        ] {
+            assert!(push(from, ecn, len));
+        }
+        assert!(push(b, Ecn::NotEct, 65_536), "eighth");
+        assert!(!push(b, Ecn::NotEct, 1));
+        let shapes: Vec<_> = batch.iter_mut().map(|(m, bytes)| (m.stride, bytes.len())).collect();
+        let expected =
+            [(100, 240), (40, 40), (50, 50), (50, 50), (50, 50), (0, 0), (50, 50), (65_536, 65_536)];
+        assert_eq!(shapes, expected);
+    }
+
+    #[test]
+    fn trains_end_where_their_memory_does() {
+        let (from, local) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.9".parse().unwrap());
+        let mut batch = RecvBatch::new(true);
+        while batch.push(from, local, Ecn::Ect0, &[1; 1_000]) {}
+        assert_eq!(batch.trains(), batch.capacity());
+        assert!(batch.iter_mut().all(|(m, bytes)| m.stride == 1_000 && bytes.len() == 65_000));
+    }
 
     #[test]
     fn a_clock_that_was_set_ages_nothing() {

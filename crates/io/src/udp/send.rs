@@ -41,7 +41,7 @@ pub struct SendBatch {
     /// Trains that have left.
     head: usize,
     /// Bytes of the train at `head` that have left, where it had to be split.
-    head_at: usize,
+    pub(crate) head_at: usize,
 }
 
 impl core::fmt::Debug for SendBatch {
@@ -111,9 +111,36 @@ impl SendBatch {
         (self.filled, self.head, self.head_at) = (0, 0, 0);
     }
 
-    fn pop(&mut self) {
+    /// Gives up the memory for good, as the kernel may still be reading it, and begins anew with other memory.
+    pub(crate) fn abandon(&mut self) {
+        let fresh = SendBatch::new();
+        std::mem::forget(std::mem::replace(self, fresh).bytes);
+    }
+
+    pub(crate) fn pop(&mut self) {
         self.head += 1;
         self.head_at = 0;
+    }
+
+    /// The first train that has not left, and what of it has not.
+    pub(crate) fn head(&self) -> Option<(SendMeta, &[u8])> {
+        let (meta, len) = (*self.trains.get(self.head)?)?;
+        let at = self.head * SLOT;
+        (self.head < self.filled).then(|| (meta, &self.bytes[at + self.head_at..at + len]))
+    }
+
+    /// Takes note that `bytes` of the first train, whole segments, have left. True when that was the rest of it; then the
+    /// next one is first, and a batch that has left entirely is empty again.
+    pub(crate) fn leave(&mut self, bytes: usize) -> bool {
+        self.head_at += bytes;
+        let ended = self.trains[self.head].is_some_and(|(_, len)| self.head_at >= len);
+        if ended {
+            self.pop();
+            if self.is_empty() {
+                self.clear();
+            }
+        }
+        ended
     }
 }
 
@@ -160,11 +187,20 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Os`] when the socket is beyond use.
     pub fn send(&self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
+        self.send_first(batch, MAX_TRAINS)
+    }
+
+    /// As [`UdpSocket::send`], but no more than the first `most` trains.
+    pub(crate) fn send_first(&self, batch: &mut SendBatch, most: usize) -> Result<SendReport, UdpError> {
         let mut report = SendReport::default();
         let mut reports = 0;
         while !batch.is_empty() && report.blocked == Blocked::No {
+            let left = most.saturating_sub(report.sent + report.dropped);
+            if left == 0 {
+                break;
+            }
             let whole = self.gso() && batch.head_at == 0;
-            let result = if whole { self.send_whole(batch) } else { self.send_split(batch) };
+            let result = if whole { self.send_whole(batch, left) } else { self.send_split(batch) };
             match result {
                 Ok(trains) => report.sent += trains,
                 Err(libc::EINTR) => {}
@@ -219,17 +255,10 @@ impl UdpSocket {
         batch.pop();
     }
 
-    /// Sends whole trains with GSO. Returns how many left.
-    fn send_whole(&self, b: &mut SendBatch) -> Result<usize, i32> {
+    /// Sends whole trains with GSO, at most `most`. Returns how many left.
+    fn send_whole(&self, b: &mut SendBatch, most: usize) -> Result<usize, i32> {
         let mut out = Messages::<MAX_TRAINS>::new();
-        for (i, train) in b.trains[b.head..b.filled].iter().enumerate() {
-            let Some((meta, len)) = *train else { return Err(libc::EINVAL) };
-            let at = (b.head + i) * SLOT;
-            if !out.push(self.v6, &meta, &b.bytes[at..at + len]) {
-                // What precedes can still leave; the next call meets this train at its head.
-                break;
-            }
-        }
+        out.fill(self.v6, b, most);
         let n = out.send(self)?;
         (0..n).for_each(|_| b.pop());
         Ok(n)
@@ -270,17 +299,33 @@ fn may_lack_gso(errno: i32) -> bool {
     matches!(errno, libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
 }
 
-/// The arguments of one `sendmmsg`, on the stack.
-struct Messages<const N: usize> {
+/// The arguments of one `sendmmsg`, or of as many single sends.
+pub(crate) struct Messages<const N: usize> {
     names: [RawAddr; N],
     controls: [Control; N],
     iovs: [libc::iovec; N],
     lens: [(libc::socklen_t, usize); N],
-    count: usize,
+    pub(crate) count: usize,
+}
+
+impl Messages<MAX_TRAINS> {
+    /// Begins anew with the whole trains of `b` that have not left, at most `most`, up to the first that the socket's family
+    /// cannot reach:
+    /// what precedes it can still leave, and the next call meets it at its head. `b` must outlive what is done with it.
+    pub(crate) fn fill(&mut self, v6: bool, b: &SendBatch, most: usize) {
+        self.count = 0;
+        for (i, train) in b.trains[b.head..b.filled].iter().enumerate().take(most) {
+            let at = (b.head + i) * SLOT;
+            let Some((meta, len)) = *train else { return };
+            if !self.push(v6, &meta, &b.bytes[at..at + len]) {
+                return;
+            }
+        }
+    }
 }
 
 impl<const N: usize> Messages<N> {
-    fn new() -> Messages<N> {
+    pub(crate) fn new() -> Messages<N> {
         Messages {
             names: [addr::empty(); N],
             controls: [Control::EMPTY; N],
@@ -306,14 +351,14 @@ impl<const N: usize> Messages<N> {
         true
     }
 
-    fn send(&mut self, socket: &UdpSocket) -> Result<usize, i32> {
-        if self.count == 0 {
-            return Err(libc::EAFNOSUPPORT);
-        }
+    /// The first `count` point into this structure and to what was pushed: neither may move or end before the kernel is
+    /// done with them.
+    pub(crate) fn headers(&mut self) -> [libc::mmsghdr; N] {
         // SAFETY: pointers and integers, for which all zeroes is a value.
         let mut msgs: [libc::mmsghdr; N] = unsafe { core::mem::zeroed() };
         let parts = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.iovs).zip(&self.lens);
-        for (m, (((name, control), iov), (name_len, control_len))) in msgs.iter_mut().zip(parts) {
+        for (m, (((name, control), iov), (name_len, control_len))) in msgs[..self.count].iter_mut().zip(parts)
+        {
             m.msg_hdr.msg_name = (&raw mut *name).cast();
             m.msg_hdr.msg_namelen = *name_len;
             m.msg_hdr.msg_iov = iov;
@@ -321,6 +366,14 @@ impl<const N: usize> Messages<N> {
             m.msg_hdr.msg_control = control.as_mut_ptr();
             m.msg_hdr.msg_controllen = *control_len as _;
         }
+        msgs
+    }
+
+    fn send(&mut self, socket: &UdpSocket) -> Result<usize, i32> {
+        if self.count == 0 {
+            return Err(libc::EAFNOSUPPORT);
+        }
+        let mut msgs = self.headers();
         // SAFETY: the first `count` headers point to names, control data and payloads of the stated lengths
         // that outlive the call; the kernel only reads them.
         let n = unsafe {

@@ -281,8 +281,10 @@ pub(super) fn algorithm(spec: &str, info: &cc::PathInfo, rng: Rng) -> Result<Box
 }
 
 fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Params {
+    let (suites, suite_costs) = o.offered_suites();
     Params {
-        suites: o.suites.iter().map(|s| s.id()).collect(),
+        suites,
+        suite_costs,
         module: o.module,
         cc: vec![o.cc.clone().into_bytes()],
         idle_ms: o.idle_timeout.as_millis(),
@@ -528,9 +530,9 @@ impl Connection {
         let bytes = hs.peer_params().unwrap_or_default();
         let peer = Params::parse(bytes).map_err(|e| Violation::new(code::PARAMETERS, e.to_string()))?;
         self.check_identifiers(&peer)?;
-        let ours: Vec<u8> = self.options.suites.iter().map(|s| s.id()).collect();
-        let mine = Offer { suites: &ours, module: self.options.module };
-        let theirs = Offer { suites: &peer.suites, module: peer.module };
+        let (suites, costs) = self.options.offered_suites();
+        let mine = Offer { suites: &suites, costs: &costs, module: self.options.module };
+        let theirs = Offer { suites: &peer.suites, costs: &peer.suite_costs, module: peer.module };
         let (client, server) = if self.side == Side::Client { (mine, theirs) } else { (theirs, mine) };
         let suite =
             negotiate(client, server).map_err(|e| Violation::new(code::NO_COMMON_SUITE, e.to_string()))?;

@@ -34,6 +34,7 @@ pub mod identity;
 pub mod keys;
 pub mod once;
 pub mod packet;
+pub mod rank;
 pub mod suite;
 mod text;
 pub mod tls;

@@ -17,6 +17,7 @@
 //! allocates per packet.
 
 use aegis::aegis128l::{Aegis128L, Aegis128LMac};
+use aegis::aegis128x2::Aegis128X2;
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use ring::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -60,6 +61,7 @@ enum Cipher {
     Ring(LessSafeKey),
     Gmac(LessSafeKey),
     Aegis(Zeroizing<[u8; 16]>),
+    AegisX2(Zeroizing<[u8; 16]>),
     AegisMac(Zeroizing<[u8; 16]>),
     Crc,
 }
@@ -82,6 +84,7 @@ impl Key {
             Suite::ChaCha20Poly1305 => Cipher::Ring(ring(&CHACHA20_POLY1305)),
             Suite::IntegrityGmac => Cipher::Gmac(ring(&AES_128_GCM)),
             Suite::Aegis128L => Cipher::Aegis(short()),
+            Suite::Aegis128X2 => Cipher::AegisX2(short()),
             Suite::IntegrityAegis => Cipher::AegisMac(short()),
             Suite::Crc32c => Cipher::Crc,
         };
@@ -119,6 +122,9 @@ impl Key {
             Cipher::Aegis(key) => {
                 Ok(Aegis128L::<TAG_LEN>::new(key, &self.nonce(lane, pn)).encrypt_in_place(in_out, aad))
             }
+            Cipher::AegisX2(key) => {
+                Ok(Aegis128X2::<TAG_LEN>::new(key, &self.nonce(lane, pn)).encrypt_in_place(in_out, aad))
+            }
             Cipher::Gmac(key) => self.gmac(key, lane, pn, aad, in_out),
             Cipher::AegisMac(key) => self.aegis_mac(key, lane, pn, aad, in_out),
             Cipher::Crc => Ok(checksum(lane, pn, aad, in_out)),
@@ -139,6 +145,12 @@ impl Key {
                 let tag: &[u8; TAG_LEN] = tag.try_into().map_err(|_| Forged)?;
                 // On failure libaegis overwrites the plaintext with zeros.
                 Aegis128L::<TAG_LEN>::new(key, &self.nonce(lane, pn))
+                    .decrypt_in_place(in_out, tag, aad)
+                    .map_err(|_| Forged)
+            }
+            Cipher::AegisX2(key) => {
+                let tag: &[u8; TAG_LEN] = tag.try_into().map_err(|_| Forged)?;
+                Aegis128X2::<TAG_LEN>::new(key, &self.nonce(lane, pn))
                     .decrypt_in_place(in_out, tag, aad)
                     .map_err(|_| Forged)
             }

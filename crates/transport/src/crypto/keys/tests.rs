@@ -113,6 +113,7 @@ fn an_update_goes_round_once() {
         Suite::Aes128Gcm,
         Suite::ChaCha20Poly1305,
         Suite::Aegis128L,
+        Suite::Aegis128X2,
         Suite::IntegrityGmac,
         Suite::IntegrityAegis,
     ] {

@@ -1,10 +1,11 @@
 use super::*;
 use proptest::prelude::*;
 
-const KEYED: [Suite; 5] = [
+const KEYED: [Suite; 6] = [
     Suite::Aes128Gcm,
     Suite::ChaCha20Poly1305,
     Suite::Aegis128L,
+    Suite::Aegis128X2,
     Suite::IntegrityGmac,
     Suite::IntegrityAegis,
 ];
@@ -135,6 +136,32 @@ fn aegis_vectors() {
     }
 }
 
+/// The same draft, appendix "AEGIS-128X2 Test Vectors".
+#[test]
+fn aegis_x2_vectors() {
+    let (key, nonce) = ("000102030405060708090a0b0c0d0e0f", "101112131415161718191a1b1c1d1e1f");
+    check_vector(Suite::Aegis128X2, key, nonce, "", "", "", "63117dc57756e402819a82e13eca8379");
+    let sealed = "5795544301997f93621b278809d6331b3bfa6f18e90db12c4aa35965b5e98c5f
+        c6fb4e54bcb6111842c20637252eff747cb3a8f85b37de80919a589fe0f24872
+        bc926360696739e05520647e390989e1eb5fd42f99678a0276a498f8c454761c
+        9d6aacb647ad56be62b29c22cd4b5761b38f43d5a5ee062f";
+    let tag = "1aebc200804f405cab637f2adebb6d77";
+    check_vector(Suite::Aegis128X2, key, nonce, "0102030401020304", &"04050607".repeat(30), sealed, tag);
+    // The draft has none for this variant that must not verify: the second with a bit changed in each of its parts.
+    let at = |n: usize, (what, i): (usize, usize)| if n == what { Some(i) } else { None };
+    for change in [(0, 3), (1, 15), (2, 0), (3, 60), (4, 15)] {
+        let part = |n: usize, text: &str| {
+            let mut bytes = hex(text);
+            at(n, change).into_iter().for_each(|i| bytes[i] ^= 1);
+            bytes
+        };
+        let (key, nonce, aad) = (part(0, key), iv(&part(1, nonce)), part(2, "0102030401020304"));
+        let mut buf = part(3, sealed);
+        let got = OpenKey::new(Suite::Aegis128X2, &key, &nonce).open(0, 0, &aad, &part(4, tag), &mut buf);
+        assert_eq!((got, buf.iter().all(|b| *b == 0)), (Err(Forged), true), "{change:?}");
+    }
+}
+
 /// The draft's vectors 6 to 8: must not verify.
 #[test]
 fn aegis_bad_vectors() {
@@ -238,7 +265,7 @@ fn lanes_and_numbers_make_different_packets() {
 #[test]
 fn forged_packets_leave_no_plaintext() {
     let plain = [0x5au8; 1408];
-    for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aegis128L] {
+    for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305, Suite::Aegis128L, Suite::Aegis128X2] {
         let (seal, open) = pair(suite);
         let mut buf = plain;
         let mut tag = seal.seal(0, 7, b"header", &mut buf).unwrap();

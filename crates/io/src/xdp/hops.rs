@@ -1,0 +1,160 @@
+//! Where packets go next: what the kernel's routes and neighbours say, remembered for a moment.
+
+use super::frame::{Ends, Template};
+use super::netlink::{Link, Netlink};
+use base::{Span, Time};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+/// Destinations remembered. Beyond that all are forgotten and asked for again: some 20 us each.
+const MAX_HOPS: usize = 4_096;
+/// How long the kernel's answer is believed: as long as packets may go a wrong way after a route or a neighbour changed.
+const BELIEF: Span = Span::from_secs(1);
+/// How long until a neighbour that the kernel had no address for is asked for again. Meanwhile it sends, and so finds it.
+const SOLICITING: Span = Span::from_millis(20);
+
+/// How packets to a destination leave.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// The kernel's: for the reason given.
+    Kernel(Reason),
+    /// As frames over an interface.
+    Frames {
+        /// The interface.
+        link: Link,
+        /// Headers.
+        template: Box<Template>,
+        /// Bytes of the largest IP packet.
+        mtu: usize,
+    },
+}
+
+/// Why the kernel is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// No route, a route that is none to one machine, or no Ethernet.
+    Unsuitable,
+    /// The destination is on this machine.
+    Local,
+    /// The neighbour's address is being found by this very packet.
+    Soliciting,
+}
+
+#[derive(Debug)]
+struct Hop {
+    way: Way,
+    until: Time,
+    /// The kernel has not heard of the neighbour for a while. One train goes its way, which makes it ask.
+    confirm: bool,
+}
+
+/// The next hops of all destinations.
+#[derive(Debug)]
+pub(super) struct Hops {
+    netlink: Netlink,
+    /// The address and port of the socket.
+    local: SocketAddr,
+    table: HashMap<(SocketAddr, Option<IpAddr>), Hop>,
+}
+
+impl Hops {
+    /// For packets from `local`.
+    pub(super) fn new(local: SocketAddr) -> io::Result<Hops> {
+        Ok(Hops { netlink: Netlink::open()?, local, table: HashMap::new() })
+    }
+
+    pub(super) fn netlink(&mut self) -> &mut Netlink {
+        &mut self.netlink
+    }
+
+    /// How the next packets to `dst` leave; from `src`, if it is given.
+    pub(super) fn find(&mut self, now: Time, dst: SocketAddr, src: Option<IpAddr>) -> &Way {
+        const SOLICIT: &Way = &Way::Kernel(Reason::Soliciting);
+        let key = (dst, src);
+        if self.table.get(&key).is_none_or(|h| now >= h.until) {
+            if self.table.len() >= MAX_HOPS {
+                self.table.clear();
+            }
+            let (way, confirm) = self.resolve(dst, src);
+            let lasts = if matches!(way, Way::Kernel(Reason::Soliciting)) { SOLICITING } else { BELIEF };
+            self.table.insert(key, Hop { way, until: now + lasts, confirm });
+        }
+        let Some(hop) = self.table.get_mut(&key) else { return SOLICIT };
+        if core::mem::take(&mut hop.confirm) { SOLICIT } else { &hop.way }
+    }
+
+    /// Asks the kernel; and whether the neighbour need be confirmed.
+    fn resolve(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> (Way, bool) {
+        self.ask(dst, src).unwrap_or_else(|reason| (Way::Kernel(reason), false))
+    }
+
+    fn ask(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> Result<(Way, bool), Reason> {
+        let unsuitable = |_| Reason::Unsuitable;
+        let over = match dst {
+            SocketAddr::V6(a) => a.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        let ip = dst.ip().to_canonical();
+        let bound = Some(self.local.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
+        let wanted = src.map(|ip| ip.to_canonical()).or(bound);
+        if ip.is_multicast() || ip.is_unspecified() {
+            return Err(Reason::Unsuitable);
+        }
+        let route = self.netlink.route(ip, wanted, over).map_err(unsuitable)?;
+        if !route.unicast {
+            return Err(if self.is_local(route.interface) { Reason::Local } else { Reason::Unsuitable });
+        }
+        let link = self.netlink.link_numbered(route.interface).map_err(unsuitable)?;
+        let src_mac = link.mac.ok_or(Reason::Unsuitable)?;
+        let source = wanted.or(route.source).ok_or(Reason::Unsuitable)?;
+        let next = route.gateway.unwrap_or(ip);
+        let neighbour = self.netlink.neighbour(link.index, next).ok_or(Reason::Soliciting)?;
+        let ends = Ends {
+            src_mac,
+            dst_mac: neighbour.mac,
+            src: SocketAddr::new(source, self.local.port()),
+            dst: match dst {
+                SocketAddr::V6(a) if ip.is_ipv6() => SocketAddrV6::new(*a.ip(), a.port(), 0, 0).into(),
+                _ => SocketAddr::new(ip, dst.port()),
+            },
+        };
+        let template = Box::new(Template::new(&ends).ok_or(Reason::Unsuitable)?);
+        let mtu = route.mtu.map_or(link.mtu, |m| m.min(link.mtu));
+        Ok((Way::Frames { link, template, mtu }, !neighbour.confirmed))
+    }
+
+    /// Whether an interface is this machine's loop.
+    fn is_local(&mut self, interface: u32) -> bool {
+        self.netlink.link_numbered(interface).is_ok_and(|l| l.mac.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_and_nowhere_are_the_kernels() {
+        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        let now = Time::from_nanos(1);
+        for (dst, reason) in [
+            ("127.0.0.1:1", Reason::Local),
+            ("224.0.0.1:1", Reason::Unsuitable),
+            ("255.255.255.255:1", Reason::Unsuitable),
+        ] {
+            let way = hops.find(now, dst.parse().unwrap(), None);
+            assert!(matches!(way, Way::Kernel(r) if *r == reason), "{dst}: {way:?}");
+        }
+        assert_eq!(hops.table.len(), 3);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        for port in 1..MAX_HOPS as u16 + 10 {
+            hops.find(Time::from_nanos(1), SocketAddr::from(([127, 0, 0, 1], port)), None);
+        }
+        assert!(hops.table.len() <= MAX_HOPS);
+    }
+}
