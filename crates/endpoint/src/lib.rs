@@ -44,7 +44,8 @@ pub struct Endpoint {
     config: Config,
     rng: Rng,
     adapter: Adapter,
-    conns: BTreeMap<ConnId, Conn>,
+    /// Boxed: a tree's nodes have room for eleven, half of them empty.
+    conns: BTreeMap<ConnId, Box<Conn>>,
     by_cid: HashMap<Cid, ConnId>,
     by_initial: HashMap<(SocketAddr, Vec<u8>), ConnId>,
     by_qp: HashMap<QpId, (ConnId, u16)>,
@@ -234,7 +235,7 @@ impl Endpoint {
         let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite };
         let mut c = Conn::new(connection, info);
         c.srq = self.incoming_srq.filter(|_| !is_client);
-        self.conns.insert(id, c);
+        self.conns.insert(id, Box::new(c));
         self.touch(id);
         Ok(id)
     }

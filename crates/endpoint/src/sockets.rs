@@ -133,7 +133,7 @@ impl Endpoint {
     /// Tells the threads of a connection's lanes what has changed; `renewed`: their keys, too.
     pub(crate) fn tell_views(&mut self, id: ConnId, renewed: bool) {
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let Conn { connection, viewed, closed, .. } = c;
+        let Conn { connection, viewed, closed, .. } = &mut **c;
         let lanes: Vec<_> = connection.apart().filter(|_| !*closed).collect();
         viewed.retain(|(cid, socket)| {
             let stays = lanes.iter().any(|(_, c, _)| c == cid);

@@ -22,7 +22,7 @@ impl Connection {
 
     /// The handshake has shown who the client is: lets it in, waits for its token, or refuses.
     pub(super) fn complete_server(&mut self) -> Result<(), Violation> {
-        self.setup.confirm();
+        self.setup.confirm(false);
         let listed = match (&self.setup.authority.keys, &self.peer) {
             (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
             (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
@@ -50,7 +50,7 @@ impl Connection {
         if self.authorised {
             return Ok(());
         }
-        let binding = self.setup.handshake.export_token_binding();
+        let binding = self.setup.token_binding();
         let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
         let found = self.setup.authority.tokens.iter().find(|t| t.verify(&binding, proof).is_ok()).cloned();
         if found.is_none() {

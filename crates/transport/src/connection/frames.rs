@@ -51,7 +51,7 @@ impl Connection {
                 if self.side == Side::Server {
                     return Err(Violation::protocol("only servers confirm handshakes"));
                 }
-                self.setup.confirm();
+                self.setup.confirm(self.authorised);
             }
             Frame::TokenProof(proof) => self.on_token_proof(&proof)?,
             Frame::LaneOpen(open) => self.on_lane_open(open)?,

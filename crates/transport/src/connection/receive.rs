@@ -194,7 +194,7 @@ impl Connection {
         self.stats.bytes_received += wire_bytes;
         self.heard = now;
         // Only who has our last handshake message has these keys.
-        self.setup.confirm();
+        self.setup.confirm(self.authorised);
         let verdict = if flags & flag::KIND == 0 {
             self.handle_control(now, i, body, streams)?
         } else {

@@ -76,12 +76,14 @@ pub struct Accept {
     pub unix_time: u64,
 }
 
-/// State of the set-up. Kept to the end of the connection, since late packets of the peer's are answered.
+/// State of the set-up.
 #[derive(Debug)]
 pub(super) struct Setup {
-    pub(super) handshake: Handshake,
+    /// Until both ends are known to have all of it, and the client is authorised. Its keys go with it: RFC 9001, section
+    /// 4.9.2, an endpoint MUST discard them then.
+    handshake: Option<Box<Handshake>>,
     levels: [CryptoStream; CRYPTO_LEVELS],
-    initial: KeyPair,
+    initial: Option<KeyPair>,
     later: Option<KeyPair>,
     dcid: Vec<u8>,
     scid: Vec<u8>,
@@ -111,9 +113,9 @@ impl Setup {
     fn new(handshake: Handshake, side: Side, ids: (Vec<u8>, Vec<u8>, Cid), give_up: Time) -> Setup {
         let (initial_dcid, dcid, local) = ids;
         Setup {
-            handshake,
+            handshake: Some(Box::new(handshake)),
             levels: Default::default(),
-            initial: KeyPair::initial(&initial_dcid, side),
+            initial: Some(KeyPair::initial(&initial_dcid, side)),
             later: None,
             dcid,
             scid: local.0.to_be_bytes().to_vec(),
@@ -149,9 +151,20 @@ impl Setup {
         self.give_up
     }
 
-    pub(super) fn confirm(&mut self) {
+    /// The peer has all that it needs. Once the client is `authorised`, too, nothing of the set-up is needed any more.
+    pub(super) fn confirm(&mut self, authorised: bool) {
         self.confirmed = true;
         self.repeat_at = None;
+        if authorised && self.handshake.is_some() {
+            (self.handshake, self.initial, self.later) = (None, None, None);
+            self.levels = Default::default();
+            (self.token, self.authority) = (Vec::new(), Authority::default());
+        }
+    }
+
+    /// What a one-time token is proven with, while the handshake is at hand.
+    pub(super) fn token_binding(&self) -> Result<[u8; 32], HandshakeError> {
+        self.handshake.as_ref().ok_or(HandshakeError::Incomplete)?.export_token_binding()
     }
 
     /// Whether set-up packets wait to be sent.
@@ -193,11 +206,12 @@ impl Setup {
     }
 
     fn pull(&mut self) {
+        let Some(handshake) = &mut self.handshake else { return };
         for level in LEVELS {
             let out = &mut self.levels[level as usize].out;
-            self.handshake.write(level, out);
+            handshake.write(level, out);
         }
-        if let Some(k) = self.handshake.take_keys() {
+        if let Some(k) = handshake.take_keys() {
             self.later = Some(k);
         }
     }
@@ -245,7 +259,7 @@ impl Setup {
         if side == Side::Client && level == Level::Initial && body.len() < full {
             body.resize(full, 0);
         }
-        let keys = if level == Level::Initial { &mut self.initial } else { self.later.as_mut()? };
+        let keys = if level == Level::Initial { &mut self.initial } else { &mut self.later }.as_mut()?;
         let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
         let mut w = SliceWriter::new(buf);
         w.put(&head);
@@ -264,7 +278,7 @@ impl Setup {
         let (mut head, mut body) = (Vec::new(), Vec::new());
         put_long(&mut head, kind, &self.dcid, &self.scid, &self.token, pn);
         close.put(&mut body);
-        let keys = if level == Level::Initial { &mut self.initial } else { self.later.as_mut()? };
+        let keys = if level == Level::Initial { &mut self.initial } else { &mut self.later }.as_mut()?;
         let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
         let mut w = SliceWriter::new(buf);
         w.put(&head);
@@ -424,8 +438,7 @@ impl Connection {
         self.setup.bytes_in += datagram.len() as u64;
         let (head, rest) = datagram.split_at(header.clear);
         let Some((tag, sealed)) = rest.split_at_checked(LONG_TAG) else { return };
-        let keys =
-            if level == Level::Initial { Some(&mut self.setup.initial) } else { self.setup.later.as_mut() };
+        let keys = if level == Level::Initial { &mut self.setup.initial } else { &mut self.setup.later };
         let Some(keys) = keys else { return };
         let mut body = sealed.to_vec();
         if keys.open(false, 0, header.pn.into(), head, tag, &mut body).is_err() {
@@ -509,7 +522,8 @@ impl Connection {
             let code = e.alert().map_or(code::PROTOCOL, |a| code::TLS + u64::from(a));
             Violation::new(code, e.to_string())
         };
-        let read = self.setup.handshake.read(level, bytes);
+        let Some(handshake) = &mut self.setup.handshake else { return Ok(()) };
+        let read = handshake.read(level, bytes);
         self.setup.pull();
         read.map_err(fail)?;
         if !self.setup.repeated
@@ -518,7 +532,7 @@ impl Connection {
         {
             self.lanes[0].rtt.update(now.since(t), base::Span::ZERO);
         }
-        if self.setup.handshake.is_complete() && self.keys.is_none() {
+        if self.keys.is_none() && self.setup.handshake.as_ref().is_some_and(|h| h.is_complete()) {
             self.complete(now)?;
         }
         Ok(())
@@ -526,7 +540,7 @@ impl Connection {
 
     /// The handshake is complete: parameters are authentic, data keys can be made.
     fn complete(&mut self, now: Time) -> Result<(), Violation> {
-        let hs = &self.setup.handshake;
+        let Some(hs) = &self.setup.handshake else { return Ok(()) };
         let bytes = hs.peer_params().unwrap_or_default();
         let peer = Params::parse(bytes).map_err(|e| Violation::new(code::PARAMETERS, e.to_string()))?;
         self.check_identifiers(&peer)?;
@@ -566,7 +580,7 @@ impl Connection {
 
     fn complete_client(&mut self) -> Result<(), HandshakeError> {
         if let Some(token) = &self.setup.proof {
-            let proof = token.prove(&self.setup.handshake.export_token_binding()?);
+            let proof = token.prove(&self.setup.token_binding()?);
             self.push_frame(Frame::TokenProof(proof));
         }
         // Until the server confirms, something is sent now and then (RFC 9002, section 6.2.2.1): the client may have
@@ -601,7 +615,7 @@ impl Connection {
         s.token = header.token.to_vec();
         s.retry_scid = Some(header.scid.to_vec());
         s.dcid = header.scid.to_vec();
-        s.initial = KeyPair::initial(header.scid, Side::Client);
+        s.initial = Some(KeyPair::initial(header.scid, Side::Client));
         s.levels[0].next = 0;
         s.repeat_at = None;
         s.repeated = true;
