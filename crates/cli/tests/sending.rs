@@ -37,6 +37,24 @@ fn a_get_is_no_faster_than_either_end_allows() {
     }
 }
 
+/// Threads of their own seal, send, receive and open at both ends; one server lends fewer lanes than are asked for.
+#[test]
+fn files_are_the_same_over_several_lanes() {
+    const LARGE: usize = 60_000_000;
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("file"), bytes(3, LARGE)).unwrap();
+    for lent in ["3", "1"] {
+        let server = b.serve("srv", &["--lanes", lent]);
+        let (url, file) = (server.url(lent), b.path("file"));
+        expect(&b.run(&["put", "--accept-new", "--lanes", "3", file.to_str().unwrap(), &url]), 0);
+        assert!(fs::read(b.path(&format!("srv/{lent}"))).unwrap() == bytes(3, LARGE), "{lent}");
+        let back = b.path(&format!("back{lent}"));
+        expect(&b.run(&["get", "--accept-new", "--lanes", "2", &url, back.to_str().unwrap()]), 0);
+        assert!(fs::read(back).unwrap() == bytes(3, LARGE), "{lent}");
+    }
+}
+
 #[test]
 fn what_cannot_be_asked_is_said() {
     let b = Bench::new();
