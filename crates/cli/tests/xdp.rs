@@ -12,7 +12,11 @@ const AT_WORK: &str = "AF_XDP carries datagrams";
 const NOT_USED: &str = "AF_XDP is not used";
 
 fn made(tag: &str, mtu: u32) -> Option<Hosts> {
-    let hosts = Hosts::new(tag, mtu);
+    with_queues(tag, mtu, [1, 1])
+}
+
+fn with_queues(tag: &str, mtu: u32, queues: [u32; 2]) -> Option<Hosts> {
+    let hosts = Hosts::with(tag, mtu, queues);
     if hosts.is_none() {
         eprintln!("skipped: network namespaces need root and the ip command");
     }
@@ -27,6 +31,8 @@ fn attached(hosts: &Hosts, host: usize) -> bool {
     String::from_utf8_lossy(&out.stdout).contains("prog/xdp")
 }
 
+// Another process is waited for.
+#[allow(clippy::disallowed_methods)]
 fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     for _ in 0..500 {
         if so() {
@@ -112,6 +118,29 @@ fn a_server_on_all_addresses_serves_both_families_and_its_own_machine() {
     }
     let words = measure(hosts.longhaul(1, &ours), &ours, "127.0.0.1:4461", "xdp", &["-n", "1MiB"]);
     assert!(words.contains("they do not leave this machine"), "{words}");
+}
+
+#[test]
+fn the_program_runs_behind_a_driver_that_cannot_and_over_several_queues() {
+    // veth refuses the program where the other end sends over more queues than there are to receive in.
+    for (tag, queues, hook) in
+        [("g", [3, 1], "queues=1 hook=\"generic\""), ("q", [2, 3], "queues=3 hook=\"native\"")]
+    {
+        let Some(hosts) = with_queues(tag, 1_500, queues) else { return };
+        if !possible(&hosts) {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("folder");
+        let (ours, theirs) = (dir.path().join("client"), dir.path().join("server"));
+        for back in [&["-n", "16MiB"][..], &["-n", "16MiB", "--reverse"]] {
+            // The program is on host 1, where the client runs now; host 0's kernel sends super-packets.
+            let mut c = hosts.longhaul(0, &theirs);
+            c.args(["perf", "server", "--json", "--allow-any-key", "--listen", "10.99.0.1:4461"]);
+            let _server = Server::start(c);
+            let words = measure(hosts.longhaul(1, &ours), &ours, "10.99.0.1:4461", "xdp", back);
+            assert!(words.contains(hook), "{words}");
+        }
+    }
 }
 
 #[test]

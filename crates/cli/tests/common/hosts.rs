@@ -21,13 +21,22 @@ pub fn ip(args: &[&str]) -> bool {
 impl Hosts {
     /// Called 10.99.0.1 and fd99::1, 10.99.0.2 and fd99::2. `None` where they cannot be made.
     pub fn new(tag: &str, mtu: u32) -> Option<Hosts> {
+        Hosts::with(tag, mtu, [1, 1])
+    }
+
+    /// With these numbers of queues that the first host sends over and the second receives in.
+    pub fn with(tag: &str, mtu: u32, queues: [u32; 2]) -> Option<Hosts> {
         let names = ["a", "b"].map(|e| format!("lh{}{tag}{e}", std::process::id()));
         let devices = ["a", "b"].map(|e| format!("{tag}{e}{}", std::process::id()));
         let hosts = Hosts { names, devices };
         let ([a, b], [va, vb]) = (&hosts.names, &hosts.devices);
         let made = ip(&["netns", "add", a])
             && ip(&["netns", "add", b])
-            && ip(&["link", "add", va, "netns", a, "type", "veth", "peer", "name", vb, "netns", b]);
+            && ip(&[
+                &["link", "add", va, "netns", a, "numtxqueues", &queues[0].to_string()][..],
+                &["type", "veth", "peer", "name", vb, "netns", b, "numrxqueues", &queues[1].to_string()],
+            ]
+            .concat());
         if !made {
             return None;
         }
