@@ -24,17 +24,18 @@ impl Hosts {
         Hosts::with(tag, mtu, [1, 1])
     }
 
-    /// With these numbers of queues that the first host sends over and the second receives in.
+    /// With these numbers of queues at each end, to send and to receive.
     pub fn with(tag: &str, mtu: u32, queues: [u32; 2]) -> Option<Hosts> {
         let names = ["a", "b"].map(|e| format!("lh{}{tag}{e}", std::process::id()));
         let devices = ["a", "b"].map(|e| format!("{tag}{e}{}", std::process::id()));
         let hosts = Hosts { names, devices };
         let ([a, b], [va, vb]) = (&hosts.names, &hosts.devices);
+        let [qa, qb] = &queues.map(|n| n.to_string());
         let made = ip(&["netns", "add", a])
             && ip(&["netns", "add", b])
             && ip(&[
-                &["link", "add", va, "netns", a, "numtxqueues", &queues[0].to_string()][..],
-                &["type", "veth", "peer", "name", vb, "netns", b, "numrxqueues", &queues[1].to_string()],
+                &["link", "add", va, "netns", a, "numtxqueues", qa, "numrxqueues", qa, "type", "veth"][..],
+                &["peer", "name", vb, "netns", b, "numtxqueues", qb, "numrxqueues", qb],
             ]
             .concat());
         if !made {
