@@ -36,6 +36,17 @@ pub fn compare(c: &Compare) -> Result<()> {
         let own = ["--suite", "aegis-128l", "--verify", "--region", REGION];
         peer::longhaul(p, &own, &["--datapath", "uring"], &[])
     }));
+    // Both ends, and one of them: where it cannot be had, they fall back to the kernel's UDP and say so.
+    for (name, at_client, at_server) in [
+        ("Longhaul, AEGIS, xdp", "xdp", "xdp"),
+        ("Longhaul, AEGIS, xdp sends", "xdp", "udp"),
+        ("Longhaul, AEGIS, xdp receives", "udp", "xdp"),
+    ] {
+        peers.push(Peer::new(name, move |p: &Place<'_>| {
+            let own = ["--suite", "aegis-128l", "--verify", "--region", REGION, "--datapath", at_client];
+            peer::longhaul(p, &own, &[], &["--datapath", at_server])
+        }));
+    }
     peers.push(Peer::new("quinn, AES-128-GCM", |p: &Place<'_>| peer::quinn(p)));
     peers.push(Peer::new("raw UDP", |p: &Place<'_>| {
         let options = ["--seconds".to_owned(), p.seconds.to_string(), "--mtu".to_owned(), p.mtu.to_string()];
@@ -70,7 +81,7 @@ pub fn cpu(both: &Both, end: usize) -> f64 {
 fn show(kind: Kind, runs: &Runs) {
     println!("\n{}", kind.name());
     println!(
-        "{:24} {:>8} {:>16} {:>9} {:>9} {:>9} {:>10}",
+        "{:30} {:>8} {:>16} {:>9} {:>9} {:>9} {:>10}",
         "", "Gbit/s", "(least to most)", "to TCP", "CPU send", "CPU recv", "CPU to TCP"
     );
     let median = |runs: &[Both], of: &dyn Fn(&Both) -> f64| spread(runs.iter().map(of));
@@ -92,11 +103,11 @@ fn show(kind: Kind, runs: &Runs) {
         };
         let range = format!("({:.1} to {:.1})", rate.least, rate.most);
         println!(
-            "{name:24} {:8.2} {range:>16} {to_rate:>9} {:9.2} {:9.2} {to_cpu:>10}",
+            "{name:30} {:8.2} {range:>16} {to_rate:>9} {:9.2} {:9.2} {to_cpu:>10}",
             rate.median, send.median, recv.median
         );
         if runs.iter().any(|b| b[1].verified == Some(false)) {
-            println!("{name:24} WHAT ARRIVED IS NOT WHAT WAS SENT");
+            println!("{name:30} WHAT ARRIVED IS NOT WHAT WAS SENT");
         }
     }
 }

@@ -2,77 +2,12 @@
 //! jumbo packets. Needs root and `ip` (iproute2); without them the test says so and passes: see the list of skips
 //! in CONTRIBUTING.md.
 
-use std::io::{BufRead, BufReader};
+#[path = "common/hosts.rs"]
+mod hosts;
+
+use hosts::{Hosts, Server};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-/// Namespaces of one test, gone when it ends, however it ends.
-struct Hosts {
-    names: [String; 2],
-}
-
-fn ip(args: &[&str]) -> bool {
-    Command::new("ip").args(args).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
-}
-
-impl Hosts {
-    fn new(tag: &str) -> Option<Hosts> {
-        let names = ["a", "b"].map(|e| format!("lh{}{tag}{e}", std::process::id()));
-        let hosts = Hosts { names };
-        let [a, b] = &hosts.names;
-        let (va, vb) = (format!("{tag}a{}", std::process::id()), format!("{tag}b{}", std::process::id()));
-        let made = ip(&["netns", "add", a])
-            && ip(&["netns", "add", b])
-            && ip(&["link", "add", &va, "netns", a, "type", "veth", "peer", "name", &vb, "netns", b]);
-        if !made {
-            return None;
-        }
-        for (ns, dev, n) in [(a, &va, 1), (b, &vb, 2)] {
-            let (v4, v6) = (format!("10.99.0.{n}/24"), format!("fd99::{n}/64"));
-            assert!(ip(&["-n", ns, "addr", "add", &v4, "dev", dev]));
-            assert!(ip(&["-n", ns, "addr", "add", &v6, "dev", dev, "nodad"]));
-            assert!(ip(&["-n", ns, "link", "set", dev, "mtu", "9000", "up"]));
-            assert!(ip(&["-n", ns, "link", "set", "lo", "up"]));
-        }
-        Some(hosts)
-    }
-
-    fn longhaul(&self, host: usize, home: &Path) -> Command {
-        let mut c = Command::new("ip");
-        c.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_longhaul")]);
-        c.env("LONGHAUL_HOME", home);
-        c
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for n in &self.names {
-            ip(&["netns", "del", n]);
-        }
-    }
-}
-
-/// A server that ends with the test.
-struct Server(Child);
-
-impl Server {
-    fn start(mut c: Command) -> Server {
-        let mut child = c.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("started");
-        let mut line = String::new();
-        let out = child.stdout.as_mut().expect("piped");
-        BufReader::new(out).read_line(&mut line).expect("a line when ready");
-        assert!(line.starts_with('{'), "{line}");
-        Server(child)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::{Command, Stdio};
 
 fn tree(dir: &Path) {
     std::fs::create_dir_all(dir.join("sub")).expect("made");
@@ -85,7 +20,7 @@ fn tree(dir: &Path) {
 
 #[test]
 fn files_cross_between_two_hosts_over_ipv4_and_ipv6() {
-    let Some(hosts) = Hosts::new("f") else {
+    let Some(hosts) = Hosts::new("f", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;
     };
@@ -113,7 +48,7 @@ fn files_cross_between_two_hosts_over_ipv4_and_ipv6() {
 
 #[test]
 fn jumbo_packets_are_found_and_used() {
-    let Some(hosts) = Hosts::new("j") else {
+    let Some(hosts) = Hosts::new("j", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;
     };
@@ -135,7 +70,7 @@ fn jumbo_packets_are_found_and_used() {
 
 #[test]
 fn what_a_path_carried_is_known_to_the_next_command() {
-    let Some(hosts) = Hosts::new("k") else {
+    let Some(hosts) = Hosts::new("k", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;
     };

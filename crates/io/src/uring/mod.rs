@@ -1,6 +1,6 @@
 //! UDP through io_uring: the same socket, options and batches as [`UdpSocket`], with fewer system calls.
 //!
-//! One receive operation stays armed ("multishot"): each message goes to a buffer out of [`lent::Lent`], and its
+//! One receive operation stays armed ("multishot"): each message goes to a buffer out of `Lent`, and its
 //! completion is read from shared memory. To look for messages when there are none is no system call, which
 //! `recvmmsg` always is. A batch of trains is one call, as with `sendmmsg`, and the same call collects what has arrived.
 //! The ring's descriptor becomes readable when there is something to collect.
@@ -9,11 +9,11 @@
 //!
 //! The kernel reads and writes memory after the call that names it has returned. So:
 //!
-//! - A receive buffer is either lent or ours. Lent, its [`Slot`] lies in [`lent::Lent`], which gives no access to its
+//! - A receive buffer is either lent or ours. Lent, its `Slot` lies in `Lent`, which gives no access to its
 //!   memory; the completion that names it makes it ours, and it moves to the [`RecvBatch`] whole.
-//! - A send reads the [`SendBatch`] of the caller and [`Sends`]. [`Uring::send`] returns when every send has completed,
+//! - A send reads the [`SendBatch`] of the caller and `Sends`. [`Uring::send`] returns when every send has completed,
 //!   which takes no waiting: with `MSG_DONTWAIT` the kernel sends or refuses at once. Should the ring fail in between,
-//!   both are leaked ([`SendBatch::abandon`]).
+//!   both are leaked (`SendBatch::abandon`).
 //! - What the kernel holds for as long as an operation is in flight (the receive header, the buffers, their ring) has a
 //!   fixed address, on the heap. Dropping first cancels what is in flight and waits for its last completion, before any
 //!   field is dropped; if that does not come, what the kernel may still use is leaked, with a warning. Forgetting the

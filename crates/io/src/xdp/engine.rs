@@ -112,7 +112,8 @@ impl Engine {
     ) -> io::Result<()> {
         let Some((meta, rest)) = batch.head() else { return Ok(()) };
         let largest = meta.segment.min(rest.len());
-        if largest + template.overhead() > mtu {
+        // The interface may have been given a larger MTU since: frames of memory did not grow with it.
+        if largest + template.overhead() > mtu.min(self.interface.mtu) {
             report.too_big = Some(TooBig { dst: meta.dst, segment: largest });
             report.dropped += 1;
             batch.leave(rest.len());

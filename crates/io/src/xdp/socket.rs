@@ -223,7 +223,8 @@ impl Queue {
                 )
             };
             if n >= 0 {
-                continue;
+                // All is copied, or the device has been told.
+                return Ok(Kicked::All);
             }
             let e = io::Error::last_os_error();
             match e.raw_os_error() {
