@@ -13,6 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Receive queues that get a socket; packets of further ones go the kernel's way. Each has 8 or 16 MiB of memory.
 pub(super) const MAX_QUEUES: u32 = 16;
 
+/// How often, and how far apart, a queue that another socket still has is tried again: a fifth of a second in all.
+const BUSY_TRIES: usize = 20;
+const BUSY_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// The datapath over one interface, at work.
 #[derive(Debug)]
 pub(super) struct Engine {
@@ -196,7 +200,17 @@ fn attach(program: &Program, interface: &Link) -> Result<(OwnedFd, bool), XdpErr
 fn open_queues(interface: &Link, count: u32, memory: usize, copy: bool) -> Result<Vec<Queue>, XdpError> {
     let mut queues = Vec::new();
     for n in 0..count {
-        match Queue::open(interface.index, n, memory, n == 0, copy) {
+        let open = || Queue::open(interface.index, n, memory, n == 0, copy);
+        let mut opened = open();
+        // The kernel takes a moment to free the queue of a process that has just ended.
+        for _ in 0..BUSY_TRIES {
+            if !opened.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) {
+                break;
+            }
+            let _ = rustix::thread::nanosleep(&BUSY_PAUSE);
+            opened = open();
+        }
+        match opened {
             Ok(queue) => queues.push(queue),
             Err(e) if n > 0 && e.raw_os_error() == Some(libc::EINVAL) => break,
             Err(e) => return Err(XdpError::of("an AF_XDP socket", e)),

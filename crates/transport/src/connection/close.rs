@@ -25,9 +25,10 @@ impl Closing {
     pub(super) fn next_timeout(&self) -> Time {
         self.next
     }
-    /// Whether waiting has been long enough.
+    /// Whether waiting has been long enough. An acknowledgement is said before: time passes between what arrived and what
+    /// is sent in the same turn.
     pub(super) fn is_over(&self, now: Time) -> bool {
-        now >= self.next && (self.close.is_none() || self.sent >= MAX_CLOSE)
+        now >= self.next && (self.is_done() || self.sent >= MAX_CLOSE)
     }
     /// The frame to send now.
     pub(super) fn poll(&mut self, now: Time) -> Option<Frame<'_>> {
