@@ -6,6 +6,7 @@
 //! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
 
 mod bulk;
+mod files;
 mod latency;
 mod net;
 mod pattern;
@@ -59,6 +60,8 @@ enum Command {
     Bulk(Compare),
     /// Round trips of small and middling messages
     Latency(Compare),
+    /// Files from tmpfs to tmpfs over loopback: Gbit/s and CPU seconds per gigabyte, contents compared after each run
+    Files(files::Options),
     /// One end of a peer
     #[command(hide = true, subcommand)]
     End(End),
@@ -133,6 +136,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Bulk(c) => bulk::compare(&c),
         Command::Latency(c) => latency::compare(&c),
+        Command::Files(o) => files::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
         Command::End(End::UdpSink(s)) => udp::sink(s.listen),
