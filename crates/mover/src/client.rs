@@ -305,10 +305,10 @@ impl ClientApp {
             Job::Put { starts, roots, direct } => {
                 let (starts, roots) = (std::mem::take(starts), std::mem::take(roots));
                 let source = Source::new(pool, wake, starts, roots, self.hello.flags, progress, &mut s.link)?;
-                Role::Source(source.directly(*direct))
+                Role::Source(Box::new(source.directly(*direct)))
             }
             Job::Get { tree, options } => {
-                Role::Sink(Sink::new(pool, wake, tree.clone(), options.clone(), progress))
+                Role::Sink(Box::new(Sink::new(pool, wake, tree.clone(), options.clone(), progress)))
             }
             Job::List { .. } => {
                 s.send(&[Record::ListCredit(LISTED as u64)]);

@@ -397,7 +397,7 @@ impl ServerApp {
                 let options = SinkOptions { dest, into: h.into, flags, durable: self.options.durable };
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let sink = Sink::new(pool, wake, self.tree.clone(), options, c.progress.clone());
-                c.session.role = Role::Sink(sink);
+                c.session.role = Role::Sink(Box::new(sink));
             }
             Op::Get => {
                 c.operation = "get";
@@ -407,7 +407,7 @@ impl ServerApp {
                 let link = &mut c.session.link;
                 let s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?
                     .directly(self.options.direct);
-                c.session.role = Role::Source(s);
+                c.session.role = Role::Source(Box::new(s));
             }
             Op::List => {
                 c.operation = "list";
