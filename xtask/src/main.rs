@@ -97,7 +97,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        options: "bulk|latency|lanes [longhaul-bench options...]",
+        options: "bulk|latency|lanes|files [longhaul-bench options...]",
         help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
         run: bench,
     },

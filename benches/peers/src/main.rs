@@ -6,6 +6,7 @@
 //! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
 
 mod bulk;
+mod files;
 mod lanes;
 mod latency;
 mod net;
@@ -62,6 +63,8 @@ enum Command {
     Latency(Compare),
     /// One stream over one lane and over two, with both ends on one core each and on both
     Lanes(Compare),
+    /// Files from tmpfs to tmpfs over loopback: Gbit/s and CPU seconds per gigabyte, contents compared after each run
+    Files(files::Options),
     /// One end of a peer
     #[command(hide = true, subcommand)]
     End(End),
@@ -137,6 +140,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bulk(c) => bulk::compare(&c),
         Command::Latency(c) => latency::compare(&c),
         Command::Lanes(c) => lanes::compare(&c),
+        Command::Files(o) => files::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
         Command::End(End::UdpSink(s)) => udp::sink(s.listen),

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::net::Net;
 use crate::report::{End, LISTENING};
 
-/// Ends the process however the measurement ends.
-struct Process(Child);
+/// A process, with its output while somebody has to keep it open. Ends however the measurement ends.
+pub struct Process(pub Child, pub Option<BufReader<ChildStdout>>);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -65,13 +65,14 @@ impl<'a> Place<'a> {
     }
 }
 
-fn start(command: &mut Command) -> Result<Process> {
+/// Starts one.
+pub fn start(command: &mut Command) -> Result<Process> {
     let child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    Ok(Process(child))
+    Ok(Process(child, None))
 }
 
 /// The first line of a process that is not empty.
-fn first_line(p: &mut Process) -> Result<(String, BufReader<std::process::ChildStdout>)> {
+pub fn first_line(p: &mut Process) -> Result<(String, BufReader<ChildStdout>)> {
     let mut out = BufReader::new(p.0.stdout.take().context("no standard output")?);
     let mut line = String::new();
     out.read_line(&mut line)?;

@@ -220,6 +220,9 @@ pub struct Serve {
     /// Do not wait for the disk before a transfer counts as done.
     #[arg(long)]
     pub no_sync: bool,
+    /// Read large files past the page cache (O_DIRECT): slower where they are in it, but what else is in it stays.
+    #[arg(long)]
+    pub direct: bool,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
@@ -262,6 +265,9 @@ pub struct Put {
     /// longhaul://HOST[:PORT]/PATH, where a slash at the end means a folder.
     #[arg(required = true, value_name = "URL")]
     pub dest: Url,
+    /// Read large files past the page cache (O_DIRECT): slower where they are in it, but what else is in it stays.
+    #[arg(long)]
+    pub direct: bool,
     #[command(flatten)]
     pub comparing: Comparing,
     #[command(flatten)]

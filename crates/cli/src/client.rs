@@ -217,6 +217,7 @@ fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
         dry_run: c.dry_run,
         durable: !no_sync,
         fresh: c.no_resume,
+        direct: false,
     }
 }
 
@@ -226,7 +227,7 @@ pub fn put(a: &Put) -> Outcome<()> {
     let o = PutOptions {
         sources: a.sources.clone(),
         dest: a.dest.path.clone(),
-        transfer: transfer(&a.comparing, false),
+        transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false) },
     };
     let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting)?;
     let result = session.run(

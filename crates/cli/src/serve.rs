@@ -27,6 +27,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         allow_write: !a.read_only,
         allow_overwrite: !a.no_overwrite,
         durable: !a.no_sync,
+        direct: a.direct,
         rate_limit: a.sending.limit,
         cc: a.sending.cc.clone(),
         ..ServeOptions::new(&a.dir)
@@ -64,7 +65,8 @@ pub fn run(a: &Serve) -> Outcome<()> {
 struct Served {
     inner: ServerApp,
     monitor: Monitor,
-    seen: BTreeMap<u64, (String, &'static str, u64, u64)>,
+    /// Of each session: client, operation, files and bytes done, notes told.
+    seen: BTreeMap<u64, (String, &'static str, u64, u64, usize)>,
     next: Time,
 }
 
@@ -76,14 +78,16 @@ impl Served {
         let sessions = self.monitor.sessions();
         for s in &sessions {
             let p = &s.progress;
-            let entry = (s.remote.clone(), s.operation, p.files_done, p.bytes_done);
-            if self.seen.insert(s.conn, entry).is_none_or(|old| old.1 != s.operation)
-                && !s.operation.is_empty()
-            {
+            let entry = (s.remote.clone(), s.operation, p.files_done, p.bytes_done, p.notes.len());
+            let old = self.seen.insert(s.conn, entry);
+            for note in p.notes.iter().skip(old.as_ref().map_or(0, |o| o.4)) {
+                tracing::info!(client = s.remote, "{note}");
+            }
+            if old.is_none_or(|old| old.1 != s.operation) && !s.operation.is_empty() {
                 tracing::info!(client = s.remote, operation = s.operation, "a session began");
             }
         }
-        self.seen.retain(|conn, (remote, operation, files, bytes)| {
+        self.seen.retain(|conn, (remote, operation, files, bytes, _)| {
             let open = sessions.iter().any(|s| s.conn == *conn);
             if !open {
                 let bytes = show_bytes(*bytes);

@@ -66,6 +66,11 @@ impl CpuTime {
         usage(libc::RUSAGE_THREAD)
     }
 
+    /// Spent so far by processes that this one started and waited for, and by theirs (`getrusage(RUSAGE_CHILDREN)`).
+    pub fn of_children() -> CpuTime {
+        usage(libc::RUSAGE_CHILDREN)
+    }
+
     /// User and system together.
     pub fn total(self) -> Span {
         self.user + self.system

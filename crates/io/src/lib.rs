@@ -44,12 +44,14 @@
 
 pub mod clock;
 pub mod datapath;
+pub mod direct;
 pub mod driver;
 pub mod identity;
 pub mod mmap;
 pub mod poll;
 pub mod relay;
 pub mod safe_path;
+pub mod staging;
 pub mod udp;
 pub mod uring;
 pub mod xdp;

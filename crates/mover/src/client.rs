@@ -42,6 +42,8 @@ pub struct TransferOptions {
     /// Start over: unfinished files and journals that an earlier attempt left are dropped, not used. Files that are
     /// finished and the same are still left out by `skip_same`.
     pub fresh: bool,
+    /// Put only: large files are read past the page cache.
+    pub direct: bool,
 }
 impl Default for TransferOptions {
     fn default() -> TransferOptions {
@@ -52,6 +54,7 @@ impl Default for TransferOptions {
             dry_run: false,
             durable: true,
             fresh: false,
+            direct: false,
         }
     }
 }
@@ -108,7 +111,7 @@ pub type CheckPeer = Box<dyn FnOnce(&ConnInfo) -> Result<(), String> + Send>;
 
 /// What the client does once it is connected.
 enum Job {
-    Put { starts: Vec<Start>, roots: Vec<Root> },
+    Put { starts: Vec<Start>, roots: Vec<Root>, direct: bool },
     Get { tree: Arc<Tree>, options: SinkOptions },
     List { out: SyncSender<Vec<Entry>>, waiting: Option<Vec<Entry>>, ended: bool },
 }
@@ -159,7 +162,7 @@ impl ClientApp {
         let dest = remote_path(&o.dest)?;
         let mut hello = hello(Op::Put, o.transfer.flags(), vec![dest], &id);
         hello.into = o.dest.ends_with(b"/") || roots.len() > 1;
-        Ok(ClientApp::new(connect, hello, Job::Put { starts, roots }, wake))
+        Ok(ClientApp::new(connect, hello, Job::Put { starts, roots, direct: o.transfer.direct }, wake))
     }
     /// Fetches files and folders.
     ///
@@ -299,12 +302,13 @@ impl ClientApp {
         s.send(&[Record::Hello(self.hello.clone())]);
         let (pool, wake, progress) = (self.pool.clone(), self.wake.clone(), self.progress.clone());
         s.role = match &mut self.job {
-            Job::Put { starts, roots } => {
+            Job::Put { starts, roots, direct } => {
                 let (starts, roots) = (std::mem::take(starts), std::mem::take(roots));
-                Role::Source(Source::new(pool, wake, starts, roots, self.hello.flags, progress, &mut s.link)?)
+                let source = Source::new(pool, wake, starts, roots, self.hello.flags, progress, &mut s.link)?;
+                Role::Source(Box::new(source.directly(*direct)))
             }
             Job::Get { tree, options } => {
-                Role::Sink(Sink::new(pool, wake, tree.clone(), options.clone(), progress))
+                Role::Sink(Box::new(Sink::new(pool, wake, tree.clone(), options.clone(), progress)))
             }
             Job::List { .. } => {
                 s.send(&[Record::ListCredit(LISTED as u64)]);

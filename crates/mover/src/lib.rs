@@ -8,7 +8,7 @@
 //! walk -> (what the sink lists is left out) -> small files: read, hash, pack into messages  -> Send
 //!                                           -> large files: offer .. grant -> read, hash    -> Write, Send of hashes
 //! Send  -> verify, temporary name, rename                        (worker threads)
-//! Write -> the mapped, preallocated temporary file; chunk hash verified by reading back, journal, root hash, rename
+//! Write -> staging; a copy is written to the preallocated temporary file and hashed, journal, root hash, rename
 //! ```
 //!
 //! **Round trips.** One for the connection, one for the sink's listing (at once when there is nothing), none for each
@@ -28,8 +28,8 @@
 //! attributes, hard links (each name becomes a file), devices, sockets and pipes (reported).
 //!
 //! **Limits.** Files up to 2^50 bytes, paths to 4,096 bytes and 1,024 levels, 1,024 sources of one request; chunks of
-//! 256 KiB to 64 MiB by size; 192 large files under way; memory: 64 MiB to 2 GiB at the source, mappings of 256 MiB to
-//! 4 GiB at the sink, by the bandwidth-delay product; receive buffers 8 to 64 MiB.
+//! 256 KiB to 64 MiB by size; 192 large files under way; memory: 32 MiB to 2 GiB at the source, 32 MiB to 4 GiB
+//! at the sink, by the bandwidth-delay product; receive buffers 8 to 64 MiB.
 //!
 //! **Errors.** What concerns one file is reported by [`FileError`] and the others go on ([`Error::Partial`] at the
 //! end); each names the thing, what happened, and the way out.

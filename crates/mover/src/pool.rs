@@ -62,10 +62,8 @@ impl Default for Pool {
 }
 impl Drop for Pool {
     fn drop(&mut self) {
-        let mut q = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        q.0.clear();
-        q.1 = true;
-        drop(q);
+        // The threads end when the queue is empty; jobs of sessions that are gone end at once.
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.shared.ready.notify_all();
         for t in self.threads.drain(..) {
             let _ = t.join(); // jobs do not unwind out of `work`
@@ -77,11 +75,9 @@ fn work(s: &Shared) {
     loop {
         let mut q = s.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let job = loop {
-            if q.1 {
-                return;
-            }
             match q.0.pop_front() {
                 Some(j) => break j,
+                None if q.1 => return,
                 None => q = s.ready.wait(q).unwrap_or_else(PoisonError::into_inner),
             }
         };
@@ -110,7 +106,15 @@ impl<R: Send + 'static> Desk<R> {
     /// Queues a job; what it returns comes out of [`poll`](Self::poll). `died` comes out instead if it panics, or
     /// if the session was cancelled before it began.
     pub fn submit(&mut self, died: R, job: impl FnOnce() -> R + Send + 'static) {
-        let (send, wake, cancelled) = (self.send.clone(), self.wake.clone(), self.cancelled.clone());
+        self.queue(died, self.cancelled.clone(), job);
+    }
+    /// As [`submit`](Self::submit), but the job is done even if the session is cancelled before it began: what has
+    /// arrived is worth keeping.
+    pub fn submit_to_last(&mut self, died: R, job: impl FnOnce() -> R + Send + 'static) {
+        self.queue(died, Arc::default(), job);
+    }
+    fn queue(&mut self, died: R, cancelled: Arc<AtomicBool>, job: impl FnOnce() -> R + Send + 'static) {
+        let (send, wake) = (self.send.clone(), self.wake.clone());
         self.outstanding += 1;
         self.pool.submit(move || {
             // What the job holds (locked files) must be gone before its report is seen.
@@ -176,7 +180,13 @@ mod tests {
             got = desk.poll().into_iter().collect();
         }
         assert_eq!(got, [-1]);
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..10 {
+            let d = done.clone();
+            desk.submit_to_last(-1, move || d.fetch_add(1, Ordering::Relaxed) as i32);
+        }
         drop((desk, pool));
-        assert_eq!(woken.load(Ordering::Relaxed), 101);
+        assert_eq!(done.load(Ordering::Relaxed), 10, "what is to be kept is done before the threads end");
+        assert_eq!(woken.load(Ordering::Relaxed), 111);
     }
 }

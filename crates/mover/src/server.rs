@@ -41,6 +41,8 @@ pub struct ServeOptions {
     pub allow_overwrite: bool,
     /// A transfer counts as done only when it is on the disk.
     pub durable: bool,
+    /// Large files are read past the page cache.
+    pub direct: bool,
     /// Sessions at a time; further ones are refused.
     pub max_sessions: usize,
     /// Most that each session sends; a client can ask for less. Must be the `rate_cap` of the endpoint's options,
@@ -62,6 +64,7 @@ impl ServeOptions {
             allow_write: true,
             allow_overwrite: true,
             durable: true,
+            direct: false,
             max_sessions: DEFAULT_SESSIONS,
             rate_limit: None,
             cc: cc::registry::DEFAULT.to_owned(),
@@ -394,7 +397,7 @@ impl ServerApp {
                 let options = SinkOptions { dest, into: h.into, flags, durable: self.options.durable };
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let sink = Sink::new(pool, wake, self.tree.clone(), options, c.progress.clone());
-                c.session.role = Role::Sink(sink);
+                c.session.role = Role::Sink(Box::new(sink));
             }
             Op::Get => {
                 c.operation = "get";
@@ -402,8 +405,9 @@ impl ServerApp {
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let progress = c.progress.clone();
                 let link = &mut c.session.link;
-                let s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?;
-                c.session.role = Role::Source(s);
+                let s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?
+                    .directly(self.options.direct);
+                c.session.role = Role::Source(Box::new(s));
             }
             Op::List => {
                 c.operation = "list";

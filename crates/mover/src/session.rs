@@ -75,8 +75,8 @@ pub(crate) enum Control {
 pub(crate) enum Role {
     /// Not known yet.
     None,
-    Source(Source),
-    Sink(Sink),
+    Source(Box<Source>),
+    Sink(Box<Sink>),
     /// A server that lists.
     Lister {
         out: Receiver<Vec<u8>>,

@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use verbs::{Adapter, Limits, QpId, QpInit, QpState, SegmentOp};
 
@@ -87,9 +87,51 @@ impl Wire {
     }
 }
 
+/// A disk of the sink that stands still each time so many bytes more were carried, until nothing else happens.
+struct Slow {
+    every: u64,
+    next: u64,
+    pool: Arc<Pool>,
+    /// Dropped, it goes on.
+    gate: Option<Sender<()>>,
+    /// How often it stood still.
+    times: u32,
+}
+impl Slow {
+    fn new(every: u64) -> Slow {
+        Slow { every, next: every, pool: Arc::new(Pool::with_threads(1)), gate: None, times: 0 }
+    }
+    fn carried(&mut self, written: u64) {
+        if self.gate.is_none() && written >= self.next {
+            let (gate, shut) = channel::<()>();
+            // An error says that the gate was opened: it is never anything else.
+            self.pool.submit(move || {
+                let _ = shut.recv();
+            });
+            (self.gate, self.next) = (Some(gate), written + self.every);
+        }
+    }
+    /// Nothing moves any more: looks at what the ends hold, and lets the disk go on. False when it does not stand still, or
+    /// the source is still reading.
+    fn stuck(&mut self, a: &End, b: &End) -> bool {
+        let (Role::Source(source), Role::Sink(sink)) = (&a.s.role, &b.s.role) else { return false };
+        if self.gate.is_none() || source.reading() {
+            return false;
+        }
+        let (held, most) = sink.memory();
+        assert!(held <= most, "{held} bytes of memory instead of {most}");
+        let (held, most) = source.memory();
+        assert!(held <= most, "{held} bytes read ahead instead of {most}");
+        self.times += 1;
+        self.gate = None;
+        true
+    }
+}
+
 /// One attempt to transfer something.
 struct Attempt {
     wire: Wire,
+    slow: Option<Slow>,
     flags: Flags,
     /// Called once when this many bytes of Writes were carried.
     disturb: Option<(u64, Box<dyn FnOnce()>)>,
@@ -106,7 +148,7 @@ pub(crate) const FLAGS: Flags = Flags {
 
 impl Default for Attempt {
     fn default() -> Attempt {
-        Attempt { wire: Wire::default(), flags: FLAGS, disturb: None }
+        Attempt { wire: Wire::default(), slow: None, flags: FLAGS, disturb: None }
     }
 }
 
@@ -115,6 +157,8 @@ struct Outcome {
     source: Snapshot,
     sink: Snapshot,
     written: u64,
+    /// How often the sink's disk stood still.
+    stood: u32,
     fatal: Option<Fatal>,
 }
 
@@ -145,17 +189,26 @@ impl Attempt {
             pa.clone(),
             &mut a.s.link,
         );
-        a.s.role = Role::Source(source.ok().unwrap());
+        a.s.role = Role::Source(Box::new(source.ok().unwrap()));
         let options = SinkOptions { dest: rel(dest), into: false, flags: self.flags, durable: false };
         let tree = Arc::new(Tree::open(to).unwrap());
-        b.s.role = Role::Sink(Sink::new(pool, wake, tree, options, pb.clone()));
+        let pool = self.slow.as_ref().map_or(pool, |s| s.pool.clone());
+        b.s.role = Role::Sink(Box::new(Sink::new(pool, wake, tree, options, pb.clone())));
         let (totals, fatal) = self.turn(&mut a, &mut b, &bell);
         a.s.close(&mut a.a);
         b.s.close(&mut b.a);
         while !b.s.settle() {
             std::thread::yield_now();
         }
-        Outcome { totals, source: pa.snapshot(), sink: pb.snapshot(), written: self.wire.written, fatal }
+        let stood = self.slow.map_or(0, |s| s.times);
+        Outcome {
+            totals,
+            source: pa.snapshot(),
+            sink: pb.snapshot(),
+            written: self.wire.written,
+            stood,
+            fatal,
+        }
     }
     fn turn(&mut self, a: &mut End, b: &mut End, bell: &Receiver<()>) -> (Option<Totals>, Option<Fatal>) {
         let mut totals = None;
@@ -179,6 +232,12 @@ impl Attempt {
             }
             if totals.is_some() || self.wire.cut.is_some_and(|c| self.wire.written >= c) {
                 return (totals, None);
+            }
+            if let Some(s) = &mut self.slow {
+                s.carried(self.wire.written);
+                if !busy && s.stuck(a, b) {
+                    continue;
+                }
             }
             if !busy {
                 bell.recv_timeout(STUCK).expect("nothing happens any more");
@@ -513,6 +572,25 @@ fn protocol(r: Result<(), Fatal>, word: &str) {
 }
 
 #[test]
+fn a_slow_disk_slows_the_source_bounds_memory_and_loses_nothing() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let t = from.path().join("t");
+    std::fs::create_dir(&t).unwrap();
+    let mut all = 0;
+    for (i, len) in [150 << 20, 9_000_001, 300_000, 20 << 20].into_iter().enumerate() {
+        std::fs::write(t.join(format!("{i}")), noise(i as u64, len)).unwrap();
+        all += len as u64;
+    }
+    let slow = Some(Slow::new(24 << 20));
+    let o = Attempt { slow, ..Attempt::default() }.run(from.path(), "t", to.path(), "");
+    assert!(o.fatal.is_none() && o.sink.failed == 0, "{:?}", o.sink.errors);
+    let totals = o.totals.unwrap();
+    assert_eq!((o.written, totals.files, totals.repaired_chunks), (all, 4, 0), "nothing was sent twice");
+    assert!(o.stood >= 3, "it stood still {} times only", o.stood);
+    same(&t, &to.path().join("t"));
+}
+
+#[test]
 fn a_source_believes_nothing_about_files_it_did_not_offer() {
     let from = tempfile::tempdir().unwrap();
     std::fs::write(from.path().join("f"), noise(1, 1 << 20)).unwrap();
@@ -525,7 +603,7 @@ fn a_source_believes_nothing_about_files_it_did_not_offer() {
     let root = Root { name: rel("f"), kind: Kind::File };
     let (pool, p) = (Arc::new(Pool::with_threads(1)), Progress::default());
     let s = Source::new(pool, wake, vec![start], vec![root], FLAGS, p, &mut a.s.link).ok().unwrap();
-    a.s.role = Role::Source(s);
+    a.s.role = Role::Source(Box::new(s));
     let accept = |have| forged(Record::Accept { file: 0, have });
     protocol(a.s.message(accept(Vec::new()), &mut a.a), "never offered");
     a.s.message(forged(Record::ListEnd), &mut a.a).unwrap();
@@ -560,7 +638,7 @@ fn a_sink_takes_nothing_out_of_turn() {
     let options = SinkOptions { dest: rel(""), into: false, flags: FLAGS, durable: false };
     let tree = Arc::new(Tree::open(to.path()).unwrap());
     let pool = Arc::new(Pool::with_threads(1));
-    b.s.role = Role::Sink(Sink::new(pool, wake, tree, options, Progress::default()));
+    b.s.role = Role::Sink(Box::new(Sink::new(pool, wake, tree, options, Progress::default())));
     let name = Name { root: 0, path: rel("x") };
     let meta = Default::default();
     let small = forged(Record::Small { name: name.clone(), meta, hash: [0; 32], data: b"x" });

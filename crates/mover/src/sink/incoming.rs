@@ -1,16 +1,15 @@
 //! One large file that is being received: which chunks are wanted, granted, hashed and verified.
 
 use super::large::Part;
-use crate::hash::{Digest, HOLE};
+use crate::hash::{Digest, HOLE, MIN_CHUNK_LOG2};
 use crate::path::RelPath;
 use base::RangeSet;
+use lhio::staging::Staging;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use verbs::MrId;
 
-/// Memory granted at a time for one file, in bytes; at least one chunk.
-const WINDOW: u64 = 64 << 20;
 /// Tries for a chunk whose bytes do not match.
 const MAX_TRIES: u8 = 3;
 
@@ -20,10 +19,10 @@ pub(super) struct Window {
     pub chunks: Range<u64>,
     /// How many of them are not verified.
     pub left: u64,
-    /// Bytes.
+    /// Bytes of memory it takes.
     pub len: u64,
-    /// Registered, once it is mapped.
-    pub mr: Option<MrId>,
+    /// Registered, and the memory, once there is some.
+    pub memory: Option<(MrId, Staging)>,
 }
 
 pub(super) struct Incoming {
@@ -38,6 +37,8 @@ pub(super) struct Incoming {
     /// Chunks an earlier attempt left, to be confirmed by the source's hashes.
     pub have: BTreeMap<u64, Digest>,
     pub windows: BTreeMap<u64, Window>,
+    /// Bytes verified since the file was brought to the disk last.
+    pub unsynced: u64,
     pub hashes: Vec<Digest>,
     verified: RangeSet,
     tries: HashMap<u64, u8>,
@@ -74,6 +75,7 @@ impl Incoming {
             need: RangeSet::new(),
             have: BTreeMap::new(),
             windows: BTreeMap::new(),
+            unsynced: 0,
             hashes: vec![HOLE; size.div_ceil(1 << log2) as usize],
             verified: RangeSet::new(),
             tries: HashMap::new(),
@@ -102,18 +104,20 @@ impl Incoming {
         self.have.retain(|c, _| self.data.contains_all(*c..*c + 1));
         ranges
     }
-    /// The next part to grant memory for.
-    pub fn next_window(&mut self) -> Option<Range<u64>> {
+    /// The next part to grant memory for, of about `most` bytes and one chunk at least, and the memory that it takes.
+    pub fn next_window(&mut self, most: u64) -> Option<(Range<u64>, u64)> {
         if self.failed || self.part.is_none() {
             return None;
         }
         let r = self.need.first()?;
-        let r = r.start..r.end.min(r.start + (WINDOW >> self.log2).max(1));
+        let r = r.start..r.end.min(r.start + (most >> self.log2).max(1));
         self.need.remove(r.clone());
         let bytes = self.bytes(&r);
-        let w = Window { left: r.end - r.start, len: bytes.end - bytes.start, chunks: r.clone(), mr: None };
+        // Few sizes, so that memory is used again for other windows.
+        let len = (bytes.end - bytes.start).next_power_of_two().max(1 << MIN_CHUNK_LOG2);
+        let w = Window { left: r.end - r.start, len, chunks: r.clone(), memory: None };
         self.windows.insert(r.start, w);
-        Some(r)
+        Some((r, len))
     }
     /// Whether memory is still to be granted.
     pub fn wants_window(&self) -> bool {
@@ -128,6 +132,12 @@ impl Incoming {
     }
     fn window(&self, c: u64) -> Option<&Window> {
         self.windows.range(..=c).next_back().map(|(_, w)| w).filter(|w| w.chunks.contains(&c))
+    }
+    /// Where the bytes of a chunk arrive: the memory, and the offset in it.
+    pub fn staged(&self, c: u64) -> Option<(Staging, usize)> {
+        let w = self.window(c)?;
+        let (_, memory) = w.memory.as_ref()?;
+        Some((memory.clone(), ((c - w.chunks.start) << self.log2) as usize))
     }
     /// A hash of the source.
     pub fn hashed(&mut self, c: u64, d: Digest) -> Hashed {
@@ -145,7 +155,7 @@ impl Incoming {
             return Hashed::Stale;
         }
         match self.window(c) {
-            Some(w) if w.mr.is_some() => {
+            Some(w) if w.memory.is_some() => {
                 self.hashes[c as usize] = d;
                 Hashed::Verify
             }
@@ -194,9 +204,9 @@ mod tests {
         assert_eq!(f.hashed(0, [1; 32]), Hashed::Forged, "twice");
         assert_eq!(f.hashed(1, [2; 32]), Hashed::Stale);
         assert!(f.again.contains(&1) && f.need.contains_all(1..3));
-        let w = Window { chunks: 8..10, left: 2, len: 2 << 18, mr: None };
+        let w = Window { chunks: 8..10, left: 2, len: 2 << 18, memory: None };
         f.windows.insert(8, w);
-        assert_eq!(f.hashed(8, [5; 32]), Hashed::Forged, "not mapped yet");
+        assert_eq!(f.hashed(8, [5; 32]), Hashed::Forged, "no memory yet");
         assert!(f.verified(8).is_none());
         assert!(f.verified(9).is_some() && f.windows.is_empty());
         assert!((0..MAX_TRIES).all(|_| f.mismatch(3)) && !f.mismatch(3));

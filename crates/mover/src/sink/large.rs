@@ -8,21 +8,19 @@ use crate::path::{RelPath, journal_name, part_name};
 use crate::proto::{Flags, Kind, Meta};
 use crate::source::overlapping;
 use crate::tree::{Dir, Tree, set_meta};
-use lhio::mmap::MappedFile;
+use lhio::staging::Staging;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use verbs::Memory;
 
 /// Files below this keep no journal: sending them again costs less.
 pub(super) const JOURNAL_FROM: u64 = 1 << 20;
 /// Bytes hashed of what was written but not verified before an interruption: what may have been granted.
 const MAX_GUESS: u64 = 256 << 20;
-/// Bytes read at a time when chunks are verified.
+/// Bytes hashed at a time.
 const READ: usize = 1 << 18;
 
 /// A file that is being received.
@@ -30,7 +28,6 @@ pub(super) struct Part {
     dir: Dir,
     name: Vec<u8>,
     path: RelPath,
-    shown: PathBuf,
     file: File,
     journal: Option<Mutex<Journal>>,
     pub size: u64,
@@ -45,6 +42,15 @@ pub(super) struct Opened {
     pub have: BTreeMap<u64, Digest>,
     /// An earlier attempt was of another state of the source.
     pub restarted: bool,
+}
+
+/// A chunk whose bytes are all there.
+pub(super) struct Arrived {
+    pub chunk: u64,
+    pub want: Digest,
+    /// Where it is.
+    pub memory: Staging,
+    pub offset: usize,
 }
 
 /// What is to be opened.
@@ -84,11 +90,9 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
             ));
         }
     }
-    let shown = tree.show(&w.path);
     let mut part = Part {
         dir,
         path: w.path.clone(),
-        shown,
         file,
         journal: None,
         size: w.size,
@@ -186,53 +190,40 @@ impl Part {
         }
         Ok(h.finish())
     }
-    /// Reserves disk for the data of a range and maps it.
-    pub fn window(&self, r: Range<u64>) -> Result<Memory, FileError> {
-        for e in overlapping(&self.extents, r.clone()) {
+    /// Reserves disk for the data of a range, and makes memory for what arrives of it unless there is some.
+    pub fn window(&self, r: Range<u64>, memory: Option<Staging>, len: u64) -> Result<Staging, FileError> {
+        for e in overlapping(&self.extents, r) {
             self.reserve(e).map_err(|e| self.fail("reserve room for", &e))?;
         }
-        let m = MappedFile::destination(&self.file, &self.shown, r.start, r.end - r.start)
-            .map_err(|e| FileError::new(self.path.as_bytes(), Cause::Other, e.to_string()))?;
-        // Faults taken here, on this thread, are not taken in the network's. Older kernels cannot.
-        for e in overlapping(&self.extents, r.clone()) {
-            let _ = m.populate((e.start - r.start) as usize, (e.end - e.start) as usize);
-        }
-        Ok(Memory::from_backing(Box::new(m)))
+        let make = || Staging::new(usize::try_from(len).unwrap_or(usize::MAX));
+        memory.map_or_else(make, Ok).map_err(|e| self.fail("get memory for", &e))
     }
-    /// After this, writing to the mapping cannot run out of disk.
+    /// After this, writing cannot run out of disk; where that is to happen, it happens before anything was sent. It is
+    /// also the cheapest way: blocks and pages that come many at a time cost less than those of single writes.
     fn reserve(&self, r: Range<u64>) -> io::Result<()> {
         use rustix::io::Errno;
         loop {
             let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&self.file, flags, r.start, r.end - r.start) {
                 Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.touch(r),
+                // Then writing tells when the disk is full.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
                 x => return Ok(x?),
             }
         }
     }
-    /// File systems that cannot reserve: writing what is there already takes the blocks.
-    fn touch(&self, r: Range<u64>) -> io::Result<()> {
-        let mut buf = vec![0; READ.min((r.end - r.start) as usize)];
-        let mut at = r.start;
-        while at < r.end {
-            let n = buf.len().min((r.end - at) as usize);
-            self.file.read_exact_at(&mut buf[..n], at)?;
-            self.file.write_all_at(&buf[..n], at)?;
-            at += n as u64;
-        }
-        Ok(())
-    }
     fn fail(&self, what: &str, e: &io::Error) -> FileError {
         FileError::io(self.path.as_bytes(), what, e)
     }
-    /// Compares chunks with their hashes and notes those that match; returns those that do not.
-    pub fn verify(&self, chunks: &[(u64, Digest)]) -> Result<Vec<u64>, FileError> {
+    /// Writes chunks that arrived to the file, compares them with their hashes, and notes those that match; returns
+    /// those that do not.
+    pub fn place(&self, chunks: &[Arrived]) -> Result<Vec<u64>, FileError> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        for &(i, want) in chunks {
-            match self.hash(i).map_err(|e| self.fail("read back", &e))? == want {
-                true => good.push((i, want)),
-                false => bad.push(i),
+        let mut copy = vec![0; READ];
+        for c in chunks {
+            match self.bring_in(c, &mut copy).map_err(|e| self.fail("write", &e))? == c.want {
+                true => good.push((c.chunk, c.want)),
+                false => bad.push(c.chunk),
             }
         }
         if let Some(j) = &self.journal {
@@ -240,6 +231,32 @@ impl Part {
             j.append(&good).map_err(|e| self.fail("keep the journal of", &e))?;
         }
         Ok(bad)
+    }
+    /// Writes a chunk to the file and hashes it. Both use one copy, so that the hash is that of the bytes written,
+    /// whatever arrives meanwhile; it is short, so that it stays in the cache.
+    fn bring_in(&self, c: &Arrived, copy: &mut [u8]) -> io::Result<Digest> {
+        let r = self.span(c.chunk);
+        let mut h = ChunkHasher::new(r.start, self.size <= 1 << self.log2);
+        for start in r.clone().step_by(copy.len()) {
+            let piece = start..(start + copy.len() as u64).min(r.end);
+            let part = &mut copy[..(piece.end - start) as usize];
+            let inside = |e: &Range<u64>| (e.start - start) as usize..(e.end - start) as usize;
+            let mut at = 0;
+            for e in overlapping(&self.extents, piece.clone()) {
+                // Nothing arrives for holes, and the memory was used before.
+                part[at..inside(&e).start].fill(0);
+                if !c.memory.read(c.offset + (e.start - r.start) as usize, &mut part[inside(&e)]) {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                at = inside(&e).end;
+            }
+            part[at..].fill(0);
+            h.update(part);
+            for e in overlapping(&self.extents, piece) {
+                self.file.write_all_at(&part[inside(&e)], e.start)?;
+            }
+        }
+        Ok(h.finish())
     }
     /// Brings data and then the journal to the disk.
     pub fn sync(&self) -> Result<(), FileError> {

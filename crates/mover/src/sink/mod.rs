@@ -1,7 +1,8 @@
 //! The receiving side of a transfer, at the server (put) or the client (get).
 //!
-//! Memory for Writes is granted window by window within a budget, and messages with small files are held back while
-//! too many wait for the disk: a slow disk slows the source.
+//! Memory for Writes is granted window by window within a budget; workers write what arrived in it to the files, and
+//! then it is granted again. Messages with small files are held back while too many wait for the disk. So a slow disk
+//! slows the source, and memory is bounded whatever the disk does.
 
 mod incoming;
 mod large;
@@ -20,20 +21,27 @@ use crate::session::Fatal;
 use crate::source::send;
 use crate::tree::Tree;
 use base::Span;
-use incoming::{Hashed, Incoming};
-use large::Wanted;
+use incoming::{Hashed, Incoming, Window};
+use large::{Arrived, Wanted};
+use lhio::staging::Staging;
 use list::Lister;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use verbs::{Adapter, Memory, MrId};
+use verbs::{Adapter, Memory};
 
-/// Bytes granted and not verified: at least, and at most.
-const MIN_GRANTED: u64 = 256 << 20;
+/// Memory granted and not verified, in bytes: at least, and at most. The less it is, the more of it stays in the cache.
+const MIN_GRANTED: u64 = 32 << 20;
 const MAX_GRANTED: u64 = 4 << 30;
-/// Windows at a time. The process may have 4,096 mappings watched for faults.
-const MAX_WINDOWS: usize = 256;
+/// Windows at a time.
+const MAX_WINDOWS: usize = 1024;
+/// Memory granted at a time for one file, in bytes: a sixteenth of all that may be granted, within these.
+const MIN_WINDOW: u64 = 4 << 20;
+const MAX_WINDOW: u64 = 64 << 20;
+/// Verified bytes of a file after which they are brought to the disk, when that is wanted: the disk works while more
+/// arrives, and one that is slow slows the source.
+const SYNC_EVERY: u64 = 64 << 20;
 /// Bytes of messages waiting for the disk before receives are held back.
 const MAX_WAITING: usize = 32 << 20;
 /// Large files open or waiting at a time; a peer that offers more breaks the protocol.
@@ -57,7 +65,7 @@ enum Report {
     Prepared(Result<place::Prepared, FileError>),
     Placed { len: usize, placed: place::Placed },
     Opened { file: u64, result: Box<Result<large::Opened, FileError>> },
-    Mapped { file: u64, chunks: Range<u64>, result: Result<Memory, FileError> },
+    Window { file: u64, chunks: Range<u64>, result: Result<Staging, FileError> },
     Verified { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Closed { file: u64, result: Result<(), FileError> },
     Finished { file: u64, result: Result<(), FileError> },
@@ -95,6 +103,8 @@ pub(crate) struct Sink {
     windows: usize,
     granted: u64,
     granted_max: u64,
+    /// Memory to be granted again: no more than `granted_max` together with what is granted.
+    spare: Vec<Staging>,
     /// Payload bytes that had arrived when memory was adapted last.
     arrived: u64,
     waiting: usize,
@@ -134,6 +144,7 @@ impl Sink {
             windows: 0,
             granted: 0,
             granted_max: MIN_GRANTED,
+            spare: Vec::new(),
             arrived: 0,
             waiting: 0,
             verified: 0,
@@ -287,7 +298,7 @@ impl Sink {
         Ok(())
     }
     fn hashes(&mut self, id: u64, first: u64, hashes: Vec<Digest>) -> Result<(), Fatal> {
-        let mut verify = Vec::new();
+        let mut arrived = Vec::new();
         let (mut resumed, mut stale) = (0, false);
         let Some(f) = self.file(id)? else { return Ok(()) };
         if f.failed {
@@ -299,7 +310,12 @@ impl Sink {
         for (c, d) in (first..).zip(hashes) {
             match f.hashed(c, d) {
                 Hashed::Confirmed => resumed += f.chunk_len(c),
-                Hashed::Verify => verify.push((c, d)),
+                Hashed::Verify => arrived.extend(f.staged(c).map(|(memory, offset)| Arrived {
+                    chunk: c,
+                    want: d,
+                    memory,
+                    offset,
+                })),
                 Hashed::Stale => stale = true,
                 Hashed::Forged => {
                     return Err(Fatal::protocol("the hash of a chunk that no memory was granted for"));
@@ -312,18 +328,19 @@ impl Sink {
         self.verified += resumed;
         self.totals.resumed_bytes += resumed;
         self.progress.update(|s| s.bytes_resumed += resumed);
-        self.verify(id, verify);
+        self.place(id, arrived);
         self.advance(id);
         Ok(())
     }
-    fn verify(&mut self, id: u64, chunks: Vec<(u64, Digest)>) {
+    fn place(&mut self, id: u64, chunks: Vec<Arrived>) {
         let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
         let Some(part) = f.part.clone() else { return };
-        let n: u64 = chunks.iter().map(|c| f.chunk_len(c.0)).sum();
+        let n: u64 = chunks.iter().map(|c| f.chunk_len(c.chunk)).sum();
         self.progress.update(|s| s.bytes_moved += n);
-        self.desk.submit(Report::Died, move || {
-            let result = part.verify(&chunks);
-            Report::Verified { file: id, chunks: chunks.into_iter().map(|c| c.0).collect(), result }
+        // Also when the connection ends now: the next attempt finds it.
+        self.desk.submit_to_last(Report::Died, move || {
+            let result = part.place(&chunks);
+            Report::Verified { file: id, chunks: chunks.into_iter().map(|c| c.chunk).collect(), result }
         });
     }
     fn dropped(&mut self, id: u64, cause: u8, text: String, a: &mut Adapter) -> Result<(), Fatal> {
@@ -348,20 +365,28 @@ impl Sink {
     fn forget(&mut self, id: u64, a: &mut Adapter) {
         let Some(f) = self.files.remove(&id) else { return };
         for w in f.windows.into_values() {
-            self.windows -= 1;
-            self.granted -= w.len;
-            self.unmap(w.mr, None, id, a);
+            self.close_window(w, a);
         }
     }
-    /// Unmapping is slow, so a worker does it; afterwards data and journal go to the disk when that is wanted.
-    fn unmap(&mut self, mr: Option<MrId>, part: Option<Arc<large::Part>>, id: u64, a: &mut Adapter) {
-        let memory = mr.and_then(|m| a.dereg_mr(m).ok());
-        let durable = self.options.durable;
-        self.desk.submit(Report::Died, move || {
-            drop(memory);
-            let result = part.filter(|_| durable).map_or(Ok(()), |p| p.sync());
-            Report::Closed { file: id, result }
-        });
+    /// Nothing more arrives in a window: its memory is granted again.
+    fn close_window(&mut self, w: Window, a: &mut Adapter) {
+        self.windows -= 1;
+        self.granted -= w.len;
+        let Some((mr, memory)) = w.memory else { return };
+        let _ = a.dereg_mr(mr); // its other clone
+        let spare: u64 = self.spare.iter().map(|s| s.len() as u64).sum();
+        // A worker that still reads it belongs to a file that failed.
+        if !memory.shared() && self.granted + spare + w.len <= self.granted_max {
+            self.spare.push(memory);
+        }
+    }
+    /// Data and journal go to the disk while more arrives.
+    fn sync(&mut self, id: u64) {
+        let Some(f) = self.files.get_mut(&id).filter(|f| f.unsynced >= SYNC_EVERY) else { return };
+        f.unsynced = 0;
+        if let Some(part) = f.part.clone().filter(|_| self.options.durable) {
+            self.desk.submit(Report::Died, move || Report::Closed { file: id, result: part.sync() });
+        }
     }
     /// This end cannot go on with a file; the others go on. Its memory stays until the source's `Drop` says that
     /// no Writes are on their way any more.
@@ -438,17 +463,24 @@ impl Sink {
                 self.hungry.pop_front();
                 continue;
             };
-            let (Some(chunks), Some(part)) = (f.next_window(), f.part.clone()) else {
+            let most = (self.granted_max / 16).clamp(MIN_WINDOW, MAX_WINDOW);
+            let (Some((chunks, len)), Some(part)) = (f.next_window(most), f.part.clone()) else {
                 self.hungry.pop_front();
                 continue;
             };
             let bytes = f.bytes(&chunks);
             self.windows += 1;
-            self.granted += bytes.end - bytes.start;
-            self.desk.submit(Report::Died, move || Report::Mapped {
+            self.granted += len;
+            // The one used last is the likeliest to be in the cache.
+            let same = self.spare.iter().rposition(|s| s.len() as u64 == len);
+            let memory = same.map(|i| self.spare.remove(i));
+            if memory.is_none() {
+                self.spare.clear(); // sizes have changed
+            }
+            self.desk.submit(Report::Died, move || Report::Window {
                 file: id,
                 chunks,
-                result: part.window(bytes),
+                result: part.window(bytes, memory, len),
             });
         }
     }
@@ -458,7 +490,7 @@ impl Sink {
             Report::Prepared(Err(e)) => return Err(Fatal::Refuse(e.to_string())),
             Report::Placed { len, placed } => self.placed(len, placed, link),
             Report::Opened { file, result } => self.opened(file, *result, link),
-            Report::Mapped { file, chunks, result } => self.mapped(file, chunks, result, link, a),
+            Report::Window { file, chunks, result } => self.windowed(file, chunks, result, link, a),
             Report::Verified { file, chunks, result } => self.checked(file, &chunks, result, link, a),
             Report::Closed { file, result } => {
                 if let Err(e) = result {
@@ -526,11 +558,11 @@ impl Sink {
         self.hungry.push_back(id);
         self.advance(id);
     }
-    fn mapped(
+    fn windowed(
         &mut self,
         id: u64,
         chunks: Range<u64>,
-        r: Result<Memory, FileError>,
+        r: Result<Staging, FileError>,
         link: &mut Link,
         a: &mut Adapter,
     ) {
@@ -539,12 +571,13 @@ impl Sink {
         let bytes = f.bytes(&chunks);
         let registered = r.and_then(|m| {
             let path = f.path.as_bytes();
-            link.open_window(a, m).map_err(|(e, _)| FileError::new(path, Cause::Other, e.to_string()))
+            let mr = link.open_window(a, Memory::from_backing(Box::new(m.clone())));
+            Ok((mr.map_err(|(e, _)| FileError::new(path, Cause::Other, e.to_string()))?, m))
         });
         match registered {
-            Ok(mr) => {
+            Ok((mr, memory)) => {
                 if let Some(w) = f.windows.get_mut(&chunks.start) {
-                    w.mr = Some(mr.id);
+                    w.memory = Some((mr.id, memory));
                 }
                 let len = bytes.end - bytes.start;
                 let mut out = vec![Record::Grant { file: id, start: bytes.start, len, rkey: mr.rkey }];
@@ -588,13 +621,19 @@ impl Sink {
                 return self.abandon(id, e, link);
             }
         }
-        let part = f.part.clone();
+        f.unsynced += closed.iter().map(|w| w.len).sum::<u64>();
         for w in closed {
-            self.windows -= 1;
-            self.granted -= w.len;
-            self.unmap(w.mr, part.clone(), id, a);
+            self.close_window(w, a);
         }
+        self.sync(id);
         self.advance(id);
+    }
+    /// Bytes of memory for what arrives, granted or not, and how many there may be: one window more than is meant to be
+    /// granted, since the last may reach beyond.
+    #[cfg(test)]
+    pub fn memory(&self) -> (u64, u64) {
+        let spare: u64 = self.spare.iter().map(|s| s.len() as u64).sum();
+        (self.granted + spare, self.granted_max + MIN_WINDOW)
     }
     /// After [`close`](Self::close): takes reports away; true when no job is left.
     pub fn settle(&mut self) -> bool {

@@ -12,6 +12,7 @@ pub(crate) use read::{data_chunks, overlapping};
 use crate::error::{Cause, FileError};
 use crate::hash::{Digest, HOLE, chunk_log2, root};
 use crate::link::{Link, Target};
+use crate::path::RelPath;
 use crate::pool::{Desk, Pool, Wake};
 use crate::progress::Progress;
 use crate::proto::{Entry, Flags, Name, Offer, Record, Root, put};
@@ -20,11 +21,12 @@ use crate::tree::Info;
 use crate::walk::{Found, Start};
 use base::RangeSet;
 use feeder::{Feed, Feeder};
-use read::Piece;
+use read::{Direct, Piece, Ready};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use verbs::Adapter;
 
@@ -36,8 +38,12 @@ const MAX_PACKS: usize = 64;
 const MAX_QUEUED: usize = 256;
 /// Bytes that one job reads, at least one chunk.
 const PIECE: u64 = 1 << 20;
-/// Bytes read and not acknowledged: at least, and at most.
-const MIN_STAGED: u64 = 64 << 20;
+/// The same past the page cache: enough requests at a time to keep a fast disk busy.
+const DIRECT_PIECE: u64 = 8 << 20;
+/// Smaller files are read through the page cache in any case.
+const DIRECT_FROM: u64 = 16 << 20;
+/// Bytes read and not acknowledged: at least, and at most. The fewer they are, the more of them stay in the cache.
+const MIN_STAGED: u64 = 32 << 20;
 const MAX_STAGED: u64 = 2 << 30;
 /// Buffers kept for reuse.
 const MAX_SPARE: usize = 64;
@@ -50,7 +56,7 @@ const MAX_GRANTS: usize = 4096;
 
 enum Report {
     Packed(Vec<Vec<u8>>),
-    Read { piece: Piece, hashes: Vec<Digest>, buffer: Vec<u8> },
+    Read { piece: Piece, ready: Ready },
     ReadFailed { piece: Piece, buffer: u64, error: FileError },
     Checked { file: u64, result: Result<Digest, FileError> },
     Died,
@@ -75,9 +81,16 @@ struct Outgoing {
     checking: bool,
     again: u64,
     ended: bool,
+    /// Read past the page cache, for as long as its disk takes that.
+    direct: Option<Arc<Direct>>,
 }
 
 impl Outgoing {
+    /// Bytes that one job reads.
+    fn piece(&self) -> u64 {
+        let aim = if self.direct.is_some() { DIRECT_PIECE } else { PIECE };
+        aim.max(1 << self.log2)
+    }
     fn chunks(&self) -> u64 {
         self.info.size.div_ceil(1 << self.log2)
     }
@@ -94,13 +107,15 @@ pub(crate) struct Source {
     next_file: u64,
     todo: VecDeque<Piece>,
     /// Read and waiting for room among the adapter's regions.
-    stalled: VecDeque<(Piece, Vec<Digest>, Vec<u8>)>,
+    stalled: VecDeque<(Piece, Ready)>,
     spare: Vec<Vec<u8>>,
     staged: u64,
     staged_max: u64,
     packs: usize,
     fed: bool,
     ended: bool,
+    /// Large files are to be read past the page cache.
+    direct: bool,
 }
 
 impl Source {
@@ -138,12 +153,18 @@ impl Source {
             packs: 0,
             fed: false,
             ended: false,
+            direct: false,
         })
+    }
+    /// Has large files read past the page cache, where their file system can do that.
+    pub fn directly(mut self, direct: bool) -> Source {
+        self.direct = direct;
+        self
     }
     /// Adapts memory to the path: `bdp` bytes are in flight at its rate.
     pub fn fit(&mut self, bdp: u64) {
         self.staged_max =
-            self.staged_max.max(bdp.saturating_mul(2) + (32 << 20)).clamp(MIN_STAGED, MAX_STAGED);
+            self.staged_max.max(bdp.saturating_mul(2) + (8 << 20)).clamp(MIN_STAGED, MAX_STAGED);
     }
     /// Listed entries of one message.
     pub fn entries(&mut self, e: Vec<Entry>) {
@@ -157,7 +178,8 @@ impl Source {
         self.keep(b);
     }
     fn keep(&mut self, b: Vec<u8>) {
-        if self.spare.len() < MAX_SPARE && b.len() as u64 == PIECE {
+        let kept = [PIECE, DIRECT_PIECE + lhio::direct::ALIGN as u64].contains(&(b.len() as u64));
+        if self.spare.len() < MAX_SPARE && kept {
             self.spare.push(b);
         }
     }
@@ -205,7 +227,7 @@ impl Source {
             }
             f.taken.insert(r.clone());
             resumed += ((r.end << f.log2).min(f.info.size)) - (r.start << f.log2);
-            pieces.extend(split(id, r.clone(), f.log2, false));
+            pieces.extend(split(id, r.clone(), f, false));
         }
         self.todo.extend(pieces);
         self.progress.update(|s| s.bytes_resumed += resumed);
@@ -228,7 +250,7 @@ impl Source {
                 continue;
             }
             for gap in f.taken.gaps(want.clone()).collect::<Vec<_>>() {
-                pieces.extend(split(id, gap, f.log2, true));
+                pieces.extend(split(id, gap, f, true));
             }
             f.taken.insert(want);
         }
@@ -261,8 +283,8 @@ impl Source {
         while let Some(r) = self.desk.poll() {
             self.report(r, a, link)?;
         }
-        while let Some((p, h, b)) = self.stalled.pop_front() {
-            if !self.write(p, h, b, a, link) {
+        while let Some((p, r)) = self.stalled.pop_front() {
+            if !self.write(p, r, a, link) {
                 break;
             }
         }
@@ -305,7 +327,15 @@ impl Source {
         let data = data_chunks(&extents, log2);
         let shown = feeder::full_path(&self.starts[found.root as usize], &found);
         self.progress.update(|s| s.current = shown.to_string());
+        let direct = (self.direct && size >= DIRECT_FROM).then(|| lhio::direct::enable(&file));
+        if let Some(Err(e)) = &direct {
+            let text = format!(
+                "{shown}: read through the page cache, since its file system has no direct reads: {e}"
+            );
+            self.progress.note(text);
+        }
         let f = Outgoing {
+            direct: direct.filter(Result::is_ok).map(|_| Arc::new(self.direct_job(&shown))),
             shown: shown.as_bytes().to_vec(),
             file: Arc::new(file),
             info: found.info,
@@ -324,6 +354,10 @@ impl Source {
         self.files.insert(id, f);
         self.check(id);
     }
+    fn direct_job(&self, shown: &RelPath) -> Direct {
+        let (on, progress) = (AtomicBool::new(true), self.progress.clone());
+        Direct { on, shown: shown.as_bytes().to_vec(), progress }
+    }
     /// Gives readers work while memory lasts.
     fn read(&mut self) {
         while let Some(&p) = self.todo.front() {
@@ -331,19 +365,27 @@ impl Source {
                 self.todo.pop_front();
                 continue;
             };
-            let need = PIECE.max(1 << f.log2);
+            let slack = if f.direct.is_some() { lhio::direct::ALIGN as u64 } else { 0 };
+            let need = f.piece() + slack;
             if self.staged > 0 && self.staged + need > self.staged_max {
                 return;
             }
             self.todo.pop_front();
             self.staged += need;
-            let mut buffer = if need == PIECE { self.spare.pop() } else { None }.unwrap_or_default();
-            let (file, extents) = (f.file.clone(), f.extents.clone());
+            let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
+            let mut buffer = same.map(|i| self.spare.swap_remove(i)).unwrap_or_default();
+            let (file, extents, direct) = (f.file.clone(), f.extents.clone(), f.direct.clone());
             let (log2, size, shown) = (f.log2, f.info.size, f.shown.clone());
             self.desk.submit(Report::Died, move || {
                 buffer.resize(need as usize, 0);
-                match read::chunks(&file, p, log2, size, &extents, &mut buffer) {
-                    Ok(hashes) => Report::Read { piece: p, hashes, buffer },
+                let read =
+                    match &direct {
+                        Some(d) => read::direct(&file, p, log2, size, buffer, d),
+                        None => read::chunks(&file, p, log2, size, &extents, &mut buffer)
+                            .map(|hashes| Ready { hashes, buffer, lead: 0 }),
+                    };
+                match read {
+                    Ok(ready) => Report::Read { piece: p, ready },
                     Err(e) => {
                         let error = FileError::io(&shown, "read", &e);
                         Report::ReadFailed { piece: p, buffer: need, error }
@@ -360,8 +402,8 @@ impl Source {
                 self.progress.update(|s| s.bytes_moved += n as u64);
                 messages.into_iter().for_each(|m| link.send(m));
             }
-            Report::Read { piece, hashes, buffer } => {
-                self.write(piece, hashes, buffer, a, link);
+            Report::Read { piece, ready } => {
+                self.write(piece, ready, a, link);
             }
             Report::ReadFailed { piece, buffer, error } => {
                 self.staged = self.staged.saturating_sub(buffer);
@@ -391,8 +433,7 @@ impl Source {
     fn write(
         &mut self,
         p: Piece,
-        hashes: Vec<Digest>,
-        buffer: Vec<u8>,
+        Ready { hashes, buffer, lead }: Ready,
         a: &mut Adapter,
         link: &mut Link,
     ) -> bool {
@@ -402,7 +443,7 @@ impl Source {
         };
         let start = p.first << f.log2;
         let end = ((p.first + p.count) << f.log2).min(f.info.size);
-        let mut moved = 0;
+        let (mut moved, mut hashed_only) = (0, None);
         if p.send {
             let grant = f.grants.range(..=start).next_back().filter(|(s, (len, _))| end <= *s + len);
             let Some((&base, &(_, rkey))) = grant else {
@@ -410,19 +451,16 @@ impl Source {
                 return true;
             };
             let pieces: Vec<(u64, u64, Target)> = overlapping(&f.extents, start..end)
-                .map(|e| (e.start - start, e.end - e.start, Target { rkey, offset: e.start - base }))
+                .map(|e| (lead + e.start - start, e.end - e.start, Target { rkey, offset: e.start - base }))
                 .collect();
             moved = pieces.iter().map(|p| p.1).sum();
             if let Err(b) = link.write(a, buffer, &pieces) {
-                self.stalled.push_front((p, hashes, b));
+                self.stalled.push_front((p, Ready { hashes, buffer: b, lead }));
                 return false;
             }
         } else {
-            let n = buffer.len() as u64;
-            self.staged = self.staged.saturating_sub(n);
-            if self.spare.len() < MAX_SPARE && n == PIECE {
-                self.spare.push(buffer);
-            }
+            self.staged = self.staged.saturating_sub(buffer.len() as u64);
+            hashed_only = Some(buffer);
         }
         for (i, h) in (p.first..).zip(&hashes) {
             let slot = &mut f.hashes[i as usize];
@@ -432,6 +470,9 @@ impl Source {
         self.progress.update(|s| s.bytes_moved += moved);
         send(link, &[Record::Hashes { file: p.file, first: p.first, hashes }]);
         self.check(p.file);
+        if let Some(b) = hashed_only {
+            self.keep(b);
+        }
         true
     }
     /// When all hashes were sent: looks once more whether the file is still the one that was offered.
@@ -453,6 +494,16 @@ impl Source {
             Report::Checked { file: id, result }
         });
     }
+    /// Whether a thread reads or is about to.
+    #[cfg(test)]
+    pub fn reading(&self) -> bool {
+        self.desk.outstanding() > 0
+    }
+    /// Bytes read and not acknowledged, and how many there may be.
+    #[cfg(test)]
+    pub fn memory(&self) -> (u64, u64) {
+        (self.staged, self.staged_max)
+    }
     #[cfg(test)]
     pub fn offered(&self) -> u64 {
         self.next_file
@@ -465,8 +516,8 @@ impl Source {
 }
 
 /// Chunks `r` of a file in pieces for one job each.
-fn split(file: u64, r: Range<u64>, log2: u8, send: bool) -> impl Iterator<Item = Piece> {
-    let step = (PIECE >> log2).max(1);
+fn split(file: u64, r: Range<u64>, f: &Outgoing, send: bool) -> impl Iterator<Item = Piece> + use<> {
+    let step = f.piece() >> f.log2;
     (r.start..r.end).step_by(step as usize).map(move |first| Piece {
         file,
         first,

@@ -7,10 +7,13 @@ use crate::proto::{MAX_MESSAGE, MAX_SMALL, Name, Record, put};
 use crate::source::feeder::full_path;
 use crate::tree::Info;
 use crate::walk::{Found, Start};
+use lhio::direct::Reader;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reads small files into as few messages as they fit in; failures become records too.
 pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress) -> Vec<Vec<u8>> {
@@ -81,6 +84,64 @@ pub(super) struct Piece {
     pub count: u64,
     /// Whether it is Written to the sink, or only hashed.
     pub send: bool,
+}
+
+/// A piece that was read.
+pub(super) struct Ready {
+    pub hashes: Vec<Digest>,
+    pub buffer: Vec<u8>,
+    /// Where in the buffer its first byte is.
+    pub lead: u64,
+}
+
+thread_local! {
+    /// Each worker has its own queue to the disks.
+    static READER: RefCell<Reader> = RefCell::new(Reader::new());
+}
+
+/// What a job needs to know to read a large file past the page cache.
+pub(super) struct Direct {
+    /// Cleared when its disk turns out to want something else.
+    pub on: AtomicBool,
+    /// The file's name, for people.
+    pub shown: Vec<u8>,
+    pub progress: Progress,
+}
+
+/// As [`chunks`], past the page cache. Holes are read like anything else: zeroes, by the disk's own accounts.
+pub(super) fn direct(
+    f: &File,
+    piece: Piece,
+    log2: u8,
+    size: u64,
+    mut buffer: Vec<u8>,
+    d: &Direct,
+) -> io::Result<Ready> {
+    let start = piece.first << log2;
+    let len = (((piece.first + piece.count) << log2).min(size) - start) as usize;
+    let mut got = READER.with_borrow_mut(|r| r.read(f, start, len, &mut buffer));
+    if matches!(&got, Err(e) if e.kind() == io::ErrorKind::InvalidInput) {
+        lhio::direct::disable(f)?;
+        if d.on.swap(false, Ordering::Relaxed) {
+            let name = crate::path::show(&d.shown);
+            d.progress
+                .note(format!("{name}: read through the page cache, since its disk refuses direct reads"));
+        }
+        got = READER.with_borrow_mut(|r| r.read(f, start, len, &mut buffer));
+    }
+    let got = got?;
+    let data = &buffer[got.clone()];
+    if data.len() < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let whole = size <= 1 << log2;
+    let hash = |(i, part): (u64, &[u8])| {
+        let mut h = ChunkHasher::new(i << log2, whole);
+        h.update(part);
+        h.finish()
+    };
+    let hashes = (piece.first..).zip(data.chunks(1 << log2)).map(hash).collect();
+    Ok(Ready { hashes, lead: got.start as u64, buffer })
 }
 
 /// Reads the chunks of `piece` into `buffer` and hashes them. What lies in holes is zero.

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
 
 /// Any port of the loopback interface.
@@ -51,12 +52,29 @@ impl Drop for Server {
 
 /// Runs a server on this thread; calls `ready` with its address when it listens.
 pub fn serve_here(o: ServeOptions, at: SocketAddr, ready: impl FnOnce(SocketAddr, Monitor, Wake)) {
+    serve_with(o, at, Duration::ZERO, ready);
+}
+/// As `serve_here`; each job of its worker threads takes `pause` longer.
+fn serve_with(
+    o: ServeOptions,
+    at: SocketAddr,
+    pause: Duration,
+    ready: impl FnOnce(SocketAddr, Monitor, Wake),
+) {
     let mut driver = Driver::bind(at).unwrap();
     let authority = Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() };
     let server = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
     let mut ep = Endpoint::new(Config { server: Some(server), ..config(1) }, rng()).unwrap();
     let wake = wake(&driver);
-    let mut app = ServerApp::new(o, wake.clone()).unwrap();
+    let loops = wake.clone();
+    // Workers call it after each job. A thread may be woken early, which makes the pause shorter.
+    let slowly: Wake = Arc::new(move || {
+        loops();
+        if !pause.is_zero() {
+            std::thread::park_timeout(pause);
+        }
+    });
+    let mut app = ServerApp::new(o, slowly).unwrap();
     ready(driver.local_addr(), app.monitor(), wake);
     driver.run(&mut ep, &mut app).unwrap();
 }
@@ -64,6 +82,15 @@ pub fn serve_here(o: ServeOptions, at: SocketAddr, ready: impl FnOnce(SocketAddr
 pub fn serve(o: ServeOptions) -> Server {
     let (tx, rx) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || serve_here(o, LOCAL, |a, m, w| tx.send((a, m, w)).unwrap()));
+    let (addr, monitor, wake) = rx.recv().unwrap();
+    Server { addr, monitor, wake, thread: Some(thread) }
+}
+
+/// A server whose worker threads take `pause` longer for each job.
+pub fn serve_slowly(o: ServeOptions, pause: Duration) -> Server {
+    let (tx, rx) = std::sync::mpsc::channel();
+    let thread =
+        std::thread::spawn(move || serve_with(o, LOCAL, pause, |a, m, w| tx.send((a, m, w)).unwrap()));
     let (addr, monitor, wake) = rx.recv().unwrap();
     Server { addr, monitor, wake, thread: Some(thread) }
 }

@@ -1,0 +1,95 @@
+//! What is copied: a folder of files whose content depends on their names only, made anew for each round and compared
+//! after each run.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Case;
+
+/// The folder's name, at both ends.
+pub const NAME: &str = "tree";
+/// Bytes written at a time.
+const PIECE: usize = 1 << 20;
+
+/// Makes the folder in `at`; gives the hash over all names and contents.
+pub fn make(at: &Path, case: Case) -> Result<blake3::Hash> {
+    let folder = at.join(NAME);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut all = blake3::Hasher::new();
+    let mut piece = vec![0; PIECE];
+    for n in 0..case.files {
+        let name = name(n);
+        let mut out = BufWriter::with_capacity(PIECE, File::create(folder.join(&name))?);
+        let mut hash = blake3::Hasher::new();
+        let (mut left, mut seed) = (case.bytes, n << 32);
+        while left > 0 {
+            let part = &mut piece[..left.min(PIECE as u64) as usize];
+            seed = fill(part, seed);
+            hash.update(part);
+            out.write_all(part)?;
+            left -= part.len() as u64;
+        }
+        out.flush()?;
+        enter(&mut all, &name, hash.finalize());
+    }
+    Ok(all.finalize())
+}
+
+/// The hash of the folder in `at` as it is there; its files must be those of `case`.
+pub fn look(at: &Path, case: Case) -> Result<blake3::Hash> {
+    let folder = at.join(NAME);
+    let there = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?.count();
+    ensure!(there as u64 == case.files, "{there} files arrived instead of {}", case.files);
+    let mut all = blake3::Hasher::new();
+    for n in 0..case.files {
+        let name = name(n);
+        let mut hash = blake3::Hasher::new();
+        hash.update_reader(File::open(folder.join(&name))?)?;
+        enter(&mut all, &name, hash.finalize());
+    }
+    Ok(all.finalize())
+}
+
+fn name(n: u64) -> String {
+    format!("{n:06}.data")
+}
+
+fn enter(all: &mut blake3::Hasher, name: &str, hash: blake3::Hash) {
+    all.update(name.as_bytes()).update(hash.as_bytes());
+}
+
+/// Fills a piece with what nothing compresses; gives where to go on.
+fn fill(out: &mut [u8], mut seed: u64) -> u64 {
+    for word in out.chunks_mut(8) {
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes()[..word.len()]);
+    }
+    seed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_or_a_missing_file_is_seen() {
+        let at = std::env::temp_dir().join(format!("longhaul-bench-tree-{}", std::process::id()));
+        let case = Case { name: "", files: 3, bytes: 3_000_001 };
+        let made = make(&at, case).expect("made");
+        assert_eq!(look(&at, case).expect("read"), made);
+        let one = at.join(NAME).join(name(1));
+        let mut bytes = fs::read(&one).expect("a file");
+        bytes[1_500_000] ^= 1;
+        fs::write(&one, bytes).expect("written");
+        assert_ne!(look(&at, case).expect("read"), made);
+        fs::remove_file(&one).expect("removed");
+        assert!(look(&at, case).is_err());
+        fs::remove_dir_all(&at).expect("removed");
+    }
+}
