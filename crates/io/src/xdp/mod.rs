@@ -1,8 +1,8 @@
 //! AF_XDP: datagrams past the kernel's network stack.
 //!
-//! A small program in the interface's receive path ([`bpf`]) hands packets to our port to sockets that share memory with
-//! the kernel ([`socket`], [`ring`]); headers are written and read here ([`frame`]), and where packets go next is asked of
-//! the kernel's tables ([`hops`], [`netlink`]). What does not fit into that picture goes through a socket of the kernel's UDP on
+//! A small program in the interface's receive path (`bpf`) hands packets to our port to sockets that share memory with
+//! the kernel (`socket`, `ring`); headers are written and read here (`frame`), and where packets go next is asked of
+//! the kernel's tables (`hops`, `netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
 //! the same port, the companion: it owns the port, gets what the program passes (other interfaces, fragments, options) and
 //! sends what cannot be framed. When AF_XDP cannot be had, it carries everything, and one warning says why.
 //!
