@@ -4,8 +4,8 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
-use std::net::{IpAddr, SocketAddr};
-use transport::{ConnEvent, Connection};
+use std::net::SocketAddr;
+use transport::{ConnEvent, Connection, FurtherPath};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
 
@@ -252,36 +252,23 @@ impl Endpoint {
     }
 
     /// Adds a path to a connection of this client: from `local`, where that matters, to `remote`, another address of the
-    /// same server. Data is spread over all paths by what each carries; over a `backup` only while no other works.
+    /// same server. Data is spread over all paths by what each carries; over a backup only while no other works.
     /// [`Event::PathUp`] follows when the server has answered there, [`Event::PathDown`] when it has not. Gives the path's
     /// number.
     ///
     /// # Errors
     /// The connection is not open, or has had all the paths it may have.
-    pub fn add_path(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
-        backup: bool,
-    ) -> Result<u32, ConnectError> {
-        let path = self.open_path(conn, local, remote, backup)?;
+    pub fn add_path(&mut self, now: Time, conn: ConnId, path: FurtherPath) -> Result<u32, ConnectError> {
+        let path = self.open_path(conn, path)?;
         self.after(now, conn);
         Ok(path)
     }
 
-    fn open_path(
-        &mut self,
-        conn: ConnId,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
-        backup: bool,
-    ) -> Result<u32, ConnectError> {
+    fn open_path(&mut self, conn: ConnId, path: FurtherPath) -> Result<u32, ConnectError> {
         let cid = self.new_cid();
         let c = self.conns.get_mut(&conn).filter(|c| c.established && !c.closed);
         let c = c.ok_or(ConnectError::NotOpen)?;
-        let path = c.connection.open_lane(cid, (remote, local), backup).map_err(ConnectError::Settings)?;
+        let path = c.connection.open_lane(cid, path).map_err(ConnectError::Settings)?;
         self.by_cid.insert(cid, conn);
         Ok(path)
     }
@@ -350,7 +337,7 @@ impl Endpoint {
     fn add_further_paths(&mut self, id: ConnId) {
         let paths = self.conns.get(&id).map(|c| c.connection.further_paths().to_vec()).unwrap_or_default();
         for p in paths {
-            if let Err(e) = self.open_path(id, p.local, p.remote, p.backup) {
+            if let Err(e) = self.open_path(id, p) {
                 tracing::warn!(to = %p.remote, error = %e, "a path was not added");
             }
         }

@@ -17,7 +17,8 @@ pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use transport::connection::Authority;
 pub use transport::{
-    CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits,
+    CloseReason, Coupling, FurtherPath, Gauge, LaneChoice, Meta, PathStats, Stats, Transmit,
+    TransportOptions, Usage, limits,
 };
 
 use accept::Acceptor;
