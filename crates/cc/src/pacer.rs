@@ -131,6 +131,17 @@ impl Pacer {
         Ok(Token { bytes: need })
     }
 
+    /// How long until [`Pacer::poll`] would give a token for as much as a train; `None` when it never would.
+    pub fn wait(&self, now: Time, decision: &Decision) -> Option<Span> {
+        let mut look = self.clone();
+        let train = decision.quantum.max(1);
+        look.fill(now, decision.rate, train);
+        if look.credit >= train {
+            return Some(Span::ZERO);
+        }
+        Some(look.wait_for(train, decision.rate)).filter(|wait| *wait < Span::MAX)
+    }
+
     /// Bytes that the rate permitted, data was there for, and nobody came in time to send, since the pacer was made: the
     /// host was busy.
     pub const fn forgone(&self) -> u64 {

@@ -7,7 +7,7 @@ use crate::units;
 use crate::url::{Server, Url};
 use base::{Rate, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use endpoint::FurtherPath;
+use endpoint::{Coupling, FurtherPath, LaneChoice};
 use lhio::datapath::DatapathKind;
 use lhio::driver::Lanes;
 use std::net::{IpAddr, SocketAddr};
@@ -86,6 +86,14 @@ pub struct Sending {
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub known_rate: Option<Rate>,
+    /// Whether paths of a connection that lead over the same bottleneck take one share of it together (auto: those that
+    /// are found to; always: all of them; never).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = coupling)]
+    pub coupling: Coupling,
+    /// What goes over which path of a connection that has several (aggregate: all carry what they can; backup: the nearest
+    /// only, until it fails; latency: short messages and the ends of long ones where they arrive first).
+    #[arg(long, value_name = "HOW", default_value = "aggregate", value_parser = lane_choice)]
+    pub scheduler: LaneChoice,
 }
 
 /// How the server is to send. Its own limits hold as well.
@@ -619,6 +627,24 @@ fn congestion(text: &str) -> Result<String, String> {
 fn perf_server(text: &str) -> Result<Server, String> {
     let host = lhio::identity::Host::parse(text).map_err(|e| e.to_string())?;
     Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(PERF_PORT) })
+}
+
+fn coupling(text: &str) -> Result<Coupling, String> {
+    match text {
+        "auto" => Ok(Coupling::Auto),
+        "always" => Ok(Coupling::Always),
+        "never" => Ok(Coupling::Never),
+        _ => Err("give auto, always or never".to_owned()),
+    }
+}
+
+fn lane_choice(text: &str) -> Result<LaneChoice, String> {
+    match text {
+        "aggregate" => Ok(LaneChoice::Aggregate),
+        "backup" => Ok(LaneChoice::Backup),
+        "latency" => Ok(LaneChoice::Latency),
+        _ => Err("give aggregate, backup or latency".to_owned()),
+    }
 }
 
 fn further_path(text: &str) -> Result<FurtherPath, String> {

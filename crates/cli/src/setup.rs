@@ -166,6 +166,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.cc.clone_from(&s.cc);
         o.rate_cap = s.limit;
         o.known_rate = s.known_rate;
+        (o.coupling, o.lane_choice) = (s.coupling, s.scheduler);
     }
     if let Some(t) = trusting {
         o.connect_timeout = t.connect_timeout;

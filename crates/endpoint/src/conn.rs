@@ -4,8 +4,8 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
-use std::net::{IpAddr, SocketAddr};
-use transport::{ConnEvent, Connection};
+use std::net::SocketAddr;
+use transport::{ConnEvent, Connection, FurtherPath};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
 
@@ -258,37 +258,29 @@ impl Endpoint {
     }
 
     /// Adds a path to a connection of this client: from `local`, where that matters, to `remote`, another address of the
-    /// same server. Data is spread over all paths by what each carries; over a `backup` only while no other works.
+    /// same server. Data is spread over all paths by what each carries; over a backup only while no other works.
     /// [`Event::PathUp`] follows when the server has answered there, [`Event::PathDown`] when it has not. Gives the path's
     /// number.
     ///
     /// # Errors
     /// The connection is not open, or has had all the paths it may have.
-    pub fn add_path(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
-        backup: bool,
-    ) -> Result<u32, ConnectError> {
-        let path = self.open_path_at(conn, (remote, local), backup, 0)?;
+    pub fn add_path(&mut self, now: Time, conn: ConnId, path: FurtherPath) -> Result<u32, ConnectError> {
+        let path = self.open_path(conn, path, 0)?;
         self.after(now, conn);
         Ok(path)
     }
 
-    pub(crate) fn open_path_at(
+    pub(crate) fn open_path(
         &mut self,
         conn: ConnId,
-        to: (SocketAddr, Option<IpAddr>),
-        backup: bool,
+        path: FurtherPath,
         socket: u16,
     ) -> Result<u32, ConnectError> {
         // A client's sockets have ports of their own: nobody steers by its identifiers.
         let cid = self.new_cid();
         let c = self.conns.get_mut(&conn).filter(|c| c.established && !c.closed);
         let c = c.ok_or(ConnectError::NotOpen)?;
-        let path = c.connection.open_lane(cid, to, backup, socket).map_err(ConnectError::Settings)?;
+        let path = c.connection.open_lane(cid, path, socket).map_err(ConnectError::Settings)?;
         self.by_cid.insert(cid, conn);
         Ok(path)
     }
@@ -357,7 +349,7 @@ impl Endpoint {
     fn add_further_paths(&mut self, id: ConnId) {
         let paths = self.conns.get(&id).map(|c| c.connection.further_paths().to_vec()).unwrap_or_default();
         for p in paths {
-            if let Err(e) = self.open_path_at(id, (p.remote, p.local), p.backup, 0) {
+            if let Err(e) = self.open_path(id, p, 0) {
                 tracing::warn!(to = %p.remote, error = %e, "a path was not added");
             }
         }

@@ -21,7 +21,8 @@ pub use transport::connection::Authority;
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
-    CloseReason, FurtherPath, Gauge, Meta, Stats, Transmit, TransportOptions, Usage, limits,
+    CloseReason, Coupling, FurtherPath, Gauge, LaneChoice, Meta, PathStats, Stats, Transmit,
+    TransportOptions, Usage, limits,
 };
 
 use accept::Acceptor;

@@ -1,7 +1,7 @@
 //! Endpoints whose packets come and go by several sockets, each with a thread that seals and opens for it.
 
 use crate::conn::Conn;
-use crate::{ConnId, ConnectError, Endpoint, Meta, Transmit, streams};
+use crate::{ConnId, ConnectError, Endpoint, FurtherPath, Meta, Transmit, streams};
 use base::Time;
 use transport::connection::Outlets;
 use transport::crypto::{OpenView, OpenedTrain};
@@ -56,7 +56,7 @@ impl Endpoint {
             return Err(ConnectError::Settings(text));
         }
         let remote = self.conns.get(&conn).ok_or(ConnectError::NotOpen)?.info.remote;
-        let lane = self.open_path_at(conn, (remote, None), false, socket)?;
+        let lane = self.open_path(conn, FurtherPath { local: None, remote, backup: false }, socket)?;
         self.after(now, conn);
         Ok(lane)
     }

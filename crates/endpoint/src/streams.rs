@@ -70,6 +70,10 @@ impl Streams for Numbered<'_> {
         self.qp(qpn).is_some_and(|q| self.adapter.has_segment(q))
     }
 
+    fn waiting(&self, qpn: u16) -> (u64, u64) {
+        self.qp(qpn).map_or((0, 0), |q| self.adapter.waiting(q))
+    }
+
     fn gather(&mut self, qpn: u16, _next: &NextSegment, out: &mut [u8]) {
         let done = match (self.qp(qpn), &self.last) {
             (Some(qp), Some(s)) => self.adapter.gather(qp, s, out).is_ok(),

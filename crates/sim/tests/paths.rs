@@ -4,11 +4,16 @@ use base::{Span, Time};
 use longhaul_sim::LinkId;
 use longhaul_sim::pair::{Load, Pair};
 use netem::{Duplex, LinkConfig};
-use transport::TransportOptions;
+use std::net::{IpAddr, SocketAddr};
+use transport::{FurtherPath, TransportOptions};
 
 const MEBI: usize = 1 << 20;
 /// Payload of 1,500 bytes on the wire.
 const PAYLOAD: f64 = 1_433.0 / 1_500.0;
+
+fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> FurtherPath {
+    FurtherPath { local, remote, backup }
+}
 
 fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
@@ -35,8 +40,8 @@ fn add(p: &mut Pair, backup: bool) -> u32 {
     let [here, there] = Pair::second();
     let (conn, now) = (p.board.borrow().sender.expect("connected"), p.world.now());
     let sender = p.sender;
-    let path = p.world.endpoint(sender).add_path(now, conn, Some(here.ip()), there, backup);
-    path.expect("a path")
+    let added = p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), there, backup));
+    added.expect("a path")
 }
 
 fn received(p: &mut Pair) -> u64 {
@@ -102,7 +107,8 @@ fn a_path_that_is_cut_loses_nothing_and_comes_back() {
         cut(&mut p, there, "100%");
         cut(&mut p, back, "100%");
         let stall = longest_stall(&mut p, 3_500);
-        assert!(stall < Span::from_millis(160), "seed {seed}: nothing for {stall}");
+        // The other path may just be paused, to see whether it shares a bottleneck with this one.
+        assert!(stall < Span::from_millis(200), "seed {seed}: nothing for {stall}");
         let alone = goodput(&mut p, 5_000);
         assert!(alone > 0.95 * 300.0 * PAYLOAD, "seed {seed}: {alone} Mbit/s on the other");
         assert_eq!(lanes(&mut p), 1);
@@ -176,13 +182,13 @@ fn paths_are_limited_and_only_clients_add_them() {
         let board = p.board.borrow();
         (board.sender.expect("connected"), board.receiver.expect("connected"))
     };
-    let e = p.world.endpoint(receiver).add_path(now, other, None, here, false).expect_err("a server");
+    let e = p.world.endpoint(receiver).add_path(now, other, path(None, here, false)).expect_err("a server");
     assert!(e.to_string().contains("only the client"), "{e}");
     let added = (0..100)
-        .map_while(|_| p.world.endpoint(sender).add_path(now, conn, Some(here.ip()), there, false).ok())
+        .map_while(|_| p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), there, false)).ok())
         .collect::<Vec<_>>();
     assert_eq!(added, (1..64).collect::<Vec<_>>());
-    let e = p.world.endpoint(sender).add_path(now, conn, None, there, false).expect_err("too many");
+    let e = p.world.endpoint(sender).add_path(now, conn, path(None, there, false)).expect_err("too many");
     assert!(e.to_string().contains("64 lanes"), "{e}");
     // Sixty-three lanes over one path are unkind to it, but nothing is lost, and all work.
     p.run_until(at(3_000)).expect("all goes well");
@@ -214,13 +220,14 @@ fn a_path_that_leads_nowhere_or_is_removed_does_no_harm() {
     let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
     // No route from there to the first address.
     let nowhere = longhaul_sim::pair::addr(2);
-    p.world.endpoint(sender).add_path(now, conn, Some(here.ip()), nowhere, false).expect("asked for");
+    p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), nowhere, false)).expect("asked for");
     let rate = goodput(&mut p, 3_000);
     assert!(rate > 0.9 * 300.0 * PAYLOAD, "{rate} Mbit/s");
     assert_eq!(lanes(&mut p), 1);
     let [here, there] = Pair::second();
     let now = p.world.now();
-    let path = p.world.endpoint(sender).add_path(now, conn, Some(here.ip()), there, false).expect("a path");
+    let path =
+        p.world.endpoint(sender).add_path(now, conn, path(Some(here.ip()), there, false)).expect("a path");
     p.run_until(at(5_000)).expect("all goes well");
     assert_eq!((path, lanes(&mut p)), (2, 2));
     let now = p.world.now();

@@ -16,6 +16,30 @@ pub struct FurtherPath {
     pub backup: bool,
 }
 
+/// Whether lanes of a connection that lead over the same bottleneck take one flow's share of it together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coupling {
+    /// Those that are found to share one.
+    #[default]
+    Auto,
+    /// All lanes, whatever is found: one at a time carries data.
+    Always,
+    /// None: each lane is a flow of its own.
+    Never,
+}
+
+/// Which lane carries what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaneChoice {
+    /// All lanes carry what they can; the end of what waits goes where it arrives first.
+    #[default]
+    Aggregate,
+    /// The lane with the shortest round trip, and another one when that is gone.
+    Backup,
+    /// Each message's end, and so all of a short one, goes where it arrives first.
+    Latency,
+}
+
 /// Options of one end. Defaults suit a long fat path without tuning.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
@@ -50,6 +74,10 @@ pub struct TransportOptions {
     pub max_qps: u32,
     /// Of a client: paths beside the one that it connects over.
     pub paths: Vec<FurtherPath>,
+    /// Whether lanes that share a bottleneck take one share of it, in this end's sending.
+    pub coupling: Coupling,
+    /// Which lane carries what this end sends.
+    pub lane_choice: LaneChoice,
 }
 
 impl Default for TransportOptions {
@@ -70,6 +98,8 @@ impl Default for TransportOptions {
             initial_qps: 1,
             max_qps: 1_024,
             paths: Vec::new(),
+            coupling: Coupling::default(),
+            lane_choice: LaneChoice::default(),
         }
     }
 }

@@ -13,8 +13,8 @@ pub mod scheduler;
 pub mod stats;
 pub mod streams;
 
-pub use config::{FurtherPath, TransportOptions};
+pub use config::{Coupling, FurtherPath, LaneChoice, TransportOptions};
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
 pub use error::{CloseReason, Violation};
-pub use stats::{Gauge, Stats, Usage, limits};
+pub use stats::{Gauge, PathStats, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};

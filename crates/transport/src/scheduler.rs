@@ -71,6 +71,11 @@ impl Scheduler {
         self.ready.get(usize::from(flow)).is_some_and(|l| l.iter().any(|q| !q.is_empty()))
     }
 
+    /// Whether more than one queue pair of the flow is ready.
+    pub fn has_several(&self, flow: u8) -> bool {
+        self.ready.get(usize::from(flow)).is_some_and(|l| l.iter().map(VecDeque::len).sum::<usize>() > 1)
+    }
+
     /// The queue pair whose turn it is. It stays at the front until [`Scheduler::rotate`] or
     /// [`Scheduler::deactivate`].
     pub fn current(&self, flow: u8) -> Option<u16> {

@@ -1,6 +1,7 @@
 //! Counters of a connection.
 
 use base::{Rate, Span};
+use std::net::{IpAddr, SocketAddr};
 
 /// Cumulative counters and current estimates. Bytes of packets include IP and UDP headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,37 @@ pub struct Stats {
     pub cc: (&'static str, &'static str),
     /// What is held in memory.
     pub usage: Usage,
+    /// Each lane that was ever in use, in the order of their numbers.
+    pub paths: Vec<PathStats>,
+}
+
+/// One lane: what it carried, and how it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStats {
+    /// Its number.
+    pub lane: u32,
+    /// Where the peer is.
+    pub remote: SocketAddr,
+    /// Where this end is, when known.
+    pub local: Option<IpAddr>,
+    /// Data can go over it.
+    pub works: bool,
+    /// It carries data only while no other lane does.
+    pub backup: bool,
+    /// The lane that carries data in its place, because both lead over the same bottleneck.
+    pub shares: Option<u32>,
+    /// Bytes of data packets sent on it.
+    pub sent: u64,
+    /// Bytes of packets that passed their tag, received on it.
+    pub received: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Smoothed round-trip time.
+    pub srtt: Span,
+    /// Lowest round-trip time.
+    pub min_rtt: Span,
+    /// Pacing rate of the connection's own flow.
+    pub rate: Rate,
 }
 
 /// The named limits of a connection's memory; those of lanes hold for each lane.

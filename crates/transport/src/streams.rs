@@ -49,6 +49,8 @@ pub trait Streams {
     fn next(&mut self, qpn: u16, room: usize) -> Option<NextSegment>;
     /// Whether `next` has something.
     fn has_more(&self, qpn: u16) -> bool;
+    /// Bytes that wait: about those left of the message whose turn it is, and at least so many in all.
+    fn waiting(&self, qpn: u16) -> (u64, u64);
     /// Writes the payload of a piece into `out`, which is exactly as long.
     fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
     /// The piece arrived.

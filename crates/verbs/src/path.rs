@@ -28,6 +28,11 @@ impl Adapter {
         self.qps.get(id).is_some_and(|q| q.tx.has_segment(q.gate()))
     }
 
+    /// Bytes that wait to be sent: those of the message being sent, and those of it and some that follow.
+    pub fn waiting(&self, id: QpId) -> (u64, u64) {
+        self.qps.get(id).map_or((0, 0), |q| q.tx.waiting())
+    }
+
     /// The next segment to build, with at most `max_payload` bytes: lost ranges first, then new data in order. The
     /// caller must report its fate by [`on_acked`](Adapter::on_acked) or [`on_lost`](Adapter::on_lost).
     ///

@@ -153,6 +153,9 @@ impl OutMsg {
     }
 }
 
+/// Messages, and ranges of each, that are looked at to tell how much waits.
+const LOOK_AHEAD: usize = 16;
+
 /// The sending half of a queue pair.
 pub(crate) struct Tx {
     kind: Kind,
@@ -269,6 +272,28 @@ impl Tx {
         }
         (self.flight.len() as u64) < MAX_MESSAGES_AHEAD
             && (!self.responses.is_empty() || (gate.start && self.head_ready()))
+    }
+
+    /// Bytes that wait: the rest of the message being sent (of what is to be sent again, when there is any, or the first that
+    /// was not started), and that with those of up to [`LOOK_AHEAD`] that follow.
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        let ranges = |set: &RangeSet| set.iter().take(LOOK_AHEAD).map(|r| r.end - r.start).sum::<u64>();
+        let of = |msn: u64| self.flight.get(usize::try_from(msn.checked_sub(self.flight_base)?).ok()?);
+        let lost: u64 =
+            self.lost_queue.iter().take(LOOK_AHEAD).filter_map(|m| of(*m)).map(|m| ranges(&m.lost)).sum();
+        let request = |w: &Wqe| if w.opcode() == Opcode::Read { READ_REQUEST_LEN as u64 } else { w.len };
+        let rest = |msn: Option<u64>| msn.and_then(of).map_or(0, |m| m.len - m.sent);
+        let new = rest(self.current_wr) + rest(self.current_response);
+        let next = usize::try_from(self.next_wqe - self.wqe_base).unwrap_or(usize::MAX);
+        let ahead = || self.wqes.iter().skip(next).take(LOOK_AHEAD).map(request);
+        let answers = || self.responses.iter().take(LOOK_AHEAD).map(|r| r.len);
+        let first = match (lost, new) {
+            (0, 0) => answers().next().or_else(|| ahead().next()).unwrap_or(0),
+            (0, _) => new,
+            _ => lost,
+        };
+        let all = ahead().chain(answers()).fold(lost + new, u64::saturating_add);
+        (first, all)
     }
 
     pub(crate) fn next_segment(&mut self, max: u32, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {

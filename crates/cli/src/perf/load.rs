@@ -2,7 +2,7 @@
 
 use super::pattern;
 use super::ping::{self, Trips};
-use super::proto::{Figures, Plan};
+use super::proto::{Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use crate::args::Operation;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
@@ -277,6 +277,7 @@ impl Load {
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
             paths: s.lanes,
+            each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),
             min_rtt_seconds: s.min_rtt.as_secs_f64(),
             verified: compare.then(|| self.verify(ep, messages)),

@@ -95,6 +95,43 @@ impl Plan {
     }
 }
 
+/// Paths of which is told what they carried.
+pub const MAX_TOLD_PATHS: usize = 8;
+
+/// What one path carried, as one end counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathFigures {
+    /// The other end's address.
+    pub remote: String,
+    /// Whether data could go over it at the end.
+    pub works: bool,
+    /// The path that carries data in its place, because both lead over the same bottleneck.
+    pub shares: Option<u32>,
+    /// Bytes of data packets sent.
+    pub sent: u64,
+    /// Bytes of packets received.
+    pub received: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Smoothed round-trip time.
+    pub srtt_seconds: f64,
+}
+
+impl PathFigures {
+    /// Of a connection's path.
+    pub fn new(p: &endpoint::PathStats) -> PathFigures {
+        PathFigures {
+            remote: p.remote.to_string(),
+            works: p.works,
+            shares: p.shares,
+            sent: p.sent,
+            received: p.received,
+            lost: p.lost,
+            srtt_seconds: p.srtt.as_secs_f64(),
+        }
+    }
+}
+
 /// What one end counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
@@ -124,6 +161,9 @@ pub struct Figures {
     pub packets_lost: u64,
     /// Paths that worked at the end.
     pub paths: u32,
+    /// What each of the first paths carried.
+    #[serde(default)]
+    pub each_path: Vec<PathFigures>,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
     /// Lowest round-trip time.

@@ -3,8 +3,8 @@
 use base::{Rate, Rng, Span};
 use core::ops::Range;
 use netem::{BurstLoss, Jitter, LinkConfig, Loss, Probability, Reorder};
-use transport::TransportOptions;
 use transport::crypto::Suite;
+use transport::{Coupling, LaneChoice, TransportOptions};
 
 /// Bytes of all messages of a world together at most, so that a seed takes a bounded time.
 pub const MAX_BYTES: u64 = 8 << 20;
@@ -186,6 +186,16 @@ fn further_paths(seed: u64) -> Vec<bool> {
     (0..n).map(|_| rng.chance(0.3)).collect()
 }
 
+/// What each end does with several lanes, drawn apart as well.
+fn lane_options(seed: u64, options: &mut [TransportOptions; 2]) {
+    let mut rng = Rng::from_u64(seed ^ 0x0092_1000);
+    for o in options {
+        o.coupling = pick(&mut rng, &[Coupling::Auto, Coupling::Auto, Coupling::Always, Coupling::Never]);
+        let choices = [LaneChoice::Aggregate, LaneChoice::Aggregate, LaneChoice::Latency, LaneChoice::Backup];
+        o.lane_choice = pick(&mut rng, &choices);
+    }
+}
+
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Plan {
@@ -202,6 +212,7 @@ impl Plan {
         );
         let suite = rng.below(8) as usize;
         let mut options = [options(rng, module, suite), options(rng, module, suite)];
+        lane_options(seed, &mut options);
         let qps = queue_pairs(rng, &mut options);
         let mut plan = Plan {
             seed,

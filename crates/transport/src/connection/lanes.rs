@@ -1,9 +1,10 @@
 //! Lanes beside the first: opened, found to lead somewhere, given up, closed.
 
 use super::{ConnEvent, Connection, State};
-use crate::config::FurtherPath;
+use crate::config::{FurtherPath, LaneChoice};
 use crate::crypto::{OpenView, Side};
 use crate::error::Violation;
+use crate::lane::flow::Flow;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage, mtu};
 use crate::streams::Streams;
@@ -30,7 +31,7 @@ pub(super) struct Wanted {
 }
 
 impl Connection {
-    /// Asks the server for a further lane to `remote`, from `local` where that matters. Packets to this end on it carry
+    /// Asks the server for a further lane. Packets to this end on it carry
     /// `cid`. [`ConnEvent::LaneUp`] follows when data can go over it, [`ConnEvent::LaneDown`] when it leads nowhere.
     ///
     /// # Errors
@@ -38,8 +39,7 @@ impl Connection {
     pub fn open_lane(
         &mut self,
         cid: Cid,
-        (remote, local): (SocketAddr, Option<IpAddr>),
-        backup: bool,
+        FurtherPath { local, remote, backup }: FurtherPath,
         socket: u16,
     ) -> Result<u32, String> {
         if !self.is_open() || self.side != Side::Client {
@@ -210,6 +210,7 @@ impl Connection {
                 let info = self.path_info(i);
                 self.lanes[i].flows.iter_mut().for_each(|f| f.on_path_change(now, info));
                 self.events.push_back(ConnEvent::LaneUp(id));
+                self.begin_coupling(now, i);
                 self.share_cap();
             }
             Stage::Open | Stage::Dead | Stage::Closed => {
@@ -290,16 +291,26 @@ impl Connection {
         }
     }
 
-    /// Splits the cap on this end's sending over the lanes by what each could carry: all together keep it.
+    /// Splits the cap on this end's sending over the flows of all lanes that carry data, by what each could carry: all
+    /// together keep it. A flow that sends nothing has the whole of it, until it begins.
     pub(super) fn share_cap(&mut self) {
-        let (Some(cap), true) = (self.rate_cap, self.lanes.len() > 1) else { return };
-        let open = |l: &&mut Lane| l.stage == Stage::Open;
-        let wanted = |l: &Lane| u128::from(l.flows[0].wanted().bytes_per_sec().max(1));
-        let all: u128 = self.lanes.iter_mut().filter(open).map(|l| wanted(l)).sum();
-        for l in self.lanes.iter_mut().filter(open) {
-            let part = u128::from(cap.bytes_per_sec()) * wanted(l) / all.max(1);
-            let part = Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1));
-            l.flows.iter_mut().for_each(|f| f.set_cap(Some(part)));
+        let Some(cap) = self.rate_cap else { return };
+        if self.lanes.len() == 1 && self.lanes[0].flows.len() == 1 {
+            return;
+        }
+        let carries: Vec<bool> = (0..self.lanes.len()).map(|i| self.carries_data(i)).collect();
+        let scheduler = &self.scheduler;
+        let sends = |f: &Flow, i: usize| f.inflight() > 0 || scheduler.is_ready(i as u8);
+        let wanted = |f: &Flow| u128::from(f.wanted().bytes_per_sec().max(1));
+        let lanes = || self.lanes.iter().zip(&carries).filter(|(_, c)| **c);
+        let busy = lanes().flat_map(|(l, _)| l.flows.iter().enumerate().filter(|(i, f)| sends(f, *i)));
+        let all: u128 = busy.map(|(_, f)| wanted(f)).sum();
+        for (l, _) in self.lanes.iter_mut().zip(&carries).filter(|(_, c)| **c) {
+            for (i, f) in l.flows.iter_mut().enumerate() {
+                let part = u128::from(cap.bytes_per_sec()) * wanted(f) / all.max(1);
+                let part = Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1));
+                f.set_cap(Some(if sends(f, i) { part.min(cap) } else { cap }));
+            }
         }
     }
 
@@ -321,7 +332,55 @@ impl Connection {
         if !matches!(self.state, State::Open) || !works(l) {
             return false;
         }
-        !l.backup || !self.lanes.iter().any(|l| works(l) && !l.backup)
+        if self.options.lane_choice == LaneChoice::Backup {
+            return i == self.main_lane();
+        }
+        let goes = |l: &Lane| works(l) && !l.backup && !l.hold.is_back();
+        goes(l) || !self.lanes.iter().any(goes)
+    }
+
+    /// Whether what waits would be there sooner if this lane left it to those with shorter round trips: the end of a
+    /// message does not wait for a slow path (as in ECF, the scheduler of Lim et al., "ECF: An MPTCP Path Scheduler to
+    /// Manage Heterogeneous Paths", CoNEXT 2017).
+    pub(super) fn comes_sooner_elsewhere(
+        &self,
+        now: Time,
+        lane: usize,
+        flow: usize,
+        streams: &impl Streams,
+    ) -> bool {
+        if self.lanes.len() == 1 {
+            return false;
+        }
+        let one_way = |l: &Lane| l.rtt.smoothed() / 2;
+        let here = one_way(&self.lanes[lane]);
+        let faster = |k: usize| {
+            let l = &self.lanes[k];
+            let sooner = one_way(l) < here && l.sent.has_room();
+            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
+            let wait =
+                if sooner && self.carries_data(k) { l.flows[flow].wait(now, packet)? } else { return None };
+            Some((wait + one_way(l), l.flows[flow].decision().rate))
+        };
+        let mut faster = (0..self.lanes.len()).filter_map(faster).peekable();
+        let Some(qpn) = self.scheduler.current(flow as u8).filter(|_| faster.peek().is_some()) else {
+            return false;
+        };
+        let (message, all) = streams.waiting(qpn);
+        let waits = match self.options.lane_choice {
+            LaneChoice::Latency => message,
+            // Behind it come others, which nobody counts.
+            _ if self.scheduler.has_several(flow as u8) => return false,
+            _ => all,
+        };
+        // Of all faster lanes together, and of the best alone.
+        let (mut rate, mut last, mut best) = (Rate::ZERO, Span::ZERO, Span::MAX);
+        for (arrives, r) in faster {
+            rate = Rate::from_bytes_per_sec(rate.bytes_per_sec().saturating_add(r.bytes_per_sec()));
+            last = last.max(arrives);
+            best = best.min(arrives + r.time_for(waits));
+        }
+        best.min(last + rate.time_for(waits)) <= here
     }
 
     /// Identifiers of packets for this end, of all lanes that were ever asked for.
@@ -329,3 +388,6 @@ impl Connection {
         core::iter::once(self.local_cid()).chain(self.cids.iter().copied())
     }
 }
+
+#[cfg(test)]
+mod tests;

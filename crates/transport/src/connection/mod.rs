@@ -2,6 +2,7 @@
 
 mod authority;
 mod close;
+mod coupling;
 mod crypto_stream;
 mod frames;
 mod lanes;
@@ -93,6 +94,8 @@ pub struct Connection {
     wanted: Vec<lanes::Wanted>,
     /// The highest number of a lane that this end has asked for.
     lanes_ever: u32,
+    /// What is known of lanes that share a bottleneck, once there are several.
+    coupler: Option<coupling::Coupler>,
     /// Identifiers of packets for this end on lanes beside the first.
     cids: Vec<Cid>,
     /// The lane that is looked at first for something to send.
@@ -194,6 +197,7 @@ impl Connection {
             mtu: lane.mtu.current().into(),
             cc: flow.describe(),
             usage: self.usage(),
+            paths: self.lanes.iter().map(Lane::stats).collect(),
             key_generation: self.keys.as_ref().map_or(0, |k| k.seal_keys().generation()),
             ..self.stats.clone()
         }
@@ -351,6 +355,7 @@ impl Connection {
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
+        sooner(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
         sooner(self.discard_keys_at);
         sooner(self.settle_keys_at);
         if self.keys.is_some() {
@@ -478,6 +483,7 @@ impl Connection {
     /// Enters a lane's outcome into the counters, and tells flows of a new packet size.
     fn count(&mut self, now: Time, lane: usize, out: crate::lane::Outcome) {
         self.stats.packets_lost += out.lost;
+        self.lanes[lane].carried.lost += out.lost;
         self.stats.packets_spurious += out.spurious;
         self.stats.ce_packets += out.marked;
         if out.mtu_changed {

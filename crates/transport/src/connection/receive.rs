@@ -192,6 +192,7 @@ impl Connection {
         }
         self.stats.packets_received += 1;
         self.stats.bytes_received += wire_bytes;
+        self.lanes[i].carried.received += wire_bytes;
         self.heard = now;
         // Only who has our last handshake message has these keys.
         self.setup.confirm(self.authorised);

@@ -396,6 +396,7 @@ impl Connection {
             frames: VecDeque::new(),
             wanted: Vec::new(),
             lanes_ever: 0,
+            coupler: None,
             cids: Vec::new(),
             next_lane: 0,
             events: VecDeque::new(),

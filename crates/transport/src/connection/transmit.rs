@@ -127,6 +127,7 @@ impl Connection {
         }
         self.keys.as_ref()?;
         self.update_keys();
+        self.couple(now);
         let lanes = self.lanes.len();
         for k in 0..lanes {
             let lane = (self.next_lane + k) % lanes;
@@ -417,6 +418,10 @@ impl Connection {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
             }
+            if self.comes_sooner_elsewhere(now, lane, flow, streams) {
+                self.lanes[lane].flows[flow].mark_app_limited_if_free();
+                continue;
+            }
             let l = &mut self.lanes[lane];
             let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
             let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
@@ -621,6 +626,7 @@ impl Connection {
             *t = copy;
         }
         l.on_eliciting_sent(now);
+        l.carried.sent += d.wire_bytes;
         self.spoke = now;
         self.stats.packets_sent += d.packets;
         self.stats.bytes_sent += d.wire_bytes;

@@ -155,6 +155,18 @@ impl Flow {
         Ok(train)
     }
 
+    /// How long until [`Flow::poll_token`] would give permission, as far as the pacer says: `None` while the bound does not
+    /// let more go.
+    pub fn wait(&self, now: Time, packet: u64) -> Option<Span> {
+        let mut d = self.decision();
+        d.quantum = d.quantum.max(packet);
+        if self.inflight > 0 && self.inflight + d.quantum / 2 > d.bound {
+            return None;
+        }
+        let group = self.group.as_ref().is_some_and(|(left, _)| left.bytes() >= packet);
+        if group { Some(Span::ZERO) } else { self.pacer.wait(now, &d) }
+    }
+
     /// Gives back what was not needed.
     pub fn refund(&mut self, t: Token) {
         self.pacer.refund(t);
@@ -208,6 +220,11 @@ impl Flow {
         if self.inflight > 0 && self.inflight < self.decision().bound {
             self.mark_app_limited();
         }
+    }
+
+    /// Whether what is delivered now is what there was to send, and not what the path carries.
+    pub const fn is_app_limited(&self) -> bool {
+        self.delivered < self.app_limited_until
     }
 
     fn touch(&mut self) -> &mut Digest {

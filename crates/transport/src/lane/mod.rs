@@ -7,8 +7,10 @@ pub mod path;
 pub mod received;
 pub mod rtt;
 pub mod sent;
+pub mod trace;
 
 use crate::error::{Violation, code};
+use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
 use dispersion::Dispersion;
@@ -20,6 +22,7 @@ use rtt::{OneWayDelay, Rtt};
 use sent::{Content, FalseFeedback, MAX_TRACKED, NO_TRAIN, SentBook, SentPacket, State};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use trace::Trace;
 use wire::{Cid, Feedback, Floor, Frame};
 
 /// Bounds of the feedback interval that this end asks for: an eighth of the round trip within them.
@@ -55,6 +58,45 @@ pub enum Stage {
     Closed,
 }
 
+/// What a lane carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Bytes of data packets sent.
+    pub sent: u64,
+    /// Bytes of packets received that passed their tag.
+    pub received: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+}
+
+/// Whether a lane that works carries data, as far as other lanes matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It does.
+    Free,
+    /// Not for a moment, to see what that does to others.
+    Paused,
+    /// It leads over the same bottleneck as the lane of this number, which carries data for both.
+    Resting(u32),
+    /// The same, but for a moment it carries data, to see whether that is still so.
+    Trial(u32),
+}
+
+impl Hold {
+    /// The lane that it rests for.
+    pub const fn lead(self) -> Option<u32> {
+        match self {
+            Hold::Resting(l) | Hold::Trial(l) => Some(l),
+            Hold::Free | Hold::Paused => None,
+        }
+    }
+
+    /// Whether it carries no data.
+    pub const fn is_back(self) -> bool {
+        matches!(self, Hold::Paused | Hold::Resting(_))
+    }
+}
+
 /// State of one lane. The connection routes packets, feedback and time to it.
 #[derive(Debug)]
 pub struct Lane {
@@ -76,6 +118,12 @@ pub struct Lane {
     pub stage: Stage,
     /// It carries data only while no other lane does.
     pub backup: bool,
+    /// Whether it is held back because of another lane.
+    pub hold: Hold,
+    /// Bytes of data packets sent and of packets received, and packets lost.
+    pub carried: Carried,
+    /// Delays of late, when there are other lanes to compare with.
+    pub trace: Trace,
     /// Whether the peer is at the address that its packets come from.
     pub path: Option<PathCheck>,
     /// Frames to send once on this lane; not repeated.
@@ -167,6 +215,9 @@ impl Lane {
             blocked: false,
             stage: Stage::Open,
             backup: false,
+            hold: Hold::Free,
+            trace: Trace::default(),
+            carried: Carried::default(),
             path: None,
             fleeting: VecDeque::new(),
             ping: false,
@@ -235,6 +286,24 @@ impl Lane {
         match (&self.path, self.stage) {
             (Some(p), Stage::Waiting | Stage::Checking) => (p.remote, p.local),
             _ => (self.remote, self.local),
+        }
+    }
+
+    /// What it carried, and how it is.
+    pub fn stats(&self) -> PathStats {
+        PathStats {
+            lane: self.id,
+            remote: self.remote,
+            local: self.local,
+            works: self.stage == Stage::Open,
+            backup: self.backup,
+            shares: self.hold.lead(),
+            sent: self.carried.sent,
+            received: self.carried.received,
+            lost: self.carried.lost,
+            srtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            rate: self.flows[0].decision().rate,
         }
     }
 
@@ -406,6 +475,7 @@ impl Lane {
         if let Some(left) = sampled {
             self.rtt.update(now.since(left), delay);
             self.queue_delay = self.owd.update(now, left, f.arrival_us);
+            self.trace.add(left, self.owd.latest());
             let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
             self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, packet);
         }
@@ -599,6 +669,7 @@ impl Lane {
     pub fn on_path_change(&mut self, now: Time, info: cc::PathInfo) {
         self.rtt = Rtt::new();
         self.owd = OneWayDelay::new();
+        self.trace.clear();
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
     }
 }

@@ -85,6 +85,7 @@ pub struct OneWayDelay {
     previous: Option<i64>,
     window_start: Time,
     reference: Option<(u64, u32)>,
+    latest: i64,
 }
 
 impl Default for OneWayDelay {
@@ -96,7 +97,7 @@ impl Default for OneWayDelay {
 impl OneWayDelay {
     /// Knows nothing yet.
     pub const fn new() -> OneWayDelay {
-        OneWayDelay { lowest: None, previous: None, window_start: Time::ZERO, reference: None }
+        OneWayDelay { lowest: None, previous: None, window_start: Time::ZERO, reference: None, latest: 0 }
     }
 
     /// A packet sent at `sent` by our clock arrived at `arrival_us` (wrapping) by the peer's. Returns the
@@ -108,6 +109,7 @@ impl OneWayDelay {
         let here = (sent_us.wrapping_sub(ref_sent)) as u32;
         let there = arrival_us.wrapping_sub(ref_arrival);
         let delay = i64::from(there.wrapping_sub(here) as i32);
+        self.latest = delay;
         if now.since(self.window_start) > MIN_WINDOW {
             self.previous = self.lowest.take();
             self.window_start = now;
@@ -116,6 +118,11 @@ impl OneWayDelay {
         self.lowest = Some(lowest);
         let floor = self.previous.map_or(lowest, |p| p.min(lowest));
         Span::from_micros((delay - floor).max(0) as u64)
+    }
+
+    /// The latest delay in microseconds, against that of the first packet: minima that fade do not move it.
+    pub const fn latest(&self) -> i64 {
+        self.latest
     }
 }
 

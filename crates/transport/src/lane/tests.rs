@@ -16,6 +16,9 @@ impl Streams for Fates {
     fn has_more(&self, _: u16) -> bool {
         false
     }
+    fn waiting(&self, _: u16) -> (u64, u64) {
+        (0, 0)
+    }
     fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) {}
     fn acked(&mut self, _: u16, s: SegmentRef) {
         self.acked.push(s.msn);

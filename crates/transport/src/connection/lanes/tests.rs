@@ -1,0 +1,71 @@
+//! The rules of lanes, as a peer may break them.
+
+use super::*;
+use crate::config::TransportOptions;
+use crate::connection::Open;
+use crate::crypto::{ClientSetup, Credentials, Identity, ServerTrust};
+
+/// A connection that is taken to be open.
+fn connection(side: Side) -> Connection {
+    let identity = Identity::from_seed([1; 32]);
+    let trust = ServerTrust::Pinned(vec![identity.public_key()]);
+    let setup = ClientSetup::new(&Credentials::RawKey(identity), &trust).expect("a set-up");
+    let open = Open {
+        setup,
+        server_name: "server".into(),
+        remote: "192.0.2.1:4433".parse().expect("an address"),
+        local_cid: Cid(1),
+        reset_token: [0; 16],
+        token: None,
+        options: TransportOptions::default(),
+        unix_time: 1_700_000_000,
+    };
+    let mut c = Connection::open(Time::ZERO, open, base::Rng::from_u64(1)).expect("a connection");
+    (c.side, c.state) = (side, State::Open);
+    c.peer_params.max_lanes = MAX_LANES as u64;
+    c
+}
+
+fn asked(lane: u32, cid: u32) -> LaneOpen {
+    LaneOpen { lane, cid, backup: false }
+}
+
+#[test]
+fn only_clients_open_lanes_and_only_servers_accept_them() {
+    let mut c = connection(Side::Client);
+    assert!(c.on_lane_open(asked(1, 7)).is_err());
+    assert!(connection(Side::Server).on_lane_accept(Time::ZERO, 1, 7, 0).is_err());
+    // An answer that nobody asked for, or that comes twice, changes nothing.
+    c.on_lane_accept(Time::ZERO, 5, 7, 0).expect("no violation");
+    assert_eq!(c.lanes.len(), 1);
+}
+
+#[test]
+fn a_lanes_number_is_used_once() {
+    let mut c = connection(Side::Server);
+    c.on_lane_open(asked(1, 7)).expect("a lane");
+    c.on_lane_open(asked(1, 7)).expect("the same, repeated before the answer");
+    assert_eq!(c.wanted.len(), 1);
+    c.accept_lane(1, Some((Cid(9), 0)));
+    c.on_lane_open(asked(1, 7)).expect("the same, repeated after it");
+    assert_eq!((c.lanes.len(), c.wanted.len()), (2, 0));
+    assert!(c.on_lane_open(asked(1, 8)).is_err(), "another lane of the same number");
+    c.lanes[1].stage = Stage::Closed;
+    assert!(c.on_lane_open(asked(1, 8)).is_err(), "nor when that is closed: nonces are made of it");
+}
+
+#[test]
+fn a_cap_holds_for_all_flows_of_all_lanes_together() {
+    let mut c = connection(Side::Server);
+    c.on_lane_open(asked(1, 7)).expect("a lane");
+    c.accept_lane(1, Some((Cid(9), 0)));
+    c.lanes[1].stage = Stage::Open;
+    c.add_qp(0, 4, "").expect("a queue pair");
+    c.add_qp(2, 4, "cubic").expect("another one with a flow of its own");
+    [0, 2].into_iter().for_each(|qpn| c.activate(qpn));
+    let cap = Rate::from_mbit(100);
+    c.set_rate_cap(Some(cap));
+    let rates = c.lanes.iter().flat_map(|l| &l.flows).map(|f| f.decision().rate.bytes_per_sec());
+    assert_eq!(rates.clone().count(), 4);
+    assert!(rates.sum::<u64>() <= cap.bytes_per_sec());
+}
