@@ -57,6 +57,11 @@ pub struct RecvBatch {
     pub(crate) filled: usize,
     /// The last train can go on: see [`RecvBatch::push`].
     open: bool,
+    /// Messages to ask the kernel for next. One, as long as they come alone: asking in vain for a second one costs a
+    /// twentieth of a round trip within a machine.
+    wanted: usize,
+    /// Messages that the last call could have brought.
+    asked: usize,
 }
 
 impl core::fmt::Debug for RecvBatch {
@@ -77,12 +82,24 @@ impl RecvBatch {
             metas: vec![None; slots].into_boxed_slice(),
             filled: 0,
             open: false,
+            wanted: 1,
+            asked: slots,
         }
     }
 
     /// Forgets what the last call brought.
     pub(crate) fn clear(&mut self) {
-        (self.filled, self.open) = (0, false);
+        (self.filled, self.open, self.asked) = (0, false, self.metas.len());
+    }
+
+    /// Whether more may be waiting: the last call brought all that it could.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.asked
+    }
+
+    /// Whether the last call was for one message only: look again, but not before that one is answered.
+    pub fn is_single(&self) -> bool {
+        self.asked == 1
     }
 
     /// Trains that the last call brought.
@@ -129,7 +146,7 @@ impl RecvBatch {
 
 impl UdpSocket {
     /// Takes what has arrived, up to the batch's capacity. Returns the number of usable trains; zero when
-    /// nothing is waiting. A full batch (`n == batch.capacity()`) means that more may be waiting.
+    /// nothing is waiting. [`RecvBatch::is_full`] tells whether more may be.
     ///
     /// Reports about earlier datagrams (ICMP port unreachable and the like) are counted and passed over.
     ///
@@ -153,7 +170,8 @@ impl UdpSocket {
 
     /// One `recvmmsg`. The headers are built anew on the stack, so that the batch holds no pointers.
     fn recv_once(&self, b: &mut RecvBatch) -> Result<usize, i32> {
-        let slots = b.metas.len().min(MAX_SLOTS);
+        let slots = b.wanted.min(b.metas.len()).min(MAX_SLOTS);
+        (b.asked, b.wanted) = (slots, 1);
         // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
         let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
@@ -179,6 +197,9 @@ impl UdpSocket {
             libc::recvmmsg(self.fd.as_raw_fd(), first, slots as _, flags, core::ptr::null_mut())
         };
         let Ok(n) = usize::try_from(n) else { return Err(errno()) };
+        if n == slots || n > 1 {
+            b.wanted = b.metas.len();
+        }
         let now = WallTime::now();
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
             // SAFETY: the first `slots` were written above.
