@@ -130,7 +130,7 @@ fn a_thousand_idle_connections_take_little_memory_and_hardly_any_turns() {
         assert_eq!(core::iter::from_fn(|| e.poll_event()).filter(up).count(), CONNECTIONS);
     }
     let used = LIVE.load(Relaxed) - before;
-    println!("{} KiB for each connection, both ends together", used / CONNECTIONS >> 10);
+    println!("{} KiB for each connection, both ends together", (used / CONNECTIONS) >> 10);
     assert!(used < MOST_BYTES, "{CONNECTIONS} connections hold {} MiB", used >> 20);
 
     (p.datagrams, p.turns) = (0, 0);
