@@ -90,7 +90,7 @@ impl Endpoint {
 
     /// A socket that took nothing more has room again.
     pub fn resume(&mut self) {
-        for id in core::mem::take(&mut self.blocked) {
+        while let Some(id) = self.blocked.pop_first() {
             self.touch(id);
         }
     }

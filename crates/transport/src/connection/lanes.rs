@@ -356,7 +356,7 @@ impl Connection {
         let here = one_way(&self.lanes[lane]);
         let faster = |k: usize| {
             let l = &self.lanes[k];
-            let sooner = one_way(l) < here && l.sent.has_room();
+            let sooner = one_way(l) < here && !l.blocked && l.sent.has_room();
             let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
             let wait =
                 if sooner && self.carries_data(k) { l.flows[flow].wait(now, packet)? } else { return None };

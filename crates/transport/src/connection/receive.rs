@@ -202,15 +202,20 @@ impl Connection {
             self.handle_data(flags, body, streams)?
         };
         if let Verdict::Received { eliciting } = verdict {
-            let newest = pn >= self.lanes[i].received.expected();
-            self.lanes[i].received.on_packet(now, pn, eliciting, flags & flag::ASK != 0, meta.marked);
-            let l = &mut self.lanes[i];
-            l.local = meta.local.or(l.local);
-            if newest && (meta.remote != l.remote || l.stage == Stage::Waiting) {
-                self.on_new_address(now, i, meta);
-            }
+            self.note_received(now, i, pn, (eliciting, flags & flag::ASK != 0), meta);
         }
         Ok(())
+    }
+
+    /// A packet counts as received.
+    fn note_received(&mut self, now: Time, i: usize, pn: u64, (eliciting, ask): (bool, bool), meta: Meta) {
+        let newest = pn >= self.lanes[i].received.expected();
+        self.lanes[i].received.on_packet(now, pn, eliciting, ask, meta.marked);
+        let l = &mut self.lanes[i];
+        l.local = meta.local.or(l.local);
+        if newest && (meta.remote != l.remote || l.stage == Stage::Waiting) {
+            self.on_new_address(now, i, meta);
+        }
     }
 
     fn handle_data(

@@ -7,7 +7,7 @@ use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket, Train};
 use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::streams::Streams;
-use base::Time;
+use base::{Span, Time};
 use cc::Token;
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{SHORT_CLEAR, flag};
@@ -418,12 +418,14 @@ impl Connection {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
             }
-            if self.comes_sooner_elsewhere(now, lane, flow, streams) {
+            let l = &self.lanes[lane];
+            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
+            let may = l.flows[flow].wait(now, packet) == Some(Span::ZERO);
+            if may && self.comes_sooner_elsewhere(now, lane, flow, streams) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
             }
             let l = &mut self.lanes[lane];
-            let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
             let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
             let mut permit = if l.probes > 0 {
                 l.probes -= 1;

@@ -293,12 +293,7 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::FEEDBACK);
                 f.put(out);
             }
-            Frame::Floor(f) => {
-                out.put_u8(kind::FLOOR);
-                for v in [f.lane.into(), f.floor, f.interval_us, f.packets] {
-                    out.put_varint(v);
-                }
-            }
+            Frame::Floor(f) => put_floor(out, f),
             Frame::Close { code, reason } => {
                 out.put_u8(kind::CLOSE);
                 out.put_varint(*code);
@@ -368,6 +363,13 @@ fn lane(r: &mut Reader<'_>) -> Result<u32, WireError> {
         return Err(WireError::Invalid("lane"));
     }
     Ok(n as u32)
+}
+
+fn put_floor(out: &mut impl Put, f: &Floor) {
+    out.put_u8(kind::FLOOR);
+    for v in [f.lane.into(), f.floor, f.interval_us, f.packets] {
+        out.put_varint(v);
+    }
 }
 
 /// Flags that have no meaning in a frame must be clear, and there must be a kind of data.
