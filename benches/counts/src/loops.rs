@@ -135,8 +135,8 @@ fn bulk(units: u64, suite: Suite, side: Side) -> Result<u64> {
 
 /// Bytes of a small message.
 const SMALL: usize = 4;
-/// Receives that are posted at each end.
-const RECEIVES: u64 = 16;
+/// Receives that are posted at each end: as many as `longhaul perf` posts. The peer hears of them in steps of a quarter.
+const RECEIVES: u64 = 64;
 /// Round trips before counting begins: the search for the path's packet size is over, tables have grown.
 const FIRST_TRIPS: u64 = 500;
 /// One way, for small messages: as long as over loopback.
