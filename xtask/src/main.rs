@@ -2,6 +2,7 @@
 //! change must pass.
 
 mod ci;
+mod counts;
 mod deny;
 mod fuzz;
 mod layers;
@@ -88,6 +89,12 @@ const TASKS: &[Task] = &[
         options: "",
         help: "Try every order of steps that threads which hand buffers to each other can take (loom)",
         run: |args| no_options(args).and_then(|()| threads()),
+    },
+    Task {
+        name: "counts",
+        options: "[--accept]",
+        help: "Count the instructions of the hot loops (valgrind) and compare with benches/counts.json; --accept keeps them",
+        run: |args| counts::run_counts(flag(args, "--accept")?),
     },
     Task {
         name: "man",
