@@ -334,8 +334,8 @@ impl Endpoint {
 
     fn handle_short(&mut self, now: Time, meta: Meta, run: &mut [u8], stride: usize) {
         let Ok(Clear::Short(cid)) = Clear::parse(run) else { return };
-        let reset = run.last_chunk::<16>().and_then(|t| self.by_reset.get(t));
-        let Some(&id) = self.by_cid.get(&cid).or(reset) else {
+        let reset = || run.last_chunk::<16>().and_then(|t| self.by_reset.get(t));
+        let Some(&id) = self.by_cid.get(&cid).or_else(reset) else {
             let token = self.reset_token(cid);
             let longest = run.len().min(stride);
             self.acceptor.stateless_reset(now, meta, longest, &token, &mut self.rng);

@@ -50,7 +50,7 @@ pub struct TransportOptions {
     /// Encryption module: anything but AEAD must be asked for by both ends.
     pub module: Module,
     /// Congestion control of this end's sending: a name of [`cc::registry`] with parameters
-    /// (`bbr`, `cubic`, `fixed:rate=500mbit`).
+    /// (`bbr`, `cubic`, `fixed:rate=500M`).
     pub cc: String,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
     pub max_packet: u32,

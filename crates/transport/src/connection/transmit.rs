@@ -10,8 +10,9 @@ use crate::streams::Streams;
 use base::{Span, Time};
 use cc::Token;
 use std::net::{IpAddr, SocketAddr};
+use wire::frame::DATA_LEAD;
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{Frame, Put, SliceWriter};
+use wire::{Frame, SliceWriter};
 
 /// Segments of a train at most: the kernel's UDP_MAX_SEGMENTS.
 pub const MAX_SEGMENTS: usize = 64;
@@ -174,6 +175,10 @@ impl Connection {
         self.lanes[lane].overtaken = false;
         if let Some(t) = self.transmit_mtu_probe(now, lane, out.slot(socket)?) {
             return Some(t);
+        }
+        if overtakes {
+            // There was no data a moment ago.
+            return None;
         }
         let t = self.transmit_data(now, lane, false, out, streams)?;
         self.lanes[lane].overtaken = true;
@@ -376,13 +381,12 @@ impl Connection {
             if !(told_here || for_it) {
                 continue;
             }
-            let mut news = Vec::new();
-            if l.received.due().is_some_and(|t| t <= now) {
-                let statements = l.received.take_feedback(now, l.id, room);
-                news.extend(statements.into_iter().map(Frame::Feedback));
-            }
-            news.extend(l.take_floor().map(Frame::Floor));
-            self.lanes[lane].fleeting.extend(news);
+            let due = l.received.due().is_some_and(|t| t <= now);
+            let statements = if due { l.received.take_feedback(now, l.id, room) } else { Vec::new() };
+            let floor = l.take_floor();
+            let fleeting = &mut self.lanes[lane].fleeting;
+            fleeting.extend(statements.into_iter().map(Frame::Feedback));
+            fleeting.extend(floor.map(Frame::Floor));
         }
     }
 
@@ -531,7 +535,10 @@ impl Connection {
         let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return };
         let main = lane == self.main_lane();
         self.queue_reports(now, lane, main, MAX_REPORTS);
-        let mut lead = Vec::new();
+        if self.lanes[lane].fleeting.is_empty() {
+            return;
+        }
+        let mut lead = Vec::with_capacity(MAX_REPORTS + DATA_LEAD);
         self.take_fleeting(lane, MAX_REPORTS, &mut lead);
         if lead.is_empty() {
             return;
@@ -638,8 +645,8 @@ impl Connection {
 
 /// Writes the clear part of a short header.
 fn put_clear(packet: &mut [u8], flags: u8, cid: u32, pn: u64) {
-    let mut w = SliceWriter::new(&mut packet[..SHORT_CLEAR]);
-    w.put_u8(flags);
-    w.put_u32(cid);
-    w.put_u32(pn as u32);
+    let mut clear = [flags; SHORT_CLEAR];
+    clear[1..5].copy_from_slice(&cid.to_be_bytes());
+    clear[5..].copy_from_slice(&(pn as u32).to_be_bytes());
+    packet[..SHORT_CLEAR].copy_from_slice(&clear);
 }

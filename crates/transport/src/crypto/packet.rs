@@ -93,13 +93,8 @@ impl Key {
 
     #[inline]
     fn nonce(&self, lane: u32, pn: u64) -> [u8; IV_LEN] {
-        let mut n = [0u8; IV_LEN];
-        n[..4].copy_from_slice(&lane.to_be_bytes());
-        n[4..12].copy_from_slice(&pn.to_be_bytes());
-        for (n, iv) in n.iter_mut().zip(self.iv.iter()) {
-            *n ^= iv;
-        }
-        n
+        let number = u128::from(lane) << 96 | u128::from(pn) << 32;
+        (u128::from_be_bytes(*self.iv) ^ number).to_be_bytes()
     }
 
     #[inline]
@@ -274,9 +269,13 @@ impl HeaderKey {
     /// The mask that belongs to a tag: XOR byte 0 with `mask[0]` (whose top bit is clear) and the packet
     /// number's bytes with `mask[1..5]`.
     pub fn mask(&self, tag: &[u8; TAG_LEN]) -> [u8; MASK_LEN] {
-        let mut mask = [[0u8; MASK_LEN]];
-        self.mask_train(core::slice::from_ref(tag), &mut mask);
-        mask[0]
+        let Some(aes) = &self.0 else { return [0; MASK_LEN] };
+        let mut block = Array::from(*tag);
+        aes.encrypt_block(&mut block);
+        let mut mask = [0; MASK_LEN];
+        mask.copy_from_slice(&block[..MASK_LEN]);
+        mask[0] &= wire::packet::flag::PROTECTED;
+        mask
     }
 
     /// The masks of many packets: AES runs them in parallel, a few nanoseconds each. As many as the shorter
@@ -304,6 +303,14 @@ impl HeaderKey {
     /// Long headers show in the top bit of byte 0, which is never masked.
     pub fn mask_segments(&self, train: &mut [u8], segment: usize) {
         if self.0.is_none() || segment == 0 {
+            return;
+        }
+        // One packet alone is not worth setting out for many.
+        if train.len() <= segment {
+            let tag = train.get(TAG_OFFSET..TAG_OFFSET + TAG_LEN).and_then(|t| t.try_into().ok());
+            if let Some(tag) = tag.filter(|_| train[0] & wire::packet::flag::LONG == 0) {
+                apply_mask(&self.mask(tag), train);
+            }
             return;
         }
         for batch in train.chunks_mut(segment.saturating_mul(MASK_BATCH)) {
