@@ -38,6 +38,8 @@ struct End {
     /// Views that have reached their thread, and those on their way.
     views: HashMap<(u16, Cid), (OpenView, u64)>,
     coming: Vec<(Time, longhaul_endpoint::View)>,
+    /// The first socket takes a train at a time, and each takes its time.
+    slow: bool,
 }
 
 struct Slots<'a> {
@@ -45,12 +47,13 @@ struct Slots<'a> {
     sealings: &'a mut [Option<Sealing>],
     held: &'a [Vec<Held>],
     refused: &'a mut usize,
+    slow: bool,
 }
 
 impl Outlets for Slots<'_> {
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]> {
         let i = usize::from(socket);
-        if self.held[i].len() >= HELD {
+        if self.held[i].len() >= if self.slow && i == 0 { 1 } else { HELD } {
             *self.refused += 1;
             return None;
         }
@@ -98,6 +101,7 @@ impl End {
             held: (0..n).map(|_| Vec::new()).collect(),
             views: HashMap::new(),
             coming: Vec::new(),
+            slow: false,
         };
         end.ep.use_sockets(SOCKETS);
         end
@@ -106,11 +110,11 @@ impl End {
     /// Everything that is to be sent goes to the threads.
     fn build(&mut self, now: Time, rng: &mut Rng, refused: &mut usize) {
         loop {
-            let End { bufs, sealings, held, .. } = self;
-            let mut slots = Slots { bufs, sealings, held, refused };
+            let End { bufs, sealings, held, slow, .. } = self;
+            let mut slots = Slots { bufs, sealings, held, refused, slow: *slow };
             let Some(t) = self.ep.poll_trains(now, &mut slots) else { break };
             let i = usize::from(t.socket);
-            let late = if i == 0 { Span::ZERO } else { Span::from_micros(rng.below(400)) };
+            let late = if i == 0 && !self.slow { Span::ZERO } else { Span::from_micros(rng.below(400)) };
             let (bytes, sealing) = (self.bufs[i][..t.len].to_vec(), self.sealings[i].take());
             self.held[i].push(Held { at: now + late, t, bytes, sealing });
         }
@@ -360,6 +364,32 @@ fn what_was_changed_on_the_way_is_dropped_and_counted_wherever_it_is_opened() {
     assert_eq!(complete(&mut w.client.ep, &ci).status, Status::Success);
     assert!(read(&mut w.server.ep, &to, LEN) == data);
     assert!(changed > 5 && w.server.ep.stats(s).expect("open").packets_forged > 0);
+}
+
+/// Found by a test of the command line under load: a connection that had to wait for room during its set-up was not looked
+/// at again before its time was up.
+#[test]
+fn who_knocks_while_the_socket_is_full_is_answered_when_it_is_not() {
+    const CLIENTS: usize = 6;
+    let mut w = World::new(5);
+    (w.client.slow, w.server.slow) = (true, true);
+    for _ in 0..CLIENTS {
+        let options = Pair::new().connect_options();
+        w.client.ep.connect(w.now, options).expect("connect");
+    }
+    w.run(Span::from_secs(2));
+    for e in [&mut w.client.ep, &mut w.server.ep] {
+        let up = |e: &Event| matches!(e, Event::Connected { .. } | Event::Incoming { .. });
+        assert_eq!(core::iter::from_fn(|| e.poll_event()).filter(up).count(), CLIENTS);
+    }
+    // Closing waits for room as well.
+    let now = w.now;
+    for c in w.client.ep.connections().collect::<Vec<_>>() {
+        w.client.ep.close(now, c, 0x1000, "done");
+    }
+    w.run(Span::from_secs(2));
+    assert!(w.client.ep.is_quiet() && w.server.ep.is_quiet());
+    assert!(w.refused > 0);
 }
 
 #[test]

@@ -149,9 +149,8 @@ impl Connection {
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         let socket = self.lanes[lane].socket;
-        let buf = out.slot(socket);
-        self.lanes[lane].blocked = buf.is_none();
-        if let Some(t) = self.transmit_challenge(now, lane, buf?) {
+        let buf = self.slot(lane, out)?;
+        if let Some(t) = self.transmit_challenge(now, lane, buf) {
             return Some(t);
         }
         match self.lanes[lane].stage {
@@ -185,11 +184,19 @@ impl Connection {
         Some(t)
     }
 
+    /// Room for a train on a lane; where there is none, whoever drives looks again when there is
+    /// ([`Connection::is_blocked`]).
+    fn slot<'o>(&mut self, lane: usize, out: &'o mut impl Outlets) -> Option<&'o mut [u8]> {
+        let slot = out.slot(self.lanes[lane].socket);
+        self.lanes[lane].blocked = slot.is_none();
+        slot
+    }
+
     fn transmit_setup(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
         if !self.setup.has_pending() {
             return None;
         }
-        let buf = out.slot(self.lanes[0].socket)?;
+        let buf = self.slot(0, out)?;
         let n = self.setup.poll_datagram(now, self.side, buf)?;
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
@@ -203,7 +210,7 @@ impl Connection {
 
     fn transmit_close(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
         let lane = self.main_lane();
-        let buf = out.slot(self.lanes[lane].socket)?;
+        let buf = self.slot(lane, out)?;
         let State::Closing(c) = &mut self.state else { return None };
         let mut frame = Vec::new();
         c.poll(now)?.put(&mut frame);
