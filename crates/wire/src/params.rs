@@ -188,6 +188,8 @@ impl Params {
         match k {
             id::SUITES if v.len() <= MAX_SUITES => self.suites = v.to_vec(),
             id::SUITES => return Err(WireError::TooLong("cipher suites")),
+            // Nothing but zeroes is as good as nothing.
+            id::SUITE_COSTS if v.len() <= MAX_SUITES && v.iter().all(|c| *c == 0) => {}
             id::SUITE_COSTS if v.len() <= MAX_SUITES => self.suite_costs = v.to_vec(),
             id::SUITE_COSTS => return Err(WireError::TooLong("costs of cipher suites")),
             id::MODULE => {
@@ -233,6 +235,19 @@ fn int(v: &[u8], what: &'static str, range: core::ops::RangeInclusive<u64>) -> R
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Found by fuzzing: costs of zero are not written, and were read.
+    #[test]
+    fn costs_that_are_all_zero_are_none() {
+        for bytes in [&[0x0f, 1, 0][..], &[0x0f, 3, 0, 0, 0], &[0x0f, 0]] {
+            let p = Params::parse(bytes).unwrap();
+            assert!(p.suite_costs.is_empty());
+            let mut again = Vec::new();
+            p.put(&mut again);
+            assert_eq!(Params::parse(&again), Ok(p));
+        }
+        assert_eq!(Params::parse(&[0x0f, 2, 0, 9]).unwrap().suite_costs, [0, 9]);
+    }
 
     #[test]
     fn parameters_round_trip_and_unknown_ones_are_passed_over() {
