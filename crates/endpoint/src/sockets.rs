@@ -113,8 +113,11 @@ impl Endpoint {
 
     /// A socket is beyond use: lanes that have it are closed, and what is under way on them goes over the others.
     pub fn abandon_socket(&mut self, now: Time, socket: u16) {
-        let of = |c: &Conn| c.connection.apart().find(|l| l.2 == socket).map(|l| l.0);
-        let lanes: Vec<_> = self.conns.iter().filter_map(|(id, c)| Some((*id, of(c)?))).collect();
+        let mut lanes = Vec::new();
+        for (id, c) in &self.conns {
+            let its = c.connection.apart().filter(|l| l.2 == socket);
+            lanes.extend(its.map(|l| (*id, l.0)));
+        }
         for (id, lane) in lanes {
             self.remove_path(now, id, lane);
         }

@@ -197,8 +197,10 @@ impl Driver {
         if !self.options.serves {
             udp.bind.set_port(0);
         }
-        let core = self.options.cores.get(self.team.len() + 1).copied();
-        self.team.add(&self.options.datapath, &udp, core, self.poller.waker())
+        let named = self.options.cores.get(self.team.len() + 1);
+        // A new thread would else stay where the loop was told to stay.
+        let cores = named.map_or_else(|| self.growth.processors().to_vec(), |c| vec![*c]);
+        self.team.add(&self.options.datapath, &udp, cores, self.poller.waker())
     }
 
     /// As many threads as there are to be, and lanes that use them.
@@ -210,8 +212,7 @@ impl Driver {
         while self.team.len() + 1 < usize::from(self.growth.sockets()) {
             if let Err(error) = self.add_thread() {
                 tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
-                self.growth =
-                    Growth::new(Lanes::Count(self.team.len() as u16 + 1), self.team.len() as u16 + 1);
+                self.growth.limit_to(self.team.len() as u16 + 1);
             }
         }
         endpoint.use_sockets(self.team.len() as u16 + 1);
@@ -246,11 +247,13 @@ impl Driver {
     /// The socket or the system's waiting is beyond use.
     pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
         sharpen_timers();
-        worker::stay_on(self.options.cores.first().copied());
+        worker::stay_on(&self.options.cores[..self.options.cores.len().min(1)]);
         endpoint.use_sockets(self.team.len() as u16 + 1);
         loop {
             let mut busy = self.receive(endpoint)?;
-            busy |= self.team.collect(endpoint, &mut self.loser);
+            if self.team.len() > 0 {
+                busy |= self.team.collect(self.clock.now(), endpoint, &mut self.loser);
+            }
             let now = self.clock.now();
             endpoint.handle_timeout(now);
             app.drive(now, endpoint);

@@ -120,6 +120,8 @@ impl Rule {
 pub(super) struct Growth {
     lanes: Lanes,
     most: u16,
+    /// Processors that this process may use, as they were before threads were bound to some.
+    processors: Vec<usize>,
     rule: Rule,
     /// Sockets that lanes are spread over now.
     used: u16,
@@ -136,12 +138,22 @@ impl Growth {
             Lanes::Count(n) => n.clamp(1, most),
         };
         let (rule, asked) = (Rule::default(), BTreeMap::new());
-        Growth { lanes, most, rule, used, asked, last: None, next: Time::ZERO }
+        Growth { lanes, most, processors: processors(), rule, used, asked, last: None, next: Time::ZERO }
     }
 
     /// How many sockets there are to be now.
     pub fn sockets(&self) -> u16 {
         self.used
+    }
+
+    /// Processors that threads may use that are bound to none.
+    pub fn processors(&self) -> &[usize] {
+        &self.processors
+    }
+
+    /// No more sockets than these can be had.
+    pub fn limit_to(&mut self, sockets: u16) {
+        (self.most, self.used) = (sockets, self.used.min(sockets));
     }
 
     /// When to look next.
@@ -158,7 +170,7 @@ impl Growth {
         }
         self.next = now + EVERY;
         let cpu = CpuTime::of_thread();
-        let free = free_time();
+        let free = free_time(&self.processors);
         let bytes = endpoint.connections().filter_map(|c| endpoint.stats(c));
         let bytes = bytes.map(|s| s.payload_sent + s.payload_received).sum();
         let before = self.last.replace((now, cpu, free, bytes));
@@ -212,11 +224,10 @@ pub(super) fn processors() -> Vec<usize> {
 
 /// Time for which the processors that this process may use had nothing to do, all together, since the machine started.
 /// Zero where the system does not tell.
-fn free_time() -> Span {
+fn free_time(ours: &[usize]) -> Span {
     let Ok(text) = std::fs::read_to_string("/proc/stat") else { return Span::ZERO };
     let ticks = rustix::param::clock_ticks_per_second().max(1);
-    let ours = processors();
-    Span::from_nanos(free_ticks(&text, &ours).saturating_mul(1_000_000_000 / ticks))
+    Span::from_nanos(free_ticks(&text, ours).saturating_mul(1_000_000_000 / ticks))
 }
 
 /// proc(5): `cpuN user nice system idle iowait ...`, in ticks.

@@ -51,7 +51,7 @@ impl Team {
         &mut self,
         kind: &DatapathKind,
         options: &UdpOptions,
-        core: Option<usize>,
+        cores: Vec<usize>,
         bell: Waker,
     ) -> Result<(), DriverError> {
         let socket = Datapath::open(kind, options)?;
@@ -73,7 +73,7 @@ impl Team {
             arrived: Time::ZERO,
             gone: false,
         };
-        let worker = Worker { socket, poller, orders: inbox, reports: outbox, bell, core };
+        let worker = Worker { socket, poller, orders: inbox, reports: outbox, bell, cores };
         let name = format!("longhaul-lane-{}", self.seats.len() + 1);
         let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         self.seats.push(Seat { thread: Some(thread), ..seat });
@@ -112,7 +112,7 @@ impl Team {
     }
 
     /// Passes on what threads are to know, takes in what they report. True when there was something.
-    pub fn collect(&mut self, endpoint: &mut Endpoint, loser: &mut Option<Loser>) -> bool {
+    pub fn collect(&mut self, now: Time, endpoint: &mut Endpoint, loser: &mut Option<Loser>) -> bool {
         while let Some(v) = endpoint.poll_view() {
             if let Some(seat) = self.seat(v.socket) {
                 seat.views.push_back(v);
@@ -128,7 +128,7 @@ impl Team {
             }
             if seat.reports.is_gone() || seat.gone {
                 seat.gone = true;
-                endpoint.abandon_socket(seat.arrived, i as u16 + 1);
+                endpoint.abandon_socket(now, i as u16 + 1);
             }
         }
         any

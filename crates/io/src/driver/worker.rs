@@ -63,8 +63,8 @@ pub(super) struct Worker {
     pub reports: Sender<Report>,
     /// Wakes the loop.
     pub bell: Waker,
-    /// The processor to stay on.
-    pub core: Option<usize>,
+    /// The processors to stay on; none named: those of the thread that made it.
+    pub cores: Vec<usize>,
 }
 
 /// The thread at work.
@@ -84,7 +84,7 @@ impl Worker {
     /// Works until the loop is gone.
     pub fn run(self) {
         sharpen_timers();
-        stay_on(self.core);
+        stay_on(&self.cores);
         let clock = Clock::new();
         let (loads, rooms, views) = (VecDeque::new(), Vec::new(), HashMap::new());
         let mut work = Work { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
@@ -97,15 +97,15 @@ impl Worker {
     }
 }
 
-/// Binds the calling thread to one processor.
-pub(super) fn stay_on(core: Option<usize>) {
-    let Some(core) = core else { return };
-    let mut set = rustix::thread::CpuSet::new();
-    if core < rustix::thread::CpuSet::MAX_CPU {
-        set.set(core);
+/// Binds the calling thread to processors, if any are named.
+pub(super) fn stay_on(cores: &[usize]) {
+    if cores.is_empty() {
+        return;
     }
+    let mut set = rustix::thread::CpuSet::new();
+    cores.iter().filter(|c| **c < rustix::thread::CpuSet::MAX_CPU).for_each(|c| set.set(*c));
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(core, %error, "a thread cannot be bound to this processor and goes where the system puts it");
+        tracing::warn!(?cores, %error, "a thread cannot be bound to these processors and goes where the system puts it");
     }
 }
 

@@ -431,7 +431,7 @@ impl Connection {
             }
             let l = &self.lanes[lane];
             let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
-            let may = l.flows[flow].wait(now, packet) == Some(Span::ZERO);
+            let may = self.lanes.len() > 1 && l.flows[flow].wait(now, packet) == Some(Span::ZERO);
             if may && self.comes_sooner_elsewhere(now, lane, flow, streams) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
