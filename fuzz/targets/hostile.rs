@@ -18,12 +18,14 @@ use base::Span;
 use bytes::Bytes;
 use guarded::{Guarded, UNTOUCHED};
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{ConnId, Event, QpOptions};
+use longhaul_endpoint::{ConnId, Event, Network, QpOptions, Way};
 use pair::{Flying, Pair, config, server_config};
 use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
+use wire::frame::Addresses;
 use wire::packet::{SHORT_CLEAR, flag};
 use wire::{Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen, Module, Put, QpOpen, Tail};
 
@@ -224,6 +226,11 @@ impl World {
             6 => Frame::QpError { qpn, code: y },
             7 => Frame::PathChallenge(y.to_be_bytes()),
             8 => Frame::PathResponse(y.to_be_bytes()),
+            9 => {
+                let ip = |i: u64| IpAddr::from((y.wrapping_add(x.wrapping_mul(i)) as u32).to_be_bytes());
+                let list = (0..z % 18).map(|i| SocketAddr::new(ip(i), 4_460)).collect();
+                Frame::Addresses(Addresses { sequence: x, list })
+            }
             10 => Frame::LaneOpen(LaneOpen { lane: qpn.into(), cid: y as u32, backup: z & 1 == 0 }),
             11 => Frame::LaneAccept { lane: qpn.into(), cid: y as u32, code: z },
             12 => Frame::LaneClose { lane: qpn.into() },
@@ -238,7 +245,21 @@ impl World {
         };
         frame.put(&mut inner);
         self.forge(0, &inner[..inner.len().min(MAX_INNER)]);
+        if kind == 9 {
+            self.look_at_network(z & 1 == 0);
+        }
         Some(())
+    }
+
+    /// The victim's machine has routes to wherever the peer says.
+    fn look_at_network(&mut self, own: bool) {
+        let p = &mut self.pair;
+        let (end, local) =
+            if self.server { (&mut p.server, p.server_addr) } else { (&mut p.client, p.client_addr) };
+        let way = |remote| Way { local: local.ip(), remote, own, usual: own };
+        let ways = end.remotes().into_iter().map(way).collect();
+        let network = Network { locals: vec![local.ip()], reached_at: vec![local], ways };
+        end.set_network(p.now, network);
     }
 
     /// A statement of what arrived, true or not: the numbers are near what the victim may have sent, or anything.

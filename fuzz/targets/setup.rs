@@ -108,6 +108,7 @@ impl World {
                 trust: ServerTrust::Pinned(vec![key]),
                 token: None,
                 options: None,
+                iwarp: None,
             };
             self.victim.connect(self.now, connect).expect("settings are sound");
         }

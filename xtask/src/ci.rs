@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::process::{self, command, now, run};
-use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, counts, deny, fuzz, readme};
+use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, counts, deny, fuzz, interop, readme};
 
 /// Seconds for all fuzz targets together: building them takes about as long again, and the step three minutes at most.
 const FUZZ_SECONDS: u64 = 100;
@@ -23,6 +23,7 @@ const STEPS: &[Step] = &[
     ("instructions of the hot loops", || counts::run_counts(false)),
     ("fuzzing, briefly", || fuzz::run_briefly(FUZZ_SECONDS, DEFAULT_FUZZ_SECONDS)),
     ("swarm of simulations", || crate::swarm(DEFAULT_SEEDS)),
+    ("interoperation with the kernel's siw", || interop::run_matrix(&[])),
     ("demonstration (the README's main command)", || from_readme("main")),
     ("manual pages", crate::man),
 ];

@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::process::{cargo, command, output, root, run, succeeds, target_dir};
+use crate::packages::{self, Tool};
+use crate::process::{cargo, command, output, root, run, target_dir};
 
+const VALGRIND: Tool = Tool { needs: "valgrind", package: "valgrind" };
 /// Where the counts are kept, from the root.
 const FILE: &str = "benches/counts.json";
 /// The part by which a count may be worse, in hundredths.
@@ -42,7 +44,7 @@ struct Outcome {
 /// # Errors
 /// valgrind cannot be had, a loop does not run, or is more than 5 % worse.
 pub fn run_counts(accept: bool) -> Result<()> {
-    need_valgrind()?;
+    packages::need(&[VALGRIND])?;
     let program = build()?;
     let mut new = Counts { compiler: compiler()?, features: String::new(), loops: BTreeMap::new() };
     let kept = read(&root().join(FILE))?;
@@ -79,27 +81,6 @@ pub fn run_counts(accept: bool) -> Result<()> {
 /// Where callgrind's profiles are left.
 fn folder() -> PathBuf {
     target_dir().join("counts")
-}
-
-/// Installs valgrind where it is missing and apt-get is there.
-fn need_valgrind() -> Result<()> {
-    let there = || succeeds(command("valgrind").arg("--version"));
-    if there() {
-        return Ok(());
-    }
-    println!("no valgrind: installing it");
-    let installed = run(command("apt-get").args(["update", "-qq"]))
-        .and_then(|()| run(command("apt-get").args(["install", "-y", "-qq", "valgrind"])));
-    match installed {
-        Ok(()) if there() => Ok(()),
-        Ok(()) => {
-            bail!("valgrind was installed but does not start: install one that `valgrind --version` finds")
-        }
-        Err(e) => {
-            Err(e
-                .context("counting needs valgrind: install it (Debian: `apt-get install valgrind`, as root)"))
-        }
-    }
 }
 
 fn build() -> Result<String> {

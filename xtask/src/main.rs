@@ -5,7 +5,9 @@ mod ci;
 mod counts;
 mod deny;
 mod fuzz;
+mod interop;
 mod layers;
+mod packages;
 mod process;
 mod readme;
 mod style;
@@ -14,6 +16,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use packages::Tool;
 use process::{cargo, command, run, target_dir};
 
 /// Seeds of a swarm when none are named: a few minutes on two cores.
@@ -22,6 +25,10 @@ const DEFAULT_SEEDS: Range<u64> = 0..60;
 const DEFAULT_FUZZ_SECONDS: u64 = 10;
 /// No single fuzz target runs longer than a day.
 const MAX_FUZZ_SECONDS: u64 = 86_400;
+
+/// What tests need beside the toolchain. Those that need something else which is missing say `skipped`; CONTRIBUTING.md
+/// lists them.
+const TEST_TOOLS: &[Tool] = &[Tool { needs: "tshark", package: "tshark" }];
 
 /// One command: its name, its options, its help text, and what it does.
 struct Task {
@@ -65,8 +72,11 @@ const TASKS: &[Task] = &[
     Task {
         name: "test",
         options: "[ARGS...]",
-        help: "Run every test of the workspace; ARGS go to `cargo test`",
-        run: |args| run(cargo().args(["test", "--workspace"]).args(args)),
+        help: "Run every test of the workspace; ARGS go to `cargo test` (installs tshark where it is missing and that is possible)",
+        run: |args| {
+            packages::want(TEST_TOOLS);
+            run(cargo().args(["test", "--workspace"]).args(args))
+        },
     },
     Task {
         name: "fuzz",
@@ -97,6 +107,12 @@ const TASKS: &[Task] = &[
         run: |args| counts::run_counts(flag(args, "--accept")?),
     },
     Task {
+        name: "interop",
+        options: "[--full] [--only TEXT] [--shell SCRIPT]",
+        help: "The matrix against the kernel's siw in a virtual machine (root, Debian 12); --full: with a whole gibibyte",
+        run: interop::run_matrix,
+    },
+    Task {
         name: "man",
         options: "",
         help: "Write the manual pages into target/man",
@@ -104,7 +120,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        options: "bulk|latency|lanes|files [longhaul-bench options...]",
+        options: "bulk|budget|latency|iwarp|idle|lanes|files [longhaul-bench options...]",
         help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
         run: bench,
     },
@@ -244,7 +260,9 @@ fn bench(args: &[String]) -> Result<()> {
     run(cargo().args(build))?;
     let programs = target_dir().join("release");
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-    let programs_option = if args.is_empty() || args.iter().any(|a| a == "--programs") {
+    // Idle connections are the bench's own at both ends.
+    let own = args.first().is_none_or(|a| a == "idle");
+    let programs_option = if own || args.iter().any(|a| a == "--programs") {
         Vec::new()
     } else {
         vec!["--programs".to_owned(), text(programs.clone())]

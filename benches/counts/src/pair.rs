@@ -103,6 +103,7 @@ impl Pair {
             trust: ServerTrust::Pinned(vec![identity(1).public_key()]),
             token: None,
             options: None,
+            iwarp: None,
         };
         self.ends[CLIENT].connect(self.now, connect)?;
         let until = self.now + Span::from_millis(500);

@@ -25,6 +25,9 @@ pub const REFERENCE: &str = "rsync daemon, plain";
 /// Most bytes of a case: source and copy are in memory at the same time.
 const MAX_SIZE: u64 = 64 << 30;
 
+/// Bytes that a run takes beside its copy, at most about: buffers of both ends, and of the kernel.
+const BUFFERS: u64 = 512 << 20;
+
 /// Options of the comparison.
 #[derive(Args, Clone)]
 pub struct Options {
@@ -153,7 +156,7 @@ fn cases(o: &Options) -> Result<Vec<Case>> {
     o.cases.iter().map(|n| find(n).with_context(|| format!("no case `{n}`: one, many or small"))).collect()
 }
 
-/// One round of one case: each has its turn with the same source.
+/// One round of one case: each has its turn with the same source, another one first in each round.
 fn turn(
     o: &Options,
     work: &Path,
@@ -166,10 +169,11 @@ fn turn(
     let made = tree::make(&from.0, case)?;
     let state = work.join("state");
     fs::create_dir_all(&state)?;
-    for c in copiers {
+    let first = round as usize % copiers.len();
+    for c in copiers[first..].iter().chain(&copiers[..first]) {
         let to = Folder::new(work.join("to"))?;
         let places = Places { from: &from.0, to: &to.0, state: &state, programs: &o.programs };
-        let run = measure(c, &places).with_context(|| format!("{} failed", c.name))?;
+        let run = measure(c, &places, case).with_context(|| format!("{} failed", c.name))?;
         if tree::look(&to.0, case).with_context(|| c.name)? != made {
             bail!("{}: what arrived is not what was sent", c.name);
         }
@@ -182,10 +186,11 @@ fn turn(
     Ok(())
 }
 
-fn measure(c: &Copier, p: &Places<'_>) -> Result<Run> {
+fn measure(c: &Copier, p: &Places<'_>, case: Case) -> Result<Run> {
     let cpu = CpuTime::of_children();
     let clock = Clock::new();
     let mut ready = (c.prepare)(p)?;
+    tree::touch(&p.to.join("touched"), case.total() + BUFFERS)?;
     let begun = clock.now();
     let out = ready.client.output().context("cannot start the client")?;
     let seconds = clock.now().since(begun).as_secs_f64();

@@ -1,8 +1,8 @@
 //! One lane and two: what a second core brings.
 //!
-//! Three ways of placing the same work, in turn: one lane with both ends on one core; one lane with a core for each end;
-//! two lanes, both ends' threads on both cores. The second against the first tells what a core is worth, the third against
-//! both what lanes make of it.
+//! Four ways of placing the same work, in turn: one lane with both ends on one core; one lane with a core for each end;
+//! two lanes, both ends' threads on both cores, as many of them at work as is worth it; and all of them whatever it costs. The
+//! second against the first tells what a core is worth, the others against both what lanes make of it.
 
 use anyhow::Result;
 
@@ -32,9 +32,13 @@ pub fn compare(c: &Compare) -> Result<()> {
         peers.push(Peer::new(&format!("{suite}, 1 lane, 2 cores"), move |p: &Place<'_>| {
             options(p, &["--lanes", "1"])
         }));
-        let both = both.clone();
+        let shared = both.clone();
         peers.push(Peer::new(&format!("{suite}, 2 lanes, 2 cores"), move |p: &Place<'_>| {
-            options(&p.on(&both, &both), &["--lanes", "2", "--cores", &both])
+            options(&p.on(&shared, &shared), &["--lanes", "2", "--cores", &shared])
+        }));
+        let shared = both.clone();
+        peers.push(Peer::new(&format!("{suite}, 2 lanes kept, 2 cores"), move |p: &Place<'_>| {
+            options(&p.on(&shared, &shared), &["--lanes", "2", "--cores", &shared, "--keep-threads"])
         }));
     }
     println!(
@@ -52,7 +56,7 @@ fn show(kind: Kind, runs: &Runs) {
     );
     let mut before: Vec<f64> = Vec::new();
     for (i, (name, runs)) in runs.iter().enumerate() {
-        if i % 3 == 0 {
+        if i % 4 == 0 {
             before.clear();
         }
         let whole = runs.iter().map(|b| cpu(b, 0) + cpu(b, 1));

@@ -1,57 +1,11 @@
 //! Round trips of messages.
 
 use anyhow::Result;
-use base::Time;
-use lhio::clock::Clock;
 
 use crate::Compare;
 use crate::net::Kind;
 use crate::peer::{self, Place};
-use crate::report::{Begun, End};
 use crate::rounds::{self, Peer, Runs, spread};
-
-/// Round trips that are kept at most.
-const MAX_TRIPS: usize = 4 << 20;
-
-/// Round trips as they are measured.
-pub struct Trips {
-    begun: Begun,
-    clock: Clock,
-    left: Time,
-    nanos: Vec<u32>,
-}
-
-impl Trips {
-    /// Begins.
-    pub fn begin() -> Trips {
-        let clock = Clock::new();
-        Trips { begun: Begun::now(), clock, left: clock.now(), nanos: Vec::with_capacity(MAX_TRIPS) }
-    }
-    /// Seconds since then.
-    pub fn seconds(&self) -> f64 {
-        self.begun.seconds()
-    }
-    /// A message leaves.
-    pub fn leave(&mut self) {
-        self.left = self.clock.now();
-    }
-    /// Its answer is there.
-    pub fn back(&mut self) {
-        if self.nanos.len() < MAX_TRIPS {
-            self.nanos.push(u32::try_from(self.clock.now().since(self.left).as_nanos()).unwrap_or(u32::MAX));
-        }
-    }
-    /// What they come to.
-    pub fn end(mut self) -> End {
-        let end = self.begun.end(self.nanos.len() as u64);
-        self.nanos.sort_unstable();
-        let at = |share: f64| {
-            let i = (self.nanos.len().saturating_sub(1) as f64 * share) as usize;
-            self.nanos.get(i).map_or(0.0, |n| f64::from(*n) / 1e3)
-        };
-        End { trips: Some([at(0.5), at(0.99)]), ..end }
-    }
-}
 
 /// Measures and tells.
 pub fn compare(c: &Compare) -> Result<()> {

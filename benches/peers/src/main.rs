@@ -5,13 +5,17 @@
 //! compared with what was sent. The peers take turns, round after round, and what is told are medians and the ratios of
 //! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
 
+mod budget;
 mod bulk;
 mod files;
+mod idle;
+mod iwarp;
 mod lanes;
 mod latency;
 mod net;
 mod pattern;
 mod peer;
+mod profile;
 mod report;
 mod rounds;
 mod tcp;
@@ -23,6 +27,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use lab::workload::messages::Manner;
 
 /// Options of a comparison.
 #[derive(Args, Clone)]
@@ -54,6 +59,15 @@ struct Compare {
     json: Option<PathBuf>,
 }
 
+#[derive(Args, Clone)]
+struct LaneOptions {
+    #[command(flatten)]
+    compare: Compare,
+    /// Instead count what threads wait for: calls of futex, and samples in functions that spin or lock (root, `perf`)
+    #[arg(long)]
+    profile: bool,
+}
+
 #[derive(Parser)]
 #[command(about = "Longhaul and its peers on one machine, in turn", version)]
 enum Command {
@@ -61,8 +75,14 @@ enum Command {
     Bulk(Compare),
     /// Round trips of small and middling messages
     Latency(Compare),
+    /// iWARP beside plain TCP: round trips and throughput of messages, with and without CRC and markers
+    Iwarp(iwarp::Options),
+    /// Connections that have nothing to do: memory and processor time of the server for each
+    Idle(idle::Options),
+    /// Where the time of one stream goes: nanoseconds per packet at each end, from samples (needs `perf`)
+    Budget(Compare),
     /// One stream over one lane and over two, with both ends on one core each and on both
-    Lanes(Compare),
+    Lanes(LaneOptions),
     /// Files from tmpfs to tmpfs over loopback: Gbit/s and CPU seconds per gigabyte, contents compared after each run
     Files(files::Options),
     /// One end of a peer
@@ -85,6 +105,14 @@ enum End {
     TcpEcho(Echo),
     /// Sends messages and waits for each answer
     TcpPing(Ping),
+    /// Receives messages of `size` bytes, each whole
+    TcpCollect(Echo),
+    /// Sends messages of `size` bytes, one call each
+    TcpStream(Ping),
+    /// Takes connections that do nothing
+    IdleServer(idle::Part),
+    /// Makes connections that do nothing
+    IdleClient(idle::Part),
     /// Answers datagrams
     UdpEcho(Echo),
     /// Sends datagrams and waits for each answer
@@ -105,6 +133,30 @@ struct Source {
     mtu: usize,
 }
 
+/// Options of TCP sockets; left out, they are the system's.
+#[derive(Args, Clone, Default)]
+struct Sockets {
+    /// Bytes of the sending and the receiving buffer each
+    #[arg(long)]
+    buffer: Option<usize>,
+    /// Payload of a segment at most
+    #[arg(long)]
+    maxseg: Option<u32>,
+}
+
+impl Sockets {
+    fn manner(&self, spin: bool) -> Manner {
+        Manner { spin, buffer: self.buffer, maxseg: self.maxseg }
+    }
+    fn args(&self) -> Vec<String> {
+        let each = [
+            ("--buffer", self.buffer.map(|b| b.to_string())),
+            ("--maxseg", self.maxseg.map(|m| m.to_string())),
+        ];
+        each.into_iter().filter_map(|(k, v)| Some([k.to_owned(), v?])).flatten().collect()
+    }
+}
+
 #[derive(Args)]
 struct Echo {
     listen: SocketAddr,
@@ -112,6 +164,8 @@ struct Echo {
     size: usize,
     #[arg(long)]
     spin: bool,
+    #[command(flatten)]
+    manner: Sockets,
 }
 
 #[derive(Args)]
@@ -123,6 +177,8 @@ struct Ping {
     size: usize,
     #[arg(long)]
     spin: bool,
+    #[command(flatten)]
+    manner: Sockets,
 }
 
 fn main() -> ExitCode {
@@ -138,15 +194,23 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Bulk(c) => bulk::compare(&c),
+        Command::Budget(c) => budget::compare(&c),
         Command::Latency(c) => latency::compare(&c),
-        Command::Lanes(c) => lanes::compare(&c),
+        Command::Idle(o) => idle::compare(&o),
+        Command::Iwarp(o) => iwarp::compare(&o),
+        Command::Lanes(o) if o.profile => profile::run(&o.compare),
+        Command::Lanes(o) => lanes::compare(&o.compare),
         Command::Files(o) => files::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
         Command::End(End::UdpSink(s)) => udp::sink(s.listen),
         Command::End(End::UdpSource(s)) => udp::source(s.to, s.seconds, s.mtu),
-        Command::End(End::TcpEcho(e)) => tcp::echo(e.listen, e.size, e.spin),
-        Command::End(End::TcpPing(p)) => tcp::ping(p.to, p.seconds, p.size, p.spin),
+        Command::End(End::TcpEcho(e)) => tcp::echo(&e),
+        Command::End(End::TcpPing(p)) => tcp::ping(&p),
+        Command::End(End::TcpCollect(e)) => tcp::collect(&e),
+        Command::End(End::TcpStream(p)) => tcp::stream(&p),
+        Command::End(End::IdleServer(p)) => idle::server(&p),
+        Command::End(End::IdleClient(p)) => idle::client(&p),
         Command::End(End::UdpEcho(e)) => udp::echo(e.listen, e.size, e.spin),
         Command::End(End::UdpPing(p)) => udp::ping(p.to, p.seconds, p.size, p.spin),
     }

@@ -4,12 +4,20 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
+use base::Span;
+use lab::workload::rest;
 use serde_json::Value;
 
 use crate::net::Net;
 use crate::report::{End, LISTENING};
+
+/// A sender may take so much longer than its time: it starts, and what is under way arrives.
+const GRACE: Span = Span::from_secs(60);
+/// How often senders are looked at.
+const LOOK: Span = Span::from_millis(20);
 
 /// A process, with its output while somebody has to keep it open. Ends however the measurement ends.
 pub struct Process(pub Child, pub Option<BufReader<ChildStdout>>);
@@ -39,6 +47,8 @@ pub struct Place<'a> {
     pub mtu: u32,
     /// A folder for state.
     pub state: &'a Path,
+    /// Count system calls and sample both ends by `perf`, into files of this folder.
+    pub profile: Option<&'a Path>,
 }
 
 impl<'a> Place<'a> {
@@ -47,7 +57,14 @@ impl<'a> Place<'a> {
         Place { cores: [sender.to_owned(), receiver.to_owned()], ..*self }
     }
     fn command(&self, end: usize, program: &str) -> Command {
-        let mut c = self.net.command(end, &self.cores[end], program);
+        let mut c = match self.profile {
+            None => self.net.command(end, &self.cores[end], program),
+            Some(folder) => {
+                let mut c = self.net.command(end, &self.cores[end], "perf");
+                c.args(crate::profile::wrap(folder, end)).arg(program);
+                c
+            }
+        };
         c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         c.env("LONGHAUL_HOME", self.state.join(if end == 0 { "client" } else { "server" }));
         c
@@ -86,10 +103,32 @@ pub fn first_line(p: &mut Process) -> Result<(String, BufReader<ChildStdout>)> {
     Ok((line, out))
 }
 
-fn finish(command: &mut Command) -> Result<String> {
-    let out = command.output().context("cannot start a sender")?;
-    ensure!(out.status.success(), "a sender failed: {}", String::from_utf8_lossy(&out.stderr).trim());
-    Ok(String::from_utf8(out.stdout)?)
+/// What a sender says when it is done; one that is not in time is ended.
+fn finish(p: &Place<'_>, command: &mut Command) -> Result<String> {
+    let patience = GRACE + Span::from_secs(p.seconds.into());
+    let mut sender = Process(command.spawn().context("cannot start a sender")?, None);
+    let text = |pipe: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut text = String::new();
+            // A sender that says nothing readable is found out below.
+            let _ = pipe.map(|mut p| p.read_to_string(&mut text));
+            text
+        })
+    };
+    let out = text(sender.0.stdout.take().map(|p| Box::new(p) as _));
+    let errors = text(sender.0.stderr.take().map(|p| Box::new(p) as _));
+    let mut waited = Span::ZERO;
+    let status = loop {
+        if let Some(status) = sender.0.try_wait()? {
+            break status;
+        }
+        ensure!(waited < patience, "a sender was not done after {waited}");
+        rest(LOOK);
+        waited += LOOK;
+    };
+    let [out, errors] = [out, errors].map(|t| t.join().unwrap_or_default());
+    ensure!(status.success(), "a sender failed: {}", errors.trim());
+    Ok(out)
 }
 
 /// One of our own pairs of ends: `NAME-sink` and `NAME-source`, or `-echo` and `-ping`.
@@ -99,7 +138,7 @@ pub fn own(p: &Place<'_>, ends: [&str; 2], options: [&[String]; 2]) -> Result<Bo
     let mut sink = start(&mut p.own(1, &args(1, &listen))?)?;
     let (line, mut rest) = first_line(&mut sink)?;
     let address = line.trim().strip_prefix(LISTENING).context("the receiver did not say where it listens")?;
-    let said = finish(&mut p.own(0, &args(0, address))?)?;
+    let said = finish(p, &mut p.own(0, &args(0, address))?)?;
     let mut other = String::new();
     rest.read_to_string(&mut other)?;
     let parse = |text: &str| serde_json::from_str::<End>(text.trim()).context("an end's figures");
@@ -141,11 +180,56 @@ pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str], at_server: &[&
         "--mtu",
         &mtu,
     ]);
-    let said = finish(client.args(options).args(shared))?;
+    let said = finish(p, client.args(options).args(shared))?;
     drop(rest);
-    let v: Value = serde_json::from_str(&said)?;
+    perf_figures(&said)
+}
+
+/// Settings of MPA, the framing of iWARP over TCP; both ends are told the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mpa {
+    /// CRC32C behind each record.
+    pub crc: bool,
+    /// Markers every 512 bytes.
+    pub markers: bool,
+    /// Payload goes to its place before its CRC is verified.
+    pub early: bool,
+}
+
+impl Mpa {
+    /// As `longhaul perf` takes them.
+    fn args(self) -> Vec<&'static str> {
+        let crc = ["--mpa-crc", if self.crc { "on" } else { "off" }];
+        let markers = self.markers.then_some("--mpa-markers");
+        crc.into_iter().chain(markers).chain(self.early.then_some("--mpa-early")).collect()
+    }
+}
+
+/// `longhaul perf` over iWARP, with options of the client and of both ends.
+pub fn iwarp(p: &Place<'_>, mpa: Mpa, options: &[&str], shared: &[&str]) -> Result<Both> {
+    let program = p.program("longhaul")?;
+    let listen = SocketAddr::new(p.net.sink(), 4462).to_string();
+    let shared = [shared, &mpa.args()].concat();
+    let mut server = p.command(1, &program);
+    server.args(["perf", "server", "--iwarp", "plain", "--allow-any-key", "--listen", &listen]);
+    server.args(["--count", "1", "--json"]);
+    let mut server = start(server.args(&shared))?;
+    let (_, rest) = first_line(&mut server)?;
+    let (seconds, url) = (format!("{}s", p.seconds), format!("iwarp://{listen}"));
+    let mut client = p.command(0, &program);
+    client.args(["perf", "client", &url, "--plain", "--json", "-i", "0", "-t", &seconds]);
+    let said = finish(p, client.args(options).args(&shared))?;
+    drop(rest);
+    perf_figures(&said)
+}
+
+/// What `longhaul perf client --json` said.
+fn perf_figures(said: &str) -> Result<Both> {
+    let v: Value = serde_json::from_str(said)?;
     let number = |end: &str, key: &str| v[end][key].as_f64().unwrap_or(0.0);
-    let count = v["bytes"].as_u64().context("perf told no bytes")?;
+    // Of latency, round trips.
+    let unit = if v["latency"].as_bool() == Some(true) { "messages" } else { "bytes" };
+    let count = v[unit].as_u64().with_context(|| format!("perf told no {unit}"))?;
     let trips = v["latency_nanoseconds"].as_object().map(|l| {
         let us = |key: &str| l.get(key).and_then(Value::as_f64).unwrap_or(0.0) / 1e3;
         [us("median"), us("p99")]
@@ -156,6 +240,7 @@ pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str], at_server: &[&
         cpu: number(name, "cpu_user_seconds") + number(name, "cpu_system_seconds"),
         verified: v["verified"].as_bool(),
         trips,
+        packets: v[name]["packets_sent"].as_u64(),
     };
     Ok([end("client"), end("server")])
 }
@@ -172,7 +257,7 @@ pub fn quinn(p: &Place<'_>) -> Result<Both> {
     let seconds = p.seconds.to_string();
     let mut client = p.command(0, &program);
     client.args(["client", &address, "--json", "--seconds", &seconds, "--mtu", &mtu]);
-    let said = finish(&mut client)?;
+    let said = finish(p, &mut client)?;
     drop(rest);
     let v: Value = serde_json::from_str(&said)?;
     let end = |name: &str| {
@@ -194,7 +279,7 @@ pub fn iperf3(p: &Place<'_>) -> Result<Both> {
     let mut server = start(server.args(["-s", "-1", "-B", &address, "--forceflush"]))?;
     let (_, rest) = first_line(&mut server)?;
     let seconds = p.seconds.to_string();
-    let said = finish(p.command(0, "iperf3").args(["-c", &address, "-t", &seconds, "-J"]))?;
+    let said = finish(p, p.command(0, "iperf3").args(["-c", &address, "-t", &seconds, "-J"]))?;
     drop(rest);
     let v: Value = serde_json::from_str(&said)?;
     let sum = &v["end"]["sum_received"];

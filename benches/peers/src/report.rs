@@ -24,6 +24,8 @@ pub struct End {
     pub verified: Option<bool>,
     /// Median and 99th percentile of round trips, in microseconds.
     pub trips: Option<[f64; 2]>,
+    /// Packets sent, where they are counted.
+    pub packets: Option<u64>,
 }
 
 /// A measurement that has begun.

@@ -90,7 +90,15 @@ fn network(
     peers: &[&Peer],
 ) -> Result<Runs> {
     let net = Net::up(kind, c.mtu)?;
-    let place = Place { net: &net, cores, programs: &c.programs, seconds: c.seconds, mtu: c.mtu, state };
+    let place = Place {
+        net: &net,
+        cores,
+        programs: &c.programs,
+        seconds: c.seconds,
+        mtu: c.mtu,
+        state,
+        profile: None,
+    };
     let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let mut runs: Runs = peers.iter().map(|p| (p.name.clone(), Vec::new())).collect();
     for round in 1..=c.rounds {

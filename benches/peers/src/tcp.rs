@@ -1,13 +1,16 @@
-//! Plain TCP, as lean as it can be: the honest reference. 256 KiB a call, read straight into the destination.
+//! Plain TCP, as lean as it can be: the honest reference. A stream goes 256 KiB a call, read straight into the destination;
+//! messages go as [`messages`] has them.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result};
+use lab::workload::Report;
+use lab::workload::messages::{self, Manner};
 
-use crate::latency::Trips;
 use crate::pattern::{self, REGION};
-use crate::report::{self, Begun};
+use crate::report::{self, Begun, End};
+use crate::{Echo, Ping};
 
 /// Bytes of a call.
 const CHUNK: usize = 256 << 10;
@@ -52,64 +55,40 @@ pub fn source(to: SocketAddr, seconds: f64) -> Result<()> {
     report::say(&begun.end(total as u64))
 }
 
-/// Fills `buf`; false at the end of the stream.
-fn fill(stream: &mut TcpStream, buf: &mut [u8], spin: bool) -> Result<bool> {
-    let mut at = 0;
-    while at < buf.len() {
-        match stream.read(&mut buf[at..]) {
-            Ok(0) => {
-                ensure!(at == 0, "the stream ended within a message");
-                return Ok(false);
-            }
-            Ok(n) => at += n,
-            Err(e) if spin && e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(true)
-}
-
-fn put(stream: &mut TcpStream, buf: &[u8]) -> Result<()> {
-    let mut at = 0;
-    while at < buf.len() {
-        match stream.write(&buf[at..]) {
-            Ok(n) => at += n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-/// Answers each message of `size` bytes with one.
-pub fn echo(listen: SocketAddr, size: usize, spin: bool) -> Result<()> {
-    let listener = TcpListener::bind(listen)?;
-    report::listening(listener.local_addr()?)?;
-    let (mut stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(spin)?;
-    let mut buf = vec![0; size];
-    let begun = Begun::now();
-    let mut count = 0;
-    while fill(&mut stream, &mut buf, spin)? {
-        put(&mut stream, &buf)?;
-        count += 1;
-    }
-    report::say(&begun.end(count))
+/// Answers each message with one.
+pub fn echo(e: &Echo) -> Result<()> {
+    let manner = e.manner.manner(e.spin);
+    told(messages::echo(&listen(e.listen, &manner)?, e.size, &manner), e.size)
 }
 
 /// Sends messages, each when the answer to the last has come.
-pub fn ping(to: SocketAddr, seconds: f64, size: usize, spin: bool) -> Result<()> {
-    let mut stream = TcpStream::connect(to)?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(spin)?;
-    let mut buf = vec![0x5a; size];
-    let mut trips = Trips::begin();
-    while trips.seconds() < seconds {
-        trips.leave();
-        put(&mut stream, &buf)?;
-        ensure!(fill(&mut stream, &mut buf, spin)?, "the other end has gone");
-        trips.back();
-    }
-    report::say(&trips.end())
+pub fn ping(p: &Ping) -> Result<()> {
+    told(messages::ping(p.to, p.size, p.seconds, &p.manner.manner(p.spin)), p.size)
+}
+
+/// Receives messages into one buffer of their size, each whole.
+pub fn collect(e: &Echo) -> Result<()> {
+    let manner = e.manner.manner(e.spin);
+    // Pages are there before the clock runs.
+    let mut buf = vec![1; e.size];
+    told(messages::sink(&listen(e.listen, &manner)?, &mut buf, e.size, &manner), 1)
+}
+
+/// Sends messages out of one buffer of their size, one call each.
+pub fn stream(p: &Ping) -> Result<()> {
+    told(messages::source(p.to, &vec![0x5a; p.size], p.size, p.seconds, &p.manner.manner(p.spin)), 1)
+}
+
+fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener> {
+    let listener = messages::listen(at, manner).map_err(Error::msg)?;
+    report::listening(listener.local_addr()?)?;
+    Ok(listener)
+}
+
+/// Says what an end reports, counted in units of so many bytes.
+fn told(report: Result<Report, String>, unit: usize) -> Result<()> {
+    let r = report.map_err(Error::msg)?;
+    let trips = r.trips.map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);
+    let (count, cpu) = (r.bytes / unit.max(1) as u64, r.cpu_seconds);
+    report::say(&End { count, seconds: r.seconds, cpu, trips, ..End::default() })
 }

@@ -8,8 +8,9 @@ use base::{Ecn, Span};
 use lhio::poll::{Poller, Source};
 use lhio::udp::{MAX_SEGMENTS, MAX_TRAIN, RecvBatch, SendBatch, SendMeta, UdpOptions, UdpSocket};
 
-use crate::latency::Trips;
-use crate::report::{self, Begun};
+use lab::workload::messages::Trips;
+
+use crate::report::{self, Begun, End};
 
 /// Bytes under way at most, as in a transport with a window.
 const CREDIT: u64 = 4 << 20;
@@ -170,8 +171,8 @@ pub fn ping(to: SocketAddr, seconds: f64, size: usize, spin: bool) -> Result<()>
     let s = socket(SocketAddr::new(any, 0), spin)?;
     s.connect(to)?;
     let mut buf = vec![0x5a; size.max(1)];
-    let mut trips = Trips::begin();
-    while trips.seconds() < seconds {
+    let (mut trips, begun) = (Trips::default(), Begun::now());
+    while begun.seconds() < seconds {
         trips.leave();
         s.send(&buf)?;
         loop {
@@ -183,5 +184,7 @@ pub fn ping(to: SocketAddr, seconds: f64, size: usize, spin: bool) -> Result<()>
         }
         trips.back();
     }
-    report::say(&trips.end())
+    let end = begun.end(trips.count());
+    let trips = trips.summary().map(|[_, median, p99, _]| [median * 1e6, p99 * 1e6]);
+    report::say(&End { trips, ..end })
 }

@@ -7,7 +7,7 @@ use crate::units;
 use crate::url::{Server, Url};
 use base::{Rate, Span};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use endpoint::{Coupling, FurtherPath, LaneChoice};
+use endpoint::{Coupling, Discover, FurtherPath, LaneChoice};
 use lhio::datapath::DatapathKind;
 use lhio::driver::Lanes;
 use std::net::{IpAddr, SocketAddr};
@@ -61,6 +61,10 @@ pub enum Command {
         dir: PathBuf,
     },
 }
+
+mod iwarp;
+
+pub use iwarp::{ByIwarp, ServeIwarp};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -125,12 +129,23 @@ pub struct Wire {
     #[arg(long, value_name = "WAY", default_value_t)]
     pub datapath: DatapathKind,
     /// Lanes of a connection, each with a socket and a thread: a number, or auto for one more whenever the processor is
-    /// what limits and another one is free. Of a server: how many it lends to clients.
+    /// what limits and another one is free. A lane whose thread finds no free processor, or makes nothing faster, is there
+    /// but carries nothing until that changes. Of a server: how many it lends to clients.
     #[arg(long, value_name = "N", default_value_t)]
     pub lanes: Lanes,
-    /// Processors for the threads that move data, in order (0,2,4); the first one is for the loop.
+    /// Whether a connection uses further addresses by itself. auto: the server tells its clients where else it listens, and a
+    /// client adds a path for each address of either end that has none, where it has a route of its own, up to four paths
+    /// in all; mesh: for each pair of addresses, up to eight; off: not, and a server tells nothing. With any, a path whose
+    /// address here is replaced goes on from the new one.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = discover)]
+    pub discover: Discover,
+    /// Processors for the threads that move data, in order (0,2,4); the first one is for the loop, which may use all of
+    /// them while it works alone.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cores: Vec<usize>,
+    /// Threads of lanes work even where no processor is free for them: to measure what they cost.
+    #[arg(long, hide = true)]
+    pub keep_threads: bool,
 }
 
 /// What this end shows of itself instead of its own key.
@@ -166,6 +181,8 @@ pub struct Trusting {
     /// Trust a server that was never met without asking. A changed key is refused all the same.
     #[arg(long)]
     pub accept_new: bool,
+    #[command(flatten)]
+    pub by_iwarp: ByIwarp,
     /// Give up connecting after this long.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     pub connect_timeout: Span,
@@ -237,6 +254,8 @@ pub struct Serve {
     pub sending: Sending,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub iwarp: ServeIwarp,
     /// JSON on standard output: one line when ready, one at the end.
     #[arg(long)]
     pub json: bool,
@@ -270,7 +289,7 @@ pub struct Put {
     /// Files and folders; DIR/ with a slash at its end means what is in it.
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// longhaul://HOST[:PORT]/PATH, where a slash at the end means a folder.
+    /// longhaul://HOST[:PORT]/PATH or, by iWARP, iwarp://HOST[:PORT]/PATH, where a slash at the end means a folder.
     #[arg(required = true, value_name = "URL")]
     pub dest: Url,
     /// Read large files past the page cache (O_DIRECT): slower where they are in it, but what else is in it stays.
@@ -291,7 +310,7 @@ pub struct Put {
 /// Fetch files and folders. Repeating an interrupted command continues where it was.
 #[derive(Args, Debug)]
 pub struct Get {
-    /// longhaul://HOST[:PORT]/PATH, several of one server; a slash at the end means what is in the folder.
+    /// longhaul://HOST[:PORT]/PATH (or iwarp://...), several of one server; a slash at the end means what is in the folder.
     #[arg(required = true, value_name = "URL")]
     pub sources: Vec<Url>,
     /// Where to.
@@ -315,7 +334,7 @@ pub struct Get {
 /// List a served folder.
 #[derive(Args, Debug)]
 pub struct Ls {
-    /// longhaul://HOST[:PORT]/PATH
+    /// longhaul://HOST[:PORT]/PATH (or iwarp://...)
     #[arg(value_name = "URL")]
     pub url: Url,
     /// Folders inside folders too.
@@ -357,9 +376,14 @@ pub struct PerfServer {
     pub sending: Sending,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub iwarp: ServeIwarp,
     /// JSON on standard output: one line when ready.
     #[arg(long)]
     pub json: bool,
+    /// With --json, a line at the end of each measurement with the bytes that arrived in every 10 ms.
+    #[arg(long, requires = "json")]
+    pub arrivals: bool,
 }
 
 /// The port of `perf server` when none is named.
@@ -403,7 +427,8 @@ pub enum Polling {
 
 #[derive(Args, Debug)]
 pub struct PerfClient {
-    /// Name or address of the machine that runs `longhaul perf server`, with a port if it is not 4461.
+    /// Name or address of the machine that runs `longhaul perf server`, with a port if it is not 4461; behind iwarp:// to
+    /// connect by iWARP.
     #[arg(value_name = "HOST", value_parser = perf_server)]
     pub server: Server,
     /// What to measure.
@@ -625,8 +650,7 @@ fn congestion(text: &str) -> Result<String, String> {
 }
 
 fn perf_server(text: &str) -> Result<Server, String> {
-    let host = lhio::identity::Host::parse(text).map_err(|e| e.to_string())?;
-    Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(PERF_PORT) })
+    Server::parse(text, PERF_PORT)
 }
 
 fn coupling(text: &str) -> Result<Coupling, String> {
@@ -635,6 +659,15 @@ fn coupling(text: &str) -> Result<Coupling, String> {
         "always" => Ok(Coupling::Always),
         "never" => Ok(Coupling::Never),
         _ => Err("give auto, always or never".to_owned()),
+    }
+}
+
+fn discover(text: &str) -> Result<Discover, String> {
+    match text {
+        "auto" => Ok(Discover::Auto),
+        "mesh" => Ok(Discover::Mesh),
+        "off" => Ok(Discover::Off),
+        _ => Err("give auto, mesh or off".to_owned()),
     }
 }
 
@@ -699,6 +732,8 @@ mod tests {
             "longhaul keys token -n 3 --lifetime 10min",
             "longhaul serve /srv --datapath udp --lanes 4 --cores 0,2,4,6",
             "longhaul serve /srv --datapath uring",
+            "longhaul serve /srv --discover off",
+            "longhaul put a longhaul://host/x/ --discover mesh",
             "longhaul serve /srv --datapath xdp:eth0",
             "longhaul perf client host -o read -P 4 -t 2s --suite aegis-128l",
             "longhaul wan relay --listen 127.0.0.1:0 --to 127.0.0.1:1 rate=500mbit delay=35ms",

@@ -8,7 +8,7 @@ use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
 use crate::{remedy, show, stop};
 use base::{Span, Time};
-use endpoint::{App, Connect, Endpoint, Remembered, Stats, TransportOptions};
+use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
@@ -29,8 +29,10 @@ pub struct Live {
     pub stats: Stats,
     /// Who the server is; `None` until the connection is up.
     pub peer: Option<PeerIdentity>,
-    /// What protects packets.
+    /// What protects packets; `None` until the connection is up.
     pub suite: Option<Suite>,
+    /// What is particular to a connection by iWARP.
+    pub iwarp: Option<IwarpInfo>,
     /// Seconds since the start of the transfer, and bytes delivered so far.
     pub samples: Vec<(f64, u64)>,
 }
@@ -63,15 +65,17 @@ impl Watched {
     fn sample(&mut self, now: Time, ep: &Endpoint) {
         let Some(conn) = self.inner.connection() else { return };
         let (Some(stats), Some(info)) = (ep.stats(conn), ep.connection(conn)) else { return };
-        if info.peer.is_none() {
+        // It is not up yet. By iWARP it has queue pairs from then on.
+        if if info.iwarp.is_some() { info.qps.is_empty() } else { info.peer.is_none() } {
             return;
         }
         self.next = now + self.every;
         let seconds = now.since(*self.start.get_or_insert(now)).as_secs_f64();
         let delivered = if self.receives { stats.payload_received } else { stats.delivered };
         let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
+        let iwarp = info.iwarp.clone();
         self.board.set(|live| {
-            (live.stats, live.peer, live.suite) = (stats, peer, Some(suite));
+            (live.stats, live.peer, live.suite, live.iwarp) = (stats, peer, Some(suite), iwarp);
             if live.samples.len() >= MAX_SAMPLES {
                 let mut nth = 0;
                 live.samples.retain(|_| {
@@ -131,7 +135,8 @@ impl Session {
         receives: bool,
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
-        let mut driver = setup::driver(setup::client_address(self.trusted.remote), &self.wire, false)?;
+        let mut driver =
+            setup::driver(setup::client_address(self.trusted.remote), &self.wire, (false, None))?;
         let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
@@ -194,12 +199,12 @@ impl Session {
         let mut failure = exit::of_transfer(error);
         if let mover::Error::Connection { text } = error {
             let changed = match self.trusted.trust {
-                ServerTrust::Pinned(_) if live.peer.is_none() => {
+                ServerTrust::Pinned(_) if live.suite.is_none() => {
                     trust::explain(&self.me, &self.server, self.trusted.remote, &self.options)
                 }
                 _ => None,
             };
-            if live.peer.is_none() || failure.code == Code::Untrusted {
+            if live.suite.is_none() || failure.code == Code::Untrusted {
                 let code = if failure.code == Code::Untrusted { Code::Untrusted } else { Code::Connect };
                 failure = Failure::new(code, format!("cannot connect to {}: {text}", self.server));
             }
@@ -243,6 +248,11 @@ pub fn get(a: &Get) -> Outcome<()> {
     let Some(Url { server, .. }) = a.sources.first() else { return Err(Failure::usage("nothing to fetch")) };
     if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
+        return Err(Failure::usage(text));
+    }
+    if server.iwarp && (a.asking.cc.is_some() || a.asking.known_rate.is_some()) {
+        let text = "--cc and --known-rate are of the native transport: by iWARP the server's TCP sends, with the congestion \
+                    control of its --tcp-cc. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let options = setup::options(&a.wire, None, Some(&a.trusting));
@@ -321,8 +331,10 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::
         "transfer": summary,
         "seconds": seconds,
         "goodput_bits_per_second": if seconds > 0.0 { summary.progress.bytes_moved as f64 * 8.0 / seconds } else { 0.0 },
-        "suite": live.suite.map(Suite::name),
-        "connection": show::stats_json(s),
+        "transport": show::transport(live.iwarp.as_ref()),
+        "iwarp": show::iwarp_json(live.iwarp.as_ref()),
+        "suite": show::suite(live.suite, live.iwarp.as_ref()),
+        "connection": show::stats_json(s, live.iwarp.as_ref()),
         "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
         "samples": live.samples,
     })
@@ -388,7 +400,7 @@ fn entry_json(e: &mover::proto::Entry) -> Vec<u8> {
     let name = std::ffi::OsStr::from_bytes(entry_name(e));
     let value = json!({
         "path": name.to_str(),
-        "url_path": Url { server: Server { name: "h".into(), port: 1 }, path: entry_name(e).to_vec() }.path_text(),
+        "url_path": Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path: entry_name(e).to_vec() }.path_text(),
         "kind": format!("{:?}", e.kind).to_lowercase(),
         "size": e.size,
         "mode": e.meta.mode & 0o777,

@@ -56,6 +56,11 @@ impl Failure {
     pub fn usage(e: impl fmt::Display) -> Failure {
         Failure::new(Code::Usage, e.to_string())
     }
+    /// The system starts no further thread.
+    pub fn no_thread(e: std::io::Error) -> Failure {
+        let advice = "raise the limits of threads and memory (ulimit -u, ulimit -v)";
+        Failure::new(Code::System, format!("cannot start a thread: {e}; {advice}"))
+    }
     /// The system said no.
     pub fn system(e: impl fmt::Display) -> Failure {
         Failure::new(Code::System, e.to_string())

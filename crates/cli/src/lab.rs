@@ -382,6 +382,7 @@ mod tests {
             id: "loss=1%".into(),
             point: vec![],
             network: String::new(),
+            direct: false,
             capacity: None,
             rtt: 0.07,
             window: (0.0, 1.0),
@@ -399,6 +400,7 @@ mod tests {
             metrics: vec![Metric::Goodput],
             cells: vec![cell],
             complete: true,
+            published: vec![],
         };
         let text = table(&r);
         let lines: Vec<&str> = text.lines().collect();

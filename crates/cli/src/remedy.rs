@@ -13,10 +13,15 @@ pub struct Manner {
     pub wants_certificate: bool,
     /// It presents a one-time token.
     pub token: bool,
+    /// It connects by iWARP: without TLS?
+    pub plain: Option<bool>,
 }
 
-/// Adds the remedy to a failure that comes of distrust; any other stays as it is.
+/// Adds the remedy to a failure that comes of distrust, or of TLS at one end only; any other stays as it is.
 pub fn explain(f: Failure, m: Manner) -> Failure {
+    if let Some(r) = m.plain.and_then(|plain| one_end_only(&f, plain)) {
+        return Failure::new(Code::Connect, format!("{}\n{r}", f.text));
+    }
     match remedy(&f.text, m) {
         Some(r) => Failure::new(Code::Untrusted, format!("{}\n{r}", f.text)),
         None => f,
@@ -75,6 +80,24 @@ fn remedy(text: &str, m: Manner) -> Option<String> {
     }
 }
 
+/// By iWARP: the other end does not have what this one begins with, TLS or none. A server of ours ends such a connection at
+/// once, and so do others.
+fn one_end_only(f: &Failure, plain: bool) -> Option<&'static str> {
+    let no_tls = f.text.contains("InvalidContentType");
+    let ended = f.code == Code::Connect
+        && ["reset by peer", "was lost", "cut it off"].iter().any(|w| f.text.contains(w));
+    match plain {
+        false if no_tls || ended => Some(
+            "if the server speaks iWARP without TLS (--iwarp plain), --plain reaches it, with nothing encrypted; else this \
+             is no iWARP server",
+        ),
+        true if ended => Some(
+            "if the server wants TLS (--iwarp tls), leave out --plain; else this is no iWARP server, or it is full",
+        ),
+        _ => None,
+    }
+}
+
 fn unauthorised(m: Manner) -> Option<&'static str> {
     match m {
         Manner { token: true, .. } => Some(
@@ -116,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_remedy_is_for_the_end_that_is_at_fault() {
-        let m = Manner { shows_certificate: true, wants_certificate: true, token: false };
+        let m = Manner { shows_certificate: true, wants_certificate: true, ..Manner::default() };
         let f = of("handshake failed: invalid peer certificate: UnknownIssuer", m);
         assert_eq!(f.code, Code::Untrusted);
         assert!(f.text.contains("none of the roots in --ca"), "{f}");
@@ -133,6 +156,20 @@ mod tests {
         assert_eq!((f.code, f.text.as_str()), (Code::Connect, "nothing heard from the peer for 30 s"));
         let f = of("closed by the peer: no (code 0x60)", Manner::default());
         assert_eq!(f.code, Code::Connect);
+    }
+
+    #[test]
+    fn tls_at_one_end_only_is_explained() {
+        let reset = "cannot connect to h:1: the connection by iWARP to h:1 failed: Connection reset by peer";
+        let m = |plain| Manner { plain: Some(plain), ..Manner::default() };
+        assert!(of(reset, m(true)).text.contains("leave out --plain"));
+        assert!(of(reset, m(false)).text.contains("--plain reaches it"));
+        let f = of("handshake failed: received corrupt message of type InvalidContentType", m(false));
+        assert!(f.code == Code::Connect && f.text.contains("--plain reaches it"), "{f}");
+        // Once it was up, it is something else.
+        let f = explain(Failure::new(Code::Interrupted, "Connection reset by peer"), m(true));
+        assert_eq!(f.text, "Connection reset by peer");
+        assert_eq!(of(reset, Manner::default()).text, reset);
     }
 
     #[test]

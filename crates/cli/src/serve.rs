@@ -17,8 +17,10 @@ use std::sync::Arc;
 pub fn run(a: &Serve) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
-    let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = setup::driver(a.listen, &a.wire, true)?;
+    let (gate, mut config, tokens) = me.admission(&a.admission)?;
+    config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
+    let iwarp = config.iwarp.is_some();
+    let mut driver = setup::driver(a.listen, &a.wire, (true, a.iwarp.streams()))?;
     let listen = driver.local_addr();
     let waker = driver.waker();
     let wake: Wake = Arc::new(move || waker.wake());
@@ -33,10 +35,14 @@ pub fn run(a: &Serve) -> Outcome<()> {
         ..ServeOptions::new(&a.dir)
     };
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
-    setup::announce(&me, listen, &a.admission, &gate, &tokens);
+    setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
     eprintln!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
+    if let Some(how) = config.iwarp.as_ref() {
+        let plain = if how.tls { "" } else { " --plain" };
+        eprintln!("or by iWARP: longhaul put{plain} FILES... iwarp://{host}:{}/", listen.port());
+    }
     if a.json {
         let print = me.fingerprint().map(|p| p.to_string());
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));

@@ -9,6 +9,7 @@ use endpoint::{Authority, Config, Endpoint, ServerConfig, TransportOptions};
 use lhio::clock::{self, Clock, WallTime};
 use lhio::driver::{Driver, DriverOptions, Idle};
 use lhio::identity::{PublicKey as HostKey, StateFolder};
+use lhio::tcp::StreamOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite, rank};
@@ -104,10 +105,11 @@ impl Me {
 }
 
 /// Says what a server listens on, who may come and how.
-pub fn announce(me: &Me, listen: SocketAddr, a: &Admission, gate: &Gate, tokens: &[String]) {
+pub fn announce(me: &Me, (listen, iwarp): (SocketAddr, bool), a: &Admission, gate: &Gate, tokens: &[String]) {
     let ip = listen.ip();
     eprintln!(
-        "listening on UDP {listen}{}",
+        "listening on {} {listen}{}",
+        if iwarp { "UDP and TCP (iWARP)" } else { "UDP" },
         match () {
             () if ip.is_loopback() =>
                 " (this machine only; --listen 0.0.0.0:PORT or [::]:PORT lets others in)",
@@ -159,6 +161,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
     };
     // If the other end does not agree, the connection is encrypted after all.
     o.suites.splice(0..0, first.iter().copied());
+    o.discover = wire.discover;
     if let Some(mtu) = wire.mtu {
         o.max_packet = mtu;
     }
@@ -197,23 +200,34 @@ pub fn client_address(remote: SocketAddr) -> SocketAddr {
 }
 
 /// A driver on `bind` that reaches the network as it was asked to, and sleeps while nothing happens. One that `serves` is
-/// what clients connect to.
-pub fn driver(bind: SocketAddr, wire: &Wire, serves: bool) -> Outcome<Driver> {
+/// what clients connect to; the second of `serves`: by TCP for iWARP, too.
+pub fn driver(bind: SocketAddr, wire: &Wire, serves: (bool, Option<StreamOptions>)) -> Outcome<Driver> {
     Ok(Driver::with(driver_options(bind, wire, serves))?)
 }
 
-fn driver_options(bind: SocketAddr, wire: &Wire, serves: bool) -> DriverOptions {
+fn driver_options(
+    bind: SocketAddr,
+    wire: &Wire,
+    (serves, streams): (bool, Option<StreamOptions>),
+) -> DriverOptions {
     DriverOptions {
         datapath: wire.datapath.clone(),
         lanes: wire.lanes,
         cores: wire.cores.clone(),
+        always: wire.keep_threads,
         serves,
+        streams,
         ..DriverOptions::new(bind)
     }
 }
 
 /// A driver on `bind` that also runs as it was asked to.
-pub fn driven(bind: SocketAddr, wire: &Wire, d: &Driving, serves: bool) -> Outcome<Driver> {
+pub fn driven(
+    bind: SocketAddr,
+    wire: &Wire,
+    d: &Driving,
+    serves: (bool, Option<StreamOptions>),
+) -> Outcome<Driver> {
     let idle = match d.poll {
         Polling::Sleep => Idle::Sleep,
         Polling::Adaptive => Idle::Spin(Span::from_micros(50)),

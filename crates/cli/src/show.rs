@@ -4,13 +4,16 @@ use crate::client::{Board, Live};
 use crate::exit::{Failure, Outcome};
 use crate::units::show_bytes;
 use base::{Rate, Span};
+use endpoint::IwarpInfo;
 use indicatif::{ProgressBar, ProgressStyle};
 use mover::{Progress, Snapshot, Summary};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use transport::crypto::Suite;
 
 /// How often the bar moves.
 const BAR_EVERY: Duration = Duration::from_millis(200);
@@ -60,7 +63,7 @@ impl Display {
             }
         };
         let thread =
-            std::thread::Builder::new().name("display".into()).spawn(run).map_err(Failure::system)?;
+            std::thread::Builder::new().name("display".into()).spawn(run).map_err(Failure::no_thread)?;
         Ok(Display(Some((stop, thread))))
     }
 
@@ -87,7 +90,9 @@ fn line(p: &Snapshot, live: &Live) -> String {
     let rate = Rate::from_bytes_per_sec(p.bytes_per_second);
     let mut out = format!("{rate}");
     let path = live.stats.rate;
-    if path > Rate::ZERO && path < Rate::MAX && live.stats.delivered > live.stats.payload_received {
+    // What TCP paces at is above what it takes the path for.
+    let known = live.iwarp.is_none() && path > Rate::ZERO && path < Rate::MAX;
+    if known && live.stats.delivered > live.stats.payload_received {
         let share = rate.bytes_per_sec() as f64 / path.bytes_per_sec() as f64;
         out.push_str(&format!(" ({:.0}% of the path's {path})", (share * 100.0).min(100.0)));
     }
@@ -146,14 +151,60 @@ pub fn summary(s: &Summary, live: &Live, dry_run: bool) -> String {
         let share = live.stats.payload_again as f64 / live.stats.payload_sent as f64;
         out.push_str(&format!("; {:.3}% sent again", share * 100.0));
     }
+    let ends = |p: &endpoint::PathStats| (p.local, p.remote);
+    let used: BTreeSet<_> = live.stats.paths.iter().filter(|p| p.sent > 0).map(ends).collect();
+    if used.len() > 1 {
+        out.push_str(&format!("; over {} paths", used.len()));
+    }
+    if let Some(i) = &live.iwarp {
+        out.push_str(&format!("; by {}", by_iwarp(i)));
+    }
     for note in &p.notes {
         out.push_str(&format!("\nnote: {note}"));
     }
     out
 }
 
+/// Name of what carries a connection.
+pub fn transport(i: Option<&IwarpInfo>) -> &'static str {
+    if i.is_some() { "iwarp" } else { "longhaul" }
+}
+
+/// What protects packets; nothing does over plain iWARP, whose CRCs only find errors.
+pub fn suite(s: Option<Suite>, i: Option<&IwarpInfo>) -> Option<&'static str> {
+    s.filter(|_| i.is_none_or(|i| i.tls)).map(Suite::name)
+}
+
+/// A connection by iWARP in few words.
+pub fn by_iwarp(i: &IwarpInfo) -> String {
+    let mut out = if i.tls { "iWARP with TLS" } else { "iWARP in the clear" }.to_owned();
+    if i.crc {
+        out.push_str(", CRC");
+    }
+    if i.markers_in || i.markers_out {
+        out.push_str(", markers");
+    }
+    if !i.congestion.is_empty() {
+        out.push_str(&format!(", TCP {}", i.congestion));
+    }
+    out
+}
+
+/// The same for machines; null for another transport.
+pub fn iwarp_json(i: Option<&IwarpInfo>) -> serde_json::Value {
+    i.map_or(serde_json::Value::Null, |i| {
+        json!({
+            "tls": i.tls,
+            "crc": i.crc,
+            "markers_in": i.markers_in,
+            "markers_out": i.markers_out,
+            "congestion_control": i.congestion,
+        })
+    })
+}
+
 /// Counters of a connection for machines.
-pub fn stats_json(s: &endpoint::Stats) -> serde_json::Value {
+pub fn stats_json(s: &endpoint::Stats, i: Option<&IwarpInfo>) -> serde_json::Value {
     json!({
         "payload_sent": s.payload_sent,
         "payload_received": s.payload_received,
@@ -171,8 +222,9 @@ pub fn stats_json(s: &endpoint::Stats) -> serde_json::Value {
         "min_rtt_seconds": s.min_rtt.as_secs_f64(),
         "pacing_bits_per_second": s.rate.bits_per_sec(),
         "mtu": s.mtu,
-        "congestion_control": s.cc.0,
+        "congestion_control": i.map_or(s.cc.0, |i| i.congestion.as_str()),
         "congestion_state": s.cc.1,
+        "paths": s.paths.iter().map(crate::perf::PathFigures::new).collect::<Vec<_>>(),
     })
 }
 

@@ -54,7 +54,7 @@ pub fn steady(a: &Steady) -> Outcome<()> {
         println!(
             "{}",
             json!({ "link": text, "seed": a.seed, "goodput_bits_per_second": goodput, "share_of_link": goodput / bits as f64,
-                    "seconds": rows, "connection": crate::show::stats_json(&stats) })
+                    "seconds": rows, "connection": crate::show::stats_json(&stats, None) })
         );
     } else {
         let again = stats.payload_again as f64 / stats.payload_sent.max(1) as f64;

@@ -23,6 +23,6 @@ pub fn on_signal(stop: impl Fn() + Send + 'static) -> Outcome<Arc<AtomicBool>> {
             stop();
         }
     };
-    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(Failure::system)?;
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(Failure::no_thread)?;
     Ok(seen)
 }

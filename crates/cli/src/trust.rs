@@ -7,13 +7,14 @@ use crate::remedy::{self, Manner};
 use crate::setup::{self, Me};
 use crate::url::Server;
 use crate::x509;
-use base::Time;
-use endpoint::{App, CloseReason, Connect, Endpoint, Event, TransportOptions};
+use base::{Span, Time};
+use endpoint::{App, CloseReason, Connect, Endpoint, Event, Iwarp, TransportOptions};
 use lhio::driver::Driver;
 use lhio::identity::{Host, HostCheck, KnownHosts, PublicKey as HostKey};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 use transport::crypto::{Credentials, OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
 
 /// Code with which the look at an unknown server's key ends.
@@ -31,6 +32,8 @@ pub struct Trusted {
     pub token: Option<OneTimeToken>,
     /// What this end shows: with a token its key, which nothing but the connection itself may use.
     pub credentials: Arc<Credentials>,
+    /// It is reached by iWARP.
+    pub iwarp: Option<Iwarp>,
 }
 
 impl Trusted {
@@ -40,6 +43,7 @@ impl Trusted {
             shows_certificate: matches!(&*self.credentials, Credentials::X509 { .. }),
             wants_certificate: matches!(self.trust, ServerTrust::X509 { .. }),
             token: self.token.is_some(),
+            plain: self.iwarp.as_ref().map(|i| !i.tls),
         }
     }
 
@@ -51,6 +55,7 @@ impl Trusted {
             trust: self.trust.clone(),
             token: None,
             options: None,
+            iwarp: self.iwarp.clone(),
         }
     }
 }
@@ -64,14 +69,26 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
     let known = me.state.known_hosts();
     // Of several addresses the one that answers is found by looking at the key there.
     let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
+    t.by_iwarp.check(server.iwarp, options).map_err(Failure::usage)?;
+    if let Some(name) = &t.by_iwarp.mpa.tcp_cc {
+        lhio::tcp::check_congestion(name).map_err(|e| Failure::usage(format!("--tcp-cc: {e}")))?;
+    }
+    let iwarp = server.iwarp.then(|| t.by_iwarp.wanted(t.connect_timeout));
     let credentials = match &token {
         Some(t) => Arc::new(Credentials::RawKey(gate::key_of(t))),
         None => me.credentials.clone(),
     };
     let make = |remote, trust| {
         let (name, token, credentials) = (server.name.clone(), token.clone(), credentials.clone());
-        Trusted { remote, name, trust, token, credentials }
+        let iwarp = iwarp.clone();
+        Trusted { remote, name, trust, token, credentials, iwarp }
     };
+    if iwarp.as_ref().is_some_and(|i| !i.tls) {
+        let remote = which_listens(&addresses, t.connect_timeout)
+            .ok_or_else(|| Failure::new(Code::Connect, format!("{server} has no address")))?;
+        // Nobody shows anything.
+        return Ok(make(remote, ServerTrust::FirstUse));
+    }
     if let Some(file) = &t.ca {
         let trust = ServerTrust::X509 { roots: x509::roots(file)? };
         let remote = match one(&addresses) {
@@ -165,6 +182,19 @@ fn ask(host: &Host, print: &str) -> Outcome<bool> {
     Ok(answer.trim().eq_ignore_ascii_case("yes"))
 }
 
+/// The first of several addresses at which somebody takes connections by TCP; the first of all when nobody does, and
+/// connecting then says why.
+fn which_listens(addresses: &[SocketAddr], patience: Span) -> Option<SocketAddr> {
+    let first = *addresses.first()?;
+    if addresses.len() == 1 {
+        return Some(first);
+    }
+    // A name with a dead address must not cost the whole time.
+    let each = Duration::from_nanos((patience / 4).as_nanos());
+    let listens = |a: &&SocketAddr| TcpStream::connect_timeout(a, each).is_ok();
+    Some(addresses.iter().find(listens).copied().unwrap_or(first))
+}
+
 fn first_answer(
     me: &Me,
     addresses: &[SocketAddr],
@@ -176,6 +206,7 @@ fn first_answer(
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
         o.paths.clear();
+        o.discover = endpoint::Discover::Off;
         if i + 1 < addresses.len() {
             // A name with a dead address must not cost the whole time.
             o.connect_timeout = o.connect_timeout / 4;
@@ -197,6 +228,7 @@ fn look(
     options: TransportOptions,
     trust: &ServerTrust,
 ) -> Outcome<PeerIdentity> {
+    let connect_timeout = options.connect_timeout;
     let mut endpoint = me.endpoint(&me.credentials, options, None)?;
     // Over the kernel's UDP whatever was asked for: a look is a few packets, and other ways take long to open.
     let mut driver = Driver::bind(setup::client_address(remote))?;
@@ -206,6 +238,8 @@ fn look(
         trust: trust.clone(),
         token: None,
         options: None,
+        // What a look finds does not depend on how records are made.
+        iwarp: server.iwarp.then(|| by_tls(connect_timeout)),
     };
     let mut app = Look { connect: Some(connect), key: None, ended: None };
     driver.run(&mut endpoint, &mut app)?;
@@ -216,12 +250,19 @@ fn look(
                 shows_certificate: matches!(&*me.credentials, Credentials::X509 { .. }),
                 wants_certificate: matches!(trust, ServerTrust::X509 { .. }),
                 token: false,
+                plain: server.iwarp.then_some(false),
             };
             let text = format!("cannot connect to {server}: {reason}");
             Err(remedy::explain(Failure { text, ..exit::of_close(&reason, false) }, manner))
         }
         (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
     }
+}
+
+fn by_tls(connect_timeout: Span) -> Iwarp {
+    let mut i = Iwarp { tls: true, ..Iwarp::default() };
+    i.settings.startup_timeout = connect_timeout;
+    i
 }
 
 struct Look {

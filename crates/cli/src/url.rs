@@ -9,21 +9,28 @@ pub const DEFAULT_PORT: u16 = 4460;
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 4;
 const SCHEME: &str = "longhaul://";
+const IWARP: &str = "iwarp://";
 
 /// A host and port as the user named them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Name or address, without brackets.
     pub name: String,
-    /// UDP port.
+    /// UDP port, or of iWARP, TCP port.
     pub port: u16,
+    /// It is reached by iWARP.
+    pub iwarp: bool,
 }
 
 impl Server {
-    /// Reads `host`, `host:port`, `[address]:port` or a bare IPv6 address.
-    pub fn parse(text: &str) -> Result<Server, String> {
-        let host = Host::parse(text).map_err(|e| e.to_string())?;
-        Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(DEFAULT_PORT) })
+    /// Reads `host`, `host:port`, `[address]:port` or a bare IPv6 address, perhaps behind a scheme.
+    pub fn parse(text: &str, usual: u16) -> Result<Server, String> {
+        let (iwarp, authority) = match split_scheme(text) {
+            Some((iwarp, rest)) => (iwarp, rest.strip_suffix('/').unwrap_or(rest)),
+            None => (false, text),
+        };
+        let host = Host::parse(authority).map_err(|e| e.to_string())?;
+        Ok(Server { name: host.name().to_owned(), port: host.port().unwrap_or(usual), iwarp })
     }
 
     /// As `known_hosts` names it: with the port when it is not the usual one.
@@ -73,22 +80,17 @@ pub struct Url {
 }
 
 impl Url {
-    /// Whether a word on the command line is meant as an address.
-    pub fn looks_like(text: &str) -> bool {
-        text.get(..SCHEME.len()).is_some_and(|s| s.eq_ignore_ascii_case(SCHEME))
-    }
-
-    /// Reads `longhaul://HOST[:PORT]/PATH`. `%NN` stands for a byte; all other bytes for themselves.
+    /// Reads `longhaul://HOST[:PORT]/PATH`, or `iwarp://` in front. `%NN` stands for a byte; all other bytes for themselves.
     pub fn parse(text: &str) -> Result<Url, String> {
-        if !Url::looks_like(text) {
-            return Err(format!("it must begin with {SCHEME}, as in {SCHEME}host/path"));
-        }
-        let rest = &text[SCHEME.len()..];
+        let Some((iwarp, rest)) = split_scheme(text) else {
+            return Err(format!("it must begin with {SCHEME} or {IWARP}, as in {SCHEME}host/path"));
+        };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains('@') {
             return Err("there are no user names in it: the key of this machine says who you are".to_owned());
         }
-        Ok(Url { server: Server::parse(authority)?, path: decode(path)? })
+        let server = Server { iwarp, ..Server::parse(authority, DEFAULT_PORT)? };
+        Ok(Url { server, path: decode(path)? })
     }
 
     /// The path as it stands in an address: ASCII, other bytes as `%NN`.
@@ -106,8 +108,18 @@ impl core::str::FromStr for Url {
 
 impl core::fmt::Display for Url {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{SCHEME}{}/{}", self.server, encode(&self.path))
+        let scheme = if self.server.iwarp { IWARP } else { SCHEME };
+        write!(f, "{scheme}{}/{}", self.server, encode(&self.path))
     }
+}
+
+/// Whether what is behind the scheme is reached by iWARP, and that.
+fn split_scheme(text: &str) -> Option<(bool, &str)> {
+    let behind = |scheme: &str| {
+        let (head, rest) = text.split_at_checked(scheme.len())?;
+        head.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    behind(SCHEME).map(|r| (false, r)).or_else(|| behind(IWARP).map(|r| (true, r)))
 }
 
 fn decode(path: &str) -> Result<Vec<u8>, String> {
@@ -171,6 +183,8 @@ mod tests {
         assert_eq!(parts("longhaul://tower"), ("tower".into(), DEFAULT_PORT, vec![]));
         assert_eq!(parts("LONGHAUL://Tower:99/"), ("tower".into(), 99, vec![]));
         assert_eq!(parts("longhaul://[2001:db8::1]:4433/x/"), ("2001:db8::1".into(), 4433, b"x/".to_vec()));
+        let u = Url::parse("iwarp://tower:5/a").unwrap();
+        assert_eq!((u.server.iwarp, u.server.port, u.to_string().as_str()), (true, 5, "iwarp://tower:5/a"));
         assert_eq!(parts("longhaul://[::1]/x"), ("::1".into(), DEFAULT_PORT, b"x".to_vec()));
         assert_eq!(
             parts("longhaul://10.0.0.1/a%20b%FF%2f"),
@@ -186,6 +200,8 @@ mod tests {
             "http://tower/x",
             "longhaul://",
             "longhaul:///x",
+            "iwarp:///x",
+            "iwarp//tower/x",
             "longhaul://anna@tower/x",
             "longhaul://tower:port/x",
             "longhaul://tower:99999/x",
@@ -200,15 +216,15 @@ mod tests {
 
     #[test]
     fn known_hosts_name_unusual_ports_only() {
-        assert_eq!(Server::parse("tower").unwrap().host().unwrap().to_string(), "tower");
-        assert_eq!(Server::parse("tower:9").unwrap().host().unwrap().to_string(), "[tower]:9");
-        assert_eq!(Server::parse("[::1]:9").unwrap().to_string(), "[::1]:9");
+        assert_eq!(Server::parse("tower", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "tower");
+        assert_eq!(Server::parse("tower:9", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "[tower]:9");
+        assert_eq!(Server::parse("[::1]:9", DEFAULT_PORT).unwrap().to_string(), "[::1]:9");
     }
 
     proptest! {
         #[test]
         fn any_path_survives(path in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let u = Url { server: Server { name: "h".into(), port: 1 }, path };
+            let u = Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path };
             prop_assert_eq!(Url::parse(&u.to_string()), Ok(u));
         }
 

@@ -66,6 +66,11 @@ impl Acceptor {
         })
     }
 
+    /// What handshakes go by, of a server.
+    pub fn setup(&self) -> Option<&ServerSetup> {
+        self.setup.as_ref()
+    }
+
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -52,8 +52,29 @@ pub struct ConnInfo {
     pub peer: Option<PeerIdentity>,
     /// Whether this end connected.
     pub is_client: bool,
-    /// What protects its packets.
+    /// What protects its packets; of a connection by iWARP, its streams.
     pub suite: Suite,
+    /// Of a connection by iWARP.
+    pub iwarp: Option<IwarpInfo>,
+}
+
+/// What is particular to a connection by iWARP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IwarpInfo {
+    /// Whether TLS goes below.
+    pub tls: bool,
+    /// Whether records have CRCs.
+    pub crc: bool,
+    /// Whether what arrives has markers.
+    pub markers_in: bool,
+    /// Whether what leaves has markers.
+    pub markers_out: bool,
+    /// Whether the peer is Longhaul, too.
+    pub longhaul: bool,
+    /// Congestion control of TCP, by the system's name for it; empty until the driver has told.
+    pub congestion: String,
+    /// What the peer's application says.
+    pub private_data: Vec<u8>,
 }
 
 /// What an application is to know.

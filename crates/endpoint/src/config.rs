@@ -49,6 +49,8 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// From this many unfinished handshakes on, clients must prove their address first (Retry).
     pub retry_above: usize,
+    /// Answers clients by iWARP, too, where the driver listens for them.
+    pub iwarp: Option<crate::IwarpServer>,
 }
 
 impl Default for ServerConfig {
@@ -58,6 +60,7 @@ impl Default for ServerConfig {
             authority: Authority { keys: Some(Vec::new()), tokens: Vec::new() },
             max_connections: 10_000,
             retry_above: 256,
+            iwarp: None,
         }
     }
 }
@@ -75,6 +78,8 @@ pub struct Connect {
     pub token: Option<OneTimeToken>,
     /// Options of this connection; `None` takes the endpoint's.
     pub options: Option<TransportOptions>,
+    /// Connects by iWARP instead of the native transport; of the options only the number of queue pairs counts then.
+    pub iwarp: Option<crate::Iwarp>,
 }
 
 /// Why a connection cannot be started, or a queue pair not be opened.

@@ -12,11 +12,11 @@ use wire::QpOpen;
 /// Completions that a connection's queue holds at most.
 pub(crate) const CQ_ENTRIES: usize = 1 << 17;
 /// Work requests outstanding on a queue pair at most.
-const SEND_WR: usize = 1 << 14;
+pub(crate) const SEND_WR: usize = 1 << 14;
 /// Receives outstanding on a queue pair at most.
-const RECV_WR: usize = 1 << 12;
+pub(crate) const RECV_WR: usize = 1 << 12;
 /// Reads outstanding in each direction. Part of the protocol: see `docs/protocol.md`.
-const READS: usize = 64;
+pub(crate) const READS: usize = 64;
 /// Longest datagram of an unreliable queue pair: fits the smallest path with every header.
 const MAX_DATAGRAM: u32 = 1_100;
 /// Code of a refused queue pair: no room.
@@ -30,7 +30,11 @@ pub(crate) struct Conn {
     pub connection: Connection,
     pub info: ConnInfo,
     /// Where the peer was when the connection was made: its first packet is known by it.
-    first_remote: SocketAddr,
+    pub first_remote: SocketAddr,
+    /// Of a client: paths that were added because addresses were found.
+    pub found: crate::discovery::Found,
+    /// Of a client: when the network was looked at last, it was known from which address the connection leaves.
+    pub placed: bool,
     /// Queue pairs by number.
     pub qps: Vec<Option<QpId>>,
     pub deadline: Option<Time>,
@@ -48,11 +52,17 @@ pub(crate) struct Conn {
     early_limits: Vec<(u16, u64)>,
 }
 
+/// What is said of a path that takes smaller packets than before.
+const SHRANK: &str =
+    "large packets do not get through any more: smaller ones are sent until larger ones are found to pass";
+
 impl Conn {
     pub fn new(connection: Connection, info: ConnInfo) -> Conn {
         Conn {
             connection,
             first_remote: info.remote,
+            found: Default::default(),
+            placed: !info.is_client,
             info,
             qps: Vec::new(),
             deadline: None,
@@ -192,10 +202,14 @@ impl Endpoint {
 
     /// Turns a connection's events into the application's, and has it looked at for sending.
     pub(crate) fn after(&mut self, now: Time, id: ConnId) {
+        self.pass_on_events(now, id);
+        self.touch(id);
+    }
+
+    pub(crate) fn pass_on_events(&mut self, now: Time, id: ConnId) {
         while let Some(e) = self.conns.get_mut(&id).and_then(|c| c.connection.poll_event()) {
             self.on_conn_event(now, id, e);
         }
-        self.touch(id);
     }
 
     fn on_conn_event(&mut self, now: Time, id: ConnId, e: ConnEvent) {
@@ -235,6 +249,15 @@ impl Endpoint {
                 }
                 self.events.push_back(Event::PathChanged { conn: id, remote });
             }
+            ConnEvent::ViewsChanged => self.tell_views(id, true),
+            ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
+            e => self.on_lane_event(id, e),
+        }
+    }
+
+    /// What concerns one path of a connection.
+    fn on_lane_event(&mut self, id: ConnId, e: ConnEvent) {
+        match e {
             ConnEvent::LaneWanted(lane) => {
                 let socket = (lane % u32::from(self.sockets)) as u16;
                 let cid = self.new_cid_at(socket);
@@ -243,17 +266,30 @@ impl Endpoint {
                     c.connection.accept_lane(lane, Some((cid, socket)));
                 }
             }
+            ConnEvent::Addresses => self.network_news = true,
             ConnEvent::LaneUp(path) => {
+                if let Some(c) = self.conns.get_mut(&id) {
+                    c.found.on_up(path);
+                }
                 tracing::info!(path, "a path is up");
                 self.events.push_back(Event::PathUp { conn: id, path });
             }
             ConnEvent::LaneDown(path) => {
+                if let Some(c) = self.conns.get_mut(&id) {
+                    self.network_news |= c.info.is_client;
+                    c.found.on_down(path);
+                }
                 tracing::info!(path, "a path is down");
                 self.events.push_back(Event::PathDown { conn: id, path });
                 self.tell_views(id, false);
             }
-            ConnEvent::ViewsChanged => self.tell_views(id, true),
-            ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
+            ConnEvent::LaneTrouble(path, why) => tracing::warn!(path, "a path is of no use for now: {why}"),
+            ConnEvent::PacketsShrank(path, bytes, true) => {
+                tracing::warn!(path, bytes, "{SHRANK}");
+            }
+            // A busy host looks the same for a moment: no reason to alarm anybody.
+            ConnEvent::PacketsShrank(path, bytes, false) => tracing::info!(path, bytes, "{SHRANK}"),
+            _ => {}
         }
     }
 
@@ -342,7 +378,10 @@ impl Endpoint {
             Event::Incoming { conn: id }
         });
         if is_client {
+            self.network_news = true;
             self.add_further_paths(id);
+        } else {
+            self.announce(id);
         }
     }
 

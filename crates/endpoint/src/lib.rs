@@ -8,20 +8,25 @@ mod accept;
 mod app;
 mod config;
 mod conn;
+mod discovery;
+mod iwarp;
 mod paths;
 mod sockets;
 mod streams;
 
-pub use app::{App, ConnId, ConnInfo, Event, Gate};
+pub use crate::iwarp::{Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder};
+pub use ::iwarp::{Config as IwarpConfig, Placement};
+pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
 pub use cc::Remembered;
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
+pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use sockets::{MAX_SOCKETS, View, socket_of};
 pub use transport::connection::Authority;
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
-    CloseReason, Coupling, FurtherPath, Gauge, LaneChoice, Meta, PathStats, Stats, Transmit,
+    CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, PathStats, Stats, Transmit,
     TransportOptions, Usage, limits,
 };
 
@@ -57,6 +62,8 @@ pub struct Endpoint {
     events: VecDeque<Event>,
     /// Connections that may have something to send.
     ready: VecDeque<ConnId>,
+    /// Reports were digested while trains were built: there may be completions that the application has not seen.
+    stirred: bool,
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
     incoming_srq: Option<SrqId>,
@@ -64,10 +71,18 @@ pub struct Endpoint {
     gate: Option<Box<dyn Gate>>,
     /// How many sockets the driver has.
     sockets: u16,
+    /// Sockets, a bit each, whose lanes carry data only while no others do.
+    spare: u64,
     /// Connections with lanes whose sockets took nothing more.
     blocked: BTreeSet<ConnId>,
     /// What threads of sockets are to know: at most one entry for each lane and change of keys, taken every turn.
     views: VecDeque<View>,
+    /// What the network was like when it was looked at last.
+    network: Network,
+    /// It is to be looked at.
+    network_news: bool,
+    /// Connections by iWARP.
+    hub: crate::iwarp::Hub,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -96,14 +111,19 @@ impl Endpoint {
             acceptor,
             events: VecDeque::new(),
             ready: VecDeque::new(),
+            stirred: false,
             deadlines: BTreeSet::new(),
             next_id: 0,
             incoming_srq: None,
             paths: paths::Paths::default(),
             gate: None,
             sockets: 1,
+            spare: 0,
             blocked: BTreeSet::new(),
             views: VecDeque::new(),
+            network: Network::default(),
+            network_news: true,
+            hub: Default::default(),
         })
     }
 
@@ -126,12 +146,16 @@ impl Endpoint {
 
     /// What is known of a connection, until it is released.
     pub fn connection(&self, conn: ConnId) -> Option<&ConnInfo> {
-        self.conns.get(&conn).map(|c| &c.info)
+        let ours = self.conns.get(&conn).map(|c| &c.info);
+        ours.or_else(|| self.hub.bundles.get(&conn).map(|b| &b.info))
     }
 
     /// Counters and estimates of a connection.
     pub fn stats(&self, conn: ConnId) -> Option<Stats> {
-        self.conns.get(&conn).map(|c| c.connection.stats())
+        let Some(c) = self.conns.get(&conn) else { return self.bundle_stats(conn) };
+        let mut stats = c.connection.stats();
+        stats.paths.iter_mut().for_each(|p| p.found = c.found.has(p.lane));
+        Some(stats)
     }
 
     /// What is held in memory for a connection and each of its queue pairs, beside the limits: by name, those of queue
@@ -167,12 +191,12 @@ impl Endpoint {
 
     /// All connections that are not released.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
-        self.conns.keys().copied()
+        self.conns.keys().chain(self.hub.bundles.keys()).copied()
     }
 
     /// Whether no connection has anything left to do: a program may end.
     pub fn is_quiet(&self) -> bool {
-        self.conns.values().all(|c| c.connection.is_closed())
+        self.conns.values().all(|c| c.connection.is_closed()) && self.hub.streams.is_empty()
     }
 
     /// Starts to connect; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -180,6 +204,9 @@ impl Endpoint {
     /// # Errors
     /// Settings that cannot be used, in words.
     pub fn connect(&mut self, now: Time, c: Connect) -> Result<ConnId, ConnectError> {
+        if let Some(wanted) = c.iwarp.clone() {
+            return self.connect_iwarp(now, c, wanted);
+        }
         let settings = |e: transport::crypto::HandshakeError| ConnectError::Settings(e.to_string());
         let setup = ClientSetup::new(&self.config.credentials, &c.trust).map_err(settings)?;
         let local_cid = self.new_cid();
@@ -233,9 +260,10 @@ impl Endpoint {
         self.next_id += 1;
         self.by_cid.insert(connection.local_cid(), id);
         let suite = connection.suite();
-        let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite };
+        let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite, iwarp: None };
         let mut c = Conn::new(connection, info);
         c.srq = self.incoming_srq.filter(|_| !is_client);
+        c.connection.spare_sockets(self.spare);
         self.conns.insert(id, Box::new(c));
         self.touch(id);
         Ok(id)
@@ -258,6 +286,8 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.connection.close(now, code, reason);
             self.after(now, conn);
+        } else {
+            self.close_bundle(now, conn, code, reason);
         }
     }
 
@@ -267,7 +297,7 @@ impl Endpoint {
     /// # Errors
     /// The connection is still open, or regions are left in its protection domain.
     pub fn release(&mut self, conn: ConnId) -> Result<(), ConnectError> {
-        let Some(c) = self.conns.get(&conn) else { return Ok(()) };
+        let Some(c) = self.conns.get(&conn) else { return self.release_bundle(conn) };
         if !c.closed {
             return Err(ConnectError::NotOpen);
         }
@@ -307,13 +337,15 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.connection.set_rate_cap(cap);
             self.touch(conn);
+        } else {
+            self.set_bundle_cap(conn, cap);
         }
     }
 
     /// The system refused a datagram of `size` bytes to `remote` (EMSGSIZE).
-    pub fn on_too_large(&mut self, remote: SocketAddr, size: usize) {
+    pub fn on_too_large(&mut self, now: Time, remote: SocketAddr, size: usize) {
         let size = u16::try_from(size).unwrap_or(u16::MAX);
-        self.conns.values_mut().for_each(|c| c.connection.on_too_large(remote, size));
+        self.conns.values_mut().for_each(|c| c.connection.on_too_large(now, remote, size));
     }
 
     /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
@@ -397,6 +429,8 @@ impl Endpoint {
             {
                 c.connection.activate(qpn);
                 self.touch(id);
+            } else if let Some(&stream) = self.hub.by_qp.get(&qp) {
+                self.hub.touch(stream);
             }
         }
         while let Some(qp) = self.adapter.take_credit_changes() {
@@ -407,20 +441,30 @@ impl Endpoint {
             {
                 c.connection.send_recv_limit(qpn, limit);
                 self.touch(id);
+            } else if let Some(&stream) = self.hub.by_qp.get(&qp) {
+                self.resume_stream(stream);
             }
         }
     }
 
     /// When [`Endpoint::handle_timeout`] wants to be called; [`Time::ZERO`] means at once.
     pub fn next_timeout(&self) -> Option<Time> {
-        if !self.ready.is_empty() || self.acceptor.has_pending() {
+        if self.stirred || !self.ready.is_empty() || self.acceptor.has_pending() || self.has_streams_ready() {
             return Some(Time::ZERO);
         }
-        self.deadlines.first().map(|(t, _)| *t)
+        let streams = self.hub.deadlines.first().map(|(t, _)| *t);
+        self.deadlines.first().map(|(t, _)| *t).into_iter().chain(streams).min()
+    }
+
+    /// Whether the application is to run again before the loop sleeps: sending has brought news for it.
+    pub const fn is_stirred(&self) -> bool {
+        self.stirred
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.stirred = false;
+        self.stream_timeouts(now);
         while let Some(&(t, id)) = self.deadlines.first() {
             if t > now {
                 return;
@@ -439,6 +483,9 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&id)
             && !c.queued
         {
+            if !c.placed && c.established && c.connection.is_placed() {
+                (c.placed, self.network_news) = (true, true);
+            }
             c.queued = true;
             self.ready.push_back(id);
         }

@@ -34,6 +34,21 @@ impl Endpoint {
         self.sockets = sockets.clamp(1, MAX_SOCKETS);
     }
 
+    /// From now on lanes of these sockets, bit `k` for socket `k`, carry data from this end only while no other lane does:
+    /// their threads have no processor that is worth it. The lanes stay open, and what arrives on them is taken in.
+    pub fn spare_sockets(&mut self, spare: u64) {
+        if core::mem::replace(&mut self.spare, spare) == spare {
+            return;
+        }
+        let all: Vec<_> = self.conns.keys().copied().collect();
+        for id in all {
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.connection.spare_sockets(spare);
+            }
+            self.touch(id);
+        }
+    }
+
     /// An identifier that nobody has, of packets that are to arrive at a socket.
     pub(crate) fn new_cid_at(&mut self, socket: u16) -> Cid {
         loop {
@@ -74,11 +89,19 @@ impl Endpoint {
         while let Some(id) = self.ready.pop_front() {
             let Some(c) = self.conns.get_mut(&id) else { continue };
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
-            if let Some(t) = c.connection.poll_transmit(now, out, &mut s) {
+            let waited = c.connection.has_later();
+            let train = c.connection.poll_transmit(now, out, &mut s);
+            if waited && !c.connection.has_later() {
+                // The application may see completions now, before it sleeps.
+                self.stirred = true;
+                self.pass_on_events(now, id);
+            }
+            if let Some(t) = train {
                 // Connections take turns, a train each.
                 self.ready.push_back(id);
                 return Some(t);
             }
+            let Some(c) = self.conns.get_mut(&id) else { continue };
             c.queued = false;
             if c.connection.is_blocked() {
                 self.blocked.insert(id);
@@ -126,6 +149,14 @@ impl Endpoint {
     /// Whether this end has made a connection and may add lanes to it.
     pub fn is_open_client(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_some_and(|c| c.info.is_client && c.established && !c.closed)
+    }
+
+    /// The address from which alone something is expected: this end takes no connections, and has one, whose lanes all lead
+    /// there.
+    pub fn only_remote(&self) -> Option<std::net::SocketAddr> {
+        let mut conns = self.conns.values();
+        let (Some(c), None, None) = (conns.next(), conns.next(), &self.config.server) else { return None };
+        c.connection.only_remote()
     }
 
     /// What threads of sockets are to know next.

@@ -235,6 +235,10 @@ fn a_lost_close_acknowledgement_is_made_up_for_by_a_reset() {
     p.server.release(s).expect("released");
     p.run(Span::from_secs(1));
     assert!(p.client.is_quiet());
+    // The application is told of the end when it closes, and not again when the reset comes.
+    let closed = p.client_events().into_iter().filter(|e| matches!(e, Event::Closed { .. })).count();
+    assert_eq!(closed, 1);
+    p.client.release(c).expect("released");
 }
 
 #[test]

@@ -317,6 +317,35 @@ fn work_is_spread_over_sockets_and_everything_arrives() {
 }
 
 #[test]
+fn lanes_of_spare_sockets_stay_open_and_carry_nothing_until_they_are_wanted() {
+    const LEN: usize = 2_000_000;
+    let mut w = World::new(4);
+    let (c, ci, _, si) = w.linked();
+    let data: Vec<u8> = (0..LEN).map(|i| (i % 239) as u8).collect();
+    let from = register(&mut w.client.ep, ci.pd, data.clone());
+    let to = register(&mut w.server.ep, si.pd, vec![0; LEN]);
+    let carried = |w: &World| -> Vec<u64> {
+        let stats = w.client.ep.stats(c).expect("open");
+        assert!(stats.paths.iter().all(|p| p.works));
+        stats.paths.iter().map(|p| p.sent).collect()
+    };
+    let mut before = carried(&w);
+    for (round, spare) in [(1, 0b110), (2, 0b010), (3, 0)] {
+        w.client.ep.spare_sockets(spare);
+        let wr = SendWr::new(round, SendOp::Write { rkey: to.rkey, offset: 0 }, whole(&from, LEN as u64));
+        w.client.ep.adapter().post_send(ci.qps[0], wr).expect("posted");
+        w.run(Span::from_secs(8));
+        assert_eq!(complete(&mut w.client.ep, &ci).status, Status::Success, "round {round}");
+        let now = carried(&w);
+        let grew: Vec<bool> = now.iter().zip(&before).map(|(n, b)| n > b).collect();
+        let expected: Vec<bool> = (0..3).map(|k| spare >> k & 1 == 0).collect();
+        assert_eq!(grew, expected, "round {round}");
+        before = now;
+    }
+    assert!(read(&mut w.server.ep, &to, LEN) == data);
+}
+
+#[test]
 fn a_socket_that_is_gone_costs_its_lane_and_no_data() {
     const LEN: usize = 2_000_000;
     let mut w = World::new(9);

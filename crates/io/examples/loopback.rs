@@ -179,6 +179,7 @@ fn main() {
         trust: ServerTrust::FirstUse,
         token: None,
         options: None,
+        iwarp: None,
     };
     let mut app = Client {
         key: rx,

@@ -5,7 +5,7 @@ use crate::uring::Uring;
 use crate::xdp::Xdp;
 use core::fmt;
 use core::str::FromStr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Which way is asked for, as words: `auto`, `udp`, `uring`, `xdp`, `xdp:eth0`.
@@ -112,6 +112,29 @@ impl Datapath {
         }
     }
 
+    /// Has the kernel take this peer for the only one, where that makes sending to it cheaper. Nothing comes from others
+    /// until [`Datapath::detach`]; sending elsewhere, or from another address than `src`, is the same as that.
+    pub fn attach(&mut self, dst: SocketAddr, src: IpAddr) {
+        if let Datapath::Udp(s) = self {
+            s.attach(dst, src);
+        }
+    }
+
+    /// Takes in datagrams from everybody again.
+    pub fn detach(&mut self) {
+        if let Datapath::Udp(s) = self {
+            s.detach();
+        }
+    }
+
+    /// Whether nothing comes from others than one peer.
+    pub const fn is_attached(&self) -> bool {
+        match self {
+            Datapath::Udp(s) => s.is_attached(),
+            Datapath::Uring(_) | Datapath::Xdp(_) => false,
+        }
+    }
+
     /// See [`UdpSocket::stats`].
     pub fn stats(&self) -> UdpStats {
         match self {
@@ -165,7 +188,12 @@ impl Datapath {
     /// It is beyond use.
     pub fn send(&mut self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
         match self {
-            Datapath::Udp(s) => s.send(batch),
+            Datapath::Udp(s) => {
+                if s.is_attached() && !batch.ends().all(|(dst, src)| s.is_attached_to(dst, src)) {
+                    s.detach();
+                }
+                s.send(batch)
+            }
             Datapath::Uring(s) => s.send(batch),
             Datapath::Xdp(s) => s.send(batch),
         }

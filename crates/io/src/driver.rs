@@ -8,6 +8,7 @@
 
 mod growth;
 mod loser;
+mod place;
 mod team;
 mod worker;
 
@@ -15,7 +16,9 @@ pub use growth::Lanes;
 
 use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
+use crate::network::Observer;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
+use crate::tcp::{StreamOptions, Streams};
 use crate::udp::{
     Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
 };
@@ -23,6 +26,7 @@ use base::{Ecn, Rng, Span, Time};
 use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
 use growth::Growth;
 use loser::Loser;
+use place::Place;
 use std::net::SocketAddr;
 use team::{Slots, Team};
 
@@ -47,6 +51,18 @@ pub enum Idle {
 /// noticing an answer a part of a turn sooner.
 const LOOKS: u32 = 8;
 
+/// Messages in a row that came alone, from the one peer there is, after which the socket is attached to it: it waits for
+/// answers then, and each costs half a microsecond less.
+const ALONE: u32 = 32;
+/// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
+const SILENCE: Span = Span::from_millis(5);
+
+/// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it.
+const UNLOOKED: u32 = 64;
+
+/// Turns without a wait after which all streams are looked at: some keep the loop busy, and others are not told of.
+const UNWAITED: u32 = 4;
+
 /// Pause after the device's queue was full (ENOBUFS): the socket does not tell when to go on.
 const DEVICE_PAUSE: Span = Span::from_micros(500);
 
@@ -56,6 +72,14 @@ pub enum DriverError {
     /// The socket is beyond use.
     #[error(transparent)]
     Udp(#[from] UdpError),
+    /// Nobody can connect by TCP.
+    #[error("cannot take connections by TCP at {at}, for iWARP: {source}")]
+    Listen {
+        /// The address.
+        at: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Waiting failed.
     #[error("cannot wait for the network: {0}")]
     Wait(#[from] std::io::Error),
@@ -77,6 +101,10 @@ pub struct DriverOptions {
     pub cores: Vec<usize>,
     /// Whether peers come to this address: then all sockets share it.
     pub serves: bool,
+    /// Threads of further sockets work even where no processor is free for them, and whatever they cost.
+    pub always: bool,
+    /// Takes clients by TCP, for iWARP, at the same address and port number.
+    pub streams: Option<StreamOptions>,
 }
 
 impl DriverOptions {
@@ -89,6 +117,8 @@ impl DriverOptions {
             lanes: Lanes::default(),
             cores: Vec::new(),
             serves: false,
+            always: false,
+            streams: None,
         }
     }
 
@@ -124,12 +154,27 @@ pub struct Driver {
     active: Time,
     /// How often to look again for what arrives before the next turn goes on.
     looks: u32,
+    /// Messages that came alone since the last that did not.
+    alone: u32,
     loser: Option<Loser>,
     options: DriverOptions,
     /// Threads at most, the loop's own included.
     most: u16,
     team: Team,
     growth: Growth,
+    /// Of a socket that is bound to no address in particular.
+    observer: Option<Observer>,
+    place: Place,
+    /// The processors that the loop is bound to.
+    bound: Vec<usize>,
+    /// Connections by TCP.
+    streams: Streams,
+    /// Turns since the socket was looked at.
+    unlooked: u32,
+    /// It has something to read.
+    told: bool,
+    /// Turns since streams were waited for, or looked at without.
+    unwaited: u32,
 }
 
 impl Driver {
@@ -146,6 +191,7 @@ impl Driver {
     /// # Errors
     /// As [`Driver::bind`].
     pub fn with(mut options: DriverOptions) -> Result<Driver, DriverError> {
+        crate::numa::tell_of_far_adapters(&options.cores);
         let most = options.most();
         let shares = options.serves && most > 1;
         if shares {
@@ -153,8 +199,11 @@ impl Driver {
             options.udp.bind = UdpSocket::open(&options.udp)?.local_addr();
             options.udp.reuse_port = true;
         }
+        options.udp.keep_port |= !options.serves && options.idle != Idle::Sleep;
         let socket = Datapath::open(&options.datapath, &options.udp)?;
-        let growth = Growth::new(options.lanes, if options.serves { 1 } else { most });
+        let growth = Growth::new(options.lanes, most, &options.cores, options.always);
+        let place = Place::new(&options.cores[..options.cores.len().min(most.into())], options.serves);
+        let observer = Observer::new(socket.local_addr());
         let mut driver = Driver {
             received: socket.recv_batch(),
             socket,
@@ -167,12 +216,23 @@ impl Driver {
             idle: options.idle,
             active: Time::ZERO,
             looks: 0,
+            alone: 0,
             loser: None,
             options,
             most,
             team: Team::default(),
             growth,
+            observer,
+            place,
+            bound: Vec::new(),
+            streams: Streams::new()?,
+            unlooked: 0,
+            told: true,
+            unwaited: 0,
         };
+        if let Some(o) = driver.options.streams.clone() {
+            driver.listen(&o)?;
+        }
         if shares {
             driver.share_address(most)?;
         }
@@ -192,6 +252,12 @@ impl Driver {
         Ok(())
     }
 
+    /// Takes clients by TCP at the socket's own address.
+    fn listen(&mut self, o: &StreamOptions) -> Result<(), DriverError> {
+        let at = self.socket.local_addr();
+        self.streams.listen(at, o).map_err(|source| DriverError::Listen { at, source })
+    }
+
     fn add_thread(&mut self) -> Result<(), DriverError> {
         let mut udp = self.options.udp.clone();
         if !self.options.serves {
@@ -203,20 +269,43 @@ impl Driver {
         self.team.add(&self.options.datapath, &udp, cores, self.poller.waker())
     }
 
-    /// As many threads as there are to be, and lanes that use them.
+    /// As many threads as there are to be and as are worth it, and lanes that use them.
     fn grow(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if self.options.serves || self.most == 1 || now < self.growth.next() {
+        if self.most == 1 {
             return;
         }
-        self.growth.look(now, endpoint);
-        while self.team.len() + 1 < usize::from(self.growth.sockets()) {
-            if let Err(error) = self.add_thread() {
-                tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
-                self.growth.limit_to(self.team.len() as u16 + 1);
-            }
+        if self.growth.is_alone() {
+            self.place.look(now);
+            self.stay();
         }
-        endpoint.use_sockets(self.team.len() as u16 + 1);
-        self.growth.spread(now, endpoint);
+        if now < self.growth.next() {
+            return;
+        }
+        self.growth.look(now, endpoint, &self.team.threads());
+        if !self.options.serves {
+            while self.team.len() + 1 < usize::from(self.growth.sockets()) {
+                if let Err(error) = self.add_thread() {
+                    tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
+                    self.growth.limit_to(self.team.len() as u16 + 1);
+                }
+            }
+            endpoint.use_sockets(self.team.len() as u16 + 1);
+            self.growth.spread(now, endpoint);
+        }
+        endpoint.spare_sockets(self.growth.spare());
+        self.stay();
+    }
+
+    /// Binds the loop's thread to its processor; while it does all the work alone, to that of all named ones which it has
+    /// found to be best.
+    fn stay(&mut self) {
+        let named = &self.options.cores[..self.options.cores.len().min(self.most.into())];
+        let on = if self.growth.is_alone() { self.place.on() } else { named.first().copied() };
+        let cores = on.as_ref().map_or(named, core::slice::from_ref);
+        if self.bound != cores {
+            worker::stay_on(cores);
+            self.bound = cores.to_vec();
+        }
     }
 
     /// Drops this share of the datagrams that arrive, below 1, from now on: to see what loss costs.
@@ -247,26 +336,44 @@ impl Driver {
     /// The socket or the system's waiting is beyond use.
     pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
         sharpen_timers();
-        worker::stay_on(&self.options.cores[..self.options.cores.len().min(1)]);
+        // It may be another thread than the last time.
+        self.bound.clear();
+        self.stay();
         endpoint.use_sockets(self.team.len() as u16 + 1);
+        endpoint.spare_sockets(self.growth.spare());
         loop {
-            let mut busy = self.receive(endpoint)?;
+            let mut busy = self.look_at_socket(endpoint) && self.receive(endpoint)?;
+            if self.looks_at_streams(endpoint) {
+                let look = self.looks > 0 || self.unwaited >= UNWAITED;
+                self.unwaited = if look { 0 } else { self.unwaited + 1 };
+                busy |= self.streams.receive(self.clock.now(), endpoint, look)?;
+            }
             if self.team.len() > 0 {
                 busy |= self.team.collect(self.clock.now(), endpoint, &mut self.loser);
             }
             let now = self.clock.now();
             endpoint.handle_timeout(now);
             app.drive(now, endpoint);
+            if let Some(o) = &mut self.observer {
+                o.turn(now, endpoint);
+            }
             self.grow(now, endpoint);
-            let sent = self.transmit(now, endpoint)?;
+            let mut sent = self.transmit(now, endpoint)?;
+            if self.looks_at_streams(endpoint) {
+                sent |= self.streams.transmit(now, endpoint);
+            }
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
             }
-            if busy || sent || self.socket.pending() {
+            if busy || sent || self.socket.pending() || endpoint.is_stirred() {
                 continue;
+            }
+            if self.socket.is_attached() && now.since(self.arrived) > SILENCE {
+                self.let_go();
             }
             self.looks = if self.looks_on(now) { LOOKS } else { 0 };
             if self.looks == 0 {
+                self.let_go();
                 self.wait(endpoint, app)?;
             }
         }
@@ -282,13 +389,43 @@ impl Driver {
         }
     }
 
+    /// Whether there are streams, or are to be.
+    fn looks_at_streams(&self, endpoint: &Endpoint) -> bool {
+        self.options.streams.is_some() || !self.streams.is_empty() || endpoint.has_streams_ready()
+    }
+
+    /// Whether the socket for datagrams is to be looked at in this turn. While all connections are streams, looking every
+    /// time would cost each message a system call.
+    fn look_at_socket(&mut self, endpoint: &Endpoint) -> bool {
+        let looks =
+            endpoint.has_datagrams() || self.streams.is_empty() || self.told || self.unlooked >= UNLOOKED;
+        self.told = false;
+        self.unlooked = if looks { 0 } else { self.unlooked + 1 };
+        looks
+    }
+
+    /// Attaches the socket to the one peer whose messages come alone and are waited for.
+    fn attach_to_only(&mut self, endpoint: &Endpoint) {
+        self.alone = 0;
+        let last = self.received.iter_mut().last().map(|(m, _)| (m.remote, m.local));
+        if let Some((remote, Some(local))) = last
+            && endpoint.only_remote() == Some(remote)
+        {
+            self.socket.attach(remote, local);
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.alone = 0;
+        self.socket.detach();
+    }
+
     /// Takes in what has arrived; true when there may be more.
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
             let mut n = self.socket.recv(&mut self.received)?;
             while n == 0 && self.looks > 0 {
                 self.looks -= 1;
-                std::hint::spin_loop();
                 n = self.socket.recv(&mut self.received)?;
             }
             if n == 0 {
@@ -305,10 +442,17 @@ impl Driver {
                     endpoint.handle_train(at, meta, data, m.stride);
                 });
             }
+            if !self.received.is_single() {
+                self.alone = 0;
+            }
             if !self.received.is_full() {
                 return Ok(false);
             }
             if self.received.is_single() {
+                self.alone += 1;
+                if self.alone >= ALONE && self.options.udp.keep_port && !self.socket.is_attached() {
+                    self.attach_to_only(endpoint);
+                }
                 break;
             }
         }
@@ -333,7 +477,10 @@ impl Driver {
             self.active = now;
             most = MAX_TRAINS;
             if let Some(big) = report.too_big {
-                endpoint.on_too_large(big.dst, big.segment);
+                endpoint.on_too_large(now, big.dst, big.segment);
+            }
+            if let Some(o) = self.observer.as_mut().filter(|_| report.no_way) {
+                o.suspect(now);
             }
             self.full = report.blocked == Blocked::Buffer;
             match report.blocked {
@@ -380,13 +527,34 @@ impl Driver {
             // Only room in the socket or the network can change anything soon.
             at = at.map(|t| t.max(now + DEVICE_PAUSE));
         }
-        let timeout = at.map(|t| t.since(now));
+        // A look at the network waits for nothing but its time.
+        let look = self.observer.as_ref().and_then(|o| o.next_look());
+        let timeout = at.into_iter().chain(look).min().map(|t| t.since(now));
         let room = self.socket.room();
-        let mut sources = [Source::readable(&self.socket), Source::new(&room, true)];
-        self.poller.wait(&mut sources[..1 + usize::from(self.full)], timeout)?;
+        let news = match self.observer.as_ref().and_then(Observer::news) {
+            Some(news) => Source::readable(news),
+            None => Source::choose(&self.socket, false, false),
+        };
+        let room = Source::choose(&room, false, self.full);
+        let mut sources = vec![Source::readable(&self.socket), news, room];
+        let mut ids = Vec::new();
+        self.streams.sources(endpoint, &mut sources, &mut ids);
+        self.poller.wait(&mut sources, timeout)?;
+        let told = sources[1].readable;
+        self.told = sources[0].readable;
+        self.unwaited = 0;
+        let of_streams: Vec<_> = sources[3..].iter().map(|s| (s.readable, s.writable)).collect();
+        drop(sources);
+        self.streams.told(&ids, &of_streams);
+        if let Some(o) = self.observer.as_mut().filter(|_| told) {
+            o.glance();
+        }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// What the protocol is to know of a train that has arrived.
 fn meta_of(m: &RecvMeta) -> Meta {

@@ -5,6 +5,7 @@
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
 //! | [`datapath`] | one face for the ways to the network |
 //! | [`udp`] | batches of UDP trains with GSO, GRO, ECN and packet information |
+//! | [`tcp`] | connections by TCP that carry iWARP, read and written in place |
 //! | [`uring`] | the same through io_uring |
 //! | [`xdp`] | the same past the kernel's network stack, where privilege and interface allow |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
@@ -48,10 +49,14 @@ pub mod direct;
 pub mod driver;
 pub mod identity;
 pub mod mmap;
+mod netlink;
+mod network;
+mod numa;
 pub mod poll;
 pub mod relay;
 pub mod safe_path;
 pub mod staging;
+pub mod tcp;
 pub mod udp;
 pub mod uring;
 pub mod xdp;

@@ -8,6 +8,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::sync::Arc;
 
+/// Address space that must be left when memory is staged, in bytes: where it is limited (`ulimit -v`), staging fails in words
+/// and the transfer can be repeated, before a small allocation fails, which ends the program.
+const LEFT: usize = 64 << 20;
+
 /// Anonymous memory, shared by its clones and freed with the last.
 ///
 /// Bytes are reached by copying only: while one clone is registered, its peer may Write to any of them at any time, and
@@ -36,6 +40,7 @@ impl Staging {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        leave_some(len)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
         let base =
@@ -74,6 +79,18 @@ impl Staging {
         unsafe { core::ptr::copy_nonoverlapping(self.0.base.add(offset), out.as_mut_ptr(), out.len()) };
         true
     }
+}
+
+/// Whether `len` bytes and [`LEFT`] could be mapped: without access, so that nothing but address space is asked for.
+fn leave_some(len: usize) -> io::Result<()> {
+    let all = len.checked_add(LEFT).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(core::ptr::null_mut(), all, ProtFlags::empty(), MapFlags::PRIVATE)
+    }?;
+    // SAFETY: the mapping made above, whole, that nobody else knows of.
+    unsafe { rustix::mm::munmap(base, all) }?;
+    Ok(())
 }
 
 impl Drop for Region {
@@ -115,5 +132,31 @@ mod tests {
         assert!(b.read(9_980, &mut out) && out[..10] == [0; 10] && out[10..] == [7; 10]);
         assert!(!b.read(9_981, &mut out) && !b.read(usize::MAX, &mut out) && !b.shared());
         assert!(Staging::new(0).is_err() && Staging::new(usize::MAX).is_err());
+    }
+
+    /// In a process of its own, since a limit holds for all of it.
+    #[test]
+    fn where_address_space_is_limited_some_is_left() {
+        const CHILD: &str = "LONGHAUL_TEST_STAGING_LIMITED";
+        if std::env::var_os(CHILD).is_none() {
+            let script = "ulimit -v 800000 && exec \"$0\" \"$@\"";
+            let me = std::env::current_exe().unwrap();
+            let mut c = std::process::Command::new("sh");
+            c.args(["-c", script]).arg(me).args(["where_address_space_is_limited", "--nocapture"]);
+            let out = c.env(CHILD, "1").output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            return;
+        }
+        let mut all = Vec::new();
+        let error = loop {
+            match Staging::new(96 << 20) {
+                Ok(s) => all.push(s),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
+        assert!((1..8).contains(&all.len()), "{} of 96 MiB", all.len());
+        // An allocation that fails ends the process.
+        drop(std::hint::black_box(vec![1u8; LEFT / 2]));
     }
 }

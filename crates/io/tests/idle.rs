@@ -102,6 +102,7 @@ fn a_thousand_idle_connections_take_little_memory_and_hardly_any_turns() {
             authority: Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() },
             max_connections: CONNECTIONS,
             retry_above: CONNECTIONS,
+            iwarp: None,
         }),
         ..config(1)
     };
@@ -120,6 +121,7 @@ fn a_thousand_idle_connections_take_little_memory_and_hardly_any_turns() {
             trust: ServerTrust::Pinned(vec![identity(1).public_key()]),
             token: None,
             options: None,
+            iwarp: None,
         };
         p.ends[0].connect(p.now, connect).expect("connecting");
         p.pass(Span::from_millis(1));

@@ -85,6 +85,16 @@ impl Default for Options {
     }
 }
 
+/// The name of the device of [`Lab::join`] in each node.
+const DIRECT: &str = "lhdirect";
+
+/// Runs `ip` with these words.
+fn ip(line: &str) -> io::Result<()> {
+    let out = Command::new("ip").args(line.split_whitespace()).output()?;
+    let text = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() { Ok(()) } else { Err(io::Error::other(format!("ip {line}: {}", text.trim()))) }
+}
+
 /// A laboratory that is up. Dropping it takes it down.
 #[derive(Debug)]
 pub struct Lab {
@@ -225,6 +235,28 @@ impl Lab {
     /// When there is no such node or path.
     pub fn address6_on(&self, node: &str, path: usize) -> Result<Ipv6Addr, LabError> {
         Ok(self.addresses(node, path)?.v6)
+    }
+
+    /// Joins the two nodes of a path by a pair of virtual Ethernet devices too, beside the emulator: what goes over them costs
+    /// what the kernel costs. Returns the nodes' addresses on it.
+    ///
+    /// # Errors
+    /// There are not two nodes, or `ip` of iproute2 is missing or refuses.
+    pub fn join(&self, mtu: u16) -> Result<[Ipv4Addr; 2], LabError> {
+        let [(_, a), (_, b)] = self.state.namespaces() else {
+            return Err(LabError::Option("only two nodes are joined directly; use a path".to_owned()));
+        };
+        let addresses = [Ipv4Addr::new(10, 76, 0, 1), Ipv4Addr::new(10, 76, 0, 2)];
+        let dev = DIRECT;
+        let pair =
+            format!("link add {dev} netns {a} mtu {mtu} type veth peer name {dev} netns {b} mtu {mtu}");
+        let mut lines = vec![pair];
+        for (namespace, address) in [a, b].into_iter().zip(addresses) {
+            lines.push(format!("-n {namespace} addr add {address}/24 dev {dev}"));
+            lines.push(format!("-n {namespace} link set {dev} up"));
+        }
+        lines.iter().try_for_each(|l| ip(l)).map_err(system("join the nodes (by `ip` of iproute2)"))?;
+        Ok(addresses)
     }
 
     /// Where the emulator writes its records, see [`record`](crate::emulator::record).

@@ -18,7 +18,7 @@ pub use shipped::{SHIPPED, shipped};
 
 use base::{Rate, Span};
 use netem::LinkConfig;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What plans are written with, for people.
 pub const HELP: &str = include_str!("plan/help.txt");
@@ -31,6 +31,8 @@ pub const MAX_CELLS: usize = 4_096;
 pub const MAX_REPETITIONS: u32 = 1_000;
 /// Nodes of a topology at most: half of them on each side of a dumbbell.
 pub const MAX_NODES: u32 = 64;
+/// Tables of published figures at most, and rows and columns of one.
+pub const MAX_PUBLISHED: usize = 32;
 /// Flows of a line-up at most.
 pub const MAX_FLOWS: usize = 256;
 /// Streams of a flow at most; `longhaul perf` carries as many.
@@ -57,6 +59,31 @@ pub struct Plan {
     pub simulator_only: bool,
     /// All combinations, in the order in which they run.
     pub cells: Vec<Cell>,
+    /// Figures of others, which ours are to stand beside.
+    pub published: Vec<Published>,
+}
+
+/// A table of figures that others published, and which of ours are laid out like it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// What it shows.
+    pub title: String,
+    /// Where it is from, on what it was measured, what is to be known of it.
+    pub about: String,
+    /// Headings of its columns; the first column names the row.
+    pub columns: Vec<String>,
+    /// Its rows, as they were published.
+    pub rows: Vec<Vec<String>>,
+    /// Our cells beside it.
+    #[serde(default)]
+    pub cells: Vec<String>,
+    /// Our peers beside it; all when empty.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// Our metrics beside it.
+    #[serde(default)]
+    pub metrics: Vec<Metric>,
 }
 
 /// One combination of values: a network, and those who are compared on it.
@@ -110,7 +137,7 @@ impl Topology {
     /// The names of all nodes.
     pub fn node_names(&self) -> Vec<String> {
         match self.kind {
-            Kind::Path | Kind::TwoPaths => vec!["a".into(), "b".into()],
+            Kind::Path | Kind::TwoPaths | Kind::Direct => vec!["a".into(), "b".into()],
             Kind::Dumbbell => {
                 let side = |c: char| (1..=self.nodes).map(move |i| format!("{c}{i}"));
                 side('s').chain(side('r')).collect()
@@ -173,6 +200,10 @@ pub struct Flow {
     pub every: Option<f64>,
     /// It goes over both of two paths at once.
     pub multipath: bool,
+    /// Messages go to and fro, instead of one behind the other.
+    pub trips: bool,
+    /// Both ends of messages ask again and again instead of sleeping.
+    pub spin: bool,
     /// Further arguments of the program.
     pub args: Vec<String>,
     /// Not measured.

@@ -2,6 +2,8 @@
 
 mod beside;
 mod plot;
+mod published;
+mod swept;
 
 use crate::plan::{Better, Metric};
 use crate::run::outcome::{CellResult, PeerResult, Results};
@@ -47,6 +49,7 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
     for metric in r.metrics.iter().copied() {
         table(p, r, &names, metric, Some(&metric) == r.metrics.first());
     }
+    published::section(p, r);
     if let Some(sim) = sim {
         beside::section(p, r, sim);
     }
@@ -71,11 +74,13 @@ fn peers(r: &Results) -> Vec<&str> {
 }
 
 fn header(p: &mut String, r: &Results) {
+    let direct = r.cells.iter().any(|c| c.direct);
     let how = if r.simulated {
         "simulated in virtual time: Longhaul only, without the cost of processors and systems".to_owned()
     } else {
         format!(
-            "emulated between network namespaces of one machine (Linux {}, {} processors)",
+            "{} between network namespaces of one machine (Linux {}, {} processors)",
+            if direct { "measured, with nothing emulated," } else { "emulated" },
             escape(&r.machine.kernel),
             r.machine.cpus
         )
@@ -129,6 +134,7 @@ fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: 
         let svg = plot::bars(&Bars { groups: groups(&cells, names, metric), show: shower(metric) });
         figure(p, "", svg, "wide");
     }
+    swept::plot(p, &cells, names, metric);
     p.push_str("<div class=\"scroll\"><table>\n<thead><tr><th></th>");
     for (i, name) in &columns {
         let _ = write!(p, "<th>{}{}</th>", swatch(*i), escape(name));
@@ -164,7 +170,8 @@ fn shower(metric: Metric) -> fn(f64) -> String {
         Metric::Completion | Metric::CompletionP99 => |v| Metric::Completion.show(v),
         Metric::Jain => |v| Metric::Jain.show(v),
         Metric::Queue => |v| Metric::Queue.show(v),
-        Metric::Cpu => |v| Metric::Cpu.show(v),
+        Metric::Trip | Metric::TripP99 => |v| Metric::Trip.show(v),
+        Metric::Cpu | Metric::CpuSend | Metric::CpuReceive => |v| Metric::Cpu.show(v),
         Metric::OwnLoss | Metric::StartLoss | Metric::Again | Metric::Spurious => |v| Metric::OwnLoss.show(v),
         _ => |v| Metric::Share.show(v),
     }
@@ -328,14 +335,20 @@ fn footer(p: &mut String, r: &Results) {
     };
     let _ = writeln!(
         p,
-        "<footer>longhaul {} · {} s since 1970 · took {:.0} s{memory}. Goodput is payload after the warm-up: what programs \
-         counted, in the shape that the network saw. The time to a level is from the first data until the bottleneck \
-         stays at that level for a round trip. Standing queue is the median after the warm-up.</footer>",
+        "<footer>longhaul {} · {} s since 1970 · took {:.0} s{memory}. {}</footer>",
         escape(&m.version),
         m.unix_seconds,
-        m.seconds
+        m.seconds,
+        if r.cells.iter().any(|c| c.direct) { DIRECT } else { EMULATED }
     );
 }
+
+/// What figures mean, where the network was emulated and where it was not.
+const EMULATED: &str = "Goodput is payload after the warm-up: what programs counted, in the shape that the network saw. \
+The time to a level is from the first data until the bottleneck stays at that level for a round trip. Standing queue is the \
+median after the warm-up.";
+const DIRECT: &str = "Goodput is payload from the first message to the last. Load is processor time, of the process with what \
+the kernel does for it, by real time.";
 
 fn style() -> String {
     let mut out = String::from(STYLE);

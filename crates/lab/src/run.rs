@@ -1,6 +1,7 @@
 //! Runs of a plan in the laboratory: cells one after the other, in each the peers in turn, spoiled runs thrown away by rule
 //! and counted.
 
+mod direct;
 mod flows;
 pub mod measure;
 pub mod outcome;
@@ -8,7 +9,7 @@ mod trial;
 
 pub use outcome::Results;
 
-use crate::plan::{Cell, Flow, Lineup, Metric, Plan, Topology};
+use crate::plan::{Cell, Flow, Kind, Lineup, Metric, Plan, Topology};
 use crate::workload::outside::{Programs, missing};
 use base::Time;
 use lhio::clock::{Clock, WallTime};
@@ -248,17 +249,20 @@ fn empty(plan: &Plan, simulated: bool) -> Results {
         metrics: plan.metrics.clone(),
         cells: Vec::new(),
         complete: false,
+        published: plan.published.clone(),
     }
 }
 
 fn describe(cell: &Cell) -> CellResult {
     let t = &cell.topology;
+    let direct = t.kind == Kind::Direct;
     let mut network = t.there.clone();
     network.schedule.clear();
     CellResult {
         id: cell.id.clone(),
         point: cell.point.clone(),
-        network: network.to_string(),
+        network: if direct { direct::WORDS.to_owned() } else { network.to_string() },
+        direct,
         capacity: t.there.rate.map(|r| r.bits_per_sec() as f64),
         rtt: t.rtts.iter().min().map_or(0.0, |r| r.as_secs_f64()),
         window: (cell.warm_up.as_secs_f64(), cell.duration.as_secs_f64()),

@@ -124,7 +124,9 @@ fn topology(t: &Topology, lasts: Span) -> (netem::Topology, Vec<String>, Vec<Str
     let link = Duplex { there: there.clone(), back: t.back.clone() };
     let names = |n: &[&str]| n.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     match t.kind {
-        Kind::Path => (netem::Topology::path(&[link]), names(&["hop1.there"]), names(&["hop1.back"])),
+        Kind::Path | Kind::Direct => {
+            (netem::Topology::path(&[link]), names(&["hop1.there"]), names(&["hop1.back"]))
+        }
         Kind::Dumbbell => {
             let least = t.rtts.iter().min().copied().unwrap_or(Span::ZERO);
             // What a pair has more than the shortest round trip is split over its access links, two each way.

@@ -5,6 +5,7 @@
 //! when it has sent.
 
 pub mod bulk;
+pub mod messages;
 mod mptcp;
 pub mod outside;
 pub mod requests;
@@ -60,6 +61,20 @@ pub enum Role {
         /// Queue pairs.
         streams: u16,
     },
+    /// Sends messages over TCP, to and fro or one behind the other.
+    TcpMessages {
+        /// Where to.
+        to: SocketAddr,
+        /// Which.
+        exchange: Exchange,
+    },
+    /// Answers and receives messages over TCP.
+    TcpMessageSink {
+        /// Where.
+        listen: SocketAddr,
+        /// Which.
+        exchange: Exchange,
+    },
     /// Sends UDP at a rate.
     UdpSend {
         /// Where to.
@@ -97,6 +112,25 @@ impl Pattern {
         let (round, phase) = ((t / period).floor(), t % period);
         let (on, next) = if phase < self.on { (true, self.on) } else { (false, period) };
         (on && t < self.seconds, (round * period + next).min(self.seconds))
+    }
+}
+
+/// Messages that two ends exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Bytes of a message.
+    pub size: u64,
+    /// For how long.
+    pub seconds: f64,
+    /// To and fro, instead of one behind the other.
+    pub trips: bool,
+    /// Both ends ask again and again instead of sleeping.
+    pub spin: bool,
+}
+
+impl Exchange {
+    fn manner(&self) -> messages::Manner {
+        messages::Manner { spin: self.spin, ..messages::Manner::default() }
     }
 }
 
@@ -155,6 +189,8 @@ pub struct Report {
     pub spurious: Option<f64>,
     /// Completion times in seconds.
     pub completions: Vec<f64>,
+    /// Round trips of messages in seconds: least, median, 99th percentile, most.
+    pub trips: Option<[f64; 4]>,
     /// Payload as a share of full packets.
     pub payload_share: Option<f64>,
     /// `CLOCK_MONOTONIC` in nanoseconds where `series` begins.
@@ -182,12 +218,17 @@ pub fn main(args: &[String]) -> i32 {
         Role::TcpAnswers { listen } => tcp_requests::answer(listen),
         Role::LonghaulRequests(r) => requests::ask(&r),
         Role::LonghaulAnswers { listen, size, streams } => requests::answer(listen, size, streams),
+        Role::TcpMessages { to, exchange } => messages::ask(to, &exchange),
+        Role::TcpMessageSink { listen, exchange } => messages::answer(listen, &exchange),
         Role::UdpSend { to, rate, pattern } => udp::send(to, rate, &pattern),
         Role::UdpSink { listen } => udp::sink(listen),
     };
     match done {
         Ok(mut report) => {
-            report.cpu_seconds = CpuTime::of_process().since(cpu).total().as_secs_f64();
+            // Some say themselves from when on they count.
+            if report.cpu_seconds == 0.0 {
+                report.cpu_seconds = CpuTime::of_process().since(cpu).total().as_secs_f64();
+            }
             match serde_json::to_string(&report) {
                 Ok(text) => println!("{text}"),
                 Err(e) => return complain(&e.to_string()),
@@ -224,9 +265,9 @@ pub fn rest(span: Span) {
 }
 
 /// Length of intervals in reports.
-const STEP: Span = Span::from_millis(50);
+const STEP: Span = Span::from_millis(10);
 /// Intervals of a report at most: an hour and a half.
-const MAX_STEPS: usize = 108_000;
+const MAX_STEPS: usize = 540_000;
 
 /// Counts bytes by the time at which they arrived.
 #[derive(Debug)]

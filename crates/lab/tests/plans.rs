@@ -51,6 +51,54 @@ fn figure_2_is_the_matrix_of_loss_streams_and_peers() {
     assert_eq!(plan.cost().0, 8 * 3 * 5);
 }
 
+const DIRECT: &str = r#"
+title = "direct"
+duration = "3s"
+metrics = ["trip"]
+[topology]
+kind = "direct"
+[sweep]
+size = ["4B", "64KiB"]
+[[peer]]
+name = "A"
+flow = [{ program = "tcp_messages", trips = true, duration = "1s" }, { program = "iwarp_messages" }]
+[[published]]
+title = "theirs"
+about = "of old"
+columns = ["who", "how long"]
+rows = [["x", "1"]]
+cells = ["size=4B"]
+metrics = ["trip"]
+"#;
+
+#[test]
+fn messages_between_direct_nodes_have_the_swept_size_and_stand_beside_what_was_published() {
+    let plan = Plan::parse("p", DIRECT).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(plan.cells.len(), 2);
+    for (cell, size) in plan.cells.iter().zip([4, 65_536]) {
+        assert_eq!(cell.topology.kind, Kind::Direct);
+        let flows = &cell.peers[0].flows;
+        assert!(flows.iter().all(|f| f.size == size && f.from == "a" && f.to == "b"));
+        assert!(flows[0].trips && !flows[1].trips);
+        assert_eq!(flows[1].program, Program::IwarpMessages);
+    }
+    assert_eq!(plan.published[0].rows, [["x", "1"]]);
+    let with = |a: &str, b: &str| wrong(&DIRECT.replace(a, b));
+    let e = with("kind = \"direct\"", "kind = \"direct\"\nrtt = \"1ms\"");
+    assert!(e.contains("nothing is emulated between direct nodes; remove it"), "{e}");
+    let e = with("\"iwarp_messages\"", "\"tcp\"");
+    assert!(e.contains("are for direct nodes"), "{e}");
+    let e = with("\"4B\"", "\"0B\"");
+    assert!(e.contains("a byte at least"), "{e}");
+    let e = with("[[\"x\", \"1\"]]", "[[\"x\"]]");
+    assert!(e.contains("as many values in each row as columns"), "{e}");
+    let e = with("cells = [\"size=4B\"]", "cells = [\"size=5B\"]");
+    assert!(e.contains("there is no cell `size=5B`"), "{e}");
+    let e =
+        wrong(&format!("{SMALL}[sweep]\nsize = [\"4B\"]\n").replace("\"tcp\", cc", "\"tcp_messages\", cc"));
+    assert!(e.contains("are for direct nodes"), "{e}");
+}
+
 #[test]
 fn only_what_is_asked_for_runs() {
     let mut plan = Plan::open("fig2").expect("a plan");

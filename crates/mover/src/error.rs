@@ -51,13 +51,15 @@ pub enum Cause {
     InUse = 18,
     /// Too many files are open.
     TooManyOpen = 19,
+    /// The system gives that end no more memory.
+    NoMemory = 20,
 }
 
 impl Cause {
     /// From the wire; unknown numbers of a newer peer are [`Cause::Other`].
     pub fn from_wire(n: u8) -> Cause {
         use Cause::*;
-        const ALL: [Cause; 20] = [
+        const ALL: [Cause; 21] = [
             Other,
             Full,
             ReadOnlyFileSystem,
@@ -78,6 +80,7 @@ impl Cause {
             Forbidden,
             InUse,
             TooManyOpen,
+            NoMemory,
         ];
         ALL.get(n as usize).copied().unwrap_or(Other)
     }
@@ -114,6 +117,10 @@ impl Cause {
             Cause::Forbidden => "ask the one who runs the server to allow it",
             Cause::InUse => "the file is being executed; stop the program that uses it",
             Cause::TooManyOpen => "raise the limit of open files (ulimit -n)",
+            Cause::NoMemory => {
+                "give the program at that end more memory (ulimit -v, MemoryMax of its service), then repeat the command; \
+                 what arrived is kept"
+            }
         }
     }
     /// From an error of the operating system.
@@ -142,6 +149,7 @@ impl Cause {
             libc::EAGAIN | libc::EBUSY => Cause::Busy,
             libc::ETXTBSY => Cause::InUse,
             libc::EMFILE | libc::ENFILE => Cause::TooManyOpen,
+            libc::ENOMEM => Cause::NoMemory,
             _ => Cause::Other,
         }
     }
@@ -248,6 +256,7 @@ mod tests {
             libc::EISDIR,
             libc::ENAMETOOLONG,
             libc::EIO,
+            libc::ENOMEM,
         ] {
             let e = FileError::io(b"dir/\xffname", "create", &io::Error::from_raw_os_error(n));
             let s = e.to_string();
@@ -263,7 +272,7 @@ mod tests {
     fn causes_survive_the_wire() {
         for n in 0..=255u8 {
             let c = Cause::from_wire(n);
-            assert!(c as u8 == n || (c == Cause::Other && n >= 20), "{n} -> {c:?}");
+            assert!(c as u8 == n || (c == Cause::Other && n >= 21), "{n} -> {c:?}");
         }
     }
 

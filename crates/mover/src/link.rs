@@ -17,6 +17,9 @@ pub const FIRST_RECEIVES: usize = 32;
 pub const MAX_RECEIVES: usize = 256;
 /// Most work requests of this session on the send queue at a time.
 const MAX_POSTED: usize = 1024;
+/// Bytes of this session on the send queue at most, where a connection that closes sends all of it first (iWARP): what is
+/// posted cannot be taken back when somebody stops the transfer. Another one is posted as long as there are fewer.
+const MAX_POSTED_ORDERED: u64 = 4 << 20;
 /// Messages up to this length travel inside the work request and need no registration.
 const INLINE: usize = 4096;
 /// Most completions handled in one turn.
@@ -49,6 +52,12 @@ enum Posted {
     Write { buffer: MrId },
 }
 
+/// Work on the send queue, and how many bytes.
+struct Sent {
+    what: Posted,
+    len: u64,
+}
+
 /// What happened on the link.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -71,7 +80,9 @@ pub struct Link {
     /// The first queue pair; the same as the others unless they were moved.
     qp: QpId,
     queue: VecDeque<Item>,
-    posted: HashMap<u64, Posted>,
+    posted: HashMap<u64, Sent>,
+    posted_bytes: u64,
+    max_bytes: u64,
     receives: HashMap<u64, Mr>,
     /// Consumed and not posted again: held back, or the queue was full.
     idle: Vec<Mr>,
@@ -96,6 +107,8 @@ impl Link {
             qp,
             queue: VecDeque::new(),
             posted: HashMap::new(),
+            posted_bytes: 0,
+            max_bytes: u64::MAX,
             receives: HashMap::new(),
             idle: Vec::new(),
             writing: HashMap::new(),
@@ -105,6 +118,10 @@ impl Link {
         };
         l.grow(a, FIRST_RECEIVES)?;
         Ok(l)
+    }
+    /// The connection sends what is posted before it closes: keeps that short.
+    pub fn ordered(&mut self) {
+        self.max_bytes = MAX_POSTED_ORDERED;
     }
     fn id(&mut self) -> u64 {
         self.next_id += 1;
@@ -207,7 +224,7 @@ impl Link {
     }
     /// Posts what the queue pair takes.
     pub fn flush(&mut self, a: &mut Adapter) {
-        while self.posted.len() < MAX_POSTED && !self.broken {
+        while self.posted.len() < MAX_POSTED && self.posted_bytes < self.max_bytes && !self.broken {
             let Some(item) = self.queue.pop_front() else { return };
             let wr_id = self.id();
             match item {
@@ -224,16 +241,20 @@ impl Link {
                         self.queue.push_front(Item::Write { buffer, lkey, piece });
                         return;
                     }
-                    self.posted.insert(wr_id, Posted::Write { buffer });
+                    self.note(wr_id, Posted::Write { buffer }, piece.len);
                 }
             }
         }
     }
+    fn note(&mut self, wr_id: u64, what: Posted, len: u64) {
+        self.posted_bytes += len;
+        self.posted.insert(wr_id, Sent { what, len });
+    }
     fn post_message(&mut self, a: &mut Adapter, wr_id: u64, m: Vec<u8>) -> Result<(), Vec<u8>> {
         if m.len() <= INLINE {
-            let data = verbs::Data::Inline(m.clone().into_boxed_slice());
+            let (data, len) = (verbs::Data::Inline(m.clone().into_boxed_slice()), m.len() as u64);
             a.post_send(self.tx, SendWr::new(wr_id, SendOp::Send, data)).map_err(|_| m)?;
-            self.posted.insert(wr_id, Posted::Message(None));
+            self.note(wr_id, Posted::Message(None), len);
             return Ok(());
         }
         let mr = match a.reg_mr(self.pd, Memory::from(m), Access::LOCAL_READ) {
@@ -245,7 +266,7 @@ impl Link {
             let m = a.dereg_mr(mr.id).ok().and_then(|m| m.into_vec().ok());
             return Err(m.unwrap_or_default());
         }
-        self.posted.insert(wr_id, Posted::Message(Some(mr.id)));
+        self.note(wr_id, Posted::Message(Some(mr.id)), mr.len);
         Ok(())
     }
     /// Takes completions. With `hold`, consumed receives stay unposted, so that the peer slows down.
@@ -282,7 +303,9 @@ impl Link {
         }
     }
     fn sent(&mut self, a: &mut Adapter, wr_id: u64, out: &mut Vec<LinkEvent>) {
-        match self.posted.remove(&wr_id) {
+        let sent = self.posted.remove(&wr_id);
+        self.posted_bytes -= sent.as_ref().map_or(0, |s| s.len);
+        match sent.map(|s| s.what) {
             Some(Posted::Message(Some(mr))) => {
                 let _ = a.dereg_mr(mr); // its only user has completed
             }
@@ -307,7 +330,8 @@ impl Link {
         let mut ignored = Vec::new();
         self.poll(a, true, &mut ignored);
         let receives = self.receives.drain().map(|(_, mr)| mr.id);
-        let messages = self.posted.drain().filter_map(|(_, p)| match p {
+        self.posted_bytes = 0;
+        let messages = self.posted.drain().filter_map(|(_, p)| match p.what {
             Posted::Message(m) => m,
             Posted::Write { .. } => None,
         });

@@ -105,9 +105,12 @@ impl Session {
     pub fn new(now: Time, ep: &mut Endpoint, conn: ConnId) -> Result<Session, Fatal> {
         let info = ep.connection(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
         let qp = *info.qps.first().ok_or(Fatal::Local("the connection has no queue pair".into()))?;
-        let (pd, cq) = (info.pd, info.cq);
-        let link = Link::new(ep.adapter(), pd, cq, qp)
+        let (pd, cq, ordered) = (info.pd, info.cq, info.iwarp.is_some());
+        let mut link = Link::new(ep.adapter(), pd, cq, qp)
             .map_err(|e| Fatal::Local(format!("cannot prepare {FIRST_RECEIVES} receive buffers: {e}")))?;
+        if ordered {
+            link.ordered();
+        }
         Ok(Session::over(link, now))
     }
     pub(crate) fn over(link: Link, now: Time) -> Session {

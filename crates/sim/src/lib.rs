@@ -6,6 +6,7 @@
 pub mod flows;
 pub mod pair;
 pub mod steady;
+pub mod streams;
 pub mod swarm;
 pub mod world;
 

@@ -183,7 +183,8 @@ pub(crate) fn start(
     let app = Receiver { message: plan.load.message, board: board.clone() };
     let receiver = world.add_node_at(to, there, setup, Box::new(app))?;
     let name = "receiver".into();
-    let connect = Connect { remote: there, server_name: name, trust, token: None, options: None };
+    let connect =
+        Connect { remote: there, server_name: name, trust, token: None, options: None, iwarp: None };
     let app = Sender {
         connect: Some(connect),
         starts: plan.starts,

@@ -110,7 +110,8 @@ fn a_path_that_is_cut_loses_nothing_and_comes_back() {
         // The other path may just be paused, to see whether it shares a bottleneck with this one.
         assert!(stall < Span::from_millis(200), "seed {seed}: nothing for {stall}");
         let alone = goodput(&mut p, 5_000);
-        assert!(alone > 0.95 * 300.0 * PAYLOAD, "seed {seed}: {alone} Mbit/s on the other");
+        // It also has to repeat what was on the way over the first, and may sound its queue meanwhile.
+        assert!(alone > 0.9 * 300.0 * PAYLOAD, "seed {seed}: {alone} Mbit/s on the other");
         assert_eq!(lanes(&mut p), 1);
         cut(&mut p, there, "0%");
         cut(&mut p, back, "0%");
@@ -236,4 +237,64 @@ fn a_path_that_leads_nowhere_or_is_removed_does_no_harm() {
     assert_eq!(lanes(&mut p), 1);
     let rate = goodput(&mut p, 8_000);
     assert!(rate > 0.95 * 300.0 * PAYLOAD && rate < 300.0, "{rate} Mbit/s");
+}
+
+/// Of a path that delivers a hundredth, be it slow or lossy, nobody waits for what went over it.
+#[test]
+fn a_path_that_delivers_a_hundredth_costs_the_other_nothing() {
+    for second in [
+        "rate=3mbit delay=40ms queue=1bdp(rtt 80ms) mtu=1500B",
+        "rate=3mbit delay=10ms queue=64KiB mtu=1500B",
+        "rate=300mbit delay=40ms queue=1bdp(rtt 80ms) mtu=1500B loss=99%",
+    ] {
+        for seed in 0..3 {
+            let paths = [duplex("rate=300mbit delay=10ms queue=1bdp(rtt 20ms) mtu=1500B"), duplex(second)];
+            // Messages are short, so that their ends matter, and few are under way.
+            let load = Load { message: MEBI, ahead: 4, messages: None };
+            let options = TransportOptions::default();
+            let alone = {
+                let mut p = Pair::over_two_paths(seed, [&paths[0], &paths[1]], options.clone(), load)
+                    .expect("a pair");
+                p.run_until(at(2_000)).expect("all goes well");
+                goodput(&mut p, 6_000)
+            };
+            let mut p = Pair::over_two_paths(seed, [&paths[0], &paths[1]], options, load).expect("a pair");
+            add(&mut p, false);
+            p.run_until(at(2_000)).expect("all goes well");
+            let before = completed(&p);
+            let both = goodput(&mut p, 6_000);
+            // With four mebibytes under way, a tenth of a second at this rate, the slow path's round trip is felt a little,
+            // and so are pauses by which it is found out whether both share a bottleneck.
+            assert!(both > 0.85 * alone, "{second}, seed {seed}: {both} Mbit/s, alone {alone}");
+            // What is complete in order counts: nothing waits at the head of the line.
+            let whole = (completed(&p) - before) as f64 * MEBI as f64 * 8e-6 / 4.0;
+            assert!(whole > 0.8 * alone, "{second}, seed {seed}: {whole} Mbit/s complete, alone {alone}");
+        }
+    }
+}
+
+fn completed(p: &Pair) -> u64 {
+    p.board.borrow().completed
+}
+
+/// A router in the middle takes smaller packets than before, and tells nobody.
+#[test]
+fn a_path_that_turns_into_a_black_hole_for_large_packets_goes_on_with_small_ones() {
+    for seed in 0..3 {
+        let path = duplex("rate=100mbit delay=40ms queue=1bdp(rtt 80ms) mtu=9000B");
+        let load = Load { message: MEBI, ahead: 16, messages: None };
+        let options = TransportOptions { max_packet: 9_000, ..TransportOptions::default() };
+        let mut p = Pair::over_two_paths(seed, [&path, &path], options, load).expect("a pair");
+        p.run_until(at(3_000)).expect("connected");
+        let before = goodput(&mut p, 4_000);
+        assert!(before > 90.0, "seed {seed}: {before} Mbit/s");
+        for link in p.first {
+            let config = p.world.link_config(link);
+            p.world.set_link(link, LinkConfig { mtu: Some(1_400), ..config });
+        }
+        let stall = longest_stall(&mut p, 8_000);
+        assert!(stall < Span::from_millis(3_000), "seed {seed}: nothing for {stall}");
+        let after = goodput(&mut p, 12_000);
+        assert!(after > 0.9 * 100.0 * (1_400.0 - 28.0 - 39.0) / 1_400.0, "seed {seed}: {after} Mbit/s");
+    }
 }

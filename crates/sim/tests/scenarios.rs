@@ -158,6 +158,7 @@ fn whoever_only_looks_at_the_key_is_gone_within_two_round_trips() {
             trust: ServerTrust::FirstUse,
             token: None,
             options: None,
+            iwarp: None,
         };
         let setup = NodeSetup::new(Arc::new(Credentials::RawKey(client)));
         let node = world.add_node_at(left, addr(1), setup, Box::new(Look(Some(connect)))).expect("a client");

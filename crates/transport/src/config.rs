@@ -28,6 +28,26 @@ pub enum Coupling {
     Never,
 }
 
+/// Whether a client adds paths by itself: over pairs of its own addresses and those that the server tells of, where this
+/// machine has a route from the one to the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discover {
+    /// As many as use further addresses: of a pair that is added, one is not used by any other path.
+    #[default]
+    Auto,
+    /// All pairs.
+    Mesh,
+    /// None, and the server is not asked for its addresses; of a server: none are told.
+    Off,
+}
+
+impl Discover {
+    /// Whether a server is asked for its addresses.
+    pub const fn asks(self) -> bool {
+        !matches!(self, Discover::Off)
+    }
+}
+
 /// Which lane carries what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneChoice {
@@ -74,6 +94,8 @@ pub struct TransportOptions {
     pub max_qps: u32,
     /// Of a client: paths beside the one that it connects over.
     pub paths: Vec<FurtherPath>,
+    /// Which further ones it adds by itself; of a server, whether it tells clients its addresses.
+    pub discover: Discover,
     /// Whether lanes that share a bottleneck take one share of it, in this end's sending.
     pub coupling: Coupling,
     /// Which lane carries what this end sends.
@@ -98,6 +120,7 @@ impl Default for TransportOptions {
             initial_qps: 1,
             max_qps: 1_024,
             paths: Vec::new(),
+            discover: Discover::default(),
             coupling: Coupling::default(),
             lane_choice: LaneChoice::default(),
         }

@@ -73,9 +73,17 @@ pub enum CloseReason {
         /// How full, in the server's words.
         words: String,
     },
+    /// A byte stream ended without TLS's closing words (RFC 8446, section 6.1: a truncation attack, for all that is known).
+    #[error(
+        "the stream ended without the peer's closing words: the peer's program ended, or somebody on the path cut it off"
+    )]
+    CutOff,
     /// The handshake failed.
     #[error("{0}")]
     Handshake(String),
+    /// A connection by iWARP ended, otherwise than by either end's wish.
+    #[error("{0}")]
+    Stream(String),
     /// No common version.
     #[error(
         "the server speaks other versions ({offered}) than this program ({ours}): update the older of the two"
@@ -89,7 +97,7 @@ pub enum CloseReason {
 }
 
 /// A peer's words, fit to be shown: what is not text, or would steer a terminal, is replaced.
-pub(crate) fn words(reason: &[u8]) -> String {
+pub fn words(reason: &[u8]) -> String {
     let visible = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     String::from_utf8_lossy(reason).chars().map(visible).collect()
 }

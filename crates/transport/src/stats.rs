@@ -87,6 +87,8 @@ pub struct PathStats {
     pub works: bool,
     /// It carries data only while no other lane does.
     pub backup: bool,
+    /// It was added because addresses were found, and not asked for.
+    pub found: bool,
     /// The lane that carries data in its place, because both lead over the same bottleneck.
     pub shares: Option<u32>,
     /// Bytes of data packets sent on it.

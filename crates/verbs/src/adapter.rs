@@ -3,7 +3,7 @@
 use crate::cq::Cqs;
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
-use crate::qp::{Qp, QpInfo, QpInit, QpState, QpUsage, Stats};
+use crate::qp::{Kind, Qp, QpInfo, QpInit, QpState, QpUsage, Stats};
 use crate::region::{Access, Mr, Regions};
 use crate::rx::RecvWqe;
 use crate::slab::{CqId, MrId, PdId, QpId, Slab, SrqId};
@@ -308,6 +308,10 @@ impl Adapter {
         let held = qp.rx.posted();
         let unused = qp.flush(id, status, &mut self.regions, &mut self.cqs, &mut self.rng);
         qp.wake(id, &mut self.activated);
+        if qp.init.kind == Kind::Ordered {
+            // The stream it belongs to ends with it, and has to hear of it.
+            qp.announce(id, &mut self.activated);
+        }
         if let Some(srq) = qp.init.srq {
             self.return_to_srq(srq, id, held, unused);
         }
@@ -329,9 +333,11 @@ impl Adapter {
         if qp.tx.len() >= qp.init.max_send_wr {
             return Err(Error::QueueFull);
         }
-        let read = matches!(wr.op, SendOp::Read { .. });
+        let read = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         if read && qp.init.max_rd_atomic == 0 {
-            return Err(Error::Unsupported("reads on a queue pair with max_rd_atomic 0"));
+            return Err(Error::Unsupported(
+                "reads and atomic operations on a queue pair with max_rd_atomic 0",
+            ));
         }
         let need = if read { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
         let SendWr { wr_id, op, data, signaled, solicited, fence } = wr;

@@ -44,6 +44,7 @@ mod adapter;
 mod cq;
 mod error;
 mod memory;
+pub mod ordered;
 mod path;
 mod qp;
 mod region;
@@ -62,10 +63,10 @@ pub use adapter::{Adapter, Limits};
 pub use error::{Error, GatherError};
 pub use memory::{Backing, Memory};
 pub use qp::{Kind, QpInfo, QpInit, QpState, QpUsage, Stats};
-pub use region::{Access, Mr};
+pub use region::{Access, Mr, WindowRange};
 pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation};
-pub use slab::{CqId, MrId, PdId, QpId, SrqId};
-pub use work::{Data, Opcode, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion};
+pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
+pub use work::{AtomicOp, Data, Opcode, Place, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion};
 
 /// Longest write or read in bytes (1 TiB).
 pub const MAX_RDMA_LEN: u64 = 1 << 40;

@@ -30,6 +30,9 @@ pub unsafe trait Backing: Send {
     }
 }
 
+/// Bytes of foreign memory that are looked at together.
+pub(crate) const PIECE: usize = 4096;
+
 enum Owner {
     Bytes(Box<[u8]>),
     Backing(Box<dyn Backing>),
@@ -128,6 +131,37 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// Gives the `len` bytes at `offset` to `f`: at once, or copied in pieces when they are foreign memory, into which
+    /// there must be no references.
+    pub(crate) fn fold(&self, offset: u64, len: u64, f: &mut dyn FnMut(&[u8])) -> Result<(), CopyError> {
+        let n = usize::try_from(len).map_err(|_| CopyError::Bounds)?;
+        let (at, end) = self.range(offset, n)?;
+        if let Owner::Bytes(b) = &self.owner {
+            f(b.get(at..end).ok_or(CopyError::Bounds)?);
+            return Ok(());
+        }
+        let mut piece = [0; PIECE];
+        let mut at = offset;
+        while at < offset + len {
+            let n = (offset + len - at).min(PIECE as u64) as usize;
+            self.read(at, &mut piece[..n])?;
+            f(&piece[..n]);
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// The address of the `len` bytes at `offset`.
+    pub(crate) fn address(&mut self, offset: u64, len: u64) -> Result<*mut u8, CopyError> {
+        let n = usize::try_from(len).map_err(|_| CopyError::Bounds)?;
+        let (at, end) = self.range(offset, n)?;
+        match &mut self.owner {
+            Owner::Bytes(b) => Ok(b.get_mut(at..end).ok_or(CopyError::Bounds)?.as_mut_ptr()),
+            // SAFETY: `at` lies within the `len` bytes that `Backing` promises, or just behind them.
+            Owner::Backing(b) => Ok(unsafe { b.as_ptr().add(at) }),
+        }
     }
 
     /// Checks `offset .. offset + n` without overflow.

@@ -10,7 +10,7 @@ use crate::unreliable;
 use crate::work::Status;
 
 impl Adapter {
-    /// The next queue pair that has come to have segments. It is named once; from then on it stays with the
+    /// The next queue pair that has come to have segments, or of [`Kind::Ordered`](crate::Kind::Ordered) is in error. It is named once; from then on it stays with the
     /// caller until [`has_segment`](Adapter::has_segment) is false. May name one that has none any more.
     pub fn activated(&mut self) -> Option<QpId> {
         while let Some(id) = self.activated.pop_front() {

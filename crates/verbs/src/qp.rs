@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 pub enum Kind {
     /// Everything arrives exactly once and in order (InfiniBand's reliable connection).
     Reliable,
+    /// As `Reliable`, over a transport that keeps the order of bytes and loses none (iWARP). There is no credit: a send for
+    /// which the peer has posted no receive ends the connection. See the [ordered](crate::ordered) methods.
+    Ordered,
     /// Nothing is sent again. Writes are placed as they arrive, sends are datagrams.
     Unreliable,
 }
@@ -208,11 +211,17 @@ impl Qp {
     #[inline]
     pub(crate) fn wake(&mut self, id: QpId, activated: &mut VecDeque<QpId>) {
         let has = self.tx.has_segment(self.gate());
-        if has && !self.announced && !self.in_activated {
+        if has && !self.announced {
+            self.announce(id, activated);
+        }
+        self.announced = has;
+    }
+    /// Has the transport look at this queue pair.
+    pub(crate) fn announce(&mut self, id: QpId, activated: &mut VecDeque<QpId>) {
+        if !self.in_activated {
             self.in_activated = true;
             activated.push_back(id);
         }
-        self.announced = has;
     }
     pub(crate) fn info(&self) -> QpInfo {
         QpInfo {

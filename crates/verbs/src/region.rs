@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
-use crate::slab::{MrId, PdId, Slab};
+use crate::slab::{MrId, MwId, PdId, QpId, Slab};
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
 
@@ -19,12 +19,22 @@ impl Access {
     pub const REMOTE_WRITE: Access = Access(2);
     /// As the source of the peer's reads.
     pub const REMOTE_READ: Access = Access(4);
+    /// As the target of the peer's atomic operations. Needs [`Access::LOCAL_WRITE`] too.
+    pub const REMOTE_ATOMIC: Access = Access(8);
     /// Everything.
-    pub const ALL: Access = Access(7);
+    pub const ALL: Access = Access(15);
+    /// What a peer may do, of all of these.
+    pub(crate) const REMOTE: Access = Access(14);
 
     /// Whether all rights of `other` are in `self`.
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+impl core::ops::BitAnd for Access {
+    type Output = Access;
+    fn bitand(self, o: Access) -> Access {
+        Access(self.0 & o.0)
     }
 }
 impl core::ops::BitOr for Access {
@@ -88,14 +98,54 @@ struct Region {
     users: u32,
 }
 
-/// All regions of an adapter.
+/// What a remote key names.
+#[derive(Clone, Copy)]
+enum Keyed {
+    Region(MrId),
+    Window(MwId),
+}
+
+/// What a window shows, to one queue pair.
+struct Bound {
+    rkey: u32,
+    qp: QpId,
+    mr: MrId,
+    offset: u64,
+    len: u64,
+    access: Access,
+}
+
+/// A memory window: a key of its own for a part of a region, which can be taken back without deregistering anything
+/// (InfiniBand's windows of type 2).
+struct Window {
+    pd: PdId,
+    bound: Option<Bound>,
+}
+
+/// A range of a region that a window is to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowRange {
+    /// The region.
+    pub mr: MrId,
+    /// First byte, counted from the start of the region. The window's own offsets count from here.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// What the peer may do; only what the region allows as well.
+    pub access: Access,
+}
+
+/// All regions of an adapter, and the windows into them.
 pub(crate) struct Regions {
     slab: Slab<MrId, Region>,
+    windows: Slab<MwId, Window>,
     by_lkey: KeyMap<MrId>,
-    by_rkey: KeyMap<MrId>,
+    by_rkey: KeyMap<Keyed>,
     bytes: u64,
     max_bytes: u64,
 }
+
+const NO_WINDOW: Error = Error::NotFound("memory window");
 
 /// Why a remote access is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,12 +153,17 @@ pub(crate) enum Denied {
     Key,
     Rights,
     Bounds,
+    /// The key is another queue pair's, or of another protection domain.
+    Association,
+    /// Offset and length go beyond 64 bits.
+    Wrap,
 }
 
 impl Regions {
     pub(crate) fn new(limit: usize, max_bytes: u64) -> Regions {
         let slab = Slab::new(limit.min(crate::MAX_REGIONS));
-        Regions { slab, by_lkey: KeyMap::default(), by_rkey: KeyMap::default(), bytes: 0, max_bytes }
+        let windows = Slab::new(limit.min(crate::MAX_REGIONS));
+        Regions { slab, windows, by_lkey: KeyMap::default(), by_rkey: KeyMap::default(), bytes: 0, max_bytes }
     }
 
     pub(crate) fn register(
@@ -118,8 +173,9 @@ impl Regions {
         access: Access,
         rng: &mut base::Rng,
     ) -> Result<Mr, (Error, Memory)> {
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-            return Err((Error::Invalid("REMOTE_WRITE needs LOCAL_WRITE too"), memory));
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access & changes != Access::LOCAL_READ && !access.contains(Access::LOCAL_WRITE) {
+            return Err((Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too"), memory));
         }
         if access.contains(Access::LOCAL_WRITE) && !memory.writable() {
             return Err((Error::Access, memory));
@@ -133,7 +189,7 @@ impl Regions {
         let region = Region { memory, pd, access, lkey, rkey, users: 0 };
         let id = self.slab.insert(region).map_err(|r| (Error::Limit("memory regions"), r.memory))?;
         self.by_lkey.insert(lkey, id);
-        self.by_rkey.insert(rkey, id);
+        self.by_rkey.insert(rkey, Keyed::Region(id));
         self.bytes = bytes;
         Ok(Mr { id, lkey, rkey, len })
     }
@@ -179,9 +235,102 @@ impl Regions {
         at: u64,
         len: u64,
     ) -> Result<MrId, Denied> {
-        let id = *self.by_rkey.get(&rkey).ok_or(Denied::Key)?;
-        self.recheck(id, pd, need, at, len)?;
-        Ok(id)
+        let Some(Keyed::Region(id)) = self.by_rkey.get(&rkey) else { return Err(Denied::Key) };
+        self.recheck(*id, pd, need, at, len)?;
+        Ok(*id)
+    }
+
+    /// As `remote`, for keys of windows too, and with the reasons that iWARP tells apart. Gives the region and where in
+    /// it the range begins.
+    pub(crate) fn remote_or_window(
+        &self,
+        rkey: u32,
+        (pd, qp): (PdId, QpId),
+        need: Access,
+        at: u64,
+        len: u64,
+    ) -> Result<(MrId, u64), Denied> {
+        let (mr, base, room, access) = match self.by_rkey.get(&rkey).ok_or(Denied::Key)? {
+            Keyed::Region(id) => {
+                let r = self.slab.get(*id).ok_or(Denied::Key)?;
+                if r.pd != pd {
+                    return Err(Denied::Association);
+                }
+                (*id, 0, r.memory.len(), r.access)
+            }
+            Keyed::Window(id) => {
+                let w = self.windows.get(*id).ok_or(Denied::Key)?;
+                let b = w.bound.as_ref().ok_or(Denied::Key)?;
+                if w.pd != pd || b.qp != qp {
+                    return Err(Denied::Association);
+                }
+                (b.mr, b.offset, b.len, b.access)
+            }
+        };
+        let end = at.checked_add(len).ok_or(Denied::Wrap)?;
+        if end > room {
+            return Err(Denied::Bounds);
+        }
+        if !access.contains(need) {
+            return Err(Denied::Rights);
+        }
+        Ok((mr, base + at))
+    }
+
+    pub(crate) fn alloc_window(&mut self, pd: PdId) -> Result<MwId, Error> {
+        self.windows.insert(Window { pd, bound: None }).map_err(|_| Error::Limit("memory windows"))
+    }
+    /// Destroys a window; gives the protection domain it belonged to.
+    pub(crate) fn dealloc_window(&mut self, id: MwId) -> Result<PdId, Error> {
+        self.unbind(id);
+        Ok(self.windows.remove(id).ok_or(NO_WINDOW)?.pd)
+    }
+    /// Shows `range` to `qp` under a new key. What the window showed before is no longer reached.
+    pub(crate) fn bind(
+        &mut self,
+        id: MwId,
+        (pd, qp): (PdId, QpId),
+        range: WindowRange,
+        rng: &mut base::Rng,
+    ) -> Result<u32, Error> {
+        let WindowRange { mr, offset, len, access } = range;
+        let region = self.slab.get(mr).ok_or(Error::NotFound("memory region"))?;
+        let window = self.windows.get(id).ok_or(NO_WINDOW)?;
+        if region.pd != pd || window.pd != pd {
+            return Err(Error::Invalid("window, region and queue pair must be of one protection domain"));
+        }
+        let access = access & Access::REMOTE;
+        if !region.access.contains(access) {
+            return Err(Error::Access);
+        }
+        offset.checked_add(len).filter(|end| *end <= region.memory.len()).ok_or(Error::OutOfBounds)?;
+        self.unbind(id);
+        let rkey = fresh_key(&self.by_rkey, rng);
+        self.hold(mr);
+        self.by_rkey.insert(rkey, Keyed::Window(id));
+        if let Some(w) = self.windows.get_mut(id) {
+            w.bound = Some(Bound { rkey, qp, mr, offset, len, access });
+        }
+        Ok(rkey)
+    }
+    fn unbind(&mut self, id: MwId) {
+        if let Some(b) = self.windows.get_mut(id).and_then(|w| w.bound.take()) {
+            self.by_rkey.remove(&b.rkey);
+            self.release(b.mr);
+        }
+    }
+    /// Makes the key of a window void, if it is bound to `qp`. Keys of regions cannot be invalidated: that is not a right.
+    pub(crate) fn invalidate(&mut self, rkey: u32, qp: QpId) -> Result<(), Denied> {
+        let id = match self.by_rkey.get(&rkey) {
+            Some(Keyed::Window(id)) => *id,
+            Some(_) => return Err(Denied::Rights),
+            None => return Err(Denied::Key),
+        };
+        if self.windows.get(id).and_then(|w| w.bound.as_ref()).is_none_or(|b| b.qp != qp) {
+            return Err(Denied::Association);
+        }
+        self.unbind(id);
+        Ok(())
     }
 
     /// As `remote`, for a region that was found before and may have been deregistered since.
@@ -213,6 +362,20 @@ impl Regions {
     }
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {
         self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.write(offset, data)
+    }
+    /// Gives the bytes of a range to `f`, in pieces of at most [`crate::memory::PIECE`] when they are foreign memory.
+    pub(crate) fn fold(
+        &self,
+        id: MrId,
+        offset: u64,
+        len: u64,
+        f: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), CopyError> {
+        self.slab.get(id).ok_or(CopyError::Bounds)?.memory.fold(offset, len, f)
+    }
+    /// The address of a range.
+    pub(crate) fn address(&mut self, id: MrId, offset: u64, len: u64) -> Result<*mut u8, CopyError> {
+        self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.address(offset, len)
     }
     pub(crate) fn describe(&self, id: MrId) -> Option<Mr> {
         self.slab.get(id).map(|r| Mr { id, lkey: r.lkey, rkey: r.rkey, len: r.memory.len() })

@@ -1,10 +1,11 @@
 //! The receiving half of a queue pair: checks segments, places their bytes, completes messages in order.
 
+use crate::ordered::Refusal;
 use crate::region::{Access, Denied};
 use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};
 use crate::slab::{MrId, PdId};
 use crate::tx::{Ctx, Response, Tx};
-use crate::work::{Local, Opcode, Status, WorkCompletion};
+use crate::work::{Local, Opcode, Place, Status, WorkCompletion};
 use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_RDMA_LEN, MAX_SEND_LEN};
 use base::{RangeSet, seq};
 use core::ops::Range;
@@ -153,9 +154,9 @@ pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<Range<u64>, Viol
 
 pub(crate) const fn violation_of(d: Denied) -> Violation {
     match d {
-        Denied::Key => Violation::BadKey,
+        Denied::Key | Denied::Association => Violation::BadKey,
         Denied::Rights => Violation::AccessDenied,
-        Denied::Bounds => Violation::OutOfBounds,
+        Denied::Bounds | Denied::Wrap => Violation::OutOfBounds,
     }
 }
 
@@ -187,7 +188,21 @@ impl Rx {
     pub(crate) fn post(&mut self, r: RecvWqe) {
         self.recvs.push_back(r);
     }
-    /// Takes the next receive without regard to numbers (unreliable queue pairs).
+    /// Names `len` bytes from byte `at` on of the receive that is next (ordered queue pairs). It counts as used from now
+    /// on.
+    pub(crate) fn next_receive_places(
+        &mut self,
+        at: u64,
+        len: u64,
+        out: &mut Vec<Place>,
+    ) -> Result<(), Refusal> {
+        let r = self.recvs.front_mut().ok_or(Refusal::NoReceive)?;
+        r.claimed = Some(self.recv_base);
+        let fits = at.checked_add(len).is_some_and(|end| end <= r.room);
+        r.too_long = !fits;
+        if fits && r.local.places(at, len, out) { Ok(()) } else { Err(Refusal::TooLong) }
+    }
+    /// Takes the next receive without regard to numbers (queue pairs that are not reliable ones).
     pub(crate) fn next_receive(&mut self, fits: u64) -> Option<RecvWqe> {
         if self.recvs.front()?.room < fits {
             return None;
@@ -453,7 +468,7 @@ fn accept_read(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<()
             Some(found.map_err(violation_of)?)
         }
     };
-    if !tx.queue_response(Response { mr, offset, len, sink }) {
+    if !tx.queue_response(Response { mr, offset, len, sink, atomic: None }) {
         return Err(Violation::TooManyReads);
     }
     mr.iter().for_each(|mr| ctx.regions.hold(*mr));
@@ -471,6 +486,15 @@ pub(crate) fn complete_receive(
 ) {
     r.local.release(ctx.regions);
     let Tail { imm, solicited } = tail;
-    let wc = WorkCompletion { wr_id: r.wr_id, qp: ctx.qp, status, opcode, byte_len, imm, solicited };
+    let wc = WorkCompletion {
+        wr_id: r.wr_id,
+        qp: ctx.qp,
+        status,
+        opcode,
+        byte_len,
+        imm,
+        solicited,
+        invalidated: None,
+    };
     ctx.cqs.push(ctx.recv_cq, wc);
 }

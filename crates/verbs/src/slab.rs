@@ -50,6 +50,10 @@ handle! {
     MrId
 }
 handle! {
+    /// A memory window.
+    MwId
+}
+handle! {
     /// A completion queue.
     CqId
 }

@@ -2,6 +2,7 @@
 
 mod adversary;
 mod lossy;
+mod ordered;
 mod queues;
 mod semantics;
 mod shared;

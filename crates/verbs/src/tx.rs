@@ -1,6 +1,8 @@
 //! The sending half of a queue pair: from work requests to segments, and from the segments' fate to
 //! completions.
 
+mod ordered;
+
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
 use crate::memory::CopyError;
@@ -57,12 +59,18 @@ impl Wqe {
     const fn opcode(&self) -> Opcode {
         match self.op {
             SendOp::Write { .. } | SendOp::WriteImm { .. } => Opcode::Write,
-            SendOp::Send | SendOp::SendImm { .. } => Opcode::Send,
+            SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } => Opcode::Send,
             SendOp::Read { .. } => Opcode::Read,
+            SendOp::Atomic { .. } => Opcode::Atomic,
+            SendOp::LocalInvalidate { .. } => Opcode::LocalInvalidate,
         }
     }
+    /// A read or an atomic operation: finished by an answer.
+    const fn is_answered(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+    }
     const fn consumes_receive(&self) -> bool {
-        !matches!(self.op, SendOp::Write { .. } | SendOp::Read { .. })
+        matches!(self.opcode(), Opcode::Send) || matches!(self.op, SendOp::WriteImm { .. })
     }
 }
 
@@ -73,6 +81,8 @@ pub(crate) struct Response {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) sink: u32,
+    /// The answer to an atomic operation: what was there before.
+    pub(crate) atomic: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -160,6 +170,8 @@ const LOOK_AHEAD: usize = 16;
 pub(crate) struct Tx {
     kind: Kind,
     max_rd_atomic: usize,
+    /// Most reads of the peer outstanding.
+    max_reads_in: usize,
     wqes: VecDeque<Wqe>,
     /// Running number of the first of `wqes`.
     wqe_base: u64,
@@ -182,6 +194,13 @@ pub(crate) struct Tx {
     send_limit: u64,
 }
 
+/// Payload that fits a segment, by the kind of its header.
+#[derive(Clone, Copy)]
+pub(crate) struct Rooms {
+    pub(crate) tagged: u32,
+    pub(crate) untagged: u32,
+}
+
 /// Which parts of the sending half the queue pair's state lets run.
 #[derive(Clone, Copy)]
 pub(crate) struct Gate {
@@ -196,6 +215,7 @@ impl Tx {
         Tx {
             kind,
             max_rd_atomic,
+            max_reads_in: max_rd_atomic,
             wqes: VecDeque::new(),
             wqe_base: 0,
             next_wqe: 0,
@@ -256,7 +276,7 @@ impl Tx {
     fn head_ready(&self) -> bool {
         let Some(w) = self.wqes.get((self.next_wqe - self.wqe_base) as usize) else { return false };
         let fenced = w.fence && self.reads_out > 0;
-        let too_many_reads = w.opcode() == Opcode::Read && self.reads_out >= self.max_rd_atomic;
+        let too_many_reads = w.is_answered() && self.reads_out >= self.max_rd_atomic;
         let no_credit =
             self.kind == Kind::Reliable && w.consumes_receive() && self.next_rsn >= self.send_limit;
         !(fenced || too_many_reads || no_credit)
@@ -281,7 +301,7 @@ impl Tx {
         let of = |msn: u64| self.flight.get(usize::try_from(msn.checked_sub(self.flight_base)?).ok()?);
         let lost: u64 =
             self.lost_queue.iter().take(LOOK_AHEAD).filter_map(|m| of(*m)).map(|m| ranges(&m.lost)).sum();
-        let request = |w: &Wqe| if w.opcode() == Opcode::Read { READ_REQUEST_LEN as u64 } else { w.len };
+        let request = |w: &Wqe| if w.is_answered() { READ_REQUEST_LEN as u64 } else { w.len };
         let rest = |msn: Option<u64>| msn.and_then(of).map_or(0, |m| m.len - m.sent);
         let new = rest(self.current_wr) + rest(self.current_response);
         let next = usize::try_from(self.next_wqe - self.wqe_base).unwrap_or(usize::MAX);
@@ -302,7 +322,7 @@ impl Tx {
         }
         let seg = match self.next_lost(max) {
             Some(s) => s,
-            None => self.next_new(max, gate, ctx)?,
+            None => self.next_new(Rooms { tagged: max, untagged: max }, gate, ctx)?,
         };
         ctx.stats.segments_out += 1;
         ctx.stats.bytes_out += u64::from(seg.len);
@@ -340,17 +360,11 @@ impl Tx {
         None
     }
 
-    fn next_new(&mut self, max: u32, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
-        // Answers and own work requests take turns, so that a long message of one kind does not hold up the
-        // other for hours.
-        self.responses_turn = !self.responses_turn;
-        let msn = if self.responses_turn {
-            self.response_msn().or_else(|| self.wr_msn(max, gate, ctx))
-        } else {
-            self.wr_msn(max, gate, ctx).or_else(|| self.response_msn())
-        }?;
+    fn next_new(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
+        let msn = self.next_msn(rooms.untagged, gate, ctx)?;
         let m = self.message(msn)?;
         let offset = m.sent;
+        let max = if m.op.is_tagged() { rooms.tagged } else { rooms.untagged };
         let len = (m.len - offset).min(u64::from(max));
         m.sent += len;
         let seg = m.segment(msn, offset, len, false);
@@ -363,6 +377,22 @@ impl Tx {
             }
         }
         Some(seg)
+    }
+
+    /// The message whose turn it is.
+    fn next_msn(&mut self, max: u32, gate: Gate, ctx: &mut Ctx<'_>) -> Option<u64> {
+        if self.kind == Kind::Ordered && (self.current_wr.is_some() || self.current_response.is_some()) {
+            // The pieces of one message follow one another (RFC 5041, section 5.3).
+            return self.current_wr.or(self.current_response);
+        }
+        // Answers and own work requests take turns, so that a long message of one kind does not hold up the
+        // other for hours.
+        self.responses_turn = !self.responses_turn;
+        if self.responses_turn {
+            self.response_msn().or_else(|| self.wr_msn(max, gate, ctx))
+        } else {
+            self.wr_msn(max, gate, ctx).or_else(|| self.response_msn())
+        }
     }
 
     fn window_open(&self) -> bool {
@@ -398,6 +428,13 @@ impl Tx {
                 self.pop_wqes(ctx);
                 continue;
             }
+            if let SendOp::LocalInvalidate { rkey } = w.op {
+                // A key that is void already is none of the peer's any more: that was the wish.
+                let _ = ctx.regions.invalidate(rkey, ctx.qp);
+                w.done = true;
+                self.pop_wqes(ctx);
+                continue;
+            }
             let m = self.start(number, ctx)?;
             let msn = self.push_message(m);
             if let Some(w) = self.wqe(number) {
@@ -420,14 +457,19 @@ impl Tx {
                 (m.key, m.base) = (rkey, offset);
                 m
             }
-            SendOp::Send | SendOp::SendImm { .. } => OutMsg::new(source, SegmentOp::Send, w.len),
-            SendOp::Read { .. } => OutMsg::new(source, SegmentOp::ReadRequest, READ_REQUEST_LEN as u64),
+            SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } => {
+                OutMsg::new(source, SegmentOp::Send, w.len)
+            }
+            SendOp::LocalInvalidate { .. } => return None,
+            SendOp::Read { .. } | SendOp::Atomic { .. } => {
+                OutMsg::new(source, SegmentOp::ReadRequest, READ_REQUEST_LEN as u64)
+            }
         };
         match w.op {
             SendOp::WriteImm { imm, .. } | SendOp::SendImm { imm } => m.tail = tail(Some(imm)),
-            SendOp::Send => m.tail = tail(None),
-            SendOp::Write { .. } => {}
-            SendOp::Read { .. } => {
+            SendOp::Send | SendOp::SendInvalidate { .. } => m.tail = tail(None),
+            SendOp::Write { .. } | SendOp::LocalInvalidate { .. } => {}
+            SendOp::Read { .. } | SendOp::Atomic { .. } => {
                 w.sink = fresh_key(&self.sinks, ctx.rng);
                 self.sinks.insert(w.sink, number);
                 self.reads_out += 1;
@@ -534,7 +576,7 @@ impl Tx {
             Source::Response(r) => r.mr.iter().for_each(|mr| ctx.regions.release(*mr)),
             Source::Wqe(number) => {
                 if let Some(w) = self.wqe(number)
-                    && w.opcode() != Opcode::Read
+                    && !w.is_answered()
                 {
                     w.done = true;
                     w.status = lost.map_or(Status::Success, |lost| Status::LossReported { lost });
@@ -588,12 +630,16 @@ impl Tx {
         self.pop_wqes(ctx);
     }
 
+    /// Whether the peer may have one more answer.
+    pub(crate) fn takes_response(&self) -> bool {
+        self.responses.len() + usize::from(self.current_response.is_some()) < self.max_reads_in
+    }
+
     /// Queues the answer to a peer's read, whose region is held. False when there are too many.
     pub(crate) fn queue_response(&mut self, r: Response) -> bool {
         // One that was sent completely no longer counts: the peer may ask again once it has all bytes, which can
         // be before its acknowledgement arrives.
-        let sending = usize::from(self.current_response.is_some());
-        if self.responses.len() + sending >= self.max_rd_atomic {
+        if !self.takes_response() {
             return false;
         }
         self.responses.push_back(r);
@@ -656,8 +702,27 @@ fn complete(w: Wqe, status: Option<Status>, ctx: &mut Ctx<'_>) {
         byte_len: w.len,
         imm: None,
         solicited: false,
+        invalidated: None,
     };
     ctx.cqs.push(ctx.send_cq, wc);
+}
+
+/// Bytes of an atomic operation's target and answer.
+pub(crate) const ATOMIC_LEN: u64 = 8;
+
+/// Checks that queue pairs of this kind offer `op`.
+fn check_kind(op: SendOp, kind: Kind) -> Result<(), Error> {
+    match op {
+        SendOp::SendInvalidate { .. } | SendOp::Atomic { .. } | SendOp::LocalInvalidate { .. }
+            if kind != Kind::Ordered =>
+        {
+            Err(Error::Unsupported("this operation is for ordered queue pairs (iWARP) only"))
+        }
+        SendOp::SendImm { .. } if kind == Kind::Ordered => {
+            Err(Error::Unsupported("a send with immediate data on an ordered queue pair; use a write"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks the lengths of a work request.
@@ -668,9 +733,20 @@ pub(crate) fn check_len(op: SendOp, len: u64, kind: Kind, max_datagram: u32) -> 
         SendOp::Read { .. } if kind == Kind::Unreliable => {
             return Err(Error::Unsupported("reads on an unreliable queue pair"));
         }
+        SendOp::SendInvalidate { .. } => crate::MAX_SEND_LEN,
+        SendOp::LocalInvalidate { .. } => 0,
+        SendOp::Atomic { .. } if len != ATOMIC_LEN => {
+            return Err(Error::Invalid("an atomic operation needs eight bytes for its answer"));
+        }
+        // RFC 5041, section 5.2: the length of a message is less than 2^32.
+        _ if kind == Kind::Ordered => u64::from(u32::MAX),
         _ => crate::MAX_RDMA_LEN,
     };
-    if let SendOp::Write { offset, .. } | SendOp::WriteImm { offset, .. } | SendOp::Read { offset, .. } = op
+    check_kind(op, kind)?;
+    if let SendOp::Write { offset, .. }
+    | SendOp::WriteImm { offset, .. }
+    | SendOp::Read { offset, .. }
+    | SendOp::Atomic { offset, .. } = op
         && offset.checked_add(len).is_none()
     {
         return Err(Error::OutOfBounds);

@@ -104,6 +104,71 @@ pub enum SendOp {
         /// First byte in the peer's region.
         offset: u64,
     },
+    /// As `Send`, then makes a key of the receiver void: one of a window that it bound for this queue pair. Ordered queue
+    /// pairs only.
+    SendInvalidate {
+        /// The peer's remote key.
+        rkey: u32,
+    },
+    /// Changes eight bytes of the peer's region at once and gives what they were before: the bytes of the work request
+    /// are where that goes, eight of them. Ordered queue pairs only.
+    Atomic {
+        /// The peer's remote key.
+        rkey: u32,
+        /// First byte in the peer's region; a multiple of 8.
+        offset: u64,
+        /// What to do with them.
+        op: AtomicOp,
+    },
+    /// Makes a key of our own void, that of a window bound for this queue pair, when its turn comes. Nothing is sent.
+    /// Ordered queue pairs only.
+    LocalInvalidate {
+        /// Our own remote key.
+        rkey: u32,
+    },
+}
+
+/// What an atomic operation does with the 64 bits at its target, in the byte order of that machine (RFC 7306, section
+/// 5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOp {
+    /// Adds.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+        /// A bit for the highest bit of each field: carries out of it are dropped. 0: one field of 64 bits.
+        mask: u64,
+    },
+    /// Changes the bits of `swap_mask` to those of `swap`, if the bits of `compare_mask` are those of `compare`.
+    CompareSwap {
+        /// What is expected.
+        compare: u64,
+        /// The bits that are compared.
+        compare_mask: u64,
+        /// What is to stand there.
+        swap: u64,
+        /// The bits that are changed.
+        swap_mask: u64,
+    },
+}
+
+impl AtomicOp {
+    /// The value that follows `old`.
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            // Fields are added without their highest bits, which then take part without a carry.
+            AtomicOp::FetchAdd { add, mask } => {
+                ((old & !mask).wrapping_add(add & !mask)) ^ ((old ^ add) & mask)
+            }
+            AtomicOp::CompareSwap { compare, compare_mask, swap, swap_mask } => {
+                if (old ^ compare) & compare_mask == 0 {
+                    (old & !swap_mask) | (swap & swap_mask)
+                } else {
+                    old
+                }
+            }
+        }
+    }
 }
 
 /// A work request for the send queue.
@@ -176,6 +241,10 @@ pub enum Opcode {
     Recv,
     /// A receive, consumed by a write with immediate data.
     RecvWriteImm,
+    /// An atomic operation.
+    Atomic,
+    /// A key made void.
+    LocalInvalidate,
 }
 
 /// A work completion.
@@ -196,6 +265,19 @@ pub struct WorkCompletion {
     pub imm: Option<u32>,
     /// Whether the peer asked for attention.
     pub solicited: bool,
+    /// A receive only: the key that the peer made void with the message.
+    pub invalidated: Option<u32>,
+}
+
+/// A range of a region, by its handle: one that was deregistered since is not reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The region.
+    pub mr: MrId,
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
 }
 
 /// A range of a region that a work request holds.
@@ -284,6 +366,23 @@ impl Local {
             }
         }
         if done == out.len() { Ok(()) } else { Err(CopyError::Bounds) }
+    }
+
+    /// Names `len` bytes from byte `at` of the message on, those of registered memory. False when there are fewer.
+    pub(crate) fn places(&self, mut at: u64, mut len: u64, out: &mut Vec<Place>) -> bool {
+        for s in self.sges() {
+            if len == 0 {
+                break;
+            }
+            if at >= s.len {
+                at -= s.len;
+                continue;
+            }
+            let n = (s.len - at).min(len);
+            out.push(Place { mr: s.mr, offset: s.offset + at, len: n });
+            (len, at) = (len - n, 0);
+        }
+        len == 0
     }
 
     /// Copies `data` to byte `at` of the message and on.

@@ -74,6 +74,8 @@ pub struct Params {
     pub reset_token: Option<[u8; 16]>,
     /// Client only: it will prove a one-time token, so the server waits for that before it turns it away.
     pub token: bool,
+    /// Client only: it wants to know of the server's further addresses.
+    pub addresses: bool,
 }
 
 impl Default for Params {
@@ -94,6 +96,7 @@ impl Default for Params {
             retry_scid: None,
             reset_token: None,
             token: false,
+            addresses: false,
         }
     }
 }
@@ -114,6 +117,7 @@ mod id {
     pub const RESET_TOKEN: u64 = 13;
     pub const TOKEN: u64 = 14;
     pub const SUITE_COSTS: u64 = 15;
+    pub const ADDRESSES: u64 = 16;
 }
 
 impl Params {
@@ -155,6 +159,9 @@ impl Params {
         }
         if self.token {
             item(id::TOKEN, &[]);
+        }
+        if self.addresses {
+            item(id::ADDRESSES, &[]);
         }
     }
 
@@ -216,6 +223,8 @@ impl Params {
             }
             id::TOKEN if v.is_empty() => self.token = true,
             id::TOKEN => return Err(WireError::Invalid("token announcement")),
+            id::ADDRESSES if v.is_empty() => self.addresses = true,
+            id::ADDRESSES => return Err(WireError::Invalid("wish for addresses")),
             _ => {}
         }
         Ok(())
@@ -261,6 +270,7 @@ mod tests {
             original_dcid: Some(vec![7; 8]),
             reset_token: Some([9; 16]),
             token: true,
+            addresses: true,
             ..Params::default()
         };
         let mut b = Vec::new();

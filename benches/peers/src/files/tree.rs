@@ -53,6 +53,18 @@ pub fn look(at: &Path, case: Case) -> Result<blake3::Hash> {
     Ok(all.finalize())
 }
 
+/// Takes `len` bytes of memory by way of a file, and frees them again: whoever takes memory next finds pages that the
+/// machine has.
+pub fn touch(path: &Path, len: u64) -> Result<()> {
+    let mut out = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let piece = vec![0x5a; PIECE];
+    let part = |at: u64| &piece[..(len - at).min(PIECE as u64) as usize];
+    let written = (0..len).step_by(PIECE).try_for_each(|at| out.write_all(part(at)));
+    drop(out);
+    fs::remove_file(path)?;
+    written.with_context(|| format!("cannot write {len} bytes to {}; use a smaller --size", path.display()))
+}
+
 fn name(n: u64) -> String {
     format!("{n:06}.data")
 }
@@ -76,6 +88,14 @@ fn fill(out: &mut [u8], mut seed: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_touched_and_nothing_stays() {
+        let path = std::env::temp_dir().join(format!("longhaul-bench-touch-{}", std::process::id()));
+        touch(&path, 2_500_000).expect("written");
+        assert!(!path.exists());
+        assert!(touch(&path.join("nowhere"), 1).is_err());
+    }
 
     #[test]
     fn a_changed_byte_or_a_missing_file_is_seen() {

@@ -276,7 +276,7 @@ impl Haul {
         let full = inflight as f64 > rate * (self.rtt() + self.target(rate));
         self.phase = if full { Phase::Drain { rounds: 0 } } else { Phase::Steady };
         self.losses.answer(now);
-        self.steady.restart(now, &mut self.rng);
+        self.steady.restart(now, self.rtt(), &mut self.rng);
     }
 }
 
@@ -306,7 +306,7 @@ impl Algorithm for Haul {
                 self.phase = Phase::Drain { rounds };
                 if s.inflight as f64 <= pipe || rounds > steady::DRAIN_ROUNDS {
                     self.phase = Phase::Steady;
-                    self.steady.restart(s.now, &mut self.rng);
+                    self.steady.restart(s.now, self.rtt(), &mut self.rng);
                 }
             }
             Phase::Sounding(_) => self.on_sounding(s),

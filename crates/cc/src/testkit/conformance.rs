@@ -100,6 +100,8 @@ pub struct Harness {
     pub delivered: u64,
     /// Most bytes that were in flight.
     pub peak_inflight: u64,
+    /// Bytes that might have been sent but make no packet.
+    left: u64,
     path: Path,
     now: Time,
     trains: VecDeque<Train>,
@@ -120,6 +122,7 @@ impl Harness {
             algorithm,
             delivered: 0,
             peak_inflight: 0,
+            left: 0,
             path,
             now: Time::ZERO,
             trains: VecDeque::new(),
@@ -214,7 +217,11 @@ impl Harness {
         let paced = d.rate.bytes_in(step).min(self.path.rate.bytes_in(step)).max(2 * self.path.packet);
         let room = d.bound.saturating_sub(self.inflight);
         let allowed = u128::from(paced.min(room)) * u128::from(used) / 255;
-        let packets = allowed as u64 / self.path.packet;
+        // What was left of a packet counts in the next step, as it does for a pacer: else a slightly higher rate would
+        // never deliver more.
+        let credit = allowed as u64 + self.left;
+        let packets = credit.min(room) / self.path.packet;
+        self.left = (credit - packets * self.path.packet).min(self.path.packet - 1);
         if packets > 0 && self.trains.len() < MAX_TRAINS {
             self.send(packets, used < 255);
         }

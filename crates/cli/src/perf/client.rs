@@ -6,9 +6,9 @@ use super::proto::{Figures, Message, Plan, VERSION};
 use crate::args::{Operation, PerfClient};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
-use crate::{remedy, stop, trust};
+use crate::{remedy, show, stop, trust};
 use base::{Span, Time};
-use endpoint::{App, ConnId, Connect, Endpoint, Event};
+use endpoint::{App, ConnId, Connect, Endpoint, Event, IwarpInfo};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,8 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         (options.suites, options.module) = (vec![s], s.module());
     }
     let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
-    let mut driver = setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving, false)?;
+    let mut driver =
+        setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving, (false, None))?;
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
@@ -56,7 +57,9 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     if a.output.json {
         println!("{report}");
     } else {
-        print(&app.plan, &report, ours.latency.or(theirs.latency));
+        let by = app.iwarp.as_ref().map(show::by_iwarp);
+        let by = by.as_deref().or(report["suite"].as_str()).unwrap_or("");
+        print(&app.plan, &report, by, ours.latency.or(theirs.latency));
     }
     if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
         return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
@@ -96,6 +99,8 @@ struct Client {
     running: bool,
     peer: Option<PeerIdentity>,
     suite: Option<Suite>,
+    /// What is particular to a connection by iWARP, as it was last.
+    iwarp: Option<IwarpInfo>,
     ours: Option<Figures>,
     theirs: Option<Figures>,
     failure: Option<Failure>,
@@ -120,6 +125,7 @@ impl Client {
             running: false,
             peer: None,
             suite: None,
+            iwarp: None,
             ours: None,
             theirs: None,
             failure: None,
@@ -152,7 +158,7 @@ impl Client {
             Event::Closed { conn, reason } => {
                 self.closed = true;
                 if self.ours.is_none() || self.theirs.is_none() {
-                    self.fail(exit::of_close(&reason, self.peer.is_some()));
+                    self.fail(exit::of_close(&reason, self.suite.is_some()));
                 }
                 if let Some(c) = self.control.take() {
                     c.close(ep);
@@ -203,8 +209,16 @@ impl Client {
 
     fn work(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
         let Some(conn) = self.conn else { return Ok(()) };
-        let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
+        let Some(info) = ep.connection(conn) else { return Ok(()) };
+        let cq = info.cq;
+        if self.iwarp != info.iwarp {
+            self.iwarp.clone_from(&info.iwarp);
+        }
         while let Some(wc) = ep.adapter().poll_cq(cq) {
+            if wc.status == Status::FlushError {
+                // The connection ends: why is told by its own event.
+                continue;
+            }
             if wc.status != Status::Success {
                 return Err(format!("a work request ended with {:?}", wc.status));
             }
@@ -253,7 +267,7 @@ impl Client {
                 rate / 1e6,
                 s.srtt,
                 s.cc.0,
-                s.cc.1
+                self.iwarp.as_ref().map_or(s.cc.1, |i| i.congestion.as_str())
             );
         }
         self.reported = (now, bytes, s.payload_again);
@@ -271,7 +285,7 @@ impl App for Client {
         while let (Ok(()), Some(e)) = (&result, ep.poll_event()) {
             result = self.event(e, ep);
         }
-        if result.is_ok() && !self.closed && self.peer.is_some() {
+        if result.is_ok() && !self.closed && self.suite.is_some() {
             result = self.work(now, ep);
         }
         if self.stop.load(Ordering::SeqCst) && !self.closed {
@@ -316,7 +330,9 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "reverse": plan.reverse,
         "message_bytes": plan.size,
         "streams": plan.streams,
-        "suite": app.suite.map(Suite::name),
+        "transport": show::transport(app.iwarp.as_ref()),
+        "iwarp": show::iwarp_json(app.iwarp.as_ref()),
+        "suite": show::suite(app.suite, app.iwarp.as_ref()),
         "seconds": initiator.seconds,
         "bytes": initiator.bytes,
         "messages": initiator.messages,
@@ -335,7 +351,8 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
     })
 }
 
-fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
+/// For people; `by`: what carried it, or protected it.
+fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     let number = |key: &str| r[key].as_f64().unwrap_or(0.0);
     if let Some([min, p50, p99, max]) = latency {
         let t = Span::from_nanos;
@@ -348,7 +365,7 @@ fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
             t(p99),
             t(max),
             number("messages"),
-            r["suite"].as_str().unwrap_or("")
+            by
         );
         return;
     }
@@ -365,7 +382,7 @@ fn print(plan: &Plan, r: &Value, latency: Option<[u64; 4]>) {
         number("retransmitted_share") * 100.0,
         number("feedback_share") * 100.0,
         Span::from_secs_f64(number("srtt_seconds")),
-        r["suite"].as_str().unwrap_or("")
+        by
     );
     let cpu = &r["cpu_seconds_per_gigabyte"];
     let cpu = |end: &str| cpu[end].as_f64().unwrap_or(0.0);

@@ -41,7 +41,14 @@ pub struct Load {
     keyed: bool,
     /// A message that overtook the keys and is to be answered: its receive's number.
     owed: Option<u64>,
+    /// It goes by iWARP.
+    ordered: bool,
+    /// Reads behind the last messages that are not answered.
+    behind: Option<usize>,
 }
+
+/// Number of the work requests that tell when everything has arrived.
+const BEHIND: u64 = u64::MAX;
 
 /// Memory whose pages are there before anything is measured, as those of registered memory are.
 fn present(len: usize) -> Vec<u8> {
@@ -71,6 +78,8 @@ impl Load {
             _ if source => Access::LOCAL_READ,
             _ => Access::LOCAL_WRITE,
         };
+        // Reads of nothing name a place for it, too.
+        let access = if info.iwarp.is_some() { access | Access::LOCAL_WRITE } else { access };
         let mut streams = Vec::new();
         for (i, qp) in qps.iter().enumerate() {
             let content = if source { pattern::fill(i, len) } else { present(len) };
@@ -89,6 +98,8 @@ impl Load {
             trips: Trips::default(),
             keyed: false,
             owed: None,
+            ordered: info.iwarp.is_some(),
+            behind: None,
         };
         if load.receives() {
             for i in 0..load.streams.len() {
@@ -188,10 +199,32 @@ impl Load {
                 }
             }
         }
-        if self.ended.is_none() && self.enough() && (self.plan.stop || self.posted() == self.completed()) {
+        let over = self.enough() && (self.plan.stop || self.posted() == self.completed());
+        if self.ended.is_none() && over && self.has_arrived(ep)? {
             self.ended = self.started.map(|_| self.clock.now());
         }
         Ok(())
+    }
+
+    /// Whether what has completed has arrived. By iWARP a message completes when TCP has taken it: a read of nothing behind
+    /// the last one of each stream is answered when that is in its place.
+    fn has_arrived(&mut self, ep: &mut Endpoint) -> Result<bool, String> {
+        if !self.ordered
+            || self.plan.latency
+            || self.plan.operation == Operation::Read
+            || self.started.is_none()
+        {
+            return Ok(true);
+        }
+        if self.behind.is_none() {
+            for s in &self.streams {
+                let nothing = Sge { lkey: s.region.lkey, offset: 0, len: 0 };
+                let wr = SendWr::new(BEHIND, SendOp::Read { rkey: s.rkey, offset: 0 }, nothing);
+                ep.adapter().post_send(s.qp, wr).map_err(words)?;
+            }
+            self.behind = Some(self.streams.len());
+        }
+        Ok(self.behind == Some(0))
     }
 
     /// The next work request of a stream.
@@ -213,6 +246,10 @@ impl Load {
     /// Takes a successful completion of one of its queue pairs.
     pub fn completion(&mut self, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
         let Some(i) = self.streams.iter().position(|s| s.qp == wc.qp) else { return Ok(()) };
+        if wc.wr_id == BEHIND {
+            self.behind = self.behind.map(|n| n.saturating_sub(1));
+            return Ok(());
+        }
         let arrived = matches!(wc.opcode, Opcode::Recv | Opcode::RecvWriteImm);
         match (self.plan.latency, arrived) {
             (true, true) => self.ping_arrived(ep, i, wc.wr_id)?,

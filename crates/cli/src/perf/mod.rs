@@ -3,6 +3,7 @@
 //! Queue pair 0 carries a few messages about the measurement ([`proto`]); the others carry the load ([`load`]).
 //! Whoever starts the operations is the initiator: the client, or with `--reverse` the server.
 
+mod arrivals;
 pub mod client;
 mod control;
 mod load;
@@ -10,3 +11,5 @@ mod pattern;
 mod ping;
 mod proto;
 pub mod server;
+
+pub use proto::PathFigures;

@@ -4,7 +4,7 @@ use super::load::Stream;
 use super::proto::Plan;
 use crate::args::Operation;
 use base::Time;
-use verbs::{Data, MAX_INLINE, RecvWr, SendOp, SendWr, Sge, Sges};
+use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
 
 /// Round trips that are kept: the latest million.
 const MAX_KEPT: usize = 1 << 20;
@@ -46,6 +46,9 @@ impl Trips {
     }
 }
 
+/// Messages up to so many bytes travel with their work requests: a copy of longer ones costs more than naming their place.
+const INLINE: u64 = 256;
+
 /// Bytes of an end's region: a message that leaves, and behind it one that arrives.
 pub fn region(plan: &Plan) -> u64 {
     plan.size * 2
@@ -57,7 +60,7 @@ pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
         Operation::Send => SendOp::Send,
         _ => SendOp::WriteImm { rkey: s.rkey, offset: plan.size, imm: n as u32 },
     };
-    let data = if plan.size <= MAX_INLINE as u64 {
+    let data = if plan.size <= INLINE {
         let mut bytes = vec![0; plan.size as usize];
         bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
         Data::Inline(bytes.into())

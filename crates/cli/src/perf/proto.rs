@@ -101,6 +101,12 @@ pub const MAX_TOLD_PATHS: usize = 8;
 /// What one path carried, as one end counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathFigures {
+    /// This end's address, when known.
+    #[serde(default)]
+    pub local: Option<String>,
+    /// It was added because addresses were found, and not asked for.
+    #[serde(default)]
+    pub found: bool,
     /// The other end's address.
     pub remote: String,
     /// Whether data could go over it at the end.
@@ -121,6 +127,8 @@ impl PathFigures {
     /// Of a connection's path.
     pub fn new(p: &endpoint::PathStats) -> PathFigures {
         PathFigures {
+            local: p.local.map(|ip| ip.to_string()),
+            found: p.found,
             remote: p.remote.to_string(),
             works: p.works,
             shares: p.shares,

@@ -1,10 +1,11 @@
 //! `longhaul perf server`.
 
+use super::arrivals::Arrivals;
 use super::control::Control;
 use super::load::Load;
 use super::proto::Message;
 use crate::args::PerfServer;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
@@ -23,10 +24,12 @@ const MAX_SESSIONS: usize = 16;
 pub fn run(a: &PerfServer) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let options = setup::options(&a.wire, Some(&a.sending), None);
-    let (gate, config, tokens) = me.admission(&a.admission)?;
-    let mut driver = setup::driven(a.listen, &a.wire, &a.driving, true)?;
+    let (gate, mut config, tokens) = me.admission(&a.admission)?;
+    config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
+    let iwarp = config.iwarp.is_some();
+    let mut driver = setup::driven(a.listen, &a.wire, &a.driving, (true, a.iwarp.streams()))?;
     let listen = driver.local_addr();
-    setup::announce(&me, listen, &a.admission, &gate, &tokens);
+    setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     if a.json {
         let print = me.fingerprint().map(|p| p.to_string());
         println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
@@ -35,7 +38,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     endpoint.set_gate(Some(Box::new(gate)));
     let waker = driver.waker();
     let stop = stop::on_signal(move || waker.wake())?;
-    let mut app = Server { sessions: BTreeMap::new(), left: a.count, stop };
+    let mut app = Server { sessions: BTreeMap::new(), left: a.count, arrivals: a.arrivals, stop };
     Ok(driver.run(&mut endpoint, &mut app)?)
 }
 
@@ -44,11 +47,14 @@ struct Session {
     load: Option<Load>,
     /// It is the initiator and has not told its figures yet.
     running: bool,
+    arrivals: Option<Arrivals>,
 }
 
 struct Server {
     sessions: BTreeMap<ConnId, Session>,
     left: Option<u64>,
+    /// Whether to print what arrived when.
+    arrivals: bool,
     stop: Arc<AtomicBool>,
 }
 
@@ -68,7 +74,8 @@ impl Server {
                 match Control::new(ep, &info) {
                     Ok(control) => {
                         tracing::info!(client = %info.remote, "a measurement begins");
-                        self.sessions.insert(conn, Session { control, load: None, running: false });
+                        let arrivals = self.arrivals.then(|| Arrivals::new(now));
+                        self.sessions.insert(conn, Session { control, load: None, running: false, arrivals });
                     }
                     Err(text) => ep.close(now, conn, code::INTERNAL, &text),
                 }
@@ -78,6 +85,9 @@ impl Server {
                     tracing::info!(%reason, "a measurement ended");
                     s.control.close(ep);
                     if let Some(l) = s.load {
+                        if let Some(a) = s.arrivals {
+                            println!("{}", a.report());
+                        }
                         l.close(ep);
                         self.left = self.left.map(|n| n.saturating_sub(1));
                     }
@@ -95,6 +105,10 @@ impl Session {
     fn drive(&mut self, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
         let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
         while let Some(wc) = ep.adapter().poll_cq(cq) {
+            if wc.status == Status::FlushError {
+                // The connection ends: why is told by its own event.
+                continue;
+            }
             if wc.status != Status::Success {
                 return Err(format!("a work request ended with {:?}", wc.status));
             }
@@ -157,6 +171,9 @@ impl App for Server {
         }
         let stop = self.stop.load(Ordering::SeqCst);
         for (conn, s) in &mut self.sessions {
+            if let Some(a) = &mut s.arrivals {
+                a.look(now, || Some(ep.stats(*conn)?.payload_received));
+            }
             if stop {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
             } else if let Err(text) = s.drive(*conn, ep) {

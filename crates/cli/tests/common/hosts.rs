@@ -72,13 +72,18 @@ impl Drop for Hosts {
 pub struct Server(pub Child);
 
 impl Server {
-    pub fn start(mut c: Command) -> Server {
+    pub fn start(c: Command) -> Server {
+        Server::start_told(c).0
+    }
+
+    /// And where it listens.
+    pub fn start_told(mut c: Command) -> (Server, String) {
         let mut child = c.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().expect("started");
         let mut line = String::new();
         let out = child.stdout.as_mut().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("a line when ready");
-        assert!(line.starts_with('{'), "{line}");
-        Server(child)
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        (Server(child), ready["listening"].as_str().unwrap_or_default().to_owned())
     }
 }
 

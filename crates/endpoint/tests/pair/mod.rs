@@ -134,6 +134,7 @@ impl Pair {
             trust: ServerTrust::Pinned(vec![identity(1).public_key()]),
             token: None,
             options: None,
+            iwarp: None,
         }
     }
 

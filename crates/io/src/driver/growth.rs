@@ -1,28 +1,15 @@
-//! How many lanes a client's connections have: as many as its thread's work needs and the machine has processors for.
+//! How many lanes a client's connections have, and which threads of further sockets work: as many as the loop's work needs
+//! and the machine has processors for.
+
+mod rule;
 
 use crate::clock::CpuTime;
 use base::{Span, Time};
 use core::fmt;
 use core::str::FromStr;
 use endpoint::{ConnId, Endpoint, MAX_SOCKETS};
+use rule::{Look, Rule, Step};
 use std::collections::BTreeMap;
-
-/// How often it is looked at.
-const EVERY: Span = Span::from_millis(500);
-/// From this share of its time on, the loop's thread is what limits the rate.
-const BUSY: f64 = 0.9;
-/// Below this share, one lane fewer does.
-const LAZY: f64 = 0.35;
-/// Looks in a row at a lazy thread after which a lane goes.
-const LAZY_LOOKS: u32 = 10;
-/// Processors that must be free for a further thread.
-const FREE: f64 = 0.6;
-/// A lane that brought less than this is given back.
-const GAIN: f64 = 1.03;
-/// Looks before a lane is judged: its congestion control has to find its rate.
-const TRIAL_LOOKS: u32 = 4;
-/// How long a lane that brought nothing is not tried again.
-const REST: Span = Span::from_secs(30);
 
 /// How many lanes, and so threads, a driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -61,89 +48,113 @@ impl fmt::Display for Lanes {
 #[error("`{0}` is no number of lanes: write auto, or a number from 1 to {MAX_SOCKETS}")]
 pub struct BadLanes(String);
 
-/// What was seen of the last interval.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    now: Time,
-    /// Share of the interval for which the loop's thread ran.
-    busy: f64,
-    /// Processors that were free on average.
-    free: f64,
-    /// Bytes of payload per second, both ways.
-    rate: f64,
+/// A thread that had to wait for this share of the time for which it had something to do has no processor to itself.
+const WAITED: f64 = 0.3;
+/// One that had something to do for less than this share of the time tells nothing.
+const ACTIVE: f64 = 0.1;
+
+/// For how long a thread ran, and for how long it waited for a processor while it could have run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turns {
+    ran: Span,
+    waited: Span,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Grow,
-    Shrink,
-}
+impl Turns {
+    /// Of a thread of this process. Where the system does not tell, nothing waits.
+    fn of(thread: u32) -> Turns {
+        Turns::read(&format!("/proc/self/task/{thread}/schedstat"))
+    }
 
-/// The rule, without a clock.
-#[derive(Debug, Default)]
-struct Rule {
-    /// The rate before a lane was added, and how many looks it has had.
-    trial: Option<(f64, u32)>,
-    lazy: u32,
-    resting_until: Time,
-}
+    /// Of the calling thread.
+    pub fn of_loop() -> Turns {
+        Turns::read("/proc/thread-self/schedstat")
+    }
 
-impl Rule {
-    fn decide(&mut self, l: Look, lanes: u16, most: u16) -> Option<Step> {
-        if let Some((before, looks)) = &mut self.trial {
-            *looks += 1;
-            if *looks < TRIAL_LOOKS {
-                return None;
-            }
-            let worth = l.rate >= *before * GAIN;
-            self.trial = None;
-            if !worth && lanes > 1 {
-                self.resting_until = l.now + REST;
-                return Some(Step::Shrink);
-            }
-        }
-        self.lazy = if l.busy < LAZY { self.lazy + 1 } else { 0 };
-        if lanes > 1 && self.lazy >= LAZY_LOOKS {
-            self.lazy = 0;
-            return Some(Step::Shrink);
-        }
-        if lanes < most && l.busy >= BUSY && l.free >= FREE && l.now >= self.resting_until {
-            self.trial = Some((l.rate, 0));
-            return Some(Step::Grow);
-        }
-        None
+    fn read(file: &str) -> Turns {
+        std::fs::read_to_string(file).ok().and_then(|t| Turns::parse(&t)).unwrap_or_default()
+    }
+
+    /// Of Documentation/scheduler/sched-stats.rst: time spent on the processor, and on a run queue, in nanoseconds.
+    fn parse(text: &str) -> Option<Turns> {
+        let mut words = text.split_ascii_whitespace().map(|w| w.parse().map(Span::from_nanos));
+        Some(Turns { ran: words.next()?.ok()?, waited: words.next()?.ok()? })
+    }
+
+    /// Shares of an interval of so many seconds: running, and waiting of the time for which there was something to do.
+    pub fn shares(self, before: Turns, span: f64) -> (f64, f64) {
+        let since = |now: Span, then: Span| now.as_secs_f64().max(then.as_secs_f64()) - then.as_secs_f64();
+        let (ran, waited) = (since(self.ran, before.ran), since(self.waited, before.waited));
+        (ran / span, if ran + waited < ACTIVE * span { 0.0 } else { waited / (ran + waited) })
     }
 }
 
-/// Adds lanes to the connections of a client and takes them back.
+/// What is compared with the next look.
+#[derive(Clone, Debug)]
+struct Seen {
+    at: Time,
+    cpu: CpuTime,
+    free: Span,
+    bytes: u64,
+    threads: Vec<Turns>,
+}
+
+/// Says which threads of further sockets are to work, adds lanes to the connections of a client and takes them back.
 #[derive(Debug)]
 pub(super) struct Growth {
-    lanes: Lanes,
-    most: u16,
     /// Processors that this process may use, as they were before threads were bound to some.
     processors: Vec<usize>,
+    /// Those of them that its threads are to stay on.
+    pool: Vec<usize>,
     rule: Rule,
-    /// Sockets that lanes are spread over now.
-    used: u16,
+    /// All further threads work, whatever it costs.
+    always: bool,
+    most: u16,
     /// Lanes that were asked for, of each connection.
     asked: BTreeMap<ConnId, Vec<u32>>,
-    last: Option<(Time, CpuTime, Span, u64)>,
+    last: Option<Seen>,
     next: Time,
+    look_at: Time,
+    /// No thread but the loop's has had anything to do of late.
+    alone: bool,
+    /// It was said that no processor is free.
+    said: bool,
 }
 
 impl Growth {
-    pub fn new(lanes: Lanes, most: u16) -> Growth {
-        let used = match lanes {
-            Lanes::Auto => 1,
-            Lanes::Count(n) => n.clamp(1, most),
-        };
-        let (rule, asked) = (Rule::default(), BTreeMap::new());
-        Growth { lanes, most, processors: processors(), rule, used, asked, last: None, next: Time::ZERO }
+    /// For a driver of `most` sockets at most, whose threads stay on `cores`, if any are named.
+    pub fn new(lanes: Lanes, most: u16, cores: &[usize], always: bool) -> Growth {
+        let processors = processors();
+        let named = &cores[..cores.len().min(usize::from(most))];
+        let pool = if named.is_empty() { processors.clone() } else { named.to_vec() };
+        Growth {
+            processors,
+            pool,
+            rule: Rule::new(lanes != Lanes::Auto, most),
+            always,
+            most,
+            asked: BTreeMap::new(),
+            last: None,
+            next: Time::ZERO,
+            look_at: Time::ZERO,
+            alone: true,
+            said: false,
+        }
     }
 
-    /// How many sockets there are to be now.
+    /// How many sockets lanes are to be spread over now.
     pub fn sockets(&self) -> u16 {
-        self.used
+        self.rule.lanes()
+    }
+
+    /// Sockets, a bit each, whose threads have no processor that is worth it.
+    pub fn spare(&self) -> u64 {
+        if self.always { 0 } else { !self.rule.working() & !1 }
+    }
+
+    /// Whether the loop has the processors of all threads to itself.
+    pub fn is_alone(&self) -> bool {
+        !self.always && self.alone && self.rule.working() == 0
     }
 
     /// Processors that threads may use that are bound to none.
@@ -153,7 +164,8 @@ impl Growth {
 
     /// No more sockets than these can be had.
     pub fn limit_to(&mut self, sockets: u16) {
-        (self.most, self.used) = (sockets, self.used.min(sockets));
+        self.rule.limit_to(sockets);
+        self.most = self.most.min(sockets);
     }
 
     /// When to look next.
@@ -161,32 +173,75 @@ impl Growth {
         self.next
     }
 
-    /// Looks, if it is time: [`Growth::sockets`] may have changed. Then [`Growth::spread`].
-    pub fn look(&mut self, now: Time, endpoint: &Endpoint) {
-        if self.lanes != Lanes::Auto {
-            // A connection that has just come up need not wait long for its lanes.
-            self.next = now + EVERY / 100;
+    /// Looks, if it is time: [`Growth::sockets`] and [`Growth::spare`] may have changed. `threads` are those of further
+    /// sockets, in order, as the system numbers them.
+    pub fn look(&mut self, now: Time, endpoint: &Endpoint, threads: &[u32]) {
+        // A connection that has just come up need not wait long for its lanes.
+        self.next = now + if self.rule.lanes() > 1 { rule::EVERY / 40 } else { rule::EVERY };
+        if now < self.look_at {
             return;
         }
-        self.next = now + EVERY;
-        let cpu = CpuTime::of_thread();
-        let free = free_time(&self.processors);
-        let bytes = endpoint.connections().filter_map(|c| endpoint.stats(c));
-        let bytes = bytes.map(|s| s.payload_sent + s.payload_received).sum();
-        let before = self.last.replace((now, cpu, free, bytes));
-        let Some((then, cpu_then, free_then, bytes_then)) = before else { return };
-        let span = now.since(then).as_secs_f64().max(1e-3);
+        self.look_at = now + rule::EVERY;
+        let stats = endpoint.connections().filter_map(|c| endpoint.stats(c));
+        let seen = Seen {
+            at: now,
+            cpu: CpuTime::of_thread(),
+            free: idle_times(&self.pool).into_iter().fold(Span::ZERO, |all, s| all + s),
+            bytes: stats.map(|s| s.payload_sent + s.payload_received).sum(),
+            threads: threads.iter().map(|t| Turns::of(*t)).collect(),
+        };
+        let Some(before) = self.last.replace(seen.clone()) else { return };
+        let span = now.since(before.at);
+        if span > rule::EVERY * 2 {
+            // Nothing happened for a while: that tells nothing of what happens from now on.
+            return self.rule.forget();
+        }
+        let span = span.as_secs_f64().max(1e-3);
+        let idle = seen.free.as_secs_f64().max(before.free.as_secs_f64()) - before.free.as_secs_f64();
+        let shares = |(now, then): (&Turns, &Turns)| now.shares(*then, span);
+        let shares: Vec<_> = seen.threads.iter().zip(&before.threads).map(shares).collect();
+        self.alone = shares.iter().all(|(ran, _)| *ran < ACTIVE);
+        let waited = (1..).zip(&shares).filter(|(_, (_, waited))| *waited >= WAITED);
         let l = Look {
             now,
-            busy: cpu.since(cpu_then).total().as_secs_f64() / span,
-            free: free.as_secs_f64().max(free_then.as_secs_f64()) - free_then.as_secs_f64(),
-            rate: bytes.saturating_sub(bytes_then) as f64 / span,
+            busy: seen.cpu.since(before.cpu).total().as_secs_f64() / span,
+            free: idle / span,
+            rate: seen.bytes.saturating_sub(before.bytes) as f64 / span,
+            waited: waited.fold(0, |all, (k, _)| all | 1u64 << k),
         };
-        let l = Look { free: l.free / span, ..l };
-        match self.rule.decide(l, self.used, self.most) {
-            Some(Step::Grow) => self.used += 1,
-            Some(Step::Shrink) => self.used -= 1,
-            None => {}
+        if let Some(step) = self.rule.decide(&l) {
+            self.tell(step, &l);
+        }
+    }
+
+    /// Says what has changed: loudly the first time that a thread loses its processor.
+    fn tell(&mut self, step: Step, l: &Look) {
+        let rate = (l.rate * 8e-6) as u64;
+        match step {
+            Step::Crowded(threads) if !core::mem::replace(&mut self.said, true) => {
+                let threads = names(threads);
+                tracing::warn!(
+                    "no processor is free for the threads of lanes {threads}: they rest until one is, and the others go on"
+                );
+            }
+            Step::Crowded(threads) => {
+                tracing::info!(
+                    rate,
+                    "no processor is free for the threads of lanes {}: they rest",
+                    names(threads)
+                );
+            }
+            Step::Useless(threads) => {
+                tracing::info!(
+                    rate,
+                    "it is no slower without the threads of lanes {}: they rest",
+                    names(threads)
+                );
+            }
+            Step::Begin(threads) => {
+                tracing::info!(rate, "processors are free: the threads of lanes {} work", names(threads));
+            }
+            Step::Weigh(_) | Step::Worth(_) | Step::Close => tracing::debug!(rate, ?step, "threads of lanes"),
         }
     }
 
@@ -196,18 +251,18 @@ impl Growth {
         self.asked.retain(|c, _| clients.contains(c));
         for conn in clients {
             let asked = self.asked.entry(conn).or_default();
-            while asked.len() + 1 < usize::from(self.used) {
+            while asked.len() + 1 < usize::from(self.rule.lanes()) {
                 let socket = asked.len() as u16 + 1;
                 match endpoint.add_lane(now, conn, socket) {
                     Ok(lane) => asked.push(lane),
                     Err(error) => {
                         tracing::debug!(%error, "no further lane");
                         // Not asked for again: nothing in the reasons for it changes.
-                        (self.used, self.most) = (socket, socket);
+                        self.rule.limit_to(socket);
                     }
                 }
             }
-            while asked.len() + 1 > usize::from(self.used) {
+            while asked.len() + 1 > usize::from(self.rule.lanes()) {
                 if let Some(lane) = asked.pop() {
                     endpoint.remove_path(now, conn, lane);
                 }
@@ -216,72 +271,42 @@ impl Growth {
     }
 }
 
+/// Numbers of threads, for people.
+fn names(threads: u64) -> String {
+    let each = (0..64).filter(|k| threads >> k & 1 == 1).map(|k: u32| k.to_string());
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// Processors that this process may use.
 pub(super) fn processors() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
 }
 
-/// Time for which the processors that this process may use had nothing to do, all together, since the machine started.
-/// Zero where the system does not tell.
-fn free_time(ours: &[usize]) -> Span {
-    let Ok(text) = std::fs::read_to_string("/proc/stat") else { return Span::ZERO };
-    let ticks = rustix::param::clock_ticks_per_second().max(1);
-    Span::from_nanos(free_ticks(&text, ours).saturating_mul(1_000_000_000 / ticks))
+/// For how long each of these processors has had nothing to do since the machine started. Zero where the system does not
+/// tell.
+pub(super) fn idle_times(cores: &[usize]) -> Vec<Span> {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    idle_ticks(&text, cores).iter().map(|n| Span::from_nanos(n.saturating_mul(tick))).collect()
 }
 
 /// proc(5): `cpuN user nice system idle iowait ...`, in ticks.
-fn free_ticks(text: &str, ours: &[usize]) -> u64 {
-    let idle = |line: &str| {
+fn idle_ticks(text: &str, cores: &[usize]) -> Vec<u64> {
+    let mut all = vec![0; cores.len()];
+    let idle = |line: &str| -> Option<(usize, u64)> {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        let cpu: usize = words.next()?.parse().ok()?;
-        let idle: u64 = words.nth(3)?.parse().ok()?;
-        ours.contains(&cpu).then_some(idle)
+        Some((words.next()?.parse().ok()?, words.nth(3)?.parse().ok()?))
     };
-    text.lines().filter_map(idle).fold(0, u64::saturating_add)
+    for (cpu, ticks) in text.lines().filter_map(idle) {
+        all.iter_mut().zip(cores).filter(|(_, c)| **c == cpu).for_each(|(t, _)| *t = ticks);
+    }
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn look(s: u64, busy: f64, free: f64, rate: f64) -> Look {
-        Look { now: Time::ZERO + Span::from_secs(s), busy, free, rate }
-    }
-
-    #[test]
-    fn a_busy_thread_beside_a_free_processor_gets_help() {
-        let mut r = Rule::default();
-        assert_eq!(r.decide(look(1, 0.5, 1.5, 1.0), 1, 4), None);
-        assert_eq!(r.decide(look(2, 0.99, 0.1, 1.0), 1, 4), None, "no processor is free");
-        assert_eq!(r.decide(look(3, 0.99, 1.0, 1.0), 1, 1), None, "one is all it may have");
-        assert_eq!(r.decide(look(4, 0.99, 1.0, 1.0), 1, 4), Some(Step::Grow));
-        // On trial, nothing else is changed.
-        for s in 5..8 {
-            assert_eq!(r.decide(look(s, 0.99, 1.0, 1.0), 2, 4), None);
-        }
-        // It was worth it, and there is need and room for more.
-        assert_eq!(r.decide(look(8, 0.99, 1.0, 1.5), 2, 4), Some(Step::Grow));
-    }
-
-    #[test]
-    fn a_lane_that_brings_nothing_goes_and_is_not_tried_again_soon() {
-        let mut r = Rule::default();
-        assert_eq!(r.decide(look(1, 1.0, 1.0, 1.0), 1, 4), Some(Step::Grow));
-        let steps: Vec<_> = (2..6).map(|s| r.decide(look(s, 1.0, 1.0, 1.0), 2, 4)).collect();
-        assert_eq!(steps, [None, None, None, Some(Step::Shrink)]);
-        assert_eq!(r.decide(look(6, 1.0, 1.0, 1.0), 1, 4), None);
-        assert_eq!(r.decide(look(36, 1.0, 1.0, 1.0), 1, 4), Some(Step::Grow));
-    }
-
-    #[test]
-    fn lanes_go_when_there_is_little_to_do() {
-        let mut r = Rule::default();
-        let steps =
-            (1..=10).filter(|s| r.decide(look(*s, 0.1, 2.0, 0.0), 3, 4) == Some(Step::Shrink)).count();
-        assert_eq!(steps, 1);
-        assert_eq!(r.decide(look(11, 0.1, 2.0, 0.0), 1, 4), None);
-    }
 
     #[test]
     fn numbers_of_lanes_are_read_as_they_are_written() {
@@ -296,9 +321,19 @@ mod tests {
     #[test]
     fn the_systems_account_of_idle_time_is_read() {
         let text = "cpu  9 9 9 9\ncpu0 1 2 3 400 5 6\ncpu1 1 2 3 70\ncpu12 0 0 0 1000 0\nintr 5\ncpu3 x\n";
-        assert_eq!(free_ticks(text, &[0, 1]), 470);
-        assert_eq!(free_ticks(text, &[12]), 1000);
-        assert_eq!(free_ticks("", &[0]), 0);
+        assert_eq!(idle_ticks(text, &[1, 0, 7]), [70, 400, 0]);
+        assert_eq!(idle_ticks(text, &[12]), [1000]);
+        assert_eq!(idle_ticks("", &[0]), [0]);
         assert!(!processors().is_empty());
+    }
+
+    #[test]
+    fn the_systems_account_of_a_threads_turns_is_read() {
+        let of = |ran, waited| Turns { ran: Span::from_nanos(ran), waited: Span::from_nanos(waited) };
+        assert_eq!(Turns::parse("500 30 7\n"), Some(of(500, 30)));
+        assert_eq!((Turns::parse(""), Turns::parse("5 x 1")), (None, None));
+        assert_eq!(of(700_000_000, 300_000_000).shares(of(0, 0), 2.0), (0.35, 0.3));
+        assert_eq!(of(1_000, 9_000).shares(of(0, 0), 1.0).1, 0.0, "too little to tell");
+        assert_eq!(of(1, 1).shares(of(5, 5), 1.0), (0.0, 0.0));
     }
 }

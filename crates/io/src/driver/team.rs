@@ -30,6 +30,8 @@ struct Seat {
     reports: Receiver<Report>,
     bell: Waker,
     thread: Option<JoinHandle<()>>,
+    /// The thread as the system numbers it.
+    number: u32,
     /// Loads at home.
     loads: Vec<Load>,
     filling: Option<Load>,
@@ -39,10 +41,22 @@ struct Seat {
     gone: bool,
 }
 
+/// Wakes the loop when a thread has ended, however it did.
+struct Knell(Waker);
+
+impl Drop for Knell {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
 /// The threads of the sockets from the second on: that of socket `k` is at place `k - 1`.
 #[derive(Debug, Default)]
 pub(super) struct Team {
     seats: Vec<Seat>,
+    /// What is to go wrong in whichever thread looks first.
+    #[cfg(test)]
+    pub fault: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
 impl Team {
@@ -57,7 +71,7 @@ impl Team {
         let socket = Datapath::open(kind, options)?;
         let poller = Poller::new()?;
         let (mut orders, inbox) = ring(LOADS + ROOMS + VIEWS);
-        let (outbox, reports) = ring(LOADS + ROOMS + 1);
+        let (outbox, reports) = ring(LOADS + ROOMS + 2);
         for _ in 0..ROOMS {
             let room = Arrival { batch: socket.recv_batch(), read: Time::ZERO, opened: Vec::new() };
             let _ = orders.push(Order::Room(room));
@@ -67,15 +81,28 @@ impl Team {
             reports,
             bell: poller.waker(),
             thread: None,
+            number: 0,
             loads: (0..LOADS).map(|_| Load::default()).collect(),
             filling: None,
             views: VecDeque::new(),
             arrived: Time::ZERO,
             gone: false,
         };
-        let worker = Worker { socket, poller, orders: inbox, reports: outbox, bell, cores };
+        let worker = Worker {
+            socket,
+            poller,
+            orders: inbox,
+            reports: outbox,
+            bell: bell.clone(),
+            cores,
+            #[cfg(test)]
+            fault: self.fault.clone(),
+        };
         let name = format!("longhaul-lane-{}", self.seats.len() + 1);
-        let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let _knell = Knell(bell);
+            worker.run();
+        })?;
         self.seats.push(Seat { thread: Some(thread), ..seat });
         Ok(())
     }
@@ -83,6 +110,11 @@ impl Team {
     /// How many threads there are.
     pub fn len(&self) -> usize {
         self.seats.len()
+    }
+
+    /// The threads as the system numbers them, in order; 0 while it is not known.
+    pub fn threads(&self) -> Vec<u32> {
+        self.seats.iter().map(|s| s.number).collect()
     }
 
     /// Whether everything that was built has left.
@@ -124,10 +156,11 @@ impl Team {
             for _ in 0..REPORTS_PER_TURN {
                 let Some(report) = seat.reports.pop() else { break };
                 any = true;
-                seat.take_in(report, endpoint, loser);
+                seat.take_in(now, report, endpoint, loser);
             }
             if seat.reports.is_gone() || seat.gone {
                 seat.gone = true;
+                seat.mourn();
                 endpoint.abandon_socket(now, i as u16 + 1);
             }
         }
@@ -137,18 +170,23 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        for s in self.seats.drain(..) {
-            let Seat { orders, bell, thread, .. } = s;
-            drop(orders);
-            bell.wake();
-            if thread.is_some_and(|t| t.join().is_err()) {
-                tracing::error!("the thread of a lane ended by a panic: please report it");
-            }
+        for mut s in self.seats.drain(..) {
+            let (nobody, _) = ring(1);
+            drop(core::mem::replace(&mut s.orders, nobody));
+            s.bell.wake();
+            s.mourn();
         }
     }
 }
 
 impl Seat {
+    /// Waits for a thread that has ended or is about to, and says so if it ended by a panic.
+    fn mourn(&mut self) {
+        if self.thread.take().is_some_and(|t| t.join().is_err()) {
+            tracing::error!("the thread of a lane ended by a panic, please report it: its lanes are closed");
+        }
+    }
+
     fn order(&mut self, order: Order) {
         // There is room for all buffers that go round.
         let _ = self.orders.push(order);
@@ -172,11 +210,12 @@ impl Seat {
         }
     }
 
-    fn take_in(&mut self, report: Report, endpoint: &mut Endpoint, loser: &mut Option<Loser>) {
+    fn take_in(&mut self, now: Time, report: Report, endpoint: &mut Endpoint, loser: &mut Option<Loser>) {
         match report {
+            Report::Began(number) => self.number = number,
             Report::Sent(load, too_big) => {
                 if let Some(big) = too_big {
-                    endpoint.on_too_large(big.dst, big.segment);
+                    endpoint.on_too_large(now, big.dst, big.segment);
                 }
                 self.loads.push(load);
                 endpoint.resume();

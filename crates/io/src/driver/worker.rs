@@ -47,6 +47,8 @@ pub(super) enum Order {
 /// What the thread gives to the loop.
 #[derive(Debug)]
 pub(super) enum Report {
+    /// The thread runs; the number by which the system knows it.
+    Began(u32),
     /// It has left, or cannot.
     Sent(Load, Option<TooBig>),
     Arrived(Arrival),
@@ -65,6 +67,9 @@ pub(super) struct Worker {
     pub bell: Waker,
     /// The processors to stay on; none named: those of the thread that made it.
     pub cores: Vec<usize>,
+    /// What is to go wrong: 1, its socket; 2, everything.
+    #[cfg(test)]
+    pub fault: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
 /// The thread at work.
@@ -88,6 +93,7 @@ impl Worker {
         let clock = Clock::new();
         let (loads, rooms, views) = (VecDeque::new(), Vec::new(), HashMap::new());
         let mut work = Work { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
+        work.tell(Report::Began(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()));
         while !work.w.orders.is_gone() {
             if let Err(e) = work.turn() {
                 work.tell(Report::Failed(e));
@@ -111,6 +117,14 @@ pub(super) fn stay_on(cores: &[usize]) {
 
 impl Work {
     fn turn(&mut self) -> Result<(), DriverError> {
+        #[cfg(test)]
+        if !self.loads.is_empty() {
+            match self.w.fault.swap(0, std::sync::atomic::Ordering::Relaxed) {
+                0 => {}
+                1 => return Err(DriverError::Wait(std::io::Error::other("made to fail by a test"))),
+                _ => panic!("made to panic by a test"),
+            }
+        }
         let mut busy = self.take_orders();
         busy |= self.send()?;
         busy |= self.receive()?;
@@ -125,7 +139,7 @@ impl Work {
     }
 
     fn tell(&mut self, report: Report) {
-        // There is room for all buffers that go round, and a last word.
+        // There is room for all buffers that go round, a first word and a last one.
         let _ = self.w.reports.push(report);
         self.w.bell.wake();
     }

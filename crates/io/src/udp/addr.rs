@@ -100,17 +100,24 @@ impl Control {
         self.bytes.as_mut_ptr().cast()
     }
 
-    /// Fills in what goes with a message to `dst`. Returns the length used.
+    /// Fills in what goes with a message: where it is to come from, its ECN field and its segments' size, each only where
+    /// the kernel would not do it so by itself. Returns the length used.
     ///
     /// IPv4 options also go with IPv4 destinations of an IPv6 socket: the kernel hands such a message to its
     /// IPv4 code before it looks at the control messages.
-    pub(crate) fn encode(&mut self, v4: bool, src: Option<IpAddr>, ecn: Ecn, segment: Option<u16>) -> usize {
+    pub(crate) fn encode(
+        &mut self,
+        v4: bool,
+        src: Option<IpAddr>,
+        ecn: Option<Ecn>,
+        segment: Option<u16>,
+    ) -> usize {
         let mut at = 0;
-        let tos = i32::from(ecn.bits());
-        if v4 {
-            at = self.push(at, libc::IPPROTO_IP, libc::IP_TOS, &tos.to_ne_bytes());
-        } else {
-            at = self.push(at, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &tos.to_ne_bytes());
+        if let Some(ecn) = ecn {
+            let tos = i32::from(ecn.bits()).to_ne_bytes();
+            let (level, kind) =
+                if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+            at = self.push(at, level, kind, &tos);
         }
         match src.map(|ip| ip.to_canonical()) {
             Some(IpAddr::V4(ip)) if v4 => {
@@ -242,7 +249,7 @@ mod tests {
     #[test]
     fn damaged_control_messages_are_harmless() {
         let mut c = Control::EMPTY;
-        let n = c.encode(true, Some("127.0.0.2".parse().unwrap()), Ecn::Ce, Some(1_400));
+        let n = c.encode(true, Some("127.0.0.2".parse().unwrap()), Some(Ecn::Ce), Some(1_400));
         let whole = c.decode(n);
         assert_eq!((whole.local, whole.ecn), (Some("127.0.0.2".parse().unwrap()), Ecn::Ce));
         for at in 0..n {

@@ -5,6 +5,7 @@
 //! run time and done without: [`UdpSocket`] then splits trains itself.
 
 pub(crate) mod addr;
+mod attach;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slot;
@@ -15,9 +16,11 @@ mod tests;
 pub use recv::{RecvBatch, RecvMeta};
 pub use send::{Blocked, MAX_SEGMENTS, MAX_TRAIN, MAX_TRAINS, SendBatch, SendMeta, SendReport, TooBig};
 
+use base::Ecn;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Bytes asked for as receive buffer: what may arrive while the loop is elsewhere. At 10 Gbit/s 16 MiB are
@@ -25,6 +28,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub const RECV_BUFFER: usize = 16 << 20;
 /// Bytes asked for as send buffer: several batches of eight trains with the kernel's overhead.
 pub const SEND_BUFFER: usize = 4 << 20;
+/// A receive buffer below this loses packets at 10 Gbit/s whenever the loop is elsewhere for 1.7 ms: worth a word.
+const ENOUGH_RECV: usize = 2 << 20;
+/// A batch of eight trains, and the next one.
+const ENOUGH_SEND: usize = 1 << 20;
 
 /// How a [`UdpSocket`] is made.
 #[derive(Clone, Debug)]
@@ -42,6 +49,8 @@ pub struct UdpOptions {
     pub gso: bool,
     /// Let the kernel join packets into trains (`UDP_GRO`) where it can.
     pub gro: bool,
+    /// Where the kernel chooses the port, have it chosen in such a way that the socket can be connected and let go again.
+    pub keep_port: bool,
     /// Let several sockets share the port, the kernel spreading peers over them (`SO_REUSEPORT`).
     pub reuse_port: bool,
 }
@@ -56,6 +65,7 @@ impl UdpOptions {
             send_buffer: SEND_BUFFER,
             gso: true,
             gro: true,
+            keep_port: false,
             reuse_port: false,
         }
     }
@@ -126,14 +136,30 @@ pub(crate) struct Counters {
     split: AtomicU64,
 }
 
+/// What the kernel does with each datagram of a socket without being asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// An `AF_INET6` socket: IPv4 addresses must be mapped.
+    v6: bool,
+    /// The address that they come from, and the only one at which the socket receives: the one it is bound to, if that is
+    /// one.
+    src: Option<IpAddr>,
+    /// The ECN field they get, where it could be set.
+    ecn: Option<Ecn>,
+    /// The only peer, while there is only one.
+    attached: Option<attach::Attached>,
+}
+
 /// A non-blocking UDP socket. May be shared between a receiving and a sending thread; two senders on one
 /// socket are slower than one.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// An `AF_INET6` socket: IPv4 addresses must be mapped.
-    pub(crate) v6: bool,
+    /// Apart, since sockets are passed about.
+    pub(crate) habits: Box<Habits>,
+    /// Its port was asked for by number.
+    keeps_port: bool,
     gro: bool,
     /// Turned off at the first sign that the kernel or the device cannot.
     gso: AtomicBool,
@@ -158,9 +184,11 @@ impl UdpSocket {
         let bind_error = |source| UdpError::Bind { addr: o.bind, source };
         let fd = new_socket(v6).map_err(bind_error)?;
         let dual = v6 && o.dual_stack && o.bind.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        // Only where packets for several addresses arrive, the kernel is to say for which each one was.
+        let told = i32::from(receives_at(o.bind.ip()).is_none());
         if v6 {
             require(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, "IPV6_V6ONLY", i32::from(!dual))?;
-            require(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, "IPV6_RECVPKTINFO", 1)?;
+            require(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, "IPV6_RECVPKTINFO", told)?;
             require(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, "IPV6_RECVTCLASS", 1)?;
             // Sets "don't fragment" without believing ICMP about the path's MTU (RFC 8899, section 3): the
             // protocol searches the path MTU itself.
@@ -168,7 +196,7 @@ impl UdpSocket {
             require(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, "IPV6_MTU_DISCOVER", probe)?;
         }
         if !v6 || dual {
-            require(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, "IP_PKTINFO", 1)?;
+            require(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, "IP_PKTINFO", told)?;
             require(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, "IP_RECVTOS", 1)?;
             let probe = libc::IP_PMTUDISC_PROBE;
             require(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, "IP_MTU_DISCOVER", probe)?;
@@ -178,16 +206,35 @@ impl UdpSocket {
         }
         let recv_buffer = buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, o.recv_buffer);
         let send_buffer = buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, o.send_buffer);
+        tell_of_small_buffers(o, recv_buffer, send_buffer);
         let gro = o.gro && set(&fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        if o.gro && !gro {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "this kernel does not join arriving packets (UDP_GRO, Linux 5.0 and later): they are taken one by one, \
+                     which costs processor time"
+                );
+            });
+        }
         // Where it fails, packets have no age: delays then include the time for which this process waits.
         let _ = set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
         // Reading the option tells whether the kernel knows it; whether each device does, sending tells.
         let gso = o.gso && get(&fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
-        bind(&fd, o.bind, v6).map_err(bind_error)?;
+        if o.gso && !gso {
+            send::tell_of_missing_gso("this kernel does not know it (UDP_SEGMENT, Linux 4.18 and later)");
+        }
+        // Nearly all packets are ECN-capable: others say so one by one.
+        let ecn = i32::from(Ecn::Ect0.bits());
+        let v4_set = v6 && !dual || set(&fd, libc::IPPROTO_IP, libc::IP_TOS, ecn).is_ok();
+        let v6_set = !v6 || set(&fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ecn).is_ok();
+        let keeps_port = bind_to(&fd, o, v6).map_err(bind_error)?;
         let local = local_addr(&fd).map_err(bind_error)?;
         let gso = AtomicBool::new(gso);
         let counters = Counters::default();
-        Ok(UdpSocket { fd, local, v6, gro, gso, recv_buffer, send_buffer, counters })
+        let ecn = (v4_set && v6_set).then_some(Ecn::Ect0);
+        let habits = Box::new(Habits { v6, src: receives_at(o.bind.ip()), ecn, attached: None });
+        Ok(UdpSocket { fd, local, habits, keeps_port, gro, gso, recv_buffer, send_buffer, counters })
     }
 
     /// The bound address, with the port the kernel chose.
@@ -240,6 +287,24 @@ impl UdpSocket {
     }
 }
 
+/// Says once how to get larger buffers, where the system grants less than a long path needs.
+fn tell_of_small_buffers(o: &UdpOptions, recv: usize, send: usize) {
+    static SAID: Once = Once::new();
+    // The system may grant a little less than it is asked for, and tests ask for little.
+    let small = |granted: usize, asked: usize, enough: usize| granted < asked.min(enough);
+    if small(recv, o.recv_buffer, ENOUGH_RECV) || small(send, o.send_buffer, ENOUGH_SEND) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                "the system grants this program {} KiB to receive into and {} KiB to send from: packets will be lost here \
+                 at high rates, and sent again. Once, as root: sysctl -w net.core.rmem_max={RECV_BUFFER} \
+                 net.core.wmem_max={SEND_BUFFER}",
+                recv >> 10,
+                send >> 10
+            );
+        });
+    }
+}
+
 /// Whether an error is the network's word on an earlier datagram: nothing a datagram protocol acts on.
 pub(crate) fn is_network_report(errno: i32) -> bool {
     matches!(
@@ -253,6 +318,12 @@ pub(crate) fn is_network_report(errno: i32) -> bool {
             | libc::EPROTO
             | libc::ECONNRESET
     )
+}
+
+/// The one address at which a socket receives that is bound to this, if it is only one.
+fn receives_at(bound: IpAddr) -> Option<IpAddr> {
+    let ip = bound.to_canonical();
+    (!ip.is_unspecified() && !ip.is_multicast()).then_some(ip)
 }
 
 fn errno() -> i32 {
@@ -279,7 +350,7 @@ fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) })
 }
 
-fn get(fd: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
+pub(crate) fn get(fd: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
     let mut value = 0i32;
     let mut len = size_of::<i32>() as libc::socklen_t;
     // SAFETY: pointer and length describe `value`, which is ours to write.
@@ -300,6 +371,18 @@ fn buffer(fd: &OwnedFd, force: i32, plain: i32, bytes: usize) -> usize {
     }
     // The kernel doubles what it is asked for, to count its own overhead (socket(7)).
     get(fd, libc::SOL_SOCKET, plain).map_or(0, |n| usize::try_from(n).unwrap_or(0) / 2)
+}
+
+/// Binds as the options say. True when the port was asked for by number.
+fn bind_to(fd: &OwnedFd, o: &UdpOptions, v6: bool) -> io::Result<bool> {
+    if o.bind.port() != 0 || !o.keep_port {
+        bind(fd, o.bind, v6)?;
+        return Ok(o.bind.port() != 0);
+    }
+    let free = std::net::UdpSocket::bind(o.bind)?.local_addr()?.port();
+    let named = SocketAddr::new(o.bind.ip(), free);
+    // Somebody else may have been faster: then any will do.
+    bind(fd, named, v6).map(|()| true).or_else(|_| bind(fd, o.bind, v6).map(|()| false))
 }
 
 fn bind(fd: &OwnedFd, to: SocketAddr, v6: bool) -> io::Result<()> {

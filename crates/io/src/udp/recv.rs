@@ -172,6 +172,9 @@ impl UdpSocket {
     fn recv_once(&self, b: &mut RecvBatch) -> Result<usize, i32> {
         let slots = b.wanted.min(b.metas.len()).min(MAX_SLOTS);
         (b.asked, b.wanted) = (slots, 1);
+        if slots == 1 {
+            return self.recv_alone(b);
+        }
         // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
         let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
         let mut msgs: [MaybeUninit<libc::mmsghdr>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
@@ -213,6 +216,30 @@ impl UdpSocket {
         Ok(n.min(slots))
     }
 
+    /// One `recvmsg`, which costs less than one message of a `recvmmsg`.
+    fn recv_alone(&self, b: &mut RecvBatch) -> Result<usize, i32> {
+        let bytes = b.slots[0].ready(b.slot);
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: pointers and integers, for which all zeroes is a value.
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        m.msg_iov = &raw mut iov;
+        m.msg_iovlen = 1;
+        m.msg_name = (&raw mut b.names[0]).cast();
+        m.msg_namelen = size_of::<RawAddr>() as libc::socklen_t;
+        m.msg_control = b.controls[0].as_mut_ptr();
+        m.msg_controllen = Control::LEN as _;
+        // SAFETY: the header points to a buffer, a name and control data of the stated lengths, which outlive the call and
+        // are not borrowed otherwise.
+        let n = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut m, libc::MSG_DONTWAIT) };
+        let Ok(len) = usize::try_from(n) else { return Err(errno()) };
+        b.wanted = b.metas.len();
+        // The field's type differs between C libraries.
+        #[allow(clippy::unnecessary_cast)]
+        let told = b.controls[0].decode(m.msg_controllen as usize);
+        b.metas[0] = self.meta_of(len, b.slot, m.msg_flags, &b.names[0], &told, WallTime::now());
+        Ok(1)
+    }
+
     /// The shape of a message of `len` bytes that was received into `slot` bytes with the kernel's `flags`; `None`, and
     /// counted, when it is of no use.
     pub(crate) fn meta_of(
@@ -234,9 +261,11 @@ impl UdpSocket {
             self.counters.unattributed.fetch_add(1, Relaxed);
             return None;
         };
+        let attached = || self.habits.attached.filter(|a| a.dst == remote).map(|a| a.src);
+        let local = told.local.or(self.habits.src).or_else(attached);
         let stride = told.segment.unwrap_or(len).min(len);
         let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
-        Some(RecvMeta { remote, local: told.local, ecn: told.ecn, stride, len, age })
+        Some(RecvMeta { remote, local, ecn: told.ecn, stride, len, age })
     }
 
     fn describe(&self, batch: &mut RecvBatch, n: usize) -> usize {

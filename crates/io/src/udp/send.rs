@@ -1,11 +1,12 @@
 //! Sending a batch of trains.
 
 use super::addr::{self, Control, RawAddr};
-use super::{UdpError, UdpSocket, errno, is_network_report};
+use super::{Habits, UdpError, UdpSocket, errno, is_network_report};
 use base::Ecn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Trains in one batch.
@@ -178,6 +179,8 @@ pub struct SendReport {
     pub blocked: Blocked,
     /// The last train that exceeded the interface's MTU: the packet size to this destination must come down.
     pub too_big: Option<TooBig>,
+    /// A train had no way: its address here is gone, or there is no route from there.
+    pub no_way: bool,
 }
 
 impl UdpSocket {
@@ -205,7 +208,10 @@ impl UdpSocket {
                 Ok(trains) => report.sent += trains,
                 Err(libc::EINTR) => {}
                 Err(libc::EAGAIN) => report.blocked = Blocked::Buffer,
-                Err(libc::ENOBUFS | libc::ENOMEM) => report.blocked = Blocked::Device,
+                Err(e @ (libc::ENOBUFS | libc::ENOMEM)) => {
+                    tell_of_full_device(e);
+                    report.blocked = Blocked::Device;
+                }
                 Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => {
                     return Err(UdpError::Os(io::Error::from_raw_os_error(libc::EBADF)));
                 }
@@ -231,7 +237,7 @@ impl UdpSocket {
     fn without_gso(&self, batch: &mut SendBatch, report: &mut SendReport, whole: i32) {
         match self.send_split(batch) {
             Ok(trains) => {
-                tracing::info!(local = %self.local, errno = whole, "sending without segmentation offload");
+                tell_of_missing_gso(&format!("a device refuses it: {}", io::Error::from_raw_os_error(whole)));
                 self.gso.store(false, Relaxed);
                 report.sent += trains;
             }
@@ -247,7 +253,9 @@ impl UdpSocket {
                 report.too_big = Some(TooBig { dst: meta.dst, segment: meta.segment.min(len) });
             } else {
                 let network = is_network_report(errno);
+                report.no_way |= lacks_way(errno);
                 tracing::debug!(dst = %meta.dst, errno, network, "the kernel refused a train");
+                tell_of_refusal(meta.dst, errno);
             }
         }
         self.counters.unsendable.fetch_add(1, Relaxed);
@@ -257,9 +265,16 @@ impl UdpSocket {
 
     /// Sends whole trains with GSO, at most `most`. Returns how many left.
     fn send_whole(&self, b: &mut SendBatch, most: usize) -> Result<usize, i32> {
-        let mut out = Messages::<MAX_TRAINS>::new();
-        out.fill(self.v6, b, most);
-        let n = out.send(self)?;
+        // Room for eight costs something to clear, and messages that are waited for come alone.
+        let n = if b.len().min(most) == 1 {
+            let mut out = Messages::<1>::new();
+            out.fill(&self.habits, b, 1);
+            out.send(self)?
+        } else {
+            let mut out = Messages::<MAX_TRAINS>::new();
+            out.fill(&self.habits, b, most);
+            out.send(self)?
+        };
         (0..n).for_each(|_| b.pop());
         Ok(n)
     }
@@ -270,7 +285,7 @@ impl UdpSocket {
         let at = b.head * SLOT;
         let mut out = Messages::<MAX_SEGMENTS>::new();
         for segment in b.bytes[at + b.head_at..at + len].chunks(meta.segment) {
-            if !out.push(self.v6, &meta, segment) {
+            if !out.push(&self.habits, &meta, segment) {
                 break;
             }
         }
@@ -287,10 +302,64 @@ impl UdpSocket {
     }
 }
 
+/// Errors by which the kernel says that nothing can leave: EINVAL is about the source.
+fn lacks_way(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EADDRNOTAVAIL
+            | libc::ENODEV
+            | libc::EINVAL
+    )
+}
+
 impl SendBatch {
+    /// Where trains that have not left are to go, and from where.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (SocketAddr, Option<IpAddr>)> + '_ {
+        self.trains[self.head..self.filled].iter().flatten().map(|(meta, _)| (meta.dst, meta.src))
+    }
+
     fn head_segments(&self) -> usize {
         self.trains[self.head].map_or(0, |(meta, len)| len.div_ceil(meta.segment))
     }
+}
+
+/// Says once that trains are cut here.
+pub(super) fn tell_of_missing_gso(why: &str) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::warn!("segmentation offload cannot be used, {why}: packets are sent one by one, which costs processor time");
+    });
+}
+
+/// Says once that the system has no room for packets at times.
+fn tell_of_full_device(errno: i32) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let error = io::Error::from_raw_os_error(errno);
+        tracing::warn!(
+            "the system has no room for packets at times ({error}): sending pauses for half a millisecond then, and nothing \
+             is lost; a longer queue of the device (ip link set DEV txqueuelen 10000) or more memory helps"
+        );
+    });
+}
+
+/// Says once that the system does not let packets out; to the protocol they are lost.
+fn tell_of_refusal(dst: SocketAddr, errno: i32) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let error = io::Error::from_raw_os_error(errno);
+        let advice = match errno {
+            libc::EPERM | libc::EACCES => "look at this machine's firewall",
+            _ => "look at this machine's routes and links",
+        };
+        tracing::warn!(
+            "the system does not send packets to {}: {error}; they count as lost and are sent again; {advice}",
+            dst.ip()
+        );
+    });
 }
 
 /// Errors by which kernels and devices decline segmentation: EIO where the device lacks checksum offload
@@ -308,23 +377,21 @@ pub(crate) struct Messages<const N: usize> {
     pub(crate) count: usize,
 }
 
-impl Messages<MAX_TRAINS> {
-    /// Begins anew with the whole trains of `b` that have not left, at most `most`, up to the first that the socket's family
-    /// cannot reach:
+impl<const N: usize> Messages<N> {
+    /// Begins anew with the whole trains of `b` that have not left, at most `most` and `N`, up to the first that the
+    /// socket's family cannot reach:
     /// what precedes it can still leave, and the next call meets it at its head. `b` must outlive what is done with it.
-    pub(crate) fn fill(&mut self, v6: bool, b: &SendBatch, most: usize) {
+    pub(crate) fn fill(&mut self, habits: &Habits, b: &SendBatch, most: usize) {
         self.count = 0;
-        for (i, train) in b.trains[b.head..b.filled].iter().enumerate().take(most) {
+        for (i, train) in b.trains[b.head..b.filled].iter().enumerate().take(most.min(N)) {
             let at = (b.head + i) * SLOT;
             let Some((meta, len)) = *train else { return };
-            if !self.push(v6, &meta, &b.bytes[at..at + len]) {
+            if !self.push(habits, &meta, &b.bytes[at..at + len]) {
                 return;
             }
         }
     }
-}
 
-impl<const N: usize> Messages<N> {
     pub(crate) fn new() -> Messages<N> {
         Messages {
             names: [addr::empty(); N],
@@ -338,13 +405,18 @@ impl<const N: usize> Messages<N> {
     /// Adds a message; `bytes` must outlive [`Messages::send`], which both callers see to by holding the
     /// batch borrowed across both. False when the socket's family cannot reach the destination. At most `N`
     /// are added: callers' loops are over at most `N` things.
-    fn push(&mut self, v6: bool, meta: &SendMeta, bytes: &[u8]) -> bool {
+    fn push(&mut self, habits: &Habits, meta: &SendMeta, bytes: &[u8]) -> bool {
         let i = self.count;
-        let Some(name) = addr::encode(meta.dst, v6, &mut self.names[i]) else { return false };
+        let attached = habits.attached.is_some_and(|a| a.dst == meta.dst && Some(a.src) == meta.src);
+        let name = if attached { Some(0) } else { addr::encode(meta.dst, habits.v6, &mut self.names[i]) };
+        let Some(name) = name else { return false };
         let v4 = meta.dst.ip().to_canonical().is_ipv4();
         // Not for a single segment: it works on devices without offload.
         let segment = (bytes.len() > meta.segment).then_some(meta.segment as u16);
-        let control = self.controls[i].encode(v4, meta.src, meta.ecn, segment);
+        // What the kernel does unasked is not asked for: each control message takes it some 0.1 microseconds.
+        let src = meta.src.filter(|src| !attached && Some(*src) != habits.src);
+        let ecn = Some(meta.ecn).filter(|ecn| Some(*ecn) != habits.ecn);
+        let control = self.controls[i].encode(v4, src, ecn, segment);
         self.iovs[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.lens[i] = (name, control);
         self.count += 1;
@@ -359,8 +431,10 @@ impl<const N: usize> Messages<N> {
         let parts = self.names.iter_mut().zip(&mut self.controls).zip(&mut self.iovs).zip(&self.lens);
         for (m, (((name, control), iov), (name_len, control_len))) in msgs[..self.count].iter_mut().zip(parts)
         {
-            m.msg_hdr.msg_name = (&raw mut *name).cast();
-            m.msg_hdr.msg_namelen = *name_len;
+            if *name_len > 0 {
+                m.msg_hdr.msg_name = (&raw mut *name).cast();
+                m.msg_hdr.msg_namelen = *name_len;
+            }
             m.msg_hdr.msg_iov = iov;
             m.msg_hdr.msg_iovlen = 1;
             m.msg_hdr.msg_control = control.as_mut_ptr();
@@ -374,6 +448,14 @@ impl<const N: usize> Messages<N> {
             return Err(libc::EAFNOSUPPORT);
         }
         let mut msgs = self.headers();
+        if self.count == 1 {
+            // SAFETY: as below.
+            let n = unsafe {
+                libc::sendmsg(socket.fd.as_raw_fd(), &raw const msgs[0].msg_hdr, libc::MSG_DONTWAIT)
+            };
+            // A datagram leaves whole or not at all.
+            return if n < 0 { Err(errno()) } else { Ok(1) };
+        }
         // SAFETY: the first `count` headers point to names, control data and payloads of the stated lengths
         // that outlive the call; the kernel only reads them.
         let n = unsafe {

@@ -283,7 +283,7 @@ impl Uring {
             return Err(UdpError::Os(io::Error::from_raw_os_error(libc::EBUSY)));
         }
         let sends = &mut **self.sends;
-        sends.messages.fill(self.socket.v6, batch, MAX_TRAINS);
+        sends.messages.fill(&self.socket.habits, batch, MAX_TRAINS);
         let count = sends.messages.count;
         if count == 0 {
             return Ok((0, None));

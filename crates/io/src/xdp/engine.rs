@@ -3,8 +3,8 @@
 use super::XdpError;
 use super::bpf::{Filter, Program, Sockets};
 use super::frame::{self, ETHERNET, Template};
-use super::netlink::{Link, Netlink};
 use super::socket::{self, Kicked, LONGEST, Passing, Queue};
+use crate::netlink::{Link, Netlink};
 use crate::udp::{Blocked, RecvBatch, SendBatch, SendReport, TooBig};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -172,7 +172,7 @@ fn addresses(local: SocketAddr, dual: bool, netlink: &mut Netlink) -> io::Result
         return Ok(vec![ip]);
     }
     let (v4, v6) = (local.is_ipv4() || dual, local.is_ipv6());
-    let mut all = netlink.addresses()?;
+    let mut all: Vec<IpAddr> = netlink.addresses()?.iter().map(|a| a.ip).collect();
     all.retain(|ip| !ip.is_loopback() && if ip.is_ipv4() { v4 } else { v6 });
     all.sort();
     all.dedup();

@@ -22,8 +22,7 @@ const HOPS: u8 = 64;
 /// "Don't fragment", in the upper byte of flags and offset.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// An Ethernet address.
-pub(super) type Mac = [u8; 6];
+pub(super) use crate::netlink::Mac;
 
 /// All headers of packets from one address and port to another; lengths, ECN and checksums are filled in for each.
 #[derive(Clone, Debug)]

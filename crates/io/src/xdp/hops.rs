@@ -1,7 +1,7 @@
 //! Where packets go next: what the kernel's routes and neighbours say, remembered for a moment.
 
 use super::frame::{Ends, Template};
-use super::netlink::{Link, Netlink};
+use crate::netlink::{Link, Netlink};
 use base::{Span, Time};
 use std::collections::HashMap;
 use std::io;

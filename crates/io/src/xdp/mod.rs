@@ -2,7 +2,7 @@
 //!
 //! A small program in the interface's receive path (`bpf`) hands packets to our port to sockets that share memory with
 //! the kernel (`socket`, `ring`); headers are written and read here (`frame`), and where packets go next is asked of
-//! the kernel's tables (`hops`, `netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
+//! the kernel's tables (`hops`, `crate::netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
 //! the same port, the companion: it owns the port, gets what the program passes (other interfaces, fragments, options) and
 //! sends what cannot be framed. When AF_XDP cannot be had, it carries everything, and one warning says why.
 //!
@@ -13,15 +13,14 @@ mod checksum;
 mod engine;
 mod frame;
 mod hops;
-mod netlink;
 mod ring;
 mod socket;
 
 use crate::clock::Clock;
+use crate::netlink::Link;
 use crate::udp::{Blocked, RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
 use engine::Engine;
 use hops::{Hops, Reason, Way};
-use netlink::Link;
 use rustix::event::epoll;
 use std::io;
 use std::net::SocketAddr;
@@ -304,5 +303,6 @@ fn add(to: &mut SendReport, more: SendReport) {
     to.sent += more.sent;
     to.dropped += more.dropped;
     to.blocked = more.blocked;
+    to.no_way |= more.no_way;
     to.too_big = more.too_big.or(to.too_big);
 }

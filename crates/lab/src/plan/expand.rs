@@ -3,9 +3,10 @@
 use super::error::{PlanError, Source};
 use super::file::{self, File, Kind, Number, Program, Text};
 use super::{
-    Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_REPETITIONS, MAX_STREAMS,
-    MAX_TEXT, Metric, Plan, Topology, trace, units,
+    Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS,
+    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, trace, units,
 };
+use crate::workload;
 use base::{Rate, Span};
 use netem::{Change, LinkConfig};
 use std::fmt::Display;
@@ -57,6 +58,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         seed: file.seed.unwrap_or(1),
         metrics,
         simulator_only: file.simulator_only,
+        published: x.published(file.published, &cells)?,
         cells,
     })
 }
@@ -138,10 +140,35 @@ impl Expander<'_> {
         Ok(cells)
     }
 
+    /// Tables of figures of others: sound, and beside cells and peers that there are.
+    fn published(&self, all: Vec<Published>, cells: &[Cell]) -> Result<Vec<Published>> {
+        let bad =
+            |title: &str, why: String| Err(self.src.error(0..0, "published", format!("{title}: {why}")));
+        for p in &all {
+            let even = p.rows.iter().all(|r| r.len() == p.columns.len());
+            if !even
+                || p.columns.is_empty()
+                || all.len().max(p.rows.len()).max(p.columns.len()) > MAX_PUBLISHED
+            {
+                let why =
+                    format!("write as many values in each row as columns, {MAX_PUBLISHED} of each at most");
+                return bad(&p.title, why);
+            }
+            let peer = |n: &&String| !cells.iter().any(|c| c.peers.iter().any(|p| p.name == **n));
+            if let Some(n) = p.cells.iter().find(|n| !cells.iter().any(|c| c.id == **n)) {
+                return bad(&p.title, format!("there is no cell `{n}`; correct the name"));
+            }
+            if let Some(n) = p.peers.iter().find(peer) {
+                return bad(&p.title, format!("there is no peer `{n}`; correct the name"));
+            }
+        }
+        Ok(all)
+    }
+
     fn cell(&self, file: &File, point: &[Swept]) -> Result<Option<Cell>> {
         let mut t = file.topology.clone();
         let (mut duration, mut warm_up) = (&file.duration, file.warm_up.as_ref());
-        let (mut streams, mut count, mut case) = (None, None, None);
+        let (mut streams, mut count, mut case, mut size) = (None, None, None, None);
         for v in point {
             match v {
                 Swept::Case(c) => {
@@ -152,6 +179,7 @@ impl Expander<'_> {
                 }
                 Swept::Number("streams", n) => streams = Some(n),
                 Swept::Number(_, n) => count = Some(n),
+                Swept::Text("size", text) => size = Some(text),
                 Swept::Text(key, text) => *field(&mut t, key) = Some(text.clone()),
             }
         }
@@ -168,7 +196,9 @@ impl Expander<'_> {
             }
             let mut flows = Vec::new();
             for f in &p.flow {
-                self.flow(&mut flows, f, &topology, length, (streams, count), false)?;
+                let mut f = f.clone();
+                f.size = size.cloned().or(f.size);
+                self.flow(&mut flows, &f, &topology, length, (streams, count), false)?;
             }
             for f in &file.background {
                 self.flow(&mut flows, f, &topology, length, (None, None), true)?;
@@ -223,8 +253,8 @@ impl Expander<'_> {
         let kind = t.kind.ok_or_else(|| here("kind", "missing; write path, dumbbell, star or two_paths"))?;
         let least = count.map_or(1, |n| *n.get_ref());
         let nodes = match (kind, &t.nodes) {
-            (Kind::Path | Kind::TwoPaths, None) => 2,
-            (Kind::Path | Kind::TwoPaths, Some(n)) => {
+            (Kind::Path | Kind::TwoPaths | Kind::Direct, None) => 2,
+            (Kind::Path | Kind::TwoPaths | Kind::Direct, Some(n)) => {
                 return Err(self.bad(n, "topology.nodes", "a path has two nodes always; remove it"));
             }
             (Kind::Dumbbell, Some(n)) => self.within(n, "topology.nodes", 1, MAX_NODES / 2)?.max(least),
@@ -277,6 +307,16 @@ impl Expander<'_> {
     }
 
     fn rtts(&self, t: &file::Topology) -> Result<Vec<Span>> {
+        if t.kind == Some(Kind::Direct) {
+            let emulated =
+                [&t.rate, &t.rtt, &t.queue, &t.loss, &t.jitter, &t.reorder, &t.ecn, &t.trace, &t.duplicate];
+            return match emulated.into_iter().flatten().next() {
+                Some(s) => {
+                    Err(self.bad(s, "topology", "nothing is emulated between direct nodes; remove it"))
+                }
+                None => Ok(vec![Span::ZERO]),
+            };
+        }
         let one = |s: &Text| self.span(s, "topology.rtt");
         match (&t.rtt, &t.rtts) {
             (Some(s), None) => Ok(vec![one(s)?]),
@@ -377,6 +417,8 @@ impl Expander<'_> {
                     .as_ref()
                     .map_or(Ok(None), |s| self.span(s, "flow.every").map(|s| Some(s.as_secs_f64())))?,
                 multipath: f.multipath.unwrap_or(false),
+                trips: f.trips.unwrap_or(false),
+                spin: f.spin.unwrap_or(false),
                 args: f.args.clone(),
                 background,
             });
@@ -395,6 +437,15 @@ impl Expander<'_> {
             }
             p if flow.multipath && !matches!(p, Program::Longhaul | Program::Tcp) => {
                 need("multipath", "only longhaul and tcp (as MPTCP) can; remove it")
+            }
+            p if is_messages(p) != (kind == Kind::Direct) => {
+                need("program", "tcp_messages and iwarp_messages are for direct nodes, and others are not")
+            }
+            p if (flow.trips || flow.spin) && !is_messages(p) => {
+                need("trips", "only messages go to and fro or spin; remove it")
+            }
+            p if is_messages(p) && !(1..=workload::messages::MAX_SIZE as u64).contains(&flow.size) => {
+                need("size", "a message has a byte at least and 1 GiB at most")
             }
             Program::Put if flow.bytes.is_none() => need("bytes", "put needs to know how much; add bytes"),
             Program::UdpOnOff if flow.rate.is_none() => need("rate", "UDP has no rate of its own; add rate"),
@@ -423,7 +474,7 @@ impl Expander<'_> {
         let names = t.node_names();
         let pair = nth % t.nodes.max(1) as usize + 1;
         let (from, to) = match t.kind {
-            Kind::Path | Kind::TwoPaths => ("a".to_owned(), "b".to_owned()),
+            Kind::Path | Kind::TwoPaths | Kind::Direct => ("a".to_owned(), "b".to_owned()),
             Kind::Dumbbell => (format!("s{pair}"), format!("r{pair}")),
             // All send to the first host: its port is the bottleneck.
             Kind::Star => (format!("n{}", nth % (t.nodes.max(2) as usize - 1) + 2), "n1".to_owned()),
@@ -468,7 +519,12 @@ impl Expander<'_> {
     fn name(&self, f: &file::Flow, out: &[Flow], many: u32, i: u32, background: bool) -> String {
         let word = match f.program.get_ref() {
             Program::Longhaul | Program::Put | Program::LonghaulRequests => "longhaul",
-            Program::Tcp | Program::Iperf3 | Program::TcpRequests | Program::TcpOnOff => "tcp",
+            Program::Tcp
+            | Program::Iperf3
+            | Program::TcpRequests
+            | Program::TcpOnOff
+            | Program::TcpMessages => "tcp",
+            Program::IwarpMessages => "iwarp",
             Program::Quic => "quic",
             Program::Udt => "udt",
             Program::UdpOnOff => "udp",
@@ -495,6 +551,11 @@ fn is_longhaul(p: Program) -> bool {
     matches!(p, Program::Longhaul | Program::Put | Program::LonghaulRequests)
 }
 
+/// Whether a program sends messages between direct nodes.
+fn is_messages(p: Program) -> bool {
+    matches!(p, Program::TcpMessages | Program::IwarpMessages)
+}
+
 /// The dimensions of the sweep, the first one outermost.
 fn dimensions(file: &File) -> Vec<Vec<Swept>> {
     let s = &file.sweep;
@@ -507,6 +568,7 @@ fn dimensions(file: &File) -> Vec<Vec<Swept>> {
         ("ecn", &s.ecn),
         ("trace", &s.trace),
         ("loss", &s.loss),
+        ("size", &s.size),
     ];
     let numbers = [("flows", &s.flows), ("streams", &s.streams)];
     let mut all = vec![file.case.iter().cloned().map(|c| Swept::Case(Box::new(c))).collect::<Vec<_>>()];

@@ -30,6 +30,8 @@ pub(super) struct File {
     pub peer: Vec<Peer>,
     #[serde(default)]
     pub background: Vec<Flow>,
+    #[serde(default)]
+    pub published: Vec<super::Published>,
 }
 
 /// The shape of the network.
@@ -44,6 +46,9 @@ pub enum Kind {
     Star,
     /// Two nodes, `a` and `b`, with two addresses each and two separate paths.
     TwoPaths,
+    /// Two nodes, `a` and `b`, joined by virtual Ethernet and nothing that emulates. Flows run one after the other there:
+    /// what counts is what they cost.
+    Direct,
 }
 
 /// What a case or the topology says of links.
@@ -115,6 +120,8 @@ pub(super) struct Sweep {
     pub streams: Vec<Number>,
     #[serde(default)]
     pub flows: Vec<Number>,
+    #[serde(default)]
+    pub size: Vec<Text>,
 }
 
 /// A line-up of flows that is compared with the other peers of the plan.
@@ -147,13 +154,17 @@ pub enum Program {
     TcpRequests,
     /// Requests of a size and short answers over Sends of Longhaul.
     LonghaulRequests,
+    /// Messages of a size over the kernel's TCP, one call each, by a small program of the laboratory.
+    TcpMessages,
+    /// The same over iWARP, by `longhaul perf`.
+    IwarpMessages,
     /// Cross traffic: UDP at a rate, on and off.
     UdpOnOff,
     /// Cross traffic: the kernel's TCP, on and off.
     TcpOnOff,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Flow {
     pub program: Spanned<Program>,
@@ -176,6 +187,10 @@ pub(super) struct Flow {
     pub every: Option<Text>,
     /// Over both of two paths at once.
     pub multipath: Option<bool>,
+    /// Messages to and fro, instead of one behind the other.
+    pub trips: Option<bool>,
+    /// Ends of messages ask again and again instead of sleeping.
+    pub spin: Option<bool>,
     #[serde(default)]
     pub args: Vec<String>,
 }

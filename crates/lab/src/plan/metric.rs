@@ -49,8 +49,26 @@ pub enum Metric {
     Recovery,
     /// The least throughput over any second from 1 s after an event on, as a share of that before it.
     Dip,
+    /// The longest time from the last event on in which nothing new arrived at a receiver, in round trips of the path with
+    /// the event.
+    Stall,
+    /// How long after the last event 90 % of what the network can carry since then arrived over a whole round trip, in
+    /// round trips of the path with the event.
+    Takeover,
     /// Goodput as a share of what the link could have carried, for traces.
     Utilisation,
+    /// Median time of a message to and fro, in seconds.
+    Trip,
+    /// 99th percentile of it.
+    TripP99,
+    /// Processor seconds of the sender per 10^9 bytes of payload.
+    CpuSend,
+    /// Processor seconds of the receiver.
+    CpuReceive,
+    /// Share of its time in which the sender kept a processor busy.
+    LoadSend,
+    /// The same of the receiver.
+    LoadReceive,
 }
 
 /// Whether more or less is better.
@@ -64,7 +82,7 @@ pub enum Better {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 21] = [
+    pub const ALL: [Metric; 29] = [
         Metric::Goodput,
         Metric::Share,
         Metric::To50,
@@ -85,7 +103,15 @@ impl Metric {
         Metric::Spurious,
         Metric::Recovery,
         Metric::Dip,
+        Metric::Stall,
+        Metric::Takeover,
         Metric::Utilisation,
+        Metric::Trip,
+        Metric::TripP99,
+        Metric::CpuSend,
+        Metric::CpuReceive,
+        Metric::LoadSend,
+        Metric::LoadReceive,
     ];
 
     /// As plans and results write it.
@@ -111,7 +137,15 @@ impl Metric {
             Metric::Spurious => "spurious",
             Metric::Recovery => "recovery",
             Metric::Dip => "dip",
+            Metric::Stall => "stall",
+            Metric::Takeover => "takeover",
             Metric::Utilisation => "utilisation",
+            Metric::Trip => "trip",
+            Metric::TripP99 => "trip_p99",
+            Metric::CpuSend => "cpu_send",
+            Metric::CpuReceive => "cpu_receive",
+            Metric::LoadSend => "load_send",
+            Metric::LoadReceive => "load_receive",
         }
     }
 
@@ -143,7 +177,15 @@ impl Metric {
             Metric::Spurious => "Sent again in vain",
             Metric::Recovery => "Time back to 95 %",
             Metric::Dip => "Lowest second after the event",
+            Metric::Stall => "Longest stall after the event",
+            Metric::Takeover => "Time to what is left after the event",
             Metric::Utilisation => "Utilisation of the link",
+            Metric::Trip => "Message to and fro, median",
+            Metric::TripP99 => "Message to and fro, 99 %",
+            Metric::CpuSend => "Processor time of the sender",
+            Metric::CpuReceive => "Processor time of the receiver",
+            Metric::LoadSend => "Load of the sender's processor",
+            Metric::LoadReceive => "Load of the receiver's processor",
         }
     }
 
@@ -176,7 +218,9 @@ impl Metric {
             | Metric::Recovery => seconds(v),
             Metric::Jain => format!("{v:.3}"),
             Metric::Queue => format!("{v:.2} BDP"),
-            Metric::Cpu => format!("{v:.2} s/GB"),
+            Metric::Stall | Metric::Takeover => format!("{v:.2} round trips"),
+            Metric::Trip | Metric::TripP99 => format!("{:.1} us", v * 1e6),
+            Metric::Cpu | Metric::CpuSend | Metric::CpuReceive => format!("{v:.2} s/GB"),
             Metric::OwnLoss | Metric::StartLoss | Metric::Again | Metric::Spurious => {
                 format!("{:.3} %", v * 100.0)
             }

@@ -16,6 +16,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("scavenger", include_str!("../../plans/scavenger.toml")),
     ("multipath", include_str!("../../plans/multipath.toml")),
     ("breadth", include_str!("../../plans/breadth.toml")),
+    ("iwarp-paper", include_str!("../../plans/iwarp-paper.toml")),
     ("fat", include_str!("../../plans/fat.toml")),
 ];
 

@@ -37,6 +37,7 @@ fn results() -> Results {
         id: "loss=1%".into(),
         point: vec![("loss".into(), "1%".into())],
         network: "rate=1gbit delay=35ms".into(),
+        direct: false,
         capacity: Some(1e9),
         rtt: 0.07,
         window: (5.0, 20.0),
@@ -54,6 +55,7 @@ fn results() -> Results {
         metrics: vec![Metric::Goodput, Metric::OwnLoss, Metric::Jain],
         cells: vec![cell],
         complete: true,
+        published: Vec::new(),
     }
 }
 
@@ -96,11 +98,58 @@ fn the_page_needs_nothing_from_elsewhere_and_knows_the_dark() {
     }
 }
 
+/// The same peers at three sizes, beside a table of others.
+fn swept() -> Results {
+    let mut r = results();
+    let cell = r.cells.remove(0);
+    for size in ["4B", "1KiB", "64KiB"] {
+        let mut c = cell.clone();
+        (c.id, c.point, c.direct) = (format!("size={size}"), vec![("size".into(), size.into())], true);
+        for (i, p) in c.peers.iter_mut().enumerate() {
+            for run in &mut p.runs {
+                run.figures.insert(Metric::Trip, 1e-5 * (i + 1) as f64);
+            }
+            p.summarise();
+        }
+        r.cells.push(c);
+    }
+    r.metrics = vec![Metric::Trip];
+    let row = |v: &[&str]| v.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
+    r.published = vec![crate::plan::Published {
+        title: "A <paper>".into(),
+        about: "of 2005".into(),
+        columns: row(&["ends", "4 bytes"]),
+        rows: vec![row(&["tcp & tcp", "62.7"])],
+        cells: vec!["size=4B".into()],
+        peers: vec!["Longhaul".into()],
+        metrics: vec![Metric::Trip],
+    }];
+    r
+}
+
+#[test]
+fn swept_sizes_are_lines_and_published_tables_stand_beside_ours() {
+    let page = html(&swept(), None);
+    let plots = |r: &Results| html(r, None).matches("<svg").count();
+    let mut two = swept();
+    two.cells.pop();
+    let mut unswept = swept();
+    unswept.cells.iter_mut().for_each(|c| c.point.clear());
+    assert_eq!(plots(&swept()), plots(&unswept) + 1, "a line over three sizes");
+    assert!(page.contains(">bytes<") || page.contains("bytes"), "its axis");
+    assert!(
+        page.contains("<h3>A &lt;paper&gt;</h3>") && page.contains("<th>tcp &amp; tcp</th><td>62.7</td>")
+    );
+    assert!(page.contains("<th>4B: Message to and fro, median</th>") && page.contains("<td>10.0 us</td>"));
+    assert!(page.contains("with nothing emulated"));
+}
+
 #[test]
 fn tags_are_balanced() {
-    let page = html(&results(), None);
+    let page = html(&results(), None) + &html(&swept(), None);
     for tag in [
-        "table", "tr", "td", "th", "section", "details", "figure", "svg", "ul", "li", "div", "main", "header",
+        "h3", "table", "tr", "td", "th", "section", "details", "figure", "svg", "ul", "li", "div", "main",
+        "header",
     ] {
         let open = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
         assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");

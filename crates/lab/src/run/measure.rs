@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 const MAX_POINTS: usize = 400;
 /// Payload of an initial window, less what headers may differ by.
 const INITIAL_WINDOW: f64 = 12_000.0;
+/// Round trips without anything new that count as a stall, and not as chance.
+const WORTH_A_STALL: f64 = 0.25;
 /// Completion times that are kept.
 pub const MAX_COMPLETIONS: usize = 2_000;
 
@@ -61,6 +63,8 @@ pub struct Observed {
     pub event_end: Option<Span>,
     /// When the last event began.
     pub event_start: Option<Span>,
+    /// Round trip of the idle path that the last event is on.
+    pub event_rtt: Span,
     /// The measured part.
     pub window: (Span, Span),
     /// Random loss of the bottleneck.
@@ -152,7 +156,13 @@ impl Observed {
     /// An empty run over a topology.
     pub fn new(t: &Topology, step: Span, lasts: Span, window: (Span, Span)) -> Observed {
         let n = lasts.as_nanos().div_ceil(step.as_nanos().max(1)) as usize;
-        let event = last_event(&t.there).or(t.second.as_ref().and_then(|(there, _)| last_event(there)));
+        let least = t.rtts.iter().min().copied().unwrap_or(Span::ZERO);
+        let on_second = |(there, back): &(LinkConfig, LinkConfig)| {
+            last_event(there).map(|e| (e, there.delay + back.delay))
+        };
+        let event = last_event(&t.there).map(|e| (e, least)).or(t.second.as_ref().and_then(on_second));
+        let event_rtt = event.map_or(Span::ZERO, |e| e.1);
+        let event = event.map(|e| e.0);
         let mut capacity = capacity(&t.there, t.trace.as_deref().map(Vec::as_slice), step, n);
         if let (Kind::TwoPaths, Some((second, _))) = (t.kind, &t.second) {
             let other = self::capacity(second, None, step, n);
@@ -162,8 +172,9 @@ impl Observed {
             step,
             bins: vec![Bin::default(); n],
             capacity,
-            rtt: t.rtts.iter().min().copied().unwrap_or(Span::ZERO),
+            rtt: least,
             delay: t.there.delay,
+            event_rtt,
             event_start: event.map(|e| e.0),
             event_end: event.map(|e| e.1),
             window,
@@ -260,6 +271,7 @@ impl Observed {
         self.of_start(&mut out);
         self.of_queue(&mut out);
         self.of_events(&mut out);
+        self.of_stalls(&mut out);
         out.retain(|_, v| v.is_finite());
         out
     }
@@ -351,6 +363,43 @@ impl Observed {
         if before > 0.0 {
             out.insert(Metric::Dip, least / per as f64 / before);
         }
+    }
+
+    /// How receivers took the last event, by what was new to them. What was on its way when a path was cut still arrives, so
+    /// the search for the rest's full rate begins a one-way delay later, or behind the stall.
+    fn of_stalls(&self, out: &mut BTreeMap<Metric, f64>) {
+        let (Some(start), true) = (self.event_start, !self.event_rtt.is_zero()) else { return };
+        let measured: Vec<&Seen> = self.flows.iter().filter(|f| !f.result.background).collect();
+        let trips = |bins: usize| (self.step * bins as u64).as_secs_f64() / self.event_rtt.as_secs_f64();
+        let (from, to) = (self.index(start), self.index(self.window.1));
+        // Length, and where it ended.
+        let mut longest: Option<(usize, usize)> = None;
+        let mut arrived = vec![0.0; to];
+        for f in &measured {
+            let all: f64 = f.shape.iter().sum();
+            let scale = if all > 0.0 { f.result.bytes as f64 / all } else { 0.0 };
+            arrived.iter_mut().zip(&f.shape).for_each(|(a, b)| *a += b * scale);
+            let new = |i: usize| f.shape.get(i).is_some_and(|b| *b > 0.0);
+            let mut run = 0;
+            for i in from..to {
+                run = if new(i) { 0 } else { run + 1 };
+                if longest.is_none_or(|(n, _)| run > n) {
+                    longest = Some((run, i + 1));
+                }
+            }
+        }
+        out.extend(longest.map(|(n, _)| (Metric::Stall, trips(n))));
+        let shares: f64 = measured.iter().map(|f| f.payload_share).sum();
+        let share = shares / measured.len().max(1) as f64 * (1.0 - self.loss);
+        let width = self.index(self.event_rtt).max(1);
+        let stall = longest.filter(|(n, _)| trips(*n) >= WORTH_A_STALL);
+        let first = stall.map_or(self.index(start + self.event_rtt / 2), |(_, end)| end);
+        let full = (first..(to + 1).saturating_sub(width)).find(|i| {
+            let (got, most) = (&arrived[*i..*i + width], &self.capacity[*i..*i + width]);
+            let (got, most) = (got.iter().sum::<f64>(), most.iter().sum::<f64>() * share);
+            most > 0.0 && got >= 0.9 * most
+        });
+        out.extend(full.map(|i| (Metric::Takeover, trips(i - from))));
     }
 
     /// Curves for plots, with few enough points.

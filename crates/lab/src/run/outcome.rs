@@ -1,6 +1,6 @@
 //! What runs gave, as it is written to JSON and read by reports.
 
-use crate::plan::Metric;
+use crate::plan::{Metric, Published};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,6 +32,9 @@ pub struct Results {
     pub cells: Vec<CellResult>,
     /// Whether everything ran; false after Ctrl-C.
     pub complete: bool,
+    /// Figures of others, which ours are to stand beside.
+    #[serde(default)]
+    pub published: Vec<Published>,
 }
 
 /// Where and when.
@@ -61,6 +64,9 @@ pub struct CellResult {
     pub point: Vec<(String, String)>,
     /// The bottleneck in the language of link descriptions.
     pub network: String,
+    /// Nothing was emulated between the nodes.
+    #[serde(default)]
+    pub direct: bool,
     /// Mean capacity of the bottleneck in bits per second; `None` without a limit.
     pub capacity: Option<f64>,
     /// Shortest round trip of the idle network, in seconds.
@@ -150,6 +156,9 @@ pub struct FlowResult {
     pub again: Option<f64>,
     /// Of that, what the receiver had already.
     pub spurious: Option<f64>,
+    /// Round trips of messages in seconds: least, median, 99th percentile, most.
+    #[serde(default)]
+    pub trips: Option<[f64; 4]>,
     /// Completion times of requests in seconds, sorted; thinned out evenly when there are many.
     pub completions: Vec<f64>,
     /// Requests that were measured.

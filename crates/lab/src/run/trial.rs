@@ -3,7 +3,7 @@
 use super::flows::{Running, payload_of, start};
 use super::measure::{Bin, Observed, Seen, keep_completions};
 use super::outcome::{FlowResult, RunResult};
-use super::{Bench, Failure, Programs, Settings, missing};
+use super::{Bench, Failure, Programs, Settings, direct, missing};
 use crate::emulator::record::{self, FlowInfo, Mark, Record, Verdict, verdict};
 use crate::plan::{Cell, Flow, Kind, Lineup, Program, Topology};
 use crate::workload::outside::{self, Said};
@@ -18,11 +18,11 @@ use std::sync::atomic::Ordering;
 /// Intervals of the emulator's records.
 const STEP: Span = Span::from_millis(10);
 /// Ports of receivers: this and the following, one for each flow.
-const FIRST_PORT: u16 = 20_000;
+pub(super) const FIRST_PORT: u16 = 20_000;
 /// A sender may take this much longer than its time: connections are made and ended, queues are emptied.
-const GRACE: Span = Span::from_secs(30);
+pub(super) const GRACE: Span = Span::from_secs(30);
 /// How often senders are looked at.
-const LOOK: Span = Span::from_millis(20);
+pub(super) const LOOK: Span = Span::from_millis(20);
 
 /// Runs in network namespaces.
 pub(super) struct Laboratory {
@@ -35,7 +35,11 @@ impl Bench for Laboratory {
         let folder = self.settings.out.join(format!(".run-{}", std::process::id()));
         let home = Folder::new(&folder)?;
         let began = Clock::new().now();
-        let done = Trial { lab: self, cell, peer, seed, home: home.0.clone() }.run(tag);
+        let done = if cell.topology.kind == Kind::Direct {
+            direct::run(self, cell, peer, &home.0)
+        } else {
+            Trial { lab: self, cell, peer, seed, home: home.0.clone() }.run(tag)
+        };
         if self.settings.stop.load(Ordering::SeqCst) {
             // What failed then failed because it was stopped: signals reach the programs in the nodes too.
             return Err(Failure::Stopped);
@@ -88,7 +92,7 @@ pub(crate) fn topology(t: &Topology, home: &Path) -> Result<TopologySpec, String
         }
     };
     Ok(match t.kind {
-        Kind::Path => TopologySpec::Path { forward: there, backward: Some(back) },
+        Kind::Path | Kind::Direct => TopologySpec::Path { forward: there, backward: Some(back) },
         Kind::Dumbbell => {
             let least = t.rtts.iter().min().copied().unwrap_or(Span::ZERO);
             // What a pair has more than the shortest round trip is split over its access link, both ways.
@@ -118,7 +122,7 @@ pub(crate) fn topology(t: &Topology, home: &Path) -> Result<TopologySpec, String
 /// The names of the links that are measured, there and back.
 pub(super) fn bottlenecks(kind: Kind) -> (&'static [&'static str], &'static [&'static str]) {
     match kind {
-        Kind::Path => (&["forward"], &["backward"]),
+        Kind::Path | Kind::Direct => (&["forward"], &["backward"]),
         Kind::Dumbbell => (&["bottleneck"], &["back"]),
         Kind::Star => (&["n1-down"], &["n1-up"]),
         Kind::TwoPaths => (&["first-forward", "second-forward"], &["first-backward", "second-backward"]),
@@ -126,7 +130,7 @@ pub(super) fn bottlenecks(kind: Kind) -> (&'static [&'static str], &'static [&'s
 }
 
 /// Errors that another attempt cannot mend, and others.
-fn judge(e: LabError) -> Failure {
+pub(super) fn judge(e: LabError) -> Failure {
     match e {
         LabError::System { .. } | LabError::Emulator(_) => Failure::Spoiled(e.to_string()),
         e => Failure::Hopeless(e.to_string()),

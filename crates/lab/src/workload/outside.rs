@@ -1,7 +1,7 @@
 //! How the two ends of a flow are started, and what they say: our own programs, `longhaul perf` and `put`, and programs of
 //! others where they are installed.
 
-use super::{ARGUMENT, Bulk, Pattern, Report, Requests, Role, mptcp, tcp};
+use super::{ARGUMENT, Bulk, Exchange, Pattern, Report, Requests, Role, mptcp, tcp};
 use crate::plan::{Flow, Program};
 use base::Span;
 use serde_json::Value;
@@ -163,6 +163,13 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
     };
     let (receiver, sender) = match flow.program {
         Program::Longhaul => return perf(flow, p, at, listen),
+        Program::IwarpMessages => return iwarp(flow, p, at, listen),
+        Program::TcpMessages => {
+            let seconds = flow.duration.as_secs_f64();
+            let exchange = Exchange { size: flow.size, seconds, trips: flow.trips, spin: flow.spin };
+            let sender = Role::TcpMessages { to: at.to, exchange: exchange.clone() };
+            (own(&Role::TcpMessageSink { listen, exchange }), own(&sender))
+        }
         Program::Put => return put(flow, p, at, listen, home),
         Program::Quic => return quic(flow, p, at, listen),
         Program::Iperf3 | Program::Udt => return iperf3(flow, p, at),
@@ -212,7 +219,17 @@ pub fn depth(full: u64, streams: u32) -> (u64, u64) {
 
 fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     let listen = listen.to_string();
-    let args = ["perf", "server", "--listen", &listen, "--allow-any-key", "--json"];
+    let args = [
+        "perf",
+        "server",
+        "--listen",
+        &listen,
+        "--allow-any-key",
+        "--json",
+        "--discover",
+        "off",
+        "--arrivals",
+    ];
     let receiver = line(&p.longhaul, &args);
     let (size, depth) = depth(at.full, flow.streams);
     let (to, streams) = (at.to.to_string(), flow.streams.to_string());
@@ -229,6 +246,9 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
             &to,
             "--json",
             "--accept-new",
+            // Over the paths of the plan and no others.
+            "--discover",
+            "off",
             "--interval",
             "0",
             "-P",
@@ -254,14 +274,42 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     Job { receiver, sender, file: None }
 }
 
+/// Messages over iWARP. The flow's own arguments are settings of MPA, which both ends are told.
+fn iwarp(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+    let (listen, to, size) = (listen.to_string(), format!("iwarp://{}", at.to), flow.size.to_string());
+    let mut receiver = line(&p.longhaul, &["perf", "server", "--iwarp", "plain", "--allow-any-key"]);
+    receiver.args.extend(["--listen", &listen, "--json", "--count", "1"].map(str::to_owned));
+    let time = seconds(flow.duration);
+    let mut sender = line(&p.longhaul, &["perf", "client", &to, "--plain", "--json", "-i", "0", "-t", &time]);
+    // One buffer of a message's size at each end, as TCP's ends have it.
+    sender.args.extend(["--size", &size, "--region", &size].map(str::to_owned));
+    let operation: &[&str] = if flow.trips { &["-o", "send", "--latency"] } else { &["-o", "write"] };
+    sender.args.extend(operation.iter().map(|a| (*a).to_owned()));
+    for end in [&mut receiver, &mut sender] {
+        end.args.extend(flow.spin.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
+        end.args.extend(flow.args.iter().cloned());
+    }
+    Job { receiver, sender, file: None }
+}
+
 fn put(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, home: &Path) -> Job {
     let (listen, folder) = (listen.to_string(), home.join("received"));
     let folder = folder.display().to_string();
-    let args = ["serve", &folder, "--listen", &listen, "--allow-any-key", "--json", "--no-sync"];
+    let args = [
+        "serve",
+        &folder,
+        "--listen",
+        &listen,
+        "--allow-any-key",
+        "--json",
+        "--no-sync",
+        "--discover",
+        "off",
+    ];
     let receiver = line(&p.longhaul, &args);
     let file = home.join("file");
     let (source, to) = (file.display().to_string(), format!("longhaul://{}/", at.to));
-    let mut sender = line(&p.longhaul, &["put", &source, &to, "--json", "--accept-new"]);
+    let mut sender = line(&p.longhaul, &["put", &source, &to, "--json", "--accept-new", "--discover", "off"]);
     sender.args.extend(sending(flow));
     Job { receiver, sender, file: Some((file, flow.bytes.unwrap_or(0))) }
 }
@@ -330,7 +378,13 @@ pub struct Said {
 /// It is not what the program prints when it is well, in words.
 pub fn read(flow: &Flow, sender: &str, receiver: &str) -> Result<Said, String> {
     match flow.program {
-        Program::Longhaul => read_perf(&last_object(sender)?),
+        Program::Longhaul => {
+            let mut said = read_perf(&last_object(sender)?)?;
+            // Only what arrived when: an older program does not tell.
+            said.receiver = last_object(receiver).ok().and_then(|v| serde_json::from_value(v).ok());
+            Ok(said)
+        }
+        Program::IwarpMessages => read_iwarp(&last_object(sender)?),
         Program::Put => read_put(&last_object(sender)?),
         Program::Quic => read_quic(&last_object(sender)?),
         Program::Iperf3 | Program::Udt => read_iperf3(sender),
@@ -358,10 +412,22 @@ fn number(v: &Value, path: &[&str]) -> Result<f64, String> {
     found.ok_or_else(|| format!("its result lacks {}", path.join(".")))
 }
 
-fn read_perf(v: &Value) -> Result<Said, String> {
-    let cpu = |end: &str| -> Result<f64, String> {
-        Ok(number(v, &[end, "cpu_user_seconds"])? + number(v, &[end, "cpu_system_seconds"])?)
+fn cpu_of(v: &Value, end: &str) -> Result<f64, String> {
+    Ok(number(v, &[end, "cpu_user_seconds"])? + number(v, &[end, "cpu_system_seconds"])?)
+}
+
+fn read_iwarp(v: &Value) -> Result<Said, String> {
+    let trip = |key: &str| number(v, &["latency_nanoseconds", key]).map(|n| n / 1e9);
+    let trips = match v.get("latency_nanoseconds").filter(|l| !l.is_null()) {
+        Some(_) => Some([trip("min")?, trip("median")?, trip("p99")?, trip("max")?]),
+        None => None,
     };
+    let (bytes, seconds) = (number(v, &["bytes"])? as u64, number(v, &["seconds"])?);
+    let sender = Report { bytes, seconds, trips, ..Report::default() };
+    Ok(Said { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
+}
+
+fn read_perf(v: &Value) -> Result<Said, String> {
     let sent = number(v, &["client", "payload_sent"])?;
     let packets = number(v, &["client", "bytes_sent"])? - number(v, &["client", "control_bytes_sent"])?;
     let sender = Report {
@@ -372,7 +438,7 @@ fn read_perf(v: &Value) -> Result<Said, String> {
         payload_share: (packets > 0.0).then(|| sent / packets),
         ..Report::default()
     };
-    Ok(Said { sender, receiver: None, cpu: Some([cpu("client")?, cpu("server")?]) })
+    Ok(Said { sender, receiver: None, cpu: Some([cpu_of(v, "client")?, cpu_of(v, "server")?]) })
 }
 
 fn read_put(v: &Value) -> Result<Said, String> {
@@ -457,10 +523,13 @@ mod tests {
         let (r, s) = lines(
             "program=\"longhaul\", cc=\"cubic\", streams=3, known_rate=\"path\", args=[\"--suite\",\"crc32c\"]",
         );
-        assert_eq!(r, "/bin/lh perf server --listen 0.0.0.0:20000 --allow-any-key --json");
+        assert_eq!(
+            r,
+            "/bin/lh perf server --listen 0.0.0.0:20000 --allow-any-key --json --discover off --arrivals"
+        );
         assert_eq!(
             s,
-            "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --interval 0 -P 3 --size 1048576 --depth 45 \
+            "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --discover off --interval 0 -P 3 --size 1048576 --depth 45 \
              --region 8388608 -t 3.000 --stop --cc cubic --known-rate 1000000000bit --suite crc32c"
         );
         let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
@@ -469,7 +538,10 @@ mod tests {
         let j = job(&flow("program=\"longhaul\""), &p, at, Path::new("/tmp/h"));
         assert!(j.sender.args.join(" ").contains("--path 10.78.0.1,10.78.0.2"), "{:?}", j.sender.args);
         let (_, s) = lines("program=\"put\", bytes=\"1GiB\"");
-        assert_eq!(s, "/bin/lh put /tmp/h/file longhaul://10.77.0.2:20000/ --json --accept-new");
+        assert_eq!(
+            s,
+            "/bin/lh put /tmp/h/file longhaul://10.77.0.2:20000/ --json --accept-new --discover off"
+        );
         let (r, s) = lines("program=\"quic\", cc=\"bbr\", streams=10");
         assert_eq!(r, "/bin/q server --listen 0.0.0.0:20000 --cc bbr --window 17");
         assert!(s.contains("--seconds 3 --streams 10 --cc bbr"), "{s}");
@@ -488,6 +560,51 @@ mod tests {
     }
 
     #[test]
+    fn messages_have_the_same_size_and_buffer_by_tcp_and_iwarp_and_both_ends_the_same_settings() {
+        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"trip\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"64KiB\"]\n\
+            [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", args=[\"--mpa-crc\",\"off\"] }, \
+            { program=\"iwarp_messages\", trips=true, spin=true }, { program=\"tcp_messages\", trips=true }]\n";
+        let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
+        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        let at = Path0 { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
+        let words = |i: usize| {
+            let j = job(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
+            [j.receiver, j.sender].map(|l| l.args.join(" "))
+        };
+        let [r, s] = words(0);
+        assert_eq!(
+            r,
+            "perf server --iwarp plain --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --mpa-crc off"
+        );
+        assert_eq!(
+            s,
+            "perf client iwarp://10.76.0.2:20000 --plain --json -i 0 -t 3.000 --size 65536 --region 65536 -o write \
+             --mpa-crc off"
+        );
+        let [r, s] = words(1);
+        assert!(r.ends_with("--poll spin") && s.ends_with("-o send --latency --poll spin"), "{r}, {s}");
+        let [r, s] = words(2);
+        assert!(
+            r.contains("tcp_message_sink") && s.contains("\"size\":65536") && s.contains("\"trips\":true")
+        );
+    }
+
+    #[test]
+    fn what_perf_prints_of_round_trips_is_read() {
+        let cpu = r#"{"cpu_user_seconds":1,"cpu_system_seconds":0.5}"#;
+        let text = format!(
+            r#"{{"bytes":400,"seconds":2.0,"client":{cpu},"server":{cpu},"latency_nanoseconds":{{"min":1000,
+"median":2000,"p99":3000,"max":4000}}}}"#
+        )
+        .replace(",\n", ",");
+        let said = read_iwarp(&last_object(&text).expect("JSON")).expect("a result");
+        assert_eq!(said.sender.trips, Some([1e-6, 2e-6, 3e-6, 4e-6]));
+        assert_eq!((said.sender.bytes, said.cpu), (400, Some([1.5, 1.5])));
+        let bulk = text.replace("latency_nanoseconds", "no_trips");
+        assert_eq!(read_iwarp(&last_object(&bulk).expect("JSON")).expect("a result").sender.trips, None);
+    }
+
+    #[test]
     fn slow_paths_have_small_messages_and_little_ahead() {
         assert_eq!(depth(17_500_000, 1), (1 << 20, 134));
         assert_eq!(depth(100_000, 1), (64 << 10, 13));
@@ -501,7 +618,9 @@ mod tests {
 {"bytes":1000000,"seconds":2.0,"retransmitted_share":0.01,"client":{"payload_sent":900,"bytes_sent":1100,
 "control_bytes_sent":100,"cpu_user_seconds":0.5,"cpu_system_seconds":0.25},"server":{"cpu_user_seconds":1,"cpu_system_seconds":2}}"#
             .replace(",\n", ",");
-        let said = read(&flow("program=\"longhaul\""), &perf, "").expect("a result");
+        let arrived = "{\"listening\":\"x\"}\n{\"began_ns\":7,\"step_ns\":10000000,\"series\":[0,5]}";
+        let said = read(&flow("program=\"longhaul\""), &perf, arrived).expect("a result");
+        assert_eq!(said.receiver.as_ref().map(|r| (r.began_ns, r.series.clone())), Some((7, vec![0, 5])));
         assert_eq!((said.sender.bytes, said.sender.payload_share), (1_000_000, Some(0.9)));
         assert_eq!(said.cpu, Some([0.75, 3.0]));
         let end = r#"{"bytes":500,"seconds":1.5,"cpu_user_s":1.0,"cpu_system_s":0.5}"#;

@@ -391,7 +391,7 @@ pub fn options(cc: &str, known_rate: Option<u64>, streams: u16) -> TransportOpti
 pub fn connect(remote: SocketAddr) -> Connect {
     let key = Identity::from_seed(SERVER_SEED).public_key();
     let trust = ServerTrust::Pinned(vec![key]);
-    Connect { remote, server_name: "lab".into(), trust, token: None, options: None }
+    Connect { remote, server_name: "lab".into(), trust, token: None, options: None, iwarp: None }
 }
 
 /// Credentials and server settings of an end. Everybody is let in: the laboratory is closed.
@@ -407,6 +407,8 @@ fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String>
     let mut c = Config::client(credentials);
     (c.options, c.server, c.static_secret) =
         (options, config, if server { SERVER_SEED } else { CLIENT_SEED });
+    // Over the paths of the plan and no others.
+    c.options.discover = endpoint::Discover::Off;
     c.unix_epoch = WallTime::now().unix_secs().saturating_sub(Clock::new().now().as_nanos() / 1_000_000_000);
     let seed = clock::seed().map_err(|e| e.to_string())?;
     Endpoint::new(c, Rng::from_seed(seed)).map_err(|e| e.to_string())

@@ -21,9 +21,22 @@ const DRAIN: Duration = Duration::from_secs(600);
 
 /// A connection with the congestion control asked for.
 pub(super) fn connect(to: SocketAddr, cc: &str) -> Result<TcpStream, String> {
-    let socket =
-        Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(|e| e.to_string())?;
-    establish(socket, to, cc)
+    establish(socket(to).map_err(|e| e.to_string())?, to, cc)
+}
+
+/// A socket for an address of its kind.
+pub(super) fn socket(at: SocketAddr) -> std::io::Result<Socket> {
+    Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))
+}
+
+/// A connection whose socket was prepared before.
+pub(super) fn connected(
+    to: SocketAddr,
+    prepare: impl FnOnce(SockRef<'_>) -> std::io::Result<()>,
+) -> Result<TcpStream, String> {
+    let socket = socket(to).map_err(|e| e.to_string())?;
+    prepare(SockRef::from(&socket)).map_err(|e| format!("cannot set options of a socket: {e}"))?;
+    establish(socket, to, "")
 }
 
 fn establish(socket: Socket, to: SocketAddr, cc: &str) -> Result<TcpStream, String> {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Files below this keep no journal: sending them again costs less.
 pub(super) const JOURNAL_FROM: u64 = 1 << 20;
@@ -29,6 +29,9 @@ pub(super) struct Part {
     name: Vec<u8>,
     path: RelPath,
     file: File,
+    /// Held while the file is written to: the kernel lets one in at a time too, but has the others spin meanwhile,
+    /// which takes the processor from the network's loops.
+    turn: Mutex<()>,
     journal: Option<Mutex<Journal>>,
     pub size: u64,
     pub log2: u8,
@@ -94,6 +97,7 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
         dir,
         path: w.path.clone(),
         file,
+        turn: Mutex::default(),
         journal: None,
         size: w.size,
         log2: w.log2,
@@ -111,6 +115,11 @@ pub(super) fn drop_journal(dir: &Dir, name: &[u8]) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
+}
+
+/// A worker that panicked while it held one leaves nothing half done that the next cannot see.
+fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Part {
@@ -196,12 +205,13 @@ impl Part {
             self.reserve(e).map_err(|e| self.fail("reserve room for", &e))?;
         }
         let make = || Staging::new(usize::try_from(len).unwrap_or(usize::MAX));
-        memory.map_or_else(make, Ok).map_err(|e| self.fail("get memory for", &e))
+        memory.map_or_else(make, Ok).map_err(|e| self.fail("get memory to receive it", &e))
     }
     /// After this, writing cannot run out of disk; where that is to happen, it happens before anything was sent. It is
     /// also the cheapest way: blocks and pages that come many at a time cost less than those of single writes.
     fn reserve(&self, r: Range<u64>) -> io::Result<()> {
         use rustix::io::Errno;
+        let _turn = locked(&self.turn);
         loop {
             let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&self.file, flags, r.start, r.end - r.start) {
@@ -227,7 +237,7 @@ impl Part {
             }
         }
         if let Some(j) = &self.journal {
-            let mut j = j.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut j = locked(j);
             j.append(&good).map_err(|e| self.fail("keep the journal of", &e))?;
         }
         Ok(bad)
@@ -252,6 +262,7 @@ impl Part {
             }
             part[at..].fill(0);
             h.update(part);
+            let _turn = locked(&self.turn);
             for e in overlapping(&self.extents, piece) {
                 self.file.write_all_at(&part[inside(&e)], e.start)?;
             }
@@ -262,7 +273,7 @@ impl Part {
     pub fn sync(&self) -> Result<(), FileError> {
         self.file.sync_data().map_err(|e| self.fail("write to the disk", &e))?;
         if let Some(j) = &self.journal {
-            let j = j.lock().unwrap_or_else(PoisonError::into_inner);
+            let j = locked(j);
             j.sync().map_err(|e| self.fail("write the journal of", &e))?;
         }
         Ok(())
@@ -294,5 +305,142 @@ impl Part {
     pub fn discard(&self) {
         let _ = self.dir.remove(&part_name(&self.name));
         let _ = self.dir.remove(&journal_name(&self.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use verbs::{Access, Adapter, Limits, Memory};
+
+    const LOG2: u8 = 18;
+    const CHUNK: usize = 1 << LOG2;
+    /// The last chunk is short, and so is the last window.
+    const SIZE: usize = 21 * CHUNK + 12_345;
+    /// Chunks of one window.
+    const WINDOW: usize = 4;
+
+    fn noise() -> Vec<u8> {
+        let mut out = vec![0; SIZE];
+        base::Rng::from_u64(5).fill(&mut out);
+        out
+    }
+    fn begin(at: &Path, extents: &[Range<u64>]) -> (Part, BTreeMap<u64, Digest>) {
+        let w = Wanted {
+            path: RelPath::parse(b"f").unwrap(),
+            size: SIZE as u64,
+            log2: LOG2,
+            extents: extents.to_vec(),
+            meta: Meta { mode: 0o644, secs: 1, nanos: 2 },
+            flags: crate::tests::FLAGS,
+        };
+        let o = open(&Tree::open(at).unwrap(), w, &BootId([b'a'; 36])).unwrap();
+        (o.part, o.have)
+    }
+    /// Memory with `data` in it, as if it had arrived.
+    fn arrived(data: &[u8]) -> Staging {
+        let mut a = Adapter::new(Limits::default(), base::Rng::from_u64(1));
+        let pd = a.alloc_pd().unwrap();
+        let s = Staging::new(WINDOW * CHUNK).unwrap();
+        let m = Memory::from_backing(Box::new(s.clone()));
+        let mr = a.reg_mr(pd, m, Access::LOCAL_WRITE).map_err(|(e, _)| e).unwrap();
+        a.write_mr(mr.id, 0, data).unwrap();
+        s
+    }
+    /// Jobs of two chunks each with all of `data`; chunks in `spoilt` come with another hash.
+    fn jobs(data: &[u8], spoilt: &[u64]) -> Vec<Vec<Arrived>> {
+        let mut out = Vec::new();
+        for (w, window) in data.chunks(WINDOW * CHUNK).enumerate() {
+            let memory = arrived(window);
+            let all: Vec<Arrived> = (window.chunks(CHUNK).enumerate())
+                .map(|(i, c)| {
+                    let chunk = (w * WINDOW + i) as u64;
+                    let mut h = ChunkHasher::new(chunk << LOG2, false);
+                    h.update(c);
+                    let want = if spoilt.contains(&chunk) { [9; 32] } else { h.finish() };
+                    Arrived { chunk, want, memory: memory.clone(), offset: i * CHUNK }
+                })
+                .collect();
+            let mut rest = all.into_iter().peekable();
+            while rest.peek().is_some() {
+                out.push(rest.by_ref().take(2).collect());
+            }
+        }
+        out
+    }
+    /// What `threads` workers say that take these jobs in turn, the last ones first.
+    fn work(part: &Part, jobs: &[Vec<Arrived>], threads: usize) -> Vec<Result<Vec<u64>, FileError>> {
+        std::thread::scope(|s| {
+            let each = |t: usize| {
+                let mine = jobs.iter().rev().skip(t).step_by(threads);
+                s.spawn(move || mine.map(|j| part.place(j)).collect::<Vec<_>>())
+            };
+            let handles: Vec<_> = (0..threads).map(each).collect();
+            handles.into_iter().flat_map(|h| h.join().unwrap()).collect()
+        })
+    }
+    /// Chunks that the journal has. Those that are in the file only are guessed at unless they are zero.
+    fn noted(part: Part, at: &Path, extents: &[Range<u64>]) -> BTreeMap<u64, Digest> {
+        part.file.set_len(0).unwrap();
+        part.file.set_len(SIZE as u64).unwrap();
+        drop(part);
+        begin(at, extents).1
+    }
+    fn matching(jobs: &[Vec<Arrived>], but: &[u64]) -> BTreeMap<u64, Digest> {
+        jobs.iter().flatten().filter(|a| !but.contains(&a.chunk)).map(|a| (a.chunk, a.want)).collect()
+    }
+
+    #[test]
+    fn workers_that_write_one_file_at_the_same_time_spoil_nothing() {
+        let d = tempfile::tempdir().unwrap();
+        // Two holes, one of them over the border of two chunks.
+        let holes = [3 * CHUNK + 100..4 * CHUNK + 7, 9 * CHUNK..10 * CHUNK - 1];
+        let (before, mut data) = (noise(), noise());
+        holes.iter().for_each(|h| data[h.clone()].fill(0));
+        let [a, b] = holes.map(|h| h.start as u64..h.end as u64);
+        let extents = [0..a.start, a.end..b.start, b.end..SIZE as u64];
+        let (part, have) = begin(d.path(), &extents);
+        assert!(have.is_empty());
+        let mut all = jobs(&data, &[6, 20]);
+        for a in all.iter_mut().flatten() {
+            // Nothing arrives for holes: there is what was in the memory before.
+            let at = a.chunk as usize / WINDOW * WINDOW * CHUNK;
+            a.memory = arrived(&before[at..(at + WINDOW * CHUNK).min(SIZE)]);
+        }
+        let mut bad: Vec<u64> = std::thread::scope(|s| {
+            // Room is made for more meanwhile.
+            let room = s.spawn(|| part.window(0..SIZE as u64, None, CHUNK as u64).map(drop));
+            let bad = work(&part, &all, 4).into_iter().flat_map(Result::unwrap).collect();
+            room.join().unwrap().unwrap();
+            bad
+        });
+        bad.sort_unstable();
+        assert_eq!(bad, [6, 20]);
+        let name = String::from_utf8(part_name(b"f")).unwrap();
+        assert!(std::fs::read(d.path().join(name)).unwrap() == data);
+        assert_eq!(noted(part, d.path(), &extents), matching(&all, &[6, 20]));
+    }
+
+    #[test]
+    fn a_worker_that_fails_leaves_the_file_to_the_others() {
+        let d = tempfile::tempdir().unwrap();
+        let extents = [Range { start: 0, end: SIZE as u64 }];
+        let (part, _) = begin(d.path(), &extents);
+        let mut all = jobs(&noise(), &[]);
+        // The second chunk of a job cannot be had; so the first, which was written, is not noted either.
+        all[3][1].offset = WINDOW * CHUNK;
+        let panicked = std::thread::scope(|s| {
+            let t = s.spawn(|| {
+                let _turn = locked(&part.turn);
+                std::panic::resume_unwind(Box::new("with the turn taken"));
+            });
+            t.join().is_err()
+        });
+        assert!(panicked);
+        let said = work(&part, &all, 3);
+        assert_eq!(said.iter().filter(|r| r.is_err()).count(), 1);
+        assert!(said.iter().flatten().all(Vec::is_empty));
+        assert_eq!(noted(part, d.path(), &extents), matching(&all, &[6, 7]));
     }
 }

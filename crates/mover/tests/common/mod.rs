@@ -97,7 +97,7 @@ pub fn serve_slowly(o: ServeOptions, pause: Duration) -> Server {
 
 fn connect(remote: SocketAddr) -> Connect {
     let trust = ServerTrust::Pinned(vec![identity(1).public_key()]);
-    Connect { remote, server_name: "localhost".into(), trust, token: None, options: None }
+    Connect { remote, server_name: "localhost".into(), trust, token: None, options: None, iwarp: None }
 }
 
 fn run(

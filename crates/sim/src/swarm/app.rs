@@ -125,7 +125,7 @@ impl Peer {
         let plan = &self.common.plan;
         let paths = plan.paths.iter().map(|backup| FurtherPath { local: None, remote, backup: *backup });
         let options = Some(TransportOptions { paths: paths.collect(), ..plan.options[0].clone() });
-        let c = Connect { remote, server_name: "two".into(), trust, token: None, options };
+        let c = Connect { remote, server_name: "two".into(), trust, token: None, options, iwarp: None };
         self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
         Ok(())
     }

@@ -14,6 +14,22 @@ pub struct Authority {
     pub tokens: Vec<OneTimeToken>,
 }
 
+impl Authority {
+    /// Whether this peer needs no token: its key is listed, or the handshake has checked its certificate.
+    pub fn lists(&self, peer: Option<&PeerIdentity>) -> bool {
+        match (&self.keys, peer) {
+            (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
+            (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
+            (Some(_), None) => false,
+        }
+    }
+
+    /// The token that is proven with `proof` on the connection that `binding` belongs to.
+    pub(crate) fn token(&self, binding: &[u8; 32], proof: &[u8; 32]) -> Option<OneTimeToken> {
+        self.tokens.iter().find(|t| t.verify(binding, proof).is_ok()).cloned()
+    }
+}
+
 impl Connection {
     /// The one-time token that let the peer in: it must not be used again.
     pub fn token_used(&self) -> Option<&OneTimeToken> {
@@ -23,12 +39,7 @@ impl Connection {
     /// The handshake has shown who the client is: lets it in, waits for its token, or refuses.
     pub(super) fn complete_server(&mut self) -> Result<(), Violation> {
         self.setup.confirm(false);
-        let listed = match (&self.setup.authority.keys, &self.peer) {
-            (None, _) | (_, Some(PeerIdentity::X509(_))) => true,
-            (Some(keys), Some(PeerIdentity::RawKey(k))) => keys.contains(k),
-            (Some(_), None) => false,
-        };
-        if listed {
+        if self.setup.authority.lists(self.peer.as_ref()) {
             self.authorise();
         } else if !self.peer_params.token || self.setup.authority.tokens.is_empty() {
             return Err(unauthorised());
@@ -52,7 +63,7 @@ impl Connection {
         }
         let binding = self.setup.token_binding();
         let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
-        let found = self.setup.authority.tokens.iter().find(|t| t.verify(&binding, proof).is_ok()).cloned();
+        let found = self.setup.authority.token(&binding, proof);
         if found.is_none() {
             return Err(unauthorised());
         }
@@ -62,9 +73,9 @@ impl Connection {
     }
 }
 
+/// What a client is told that is not let in.
+pub(crate) const UNAUTHORISED: &str = "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token";
+
 pub(super) fn unauthorised() -> Violation {
-    Violation::new(
-        code::UNAUTHORISED,
-        "this key is not authorised here: add the client's public key to the server's authorized_keys, or use a one-time token",
-    )
+    Violation::new(code::UNAUTHORISED, UNAUTHORISED)
 }

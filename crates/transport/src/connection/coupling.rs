@@ -10,6 +10,8 @@
 //! Of lanes that share a bottleneck one carries data, the others rest: with any algorithm this is one flow's share, no more
 //! and no less, which is what RFC 6356 asks for (section 2: no harm on any link, and no less than a flow on the best path).
 //! A resting lane is let go for a moment every few seconds: when that makes the other's queue no longer, it is a path of its own again.
+//! Where the other's queue changes as much by itself, that tells nothing, and the lane rests on: taken for a path of its own
+//! it would take a second share (four lanes of `haul` once took 0.68 of a link beside one flow).
 //!
 //! What an experiment costs is a lane's data of a round trip or so, every ten seconds where the verdict is clear. A
 //! wrong verdict costs the slower lane's rate until the next trials. Where no queue is to be seen (below half a millisecond,
@@ -41,6 +43,8 @@ const MOST_UNCLEAR: Span = Span::from_millis(3_000);
 /// is added.
 const CLEAR: Span = Span::from_millis(8_000);
 const TRIALS: Span = Span::from_millis(2_500);
+/// Trials in a row that tell nothing, after which a lane rests no more.
+const MOST_UNCLEAR_TRIALS: u32 = 4;
 /// Time until the next look while the application is the limit.
 const IDLE: Span = Span::from_millis(50);
 /// Verdicts that say "shared" more often than "apart" for two lanes to be coupled, and the least number that is kept.
@@ -181,7 +185,8 @@ impl Connection {
     fn free_orphans(&mut self) {
         for i in 0..self.lanes.len() {
             let lead = self.lanes[i].hold.lead();
-            let works = |id| self.lanes.iter().any(|l| l.id == id && l.stage == Stage::Open);
+            let works =
+                |id| self.lanes.iter().any(|l| l.id == id && l.stage == Stage::Open && !self.is_spare(l));
             if lead.is_some_and(|id| !works(id)) {
                 self.lanes[i].hold = Hold::Free;
             }
@@ -285,6 +290,8 @@ impl Connection {
                 Some(true) if t.trial => *score = SHARED,
                 Some(true) => *score = (*score + 1).min(SHARED),
                 Some(false) => *score = (*score - 1).max(APART),
+                // What rests goes on resting for a while.
+                None if t.trial => {}
                 None => *score = (*score).min((*score - 1).max(0)),
             }
             if t.trial && *score < DOUBT {
@@ -296,8 +303,11 @@ impl Connection {
             clear &= *score == APART;
         }
         let so_far = c.lanes.get(&t.lane).map_or(0, |turn| turn.unclear);
+        // Not for ever: what it could carry is lost meanwhile.
+        free |= t.trial && unclear && so_far + 1 >= MOST_UNCLEAR_TRIALS;
         let (wait, unclear) = match t.trial {
-            true => (TRIALS, 0),
+            true if free => (Span::ZERO, 0),
+            true => (TRIALS, if unclear { so_far + 1 } else { 0 }),
             false if clear => (CLEAR, 0),
             // Where nothing is to be seen, looking costs more than it is worth.
             false if unclear => ((UNCLEAR * (1 << so_far.min(8))).min(MOST_UNCLEAR), so_far + 1),
@@ -357,7 +367,12 @@ impl Connection {
         let part = wanted(s) / (wanted(s) + wanted(w)).max(1.0);
         let by_rate = length.as_micros() as f64 * part;
         if t.trial {
-            return Some(seen > least.max((by_rate * PART_TRIED).min(MOST_ASKED)));
+            let asked = (by_rate * PART_TRIED).min(MOST_ASKED);
+            if seen > least.max(asked) {
+                return Some(true);
+            }
+            // Where delays change as much by themselves, a rise that is not seen says nothing.
+            return (by_rate * PART_PAUSED > least).then_some(false);
         }
         let expected = by_rate.min(mean - w.trace.least()? as f64) * PART_PAUSED;
         if seen > least.max(expected) {

@@ -1,6 +1,6 @@
 //! Frames of control packets, each routed to the part that owns what it is about.
 
-use super::{ConnEvent, Connection, State};
+use super::{ConnEvent, Connection, Meta, State};
 use crate::crypto::Side;
 use crate::error::Violation;
 use crate::streams::Streams;
@@ -11,7 +11,7 @@ impl Connection {
     pub(super) fn handle_frame(
         &mut self,
         now: Time,
-        lane: usize,
+        (lane, meta): (usize, Meta),
         frame: Frame<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
@@ -40,13 +40,8 @@ impl Connection {
             Frame::QpOpen(q) => self.on_qp_open(q)?,
             Frame::QpAccept { qpn, code } => self.events.push_back(ConnEvent::QpAccept(qpn, code)),
             Frame::QpError { qpn, code } => self.events.push_back(ConnEvent::QpError(qpn, code)),
-            Frame::PathChallenge(data) => {
-                // Only the newest challenge is answered: a flood of them makes no queue.
-                let answers = &mut self.lanes[lane].fleeting;
-                answers.retain(|f| !matches!(f, Frame::PathResponse(_)));
-                answers.push_back(Frame::PathResponse(data));
-            }
-            Frame::PathResponse(data) => self.on_path_response(now, &data),
+            Frame::PathChallenge(data) => self.on_challenge(lane, meta, data),
+            Frame::PathResponse(data) => self.on_path_response(now, &data, streams),
             Frame::HandshakeDone => {
                 if self.side == Side::Server {
                     return Err(Violation::protocol("only servers confirm handshakes"));
@@ -57,6 +52,7 @@ impl Connection {
             Frame::LaneOpen(open) => self.on_lane_open(open)?,
             Frame::LaneAccept { lane, cid, code } => self.on_lane_accept(now, lane, cid, code)?,
             Frame::LaneClose { lane } => self.on_lane_close(now, lane, streams),
+            Frame::Addresses(a) => self.on_addresses(a)?,
             Frame::Crypto { .. } | Frame::CryptoAck { .. } => {
                 return Err(Violation::protocol("handshake frames in a data packet"));
             }
@@ -64,7 +60,7 @@ impl Connection {
         Ok(())
     }
 
-    fn on_feedback(
+    pub(super) fn on_feedback(
         &mut self,
         now: Time,
         f: &wire::Feedback,
@@ -79,7 +75,7 @@ impl Connection {
             self.settle_keys_at = Some(now + self.lanes[i].rtt.probe_timeout() * 3);
         }
         self.count(now, i, out);
-        self.revive(i);
+        self.revive(now, i);
         self.share_cap();
         Ok(())
     }

@@ -5,8 +5,8 @@ use crate::config::{FurtherPath, LaneChoice};
 use crate::crypto::{OpenView, Side};
 use crate::error::Violation;
 use crate::lane::flow::Flow;
-use crate::lane::path::PathCheck;
-use crate::lane::{Lane, Stage, mtu};
+use crate::lane::path::{MAX_CHALLENGES, PathCheck};
+use crate::lane::{Lane, Stage};
 use crate::streams::Streams;
 use base::{Rate, Span, Time};
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,17 @@ pub(super) struct Wanted {
     socket: u16,
 }
 
+/// A lane that has been dead for so long is worth a word to the user.
+const WORTH_A_WORD: Span = Span::from_secs(1);
+
 impl Connection {
+    /// Where the peer is, if it is at one address only as far as is known.
+    pub fn only_remote(&self) -> Option<SocketAddr> {
+        let remote = self.lanes[0].remote;
+        let settled = |l: &Lane| l.stage == Stage::Closed || l.remote == remote && l.path.is_none();
+        (self.is_open() && self.lanes.iter().all(settled)).then_some(remote)
+    }
+
     /// Asks the server for a further lane. Packets to this end on it carry
     /// `cid`. [`ConnEvent::LaneUp`] follows when data can go over it, [`ConnEvent::LaneDown`] when it leads nowhere.
     ///
@@ -136,10 +146,7 @@ impl Connection {
         stage: Stage,
         socket: u16,
     ) -> Result<(), String> {
-        let overhead = if remote.is_ipv6() { 48 } else { 28 };
-        let theirs = self.peer_params.max_datagram as u16;
-        let max = self.options.max_datagram(remote.is_ipv6()).min(theirs);
-        let search = mtu::MtuSearch::new(mtu::BASE, max, overhead);
+        let search = self.mtu_search(remote);
         let mut specs = vec![self.options.cc.clone()];
         specs.extend(self.flow_specs.iter().cloned());
         let info = cc::PathInfo { handshake_rtt: None, remembered: None, ..self.path_info(0) };
@@ -184,40 +191,46 @@ impl Connection {
 
     /// Sends challenges to where the peer may be on a lane.
     pub(super) fn check_path(&mut self, now: Time, lane: usize, to: (SocketAddr, Option<IpAddr>)) {
-        let mut challenge = [0; 8];
-        self.rng.fill(&mut challenge);
+        let mut challenges = [[0; 8]; MAX_CHALLENGES];
+        challenges.iter_mut().for_each(|c| self.rng.fill(c));
         // Of a new lane nothing is known: the first one's round trip is the best guess.
         let known = if self.lanes[lane].rtt.is_known() { lane } else { 0 };
         let gap = self.lanes[known].rtt.probe_timeout();
-        self.lanes[lane].path = Some(PathCheck::new(now, to, challenge, gap));
+        self.lanes[lane].path = Some(PathCheck::new(now, to, challenges, gap));
     }
 
     /// The answer to a challenge: the address is real.
-    pub(super) fn on_path_response(&mut self, now: Time, data: &[u8; 8]) {
-        let answered = |l: &Lane| l.path.as_ref().is_some_and(|p| p.is_answer(data));
-        let Some(i) = self.lanes.iter().position(answered) else { return };
+    pub(super) fn on_path_response(&mut self, now: Time, data: &[u8; 8], streams: &mut impl Streams) {
+        let answered = |(i, l): (usize, &Lane)| Some((i, l.path.as_ref()?.answered(data)?));
+        let Some((i, asked)) = self.lanes.iter().enumerate().find_map(answered) else { return };
         let Some(p) = self.lanes[i].path.take() else { return };
+        let rtt = now.since(asked);
         let lane = &mut self.lanes[i];
         let old = lane.remote;
         (lane.remote, lane.local) = (p.remote, p.local);
         match lane.stage {
             Stage::Waiting | Stage::Checking => {
-                if let Some(rtt) = p.round_trip(now) {
-                    lane.rtt.update(rtt, Span::ZERO);
+                if lane.has_worked {
+                    self.on_other_path(now, i, streams);
                 }
-                lane.stage = Stage::Open;
+                let lane = &mut self.lanes[i];
+                lane.rtt.update(rtt, Span::ZERO);
+                (lane.stage, lane.has_worked) = (Stage::Open, true);
                 let id = lane.id;
                 let info = self.path_info(i);
                 self.lanes[i].flows.iter_mut().for_each(|f| f.on_path_change(now, info));
                 self.events.push_back(ConnEvent::LaneUp(id));
-                self.begin_coupling(now, i);
+                if self.lanes.len() > 1 {
+                    self.begin_coupling(now, i);
+                }
                 self.share_cap();
             }
             Stage::Open | Stage::Dead | Stage::Closed => {
                 // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
                 if old.ip() != p.remote.ip() {
-                    let info = self.path_info(i);
-                    self.lanes[i].on_path_change(now, info);
+                    self.on_other_path(now, i, streams);
+                    self.lanes[i].rtt.update(rtt, Span::ZERO);
+                    self.revive(now, i);
                 }
                 if i == 0 {
                     self.events.push_back(ConnEvent::PathChanged(p.remote));
@@ -233,9 +246,13 @@ impl Connection {
                 continue;
             }
             self.lanes[i].path = None;
-            if self.lanes[i].stage == Stage::Checking {
+            if self.lanes[i].stage == Stage::Checking && self.lanes[i].has_worked {
+                self.on_move_failed(i);
+            } else if self.lanes[i].stage == Stage::Checking {
                 let lane = self.lanes[i].id;
                 self.lanes[i].stage = Stage::Closed;
+                let why = "nobody answers there (a firewall may drop its packets): data goes by the others";
+                self.events.push_back(ConnEvent::LaneTrouble(lane, why));
                 self.events.push_back(ConnEvent::LaneDown(lane));
                 self.push_frame(Frame::LaneClose { lane });
             }
@@ -277,17 +294,32 @@ impl Connection {
         l.give_up(now, streams);
         l.stage = Stage::Dead;
         l.ping = true;
+        l.tell_at = now + (WORTH_A_WORD - silent);
         let id = l.id;
         self.events.push_back(ConnEvent::LaneDown(id));
     }
 
+    /// A lane that was dead for a moment is no news: hosts are busy at times. One that stays dead is told of, once.
+    pub(super) fn tell_what_stays_dead(&mut self, now: Time) {
+        for l in self.lanes.iter_mut().filter(|l| l.tells_at().is_some_and(|t| t <= now)) {
+            l.told = true;
+            let why =
+                "nothing comes back any more: data goes by the others, and it is tried again now and then";
+            self.events.push_back(ConnEvent::LaneTrouble(l.id, why));
+        }
+    }
+
     /// Something was acknowledged on a lane.
-    pub(super) fn revive(&mut self, i: usize) {
+    pub(super) fn revive(&mut self, now: Time, i: usize) {
         let l = &mut self.lanes[i];
         if l.stage == Stage::Dead && l.pto_count() == 0 {
             l.stage = Stage::Open;
             let id = l.id;
             self.events.push_back(ConnEvent::LaneUp(id));
+            // It finds its rate anew before it is compared with others.
+            if self.lanes.len() > 1 {
+                self.begin_coupling(now, i);
+            }
         }
     }
 
@@ -335,8 +367,28 @@ impl Connection {
         if self.options.lane_choice == LaneChoice::Backup {
             return i == self.main_lane();
         }
-        let goes = |l: &Lane| works(l) && !l.backup && !l.hold.is_back();
+        let goes = |l: &Lane| works(l) && !l.backup && !self.is_spare(l) && !l.hold.is_back();
         goes(l) || !self.lanes.iter().any(goes)
+    }
+
+    /// Lanes of these sockets, a bit each, carry data from now on only while no other lane does: whoever drives has no
+    /// processor for their work that would be worth it. Each end says so of what it sends; the lanes stay open, and what
+    /// arrives on them is taken in.
+    pub fn spare_sockets(&mut self, spare: u64) {
+        let before = core::mem::replace(&mut self.spare, spare);
+        if before == spare {
+            return;
+        }
+        for l in self.lanes.iter_mut().filter(|l| has(before, l.socket) != has(spare, l.socket)) {
+            // What it delivers around this moment is not what the path would.
+            l.flows.iter_mut().for_each(Flow::mark_app_limited);
+        }
+        self.share_cap();
+    }
+
+    /// Whether nobody is there to do a lane's work beside that of others.
+    pub(super) fn is_spare(&self, l: &Lane) -> bool {
+        has(self.spare, l.socket)
     }
 
     /// Whether what waits would be there sooner if this lane left it to those with shorter round trips: the end of a
@@ -389,5 +441,10 @@ impl Connection {
     }
 }
 
+/// Whether a set of sockets, a bit each, has this one.
+fn has(sockets: u64, socket: u16) -> bool {
+    sockets.checked_shr(socket.into()).is_some_and(|s| s & 1 == 1)
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -6,15 +6,19 @@ mod coupling;
 mod crypto_stream;
 mod frames;
 mod lanes;
+mod later;
 mod receive;
+mod roaming;
 mod setup;
 mod transmit;
 
 pub use authority::Authority;
+pub(crate) use authority::UNAUTHORISED;
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
 pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
+pub use roaming::LaneEnds;
 pub use setup::{Accept, CRYPTO_LEVELS, Open};
 pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Transmit};
 
@@ -31,6 +35,7 @@ use base::{Rate, Rng, Span, Time};
 use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;
+use wire::frame::Addresses;
 use wire::{Cid, Frame, Params, QpOpen};
 
 /// Priority of queue pairs that do not ask for another.
@@ -61,6 +66,13 @@ pub enum ConnEvent {
     LaneUp(u32),
     /// No data goes over this lane: it leads nowhere, is dead for now, or was closed.
     LaneDown(u32),
+    /// The server has told where it can be reached: see [`Connection::learned_addresses`].
+    Addresses,
+    /// What is wrong with this lane, in words; at most once for each reason.
+    LaneTrouble(u32, &'static str),
+    /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
+    /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
+    PacketsShrank(u32, u16, bool),
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -94,12 +106,18 @@ pub struct Connection {
     wanted: Vec<lanes::Wanted>,
     /// The highest number of a lane that this end has asked for.
     lanes_ever: u32,
+    /// Of a server: the addresses that it told last.
+    told: Addresses,
+    /// Of a client: the addresses that it was told last.
+    learned: Option<Addresses>,
     /// What is known of lanes that share a bottleneck, once there are several.
     coupler: Option<coupling::Coupler>,
     /// Identifiers of packets for this end on lanes beside the first.
     cids: Vec<Cid>,
     /// The lane that is looked at first for something to send.
     next_lane: usize,
+    /// Sockets, a bit each, whose lanes carry data only while no other lane does.
+    spare: u64,
     events: VecDeque<ConnEvent>,
     stats: Stats,
     rng: Rng,
@@ -113,6 +131,8 @@ pub struct Connection {
     update_wanted: bool,
     /// The generation of keys under which a PING was sent, to have something acknowledged.
     update_ping: Option<u64>,
+    /// Reports to digest when an answer has left.
+    later: later::Later,
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
@@ -331,9 +351,12 @@ impl Connection {
     }
 
     /// The system refused a datagram of this size to this address (EMSGSIZE).
-    pub fn on_too_large(&mut self, remote: std::net::SocketAddr, size: u16) {
-        let there = |l: &&mut Lane| l.target().0 == remote;
-        self.lanes.iter_mut().filter(there).for_each(|l| l.mtu.on_too_large(size));
+    pub fn on_too_large(&mut self, now: Time, remote: std::net::SocketAddr, size: u16) {
+        for i in 0..self.lanes.len() {
+            if self.lanes[i].target().0 == remote && self.lanes[i].mtu.on_too_large(now, size) {
+                self.on_packet_size(now, i, true);
+            }
+        }
     }
 
     /// When [`Connection::handle_timeout`] or [`Connection::poll_transmit`] wants to be called.
@@ -368,6 +391,7 @@ impl Connection {
                 if leaves {
                     sooner(l.loss_deadline());
                     sooner(l.pto_deadline());
+                    sooner(l.tells_at());
                 }
                 if !l.blocked {
                     sooner(l.path.as_ref().map(PathCheck::next_timeout));
@@ -407,6 +431,7 @@ impl Connection {
 
     /// Lets time pass: repeats what was lost, probes, gives up.
     pub fn handle_timeout(&mut self, now: Time, streams: &mut impl Streams) {
+        self.settle_later(now, streams);
         match &mut self.state {
             State::Closed => return,
             State::Closing(c) => {
@@ -461,6 +486,7 @@ impl Connection {
         for i in 0..self.lanes.len() {
             self.lane_timeout(now, i, streams);
         }
+        self.tell_what_stays_dead(now);
     }
 
     fn lane_timeout(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
@@ -487,17 +513,26 @@ impl Connection {
         self.stats.packets_spurious += out.spurious;
         self.stats.ce_packets += out.marked;
         if out.mtu_changed {
-            let size = self.path_info(lane).packet_bytes;
-            self.lanes[lane].flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PacketSize(size)));
+            self.on_packet_size(now, lane, false);
         }
     }
 
-    /// Ends at once: no more packets, one last event.
+    /// Tells flows of a new packet size, and the layer above of one that fell; `certain` when the system said so.
+    fn on_packet_size(&mut self, now: Time, lane: usize, certain: bool) {
+        let size = self.path_info(lane).packet_bytes;
+        let l = &mut self.lanes[lane];
+        l.flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PacketSize(size)));
+        if l.mtu.current() == crate::lane::mtu::BASE {
+            self.events.push_back(ConnEvent::PacketsShrank(l.id, l.mtu.current(), certain));
+        }
+    }
+
+    /// Ends at once: no more packets, and one last event, unless it was told already when closing began.
     fn end(&mut self, reason: CloseReason) {
-        if !matches!(self.state, State::Closed) {
-            self.state = State::Closed;
+        if matches!(self.state, State::Handshake | State::Open) {
             self.events.push_back(ConnEvent::Closed(reason));
         }
+        self.state = State::Closed;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Datagrams in: unmask, open, check, place.
 
 use super::{ConnEvent, Connection, State};
-use crate::crypto::{OpenError, Opened, OpenedTrain};
+use crate::crypto::{OpenError, Opened, OpenedTrain, Side};
 use crate::error::{CloseReason, Violation, code};
 use crate::lane::{Lane, Stage};
 use crate::streams::{Placed, Streams};
@@ -87,6 +87,7 @@ impl Connection {
             State::Closing(_) if self.keys.is_none() => return,
             _ => {}
         }
+        self.settle_later(now, streams);
         if self.look_for_reset(train, stride) {
             return;
         }
@@ -134,9 +135,7 @@ impl Connection {
         }
         let reset = crate::crypto::ResetToken::from_bytes(*token).ends(train);
         if reset {
-            let reason =
-                if matches!(self.state, State::Closing(_)) { CloseReason::Local } else { CloseReason::Reset };
-            self.end(reason);
+            self.end(CloseReason::Reset);
         }
         reset
     }
@@ -197,7 +196,7 @@ impl Connection {
         // Only who has our last handshake message has these keys.
         self.setup.confirm(self.authorised);
         let verdict = if flags & flag::KIND == 0 {
-            self.handle_control(now, i, body, streams)?
+            self.handle_control(now, (i, meta), body, streams)?
         } else {
             self.handle_data(flags, body, streams)?
         };
@@ -212,7 +211,11 @@ impl Connection {
         let newest = pn >= self.lanes[i].received.expected();
         self.lanes[i].received.on_packet(now, pn, eliciting, ask, meta.marked);
         let l = &mut self.lanes[i];
-        l.local = meta.local.or(l.local);
+        l.local = match self.side {
+            // Late packets that came to an address which the lane has left do not lead it back there.
+            Side::Client => l.local.or(meta.local),
+            Side::Server => meta.local.or(l.local),
+        };
         if newest && (meta.remote != l.remote || l.stage == Stage::Waiting) {
             self.on_new_address(now, i, meta);
         }
@@ -257,25 +260,40 @@ impl Connection {
     fn handle_control(
         &mut self,
         now: Time,
-        lane: usize,
+        at: (usize, Meta),
         body: &[u8],
         streams: &mut impl Streams,
     ) -> Result<Verdict, Violation> {
         let mut r = Reader::new(body);
-        let (mut eliciting, mut refused) = (false, false);
+        let (mut eliciting, mut refused, mut data) = (false, false, false);
         while !r.is_empty() {
             let f = Frame::parse(&mut r)?;
             eliciting |= f.is_eliciting();
+            // Reports in front of data wait until that is answered.
+            let f = match f {
+                Frame::Feedback(f) => match self.put_aside(now, f) {
+                    Some(f) => Frame::Feedback(f),
+                    None => continue,
+                },
+                f => f,
+            };
+            if !matches!(f, Frame::Data { .. } | Frame::Floor(_)) {
+                self.digest_later(streams)?;
+            }
             // Before it is authorised, a client may prove a token and keep the lane alive. The rest, which may have
             // overtaken the proof, counts as not received and comes again.
             match f {
                 Frame::Data { flags, body } => {
+                    data = true;
                     let placed = self.handle_data(flags, body, streams)?;
                     refused |= matches!(placed, Verdict::Dropped);
                 }
-                f if self.authorised || f.is_harmless() => self.handle_frame(now, lane, f, streams)?,
+                f if self.authorised || f.is_harmless() => self.handle_frame(now, at, f, streams)?,
                 _ => refused = true,
             }
+        }
+        if !data {
+            self.digest_later(streams)?;
         }
         if refused {
             self.stats.packets_refused += 1;

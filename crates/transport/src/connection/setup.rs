@@ -312,6 +312,7 @@ fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Pa
         retry_scid: None,
         reset_token: Some(reset),
         token: false,
+        addresses: false,
     }
 }
 
@@ -324,6 +325,7 @@ impl Connection {
         let mut params = Vec::new();
         let mut ours = local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6());
         ours.token = o.token.is_some();
+        ours.addresses = o.options.discover.asks();
         ours.put(&mut params);
         let handshake = Handshake::client(&o.setup, &o.server_name, params, o.unix_time)?;
         let mut dcid = vec![0; 8];
@@ -396,9 +398,12 @@ impl Connection {
             frames: VecDeque::new(),
             wanted: Vec::new(),
             lanes_ever: 0,
+            told: Default::default(),
+            learned: None,
             coupler: None,
             cids: Vec::new(),
             next_lane: 0,
+            spare: 0,
             events: VecDeque::new(),
             stats: Default::default(),
             rng,
@@ -408,6 +413,7 @@ impl Connection {
             settle_keys_at: None,
             update_wanted: false,
             update_ping: None,
+            later: super::later::Later::default(),
             next_flow: 0,
             flow_specs: Vec::new(),
             rate_cap,

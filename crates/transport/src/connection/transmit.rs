@@ -115,6 +115,24 @@ impl Connection {
         out: &mut impl Outlets,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
+        if self.has_later() {
+            // An answer leaves first, if there is one.
+            if self.may_overtake()
+                && let Some(t) = self.poll_train(now, out, streams)
+            {
+                return Some(t);
+            }
+            self.settle_later(now, streams);
+        }
+        self.poll_train(now, out, streams)
+    }
+
+    fn poll_train(
+        &mut self,
+        now: Time,
+        out: &mut impl Outlets,
+        streams: &mut impl Streams,
+    ) -> Option<Transmit> {
         match &self.state {
             State::Closed => return None,
             State::Closing(_) => {
@@ -150,7 +168,8 @@ impl Connection {
     ) -> Option<Transmit> {
         let socket = self.lanes[lane].socket;
         let buf = self.slot(lane, out)?;
-        if let Some(t) = self.transmit_challenge(now, lane, buf) {
+        let first = self.transmit_answer(now, lane, buf);
+        if let Some(t) = first.or_else(|| self.transmit_challenge(now, lane, buf)) {
             return Some(t);
         }
         match self.lanes[lane].stage {
@@ -321,13 +340,30 @@ impl Connection {
         Some(Transmit { remote, local, ecn: false, segment: n, len: n, socket })
     }
 
+    /// An answer to a challenge that came from elsewhere than the lane's packets go: alone, and no larger than what it
+    /// answers.
+    fn transmit_answer(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
+        let l = &mut self.lanes[lane];
+        if l.stage == Stage::Closed || !l.sent.has_room_for_control() {
+            return None;
+        }
+        let (remote, local, data) = l.answer.take()?;
+        let mut frame = Vec::new();
+        Frame::PathResponse(data).put(&mut frame);
+        let n = self.seal_control(lane, &frame, 0, buf)?;
+        self.book_control(now, lane, n, Content::Nothing, false);
+        Some(Transmit { remote, local, ..self.single(lane, n) })
+    }
+
     /// One packet of frames that wait.
     fn transmit_control(&mut self, now: Time, lane: usize, buf: &mut [u8]) -> Option<Transmit> {
         let room = usize::from(self.lanes[lane].mtu.current()) - SHORT_CLEAR - 16;
         if !self.lanes[lane].sent.has_room_for_control() {
             return None;
         }
-        let main = lane == self.main_lane();
+        // Before anybody has answered there, a lane carries nothing but what is its own.
+        let proven = matches!(self.lanes[lane].stage, Stage::Open | Stage::Dead);
+        let main = proven && lane == self.main_lane();
         self.queue_reports(now, lane, main, room - 64);
         let mut bytes = Vec::new();
         self.take_fleeting(lane, room, &mut bytes);

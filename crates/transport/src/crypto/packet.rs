@@ -20,6 +20,7 @@ use aegis::aegis128l::{Aegis128L, Aegis128LMac};
 use aegis::aegis128x2::Aegis128X2;
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use crc_fast::{CrcAlgorithm, Digest};
 use ring::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -205,14 +206,18 @@ impl Key {
 }
 
 /// CRC32C over a pseudo header (lane, whole packet number), the header and the payload; the first four bytes
-/// of the result, big-endian, and zeros.
+/// of the result, big-endian, and zeros. crc-fast folds by carry-less multiplication where the processor can: 26 ns for
+/// 1,400 bytes, against 69 by the `crc32` instruction, which leaves the last third of a packet to one chain.
 fn checksum(lane: u32, pn: u64, aad: &[u8], payload: &[u8]) -> [u8; TAG_LEN] {
     let mut pseudo = [0u8; 12];
     pseudo[..4].copy_from_slice(&lane.to_be_bytes());
     pseudo[4..].copy_from_slice(&pn.to_be_bytes());
-    let crc = crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&pseudo), aad), payload);
+    let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    crc.update(&pseudo);
+    crc.update(aad);
+    crc.update(payload);
     let mut tag = [0u8; TAG_LEN];
-    tag[..4].copy_from_slice(&crc.to_be_bytes());
+    tag[..4].copy_from_slice(&(crc.finalize() as u32).to_be_bytes());
     tag
 }
 

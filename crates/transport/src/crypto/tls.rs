@@ -32,6 +32,8 @@ use super::verify::{ClientAuth, Credentials, PeerIdentity, ServerTrust};
 
 /// The application protocol both ends must name (RFC 7301).
 pub const ALPN: &[u8] = b"longhaul/1";
+/// The application protocol of iWARP under TLS: a byte stream with TLS's own records; see [`crate::tls_stream`].
+pub const STREAM_ALPN: &[u8] = b"longhaul-iwarp/1";
 /// Label of the exporter of data keys.
 pub const DATA_LABEL: &[u8] = b"EXPORTER-longhaul-data";
 /// Label of the exporter that binds one-time tokens to the connection.
@@ -117,6 +119,7 @@ fn config(e: impl core::fmt::Display) -> HandshakeError {
 #[derive(Clone, Debug)]
 pub struct ClientSetup {
     tls: Arc<rustls::ClientConfig>,
+    stream: Arc<rustls::ClientConfig>,
     time: Arc<GivenTime>,
     names: bool,
 }
@@ -134,16 +137,44 @@ impl ClientSetup {
         };
         let names = matches!(trust, ServerTrust::X509 { .. });
         let verifier = trust.verifier(&provider)?;
-        let mut tls = rustls::ClientConfig::builder_with_details(provider, time.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(config)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_client_cert_resolver(resolver);
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        tls.enable_sni = names;
-        tls.resumption = Resumption::disabled();
-        Ok(ClientSetup { tls: Arc::new(tls), time, names })
+        let make = |provider: Arc<CryptoProvider>, alpn: &[u8]| {
+            let mut tls = rustls::ClientConfig::builder_with_details(provider, time.clone())
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .map_err(config)?
+                .dangerous()
+                .with_custom_certificate_verifier(verifier.clone())
+                .with_client_cert_resolver(resolver.clone());
+            tls.alpn_protocols = vec![alpn.to_vec()];
+            tls.enable_sni = names;
+            tls.resumption = Resumption::disabled();
+            Ok::<_, HandshakeError>(Arc::new(tls))
+        };
+        let stream = make(stream_provider(&provider), STREAM_ALPN)?;
+        Ok(ClientSetup { tls: make(provider, ALPN)?, stream, time, names })
+    }
+
+    /// TLS with records of its own, for a byte stream. The settings are those of [`Handshake::client`].
+    pub(crate) fn stream(
+        &self,
+        server_name: &str,
+        now: u64,
+    ) -> Result<rustls::ClientConnection, HandshakeError> {
+        let name = self.begin(server_name, now)?;
+        rustls::ClientConnection::new(self.stream.clone(), name).map_err(config)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stream_config(&self) -> Arc<rustls::ClientConfig> {
+        self.stream.clone()
+    }
+
+    /// What both kinds of connection begin with: the time, and the name to check.
+    fn begin(&self, server_name: &str, now: u64) -> Result<ServerName<'static>, HandshakeError> {
+        self.time.0.store(now, Ordering::Relaxed);
+        let name = if self.names { server_name } else { NO_NAME };
+        ServerName::try_from(name.to_owned()).map_err(|_| {
+            HandshakeError::Config(format!("{server_name:?} is neither a DNS name nor an address"))
+        })
     }
 }
 
@@ -151,6 +182,7 @@ impl ClientSetup {
 #[derive(Clone, Debug)]
 pub struct ServerSetup {
     tls: Arc<rustls::ServerConfig>,
+    stream: Arc<rustls::ServerConfig>,
     time: Arc<GivenTime>,
 }
 
@@ -161,16 +193,36 @@ impl ServerSetup {
         let time = Arc::new(GivenTime::default());
         let resolver = server_resolver(credentials, &provider)?;
         let verifier = auth.verifier(&provider)?;
-        let mut tls = rustls::ServerConfig::builder_with_details(provider, time.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(config)?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(resolver);
-        tls.alpn_protocols = vec![ALPN.to_vec()];
-        // No resumption: each connection authenticates anew, and nothing follows the handshake.
-        tls.send_tls13_tickets = 0;
-        Ok(ServerSetup { tls: Arc::new(tls), time })
+        let make = |provider: Arc<CryptoProvider>, alpn: &[u8]| {
+            let mut tls = rustls::ServerConfig::builder_with_details(provider, time.clone())
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .map_err(config)?
+                .with_client_cert_verifier(verifier.clone())
+                .with_cert_resolver(resolver.clone());
+            tls.alpn_protocols = vec![alpn.to_vec()];
+            // No resumption: each connection authenticates anew, and nothing follows the handshake.
+            tls.send_tls13_tickets = 0;
+            Ok::<_, HandshakeError>(Arc::new(tls))
+        };
+        let stream = make(stream_provider(&provider), STREAM_ALPN)?;
+        Ok(ServerSetup { tls: make(provider, ALPN)?, stream, time })
     }
+
+    /// TLS with records of its own, for a byte stream. The settings are those of [`Handshake::server`].
+    pub(crate) fn stream(&self, now: u64) -> Result<rustls::ServerConnection, HandshakeError> {
+        self.time.0.store(now, Ordering::Relaxed);
+        rustls::ServerConnection::new(self.stream.clone()).map_err(config)
+    }
+}
+
+/// The suites of byte streams: those that [`Suite`] knows, of which the client prefers the one that is fast on it.
+fn stream_provider(provider: &CryptoProvider) -> Arc<CryptoProvider> {
+    use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
+    let mut cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
+    if !super::suite::aes_in_hardware() {
+        cipher_suites.reverse();
+    }
+    Arc::new(CryptoProvider { cipher_suites, ..provider.clone() })
 }
 
 fn server_resolver(
@@ -221,11 +273,7 @@ impl Handshake {
         now: u64,
     ) -> Result<Handshake, HandshakeError> {
         check_params(&params)?;
-        setup.time.0.store(now, Ordering::Relaxed);
-        let name = if setup.names { server_name } else { NO_NAME };
-        let name = ServerName::try_from(name.to_owned()).map_err(|_| {
-            HandshakeError::Config(format!("{server_name:?} is neither a DNS name nor an address"))
-        })?;
+        let name = setup.begin(server_name, now)?;
         let tls = quic::ClientConnection::new(setup.tls.clone(), quic::Version::V1, name, params.clone())
             .map_err(config)?;
         Handshake::start(Connection::Client(tls), Side::Client, params)
@@ -360,12 +408,7 @@ impl Handshake {
 
     /// Who the peer is; nothing before [`Handshake::is_complete`].
     pub fn peer_identity(&self) -> Option<PeerIdentity> {
-        let shown = self.tls.peer_certificates().filter(|_| self.is_complete())?;
-        // A certificate never has the form of an Ed25519 SubjectPublicKeyInfo, nor the reverse.
-        match shown.first().map(|first| super::PublicKey::from_spki(first)) {
-            Some(Ok(key)) => Some(PeerIdentity::RawKey(key)),
-            _ => Some(PeerIdentity::X509(shown.to_vec())),
-        }
+        self.tls.peer_certificates().filter(|_| self.is_complete()).map(PeerIdentity::from_shown)
     }
 
     /// The first secrets of data packets under `suite`; the same on both ends if both give the same suite.

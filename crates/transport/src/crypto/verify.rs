@@ -79,6 +79,15 @@ pub enum PeerIdentity {
 }
 
 impl PeerIdentity {
+    /// From what the peer has shown in TLS.
+    pub(crate) fn from_shown(chain: &[CertificateDer<'static>]) -> PeerIdentity {
+        // A certificate never has the form of an Ed25519 SubjectPublicKeyInfo, nor the reverse.
+        match chain.first().map(|first| PublicKey::from_spki(first)) {
+            Some(Ok(key)) => PeerIdentity::RawKey(key),
+            _ => PeerIdentity::X509(chain.to_vec()),
+        }
+    }
+
     /// The key's fingerprint, if it is a raw key.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         match self {

@@ -267,6 +267,9 @@ impl Flow {
             self.lost += bytes;
         }
         self.inflight = self.inflight.saturating_sub(bytes);
+        // It will never be delivered here: a mark beyond all that can be would last for as many bytes as were lost. (A lane
+        // that had been cut off behind such a mark did not grow for half a minute.)
+        self.app_limited_until = self.app_limited_until.min(self.delivered + self.inflight);
     }
 
     /// The feedback is digested: tells the algorithm, when it concerned this flow.
@@ -391,8 +394,7 @@ impl Flow {
 mod tests {
     use super::*;
 
-    #[test]
-    fn trains_of_a_quantum_leave_together_and_what_is_left_is_soon_taken_back() {
+    fn flow(algorithm: &str) -> Flow {
         let info = PathInfo {
             packet_bytes: 1_500,
             handshake_rtt: None,
@@ -400,10 +402,14 @@ mod tests {
             known_rate: None,
             remembered: None,
         };
-        let (def, params) = cc::registry::parse("fixed:rate=100G").expect("an algorithm");
-        let algorithm =
-            cc::registry::create(def.name, &params, &info, base::Rng::from_u64(1)).expect("an algorithm");
-        let mut flow = Flow::new(algorithm, None);
+        let (def, params) = cc::registry::parse(algorithm).expect("an algorithm");
+        let algorithm = cc::registry::create(def.name, &params, &info, base::Rng::from_u64(1));
+        Flow::new(algorithm.expect("an algorithm"), None)
+    }
+
+    #[test]
+    fn trains_of_a_quantum_leave_together_and_what_is_left_is_soon_taken_back() {
+        let mut flow = flow("fixed:rate=100G");
         let (train, now) = (44 * 1_500, Time::ZERO + Span::from_secs(1));
         // A quantum at 100 Gbit/s is four trains: 20 us.
         let together =
@@ -416,5 +422,25 @@ mod tests {
         let late = later + GROUP_LASTS + Span::from_nanos(1);
         assert!(flow.poll_token(late, 1_500, train).is_ok());
         assert_eq!(flow.group.as_ref().map(|(_, since)| *since), Some(late));
+    }
+
+    #[test]
+    fn what_is_lost_does_not_lengthen_the_time_for_which_the_application_is_the_limit() {
+        let mut flow = flow("fixed:rate=1G");
+        let now = Time::ZERO + Span::from_secs(1);
+        let mut train = flow.begin_train(now, 0);
+        flow.on_sent(now, &mut train, 3_000, 2, false);
+        flow.mark_app_limited();
+        let packet = SentPacket {
+            time: now,
+            train: 0,
+            bytes: 1_500,
+            state: State::Outstanding,
+            content: crate::lane::sent::Content::Nothing,
+        };
+        flow.on_lost(&packet, true);
+        assert!(flow.is_app_limited(), "one is still on its way");
+        flow.on_lost(&packet, true);
+        assert!(!flow.is_app_limited());
     }
 }

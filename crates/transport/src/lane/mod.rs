@@ -116,6 +116,12 @@ pub struct Lane {
     pub blocked: bool,
     /// How far it is.
     pub stage: Stage,
+    /// Data could go over it once.
+    pub has_worked: bool,
+    /// The user was told that it is dead.
+    pub told: bool,
+    /// When that is to be told of a lane that is dead.
+    pub tell_at: Time,
     /// It carries data only while no other lane does.
     pub backup: bool,
     /// Whether it is held back because of another lane.
@@ -126,6 +132,8 @@ pub struct Lane {
     pub trace: Trace,
     /// Whether the peer is at the address that its packets come from.
     pub path: Option<PathCheck>,
+    /// An answer to the peer's challenge that is to go elsewhere than the lane's packets: to where it came from.
+    pub answer: Option<(SocketAddr, Option<std::net::IpAddr>, [u8; 8])>,
     /// Frames to send once on this lane; not repeated.
     pub fleeting: VecDeque<Frame<'static>>,
     /// Something that asks for feedback is to leave on this lane.
@@ -214,11 +222,15 @@ impl Lane {
             socket: 0,
             blocked: false,
             stage: Stage::Open,
+            has_worked: id == 0,
+            told: false,
+            tell_at: Time::ZERO,
             backup: false,
             hold: Hold::Free,
             trace: Trace::default(),
             carried: Carried::default(),
             path: None,
+            answer: None,
             fleeting: VecDeque::new(),
             ping: false,
             overtaken: false,
@@ -281,6 +293,11 @@ impl Lane {
         (self.sent.outstanding() > 0).then_some(self.unheard_since)
     }
 
+    /// When the user is to be told that it is dead: once.
+    pub fn tells_at(&self) -> Option<Time> {
+        (self.stage == Stage::Dead && !self.told).then_some(self.tell_at)
+    }
+
     /// Where packets go. The address of a lane that is being opened is the one that is being checked.
     pub fn target(&self) -> (SocketAddr, Option<std::net::IpAddr>) {
         match (&self.path, self.stage) {
@@ -297,6 +314,7 @@ impl Lane {
             local: self.local,
             works: self.stage == Stage::Open,
             backup: self.backup,
+            found: false,
             shares: self.hold.lead(),
             sent: self.carried.sent,
             received: self.carried.received,
@@ -670,6 +688,7 @@ impl Lane {
         self.rtt = Rtt::new();
         self.owd = OneWayDelay::new();
         self.trace.clear();
+        (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
     }
 }

@@ -106,13 +106,21 @@ impl MtuSearch {
         }
     }
 
-    /// The local system refused the size (EMSGSIZE): no need to try again.
-    pub fn on_too_large(&mut self, size: u16) {
+    /// The local system refused the size (EMSGSIZE): no need to try again. Returns true when it is one that was in use (the
+    /// interface's MTU was lowered): then the size falls at once, since no time-out could tell more.
+    pub fn on_too_large(&mut self, now: Time, size: u16) -> bool {
         self.in_flight = None;
         self.failures = 0;
         if size > self.current {
             self.ceiling = self.ceiling.min(size);
+            return false;
         }
+        // What left before the size fell is refused too, and tells nothing new.
+        let fell = size > BASE && self.on_black_hole(now);
+        if fell {
+            self.ceiling = size;
+        }
+        fell
     }
 
     /// Full packets vanish while small ones pass: fall back and search again (RFC 8899, section 4.3).
@@ -175,9 +183,22 @@ mod tests {
         assert_eq!((s.current(), s.poll_probe(Time::ZERO)), (1472, None));
         let mut s = MtuSearch::new(8972, 8972, 28);
         s.on_black_hole(Time::ZERO);
-        s.on_too_large(1300);
+        assert!(!s.on_too_large(Time::ZERO, 1300));
         s.on_acked(8972);
         assert_eq!(s.poll_probe(Time::ZERO), None);
+    }
+
+    #[test]
+    fn an_interface_that_takes_less_than_before_is_believed_at_once() {
+        let mut s = MtuSearch::new(8972, 8972, 28);
+        assert!(s.on_too_large(Time::ZERO, 8972));
+        assert_eq!(s.current(), BASE);
+        // The rest of what was under way says the same again.
+        assert!(!s.on_too_large(Time::ZERO, 8972) && s.current() == BASE);
+        assert_eq!(search(1472, s).0, 1472);
+        // What every path carries cannot be too large: there is nothing smaller to fall to.
+        let mut s = MtuSearch::new(BASE, 1472, 28);
+        assert!(!s.on_too_large(Time::ZERO, BASE) && s.current() == BASE);
     }
 
     #[test]

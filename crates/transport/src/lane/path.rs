@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::Frame;
 
 /// PATH_CHALLENGE is sent at most this often.
-const MAX_CHALLENGES: u32 = 5;
+pub const MAX_CHALLENGES: usize = 5;
 /// Least time before the second one; each further wait is twice as long. A host that is busy for a moment is not given up
 /// (RFC 9000, section 8.2.4, asks for patience).
 const MIN_GAP: Span = Span::from_millis(50);
@@ -18,22 +18,25 @@ pub struct PathCheck {
     pub remote: SocketAddr,
     /// Ours.
     pub local: Option<IpAddr>,
-    challenge: [u8; 8],
-    sent: u32,
-    sent_at: Time,
+    /// One for each time (RFC 9000, section 8.2.1: "An endpoint MUST use unpredictable data in every PATH_CHALLENGE frame so
+    /// that it can associate the peer's response with the corresponding PATH_CHALLENGE").
+    challenges: [[u8; 8]; MAX_CHALLENGES],
+    sent_at: [Time; MAX_CHALLENGES],
+    sent: usize,
     next: Time,
     gap: Span,
 }
 
 impl PathCheck {
-    /// A check to begin at once, its challenge to be repeated after `gap`, but at least 50 ms.
+    /// A check to begin at once, with another of these challenges after `gap`, but at least 50 ms.
     pub fn new(
         now: Time,
         (remote, local): (SocketAddr, Option<IpAddr>),
-        challenge: [u8; 8],
+        challenges: [[u8; 8]; MAX_CHALLENGES],
         gap: Span,
     ) -> PathCheck {
-        PathCheck { remote, local, challenge, sent: 0, sent_at: now, next: now, gap: gap.max(MIN_GAP) }
+        let sent_at = [now; MAX_CHALLENGES];
+        PathCheck { remote, local, challenges, sent_at, sent: 0, next: now, gap: gap.max(MIN_GAP) }
     }
 
     /// When there is something to do.
@@ -46,11 +49,12 @@ impl PathCheck {
         if now < self.next || self.sent >= MAX_CHALLENGES {
             return None;
         }
+        let challenge = self.challenges[self.sent];
+        self.sent_at[self.sent] = now;
         self.sent += 1;
-        self.sent_at = now;
         self.next = now + self.gap;
         self.gap = self.gap * 2;
-        Some(Frame::PathChallenge(self.challenge))
+        Some(Frame::PathChallenge(challenge))
     }
 
     /// Whether no answer has come in all its time.
@@ -58,13 +62,10 @@ impl PathCheck {
         self.sent >= MAX_CHALLENGES && now >= self.next
     }
 
-    /// Whether this is the answer.
-    pub fn is_answer(&self, data: &[u8; 8]) -> bool {
-        crate::crypto::same(&self.challenge, data)
-    }
-
-    /// The round trip of an answer that comes now, when it is clear which challenge it answers.
-    pub fn round_trip(&self, now: Time) -> Option<Span> {
-        (self.sent == 1).then(|| now.since(self.sent_at))
+    /// Whether this answers one of the challenges that were sent: then when that was.
+    pub fn answered(&self, data: &[u8; 8]) -> Option<Time> {
+        let sent = self.challenges.iter().zip(&self.sent_at).take(self.sent);
+        // All are looked at, in the same time.
+        sent.fold(None, |at, (c, t)| if crate::crypto::same(c, data) { Some(*t) } else { at })
     }
 }

@@ -190,7 +190,7 @@ fn limits_are_kept() {
     assert!(matches!(a.reg_mr(pd, Memory::zeroed(0), Access::ALL), Err((Error::Limit(_), _))));
     assert_eq!(
         a.reg_mr(pd, Memory::zeroed(0), Access::REMOTE_WRITE).unwrap_err().0,
-        Error::Invalid("REMOTE_WRITE needs LOCAL_WRITE too")
+        Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE too")
     );
     a.dereg_mr(m1.id).unwrap();
     assert!(a.reg_mr(pd, Memory::zeroed(60), Access::ALL).is_ok());

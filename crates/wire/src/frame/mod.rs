@@ -1,7 +1,9 @@
 //! Frames: what control and set-up packets carry.
 
+mod addresses;
 mod feedback;
 
+pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
 pub use feedback::Feedback;
 
 use crate::codec::{Put, Reader, WireError, varint_len};
@@ -39,6 +41,7 @@ mod kind {
     pub const LANE_OPEN: u8 = 0x10;
     pub const LANE_ACCEPT: u8 = 0x11;
     pub const LANE_CLOSE: u8 = 0x12;
+    pub const ADDRESSES: u8 = 0x13;
     pub const DATA: u8 = 0x20;
 }
 
@@ -160,6 +163,8 @@ pub enum Frame<'a> {
         /// Its number.
         lane: u32,
     },
+    /// Where else the server can be reached.
+    Addresses(Addresses),
     /// What a data packet would carry, behind other frames: the last one of its packet.
     Data {
         /// Kind of data packet, and its flags but the phase of keys and the wish for feedback.
@@ -242,6 +247,7 @@ impl<'a> Frame<'a> {
                 code: r.varint("code")?,
             },
             kind::LANE_CLOSE => Frame::LaneClose { lane: further_lane(r)? },
+            kind::ADDRESSES => Frame::Addresses(Addresses::parse(r)?),
             kind::DATA => parse_data(r)?,
             other => return Err(WireError::UnknownFrame(other)),
         })
@@ -271,6 +277,7 @@ impl<'a> Frame<'a> {
             Frame::LaneOpen(l) => 1 + varint_len(l.lane.into()) + 4 + 1,
             Frame::LaneAccept { lane, code, .. } => 1 + varint_len((*lane).into()) + 4 + varint_len(*code),
             Frame::LaneClose { lane } => 1 + varint_len((*lane).into()),
+            Frame::Addresses(a) => 1 + a.encoded_len(),
             Frame::Data { body, .. } => DATA_LEAD + body.len(),
         }
     }
@@ -334,6 +341,10 @@ impl<'a> Frame<'a> {
             Frame::LaneClose { lane } => {
                 out.put_u8(kind::LANE_CLOSE);
                 out.put_varint((*lane).into());
+            }
+            Frame::Addresses(a) => {
+                out.put_u8(kind::ADDRESSES);
+                a.put(out);
             }
             Frame::Data { flags, body } => {
                 out.put_u8(kind::DATA);
@@ -448,6 +459,8 @@ mod tests {
         round_trip(Frame::LaneOpen(LaneOpen { lane: 63, cid: 1 << 31, backup: true }));
         round_trip(Frame::LaneAccept { lane: 1, cid: 7, code: 300 });
         round_trip(Frame::LaneClose { lane: 2 });
+        let list = ["10.0.0.1:4460", "[fd00::1]:65535"].map(|a| a.parse().unwrap()).to_vec();
+        round_trip(Frame::Addresses(Addresses { sequence: 300, list }));
         round_trip(Frame::Data { flags: 0x1c, body: &[1, 2, 3] });
         round_trip(Frame::Data { flags: 0x22, body: &[] });
     }

@@ -66,7 +66,7 @@ impl Haul {
             self.phase = Phase::Steady;
             self.losses.answer(s.now);
             self.steady.path_is(self.rate);
-            self.steady.restart(s.now, &mut self.rng);
+            self.steady.restart(s.now, self.rtt(), &mut self.rng);
         }
     }
 }

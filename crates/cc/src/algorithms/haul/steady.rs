@@ -37,8 +37,10 @@ const NEAR_CEILING: f64 = 1.1;
 const ANEW: f64 = 2.0;
 /// Least round trip that queues are compared with.
 pub(super) const SHORT: f64 = 0.005;
-/// Time between small dips that show the bare round trip; a random half of it is added.
+/// Time between small dips that show the bare round trip, and round trips at least; a random half of it is added. On a
+/// round trip of a second each step up would else be followed by a dip.
 const DIP_EVERY: Span = Span::from_secs(4);
+const DIP_ROUNDS: f64 = 16.0;
 /// Rate in a sounding, and its least length.
 const SOUNDING_GAIN: f64 = 0.25;
 const SOUNDING_TIME: Span = Span::from_millis(20);
@@ -77,11 +79,12 @@ pub(super) struct Steady {
 
 impl Steady {
     /// After a time at another rate.
-    pub(super) fn restart(&mut self, now: Time, rng: &mut Rng) {
+    pub(super) fn restart(&mut self, now: Time, rtt: f64, rng: &mut Rng) {
         self.free = 0;
         self.settle = SETTLE;
         self.dip = None;
-        self.next_dip = now + DIP_EVERY + Span::from_nanos(rng.below(DIP_EVERY.as_nanos() / 2));
+        let every = DIP_EVERY.max(Span::from_secs_f64(rtt * DIP_ROUNDS));
+        self.next_dip = now + every + Span::from_nanos(rng.below(every.as_nanos() / 2));
     }
 
     /// The start is over in `round`; `ceiling` is what the path can carry.
@@ -165,7 +168,7 @@ impl Haul {
             }
             self.base.end_sounding(s.now, large || unmoved, self.round.noise());
             self.phase = Phase::Steady;
-            self.steady.restart(s.now, &mut self.rng);
+            self.steady.restart(s.now, self.rtt(), &mut self.rng);
         }
     }
 
@@ -194,7 +197,7 @@ impl Haul {
             let before = (self.rate, self.round.standing().unwrap_or(0.0));
             self.phase = Phase::Sounding(Sounding { until: s.now + time, rounds: 0, crowd, before });
         } else if self.steady.dip.take().is_some() {
-            self.steady.restart(s.now, &mut self.rng);
+            self.steady.restart(s.now, self.rtt(), &mut self.rng);
         } else if self.looks_at_loss(s, counts) {
             self.steady.free = 0;
         } else if self.is_congested() {

@@ -202,3 +202,29 @@ fn completion_times_are_thinned_evenly_with_their_ends() {
     assert_eq!(quantile(&v, 0.5).map(|m| (m - 5_000.0).abs() < 6.0), Some(true));
     assert_eq!(quantile(&[], 0.5), None);
 }
+
+#[test]
+fn a_stall_is_what_the_receiver_goes_without_in_round_trips_of_the_path_that_was_cut() {
+    // 40 ms of what was on its way, 120 ms of nothing, a little, then all that is left: half.
+    let mut bytes = vec![100_000; 10];
+    bytes.extend([100_000; 4]);
+    bytes.extend([0; 12]);
+    bytes.extend([1_000, 0, 30_000]);
+    bytes.extend([50_000; 30]);
+    let mut o = steady(&bytes);
+    o.capacity[10..].fill(50_000.0);
+    o.flows[0].payload_share = 1.0;
+    o.flows[0].result.bytes = bytes.iter().sum();
+    assert!(!o.figures().contains_key(&Metric::Stall), "without an event");
+    (o.event_start, o.event_end) = (Some(Span::from_millis(100)), Some(Span::from_secs(60)));
+    o.event_rtt = Span::from_millis(80);
+    let f = o.figures();
+    assert_eq!(f[&Metric::Stall], 1.5);
+    // From 280 ms on, 180 ms after the cut: 30,000 and seven times 50,000 of 400,000 are 95 %.
+    assert_eq!(f[&Metric::Takeover], 2.25);
+    // The background may stall.
+    let idle = Seen { shape: vec![0.0; bytes.len()], ..Seen::default() };
+    let background = FlowResult { background: true, ..FlowResult::default() };
+    o.flows.push(Seen { result: background, ..idle });
+    assert_eq!(o.figures()[&Metric::Stall], 1.5);
+}

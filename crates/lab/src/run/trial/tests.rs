@@ -29,7 +29,7 @@ fn topologies_become_those_of_the_emulator_with_the_same_round_trips() {
         }
         let link = |n: &str| links.iter().find(|(m, _)| m == n).map(|(_, c)| c.clone()).expect("a link");
         match c.topology.kind {
-            Kind::Path => {
+            Kind::Path | Kind::Direct => {
                 assert_eq!(link("forward"), c.topology.there);
                 assert_eq!(link("backward").schedule.len(), 1, "an outage hits both ways");
             }

@@ -6,7 +6,7 @@ use crate::connection::Open;
 use crate::crypto::{ClientSetup, Credentials, Identity, ServerTrust};
 
 /// A connection that is taken to be open.
-fn connection(side: Side) -> Connection {
+pub(in crate::connection) fn connection(side: Side) -> Connection {
     let identity = Identity::from_seed([1; 32]);
     let trust = ServerTrust::Pinned(vec![identity.public_key()]);
     let setup = ClientSetup::new(&Credentials::RawKey(identity), &trust).expect("a set-up");

@@ -189,6 +189,21 @@ fn checksum_is_crc32c_of_pseudo_header_header_and_payload() {
     assert_ne!(checksum(0, 1 << 32, &[0; 9], &[0; 11]), checksum(0, 0, &[0; 9], &[0; 11]));
 }
 
+/// Against a bit at a time, at all lengths where the library changes its way of folding, and unaligned.
+#[test]
+fn checksums_of_all_lengths_are_those_of_the_definition() {
+    let bytes: Vec<u8> = (0..1_600u32).map(|i| ((i * 131) >> 3) as u8).collect();
+    let step = |crc: u32, b: &u8| {
+        (0..8).fold(crc ^ u32::from(*b), |c, _| if c & 1 == 1 { (c >> 1) ^ 0x82f6_3b78 } else { c >> 1 })
+    };
+    let mut crc = [0; 21].iter().fold(!0, step);
+    for len in 0..bytes.len() - 1 {
+        let tag = checksum(0, 0, &[0; 9], &bytes[1..=len]);
+        assert_eq!(tag[..4], (!crc).to_be_bytes(), "{len} bytes");
+        crc = step(crc, &bytes[1 + len]);
+    }
+}
+
 /// FIPS 197, appendix C.1, seen as a header mask.
 #[test]
 fn mask_is_aes_of_the_tag() {

@@ -2,10 +2,12 @@
 //!
 //! Answers are read with checks at every step and unknown attributes passed over: kernels differ.
 
-use super::frame::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// An Ethernet address.
+pub(crate) type Mac = [u8; 6];
 
 /// Bytes of one answer: the kernel's own messages are of at most a page or 32 KiB.
 const ANSWER: usize = 64 << 10;
@@ -27,6 +29,22 @@ const IFLA_MTU: u16 = 4;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// Of an address: of IPv6 a temporary one (RFC 8981), of IPv4 one more of its network.
+const IFA_F_TEMPORARY: u32 = 0x01;
+/// Nobody has answered yet whether it is another's, but it may be used meanwhile (RFC 4429).
+const IFA_F_OPTIMISTIC: u32 = 0x04;
+/// It is another's.
+const IFA_F_DADFAILED: u32 = 0x08;
+/// Not for anything new (RFC 4862).
+const IFA_F_DEPRECATED: u32 = 0x20;
+/// Nobody has answered yet whether it is another's.
+const IFA_F_TENTATIVE: u32 = 0x40;
+/// Groups of rtnetlink(7) that are told of changes: RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR. Not of routes: a
+/// router's change all the time.
+const NEWS: u32 = 0x01 | 0x10 | 0x100;
+/// Pieces of news taken in at once.
+const MAX_NEWS: usize = 256;
 const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
@@ -45,49 +63,70 @@ const CONFIRMED: u16 = 0x02 | 0x40 | 0x80;
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
     /// `None` unless it is Ethernet.
-    pub(super) mac: Option<Mac>,
-    pub(super) mtu: usize,
-    pub(super) up: bool,
+    pub(crate) mac: Option<Mac>,
+    pub(crate) mtu: usize,
+    pub(crate) up: bool,
+    /// It is up, and there is something at the other end of its cable.
+    pub(crate) carrier: bool,
     /// Receive queues that it may have; it can use fewer.
-    pub(super) queues: u32,
+    pub(crate) queues: u32,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) ip: IpAddr,
+    pub(crate) interface: u32,
+    /// Bits of its network.
+    pub(crate) prefix: u8,
+    /// It is certain to be this interface's.
+    pub(crate) valid: bool,
+    /// It is there to stay: what is new may use it.
+    pub(crate) lasting: bool,
 }
 
 /// How the kernel would send to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
+pub(crate) struct Route {
     /// Over an interface to another machine, rather than to this one, to many, or nowhere.
-    pub(super) unicast: bool,
-    pub(super) interface: u32,
+    pub(crate) unicast: bool,
+    pub(crate) interface: u32,
     /// The next hop; the destination itself when there is none.
-    pub(super) gateway: Option<IpAddr>,
+    pub(crate) gateway: Option<IpAddr>,
     /// The source that goes with the route.
-    pub(super) source: Option<IpAddr>,
+    pub(crate) source: Option<IpAddr>,
     /// The route's own limit.
-    pub(super) mtu: Option<usize>,
+    pub(crate) mtu: Option<usize>,
 }
 
 /// What the kernel knows of a neighbour that it has an address for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Neighbour {
-    pub(super) mac: Mac,
+pub(crate) struct Neighbour {
+    pub(crate) mac: Mac,
     /// It was heard of lately. If not, the kernel asks it when it next sends something there itself.
-    pub(super) confirmed: bool,
+    pub(crate) confirmed: bool,
 }
 
 /// A socket to the kernel's tables.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
     answer: Box<[u8]>,
 }
 
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Netlink {
-    pub(super) fn open() -> io::Result<Netlink> {
+    pub(crate) fn open() -> io::Result<Netlink> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: takes integers only.
         let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -99,15 +138,45 @@ impl Netlink {
         Ok(Netlink { fd, sequence: 0, answer: vec![0; ANSWER].into_boxed_slice() })
     }
 
+    /// A socket that is told of changes of interfaces and addresses.
+    pub(crate) fn listen() -> io::Result<Netlink> {
+        let n = Netlink::open()?;
+        // SAFETY: integers, for which all zeroes is a value.
+        let mut to: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
+        to.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        to.nl_groups = NEWS;
+        let len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        // SAFETY: pointer and length describe `to`, which is only read.
+        if unsafe { libc::bind(n.fd.as_raw_fd(), (&raw const to).cast(), len) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(n)
+    }
+
+    /// Takes in what has been told: whether there was anything. What it was does not matter, since all is asked for anew.
+    ///
+    /// # Errors
+    /// ENOBUFS: some was lost. Others: nothing more will be told.
+    pub(crate) fn news(&mut self) -> io::Result<bool> {
+        for n in 0..MAX_NEWS {
+            match self.receive().map_err(|e| (e.raw_os_error(), e)) {
+                Ok(_) | Err((Some(libc::EMSGSIZE | libc::EINTR), _)) => {}
+                Err((Some(libc::EAGAIN), _)) => return Ok(n > 0),
+                Err((_, e)) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
     /// The interface of a name.
-    pub(super) fn link_named(&mut self, name: &str) -> io::Result<Link> {
+    pub(crate) fn link_named(&mut self, name: &str) -> io::Result<Link> {
         let mut m = Message::new(RTM_GETLINK, REQUEST, &[0; 16]);
         m.attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
         self.link(m)
     }
 
     /// The interface of a number.
-    pub(super) fn link_numbered(&mut self, index: u32) -> io::Result<Link> {
+    pub(crate) fn link_numbered(&mut self, index: u32) -> io::Result<Link> {
         let mut body = [0; 16];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         self.link(Message::new(RTM_GETLINK, REQUEST, &body))
@@ -119,8 +188,15 @@ impl Netlink {
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
     }
 
+    /// All interfaces.
+    pub(crate) fn links(&mut self) -> io::Result<Vec<Link>> {
+        let mut all = Vec::new();
+        self.ask(Message::new(RTM_GETLINK, REQUEST | DUMP, &[0; 16]), |body| all.extend(link(body)))?;
+        Ok(all)
+    }
+
     /// All addresses of this machine.
-    pub(super) fn addresses(&mut self) -> io::Result<Vec<IpAddr>> {
+    pub(crate) fn addresses(&mut self) -> io::Result<Vec<Address>> {
         let mut all = Vec::new();
         self.ask(Message::new(RTM_GETADDR, REQUEST | DUMP, &[0; 8]), |body| all.extend(address(body)))?;
         Ok(all)
@@ -128,7 +204,7 @@ impl Netlink {
 
     /// How the kernel would send from `src`, if that is given, to `dst`; over the interface of number `over` if it is not
     /// zero.
-    pub(super) fn route(&mut self, dst: IpAddr, src: Option<IpAddr>, over: u32) -> io::Result<Route> {
+    pub(crate) fn route(&mut self, dst: IpAddr, src: Option<IpAddr>, over: u32) -> io::Result<Route> {
         let mut body = [0; 12];
         let to = octets(&dst);
         body[0] = family(&dst);
@@ -149,7 +225,7 @@ impl Netlink {
     }
 
     /// What the kernel knows of a neighbour; `None` when it has no usable entry.
-    pub(super) fn neighbour(&mut self, interface: u32, ip: IpAddr) -> Option<Neighbour> {
+    pub(crate) fn neighbour(&mut self, interface: u32, ip: IpAddr) -> Option<Neighbour> {
         let mut body = [0; 12];
         body[0] = family(&ip);
         body[4..8].copy_from_slice(&interface.to_ne_bytes());
@@ -316,9 +392,11 @@ fn octets(ip: &IpAddr) -> Octets {
 /// Reads `struct ifinfomsg` and what follows.
 fn link(body: &[u8]) -> Option<Link> {
     let ethernet = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?) == libc::ARPHRD_ETHER;
-    let up = number(body.get(8..)?)? & libc::IFF_UP as u32 != 0;
+    let flags = number(body.get(8..)?)?;
+    let up = flags & libc::IFF_UP as u32 != 0;
+    let carrier = up && flags & libc::IFF_LOWER_UP as u32 != 0;
     let index = number(body.get(4..)?)?;
-    let mut l = Link { index, name: String::new(), mac: None, mtu: 0, up, queues: 1 };
+    let mut l = Link { index, name: String::new(), mac: None, mtu: 0, up, carrier, queues: 1 };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_ADDRESS if ethernet => l.mac = mac(value),
@@ -332,10 +410,21 @@ fn link(body: &[u8]) -> Option<Link> {
 }
 
 /// Reads `struct ifaddrmsg` and what follows.
-fn address(body: &[u8]) -> Option<IpAddr> {
-    let find = |wanted| attributes(body.get(8..)?).find(|(k, _)| *k == wanted).and_then(|(_, v)| ip(v));
+fn address(body: &[u8]) -> Option<Address> {
+    let find = |wanted| attributes(body.get(8..)?).find(|(k, _)| *k == wanted).map(|(_, v)| v);
     // On links between two ends, the first is ours and the second is the other end's.
-    find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS))
+    let ip = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS)).and_then(ip)?;
+    // The header has room for eight flags only.
+    let flags = find(IFA_FLAGS).and_then(number).unwrap_or_else(|| body[2].into());
+    let tentative = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+    let temporary = ip.is_ipv6() && flags & IFA_F_TEMPORARY != 0;
+    Some(Address {
+        ip,
+        interface: number(body.get(4..)?)?,
+        prefix: body[1],
+        valid: !tentative && flags & IFA_F_DADFAILED == 0,
+        lasting: !temporary && flags & IFA_F_DEPRECATED == 0,
+    })
 }
 
 /// Reads `struct rtmsg` and what follows.
@@ -379,11 +468,43 @@ mod tests {
         assert!(n.link_named("no-such-thing").is_err());
         if lo.up {
             let local = IpAddr::from([127, 0, 0, 1]);
-            assert!(n.addresses().unwrap().contains(&local));
+            assert!(
+                n.addresses().unwrap().iter().any(|a| a.ip == local && a.interface == lo.index && a.valid)
+            );
+            assert!(n.links().unwrap().contains(&lo) && lo.carrier);
             let route = n.route(local, None, 0).unwrap();
             assert!(!route.unicast && route.interface == lo.index, "{route:?}");
             assert_eq!(n.neighbour(lo.index, IpAddr::from([127, 9, 9, 9])), None);
         }
+    }
+
+    #[test]
+    fn nothing_is_told_while_nothing_changes_and_what_is_told_is_read() {
+        let mut n = Netlink::listen().unwrap();
+        // Another test, or the machine, may have changed something.
+        while n.news().unwrap() {}
+        let mut m = Message::new(RTM_GETADDR, REQUEST, &[0; 8]);
+        m.bytes[HEADER] = libc::AF_INET6 as u8;
+        m.bytes[HEADER + 1] = 64;
+        m.bytes[HEADER + 4] = 9;
+        let address_of = |flags: u32| {
+            let mut m = Message { bytes: m.bytes.clone(), dump: false };
+            m.attribute(IFA_ADDRESS, &"2001:db8::7".parse::<Ipv6Addr>().unwrap().octets());
+            m.attribute(IFA_FLAGS, &flags.to_ne_bytes());
+            address(&m.bytes[HEADER..]).unwrap()
+        };
+        let a = address_of(0);
+        assert_eq!((a.interface, a.prefix, a.valid, a.lasting), (9, 64, true, true));
+        let told = [
+            IFA_F_TENTATIVE,
+            IFA_F_TENTATIVE | IFA_F_OPTIMISTIC,
+            IFA_F_DADFAILED,
+            IFA_F_TEMPORARY,
+            IFA_F_DEPRECATED,
+        ];
+        let seen = told.map(|f| (address_of(f).valid, address_of(f).lasting));
+        assert_eq!(seen, [(false, true), (true, true), (false, true), (true, false), (true, false)]);
+        assert_eq!(address(&[0; 7]), None);
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! Connections by iWARP: `iwarp://` addresses, and servers that answer them.
+
+use base::Span;
+use clap::{Args, ValueEnum};
+use endpoint::{Iwarp, IwarpServer, TransportOptions};
+use lhio::tcp::StreamOptions;
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    #[default]
+    On,
+    /// No.
+    Off,
+}
+
+/// What both ends ask for of MPA, the layer between TCP and RDMA.
+#[derive(Args, Clone, Debug)]
+pub struct Mpa {
+    /// iWARP: checksums (CRC32C) in each record. Off only where both ends say so; TCP's own are weak, TLS needs none.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t)]
+    pub mpa_crc: Switch,
+    /// iWARP: have the other end put markers into what it sends. Of use only to adapters that take segments out of order.
+    #[arg(long)]
+    pub mpa_markers: bool,
+    /// iWARP: put what arrives in its place before its checksum is checked, as kernels and adapters do: one copy less. Nothing
+    /// is reported as arrived that fails it, but a damaged header may have bytes written elsewhere in memory that is open to
+    /// the peer.
+    #[arg(long)]
+    pub mpa_early: bool,
+    /// iWARP: congestion control of TCP by the system's name (cubic, bbr, or a loaded program); the system's choice when
+    /// left out.
+    #[arg(long, value_name = "NAME")]
+    pub tcp_cc: Option<String>,
+}
+
+impl Mpa {
+    fn apply(&self, settings: &mut endpoint::IwarpConfig) {
+        settings.crc = self.mpa_crc == Switch::On;
+        settings.markers = self.mpa_markers;
+        if self.mpa_early {
+            settings.placement = endpoint::Placement::Early;
+        }
+    }
+}
+
+/// Of a client.
+#[derive(Args, Clone, Debug)]
+pub struct ByIwarp {
+    /// Of an iwarp:// address: without TLS, as the RFCs have it. Nothing is encrypted, and nobody is who they say.
+    #[arg(long)]
+    pub plain: bool,
+    #[command(flatten)]
+    pub mpa: Mpa,
+}
+
+impl ByIwarp {
+    /// Whether what the command line asks for is to be had from this kind of address.
+    ///
+    /// # Errors
+    /// What is not, and what to do instead.
+    pub fn check(&self, iwarp: bool, o: &TransportOptions) -> Result<(), String> {
+        let (wrong, why): (Vec<(bool, &str)>, _) = if iwarp {
+            let native = vec![
+                (o.cc != cc::registry::DEFAULT, "--cc"),
+                (o.known_rate.is_some(), "--known-rate"),
+                (o.module != ::wire::Module::Aead, "--encryption"),
+                (!o.paths.is_empty(), "--path and --backup-path"),
+            ];
+            (native, "of the native transport (longhaul://): over iWARP, TCP sends, see --tcp-cc and --plain")
+        } else {
+            let iwarp = vec![
+                (self.plain, "--plain"),
+                (self.mpa.mpa_crc == Switch::Off, "--mpa-crc"),
+                (self.mpa.mpa_markers, "--mpa-markers"),
+                (self.mpa.tcp_cc.is_some(), "--tcp-cc"),
+            ];
+            (iwarp, "for addresses that begin with iwarp://")
+        };
+        let named: Vec<&str> = wrong.into_iter().filter(|w| w.0).map(|w| w.1).collect();
+        if named.is_empty() { Ok(()) } else { Err(format!("{}: {why}", named.join(", "))) }
+    }
+
+    /// How a connection by iWARP is to be made, within how long. Says aloud what is not protected.
+    pub fn wanted(&self, connect_timeout: Span) -> Iwarp {
+        if self.plain {
+            eprintln!(
+                "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not checked: \
+                 everybody on the way can read and change everything"
+            );
+        }
+        let mut i = Iwarp { tls: !self.plain, congestion: self.mpa.tcp_cc.clone(), ..Iwarp::default() };
+        self.mpa.apply(&mut i.settings);
+        i.settings.startup_timeout = connect_timeout;
+        i
+    }
+}
+
+/// Which clients by iWARP a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Answers {
+    /// With TLS below, which only Longhaul speaks: encrypted, and let in by key as others are.
+    Tls,
+    /// As the RFCs have it: not encrypted, and whoever reaches the port is let in (needs --allow-any-key).
+    Plain,
+    /// Both.
+    Both,
+}
+
+/// Of a server.
+#[derive(Args, Clone, Debug)]
+pub struct ServeIwarp {
+    /// Answer iWARP, too, at the TCP port of the same number.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub iwarp: Option<Answers>,
+    #[command(flatten)]
+    pub mpa: Mpa,
+}
+
+impl ServeIwarp {
+    /// What the driver is told, if anything.
+    pub fn streams(&self) -> Option<StreamOptions> {
+        self.iwarp.map(|_| StreamOptions { congestion: self.mpa.tcp_cc.clone() })
+    }
+
+    /// What the endpoint is told, if anything. Says aloud what is not protected.
+    ///
+    /// # Errors
+    /// Plain connections without having been told to let everybody in.
+    pub fn server(&self, allow_any_key: bool) -> Result<Option<IwarpServer>, String> {
+        let Some(answers) = self.iwarp else { return Ok(None) };
+        let plain = answers != Answers::Tls;
+        if plain && !allow_any_key {
+            return Err("--iwarp plain lets in whoever reaches the port, since nobody shows a key there: say that you mean \
+                        it with --allow-any-key, or choose --iwarp tls"
+                .to_owned());
+        }
+        if plain {
+            eprintln!(
+                "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and everybody who \
+                 reaches the port is let in",
+                if answers == Answers::Plain { "plain" } else { "both" }
+            );
+        }
+        let mut s = IwarpServer { plain, tls: answers != Answers::Plain, ..IwarpServer::default() };
+        self.mpa.apply(&mut s.settings);
+        Ok(Some(s))
+    }
+}

@@ -1,0 +1,406 @@
+//! Paths that are found: which pairs of addresses a client's connections use as addresses come and go, and what a server
+//! tells of its own.
+//!
+//! What the network is like comes from outside ([`Network`]); here nothing is asked of a system.
+
+use crate::conn::Conn;
+use crate::{ConnId, Endpoint, FurtherPath, streams};
+use base::Time;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use transport::{Discover, LaneEnds};
+
+/// Paths of a connection, named ones included, up to which further ones are added.
+pub const MOST_PATHS: usize = 4;
+/// The same where all pairs are wanted.
+pub const MOST_PATHS_OF_MESH: usize = 8;
+/// Paths that are tried over a connection's life: each costs a number, of which there are 64, and up to five challenges
+/// that go wherever the server says.
+pub const MOST_TRIED: u32 = 24;
+/// Addresses of peers that an endpoint wants routes to at most.
+pub const MOST_REMOTES: usize = 256;
+
+/// What this machine's network is like now, as far as an endpoint's packets are concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Addresses of this machine from which packets can leave.
+    pub locals: Vec<IpAddr>,
+    /// Those at which the socket takes what comes, with its port, one for each network: a server tells of them.
+    pub reached_at: Vec<SocketAddr>,
+    /// From which of its addresses this machine has a route to those of [`Endpoint::remotes`].
+    pub ways: Vec<Way>,
+}
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// From this address of this machine.
+    pub local: IpAddr,
+    /// To this one of the peer's.
+    pub remote: IpAddr,
+    /// It leaves by the interface that has the local address. Else it is the way of some other address of this machine's,
+    /// and no path of its own.
+    pub own: bool,
+    /// The system takes this address when nobody says from where.
+    pub usual: bool,
+}
+
+/// How far an address reaches: who knows one peer may be told what reaches no less far, so that nobody learns of, or sends
+/// to, addresses inside of a network that the connection does not lead into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Machine,
+    Link,
+    Site,
+    World,
+}
+
+impl Reach {
+    fn of(ip: IpAddr) -> Reach {
+        match ip.to_canonical() {
+            ip if ip.is_loopback() || ip.is_unspecified() => Reach::Machine,
+            IpAddr::V4(ip) if ip.is_link_local() => Reach::Link,
+            // RFC 1918, and what providers translate (RFC 6598).
+            IpAddr::V4(ip) if ip.is_private() || ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64 => {
+                Reach::Site
+            }
+            IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80 => Reach::Link,
+            // RFC 4193.
+            IpAddr::V6(ip) if ip.segments()[0] & 0xfe00 == 0xfc00 => Reach::Site,
+            _ => Reach::World,
+        }
+    }
+
+    /// Whether `ip` may be told to, or taken from, a peer at `peer`.
+    fn covers(peer: IpAddr, ip: IpAddr) -> bool {
+        let peer = Reach::of(peer);
+        peer > Reach::Machine && Reach::of(ip) >= peer.max(Reach::Site)
+    }
+}
+
+/// What was added to a connection of a client's because addresses were found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    lanes: Vec<FoundLane>,
+    tried: u32,
+    /// Pairs at which nobody has answered, as long as their ways last.
+    failed: Vec<(IpAddr, SocketAddr)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FoundLane {
+    lane: u32,
+    pair: (IpAddr, SocketAddr),
+    was_up: bool,
+}
+
+impl Found {
+    /// Whether a lane was added because its addresses were found.
+    pub(crate) fn has(&self, lane: u32) -> bool {
+        self.lanes.iter().any(|l| l.lane == lane)
+    }
+
+    /// Data can go over a lane.
+    pub(crate) fn on_up(&mut self, lane: u32) {
+        self.lanes.iter_mut().filter(|l| l.lane == lane).for_each(|l| l.was_up = true);
+    }
+
+    /// It can not: of one that never worked, the pair is not tried again soon.
+    pub(crate) fn on_down(&mut self, lane: u32) {
+        if let Some(i) = self.lanes.iter().position(|l| l.lane == lane && !l.was_up) {
+            self.failed.push(self.lanes.swap_remove(i).pair);
+        }
+    }
+}
+
+/// What is to be done about a connection's lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The lane goes on from another address.
+    Move(u32, IpAddr),
+    /// Nothing leaves over it now.
+    Cut(u32),
+    Close(u32),
+    /// It may have a way again.
+    Probe(u32),
+    Add(IpAddr, SocketAddr),
+}
+
+/// All that the decision depends on.
+struct Scene<'a> {
+    network: &'a Network,
+    lanes: &'a [LaneEnds],
+    found: &'a Found,
+    /// Lanes whose local address the user has named.
+    pinned: &'a [IpAddr],
+    /// Where the server is: the address that it was connected to, then those that it told of.
+    remotes: &'a [SocketAddr],
+    discover: Discover,
+}
+
+impl Scene<'_> {
+    fn has_way(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.network.ways.iter().any(|w| w.local == local && w.remote == remote)
+    }
+
+    /// Of lanes whose addresses have gone, and then of what is to be added.
+    fn plan(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let way_of = |l: &LaneEnds| l.local.is_none_or(|ip| self.has_way(ip, l.remote.ip()));
+        let (kept, cut): (Vec<&LaneEnds>, Vec<&LaneEnds>) = self.lanes.iter().partition(|l| way_of(l));
+        // Before anything has arrived on a lane, its address is what the system takes.
+        let usual = |l: &LaneEnds| {
+            let way = self.network.ways.iter().find(|w| w.usual && w.remote == l.remote.ip());
+            l.local.or(way.map(|w| w.local))
+        };
+        let mut used: Vec<_> = kept.iter().filter_map(|l| Some((usual(l)?, l.remote, l.socket))).collect();
+        let mut alive = kept.iter().any(|l| l.works);
+        for l in cut {
+            let step = self.replace(l, &used, alive);
+            if let Step::Move(_, ip) = step {
+                used.push((ip, l.remote, l.socket));
+                alive = true;
+            }
+            steps.push(step);
+        }
+        let lost = !alive && !kept.iter().any(|l| l.checking);
+        for l in kept.iter().filter(|l| !l.works && !l.checking) {
+            // With nothing that works, another address may do better.
+            let other = |w: &&Way| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
+            let other = self.network.ways.iter().find(other).filter(|_| lost && !self.is_pinned(l));
+            steps.push(other.map_or(Step::Probe(l.lane), |w| Step::Move(l.lane, w.local)));
+        }
+        if self.discover != Discover::Off {
+            for l in kept.iter().filter(|l| self.found.lanes.iter().any(|f| f.lane == l.lane)) {
+                let elsewhere = kept.iter().any(|o| o.works && o.lane != l.lane);
+                if elsewhere && !self.remotes.contains(&l.remote) {
+                    used.retain(|u| (u.0, u.1) != (l.local.unwrap_or(u.0), l.remote));
+                    steps.push(Step::Close(l.lane));
+                }
+            }
+            // Where it is not known which pairs are used, none is added yet: what arrives tells.
+            if kept.iter().all(|l| usual(l).is_some()) {
+                let pairs = used.iter().map(|u| (u.0, u.1)).collect();
+                steps.extend(self.add(pairs));
+            }
+        }
+        steps
+    }
+
+    fn is_pinned(&self, l: &LaneEnds) -> bool {
+        l.lane > 0 && l.local.is_some_and(|ip| self.pinned.contains(&ip))
+    }
+
+    /// What becomes of a lane that has no way any more; `alive`: others carry its data.
+    fn replace(&self, l: &LaneEnds, used: &[(IpAddr, SocketAddr, u16)], alive: bool) -> Step {
+        let was_found = self.found.lanes.iter().any(|f| f.lane == l.lane);
+        let gone = l.local.is_some_and(|ip| !self.network.locals.contains(&ip));
+        let to_it = || self.network.ways.iter().filter(|w| w.remote == l.remote.ip());
+        let free = |w: &&Way| w.own && !used.contains(&(w.local, l.remote, l.socket));
+        let other = to_it().filter(free).max_by_key(|w| w.usual);
+        // The last one takes any.
+        let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.usual)).filter(|_| !alive));
+        match other {
+            _ if self.is_pinned(l) => Step::Cut(l.lane),
+            Some(w) => Step::Move(l.lane, w.local),
+            None if was_found && gone && alive => Step::Close(l.lane),
+            None => Step::Cut(l.lane),
+        }
+    }
+
+    /// Pairs beside those that are used.
+    fn add(&self, mut used: BTreeSet<(IpAddr, SocketAddr)>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let most = if self.discover == Discover::Mesh { MOST_PATHS_OF_MESH } else { MOST_PATHS };
+        let mut tried = self.found.tried;
+        while used.len() < most && tried < MOST_TRIED {
+            let novelty = |local: IpAddr, remote: SocketAddr| {
+                let (mut here, mut there) = (1, 1);
+                for (l, r) in &used {
+                    here = if *l == local { 0 } else { here };
+                    there = if *r == remote { 0 } else { there };
+                }
+                here + there
+            };
+            let pairs = self.network.ways.iter().filter(|w| w.own).flat_map(|w| {
+                self.remotes.iter().filter(|r| r.ip() == w.remote).map(|r| (w.local, *r, w.usual))
+            });
+            let fits = |(local, remote, _): &(IpAddr, SocketAddr, bool)| {
+                let pair = (*local, *remote);
+                let fresh = !used.contains(&pair) && !self.found.failed.contains(&pair);
+                fresh && (self.discover == Discover::Mesh || novelty(*local, *remote) > 0)
+            };
+            // Of equals the first.
+            let best = pairs.filter(fits).reduce(|a, b| {
+                let rank = |p: &(IpAddr, SocketAddr, bool)| (novelty(p.0, p.1), p.2);
+                if rank(&b) > rank(&a) { b } else { a }
+            });
+            let Some((local, remote, _)) = best else { break };
+            used.insert((local, remote));
+            tried += 1;
+            steps.push(Step::Add(local, remote));
+        }
+        steps
+    }
+}
+
+impl Conn {
+    /// Where its server is: the address it was connected to, and those that it has told of and that may be believed.
+    fn remotes(&self, locals: &[IpAddr]) -> Vec<SocketAddr> {
+        let known = self.first_remote;
+        let mut all = vec![known];
+        let told = self.connection.learned_addresses().unwrap_or_default();
+        // Whoever answers at another port than asked may be anything: not one that only the system gives out (RFC 9000,
+        // section 21.5, on requests that are forged by way of a client).
+        let port = |p: u16| p == known.port() || p >= 1_024;
+        all.extend(told.iter().filter(|a| {
+            let ip = a.ip();
+            let fits = ip.is_ipv4() == known.is_ipv4() && port(a.port()) && Reach::covers(known.ip(), ip);
+            fits && *a != &known && !locals.contains(&ip)
+        }));
+        all
+    }
+}
+
+impl Endpoint {
+    /// Addresses of peers to which this client's connections want ways: [`Network::ways`]. At most [`MOST_REMOTES`].
+    pub fn remotes(&self) -> BTreeSet<IpAddr> {
+        let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
+        let all = clients.flat_map(|c| {
+            let lanes = c.connection.lane_ends().map(|l| l.remote);
+            lanes.chain(c.remotes(&[])).collect::<Vec<_>>()
+        });
+        all.map(|a| a.ip()).take(MOST_REMOTES).collect()
+    }
+
+    /// Addresses of this machine that those connections use.
+    pub fn locals(&self) -> BTreeSet<IpAddr> {
+        let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
+        let all = clients.flat_map(|c| c.connection.lane_ends().filter_map(|l| l.local));
+        all.take(MOST_REMOTES).collect()
+    }
+
+    /// Whether something has happened since it was asked last for which the network is to be looked at again.
+    pub fn wants_network(&mut self) -> bool {
+        core::mem::take(&mut self.network_news)
+    }
+
+    /// Whether a connection of this client has no path that works: then something may have changed that nobody told of.
+    pub fn is_cut_off(&self) -> bool {
+        let mut clients = self.conns.values().filter(|c| c.info.is_client && c.established && !c.closed);
+        clients.any(|c| !c.connection.lane_ends().any(|l| l.works))
+    }
+
+    /// What the network is like from now on. Clients' connections add paths, and leave those that have no way any more;
+    /// servers' clients are told where else the server can be reached.
+    pub fn set_network(&mut self, now: Time, network: Network) {
+        self.network = network;
+        let all: Vec<ConnId> = self.conns.keys().copied().collect();
+        for id in all {
+            if self.conns.get(&id).is_some_and(|c| c.info.is_client) {
+                self.follow_network(now, id);
+            } else {
+                self.announce(id);
+                self.leave_gone_addresses(now, id);
+            }
+            self.after(now, id);
+        }
+    }
+
+    /// Tells a client of this server's addresses, as far as they are for it.
+    pub(crate) fn announce(&mut self, id: ConnId) {
+        if self.config.options.discover == Discover::Off {
+            return;
+        }
+        let Some(c) = self.conns.get_mut(&id).filter(|c| !c.info.is_client && c.established && !c.closed)
+        else {
+            return;
+        };
+        let used = c.connection.lane_ends().find(|l| l.lane == 0);
+        let Some(used) = used else { return };
+        let may = |a: &&SocketAddr| Reach::covers(used.remote.ip(), a.ip());
+        let list: Vec<SocketAddr> = self.network.reached_at.iter().filter(may).copied().collect();
+        // The one that it uses is no news, unless others were told of before.
+        let news = list.iter().any(|a| Some(a.ip()) != used.local) || c.connection.has_told_addresses();
+        if news {
+            c.connection.tell_addresses(&list);
+        }
+    }
+
+    /// A server's lanes whose own address is gone: their data goes over others. Where the client goes on, it decides.
+    fn leave_gone_addresses(&mut self, now: Time, id: ConnId) {
+        let Some(c) = self.conns.get_mut(&id).filter(|c| c.established && !c.closed) else { return };
+        let Conn { connection, qps, .. } = &mut **c;
+        let lanes: Vec<LaneEnds> = connection.lane_ends().collect();
+        for l in lanes.iter().filter(|l| l.works) {
+            if l.local.is_some_and(|ip| !ip.is_loopback() && !self.network.locals.contains(&ip)) {
+                let mut s = streams::Numbered { adapter: &mut self.adapter, qps, last: None };
+                connection.cut_lane(now, l.lane, &mut s);
+            }
+        }
+    }
+
+    /// Has a client's connection use what the network offers.
+    fn follow_network(&mut self, now: Time, id: ConnId) {
+        let Some(c) = self.conns.get_mut(&id).filter(|c| !c.closed) else { return };
+        let lanes: Vec<LaneEnds> = c.connection.lane_ends().collect();
+        let pinned: Vec<IpAddr> = c.connection.further_paths().iter().filter_map(|p| p.local).collect();
+        let remotes = c.remotes(&self.network.locals);
+        let ways = &self.network.ways;
+        c.found.failed.retain(|(l, r)| ways.iter().any(|w| w.local == *l && w.remote == r.ip()));
+        let discover = if c.established { c.connection.discovers() } else { Discover::Off };
+        c.placed = lanes.first().is_some_and(|l| l.local.is_some());
+        let network = &self.network;
+        let scene =
+            Scene { network, lanes: &lanes, found: &c.found, pinned: &pinned, remotes: &remotes, discover };
+        for step in scene.plan() {
+            self.take_step(now, id, step);
+        }
+    }
+
+    fn take_step(&mut self, now: Time, id: ConnId, step: Step) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        match step {
+            Step::Move(lane, local) => {
+                tracing::info!(path = lane, from = %local, "a path goes on from another address: its own is gone");
+                c.connection.move_lane(now, lane, Some(local), &mut s);
+            }
+            Step::Cut(lane) => c.connection.cut_lane(now, lane, &mut s),
+            Step::Probe(lane) => c.connection.probe_lane(lane),
+            Step::Close(lane) => {
+                tracing::info!(
+                    path = lane,
+                    "a path that was found is given up: one of its addresses is gone"
+                );
+                c.connection.close_lane(now, lane, &mut s);
+            }
+            Step::Add(local, remote) => {
+                let path = FurtherPath { local: Some(local), remote, backup: false };
+                match self.open_found(id, path) {
+                    Ok(lane) => {
+                        tracing::info!(path = lane, from = %local, to = %remote, "a path is added: both addresses were found, and a route between them");
+                    }
+                    Err(error) => tracing::debug!(from = %local, to = %remote, %error, "no further path"),
+                }
+            }
+        }
+    }
+
+    fn open_found(&mut self, id: ConnId, path: FurtherPath) -> Result<u32, crate::ConnectError> {
+        let opened = self.open_path(id, path, 0);
+        let Some(c) = self.conns.get_mut(&id) else { return opened };
+        match (&opened, path.local) {
+            (Ok(lane), Some(local)) => {
+                c.found.tried += 1;
+                c.found.lanes.push(FoundLane { lane: *lane, pair: (local, path.remote), was_up: false });
+            }
+            // Nothing in the reasons for it changes.
+            _ => c.found.tried = MOST_TRIED,
+        }
+        opened
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The decision which paths there are to be.
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn at(text: &str) -> SocketAddr {
+    SocketAddr::new(ip(text), 4460)
+}
+
+/// Ways as `local remote`, those of a path of their own; `~local remote`: over another interface.
+fn network(locals: &[&str], ways: &[&str]) -> Network {
+    let way = |text: &&str| {
+        let (local, remote) = text.trim_start_matches('~').split_once(' ').expect("two addresses");
+        Way { local: ip(local), remote: ip(remote), own: !text.starts_with('~'), usual: false }
+    };
+    let locals = locals.iter().map(|l| ip(l)).collect();
+    Network { locals, reached_at: Vec::new(), ways: ways.iter().map(way).collect() }
+}
+
+fn lane(lane: u32, local: &str, remote: &str) -> LaneEnds {
+    LaneEnds { lane, local: Some(ip(local)), remote: at(remote), socket: 0, works: true, checking: false }
+}
+
+fn found(lanes: &[LaneEnds]) -> Found {
+    let one =
+        |l: &LaneEnds| FoundLane { lane: l.lane, pair: (l.local.expect("known"), l.remote), was_up: true };
+    Found { lanes: lanes.iter().map(one).collect(), tried: lanes.len() as u32, failed: Vec::new() }
+}
+
+fn plan(
+    network: &Network,
+    lanes: &[LaneEnds],
+    found: &Found,
+    told: &[&str],
+    discover: Discover,
+) -> Vec<Step> {
+    let remotes: Vec<_> = told.iter().map(|a| at(a)).collect();
+    Scene { network, lanes, found, pinned: &[], remotes: &remotes, discover }.plan()
+}
+
+#[test]
+fn each_further_address_gets_a_path_where_there_is_a_route() {
+    let first = [lane(0, "10.1.0.1", "10.1.0.2")];
+    let apart = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"]);
+    let told = ["10.1.0.2", "10.2.0.2"];
+    let auto = |n: &Network, told: &[&str]| plan(n, &first, &Found::default(), told, Discover::Auto);
+    assert_eq!(auto(&apart, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(plan(&apart, &first, &Found::default(), &told, Discover::Off), []);
+    // Nothing has arrived yet that tells which address it has here.
+    let mut usual = apart.clone();
+    usual.ways[0].usual = true;
+    let unknown = [LaneEnds { local: None, ..first[0] }];
+    let steps = plan(&usual, &unknown, &Found::default(), &told, Discover::Auto);
+    assert_eq!(steps, [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(plan(&apart, &unknown, &Found::default(), &told, Discover::Auto), [], "nobody can tell");
+    // Everything leads everywhere: two paths that share no address, and no more.
+    let all = ["10.1.0.1 10.1.0.2", "10.1.0.1 10.2.0.2", "10.2.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"];
+    let meshed = network(&["10.1.0.1", "10.2.0.1"], &all);
+    assert_eq!(auto(&meshed, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(plan(&meshed, &first, &Found::default(), &told, Discover::Mesh).len(), 3);
+    // One address here and two there, and the other way round.
+    assert_eq!(auto(&network(&["10.1.0.1"], &all[..2]), &told), [Step::Add(ip("10.1.0.1"), at("10.2.0.2"))]);
+    let two = network(&["10.1.0.1", "10.2.0.1"], &[all[0], all[2]]);
+    assert_eq!(auto(&two, &told[..1]), [Step::Add(ip("10.2.0.1"), at("10.1.0.2"))]);
+    // What leaves by another address's interface is no path of its own.
+    let weak = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "~10.2.0.1 10.1.0.2"]);
+    assert_eq!(auto(&weak, &told), []);
+}
+
+#[test]
+fn paths_and_attempts_are_limited() {
+    let first = [lane(0, "10.1.0.1", "10.1.0.2")];
+    let told: Vec<String> = (2..18).map(|n| format!("10.1.0.{n}")).collect();
+    let ways: Vec<String> = told.iter().map(|r| format!("10.1.0.1 {r}")).collect();
+    let (told, ways): (Vec<_>, Vec<_>) =
+        (told.iter().map(String::as_str).collect(), ways.iter().map(String::as_str).collect());
+    let n = network(&["10.1.0.1"], &ways);
+    assert_eq!(plan(&n, &first, &Found::default(), &told, Discover::Auto).len(), MOST_PATHS - 1);
+    assert_eq!(plan(&n, &first, &Found::default(), &told, Discover::Mesh).len(), MOST_PATHS_OF_MESH - 1);
+    let tired = Found { tried: MOST_TRIED - 1, ..Found::default() };
+    assert_eq!(plan(&n, &first, &tired, &told, Discover::Auto).len(), 1);
+    let mut failed = Found::default();
+    failed.failed.push((ip("10.1.0.1"), at("10.1.0.3")));
+    let steps = plan(&n, &first, &failed, &told, Discover::Auto);
+    assert_eq!(steps[0], Step::Add(ip("10.1.0.1"), at("10.1.0.4")), "not there, where nobody answered");
+}
+
+#[test]
+fn lanes_without_a_way_move_or_are_left() {
+    let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.2.0.2")];
+    let f = found(&lanes[1..]);
+    let told = ["10.1.0.2", "10.2.0.2"];
+    let go = |n: &Network, lanes: &[LaneEnds]| plan(n, lanes, &f, &told, Discover::Auto);
+    // The address is gone; there is no other way to where the lane led.
+    let n = network(&["10.2.0.1"], &["10.2.0.1 10.2.0.2"]);
+    assert_eq!(go(&n, &lanes), [Step::Cut(0)]);
+    let n = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2"]);
+    assert_eq!(go(&n, &lanes), [Step::Close(1)], "what was found makes room");
+    let n = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2"]);
+    assert_eq!(go(&n, &lanes)[0], Step::Cut(1), "the address is there, but its interface is down");
+    // Its only address was replaced by another.
+    let n = network(&["10.1.0.9"], &["10.1.0.9 10.1.0.2"]);
+    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.1.0.9"))]);
+    // A way that is none of its own is better than none.
+    let n = network(&["10.9.0.9"], &["~10.9.0.9 10.1.0.2"]);
+    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.9.0.9"))]);
+    // Nothing left: it stays, as something may come back.
+    assert_eq!(go(&network(&[], &[]), &lanes[..1]), [Step::Cut(0)]);
+    // It is back.
+    let n = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2"]);
+    let silent = LaneEnds { works: false, ..lanes[0] };
+    assert_eq!(go(&n, &[silent]), [Step::Probe(0)]);
+    // It is back, and silent; with nothing else that works, another address is tried.
+    let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
+    assert_eq!(go(&n, &[silent])[0], Step::Move(0, ip("10.3.0.1")));
+}
+
+#[test]
+fn named_paths_stay_where_they_were_named_and_lists_are_followed() {
+    let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.1.0.2")];
+    let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
+    let (none, pinned, remotes) = (Found::default(), [ip("10.2.0.1")], [at("10.1.0.2")]);
+    let discover = Discover::Off;
+    let scene =
+        Scene { network: &n, lanes: &lanes, found: &none, pinned: &pinned, remotes: &remotes, discover };
+    assert_eq!(scene.plan(), [Step::Cut(1)]);
+    // The server is not at its second address any more.
+    let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.1.0.1", "10.2.0.2")];
+    let n = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2", "10.1.0.1 10.2.0.2"]);
+    assert_eq!(plan(&n, &lanes, &found(&lanes[1..]), &["10.1.0.2"], Discover::Auto), [Step::Close(1)]);
+    assert_eq!(plan(&n, &lanes, &found(&[]), &["10.1.0.2"], Discover::Auto), [], "that one was named");
+}
+
+#[test]
+fn a_peer_is_told_and_believed_what_reaches_as_far_as_it_is() {
+    for (peer, address, may) in [
+        ("8.8.8.8", "9.9.9.9", true),
+        ("8.8.8.8", "10.0.0.1", false),
+        ("8.8.8.8", "100.64.0.1", false),
+        ("2600::1", "fd00::1", false),
+        ("10.0.0.9", "10.0.0.1", true),
+        ("10.0.0.9", "9.9.9.9", true),
+        ("10.0.0.9", "169.254.1.1", false),
+        ("169.254.1.2", "10.0.0.1", true),
+        ("127.0.0.1", "10.0.0.1", false),
+        ("::1", "2600::1", false),
+        ("10.0.0.9", "127.0.0.1", false),
+    ] {
+        assert_eq!(Reach::covers(ip(peer), ip(address)), may, "{peer} {address}");
+    }
+}
+
+#[test]
+fn pairs_that_nobody_answers_at_are_remembered() {
+    let lanes = [lane(1, "10.1.0.1", "10.2.0.2"), lane(2, "10.1.0.1", "10.3.0.2")];
+    let mut f = found(&lanes);
+    f.lanes.iter_mut().for_each(|l| l.was_up = false);
+    f.on_up(1);
+    f.on_down(1);
+    f.on_down(2);
+    assert_eq!(f.failed, [(ip("10.1.0.1"), at("10.3.0.2"))]);
+    assert!(f.has(1) && !f.has(2));
+}

@@ -1,0 +1,336 @@
+//! Streams: what the driver tells of them, and where their bytes go.
+
+use super::tls::Sealed;
+use super::{StreamId, StreamOrder};
+use crate::Endpoint;
+use crate::app::ConnId;
+use ::iwarp::{Connection, Spare, Step};
+use base::{Span, Time};
+use std::net::SocketAddr;
+use transport::crypto::PeerIdentity;
+use verbs::Adapter;
+
+/// Bytes of a segment when the system does not tell: those of TCP over IPv4 with time stamps on Ethernet.
+const USUAL_EMSS: usize = 1_448;
+/// Least and most that is believed of a segment.
+const EMSS: core::ops::RangeInclusive<usize> = 128..=65_532;
+
+/// One stream.
+pub(crate) struct Stream {
+    /// The connection it belongs to, once that is known.
+    pub conn: Option<ConnId>,
+    /// Which stream of it.
+    pub index: u16,
+    pub remote: SocketAddr,
+    pub is_client: bool,
+    /// Once it is connected, or its first byte has come.
+    pub engine: Option<Connection>,
+    pub established: bool,
+    /// Waits to be looked at by the driver.
+    pub queued: bool,
+    pub scheduled: Option<Time>,
+    /// When there must be an engine; when the other streams of the connection must be there.
+    pub deadline: Option<Time>,
+    /// Bytes of a segment.
+    pub emss: usize,
+    /// TLS below MPA.
+    pub sealed: Option<Box<Sealed>>,
+    /// Who the peer is, as TLS has shown.
+    pub peer: Option<PeerIdentity>,
+    /// It was let in as a further stream of a connection, and is good for nothing else.
+    pub further: bool,
+}
+
+impl Stream {
+    pub fn new(remote: SocketAddr, is_client: bool, deadline: Time) -> Stream {
+        Stream {
+            conn: None,
+            index: 0,
+            remote,
+            is_client,
+            engine: None,
+            established: false,
+            queued: false,
+            scheduled: None,
+            deadline: Some(deadline),
+            emss: USUAL_EMSS,
+            sealed: None,
+            peer: None,
+            further: false,
+        }
+    }
+
+    pub fn timeout(&self) -> Option<Time> {
+        let engine = self.engine.as_ref().and_then(Connection::poll_timeout);
+        self.deadline.into_iter().chain(engine).min()
+    }
+
+    pub fn is_half_open(&self) -> bool {
+        !self.is_client && !self.established
+    }
+
+    /// The system's word on the path's segments. Records are made of words of four bytes.
+    pub fn set_emss(&mut self, emss: Option<usize>) {
+        self.emss = emss.unwrap_or(USUAL_EMSS).clamp(*EMSS.start(), *EMSS.end()) & !3;
+    }
+}
+
+/// A stream whose bytes go from and to their places directly, and what is needed for it. Call
+/// [`Endpoint::stream_done`] afterwards.
+pub struct StreamIo<'a> {
+    /// Says where bytes go and come from.
+    pub engine: &'a mut Connection,
+    /// Finds registered memory.
+    pub adapter: &'a mut Adapter,
+    /// Scratch memory.
+    pub spare: &'a mut Spare,
+}
+
+impl Endpoint {
+    /// What to do to a stream next.
+    pub fn poll_stream_order(&mut self) -> Option<StreamOrder> {
+        self.hub.orders.pop_front()
+    }
+
+    /// A stream that may have something to send, or may read on after it did not: move its bytes, then call
+    /// [`Endpoint::stream_done`]. Each comes up once; call again until there is none.
+    pub fn poll_stream(&mut self, now: Time) -> Option<StreamId> {
+        self.collect_work();
+        let id = self.hub.ready.pop_front()?;
+        let Some(s) = self.hub.streams.get_mut(&id) else { return Some(id) };
+        s.queued = false;
+        let sealed = s.sealed.is_some();
+        if let Some(engine) = s.engine.as_mut().filter(|e| e.is_held()) {
+            engine.resume(&mut self.adapter, now);
+            if sealed && !engine.is_held() {
+                // What TLS has taken in already: perhaps nothing more comes to make it look.
+                self.feed_sealed(now, id, &[]);
+            }
+        }
+        Some(id)
+    }
+
+    /// Has a stream come up in [`Endpoint::poll_stream`] again: it can send again, or has more to send.
+    pub fn touch_stream(&mut self, id: StreamId) {
+        self.hub.touch(id);
+    }
+
+    /// Bytes of a stream were taken by the system: there may be completions that the application has not seen.
+    pub fn stream_sent(&mut self) {
+        self.stirred = true;
+    }
+
+    /// Whether streams wait for [`Endpoint::poll_stream`] or orders for [`Endpoint::poll_stream_order`].
+    pub fn has_streams_ready(&self) -> bool {
+        !self.hub.ready.is_empty() || !self.hub.orders.is_empty()
+    }
+
+    /// How many streams there are.
+    pub fn streams(&self) -> usize {
+        self.hub.streams.len()
+    }
+
+    /// Whether there are connections by the native transport, or may be.
+    pub fn has_datagrams(&self) -> bool {
+        !self.conns.is_empty()
+    }
+
+    /// A stream that was ordered is connected; its segments hold `emss` bytes, as far as is known.
+    pub fn stream_connected(&mut self, now: Time, id: StreamId, emss: Option<usize>) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        s.set_emss(emss);
+        self.start_client(now, id);
+        self.stream_done(now, id);
+    }
+
+    /// A client has connected. `None`: there is no room, reset it.
+    pub fn stream_accepted(
+        &mut self,
+        now: Time,
+        remote: SocketAddr,
+        emss: Option<usize>,
+    ) -> Option<StreamId> {
+        let server = self.config.server.as_ref()?.iwarp.as_ref()?;
+        if self.hub.half_open >= server.max_half_open {
+            return None;
+        }
+        let mut s = Stream::new(remote, false, now + server.settings.startup_timeout);
+        s.set_emss(emss);
+        self.hub.half_open += 1;
+        let id = self.hub.insert(s);
+        self.hub.schedule(id);
+        Some(id)
+    }
+
+    /// A stream could not be connected, or has failed; `why` in words.
+    pub fn stream_failed(&mut self, now: Time, id: StreamId, why: &str) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let (conn, connected, sealed) = (s.conn, s.engine.is_some(), s.sealed.is_some());
+        if let Some(engine) = &mut s.engine {
+            engine.on_error(&mut self.adapter);
+        }
+        if let Some(conn) = conn {
+            self.note_failure(conn, connected || sealed, why);
+        }
+        if connected {
+            self.stream_done(now, id);
+        } else {
+            self.stream_over(now, id);
+        }
+    }
+
+    /// The peer has shut down its sending side.
+    pub fn stream_ended(&mut self, now: Time, id: StreamId) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        if s.sealed.is_some() {
+            return self.end_sealed(now, id);
+        }
+        match &mut s.engine {
+            Some(engine) => {
+                engine.on_fin(&mut self.adapter, now);
+                self.stream_done(now, id);
+            }
+            None => {
+                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.stream_over(now, id);
+            }
+        }
+    }
+
+    /// A stream's segments hold `emss` bytes from now on.
+    pub fn set_stream_emss(&mut self, id: StreamId, emss: usize) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        s.set_emss(Some(emss));
+        let emss = s.emss;
+        if let Some(engine) = &mut s.engine
+            && engine.emss() < super::bundle::LONG_RECORDS
+        {
+            engine.set_emss(emss);
+        }
+    }
+
+    /// A stream whose bytes are to be moved directly. `None`: what arrives goes to [`Endpoint::feed_stream`], or the stream
+    /// is over.
+    pub fn stream_io(&mut self, id: StreamId) -> Option<StreamIo<'_>> {
+        let s = self.hub.streams.get_mut(&id)?;
+        let engine = s.engine.as_mut().filter(|_| s.sealed.is_none())?;
+        Some(StreamIo { engine, adapter: &mut self.adapter, spare: &mut self.hub.spare })
+    }
+
+    /// Whether the driver is to read from a stream: not while a message waits for its receive.
+    pub fn stream_reads(&self, id: StreamId) -> bool {
+        self.hub.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_none_or(|e| !e.is_held()))
+    }
+
+    /// Takes in bytes of a stream that has no places for them yet. Gives how many were taken: what is left is to be offered
+    /// again when the stream [reads](Endpoint::stream_reads).
+    pub fn feed_stream(&mut self, now: Time, id: StreamId, bytes: &[u8]) -> usize {
+        let Some(s) = self.hub.streams.get(&id) else { return bytes.len() };
+        if s.engine.is_none() && s.sealed.is_none() && !s.is_client && !bytes.is_empty() {
+            self.start_server(now, id, bytes[0]);
+        }
+        let Some(s) = self.hub.streams.get_mut(&id) else { return bytes.len() };
+        if s.sealed.is_some() {
+            return self.feed_sealed(now, id, bytes);
+        }
+        let Some(engine) = &mut s.engine else { return bytes.len() };
+        engine.lend(&mut self.hub.spare);
+        let taken = engine.receive(&mut self.adapter, bytes, now);
+        engine.give_back(&mut self.hub.spare);
+        let taken = if engine.is_held() { taken } else { bytes.len() };
+        self.stream_done(now, id);
+        taken
+    }
+
+    /// Bytes of a stream were moved: what came of it goes to the application, and to the driver as orders.
+    pub fn stream_done(&mut self, now: Time, id: StreamId) {
+        while let Some(e) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_event()) {
+            self.on_stream_event(now, id, e);
+        }
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let sealed = s.sealed.is_some();
+        let mut over = !sealed;
+        while let Some(step) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_step()) {
+            if sealed {
+                over |= self.step_sealed(id, step);
+                continue;
+            }
+            self.hub.orders.push_back(match step {
+                Step::Shutdown => StreamOrder::Shutdown(id),
+                Step::Close => StreamOrder::Close(id),
+                Step::Abort => StreamOrder::Abort(id),
+            });
+        }
+        if sealed {
+            self.after_sealed(now, id);
+        }
+        let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) else { return };
+        if engine.is_closed() {
+            engine.give_back(&mut self.hub.spare);
+            if over {
+                self.stream_over(now, id);
+            }
+            return;
+        }
+        if engine.wants_to_send() {
+            self.hub.touch(id);
+        }
+        self.hub.schedule(id);
+    }
+
+    /// A receive was posted, for which a message may wait.
+    pub(crate) fn resume_stream(&mut self, id: StreamId) {
+        if self.hub.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_some_and(Connection::is_held)) {
+            self.hub.touch(id);
+        }
+    }
+
+    /// Lets time pass for streams.
+    pub(crate) fn stream_timeouts(&mut self, now: Time) {
+        if self.hub.deadlines.first().is_none_or(|(t, _)| *t > now) {
+            return;
+        }
+        let later = self.hub.deadlines.split_off(&(now + Span::from_nanos(1), StreamId(0)));
+        for (_, id) in core::mem::replace(&mut self.hub.deadlines, later) {
+            let Some(s) = self.hub.streams.get_mut(&id) else { continue };
+            s.scheduled = None;
+            if s.deadline.is_some_and(|t| t <= now) {
+                self.stream_too_late(now, id);
+                continue;
+            }
+            if let Some(engine) = &mut s.engine {
+                engine.on_timeout(&mut self.adapter, now);
+                self.hub.touch(id);
+            }
+            self.stream_done(now, id);
+            self.hub.schedule(id);
+        }
+    }
+
+    /// The stream did not get anywhere in time.
+    fn stream_too_late(&mut self, now: Time, id: StreamId) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        s.deadline = None;
+        let (conn, engine, sealed) = (s.conn, s.engine.is_some(), s.sealed.is_some());
+        if let Some(conn) = conn {
+            let why = match (engine, sealed) {
+                (true, _) => "its further streams did not come in time",
+                (false, true) => "no answer to the first words of TLS in time",
+                (false, false) => "no answer",
+            };
+            self.note_failure(conn, engine || sealed, why);
+        }
+        let engine = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut());
+        match engine.filter(|e| !e.is_closed()) {
+            Some(engine) => {
+                engine.abort(&mut self.adapter, now);
+                self.hub.touch(id);
+                self.stream_done(now, id);
+            }
+            None => {
+                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.stream_over(now, id);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Connections by iWARP: one or more byte streams, each with a queue pair, that belong together.
+//!
+//! A stream is a TCP connection of the driver's, which carries out [`StreamOrder`]s, tells what becomes of streams, and moves
+//! bytes by [`StreamIo`]. Between two ends of Longhaul a connection has as many queue pairs from the start as the client
+//! asks for, as with the native transport: the private data of the start-up says which streams belong together (see
+//! [`hello`]). With anybody else a stream is a connection.
+
+mod bundle;
+mod facts;
+mod hello;
+mod io;
+mod options;
+mod tls;
+
+pub use facts::StreamFacts;
+pub use io::StreamIo;
+pub use options::{Iwarp, IwarpServer};
+
+use crate::app::ConnId;
+use base::Time;
+use bundle::Bundle;
+use io::Stream;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use verbs::QpId;
+
+/// Streams of a connection at most.
+pub const MAX_STREAMS: u16 = 256;
+
+/// A byte stream between driver and endpoint. Never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub u64);
+
+/// What the driver is to do to a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamOrder {
+    /// Connect it. [`Endpoint::stream_connected`](crate::Endpoint::stream_connected) or
+    /// [`Endpoint::stream_failed`](crate::Endpoint::stream_failed) follows.
+    Connect {
+        /// Which.
+        stream: StreamId,
+        /// To where.
+        remote: SocketAddr,
+        /// Congestion control by the system's name for it (`TCP_CONGESTION`); `None` takes the system's choice.
+        congestion: Option<String>,
+    },
+    /// Shut down its sending side, behind all that was sent.
+    Shutdown(StreamId),
+    /// Close it.
+    Close(StreamId),
+    /// Reset it.
+    Abort(StreamId),
+    /// Tell what the system says of it now; see [`Endpoint::set_stream_facts`](crate::Endpoint::set_stream_facts).
+    Tell(StreamId),
+    /// Have it send no faster than this.
+    Pace {
+        /// Which.
+        stream: StreamId,
+        /// `None`: as fast as TCP finds right.
+        rate: Option<base::Rate>,
+    },
+}
+
+/// All connections by iWARP of an endpoint.
+#[derive(Default)]
+pub(crate) struct Hub {
+    pub bundles: BTreeMap<ConnId, Bundle>,
+    /// A tree: of few it is found sooner than by hashing, of ten thousand about as soon.
+    pub streams: BTreeMap<StreamId, Box<Stream>>,
+    /// Incoming connections of which streams are still to come, by what the client calls them.
+    pub gathering: HashMap<[u8; hello::ID], ConnId>,
+    pub by_qp: BTreeMap<QpId, StreamId>,
+    pub orders: VecDeque<StreamOrder>,
+    /// Streams that may have something to send, or may read on.
+    pub ready: VecDeque<StreamId>,
+    pub deadlines: BTreeSet<(Time, StreamId)>,
+    /// Incoming connections that are not over.
+    pub open: usize,
+    /// Incoming streams that are not established.
+    pub half_open: usize,
+    pub next_stream: u64,
+    /// What is gathered to be sealed.
+    pub plain: Vec<u8>,
+    /// Scratch memory of all streams.
+    pub spare: ::iwarp::Spare,
+}
+
+impl Hub {
+    /// Has the stream looked at by the driver.
+    pub fn touch(&mut self, id: StreamId) {
+        if let Some(s) = self.streams.get_mut(&id)
+            && !core::mem::replace(&mut s.queued, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Takes in a stream.
+    pub fn insert(&mut self, s: Stream) -> StreamId {
+        let id = StreamId(self.next_stream);
+        self.next_stream += 1;
+        self.streams.insert(id, Box::new(s));
+        id
+    }
+
+    /// Has the stream looked at in time. An earlier look than needed does no harm, and saves changing the order with every
+    /// record.
+    pub fn schedule(&mut self, id: StreamId) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let Some(at) = s.timeout().filter(|at| s.scheduled.is_none_or(|t| *at < t)) else { return };
+        if let Some(t) = s.scheduled.replace(at) {
+            self.deadlines.remove(&(t, id));
+        }
+        self.deadlines.insert((at, id));
+    }
+
+    /// Forgets a stream; the driver is told separately.
+    pub fn forget(&mut self, id: StreamId) {
+        let Some(s) = self.streams.remove(&id) else { return };
+        if let Some(t) = s.scheduled {
+            self.deadlines.remove(&(t, id));
+        }
+        if s.is_half_open() {
+            self.half_open = self.half_open.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! Connections by iWARP of two endpoints, over streams in memory: how they come about, end, and are refused.
+
+mod pair;
+
+use base::{Rng, Span, Time};
+use iwarp::{Into, Piece};
+use longhaul_endpoint::{
+    Authority, CloseReason, Config, ConnId, Connect, Endpoint, Event, Gate, Iwarp, IwarpServer, StreamId,
+    StreamOrder, TransportOptions,
+};
+use pair::{complete, config, identity, read, register, server_config, whole};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use transport::crypto::{OneTimeToken, PeerIdentity, ServerTrust};
+use verbs::{Data, RecvWr, SendOp, SendWr, Sges, Status};
+
+/// One end of a stream: who has it, under which name, and what is on its way to it.
+#[derive(Default)]
+struct Half {
+    end: usize,
+    id: Option<StreamId>,
+    bytes: VecDeque<u8>,
+    shut: bool,
+    reset: bool,
+    told: bool,
+}
+
+type Meddle = Box<dyn FnMut(usize, &mut Vec<u8>)>;
+
+/// Two endpoints, and the streams between them: 0 is the client.
+struct Net {
+    now: Time,
+    ends: [Endpoint; 2],
+    /// Both halves of each stream.
+    streams: Vec<[Half; 2]>,
+    by_id: BTreeMap<(usize, StreamId), (usize, usize)>,
+    /// From where the next clients come.
+    from: SocketAddr,
+    events: [Vec<Event>; 2],
+    rng: Rng,
+    /// Streams that the server had no room for.
+    turned_away: usize,
+    /// Changes what goes to the server: the stream's number, and its bytes.
+    meddle: Meddle,
+}
+
+impl Net {
+    fn new(client: Config, server: Config) -> Net {
+        Net {
+            now: Time::from_nanos(1_000_000_000),
+            ends: [
+                Endpoint::new(client, Rng::from_u64(1)).expect("client"),
+                Endpoint::new(server, Rng::from_u64(2)).expect("server"),
+            ],
+            streams: Vec::new(),
+            by_id: BTreeMap::new(),
+            from: "192.0.2.1:1000".parse().expect("address"),
+            events: [Vec::new(), Vec::new()],
+            rng: Rng::from_u64(3),
+            turned_away: 0,
+            meddle: Box::new(|_, _| {}),
+        }
+    }
+
+    fn connect(&mut self, streams: u16, iwarp: Iwarp) -> ConnId {
+        self.begin(streams, iwarp, None)
+    }
+
+    fn with_token(&mut self, streams: u16, token: OneTimeToken) -> ConnId {
+        self.begin(streams, Iwarp { tls: true, ..Iwarp::default() }, Some(token))
+    }
+
+    fn begin(&mut self, streams: u16, iwarp: Iwarp, token: Option<OneTimeToken>) -> ConnId {
+        let connect = Connect {
+            remote: "192.0.2.2:4460".parse().expect("address"),
+            server_name: "server.example".into(),
+            trust: ServerTrust::Pinned(vec![identity(1).public_key()]),
+            token,
+            options: Some(TransportOptions { initial_qps: streams, ..TransportOptions::default() }),
+            iwarp: Some(iwarp),
+        };
+        self.ends[0].connect(self.now, connect).expect("begun")
+    }
+
+    /// A stream to the server that no endpoint of ours has.
+    fn dial(&mut self) -> usize {
+        let Some(id) = self.ends[1].stream_accepted(self.now, self.from, None) else {
+            self.turned_away += 1;
+            return usize::MAX;
+        };
+        let n = self.streams.len();
+        let half = |end, id| Half { end, id, ..Half::default() };
+        self.streams.push([half(0, None), half(1, Some(id))]);
+        self.by_id.insert((1, id), (n, 1));
+        n
+    }
+
+    fn obey(&mut self, end: usize) -> bool {
+        let mut moved = false;
+        while let Some(order) = self.ends[end].poll_stream_order() {
+            moved = true;
+            match order {
+                StreamOrder::Connect { stream, .. } => {
+                    let n = self.dial();
+                    if n == usize::MAX {
+                        self.ends[end].stream_failed(self.now, stream, "reset");
+                        continue;
+                    }
+                    self.streams[n][0].id = Some(stream);
+                    self.by_id.insert((0, stream), (n, 0));
+                    self.ends[0].stream_connected(self.now, stream, Some(1_448));
+                }
+                StreamOrder::Tell(_) | StreamOrder::Pace { .. } => {}
+                StreamOrder::Shutdown(id) => self.over(end, id, false),
+                StreamOrder::Close(id) => {
+                    self.over(end, id, false);
+                    self.by_id.remove(&(end, id));
+                }
+                StreamOrder::Abort(id) => {
+                    self.over(end, id, true);
+                    self.by_id.remove(&(end, id));
+                }
+            }
+        }
+        moved
+    }
+
+    /// One end says no more: the other half sees it.
+    fn over(&mut self, end: usize, id: StreamId, reset: bool) {
+        if let Some(&(n, side)) = self.by_id.get(&(end, id)) {
+            let other = &mut self.streams[n][1 - side];
+            other.shut = true;
+            other.reset |= reset;
+        }
+    }
+
+    fn send(&mut self, end: usize, id: StreamId) {
+        let e = &mut self.ends[end];
+        loop {
+            let mut bytes = Vec::new();
+            if e.is_sealed(id) {
+                bytes.extend(e.sealed(self.now, id));
+                e.sealed_sent(self.now, id, bytes.len());
+            } else if let Some(io) = e.stream_io(id)
+                && let Some(t) = io.engine.transmit(io.adapter, self.now)
+            {
+                for p in t.pieces {
+                    match p {
+                        Piece::Scratch { start, len } => bytes.extend(&t.scratch[*start..start + len]),
+                        Piece::Region(p) => io.adapter.fold_mr(*p, &mut |b| bytes.extend(b)).expect("there"),
+                    }
+                }
+                bytes.drain(..t.skip);
+                io.engine.on_sent(io.adapter, bytes.len());
+                e.stream_sent();
+            }
+            if bytes.is_empty() {
+                break;
+            }
+            if let Some(&(n, side)) = self.by_id.get(&(end, id)) {
+                if end == 0 {
+                    (self.meddle)(n, &mut bytes);
+                }
+                self.streams[n][1 - side].bytes.extend(bytes);
+            }
+        }
+        e.stream_done(self.now, id);
+    }
+
+    fn receive(&mut self, n: usize, side: usize) -> bool {
+        let h = &mut self.streams[n][side];
+        let (end, Some(id)) = (h.end, h.id) else { return false };
+        let e = &mut self.ends[end];
+        if !self.by_id.contains_key(&(end, id)) || h.told {
+            return false;
+        }
+        if h.bytes.is_empty() || h.reset {
+            if h.shut {
+                h.told = true;
+                if h.reset {
+                    e.stream_failed(self.now, id, "reset")
+                } else {
+                    e.stream_ended(self.now, id)
+                }
+                return true;
+            }
+            return false;
+        }
+        if !e.stream_reads(id) {
+            return false;
+        }
+        let most = 1 + self.rng.below(70_000) as usize;
+        let bytes: Vec<u8> = h.bytes.iter().take(most).copied().collect();
+        let taken = match e.stream_io(id) {
+            Some(io) => {
+                io.engine.lend(io.spare);
+                io.engine.recheck(io.adapter, self.now);
+                let places = io.engine.places();
+                let mut at = 0;
+                for range in places.ranges {
+                    let rest = &bytes[at..];
+                    match range {
+                        Into::Scratch { start, len } => {
+                            let n = rest.len().min(*len);
+                            places.scratch[*start..start + n].copy_from_slice(&rest[..n]);
+                            at += n;
+                        }
+                        Into::Region(p) => {
+                            let n = rest.len().min(p.len as usize);
+                            io.adapter.write_mr(p.mr, p.offset, &rest[..n]).expect("there");
+                            at += n;
+                        }
+                    }
+                }
+                io.engine.on_received(io.adapter, at, self.now);
+                io.engine.give_back(io.spare);
+                e.stream_done(self.now, id);
+                at
+            }
+            None => e.feed_stream(self.now, id, &bytes),
+        };
+        self.streams[n][side].bytes.drain(..taken);
+        taken > 0
+    }
+
+    /// Until nothing moves.
+    fn run(&mut self) {
+        for _ in 0..100_000 {
+            let mut moved = false;
+            for end in 0..2 {
+                self.ends[end].handle_timeout(self.now);
+                while let Some(e) = self.ends[end].poll_event() {
+                    self.events[end].push(e);
+                    moved = true;
+                }
+                moved |= self.obey(end);
+                while let Some(id) = self.ends[end].poll_stream(self.now) {
+                    self.send(end, id);
+                }
+                moved |= self.obey(end);
+            }
+            for n in 0..self.streams.len() {
+                moved |= self.receive(n, 0) | self.receive(n, 1);
+            }
+            if !moved && self.ends.iter().all(|e| !e.has_streams_ready()) {
+                return;
+            }
+        }
+        panic!("it never ends");
+    }
+
+    fn pass(&mut self, time: Span) {
+        let end = self.now + time;
+        while let Some(t) = self.ends.iter().filter_map(Endpoint::next_timeout).min().filter(|t| *t < end) {
+            self.now = t.max(self.now + Span::from_micros(1));
+            self.run();
+        }
+        self.now = end;
+        self.run();
+    }
+
+    fn incoming(&self) -> Vec<ConnId> {
+        let of = |e: &Event| if let Event::Incoming { conn } = e { Some(*conn) } else { None };
+        self.events[1].iter().filter_map(of).collect()
+    }
+
+    fn closed(&self, end: usize) -> Option<&CloseReason> {
+        self.events[end]
+            .iter()
+            .find_map(|e| if let Event::Closed { reason, .. } = e { Some(reason) } else { None })
+    }
+
+    /// Regions, queue pairs and so on are all given back.
+    fn is_clean(&mut self) -> bool {
+        let limits = |e: &mut Endpoint| e.streams() == 0 && e.is_quiet();
+        self.ends.iter_mut().all(limits)
+    }
+}
+
+fn server(allowed: &[u8], iwarp: IwarpServer) -> Config {
+    let mut c = server_config(allowed);
+    c.server.as_mut().expect("a server").iwarp = Some(iwarp);
+    c
+}
+
+fn both() -> IwarpServer {
+    IwarpServer { plain: true, ..IwarpServer::default() }
+}
+
+fn by(tls: bool) -> Iwarp {
+    Iwarp { tls, private_data: b"hello".to_vec(), ..Iwarp::default() }
+}
+
+#[test]
+fn streams_become_one_connection_and_end_with_words() {
+    for (tls, streams) in [(false, 1), (false, 5), (true, 1), (true, 5)] {
+        let mut net = Net::new(config(2), server(&[2], both()));
+        let c = net.connect(streams, by(tls));
+        net.run();
+        let [s] = net.incoming()[..] else { panic!("{:?}", net.events) };
+        let (ci, si) = (
+            net.ends[0].connection(c).cloned().expect("open"),
+            net.ends[1].connection(s).cloned().expect("open"),
+        );
+        assert_eq!((ci.qps.len(), si.qps.len()), (streams.into(), streams.into()));
+        let info = si.iwarp.as_ref().expect("by iWARP");
+        assert_eq!(
+            (info.tls, info.crc, info.longhaul, &info.private_data[..]),
+            (tls, !tls, true, &b"hello"[..])
+        );
+        assert_eq!((ci.peer.is_some(), si.peer.is_some()), (tls, tls));
+        // The last queue pair of one is that of the other.
+        let (last_c, last_s) = (*ci.qps.last().expect("one"), *si.qps.last().expect("one"));
+        let mr = register(&mut net.ends[1], si.pd, vec![0; 300_000]);
+        let own = register(&mut net.ends[0], ci.pd, vec![7; 300_000]);
+        let wr = SendWr::new(1, SendOp::Write { rkey: mr.rkey, offset: 0 }, whole(&own, 300_000));
+        net.ends[0].adapter().post_send(last_c, wr).expect("posted");
+        let word = SendWr::new(2, SendOp::Send, Data::Inline(b"a word".to_vec().into()));
+        net.ends[0].adapter().post_send(last_c, word).expect("posted");
+        net.run();
+        // The word waits for its receive; what went before it is there.
+        assert!(read(&mut net.ends[1], &mr, 300_000).iter().all(|b| *b == 7));
+        let sges = Sges::One(whole(&mr, 100));
+        net.ends[1].adapter().post_recv(last_s, RecvWr { wr_id: 9, sges }).expect("posted");
+        net.run();
+        let wc = complete(&mut net.ends[1], &si);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, Status::Success, 6));
+        net.ends[0].close(net.now, c, 0x77, "enough");
+        net.run();
+        let reason = CloseReason::Peer { code: 0x77, reason: "enough".into() };
+        assert_eq!(
+            (net.closed(0), net.closed(1)),
+            (Some(&CloseReason::Local), Some(&reason)),
+            "{tls} {streams}"
+        );
+        net.ends[1].adapter().dereg_mr(mr.id).expect("free");
+        net.ends[0].adapter().dereg_mr(own.id).expect("free");
+        net.ends[0].release(c).expect("released");
+        net.ends[1].release(s).expect("released");
+        assert!(net.is_clean());
+        assert!(net.ends[1].connection(s).is_none());
+    }
+}
+
+#[test]
+fn who_is_not_listed_stays_outside_and_hears_why() {
+    // Without TLS nobody shows a key: who serves it so lets everybody in. With it, as by the native transport.
+    let mut net = Net::new(config(3), server(&[2], both()));
+    net.connect(3, by(true));
+    net.run();
+    assert_eq!(net.incoming(), []);
+    let Some(CloseReason::Peer { code, .. }) = net.closed(0) else { panic!("{:?}", net.events) };
+    assert_eq!(*code, transport::error::code::UNAUTHORISED);
+    net.pass(Span::from_secs(5));
+    assert!(net.is_clean());
+}
+
+/// Lets each key in once.
+#[derive(Default)]
+struct Once(Arc<Mutex<Vec<PeerIdentity>>>);
+impl Gate for Once {
+    fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
+        let mut seen = self.0.lock().expect("nobody panics");
+        if seen.contains(peer) {
+            return Err("you were here before".into());
+        }
+        seen.push(peer.clone());
+        Ok(())
+    }
+}
+
+#[test]
+fn the_gate_is_asked_once_for_a_connection_and_a_token_serves_all_its_streams() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let gate = Once::default();
+    let seen = gate.0.clone();
+    net.ends[1].set_gate(Some(Box::new(gate)));
+    net.connect(4, by(true));
+    net.run();
+    assert_eq!((net.incoming().len(), seen.lock().expect("whole").len()), (1, 1));
+    net.connect(4, by(true));
+    net.run();
+    assert_eq!(net.incoming().len(), 1);
+    let Some(CloseReason::Peer { reason, .. }) = net.closed(0) else { panic!("{:?}", net.events[0]) };
+    assert!(reason.contains("here before"), "{reason}");
+
+    let token = OneTimeToken::new([5; 32], None);
+    let mut c = server(&[], both());
+    c.server.as_mut().expect("a server").authority =
+        Authority { keys: Some(Vec::new()), tokens: vec![token.clone()] };
+    let mut net = Net::new(config(2), c);
+    net.with_token(3, token.clone());
+    net.run();
+    assert_eq!(net.incoming().len(), 1, "{:?}", net.events);
+    net.with_token(3, token);
+    net.run();
+    assert_eq!(net.incoming().len(), 1);
+    assert!(net.closed(0).is_some());
+}
+
+#[test]
+fn what_is_not_served_is_turned_away() {
+    for tls in [false, true] {
+        let mut net = Net::new(config(2), server(&[2], IwarpServer { plain: tls, tls: !tls, ..both() }));
+        net.connect(2, by(tls));
+        net.run();
+        assert_eq!(net.incoming(), []);
+        assert!(
+            matches!(net.closed(0), Some(CloseReason::Stream(_) | CloseReason::CutOff)),
+            "{:?}",
+            net.events
+        );
+        assert!(net.is_clean());
+    }
+}
+
+#[test]
+fn streams_that_say_nothing_are_bounded_and_given_up() {
+    let few = IwarpServer { max_half_open: 10, ..both() };
+    let mut net = Net::new(config(2), server(&[2], few));
+    let dialled: Vec<_> = (0..25).map(|_| net.dial()).collect();
+    assert_eq!(net.turned_away, 15);
+    // Some begin, and go no further.
+    for n in dialled.into_iter().filter(|n| *n != usize::MAX).step_by(3) {
+        net.streams[n][1].bytes.extend(if n % 2 == 0 { &b"MPA ID R"[..] } else { &[0x16, 3, 1, 2][..] });
+    }
+    net.run();
+    assert_eq!(net.ends[1].streams(), 10);
+    net.pass(Span::from_secs(21));
+    assert_eq!(net.ends[1].streams(), 0);
+    net.connect(2, by(false));
+    net.run();
+    assert_eq!(net.incoming().len(), 1);
+}
+
+#[test]
+fn a_connection_whose_streams_do_not_all_come_is_given_up() {
+    for tls in [false, true] {
+        let mut net = Net::new(config(2), server(&[2], both()));
+        net.meddle = Box::new(|n, bytes| {
+            if n == 2 {
+                bytes.clear();
+            }
+        });
+        net.connect(3, by(tls));
+        net.pass(Span::from_secs(30));
+        assert_eq!(net.incoming(), []);
+        assert!(net.closed(0).is_some() && net.closed(1).is_none());
+        assert!(net.is_clean());
+    }
+}
+
+#[test]
+fn a_stranger_cannot_join() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    // The same request comes again from elsewhere, with another index; and with the same one from the same address.
+    let copies = Arc::new(Mutex::new(Vec::new()));
+    let seen = copies.clone();
+    net.meddle = Box::new(move |n, bytes| {
+        if n == 0 {
+            seen.lock().expect("whole").push(bytes.clone());
+        } else {
+            // The others come later.
+            bytes.clear();
+        }
+    });
+    net.connect(3, by(false));
+    net.run();
+    let request = copies.lock().expect("whole")[0].clone();
+    let home = net.from;
+    for (from, index) in [("198.51.100.9:5", 1), ("192.0.2.1:77", 0)] {
+        net.from = from.parse().expect("address");
+        let n = net.dial();
+        let mut b = request.clone();
+        // Behind the frame's head of 20 bytes and 4 of revision 2: magic, version, 0, index.
+        b[24 + 6..24 + 8].copy_from_slice(&u16::to_be_bytes(index));
+        net.streams[n][1].bytes.extend(&b);
+        net.run();
+        // Refused: the reply's R bit.
+        let reply: Vec<u8> = net.streams[n][0].bytes.iter().copied().collect();
+        assert_eq!(reply.get(16).map(|b| b & 0x20), Some(0x20), "{from} {reply:?}");
+    }
+    net.from = home;
+    assert_eq!(net.incoming(), []);
+}
+
+#[test]
+fn a_full_server_says_so() {
+    let mut c = server(&[2], both());
+    c.server.as_mut().expect("a server").max_connections = 2;
+    let mut net = Net::new(config(2), c);
+    for _ in 0..3 {
+        net.connect(2, by(false));
+        net.run();
+    }
+    assert_eq!(net.incoming().len(), 2);
+    let Some(CloseReason::Peer { reason, .. }) = net.closed(0) else { panic!("{:?}", net.events[0]) };
+    assert!(reason.contains("full"), "{reason}");
+    // One leaves: there is room.
+    let first = net.incoming()[0];
+    net.ends[1].close(net.now, first, 0, "");
+    net.run();
+    net.connect(2, by(false));
+    net.run();
+    assert_eq!(net.incoming().len(), 3);
+}
+
+#[test]
+fn a_cut_in_the_midst_ends_the_connection_on_both_sides() {
+    for tls in [false, true] {
+        let mut net = Net::new(config(2), server(&[2], both()));
+        let c = net.connect(3, by(tls));
+        net.run();
+        for side in 0..2 {
+            (net.streams[1][side].shut, net.streams[1][side].reset) = (true, true);
+        }
+        net.run();
+        for end in 0..2 {
+            let Some(CloseReason::Stream(text)) = net.closed(end) else { panic!("{:?}", net.events) };
+            assert!(text.contains("failed") || text.contains("lost"), "{text}");
+        }
+        net.ends[0].release(c).expect("released");
+        assert!(net.is_clean());
+    }
+}
+
+#[test]
+fn a_connection_to_another_implementation_is_one_stream() {
+    // Without Longhaul's private data.
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let c = net.connect(4, Iwarp { to_longhaul: false, ..by(false) });
+    net.run();
+    let s = net.incoming()[0];
+    let si = net.ends[1].connection(s).cloned().expect("open");
+    let info = si.iwarp.expect("by iWARP");
+    assert_eq!((si.qps.len(), info.longhaul, &info.private_data[..]), (1, false, &b"hello"[..]));
+    net.ends[0].close(net.now, c, 5, "not to be understood");
+    net.run();
+    assert!(matches!(net.closed(1), Some(CloseReason::Peer { code: 0, .. })), "{:?}", net.events[1]);
+}
+
+#[test]
+fn a_server_without_queue_pairs_keeps_nothing_of_who_asks() {
+    let mut c = server(&[2], both());
+    c.limits.qps = 1;
+    let mut net = Net::new(config(2), c);
+    net.connect(1, by(false));
+    net.run();
+    assert_eq!(net.incoming().len(), 1);
+    for _ in 0..5 {
+        net.connect(1, by(false));
+        net.run();
+    }
+    assert_eq!((net.incoming().len(), net.ends[1].connections().count()), (1, 1));
+    assert!(matches!(net.closed(0), Some(CloseReason::Peer { .. })), "{:?}", net.events[0]);
+}
+
+#[test]
+fn messages_that_wait_for_receives_go_on_when_nothing_more_comes() {
+    let (small, mixed): (&[u64], &[u64]) = (&[6, 1, 9, 2], &[6, 200_000, 1, 3_000, 90_000]);
+    for (tls, lens) in [(false, small), (true, small), (false, mixed), (true, mixed)] {
+        let mut net = Net::new(config(2), server(&[2], both()));
+        let c = net.connect(1, by(tls));
+        net.run();
+        let s = net.incoming()[0];
+        let (ci, si) = (
+            net.ends[0].connection(c).cloned().expect("open"),
+            net.ends[1].connection(s).cloned().expect("open"),
+        );
+        let mr = register(&mut net.ends[1], si.pd, vec![0; 200_000]);
+        let own = register(&mut net.ends[0], ci.pd, vec![7; 200_000]);
+        for n in lens.iter().copied() {
+            let wr = SendWr::new(n, SendOp::Send, whole(&own, n));
+            net.ends[0].adapter().post_send(ci.qps[0], wr).expect("posted");
+            if n % 2 == 1 {
+                // What comes behind it leaves apart.
+                net.run();
+            }
+        }
+        net.run();
+        // All of it may have come, in whatever pieces; each receive takes one.
+        for n in lens.iter().copied() {
+            let sges = Sges::One(whole(&mr, 200_000));
+            net.ends[1].adapter().post_recv(si.qps[0], RecvWr { wr_id: n, sges }).expect("posted");
+            net.run();
+            let wc = net.ends[1].adapter().poll_cq(si.cq).map(|w| (w.wr_id, w.status, w.byte_len));
+            assert_eq!(wc, Some((n, Status::Success, n)), "TLS: {tls}");
+        }
+    }
+}

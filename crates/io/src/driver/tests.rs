@@ -1,0 +1,227 @@
+//! Two drivers in this process, over loopback, whose threads of lanes fail in the midst of a transfer.
+
+use super::*;
+use base::Rng;
+use endpoint::{Authority, Config, ConnId, Connect, Event, ServerConfig, TransportOptions};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, mpsc};
+use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+use verbs::{Access, Mr, SendOp, SendWr, Sge, Status};
+
+const REGION: usize = 16 << 20;
+const PIECE: usize = 1 << 20;
+/// Pieces that are written before a thread fails, at least, and after it.
+const BEFORE: usize = 24;
+const AFTER: usize = 160;
+const LANES: u16 = 3;
+
+fn config(n: u8) -> Config {
+    let mut c = Config::client(Arc::new(Credentials::RawKey(Identity::from_seed([n; 32]))));
+    c.static_secret = [n; 32];
+    c.options = TransportOptions { max_packet: 1500, ..TransportOptions::default() };
+    c
+}
+
+fn driver(serves: bool) -> Driver {
+    let bind = "127.0.0.1:0".parse().expect("an address");
+    let lanes = Lanes::Count(LANES);
+    Driver::with(DriverOptions { lanes, serves, always: true, ..DriverOptions::new(bind) }).expect("a driver")
+}
+
+fn content() -> Vec<u8> {
+    (0..REGION).map(|i| (i % 251) as u8 ^ (i >> 12) as u8).collect()
+}
+
+/// Lends its region, and compares what is in it with what is to be when the connection has ended.
+struct Target {
+    lend: mpsc::Sender<u32>,
+    mr: Option<Mr>,
+    identical: Option<bool>,
+}
+
+impl App for Target {
+    fn drive(&mut self, _: Time, e: &mut Endpoint) {
+        while let Some(event) = e.poll_event() {
+            match event {
+                Event::Incoming { conn } => {
+                    let pd = e.connection(conn).expect("open").pd;
+                    let mr = e.adapter().reg_mr(pd, vec![0; REGION].into(), Access::ALL);
+                    let mr = mr.map_err(|e| e.0).expect("registered");
+                    self.lend.send(mr.rkey).expect("somebody waits");
+                    self.mr = Some(mr);
+                }
+                Event::Closed { .. } => {
+                    let mut got = vec![0; REGION];
+                    let mr = self.mr.as_ref().expect("registered");
+                    e.adapter().read_mr(mr.id, 0, &mut got).expect("read");
+                    self.identical = Some(got == content());
+                }
+                _ => {}
+            }
+        }
+    }
+    fn finished(&self) -> bool {
+        self.identical.is_some()
+    }
+}
+
+/// Writes the region again and again, a thread failing meanwhile.
+struct Source {
+    rkey: mpsc::Receiver<u32>,
+    /// When to look whether the target's key is there.
+    again: Option<Time>,
+    conn: ConnId,
+    mr: Option<(Mr, u32)>,
+    posted: usize,
+    done: usize,
+    fault: (u8, Arc<std::sync::atomic::AtomicU8>),
+    /// Pieces that were done when the thread was made to fail.
+    failed_at: Option<usize>,
+    /// Lanes that were open in the end.
+    lanes: usize,
+    over: bool,
+}
+
+impl Source {
+    fn post(&mut self, e: &mut Endpoint) {
+        let Some((mr, rkey)) = &self.mr else { return };
+        let qp = e.connection(self.conn).expect("open").qps[0];
+        while self.posted < self.done + 8 {
+            let offset = (self.posted * PIECE % REGION) as u64;
+            let op = SendOp::Write { rkey: *rkey, offset };
+            let sge = Sge { lkey: mr.lkey, offset, len: PIECE as u64 };
+            e.adapter().post_send(qp, SendWr::new(self.posted as u64, op, sge)).expect("posted");
+            self.posted += 1;
+        }
+    }
+}
+
+impl App for Source {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        while let Some(event) = e.poll_event() {
+            match event {
+                Event::Connected { .. } => self.again = Some(now),
+                Event::Closed { reason, .. } if !self.over => panic!("closed: {reason}"),
+                _ => {}
+            }
+        }
+        let Some(info) = e.connection(self.conn).cloned() else { return };
+        if self.again.is_some() {
+            self.again = Some(now + Span::from_millis(1));
+            let Ok(rkey) = self.rkey.try_recv() else { return };
+            let mr = e.adapter().reg_mr(info.pd, content().into(), Access::ALL);
+            (self.mr, self.again) = (Some((mr.map_err(|e| e.0).expect("registered"), rkey)), None);
+        }
+        while let Some(c) = e.adapter().poll_cq(info.cq) {
+            assert_eq!(c.status, Status::Success);
+            self.done += 1;
+        }
+        let stats = e.stats(self.conn).expect("open");
+        let carried = stats.paths.iter().filter(|p| p.sent > 0).count();
+        if self.failed_at.is_none() && self.done >= BEFORE && carried == usize::from(LANES) {
+            self.fault.1.store(self.fault.0, Relaxed);
+            self.failed_at = Some(self.done);
+        }
+        self.lanes = stats.paths.iter().filter(|p| p.works).count();
+        let enough = |at| self.done > at + AFTER && self.fault.1.load(Relaxed) == 0;
+        if !self.over && self.failed_at.is_some_and(enough) && self.done == self.posted {
+            self.over = true;
+            e.close(now, self.conn, 0, "done");
+        } else if !self.failed_at.is_some_and(enough) {
+            self.post(e);
+        }
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        self.again
+    }
+    fn finished(&self) -> bool {
+        self.over
+    }
+}
+
+/// What is logged in this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(text);
+        Ok(text.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lets a thread of the client's fail; gives what was said, and how many lanes were left.
+fn with_fault(fault: u8) -> (String, usize) {
+    let (lend, rkey) = mpsc::channel();
+    let mut server = driver(true);
+    let to = server.local_addr();
+    let keys = Some(vec![Identity::from_seed([2; 32]).public_key()]);
+    let authority = Authority { keys, tokens: Vec::new() };
+    let lets_in = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
+    let target = std::thread::spawn(move || {
+        let config = Config { server: Some(lets_in), ..config(1) };
+        let mut e = Endpoint::new(config, Rng::from_u64(1)).expect("an endpoint");
+        let mut app = Target { lend, mr: None, identical: None };
+        server.run(&mut e, &mut app).expect("no failure");
+        app.identical
+    });
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let lanes = tracing::subscriber::with_default(subscriber, || {
+        let mut d = driver(false);
+        let mut e = Endpoint::new(config(2), Rng::from_u64(2)).expect("an endpoint");
+        let trust = ServerTrust::Pinned(vec![Identity::from_seed([1; 32]).public_key()]);
+        let connect = Connect {
+            remote: to,
+            server_name: "server.example".into(),
+            trust,
+            token: None,
+            options: None,
+            iwarp: None,
+        };
+        let conn = e.connect(d.now(), connect).expect("connecting");
+        let fault = (fault, d.team.fault.clone());
+        let mut app = Source {
+            rkey,
+            again: None,
+            conn,
+            mr: None,
+            posted: 0,
+            done: 0,
+            fault,
+            failed_at: None,
+            lanes: 0,
+            over: false,
+        };
+        d.run(&mut e, &mut app).expect("no failure");
+        app.lanes
+    });
+    assert_eq!(target.join().expect("no panic"), Some(true), "what arrived is what was sent");
+    let said = log.0.lock().expect("no panic").clone();
+    (String::from_utf8(said).expect("text"), lanes)
+}
+
+#[test]
+fn a_lane_whose_socket_fails_is_closed_aloud_and_the_others_carry_on() {
+    let (said, lanes) = with_fault(1);
+    assert_eq!(lanes, usize::from(LANES) - 1);
+    assert!(said.contains("made to fail by a test") && said.contains("its lanes are closed"), "{said}");
+}
+
+#[test]
+fn a_lane_whose_thread_panics_is_closed_aloud_and_the_others_carry_on() {
+    let (said, lanes) = with_fault(2);
+    assert_eq!(lanes, usize::from(LANES) - 1);
+    assert!(said.contains("ended by a panic") && said.contains("its lanes are closed"), "{said}");
+}
+
+#[test]
+fn without_a_fault_all_lanes_stay() {
+    let (said, lanes) = with_fault(0);
+    assert_eq!(lanes, usize::from(LANES));
+    assert!(!said.contains("ERROR"), "{said}");
+}

@@ -1,0 +1,327 @@
+//! What this machine's network is like, for an endpoint whose socket is bound to no address in particular: its addresses,
+//! and the routes from them to its peers. Told by the kernel when something changes (rtnetlink(7)), or noticed when nothing
+//! can be sent.
+
+use crate::netlink::{Address, Link, Netlink};
+use base::{Span, Time};
+use endpoint::{Endpoint, Network, Way};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// After news the network is looked at again after these times: an address comes first, and its routes later.
+const SETTLING: [Span; 3] = [Span::from_millis(100), Span::from_secs(1), Span::from_secs(5)];
+/// Between two looks at least, whatever is told: a hundred changes a second are as good as one.
+const LEAST_GAP: Span = Span::from_millis(10);
+/// Between two looks for which there was no reason but that something could not be sent, at least.
+const SUSPICION_GAP: Span = Span::from_millis(200);
+/// How often it is looked whether the kernel has told something, while the loop is too busy to wait.
+const GLANCE: Span = Span::from_millis(5);
+/// How often the network is looked at while a connection has no path that works.
+const CUT_OFF_GAP: Span = Span::from_secs(1);
+/// Own addresses for which routes are asked for at most.
+const MAX_LOCALS: usize = 32;
+/// Routes asked for in one look at most: some 10 us each.
+const MAX_ROUTES: usize = 1_024;
+
+/// Keeps an endpoint informed.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    /// Where the socket is bound.
+    bound: SocketAddr,
+    /// To ask the kernel; `None` where it does not answer.
+    tables: Option<Netlink>,
+    /// What the kernel tells by itself.
+    news: Option<Netlink>,
+    /// The next look, if one is due.
+    next: Option<Time>,
+    /// Further looks after the next.
+    settling: Vec<Time>,
+    looked: Time,
+    glanced: Time,
+    /// News were lost, and that was said.
+    said: bool,
+}
+
+impl Observer {
+    /// For a socket that is bound to `bound`; `None` where that is a certain address: it has no other.
+    pub(crate) fn new(bound: SocketAddr) -> Option<Observer> {
+        if !bound.ip().is_unspecified() {
+            return None;
+        }
+        let opened = Netlink::listen().and_then(|news| Ok((news, Netlink::open()?)));
+        let (news, tables) = match opened {
+            Ok((n, t)) => (Some(n), Some(t)),
+            Err(error) => {
+                tracing::info!(%error, "the system does not tell of addresses and routes: further paths are not found by themselves, and changed addresses are noticed when nothing can be sent");
+                (None, None)
+            }
+        };
+        let (looked, glanced) = (Time::ZERO, Time::ZERO);
+        Some(Observer { bound, tables, news, next: None, settling: Vec::new(), looked, glanced, said: false })
+    }
+
+    /// Readable when there is news.
+    pub(crate) fn news(&self) -> Option<&Netlink> {
+        self.news.as_ref()
+    }
+
+    /// When [`Observer::turn`] wants to be called at the latest.
+    pub(crate) fn next_look(&self) -> Option<Time> {
+        self.next
+    }
+
+    /// There is news, most probably: the next turn takes it in.
+    pub(crate) fn glance(&mut self) {
+        self.glanced = Time::ZERO;
+    }
+
+    /// Something could not be sent.
+    pub(crate) fn suspect(&mut self, now: Time) {
+        self.ask_for(now.max(self.looked + SUSPICION_GAP));
+    }
+
+    fn ask_for(&mut self, at: Time) {
+        let at = at.max(self.looked + LEAST_GAP);
+        self.next = Some(self.next.map_or(at, |t| t.min(at)));
+    }
+
+    /// Tells the endpoint what is new, if anything may be.
+    pub(crate) fn turn(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if now.since(self.glanced) >= GLANCE {
+            self.glanced = now;
+            if self.has_news() {
+                self.settling = SETTLING.iter().map(|s| now + *s).collect();
+                self.ask_for(now);
+            }
+        }
+        if endpoint.wants_network() {
+            self.ask_for(now);
+        }
+        if self.next.is_none_or(|t| t > now) {
+            return;
+        }
+        self.looked = now;
+        let network = self.look(&endpoint.remotes(), &endpoint.locals());
+        if let Some(network) = network {
+            endpoint.set_network(now, network);
+        }
+        self.settling.retain(|t| *t > now);
+        self.next = self.settling.first().copied();
+        if endpoint.is_cut_off() {
+            self.ask_for(now + CUT_OFF_GAP);
+        }
+    }
+
+    fn has_news(&mut self) -> bool {
+        let Some(news) = &mut self.news else { return false };
+        match news.news() {
+            Ok(any) => any,
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                if !core::mem::replace(&mut self.said, true) {
+                    tracing::info!(
+                        "addresses and routes change faster than they are read: all are read anew"
+                    );
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the system tells no more of addresses that change: that is noticed when nothing can be sent");
+                self.news = None;
+                true
+            }
+        }
+    }
+
+    /// Looks at everything. `None` when nothing can be said.
+    fn look(&mut self, remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Option<Network> {
+        if let Some(tables) = &mut self.tables {
+            match ask(tables, self.bound, remotes, used) {
+                Ok(network) => return Some(network),
+                Err(error) => {
+                    tracing::warn!(%error, "the system does not answer about addresses and routes any more");
+                    (self.tables, self.news) = (None, None);
+                }
+            }
+        }
+        // A server without clients of its own has nothing to lose by not knowing.
+        (!remotes.is_empty()).then(|| guess(remotes, used))
+    }
+}
+
+/// What the kernel's tables say.
+fn ask(
+    tables: &mut Netlink,
+    bound: SocketAddr,
+    remotes: &BTreeSet<IpAddr>,
+    used: &BTreeSet<IpAddr>,
+) -> io::Result<Network> {
+    let links = tables.links()?;
+    let addresses = tables.addresses()?;
+    let mut network = addresses_of(&links, &addresses, bound);
+    let told: Vec<IpAddr> = network.reached_at.iter().map(SocketAddr::ip).collect();
+    let here = used.iter().filter(|ip| network.locals.contains(ip));
+    let mut candidates: Vec<IpAddr> = here.copied().collect();
+    candidates.extend(told.into_iter().filter(|ip| !used.contains(ip)));
+    candidates.truncate(MAX_LOCALS);
+    let mut left = MAX_ROUTES;
+    let carries = |index: u32| links.iter().any(|l| l.index == index && l.carrier);
+    let has = |ip: IpAddr, index: u32| addresses.iter().any(|a| a.ip == ip && a.interface == index);
+    for &remote in remotes {
+        if left <= candidates.len() {
+            break;
+        }
+        left -= 1 + candidates.len();
+        let usual = tables.route(remote, None, 0).ok();
+        for &local in candidates.iter().filter(|l| l.is_ipv4() == remote.is_ipv4()) {
+            let Ok(route) = tables.route(remote, Some(local), 0) else { continue };
+            if !carries(route.interface) {
+                continue;
+            }
+            let own = route.unicast && has(local, route.interface);
+            let usual = usual.is_some_and(|u| u.source == Some(local));
+            network.ways.push(Way { local, remote, own, usual });
+        }
+    }
+    Ok(network)
+}
+
+/// The addresses that can be used by a socket that is bound to `bound`, and those of them to be told to others: one for each
+/// network, since several of one lead the same way.
+fn addresses_of(links: &[Link], addresses: &[Address], bound: SocketAddr) -> Network {
+    let dual = bound.is_ipv6();
+    let takes = |ip: IpAddr| if ip.is_ipv4() { bound.is_ipv4() || dual } else { bound.is_ipv6() };
+    let carries = |a: &Address| links.iter().any(|l| l.index == a.interface && l.carrier);
+    let usable: Vec<&Address> = addresses.iter().filter(|a| a.valid && takes(a.ip) && carries(a)).collect();
+    let mut seen = BTreeSet::new();
+    let first_of_network = |a: &&&Address| seen.insert((a.interface, network_of(a.ip, a.prefix), a.prefix));
+    let tellable = |ip: IpAddr| wire::frame::is_tellable(&SocketAddr::new(ip, bound.port().max(1)));
+    let lasting = usable.iter().filter(|a| a.lasting && tellable(a.ip)).filter(first_of_network);
+    let reached_at = lasting.map(|a| SocketAddr::new(a.ip, bound.port())).collect();
+    Network { locals: usable.iter().map(|a| a.ip).collect(), reached_at, ways: Vec::new() }
+}
+
+fn network_of(ip: IpAddr, prefix: u8) -> IpAddr {
+    let prefix = u32::from(prefix);
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from(u32::from(ip) & mask))
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(prefix)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from(u128::from(ip) & mask))
+        }
+    }
+}
+
+/// Without the kernel's tables: what it would send from, as a socket learns it that is connected; that sends nothing.
+fn guess(remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Network {
+    let mut network = Network::default();
+    let source = |local: Option<IpAddr>, remote: IpAddr| {
+        let any: IpAddr =
+            if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((local.unwrap_or(any), 0)).ok()?;
+        // Any port does.
+        socket.connect((remote, 9)).ok()?;
+        socket.local_addr().ok().map(|a| a.ip())
+    };
+    for &remote in remotes.iter().take(MAX_LOCALS) {
+        let usual = source(None, remote);
+        for &local in used.iter().filter(|l| l.is_ipv4() == remote.is_ipv4()).take(MAX_LOCALS) {
+            if Some(local) != usual && source(Some(local), remote).is_some() {
+                network.ways.push(Way { local, remote, own: false, usual: false });
+                network.locals.push(local);
+            }
+        }
+        if let Some(local) = usual {
+            network.ways.push(Way { local, remote, own: true, usual: true });
+            network.locals.push(local);
+        }
+    }
+    network
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, carrier: bool) -> Link {
+        Link { index, name: format!("if{index}"), mac: None, mtu: 1_500, up: true, carrier, queues: 1 }
+    }
+
+    fn address(ip: &str, interface: u32, prefix: u8) -> Address {
+        Address { ip: ip.parse().expect("an address"), interface, prefix, valid: true, lasting: true }
+    }
+
+    fn told(n: &Network) -> Vec<String> {
+        n.reached_at.iter().map(|a| a.ip().to_string()).collect()
+    }
+
+    #[test]
+    fn one_address_of_each_network_is_told_and_none_that_others_cannot_use() {
+        let links = [link(1, true), link(2, true), link(3, false)];
+        let mut all = vec![
+            address("127.0.0.1", 1, 8),
+            address("::1", 1, 128),
+            address("10.1.0.2", 2, 24),
+            address("10.1.0.3", 2, 24),
+            address("10.2.0.2", 2, 24),
+            address("fe80::2", 2, 64),
+            address("2001:db8:1::2", 2, 64),
+            address("2001:db8:1::3", 2, 64),
+            address("2001:db8:2::2", 2, 64),
+            address("10.3.0.2", 3, 24),
+        ];
+        all[6].lasting = false;
+        all[8].valid = false;
+        let any4: SocketAddr = "0.0.0.0:4460".parse().expect("an address");
+        let any6: SocketAddr = "[::]:4460".parse().expect("an address");
+        let n = addresses_of(&links, &all, any4);
+        assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2"]);
+        assert!(n.reached_at.iter().all(|a| a.port() == 4460));
+        assert_eq!(n.locals.len(), 4, "with the one of the machine itself, without that of a dead interface");
+        let n = addresses_of(&links, &all, any6);
+        assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2", "2001:db8:1::3"]);
+    }
+
+    #[test]
+    fn networks_of_all_sizes_are_told_apart() {
+        let of = |ip: &str, prefix| network_of(ip.parse().expect("an address"), prefix).to_string();
+        assert_eq!(of("10.1.2.3", 24), "10.1.2.0");
+        assert_eq!(of("10.1.2.3", 0), "0.0.0.0");
+        assert_eq!(of("10.1.2.3", 32), "10.1.2.3");
+        assert_eq!(of("fd00::1:2", 112), "fd00::1:0");
+        assert_eq!(of("fd00::1", 0), "::");
+        assert_eq!(of("fd00::1", 128), "fd00::1");
+    }
+
+    #[test]
+    fn a_socket_of_one_address_needs_no_observer() {
+        assert!(Observer::new("127.0.0.1:1".parse().expect("an address")).is_none());
+        assert!(Observer::new("0.0.0.0:1".parse().expect("an address")).is_some());
+    }
+
+    #[test]
+    fn without_tables_the_way_is_what_a_connected_socket_takes() {
+        let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let other: IpAddr = Ipv4Addr::new(127, 9, 9, 9).into();
+        let foreign: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
+        let n = guess(&BTreeSet::from([lo]), &BTreeSet::from([lo, other, foreign]));
+        let ways: Vec<_> = n.ways.iter().map(|w| (w.local, w.own, w.usual)).collect();
+        assert_eq!(ways, [(other, false, false), (lo, true, true)]);
+    }
+
+    #[test]
+    fn looks_are_not_more_frequent_than_they_may_be() {
+        let mut o = Observer::new("0.0.0.0:1".parse().expect("an address")).expect("an observer");
+        let now = Time::ZERO + Span::from_secs(100);
+        o.looked = now;
+        o.suspect(now);
+        assert_eq!(o.next_look(), Some(now + SUSPICION_GAP));
+        o.ask_for(now);
+        assert_eq!(o.next_look(), Some(now + LEAST_GAP), "news are worth more than a suspicion");
+        o.suspect(now + Span::from_secs(1));
+        assert_eq!(o.next_look(), Some(now + LEAST_GAP));
+    }
+}

@@ -1,0 +1,103 @@
+//! What the system tells of a stream (`TCP_INFO`), and how fast it is to go.
+
+use base::{Rate, Span};
+use endpoint::StreamFacts;
+use rustix::net::sockopt;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Bytes of the structure `tcp_info` that are looked at (linux/tcp.h; it only ever grows at its end).
+const LEN: usize = 232;
+
+/// The structure as bytes; those that an older system does not have are zero.
+struct Raw([u8; LEN]);
+
+impl Raw {
+    fn ask(fd: &OwnedFd) -> Option<Raw> {
+        let mut raw = Raw([0; LEN]);
+        let mut len = LEN as libc::socklen_t;
+        // SAFETY: pointer and length describe the array, which is ours to write, and may hold any bytes.
+        let r = unsafe {
+            let to = raw.0.as_mut_ptr().cast();
+            libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
+        };
+        (r == 0).then_some(raw)
+    }
+    fn u32(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b).into())
+    }
+    fn u64(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
+    }
+}
+
+/// What the system says of a connection by TCP.
+pub fn facts(fd: &OwnedFd) -> Option<StreamFacts> {
+    let raw = Raw::ask(fd)?;
+    let mss = raw.u32(16);
+    // Of no round trip yet it says the highest number.
+    let span = |us: u64| if us >= u32::MAX.into() { Span::ZERO } else { Span::from_micros(us) };
+    Some(StreamFacts {
+        congestion: sockopt::tcp_congestion(fd).unwrap_or_default(),
+        srtt: span(raw.u32(68)),
+        min_rtt: span(raw.u32(148)),
+        rate: Rate::from_bytes_per_sec(raw.u64(104)),
+        inflight: raw.u32(24).saturating_mul(mss),
+        sent: raw.u64(200),
+        again: raw.u64(208),
+        acked: raw.u64(120),
+        received: raw.u64(128),
+        segments_out: raw.u32(136),
+        data_segments_out: raw.u32(156),
+        segments_in: raw.u32(140),
+        segments_again: raw.u32(100),
+        marked: raw.u32(196),
+        mss,
+    })
+}
+
+/// Has TCP send no faster than this (`SO_MAX_PACING_RATE`); `None`: as fast as it finds right.
+pub fn pace(fd: &OwnedFd, rate: Option<Rate>) {
+    // The highest value stands for no limit; zero would stop it for good.
+    let value = rate.map_or(u64::MAX, |r| r.bytes_per_sec().max(1));
+    // SAFETY: pointer and length describe `value`, which is read only.
+    let r = unsafe {
+        let (from, len) = ((&raw const value).cast(), size_of::<u64>() as libc::socklen_t);
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, from, len)
+    };
+    if r != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "TCP cannot be paced: the limit of the rate does not hold on this connection");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    /// Where the limit of the rate stands in `tcp_info`.
+    const MAX_PACING: usize = 112;
+
+    #[test]
+    fn the_system_tells_what_was_sent_and_keeps_to_a_rate() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut out = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (mut back, _) = listener.accept().expect("accepted");
+        out.write_all(&[7; 10_000]).expect("sent");
+        back.read_exact(&mut [0; 10_000]).expect("received");
+        back.write_all(&[7]).expect("sent");
+        out.read_exact(&mut [0; 1]).expect("received");
+        let fd = OwnedFd::from(out);
+        pace(&fd, Some(Rate::from_mbit(8)));
+        let f = facts(&fd).expect("told");
+        assert_eq!((f.sent, f.again, f.received), (10_000, 0, 1), "{f:?}");
+        assert!(f.acked >= 10_000 && f.mss > 500 && !f.srtt.is_zero(), "{f:?}");
+        assert!(f.segments_out >= f.data_segments_out && f.data_segments_out > 0, "{f:?}");
+        assert!(f.rate <= Rate::from_mbit(8) && !f.congestion.is_empty(), "{f:?}");
+        let most = || Raw::ask(&fd).expect("told").u64(MAX_PACING);
+        assert_eq!(most(), Rate::from_mbit(8).bytes_per_sec());
+        // What it paces at rises with the next acknowledgement.
+        pace(&fd, None);
+        assert_eq!(most(), u64::MAX);
+    }
+}

@@ -1,0 +1,707 @@
+//! Streams of connections by iWARP: connections by TCP whose bytes go from registered memory and into it.
+//!
+//! Once the engine knows a header it names where the payload belongs, and `readv` puts it there; what is sent is gathered from
+//! where it lies by `sendmsg`, many records at a time. What arrives before a stream has places, and under TLS, goes through a
+//! buffer.
+
+mod facts;
+mod socket;
+
+use crate::poll::Source;
+use base::{Span, Time};
+use endpoint::{Endpoint, StreamId, StreamIo, StreamOrder};
+use iwarp::{Into, Piece};
+use rustix::event::epoll;
+use rustix::net::SendFlags;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// So many streams are waited for one by one, more of them through epoll: which costs a system call more for each wait.
+pub(crate) const FEW: usize = 16;
+/// Reads of a stream in a turn, and sends: so that none keeps the loop from the others.
+const READS: usize = 8;
+const SENDS: usize = 4;
+/// Looks in vain after which a stream is looked at only every so often, while nothing is told of any.
+const VAIN: u32 = 1_000;
+const LOOK_AT_ALL: u32 = 16;
+/// Looks at streams, without having been told of anything, for each look for new clients.
+const UNCALLED: u32 = 16;
+/// Clients taken in a turn.
+const ACCEPTS: usize = 64;
+/// Events taken from epoll in a turn.
+const EVENTS: usize = 256;
+/// Ranges of memory for one system call; further ones wait for the next.
+const RANGES: usize = 256;
+/// Bytes read at once from a stream without places.
+const BUFFER: usize = 64 << 10;
+/// How often to ask for the path's segment size.
+const ASK_EMSS: Span = Span::from_secs(1);
+/// How often the endpoint is told what the system says of streams, and of how many at a time.
+const TELL: Span = Span::from_millis(100);
+const TOLD: usize = 64;
+/// Records are made to fit segments below this size; others are as long as they can be.
+const LONG: usize = 65_532;
+
+/// How clients by TCP are taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Congestion control by the system's name for it (`TCP_CONGESTION`); `None` takes the system's choice.
+    pub congestion: Option<String>,
+}
+
+/// A stream's socket.
+#[derive(Debug)]
+struct Slot {
+    fd: OwnedFd,
+    /// It is not connected yet.
+    connecting: bool,
+    /// Stands among those to be read.
+    due: bool,
+    /// Looks in a row that found nothing.
+    vain: u32,
+    /// It takes nothing more for now.
+    blocked: bool,
+    /// The peer sends nothing more.
+    ended: bool,
+    /// It takes nothing any more, and why.
+    dead: Option<String>,
+    /// Bytes that the endpoint could not take in yet.
+    rest: Vec<u8>,
+    /// When to ask for the segment size.
+    ask: Time,
+    /// What epoll waits for.
+    watched: epoll::EventFlags,
+}
+
+/// Ranges for a system call. Empty but during the call.
+#[derive(Debug, Default)]
+struct Ranges(Vec<libc::iovec>);
+// SAFETY: there are no pointers in it when another thread gets it.
+unsafe impl Send for Ranges {}
+
+/// The streams of an endpoint.
+#[derive(Debug)]
+pub struct Streams {
+    listener: Option<(OwnedFd, SocketAddr)>,
+    /// Somebody may have connected.
+    called: bool,
+    /// A descriptor to turn a client away with when there are no others.
+    spare: Option<OwnedFd>,
+    /// Clients cannot be taken in, and it was said.
+    full: bool,
+    /// Nor turned away: they are not looked at for a while.
+    deaf: bool,
+    /// Looks at streams, all told.
+    looks: u32,
+    /// Looks since the last for who may have.
+    uncalled: u32,
+    slots: BTreeMap<StreamId, Slot>,
+    /// Those with something to read, perhaps.
+    due: VecDeque<StreamId>,
+    /// Those of which it is decided whether they are connected, and those that have room again.
+    roomy: Vec<StreamId>,
+    epoll: OwnedFd,
+    ranges: Ranges,
+    buffer: Vec<u8>,
+    /// When to tell what the system says of streams, and from which on.
+    tell: (Time, StreamId),
+}
+
+const NONE: epoll::EventFlags = epoll::EventFlags::empty();
+
+/// Whether connections by TCP can have this congestion control (`TCP_CONGESTION`).
+///
+/// # Errors
+/// The system does not have it, or not for this user; in words.
+pub fn check_congestion(name: &str) -> io::Result<()> {
+    socket::set_congestion(&socket::socket(SocketAddr::from(([127, 0, 0, 1], 0)))?, name)
+}
+
+impl Streams {
+    /// Without any, yet.
+    ///
+    /// # Errors
+    /// No file descriptors are left.
+    pub fn new() -> io::Result<Streams> {
+        Ok(Streams {
+            listener: None,
+            called: false,
+            spare: None,
+            full: false,
+            deaf: false,
+            looks: 0,
+            uncalled: 0,
+            slots: BTreeMap::new(),
+            due: VecDeque::new(),
+            roomy: Vec::new(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            ranges: Ranges::default(),
+            buffer: Vec::new(),
+            tell: (Time::ZERO, StreamId(0)),
+        })
+    }
+
+    /// Takes clients at this address from now on.
+    ///
+    /// # Errors
+    /// The address is taken, or not this machine's, or there is no such congestion control.
+    pub fn listen(&mut self, at: SocketAddr, o: &StreamOptions) -> io::Result<()> {
+        let fd = socket::listen(at, o.congestion.as_deref())?;
+        let local = rustix::net::getsockname(&fd)?;
+        let local = SocketAddr::try_from(local).map_err(io::Error::from)?;
+        self.listener = Some((fd, local));
+        self.spare = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        Ok(())
+    }
+
+    /// Where clients are taken.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(|(_, at)| *at)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Takes in clients, and what has arrived; true when there may be more. `look`: without having been told of anything.
+    ///
+    /// # Errors
+    /// Waiting is beyond use.
+    pub fn receive(&mut self, now: Time, endpoint: &mut Endpoint, look: bool) -> io::Result<bool> {
+        self.uncalled += u32::from(look);
+        if self.called || self.uncalled >= UNCALLED {
+            self.uncalled = 0;
+            self.called = self.accept(now, endpoint);
+        }
+        if self.slots.len() > FEW {
+            self.collect()?;
+        } else if look {
+            self.look();
+        }
+        // Each once: those that have more to read come up in the next turn.
+        for _ in 0..self.due.len() {
+            let Some(id) = self.due.pop_front() else { break };
+            if let Some(s) = self.slots.get_mut(&id) {
+                s.due = false;
+                if self.read(now, id, endpoint) {
+                    self.make_due(id);
+                }
+                self.watch(id, endpoint);
+            }
+        }
+        Ok(self.called || !self.due.is_empty())
+    }
+
+    /// Takes it that each stream may have something to read, and room.
+    fn look(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        let all = self.looks.is_multiple_of(LOOK_AT_ALL);
+        // Those that say nothing for long are looked at seldom.
+        let often = |s: &Slot| all || s.vain < VAIN || s.connecting || s.blocked;
+        let ids: Vec<StreamId> = self.slots.iter().filter(|(_, s)| often(s)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let decided = self.slots.get(&id).is_some_and(|s| !s.connecting || socket::is_decided(&s.fd));
+            self.on_ready(id, decided, decided);
+        }
+    }
+
+    fn make_due(&mut self, id: StreamId) {
+        if let Some(s) = self.slots.get_mut(&id).filter(|s| !s.ended && !s.connecting && !s.due) {
+            s.due = true;
+            self.due.push_back(id);
+        }
+    }
+
+    /// Has epoll wait for what the stream waits for. While there are few, they are waited for one by one.
+    fn watch(&mut self, id: StreamId, endpoint: &Endpoint) {
+        if self.slots.len() <= FEW {
+            return;
+        }
+        let Some(s) = self.slots.get_mut(&id) else { return };
+        let mut wants = NONE;
+        wants.set(epoll::EventFlags::IN, wants_read(s, id, endpoint));
+        wants.set(epoll::EventFlags::OUT, s.blocked);
+        let (before, data) = (core::mem::replace(&mut s.watched, wants), epoll::EventData::new_u64(id.0));
+        // What nothing is wanted of would be told of all the same when it fails, again and again. Adding fails only without
+        // memory; then the stream is not noticed until it changes, or is given up.
+        let _ = match (before.is_empty(), wants.is_empty()) {
+            _ if before == wants => Ok(()),
+            (true, _) => epoll::add(&self.epoll, &s.fd, data, wants),
+            (_, true) => epoll::delete(&self.epoll, &s.fd),
+            _ => epoll::modify(&self.epoll, &s.fd, data, wants),
+        };
+    }
+
+    /// Asks epoll.
+    fn collect(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        for e in events {
+            let (data, flags) = (e.data, e.flags);
+            self.on_ready(
+                StreamId(data.u64()),
+                flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::ERR | epoll::EventFlags::HUP),
+                flags.intersects(epoll::EventFlags::OUT | epoll::EventFlags::ERR | epoll::EventFlags::HUP),
+            );
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, id: StreamId, readable: bool, writable: bool) {
+        if readable {
+            self.make_due(id);
+        }
+        if let Some(s) = self.slots.get_mut(&id).filter(|s| s.blocked && writable) {
+            s.blocked = false;
+            self.roomy.push(id);
+        }
+    }
+
+    fn accept(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
+        for _ in 0..ACCEPTS {
+            let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) else { return false };
+            match socket::accept(listener) {
+                Ok(Some((fd, remote))) => {
+                    self.full = false;
+                    match endpoint.stream_accepted(now, remote, socket::emss(&fd)) {
+                        Some(id) => self.add(id, fd, false, endpoint),
+                        None => socket::reset(fd),
+                    }
+                }
+                Ok(None) => return false,
+                Err(error) => self.turn_away(&error),
+            }
+        }
+        true
+    }
+
+    /// A client cannot be taken in, for lack of descriptors most likely. It would wait, and keep the loop awake.
+    fn turn_away(&mut self, error: &io::Error) {
+        if !core::mem::replace(&mut self.full, true) {
+            tracing::warn!(
+                %error,
+                "clients by TCP cannot be taken in and are turned away until that changes: is the limit of open files \
+                 (ulimit -n) too low?"
+            );
+        }
+        self.spare = None;
+        let next = self.listener.as_ref().map(|(fd, _)| socket::accept(fd));
+        self.deaf = !matches!(next, Some(Ok(_)));
+        if let Some(Ok(Some((fd, _)))) = next {
+            socket::reset(fd);
+        }
+        self.spare = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
+    }
+
+    fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &Endpoint) {
+        let slot = Slot {
+            fd,
+            connecting,
+            due: false,
+            vain: 0,
+            blocked: connecting,
+            ended: false,
+            dead: None,
+            rest: Vec::new(),
+            ask: Time::ZERO,
+            watched: NONE,
+        };
+        self.slots.insert(id, slot);
+        self.make_due(id);
+        if self.slots.len() == FEW + 1 {
+            self.slots
+                .keys()
+                .copied()
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|id| self.watch(id, endpoint));
+        }
+        self.watch(id, endpoint);
+    }
+
+    /// Reads from a stream; true when there may be more.
+    fn read(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) -> bool {
+        for _ in 0..READS {
+            let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && !s.ended) else { return false };
+            if !endpoint.stream_reads(id) {
+                return false;
+            }
+            if !s.rest.is_empty() {
+                let rest = core::mem::take(&mut s.rest);
+                let taken = endpoint.feed_stream(now, id, &rest);
+                s.rest = rest[taken..].to_vec();
+                continue;
+            }
+            let (got, offered) = match endpoint.stream_io(id) {
+                Some(mut io) => read_direct(&s.fd, &mut self.ranges.0, &mut io, now),
+                None => read_buffered(s, &mut self.buffer, (now, id), endpoint),
+            };
+            match got {
+                Ok(0) => {
+                    s.ended = true;
+                    let dead = s.dead.take();
+                    endpoint.stream_ended(now, id);
+                    if let Some(why) = dead {
+                        endpoint.stream_failed(now, id, &why);
+                    }
+                    return false;
+                }
+                Ok(n) => {
+                    s.vain = 0;
+                    give_back(endpoint, id, n >= offered);
+                    endpoint.stream_done(now, id);
+                    if n < offered {
+                        return false;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    s.vain = s.vain.saturating_add(1);
+                    give_back(endpoint, id, false);
+                    return false;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => {
+                    s.ended = true;
+                    endpoint.stream_failed(now, id, &e.to_string());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Carries out orders, and sends what is to be sent; true when there may be more.
+    pub fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
+        self.obey(now, endpoint);
+        for id in core::mem::take(&mut self.roomy) {
+            match self.slots.get(&id) {
+                Some(s) if s.connecting => self.on_connected(now, id, endpoint),
+                _ => endpoint.touch_stream(id),
+            }
+        }
+        let mut more = false;
+        let mut turn = self.slots.len().max(FEW);
+        while let Some(id) = endpoint.poll_stream(now) {
+            more |= self.send(now, id, endpoint);
+            self.watch(id, endpoint);
+            turn = turn.saturating_sub(1);
+            if turn == 0 {
+                more = true;
+                break;
+            }
+        }
+        self.tell_facts(now, endpoint);
+        self.obey(now, endpoint);
+        more
+    }
+
+    /// Tells what the system says of the streams: of some of them in turn, when there are many.
+    fn tell_facts(&mut self, now: Time, endpoint: &mut Endpoint) {
+        let (at, from) = self.tell;
+        if now < at {
+            return;
+        }
+        self.deaf = false;
+        let mut next = StreamId(0);
+        for (told, (id, s)) in self.slots.range(from..).filter(|(_, s)| !s.connecting).enumerate() {
+            if told == TOLD {
+                next = *id;
+                break;
+            }
+            if let Some(f) = facts::facts(&s.fd) {
+                endpoint.set_stream_facts(*id, f);
+            }
+        }
+        self.tell = (now + TELL, next);
+    }
+
+    fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
+        while let Some(order) = endpoint.poll_stream_order() {
+            match order {
+                StreamOrder::Connect { stream, remote, congestion } => {
+                    match socket::connect(remote, congestion.as_deref()) {
+                        Ok(fd) => self.add(stream, fd, true, endpoint),
+                        Err(e) => endpoint.stream_failed(now, stream, &e.to_string()),
+                    }
+                }
+                StreamOrder::Tell(id) => {
+                    if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
+                        endpoint.set_stream_facts(id, f);
+                    }
+                }
+                StreamOrder::Pace { stream, rate } => {
+                    if let Some(s) = self.slots.get(&stream) {
+                        facts::pace(&s.fd, rate);
+                    }
+                }
+                StreamOrder::Shutdown(id) => {
+                    if let Some(s) = self.slots.get(&id) {
+                        socket::shutdown(&s.fd);
+                    }
+                }
+                StreamOrder::Close(id) => drop(self.slots.remove(&id)),
+                StreamOrder::Abort(id) => {
+                    if let Some(s) = self.slots.remove(&id) {
+                        socket::reset(s.fd);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_connected(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) {
+        let Some(s) = self.slots.get_mut(&id) else { return };
+        match socket::outcome(&s.fd) {
+            Ok(()) => {
+                s.connecting = false;
+                self.make_due(id);
+                let Some(s) = self.slots.get(&id) else { return };
+                endpoint.stream_connected(now, id, socket::emss(&s.fd));
+            }
+            Err(e) => {
+                self.slots.remove(&id);
+                endpoint.stream_failed(now, id, &e.to_string());
+            }
+        }
+    }
+
+    /// Sends on a stream; true when there may be more to send.
+    fn send(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) -> bool {
+        let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && s.dead.is_none()) else {
+            endpoint.stream_done(now, id);
+            return false;
+        };
+        if !s.rest.is_empty() {
+            // What waited for a receive may be taken in now.
+            self.make_due(id);
+        }
+        let Some(s) = self.slots.get_mut(&id) else { return false };
+        let mut more = !s.blocked;
+        for _ in 0..SENDS {
+            if s.blocked {
+                break;
+            }
+            let Some(mut io) = endpoint.stream_io(id) else {
+                match send_sealed(s, now, id, endpoint) {
+                    Ok(true) => continue,
+                    Ok(false) => more = false,
+                    Err(e) => return self.is_dead(now, id, &e, endpoint),
+                }
+                break;
+            };
+            if s.ask <= now && io.engine.emss() < LONG {
+                s.ask = now + ASK_EMSS;
+                if let Some(emss) = socket::emss(&s.fd) {
+                    endpoint.set_stream_emss(id, emss);
+                    continue;
+                }
+            }
+            match send_direct(&s.fd, &mut self.ranges.0, &mut io, now) {
+                Ok(None) => more = false,
+                Ok(Some((sent, offered))) => {
+                    s.blocked = sent < offered;
+                    endpoint.stream_sent();
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => s.blocked = true,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.is_dead(now, id, &e, endpoint),
+            }
+            if !more {
+                break;
+            }
+        }
+        more &= !s.blocked;
+        endpoint.stream_done(now, id);
+        if more {
+            endpoint.touch_stream(id);
+        }
+        more
+    }
+
+    /// A stream takes nothing any more. What the peer said before it went is worth reading: the reading side tells of its end,
+    /// unless that has come. It is not waited for to take more: the system would say at once that it can, again and again.
+    fn is_dead(&mut self, now: Time, id: StreamId, e: &io::Error, endpoint: &mut Endpoint) -> bool {
+        tracing::debug!(error = %e, "a stream takes nothing more");
+        let Some(s) = self.slots.get_mut(&id) else { return false };
+        s.blocked = false;
+        if s.ended {
+            endpoint.stream_failed(now, id, &e.to_string());
+        } else {
+            s.dead = Some(e.to_string());
+            self.make_due(id);
+            endpoint.stream_done(now, id);
+        }
+        false
+    }
+
+    /// What to wait for, and of which stream each source after the first ones is.
+    pub fn sources<'a>(&'a self, endpoint: &Endpoint, out: &mut Vec<Source<'a>>, ids: &mut Vec<StreamId>) {
+        if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
+            out.push(Source::readable(fd));
+        }
+        if self.slots.len() > FEW {
+            return out.push(Source::readable(&self.epoll));
+        }
+        for (id, s) in &self.slots {
+            let read = wants_read(s, *id, endpoint);
+            if read || s.blocked {
+                out.push(Source::choose(&s.fd, read, s.blocked));
+                ids.push(*id);
+            }
+        }
+    }
+
+    /// What came of waiting for [`sources`](Streams::sources): whether each is readable, and writable.
+    pub fn told(&mut self, ids: &[StreamId], news: &[(bool, bool)]) {
+        let mut news = news.iter();
+        if self.listener.is_some() && !self.deaf {
+            self.called |= news.next().is_some_and(|n| n.0);
+        }
+        for (id, (readable, writable)) in ids.iter().zip(news) {
+            self.on_ready(*id, *readable, *writable);
+        }
+    }
+}
+
+fn wants_read(s: &Slot, id: StreamId, endpoint: &Endpoint) -> bool {
+    !s.ended && !s.connecting && endpoint.stream_reads(id)
+}
+
+fn give_back(endpoint: &mut Endpoint, id: StreamId, more: bool) {
+    if more {
+        return;
+    }
+    if let Some(io) = endpoint.stream_io(id) {
+        io.engine.give_back(io.spare);
+    }
+}
+
+/// Reads what there is straight to its places. Gives how much came, and how much there was room for.
+fn read_direct(
+    fd: &OwnedFd,
+    ranges: &mut Vec<libc::iovec>,
+    io: &mut StreamIo<'_>,
+    now: Time,
+) -> (io::Result<usize>, usize) {
+    io.engine.lend(io.spare);
+    io.engine.recheck(io.adapter, now);
+    let places = io.engine.places();
+    let mut offered = 0;
+    ranges.clear();
+    for range in places.ranges.iter().take(RANGES) {
+        let (base, len) = match range {
+            Into::Scratch { start, len } => match places.scratch.get_mut(*start..start + len) {
+                Some(room) => (room.as_mut_ptr(), room.len()),
+                None => break,
+            },
+            Into::Region(p) => match io.adapter.address(*p) {
+                Ok(at) => (at, p.len as usize),
+                Err(_) => {
+                    // Deregistered in the midst of a record.
+                    ranges.clear();
+                    io.engine.on_error(io.adapter);
+                    return (Err(ErrorKind::Interrupted.into()), 0);
+                }
+            },
+        };
+        offered += len;
+        ranges.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+    }
+    // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
+    // adapter's addresses hold until it is used again, which is after the call; nobody has references into its regions.
+    let got = unsafe { socket::readv(fd, ranges) };
+    ranges.clear();
+    if let Ok(n @ 1..) = got {
+        io.engine.on_received(io.adapter, n, now);
+    }
+    (got, offered)
+}
+
+/// Reads what there is into a buffer, and has it taken in.
+fn read_buffered(
+    s: &mut Slot,
+    buffer: &mut Vec<u8>,
+    (now, id): (Time, StreamId),
+    endpoint: &mut Endpoint,
+) -> (io::Result<usize>, usize) {
+    buffer.resize(BUFFER, 0);
+    let got = rustix::io::read(&s.fd, &mut buffer[..]).map_err(io::Error::from);
+    if let Ok(n @ 1..) = got {
+        let taken = endpoint.feed_stream(now, id, &buffer[..n]);
+        s.rest = buffer[taken..n].to_vec();
+    }
+    (got, BUFFER)
+}
+
+/// Sends what TLS has sealed; true when there may be more.
+fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -> io::Result<bool> {
+    let bytes = endpoint.sealed(now, id);
+    if bytes.is_empty() {
+        return Ok(false);
+    }
+    match rustix::net::send(&s.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(n) => {
+            s.blocked = n < bytes.len();
+            endpoint.sealed_sent(now, id, n);
+            Ok(!s.blocked)
+        }
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(rustix::io::Errno::AGAIN) => {
+            s.blocked = true;
+            Ok(false)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Sends what there is, from where it lies. Gives how much left, and how much there was; `None`: nothing.
+fn send_direct(
+    fd: &OwnedFd,
+    ranges: &mut Vec<libc::iovec>,
+    io: &mut StreamIo<'_>,
+    now: Time,
+) -> io::Result<Option<(usize, usize)>> {
+    let records_fit = io.engine.emss() < LONG;
+    let Some(t) = io.engine.transmit(io.adapter, now) else { return Ok(None) };
+    let (mut skip, mut offered) = (t.skip, 0);
+    let whole = records_fit && t.pieces.len() <= RANGES;
+    ranges.clear();
+    for piece in t.pieces.iter().take(RANGES) {
+        let (base, len) = match piece {
+            Piece::Scratch { start, len } => match t.scratch.get(*start..start + len) {
+                Some(b) => (b.as_ptr().cast_mut(), b.len()),
+                None => break,
+            },
+            Piece::Region(p) => match io.adapter.address(*p) {
+                Ok(at) => (at, p.len as usize),
+                Err(_) => {
+                    ranges.clear();
+                    io.engine.on_error(io.adapter);
+                    return Ok(None);
+                }
+            },
+        };
+        // Of the first range, some was sent before.
+        let past = core::mem::take(&mut skip).min(len);
+        offered += len - past;
+        ranges.push(libc::iovec { iov_base: base.wrapping_add(past).cast(), iov_len: len - past });
+    }
+    // SAFETY: scratch memory is borrowed from the engine until here; the adapter's addresses hold until it is used again,
+    // which is after the call. The kernel reads only.
+    let sent = unsafe { socket::sendv(fd, ranges, whole) };
+    ranges.clear();
+    let sent = sent?;
+    io.engine.on_sent(io.adapter, sent);
+    Ok(Some((sent, offered)))
+}

@@ -1,0 +1,153 @@
+//! TCP sockets as streams need them: non-blocking, without delay, watched for dead peers.
+
+use crate::udp::get;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Connections that wait to be accepted at most; the system may have a lower limit (`net.core.somaxconn`).
+const BACKLOG: i32 = 4_096;
+/// After so many seconds without a word the peer is asked whether it is there,
+const ASK_AFTER: u64 = 10;
+/// every so many seconds,
+const ASK_EVERY: u64 = 5;
+/// so often. Data that is not acknowledged for as long as all of it takes ends the connection, too.
+const ASK_TIMES: u32 = 4;
+
+/// A socket that listens at `at`. What it accepts inherits its congestion control.
+pub fn listen(at: SocketAddr, congestion: Option<&str>) -> io::Result<OwnedFd> {
+    let fd = socket(at)?;
+    if let Some(name) = congestion {
+        set_congestion(&fd, name)?;
+    }
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    if at.is_ipv6() {
+        // As the socket for datagrams: all addresses are those of IPv4, too.
+        sockopt::set_ipv6_v6only(&fd, !at.ip().is_unspecified())?;
+    }
+    rustix::net::bind(&fd, &at)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// A socket that is not connected, for addresses like this one.
+pub fn socket(like: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if like.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
+}
+
+/// A socket that is being connected: it is writable when that is decided, see [`outcome`].
+pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<OwnedFd> {
+    let fd = socket(to)?;
+    prepare(&fd)?;
+    if let Some(name) = congestion {
+        set_congestion(&fd, name)?;
+    }
+    match rustix::net::connect(&fd, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Chooses congestion control (`TCP_CONGESTION`): whatever the system has, programs of OpenCC included.
+pub fn set_congestion(fd: &OwnedFd, name: &str) -> io::Result<()> {
+    sockopt::set_tcp_congestion(fd, name).map_err(|e| {
+        let hint = match e {
+            rustix::io::Errno::NOENT => {
+                "this system does not have it; see /proc/sys/net/ipv4/tcp_available_congestion_control"
+            }
+            rustix::io::Errno::PERM => {
+                "only root may choose it; see /proc/sys/net/ipv4/tcp_allowed_congestion_control"
+            }
+            _ => "the system refuses it",
+        };
+        io::Error::new(io::Error::from(e).kind(), format!("congestion control `{name}`: {hint} ({e})"))
+    })
+}
+
+/// What came of connecting.
+pub fn outcome(fd: &OwnedFd) -> io::Result<()> {
+    sockopt::socket_error(fd)?.map_err(Into::into)
+}
+
+/// Whether it is decided what came of connecting.
+pub fn is_decided(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
+}
+
+/// The next client, and where it is; `None` when there is none now.
+pub fn accept(listener: &OwnedFd) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match rustix::net::acceptfrom_with(listener, flags) {
+        Ok((fd, Some(at))) => {
+            let at = SocketAddr::try_from(at).map_err(io::Error::from)?;
+            prepare(&fd)?;
+            Ok(Some((fd, SocketAddr::new(at.ip().to_canonical(), at.port()))))
+        }
+        Ok((_, None)) => Ok(None),
+        // It has gone again, or there is none.
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn prepare(fd: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_socket_keepalive(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(ASK_AFTER))?;
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(ASK_EVERY))?;
+    sockopt::set_tcp_keepcnt(fd, ASK_TIMES)?;
+    let patience = 1_000 * (ASK_AFTER as u32 + ASK_EVERY as u32 * ASK_TIMES);
+    sockopt::set_tcp_user_timeout(fd, patience)?;
+    Ok(())
+}
+
+/// Bytes that the path's segments carry, as the system knows it now.
+pub fn emss(fd: &OwnedFd) -> Option<usize> {
+    usize::try_from(get(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).ok()?).ok()
+}
+
+/// Ends it at once: the peer's system hears of it by a reset.
+pub fn reset(fd: OwnedFd) {
+    // Else it closes as usual, which is all that can be done then.
+    let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
+}
+
+/// Reads into several places; 0 is the end of the stream.
+///
+/// # Safety
+/// Each element names memory that may be written until this returns, and no Rust reference to it is live.
+pub unsafe fn readv(fd: &OwnedFd, places: &[libc::iovec]) -> io::Result<usize> {
+    let n = places.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
+    // SAFETY: the array has `n` elements, each of which names memory that may be written, by this function's contract.
+    let got = unsafe { libc::readv(fd.as_raw_fd(), places.as_ptr(), n) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends from several places; `whole` marks the end of the bytes as one of records, so that what is sent next begins a
+/// segment.
+///
+/// # Safety
+/// Each element names memory that may be read until this returns.
+pub unsafe fn sendv(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> io::Result<usize> {
+    // SAFETY: all zeroes is a value of this structure of integers and pointers.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = places.as_ptr().cast_mut();
+    msg.msg_iovlen = places.len().min(libc::UIO_MAXIOV as usize);
+    let end = if whole { libc::MSG_EOR } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
+    // SAFETY: `msg` names `places`, whose elements may be read, by this function's contract; the kernel writes to none.
+    let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const msg, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Says that nothing more is sent.
+pub fn shutdown(fd: &OwnedFd) {
+    // The peer may have gone: reading tells.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+}

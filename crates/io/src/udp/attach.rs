@@ -1,0 +1,81 @@
+//! A socket that speaks to one peer for a while.
+//!
+//! The kernel sends from a connected socket without asking its routes for each datagram, and needs neither an address nor a
+//! source with it: half a microsecond of a round trip. But it then takes in nothing that comes from elsewhere, so a socket is
+//! attached only while nobody else is expected, and let go as soon as the peer falls silent or something is to go elsewhere.
+
+use super::{UdpSocket, addr, check, local_addr, set};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+/// Whom a socket is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// The peer.
+    pub(super) dst: SocketAddr,
+    /// The address that the kernel sends from.
+    pub(super) src: IpAddr,
+}
+
+impl UdpSocket {
+    /// Attaches the socket to `dst`, if datagrams then leave from `src` and it can be let go again. What comes from
+    /// elsewhere is refused from then on.
+    pub(crate) fn attach(&mut self, dst: SocketAddr, src: IpAddr) {
+        // Letting go, the kernel would take away a port that it chose itself (Linux: `__udp_disconnect`).
+        if !self.keeps_port || self.habits.attached.is_some() || self.habits.v6 != dst.is_ipv6() {
+            return;
+        }
+        let mut raw = addr::empty();
+        let Some(len) = addr::encode(dst, self.habits.v6, &mut raw) else { return };
+        // SAFETY: `raw` holds an address of `len` bytes.
+        if check(unsafe { libc::connect(self.fd.as_raw_fd(), (&raw const raw).cast(), len) }).is_err() {
+            return;
+        }
+        self.habits.attached = Some(Attached { dst, src });
+        if local_addr(&self.fd).is_ok_and(|a| a.ip() == src && a.port() == self.local.port()) {
+            self.tell_addresses(false);
+        } else {
+            self.detach();
+        }
+    }
+
+    /// Lets go: datagrams from everywhere are taken in again.
+    pub(crate) fn detach(&mut self) {
+        if self.habits.attached.take().is_none() {
+            return;
+        }
+        self.tell_addresses(true);
+        let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+        // SAFETY: pointer and length describe `nobody`.
+        let done = check(unsafe { libc::connect(self.fd.as_raw_fd(), &raw const nobody, len) });
+        if let Err(error) = done {
+            tracing::warn!(%error, "the socket stays attached to one peer");
+        }
+    }
+
+    /// Whether it is attached.
+    pub(crate) const fn is_attached(&self) -> bool {
+        self.habits.attached.is_some()
+    }
+
+    /// Whether datagrams like these leave as an attached socket sends them.
+    pub(crate) fn is_attached_to(&self, dst: SocketAddr, src: Option<IpAddr>) -> bool {
+        self.habits.attached.is_some_and(|a| a.dst == dst && Some(a.src) == src)
+    }
+
+    /// Whether the kernel says at which address each datagram arrived. Attached, it is known.
+    fn tell_addresses(&self, told: bool) {
+        if self.habits.src.is_some() {
+            return;
+        }
+        let told = i32::from(told);
+        // It was set when the socket was opened; where it failed now, addresses are unknown or told in vain.
+        let _: io::Result<()> = if self.habits.v6 {
+            set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, told)
+        } else {
+            set(&self.fd, libc::IPPROTO_IP, libc::IP_PKTINFO, told)
+        };
+    }
+}

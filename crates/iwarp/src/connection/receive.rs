@@ -1,0 +1,547 @@
+//! From bytes to records.
+
+use super::deliver::{operation, tagged_cause};
+use super::{Connection, End, State, expected};
+use crate::config::Placement;
+use crate::ddp::{self, Header, Target};
+use crate::mpa::frames::Frame;
+use crate::mpa::startup::First;
+use crate::mpa::{fpdu, markers};
+use crate::rdmap::Opcode;
+use crate::rdmap::terminate::{self, Quote};
+use base::Time;
+use std::collections::VecDeque;
+use verbs::{Adapter, Place};
+
+/// Bytes of scratch memory: two of the longest records.
+const SCRATCH: usize = (2 * fpdu::MAX_FPDU).next_multiple_of(4096);
+/// With less room than this behind what waits, that is moved to the front.
+const LITTLE: usize = 32 << 10;
+/// Behind a payload that goes straight to its place, so much is read with it: its trailer and the next record's header,
+/// so that the next payload goes straight to its place, too.
+const PEEK: usize = 512;
+/// Of a record with markers, so much holds every header of DDP and the markers in it.
+const FRONT: usize = 64;
+/// A payload of which at least this much is still to come goes straight to its place, where that is allowed.
+const DIRECT: usize = 4096;
+
+/// Where bytes of the stream go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Into {
+    /// Into [`Places::scratch`].
+    Scratch {
+        /// First byte.
+        start: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Into registered memory.
+    Region(Place),
+}
+
+/// Where the next bytes of the stream go, in order.
+#[derive(Debug)]
+pub struct Places<'a> {
+    /// Scratch memory.
+    pub scratch: &'a mut [u8],
+    /// The ranges; those of scratch memory come last.
+    pub ranges: &'a [Into],
+}
+
+/// Scratch memory that connections of one thread share: each has some only while a record is incomplete.
+#[derive(Debug, Default)]
+pub struct Spare {
+    free: Vec<Vec<u8>>,
+    lent: usize,
+}
+
+/// Connections that may each keep scratch memory in which a record is incomplete. Further ones keep no more than the
+/// record's bytes.
+const MAX_LENT: usize = 64;
+/// Scratch memory that waits to be lent at most.
+const MAX_FREE: usize = 8;
+
+impl Spare {
+    fn take(&mut self) -> Vec<u8> {
+        self.lent += 1;
+        self.free.pop().unwrap_or_else(|| vec![0; SCRATCH])
+    }
+    fn put(&mut self, scratch: Vec<u8>) {
+        self.lent = self.lent.saturating_sub(1);
+        if self.free.len() < MAX_FREE {
+            self.free.push(scratch);
+        }
+    }
+}
+
+/// A record whose payload goes straight to its place.
+struct Direct {
+    header: Header,
+    op: Opcode,
+    /// Bytes of the payload.
+    payload: usize,
+    /// Of these, to come.
+    missing: u64,
+    /// Of the record so far.
+    crc: u32,
+    /// Zeros behind the payload.
+    pad: usize,
+}
+
+/// The receiving half.
+pub(super) struct Receiver {
+    scratch: Vec<u8>,
+    /// What of it waits to be looked at.
+    start: usize,
+    end: usize,
+    /// Position of `start` in the stream of records.
+    position: u64,
+    /// Records taken so far.
+    taken: u64,
+    direct: Option<Direct>,
+    /// The payload of the last record went straight to its place, or would have, had its header come alone.
+    was_direct: bool,
+    /// Where the payload of the record that is being looked at belongs.
+    pub(super) places: Vec<Place>,
+    ranges: Vec<Into>,
+    /// When the first byte of a record that is not complete came.
+    pub(super) record_since: Option<Time>,
+    /// Since when a whole record waits for a receive.
+    pub(super) held_since: Option<Time>,
+    /// A record was received and verified.
+    pub(super) validated: bool,
+    /// Number of the next message of each queue.
+    pub(super) msn: [u32; ddp::QUEUES],
+    /// The send that is arriving: its operation, and what of it is there.
+    pub(super) sending: Option<(Opcode, u64)>,
+    /// Reads that wait for their answers, by the keys of their destinations; at most the agreed number.
+    pub(super) reads: VecDeque<u32>,
+    /// What is there of the answer to the first of these.
+    pub(super) read_at: u64,
+    /// Atomic operations that wait for their answers; likewise.
+    pub(super) atomics: VecDeque<u32>,
+    /// Where the peer wants the answers to its reads; as many as wait at the adapter.
+    pub(super) answers: VecDeque<(u32, u64)>,
+    /// The answer to a read of no bytes, which was our first message, is to come.
+    pub(super) expects_empty_answer: bool,
+}
+
+impl Receiver {
+    pub(super) fn new() -> Receiver {
+        Receiver {
+            scratch: Vec::new(),
+            start: 0,
+            end: 0,
+            position: 0,
+            taken: 0,
+            direct: None,
+            was_direct: false,
+            places: Vec::new(),
+            ranges: Vec::new(),
+            record_since: None,
+            held_since: None,
+            validated: false,
+            msn: [1; ddp::QUEUES],
+            sending: None,
+            reads: VecDeque::new(),
+            read_at: 0,
+            atomics: VecDeque::new(),
+            answers: VecDeque::new(),
+            expects_empty_answer: false,
+        }
+    }
+    /// Nothing is taken in any more.
+    pub(super) fn abandon(&mut self) {
+        (self.start, self.end, self.direct, self.record_since) = (0, 0, None, None);
+        self.held_since = None;
+        self.places.clear();
+        self.reads.clear();
+        self.atomics.clear();
+        self.expects_empty_answer = false;
+    }
+    pub(super) fn is_between_records(&self) -> bool {
+        self.start == self.end && self.direct.is_none()
+    }
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.reads.is_empty() || !self.atomics.is_empty()
+    }
+}
+
+/// What came of looking at the front of the scratch memory.
+enum Look {
+    /// Something was taken; look again.
+    Again,
+    /// More bytes are needed.
+    More,
+}
+
+impl Connection {
+    /// Lets the connection use scratch memory of `spare` until [`give_back`](Connection::give_back). Without it, it has its
+    /// own.
+    pub fn lend(&mut self, spare: &mut Spare) {
+        if self.rx.scratch.len() < SCRATCH {
+            let mut scratch = spare.take();
+            let waits = &self.rx.scratch[self.rx.start..self.rx.end];
+            scratch[..waits.len()].copy_from_slice(waits);
+            (self.rx.start, self.rx.end) = (0, waits.len());
+            self.rx.scratch = scratch;
+        }
+    }
+    /// Gives scratch memory back in which nothing waits. Call it when there is nothing more to read for now, and when the
+    /// connection is over.
+    pub fn give_back(&mut self, spare: &mut Spare) {
+        let rx = &mut self.rx;
+        if rx.scratch.len() < SCRATCH || rx.start < rx.end && spare.lent <= MAX_LENT {
+            return;
+        }
+        let waits = rx.scratch[rx.start..rx.end].to_vec();
+        (rx.start, rx.end) = (0, waits.len());
+        spare.put(core::mem::replace(&mut rx.scratch, waits));
+        if self.tx.batch.is_empty() {
+            self.tx.batch.trim();
+        }
+    }
+
+    /// Whether a whole record waits for a receive to be posted: then nothing is to be read; call
+    /// [`resume`](Connection::resume) when there may be one.
+    pub fn is_held(&self) -> bool {
+        self.rx.held_since.is_some()
+    }
+    /// A receive may have been posted.
+    pub fn resume(&mut self, a: &mut Adapter, now: Time) {
+        if self.is_held() {
+            self.process(a, now);
+            self.settle(a);
+        }
+    }
+
+    /// Looks whether the write that goes straight to its place may still go there. To be called before
+    /// [`places`](Connection::places): through a key that was made void, nothing more arrives.
+    pub fn recheck(&mut self, a: &mut Adapter, now: Time) {
+        let Some(Direct { header, op: Opcode::Write, payload, .. }) = &self.rx.direct else { return };
+        let (Target::Tagged { stag, to }, Some(qp)) = (header.target, self.qp) else { return };
+        if let Err(refusal) = a.may_write(qp, (stag, to, *payload as u64)) {
+            let mut ddp = Vec::new();
+            header.put(&mut ddp);
+            let len = (ddp.len() + payload) as u16;
+            self.terminate(a, tagged_cause(refusal), Quote { len, ddp: &ddp, request: &[] }, now);
+        }
+    }
+
+    /// Where the next bytes of the stream go. All of them in one system call; then say how many came.
+    pub fn places(&mut self) -> Places<'_> {
+        let rx = &mut self.rx;
+        if rx.scratch.len() < SCRATCH {
+            rx.scratch.resize(SCRATCH, 0);
+        }
+        if rx.start == rx.end {
+            (rx.start, rx.end) = (0, 0);
+        } else if SCRATCH - rx.end < LITTLE {
+            rx.scratch.copy_within(rx.start..rx.end, 0);
+            (rx.start, rx.end) = (0, rx.end - rx.start);
+        }
+        rx.ranges.clear();
+        if let Some(d) = &rx.direct {
+            let mut skip = d.payload as u64 - d.missing;
+            for p in &rx.places {
+                let past = skip.min(p.len);
+                skip -= past;
+                if past < p.len {
+                    let rest = Place { offset: p.offset + past, len: p.len - past, ..*p };
+                    rx.ranges.push(Into::Region(rest));
+                }
+            }
+        }
+        // Behind a payload that went straight to its place another one is likely: its header alone is read, since the copy that
+        // is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
+        let expects = rx.start == rx.end && rx.was_direct;
+        let room = if expects { PEEK } else { SCRATCH - rx.end };
+        rx.ranges.push(Into::Scratch {
+            start: rx.end,
+            len: if rx.ranges.is_empty() { room } else { room.min(PEEK) },
+        });
+        Places { scratch: &mut rx.scratch, ranges: &rx.ranges }
+    }
+
+    /// `n` bytes came, into the first places that [`places`](Connection::places) named.
+    pub fn on_received(&mut self, a: &mut Adapter, n: usize, now: Time) {
+        let mut n = n;
+        if let Some(d) = &mut self.rx.direct {
+            let straight = d.missing.min(n as u64);
+            let before = d.payload as u64 - d.missing;
+            d.missing -= straight;
+            n -= straight as usize;
+            if self.terms.crc && !fold(a, &self.rx.places, before, straight, &mut d.crc) {
+                // The region is gone or its memory failed.
+                self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+                return;
+            }
+        }
+        self.rx.end = (self.rx.end + n).min(self.rx.scratch.len());
+        self.process(a, now);
+        self.settle(a);
+    }
+
+    /// As a stream would: copies `bytes` to their places. For tests, and for streams that cannot scatter. Gives how many
+    /// were taken: all, unless the connection is over, or [held](Connection::is_held).
+    pub fn receive(&mut self, a: &mut Adapter, mut bytes: &[u8], now: Time) -> usize {
+        let all = bytes.len();
+        while !bytes.is_empty() && !self.is_closed() && !self.is_held() {
+            self.recheck(a, now);
+            let places = self.places();
+            let (mut taken, mut failed) = (0, false);
+            for range in places.ranges {
+                let rest = &bytes[taken..];
+                let n = match range {
+                    Into::Scratch { start, len } => {
+                        let n = rest.len().min(*len);
+                        places.scratch[*start..start + n].copy_from_slice(&rest[..n]);
+                        n
+                    }
+                    Into::Region(p) => {
+                        let n = rest.len().min(usize::try_from(p.len).unwrap_or(usize::MAX));
+                        failed |= a.write_mr(p.mr, p.offset, &rest[..n]).is_err();
+                        n
+                    }
+                };
+                taken += n;
+            }
+            bytes = &bytes[taken..];
+            if failed {
+                self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+            } else {
+                self.on_received(a, taken, now);
+            }
+        }
+        all - bytes.len()
+    }
+
+    /// Takes what can be taken from the scratch memory.
+    pub(super) fn process(&mut self, a: &mut Adapter, now: Time) {
+        let mut scratch = core::mem::take(&mut self.rx.scratch);
+        let taken = self.rx.taken;
+        // Every turn takes at least the eight bytes of an empty record.
+        while let Look::Again = self.look(a, &mut scratch, now) {}
+        self.rx.scratch = scratch;
+        let runs = matches!(self.state, State::Running | State::Closing);
+        let waits = runs && !self.rx.is_between_records() && !self.is_held();
+        if !waits {
+            self.rx.record_since = None;
+        } else if self.rx.record_since.is_none() || self.rx.taken != taken {
+            self.rx.record_since = Some(now);
+        }
+    }
+
+    fn look(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
+        match self.state {
+            State::AwaitReply | State::AwaitRequest => self.look_for_frame(a, scratch, now),
+            // What a peer sends before it has its reply waits. A peer may not (RFC 5044, section 7.1.2): no more is
+            // read than there is room for.
+            State::Asked(_) => {
+                if self.rx.end >= SCRATCH && self.rx.start == 0 {
+                    self.finish(a, End::Mismatch, true, super::Step::Abort);
+                }
+                Look::More
+            }
+            State::Running | State::Closing if self.rx.direct.is_some() => {
+                self.look_for_trailer(a, scratch, now)
+            }
+            State::Running | State::Closing => self.look_for_record(a, scratch, now),
+            State::Ending(..) | State::Closed => {
+                (self.rx.start, self.rx.end) = (0, 0);
+                Look::More
+            }
+        }
+    }
+
+    fn look_for_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
+        let Some(kind) = expected(self.state) else { return Look::More };
+        let waiting = &scratch[self.rx.start..self.rx.end];
+        match Frame::parse(waiting, kind) {
+            Ok(None) => Look::More,
+            Ok(Some((frame, len, private))) => {
+                self.rx.start += len;
+                self.on_frame(a, frame, &waiting[private..len], now);
+                Look::Again
+            }
+            Err(e) => {
+                // RFC 5044, section 8, code 4: the connection MUST be closed at once.
+                self.finish(a, End::Frame(e), false, super::Step::Abort);
+                Look::More
+            }
+        }
+    }
+
+    fn look_for_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
+        let (at, with_markers) = (self.rx.position, self.terms.markers_in);
+        let waiting = &mut scratch[self.rx.start..self.rx.end];
+        let front = if with_markers && markers::is_here(at) { markers::LEN } else { 0 };
+        let Some(&[high, low]) = waiting.get(front..front + fpdu::LENGTH) else { return Look::More };
+        let ulpdu = usize::from(u16::from_be_bytes([high, low]));
+        let mut len = fpdu::len(ulpdu);
+        if with_markers {
+            len += markers::LEN * markers::count(at, len);
+        }
+        if waiting.len() < len {
+            return self.try_direct(a, scratch, ulpdu);
+        }
+        let record = &mut waiting[..len];
+        let (covered, field) = record.split_at(len - fpdu::CRC);
+        // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
+        if self.terms.crc && *field != fpdu::crc_field(fpdu::crc(0, covered)) {
+            self.terminate(a, terminate::CRC, Quote::default(), now);
+            return Look::More;
+        }
+        if self.holds(a, &record[..len - fpdu::CRC], now) {
+            return Look::More;
+        }
+        if with_markers && markers::remove(at, record).1.is_err() {
+            self.terminate(a, terminate::MARKER, Quote::default(), now);
+            return Look::More;
+        }
+        self.took(len);
+        self.rx.was_direct = self.may_go_direct() && ulpdu >= DIRECT;
+        self.deliver(a, &record[fpdu::LENGTH..fpdu::LENGTH + ulpdu], now);
+        Look::Again
+    }
+
+    /// Whether the record at the front is to wait for a receive.
+    fn holds(&mut self, a: &Adapter, record: &[u8], now: Time) -> bool {
+        let since = self.rx.held_since.take().unwrap_or(now);
+        // The first message of the peer-to-peer model takes no receive.
+        let first = !self.rx.validated && self.terms.expected.is_some();
+        if first || self.config.receive_wait.is_zero() || since + self.config.receive_wait <= now {
+            return false;
+        }
+        let mut front = [0; FRONT];
+        let n = record.len().min(FRONT);
+        front[..n].copy_from_slice(&record[..n]);
+        let len =
+            if self.terms.markers_in { markers::remove(self.rx.position, &mut front[..n]).0 } else { n };
+        let header = front.get(fpdu::LENGTH..len).map(Header::parse);
+        let Some(Ok(Header { control, target: Target::Untagged { mo: 0, .. }, .. })) = header else {
+            return false;
+        };
+        let takes = matches!(Opcode::parse(control), Ok(Opcode::Send { .. } | Opcode::Immediate { .. }));
+        let held = takes && self.qp.is_some_and(|qp| !a.has_receive(qp));
+        self.rx.held_since = held.then_some(since);
+        held
+    }
+
+    /// A record was taken from the front.
+    fn took(&mut self, len: usize) {
+        self.rx.start += len;
+        self.rx.position += len as u64;
+        self.rx.taken += 1;
+        // The answer to a first message that is a read is waited for (`swallow_first`).
+        let asked = self.terms.first == Some(First::Read);
+        if !self.rx.validated && self.state == State::Running && !asked {
+            self.deadline = None;
+        }
+    }
+
+    fn may_go_direct(&self) -> bool {
+        !self.terms.markers_in && (!self.terms.crc || self.config.placement == Placement::Early)
+    }
+
+    /// Lets the rest of a payload go straight to its place, if it is allowed and worth it.
+    fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Look {
+        let waiting = &scratch[self.rx.start..self.rx.end];
+        let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| self.may_go_direct()) else {
+            return Look::More;
+        };
+        let Ok(header) = Header::parse(contents) else { return Look::More };
+        let head = header.encoded_len();
+        let Some((payload, there)) = ulpdu.checked_sub(head).zip(contents.get(head..)) else {
+            return Look::More;
+        };
+        // The trailer may be there in part only when all of the payload is.
+        if there.len() + DIRECT > payload {
+            return Look::More;
+        }
+        let Ok(op) = operation(&header) else { return Look::More };
+        let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. });
+        // What is wrong is reported when the record is whole: until its CRC is known, the header may be damaged.
+        if !goes || self.begin_segment(a, &header, op, payload).is_err() {
+            return Look::More;
+        }
+        if !put(a, &self.rx.places, there) {
+            return Look::More;
+        }
+        let crc = if self.terms.crc { fpdu::crc(0, waiting) } else { 0 };
+        let missing = (payload - there.len()) as u64;
+        self.rx.position += waiting.len() as u64;
+        self.rx.start = self.rx.end;
+        self.rx.was_direct = true;
+        self.rx.direct = Some(Direct { header, op, payload, missing, crc, pad: fpdu::pad(ulpdu) });
+        Look::More
+    }
+
+    /// The end of a record whose payload went straight to its place.
+    fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
+        let waiting = &scratch[self.rx.start..self.rx.end];
+        let Some(d) = self.rx.direct.take_if(|d| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC) else {
+            return Look::More;
+        };
+        let (pad, rest) = waiting.split_at(d.pad);
+        if self.terms.crc && rest[..fpdu::CRC] != fpdu::crc_field(fpdu::crc(d.crc, pad)) {
+            // Nothing completes with data that did not pass.
+            self.terminate(a, terminate::CRC, Quote::default(), now);
+            return Look::More;
+        }
+        self.rx.position += d.payload as u64;
+        self.took(d.pad + fpdu::CRC);
+        self.finish_direct(a, &d.header, d.op, d.payload, now);
+        Look::Again
+    }
+}
+
+/// Copies `bytes` to the front of `places`.
+pub(super) fn put(a: &mut Adapter, places: &[Place], bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    for p in places {
+        if rest.is_empty() {
+            break;
+        }
+        let (now, later) = rest.split_at(rest.len().min(usize::try_from(p.len).unwrap_or(usize::MAX)));
+        if a.write_mr(p.mr, p.offset, now).is_err() {
+            return false;
+        }
+        rest = later;
+    }
+    rest.is_empty()
+}
+
+/// Adds `len` bytes of `places` from byte `at` on to a CRC.
+fn fold(a: &Adapter, places: &[Place], mut at: u64, mut len: u64, crc: &mut u32) -> bool {
+    for p in places {
+        if at >= p.len {
+            at -= p.len;
+            continue;
+        }
+        let n = (p.len - at).min(len);
+        let part = Place { offset: p.offset + at, len: n, ..*p };
+        if a.fold_mr(part, &mut |b| *crc = fpdu::crc(*crc, b)).is_err() {
+            return false;
+        }
+        (at, len) = (0, len - n);
+        if len == 0 {
+            break;
+        }
+    }
+    len == 0
+}
+
+#[cfg(test)]
+impl Spare {
+    /// As if many connections had some.
+    pub(super) fn pretend_lent(&mut self) {
+        self.lent = MAX_LENT + 1;
+    }
+}
+#[cfg(test)]
+impl Connection {
+    pub(super) fn scratch_kept(&self) -> usize {
+        self.rx.scratch.len()
+    }
+}

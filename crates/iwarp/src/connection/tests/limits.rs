@@ -1,0 +1,87 @@
+//! What a connection holds and does at a time has limits, whatever the application posts or the peer sends.
+
+use super::errors::{queue, record, server, write};
+use super::*;
+use crate::mpa::fpdu;
+use crate::rdmap::Opcode;
+use crate::rdmap::messages::ReadRequest;
+use verbs::{MAX_SGE, SendOp};
+
+/// Ranges that a system call takes (`UIO_MAXIOV`).
+const MAX_RANGES: usize = 1024;
+
+#[test]
+fn a_call_sends_so_much_and_no_more() {
+    for markers in [false, true] {
+        for len in [1, 600, 100_000] {
+            let (mut x, mut y) = pair(Config::default(), Config { markers, ..Config::default() });
+            let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
+            // As many pieces as there can be.
+            let part = len / MAX_SGE as u64;
+            let last = len - part * (MAX_SGE as u64 - 1);
+            let sges: Vec<_> = (0..MAX_SGE as u64)
+                .map(|i| x.source(i * part, if i + 1 < MAX_SGE as u64 { part } else { last }))
+                .collect();
+            for i in 0..128 {
+                x.post(SendWr::new(i, op, sges.clone()));
+            }
+            let mut sent = 0;
+            while let Some(t) = x.c.transmit(&mut x.a, Time::ZERO) {
+                let (n, ranges, scratch) = (t.len, t.pieces.len(), t.scratch.len());
+                assert!(n <= (256 << 10) + fpdu::MAX_FPDU && scratch <= n, "{n} bytes");
+                assert!(ranges <= MAX_RANGES, "{ranges} ranges");
+                sent += n;
+                x.c.on_sent(&mut x.a, n);
+            }
+            assert!(sent as u64 >= 128 * len);
+            assert_eq!(x.statuses().len(), 128);
+            y.look();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_asks_and_does_not_read_is_answered_so_far_and_no_further() {
+    // Reads of everything, as many as agreed; the answers are not taken.
+    let mut y = server();
+    let key = y.src.rkey;
+    for msn in 1..=16 {
+        let mut b = Vec::new();
+        let len = SIZE as u32;
+        ReadRequest { sink_stag: 1, sink_to: 0, len, source_stag: key, source_to: 0 }.put(&mut b);
+        y.c.receive(&mut y.a, &record(&queue(Opcode::ReadRequest, 1, msn, 0, &b)), Time::ZERO);
+        let waits = y.c.transmit(&mut y.a, Time::ZERO).map_or(0, |t| t.len);
+        assert!((1..=(256 << 10) + fpdu::MAX_FPDU).contains(&waits), "{waits} bytes");
+    }
+    assert_eq!((y.c.rx.answers.len(), y.c.is_closed()), (16, false));
+    // Records without payload cost nothing that lasts.
+    let empty = record(&write(0, 0, &[])).repeat(10_000);
+    let before = y.c.scratch_kept();
+    y.c.receive(&mut y.a, &empty, Time::ZERO);
+    assert_eq!((y.c.scratch_kept(), y.c.rx.answers.len(), y.c.events.len()), (before, 16, 0));
+}
+
+#[test]
+fn answers_and_events_are_counted() {
+    // Own reads: no more wait at a time than agreed, however many were posted.
+    let c = Config { ord: 3, ird: 3, ..Config::default() };
+    let (mut x, mut y) = pair(c, c);
+    for i in 0..100 {
+        x.post(SendWr::new(i, SendOp::Read { rkey: y.src.rkey, offset: 0 }, x.own(0, 10)));
+    }
+    while x.send(usize::MAX, Time::ZERO) > 0 {
+        assert!(x.c.rx.reads.len() <= 3);
+    }
+    run(&mut x, &mut y, &mut Rng::from_u64(1), 100, Time::ZERO);
+    assert_eq!((x.statuses().len(), x.c.rx.reads.len(), y.c.rx.answers.len()), (100, 0, 0));
+    // An application that asks for nothing finds each kind of event once.
+    let mut z = End::responder(9, c);
+    x.c.close(&mut x.a, Time::ZERO);
+    x.c.close(&mut x.a, Time::ZERO);
+    for _ in 0..10 {
+        z.c.on_fin(&mut z.a, Time::ZERO);
+        z.c.on_error(&mut z.a);
+        z.c.abort(&mut z.a, Time::ZERO);
+    }
+    assert_eq!((z.c.events.len(), z.c.steps.len()), (1, 1));
+}

@@ -1,0 +1,355 @@
+//! From work requests to records.
+
+use super::batch::{Batch, Transmit};
+use super::{Connection, State};
+use crate::ddp::{self, Header, QN_REQUEST, QN_SEND, QN_TERMINATE, Target};
+use crate::mpa::startup::First;
+use crate::mpa::{fpdu, markers};
+use crate::rdmap::Opcode;
+use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
+use crate::rdmap::terminate::{self, Quote};
+use base::Time;
+use verbs::ordered::Outgoing;
+use verbs::{Adapter, Place, QpState, Segment};
+
+/// Bytes of a batch, beyond which no record is added.
+const MAX_BATCH: usize = 256 << 10;
+/// Ranges of a batch, beyond which no record is added. A system call takes 1024.
+const MAX_PIECES: usize = 512;
+/// Shorter payload is copied beside its header: a range of its own would cost as much.
+const COPY_BELOW: usize = 512;
+
+/// The sending half.
+pub(super) struct Transmitter {
+    pub(super) batch: Batch,
+    /// Nothing is sent before.
+    pub(super) pause_until: Option<Time>,
+    /// A Terminate message to be sent as the last record.
+    pub(super) terminate: Option<Vec<u8>>,
+    /// Position in the stream of records; 0 is where the first begins.
+    position: u64,
+    /// Bytes in the segment that the batch's end lies in.
+    in_segment: usize,
+    /// Number of the next message of each queue (RFC 5041, section 4.3: from 1 on).
+    msn: [u32; ddp::QUEUES],
+    /// The first message of the peer-to-peer model was sent.
+    began: bool,
+    /// What kept work requests back is over.
+    pub(super) nudged: bool,
+    /// For a record that takes markers.
+    plain: Vec<u8>,
+    places: Vec<Place>,
+}
+
+/// The contents of a record behind its header.
+#[derive(Clone, Copy)]
+enum Body<'a> {
+    Bytes(&'a [u8]),
+    Segment(&'a Segment),
+}
+
+/// Local memory failed.
+struct Fault;
+
+impl Transmitter {
+    pub(super) fn new() -> Transmitter {
+        Transmitter {
+            batch: Batch::default(),
+            pause_until: None,
+            terminate: None,
+            position: 0,
+            in_segment: 0,
+            msn: [1; ddp::QUEUES],
+            began: false,
+            nudged: false,
+            plain: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+    fn take_msn(&mut self, qn: u32) -> u32 {
+        let next = &mut self.msn[qn as usize];
+        let msn = *next;
+        *next = next.wrapping_add(1);
+        msn
+    }
+}
+
+impl Connection {
+    /// What is to be sent next. Call again after [`on_sent`](Connection::on_sent) until there is nothing. One call holds
+    /// many records.
+    pub fn transmit(&mut self, a: &mut Adapter, now: Time) -> Option<Transmit<'_>> {
+        if self.tx.batch.is_empty() {
+            self.tx.batch.clear();
+            self.tx.in_segment = 0;
+            self.fill(a, now);
+            self.settle(a);
+        }
+        (!self.tx.batch.is_empty()).then(|| self.tx.batch.view())
+    }
+
+    /// Whether there is something to send beside what the queue pair tells of ([`Adapter::activated`]), or it may go on now:
+    /// then call [`transmit`](Connection::transmit).
+    pub fn wants_to_send(&self) -> bool {
+        let runs = matches!(self.state, State::Running | State::Closing);
+        let begins = runs && !self.tx.began && self.may_send();
+        // What is on its way to the stream goes on when that takes more.
+        let free = self.tx.pause_until.is_none() && self.tx.batch.is_empty();
+        free && (begins || self.tx.nudged || self.tx.terminate.is_some())
+    }
+
+    /// The stream took `n` bytes of what [`transmit`](Connection::transmit) gave.
+    pub fn on_sent(&mut self, a: &mut Adapter, n: usize) {
+        self.tx.batch.on_sent(n);
+        // The stream will carry it reliably: that completes it (RFC 5041, section 5.4).
+        while let Some(s) = self.tx.batch.next_sent() {
+            if let Some(qp) = self.qp {
+                a.on_acked(qp, s);
+            }
+        }
+        self.settle(a);
+    }
+
+    fn fill(&mut self, a: &mut Adapter, now: Time) {
+        let Some(qp) = self.qp else { return };
+        if self.tx.pause_until.is_some_and(|t| now < t) {
+            return;
+        }
+        if matches!(self.state, State::Running | State::Closing)
+            && a.query_qp(qp).is_none_or(|q| q.state == QpState::Error)
+        {
+            // The application ended it by way of its queue pair.
+            self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+        }
+        if let Some(message) = self.tx.terminate.take() {
+            let msn = self.tx.take_msn(QN_TERMINATE);
+            let header = untagged(Opcode::Terminate, QN_TERMINATE, msn, 0, true);
+            let _ = self.record(a, &header, Body::Bytes(&message));
+            return;
+        }
+        if !self.may_send() || !matches!(self.state, State::Running | State::Closing) {
+            return;
+        }
+        (self.tx.pause_until, self.tx.nudged) = (None, false);
+        if self.begin(a).is_err() || self.fill_from(a, qp).is_err() {
+            self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+        }
+    }
+
+    /// The first message of the peer-to-peer model, before any other (RFC 6581, section 5).
+    fn begin(&mut self, a: &mut Adapter) -> Result<(), Fault> {
+        if core::mem::replace(&mut self.tx.began, true) {
+            return Ok(());
+        }
+        match self.terms.first {
+            None => Ok(()),
+            Some(First::Write) => {
+                let header = tagged(Opcode::Write, 0, 0, true);
+                self.record(a, &header, Body::Bytes(&[]))
+            }
+            Some(First::Send) => {
+                let op = Opcode::Send { solicited: false, invalidate: false };
+                let msn = self.tx.take_msn(QN_SEND);
+                self.record(a, &untagged(op, QN_SEND, msn, 0, true), Body::Bytes(&[]))
+            }
+            Some(First::Read) => {
+                self.rx.expects_empty_answer = true;
+                let mut request = Vec::new();
+                ReadRequest { sink_stag: 0, sink_to: 0, len: 0, source_stag: 0, source_to: 0 }
+                    .put(&mut request);
+                let msn = self.tx.take_msn(QN_REQUEST);
+                let header = untagged(Opcode::ReadRequest, QN_REQUEST, msn, 0, true);
+                self.record(a, &header, Body::Bytes(&request))
+            }
+        }
+    }
+
+    fn fill_from(&mut self, a: &mut Adapter, qp: verbs::QpId) -> Result<(), Fault> {
+        if self.rx.expects_empty_answer {
+            // It takes one of the reads that the peer answers at a time.
+            return Ok(());
+        }
+        while self.tx.batch.len() < MAX_BATCH && self.tx.batch.pieces() < MAX_PIECES {
+            let most = self.room();
+            let room = |header: usize| (most - header) as u32;
+            let Some(s) = a.next_ordered(qp, room(ddp::TAGGED), room(ddp::UNTAGGED)) else { break };
+            self.segment(a, qp, &s)?;
+            self.tx.batch.mark(s.reference());
+        }
+        Ok(())
+    }
+
+    /// The longest contents for the next record, so that it ends with the segment that it begins in.
+    fn room(&self) -> usize {
+        let (emss, used, with_markers) = (self.config.emss, self.tx.in_segment, self.terms.markers_out);
+        let rest = fpdu::max_ulpdu(emss.saturating_sub(used), with_markers);
+        // Too little for a segmentation to be worth it (RFC 5044, section 4.5).
+        if used == 0 || rest == fpdu::MIN_ULPDU { fpdu::max_ulpdu(emss, with_markers) } else { rest }
+    }
+
+    /// The record of a segment, and what follows it.
+    fn segment(&mut self, a: &mut Adapter, qp: verbs::QpId, s: &Segment) -> Result<(), Fault> {
+        let last = s.last.is_some();
+        match a.outgoing(qp, s).ok_or(Fault)? {
+            Outgoing::Write { imm, solicited } => {
+                if s.len > 0 || imm.is_none() {
+                    self.record(a, &tagged(Opcode::Write, s.key, s.position, last), Body::Segment(s))?;
+                }
+                match imm.filter(|_| last) {
+                    // RFC 7306, section 6: immediate data is a message behind the write.
+                    Some(imm) => {
+                        self.message(a, Opcode::Immediate { solicited }, &u64::from(imm).to_be_bytes())
+                    }
+                    None => Ok(()),
+                }
+            }
+            Outgoing::Send { solicited, invalidate } => {
+                let op = Opcode::Send { solicited, invalidate: invalidate.is_some() };
+                let msn = self.tx.msn[QN_SEND as usize];
+                // Sends are 2^31 bytes at most, so offsets fit.
+                let mut header = untagged(op, QN_SEND, msn, s.offset as u32, last);
+                if let Target::Untagged { invalidate: field, .. } = &mut header.target {
+                    *field = invalidate.unwrap_or(0);
+                }
+                if last {
+                    self.tx.take_msn(QN_SEND);
+                }
+                self.record(a, &header, Body::Segment(s))
+            }
+            Outgoing::Read { rkey, offset, len, sink } => {
+                self.rx.reads.push_back(sink);
+                let mut b = Vec::with_capacity(messages::READ_REQUEST);
+                // Reads are below 2^32 bytes. The sink's key is made for this read, so it names only its destination.
+                let len = len as u32;
+                ReadRequest { sink_stag: sink, sink_to: 0, len, source_stag: rkey, source_to: offset }
+                    .put(&mut b);
+                self.message(a, Opcode::ReadRequest, &b)
+            }
+            Outgoing::Atomic { rkey, offset, op, id } => {
+                self.rx.atomics.push_back(id);
+                let mut b = Vec::with_capacity(messages::ATOMIC_REQUEST);
+                AtomicRequest { id, stag: rkey, to: offset, op: Some(op) }.put(&mut b);
+                self.message(a, Opcode::AtomicRequest, &b)
+            }
+            Outgoing::ReadResponse => {
+                let (stag, to) = self.rx.answers.front().copied().ok_or(Fault)?;
+                if last {
+                    self.rx.answers.pop_front();
+                }
+                let to = to.wrapping_add(s.offset);
+                self.record(a, &tagged(Opcode::ReadResponse, stag, to, last), Body::Segment(s))
+            }
+            Outgoing::AtomicResponse { id, value } => {
+                let mut b = Vec::with_capacity(messages::ATOMIC_RESPONSE);
+                messages::put_atomic_response(id, value, &mut b);
+                self.message(a, Opcode::AtomicResponse, &b)
+            }
+        }
+    }
+
+    /// A message of one record to a queue.
+    fn message(&mut self, a: &mut Adapter, op: Opcode, bytes: &[u8]) -> Result<(), Fault> {
+        let qn = op.queue().ok_or(Fault)?;
+        let msn = self.tx.take_msn(qn);
+        self.record(a, &untagged(op, qn, msn, 0, true), Body::Bytes(bytes))
+    }
+
+    /// Adds a record to the batch.
+    fn record(&mut self, a: &mut Adapter, header: &Header, body: Body<'_>) -> Result<(), Fault> {
+        let payload = match body {
+            Body::Bytes(b) => b.len(),
+            Body::Segment(s) => s.len as usize,
+        };
+        let ulpdu = header.encoded_len() + payload;
+        let before = self.tx.batch.len();
+        let point = self.tx.batch.point();
+        let added = if self.terms.markers_out {
+            self.marked(a, header, body, ulpdu)
+        } else {
+            self.unmarked(a, header, body, ulpdu)
+        };
+        if added.is_err() {
+            self.tx.batch.rewind(point);
+            return added;
+        }
+        let len = self.tx.batch.len() - before;
+        self.tx.position += len as u64;
+        self.tx.in_segment = (self.tx.in_segment + len) % self.config.emss.max(1);
+        Ok(())
+    }
+
+    /// A record with markers: copied, as they stand in the midst of the payload.
+    fn marked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>, ulpdu: usize) -> Result<(), Fault> {
+        let mut plain = core::mem::take(&mut self.tx.plain);
+        plain.clear();
+        plain.extend((ulpdu as u16).to_be_bytes());
+        h.put(&mut plain);
+        let put = self.put_body(a, body, &mut plain);
+        plain.resize(fpdu::len(ulpdu), 0);
+        let batch = &mut self.tx.batch;
+        markers::insert(self.tx.position, &plain, batch.raw());
+        self.tx.plain = plain;
+        if self.terms.crc {
+            let covered = batch.unsealed().len() - fpdu::CRC;
+            let crc = fpdu::crc(0, &batch.unsealed()[..covered]);
+            let at = batch.raw().len() - fpdu::CRC;
+            batch.raw()[at..].copy_from_slice(&fpdu::crc_field(crc));
+        }
+        batch.seal();
+        put
+    }
+
+    /// A record without markers: a longer payload stays where it is.
+    fn unmarked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>, ulpdu: usize) -> Result<(), Fault> {
+        let raw = self.tx.batch.raw();
+        raw.extend((ulpdu as u16).to_be_bytes());
+        h.put(raw);
+        let mut crc = 0;
+        let mut places = core::mem::take(&mut self.tx.places);
+        places.clear();
+        let in_place = matches!((body, self.qp), (Body::Segment(s), Some(qp))
+            if s.len as usize >= COPY_BELOW && a.outgoing_places(qp, s, &mut places));
+        if in_place {
+            crc = fpdu::crc(crc, self.tx.batch.unsealed());
+            for p in &places {
+                if self.terms.crc && a.fold_mr(*p, &mut |b| crc = fpdu::crc(crc, b)).is_err() {
+                    return Err(Fault);
+                }
+                self.tx.batch.region(*p);
+            }
+        } else {
+            let mut raw = core::mem::take(self.tx.batch.raw());
+            let put = self.put_body(a, body, &mut raw);
+            *self.tx.batch.raw() = raw;
+            put?;
+        }
+        self.tx.places = places;
+        let batch = &mut self.tx.batch;
+        let pad = fpdu::pad(ulpdu);
+        batch.raw().extend(&[0; 3][..pad]);
+        let crc = if self.terms.crc { fpdu::crc(crc, batch.unsealed()) } else { 0 };
+        // Without CRCs the field may hold anything (RFC 5044, section 4.1).
+        batch.raw().extend(fpdu::crc_field(crc));
+        batch.seal();
+        Ok(())
+    }
+
+    fn put_body(&self, a: &mut Adapter, body: Body<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+        match (body, self.qp) {
+            (Body::Bytes(b), _) => out.extend(b),
+            (Body::Segment(s), Some(qp)) => {
+                let at = out.len();
+                out.resize(at + s.len as usize, 0);
+                a.gather(qp, s, &mut out[at..]).map_err(|_| Fault)?;
+            }
+            (Body::Segment(_), None) => return Err(Fault),
+        }
+        Ok(())
+    }
+}
+
+const fn tagged(op: Opcode, stag: u32, to: u64, last: bool) -> Header {
+    Header { last, control: op.control(), target: Target::Tagged { stag, to } }
+}
+const fn untagged(op: Opcode, qn: u32, msn: u32, mo: u32, last: bool) -> Header {
+    Header { last, control: op.control(), target: Target::Untagged { invalidate: 0, qn, msn, mo } }
+}

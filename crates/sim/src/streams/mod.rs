@@ -1,0 +1,528 @@
+//! Random worlds of iWARP connections over a modelled TCP, checked against a model of what must arrive: the same seed gives
+//! the same world.
+//!
+//! Two applications post all operations in both directions, with any terms, over streams that deliver bytes late, in lumps of
+//! any size and through small buffers. In most worlds something goes wrong in the midst. Whatever it is: completions come in
+//! order and once, what completes well has the right bytes, nothing else changes in any memory, nothing that was posted is
+//! left without completion, and no end waits for ever.
+
+mod end;
+mod plan;
+mod tcp;
+mod walk;
+
+use base::{Rng, Span, Time};
+use core::ops::Range;
+use end::{End, Keys, SOURCE, TARGET};
+use iwarp::{End as Ending, Spare, Step, ddp, rdmap::terminate};
+use plan::{Act, Fault, Op, Plan};
+use std::rc::Rc;
+use tcp::{Arrival, Harm, Pipe};
+use verbs::QpState;
+use walk::Walk;
+
+/// Happenings in one world at most: a world that needs more has gone astray.
+const MAX_EVENTS: u64 = 1_000_000;
+/// An end that was slow to read is quick for so long: no record takes so long that it is given up.
+const BETWEEN_RESTS: Span = Span::from_secs(2);
+/// One seed in so many is run twice, to see that it does the same.
+const TWICE: u64 = 16;
+
+/// What one world did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Report {
+    /// Happenings.
+    pub events: u64,
+    /// Completions checked.
+    pub completions: u64,
+    /// Virtual time at the end, in nanoseconds.
+    pub lasted: u64,
+    /// Something did go wrong.
+    pub harmed: bool,
+}
+
+/// A world in which something was wrong.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "seed {seed}: {what}\nrepeat with: cargo run --release -p longhaul-sim --example streams -- {seed}\n{world}"
+)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong.
+    pub what: String,
+    /// What kind of world it was, and how far it got.
+    pub world: String,
+}
+
+/// Runs the world of one seed.
+///
+/// # Errors
+/// What was wrong with it.
+pub fn run(seed: u64) -> Result<Report, Box<Failure>> {
+    let first = once(seed)?;
+    if seed.is_multiple_of(TWICE) && once(seed)? != first {
+        let what = "two runs differ".to_owned();
+        return Err(Box::new(Failure { seed, what, world: String::new() }));
+    }
+    Ok(first)
+}
+
+/// Runs the worlds of many seeds; gives what they did together and what was wrong with them.
+pub fn run_range(seeds: Range<u64>) -> (Report, Vec<Failure>) {
+    let (mut all, mut failures) = (Report::default(), Vec::new());
+    for seed in seeds {
+        match guarded(seed) {
+            Ok(r) => {
+                all.events += r.events;
+                all.completions += r.completions;
+                all.lasted += r.lasted;
+                all.harmed |= r.harmed;
+            }
+            Err(f) => failures.push(*f),
+        }
+    }
+    (all, failures)
+}
+
+/// A panic is a failure of its seed, not of all.
+fn guarded(seed: u64) -> Result<Report, Box<Failure>> {
+    std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
+        let what = format!("panic: {}", text.unwrap_or_default());
+        Err(Box::new(Failure { seed, what, world: format!("{:?}", Plan::new(seed)) }))
+    })
+}
+
+fn once(seed: u64) -> Result<Report, Box<Failure>> {
+    let plan = Rc::new(Plan::new(seed));
+    let fail = |what: String, world: String| Box::new(Failure { seed, what, world });
+    let mut w = World::new(seed, &plan).map_err(|e| fail(e.to_string(), format!("{plan:?}")))?;
+    w.run().map_err(|what| fail(what, w.describe()))?;
+    let lasted = w.now.as_nanos();
+    Ok(Report { events: w.events, completions: w.completions, lasted, harmed: w.is_harmed() })
+}
+
+struct World {
+    plan: Rc<Plan>,
+    ends: [End; 2],
+    keys: [Keys; 2],
+    /// By the end that sends.
+    pipes: [Pipe; 2],
+    /// Of what has arrived from each end.
+    walks: [Walk; 2],
+    /// The end whose stream was cut off in the midst of a record.
+    cut: Option<usize>,
+    spare: Spare,
+    rng: Rng,
+    now: Time,
+    /// What was planned to happen has happened.
+    acted: bool,
+    events: u64,
+    completions: u64,
+}
+
+/// `(mine, the other's)`.
+fn both<T>(pair: &mut [T; 2], side: usize) -> (&mut T, &mut T) {
+    let [x, y] = pair;
+    if side == 0 { (x, y) } else { (y, x) }
+}
+
+impl World {
+    fn new(seed: u64, plan: &Rc<Plan>) -> Result<World, verbs::Error> {
+        let mut rng = Rng::from_u64(seed ^ 0x7ea1);
+        let harm = |from: usize| match plan.fault {
+            Fault::Harm(f, at, harm) if f == from => Some((at, harm)),
+            Fault::Half(f) if f == from => Some((0, Harm::Silence)),
+            _ => None,
+        };
+        let ends = [End::new(plan, seed, 0)?, End::new(plan, seed, 1)?];
+        let keys = [ends[0].keys(), ends[1].keys()];
+        let pipes = [0, 1].map(|from| Pipe::new(plan.ways[from], harm(from), rng.fork()));
+        let walks = [0, 1].map(|from: usize| Walk::new(plan.sides[1 - from].config.markers));
+        let (now, spare, cut) = (Time::ZERO, Spare::default(), None);
+        Ok(World {
+            walks,
+            cut,
+            spare,
+            plan: plan.clone(),
+            ends,
+            keys,
+            pipes,
+            rng,
+            now,
+            acted: false,
+            events: 0,
+            completions: 0,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        self.until_quiet()?;
+        if !self.is_harmed() && !self.all_done() {
+            return Err("nothing moves any more, and not all is done".into());
+        }
+        if let (Fault::Act(from, _, Act::QpError), true) = (self.plan.fault, self.acted)
+            && let e = &self.ends[1 - from]
+            && e.established.is_some()
+            && e.closed.is_none()
+        {
+            return Err("nobody notices that the queue pair is in error".into());
+        }
+        // Then one end closes, and where the path is dead, so does the other.
+        for side in [self.plan.closer, 1 - self.plan.closer] {
+            let e = &mut self.ends[side];
+            if e.closed.is_none() && !e.killed {
+                e.ready = true;
+                e.c.close(&mut e.a, self.now);
+                self.until_quiet()?;
+            }
+        }
+        self.verdict()
+    }
+
+    /// Everything happens that happens by itself.
+    fn until_quiet(&mut self) -> Result<(), String> {
+        loop {
+            // What one end takes makes room for the other.
+            while self.step(0)? | self.step(1)? {
+                self.count()?;
+            }
+            let Some(next) = self.next() else { return Ok(()) };
+            self.now = self.now.max(next);
+            self.count()?;
+        }
+    }
+    fn count(&mut self) -> Result<(), String> {
+        self.events += 1;
+        if self.events > MAX_EVENTS {
+            return Err(format!("{MAX_EVENTS} events were not enough"));
+        }
+        Ok(())
+    }
+    fn next(&self) -> Option<Time> {
+        let of = |side: usize| {
+            let e = &self.ends[side];
+            let pipe = &self.pipes[1 - side];
+            let arrival =
+                if e.c.is_held() { pipe.next_reset() } else { pipe.next().map(|t| t.max(e.busy_until)) };
+            let timer = e.c.poll_timeout().filter(|_| !e.killed);
+            [arrival, timer, e.next_deed()].into_iter().flatten().min()
+        };
+        [of(0), of(1)].into_iter().flatten().min()
+    }
+
+    /// What end `side` does now. True: something arrived or was sent.
+    fn step(&mut self, side: usize) -> Result<bool, String> {
+        let before = (self.pipes[1 - side].delivered(), self.pipes[side].written());
+        self.deliver(side);
+        let e = &mut self.ends[side];
+        if e.killed {
+            return Ok(false);
+        }
+        if e.c.poll_timeout().is_some_and(|t| t <= self.now) {
+            e.c.on_timeout(&mut e.a, self.now);
+        }
+        e.look(self.now);
+        e.act(self.now, &self.keys[1 - side])?;
+        e.look(self.now);
+        if self.ends[side].is_ready() {
+            self.send(side)?;
+        }
+        self.follow(side);
+        let (e, other) = both(&mut self.ends, side);
+        self.completions += e.check(other)?;
+        Ok(before != (self.pipes[1 - side].delivered(), self.pipes[side].written()))
+    }
+
+    /// What is due arrives at end `side`.
+    fn deliver(&mut self, side: usize) {
+        let from = 1 - side;
+        while self.now >= self.ends[side].busy_until {
+            let mut most = u64::MAX;
+            if let (Fault::Act(f, at, act), false) = (self.plan.fault, self.acted)
+                && f == from
+            {
+                most = at.saturating_sub(self.pipes[from].delivered());
+                if most == 0 {
+                    self.acted = true;
+                    self.happen(side, act);
+                    continue;
+                }
+            }
+            // Who waits for a receive reads nothing, and hears of a reset all the same.
+            let held = self.ends[side].c.is_held();
+            if held && self.pipes[from].next_reset().is_none_or(|t| t > self.now) {
+                return;
+            }
+            if held {
+                self.pipes[from].drop_unread();
+            }
+            let Some(arrival) = self.pipes[from].take(self.now, most) else { return };
+            self.arrive(side, arrival);
+            self.rest(side);
+        }
+    }
+
+    fn arrive(&mut self, side: usize, arrival: Arrival) {
+        let (from, e) = (1 - side, &mut self.ends[side]);
+        match arrival {
+            // Nobody listens: the kernel resets.
+            Arrival::Bytes(_) if e.left || e.killed => self.pipes[side].reset(self.now),
+            _ if e.left || e.killed => {}
+            Arrival::Bytes(b) => {
+                if self.plan.shares {
+                    e.c.lend(&mut self.spare);
+                }
+                let taken = e.c.receive(&mut e.a, &b, self.now);
+                if e.c.is_held() {
+                    self.pipes[from].put_back(self.now, &b[taken..]);
+                    self.walks[from].take(&b[..taken]);
+                } else {
+                    self.walks[from].take(&b);
+                }
+                if self.plan.shares {
+                    e.c.give_back(&mut self.spare);
+                }
+            }
+            Arrival::End => {
+                e.look(self.now);
+                if e.closed.is_none() && !self.walks[from].is_between() {
+                    self.cut = Some(side);
+                }
+                e.c.on_fin(&mut e.a, self.now);
+            }
+            Arrival::Reset => e.c.on_error(&mut e.a),
+        }
+    }
+
+    /// Sometimes an end does something else for a while.
+    fn rest(&mut self, side: usize) {
+        let (how_often, how_long) = self.plan.sides[side].lazy;
+        let e = &mut self.ends[side];
+        if self.now >= e.busy_until + BETWEEN_RESTS && self.rng.chance(how_often) {
+            e.busy_until = self.now + Span::from_nanos(self.rng.below(1 + how_long.as_nanos()));
+        }
+    }
+
+    fn happen(&mut self, side: usize, act: Act) {
+        let (now, e) = (self.now, &mut self.ends[side]);
+        // Of a queue pair in error its adapter tells.
+        e.ready |= act != Act::QpError;
+        match act {
+            Act::Reset => self.pipes.iter_mut().for_each(|p| p.reset(now)),
+            Act::Kill => {
+                e.killed = true;
+                self.pipes[side].finish(now);
+            }
+            Act::Abort => e.c.abort(&mut e.a, now),
+            Act::Close => e.c.close(&mut e.a, now),
+            Act::HalfClose => self.pipes[side].finish(now),
+            Act::QpError => drop(e.a.modify_qp(e.qp, QpState::Error)),
+            Act::Deregister(which) => {
+                let which = [SOURCE, TARGET][which % 2];
+                // What work or windows hold stays.
+                e.gone[which] = e.a.dereg_mr(e.mrs[which].id).is_ok();
+            }
+            Act::Unbind => {
+                e.unbind();
+            }
+        }
+    }
+
+    /// What the stream takes of what end `side` has to send.
+    fn send(&mut self, side: usize) -> Result<(), String> {
+        loop {
+            let room = self.pipes[side].room();
+            if room == 0 {
+                return Ok(());
+            }
+            // Sometimes less than there is room for.
+            let most = if self.rng.chance(0.2) { 1 + self.rng.below(room) } else { room };
+            let bytes = self.ends[side].transmit(self.now, most)?;
+            if bytes.is_empty() {
+                self.ends[side].ready = false;
+                return Ok(());
+            }
+            self.pipes[side].write(self.now, &bytes);
+        }
+    }
+
+    /// Does to the stream what the connection says.
+    fn follow(&mut self, side: usize) {
+        let e = &mut self.ends[side];
+        while let Some(s) = e.c.next_step() {
+            e.left |= s != Step::Shutdown;
+            match s {
+                Step::Shutdown | Step::Close => self.pipes[side].finish(self.now),
+                Step::Abort => self.pipes[side].reset(self.now),
+            }
+        }
+        e.look(self.now);
+    }
+
+    // ---- judging ----
+
+    fn all_done(&self) -> bool {
+        let [x, y] = &self.ends;
+        x.all_done(y) && y.all_done(x)
+    }
+    /// Whether anything has gone wrong, so that not everything needs to arrive.
+    fn is_harmed(&self) -> bool {
+        match self.plan.fault {
+            Fault::None => false,
+            Fault::Harm(from, at, Harm::Silence) => self.pipes[from].written() >= at,
+            Fault::Harm(from, at, _) => self.pipes[from].written() > at,
+            Fault::Act(..) => self.acted,
+            Fault::Half(_) | Fault::SlowAnswer | Fault::Reject => true,
+            Fault::WrongKey(side) => self.plan.wrong_job(side).is_some(),
+            Fault::NoReceives(side) => self.plan.sides[1 - side].jobs.iter().any(|j| j.slot.is_some()),
+        }
+    }
+
+    fn verdict(&self) -> Result<(), String> {
+        let [x, y] = &self.ends;
+        for (e, other) in [(x, y), (y, x)] {
+            if e.killed {
+                continue;
+            }
+            let Some((end, by_peer)) = e.closed else { return Err("an end is not closed at the end".into()) };
+            if !e.all_flushed() {
+                return Err("work has no completion after the end".into());
+            }
+            e.check_memory(other)?;
+            if !self.is_harmed() && (end, by_peer) != (Ending::Closed, false) {
+                return Err(format!("{end:?} in a world where nothing goes wrong"));
+            }
+        }
+        if !self.is_harmed() && !self.all_done() {
+            return Err("not all is done at the end".into());
+        }
+        if let Some(side) = self.cut
+            && self.ends[side].closed.is_some_and(|c| c.0 == Ending::Closed)
+        {
+            return Err(format!("a record that was cut off is no failure for end {side}"));
+        }
+        self.cause()
+    }
+
+    /// Where the fault says how it must end, it ended so.
+    fn cause(&self) -> Result<(), String> {
+        let ended = |side: usize| self.ends[side].closed.map(|c| c.0);
+        let want = |side: usize, end: Ending| {
+            let right = ended(side) == Some(end);
+            if right { Ok(()) } else { Err(format!("end {side} should have ended with {end:?}")) }
+        };
+        match self.plan.fault {
+            Fault::Half(0) => want(0, Ending::TimedOut).and_then(|()| want(1, Ending::TimedOut)),
+            Fault::Half(_) => want(0, Ending::TimedOut),
+            Fault::SlowAnswer => want(1, Ending::TimedOut),
+            Fault::Reject => want(0, Ending::Rejected).and_then(|()| want(1, Ending::Rejected)),
+            Fault::NoReceives(side) if self.is_harmed() => {
+                want(side, Ending::Terminated(ddp::untagged::NO_BUFFER))
+            }
+            Fault::WrongKey(side) => {
+                let Some(job) = self.plan.wrong_job(side) else { return Ok(()) };
+                let is_read = self.plan.sides[side].jobs[job].op == Op::Read;
+                let cause = if is_read { terminate::STAG } else { ddp::tagged::STAG };
+                want(1 - side, Ending::Terminated(cause))
+            }
+            // The peer of an application that breaks off has done nothing wrong, and is not told otherwise.
+            Fault::Act(_, _, Act::QpError | Act::Abort) if self.acted => {
+                let told = |side: usize| matches!(ended(side), Some(Ending::Terminated(c)) if c != terminate::CATASTROPHIC);
+                if told(0) || told(1) { Err("blamed for what the application did".into()) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let [x, y] = &self.ends;
+        let bytes: Vec<_> = self.pipes.iter().map(|p| (p.written(), p.delivered())).collect();
+        format!(
+            "at {:?}, {} events, bytes sent and arrived {bytes:?}\n{}\n{}\nfault {:?}, crc {}, {:?}\n{:?}\n{:?}",
+            self.now,
+            self.events,
+            x.progress(),
+            y.progress(),
+            self.plan.fault,
+            self.plan.crc(),
+            self.plan.ways,
+            self.plan.sides[0],
+            self.plan.sides[1],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Seeds that are run when none are named in `LONGHAUL_STREAM_SEEDS` (`A..B`).
+    const SEEDS: Range<u64> = 0..4_000;
+
+    fn seeds() -> Range<u64> {
+        let text = std::env::var("LONGHAUL_STREAM_SEEDS").ok();
+        let named = text.as_deref().and_then(|t| t.split_once(".."));
+        let parsed = named.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+        assert!(text.is_none() || parsed.is_some(), "LONGHAUL_STREAM_SEEDS is A..B");
+        parsed.unwrap_or(SEEDS)
+    }
+
+    #[test]
+    fn thousands_of_worlds_are_in_order() {
+        let (all, failures) = run_range(seeds());
+        assert!(failures.is_empty(), "{} failed; the first: {}", failures.len(), failures[0]);
+        assert!(all.completions > 0);
+    }
+
+    fn world(seed: u64) -> World {
+        World::new(seed, &Rc::new(Plan::new(seed))).expect("a world")
+    }
+
+    #[test]
+    fn all_ends_are_among_the_worlds() {
+        let mut ends = BTreeSet::new();
+        for seed in 0..300 {
+            let mut w = world(seed);
+            w.run().expect("in order");
+            ends.extend(w.ends.iter().filter_map(|e| e.closed).map(|(end, _)| format!("{end:?}")));
+        }
+        let ends = ends.into_iter().collect::<Vec<_>>().join(", ");
+        for end in
+            ["Closed", "Rejected", "TimedOut", "Lost", "Aborted", "CRC", "catastrophic", "STag", "no buffer"]
+        {
+            assert!(ends.contains(end), "{end} is not among {ends}");
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_in_error_is_noticed_when_nothing_else_happens() {
+        let quiet = (0..).filter(|s| Plan::new(*s).fault == Fault::None);
+        for seed in quiet.take(10) {
+            for side in [0, 1] {
+                let mut w = world(seed);
+                w.until_quiet().expect("in order");
+                w.happen(side, Act::QpError);
+                w.until_quiet().expect("in order");
+                assert!(w.ends.iter().all(|e| e.closed.is_some()), "seed {seed}, end {side}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_checks_find_a_wrong_byte() {
+        let seed =
+            (0..).find(|s| Plan::new(*s).fault == Fault::None).expect("a world where nothing goes wrong");
+        for which in 0..3 {
+            let mut w = world(seed);
+            w.until_quiet().expect("in order");
+            let e = &mut w.ends[1];
+            e.a.write_mr(e.mrs[which].id, 0, &[7]).expect("room");
+            let wrong = w.run().expect_err("a byte that nobody sent");
+            assert!(wrong.contains("stray"), "{wrong}");
+        }
+    }
+}

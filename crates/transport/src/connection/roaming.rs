@@ -1,0 +1,194 @@
+//! Addresses that are told, come and go: what a server says of its own, and lanes of a client that move to another one.
+//!
+//! Which addresses there are, and which of them to use, is decided above.
+
+use super::{ConnEvent, Connection, State};
+use crate::config::Discover;
+use crate::crypto::Side;
+use crate::error::Violation;
+use crate::lane::{Lane, Stage, mtu};
+use crate::streams::Streams;
+use base::Time;
+use std::net::{IpAddr, SocketAddr};
+use wire::Frame;
+use wire::frame::{Addresses, MAX_ADDRESSES, is_tellable};
+
+/// Both ends of a lane, for whoever chooses addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneEnds {
+    /// Its number.
+    pub lane: u32,
+    /// Where this end is, when known.
+    pub local: Option<IpAddr>,
+    /// Where the peer is.
+    pub remote: SocketAddr,
+    /// The socket by which its packets leave.
+    pub socket: u16,
+    /// Data can go over it.
+    pub works: bool,
+    /// Whether it leads there is being found out.
+    pub checking: bool,
+}
+
+impl Connection {
+    /// Of a server: all addresses at which this client can reach it, of which the first
+    /// [`wire::frame::MAX_ADDRESSES`] are told. Stands for every list before. Nothing is told to a client that did not ask,
+    /// nor twice.
+    pub fn tell_addresses(&mut self, all: &[SocketAddr]) {
+        let asked = self.side == Side::Server && self.authorised && self.peer_params.addresses;
+        if !asked || !self.is_open() {
+            return;
+        }
+        let mut list: Vec<SocketAddr> = Vec::new();
+        for a in all.iter().filter(|a| is_tellable(a)).take(MAX_ADDRESSES) {
+            if !list.contains(a) {
+                list.push(*a);
+            }
+        }
+        if list == self.told.list {
+            return;
+        }
+        // What was said before, and has not arrived, need not arrive any more.
+        let other = |f: &Frame<'static>| !matches!(f, Frame::Addresses(_));
+        self.frames.retain(other);
+        self.lanes.iter_mut().for_each(|l| l.lost_frames.retain(other));
+        self.told = Addresses { sequence: self.told.sequence + 1, list };
+        self.push_frame(Frame::Addresses(self.told.clone()));
+    }
+
+    /// The server says where it can be reached. Lists may overtake each other: the one with the highest number holds.
+    pub(super) fn on_addresses(&mut self, a: Addresses) -> Result<(), Violation> {
+        if self.side == Side::Server {
+            return Err(Violation::protocol("only servers tell their addresses"));
+        }
+        if !self.options.discover.asks() {
+            return Err(Violation::protocol("addresses were told that nobody had asked for"));
+        }
+        if self.learned.as_ref().is_none_or(|l| a.sequence > l.sequence) {
+            self.learned = Some(a);
+            self.events.push_back(ConnEvent::Addresses);
+        }
+        Ok(())
+    }
+
+    /// What the server has told of where it can be reached; `None`: nothing.
+    pub fn learned_addresses(&self) -> Option<&[SocketAddr]> {
+        self.learned.as_ref().map(|a| &a.list[..])
+    }
+
+    /// Whether the peer was told where this server can be reached.
+    pub fn has_told_addresses(&self) -> bool {
+        self.told.sequence > 0
+    }
+
+    /// Which paths are to be added that nobody named.
+    pub fn discovers(&self) -> Discover {
+        self.options.discover
+    }
+
+    /// The lanes that are not over.
+    pub fn lane_ends(&self) -> impl Iterator<Item = LaneEnds> + '_ {
+        self.lanes.iter().filter(|l| l.stage != Stage::Closed).map(|l| {
+            let (remote, local) = l.target();
+            let checking = matches!(l.stage, Stage::Checking | Stage::Waiting);
+            let works = l.stage == Stage::Open;
+            LaneEnds { lane: l.id, local, remote, socket: l.socket, works, checking }
+        })
+    }
+
+    /// Whether it is known from which address of this end the first lane leaves.
+    pub fn is_placed(&self) -> bool {
+        self.lanes[0].local.is_some()
+    }
+
+    fn living(&self, lane: u32) -> Option<usize> {
+        self.lanes.iter().position(|l| l.id == lane && l.stage != Stage::Closed)
+    }
+
+    /// Of a client: a lane leaves from another address of this end from now on; `None`: from whichever the system takes.
+    /// What is outstanding goes over other lanes, or over this one as soon as the peer has answered there (RFC 9000, section
+    /// 9.2); before, nothing leaves but challenges. [`ConnEvent::LaneUp`] follows.
+    pub fn move_lane(&mut self, now: Time, lane: u32, local: Option<IpAddr>, streams: &mut impl Streams) {
+        let Some(i) = self.living(lane).filter(|_| self.side == Side::Client) else { return };
+        // An endpoint must not migrate before the handshake is confirmed (RFC 9000, section 9): until then packets just
+        // leave from where they can.
+        if !matches!(self.state, State::Open) || !self.setup.is_confirmed() {
+            self.lanes[i].local = None;
+            return;
+        }
+        let l = &mut self.lanes[i];
+        l.give_up(now, streams);
+        let worked = l.stage == Stage::Open;
+        (l.stage, l.local) = (Stage::Checking, local);
+        let to = (l.remote, local);
+        self.check_path(now, i, to);
+        if worked {
+            self.events.push_back(ConnEvent::LaneDown(lane));
+        }
+    }
+
+    /// Nothing can leave over a lane now: its address is gone, or has no route. If there is another one that works, that
+    /// takes what is outstanding, at once. The lane comes back when it is heard of again.
+    pub fn cut_lane(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
+        let Some(i) = self.living(lane) else { return };
+        let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
+        let l = &mut self.lanes[i];
+        if others && l.stage == Stage::Open {
+            l.give_up(now, streams);
+            (l.stage, l.ping) = (Stage::Dead, true);
+            self.events.push_back(ConnEvent::LaneDown(lane));
+        }
+    }
+
+    /// A lane may have a way again: if it is dead, it is probed now and not at the next time-out.
+    pub fn probe_lane(&mut self, lane: u32) {
+        if let Some(i) = self.living(lane)
+            && self.lanes[i].stage == Stage::Dead
+        {
+            self.lanes[i].ping = true;
+        }
+    }
+
+    /// Nobody has answered a lane's challenges where it moved to. It stays, as one that is dead: the way may come back.
+    pub(super) fn on_move_failed(&mut self, i: usize) {
+        let l = &mut self.lanes[i];
+        (l.stage, l.ping) = (Stage::Dead, true);
+    }
+
+    /// The peer has answered at another pair of addresses than the lane had: nothing that was learned of the old path
+    /// holds, and what is outstanding went the old way.
+    pub(super) fn on_other_path(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
+        let mtu = self.mtu_search(self.lanes[i].remote);
+        let l = &mut self.lanes[i];
+        l.give_up(now, streams);
+        l.mtu = mtu;
+        let info = self.path_info(i);
+        self.lanes[i].on_path_change(now, info);
+    }
+
+    /// The search for the packet size of a path about which nothing is known.
+    pub(super) fn mtu_search(&self, remote: SocketAddr) -> mtu::MtuSearch {
+        let overhead = if remote.is_ipv6() { 48 } else { 28 };
+        let theirs = self.peer_params.max_datagram as u16;
+        let max = self.options.max_datagram(remote.is_ipv6()).min(theirs);
+        mtu::MtuSearch::new(mtu::BASE, max, overhead)
+    }
+
+    /// A challenge is answered where it came from (RFC 9000, section 8.2.2), which need not be where the lane's packets go.
+    pub(super) fn on_challenge(&mut self, lane: usize, meta: super::Meta, data: [u8; 8]) {
+        let l: &mut Lane = &mut self.lanes[lane];
+        // Only the newest challenge is answered: a flood of them makes no queue.
+        l.fleeting.retain(|f| !matches!(f, Frame::PathResponse(_)));
+        let (remote, local) = l.target();
+        let same = remote == meta.remote && (local == meta.local || meta.local.is_none());
+        if same {
+            l.answer = None;
+            l.fleeting.push_back(Frame::PathResponse(data));
+        } else {
+            l.answer = Some((meta.remote, meta.local, data));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,437 @@
+//! The adapter as a transport over an ordered byte stream sees it (iWARP), for queue pairs of [`Kind::Ordered`].
+//!
+//! Bytes arrive in order and once, so messages need no numbers here and no books of what is missing. The transport
+//! asks where bytes belong ([`Place`]), puts them there itself (by [`Adapter::write_mr`], or by a system call at
+//! [`Adapter::address`]), and says when a message is complete. So the payload is copied once, by the kernel. Places
+//! name regions by handle: one that was deregistered in between is not reached.
+
+use crate::adapter::{Adapter, NO_QP, error_of};
+use crate::error::Error;
+use crate::qp::{Kind, Qp};
+use crate::region::{Access, Denied, WindowRange};
+use crate::segment::Segment;
+use crate::slab::{MwId, PdId, QpId};
+use crate::tx::{ATOMIC_LEN, Response, Rooms};
+use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
+
+/// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No region or window has the key.
+    #[error("unknown memory key")]
+    Key,
+    /// The key is for another protection domain or queue pair.
+    #[error("the memory key is not for this queue pair")]
+    Association,
+    /// The region or window does not allow it.
+    #[error("the region does not allow this access")]
+    Rights,
+    /// Outside of the region or window.
+    #[error("access outside of the bounds of the region")]
+    Bounds,
+    /// Offset and length together exceed 64 bits.
+    #[error("offset and length wrap around")]
+    Wrap,
+    /// No receive is posted.
+    #[error("no receive is posted for the message")]
+    NoReceive,
+    /// The message is longer than the receive.
+    #[error("the message is longer than its receive")]
+    TooLong,
+    /// More reads and atomic operations than agreed.
+    #[error("more reads outstanding than agreed")]
+    TooManyReads,
+    /// No such read or atomic operation is outstanding.
+    #[error("an answer to nothing that was asked")]
+    NothingAsked,
+    /// The target of an atomic operation is not a multiple of eight.
+    #[error("the target of an atomic operation is not aligned")]
+    Alignment,
+    /// The key cannot be made void by the peer.
+    #[error("the memory key cannot be invalidated")]
+    CannotInvalidate,
+    /// Not the peer's fault: local memory failed.
+    #[error("local memory failed; check the file or device behind it")]
+    LocalFault,
+    /// The queue pair is gone, in error, or of another kind.
+    #[error("the queue pair takes nothing any more")]
+    NoQueuePair,
+}
+
+impl From<Denied> for Refusal {
+    fn from(d: Denied) -> Refusal {
+        match d {
+            Denied::Key => Refusal::Key,
+            Denied::Rights => Refusal::Rights,
+            Denied::Bounds => Refusal::Bounds,
+            Denied::Association => Refusal::Association,
+            Denied::Wrap => Refusal::Wrap,
+        }
+    }
+}
+
+/// The message a segment to be sent belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outgoing {
+    /// A write; with `imm`, immediate data follows it.
+    Write {
+        /// Immediate data.
+        imm: Option<u32>,
+        /// Whether that is marked as solicited.
+        solicited: bool,
+    },
+    /// A send.
+    Send {
+        /// Whether it is marked as solicited.
+        solicited: bool,
+        /// The peer's key to be made void.
+        invalidate: Option<u32>,
+    },
+    /// The request of a read. Its payload is not to be gathered.
+    Read {
+        /// The peer's key.
+        rkey: u32,
+        /// First byte in the peer's region.
+        offset: u64,
+        /// Bytes to read.
+        len: u64,
+        /// Key under which the answer comes, from offset 0 on.
+        sink: u32,
+    },
+    /// The request of an atomic operation. Its payload is not to be gathered.
+    Atomic {
+        /// The peer's key.
+        rkey: u32,
+        /// First byte in the peer's region.
+        offset: u64,
+        /// What to do.
+        op: AtomicOp,
+        /// Number that comes back in the answer.
+        id: u32,
+    },
+    /// The answer to a read.
+    ReadResponse,
+    /// The answer to an atomic operation. Its payload is not to be gathered.
+    AtomicResponse {
+        /// Number of the request.
+        id: u32,
+        /// What was there before.
+        value: u64,
+    },
+}
+
+/// What a message that consumes a receive brings beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Arrival {
+    /// Length in bytes.
+    pub len: u64,
+    /// Immediate data: the message has nothing else.
+    pub imm: Option<u32>,
+    /// Whether the peer asks for attention.
+    pub solicited: bool,
+    /// Key of ours to be made void.
+    pub invalidate: Option<u32>,
+}
+
+/// A read that a peer asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerRead {
+    /// Our key.
+    pub rkey: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes to read.
+    pub len: u32,
+    /// The peer's key for the answer; comes back in [`Segment::key`].
+    pub sink: u32,
+}
+
+/// An atomic operation that a peer asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerAtomic {
+    /// Our key.
+    pub rkey: u32,
+    /// First byte.
+    pub offset: u64,
+    /// What to do.
+    pub op: AtomicOp,
+    /// The peer's number for the answer.
+    pub id: u32,
+}
+
+impl Adapter {
+    /// The next piece to send, with at most `tagged` bytes of payload when it is of a write or the answer to a read, else
+    /// at most `untagged`, which must be 64 at least. Report it by [`on_acked`](Adapter::on_acked) when the stream has
+    /// taken it.
+    pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Segment> {
+        let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
+        let gate = qp.gate();
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        let seg = halves.tx.next_ordered(Rooms { tagged, untagged }, gate, &mut ctx);
+        qp.wake(id, &mut self.activated);
+        self.settle();
+        seg
+    }
+    /// What the message of `seg` is.
+    pub fn outgoing(&self, id: QpId, seg: &Segment) -> Option<Outgoing> {
+        self.qps.get(id)?.tx.outgoing(seg)
+    }
+    /// Names the payload of `seg`. False (and nothing of use in `out`) when it is not in registered memory: then
+    /// [`gather`](Adapter::gather) copies it.
+    pub fn outgoing_places(&self, id: QpId, seg: &Segment, out: &mut Vec<Place>) -> bool {
+        self.qps.get(id).is_some_and(|q| q.tx.outgoing_places(seg, out))
+    }
+    /// Limits reads and atomic operations outstanding to what was negotiated, ours and the peer's.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Invalid`] (more than the queue pair was created for).
+    pub fn set_read_depths(&mut self, id: QpId, ours: usize, peers: usize) -> Result<(), Error> {
+        let qp = self.qps.get_mut(id).ok_or(NO_QP)?;
+        if ours.max(peers) > qp.init.max_rd_atomic {
+            return Err(Error::Invalid("read depths must be at most max_rd_atomic"));
+        }
+        qp.tx.set_read_depths(ours, peers);
+        qp.wake(id, &mut self.activated);
+        Ok(())
+    }
+
+    /// Where `len` bytes of a peer's write belong; checks key, rights and bounds. Not to be asked for no bytes, whose
+    /// key is not checked (RFC 5041, section 5.2).
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub fn write_places(
+        &mut self,
+        id: QpId,
+        (rkey, at, len): (u32, u64, u64),
+        out: &mut Vec<Place>,
+    ) -> Result<(), Refusal> {
+        let pd = receiver(self.qps.get(id))?.pd;
+        let (mr, offset) = self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
+        out.push(Place { mr, offset, len });
+        self.count_in(id, len);
+        Ok(())
+    }
+    /// Whether a peer's write of `len` bytes is allowed, as [`write_places`](Adapter::write_places) checks it: a key may have
+    /// become void while they arrive.
+    ///
+    /// # Errors
+    /// What forbids it.
+    pub fn may_write(&self, id: QpId, (rkey, at, len): (u32, u64, u64)) -> Result<(), Refusal> {
+        let pd = receiver(self.qps.get(id))?.pd;
+        self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
+        Ok(())
+    }
+    /// Whether a receive is posted for the next message that consumes one.
+    pub fn has_receive(&self, id: QpId) -> bool {
+        self.qps.get(id).is_some_and(|q| q.rx.posted() > 0)
+    }
+    /// Where `len` bytes from byte `at` on of the send that is arriving belong: in the next receive.
+    ///
+    /// # Errors
+    /// [`Refusal::NoReceive`], [`Refusal::TooLong`], [`Refusal::NoQueuePair`].
+    pub fn receive_places(
+        &mut self,
+        id: QpId,
+        at: u64,
+        len: u64,
+        out: &mut Vec<Place>,
+    ) -> Result<(), Refusal> {
+        receiver(self.qps.get(id))?;
+        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
+        qp.rx.next_receive_places(at, len, out)?;
+        self.count_in(id, len);
+        Ok(())
+    }
+    /// A message that consumes a receive is complete: its bytes are in place.
+    ///
+    /// # Errors
+    /// Of the key to be made void: [`Refusal::Key`], [`Refusal::Association`] (a window of another queue pair),
+    /// [`Refusal::CannotInvalidate`] (a region's). [`Refusal::NoReceive`], [`Refusal::NoQueuePair`]. Nothing completed.
+    pub fn deliver(&mut self, id: QpId, a: Arrival) -> Result<(), Refusal> {
+        receiver(self.qps.get(id))?;
+        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
+        if qp.rx.posted() == 0 {
+            return Err(Refusal::NoReceive);
+        }
+        if let Some(rkey) = a.invalidate {
+            self.regions.invalidate(rkey, id).map_err(|d| match d {
+                Denied::Key | Denied::Association => d.into(),
+                _ => Refusal::CannotInvalidate,
+            })?;
+        }
+        let r = qp.rx.next_receive(0).ok_or(Refusal::NoReceive)?;
+        r.local.release(&mut self.regions);
+        let (cq, shared) = (qp.init.recv_cq, qp.init.srq);
+        let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
+        let wc = WorkCompletion {
+            wr_id: r.wr_id,
+            qp: id,
+            status: Status::Success,
+            opcode,
+            byte_len: a.len,
+            imm: a.imm,
+            solicited: a.solicited,
+            invalidated: a.invalidate,
+        };
+        self.cqs.push(cq, wc);
+        if let Some(srq) = shared {
+            self.srq_consumed(srq, id, 1);
+        }
+        self.settle();
+        Ok(())
+    }
+    /// Bytes that the read `sink` asked for.
+    pub fn read_len(&self, id: QpId, sink: u32) -> Option<u64> {
+        self.qps.get(id)?.tx.sink(sink).map(|(_, len)| len)
+    }
+    /// Where bytes of the answer to our read belong.
+    ///
+    /// # Errors
+    /// [`Refusal::NothingAsked`], or [`Refusal::Bounds`] beyond what was asked for.
+    pub fn sink_places(
+        &mut self,
+        id: QpId,
+        (sink, at, len): (u32, u64, u64),
+        out: &mut Vec<Place>,
+    ) -> Result<(), Refusal> {
+        let qp = receiver(self.qps.get(id))?;
+        qp.tx.sink(sink).ok_or(Refusal::NothingAsked)?;
+        qp.tx.sink_places(sink, at, len, out).ok_or(Refusal::Bounds)?;
+        self.count_in(id, len);
+        Ok(())
+    }
+    /// The answer to our read is in place.
+    pub fn complete_read(&mut self, id: QpId, sink: u32) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        halves.tx.on_read_done(sink, &mut ctx);
+        qp.wake(id, &mut self.activated);
+        self.settle();
+    }
+    /// The answer to our atomic operation came: `value` was there before.
+    ///
+    /// # Errors
+    /// [`Refusal::NothingAsked`], [`Refusal::LocalFault`].
+    pub fn complete_atomic(&mut self, id: QpId, number: u32, value: u64) -> Result<(), Refusal> {
+        let qp = receiver(self.qps.get(id))?;
+        let (wqe, _) = qp.tx.sink(number).ok_or(Refusal::NothingAsked)?;
+        let filled = qp.tx.fill_sink(wqe, 0, &value.to_ne_bytes(), &mut self.regions);
+        filled.map_err(|_| Refusal::LocalFault)?;
+        self.complete_read(id, number);
+        Ok(())
+    }
+    /// Checks a peer's read and queues its answer.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub fn accept_read(&mut self, id: QpId, r: PeerRead) -> Result<(), Refusal> {
+        let pd = receiver(self.qps.get(id))?.pd;
+        let len = u64::from(r.len);
+        // No bytes, no check (RFC 5040, section 5.2.1).
+        let place = match len {
+            0 => None,
+            _ => Some(self.remote(id, pd, Access::REMOTE_READ, (r.rkey, r.offset, len))?),
+        };
+        let (mr, offset) = place.map_or((None, 0), |(mr, at)| (Some(mr), at));
+        self.answer(id, Response { mr, offset, len, sink: r.sink, atomic: None })
+    }
+    /// Checks a peer's atomic operation, does it and queues its answer. One adapter does one thing at a time, so
+    /// operations through it are atomic among each other (RFC 7306, section 5.3), not with what else changes the memory.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub fn accept_atomic(&mut self, id: QpId, a: PeerAtomic) -> Result<(), Refusal> {
+        let pd = receiver(self.qps.get(id))?.pd;
+        let (mr, at) = self.remote(id, pd, Access::REMOTE_ATOMIC, (a.rkey, a.offset, ATOMIC_LEN))?;
+        if at % ATOMIC_LEN != 0 {
+            return Err(Refusal::Alignment);
+        }
+        if !self.qps.get(id).is_some_and(|q| q.tx.takes_response()) {
+            return Err(Refusal::TooManyReads);
+        }
+        let mut bytes = [0; ATOMIC_LEN as usize];
+        self.regions.read(mr, at, &mut bytes).map_err(|_| Refusal::LocalFault)?;
+        let value = u64::from_ne_bytes(bytes);
+        self.regions.write(mr, at, &a.op.apply(value).to_ne_bytes()).map_err(|_| Refusal::LocalFault)?;
+        self.answer(id, Response { mr: None, offset: 0, len: ATOMIC_LEN, sink: a.id, atomic: Some(value) })
+    }
+
+    fn remote(
+        &self,
+        id: QpId,
+        pd: PdId,
+        need: Access,
+        (rkey, at, len): (u32, u64, u64),
+    ) -> Result<(crate::MrId, u64), Refusal> {
+        Ok(self.regions.remote_or_window(rkey, (pd, id), need, at, len)?)
+    }
+    fn answer(&mut self, id: QpId, r: Response) -> Result<(), Refusal> {
+        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
+        if !qp.tx.queue_response(r) {
+            return Err(Refusal::TooManyReads);
+        }
+        r.mr.iter().for_each(|mr| self.regions.hold(*mr));
+        qp.wake(id, &mut self.activated);
+        Ok(())
+    }
+    fn count_in(&mut self, id: QpId, len: u64) {
+        if let Some(q) = self.qps.get_mut(id) {
+            q.stats.segments_in += 1;
+            q.stats.bytes_in += len;
+        }
+    }
+
+    /// Gives the bytes of a range of a region to `f`, in one or more pieces in order.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] (also when the region is gone), [`Error::Fault`].
+    pub fn fold_mr(&self, p: Place, f: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        self.regions.fold(p.mr, p.offset, p.len, f).map_err(error_of)
+    }
+    /// The address of a range, for a system call that reads or writes it. It holds until the adapter is used again; no
+    /// Rust reference may be made of it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] (also when the region is gone).
+    pub fn address(&mut self, p: Place) -> Result<*mut u8, Error> {
+        self.regions.address(p.mr, p.offset, p.len).map_err(error_of)
+    }
+
+    /// Creates a memory window, which shows nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Limit`].
+    pub fn alloc_mw(&mut self, pd: PdId) -> Result<MwId, Error> {
+        self.hold_pd(pd)?;
+        self.regions.alloc_window(pd).inspect_err(|_| self.release_pd(pd))
+    }
+    /// Destroys a window; its key is void from now on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub fn dealloc_mw(&mut self, mw: MwId) -> Result<(), Error> {
+        let pd = self.regions.dealloc_window(mw)?;
+        self.release_pd(pd);
+        Ok(())
+    }
+    /// Shows a range of a region to the peer of one queue pair, until the key is made void: by binding again, by
+    /// [`SendOp::LocalInvalidate`](crate::SendOp::LocalInvalidate), or by the peer's send with invalidate. Until then the
+    /// region cannot be deregistered. Gives the new key.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unsupported`] (a queue pair that is not ordered), [`Error::Invalid`] (different
+    /// protection domains), [`Error::Access`] (more than the region allows), [`Error::OutOfBounds`].
+    pub fn bind_mw(&mut self, qp: QpId, mw: MwId, range: WindowRange) -> Result<u32, Error> {
+        let q = self.qps.get(qp).ok_or(NO_QP)?;
+        if q.init.kind != Kind::Ordered {
+            return Err(Error::Unsupported("windows for queue pairs that are not ordered (iWARP)"));
+        }
+        self.regions.bind(mw, (q.pd, qp), range, &mut self.rng)
+    }
+}
+
+/// The queue pair, if it takes something in.
+fn receiver(qp: Option<&Qp>) -> Result<&Qp, Refusal> {
+    qp.filter(|q| q.init.kind == Kind::Ordered && q.gate().run).ok_or(Refusal::NoQueuePair)
+}

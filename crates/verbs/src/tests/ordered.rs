@@ -1,0 +1,157 @@
+//! Ordered queue pairs: what differs from others.
+
+use super::*;
+use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Refusal};
+
+fn ordered() -> End {
+    End::new(1, |i| (i.kind, i.max_rd_atomic) = (Kind::Ordered, 2))
+}
+fn next(e: &mut End) -> Option<(Segment, Outgoing)> {
+    let s = e.a.next_ordered(e.qp, 1000, 900)?;
+    let o = e.a.outgoing(e.qp, &s).unwrap();
+    Some((s, o))
+}
+fn lens(e: &mut End) -> Vec<u32> {
+    core::iter::from_fn(|| next(e).map(|(s, _)| s.len)).collect()
+}
+
+#[test]
+fn messages_follow_one_another_whole_and_need_no_credit() {
+    let mut e = ordered();
+    let read = PeerRead { rkey: e.src.rkey, offset: 0, len: 2500, sink: 9 };
+    e.a.accept_read(e.qp, read).unwrap();
+    e.post(SendWr::new(1, SendOp::Write { rkey: 5, offset: 0 }, e.source(0, 1500)));
+    e.post(SendWr::new(2, SendOp::Send, e.source(0, 1000)));
+    let mut out = lens(&mut e);
+    // The answer is tagged: 1000 at a time. It comes before, between or behind, but in one piece.
+    let at = out.windows(3).position(|w| w == [1000, 1000, 500]).expect("the answer in one piece");
+    out.drain(at..at + 3);
+    assert_eq!(out, [1000, 500, 900, 100]);
+}
+
+#[test]
+fn limits_and_operations_of_the_kind() {
+    let mut e = ordered();
+    let op = SendOp::Atomic { rkey: 1, offset: 0, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
+    let own = |e: &End, len| Sge { lkey: e.own.lkey, offset: 0, len };
+    let wr = SendWr::new(1, op, own(&e, 4));
+    assert!(matches!(e.a.post_send(e.qp, wr), Err(Error::Invalid(_))), "eight bytes");
+    let wr = SendWr::new(1, SendOp::SendImm { imm: 1 }, e.source(0, 1));
+    assert!(matches!(e.a.post_send(e.qp, wr), Err(Error::Unsupported(_))));
+    for i in 0..3 {
+        e.post(SendWr::new(i, op, own(&e, 8)));
+    }
+    assert_eq!((next(&mut e).is_some(), next(&mut e).is_some(), next(&mut e)), (true, true, None));
+    assert!(matches!(e.a.set_read_depths(e.qp, 3, 1), Err(Error::Invalid(_))));
+    e.a.set_read_depths(e.qp, 1, 1).unwrap();
+    let (mut r, _) = reliable();
+    for op in [op, SendOp::SendInvalidate { rkey: 1 }, SendOp::LocalInvalidate { rkey: 1 }] {
+        let wr = SendWr::new(1, op, own(&r, 8));
+        assert!(
+            matches!(r.a.post_send(r.qp, wr), Err(Error::Unsupported(_) | Error::TooLong { .. })),
+            "{op:?}"
+        );
+    }
+    assert_eq!(r.a.next_ordered(r.qp, 100, 100), None, "of another kind");
+    assert_eq!(r.a.receive_places(r.qp, 0, 0, &mut Vec::new()), Err(Refusal::NoQueuePair));
+}
+
+#[test]
+fn atomics_change_memory_and_answer_in_order() {
+    let mut e = ordered();
+    let mr = e.a.reg_mr(e.pd, Memory::zeroed(16), Access::LOCAL_WRITE | Access::REMOTE_ATOMIC).unwrap();
+    let op = AtomicOp::FetchAdd { add: 3, mask: 0 };
+    let ask = |offset, id| PeerAtomic { rkey: mr.rkey, offset, op, id };
+    assert_eq!(e.a.accept_atomic(e.qp, ask(4, 0)), Err(Refusal::Alignment));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(16, 0)), Err(Refusal::Bounds));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(u64::MAX, 0)), Err(Refusal::Wrap));
+    for id in [1, 2] {
+        e.a.accept_atomic(e.qp, ask(8, id)).unwrap();
+    }
+    assert_eq!(e.a.accept_atomic(e.qp, ask(8, 3)), Err(Refusal::TooManyReads));
+    assert_eq!(e.bytes(mr, 8, 8), 6u64.to_ne_bytes(), "the one too many changed nothing");
+    for (id, value) in [(1, 0), (2, 3)] {
+        assert_eq!(next(&mut e).map(|(_, o)| o), Some(Outgoing::AtomicResponse { id, value }));
+    }
+}
+
+#[test]
+fn a_window_is_for_one_queue_pair_and_for_a_time() {
+    let mut e = ordered();
+    let other = e.a.create_qp(e.pd, QpInit { kind: Kind::Ordered, ..QpInit::new(e.scq, e.rcq) }).unwrap();
+    for s in [QpState::Rtr, QpState::Rts] {
+        e.a.modify_qp(other, s).unwrap();
+    }
+    let mw = e.a.alloc_mw(e.pd).unwrap();
+    let range = WindowRange { mr: e.dst.id, offset: 100, len: 50, access: Access::REMOTE_WRITE };
+    assert_eq!(e.a.bind_mw(e.qp, mw, WindowRange { mr: e.src.id, ..range }), Err(Error::Access));
+    assert_eq!(e.a.bind_mw(e.qp, mw, WindowRange { offset: SIZE - 49, ..range }), Err(Error::OutOfBounds));
+    let rkey = e.a.bind_mw(e.qp, mw, range).unwrap();
+    let places = |e: &mut End, qp, at, len| {
+        let mut out = Vec::new();
+        e.a.write_places(qp, (rkey, at, len), &mut out).map(|()| out)
+    };
+    let qp = e.qp;
+    assert_eq!(places(&mut e, qp, 10, 40), Ok(vec![Place { mr: e.dst.id, offset: 110, len: 40 }]));
+    assert_eq!(places(&mut e, qp, 10, 41), Err(Refusal::Bounds));
+    assert_eq!(places(&mut e, other, 10, 40), Err(Refusal::Association));
+    let read = PeerRead { rkey, offset: 0, len: 1, sink: 0 };
+    assert_eq!(e.a.accept_read(qp, read), Err(Refusal::Rights));
+    assert_eq!(e.a.dereg_mr(e.dst.id).err(), Some(Error::Busy("the memory region")));
+    // Binding again makes the old key void; so does the peer's send, but not for another queue pair.
+    let new = e.a.bind_mw(qp, mw, range).unwrap();
+    assert_eq!(places(&mut e, qp, 0, 1), Err(Refusal::Key));
+    e.recv(1, 0, 10);
+    let arrival = |invalidate| Arrival { len: 0, invalidate: Some(invalidate), ..Arrival::default() };
+    assert_eq!(e.a.deliver(qp, arrival(rkey)), Err(Refusal::Key));
+    assert_eq!(
+        e.a.deliver(qp, arrival(e.dst.rkey)),
+        Err(Refusal::CannotInvalidate),
+        "regions keep their keys"
+    );
+    assert_eq!(e.a.deliver(qp, arrival(new)), Ok(()));
+    assert_eq!(e.received()[0].invalidated, Some(new));
+    assert!(e.a.dereg_mr(e.dst.id).is_ok());
+    e.a.dealloc_mw(mw).unwrap();
+    assert_eq!(e.a.dealloc_mw(mw), Err(Error::NotFound("memory window")));
+}
+
+#[test]
+fn a_shared_queue_serves_one_after_the_other() {
+    let mut e = ordered();
+    let srq = e.a.create_srq(e.pd, 8).unwrap();
+    let init = QpInit { kind: Kind::Ordered, srq: Some(srq), ..QpInit::new(e.scq, e.rcq) };
+    let qp = e.a.create_qp(e.pd, init).unwrap();
+    e.a.modify_qp(qp, QpState::Rtr).unwrap();
+    for i in 0..8 {
+        let sges = Sge { lkey: e.own.lkey, offset: 10 * i, len: 10 }.into();
+        e.a.post_srq_recv(srq, RecvWr { wr_id: i, sges }).unwrap();
+    }
+    // All of them can be used in a row, however few it holds at a time.
+    for i in 0..8 {
+        let mut out = Vec::new();
+        e.a.receive_places(qp, 0, 10, &mut out).unwrap();
+        assert_eq!(out, [Place { mr: e.own.id, offset: 10 * i, len: 10 }]);
+        e.a.deliver(qp, Arrival { len: 10, ..Arrival::default() }).unwrap();
+    }
+    assert_eq!(e.a.receive_places(qp, 0, 1, &mut Vec::new()), Err(Refusal::NoReceive));
+}
+
+#[test]
+fn masks_divide_an_addition_into_fields() {
+    // The algorithm of RFC 7306, section 5.1.1, bit by bit.
+    let by_bits = |old: u64, add: u64, mask: u64| {
+        let (mut carry, mut sum) = (0, 0);
+        for bit in 0..64 {
+            let n = carry + (old >> bit & 1) + (add >> bit & 1);
+            sum |= (n & 1) << bit;
+            carry = n >> 1 & !(mask >> bit) & 1;
+        }
+        sum
+    };
+    let mut rng = base::Rng::from_u64(1);
+    for _ in 0..1000 {
+        let (old, add, mask) = (rng.u64(), rng.u64(), rng.u64() & rng.u64());
+        assert_eq!(AtomicOp::FetchAdd { add, mask }.apply(old), by_bits(old, add, mask));
+    }
+}
