@@ -7,13 +7,14 @@
 
 pub mod algorithms;
 pub mod pacer;
+pub mod platform;
 pub mod registry;
 pub mod signals;
 pub mod testkit;
 
 pub use pacer::{Pacer, Token};
-pub use registry::{DEFAULT, Error, Params, create};
-pub use signals::{Event, PathInfo, RateSample, Remembered, SentTrain, Signals};
+pub use registry::{DEFAULT, Error, Marks, Needs, Params, create};
+pub use signals::{Event, Hop, MAX_HOPS, PathInfo, RateSample, Remembered, SentTrain, Signals};
 
 use base::{Rate, Time};
 
@@ -36,6 +37,10 @@ pub trait Algorithm: Send + core::fmt::Debug {
     fn on_sent(&mut self, train: &SentTrain);
     /// Feedback has been digested.
     fn on_feedback(&mut self, signals: &Signals);
+    /// The hops that the newest acknowledged packet passed, first to last, at most [`MAX_HOPS`]; called just before the
+    /// [`on_feedback`](Algorithm::on_feedback) of the same feedback. Only where the path writes telemetry and
+    /// [`Needs::telemetry`] asks for it.
+    fn on_telemetry(&mut self, _now: Time, _hops: &[Hop]) {}
     /// Something rare has happened.
     fn on_event(&mut self, now: Time, event: Event);
     /// The decision that holds until the next call. Cheap: called for each train.

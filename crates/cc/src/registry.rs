@@ -1,9 +1,11 @@
 //! Algorithms by name: one definition of each algorithm and its parameters feeds parsing, help and making.
 
+mod loaded;
 mod params;
 #[cfg(test)]
 mod tests;
 
+pub use loaded::{Loading, MAX_LOADS, MAX_NAME, kept, load, unload};
 pub use params::{Kind, MAX_TEXT, ParamDef, Params, Value};
 
 use crate::{Algorithm, PathInfo, algorithms};
@@ -13,10 +15,36 @@ use base::Rng;
 pub const DEFAULT: &str = "haul";
 
 /// Makes an algorithm from checked parameters.
-pub type Build = fn(&Params, &PathInfo, Rng) -> Box<dyn Algorithm>;
+pub type Build = dyn Fn(&Params, &PathInfo, Rng) -> Box<dyn Algorithm> + Send + Sync;
+
+/// What congestion marks an algorithm needs, and so what codepoint its packets carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marks {
+    /// It answers marks as it answers losses (RFC 3168), or not at all, and can do without them: ECT(0).
+    #[default]
+    Optional,
+    /// It steers by the share of packets that are marked (DCTCP, RFC 8257) and does not work without marks: ECT(0).
+    Step,
+    /// It takes part in L4S (RFC 9331) and does not work without its marks: ECT(1).
+    L4s,
+}
+
+/// Signals without which an algorithm does not work: where the path does not carry them, another takes its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Congestion marks.
+    pub marks: Marks,
+    /// Telemetry of the hops ([`Hop`](crate::Hop)).
+    pub telemetry: bool,
+}
+
+impl Needs {
+    /// Feedback is enough.
+    pub const NOTHING: Needs = Needs { marks: Marks::Optional, telemetry: false };
+}
 
 /// An algorithm that can be selected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Definition {
     /// The name it is selected by.
     pub name: &'static str,
@@ -24,7 +52,19 @@ pub struct Definition {
     pub summary: &'static str,
     /// Its parameters.
     pub params: &'static [ParamDef],
-    pub(crate) build: Build,
+    /// What the path has to tell.
+    pub needs: Needs,
+    /// Makes one for a flow.
+    pub build: &'static Build,
+}
+
+impl core::fmt::Debug for Definition {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Definition")
+            .field("name", &self.name)
+            .field("params", &self.params)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Definition {
@@ -83,16 +123,35 @@ pub enum Error {
         /// The algorithm the parameters were parsed for.
         theirs: &'static str,
     },
+    /// An algorithm that is to be loaded has no name that it can have.
+    #[error(
+        "an algorithm cannot be loaded as \"{name}\"{}: choose a name of lower-case letters, digits, - and _, a letter first, \
+         {MAX_NAME} at most", if *.taken { ", which is built in" } else { "" }
+    )]
+    BadName {
+        /// The name.
+        name: String,
+        /// Whether it is that of a built-in algorithm.
+        taken: bool,
+    },
+    /// Too many were loaded.
+    #[error("{MAX_LOADS} algorithms were loaded by this process already: start it again")]
+    Full,
 }
 
-/// All algorithms, the default first.
-pub fn list() -> &'static [Definition] {
-    algorithms::ALL
+/// All algorithms: the default first, the other built-in ones, then those that were loaded.
+pub fn list() -> Vec<&'static Definition> {
+    algorithms::ALL.iter().chain(loaded::all()).collect()
+}
+
+/// Whether an algorithm of this name is built in, and so does not come and go.
+pub fn is_built_in(name: &str) -> bool {
+    algorithms::ALL.iter().any(|d| d.name == name)
 }
 
 /// The names of all algorithms, the default first.
 pub fn names() -> Vec<&'static str> {
-    list().iter().map(|d| d.name).collect()
+    list().into_iter().map(|d| d.name).collect()
 }
 
 /// The definition of the algorithm called `name`.
@@ -100,9 +159,9 @@ pub fn names() -> Vec<&'static str> {
 /// # Errors
 /// [`Error::UnknownAlgorithm`].
 pub fn find(name: &str) -> Result<&'static Definition, Error> {
-    list()
-        .iter()
-        .find(|d| d.name == name)
+    let built_in = algorithms::ALL.iter().find(|d| d.name == name);
+    built_in
+        .or_else(|| loaded::find(name))
         .ok_or_else(|| Error::UnknownAlgorithm { name: name.chars().take(MAX_TEXT).collect() })
 }
 
@@ -143,6 +202,6 @@ pub fn help() -> String {
 
 fn keys_of(algorithm: &str) -> String {
     let keys: Vec<_> =
-        list().iter().filter(|d| d.name == algorithm).flat_map(|d| d.params).map(|p| p.name).collect();
+        list().into_iter().filter(|d| d.name == algorithm).flat_map(|d| d.params).map(|p| p.name).collect();
     if keys.is_empty() { "none".into() } else { keys.join(", ") }
 }

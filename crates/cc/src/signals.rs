@@ -112,14 +112,42 @@ pub struct Signals {
     /// techniques measure?", INFOCOM 2001). Only where [`Algorithm::wants_dispersion`](crate::Algorithm) and the
     /// receiver saw the train in pieces.
     pub dispersion: Option<Rate>,
-    /// Packets newly reported as marked Congestion Experienced.
+    /// Packets of this flow newly reported as marked Congestion Experienced.
     pub ce_packets: u64,
+    /// Bytes newly acknowledged in such packets; they are in `acked` as well.
+    pub ce_acked: u64,
+    /// How much the round trip rises with time, smoothed over a round trip, in millionths (nanoseconds per millisecond);
+    /// falling is negative.
+    pub rtt_trend: i64,
+    /// The same of the one-way delay to the receiver.
+    pub delay_trend: i64,
+    /// Time that what was acknowledged waited in the receiver's host before it was processed (Swift's endpoint delay);
+    /// zero when the peer does not tell.
+    pub host_delay: Span,
     /// A round trip has passed since the last such mark: the first packet sent after it is acknowledged.
     pub round_start: bool,
     /// Count of round trips so far.
     pub round: u64,
     /// Whether the flow is limited by its application now.
     pub app_limited: bool,
+}
+
+/// Most hops that one packet's telemetry names.
+pub const MAX_HOPS: usize = 8;
+
+/// What one hop of the path wrote into a packet as it left there (in-band telemetry, as in HPCC's INT header).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hop {
+    /// Which hop, so that a change of the path shows; unique along the path.
+    pub id: u16,
+    /// When the packet left it, by the hop's clock.
+    pub at: Time,
+    /// Bytes that waited in its queue then.
+    pub queue: u64,
+    /// Bytes that had left by this port so far; wraps at 2^64.
+    pub sent: u64,
+    /// What the port carries.
+    pub rate: Rate,
 }
 
 /// Rare events.

@@ -30,7 +30,7 @@ use self::bounds::Bounds;
 use self::model::Model;
 use self::phases::{FullPipe, Phase, ProbeCycle, ProbeRtt};
 use super::{MIN_PACKETS, MIN_RATE};
-use crate::registry::{Definition, Kind, ParamDef, Params};
+use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Rng, Span, Time};
 
@@ -83,7 +83,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Count { unit: "packets", min: 2, max: 10_000, default: 32 },
         },
     ],
-    build: |params, info, rng| Box::new(Bbr::new(Config::from_params(params), info, rng)),
+    needs: Needs::NOTHING,
+    build: &|params, info, rng| Box::new(Bbr::new(Config::from_params(params), info, rng)),
 };
 
 /// Gains are in thousandths.

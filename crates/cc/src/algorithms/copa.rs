@@ -21,7 +21,7 @@
 use super::bbr::model::excessive;
 use super::delay::{DOUBLING, EVEN, Gap, MinFilter, TRAIN_TIME, counted, queued};
 use super::window::{INITIAL_WINDOW, Window};
-use crate::registry::{Definition, Kind, ParamDef};
+use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
@@ -56,7 +56,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Share { min: 100, max: 50_000, default: 10_000 },
         },
     ],
-    build: |params, info, _| {
+    needs: Needs::NOTHING,
+    build: &|params, info, _| {
         let config = Config {
             initial: params.count("initial_window"),
             inverse_delta: params.count("inverse_delta"),

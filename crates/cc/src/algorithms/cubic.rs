@@ -2,7 +2,7 @@
 
 use super::hystart::HyStart;
 use super::window::{INITIAL_WINDOW, Window};
-use crate::registry::{Definition, Kind, ParamDef};
+use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
@@ -23,7 +23,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Switch { default: true },
         },
     ],
-    build: |params, info, _| {
+    needs: Needs::NOTHING,
+    build: &|params, info, _| {
         Box::new(Cubic::new(
             Config {
                 initial: params.count("initial_window"),

@@ -7,7 +7,7 @@
 //! for every `patience` rounds in a row with less than half of that share of loss.
 
 use super::{MIN_PACKETS, MIN_RATE};
-use crate::registry::{Definition, Kind, ParamDef, Params};
+use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Span, Time};
 
@@ -35,7 +35,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Count { unit: "round trips", min: 1, max: 1_000, default: 3 },
         },
     ],
-    build: |params, info, _| Box::new(Fixed::new(params, info)),
+    needs: Needs::NOTHING,
+    build: &|params, info, _| Box::new(Fixed::new(params, info)),
 };
 
 /// Used where neither parameter nor path name a rate.

@@ -41,7 +41,7 @@ use self::shallow::Shallow;
 use self::start::Start;
 use self::steady::{Sounding, Steady};
 use super::{MIN_PACKETS, MIN_RATE};
-use crate::registry::{Definition, Kind, ParamDef, Params};
+use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
 use base::{Rate, Rng, Span, Time};
 
@@ -93,7 +93,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Switch { default: true },
         },
     ],
-    build: |params, info, rng| {
+    needs: Needs::NOTHING,
+    build: &|params, info, rng| {
         let known_rate = params.rate("known_rate").or(info.known_rate);
         Box::new(Haul::new(Config::from_params(params), &PathInfo { known_rate, ..*info }, rng))
     },

@@ -11,7 +11,7 @@
 
 use super::delay::MinFilter;
 use super::window::Window;
-use crate::registry::{Definition, Kind, ParamDef};
+use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
@@ -45,7 +45,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Switch { default: true },
         },
     ],
-    build: |params, info, _| {
+    needs: Needs::NOTHING,
+    build: &|params, info, _| {
         let config = Config {
             initial: params.count("initial_window"),
             target: params.span("target"),

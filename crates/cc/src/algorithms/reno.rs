@@ -1,7 +1,7 @@
 //! NewReno as QUIC has it (RFC 9002, section 7), its window turned into a rate.
 
 use super::window::{INITIAL_WINDOW, Window};
-use crate::registry::Definition;
+use crate::registry::{Definition, Needs};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::Time;
 
@@ -10,7 +10,8 @@ pub(crate) const DEFINITION: Definition = Definition {
     name: "reno",
     summary: "NewReno (RFC 9002): halves on loss, grows by a packet a round trip; for comparison",
     params: &[INITIAL_WINDOW],
-    build: |params, info, _| Box::new(Reno::new(info, params.count("initial_window"))),
+    needs: Needs::NOTHING,
+    build: &|params, info, _| Box::new(Reno::new(info, params.count("initial_window"))),
 };
 
 /// NewReno.

@@ -14,7 +14,7 @@
 
 use super::delay::{DOUBLING, EVEN, Gap, counted, queued};
 use super::window::{INITIAL_WINDOW, Window};
-use crate::registry::{Definition, Kind, ParamDef};
+use crate::registry::{Definition, Kind, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
 use base::{Span, Time};
 
@@ -40,7 +40,8 @@ pub(crate) const DEFINITION: Definition = Definition {
             kind: Kind::Count { unit: "packets", min: 1, max: 1_000, default: 1 },
         },
     ],
-    build: |params, info, _| {
+    needs: Needs::NOTHING,
+    build: &|params, info, _| {
         let alpha = params.count("alpha");
         let config = Config {
             initial: params.count("initial_window"),

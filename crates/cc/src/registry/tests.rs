@@ -50,3 +50,37 @@ fn parameters_of_one_do_not_make_another() {
     let e = create("reno", &params, &info(), Rng::from_u64(1)).unwrap_err();
     assert_eq!(e, Error::WrongAlgorithm { name: "reno", theirs: "bbr" });
 }
+
+fn loading(name: &str) -> Loading<'_> {
+    Loading {
+        name,
+        summary: "one for this test",
+        params: vec![ParamDef {
+            name: kept("gain").unwrap(),
+            help: kept("how much").unwrap(),
+            kind: Kind::Count { unit: "", min: 1, max: 9, default: 3 },
+        }],
+        needs: Needs::NOTHING,
+        build: Box::new(|p, info, rng| {
+            assert_eq!(p.get("gain"), Some(Value::Count(4)));
+            create("reno", &Params::default(), info, rng).unwrap()
+        }),
+    }
+}
+
+#[test]
+fn algorithms_are_loaded_replaced_and_unloaded() {
+    let long = "x".repeat(MAX_NAME + 1);
+    for bad in ["", "Reno", "9lives", "a b", "reno", &long] {
+        assert!(matches!(load(loading(bad)), Err(Error::BadName { .. })), "{bad}");
+    }
+    let first = load(loading("of-the-test")).unwrap();
+    let second = load(loading("of-the-test")).unwrap();
+    assert!(!core::ptr::eq(first, second) && core::ptr::eq(first.name, second.name));
+    assert_eq!(list().iter().filter(|d| d.name == "of-the-test").count(), 1);
+    assert!(parse("of-the-test:gain=10").is_err());
+    let (def, params) = parse("of-the-test:gain=4").unwrap();
+    assert_eq!(create(def.name, &params, &info(), Rng::from_u64(1)).unwrap().name(), "reno");
+    assert!(unload("of-the-test") && !unload("of-the-test") && !unload("reno"));
+    assert!(matches!(parse("of-the-test"), Err(Error::UnknownAlgorithm { .. })));
+}

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Files below this keep no journal: sending them again costs less.
@@ -212,6 +212,13 @@ impl Part {
     fn reserve(&self, r: Range<u64>) -> io::Result<()> {
         use rustix::io::Errno;
         let _turn = locked(&self.turn);
+        // A file system that cannot hold all of it would (tmpfs does) take what there is before it says so, and until it gave
+        // that back files beside this one would find the disk full.
+        let missing = (r.end - r.start).saturating_sub(self.file.metadata()?.blocks().saturating_mul(512));
+        let disk = rustix::fs::fstatvfs(&self.file)?;
+        if disk.f_blocks > 0 && disk.f_bfree.saturating_mul(disk.f_frsize) < missing {
+            return Err(Errno::NOSPC.into());
+        }
         loop {
             let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&self.file, flags, r.start, r.end - r.start) {

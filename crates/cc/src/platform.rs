@@ -1,0 +1,117 @@
+//! The platform's face: what is known of a flow, and what the administrator's policy makes of it.
+//!
+//! Policies are read and kept elsewhere; engines ask [`Policy::choose`] for each flow, once it is made and again after every
+//! change, and obey.
+
+mod qos;
+
+pub use qos::{BadQos, Qos};
+
+use base::Rate;
+use core::fmt::Debug;
+use std::net::SocketAddr;
+
+/// What carries a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// Longhaul's own transport.
+    Native,
+    /// TCP of the kernel, under iWARP or of another program.
+    Tcp,
+    /// RoCEv2.
+    Roce,
+}
+
+impl Carrier {
+    /// Its name in policies.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Carrier::Native => "native",
+            Carrier::Tcp => "tcp",
+            Carrier::Roce => "roce",
+        }
+    }
+}
+
+/// What is known of a flow when its congestion control is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// What carries it.
+    pub carrier: Carrier,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Differentiated-services code point of its packets, 0 to 63.
+    pub dscp: u8,
+    /// The application's name, as it calls itself; the name of its program if it says none.
+    pub application: String,
+    /// What the application asks for.
+    pub qos: Qos,
+    /// The algorithm with parameters that the application itself asks for; empty when it leaves that to the policy.
+    pub asked: String,
+}
+
+/// What a policy makes of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The rule that matched, by its name; empty when none did.
+    pub rule: String,
+    /// Algorithm with parameters, as [`registry::parse`](crate::registry::parse) reads it.
+    pub algorithm: String,
+    /// What takes its place while the path does not carry the signals it needs, or when it misbehaves.
+    pub substitute: String,
+    /// Index of its class in [`Policy::classes`].
+    pub class: usize,
+    /// Its weight among the flows of its class, 1 to 10,000.
+    pub weight: u32,
+    /// What it may send at most.
+    pub cap: Option<Rate>,
+    /// What it may count on.
+    pub guarantee: Option<Rate>,
+    /// Why so, a sentence each, for people.
+    pub why: Vec<String>,
+}
+
+/// How flows of a class are put in order when not all can send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// By their weights.
+    #[default]
+    Fair,
+    /// The heaviest first, the others only when it has nothing to send.
+    Strict,
+    /// The nearest deadline first.
+    Deadline,
+}
+
+/// A class of traffic: a share of what this host sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// Index of the class whose share this one divides further; `None` of those directly below the host.
+    pub parent: Option<usize>,
+    /// Its weight among its siblings, 1 to 10,000.
+    pub weight: u32,
+    /// Classes of a lower level send only what those of higher levels (0 the highest) leave; 0 to 7.
+    pub level: u8,
+    /// What it may count on.
+    pub guarantee: Option<Rate>,
+    /// What it may send at most.
+    pub cap: Option<Rate>,
+    /// How its flows are put in order.
+    pub order: Order,
+}
+
+/// A policy that holds.
+pub trait Policy: Send + Sync + Debug {
+    /// What becomes of a flow. First match wins; there is always an answer.
+    fn choose(&self, traffic: &Traffic) -> Choice;
+    /// The classes; at least one. Parents stand before their children.
+    fn classes(&self) -> &[Class];
+    /// What this host may send at most, all flows together.
+    fn host_cap(&self) -> Option<Rate>;
+    /// Grows with every change, so that whoever asked before knows to ask again.
+    fn version(&self) -> u64;
+}

@@ -1,0 +1,199 @@
+//! What an application asks for, as a value and in words.
+
+use base::{Rate, Span};
+use core::fmt;
+use core::str::FromStr;
+
+/// What an application asks of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Qos {
+    /// Nothing in particular.
+    #[default]
+    Ordinary,
+    /// Short messages that are waited for: `latency`.
+    Latency,
+    /// As much as there is, whenever: `bulk`.
+    Bulk,
+    /// So many bytes within this time from now: `deadline(10GB, 30s)`.
+    Deadline {
+        /// How many bytes.
+        bytes: u64,
+        /// In what time.
+        within: Span,
+    },
+    /// At least this rate at any time: `guaranteed(300M)`.
+    Guaranteed(Rate),
+    /// About this rate, no more: `target(1G)`.
+    Target(Rate),
+    /// What nobody else wants: `scavenger`.
+    Scavenger,
+}
+
+impl Qos {
+    /// The word it begins with.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Qos::Ordinary => "ordinary",
+            Qos::Latency => "latency",
+            Qos::Bulk => "bulk",
+            Qos::Deadline { .. } => "deadline",
+            Qos::Guaranteed(_) => "guaranteed",
+            Qos::Target(_) => "target",
+            Qos::Scavenger => "scavenger",
+        }
+    }
+}
+
+impl fmt::Display for Qos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Qos::Deadline { bytes, within } => write!(f, "deadline({bytes}B, {}us)", within.as_micros()),
+            Qos::Guaranteed(r) => write!(f, "guaranteed({}bit)", r.bits_per_sec()),
+            Qos::Target(r) => write!(f, "target({}bit)", r.bits_per_sec()),
+            _ => f.write_str(self.word()),
+        }
+    }
+}
+
+/// A text says no [`Qos`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{text}\" is not a quality of service: write latency, bulk, scavenger, ordinary, deadline(BYTES, TIME) such as \
+     deadline(10GB, 30s), guaranteed(RATE) such as guaranteed(300M), or target(RATE)"
+)]
+pub struct BadQos {
+    /// The text, cut to 64 characters.
+    pub text: String,
+}
+
+impl FromStr for Qos {
+    type Err = BadQos;
+    fn from_str(text: &str) -> Result<Qos, BadQos> {
+        read(text).ok_or_else(|| BadQos { text: text.chars().take(64).collect() })
+    }
+}
+
+fn read(text: &str) -> Option<Qos> {
+    let text = text.trim();
+    let (word, inside) = match text.split_once('(') {
+        Some((word, rest)) => (word.trim(), Some(rest.strip_suffix(')')?.trim())),
+        None => (text, None),
+    };
+    Some(match (word, inside) {
+        ("ordinary", None) => Qos::Ordinary,
+        ("latency", None) => Qos::Latency,
+        ("bulk", None) => Qos::Bulk,
+        ("scavenger", None) => Qos::Scavenger,
+        ("guaranteed", Some(r)) => Qos::Guaranteed(rate(r)?),
+        ("target", Some(r)) => Qos::Target(rate(r)?),
+        ("deadline", Some(x)) => {
+            let (bytes, within) = x.split_once(',')?;
+            Qos::Deadline { bytes: bytes_of(bytes)?, within: span(within)? }
+        }
+        _ => return None,
+    })
+}
+
+/// A number and the unit behind it.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (text[..at].trim(), text[at..].trim());
+    let size = units.iter().find(|(name, _)| *name == unit)?.1;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    // Digits after the point: a division of the whole, so that 1.5TiB is exact.
+    let places = fraction.len().min(9);
+    let tens = 10_u128.pow(places as u32);
+    let mut value = u128::from(whole.parse::<u64>().ok()?) * tens;
+    for (i, digit) in fraction[..places].chars().enumerate() {
+        value += u128::from(digit.to_digit(10)?) * 10_u128.pow((places - 1 - i) as u32);
+    }
+    let value = value * u128::from(size) / tens;
+    u64::try_from(value).ok().filter(|v| *v > 0)
+}
+
+fn rate(text: &str) -> Option<Rate> {
+    let text = text.trim();
+    let text = text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bit")).unwrap_or(text);
+    let units = [
+        ("", 1),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("m", 1_000_000),
+        ("G", 1_000_000_000),
+        ("g", 1_000_000_000),
+    ];
+    scaled(text, &units).map(Rate::from_bits_per_sec)
+}
+
+fn bytes_of(text: &str) -> Option<u64> {
+    let units = [
+        ("B", 1),
+        ("", 1),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+    ];
+    scaled(text, &units)
+}
+
+fn span(text: &str) -> Option<Span> {
+    let units = [
+        ("us", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("min", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+    ];
+    scaled(text, &units).map(Span::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let all = [
+            ("latency", Qos::Latency),
+            (" bulk ", Qos::Bulk),
+            ("scavenger", Qos::Scavenger),
+            ("ordinary", Qos::Ordinary),
+            ("deadline(10GB, 30s)", Qos::Deadline { bytes: 10_000_000_000, within: Span::from_secs(30) }),
+            ("deadline(1.5TiB,2h)", Qos::Deadline { bytes: 3 << 39, within: Span::from_secs(7_200) }),
+            ("guaranteed(300M)", Qos::Guaranteed(Rate::from_bits_per_sec(300_000_000))),
+            ("guaranteed(2.5Gbit/s)", Qos::Guaranteed(Rate::from_bits_per_sec(2_500_000_000))),
+            ("target( 1G )", Qos::Target(Rate::from_bits_per_sec(1_000_000_000))),
+        ];
+        for (text, qos) in all {
+            assert_eq!(text.parse(), Ok(qos), "{text}");
+            assert_eq!(qos.to_string().parse(), Ok(qos), "{qos}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_refused_in_words() {
+        for bad in [
+            "",
+            "fast",
+            "latency()",
+            "deadline",
+            "deadline(1GB)",
+            "deadline(0B, 3s)",
+            "deadline(1GB, 0s)",
+            "guaranteed(-3M)",
+            "guaranteed(3Q)",
+            "target(3M",
+            "target(99999999999999999999)",
+            "deadline(1..2GB, 1s)",
+        ] {
+            let e = bad.parse::<Qos>().unwrap_err();
+            assert!(e.to_string().contains("deadline(10GB, 30s)"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Algorithms that come and go while the program runs.
+//!
+//! A definition that was loaded stays in memory for as long as the process: flows may use it after its name was taken
+//! away. So loads are counted, and texts that come again are kept once.
+
+use super::{Build, Definition, Error, Needs, ParamDef};
+use crate::algorithms;
+use std::collections::BTreeSet;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Loads that one process takes, those included that were unloaded again.
+pub const MAX_LOADS: usize = 10_000;
+/// Different texts (names, units, help) that one process keeps for loaded algorithms.
+pub const MAX_TEXTS: usize = 10_000;
+/// Longest name of an algorithm that can be loaded, in bytes.
+pub const MAX_NAME: usize = 32;
+
+#[derive(Default)]
+struct Loaded {
+    now: Vec<&'static Definition>,
+    loads: usize,
+    texts: BTreeSet<&'static str>,
+}
+
+static LOADED: RwLock<Loaded> = RwLock::new(Loaded { now: Vec::new(), loads: 0, texts: BTreeSet::new() });
+
+fn read() -> RwLockReadGuard<'static, Loaded> {
+    LOADED.read().unwrap_or_else(PoisonError::into_inner)
+}
+fn write() -> RwLockWriteGuard<'static, Loaded> {
+    LOADED.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is to be loaded: a [`Definition`] whose parameters were built while running.
+#[allow(missing_debug_implementations, reason = "its maker is a closure")]
+pub struct Loading<'a> {
+    /// Lower-case letters, digits, `-` and `_`, [`MAX_NAME`] at most, a letter first; not that of a built-in algorithm.
+    pub name: &'a str,
+    /// What it is, in a line.
+    pub summary: &'a str,
+    /// Its parameters; their texts come from [`kept`].
+    pub params: Vec<ParamDef>,
+    /// What the path has to tell.
+    pub needs: Needs,
+    /// Makes one for a flow.
+    pub build: Box<Build>,
+}
+
+/// The same text, kept for as long as the process.
+///
+/// # Errors
+/// [`Error::Full`] beyond [`MAX_TEXTS`] different ones.
+pub fn kept(text: &str) -> Result<&'static str, Error> {
+    let mut all = write();
+    if let Some(known) = all.texts.get(text) {
+        return Ok(known);
+    }
+    if all.texts.len() >= MAX_TEXTS {
+        return Err(Error::Full);
+    }
+    let text: &'static str = Box::leak(text.to_owned().into_boxed_str());
+    all.texts.insert(text);
+    Ok(text)
+}
+
+/// Makes an algorithm known by its name. One that was loaded under this name before is replaced: flows that run it go on
+/// with what they have.
+///
+/// # Errors
+/// [`Error::BadName`] for names that are taken or not of the right form, [`Error::Full`] beyond [`MAX_LOADS`].
+pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    let starts = l.name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    let taken = algorithms::ALL.iter().any(|d| d.name == l.name);
+    if !starts || taken || l.name.len() > MAX_NAME || !l.name.bytes().all(fits) {
+        return Err(Error::BadName { name: l.name.chars().take(MAX_NAME).collect(), taken });
+    }
+    let (name, summary) = (kept(l.name)?, kept(l.summary)?);
+    let mut all = write();
+    if all.loads >= MAX_LOADS {
+        return Err(Error::Full);
+    }
+    all.loads += 1;
+    let def: &'static Definition = Box::leak(Box::new(Definition {
+        name,
+        summary,
+        params: Vec::leak(l.params),
+        needs: l.needs,
+        build: Box::leak(l.build),
+    }));
+    all.now.retain(|d| d.name != name);
+    all.now.push(def);
+    Ok(def)
+}
+
+/// Takes a loaded algorithm's name away; flows that run it go on with it. Whether there was one.
+pub fn unload(name: &str) -> bool {
+    let mut all = write();
+    let before = all.now.len();
+    all.now.retain(|d| d.name != name);
+    all.now.len() < before
+}
+
+/// Those that are loaded, in the order of their loading.
+pub(super) fn all() -> Vec<&'static Definition> {
+    read().now.clone()
+}
+
+pub(super) fn find(name: &str) -> Option<&'static Definition> {
+    read().now.iter().find(|d| d.name == name).copied()
+}
