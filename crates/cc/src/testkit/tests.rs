@@ -5,6 +5,7 @@ use base::{Rate, Rng, Span};
 use proptest::prelude::*;
 
 mod delay_shapes;
+mod fabric_shapes;
 mod shapes;
 
 fn make(name: &str, path: &Path) -> Box<dyn Algorithm> {
