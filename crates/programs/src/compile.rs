@@ -1,6 +1,6 @@
 //! From a source in C to a WebAssembly module, by clang and lld.
 
-use crate::manifest::{Bad, MAX_MODULE, Manifest};
+use crate::manifest::{Bad, Manifest};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,13 +76,13 @@ pub fn wasm(source: &Path, wasm: &Path) -> Result<Manifest, BuildError> {
         let error = io::Error::other(format!("{length} bytes are more than the {MAX_SOURCE} that are read"));
         return Err(BuildError::File { path: source.to_owned(), error });
     }
-    let folder = Headers::new().map_err(file(&std::env::temp_dir()))?;
-    write_headers(&folder.0)?;
+    let folder = tempfile::tempdir().map_err(file(&std::env::temp_dir()))?;
+    write_headers(folder.path())?;
     let output = Command::new("clang")
         .args(["--target=wasm32", "-std=gnu11", "-O2", "-mbulk-memory", "-ffreestanding", "-nostdlib"])
         .args(["-Wall", "-Wextra", "-fno-ident"])
         .arg("-I")
-        .arg(&folder.0)
+        .arg(folder.path())
         .args(["-Wl,--no-entry", "-Wl,--strip-debug"])
         .arg(format!("-Wl,-z,stack-size={STACK}"))
         .arg(format!("-Wl,--max-memory={}", crate::MAX_MEMORY))
@@ -100,26 +100,5 @@ pub fn wasm(source: &Path, wasm: &Path) -> Result<Manifest, BuildError> {
         return Err(BuildError::Refused { path: source.to_owned(), messages });
     }
     let module = std::fs::read(wasm).map_err(file(wasm))?;
-    debug_assert!(module.len() <= MAX_MODULE || Manifest::of_wasm(&module).is_err(), "what is too long is refused");
     Manifest::of_wasm(&module).map_err(|bad| BuildError::Manifest { path: source.to_owned(), bad })
-}
-
-/// A folder of its own that is gone afterwards.
-struct Headers(PathBuf);
-
-impl Headers {
-    fn new() -> io::Result<Headers> {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("longhaul-opencc-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir(&folder).map(|()| Headers(folder))
-    }
-}
-
-impl Drop for Headers {
-    fn drop(&mut self) {
-        // What cannot be removed stays: two small files in a temporary folder.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -43,7 +43,9 @@ pub enum LoadError {
     #[error(transparent)]
     Registry(#[from] cc::Error),
     /// The fallback can be gone.
-    #[error("{0} is itself loaded, and so cannot be a fallback: choose a built-in algorithm (`longhaul cc list`)")]
+    #[error(
+        "{0} is itself loaded, and so cannot be a fallback: choose a built-in algorithm (`longhaul cc list`)"
+    )]
     Fallback(String),
 }
 

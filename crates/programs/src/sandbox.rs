@@ -8,8 +8,8 @@ use crate::words::{self, DECISION, EVENT, IO, NONE, PARAMS, SIGNALS};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::{
-    Config, Engine, ExternType, Instance, InstancePre, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
-    Trap, TypedFunc, ValType,
+    Config, Engine, ExternType, Instance, InstancePre, Linker, Memory, Module, Store, StoreLimits,
+    StoreLimitsBuilder, Trap, TypedFunc, ValType,
 };
 
 /// WebAssembly operations that one call may take: some ten microseconds. Each shipped program takes below 1,500. (An operation
@@ -91,7 +91,8 @@ impl Compiled {
     /// Compiles a module. What is wrong with one that is none, in words.
     pub fn new(module: &[u8]) -> Result<Compiled, String> {
         let engine = engine().map_err(|e| format!("this host cannot run WebAssembly: {e}"))?;
-        let module = Module::from_binary(engine, module).map_err(|e| format!("{e:#}").chars().take(300).collect::<String>())?;
+        let module = Module::from_binary(engine, module)
+            .map_err(|e| format!("{e:#}").chars().take(300).collect::<String>())?;
         if let Some(import) = module.imports().next() {
             let (from, name) = (import.module(), import.name());
             return Err(format!("it imports {from}.{name}: a program is given nothing but opencc.h"));
@@ -104,7 +105,11 @@ impl Compiled {
                     if f.params().len() == 0
                         && f.results().len() == want
                         && f.results().all(|r| matches!(r, ValType::I32)) => {}
-                Some(_) => return Err(format!("its export {name} is of another type: end the source with OC_ALGORITHM")),
+                Some(_) => {
+                    return Err(format!(
+                        "its export {name} is of another type: end the source with OC_ALGORITHM"
+                    ));
+                }
                 None => return Err(format!("it does not export {name}: end the source with OC_ALGORITHM")),
             }
         }
