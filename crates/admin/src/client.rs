@@ -86,7 +86,7 @@ impl Client {
         serde_json::from_slice(&text).map_err(|source| ClientError::Answer { path, source })
     }
 
-    /// Starts a trace; its answers come from [`Client::next`].
+    /// Starts a trace; its answers come from [`Client::follow`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -100,7 +100,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`]: of a process that ends, [`LineError::Ended`].
-    pub fn next(&mut self) -> Result<Option<Answer>, ClientError> {
+    pub fn follow(&mut self) -> Result<Option<Answer>, ClientError> {
         match self.answer(SILENCE) {
             Ok(answer) => Ok(Some(answer)),
             Err(ClientError::Line { source: LineError::TooSlow, .. }) => Ok(None),

@@ -365,7 +365,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`StoreError::Ended`], [`StoreError::Form`].
-    pub fn next(&mut self) -> Result<Change, StoreError> {
+    pub fn wait(&mut self) -> Result<Change, StoreError> {
         let mut line = Vec::new();
         let host = self.host.clone();
         match self.lines.by_ref().take(MAX_ANSWER).read_until(b'\n', &mut line) {

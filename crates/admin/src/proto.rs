@@ -219,12 +219,12 @@ pub struct Flow {
     pub class: String,
     /// Its weight in its class.
     pub weight: u32,
-    /// Its algorithm.
+    /// Its algorithm, with parameters.
     pub algorithm: String,
-    /// The algorithm's state.
+    /// The name of what decides now: another one while something takes the algorithm's place.
+    pub running: String,
+    /// Its state.
     pub state: String,
-    /// What it is replaced by, while the path lacks what it needs or it misbehaves; empty when it runs itself.
-    pub substituted: String,
     /// What it may send at, as decided, under all caps.
     pub rate_bits_per_second: u64,
     /// Its own cap.
@@ -241,7 +241,7 @@ pub struct Flow {
     pub bound_bytes: Option<u64>,
     /// Bytes delivered so far.
     pub delivered_bytes: u64,
-    /// Packets lost, as a share of those sent.
+    /// Packets lost of its connection, as a share of those sent.
     pub loss: f64,
     /// Reasons for all of it.
     pub why: Vec<String>,

@@ -119,6 +119,14 @@ impl Taps {
         Some(first.filter(|_| taps.iter().all(|t| t.flow == first)))
     }
 
+    /// The loop's side: so many decisions were lost before they came here.
+    pub fn missed(&self, count: u64) {
+        if count > 0 {
+            let taps = self.0.taps.lock().unwrap_or_else(PoisonError::into_inner);
+            taps.iter().for_each(|t| t.queue.lock().unwrap_or_else(PoisonError::into_inner).missed += count);
+        }
+    }
+
     /// The loop's side: a decision was made.
     pub fn offer(&self, d: &Decision, id: FlowId) {
         let taps = self.0.taps.lock().unwrap_or_else(PoisonError::into_inner);

@@ -293,7 +293,7 @@ impl PolicyStore {
         let revision = self.fetch()?;
         let mut watch = self.etcd.watch(revision.saturating_add(1))?;
         loop {
-            match watch.next()? {
+            match watch.wait()? {
                 Change::Put(bytes, revision) => self.take(bytes, revision),
                 Change::Deleted => self.gone(),
                 Change::Lost => return Ok(()),
