@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("handover", &[]),
     ("wire", &["base"]),
     ("cc", &["base"]),
+    ("policy", &["base", "cc"]),
     ("netem", &["base"]),
     ("verbs", &["base"]),
     ("iwarp", &["base", "verbs"]),
