@@ -10,10 +10,10 @@ use crate::crypto::{
 };
 use crate::error::{CloseReason, Violation, code, words};
 use crate::lane::Lane;
-use crate::lane::flow::Flow;
 use crate::lane::mtu::{self, MtuSearch};
 use crate::streams::Streams;
 use base::{Rng, Span, Time};
+use cc::engine::Flow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{LONG_TAG, MIN_INITIAL, put_long};
@@ -383,6 +383,7 @@ impl Connection {
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
+        let first = super::flows::FlowSetup { key: String::new(), spec: options.cc.clone(), cap: None };
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -415,7 +416,7 @@ impl Connection {
             update_ping: None,
             later: super::later::Later::default(),
             next_flow: 0,
-            flow_specs: Vec::new(),
+            flow_setups: vec![first],
             rate_cap,
             early: Vec::new(),
         })
@@ -571,10 +572,7 @@ impl Connection {
         let overhead = self.lanes[0].overhead();
         self.lanes[0].remote_cid = Cid(remote_cid);
         self.lanes[0].mtu = MtuSearch::new(mtu::BASE, max, overhead);
-        let spec = self.options.cc.clone();
-        let first = algorithm(&spec, &self.path_info(0), self.rng.fork())
-            .map_err(|e| Violation::new(code::INTERNAL, e))?;
-        self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
+        self.remake_flow().map_err(|e| Violation::new(code::INTERNAL, e))?;
         for qpn in 0..self.initial_qps() {
             self.scheduler.insert(qpn, 0, DEFAULT_PRIORITY);
         }
