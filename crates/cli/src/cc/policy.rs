@@ -28,7 +28,7 @@ pub fn load(file: &Path) -> Outcome<Policy> {
     for w in &warnings.list {
         tracing::warn!("{}: {w}", file.display());
     }
-    Ok(policy.with_interfaces(lhio::addresses::of_interface))
+    Ok(policy.with_interfaces(lhio::addresses_of_interface))
 }
 
 /// The text of a file, if it is not longer than a policy may be.
@@ -75,8 +75,10 @@ fn check(file: &Path, json: bool) -> Outcome<()> {
                 println!("{}: {w}", file.display());
             }
             let s = policy.spec();
-            let counts = [(s.rules.len(), "rules"), (s.classes.len(), "classes"), (warnings.list.len(), "warnings")];
-            let counts = counts.map(|(n, what)| format!("{n} {}", if n == 1 { singular(what) } else { what }));
+            let counts =
+                [(s.rules.len(), "rules"), (s.classes.len(), "classes"), (warnings.list.len(), "warnings")];
+            let counts =
+                counts.map(|(n, what)| format!("{n} {}", if n == 1 { singular(what) } else { what }));
             println!("{} can be used: {}", file.display(), counts.join(", "));
             Ok(())
         }
