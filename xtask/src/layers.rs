@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("io", &["base", "handover", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("mover", &["base", "wire", "cc", "verbs", "transport", "iwarp", "endpoint", "io"]),
-    ("admin", &["base", "cc", "endpoint", "io"]),
+    ("admin", &["base", "cc", "policy", "endpoint", "io"]),
     (
         "lab",
         &[
@@ -51,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
             "wire",
             "cc",
+            "policy",
             "programs",
             "kernel",
             "netem",

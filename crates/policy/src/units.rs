@@ -205,9 +205,9 @@ pub fn show_dscp(n: u8) -> String {
 fn dscp_names(n: u8) -> impl Iterator<Item = String> {
     let named = DSCPS.iter().filter(move |(_, d)| *d == n).map(|(name, _)| (*name).to_owned());
     // AFxy is 8x + 2y with x of 1 to 4 and y of 1 to 3 (RFC 2597, section 6); CSx is 8x (RFC 2474, section 4.2.2).
-    let assured =
-        ((8..40).contains(&n) && n % 2 == 0 && n % 8 != 0).then(|| format!("AF{}{}", n / 8, n % 8 / 2));
-    let selector = (n % 8 == 0 && n < 64).then(|| format!("CS{}", n / 8));
+    let assured = ((8..40).contains(&n) && n.is_multiple_of(2) && !n.is_multiple_of(8))
+        .then(|| format!("AF{}{}", n / 8, n % 8 / 2));
+    let selector = (n.is_multiple_of(8) && n < 64).then(|| format!("CS{}", n / 8));
     named.chain(assured).chain(selector)
 }
 
