@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub mod policy;
+pub mod programs;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -13,6 +14,8 @@ pub fn run(command: &Cc) -> Outcome<()> {
             algorithms::list();
             Ok(())
         }
+        Cc::Build(b) => programs::build(b),
+        Cc::Test(t) => programs::test(t),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
         Cc::Policy(p) => policy::run(p),
     }
