@@ -122,6 +122,10 @@ impl Endpoint {
         }
         cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
             .map_err(|e| ConnectError::Settings(e.to_string()))?;
+        if !o.cc.is_empty() && !c.connection.peer_takes_cc(&o.cc) {
+            let text = format!("the peer will not have {} sent to it", o.cc);
+            return Err(ConnectError::Settings(text));
+        }
         let qp = self.create_qp(conn, qpn, o.reliable, srq)?;
         if let Some(c) = self.conns.get_mut(&conn) {
             let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
@@ -251,7 +255,11 @@ impl Endpoint {
             }
             ConnEvent::ViewsChanged => self.tell_views(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
-            e => self.on_lane_event(id, e),
+            e => {
+                if !self.on_cc_event(id, &e) {
+                    self.on_lane_event(id, e);
+                }
+            }
         }
     }
 
@@ -401,7 +409,7 @@ impl Endpoint {
             return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
         }
         let cc = String::from_utf8_lossy(&q.cc).into_owned();
-        if !cc.is_empty() && cc::registry::parse(&cc).is_err() {
+        if !cc.is_empty() && !c.connection.admits_cc(&cc) {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Ok(qp) = self.create_qp(id, q.qpn, q.reliable, None) else {

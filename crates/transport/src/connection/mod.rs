@@ -2,6 +2,7 @@
 
 mod authority;
 mod close;
+mod congestion;
 mod coupling;
 mod crypto_stream;
 mod frames;
@@ -25,7 +26,7 @@ pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALE
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
-use crate::lane::flow::{Flow, MAX_FLOWS};
+use crate::lane::flow::Flow;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage};
 use crate::scheduler::Scheduler;
@@ -73,6 +74,28 @@ pub enum ConnEvent {
     /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
     /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
     PacketsShrank(u32, u16, bool),
+    /// Another congestion control holds.
+    CcChanged {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// For this end's sending, else for the peer's.
+        sending: bool,
+        /// Which, with its parameters.
+        spec: String,
+        /// Whether the peer had proposed it.
+        by_peer: bool,
+    },
+    /// What this end had proposed does not hold.
+    CcRefused {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// For this end's sending, else for the peer's.
+        sending: bool,
+        /// Which, with its parameters.
+        spec: String,
+        /// A code of [`crate::negotiation::refusal`].
+        code: u64,
+    },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -139,6 +162,8 @@ pub struct Connection {
     /// Algorithms of the flows from the second on.
     flow_specs: Vec<String>,
     rate_cap: Option<Rate>,
+    /// What is agreed on about congestion control.
+    congestion: congestion::Congestion,
     early: Vec<Vec<u8>>,
 }
 
@@ -263,20 +288,13 @@ impl Connection {
     /// # Errors
     /// An unknown algorithm or bad parameters, or too many different flows: said in words.
     pub fn add_qp(&mut self, qpn: u16, priority: u8, cc: &str) -> Result<(), String> {
-        let flow = if cc.is_empty() { 0 } else { self.new_flow(cc)? };
+        let flow = if cc.is_empty() { 0 } else { self.flow_for(None, cc)? };
         self.scheduler.insert(qpn, flow, priority);
+        self.note_qp_cc(qpn, cc);
         Ok(())
     }
 
-    /// The flow of queue pairs that ask for this algorithm: one for all of them, so that naming an algorithm again
-    /// takes no larger share of the path.
     fn new_flow(&mut self, spec: &str) -> Result<u8, String> {
-        if let Some(i) = self.flow_specs.iter().position(|s| s == spec) {
-            return Ok(i as u8 + 1);
-        }
-        if self.lanes[0].flows.len() == MAX_FLOWS {
-            return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
-        }
         let cap = self.rate_cap;
         let mut index = 0;
         for i in 0..self.lanes.len() {
@@ -308,6 +326,7 @@ impl Connection {
     /// The queue pair is gone: its work is not scheduled any more.
     pub fn remove_qp(&mut self, qpn: u16) {
         self.scheduler.remove(qpn);
+        self.forget_qp_cc(qpn);
     }
 
     /// The queue pair has something to send.

@@ -116,6 +116,21 @@ impl Flow {
         self.algorithm.decision().rate
     }
 
+    /// What it has found of the path, for an algorithm that takes over; `rtt`: the lowest round trip.
+    pub fn found(&self, rtt: Span) -> Option<cc::Remembered> {
+        let rate = self.carried().unwrap_or_else(|| self.decision().rate);
+        (!rtt.is_zero() && self.delivered > 0).then_some(cc::Remembered { rate, rtt })
+    }
+
+    /// Another algorithm decides from now on. What is in flight stays where it is.
+    pub fn set_algorithm(&mut self, algorithm: Box<dyn Algorithm>) {
+        self.algorithm = algorithm;
+        // It may send less than what was permitted.
+        if let Some((left, _)) = self.group.take() {
+            self.pacer.refund(left);
+        }
+    }
+
     /// The administrator's cap on the rate.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;
