@@ -92,6 +92,8 @@ pub struct TransportOptions {
     pub cc: String,
     /// What the peer may do about that, and what it is to send with.
     pub negotiation: Negotiation,
+    /// What the application says of its traffic: policies go by it.
+    pub intent: cc::platform::Intent,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
     pub max_packet: u32,
     /// Close after this long without a packet.
@@ -130,6 +132,7 @@ impl Default for TransportOptions {
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
             negotiation: Negotiation::default(),
+            intent: cc::platform::Intent::default(),
             max_packet: 65_535,
             idle_timeout: Span::from_secs(30),
             keep_alive: Some(Span::from_secs(10)),

@@ -25,7 +25,7 @@ pub mod signal {
 /// An algorithm that a sender can use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CcOffer {
-    /// Lower-case letters, digits, `-` and `_`, 1 to [`MAX_CC_NAME`].
+    /// Lower-case letters, digits, `-`, `_` and `+`, 1 to [`MAX_CC_NAME`].
     pub name: String,
     /// Of the algorithm with its parameters: two ends mean the same by a name when their versions are equal. Not 0.
     pub version: u32,
@@ -278,7 +278,7 @@ fn string_len(s: &str) -> usize {
 
 fn name(r: &mut Reader<'_>) -> Result<String, WireError> {
     let bytes = r.string(MAX_CC_NAME, "name of an algorithm")?;
-    let fits = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let fits = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
     if bytes.is_empty() || !bytes.iter().all(fits) {
         return Err(WireError::Invalid("name of an algorithm"));
     }

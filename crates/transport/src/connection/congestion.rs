@@ -1,18 +1,19 @@
 //! Which congestion control both directions use: settled by the handshake, changed by proposals of either end.
 //!
-//! What this end sends with is swapped here; of what the peer sends with, this end knows the name.
+//! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
+//! with, this end knows the name.
 
-use super::{ConnEvent, Connection, setup};
+use super::{ConnEvent, Connection};
 use crate::crypto::Side;
 use crate::error::{Violation, code};
-use crate::lane::flow::MAX_FLOWS;
+use crate::lane::MAX_FLOWS;
 use crate::negotiation::agree::{accepts, agree};
 use crate::negotiation::exchange::{Exchange, Step};
 use crate::negotiation::{check, offer, refusal};
 use base::{Span, Time};
 use std::collections::BTreeMap;
 use wire::cc::CcTerms;
-use wire::{CcOffer, CcPropose, CcTopic, Frame, Params};
+use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Frame, Params};
 
 /// What is agreed on, and what is being proposed.
 #[derive(Debug)]
@@ -20,11 +21,9 @@ pub(super) struct Congestion {
     pub(super) exchange: Exchange,
     /// This end's terms.
     ours: CcTerms,
-    /// What the peer sends with; `None`: it does not say, and does not negotiate.
-    theirs: Option<String>,
-    /// Of queue pairs that have an algorithm of their own, and of what was changed since. At most one for each topic of
-    /// `exchange` and two for each queue pair.
-    agreed: BTreeMap<CcTopic, String>,
+    /// What the peer sends with, on the connection (`None`) and on queue pairs that have an algorithm of their own. Empty: it
+    /// does not say, and does not negotiate.
+    theirs: BTreeMap<Option<u16>, String>,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
 }
@@ -32,7 +31,7 @@ pub(super) struct Congestion {
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
         let exchange = Exchange::new(side);
-        Congestion { exchange, ours, theirs: None, agreed: BTreeMap::new(), reserved: 0 }
+        Congestion { exchange, ours, theirs: BTreeMap::new(), reserved: 0 }
     }
 }
 
@@ -50,8 +49,8 @@ impl Connection {
                 format!("it wishes {} for what this end sends: {}", mine.spec(), refusal::words(code));
             Violation::new(code::PARAMETERS, words)
         })?;
-        self.options.cc = mine.spec();
-        self.congestion.theirs = Some(other.spec());
+        self.flow_setups[0].spec = mine.spec();
+        self.congestion.theirs.insert(None, other.spec());
         Ok(())
     }
 
@@ -63,30 +62,26 @@ impl Connection {
         topic.of_server == (self.side == Side::Server)
     }
 
-    /// What is agreed on for this end's sending, or the peer's: on a queue pair, or on all that have none of their own.
-    /// `None`: the peer does not negotiate, so that what it uses is not known.
+    /// What this end sends with, or the peer as far as it has said: on a queue pair, or on all that have none of their own.
+    /// `None`: the peer does not negotiate, or there is no such queue pair.
     pub fn agreed_cc(&self, qpn: Option<u16>, sending: bool) -> Option<&str> {
-        let of = |q| self.congestion.agreed.get(&self.topic(q, sending)).map(String::as_str);
-        let first = if sending { Some(self.options.cc.as_str()) } else { self.congestion.theirs.as_deref() };
-        qpn.and_then(|_| of(qpn)).or_else(|| of(None)).or(first)
+        if sending {
+            return self.algorithm(self.flow_of_own(qpn)?);
+        }
+        let theirs = &self.congestion.theirs;
+        theirs.get(&qpn).or_else(|| theirs.get(&None)).map(String::as_str)
     }
 
-    /// A queue pair is opened with an algorithm of its own, in both directions; empty: with the connection's.
-    pub(super) fn note_qp_cc(&mut self, qpn: u16, spec: &str) {
-        if !spec.is_empty() {
-            for sending in [true, false] {
-                let topic = self.topic(Some(qpn), sending);
-                self.congestion.agreed.insert(topic, spec.to_owned());
-            }
+    /// A queue pair is opened with an algorithm of its own, which the peer uses on it as well; empty: with the connection's.
+    pub fn note_peers_cc(&mut self, qpn: u16, spec: &str) {
+        if !spec.is_empty() && self.peer_params.cc_terms.is_some() {
+            self.congestion.theirs.insert(Some(qpn), spec.to_owned());
         }
     }
 
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
-        for sending in [true, false] {
-            let topic = self.topic(Some(qpn), sending);
-            self.congestion.agreed.remove(&topic);
-        }
+        self.congestion.theirs.remove(&Some(qpn));
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.
@@ -156,47 +151,45 @@ impl Connection {
     pub(super) fn on_cc_propose(&mut self, now: Time, p: CcPropose) -> Result<(), Violation> {
         let round = self.round();
         let steps = self.congestion.exchange.on_propose(now, round, p)?;
-        self.on_cc_steps(now, steps);
+        self.on_cc_steps(steps);
         Ok(())
     }
 
-    pub(super) fn on_cc_answer(&mut self, now: Time, a: wire::CcAnswer) -> Result<(), Violation> {
+    pub(super) fn on_cc_answer(&mut self, now: Time, a: CcAnswer) -> Result<(), Violation> {
         let round = self.round();
         let steps = self.congestion.exchange.on_answer(now, round, a)?;
-        self.on_cc_steps(now, steps);
+        self.on_cc_steps(steps);
         Ok(())
     }
 
-    fn on_cc_steps(&mut self, now: Time, steps: Vec<Step>) {
+    fn on_cc_steps(&mut self, steps: Vec<Step>) {
         for s in steps {
             match s {
-                Step::Decide(p) => {
-                    let code = self.decide_cc(&p).err().unwrap_or(0);
-                    self.answer_cc(&p, code);
-                }
+                Step::Decide(p) => match self.judge_cc(&p) {
+                    Ok(()) if self.is_ours(p.topic) => self.events.push_back(ConnEvent::CcWanted(p)),
+                    verdict => self.answer_cc(&p, verdict.err().unwrap_or(0)),
+                },
                 Step::Refuse(p) => self.answer_cc(&p, refusal::TOO_OFTEN),
-                Step::Answered(topic, o, code) => self.on_own_settled(now, topic, &o, code),
-                Step::Crossed(topic, o) => self.on_own_settled(now, topic, &o, refusal::CROSSED),
+                Step::Answered(topic, o, code) => self.on_own_answered(topic, &o, code),
+                Step::Crossed(topic, o) => self.on_own_answered(topic, &o, refusal::CROSSED),
             }
         }
     }
 
-    fn answer_cc(&mut self, p: &CcPropose, code: u64) {
+    /// Answers [`ConnEvent::CcWanted`], before anything else of the peer's is handled: zero when what this end sends is
+    /// changed already, else a code of [`refusal`].
+    pub fn answer_cc(&mut self, p: &CcPropose, code: u64) {
         let a = self.congestion.exchange.decided(p, code);
         self.push_frame(Frame::CcAnswer(a));
-        if code == 0 {
-            self.note_agreed(p.topic, p.offer.spec(), true);
+        if code == 0 && !self.is_ours(p.topic) {
+            let (qpn, spec) = (p.topic.qpn, p.offer.spec());
+            self.congestion.theirs.insert(qpn, spec.clone());
+            self.events.push_back(ConnEvent::CcOfPeer { qpn, spec });
         }
     }
 
-    fn note_agreed(&mut self, topic: CcTopic, spec: String, by_peer: bool) {
-        let sending = self.is_ours(topic);
-        self.congestion.agreed.insert(topic, spec.clone());
-        self.events.push_back(ConnEvent::CcChanged { qpn: topic.qpn, sending, spec, by_peer });
-    }
-
-    /// Whether what the peer proposes can be; what concerns this end's sending holds at once.
-    fn decide_cc(&mut self, p: &CcPropose) -> Result<(), u64> {
+    /// Whether what the peer proposes can be, as far as is known here.
+    fn judge_cc(&self, p: &CcPropose) -> Result<(), u64> {
         if p.topic.qpn.is_some_and(|q| !self.scheduler.contains(q)) {
             return Err(refusal::NO_STREAM);
         }
@@ -216,72 +209,17 @@ impl Connection {
         if !self.peer_params.cc_terms.as_ref().is_some_and(given) {
             return Err(refusal::SIGNALS);
         }
-        self.send_with(p.topic.qpn, &p.offer.spec()).map_err(|_| refusal::NO_ROOM)
+        Ok(())
     }
 
     /// This end's proposal was answered, or made void.
-    fn on_own_settled(&mut self, now: Time, topic: CcTopic, o: &CcOffer, code: u64) {
+    fn on_own_answered(&mut self, topic: CcTopic, o: &CcOffer, code: u64) {
         let (qpn, sending, spec) = (topic.qpn, self.is_ours(topic), o.spec());
         self.congestion.reserved -= usize::from(sending && qpn.is_some());
-        if code == 0 && (!sending || self.send_with(qpn, &spec).is_ok()) {
-            return self.note_agreed(topic, spec, false);
+        if code == 0 && !sending {
+            self.congestion.theirs.insert(qpn, spec.clone());
         }
-        if code == 0 {
-            // It was unloaded meanwhile: the peer is to know what holds instead. If that cannot be said now, the next
-            // proposal says it.
-            let present = self.agreed_cc(qpn, true).map(str::to_owned);
-            let _ = present.map(|spec| self.propose_cc(now, qpn, true, &spec));
-        }
-        let code = if code == 0 { refusal::UNKNOWN } else { code };
-        self.events.push_back(ConnEvent::CcRefused { qpn, sending, spec, code });
-    }
-
-    /// What a queue pair sends with from now on, or all that have no algorithm of their own.
-    fn send_with(&mut self, qpn: Option<u16>, spec: &str) -> Result<(), String> {
-        let Some(qpn) = qpn else {
-            self.swap_algorithm(0, spec)?;
-            self.options.cc = spec.to_owned();
-            return Ok(());
-        };
-        let flow = self.flow_for(Some(qpn), spec)?;
-        self.scheduler.move_to(qpn, flow);
-        Ok(())
-    }
-
-    /// The flow of queue pairs that use this algorithm: one for all of them, so that naming an algorithm again takes no
-    /// larger share of the path. Without one, that of `qpn` if nobody else uses it, else one that nobody uses, else a new
-    /// one.
-    pub(super) fn flow_for(&mut self, qpn: Option<u16>, spec: &str) -> Result<u8, String> {
-        if let Some(i) = self.flow_specs.iter().position(|s| s == spec) {
-            return Ok(i as u8 + 1);
-        }
-        let own = qpn.and_then(|q| self.scheduler.flow(q)).filter(|f| *f > 0);
-        let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
-        let flows = self.lanes[0].flows.len() as u8;
-        if let Some(f) = own.or_else(|| (1..flows).find(|f| self.scheduler.members_of(*f) == 0)) {
-            self.swap_algorithm(f, spec)?;
-            spec.clone_into(&mut self.flow_specs[usize::from(f) - 1]);
-            return Ok(f);
-        }
-        if !self.has_flow_room() {
-            return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
-        }
-        self.new_flow(spec)
-    }
-
-    /// A flow goes on under another algorithm, on each lane with what it has found there.
-    fn swap_algorithm(&mut self, flow: u8, spec: &str) -> Result<(), String> {
-        let i = usize::from(flow);
-        let mut made = Vec::with_capacity(self.lanes.len());
-        for k in 0..self.lanes.len() {
-            let found = self.lanes[k].flows[i].found(self.lanes[k].rtt.min());
-            let info = cc::PathInfo { remembered: found, ..self.path_info(k) };
-            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
-        }
-        for (l, a) in self.lanes.iter_mut().zip(made) {
-            l.flows[i].set_algorithm(a);
-        }
-        Ok(())
+        self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
     }
 }
 

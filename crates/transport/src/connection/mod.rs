@@ -5,6 +5,7 @@ mod close;
 mod congestion;
 mod coupling;
 mod crypto_stream;
+mod flows;
 mod frames;
 mod lanes;
 mod later;
@@ -17,6 +18,7 @@ pub use authority::Authority;
 pub(crate) use authority::UNAUTHORISED;
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
+pub use flows::FlowFacts;
 pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use roaming::LaneEnds;
@@ -26,18 +28,18 @@ pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALE
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
-use crate::lane::flow::Flow;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage};
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
+use cc::engine::Flow;
 use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;
 use wire::frame::Addresses;
-use wire::{Cid, Frame, Params, QpOpen};
+use wire::{CcPropose, Cid, Frame, Params, QpOpen};
 
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
@@ -74,26 +76,24 @@ pub enum ConnEvent {
     /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
     /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
     PacketsShrank(u32, u16, bool),
-    /// Another congestion control holds.
-    CcChanged {
+    /// The peer proposes this for what this end sends: answer with [`Connection::answer_cc`].
+    CcWanted(CcPropose),
+    /// The peer sends with another congestion control, as it had proposed.
+    CcOfPeer {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
-        /// For this end's sending, else for the peer's.
-        sending: bool,
-        /// Which, with its parameters.
+        /// Algorithm and parameters.
         spec: String,
-        /// Whether the peer had proposed it.
-        by_peer: bool,
     },
-    /// What this end had proposed does not hold.
-    CcRefused {
+    /// What this end had proposed was answered.
+    CcAnswered {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
-        /// For this end's sending, else for the peer's.
+        /// For this end's sending, which is to change now, else for the peer's.
         sending: bool,
-        /// Which, with its parameters.
+        /// Algorithm and parameters.
         spec: String,
-        /// A code of [`crate::negotiation::refusal`].
+        /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
         code: u64,
     },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
@@ -159,8 +159,8 @@ pub struct Connection {
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
-    /// Algorithms of the flows from the second on.
-    flow_specs: Vec<String>,
+    /// How flows are made, by number.
+    flow_setups: Vec<flows::FlowSetup>,
     rate_cap: Option<Rate>,
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,
@@ -204,6 +204,10 @@ impl Connection {
     /// The suite that protects data packets.
     pub const fn suite(&self) -> Suite {
         self.suite
+    }
+    /// From which address of this host it leaves, as far as that is known.
+    pub fn local(&self) -> Option<std::net::IpAddr> {
+        self.lanes[0].local
     }
     /// Where the peer is.
     pub fn remote(&self) -> std::net::SocketAddr {
@@ -282,30 +286,6 @@ impl Connection {
         }
     }
 
-    /// Makes a queue pair known to the scheduler. `cc` names an algorithm of its own; empty shares the
-    /// connection's.
-    ///
-    /// # Errors
-    /// An unknown algorithm or bad parameters, or too many different flows: said in words.
-    pub fn add_qp(&mut self, qpn: u16, priority: u8, cc: &str) -> Result<(), String> {
-        let flow = if cc.is_empty() { 0 } else { self.flow_for(None, cc)? };
-        self.scheduler.insert(qpn, flow, priority);
-        self.note_qp_cc(qpn, cc);
-        Ok(())
-    }
-
-    fn new_flow(&mut self, spec: &str) -> Result<u8, String> {
-        let cap = self.rate_cap;
-        let mut index = 0;
-        for i in 0..self.lanes.len() {
-            let algorithm = setup::algorithm(spec, &self.path_info(i), self.rng.fork())?;
-            self.lanes[i].flows.push(Flow::new(algorithm, cap));
-            index = self.lanes[i].flows.len() - 1;
-        }
-        self.flow_specs.push(spec.to_owned());
-        Ok(index as u8)
-    }
-
     fn path_info(&self, lane: usize) -> cc::PathInfo {
         let l = &self.lanes[lane];
         cc::PathInfo {
@@ -360,13 +340,6 @@ impl Connection {
         if self.frames.len() < MAX_QUEUED_FRAMES {
             self.frames.push_back(f);
         }
-    }
-
-    /// The administrator's cap on this end's sending rate, from now on.
-    pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
-        self.rate_cap = cap;
-        self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(|f| f.set_cap(cap));
-        self.share_cap();
     }
 
     /// The system refused a datagram of this size to this address (EMSGSIZE).

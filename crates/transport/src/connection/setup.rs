@@ -11,10 +11,10 @@ use crate::crypto::{
 };
 use crate::error::{CloseReason, Violation, code, words};
 use crate::lane::Lane;
-use crate::lane::flow::Flow;
 use crate::lane::mtu::{self, MtuSearch};
 use crate::streams::Streams;
 use base::{Rng, Span, Time};
+use cc::engine::Flow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{LONG_TAG, MIN_INITIAL, put_long};
@@ -390,6 +390,7 @@ impl Connection {
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
+        let first = super::flows::FlowSetup { key: String::new(), spec: options.cc.clone(), cap: None };
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -422,7 +423,7 @@ impl Connection {
             update_ping: None,
             later: super::later::Later::default(),
             next_flow: 0,
-            flow_specs: Vec::new(),
+            flow_setups: vec![first],
             rate_cap,
             congestion: Congestion::new(side, Default::default()),
             early: Vec::new(),
@@ -580,10 +581,7 @@ impl Connection {
         let overhead = self.lanes[0].overhead();
         self.lanes[0].remote_cid = Cid(remote_cid);
         self.lanes[0].mtu = MtuSearch::new(mtu::BASE, max, overhead);
-        let spec = self.options.cc.clone();
-        let first = algorithm(&spec, &self.path_info(0), self.rng.fork())
-            .map_err(|e| Violation::new(code::INTERNAL, e))?;
-        self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
+        self.remake_flow().map_err(|e| Violation::new(code::INTERNAL, e))?;
         for qpn in 0..self.initial_qps() {
             self.scheduler.insert(qpn, 0, DEFAULT_PRIORITY);
         }

@@ -64,6 +64,8 @@ struct Topic {
     ours: Option<CcOffer>,
     /// The peer's proposal under the number behind that: it has answered ours, and its answer is late.
     early: Option<CcOffer>,
+    /// The peer's proposal under the next number is being decided on.
+    deciding: bool,
 }
 
 /// What a frame leads to.
@@ -144,7 +146,7 @@ impl Exchange {
         offer: CcOffer,
     ) -> Result<CcPropose, NotNow> {
         let known = self.topics.get(&topic);
-        if known.is_some_and(|t| t.ours.is_some()) {
+        if known.is_some_and(|t| t.ours.is_some() || t.deciding) {
             return Err(NotNow::Unanswered);
         }
         if self.unanswered >= MAX_UNANSWERED {
@@ -184,6 +186,7 @@ impl Exchange {
         let ahead = p.sequence.saturating_sub(t.settled);
         match (ahead, &t.ours) {
             (0, _) => Ok(Vec::new()),
+            (1, _) if t.deciding => Ok(Vec::new()),
             // Both have proposed: the peer will find that ours counts.
             (1, Some(_)) if sends => Ok(Vec::new()),
             (1, _) => {
@@ -209,6 +212,9 @@ impl Exchange {
         if self.theirs.left == self.theirs.most {
             self.too_often = 0;
         }
+        if let Some(t) = self.topics.get_mut(&p.topic) {
+            t.deciding = true;
+        }
         if self.theirs.take() {
             return Ok(Step::Decide(p));
         }
@@ -223,6 +229,7 @@ impl Exchange {
     pub fn decided(&mut self, p: &CcPropose, code: u64) -> CcAnswer {
         if let Some(t) = self.topics.get_mut(&p.topic) {
             t.settled = t.settled.max(p.sequence);
+            t.deciding = false;
         }
         CcAnswer { topic: p.topic, sequence: p.sequence, code }
     }

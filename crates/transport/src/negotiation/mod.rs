@@ -141,9 +141,40 @@ fn wish(spec: &str) -> Result<CcWish, String> {
 }
 
 fn any_version(refused: bool, name: &str) -> Result<CcWish, String> {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
     if name.is_empty() || name.len() > wire::cc::MAX_CC_NAME || !name.bytes().all(fits) {
         return Err(format!("\"{name}\" is not the name of an algorithm: write one such as bbr"));
     }
     Ok(CcWish { refused, name: name.to_owned(), version: 0, params: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_can_be_offered_and_is_taken_again() {
+        for def in registry::list() {
+            let t =
+                terms(def.name, &Negotiation { wish: vec![def.name.to_owned()], ..Negotiation::default() });
+            let p = wire::Params { cc_terms: t.ok(), ..wire::Params::default() };
+            let mut b = Vec::new();
+            p.put(&mut b);
+            assert_eq!(wire::Params::parse(&b).as_ref(), Ok(&p), "{}", def.name);
+            let all = p.cc_terms.unwrap().offers;
+            assert_eq!(
+                (all.len(), all[0].name.as_str()),
+                (registry::list().len().min(MAX_CC_OFFERS), def.name)
+            );
+            all.iter().for_each(|o| assert_eq!(check(o), Ok(()), "{}", o.name));
+        }
+    }
+
+    #[test]
+    fn needs_are_told_by_bits() {
+        assert_eq!(needed(Needs::NOTHING), 0);
+        let marks = |marks| needed(Needs { marks, telemetry: true });
+        assert_eq!(marks(Marks::Step), signal::MARKS | signal::TELEMETRY);
+        assert_eq!(marks(Marks::L4s), signal::L4S | signal::TELEMETRY);
+    }
 }
