@@ -137,7 +137,7 @@ fn queue_pairs_have_algorithms_of_their_own_that_change() {
     let (mut p, l) = linked(("bbr", none()), ("haul", none()));
     let options = QpOptions { cc: "cubic".into(), ..QpOptions::default() };
     let qp = p.client.open_qp(p.now, l.client, options.clone()).unwrap();
-    let other = p.client.open_qp(p.now, l.client, options).unwrap();
+    p.client.open_qp(p.now, l.client, options).unwrap();
     let e = p.client.propose_cc(p.now, l.client, Some(qp), true, "reno").unwrap_err();
     assert!(e.to_string().contains("wait until it is ready"), "{e}");
     p.run(DELAY * 4);
@@ -156,7 +156,6 @@ fn queue_pairs_have_algorithms_of_their_own_that_change() {
     transfer(&mut p, &l, |_| {});
     let e = p.client.propose_cc(p.now, l.client, Some(verbs::QpId::of_raw(999)), true, "reno").unwrap_err();
     assert!(e.to_string().contains("queue pair"), "{e}");
-    drop(other);
 }
 
 #[test]
@@ -213,7 +212,7 @@ fn both_ends_agree_once_it_is_quiet_whatever_is_lost() {
         p.filter = Box::new(move |f| {
             let (rng, on) = &mut *net.borrow_mut();
             if *on {
-                f.at = f.at + Span::from_micros(rng.below(40_000));
+                f.at += Span::from_micros(rng.below(40_000));
             }
             !*on || !rng.chance(0.2)
         });

@@ -85,7 +85,7 @@ fn play(seed: u64, topics: u64, proposals: usize) -> [End; 2] {
         if left == 0 && flying.iter().all(VecDeque::is_empty) {
             return ends;
         }
-        now = now + Span::from_micros(rng.below(3_000));
+        now += Span::from_micros(rng.below(3_000));
         let i = rng.below(2) as usize;
         let mut out = Vec::new();
         if left > 0 && rng.chance(0.3) {
@@ -228,7 +228,7 @@ fn topics_have_a_limit() {
     let mut e = Exchange::new(Side::Server);
     let mut now = Time::from_nanos(1);
     for n in 0..MAX_TOPICS {
-        now = now + ROUND;
+        now += ROUND;
         let p = CcPropose { topic: topic(Some(n as u16), false), sequence: 1, offer: offer(1) };
         let steps = e.on_propose(now, ROUND, p).unwrap();
         assert!(matches!(steps[..], [Step::Decide(_)]));
