@@ -91,12 +91,12 @@ pub fn wasm(source: &Path, wasm: &Path) -> Result<Manifest, BuildError> {
         .output()
         .map_err(|error| BuildError::Tool { tool: "clang", error })?;
     if !output.status.success() {
-        let mut messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        let shown = &output.stderr[..output.stderr.len().min(MAX_MESSAGES)];
+        let messages = String::from_utf8_lossy(shown).into_owned();
         if messages.contains("wasm-ld") && messages.contains("unable to execute") {
             let error = io::Error::new(io::ErrorKind::NotFound, "clang does not find it");
             return Err(BuildError::Tool { tool: "wasm-ld", error });
         }
-        messages.truncate(messages.floor_char_boundary(MAX_MESSAGES));
         return Err(BuildError::Refused { path: source.to_owned(), messages });
     }
     let module = std::fs::read(wasm).map_err(file(wasm))?;

@@ -55,8 +55,7 @@ fn agreement(native: &str, program: &str, path: Path, ops: &[Op]) -> Agreement {
     for op in ops {
         h.apply(*op).unwrap();
     }
-    let result = agreement.lock().unwrap().clone();
-    result
+    agreement.lock().unwrap().clone()
 }
 
 /// How they agree as one flow over a modelled bottleneck.
@@ -66,8 +65,7 @@ fn in_the_model(native: &str, program: &str, link: &Link, secs: u64) -> Agreemen
     let flow = Flow::new(Box::new(twins), Source::Endless, Time::ZERO);
     let mut world = World::new(link.clone(), vec![flow], Rng::from_u64(3));
     world.run(Time::ZERO + Span::from_secs(secs));
-    let result = agreement.lock().unwrap().clone();
-    result
+    agreement.lock().unwrap().clone()
 }
 
 fn links() -> Vec<Link> {
