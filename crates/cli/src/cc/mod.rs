@@ -1,6 +1,7 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+mod tcp;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -10,8 +11,10 @@ pub fn run(command: &Cc) -> Outcome<()> {
     match command {
         Cc::List => {
             algorithms::list();
-            Ok(())
+            tcp::list()
         }
+        Cc::Attach(a) => tcp::attach(a),
+        Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
     }
 }
