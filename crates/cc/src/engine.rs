@@ -5,5 +5,7 @@
 //! plain data, and paces by what that decides.
 
 mod flow;
+mod trace;
 
 pub use flow::{Flow, PathSignals, Train};
+pub use trace::{MAX_RECORDS, Record};

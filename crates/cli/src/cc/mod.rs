@@ -1,6 +1,7 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+pub mod policy;
 mod tcp;
 
 use crate::args::Cc;
@@ -16,5 +17,6 @@ pub fn run(command: &Cc) -> Outcome<()> {
         Cc::Attach(a) => tcp::attach(a),
         Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
+        Cc::Policy(p) => policy::run(p),
     }
 }
