@@ -65,7 +65,7 @@ pub enum Command {
 mod cc;
 mod iwarp;
 
-pub use self::cc::{Build, Cc, Policy as PolicyCommand, Programs, Test};
+pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use iwarp::{ByIwarp, ServeIwarp};
 
 /// What protects packets.

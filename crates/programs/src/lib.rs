@@ -7,6 +7,7 @@
 
 pub mod compile;
 pub mod manifest;
+pub mod shipped;
 
 mod events;
 mod guard;
