@@ -76,6 +76,8 @@ pub struct Params {
     pub token: bool,
     /// Client only: it wants to know of the server's further addresses.
     pub addresses: bool,
+    /// It understands FEEDBACK_SIGNALS, and packets behind telemetry.
+    pub signals: bool,
 }
 
 impl Default for Params {
@@ -97,6 +99,7 @@ impl Default for Params {
             reset_token: None,
             token: false,
             addresses: false,
+            signals: false,
         }
     }
 }
@@ -118,6 +121,7 @@ mod id {
     pub const TOKEN: u64 = 14;
     pub const SUITE_COSTS: u64 = 15;
     pub const ADDRESSES: u64 = 16;
+    pub const SIGNALS: u64 = 24;
 }
 
 impl Params {
@@ -162,6 +166,9 @@ impl Params {
         }
         if self.addresses {
             item(id::ADDRESSES, &[]);
+        }
+        if self.signals {
+            item(id::SIGNALS, &[]);
         }
     }
 
@@ -225,6 +232,8 @@ impl Params {
             id::TOKEN => return Err(WireError::Invalid("token announcement")),
             id::ADDRESSES if v.is_empty() => self.addresses = true,
             id::ADDRESSES => return Err(WireError::Invalid("wish for addresses")),
+            id::SIGNALS if v.is_empty() => self.signals = true,
+            id::SIGNALS => return Err(WireError::Invalid("further signals")),
             _ => {}
         }
         Ok(())
@@ -271,6 +280,7 @@ mod tests {
             reset_token: Some([9; 16]),
             token: true,
             addresses: true,
+            signals: true,
             ..Params::default()
         };
         let mut b = Vec::new();

@@ -4,7 +4,7 @@ mod addresses;
 mod feedback;
 
 pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
-pub use feedback::Feedback;
+pub use feedback::{Feedback, Telemetry, Told};
 
 use crate::codec::{Put, Reader, WireError, varint_len};
 use crate::packet::flag as bits;
@@ -42,6 +42,7 @@ mod kind {
     pub const LANE_ACCEPT: u8 = 0x11;
     pub const LANE_CLOSE: u8 = 0x12;
     pub const ADDRESSES: u8 = 0x13;
+    pub const FEEDBACK_SIGNALS: u8 = 0x18;
     pub const DATA: u8 = 0x20;
 }
 
@@ -215,7 +216,8 @@ impl<'a> Frame<'a> {
                 Frame::Crypto { offset: r.varint("crypto offset")?, data: r.string(1 << 16, "crypto data")? }
             }
             kind::CRYPTO_ACK => Frame::CryptoAck { offset: r.varint("crypto offset")? },
-            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r)?),
+            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r, false)?),
+            kind::FEEDBACK_SIGNALS => Frame::Feedback(Feedback::parse(r, true)?),
             kind::FLOOR => Frame::Floor(Floor {
                 lane: lane(r)?,
                 floor: r.varint("floor")?,
@@ -297,7 +299,7 @@ impl<'a> Frame<'a> {
                 out.put_varint(*offset);
             }
             Frame::Feedback(f) => {
-                out.put_u8(kind::FEEDBACK);
+                out.put_u8(if f.signals.is_some() { kind::FEEDBACK_SIGNALS } else { kind::FEEDBACK });
                 f.put(out);
             }
             Frame::Floor(f) => put_floor(out, f),
