@@ -6,6 +6,7 @@
 //! only permission to send there is; the [`registry`] makes algorithms by name and parameters.
 
 pub mod algorithms;
+pub mod engine;
 pub mod pacer;
 pub mod platform;
 pub mod registry;

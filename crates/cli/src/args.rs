@@ -62,8 +62,10 @@ pub enum Command {
     },
 }
 
+mod cc;
 mod iwarp;
 
+pub use self::cc::Cc;
 pub use iwarp::{ByIwarp, ServeIwarp};
 
 /// What protects packets.
@@ -85,7 +87,7 @@ pub struct Sending {
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
     /// Congestion control with parameters (bbr, cubic, fixed:rate=500M). See `longhaul cc describe`.
-    #[arg(long, value_name = "SPEC", default_value = cc::registry::DEFAULT, value_parser = congestion)]
+    #[arg(long, value_name = "SPEC", default_value = ::cc::registry::DEFAULT, value_parser = congestion)]
     pub cc: String,
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
@@ -588,7 +590,7 @@ pub struct Steady {
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1228..=65_535))]
     pub mtu: u32,
     /// Congestion control.
-    #[arg(long, default_value = cc::registry::DEFAULT, value_parser = congestion)]
+    #[arg(long, default_value = ::cc::registry::DEFAULT, value_parser = congestion)]
     pub cc: String,
     /// One JSON object.
     #[arg(long)]
@@ -623,17 +625,6 @@ pub enum Keys {
     List,
 }
 
-#[derive(Subcommand, Debug)]
-pub enum Cc {
-    /// Names and what they are.
-    List,
-    /// Parameters of one algorithm or of all.
-    Describe {
-        /// The algorithm.
-        name: Option<String>,
-    },
-}
-
 fn loopback(port: u16) -> SocketAddr {
     (std::net::Ipv4Addr::LOCALHOST, port).into()
 }
@@ -646,7 +637,7 @@ fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
 }
 
 fn congestion(text: &str) -> Result<String, String> {
-    cc::registry::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+    ::cc::registry::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn perf_server(text: &str) -> Result<Server, String> {

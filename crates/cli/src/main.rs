@@ -1,6 +1,7 @@
 //! The `longhaul` program.
 
 mod args;
+mod cc;
 mod client;
 mod demo;
 mod exit;
@@ -57,7 +58,7 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Sim(Sim::Steady(a)) => simulate::steady(a),
         Command::Sim(Sim::Swarm(a)) => simulate::swarm(a),
         Command::Keys(a) => keys::run(a),
-        Command::Cc(a) => reference::cc(a),
+        Command::Cc(a) => cc::run(a),
         Command::Lab(c) => lab::main(c),
         Command::Man { dir } => reference::man(dir),
     }

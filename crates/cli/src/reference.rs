@@ -1,30 +1,9 @@
-//! `longhaul cc` and `longhaul man`: what the program knows about itself.
+//! `longhaul man`: what the program knows about itself.
 
-use crate::args::{Cc, Cli};
+use crate::args::Cli;
 use crate::exit::{Failure, Outcome};
 use clap::CommandFactory as _;
 use std::path::Path;
-
-/// Congestion-control algorithms, from their own definitions.
-pub fn cc(c: &Cc) -> Outcome<()> {
-    match c {
-        Cc::List => {
-            for d in cc::registry::list() {
-                let mark = if d.name == cc::registry::DEFAULT { " (default)" } else { "" };
-                println!("{:<12} {}{mark}", d.name, d.summary);
-            }
-        }
-        Cc::Describe { name: None } => print!("{}", cc::registry::help()),
-        Cc::Describe { name: Some(name) } => {
-            let d = cc::registry::find(name).map_err(Failure::usage)?;
-            println!("{}: {}", d.name, d.summary);
-            for p in d.params {
-                println!("    {}={}  {}", p.name, p.kind.describe(), p.help);
-            }
-        }
-    }
-    Ok(())
-}
 
 /// Writes a page for each command.
 pub fn man(dir: &Path) -> Outcome<()> {

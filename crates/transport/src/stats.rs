@@ -111,7 +111,7 @@ pub mod limits {
         CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, MAX_EARLY, MAX_EARLY_BYTES, MAX_FLEETING,
         MAX_QUEUED_FRAMES,
     };
-    pub use crate::lane::flow::MAX_FLOWS;
+    pub use crate::lane::MAX_FLOWS;
     pub use crate::lane::received::MAX_RUNS;
     pub use crate::lane::sent::{MAX_SENT_HOLES, MAX_TRACKED};
     pub use crate::lane::{MAX_CONTROL, MAX_FRAMES_PER_PACKET, MAX_LOST_FRAMES};

@@ -238,7 +238,7 @@ impl Connection {
             _ => Hold::Paused,
         };
         // What it delivers now is not what the path would.
-        l.flows.iter_mut().for_each(crate::lane::flow::Flow::mark_app_limited);
+        l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
         let test = Test { lane: l.id, trial, from: now, until: now + length, over: false };
         if let Some(c) = &mut self.coupler {
             c.test = Some(test);
@@ -257,7 +257,7 @@ impl Connection {
                 Hold::Paused => Hold::Free,
                 other => other,
             };
-            l.flows.iter_mut().for_each(crate::lane::flow::Flow::mark_app_limited);
+            l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
         }
         // Reports on what left until now.
         let open = self.lanes.iter().filter(|l| l.stage == Stage::Open);
@@ -390,7 +390,7 @@ impl Connection {
             // What rested for the other rests for the same one now.
             if l.id == rests || l.hold.lead() == Some(rests) {
                 l.hold = Hold::Resting(lead);
-                l.flows.iter_mut().for_each(crate::lane::flow::Flow::mark_app_limited);
+                l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
             }
         }
         if let Some(c) = &mut self.coupler {

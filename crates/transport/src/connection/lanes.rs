@@ -4,11 +4,11 @@ use super::{ConnEvent, Connection, State};
 use crate::config::{FurtherPath, LaneChoice};
 use crate::crypto::{OpenView, Side};
 use crate::error::Violation;
-use crate::lane::flow::Flow;
 use crate::lane::path::{MAX_CHALLENGES, PathCheck};
 use crate::lane::{Lane, Stage};
 use crate::streams::Streams;
 use base::{Rate, Span, Time};
+use cc::engine::Flow;
 use std::net::{IpAddr, SocketAddr};
 use wire::{Cid, Frame, LaneOpen};
 
@@ -153,7 +153,7 @@ impl Connection {
         let mut flows = specs
             .iter()
             .map(|s| super::setup::algorithm(s, &info, self.rng.fork()))
-            .map(|a| a.map(|a| crate::lane::flow::Flow::new(a, self.rate_cap)))
+            .map(|a| a.map(|a| Flow::new(a, self.rate_cap)))
             .collect::<Result<Vec<_>, String>>()?;
         let rest = flows.split_off(1);
         let Some(first) = flows.pop() else { return Ok(()) };

@@ -25,13 +25,13 @@ pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALE
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
-use crate::lane::flow::{Flow, MAX_FLOWS};
 use crate::lane::path::PathCheck;
-use crate::lane::{Lane, Stage};
+use crate::lane::{Lane, MAX_FLOWS, Stage};
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
+use cc::engine::Flow;
 use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;

@@ -10,10 +10,10 @@ use crate::crypto::{
 };
 use crate::error::{CloseReason, Violation, code, words};
 use crate::lane::Lane;
-use crate::lane::flow::Flow;
 use crate::lane::mtu::{self, MtuSearch};
 use crate::streams::Streams;
 use base::{Rng, Span, Time};
+use cc::engine::Flow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{LONG_TAG, MIN_INITIAL, put_long};

@@ -1,7 +1,6 @@
 //! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
 
 pub mod dispersion;
-pub mod flow;
 pub mod mtu;
 pub mod path;
 pub mod received;
@@ -13,8 +12,8 @@ use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
+use cc::engine::{Flow, PathSignals};
 use dispersion::Dispersion;
-use flow::{Flow, LaneSignals};
 use mtu::MtuSearch;
 use path::PathCheck;
 use received::Received;
@@ -35,6 +34,8 @@ const SKIP_EVERY: (u64, u64) = (500, 4_500);
 /// Packets after which the peer hears of a new floor although there is no other news: single messages to and fro would
 /// else be answered by a packet more each.
 const FLOOR_STEP: u64 = 64;
+/// Flows on one lane at most. Most connections have one; a queue pair with an algorithm of its own has one of its own.
+pub const MAX_FLOWS: usize = 64;
 /// Control packets whose frames are kept for repetition at most.
 pub const MAX_CONTROL: usize = 4_096;
 /// Frames that one control packet repeats when lost at most.
@@ -331,7 +332,7 @@ impl Lane {
         self.sent.lose_all(|p, train| {
             if let Some(t) = train {
                 // The path is to blame, not the queue.
-                flows[usize::from(t.flow)].on_lost(p, false);
+                flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, false);
             }
             match p.content {
                 Content::Data(qpn, segment) => streams.lost(qpn, segment),
@@ -367,6 +368,8 @@ impl Lane {
         !self.free_control.is_empty() || self.control.len() < MAX_CONTROL
     }
 
+    /// Flows on one lane at most. Most connections have one; a queue pair with an algorithm of its own has one of its own.
+    pub const MAX_FLOWS: usize = 64;
     /// Control packets whose frames are kept: at most [`MAX_CONTROL`].
     pub fn kept_control(&self) -> usize {
         self.control.len() - self.free_control.len()
@@ -426,7 +429,11 @@ impl Lane {
             newest = newest.max(Some((pn, p.time)));
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
-                flows[usize::from(t.flow)].on_acked(p, Some(t));
+                let flow = &mut flows[usize::from(t.flow)];
+                match p.state {
+                    State::Lost => flow.on_spurious(p.bytes.into()),
+                    _ => flow.on_acked(p.bytes.into(), Some(t)),
+                }
             }
             out.spurious += u64::from(p.state == State::Lost);
             match p.content {
@@ -515,7 +522,7 @@ impl Lane {
             let probe = matches!(p.content, Content::MtuProbe(_));
             out.lost += u64::from(!probe);
             if let Some(t) = train {
-                flows[usize::from(t.flow)].on_lost(p, !probe);
+                flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, !probe);
             }
             match p.content {
                 Content::Data(qpn, segment) => {
@@ -537,7 +544,7 @@ impl Lane {
     }
 
     fn finish_flows(&mut self, now: Time, acked_at: Time, rtt: Option<Span>, ce_packets: u64) {
-        let lane = LaneSignals {
+        let lane = PathSignals {
             now,
             acked_at,
             rtt,
@@ -641,7 +648,7 @@ impl Lane {
             let Some(p) = self.sent.force_lost(pn) else { continue };
             large |= p.bytes > base;
             if let Some(t) = self.sent.trains().get(p.train) {
-                self.flows[usize::from(t.flow)].on_lost(&p, false);
+                self.flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, false);
             }
             match p.content {
                 Content::Data(qpn, segment) => {

@@ -2,6 +2,7 @@
 
 use crate::streams::SegmentRef;
 use base::{Span, Time};
+use cc::engine::Train;
 use core::ops::Range;
 use std::collections::VecDeque;
 
@@ -55,32 +56,6 @@ pub struct SentPacket {
     pub state: State,
     /// What it carried.
     pub content: Content,
-}
-
-/// What the delivery-rate estimator needs to know of a packet, shared by all packets of its train
-/// (draft-cheng-iccrg-delivery-rate-estimation, section 3.1).
-#[derive(Clone, Copy, Debug)]
-pub struct Train {
-    /// The flow it belongs to.
-    pub flow: u8,
-    /// Total delivered on the flow when it left.
-    pub delivered: u64,
-    /// When that total was reached.
-    pub delivered_time: Time,
-    /// When the sending of what was being sampled began.
-    pub first_sent: Time,
-    /// What the flow's pacer had forgone by then, and when the train left.
-    pub first_forgone: u64,
-    /// See above.
-    pub forgone: u64,
-    /// When the train left.
-    pub sent: Time,
-    /// Bytes in flight just after it.
-    pub tx_inflight: u64,
-    /// Total lost on the flow when it left.
-    pub lost: u64,
-    /// Whether the flow was limited by its application.
-    pub app_limited: bool,
 }
 
 /// The train of packets that belong to none (a number left out).

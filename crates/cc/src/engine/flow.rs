@@ -1,13 +1,10 @@
-//! A flow: what shares one congestion controller on a lane. Most connections have one flow a lane; a queue
-//! pair with an algorithm of its own has a flow of its own.
+//! A flow: the mechanism around one algorithm. It knows trains and packets by their bytes and times only, so that any
+//! transport can drive it: what a packet is, how loss is found out and what feedback looks like is the transport's.
 
-use super::sent::{SentPacket, State, Train};
+use crate::pacer::{Pacer, Token};
+use crate::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
 use base::{Rate, Span, Time};
-use cc::pacer::{Pacer, Token};
-use cc::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
 
-/// Flows on one lane at most.
-pub const MAX_FLOWS: usize = 64;
 /// Trains of a quantum leave together within this time, or the permission is taken back.
 const GROUP_LASTS: Span = Span::from_millis(1);
 /// Round trips over which what was carried is smoothed.
@@ -16,6 +13,32 @@ const CARRIED_WEIGHT: u64 = 4;
 const CARRIED_FILLS: f64 = 8.0;
 /// Round trips that the path must have been filled for what it carried to be worth remembering.
 const CARRIED_ROUNDS: u32 = 8;
+
+/// What the delivery-rate estimator needs to know of a packet, shared by all packets of its train
+/// (draft-cheng-iccrg-delivery-rate-estimation, section 3.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Train {
+    /// The flow it belongs to, by the transport's number.
+    pub flow: u8,
+    /// Total delivered on the flow when it left.
+    pub delivered: u64,
+    /// When that total was reached.
+    pub delivered_time: Time,
+    /// When the sending of what was being sampled began.
+    pub first_sent: Time,
+    /// What the flow's pacer had forgone by then, and when the train left.
+    pub first_forgone: u64,
+    /// See above.
+    pub forgone: u64,
+    /// When the train left.
+    pub sent: Time,
+    /// Bytes in flight just after it.
+    pub tx_inflight: u64,
+    /// Total lost on the flow when it left.
+    pub lost: u64,
+    /// Whether the flow was limited by its application.
+    pub app_limited: bool,
+}
 
 /// Mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
 #[derive(Debug)]
@@ -40,6 +63,8 @@ pub struct Flow {
     next_round: u64,
     /// Bytes per second delivered while the application was not the limit, smoothed over round trips, and of how many.
     carried: (u64, u32),
+    /// The rate of the newest sample.
+    sampled: Rate,
     /// What the feedback being digested has said so far.
     digest: Digest,
 }
@@ -57,9 +82,9 @@ struct Digest {
     newest: Option<Train>,
 }
 
-/// Facts of the lane that every flow's signals repeat.
+/// Facts of the path that the signals of all its flows repeat.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneSignals {
+pub struct PathSignals {
     /// Now.
     pub now: Time,
     /// When the newest reported packet arrived, as seen from here: now less the receiver's delay.
@@ -98,6 +123,7 @@ impl Flow {
             round: 0,
             next_round: 0,
             carried: (0, 0),
+            sampled: Rate::ZERO,
             digest: Digest::default(),
         }
     }
@@ -127,7 +153,7 @@ impl Flow {
         let mut d = self.decision();
         if self.cap.is_some_and(|cap| d.rate >= cap) {
             // The algorithm's trains are those of its own rate: one at the start of a capped flow could be all of it.
-            d.quantum = d.quantum.min(cc::pacer::quantum(d.rate, packet));
+            d.quantum = d.quantum.min(crate::pacer::quantum(d.rate, packet));
         }
         // A whole packet at least, also while the algorithm has not heard of its new size.
         d.quantum = d.quantum.max(packet);
@@ -235,16 +261,10 @@ impl Flow {
         &mut self.digest
     }
 
-    /// A packet is reported as received.
-    pub fn on_acked(&mut self, p: &SentPacket, train: Option<&Train>) {
-        let bytes = u64::from(p.bytes);
+    /// A packet of so many bytes on the wire, of this train, is reported as received.
+    #[inline]
+    pub fn on_acked(&mut self, bytes: u64, train: Option<&Train>) {
         let d = self.touch();
-        if p.state == State::Lost {
-            d.spurious += bytes;
-            self.spurious += 1;
-            self.delivered += bytes;
-            return;
-        }
         d.acked += bytes;
         d.acked_packets += 1;
         if let Some(t) = train
@@ -256,14 +276,20 @@ impl Flow {
         self.delivered += bytes;
     }
 
-    /// A packet is declared lost; `signal` says whether congestion control is to know (probes are not).
-    pub fn on_lost(&mut self, p: &SentPacket, signal: bool) {
-        let bytes = u64::from(p.bytes);
+    /// A packet that had been declared lost is reported as received.
+    pub fn on_spurious(&mut self, bytes: u64) {
+        self.touch().spurious += bytes;
+        self.spurious += 1;
+        self.delivered += bytes;
+    }
+
+    /// A packet that left at `sent` is declared lost; `signal` says whether congestion control is to know (probes are not).
+    pub fn on_lost(&mut self, bytes: u64, sent: Time, signal: bool) {
         let d = self.touch();
         if signal {
             d.lost += bytes;
             d.lost_packets += 1;
-            d.latest_lost_sent = d.latest_lost_sent.max(Some(p.time));
+            d.latest_lost_sent = d.latest_lost_sent.max(Some(sent));
             self.lost += bytes;
         }
         self.inflight = self.inflight.saturating_sub(bytes);
@@ -273,7 +299,7 @@ impl Flow {
     }
 
     /// The feedback is digested: tells the algorithm, when it concerned this flow.
-    pub fn finish(&mut self, lane: &LaneSignals) {
+    pub fn finish(&mut self, path: &PathSignals) {
         if !self.digest.touched {
             return;
         }
@@ -286,16 +312,17 @@ impl Flow {
                 self.round += 1;
                 round_start = true;
             }
-            rate = self.rate_sample(t, lane);
+            rate = self.rate_sample(t, path);
+            self.sampled = rate.map_or(self.sampled, |r| r.rate);
             if let Some(r) = rate.filter(|r| round_start && !r.app_limited) {
-                self.note_carried(r.rate.bytes_per_sec(), r.tx_inflight, lane.min_rtt);
+                self.note_carried(r.rate.bytes_per_sec(), r.tx_inflight, path.min_rtt);
             }
             self.first_sent = t.sent;
             self.first_forgone = t.forgone;
-            self.delivered_time = lane.acked_at.max(self.delivered_time);
+            self.delivered_time = path.acked_at.max(self.delivered_time);
         }
         self.algorithm.on_feedback(&Signals {
-            now: lane.now,
+            now: path.now,
             acked: d.acked,
             acked_packets: d.acked_packets,
             lost: d.lost,
@@ -304,15 +331,15 @@ impl Flow {
             latest_lost_sent: d.latest_lost_sent,
             prior_inflight: d.prior_inflight,
             inflight: self.inflight,
-            rtt: lane.rtt.filter(|_| d.acked > 0),
-            srtt: lane.srtt,
-            min_rtt: lane.min_rtt,
-            queue_delay: lane.queue_delay,
+            rtt: path.rtt.filter(|_| d.acked > 0),
+            srtt: path.srtt,
+            min_rtt: path.min_rtt,
+            queue_delay: path.queue_delay,
             delivered: self.delivered,
             newest_acked_sent: d.newest.map(|t| t.sent),
             rate,
-            dispersion: lane.dispersion,
-            ce_packets: lane.ce_packets,
+            dispersion: path.dispersion,
+            ce_packets: path.ce_packets,
             ce_acked: 0,
             rtt_trend: 0,
             delay_trend: 0,
@@ -324,13 +351,13 @@ impl Flow {
     }
 
     /// draft-cheng-iccrg-delivery-rate-estimation, section 3.3.
-    fn rate_sample(&self, t: &Train, lane: &LaneSignals) -> Option<RateSample> {
+    fn rate_sample(&self, t: &Train, path: &PathSignals) -> Option<RateSample> {
         let send = t.sent.since(t.first_sent);
-        let ack = lane.acked_at.since(t.delivered_time);
+        let ack = path.acked_at.since(t.delivered_time);
         let interval = send.max(ack);
         let delivered = self.delivered - t.delivered;
         // Shorter than the lowest round trip: the estimate would be dominated by batching.
-        if interval.is_zero() || (interval < lane.min_rtt && self.round > 1) {
+        if interval.is_zero() || (interval < path.min_rtt && self.round > 1) {
             return None;
         }
         Some(RateSample {
@@ -360,6 +387,23 @@ impl Flow {
         (self.carried.1 >= CARRIED_ROUNDS).then(|| Rate::from_bytes_per_sec(self.carried.0))
     }
 
+    /// What the flow carries now, as far as it was measured: what another algorithm may start from. Never more than what the
+    /// present one sends.
+    pub fn current(&self) -> Option<Rate> {
+        let measured = Rate::from_bytes_per_sec(self.carried.0).max(self.sampled);
+        (measured > Rate::ZERO).then(|| measured.min(self.wanted()))
+    }
+
+    /// From now on `algorithm` decides. What is in flight stays so, and is reported to the new one; rounds and samples go on.
+    /// It is best made knowing [`Flow::current`].
+    pub fn replace(&mut self, algorithm: Box<dyn Algorithm>) {
+        self.algorithm = algorithm;
+        // What the old one permitted to leave together may be far more than the new one would.
+        if let Some((left, _)) = self.group.take() {
+            self.pacer.refund(left);
+        }
+    }
+
     /// Whether the algorithm wants the dispersion of trains measured.
     pub fn wants_dispersion(&self) -> bool {
         self.algorithm.wants_dispersion()
@@ -372,7 +416,7 @@ impl Flow {
 
     /// The path is another one now.
     pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
-        self.carried = (0, 0);
+        (self.carried, self.sampled) = ((0, 0), Rate::ZERO);
         self.algorithm.on_event(now, Event::PathChanged(info));
     }
 
@@ -406,8 +450,8 @@ mod tests {
             known_rate: None,
             remembered: None,
         };
-        let (def, params) = cc::registry::parse(algorithm).expect("an algorithm");
-        let algorithm = cc::registry::create(def.name, &params, &info, base::Rng::from_u64(1));
+        let (def, params) = crate::registry::parse(algorithm).expect("an algorithm");
+        let algorithm = crate::registry::create(def.name, &params, &info, base::Rng::from_u64(1));
         Flow::new(algorithm.expect("an algorithm"), None)
     }
 
@@ -435,16 +479,53 @@ mod tests {
         let mut train = flow.begin_train(now, 0);
         flow.on_sent(now, &mut train, 3_000, 2, false);
         flow.mark_app_limited();
-        let packet = SentPacket {
-            time: now,
-            train: 0,
-            bytes: 1_500,
-            state: State::Outstanding,
-            content: crate::lane::sent::Content::Nothing,
-        };
-        flow.on_lost(&packet, true);
+        flow.on_lost(1_500, now, true);
         assert!(flow.is_app_limited(), "one is still on its way");
-        flow.on_lost(&packet, true);
+        flow.on_lost(1_500, now, true);
         assert!(!flow.is_app_limited());
+    }
+
+    #[test]
+    fn another_algorithm_takes_over_what_is_in_flight_and_starts_from_what_was_measured() {
+        let mut flow = flow("fixed:rate=100M");
+        assert_eq!(flow.current(), None, "nothing was measured");
+        let rtt = Span::from_millis(10);
+        let mut now = Time::ZERO + Span::from_secs(1);
+        for _ in 0..4 {
+            let mut train = flow.begin_train(now, 0);
+            flow.on_sent(now, &mut train, 30_000, 20, false);
+            now = now + rtt;
+            flow.on_acked(30_000, Some(&train));
+            let path = PathSignals {
+                now,
+                acked_at: now,
+                rtt: Some(rtt),
+                srtt: rtt,
+                min_rtt: rtt,
+                queue_delay: Span::ZERO,
+                dispersion: None,
+                ce_packets: 0,
+            };
+            flow.finish(&path);
+        }
+        // 30,000 bytes in each round trip.
+        assert_eq!(flow.current(), Some(Rate::from_bytes_per_sec(3_000_000)));
+        let mut train = flow.begin_train(now, 0);
+        flow.on_sent(now, &mut train, 15_000, 10, false);
+        let info = PathInfo {
+            packet_bytes: 1_500,
+            handshake_rtt: Some(rtt),
+            ecn: true,
+            known_rate: flow.current(),
+            remembered: None,
+        };
+        let (def, params) = crate::registry::parse("cubic").expect("an algorithm");
+        flow.replace(
+            crate::registry::create(def.name, &params, &info, base::Rng::from_u64(1)).expect("an algorithm"),
+        );
+        assert_eq!((flow.inflight(), flow.describe().0), (15_000, "cubic"));
+        assert!(flow.decision().bound >= 30_000, "{:?}", flow.decision());
+        flow.on_acked(15_000, Some(&train));
+        assert_eq!(flow.inflight(), 0);
     }
 }
