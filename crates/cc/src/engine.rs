@@ -5,5 +5,7 @@
 //! plain data, and paces by what that decides.
 
 mod flow;
+mod trend;
 
 pub use flow::{Flow, PathSignals, Train};
+pub use trend::Trend;

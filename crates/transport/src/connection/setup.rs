@@ -313,6 +313,7 @@ fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Pa
         reset_token: Some(reset),
         token: false,
         addresses: false,
+        signals: true,
     }
 }
 

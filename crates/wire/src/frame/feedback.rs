@@ -291,14 +291,14 @@ mod tests {
         let parse = |rest: &[u8]| Feedback::parse(&mut Reader::new(&[&base[..], rest].concat()), true);
         assert!(parse(&[2, 0, 1, 1, 0, 0]).is_ok(), "90..92, 93..94");
         let bad: [&[u8]; 8] = [
-            &[1, 11, 0, 0],          // behind the end
-            &[1, 2, 0, 0],           // the first hole
-            &[1, 0, 9, 0],           // over both
-            &[2, 0, 0, 0, 0, 0],     // two that touch
-            &[1, 0],                 // cut short
-            &[0x80, 1, 0, 0, 0, 0],  // more than there can be
-            &[0, 10],                // more hops than may be
-            &[0, 2, 0x40, 101, 0],   // telemetry of a packet below none
+            &[1, 11, 0, 0],         // behind the end
+            &[1, 2, 0, 0],          // the first hole
+            &[1, 0, 9, 0],          // over both
+            &[2, 0, 0, 0, 0, 0],    // two that touch
+            &[1, 0],                // cut short
+            &[0x80, 1, 0, 0, 0, 0], // more than there can be
+            &[0, 10],               // more hops than may be
+            &[0, 2, 0x40, 101, 0],  // telemetry of a packet below none
         ];
         for rest in bad {
             assert!(parse(rest).is_err(), "{rest:?}");
