@@ -77,7 +77,7 @@ struct Segment {
     /// The seed of the bit errors that it suffered.
     damage: Option<u32>,
     /// What hops wrote into it, in the order in which it passed them.
-    hops: Option<Box<Vec<Hop>>>,
+    hops: Vec<Hop>,
 }
 
 impl Clone for Segment {
@@ -101,12 +101,9 @@ impl Payload for Segment {
 
     fn stamp(&mut self, hop: &Hop) {
         // The bytes belong to all segments of the super-packet: they are written to when it is handed over.
-        if self.held.packet.is_led(self.index.into()) {
-            let hops = self.hops.get_or_insert_default();
-            // One more than there can be room for, so that it shows that there was none.
-            if hops.len() <= MAX_HOPS {
-                hops.push(*hop);
-            }
+        // One more than there can be room for, so that it shows that there was none.
+        if self.hops.len() <= MAX_HOPS && self.held.packet.is_led(self.index.into()) {
+            self.hops.push(*hop);
         }
     }
 }
@@ -119,13 +116,13 @@ struct Run {
     count: usize,
     ecn: Ecn,
     damage: Option<u32>,
-    hops: Option<Box<Vec<Hop>>>,
+    hops: Vec<Hop>,
 }
 
 impl Run {
     /// Whether bytes of it changed on the way: it goes alone, and with its checksum complete.
     fn is_changed(&self) -> bool {
-        self.damage.is_some() || self.hops.is_some()
+        self.damage.is_some() || !self.hops.is_empty()
     }
 }
 
@@ -242,7 +239,7 @@ impl Engine {
                 index: index as u16,
                 arrived: false,
                 damage: None,
-                hops: None,
+                hops: Vec::new(),
             };
             match self.network.enter(now, from, to, Packet { bytes, ecn, payload: segment }) {
                 Entered::Dropped(DropReason::QueueFull) => entrance.dropped_queue += 1,
@@ -303,7 +300,7 @@ impl Engine {
         let device = to.index();
         if let (Some(run), due) = &mut self.runs[device] {
             let continues = Rc::ptr_eq(&run.held, held) && run.first + run.count == index && run.ecn == ecn;
-            let changed = run.is_changed() || segment.damage.is_some() || segment.hops.is_some();
+            let changed = run.is_changed() || segment.damage.is_some() || !segment.hops.is_empty();
             if continues && !changed {
                 run.count += 1;
                 due.push(time);
@@ -311,7 +308,7 @@ impl Engine {
             }
             self.flush(device);
         }
-        let (damage, hops) = (segment.damage, segment.hops.take());
+        let (damage, hops) = (segment.damage, core::mem::take(&mut segment.hops));
         let run = Run { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage, hops };
         self.runs[device].0 = Some(run);
         self.runs[device].1.push(time);
@@ -344,8 +341,7 @@ impl Engine {
 
 /// A changed packet has its checksum complete: that of what hops wrote is right, and of damage the receiver can notice.
 fn write_changed(tun: &Tun, run: &Run) -> io::Result<()> {
-    let hops = run.hops.as_ref().map_or(&[][..], |hops| hops);
-    let packet = run.held.packet.stamped(run.first, run.ecn, hops);
+    let packet = run.held.packet.stamped(run.first, run.ecn, &run.hops);
     let mut packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
     if let Some(seed) = run.damage {
         flip_bits(&mut packet, &mut Rng::from_u64(seed.into()));

@@ -234,7 +234,7 @@ impl EcnWatch {
         match says {
             EcnPath::Failed(fault) => self.fail(now, i, fault, rtt),
             _ => {
-                *c = Codepoint { path: says, ..Codepoint::default() };
+                *c = Codepoint { path: says, all_marked: c.all_marked, ..Codepoint::default() };
                 self.changed = true;
             }
         }
@@ -271,3 +271,6 @@ impl EcnWatch {
 const fn i_of(ecn: Ecn) -> usize {
     if matches!(ecn, Ecn::Ect1) { 1 } else { 0 }
 }
+
+#[cfg(test)]
+mod tests;
