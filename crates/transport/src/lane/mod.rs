@@ -13,7 +13,7 @@ use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
-use cc::engine::{Flow, PathSignals, Trend};
+use cc::engine::{Flow, PathSignals, Train, Trend};
 use core::ops::Range;
 use dispersion::Dispersion;
 use ecn::EcnWatch;
@@ -441,16 +441,8 @@ impl Lane {
             newest = newest.max(Some((pn, p.time)));
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
-                let flow = &mut flows[usize::from(t.flow)];
-                let (bytes, lost) = (u64::from(p.bytes), p.state == State::Lost);
-                match lost {
-                    true => flow.on_spurious(bytes),
-                    false => flow.on_acked(bytes, Some(t)),
-                }
                 let marked = marks.has(pn);
-                if marked {
-                    flow.on_marked(bytes, !lost);
-                }
+                tell_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
                 ecn.on_acked(t.ecn, marked, queue);
             }
             out.spurious += u64::from(p.state == State::Lost);
@@ -481,19 +473,24 @@ impl Lane {
         }
         let sampled = sampled.filter(|_| newest.is_some());
         self.after_acks(now, f, delay, (newest, sampled), &mut out, streams);
+        out.marked = self.count_marks(now, f);
+        let rtt = sampled.and(self.rtt.latest());
+        self.finish_flows(now, acked_at, rtt);
+        self.forget(now);
+        Ok(out)
+    }
+
+    /// How many marks are news, and what the report as a whole says of the path.
+    fn count_marks(&mut self, now: Time, f: &Feedback) -> u64 {
         let marked = f.marked.saturating_sub(self.marked);
         self.marked = self.marked.max(f.marked);
-        out.marked = marked;
         if f.signals.is_none() {
             self.flows.iter_mut().for_each(|f| f.on_marks_of_any(marked));
         }
         if f.covered.end > f.largest {
             self.ecn.on_report(now, self.rtt.smoothed(), f.signals.is_some());
         }
-        let rtt = sampled.and(self.rtt.latest());
-        self.finish_flows(now, acked_at, rtt);
-        self.forget(now);
-        Ok(out)
+        marked
     }
 
     /// What hops wrote goes to the flow whose packet they wrote it into.
@@ -741,6 +738,18 @@ impl Lane {
         self.trends = (Trend::new(), Trend::new());
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
+    }
+}
+
+/// A packet of a flow arrived.
+fn tell_arrival(flow: &mut Flow, p: &SentPacket, train: &Train, marked: bool) {
+    let (bytes, lost) = (u64::from(p.bytes), p.state == State::Lost);
+    match lost {
+        true => flow.on_spurious(bytes),
+        false => flow.on_acked(bytes, Some(train)),
+    }
+    if marked {
+        flow.on_marked(bytes, !lost);
     }
 }
 
