@@ -3,6 +3,7 @@
 pub mod bbr;
 pub mod copa;
 pub mod cubic;
+pub mod dctcp;
 pub mod fixed;
 pub mod haul;
 pub mod ledbat;
@@ -11,6 +12,9 @@ pub mod vegas;
 
 mod delay;
 mod hystart;
+#[cfg(test)]
+mod kit;
+mod marks;
 mod window;
 
 use crate::registry::Definition;
@@ -21,6 +25,7 @@ pub(crate) const ALL: &[Definition] = &[
     bbr::DEFINITION,
     cubic::DEFINITION,
     reno::DEFINITION,
+    dctcp::DEFINITION,
     vegas::DEFINITION,
     copa::DEFINITION,
     ledbat::DEFINITION,

@@ -35,6 +35,17 @@ impl Carrier {
     }
 }
 
+/// What an application says of its traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Intent {
+    /// What it calls itself; empty when it does not say.
+    pub application: String,
+    /// What it asks for.
+    pub qos: Qos,
+    /// Differentiated-services code point of its packets, 0 to 63.
+    pub dscp: u8,
+}
+
 /// What is known of a flow when its congestion control is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {

@@ -123,8 +123,8 @@ pub struct Signals {
     pub rtt_trend: i64,
     /// The same of the one-way delay to the receiver.
     pub delay_trend: i64,
-    /// Time that what was acknowledged waited in the receiver's host before it was processed (Swift's endpoint delay);
-    /// zero when the peer does not tell.
+    /// Time that what was acknowledged waited in the receiver's host before it was processed (Swift's endpoint delay), part
+    /// of `rtt`; zero when the peer does not tell.
     pub host_delay: Span,
     /// A round trip has passed since the last such mark: the first packet sent after it is acknowledged.
     pub round_start: bool,

@@ -205,12 +205,14 @@ impl Endpoint {
             return None;
         }
         let local_cid = self.new_cid();
+        let mut options = self.recalling(meta.remote, now, self.config.options.clone());
+        let ruled = self.rule(meta.local, meta.remote, &mut options);
         let a = Accept {
             remote: meta.remote,
             local: meta.local,
             setup,
             authority: server.authority,
-            options: self.recalling(meta.remote, now, self.config.options.clone()),
+            options,
             local_cid,
             reset_token: self.reset_token(local_cid),
             original_dcid: original,
@@ -220,7 +222,7 @@ impl Endpoint {
             unix_time: self.unix_time(now),
         };
         let connection = Connection::accept(now, a, self.rng.fork()).ok()?;
-        let Ok(id) = self.insert(connection, meta.remote, false) else {
+        let Ok(id) = self.insert(connection, meta.remote, false, ruled) else {
             self.refuse(meta, h, datagram.len());
             return None;
         };

@@ -108,12 +108,14 @@ pub struct QpOptions {
     pub priority: u8,
     /// Congestion control of its own (`cubic`, `fixed:rate=1gbit`), at both ends; empty shares the connection's.
     pub cc: String,
+    /// What this end asks of the network for it; `None`: what the connection asks.
+    pub qos: Option<cc::platform::Qos>,
     /// For the peer's application, at most 1,024 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Default for QpOptions {
     fn default() -> QpOptions {
-        QpOptions { reliable: true, priority: 4, cc: String::new(), private_data: Vec::new() }
+        QpOptions { reliable: true, priority: 4, cc: String::new(), qos: None, private_data: Vec::new() }
     }
 }

@@ -4,6 +4,7 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use base::Time;
+use cc::platform::Qos;
 use std::net::SocketAddr;
 use transport::{ConnEvent, Connection, FurtherPath};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
@@ -45,11 +46,13 @@ pub(crate) struct Conn {
     /// Identifiers and sockets of lanes that threads of sockets have views of.
     pub viewed: Vec<(wire::Cid, u16)>,
     /// Queue pairs this end has opened and waits for.
-    opening: Vec<QpOpen>,
+    opening: Vec<(QpOpen, Option<Qos>)>,
     /// Where queue pairs without another instruction take their receives from.
     pub srq: Option<SrqId>,
     /// Credits that came before the queue pair they are about.
     early_limits: Vec<(u16, u64)>,
+    /// Of each flow, by number: what is known of it, and what the policy made of it.
+    pub flows: Vec<crate::govern::Ruled>,
 }
 
 /// What is said of a path that takes smaller packets than before.
@@ -74,6 +77,7 @@ impl Conn {
             opening: Vec::new(),
             srq: None,
             early_limits: Vec::new(),
+            flows: Vec::new(),
         }
     }
 
@@ -127,7 +131,7 @@ impl Endpoint {
             let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
             let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
             // The scheduler learns of it when the peer has agreed: see `on_qp_accept`.
-            c.opening.push(open.clone());
+            c.opening.push((open.clone(), o.qos));
             c.connection.open_qp(open);
             c.info.qps.push(qp);
         }
@@ -409,10 +413,11 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.info.qps.push(qp);
-        if c.connection.add_qp(q.qpn, q.priority, &cc).is_err() {
+        if self.join_flow(id, q.qpn, q.priority, &cc, None).is_err() {
             self.drop_qp(id, q.qpn, qp);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
+        let Some(c) = self.conns.get_mut(&id) else { return };
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
         self.events.push_back(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
@@ -436,10 +441,13 @@ impl Endpoint {
 
     fn on_qp_accept(&mut self, id: ConnId, qpn: u16, code: u64) {
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let Some(i) = c.opening.iter().position(|o| o.qpn == qpn) else { return };
-        let QpOpen { cc, priority, private_data, .. } = c.opening.swap_remove(i);
+        let Some(i) = c.opening.iter().position(|(o, _)| o.qpn == qpn) else { return };
+        let (QpOpen { cc, priority, private_data, .. }, qos) = c.opening.swap_remove(i);
         let Some(qp) = c.qps[usize::from(qpn)] else { return };
-        if code == 0 && c.connection.add_qp(qpn, priority, &String::from_utf8_lossy(&cc)).is_ok() {
+        let joins =
+            code == 0 && self.join_flow(id, qpn, priority, &String::from_utf8_lossy(&cc), qos).is_ok();
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        if joins {
             c.connection.activate(qpn);
             self.events.push_back(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.

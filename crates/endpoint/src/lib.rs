@@ -9,6 +9,7 @@ mod app;
 mod config;
 mod conn;
 mod discovery;
+mod govern;
 mod iwarp;
 mod paths;
 mod sockets;
@@ -18,11 +19,13 @@ pub use crate::iwarp::{Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, S
 pub use ::iwarp::{Config as IwarpConfig, Placement};
 pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
 pub use cc::Remembered;
+pub use cc::platform::{Choice, Intent, Policy, Qos, Traffic};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
+pub use govern::FlowReport;
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use sockets::{MAX_SOCKETS, View, socket_of};
-pub use transport::connection::Authority;
+pub use transport::connection::{Authority, FlowFacts};
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
@@ -83,6 +86,8 @@ pub struct Endpoint {
     network_news: bool,
     /// Connections by iWARP.
     hub: crate::iwarp::Hub,
+    /// The administrator's policy.
+    governor: Option<govern::Governor>,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -124,6 +129,7 @@ impl Endpoint {
             network: Network::default(),
             network_news: true,
             hub: Default::default(),
+            governor: None,
         })
     }
 
@@ -221,6 +227,7 @@ impl Endpoint {
             );
             return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
         }
+        let ruled = self.rule(None, c.remote, &mut options);
         let open = connection::Open {
             remote: c.remote,
             server_name: c.server_name,
@@ -232,7 +239,7 @@ impl Endpoint {
             unix_time: self.unix_time(now),
         };
         let connection = Connection::open(now, open, self.rng.fork()).map_err(settings)?;
-        self.insert(connection, c.remote, true)
+        self.insert(connection, c.remote, true, ruled)
     }
 
     /// Options for a connection on a path that an earlier one may have used.
@@ -251,6 +258,7 @@ impl Endpoint {
         connection: Connection,
         remote: SocketAddr,
         is_client: bool,
+        ruled: govern::Ruled,
     ) -> Result<ConnId, ConnectError> {
         let pd = self.adapter.alloc_pd()?;
         let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
@@ -264,7 +272,9 @@ impl Endpoint {
         let mut c = Conn::new(connection, info);
         c.srq = self.incoming_srq.filter(|_| !is_client);
         c.connection.spare_sockets(self.spare);
+        c.flows.push(ruled);
         self.conns.insert(id, Box::new(c));
+        self.obey(id, 0);
         self.touch(id);
         Ok(id)
     }
@@ -464,6 +474,7 @@ impl Endpoint {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Time) {
         self.stirred = false;
+        self.heed_policy();
         self.stream_timeouts(now);
         while let Some(&(t, id)) = self.deadlines.first() {
             if t > now {

@@ -85,6 +85,7 @@ impl Endpoint {
         {
             return Some(t);
         }
+        self.heed_policy();
         self.collect_work();
         while let Some(id) = self.ready.pop_front() {
             let Some(c) = self.conns.get_mut(&id) else { continue };

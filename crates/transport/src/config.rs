@@ -72,6 +72,8 @@ pub struct TransportOptions {
     /// Congestion control of this end's sending: a name of [`cc::registry`] with parameters
     /// (`bbr`, `cubic`, `fixed:rate=500M`).
     pub cc: String,
+    /// What the application says of its traffic: policies go by it.
+    pub intent: cc::platform::Intent,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
     pub max_packet: u32,
     /// Close after this long without a packet.
@@ -109,6 +111,7 @@ impl Default for TransportOptions {
             suite_costs: Vec::new(),
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
+            intent: cc::platform::Intent::default(),
             max_packet: 65_535,
             idle_timeout: Span::from_secs(30),
             keep_alive: Some(Span::from_secs(10)),

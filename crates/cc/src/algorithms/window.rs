@@ -34,6 +34,8 @@ pub(super) struct Window {
     pub(super) ssthresh: u64,
     /// What is grown but not yet a whole byte.
     fraction: f64,
+    /// Bytes acknowledged in congestion avoidance that have not yet earned a packet.
+    earned: u64,
     /// When the last reduction was made.
     recovery: Option<Time>,
     srtt: Span,
@@ -52,6 +54,7 @@ impl Window {
             cwnd: known.map_or(initial, |k| k.max(initial)),
             ssthresh: known.filter(|k| *k > initial).unwrap_or(u64::MAX),
             fraction: 0.0,
+            earned: 0,
             recovery: None,
             srtt: rtt.unwrap_or(INITIAL_RTT),
             timeouts: 0,
@@ -92,16 +95,30 @@ impl Window {
     /// Whether the feedback tells of a new episode of congestion: a loss, or a mark, of a packet sent after
     /// the last reduction (RFC 9002, sections 7.1 and 7.3.2).
     pub(super) fn is_new_episode(&self, s: &Signals) -> bool {
-        (s.lost > 0 && !self.in_recovery(s.latest_lost_sent))
-            || (s.ce_packets > 0 && !self.in_recovery(s.newest_acked_sent))
+        self.is_new_loss(s) || self.is_new_mark(s)
+    }
+
+    /// Of those two, a loss.
+    pub(super) fn is_new_loss(&self, s: &Signals) -> bool {
+        s.lost > 0 && !self.in_recovery(s.latest_lost_sent)
+    }
+
+    /// Of those two, a mark.
+    pub(super) fn is_new_mark(&self, s: &Signals) -> bool {
+        s.ce_packets > 0 && !self.in_recovery(s.newest_acked_sent)
     }
 
     /// Reduces the window to `num / den` of itself and begins a recovery period.
     pub(super) fn reduce(&mut self, now: Time, num: u64, den: u64) {
         let cut = u128::from(self.cwnd) * u128::from(num) / u128::from(den);
-        self.ssthresh = u64::try_from(cut).unwrap_or(u64::MAX).max(self.least());
+        self.reduce_to(now, u64::try_from(cut).unwrap_or(u64::MAX));
+    }
+
+    /// Reduces the window to `bytes` and begins a recovery period.
+    pub(super) fn reduce_to(&mut self, now: Time, bytes: u64) {
+        self.ssthresh = bytes.max(self.least());
         self.cwnd = self.ssthresh;
-        self.fraction = 0.0;
+        (self.fraction, self.earned) = (0.0, 0);
         self.recovery = Some(now);
     }
 
@@ -110,6 +127,22 @@ impl Window {
     pub(super) fn is_used(&self, s: &Signals) -> bool {
         let slack = if self.in_slow_start() { self.cwnd / 2 } else { self.cwnd / 4 };
         !s.app_limited && s.prior_inflight.saturating_add(slack) >= self.cwnd
+    }
+
+    /// Reno's growth (RFC 9002, sections 7.3.1 and 7.3.3): what is acknowledged in slow start, later a packet for each
+    /// window; nothing in a recovery period or where the window is not used.
+    pub(super) fn grow_as_reno(&mut self, s: &Signals) {
+        if self.in_recovery(s.newest_acked_sent) || !self.is_used(s) {
+            return;
+        }
+        if self.in_slow_start() {
+            self.cwnd = self.cwnd.saturating_add(s.acked);
+            return;
+        }
+        self.earned = self.earned.saturating_add(s.acked);
+        let windows = self.earned / self.cwnd;
+        self.earned -= windows * self.cwnd;
+        self.cwnd = self.cwnd.saturating_add(windows.saturating_mul(self.packet));
     }
 
     /// Lets the window grow by `bytes`, fractions included.
@@ -122,7 +155,7 @@ impl Window {
     /// Nothing arrives any more (RFC 9002, section 7.6.2).
     pub(super) fn collapse(&mut self) {
         self.cwnd = self.least();
-        self.fraction = 0.0;
+        (self.fraction, self.earned) = (0.0, 0);
         self.recovery = None;
     }
 

@@ -45,6 +45,9 @@ pub struct Train {
     pub telemetry: bool,
 }
 
+/// Round trips after which an algorithm that took over has shown what it makes of the path.
+const WARM_ROUNDS: u64 = 3;
+
 /// Mechanism around one algorithm: bytes in flight, delivery-rate samples, rounds and pacing.
 #[derive(Debug)]
 pub struct Flow {
@@ -71,6 +74,8 @@ pub struct Flow {
     carried: (u64, u32),
     /// The rate of the newest sample.
     sampled: Rate,
+    /// The rate that an algorithm started from that took over lately, and the round until which that holds.
+    warm: (Rate, u64),
     /// What the feedback being digested has said so far.
     digest: Digest,
     /// What hops wrote, until the feedback that came with it is digested.
@@ -139,6 +144,7 @@ impl Flow {
             next_round: 0,
             carried: (0, 0),
             sampled: Rate::ZERO,
+            warm: (Rate::ZERO, 0),
             digest: Digest::default(),
             hops: Vec::new(),
         }
@@ -436,16 +442,27 @@ impl Flow {
     }
 
     /// What the flow carries now, as far as it was measured: what another algorithm may start from. Never more than what the
-    /// present one sends.
+    /// present one sends; but an algorithm that has just begun has not had its say yet.
     pub fn current(&self) -> Option<Rate> {
         let measured = Rate::from_bytes_per_sec(self.carried.0).max(self.sampled);
-        (measured > Rate::ZERO).then(|| measured.min(self.wanted()))
+        let (from, until) = self.warm;
+        let known = if self.round < until {
+            // What grew under several algorithms in quick succession, none of which saw the answer, goes on growing.
+            measured.scale(5, 4).min(self.wanted()).max(from)
+        } else {
+            measured.min(self.wanted())
+        };
+        (known > Rate::ZERO).then_some(known)
     }
 
     /// From now on `algorithm` decides. What is in flight stays so, and is reported to the new one; rounds and samples go on.
     /// It is best made knowing [`Flow::current`].
     pub fn replace(&mut self, algorithm: Box<dyn Algorithm>) {
         self.codepoint = codepoint(algorithm.name());
+        // Of several in a row the first sets the time: what a path carries no more is not believed for longer.
+        if self.round >= self.warm.1 {
+            self.warm = (self.current().unwrap_or(Rate::ZERO), self.round + WARM_ROUNDS);
+        }
         self.algorithm = algorithm;
         // What the old one permitted to leave together may be far more than the new one would.
         if let Some((left, _)) = self.group.take() {
@@ -465,7 +482,7 @@ impl Flow {
 
     /// The path is another one now.
     pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
-        (self.carried, self.sampled) = ((0, 0), Rate::ZERO);
+        (self.carried, self.sampled, self.warm) = ((0, 0), Rate::ZERO, (Rate::ZERO, 0));
         self.algorithm.on_event(now, Event::PathChanged(info));
     }
 
@@ -555,7 +572,7 @@ mod tests {
         for _ in 0..4 {
             let mut train = flow.begin_train(now, 0);
             flow.on_sent(now, &mut train, 30_000, 20, false);
-            now = now + rtt;
+            now += rtt;
             flow.on_acked(30_000, Some(&train));
             let path = PathSignals {
                 now,

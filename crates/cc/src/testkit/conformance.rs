@@ -4,8 +4,8 @@
 //! algorithm may trust its signals here as much as it may in the transport.
 
 use crate::algorithms::{MIN_PACKETS, MIN_RATE};
-use crate::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
-use base::{Rate, Span, Time};
+use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, RateSample, SentTrain, Signals};
+use base::{Rate, Rng, Span, Time};
 use std::collections::VecDeque;
 
 /// More trains than this are never in flight in the model; what exceeds it is not sent.
@@ -71,6 +71,10 @@ pub enum Op {
     PathChanged,
     /// The packet size changed, within 576 to 9,000 bytes.
     PacketSize(u16),
+    /// From now on packets wait in the receiver's host, for this share of a round trip.
+    Host(u8),
+    /// Telemetry of so many hops that makes no sense at all, drawn from a seed.
+    Nonsense(u8, u64),
 }
 
 impl Op {
@@ -113,27 +117,37 @@ pub struct Harness {
     last_sent: Time,
     next_round: u64,
     round: u64,
+    /// Time in the receiver's host, and the queueing delay of the last feedback.
+    host: Span,
+    last_delay: Span,
 }
 
 impl Harness {
     /// A model at time zero.
     pub fn new(algorithm: Box<dyn Algorithm>, path: Path) -> Harness {
+        Harness::starting(algorithm, path, Time::ZERO)
+    }
+
+    /// A model at any time.
+    pub fn starting(algorithm: Box<dyn Algorithm>, path: Path, now: Time) -> Harness {
         Harness {
             algorithm,
             delivered: 0,
             peak_inflight: 0,
             left: 0,
             path,
-            now: Time::ZERO,
+            now,
             trains: VecDeque::new(),
             inflight: 0,
             lost: 0,
             last_lost: 0,
-            delivered_time: Time::ZERO,
-            first_sent: Time::ZERO,
-            last_sent: Time::ZERO,
+            delivered_time: now,
+            first_sent: now,
+            last_sent: now,
             next_round: 0,
             round: 0,
+            host: Span::ZERO,
+            last_delay: Span::ZERO,
         }
     }
 
@@ -159,6 +173,11 @@ impl Harness {
             Op::PacketSize(n) => {
                 self.path.packet = u64::from(n).clamp(576, 9_000);
                 self.event(Event::PacketSize(self.path.packet));
+            }
+            Op::Host(share) => self.host = self.path.rtt.scale(u64::from(share), 255),
+            Op::Nonsense(hops, seed) => {
+                let hops = nonsense(hops, &mut Rng::from_u64(seed));
+                self.algorithm.on_telemetry(self.now, &hops);
             }
         }
         self.check(op)
@@ -253,7 +272,7 @@ impl Harness {
     }
 
     fn feedback(&mut self, lost: u8, marked: u8, queue: u8, app_limited: bool) {
-        let delay = self.path.rtt.scale(u64::from(queue), 255);
+        let delay = self.path.rtt.scale(u64::from(queue), 255) + self.host;
         let due = self.trains.iter().take_while(|t| t.sent + self.path.rtt + delay <= self.now).count();
         let Some(newest) = due.checked_sub(1).map(|i| self.trains[i]) else { return };
         let mut s =
@@ -274,6 +293,7 @@ impl Harness {
         self.lost += s.lost;
         self.last_lost = s.lost;
         s.ce_packets = s.acked_packets * u64::from(marked) / 255;
+        s.ce_acked = s.acked / s.acked_packets.max(1) * s.ce_packets;
         s.round_start = newest.prior_delivered >= self.next_round;
         if s.round_start {
             self.round += 1;
@@ -304,9 +324,20 @@ impl Harness {
         s.inflight = self.inflight;
         s.srtt = self.path.rtt + delay;
         s.min_rtt = self.path.rtt;
-        s.queue_delay = delay;
+        s.queue_delay = delay - self.host;
+        s.host_delay = self.host;
+        let step = (self.path.rtt / STEPS).max(MIN_STEP).as_nanos();
+        let rise = i128::from(delay.as_nanos()) - i128::from(self.last_delay.as_nanos());
+        s.rtt_trend = (rise * 1_000_000 / i128::from(step)) as i64;
+        s.delay_trend = s.rtt_trend;
+        self.last_delay = delay;
         s.delivered = self.delivered;
         s.round = self.round;
+        if s.acked > 0 {
+            let queue = self.path.rate.bytes_in(s.queue_delay);
+            let hop = Hop { id: 1, at: self.now, queue, sent: self.delivered, rate: self.path.rate };
+            self.algorithm.on_telemetry(self.now, &[hop]);
+        }
         self.algorithm.on_feedback(&s);
     }
 
@@ -314,8 +345,26 @@ impl Harness {
         let spurious = self.last_lost / 2;
         self.last_lost -= spurious;
         let s = Signals { now: self.now, prior_inflight: self.inflight, spurious, ..Signals::default() };
-        self.tell(s, Span::ZERO);
+        self.tell(s, self.host);
     }
+}
+
+/// Hops of which nothing can be believed: clocks that jump, counters and rates at their ends.
+fn nonsense(hops: u8, rng: &mut Rng) -> Vec<Hop> {
+    let any = |rng: &mut Rng| match rng.below(4) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => rng.below(1 << 20),
+        _ => rng.u64(),
+    };
+    let hop = |_| Hop {
+        id: rng.below(3) as u16,
+        at: Time::from_nanos(any(rng)),
+        queue: any(rng),
+        sent: any(rng),
+        rate: Rate::from_bytes_per_sec(any(rng)),
+    };
+    (0..usize::from(hops).min(MAX_HOPS)).map(hop).collect()
 }
 
 /// Runs all of `ops`; the decisions after each.
@@ -333,6 +382,7 @@ pub fn run(algorithm: Box<dyn Algorithm>, path: Path, ops: &[Op]) -> Result<Vec<
 /// # Errors
 /// What does not hold, in words.
 pub fn recovers(h: &mut Harness, event: Op, rounds: u64) -> Result<(), String> {
+    h.apply(Op::Host(0))?;
     let low = h.apply(event)?;
     for round in 0..rounds {
         let before = h.delivered;

@@ -1,7 +1,11 @@
 //! A bottleneck in virtual time: one drop-tail queue, trains instead of packets, random loss behind the
 //! queue, and feedback at intervals, as our transport gives it. Fast enough for 100 Gbit/s over 70 ms.
+//!
+//! The queue may mark what meets more than a threshold, and tell of itself as a switch with in-band telemetry does; the
+//! receiver's host may be slow. Hosts come in two kinds: programs, whose timers are late and whose feedback is rare, and the
+//! network cards that the papers on data centres take for granted ([`Link::fabric`]).
 
-use crate::{Algorithm, Event, Pacer, RateSample, SentTrain, Signals};
+use crate::{Algorithm, Event, Hop, Pacer, RateSample, SentTrain, Signals};
 use base::{Rate, Rng, Span, Time};
 use std::collections::VecDeque;
 
@@ -9,6 +13,10 @@ use std::collections::VecDeque;
 const MIN_GAP: Span = Span::from_micros(250);
 /// Feedbacks in a round trip.
 const PER_RTT: u64 = 8;
+/// Timers of programs overshoot by this (measured: 50 to 110 us).
+const LATENESS: (Span, Span) = (Span::from_micros(50), Span::from_micros(110));
+/// Enqueued trains whose time and place are remembered for telemetry.
+const MAX_ENTRIES: usize = 65_536;
 /// Least probe time-out.
 const MIN_PTO: Span = Span::from_millis(10);
 
@@ -29,13 +37,44 @@ pub struct Link {
     pub jitter: Span,
     /// Changes of rate and times of darkness (rate zero: all is lost), in order of time.
     pub changes: Vec<(Time, Rate)>,
+    /// Packets that meet more bytes than this in the queue are marked Congestion Experienced.
+    pub mark: Option<u64>,
+    /// From each of these points on packets wait so long in the receiver's host; in order of time.
+    pub host: Vec<(Time, Span)>,
+    /// Least time between feedbacks.
+    pub gap: Span,
+    /// Timers of senders are late by as much as lies between these.
+    pub lateness: (Span, Span),
+    /// Most bytes that enter the queue back to back: what a card sends in one go.
+    pub burst: u64,
 }
 
 impl Link {
     /// A link whose buffer holds `buffer_bdps` thousandths of its bandwidth-delay product.
     pub fn new(rate: Rate, rtt: Span, buffer_bdps: u64, loss: f64) -> Link {
         let buffer = rate.bytes_in(rtt).saturating_mul(buffer_bdps) / 1_000;
-        Link { rate, rtt, buffer, loss, packet: 1500, jitter: Span::ZERO, changes: Vec::new() }
+        Link {
+            rate,
+            rtt,
+            buffer,
+            loss,
+            packet: 1500,
+            jitter: Span::ZERO,
+            changes: Vec::new(),
+            mark: None,
+            host: Vec::new(),
+            gap: MIN_GAP,
+            lateness: LATENESS,
+            burst: u64::MAX,
+        }
+    }
+
+    /// A link between network cards, as papers on data centres have it: packets leave in pairs, timers are exact, feedback comes as often as there
+    /// is something to tell (eight times a round trip), and the queue marks above `mark` bytes.
+    pub fn fabric(rate: Rate, rtt: Span, buffer: u64, mark: Option<u64>) -> Link {
+        let exact = (Span::ZERO, Span::ZERO);
+        let link = Link::new(rate, rtt, 0, 0.0);
+        Link { buffer, mark, gap: Span::from_micros(1), lateness: exact, burst: 2 * link.packet, ..link }
     }
 }
 
@@ -78,6 +117,11 @@ struct Train {
     bytes: u64,
     packets: u64,
     ok: u64,
+    marked: u64,
+    /// When its last byte left the queue, what had left it then, and what its host's delay was.
+    left: Time,
+    through: u64,
+    host: Span,
     prior_delivered: u64,
     prior_time: Time,
     first_sent: Time,
@@ -97,6 +141,8 @@ pub struct Flow {
     pub delivered: u64,
     /// Bytes lost.
     pub lost: u64,
+    /// Packets that were marked.
+    pub marked: u64,
     /// When a source of limited size was delivered.
     pub finished: Option<Time>,
     source: Source,
@@ -128,6 +174,7 @@ impl Flow {
             trace: Vec::new(),
             delivered: 0,
             lost: 0,
+            marked: 0,
             finished: None,
             source,
             start,
@@ -165,6 +212,28 @@ impl Flow {
         }
     }
 
+    /// Takes out the trains up to `newest`, which is returned, and tells of them in `s`.
+    fn take(&mut self, newest: usize, packet: u64, s: &mut Signals) -> Train {
+        let last = self.trains[newest];
+        for t in self.trains.drain(..=newest) {
+            let ok = if t.ok == t.packets { t.bytes } else { t.ok * packet };
+            s.acked += ok;
+            s.acked_packets += t.ok;
+            s.ce_packets += t.marked;
+            s.ce_acked += if t.marked == t.ok { ok } else { t.marked * packet };
+            s.lost += t.bytes - ok;
+            s.lost_packets += t.packets - t.ok;
+            if t.ok < t.packets {
+                s.latest_lost_sent = Some(t.sent);
+            }
+            self.inflight -= t.bytes;
+        }
+        self.delivered += s.acked;
+        self.lost += s.lost;
+        self.marked += s.ce_packets;
+        last
+    }
+
     fn pto(&self) -> Span {
         (self.srtt * 3).max(MIN_PTO) * (1 << self.timeouts.min(6))
     }
@@ -188,6 +257,9 @@ pub struct World {
     backlog_time: Time,
     next_change: usize,
     until_loss: u64,
+    /// Bytes that ever entered the queue, and how many had by when.
+    entered: u64,
+    entries: VecDeque<(Time, u64)>,
 }
 
 impl World {
@@ -204,6 +276,8 @@ impl World {
             backlog_time: Time::ZERO,
             next_change: 0,
             until_loss,
+            entered: 0,
+            entries: VecDeque::new(),
         }
     }
 
@@ -234,7 +308,7 @@ impl World {
     }
 
     fn gap(&self) -> Span {
-        (self.link.rtt / PER_RTT).max(MIN_GAP)
+        (self.link.rtt / PER_RTT).max(self.link.gap)
     }
 
     fn drain(&mut self) {
@@ -256,7 +330,8 @@ impl World {
     fn send(&mut self, i: usize) {
         let now = self.now;
         let f = &mut self.flows[i];
-        let d = f.algorithm.decision();
+        let mut d = f.algorithm.decision();
+        d.quantum = d.quantum.min(self.link.burst);
         let want = f.want(now);
         f.next_send = Time::MAX;
         if want == 0 {
@@ -276,8 +351,8 @@ impl World {
         }
         match f.pacer.poll(now, &d, want) {
             Err(when) => {
-                // Timers overshoot by 50 to 110 us.
-                f.next_send = when + Span::from_nanos(self.rng.range(50_000, 110_000));
+                let (least, most) = self.link.lateness;
+                f.next_send = when + Span::from_nanos(self.rng.range(least.as_nanos(), most.as_nanos()));
             }
             Ok(mut token) => {
                 let bytes = token.bytes();
@@ -295,13 +370,16 @@ impl World {
         let dark = self.link.rate == Rate::ZERO;
         // The packet that is being sent takes no room, so a train always gets its first packet in.
         let queued = if dark { 0 } else { bytes.min(room.max(self.link.packet)) };
-        self.backlog += queued;
-        self.max_queue = self.max_queue.max(self.backlog);
         let entered = if queued == bytes { packets } else { queued / self.link.packet };
         let ok = entered - self.random_losses(entered);
+        let marked = self.marks(entered).min(ok);
+        self.backlog += queued;
+        self.max_queue = self.max_queue.max(self.backlog);
         let wait = if dark { Span::ZERO } else { self.link.rate.time_for(self.backlog) };
         let now = self.now;
-        let gap = self.gap();
+        self.remember(queued);
+        let host = self.link.host.iter().rev().find(|(t, _)| *t <= now).map_or(Span::ZERO, |(_, h)| *h);
+        let (gap, through) = (self.gap(), self.entered);
         let f = &mut self.flows[i];
         if f.inflight == 0 {
             f.first_sent = now;
@@ -315,10 +393,14 @@ impl World {
         }
         f.trains.push_back(Train {
             sent: now,
-            arrival: now + wait + self.link.rtt / 2,
+            arrival: now + wait + self.link.rtt / 2 + host,
             bytes,
             packets,
             ok,
+            marked,
+            left: now + wait,
+            through,
+            host,
             prior_delivered: f.delivered,
             prior_time: f.delivered_time,
             first_sent: f.first_sent,
@@ -330,6 +412,29 @@ impl World {
             f.next_feedback = now + self.link.rtt + gap;
         }
         f.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: f.inflight, app_limited });
+    }
+
+    /// Of so many packets that enter the queue one behind the other, those that meet more than the threshold.
+    fn marks(&self, packets: u64) -> u64 {
+        let Some(mark) = self.link.mark else { return 0 };
+        let below = mark.saturating_sub(self.backlog).div_ceil(self.link.packet);
+        packets.saturating_sub(below)
+    }
+
+    fn remember(&mut self, queued: u64) {
+        self.entered += queued;
+        self.entries.push_back((self.now, self.entered));
+        if self.entries.len() > MAX_ENTRIES {
+            self.entries.pop_front();
+        }
+    }
+
+    /// What the switch wrote into the last packet of a train.
+    fn hop(&self, t: &Train) -> Hop {
+        let before = self.entries.partition_point(|(time, _)| *time <= t.left);
+        let entered = before.checked_sub(1).map_or(t.through, |i| self.entries[i].1);
+        let queue = entered.saturating_sub(t.through);
+        Hop { id: 1, at: t.left, queue, sent: t.through, rate: self.link.rate }
     }
 
     fn random_losses(&mut self, mut packets: u64) -> u64 {
@@ -353,24 +458,8 @@ impl World {
         f.next_feedback = if f.trains.is_empty() { Time::MAX } else { now + gap };
         let reported = f.trains.iter().take_while(|t| t.arrival + back <= now).count();
         let Some(newest) = f.trains.range(..reported).rposition(|t| t.ok > 0) else { return };
-        let prior_inflight = f.inflight;
-        let mut s = Signals { now, prior_inflight, ..Signals::default() };
-        let mut last = None;
-        for t in f.trains.drain(..=newest) {
-            let ok = if t.ok == t.packets { t.bytes } else { t.ok * self.link.packet };
-            s.acked += ok;
-            s.acked_packets += t.ok;
-            s.lost += t.bytes - ok;
-            s.lost_packets += t.packets - t.ok;
-            if t.ok < t.packets {
-                s.latest_lost_sent = Some(t.sent);
-            }
-            f.inflight -= t.bytes;
-            last = Some(t);
-        }
-        let t = last.expect("the newest train was drained");
-        f.delivered += s.acked;
-        f.lost += s.lost;
+        let mut s = Signals { now, prior_inflight: f.inflight, ..Signals::default() };
+        let t = f.take(newest, self.link.packet, &mut s);
         let rtt = t.arrival.since(t.sent) + back;
         f.min_rtt = f.min_rtt.min(rtt);
         f.srtt = if f.srtt.is_zero() { rtt } else { (f.srtt * 7 + rtt) / 8 };
@@ -399,13 +488,17 @@ impl World {
         s.inflight = f.inflight;
         s.rtt = Some(rtt);
         (s.srtt, s.min_rtt) = (f.srtt, f.min_rtt);
-        s.queue_delay = rtt - f.min_rtt;
+        s.queue_delay = rtt - t.host - f.min_rtt;
+        s.host_delay = t.host;
         s.delivered = f.delivered;
         s.newest_acked_sent = Some(t.sent);
         s.round = f.round;
         s.app_limited = f.app_limited_until.is_some();
         f.last_heard = now;
         f.timeouts = 0;
+        let hop = self.hop(&t);
+        let f = &mut self.flows[i];
+        f.algorithm.on_telemetry(now, &[hop]);
         f.algorithm.on_feedback(&s);
         self.record(i, backlog);
     }

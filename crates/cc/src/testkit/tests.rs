@@ -5,6 +5,7 @@ use base::{Rate, Rng, Span};
 use proptest::prelude::*;
 
 mod delay_shapes;
+mod fabric_shapes;
 mod shapes;
 
 fn make(name: &str, path: &Path) -> Box<dyn Algorithm> {
@@ -41,6 +42,8 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => (0u16..=u16::MAX).prop_map(Op::Idle),
         1 => Just(Op::PathChanged),
         1 => (0u16..=u16::MAX).prop_map(Op::PacketSize),
+        1 => (0u8..=255).prop_map(Op::Host),
+        1 => (0u8..=8, any::<u64>()).prop_map(|(hops, seed)| Op::Nonsense(hops, seed)),
     ]
 }
 

@@ -8,6 +8,7 @@ use super::{Iwarp, MAX_STREAMS, StreamId, StreamOrder};
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{Connect, ConnectError};
 use crate::conn::{CQ_ENTRIES, READS, RECV_WR, SEND_WR};
+use crate::govern::Ruled;
 use crate::{Endpoint, IwarpInfo};
 use ::iwarp::{Connection, End};
 use base::{Rate, Time};
@@ -54,6 +55,8 @@ pub(crate) struct Bundle {
     /// What this end sends at most, and the share of each stream in it that the driver was told.
     pub rate_cap: Option<Rate>,
     pub rate_share: Option<Rate>,
+    /// What is known of it, and what the policy made of it.
+    pub ruled: Option<Ruled>,
 }
 
 impl Bundle {
@@ -74,6 +77,7 @@ impl Bundle {
             facts: Vec::new(),
             rate_cap: None,
             rate_share: None,
+            ruled: None,
         }
     }
 
@@ -110,7 +114,9 @@ impl Endpoint {
                 token: c.token.clone(),
             }),
         };
-        let cap = c.options.as_ref().unwrap_or(&self.config.options).rate_cap;
+        let options = c.options.as_ref().unwrap_or(&self.config.options);
+        let (cap, (ruled, named)) = (options.rate_cap, self.rule_tcp(c.remote, options));
+        let wanted = Iwarp { congestion: wanted.congestion.clone().or(named), ..wanted };
         let conn = self.new_bundle(c.remote, count, true)?;
         let mut id = [0; hello::ID];
         self.rng.fill(&mut id);
@@ -118,6 +124,7 @@ impl Endpoint {
             b.id = wanted.to_longhaul.then_some(id);
             (b.wanted, b.tls) = (Some(wanted), tls);
             b.rate_cap = cap;
+            b.ruled = Some(ruled);
         }
         // The server lets the client in with the first one, which may use up a token; the others follow it.
         self.open_stream(now, conn, 0);
@@ -168,6 +175,7 @@ impl Endpoint {
         b.farewell = self.adapter.reg_mr(pd, Memory::zeroed(FAREWELL), rights).ok();
         b.srq = self.incoming_srq.filter(|_| !is_client);
         b.rate_cap = self.config.options.rate_cap;
+        b.ruled = Some(self.rule_tcp(remote, &self.config.options).0);
         self.hub.bundles.insert(id, b);
         Ok(id)
     }

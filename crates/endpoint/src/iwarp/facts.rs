@@ -70,10 +70,12 @@ impl Endpoint {
 
     /// Divides the cap among the streams that send; TCP keeps to it by pacing. A stream that begins to send is counted when
     /// the system's next word on it comes: so long it may take a share that another has.
-    pub(super) fn share_rate(&mut self, conn: ConnId) {
+    pub(crate) fn share_rate(&mut self, conn: ConnId) {
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
         let busy = b.facts.iter().filter(|f| f.inflight > 0).count();
-        let share = match (b.rate_cap, busy) {
+        let ruled = b.ruled.as_ref().and_then(|r| r.choice.as_ref()?.cap);
+        let cap = b.rate_cap.into_iter().chain(ruled).min();
+        let share = match (cap, busy) {
             (None, _) => None,
             // Nothing was told yet: all of them may begin.
             (Some(cap), 0) => Some(b.rate_share.unwrap_or(cap.scale(1, b.streams.len().max(1) as u64))),

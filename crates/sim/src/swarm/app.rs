@@ -486,6 +486,7 @@ impl Peer {
                     cc: plan.cc.clone(),
                     private_data: vec![i as u8],
                     priority: (i % 8) as u8,
+                    ..QpOptions::default()
                 };
                 self.pairs[i].opened = true;
                 self.pairs[i].qp = Some(e.open_qp(now, conn, options).map_err(|e| e.to_string())?);

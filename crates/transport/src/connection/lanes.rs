@@ -147,12 +147,11 @@ impl Connection {
         socket: u16,
     ) -> Result<(), String> {
         let search = self.mtu_search(remote);
-        let mut specs = vec![self.options.cc.clone()];
-        specs.extend(self.flow_specs.iter().cloned());
         let info = cc::PathInfo { handshake_rtt: None, remembered: None, ..self.path_info(0) };
-        let mut flows = specs
+        let mut flows = self
+            .flow_setups
             .iter()
-            .map(|s| super::setup::algorithm(s, &info, self.rng.fork()))
+            .map(|s| super::setup::algorithm(&s.spec, &info, self.rng.fork()))
             .map(|a| a.map(|a| Flow::new(a, self.rate_cap)))
             .collect::<Result<Vec<_>, String>>()?;
         let rest = flows.split_off(1);
@@ -319,29 +318,6 @@ impl Connection {
             // It finds its rate anew before it is compared with others.
             if self.lanes.len() > 1 {
                 self.begin_coupling(now, i);
-            }
-        }
-    }
-
-    /// Splits the cap on this end's sending over the flows of all lanes that carry data, by what each could carry: all
-    /// together keep it. A flow that sends nothing has the whole of it, until it begins.
-    pub(super) fn share_cap(&mut self) {
-        let Some(cap) = self.rate_cap else { return };
-        if self.lanes.len() == 1 && self.lanes[0].flows.len() == 1 {
-            return;
-        }
-        let carries: Vec<bool> = (0..self.lanes.len()).map(|i| self.carries_data(i)).collect();
-        let scheduler = &self.scheduler;
-        let sends = |f: &Flow, i: usize| f.inflight() > 0 || scheduler.is_ready(i as u8);
-        let wanted = |f: &Flow| u128::from(f.wanted().bytes_per_sec().max(1));
-        let lanes = || self.lanes.iter().zip(&carries).filter(|(_, c)| **c);
-        let busy = lanes().flat_map(|(l, _)| l.flows.iter().enumerate().filter(|(i, f)| sends(f, *i)));
-        let all: u128 = busy.map(|(_, f)| wanted(f)).sum();
-        for (l, _) in self.lanes.iter_mut().zip(&carries).filter(|(_, c)| **c) {
-            for (i, f) in l.flows.iter_mut().enumerate() {
-                let part = u128::from(cap.bytes_per_sec()) * wanted(f) / all.max(1);
-                let part = Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1));
-                f.set_cap(Some(if sends(f, i) { part.min(cap) } else { cap }));
             }
         }
     }

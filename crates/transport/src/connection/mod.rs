@@ -4,6 +4,7 @@ mod authority;
 mod close;
 mod coupling;
 mod crypto_stream;
+mod flows;
 mod frames;
 mod lanes;
 mod later;
@@ -16,6 +17,7 @@ pub use authority::Authority;
 pub(crate) use authority::UNAUTHORISED;
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
+pub use flows::FlowFacts;
 pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use roaming::LaneEnds;
@@ -26,7 +28,7 @@ use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
 use crate::lane::path::PathCheck;
-use crate::lane::{Lane, MAX_FLOWS, Stage};
+use crate::lane::{Lane, Stage};
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
@@ -137,8 +139,8 @@ pub struct Connection {
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
-    /// Algorithms of the flows from the second on.
-    flow_specs: Vec<String>,
+    /// How flows are made, by number.
+    flow_setups: Vec<flows::FlowSetup>,
     rate_cap: Option<Rate>,
     early: Vec<Vec<u8>>,
 }
@@ -180,6 +182,10 @@ impl Connection {
     /// The suite that protects data packets.
     pub const fn suite(&self) -> Suite {
         self.suite
+    }
+    /// From which address of this host it leaves, as far as that is known.
+    pub fn local(&self) -> Option<std::net::IpAddr> {
+        self.lanes[0].local
     }
     /// Where the peer is.
     pub fn remote(&self) -> std::net::SocketAddr {
@@ -258,37 +264,6 @@ impl Connection {
         }
     }
 
-    /// Makes a queue pair known to the scheduler. `cc` names an algorithm of its own; empty shares the
-    /// connection's.
-    ///
-    /// # Errors
-    /// An unknown algorithm or bad parameters, or too many different flows: said in words.
-    pub fn add_qp(&mut self, qpn: u16, priority: u8, cc: &str) -> Result<(), String> {
-        let flow = if cc.is_empty() { 0 } else { self.new_flow(cc)? };
-        self.scheduler.insert(qpn, flow, priority);
-        Ok(())
-    }
-
-    /// The flow of queue pairs that ask for this algorithm: one for all of them, so that naming an algorithm again
-    /// takes no larger share of the path.
-    fn new_flow(&mut self, spec: &str) -> Result<u8, String> {
-        if let Some(i) = self.flow_specs.iter().position(|s| s == spec) {
-            return Ok(i as u8 + 1);
-        }
-        if self.lanes[0].flows.len() == MAX_FLOWS {
-            return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
-        }
-        let cap = self.rate_cap;
-        let mut index = 0;
-        for i in 0..self.lanes.len() {
-            let algorithm = setup::algorithm(spec, &self.path_info(i), self.rng.fork())?;
-            self.lanes[i].flows.push(Flow::new(algorithm, cap));
-            index = self.lanes[i].flows.len() - 1;
-        }
-        self.flow_specs.push(spec.to_owned());
-        Ok(index as u8)
-    }
-
     fn path_info(&self, lane: usize) -> cc::PathInfo {
         let l = &self.lanes[lane];
         cc::PathInfo {
@@ -342,13 +317,6 @@ impl Connection {
         if self.frames.len() < MAX_QUEUED_FRAMES {
             self.frames.push_back(f);
         }
-    }
-
-    /// The administrator's cap on this end's sending rate, from now on.
-    pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
-        self.rate_cap = cap;
-        self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(|f| f.set_cap(cap));
-        self.share_cap();
     }
 
     /// The system refused a datagram of this size to this address (EMSGSIZE).

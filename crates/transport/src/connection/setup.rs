@@ -384,6 +384,7 @@ impl Connection {
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
+        let first = super::flows::FlowSetup { key: String::new(), spec: options.cc.clone(), cap: None };
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -416,7 +417,7 @@ impl Connection {
             update_ping: None,
             later: super::later::Later::default(),
             next_flow: 0,
-            flow_specs: Vec::new(),
+            flow_setups: vec![first],
             rate_cap,
             early: Vec::new(),
         })
@@ -572,10 +573,7 @@ impl Connection {
         let overhead = self.lanes[0].overhead();
         self.lanes[0].remote_cid = Cid(remote_cid);
         self.lanes[0].mtu = MtuSearch::new(mtu::BASE, max, overhead);
-        let spec = self.options.cc.clone();
-        let first = algorithm(&spec, &self.path_info(0), self.rng.fork())
-            .map_err(|e| Violation::new(code::INTERNAL, e))?;
-        self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
+        self.remake_flow().map_err(|e| Violation::new(code::INTERNAL, e))?;
         for qpn in 0..self.initial_qps() {
             self.scheduler.insert(qpn, 0, DEFAULT_PRIORITY);
         }

@@ -9,7 +9,7 @@ fn link(mbit: u64, buffer_bdps: u64, loss: f64) -> Link {
 }
 
 /// Endless flows, each from its second on.
-fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
+pub(super) fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     let make = |(i, (selection, start)): (usize, &(&str, u64))| {
         flow(selection, link, Source::Endless, secs(*start), i as u64)
     };
@@ -19,17 +19,17 @@ fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     w
 }
 
-fn shares(w: &World, link: &Link, from: u64, to: u64) -> Vec<f64> {
+pub(super) fn shares(w: &World, link: &Link, from: u64, to: u64) -> Vec<f64> {
     w.flows.iter().map(|f| share(f, link, secs(from), secs(to))).collect()
 }
 
-fn jain(shares: &[f64]) -> f64 {
+pub(super) fn jain(shares: &[f64]) -> f64 {
     let (sum, squares): (f64, f64) = (shares.iter().sum(), shares.iter().map(|s| s * s).sum());
     sum * sum / (shares.len() as f64 * squares)
 }
 
 /// Bytes queued in a share `part` of the feedbacks that `which` picks.
-fn queue(f: &Flow, part: f64, which: impl Fn(&Point) -> bool) -> u64 {
+pub(super) fn queue(f: &Flow, part: f64, which: impl Fn(&Point) -> bool) -> u64 {
     let mut all: Vec<u64> = f.trace.iter().filter(|p| which(p)).map(|p| p.queue).collect();
     all.sort_unstable();
     all[((all.len() - 1) as f64 * part) as usize]

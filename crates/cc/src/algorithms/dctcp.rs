@@ -1,0 +1,210 @@
+//! DCTCP (RFC 8257): the window shrinks by as much as the share of marked packets calls for.
+//!
+//! For networks of one operator whose switches mark every packet that meets more than a threshold K in the queue
+//! (section 4.1: K above a seventh of the bandwidth-delay product). On the Internet it takes more than its share, where
+//! queues do not mark at all it is Reno. What the RFC's receiver does (section 3.2) is the transport's part: it reports
+//! how many of the acknowledged bytes were marked.
+
+use super::marks::{MarkedShare, ONE, without};
+use super::window::{INITIAL_WINDOW, Window};
+use crate::registry::{Definition, Kind, Marks, Needs, ParamDef};
+use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
+use base::Time;
+
+/// How it is registered.
+pub(crate) const DEFINITION: Definition = Definition {
+    name: "dctcp",
+    summary: "DCTCP (RFC 8257): reduces by the share of marked packets; for data centres that mark at a threshold",
+    params: &[
+        INITIAL_WINDOW,
+        ParamDef {
+            name: "g",
+            help: "weight of a new round trip in the average share of marked bytes (RFC 8257, section 4.2)",
+            kind: Kind::Share { min: 100, max: 100_000, default: 6_250 },
+        },
+        ParamDef {
+            name: "initial_alpha",
+            help: "share of marked bytes assumed at the start; 100% answers the first mark as Reno does",
+            kind: Kind::Share { min: 0, max: 100_000, default: 100_000 },
+        },
+    ],
+    needs: Needs { marks: Marks::Step, telemetry: false },
+    build: &|params, info, _| {
+        let config = Config {
+            initial: params.count("initial_window"),
+            gain: params.share("g"),
+            alpha: params.share("initial_alpha") * ONE / super::marks::PERCENT_100,
+        };
+        Box::new(Dctcp::new(config, info))
+    },
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Config {
+    initial: u64,
+    /// In parts per 100,000.
+    gain: u64,
+    /// In parts per [`ONE`].
+    alpha: u64,
+}
+
+/// DCTCP.
+#[derive(Debug)]
+pub struct Dctcp {
+    config: Config,
+    window: Window,
+    marked: MarkedShare,
+}
+
+impl Dctcp {
+    fn new(config: Config, info: &PathInfo) -> Dctcp {
+        Dctcp {
+            config,
+            window: Window::new(info, config.initial),
+            marked: MarkedShare::new(config.alpha, config.gain),
+        }
+    }
+}
+
+impl Algorithm for Dctcp {
+    fn name(&self) -> &'static str {
+        DEFINITION.name
+    }
+
+    fn on_sent(&mut self, _train: &SentTrain) {}
+
+    fn on_feedback(&mut self, s: &Signals) {
+        self.window.update(s);
+        self.marked.count(s);
+        // Section 3.3, step 4: the first packet sent after the last window's end is acknowledged.
+        if s.round_start {
+            self.marked.close();
+        }
+        let w = &mut self.window;
+        if w.is_new_loss(s) {
+            // Section 3.5: losses MUST be answered as conventional TCP does; once a window across all signals.
+            w.reduce(s.now, 1, 2);
+        } else if w.is_new_mark(s) {
+            // Step 9: cwnd = cwnd * (1 - DCTCP.Alpha / 2), once a window as RFC 3168 has it.
+            w.reduce_to(s.now, without(w.cwnd, self.marked.get() / 2));
+        }
+        w.grow_as_reno(s);
+    }
+
+    fn on_event(&mut self, _now: Time, event: Event) {
+        match event {
+            Event::ProbeTimeout { count } => self.window.on_timeout(count),
+            Event::PersistentCongestion => self.window.collapse(),
+            Event::RestartFromIdle { .. } => {}
+            Event::PathChanged(info) => *self = Dctcp::new(self.config, &info),
+            Event::PacketSize(bytes) => self.window.packet = bytes.max(1),
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        self.window.decision()
+    }
+
+    fn state(&self) -> &'static str {
+        if self.window.in_slow_start() { "slow_start" } else { "avoidance" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::kit::{self, PACKET};
+    use crate::registry::parse;
+
+    fn dctcp() -> Dctcp {
+        Dctcp::new(Config { initial: 100, gain: 6_250, alpha: ONE }, &kit::info())
+    }
+
+    /// A round trip of 100 packets of which so many were marked.
+    fn round(d: &mut Dctcp, n: u64, marked: u64) {
+        let s = Signals { ce_packets: marked, ce_acked: marked * PACKET, ..kit::round(n, 100) };
+        d.on_feedback(&s);
+    }
+
+    fn alpha(d: &Dctcp) -> f64 {
+        d.marked.get() as f64 / ONE as f64
+    }
+
+    #[test]
+    fn alpha_is_the_moving_average_of_section_3_3() {
+        let mut d = dctcp();
+        let mut expected = 1.0;
+        for (n, marked) in [0, 0, 50, 100, 3, 0, 17].into_iter().enumerate() {
+            round(&mut d, n as u64 + 1, marked);
+            // Step 6: DCTCP.Alpha = DCTCP.Alpha * (1 - g) + g * M.
+            expected = expected * (1.0 - 1.0 / 16.0) + marked as f64 / 100.0 / 16.0;
+            assert!((alpha(&d) - expected).abs() < 1e-4, "round {n}: {} is not {expected}", alpha(&d));
+        }
+        // Section 4.2: with every packet marked or none it goes to one or to nothing.
+        (10..300).for_each(|n| round(&mut d, n, 100));
+        assert!(alpha(&d) > 0.9999);
+        (300..600).for_each(|n| round(&mut d, n, 0));
+        assert!(alpha(&d) < 1e-4);
+    }
+
+    #[test]
+    fn bytes_count_and_not_packets() {
+        let mut d = dctcp();
+        let s = Signals { ce_packets: 1, ce_acked: 50 * PACKET, ..kit::round(1, 100) };
+        d.on_feedback(&s);
+        assert!((alpha(&d) - (15.0 / 16.0 + 0.5 / 16.0)).abs() < 1e-4);
+    }
+
+    #[test]
+    fn the_window_shrinks_by_half_of_alpha_once_a_window() {
+        let mut d = dctcp();
+        // Step 9 with alpha as it begins: as Reno.
+        round(&mut d, 1, 100);
+        assert_eq!(d.window.cwnd, 50 * PACKET);
+        // Packets sent before the reduction are part of what it answered.
+        let old = Signals { newest_acked_sent: Some(kit::at(1)), round_start: false, ..kit::round(2, 1) };
+        d.on_feedback(&Signals { ce_packets: 1, ce_acked: PACKET, ..old });
+        assert_eq!(d.window.cwnd, 50 * PACKET);
+        d.marked = MarkedShare::new(ONE / 4, 6_250);
+        // A window of which a tenth was marked: alpha = 1/4 * 15/16 + 1/160, and half of it is taken away.
+        round(&mut d, 3, 10);
+        let expected = 50.0 * (1.0 - (0.25 * 15.0 / 16.0 + 0.1 / 16.0) / 2.0);
+        assert!((d.window.cwnd as f64 / PACKET as f64 - expected).abs() < 0.01, "{}", d.window.cwnd);
+        assert_eq!(d.state(), "avoidance");
+    }
+
+    #[test]
+    fn a_loss_is_answered_as_reno_does_whatever_alpha_is() {
+        let mut d = dctcp();
+        d.marked = MarkedShare::new(0, 6_250);
+        let lost = Signals {
+            lost: PACKET,
+            lost_packets: 1,
+            latest_lost_sent: Some(kit::at(0)),
+            ..kit::round(1, 99)
+        };
+        d.on_feedback(&lost);
+        assert_eq!(d.window.cwnd, 50 * PACKET);
+    }
+
+    #[test]
+    fn without_marks_it_grows_as_reno() {
+        let mut d = dctcp();
+        round(&mut d, 1, 0);
+        assert_eq!(d.window.cwnd, 200 * PACKET, "slow start");
+        round(&mut d, 2, 100);
+        let before = d.window.cwnd;
+        (4..8).for_each(|n| {
+            d.on_feedback(&Signals { prior_inflight: before, acked: before, ..kit::round(n, 100) });
+        });
+        assert!(d.window.cwnd.abs_diff(before + 4 * PACKET) <= PACKET, "a packet a round trip");
+    }
+
+    #[test]
+    fn parameters_have_a_range() {
+        assert!(parse("dctcp:g=0.5%,initial_alpha=0%").is_ok());
+        for wrong in ["dctcp:g=0%", "dctcp:g=101%", "dctcp:g=1", "dctcp:initial_alpha=-1%", "dctcp:k=3"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

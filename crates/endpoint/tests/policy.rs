@@ -1,0 +1,152 @@
+//! What a policy makes of flows: when they are made, and when it changes while they run.
+
+mod pair;
+
+use base::{Rate, Span};
+use cc::platform::{Choice, Class, Order, Policy, Qos, Traffic};
+use longhaul_endpoint::{FlowReport, QpOptions};
+use pair::{DELAY, Link, Pair, config, read, register, server_config, whole};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use verbs::{SendOp, SendWr, Status};
+
+/// Algorithms by version: of ordinary flows, and of those that ask for latency.
+#[derive(Debug)]
+struct Rules {
+    version: AtomicU64,
+    ordinary: Vec<&'static str>,
+    latency: &'static str,
+    classes: Vec<Class>,
+}
+
+impl Rules {
+    fn new(ordinary: &[&'static str], latency: &'static str) -> Arc<Rules> {
+        let class = |name: &str, level| Class {
+            name: name.into(),
+            parent: None,
+            weight: 1,
+            level,
+            guarantee: None,
+            cap: None,
+            order: Order::Fair,
+        };
+        let classes = vec![class("ordinary", 1), class("quick", 0)];
+        Arc::new(Rules { version: AtomicU64::new(0), ordinary: ordinary.to_vec(), latency, classes })
+    }
+
+    fn change(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Policy for Rules {
+    fn choose(&self, traffic: &Traffic) -> Choice {
+        let version = self.version.load(Ordering::Relaxed) as usize;
+        let quick = traffic.qos == Qos::Latency;
+        let algorithm = if quick { self.latency } else { self.ordinary[version % self.ordinary.len()] };
+        Choice {
+            rule: if quick { "quick" } else { "rest" }.into(),
+            algorithm: algorithm.into(),
+            substitute: "reno".into(),
+            class: usize::from(quick),
+            weight: 1,
+            cap: (version > 0).then(|| Rate::from_mbit(400)),
+            guarantee: None,
+            why: Vec::new(),
+        }
+    }
+    fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+    fn host_cap(&self) -> Option<Rate> {
+        None
+    }
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+}
+
+fn names(flows: &[FlowReport]) -> Vec<(&'static str, &str)> {
+    flows.iter().map(|f| (f.facts.name, f.class.as_str())).collect()
+}
+
+#[test]
+fn the_policy_decides_when_flows_are_made_and_again_when_it_changes() {
+    let mut p = Pair::new();
+    let rules = Rules::new(&["bbr", "cubic"], "copa");
+    p.client.set_policy(rules.clone());
+    let Link { client, .. } = p.linked();
+    assert_eq!(names(&p.client.flows()), [("bbr", "ordinary")]);
+    let quick = QpOptions { qos: Some(Qos::Latency), ..QpOptions::default() };
+    for _ in 0..2 {
+        p.client.open_qp(p.now, client, quick.clone()).expect("a queue pair");
+    }
+    p.client.open_qp(p.now, client, QpOptions::default()).expect("a queue pair");
+    p.run(Span::from_millis(100));
+    let flows = p.client.flows();
+    assert_eq!(names(&flows), [("bbr", "ordinary"), ("copa", "quick")]);
+    assert_eq!((flows[0].qps.len(), flows[1].qps.len()), (2, 2), "who asks for the same shares a flow");
+    let choice = flows[1].choice.as_ref().expect("a choice");
+    assert_eq!((choice.rule.as_str(), flows[1].facts.cap), ("quick", None));
+    rules.change();
+    p.run(Span::from_millis(1));
+    p.client.handle_timeout(p.now);
+    let flows = p.client.flows();
+    assert_eq!(names(&flows), [("cubic", "ordinary"), ("copa", "quick")]);
+    assert!(flows.iter().all(|f| f.facts.cap == Some(Rate::from_mbit(400))));
+}
+
+#[test]
+fn without_a_policy_flows_are_as_they_were_asked_for() {
+    let mut p = Pair::new();
+    let Link { client, .. } = p.linked();
+    p.client.open_qp(p.now, client, QpOptions { cc: "vegas".into(), ..Default::default() }).expect("a pair");
+    p.run(Span::from_millis(100));
+    let flows = p.client.flows();
+    assert_eq!(names(&flows), [(cc::registry::DEFAULT, ""), ("vegas", "")]);
+    assert!(flows.iter().all(|f| f.choice.is_none()));
+    assert_eq!((flows[0].traffic.asked.as_str(), flows[1].traffic.asked.as_str()), ("", "vegas"));
+}
+
+#[test]
+fn what_cannot_be_made_falls_back_to_the_substitute_and_says_so() {
+    let mut p = Pair::new();
+    p.client.set_policy(Rules::new(&["warp"], "warp"));
+    p.linked();
+    let flows = p.client.flows();
+    assert_eq!(names(&flows), [("reno", "ordinary")]);
+    let choice = flows[0].choice.as_ref().expect("a choice");
+    assert!(choice.why.iter().any(|w| w.contains("\"warp\"")), "{:?}", choice.why);
+}
+
+#[test]
+fn algorithms_change_under_a_transfer_and_no_byte_is_lost() {
+    let (mut client, mut server) = (config(2), server_config(&[2]));
+    for c in [&mut client, &mut server] {
+        c.options.rate_cap = Some(Rate::from_mbit(200));
+    }
+    let mut p = Pair::with(client, server);
+    let rules = Rules::new(&cc::registry::names(), "copa");
+    p.client.set_policy(rules.clone());
+    let Link { ci, si, .. } = p.linked();
+    let data: Vec<u8> = (0..8 << 20).map(|i: u32| (i ^ (i >> 8)) as u8).collect();
+    let from = register(&mut p.client, ci.pd, data.clone());
+    let to = register(&mut p.server, si.pd, vec![0; data.len()]);
+    let write =
+        SendWr::new(7, SendOp::Write { rkey: to.rkey, offset: 0 }, vec![whole(&from, data.len() as u64)]);
+    p.client.adapter().post_send(ci.qps[0], write).expect("posted");
+    let mut seen = std::collections::BTreeSet::new();
+    let mut done = None;
+    let began = p.now;
+    while done.is_none() && p.now < began + Span::from_secs(10) {
+        let f = p.client.flows().swap_remove(0).facts;
+        seen.insert(f.name);
+        rules.change();
+        p.run(DELAY * 5);
+        done = p.client.adapter().poll_cq(ci.cq);
+    }
+    assert!(seen.len() > 5, "{seen:?}");
+    assert_eq!(done.expect("completed").status, Status::Success);
+    assert!(read(&mut p.server, &to, data.len()) == data);
+    assert_eq!(p.client.stats(p.client.flows()[0].conn).expect("open").packets_lost, 0);
+}

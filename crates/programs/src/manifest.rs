@@ -1,0 +1,283 @@
+//! What a program says of itself: records of text that the macros of `opencc.h` write into a section of their own.
+//!
+//! A record is a line, its fields end with a tab each. WebAssembly modules have them in the custom section `opencc`
+//! ([`Manifest::of_wasm`]), BPF objects in the ELF section `opencc` ([`Manifest::parse`] reads its bytes).
+
+use base::{Rate, Span};
+use cc::Marks;
+use cc::registry::{Kind, Needs, ParamDef, kept};
+use std::collections::BTreeSet;
+
+/// The version of `opencc.h` that programs are built against (`OC_ABI`).
+pub const ABI: u64 = 1;
+/// Name of the section.
+pub const SECTION: &str = "opencc";
+/// Longest section that is read, in bytes.
+pub const MAX_SECTION: usize = 16 * 1024;
+/// Longest module that is read, in bytes.
+pub const MAX_MODULE: usize = 256 * 1024;
+/// Longest name: what the kernel's `TCP_CONGESTION` takes.
+pub const MAX_NAME: usize = 15;
+/// Longest field, in bytes.
+pub const MAX_FIELD: usize = 240;
+/// Most parameters (`OC_MAX_PARAMS`).
+pub const MAX_PARAMS: usize = 16;
+/// Most states that have names.
+pub const MAX_STATES: usize = 16;
+
+/// Why something is no program that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Bad {
+    /// It is not WebAssembly.
+    #[error("it is not a WebAssembly module: build it with `longhaul cc build`")]
+    NotWasm,
+    /// It is larger than any program.
+    #[error("it is {len} bytes long; at most {max} are read")]
+    TooLong {
+        /// Its bytes.
+        len: usize,
+        /// Most that are read.
+        max: usize,
+    },
+    /// A section of the module does not end within it.
+    #[error("the module is cut off or damaged at byte {at}: build it again")]
+    Damaged {
+        /// Where.
+        at: usize,
+    },
+    /// It does not say what it is.
+    #[error("it has no section \"opencc\": begin the source with OC_PROGRAM of opencc.h")]
+    NoManifest,
+    /// It was built against another version of the header.
+    #[error(
+        "it was built for version {theirs} of opencc.h, and this is version {ABI}: build it again from its source"
+    )]
+    Abi {
+        /// The version it names; empty when none.
+        theirs: String,
+    },
+    /// A record is not one.
+    #[error("the record \"{record}\" of its section \"opencc\" {wrong}")]
+    Record {
+        /// The record, its start.
+        record: String,
+        /// What is wrong with it, and what to do.
+        wrong: &'static str,
+    },
+    /// There is no room for more texts of programs in this process.
+    #[error(transparent)]
+    Registry(#[from] cc::Error),
+}
+
+/// What a program says of itself.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// The name it is selected by.
+    pub name: String,
+    /// What it is, in a line.
+    pub summary: String,
+    /// What the path has to tell.
+    pub needs: Needs,
+    /// Its parameters, in the order of their values in memory.
+    pub params: Vec<ParamDef>,
+    /// Names of its states.
+    pub states: Vec<&'static str>,
+}
+
+impl Manifest {
+    /// Reads the section of a WebAssembly module.
+    ///
+    /// # Errors
+    /// Any [`Bad`].
+    pub fn of_wasm(module: &[u8]) -> Result<Manifest, Bad> {
+        Manifest::parse(&section(module)?)
+    }
+
+    /// Reads the bytes of a section `opencc`.
+    ///
+    /// # Errors
+    /// [`Bad::Abi`], [`Bad::Record`], [`Bad::NoManifest`], [`Bad::TooLong`], [`Bad::Registry`].
+    pub fn parse(section: &[u8]) -> Result<Manifest, Bad> {
+        if section.len() > MAX_SECTION {
+            return Err(Bad::TooLong { len: section.len(), max: MAX_SECTION });
+        }
+        let Ok(text) = core::str::from_utf8(section) else {
+            return Err(Bad::Record { record: String::new(), wrong: "is not text in UTF-8" });
+        };
+        let records: Vec<Vec<&str>> =
+            text.lines().map(|line| line.strip_suffix('\t').unwrap_or(line).split('\t').collect()).collect();
+        // Before all else: what follows means what the header of that version says.
+        check_abi(&records)?;
+        let name = one(&records, "name")?.ok_or(Bad::NoManifest)?;
+        let shape = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+        if name.len() > MAX_NAME
+            || !name.bytes().all(shape)
+            || !name.starts_with(|c: char| c.is_ascii_lowercase())
+        {
+            return Err(bad(
+                &["name", name],
+                "is no name: 15 lower-case letters, digits, - and _ at most, a letter first",
+            ));
+        }
+        let mut manifest = Manifest {
+            name: name.to_owned(),
+            summary: one(&records, "summary")?.unwrap_or("").to_owned(),
+            needs: needs(one(&records, "needs")?.unwrap_or("nothing"))?,
+            params: Vec::new(),
+            states: states(one(&records, "states")?.unwrap_or(""))?,
+        };
+        for record in &records {
+            match record[0] {
+                "abi" | "name" | "summary" | "needs" | "states" | "" => {}
+                "param" => manifest.add_param(record)?,
+                _ => return Err(bad(record, "is of a kind that this version does not know")),
+            }
+        }
+        Ok(manifest)
+    }
+
+    fn add_param(&mut self, record: &[&str]) -> Result<(), Bad> {
+        let &[_, kind, name, unit, min, max, default, help] = record else {
+            return Err(bad(
+                record,
+                "has another number of fields than a parameter: use the macros of opencc.h",
+            ));
+        };
+        if self.params.len() == MAX_PARAMS {
+            return Err(bad(record, "is one parameter more than the 16 a program may have"));
+        }
+        if name.is_empty() || self.params.iter().any(|p| p.name == name) {
+            return Err(bad(record, "has no name, or that of another parameter"));
+        }
+        let kind = kind_of(record, kind, unit, [min, max, default])?;
+        self.params.push(ParamDef { name: kept(name)?, help: kept(help)?, kind });
+        Ok(())
+    }
+
+    /// The values of `params` in the order and form in which the program finds them: switches 0 or 1, shares in parts per
+    /// 100,000, spans in nanoseconds, rates in bytes per second with 0 for `auto`.
+    pub fn values(&self, params: &cc::Params) -> [u64; MAX_PARAMS] {
+        use cc::registry::Value;
+        let mut values = [0; MAX_PARAMS];
+        for (value, p) in values.iter_mut().zip(&self.params) {
+            *value = match params.get(p.name).unwrap_or(p.kind.default()) {
+                Value::Switch(on) => u64::from(on),
+                Value::Count(n) | Value::Share(n) => n,
+                Value::Rate(rate) => rate.map_or(0, Rate::bytes_per_sec),
+                Value::Span(span) => span.as_nanos(),
+            };
+        }
+        values
+    }
+}
+
+fn bad(record: &[&str], wrong: &'static str) -> Bad {
+    Bad::Record { record: record.join(" ").chars().take(60).collect(), wrong }
+}
+
+/// The only field of the only record of that kind.
+fn one<'a>(records: &[Vec<&'a str>], kind: &str) -> Result<Option<&'a str>, Bad> {
+    let mut found = records.iter().filter(|r| r[0] == kind);
+    let Some(record) = found.next() else { return Ok(None) };
+    match record[..] {
+        _ if found.next().is_some() => Err(bad(record, "is there twice")),
+        [_, field] if field.len() <= MAX_FIELD => Ok(Some(field)),
+        _ => Err(bad(record, "has not one field of 240 bytes at most")),
+    }
+}
+
+fn check_abi(records: &[Vec<&str>]) -> Result<(), Bad> {
+    match one(records, "abi")? {
+        None => Err(Bad::NoManifest),
+        Some(version) if version == ABI.to_string() => Ok(()),
+        Some(version) => Err(Bad::Abi { theirs: version.chars().take(20).collect() }),
+    }
+}
+
+fn needs(text: &str) -> Result<Needs, Bad> {
+    match text {
+        "nothing" => Ok(Needs::NOTHING),
+        "step" => Ok(Needs { marks: Marks::Step, telemetry: false }),
+        "l4s" => Ok(Needs { marks: Marks::L4s, telemetry: false }),
+        "telemetry" => Ok(Needs { marks: Marks::Optional, telemetry: true }),
+        _ => Err(bad(&["needs", text], "is none of OC_NEEDS_NOTHING, _STEP, _L4S and _TELEMETRY")),
+    }
+}
+
+fn states(list: &str) -> Result<Vec<&'static str>, Bad> {
+    let names: BTreeSet<&str> = list.split(',').collect();
+    if list.split(',').count() > MAX_STATES || names.len() != list.split(',').count() {
+        return Err(bad(&["states", list], "names more than 16 states, or one of them twice"));
+    }
+    list.split(',').filter(|s| !s.is_empty()).map(|s| Ok(kept(s)?)).collect()
+}
+
+fn kind_of(record: &[&str], kind: &str, unit: &str, range: [&str; 3]) -> Result<Kind, Bad> {
+    let mut numbers = [0; 3];
+    for (number, text) in numbers.iter_mut().zip(range) {
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        *number = text.parse().ok().filter(|_| digits).ok_or_else(|| {
+            bad(record, "has a minimum, maximum or default that is no plain decimal number (write 1000, not 10*100 or 1000u)")
+        })?;
+    }
+    let [min, max, default] = numbers;
+    if min > max || (kind != "rate" && !(min..=max).contains(&default)) {
+        return Err(bad(record, "has a default out of its range"));
+    }
+    if record.iter().any(|field| field.len() > MAX_FIELD) {
+        return Err(bad(record, "has a field of more than 240 bytes"));
+    }
+    Ok(match kind {
+        "switch" if max == 1 => Kind::Switch { default: default == 1 },
+        "count" => Kind::Count { unit: kept(unit)?, min, max, default },
+        "share" => Kind::Share { min, max, default },
+        "span" => Kind::Span {
+            min: Span::from_nanos(min),
+            max: Span::from_nanos(max),
+            default: Span::from_nanos(default),
+        },
+        "rate" => Kind::Rate { min: Rate::from_bytes_per_sec(min), max: Rate::from_bytes_per_sec(max) },
+        _ => return Err(bad(record, "is a parameter of a kind that this version does not know")),
+    })
+}
+
+/// The bytes of the custom section `opencc` of a module, all of that name joined (WebAssembly core specification, 5.5.2 and
+/// 5.5.3).
+fn section(module: &[u8]) -> Result<Vec<u8>, Bad> {
+    if module.len() > MAX_MODULE {
+        return Err(Bad::TooLong { len: module.len(), max: MAX_MODULE });
+    }
+    if !module.starts_with(b"\0asm\x01\0\0\0") {
+        return Err(Bad::NotWasm);
+    }
+    let (mut at, mut found) = (8, Vec::new());
+    while let Some(id) = module.get(at) {
+        let (size, start) = leb128(module, at + 1)?;
+        let end = start.checked_add(size).filter(|end| *end <= module.len()).ok_or(Bad::Damaged { at })?;
+        if *id == 0 {
+            let (len, name) = leb128(module, start)?;
+            let body = name.checked_add(len).filter(|body| *body <= end).ok_or(Bad::Damaged { at: start })?;
+            if &module[name..body] == SECTION.as_bytes() {
+                found.extend_from_slice(&module[body..end]);
+            }
+        }
+        at = end;
+    }
+    if found.is_empty() { Err(Bad::NoManifest) } else { Ok(found) }
+}
+
+/// An unsigned number of 32 bits (specification, 5.2.2), and where it ends.
+fn leb128(bytes: &[u8], at: usize) -> Result<(usize, usize), Bad> {
+    let mut value = 0u64;
+    for (i, byte) in bytes.get(at..).unwrap_or_default().iter().take(5).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            let value = usize::try_from(value).map_err(|_| Bad::Damaged { at })?;
+            return Ok((value, at + i + 1));
+        }
+    }
+    Err(Bad::Damaged { at })
+}
+
+#[cfg(test)]
+mod tests;

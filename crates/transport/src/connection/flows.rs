@@ -1,0 +1,232 @@
+//! The flows of a connection: which queue pairs share an algorithm, which algorithm that is, and what it may send. A flow
+//! of the connection is one on each lane, with a controller of its own there.
+
+use super::{Connection, setup};
+use crate::lane::MAX_FLOWS;
+use base::{Rate, Span};
+use cc::engine::Flow;
+
+/// How the flows of one number, one on each lane, are made.
+#[derive(Clone, Debug)]
+pub(super) struct FlowSetup {
+    /// What the queue pairs have in common that share it; empty of the connection's own.
+    pub key: String,
+    /// Algorithm with parameters.
+    pub spec: String,
+    /// What all its lanes together may send at most.
+    pub cap: Option<Rate>,
+}
+
+/// A flow of a connection, all its lanes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowFacts {
+    /// Its number; 0 is that of all queue pairs that asked for nothing of their own.
+    pub flow: u8,
+    /// Algorithm with parameters, as it was selected.
+    pub spec: String,
+    /// The algorithm's name.
+    pub name: &'static str,
+    /// Its state in a word, for people.
+    pub state: &'static str,
+    /// At which rate it may send now, bytes on the wire.
+    pub rate: Rate,
+    /// How many bytes may be in flight.
+    pub bound: u64,
+    /// How many are.
+    pub inflight: u64,
+    /// Bytes delivered so far.
+    pub delivered: u64,
+    /// Packets that were declared lost and had arrived.
+    pub spurious: u64,
+    /// What it carried lately, as far as that was measured.
+    pub carried: Option<Rate>,
+    /// Smoothed round trip of the main lane; zero when not known.
+    pub srtt: Span,
+    /// Its lowest.
+    pub min_rtt: Span,
+    /// What it may send at most.
+    pub cap: Option<Rate>,
+    /// Whether it has something to send.
+    pub backlogged: bool,
+}
+
+impl Connection {
+    /// Makes a queue pair known to the scheduler. `cc` names an algorithm of its own; empty shares the
+    /// connection's.
+    ///
+    /// # Errors
+    /// An unknown algorithm or bad parameters, or too many different flows: said in words.
+    pub fn add_qp(&mut self, qpn: u16, priority: u8, cc: &str) -> Result<(), String> {
+        match cc {
+            "" => self.scheduler.insert(qpn, 0, priority),
+            _ => drop(self.add_qp_as(qpn, priority, cc, cc)?),
+        }
+        Ok(())
+    }
+
+    /// Makes a queue pair known to the scheduler, in the flow of all those that gave this key: a new one with the algorithm
+    /// `spec` when it is the first. The number of the flow is returned.
+    ///
+    /// # Errors
+    /// As [`Connection::add_qp`].
+    pub fn add_qp_as(&mut self, qpn: u16, priority: u8, key: &str, spec: &str) -> Result<u8, String> {
+        let flow = self.flow_of_key(key, spec)?;
+        self.scheduler.insert(qpn, flow, priority);
+        Ok(flow)
+    }
+
+    /// The flow of queue pairs that have this in common: one for all of them, so that asking again takes no larger share of
+    /// the path.
+    fn flow_of_key(&mut self, key: &str, spec: &str) -> Result<u8, String> {
+        if let Some(i) = self.flow_setups.iter().position(|s| s.key == key) {
+            return Ok(i as u8);
+        }
+        let index = self.flow_setups.len();
+        if index == MAX_FLOWS {
+            return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
+        }
+        let mut made = Vec::with_capacity(self.lanes.len());
+        for i in 0..self.lanes.len() {
+            made.push(setup::algorithm(spec, &self.path_info(i), self.rng.fork())?);
+        }
+        let cap = self.rate_cap;
+        for (l, algorithm) in self.lanes.iter_mut().zip(made) {
+            l.flows.push(Flow::new(algorithm, cap));
+        }
+        self.flow_setups.push(FlowSetup { key: key.to_owned(), spec: spec.to_owned(), cap: None });
+        Ok(index as u8)
+    }
+
+    /// The flow that a queue pair is in.
+    pub fn flow_of(&self, qpn: u16) -> Option<u8> {
+        self.scheduler.flow(qpn)
+    }
+
+    /// Has a flow decided by another algorithm from now on, on all lanes. Nothing that is in flight is lost, and the new one
+    /// starts from the rate that was measured. Nothing changes when it is what decides already.
+    ///
+    /// # Errors
+    /// No such flow, an unknown algorithm or bad parameters: said in words; the old one stays.
+    pub fn set_algorithm(&mut self, flow: u8, spec: &str) -> Result<(), String> {
+        let i = usize::from(flow);
+        let Some(setup) = self.flow_setups.get(i) else { return Err(format!("there is no flow {flow}")) };
+        if setup.spec == spec {
+            return Ok(());
+        }
+        let mut made = Vec::with_capacity(self.lanes.len());
+        for k in 0..self.lanes.len() {
+            let known = self.path_info(k);
+            let (rtt, current) = (self.lanes[k].rtt.min(), self.lanes[k].flows[i].current());
+            let info = cc::PathInfo {
+                handshake_rtt: Some(rtt).filter(|r| !r.is_zero()).or(known.handshake_rtt),
+                known_rate: current.or(known.known_rate),
+                ..known
+            };
+            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
+        }
+        for (l, algorithm) in self.lanes.iter_mut().zip(made) {
+            l.flows[i].replace(algorithm);
+        }
+        self.flow_setups[i].spec = spec.to_owned();
+        self.share_cap();
+        Ok(())
+    }
+
+    /// The algorithm of a flow, with parameters, as it was selected.
+    pub fn algorithm(&self, flow: u8) -> Option<&str> {
+        self.flow_setups.get(usize::from(flow)).map(|s| s.spec.as_str())
+    }
+
+    /// What a flow may send at most from now on, all its lanes together, beside the cap on the whole connection.
+    pub fn set_flow_cap(&mut self, flow: u8, cap: Option<Rate>) {
+        if let Some(s) = self.flow_setups.get_mut(usize::from(flow))
+            && core::mem::replace(&mut s.cap, cap) != cap
+        {
+            self.share_cap();
+        }
+    }
+
+    /// The administrator's cap on this end's sending rate, from now on.
+    pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
+        self.rate_cap = cap;
+        self.share_cap();
+    }
+
+    /// Splits the cap on this end's sending over the flows of all lanes that carry data, by what each could carry, and each
+    /// flow's own over its lanes: all together keep them. A flow that sends nothing has the whole of it, until it begins.
+    pub(super) fn share_cap(&mut self) {
+        let carries: Vec<bool> = (0..self.lanes.len()).map(|i| self.carries_data(i)).collect();
+        let alone = self.lanes.len() == 1 && self.lanes[0].flows.len() == 1;
+        let scheduler = &self.scheduler;
+        let sends = |f: &Flow, i: usize| f.inflight() > 0 || scheduler.is_ready(i as u8);
+        let wanted = |f: &Flow| u128::from(f.wanted().bytes_per_sec().max(1));
+        // What of each flow's lanes send could carry, and all together.
+        let mut sums = vec![0; self.flow_setups.len()];
+        for (l, _) in self.lanes.iter().zip(&carries).filter(|(_, c)| **c) {
+            for ((i, f), sum) in l.flows.iter().enumerate().zip(&mut sums).filter(|((i, f), _)| sends(f, *i))
+            {
+                debug_assert!(i < MAX_FLOWS);
+                *sum += wanted(f);
+            }
+        }
+        let all: u128 = sums.iter().sum();
+        for (l, carries) in self.lanes.iter_mut().zip(&carries) {
+            for (i, f) in l.flows.iter_mut().enumerate() {
+                let part = |cap: Rate, of: u128| match alone || !carries || !sends(f, i) {
+                    true => cap,
+                    false => portion(cap, wanted(f), of),
+                };
+                let of_all = self.rate_cap.map(|cap| part(cap, all));
+                let of_flow = self.flow_setups[i].cap.map(|cap| part(cap, sums[i]));
+                let cap = of_all.into_iter().chain(of_flow).min();
+                f.set_cap(cap);
+            }
+        }
+    }
+
+    /// What the flows do, and how.
+    pub fn flow_facts(&self) -> impl Iterator<Item = FlowFacts> + '_ {
+        let main = &self.lanes[self.main_lane()];
+        self.flow_setups.iter().enumerate().map(move |(i, s)| {
+            let lanes = || self.lanes.iter().map(move |l| &l.flows[i]);
+            let carrying = (0..self.lanes.len()).filter(|k| self.carries_data(*k));
+            let decided = carrying.map(|k| self.lanes[k].flows[i].decision());
+            let sum = |all: &mut dyn Iterator<Item = u64>| all.fold(0, u64::saturating_add);
+            let (rate, bound) = decided.fold((0_u64, 0_u64), |(r, b), d| {
+                (r.saturating_add(d.rate.bytes_per_sec()), b.saturating_add(d.bound))
+            });
+            let carried = sum(&mut lanes().filter_map(Flow::current).map(Rate::bytes_per_sec));
+            let (name, state) = main.flows[i].describe();
+            FlowFacts {
+                flow: i as u8,
+                spec: s.spec.clone(),
+                name,
+                state,
+                rate: Rate::from_bytes_per_sec(rate),
+                bound,
+                inflight: sum(&mut lanes().map(Flow::inflight)),
+                delivered: sum(&mut lanes().map(Flow::delivered)),
+                spurious: sum(&mut lanes().map(Flow::spurious)),
+                carried: (carried > 0).then(|| Rate::from_bytes_per_sec(carried)),
+                srtt: main.rtt.smoothed(),
+                min_rtt: main.rtt.min(),
+                cap: s.cap,
+                backlogged: self.scheduler.is_ready(i as u8),
+            }
+        })
+    }
+
+    /// Makes the first flow anew, for a path of which the handshake has told.
+    pub(super) fn remake_flow(&mut self) -> Result<(), String> {
+        let first = setup::algorithm(&self.flow_setups[0].spec, &self.path_info(0), self.rng.fork())?;
+        self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
+        self.share_cap();
+        Ok(())
+    }
+}
+
+/// A flow's part of a cap, at least a byte per second: `wanted` of what all of them want.
+fn portion(cap: Rate, wanted: u128, all: u128) -> Rate {
+    let part = u128::from(cap.bytes_per_sec()) * wanted / all.max(1);
+    Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1)).min(cap)
+}
