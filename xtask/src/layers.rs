@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("io", &["base", "handover", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("mover", &["base", "wire", "cc", "verbs", "transport", "iwarp", "endpoint", "io"]),
+    ("admin", &["base", "cc", "endpoint", "io"]),
     (
         "lab",
         &[
@@ -58,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "io",
             "sim",
             "mover",
+            "admin",
             "lab",
         ],
     ),

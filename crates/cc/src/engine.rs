@@ -5,7 +5,9 @@
 //! plain data, and paces by what that decides.
 
 mod flow;
+mod trace;
 mod trend;
 
 pub use flow::{Flow, PathSignals, Train};
+pub use trace::{MAX_RECORDS, Record};
 pub use trend::Trend;
