@@ -150,6 +150,7 @@ fn marks_of_a_short_queue_on_ect1_are_those_of_l4s() {
 }
 
 #[test]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of one range")]
 fn counts_that_cannot_be_true_end_the_connection() {
     let statement = |largest, counts: [u64; 3], marks: Vec<core::ops::Range<u64>>| Feedback {
         largest,
