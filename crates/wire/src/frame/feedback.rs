@@ -190,6 +190,11 @@ impl Feedback {
         varint_len(gap) + varint_len(hole.end - hole.start - 1)
     }
 
+    /// The type of the frame.
+    pub(super) const fn kind(&self) -> u8 {
+        if self.signals.is_some() { super::kind::FEEDBACK_SIGNALS } else { super::kind::FEEDBACK }
+    }
+
     pub(super) fn parse(r: &mut Reader<'_>, signals: bool) -> Result<Feedback, WireError> {
         let lane = super::lane(r)?;
         let largest = r.varint("largest")?;
