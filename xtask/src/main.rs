@@ -124,7 +124,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        options: "bulk|budget|latency|iwarp|idle|lanes|files [longhaul-bench options...]",
+        options: "bulk|budget|latency|iwarp|idle|lanes|files [longhaul-bench options...], or decisions",
         help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
         run: bench,
     },
@@ -259,6 +259,9 @@ fn swarm(seeds: Range<u64>) -> Result<()> {
 }
 
 fn bench(args: &[String]) -> Result<()> {
+    if args.first().is_some_and(|a| a == "decisions") {
+        return run(cargo().args(["run", "--release", "-p", "longhaul-programs", "--example", "decisions"]));
+    }
     let build =
         ["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
     run(cargo().args(build))?;

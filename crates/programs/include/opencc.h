@@ -126,7 +126,7 @@ struct oc_hop {
 struct oc_decision {
 	u64 rate;     /* pacing rate: OC_MIN_RATE to OC_MAX_RATE */
 	u64 bound;    /* most bytes in flight (kernel TCP: snd_cwnd): two packets to OC_MAX_BOUND */
-	u64 quantum;  /* bytes that may leave back to back; 0: a train that suits the rate */
+	u64 quantum;  /* most bytes that may leave back to back; 0: as much as suits the rate, which is never exceeded */
 	u64 ssthresh; /* below it the flow is in slow start, OC_NONE: no such; kernel TCP grows its caches by it */
 	u64 state;    /* what to show: an index into OC_STATES */
 };

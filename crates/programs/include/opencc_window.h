@@ -120,11 +120,17 @@ OC_INLINE u64 oc_window_rate(const struct oc_window *w, const struct oc_signals 
 	return oc_clamp(oc_mul_div(oc_rate(w->cwnd, rtt), gain, 1000ull << backoff), OC_MIN_RATE, OC_MAX_RATE);
 }
 
+/* A window leaves in eight parts at least, so that where round trips are short it does not arrive as one burst. */
+OC_INLINE u64 oc_window_part(const struct oc_window *w, const struct oc_signals *s)
+{
+	return oc_mul(oc_max(oc_div(w->cwnd / 8, s->packet), OC_MIN_PACKETS), s->packet);
+}
+
 OC_INLINE void oc_decide(const struct oc_window *w, const struct oc_signals *s, struct oc_decision *d)
 {
 	d->rate = oc_window_rate(w, s, oc_in_slow_start(w) ? OC_SLOW_START_PACING : OC_PACING, s->srtt);
 	d->bound = oc_max(w->cwnd, oc_least(s));
-	d->quantum = 0;
+	d->quantum = oc_window_part(w, s);
 	d->ssthresh = w->ssthresh;
 	d->state = !oc_in_slow_start(w);
 }
@@ -138,7 +144,7 @@ OC_INLINE void oc_spread(const struct oc_window *w, const struct oc_signals *s, 
 {
 	d->rate = oc_window_rate(w, s, gain, oc_max(s->srtt, OC_US));
 	d->bound = oc_max(oc_add(w->cwnd, oc_bytes_in(d->rate, gap)), oc_least(s));
-	d->quantum = 0;
+	d->quantum = oc_window_part(w, s);
 	d->ssthresh = w->ssthresh;
 	d->state = !oc_in_slow_start(w);
 }

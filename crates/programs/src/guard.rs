@@ -17,8 +17,6 @@ use std::sync::Arc;
 pub const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
 /// Nor more in flight (`OC_MAX_BOUND`): a pebibyte.
 pub const MAX_BOUND: u64 = 1 << 50;
-/// Longest group of trains: as many as the pacer sends at the highest rates.
-const MAX_QUANTUM: u64 = 8 * (65_507 + 64 * 28);
 /// A rate that carries fewer packets in a round trip is no more than any start finds by itself: not worth beginning with.
 const WORTH_PACKETS: u64 = 20;
 
@@ -65,10 +63,8 @@ pub(crate) fn check(answer: &Answer, packet: u64) -> Result<Decision, Fault> {
         return Err(Fault::Bound(answer.bound));
     }
     let rate = Rate::from_bytes_per_sec(answer.rate).max(MIN_RATE);
-    let quantum = match answer.quantum {
-        0 => pacer::quantum(rate, packet),
-        n => n.clamp(packet, MAX_QUANTUM.max(packet)),
-    };
+    let usual = pacer::quantum(rate, packet);
+    let quantum = if answer.quantum == 0 { usual } else { usual.min(answer.quantum).max(packet) };
     Ok(Decision { rate, bound: answer.bound.max(packet.saturating_mul(MIN_PACKETS)), quantum })
 }
 

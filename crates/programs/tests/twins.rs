@@ -124,6 +124,33 @@ fn vegas_as_a_program_decides_as_vegas() {
     agree_exactly("vegas", "vegas.c", "vegas-c", &[(other, other)]);
 }
 
+/// Whole numbers against floating point, as long as nothing happens that the state has no room for.
+#[test]
+fn cubic_as_a_program_decides_as_cubic_within_half_a_percent() {
+    if load_shipped("cubic.c").is_none() {
+        return;
+    }
+    for link in links() {
+        let a = in_the_model("cubic", "cubic-c", &link, 30);
+        println!("{} of {} differ, by {:.6} and {:.6}", a.different, a.decisions, a.rate, a.bound);
+        assert!(a.decisions > 500 && a.rate < 0.001 && a.bound < 0.001, "{a:?}");
+    }
+    let config = ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(ops in prop::collection::vec((any_op(), 1usize..40), 1..40))| {
+        let ops: Vec<Op> = ops.into_iter().flat_map(|(op, n)| match op {
+            Op::Step { .. } => vec![op; n],
+            Op::Spurious | Op::PacketSize(_) => vec![],
+            other => vec![other],
+        }).collect();
+        for path in paths() {
+            for of in ["", ":hystart=off,fast_convergence=off"] {
+                let a = agreement(&format!("cubic{of}"), &format!("cubic-c{of}"), path, &ops);
+                prop_assert!(a.rate < 0.005 && a.bound < 0.005, "{a:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn programs_that_differ_are_found_out() {
     if load_shipped("vegas.c").is_none() {

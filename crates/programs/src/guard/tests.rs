@@ -34,7 +34,7 @@ proptest! {
         if let Ok(d) = check(&answer, packet) {
             prop_assert!(d.rate >= MIN_RATE && d.rate <= MAX_RATE);
             prop_assert!(d.bound >= MIN_PACKETS * packet && d.bound <= MAX_BOUND);
-            prop_assert!(d.quantum >= packet && d.quantum <= MAX_QUANTUM.max(2 * packet));
+            prop_assert!(d.quantum >= packet && d.quantum <= pacer::quantum(d.rate, packet).max(packet));
         }
     }
 }
