@@ -1,6 +1,11 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+pub mod policies;
+mod processes;
+mod set;
+mod show;
+mod trace;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -13,5 +18,11 @@ pub fn run(command: &Cc) -> Outcome<()> {
             Ok(())
         }
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
+        Cc::Show(a) => show::show(a),
+        Cc::Status(a) => show::status(a),
+        Cc::Set(a) => set::set(a),
+        Cc::Push(a) => set::push(a),
+        Cc::Pull(a) => set::pull(a),
+        Cc::Trace(a) => trace::run(a),
     }
 }
