@@ -36,7 +36,9 @@ fn control(g: &Governing) -> Outcome<Option<(PathBuf, Option<u32>)>> {
     match folder::default_folder() {
         Ok(folder) => Ok(Some((folder, group))),
         Err(FolderError::Nowhere) if group.is_none() => {
-            tracing::info!("no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR names a place for it");
+            tracing::info!(
+                "no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR names a place for it"
+            );
             Ok(None)
         }
         Err(e) => Err(Failure::usage(e)),
@@ -49,7 +51,8 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         Some(source) => Some((source.clone(), access(&g.access)?)),
         None => None,
     };
-    let hooks = Hooks { read_policy: Arc::new(policies::read), load_program: Arc::new(policies::load_program) };
+    let hooks =
+        Hooks { read_policy: Arc::new(policies::read), load_program: Arc::new(policies::load_program) };
     let options = Options { command, control: control(g)?, source, state: me.state.path(), hooks };
     Admin::start(options, move || waker.wake()).map_err(|e| {
         let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };

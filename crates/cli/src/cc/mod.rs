@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub mod policies;
+pub mod policy;
 mod processes;
 mod set;
 mod show;
@@ -24,5 +25,6 @@ pub fn run(command: &Cc) -> Outcome<()> {
         Cc::Push(a) => set::push(a),
         Cc::Pull(a) => set::pull(a),
         Cc::Trace(a) => trace::run(a),
+        Cc::Policy(p) => policy::run(p),
     }
 }

@@ -44,7 +44,10 @@ fn hello(mut client: Client) -> Outcome<Running> {
     match client.ask(&Request::Hello).map_err(unreachable)? {
         Answer::Process(process) => Ok(Running { client, process }),
         Answer::Refused { errors } => Err(Failure::new(Code::Refused, errors.join("; "))),
-        _ => Err(Failure::system(format!("{} answers something else: use programs of one version", client.path().display()))),
+        _ => Err(Failure::system(format!(
+            "{} answers something else: use programs of one version",
+            client.path().display()
+        ))),
     }
 }
 
@@ -62,7 +65,10 @@ pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
     let Some(pid) = pid else { return Ok(found) };
     found.retain(|r| r.process.pid == pid);
     if found.is_empty() {
-        return Err(Failure::usage(format!("no process {pid} listens in {}: see `longhaul cc show`", place()?.display())));
+        return Err(Failure::usage(format!(
+            "no process {pid} listens in {}: see `longhaul cc show`",
+            place()?.display()
+        )));
     }
     Ok(found)
 }
@@ -86,7 +92,10 @@ pub fn one(pid: Option<u32>) -> Outcome<Running> {
     match (found.pop(), found.len()) {
         (Some(r), 0) => Ok(r),
         _ => {
-            let text = format!("{} processes run: say which one, as `longhaul cc show` prints them", found.len() + 1);
+            let text = format!(
+                "{} processes run: say which one, as `longhaul cc show` prints them",
+                found.len() + 1
+            );
             Err(Failure::usage(text))
         }
     }

@@ -17,9 +17,11 @@ fn checked(path: &Path) -> Outcome<String> {
     let text = read_policy_file(path).map_err(Failure::usage)?;
     match policies::read(&text) {
         Ok(_) => Ok(text),
-        Err(errors) => {
-            Err(Failure::usage(format!("nothing was changed: {}:\n  {}", path.display(), errors.join("\n  "))))
-        }
+        Err(errors) => Err(Failure::usage(format!(
+            "nothing was changed: {}:\n  {}",
+            path.display(),
+            errors.join("\n  ")
+        ))),
     }
 }
 

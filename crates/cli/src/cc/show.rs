@@ -111,9 +111,8 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
     ]
 }
 
-const HEAD: [&str; 11] = [
-    "FLOW", "TO", "APPLICATION", "QOS", "RULE", "CLASS", "ALGORITHM", "RATE", "CAP", "RTT", "LOSS",
-];
+const HEAD: [&str; 11] =
+    ["FLOW", "TO", "APPLICATION", "QOS", "RULE", "CLASS", "ALGORITHM", "RATE", "CAP", "RTT", "LOSS"];
 
 fn table(flows: &[Flow], pid: u32, why: bool) -> String {
     let rows: Vec<_> = flows.iter().map(|f| cells(f, pid)).collect();
@@ -200,12 +199,16 @@ mod tests {
             why: vec!["because".into()],
             ..Flow::default()
         };
-        let text = table(&[flow("1.0", "cubic:beta=0.7", "cubic"), flow("12.1", "dctcp", "reno")], 4711, true);
+        let text =
+            table(&[flow("1.0", "cubic:beta=0.7", "cubic"), flow("12.1", "dctcp", "reno")], 4711, true);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 5);
         let column = |line: &str, word: &str| line.find(word).unwrap();
         let at = column(lines[0], "ALGORITHM");
-        assert_eq!([column(lines[1], "cubic:beta=0.7 (startup)"), column(lines[3], "dctcp by reno (startup)")], [at; 2]);
+        assert_eq!(
+            [column(lines[1], "cubic:beta=0.7 (startup)"), column(lines[3], "dctcp by reno (startup)")],
+            [at; 2]
+        );
         assert_eq!(lines[2], "      because");
         assert!(lines[1].starts_with("  4711/1.0") && lines[1].contains("500"));
         assert_eq!(table(&[], 1, false), "  no flows\n");
