@@ -122,7 +122,8 @@ fn one_push_reaches_all_and_a_store_that_is_gone_changes_nothing() {
     all(&|o| running(o) == ("good 3".into(), third) && errors(o).is_empty());
     late.until(|o| running(o) == ("good 3".into(), third));
     new.until(|o| running(o) == ("good 3".into(), third));
-    assert_eq!(Kept::new(&hosts[1].1, &source.to_string()).read().as_deref(), Some("good 3"));
+    let kept = Kept::new(&hosts[1].1, &source.to_string());
+    all(&|_| kept.read().as_deref() == Some("good 3"));
     // What was in force was put in force once.
     hosts.iter().for_each(|(p, _)| assert_eq!(p.policies.load(Ordering::Relaxed), 3));
 }
@@ -222,7 +223,8 @@ fn passwords_are_asked_for_by_the_store() {
         assert!(matches!(e, StoreError::Refused { .. }), "{e}");
         assert!(!e.to_string().contains("wrong"), "{e}");
     }
-    assert!(get(&nobody).unwrap_err().to_string().contains("--store-user"));
+    let advised = get(&nobody).unwrap_err().to_string();
+    assert!(advised.contains("--store-user"), "{advised}");
     let p = Process::start();
     let source = Source::Store(etcd.store());
     let _watching = watch(&source, &with("secret"), dir.path(), &p.office).unwrap();
