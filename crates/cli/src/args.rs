@@ -66,7 +66,7 @@ mod cc;
 mod iwarp;
 mod live;
 
-pub use self::cc::{Cc, Policy as PolicyCommand};
+pub use self::cc::{Attach, Cc, Policy as PolicyCommand};
 pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{Cap, Governing, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow};
 

@@ -6,6 +6,7 @@ pub mod policy;
 mod processes;
 mod set;
 mod show;
+mod tcp;
 mod trace;
 
 use crate::args::Cc;
@@ -16,8 +17,10 @@ pub fn run(command: &Cc) -> Outcome<()> {
     match command {
         Cc::List => {
             algorithms::list();
-            Ok(())
+            tcp::list()
         }
+        Cc::Attach(a) => tcp::attach(a),
+        Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
         Cc::Show(a) => show::show(a),
         Cc::Status(a) => show::status(a),
