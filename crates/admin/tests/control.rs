@@ -166,7 +166,7 @@ fn another_user_is_refused_unless_in_the_group() {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     let folder = dir.path().join("run");
     let server = Server::start(&folder, None, p.office.clone()).unwrap();
-    [dir.path(), &folder, server.path()].map(open);
+    [dir.path(), &folder, server.path()].into_iter().for_each(open);
     assert!(as_user(0, 0, server.path()).contains("\"process\""));
     let refused = as_user(USER, GROUP, server.path());
     assert!(refused.contains("refused") && !refused.contains("pid"), "{refused}");
@@ -175,6 +175,6 @@ fn another_user_is_refused_unless_in_the_group() {
     let server = Server::start(&folder, Some(GROUP), p.office.clone()).unwrap();
     // Permissions as they are: 0750 and 0660.
     assert!(as_user(USER, GROUP, server.path()).contains("\"process\""));
-    [&folder, server.path()].map(open);
+    [&folder, server.path()].into_iter().for_each(open);
     assert!(as_user(USER, GROUP + 1, server.path()).contains("refused"));
 }
