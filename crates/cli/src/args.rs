@@ -66,9 +66,9 @@ mod cc;
 mod iwarp;
 mod live;
 
-pub use self::cc::{Attach, Cc, Policy as PolicyCommand};
+pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use iwarp::{ByIwarp, ServeIwarp};
-pub use live::{Cap, Governing, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow};
+pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -85,6 +85,8 @@ pub enum Encryption {
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
 pub struct Sending {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Send no faster than this (500mbit, 60MB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
@@ -583,6 +585,8 @@ pub struct Swarm {
 
 #[derive(Args, Debug)]
 pub struct Steady {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Rate of the link.
     #[arg(long, default_value = "1gbit", value_parser = units::rate)]
     pub rate: Rate,

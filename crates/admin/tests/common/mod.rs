@@ -65,6 +65,8 @@ impl Process {
                 b"program" => Ok("novel".into()),
                 _ => Err(vec!["not a program".into()]),
             }),
+            unload_program: Arc::new(|name| name == "novel"),
+            news: Arc::new(Vec::new),
         };
         let office =
             Office { board: Board::new("test"), desk: Desk::new(|| {}), taps: Taps::default(), hooks };

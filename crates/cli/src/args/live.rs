@@ -146,6 +146,25 @@ pub struct Pull {
 }
 
 #[derive(Args, Debug)]
+pub struct Load {
+    /// The program, ALG.wasm or ALG.c where clang is.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Into this process only.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub struct Unload {
+    /// Its name.
+    pub name: String,
+    /// From this process only.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+}
+
+#[derive(Args, Debug)]
 pub struct TraceFlow {
     /// Of this flow only.
     #[arg(long, value_name = "PID/FLOW")]

@@ -4,6 +4,7 @@ mod algorithms;
 pub mod policies;
 pub mod policy;
 mod processes;
+pub mod programs;
 mod set;
 mod show;
 mod tcp;
@@ -19,6 +20,8 @@ pub fn run(command: &Cc) -> Outcome<()> {
             algorithms::list();
             tcp::list()
         }
+        Cc::Build(b) => programs::build(b),
+        Cc::Test(t) => programs::test(t),
         Cc::Attach(a) => tcp::attach(a),
         Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
@@ -28,6 +31,8 @@ pub fn run(command: &Cc) -> Outcome<()> {
         Cc::Push(a) => set::push(a),
         Cc::Pull(a) => set::pull(a),
         Cc::Trace(a) => trace::run(a),
+        Cc::Load(a) => set::load(a),
+        Cc::Unload(a) => set::unload(a),
         Cc::Policy(p) => policy::run(p),
     }
 }

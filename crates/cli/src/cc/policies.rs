@@ -24,10 +24,22 @@ pub fn read(text: &str) -> Result<Arc<dyn cc::platform::Policy>, Vec<String>> {
     }
 }
 
-/// Loads a program for the algorithms of this process.
+/// Loads a program for the algorithms of this process; its name.
 ///
 /// # Errors
-/// All that is wrong with it.
-pub fn load_program(_bytes: &[u8]) -> Result<String, Vec<String>> {
-    Err(vec!["this process takes no programs".into()])
+/// Why it cannot be.
+pub fn load_program(module: &[u8]) -> Result<String, Vec<String>> {
+    let loaded = programs::load_bytes(module, &programs::Options::default());
+    loaded.map(|d| d.name.to_owned()).map_err(|e| vec![e.to_string()])
+}
+
+/// What befell programs of this process since it was asked last: kind and text of each.
+pub fn news() -> Vec<(String, String)> {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let new = programs::events(SEEN.load(Ordering::Relaxed));
+    SEEN.fetch_max(new.last().map_or(0, |e| e.number), Ordering::Relaxed);
+    let tell = |e: programs::Replaced| {
+        ("fallback".to_owned(), format!("program {} {}: {} takes its place", e.program, e.fault, e.fallback))
+    };
+    new.into_iter().map(tell).collect()
 }

@@ -1,14 +1,16 @@
 //! `longhaul cc set`, `push` and `pull`: policies on their way to those who run by them.
 
-use super::policies;
 use super::processes::{self, Running};
-use crate::args::{Cap, Pull, Push, Set};
+use super::{policies, programs};
+use crate::args::{Cap, Load, Pull, Push, Set, Unload};
 use crate::exit::{Code, Failure, Outcome};
 use crate::govern;
 use admin::etcd::{Etcd, StoreError};
 use admin::proto::{Answer, Request};
 use admin::watch::read_policy_file;
 use base::Rate;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use std::path::Path;
 
@@ -36,17 +38,33 @@ pub fn set(a: &Set) -> Outcome<()> {
         return tell(&mut processes::one(f.pid)?, &request);
     }
     let Some(file) = &a.file else { return Err(Failure::usage("name a policy, or a flow")) };
-    let request = Request::SetPolicy { text: checked(file)? };
-    let (mut failed, all) = (0, processes::some(a.pid)?);
+    tell_all(a.pid, &Request::SetPolicy { text: checked(file)? })
+}
+
+/// Loads a program, which is tried here first.
+pub fn load(a: &Load) -> Outcome<()> {
+    let module = programs::module(&a.file).map_err(Failure::usage)?;
+    policies::load_program(&module).map_err(|e| Failure::usage(e.join("\n  ")))?;
+    tell_all(a.pid, &Request::Load { program: BASE64_STANDARD.encode(module) })
+}
+
+/// Takes a program's name away.
+pub fn unload(a: &Unload) -> Outcome<()> {
+    tell_all(a.pid, &Request::Unload { name: a.name.clone() })
+}
+
+/// Asks the same of all processes, or of one. What each answers is said.
+fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
+    let (mut failed, all) = (0, processes::some(pid)?);
     let count = all.len();
     for mut r in all {
-        if let Err(f) = tell(&mut r, &request) {
+        if let Err(f) = tell(&mut r, request) {
             failed += 1;
             eprintln!("longhaul: {f}");
         }
     }
     if failed > 0 {
-        return Err(Failure::new(Code::Partial, format!("{failed} of {count} processes did not take it")));
+        return Err(Failure::new(Code::Partial, format!("{failed} of {count} processes did not do it")));
     }
     Ok(())
 }
