@@ -51,8 +51,12 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         Some(source) => Some((source.clone(), access(&g.access)?)),
         None => None,
     };
-    let hooks =
-        Hooks { read_policy: Arc::new(policies::read), load_program: Arc::new(policies::load_program) };
+    let hooks = Hooks {
+        read_policy: Arc::new(policies::read),
+        load_program: Arc::new(policies::load_program),
+        unload_program: Arc::new(programs::unload),
+        news: Arc::new(policies::news),
+    };
     let options = Options { command, control: control(g)?, source, state: me.state.path(), hooks };
     Admin::start(options, move || waker.wake()).map_err(|e| {
         let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };
