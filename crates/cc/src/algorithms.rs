@@ -3,11 +3,15 @@
 pub mod bbr;
 pub mod copa;
 pub mod cubic;
+pub mod dcqcn;
 pub mod dctcp;
 pub mod fixed;
 pub mod haul;
+pub mod hpcc;
 pub mod ledbat;
 pub mod reno;
+pub mod swift;
+pub mod timely;
 pub mod vegas;
 
 mod delay;
@@ -15,6 +19,7 @@ mod hystart;
 #[cfg(test)]
 mod kit;
 mod marks;
+mod paced;
 mod window;
 
 use crate::registry::Definition;
@@ -26,6 +31,10 @@ pub(crate) const ALL: &[Definition] = &[
     cubic::DEFINITION,
     reno::DEFINITION,
     dctcp::DEFINITION,
+    dcqcn::DEFINITION,
+    swift::DEFINITION,
+    timely::DEFINITION,
+    hpcc::DEFINITION,
     vegas::DEFINITION,
     copa::DEFINITION,
     ledbat::DEFINITION,

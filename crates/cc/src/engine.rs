@@ -11,7 +11,9 @@ pub mod admission;
 mod bucket;
 mod flow;
 mod schedule;
+mod trace;
 mod tree;
 
 pub use flow::{Flow, PathSignals, Train};
+pub use trace::{MAX_RECORDS, Record};
 pub use tree::{BURST, Due, FlowId, MAX_CLASSES, MAX_NODES, MAX_TREE_FLOWS, Terms, Tree};

@@ -1,6 +1,8 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
 use crate::{ConnId, Endpoint};
+use base::Rate;
+use cc::engine::Record;
 use cc::platform::{Carrier, Choice, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -95,6 +97,66 @@ impl Endpoint {
             all.push(self.report(*id, ruled, b.info.qps.clone(), facts));
         }
         all
+    }
+
+    /// Changes one flow, until the policy is another one: by what algorithm it is decided, and what it may send at most, where
+    /// the inner `None` takes its cap away. What is `None` stays.
+    ///
+    /// # Errors
+    /// In words: no such flow, or an algorithm that cannot be made; of a connection by TCP, any algorithm.
+    pub fn set_flow(
+        &mut self,
+        conn: ConnId,
+        flow: u8,
+        algorithm: Option<&str>,
+        cap: Option<Option<Rate>>,
+    ) -> Result<(), String> {
+        let none = || format!("there is no flow {}.{flow}", conn.0);
+        if let Some(c) = self.conns.get_mut(&conn) {
+            if usize::from(flow) >= c.flows.len() {
+                return Err(none());
+            }
+            if let Some(spec) = algorithm {
+                c.connection.set_algorithm(flow, spec)?;
+            }
+            if let Some(cap) = cap {
+                c.connection.set_flow_cap(flow, cap);
+            }
+            self.touch(conn);
+            return Ok(());
+        }
+        if flow > 0 || !self.hub.bundles.contains_key(&conn) {
+            return Err(none());
+        }
+        if algorithm.is_some() {
+            return Err(
+                "the system's TCP keeps the congestion control it began with: start anew with --tcp-cc"
+                    .into(),
+            );
+        }
+        if let Some(cap) = cap {
+            self.set_rate_cap(conn, cap);
+        }
+        Ok(())
+    }
+
+    /// Gives out what algorithms were told and decided since the last call, of one flow or of all, with connection, lane and
+    /// flow; and keeps it from now on. How many records were not kept is returned. Flows of the system's TCP tell nothing.
+    pub fn take_trace(
+        &mut self,
+        only: Option<(ConnId, u8)>,
+        mut out: impl FnMut(ConnId, u32, u8, Record),
+    ) -> u64 {
+        let chosen = self.conns.iter_mut().filter(|(id, _)| only.is_none_or(|o| o.0 == **id));
+        let flow = only.map(|o| o.1);
+        chosen
+            .map(|(id, c)| c.connection.take_trace(flow, &mut |lane, flow, r| out(*id, lane, flow, r)))
+            .sum()
+    }
+
+    /// Nobody watches any more.
+    pub fn end_trace(&mut self) {
+        self.conns.values_mut().for_each(|c| c.connection.end_trace());
     }
 
     fn report(&self, conn: ConnId, ruled: &Ruled, qps: Vec<QpId>, facts: FlowFacts) -> FlowReport {

@@ -9,6 +9,7 @@
 //! | [`uring`] | the same through io_uring |
 //! | [`xdp`] | the same past the kernel's network stack, where privilege and interface allow |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
+//! | [`peer`] | who is at the other end of a local socket |
 //! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
 //! | [`identity`] | host keys, known hosts, authorised keys and one-time tokens, in the manner of ssh |
 //! | [`safe_path`] | file access that cannot leave a folder |
@@ -52,6 +53,7 @@ pub mod mmap;
 mod netlink;
 mod network;
 mod numa;
+pub mod peer;
 pub mod poll;
 pub mod relay;
 pub mod safe_path;

@@ -276,7 +276,7 @@ OC_HELPER u64 oc_cbrt(u64 x)
 	OC_RECORD(OC_WORD(name) OC_FIELD(#called)) \
 	OC_RECORD(OC_WORD(summary) OC_FIELD(#line)) \
 	OC_RECORD(OC_WORD(needs) OC_FIELD("\"" wants "\"")) \
-	OC_TARGET_PROGRAM(called)
+	OC_TARGET_PROGRAM(called, wants)
 
 /* Names of the states that oc_decision.state counts, separated by commas: "slow_start,avoidance". */
 #define OC_STATES(list) OC_RECORD(OC_WORD(states) OC_FIELD(#list))
@@ -300,7 +300,7 @@ OC_HELPER u64 oc_cbrt(u64 x)
 
 /* ---- targets ---------------------------------------------------------------------------------------------------- */
 /*
- * A target gives OC_TARGET_PROGRAM(name), OC_TARGET_PARAM(name, def), OC_PARAM(name), OC_ALGORITHM(type, start, feedback,
+ * A target gives OC_TARGET_PROGRAM(name, needs), OC_TARGET_PARAM(name, def), OC_PARAM(name), OC_ALGORITHM(type, start, feedback,
  * event), OC_ALGORITHM_SENT(type, start, feedback, event, sent) and oc_hop(i). Callbacks are
  *     void start(type *, const struct oc_signals *, struct oc_decision *)          state zeroed before
  *     void feedback(type *, const struct oc_signals *, struct oc_decision *)
@@ -334,7 +334,7 @@ static struct oc_io oc_io_area;
 enum { oc_params_before = __COUNTER__ };
 
 #define OC_EXPORT(name) __attribute__((export_name(#name), used)) void name(void)
-#define OC_TARGET_PROGRAM(name)
+#define OC_TARGET_PROGRAM(name, needs)
 #define OC_TARGET_PARAM(name, def) \
 	enum { oc_index_##name = __COUNTER__ - oc_params_before - 1 }; \
 	_Static_assert(oc_index_##name < OC_MAX_PARAMS, "too many parameters");

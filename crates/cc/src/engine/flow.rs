@@ -1,6 +1,7 @@
 //! A flow: the mechanism around one algorithm. It knows trains and packets by their bytes and times only, so that any
 //! transport can drive it: what a packet is, how loss is found out and what feedback looks like is the transport's.
 
+use super::trace::{Record, Trace, name_of, record};
 use crate::pacer::{Pacer, Token};
 use crate::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
 use base::{Rate, Span, Time};
@@ -72,6 +73,8 @@ pub struct Flow {
     warm: (Rate, u64),
     /// What the feedback being digested has said so far.
     digest: Digest,
+    /// Somebody watches.
+    trace: Option<Box<Trace>>,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +134,7 @@ impl Flow {
             sampled: Rate::ZERO,
             warm: (Rate::ZERO, 0),
             digest: Digest::default(),
+            trace: None,
         }
     }
 
@@ -210,7 +214,7 @@ impl Flow {
             if let Some(last) = self.last_sent
                 && now.since(last) > Span::from_millis(1)
             {
-                self.algorithm.on_event(now, Event::RestartFromIdle { idle_since: last });
+                self.on_event(now, Event::RestartFromIdle { idle_since: last });
             }
             self.first_sent = now;
             self.first_forgone = self.pacer.forgone();
@@ -327,7 +331,7 @@ impl Flow {
             self.first_forgone = t.forgone;
             self.delivered_time = path.acked_at.max(self.delivered_time);
         }
-        self.algorithm.on_feedback(&Signals {
+        let signals = Signals {
             now: path.now,
             acked: d.acked,
             acked_packets: d.acked_packets,
@@ -353,7 +357,11 @@ impl Flow {
             round_start,
             round: self.round,
             app_limited: self.delivered < self.app_limited_until,
-        });
+        };
+        self.algorithm.on_feedback(&signals);
+        if self.trace.is_some() {
+            self.note(path.now, "feedback", Some(signals));
+        }
     }
 
     /// draft-cheng-iccrg-delivery-rate-estimation, section 3.3.
@@ -429,12 +437,34 @@ impl Flow {
     /// Something rare has happened.
     pub fn on_event(&mut self, now: Time, e: Event) {
         self.algorithm.on_event(now, e);
+        if self.trace.is_some() {
+            self.note(now, name_of(&e), None);
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, now: Time, what: &'static str, signals: Option<Signals>) {
+        let r = record(now, what, signals, &*self.algorithm, self.decision(), self.inflight);
+        if let Some(t) = &mut self.trace {
+            t.push(r);
+        }
+    }
+
+    /// Gives out what the algorithm was told and decided since the last call, of which the newest are kept
+    /// ([`MAX_RECORDS`](super::MAX_RECORDS)), and keeps it from now on. How many were not kept is returned.
+    pub fn take_trace(&mut self, out: &mut dyn FnMut(Record)) -> u64 {
+        self.trace.get_or_insert_default().take(out)
+    }
+
+    /// Keeps no more of it.
+    pub fn end_trace(&mut self) {
+        self.trace = None;
     }
 
     /// The path is another one now.
     pub fn on_path_change(&mut self, now: Time, info: PathInfo) {
         (self.carried, self.sampled, self.warm) = ((0, 0), Rate::ZERO, (Rate::ZERO, 0));
-        self.algorithm.on_event(now, Event::PathChanged(info));
+        self.on_event(now, Event::PathChanged(info));
     }
 
     /// Bytes in flight.
@@ -544,5 +574,26 @@ mod tests {
         assert!(flow.decision().bound >= 30_000, "{:?}", flow.decision());
         flow.on_acked(15_000, Some(&train));
         assert_eq!(flow.inflight(), 0);
+    }
+
+    #[test]
+    fn what_an_algorithm_is_told_is_kept_for_whoever_watches() {
+        let mut flow = flow("fixed:rate=1G");
+        let now = Time::ZERO + Span::from_secs(1);
+        let mut seen = Vec::new();
+        flow.on_event(now, Event::PersistentCongestion);
+        assert_eq!(flow.take_trace(&mut |r| seen.push(r)), 0);
+        assert!(seen.is_empty(), "nobody had watched yet");
+        for i in 0..super::super::MAX_RECORDS as u64 + 3 {
+            flow.on_event(now, Event::PacketSize(1_000 + i));
+        }
+        assert_eq!(flow.take_trace(&mut |r| seen.push(r)), 3);
+        assert_eq!(seen.len(), super::super::MAX_RECORDS);
+        assert_eq!((seen[0].what, seen[0].algorithm.0), ("packet size", "fixed"));
+        assert_eq!(seen[0].decision, flow.decision());
+        flow.end_trace();
+        flow.on_event(now, Event::PersistentCongestion);
+        seen.clear();
+        assert_eq!((flow.take_trace(&mut |r| seen.push(r)), seen.len()), (0, 0));
     }
 }

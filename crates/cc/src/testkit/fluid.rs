@@ -39,6 +39,9 @@ pub struct Link {
     pub changes: Vec<(Time, Rate)>,
     /// Packets that meet more bytes than this in the queue are marked Congestion Experienced.
     pub mark: Option<u64>,
+    /// Not all of them, but a share that grows from nothing at `mark` to this at so many bytes; all beyond (random early
+    /// detection, as DCQCN asks for it).
+    pub mark_slope: Option<(f64, u64)>,
     /// From each of these points on packets wait so long in the receiver's host; in order of time.
     pub host: Vec<(Time, Span)>,
     /// Least time between feedbacks.
@@ -62,6 +65,7 @@ impl Link {
             jitter: Span::ZERO,
             changes: Vec::new(),
             mark: None,
+            mark_slope: None,
             host: Vec::new(),
             gap: MIN_GAP,
             lateness: LATENESS,
@@ -414,11 +418,17 @@ impl World {
         f.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: f.inflight, app_limited });
     }
 
-    /// Of so many packets that enter the queue one behind the other, those that meet more than the threshold.
-    fn marks(&self, packets: u64) -> u64 {
+    /// Of so many packets that enter the queue one behind the other, those that are marked.
+    fn marks(&mut self, packets: u64) -> u64 {
         let Some(mark) = self.link.mark else { return 0 };
         let below = mark.saturating_sub(self.backlog).div_ceil(self.link.packet);
-        packets.saturating_sub(below)
+        let Some((most, full)) = self.link.mark_slope else { return packets.saturating_sub(below) };
+        let chance = |met: u64| match met {
+            met if met >= full => 1.0,
+            met => most * (met - mark) as f64 / (full - mark) as f64,
+        };
+        let meets = (below..packets).map(|i| self.backlog + i * self.link.packet);
+        meets.filter(|met| self.rng.chance(chance(*met))).count() as u64
     }
 
     fn remember(&mut self, queued: u64) {

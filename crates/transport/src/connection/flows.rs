@@ -4,7 +4,7 @@
 use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
 use base::{Rate, Span};
-use cc::engine::Flow;
+use cc::engine::{Flow, Record};
 
 /// How the flows of one number, one on each lane, are made.
 #[derive(Clone, Debug)]
@@ -214,6 +214,23 @@ impl Connection {
                 backlogged: self.scheduler.is_ready(i as u8),
             }
         })
+    }
+
+    /// Gives out what the algorithms of flow `only`, or of all, were told and decided since the last call, with lane and flow,
+    /// and keeps it from now on. How many were not kept is returned.
+    pub fn take_trace(&mut self, only: Option<u8>, out: &mut dyn FnMut(u32, u8, Record)) -> u64 {
+        let mut missed = 0;
+        for (lane, l) in (0_u32..).zip(&mut self.lanes) {
+            for (i, f) in (0_u8..).zip(&mut l.flows).filter(|(i, _)| only.is_none_or(|o| o == *i)) {
+                missed += f.take_trace(&mut |r| out(lane, i, r));
+            }
+        }
+        missed
+    }
+
+    /// Keeps no more of it.
+    pub fn end_trace(&mut self) {
+        self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(Flow::end_trace);
     }
 
     /// Makes the first flow anew, for a path of which the handshake has told.

@@ -9,7 +9,7 @@ fn link(mbit: u64, buffer_bdps: u64, loss: f64) -> Link {
 }
 
 /// Endless flows, each from its second on.
-pub(super) fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
+fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     let make = |(i, (selection, start)): (usize, &(&str, u64))| {
         flow(selection, link, Source::Endless, secs(*start), i as u64)
     };
@@ -19,7 +19,7 @@ pub(super) fn flows(link: &Link, flows: &[(&str, u64)], end: u64) -> World {
     w
 }
 
-pub(super) fn shares(w: &World, link: &Link, from: u64, to: u64) -> Vec<f64> {
+fn shares(w: &World, link: &Link, from: u64, to: u64) -> Vec<f64> {
     w.flows.iter().map(|f| share(f, link, secs(from), secs(to))).collect()
 }
 

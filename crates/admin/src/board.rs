@@ -1,0 +1,150 @@
+//! What a process knows of itself, shared between its threads: its policy's state, and what happened.
+
+use crate::proto::{Event, PolicyStatus, Process, VERSION};
+use lhio::clock::WallTime;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Events kept: the latest.
+pub const MAX_EVENTS: usize = 1_024;
+/// Programs named.
+const MAX_PROGRAMS: usize = 1_000;
+/// Longest text of an event, in characters.
+const MAX_EVENT_TEXT: usize = 2_000;
+
+/// Facts and events of a process. Cheap to clone; clones are the same.
+#[derive(Clone, Debug)]
+pub struct Board(Arc<Mutex<Facts>>);
+
+#[derive(Debug)]
+struct Facts {
+    process: Process,
+    /// The policy that runs.
+    text: Arc<str>,
+    events: VecDeque<Event>,
+    next: u64,
+}
+
+impl Board {
+    /// Of a process that does `command`.
+    pub fn new(command: &str) -> Board {
+        let process = Process {
+            protocol: VERSION,
+            pid: std::process::id(),
+            command: command.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: WallTime::now().unix_secs(),
+            policy: PolicyStatus::default(),
+            programs: Vec::new(),
+        };
+        Board(Arc::new(Mutex::new(Facts { process, text: "".into(), events: VecDeque::new(), next: 1 })))
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it but the policy's text.
+    pub fn process(&self) -> Process {
+        self.facts().process.clone()
+    }
+
+    /// The text of the policy that runs, and its state.
+    pub fn policy(&self) -> (Arc<str>, PolicyStatus) {
+        let f = self.facts();
+        (f.text.clone(), f.process.policy.clone())
+    }
+
+    /// Policies come from `source`.
+    pub fn watches(&self, source: &str) {
+        source.clone_into(&mut self.facts().process.policy.source);
+    }
+
+    /// A policy is in force now.
+    pub fn runs(&self, text: &str, from: &str, revision: u64) {
+        {
+            let mut f = self.facts();
+            f.text = text.into();
+            let p = &mut f.process.policy;
+            from.clone_into(&mut p.from);
+            (p.revision, p.since) = (revision, WallTime::now().unix_secs());
+            p.changes += 1;
+        }
+        let at = if revision == 0 { String::new() } else { format!(" at revision {revision}") };
+        self.tell("policy", format!("the policy of {from}{at} is in force"));
+    }
+
+    /// What is wrong with the source of policies; nothing any more when empty. Whether that is news.
+    pub fn trouble(&self, errors: &[String]) -> bool {
+        let mut f = self.facts();
+        let news = f.process.policy.errors != errors;
+        if news {
+            f.process.policy.errors = errors.to_vec();
+        }
+        news
+    }
+
+    /// A program was loaded.
+    pub fn loaded(&self, name: &str) {
+        let programs = &mut self.facts().process.programs;
+        programs.retain(|p| p != name);
+        if programs.len() < MAX_PROGRAMS {
+            programs.push(name.to_owned());
+        }
+    }
+
+    /// A program's name was taken away.
+    pub fn unloaded(&self, name: &str) {
+        self.facts().process.programs.retain(|p| p != name);
+    }
+
+    /// Keeps an event; the oldest one goes when there are too many.
+    pub fn tell(&self, kind: &str, text: impl Into<String>) {
+        let text: String = text.into().chars().take(MAX_EVENT_TEXT).collect();
+        let mut f = self.facts();
+        if f.events.len() == MAX_EVENTS {
+            f.events.pop_front();
+        }
+        let number = f.next;
+        f.next += 1;
+        f.events.push_back(Event { number, time: WallTime::now().unix_secs(), kind: kind.to_owned(), text });
+    }
+
+    /// The events after number `after`, and how many of them are no longer kept.
+    pub fn events(&self, after: u64) -> (Vec<Event>, u64) {
+        let f = self.facts();
+        let first = f.events.front().map_or(f.next, |e| e.number);
+        let missed = first.saturating_sub(1).saturating_sub(after);
+        (f.events.iter().filter(|e| e.number > after).cloned().collect(), missed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_events_are_kept_and_the_others_counted() {
+        let b = Board::new("test");
+        assert_eq!(b.events(0), (vec![], 0));
+        for i in 1..=MAX_EVENTS + 10 {
+            b.tell("policy", format!("{i}"));
+        }
+        let (events, missed) = b.events(0);
+        assert_eq!((events.len(), missed), (MAX_EVENTS, 10));
+        assert_eq!((events[0].number, events[0].text.as_str()), (11, "11"));
+        let (events, missed) = b.events(MAX_EVENTS as u64 + 8);
+        assert_eq!((events.len(), missed), (2, 0));
+        assert_eq!(b.events(u64::MAX), (vec![], 0));
+    }
+
+    #[test]
+    fn trouble_is_news_once() {
+        let b = Board::new("test");
+        let errors = ["line 1: no".to_owned()];
+        assert!(!b.trouble(&[]));
+        assert!(b.trouble(&errors) && !b.trouble(&errors));
+        assert_eq!(b.process().policy.errors, errors);
+        assert!(b.trouble(&[]) && !b.trouble(&[]));
+    }
+}

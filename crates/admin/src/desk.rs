@@ -1,0 +1,176 @@
+//! Where other threads ask things of the loop that moves data. It looks once a turn, which costs one load while nobody
+//! asks; whoever asks waits, and the loop never does.
+
+use crate::proto::{Answer, FlowId};
+use base::{Rate, Span};
+use cc::platform::Policy;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Orders that wait at most.
+pub const MAX_WAITING: usize = 64;
+/// How long whoever asks waits for the loop: it turns many times a second, however busy it is.
+pub const PATIENCE: Span = Span::from_secs(5);
+
+/// Something that only the loop can do.
+#[derive(Debug)]
+pub enum Order {
+    /// List all flows.
+    Flows,
+    /// Run another policy.
+    Policy(Arc<dyn Policy>),
+    /// Change one flow.
+    SetFlow {
+        /// Which.
+        flow: FlowId,
+        /// Algorithm with parameters, already checked.
+        algorithm: Option<String>,
+        /// Its own cap; the inner `None` takes it away.
+        cap: Option<Option<Rate>>,
+    },
+}
+
+/// An order, and where its answer goes.
+pub struct Job {
+    /// What to do.
+    pub order: Order,
+    reply: Option<SyncSender<Answer>>,
+}
+
+impl Job {
+    /// Answers. Somebody who has gone meanwhile does not mind.
+    pub fn done(self, answer: Answer) {
+        if let Some(reply) = self.reply {
+            let _ = reply.try_send(answer);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Inner {
+    waiting: Mutex<Waiting>,
+    /// There are some.
+    any: AtomicBool,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Both sides of the desk. Cheap to clone; clones are the same.
+#[derive(Clone)]
+pub struct Desk(Arc<Inner>);
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// A desk whose loop is woken by `wake`.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Desk {
+        let (waiting, any) = (Mutex::default(), AtomicBool::new(false));
+        Desk(Arc::new(Inner { waiting, any, wake: Box::new(wake) }))
+    }
+
+    fn put(&self, job: Job) -> Result<(), String> {
+        {
+            let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if w.closed {
+                return Err("the process is about to end".into());
+            }
+            if w.jobs.len() >= MAX_WAITING {
+                return Err(format!("{MAX_WAITING} requests wait for the process already: try again"));
+            }
+            w.jobs.push_back(job);
+            self.0.any.store(true, Ordering::Release);
+        }
+        (self.0.wake)();
+        Ok(())
+    }
+
+    /// Has the loop do something, whenever it comes to it.
+    ///
+    /// # Errors
+    /// There is no room, or no loop any more.
+    pub fn order(&self, order: Order) -> Result<(), String> {
+        self.put(Job { order, reply: None })
+    }
+
+    /// Has the loop do something, and waits until it has.
+    pub fn ask(&self, order: Order) -> Answer {
+        let (tx, rx) = sync_channel(1);
+        let refused = |text: String| Answer::Refused { errors: vec![text] };
+        if let Err(text) = self.put(Job { order, reply: Some(tx) }) {
+            return refused(text);
+        }
+        rx.recv_timeout(Duration::from_nanos(PATIENCE.as_nanos())).unwrap_or_else(|e| {
+            refused(match e {
+                std::sync::mpsc::RecvTimeoutError::Timeout => {
+                    format!("the process did not answer within {PATIENCE}; it may still do what was asked")
+                }
+                std::sync::mpsc::RecvTimeoutError::Disconnected => "the process ended meanwhile".into(),
+            })
+        })
+    }
+
+    /// The loop's side: what waits next.
+    pub fn take(&self) -> Option<Job> {
+        if !self.0.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = w.jobs.pop_front();
+        self.0.any.store(!w.jobs.is_empty(), Ordering::Release);
+        job
+    }
+
+    /// The loop has ended: whoever waits is told, and nobody can ask any more.
+    pub fn close(&self) {
+        let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        w.closed = true;
+        w.jobs.clear();
+        self.0.any.store(false, Ordering::Release);
+    }
+
+    /// Wakes the loop.
+    pub fn wake(&self) {
+        (self.0.wake)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_bounded_answered_and_refused_at_the_end() {
+        let desk = Desk::new(|| {});
+        assert!(desk.take().is_none());
+        let asker = desk.clone();
+        let asked = std::thread::spawn(move || asker.ask(Order::Flows));
+        let job = loop {
+            if let Some(job) = desk.take() {
+                break job;
+            }
+            std::thread::yield_now();
+        };
+        assert!(matches!(job.order, Order::Flows));
+        job.done(Answer::Done { text: "so".into() });
+        assert_eq!(asked.join().unwrap(), Answer::Done { text: "so".into() });
+        for _ in 0..MAX_WAITING {
+            desk.order(Order::Flows).unwrap();
+        }
+        assert!(desk.order(Order::Flows).unwrap_err().contains("try again"));
+        desk.close();
+        assert!(desk.take().is_none());
+        assert!(matches!(desk.ask(Order::Flows), Answer::Refused { .. }));
+    }
+}

@@ -1,0 +1,82 @@
+//! The last good policy of a store, kept on disk for the time when the store is gone.
+
+use crate::etcd::MAX_POLICY;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Where copies are kept: one file for each source.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    path: PathBuf,
+}
+
+impl Kept {
+    /// The copy of the policy of `source`, below the folder `state`.
+    pub fn new(state: &Path, source: &str) -> Kept {
+        // Two sources have two files, whatever characters they are made of.
+        let name = blake3::hash(source.as_bytes()).to_hex();
+        Kept { path: state.join("policies").join(format!("{}.toml", &name[..32])) }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The copy, when there is one that nobody else could have changed.
+    pub fn read(&self) -> Option<String> {
+        let file = fs::File::open(&self.path).ok()?;
+        let facts = file.metadata().ok()?;
+        if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
+            tracing::warn!(
+                "{} belongs to somebody else or others may write to it: not used",
+                self.path.display()
+            );
+            return None;
+        }
+        let mut text = String::new();
+        file.take(MAX_POLICY as u64).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Keeps `text`. A copy that is the same already is left alone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, text: &str) -> io::Result<()> {
+        if self.read().as_deref() == Some(text) {
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Complete or not there: other processes read and write it, too.
+        let hidden = self.path.with_extension(format!("new-{}", std::process::id()));
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&hidden)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&hidden, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn copies_are_kept_apart_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (Kept::new(dir.path(), "etcd://a/k"), Kept::new(dir.path(), "etcd://b/k"));
+        assert_eq!(a.read(), None);
+        a.write("one").unwrap();
+        b.write("two").unwrap();
+        a.write("three").unwrap();
+        assert_eq!((a.read().as_deref(), b.read().as_deref()), (Some("three"), Some("two")));
+        fs::set_permissions(a.path(), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(a.read(), None);
+    }
+}

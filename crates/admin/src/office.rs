@@ -1,0 +1,145 @@
+//! What is done with a request, whoever brings it.
+
+use crate::board::Board;
+use crate::desk::{Desk, Order};
+use crate::proto::{Answer, MAX_ERRORS, Request};
+use crate::tap::Taps;
+use base::Rate;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use cc::platform::Policy;
+use std::fmt;
+use std::sync::Arc;
+
+/// Reads a policy, or names all of its errors.
+pub type ReadPolicy = dyn Fn(&str) -> Result<Arc<dyn Policy>, Vec<String>> + Send + Sync;
+/// Loads a program from its bytes, and tells its name.
+pub type LoadProgram = dyn Fn(&[u8]) -> Result<String, Vec<String>> + Send + Sync;
+
+/// What others provide.
+#[derive(Clone)]
+pub struct Hooks {
+    /// Reads and checks policies.
+    pub read_policy: Arc<ReadPolicy>,
+    /// Loads programs.
+    pub load_program: Arc<LoadProgram>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// Everything that requests and sources of policies need. Cheap to clone; clones are the same.
+#[derive(Clone, Debug)]
+pub struct Office {
+    /// Facts and events.
+    pub board: Board,
+    /// The way to the loop.
+    pub desk: Desk,
+    /// Who watches decisions.
+    pub taps: Taps,
+    /// What others provide.
+    pub hooks: Hooks,
+}
+
+fn refused(errors: Vec<String>) -> Answer {
+    let left = errors.len().saturating_sub(MAX_ERRORS);
+    let mut errors: Vec<_> = errors.into_iter().take(MAX_ERRORS).collect();
+    if left > 0 {
+        errors.push(format!("and {left} more"));
+    }
+    Answer::Refused { errors }
+}
+
+impl Office {
+    /// Puts a policy in force that was found in `from`.
+    ///
+    /// # Errors
+    /// All that is wrong with it; the policy that runs goes on.
+    pub fn install(&self, text: &str, from: &str, revision: u64) -> Result<(), Vec<String>> {
+        let policy = (self.hooks.read_policy)(text)?;
+        self.desk.order(Order::Policy(policy)).map_err(|e| vec![e])?;
+        self.board.runs(text, from, revision);
+        Ok(())
+    }
+
+    /// Answers what one answer is enough for; of a trace, only whether it could be had.
+    pub fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Hello => Answer::Process(self.board.process()),
+            Request::Flows => self.desk.ask(Order::Flows),
+            Request::Policy => {
+                let (text, status) = self.board.policy();
+                Answer::Policy { text: text.to_string(), status }
+            }
+            Request::SetPolicy { text } => self.set_policy(&text),
+            Request::SetFlow { flow, algorithm, cap_bits_per_second } => {
+                if let Some(Err(e)) = algorithm.as_deref().map(cc::registry::parse) {
+                    return refused(vec![e.to_string()]);
+                }
+                let rate = |bits| (bits > 0).then(|| Rate::from_bits_per_sec(bits));
+                let what = match (&algorithm, cap_bits_per_second) {
+                    (None, None) => {
+                        return refused(vec!["nothing to change: name an algorithm or a cap".into()]);
+                    }
+                    (Some(a), None) => a.clone(),
+                    (a, Some(bits)) => {
+                        let cap = rate(bits).map_or("no cap of its own".into(), |r| format!("at most {r}"));
+                        a.iter().cloned().chain([cap]).collect::<Vec<_>>().join(", ")
+                    }
+                };
+                let cap = cap_bits_per_second.map(rate);
+                let answer = self.desk.ask(Order::SetFlow { flow, algorithm, cap });
+                if matches!(answer, Answer::Done { .. }) {
+                    self.board.tell("flow", format!("flow {flow} was changed to {what}"));
+                }
+                answer
+            }
+            Request::Load { program } => self.load(&program),
+            Request::Unload { name } => {
+                if !cc::registry::unload(&name) {
+                    let name: String = name.chars().take(64).collect();
+                    return refused(vec![format!("no program called \"{name}\" is loaded here")]);
+                }
+                self.board.unloaded(&name);
+                self.board.tell("program", format!("{name} was unloaded"));
+                Answer::Done { text: format!("{name} is unloaded; flows that run it go on with it") }
+            }
+            Request::Events { after } => {
+                let (events, missed) = self.board.events(after);
+                Answer::Events { events, missed }
+            }
+            Request::Trace { .. } => refused(vec!["a trace takes the rest of a connection".into()]),
+        }
+    }
+
+    fn set_policy(&self, text: &str) -> Answer {
+        match self.install(text, "control socket", 0) {
+            Ok(()) => Answer::Done { text: "the policy is in force".into() },
+            Err(errors) => {
+                self.board.tell("refused", format!("a policy with {} errors", errors.len()));
+                refused(errors)
+            }
+        }
+    }
+
+    fn load(&self, program: &str) -> Answer {
+        let bytes = match BASE64_STANDARD.decode(program) {
+            Ok(bytes) => bytes,
+            Err(e) => return refused(vec![format!("the program is not in base64: {e}")]),
+        };
+        match (self.hooks.load_program)(&bytes) {
+            Ok(name) => {
+                self.board.loaded(&name);
+                self.board.tell("program", format!("{name} was loaded"));
+                Answer::Done { text: format!("{name} is loaded") }
+            }
+            Err(errors) => {
+                self.board.tell("refused", "a program that cannot be loaded");
+                refused(errors)
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! What is said over a control socket: one JSON object a line each way. `docs/control.md` is its specification.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Version of the protocol: grows when what was valid is no longer. New requests and new fields of answers do not count.
+pub const VERSION: u32 = 1;
+/// Longest request in bytes, its newline included: the longest program in base64, and some.
+pub const MAX_REQUEST: usize = 2 << 20;
+/// Longest answer in bytes, its newline included.
+pub const MAX_ANSWER: usize = 32 << 20;
+/// Flows that one answer lists at most.
+pub const MAX_LISTED: usize = 10_000;
+/// Errors that one answer names at most.
+pub const MAX_ERRORS: usize = 100;
+
+/// Which flow of a process: the connection's number, and the flow's in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId {
+    /// The connection.
+    pub connection: u64,
+    /// The flow in it; 0 is the one that most of its streams share.
+    pub flow: u32,
+}
+
+impl fmt::Display for FlowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.connection, self.flow)
+    }
+}
+
+/// A text names no flow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a flow: write CONNECTION.FLOW such as 3.0, as `longhaul cc show` prints it")]
+pub struct BadFlow(String);
+
+impl FromStr for FlowId {
+    type Err = BadFlow;
+    fn from_str(text: &str) -> Result<FlowId, BadFlow> {
+        let (connection, flow) = text.split_once('.').unwrap_or((text, "0"));
+        match (connection.parse(), flow.parse()) {
+            (Ok(connection), Ok(flow)) => Ok(FlowId { connection, flow }),
+            _ => Err(BadFlow(text.chars().take(40).collect())),
+        }
+    }
+}
+
+impl Serialize for FlowId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for FlowId {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<FlowId, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is asked of a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Who it is: [`Answer::Process`].
+    Hello,
+    /// Its flows: [`Answer::Flows`].
+    Flows,
+    /// The policy that it runs, with its text: [`Answer::Policy`].
+    Policy,
+    /// Run this policy from now on, until its source has another one: [`Answer::Done`].
+    SetPolicy {
+        /// The policy, as a file would have it.
+        text: String,
+    },
+    /// Change one flow, until the policy changes: [`Answer::Done`].
+    SetFlow {
+        /// Which.
+        flow: FlowId,
+        /// Algorithm with parameters; as it is when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        algorithm: Option<String>,
+        /// Bits per second that it may send at most, 0 for no cap of its own; as it is when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cap_bits_per_second: Option<u64>,
+    },
+    /// Load a program: [`Answer::Done`].
+    Load {
+        /// Its bytes (wasm), in base64.
+        program: String,
+    },
+    /// Take a loaded program's name away: [`Answer::Done`].
+    Unload {
+        /// Its name.
+        name: String,
+    },
+    /// What happened: [`Answer::Events`].
+    Events {
+        /// Only those after the one of this number; 0 for all that are kept.
+        #[serde(default)]
+        after: u64,
+    },
+    /// Decisions as they are made: [`Answer::Decision`] and [`Answer::Missed`], until the asker hangs up.
+    Trace {
+        /// Of this flow; of all when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flow: Option<FlowId>,
+        /// Only every so-many-th decision of a flow; 1 when left out.
+        #[serde(default = "one")]
+        every: u32,
+    },
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What a process answers. The fields of an answer may grow in number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Hello`].
+    Process(Process),
+    /// To [`Request::Flows`].
+    Flows {
+        /// In the order of their numbers, at most [`MAX_LISTED`].
+        flows: Vec<Flow>,
+        /// How many more there are.
+        left_out: usize,
+    },
+    /// To [`Request::Policy`].
+    Policy {
+        /// Its text; empty when none was ever read.
+        text: String,
+        /// Where it is from, and how it fares.
+        status: PolicyStatus,
+    },
+    /// It was done.
+    Done {
+        /// In words.
+        text: String,
+    },
+    /// It was not done.
+    Refused {
+        /// Why, and what to do about it, one entry for each error; at most [`MAX_ERRORS`].
+        errors: Vec<String>,
+    },
+    /// To [`Request::Events`].
+    Events {
+        /// The oldest first.
+        events: Vec<Event>,
+        /// How many that were asked for are no longer kept.
+        missed: u64,
+    },
+    /// Part of a trace.
+    Decision(Decision),
+    /// So many decisions are missing here in a trace: they came faster than they were taken.
+    Missed {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A process that moves data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Of the protocol: [`VERSION`].
+    pub protocol: u32,
+    /// Its process number.
+    pub pid: u32,
+    /// What it does: `serve`, `put`, `perf server` and so on.
+    pub command: String,
+    /// Version of its program.
+    pub version: String,
+    /// When it started, in seconds since 1970.
+    pub started: u64,
+    /// Its policy.
+    pub policy: PolicyStatus,
+    /// Programs that were loaded.
+    pub programs: Vec<String>,
+}
+
+/// Where a policy is from, and how it fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// The source that is watched: a path or a store's address; empty when there is none.
+    pub source: String,
+    /// Where the policy that runs is from: the source, `control socket`, `kept copy of SOURCE`, or empty: none runs.
+    pub from: String,
+    /// The store's revision; 0 of what has none.
+    pub revision: u64,
+    /// Since when it runs, in seconds since 1970.
+    pub since: u64,
+    /// How many policies were put in force so far.
+    pub changes: u64,
+    /// What is wrong with the source now, one entry for each error; none when all is well.
+    pub errors: Vec<String>,
+}
+
+/// One flow, as `longhaul cc show` prints it. Rates are in bits on the wire, times in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Its number: see [`FlowId`].
+    pub id: String,
+    /// What carries it: `native`, `tcp` or `roce`.
+    pub carrier: String,
+    /// This end's address; empty when the system chooses it.
+    pub local: String,
+    /// The other end's.
+    pub remote: String,
+    /// The application's name.
+    pub application: String,
+    /// What it asked for.
+    pub qos: String,
+    /// The rule that matched.
+    pub rule: String,
+    /// Its class.
+    pub class: String,
+    /// Its weight in its class.
+    pub weight: u32,
+    /// Its algorithm, with parameters.
+    pub algorithm: String,
+    /// The name of what decides now: another one while something takes the algorithm's place.
+    pub running: String,
+    /// Its state.
+    pub state: String,
+    /// What it may send at, as decided, under all caps.
+    pub rate_bits_per_second: u64,
+    /// Its own cap.
+    pub cap_bits_per_second: Option<u64>,
+    /// What it was guaranteed.
+    pub guarantee_bits_per_second: Option<u64>,
+    /// Smoothed round trip.
+    pub srtt_seconds: f64,
+    /// Lowest round trip.
+    pub min_rtt_seconds: f64,
+    /// Bytes in flight.
+    pub inflight_bytes: u64,
+    /// Bound on them; none of those whose bound this program does not know.
+    pub bound_bytes: Option<u64>,
+    /// Bytes delivered so far.
+    pub delivered_bytes: u64,
+    /// Packets lost of its connection, as a share of those sent.
+    pub loss: f64,
+    /// Reasons for all of it.
+    pub why: Vec<String>,
+}
+
+/// Something that an administrator may want to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number, from 1.
+    pub number: u64,
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// Of what kind: `policy`, `source`, `flow`, `program`, `fallback`, `substitute`, `refused`.
+    pub kind: String,
+    /// In words.
+    pub text: String,
+}
+
+/// One decision of an algorithm, and what it was told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The flow: see [`FlowId`].
+    pub flow: String,
+    /// The lane of its connection.
+    pub lane: u32,
+    /// When, in seconds of the machine's monotonic clock.
+    pub time: f64,
+    /// What happened: `feedback`, or the event's name.
+    pub what: String,
+    /// The algorithm.
+    pub algorithm: String,
+    /// Its state.
+    pub state: String,
+    /// What it decided, in bits per second.
+    pub rate_bits_per_second: u64,
+    /// Bound on bytes in flight.
+    pub bound_bytes: u64,
+    /// Bytes in flight.
+    pub inflight_bytes: u64,
+    /// Bytes newly acknowledged.
+    pub acked_bytes: u64,
+    /// Bytes newly lost.
+    pub lost_bytes: u64,
+    /// Packets newly reported as marked.
+    pub marked_packets: u64,
+    /// The newest round trip; none without a sample.
+    pub rtt_seconds: Option<f64>,
+    /// Smoothed round trip.
+    pub srtt_seconds: f64,
+    /// Delay of the queue on the way there.
+    pub queue_seconds: f64,
+    /// Sampled delivery rate; none without a sample.
+    pub delivery_bits_per_second: Option<u64>,
+}
+
+/// Why a request cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BadRequest {
+    /// It is longer than any needs to be.
+    #[error("a request has at most {MAX_REQUEST} bytes")]
+    TooLong,
+    /// It is no request.
+    #[error("not a request of version {VERSION}: {0}; see docs/control.md")]
+    Form(#[from] serde_json::Error),
+}
+
+/// Reads a request, a line without or with its end.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_request(line: &[u8]) -> Result<Request, BadRequest> {
+    if line.len() > MAX_REQUEST {
+        return Err(BadRequest::TooLong);
+    }
+    Ok(serde_json::from_slice(line)?)
+}
+
+/// A request or an answer as a line with its end.
+pub fn line<T: Serialize>(value: &T) -> Vec<u8> {
+    // Strings, numbers and lists of them: writing these into memory does not fail.
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_what_the_document_says() {
+        let flow = FlowId { connection: 3, flow: 1 };
+        for (text, request) in [
+            (r#"{"do":"hello"}"#, Request::Hello),
+            (r#"{"do":"flows"}"#, Request::Flows),
+            (r#"{"do":"policy"}"#, Request::Policy),
+            (r#"{"do":"set-policy","text":"x = 1"}"#, Request::SetPolicy { text: "x = 1".into() }),
+            (
+                r#"{"do":"set-flow","flow":"3.1","algorithm":"cubic","cap_bits_per_second":0}"#,
+                Request::SetFlow { flow, algorithm: Some("cubic".into()), cap_bits_per_second: Some(0) },
+            ),
+            (
+                r#"{"do":"set-flow","flow":"3.1"}"#,
+                Request::SetFlow { flow, algorithm: None, cap_bits_per_second: None },
+            ),
+            (r#"{"do":"load","program":"AGFzbQ=="}"#, Request::Load { program: "AGFzbQ==".into() }),
+            (r#"{"do":"unload","name":"x"}"#, Request::Unload { name: "x".into() }),
+            (r#"{"do":"events","after":7}"#, Request::Events { after: 7 }),
+            (r#"{"do":"trace","flow":"3.1","every":10}"#, Request::Trace { flow: Some(flow), every: 10 }),
+        ] {
+            assert_eq!(read_request(text.as_bytes()).unwrap(), request, "{text}");
+            assert_eq!(line(&request), format!("{text}\n").into_bytes());
+        }
+        let short = read_request(br#"{"do":"trace"}"#).unwrap();
+        assert_eq!(short, Request::Trace { flow: None, every: 1 });
+        assert_eq!("3".parse::<FlowId>().unwrap(), FlowId { connection: 3, flow: 0 });
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_in_words() {
+        for bad in [
+            "",
+            "null",
+            "{}",
+            "[]",
+            r#"{"do":"dance"}"#,
+            r#"{"do":"set-policy"}"#,
+            r#"{"do":"set-policy","text":1}"#,
+            r#"{"do":"set-policy","text":"","more":1}"#,
+            r#"{"do":"set-flow","flow":"3.x"}"#,
+            r#"{"do":"set-flow","flow":"-1.0"}"#,
+            r#"{"do":"set-flow","flow":"1.0","cap_bits_per_second":-1}"#,
+            r#"{"do":"events","after":18446744073709551616}"#,
+            r#"{"do":"hello"} {"do":"hello"}"#,
+        ] {
+            let e = read_request(bad.as_bytes()).unwrap_err();
+            assert!(e.to_string().contains("docs/control.md"), "{bad}: {e}");
+        }
+        assert!(matches!(read_request(&vec![b' '; MAX_REQUEST + 1]), Err(BadRequest::TooLong)));
+        // Depth is bounded by the reader of JSON.
+        assert!(read_request(&vec![b'['; 100_000]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_read_is_written_and_read_again(text in ".*", after: u64, every: u32, flow: u32) {
+            let flow = FlowId { connection: after, flow };
+            for request in [
+                Request::SetPolicy { text: text.clone() },
+                Request::Unload { name: text.clone() },
+                Request::Events { after },
+                Request::Trace { flow: Some(flow), every },
+                Request::SetFlow { flow, algorithm: Some(text), cap_bits_per_second: Some(after) },
+            ] {
+                let line = line(&request);
+                prop_assert_eq!(line.iter().filter(|b| **b == b'\n').count(), 1);
+                prop_assert_eq!(read_request(&line).unwrap(), request);
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            let _ = read_request(&bytes);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The threads that notice when a source has another policy.
+
+use crate::etcd::{Access, Change, Etcd, MAX_POLICY, StoreError};
+use crate::kept::Kept;
+use crate::office::Office;
+use crate::source::{Source, Store};
+use base::{Rng, Span};
+use lhio::clock::{self, WallTime};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+/// How often a file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A file that was changed so recently may have changed again with the same time: times are coarse.
+const COARSE: i64 = 2;
+/// Pauses between attempts to reach a store that is gone, before chance makes them up to half as long again.
+const FIRST_PAUSE: Span = Span::from_millis(250);
+const LONGEST_PAUSE: Span = Span::from_secs(30);
+
+/// A source that is watched for as long as this value is there.
+#[derive(Debug)]
+pub struct Watching {
+    /// The thread ends when this goes.
+    _stop: SyncSender<()>,
+}
+
+/// Why a source cannot be watched at all.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// The file's policy cannot be used, and there is no other.
+    #[error("the policy in {}:\n  {}", path.display(), errors.join("\n  "))]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// All that is wrong.
+        errors: Vec<String>,
+    },
+    /// The store cannot be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The system starts no further thread.
+    #[error("cannot start a thread: {0}; raise the limits of threads and memory (ulimit -u, ulimit -v)")]
+    Thread(io::Error),
+}
+
+/// Puts the policy of `source` in force, and every other one it has from then on. A store that cannot be reached is no
+/// error: then its last good policy is taken from the copy below the folder `state`.
+///
+/// # Errors
+/// [`WatchError`].
+pub fn watch(
+    source: &Source,
+    access: &Access,
+    state: &Path,
+    office: &Office,
+) -> Result<Watching, WatchError> {
+    office.board.watches(&source.to_string());
+    let (stop, stopped) = sync_channel(0);
+    let (name, run): (_, Box<dyn FnOnce() + Send>) = match source {
+        Source::File(path) => {
+            let mut file = PolicyFile::new(path, office);
+            file.look().map_err(|errors| WatchError::Policy { path: path.clone(), errors })?;
+            ("policy file", Box::new(move || file.run(&stopped)))
+        }
+        Source::Store(store) => {
+            let mut store = PolicyStore::new(store, access, state, office)?;
+            store.begin();
+            ("policy store", Box::new(move || store.run(&stopped)))
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(WatchError::Thread)?;
+    Ok(Watching { _stop: stop })
+}
+
+/// Waits; true when the thread is to end.
+fn pause(stopped: &Receiver<()>, time: Duration) -> bool {
+    stopped.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
+}
+
+/// Says what is wrong, once for each change of it.
+fn complain(office: &Office, source: &str, errors: &[String]) {
+    let running = office.board.process().policy.from;
+    let rest = if running.is_empty() {
+        "no policy is in force".to_owned()
+    } else {
+        format!("the policy of {running} stays in force")
+    };
+    if office.board.trouble(errors) {
+        let text = errors.join("; ");
+        tracing::warn!("policy source {source}: {text}; {rest}");
+        office.board.tell("source", format!("{source}: {text}; {rest}"));
+    }
+}
+
+/// Says that all is well again, where it was not.
+fn content(office: &Office, source: &str) {
+    if office.board.trouble(&[]) {
+        tracing::info!("policy source {source}: all is well");
+        office.board.tell("source", format!("{source}: all is well"));
+    }
+}
+
+/// Reads a policy's text, which is short.
+///
+/// # Errors
+/// In words.
+pub fn read_policy_file(path: &Path) -> Result<String, String> {
+    let read = || {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(MAX_POLICY as u64 + 1).read_to_end(&mut bytes)?;
+        Ok::<_, io::Error>(bytes)
+    };
+    let bytes = read().map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    if bytes.len() > MAX_POLICY {
+        return Err(format!(
+            "{} is longer than {MAX_POLICY} bytes: no policy needs that much",
+            path.display()
+        ));
+    }
+    String::from_utf8(bytes).map_err(|e| format!("{} is not text in UTF-8: {e}", path.display()))
+}
+
+/// What tells that a file was changed: place, length and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signature {
+    place: (u64, u64),
+    len: u64,
+    time: (i64, i64),
+}
+
+impl Signature {
+    fn of(path: &Path) -> Option<Signature> {
+        let m = std::fs::metadata(path).ok()?;
+        Some(Signature { place: (m.dev(), m.ino()), len: m.len(), time: (m.mtime(), m.mtime_nsec()) })
+    }
+}
+
+struct PolicyFile {
+    path: PathBuf,
+    office: Office,
+    seen: Option<Option<Signature>>,
+    /// Its text when it was read last.
+    text: Option<String>,
+}
+
+impl PolicyFile {
+    fn new(path: &Path, office: &Office) -> PolicyFile {
+        PolicyFile { path: path.to_owned(), office: office.clone(), seen: None, text: None }
+    }
+
+    /// Looks whether it was changed, and puts in force what it says then.
+    fn look(&mut self) -> Result<(), Vec<String>> {
+        let now = Signature::of(&self.path);
+        let recent = now.is_some_and(|s| WallTime::now().secs.saturating_sub(s.time.0) < COARSE);
+        if self.seen == Some(now) && !recent {
+            return Ok(());
+        }
+        let changed = self.seen != Some(now);
+        self.seen = Some(now);
+        let text = read_policy_file(&self.path).map_err(|e| vec![e])?;
+        if self.text.as_ref() == Some(&text) {
+            // Perhaps it was away for a moment.
+            return if changed && self.is_bad() { self.install(text) } else { Ok(()) };
+        }
+        self.install(text)
+    }
+
+    fn is_bad(&self) -> bool {
+        !self.office.board.process().policy.errors.is_empty()
+    }
+
+    fn install(&mut self, text: String) -> Result<(), Vec<String>> {
+        let result = self.office.install(&text, &self.path.display().to_string(), 0);
+        self.text = Some(text);
+        if result.is_ok() {
+            content(&self.office, &self.path.display().to_string());
+        }
+        result
+    }
+
+    fn run(mut self, stopped: &Receiver<()>) {
+        while !pause(stopped, LOOK_EVERY) {
+            if let Err(errors) = self.look() {
+                complain(&self.office, &self.path.display().to_string(), &errors);
+            }
+        }
+    }
+}
+
+struct PolicyStore {
+    name: String,
+    etcd: Etcd,
+    kept: Kept,
+    office: Office,
+    rng: Rng,
+    /// Revision and text of the newest policy that it had, good or bad.
+    seen: Option<(u64, Vec<u8>)>,
+}
+
+impl PolicyStore {
+    fn new(store: &Store, access: &Access, state: &Path, office: &Office) -> Result<PolicyStore, StoreError> {
+        let name = store.to_string();
+        let kept = Kept::new(state, &name);
+        // Only hosts that were cut off together are to come back at different times.
+        let rng = Rng::from_seed(clock::seed().unwrap_or_default());
+        Ok(PolicyStore {
+            etcd: Etcd::new(store, access)?,
+            name,
+            kept,
+            office: office.clone(),
+            rng,
+            seen: None,
+        })
+    }
+
+    /// The first policy: the store's, or else the copy of it.
+    fn begin(&mut self) {
+        let found = self.fetch();
+        if let Err(e) = &found {
+            complain(&self.office, &self.name, &[e.to_string()]);
+        }
+        if !self.office.board.process().policy.from.is_empty() {
+            return;
+        }
+        let from = format!("kept copy of {}", self.name);
+        match self.kept.read().map(|text| self.office.install(&text, &from, 0)) {
+            Some(Ok(())) => {
+                tracing::warn!("the policy is the {from}, as it was when the store was last there")
+            }
+            Some(Err(errors)) => {
+                tracing::warn!("the copy in {}: {}", self.kept.path().display(), errors.join("; "));
+            }
+            None => {
+                tracing::warn!("{} gave no policy yet, and there is no copy: none is in force", self.name)
+            }
+        }
+    }
+
+    /// Takes the policy that the store has now; tells the store's revision.
+    fn fetch(&mut self) -> Result<u64, StoreError> {
+        let found = self.etcd.get()?;
+        match found.value {
+            Some((bytes, revision)) => self.take(bytes, revision),
+            None => self.gone(),
+        }
+        Ok(found.revision)
+    }
+
+    fn gone(&mut self) {
+        self.seen = None;
+        let push =
+            format!("no policy is there: `longhaul cc push FILE --store {}` puts one there", self.name);
+        complain(&self.office, &self.name, &[push]);
+    }
+
+    fn take(&mut self, bytes: Vec<u8>, revision: u64) {
+        if self.seen.as_ref().is_some_and(|s| s.0 == revision && s.1 == bytes) {
+            // The store was gone, and what it has is what it had.
+            if self.office.board.process().policy.revision == revision {
+                content(&self.office, &self.name);
+            }
+            return;
+        }
+        let text = match String::from_utf8(bytes.clone()) {
+            Ok(text) => Ok(text),
+            Err(e) => Err(vec![format!("it is not text in UTF-8: {e}")]),
+        };
+        self.seen = Some((revision, bytes));
+        let installed = text.and_then(|text| {
+            self.office.install(&text, &self.name, revision)?;
+            Ok(text)
+        });
+        match installed {
+            Ok(text) => {
+                content(&self.office, &self.name);
+                if let Err(e) = self.kept.write(&text) {
+                    tracing::warn!("no copy of the policy is kept in {}: {e}", self.kept.path().display());
+                }
+            }
+            Err(mut errors) => {
+                errors.insert(0, format!("its policy of revision {revision} cannot be used"));
+                complain(&self.office, &self.name, &errors);
+            }
+        }
+    }
+
+    /// Follows the store until it falls silent or fails. What it has is fetched again each time: only the newest policy
+    /// counts, so no revision in between is missed, and none has to be kept for us.
+    fn follow(&mut self) -> Result<(), StoreError> {
+        let revision = self.fetch()?;
+        let mut watch = self.etcd.watch(revision.saturating_add(1))?;
+        loop {
+            match watch.wait()? {
+                Change::Put(bytes, revision) => self.take(bytes, revision),
+                Change::Deleted => self.gone(),
+                Change::Lost => return Ok(()),
+                Change::Nothing => {}
+            }
+        }
+    }
+
+    fn run(mut self, stopped: &Receiver<()>) {
+        let mut wait = FIRST_PAUSE;
+        loop {
+            let before = clock::Clock::new().now();
+            if let Err(e) = self.follow() {
+                complain(&self.office, &self.name, &[e.to_string()]);
+                // One that had worked for a while is soon tried again.
+                if clock::Clock::new().now().since(before) > LONGEST_PAUSE {
+                    wait = FIRST_PAUSE;
+                }
+            } else {
+                wait = FIRST_PAUSE;
+            }
+            let chance = self.rng.below(wait.as_nanos() / 2 + 1);
+            if pause(stopped, Duration::from_nanos(wait.as_nanos() + chance)) {
+                return;
+            }
+            wait = (wait * 2).min(LONGEST_PAUSE);
+        }
+    }
+}

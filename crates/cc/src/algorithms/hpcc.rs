@@ -1,0 +1,345 @@
+//! HPCC (Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019): a window computed from what each hop tells of its
+//! queue and its load.
+//!
+//! Algorithm 1 as in the paper. Around it: the window is at most what the narrowest hop and the round trip make (the paper's
+//! W_init, which is the speed of the port there), losses halve the reference window once a round trip (the paper's fabric loses
+//! nothing), and the bound leaves room for what is delivered between two feedbacks.
+
+use super::delay::Gap;
+use super::paced::{MAX_RATE, limited, train};
+use super::window::{INITIAL_WINDOW, Window};
+use crate::registry::{Definition, Kind, Marks, Needs, ParamDef, Params};
+use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, SentTrain, Signals};
+use base::{Rate, Span, Time};
+
+/// How it is registered.
+pub(crate) const DEFINITION: Definition = Definition {
+    name: "hpcc",
+    summary: "HPCC (SIGCOMM 2019): computes the window from the hops' telemetry; for data centres whose switches write it",
+    params: &[
+        INITIAL_WINDOW,
+        ParamDef {
+            name: "eta",
+            help: "target utilisation",
+            kind: Kind::Share { min: 50_000, max: 100_000, default: 95_000 },
+        },
+        ParamDef {
+            name: "max_stage",
+            help: "round trips of additive increase before the load is looked at again",
+            kind: Kind::Count { unit: "round trips", min: 0, max: 1_000, default: 5 },
+        },
+        ParamDef {
+            name: "flows",
+            help: "flows that are to share a port without a queue: W_AI is what eta leaves free, divided by them",
+            kind: Kind::Count { unit: "flows", min: 1, max: 1_000_000, default: 100 },
+        },
+        ParamDef {
+            name: "base_rtt",
+            help: "round trip of the idle path (T); 0us for the least that is measured",
+            kind: Kind::Span { min: Span::ZERO, max: Span::from_secs(10), default: Span::ZERO },
+        },
+    ],
+    needs: Needs { marks: Marks::Optional, telemetry: true },
+    build: &|params, info, _| Box::new(Hpcc::new(Config::from_params(params), info)),
+};
+
+/// The window grows by this factor at most at once, should the hops tell of no load at all.
+const MAX_GROWTH: f64 = 16.0;
+/// Round trips are not taken for shorter.
+const MIN_RTT: Span = Span::from_micros(1);
+/// Trains take no longer than this part of the round trip.
+const TRAINS_PER_RTT: u64 = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Config {
+    initial: u64,
+    eta: f64,
+    max_stage: u64,
+    flows: f64,
+    base_rtt: Span,
+}
+
+impl Config {
+    fn from_params(p: &Params) -> Config {
+        Config {
+            initial: p.count("initial_window"),
+            eta: p.share("eta") as f64 / 100_000.0,
+            max_stage: p.count("max_stage"),
+            flows: p.count("flows") as f64,
+            base_rtt: p.span("base_rtt"),
+        }
+    }
+}
+
+/// HPCC.
+#[derive(Debug)]
+pub struct Hpcc {
+    config: Config,
+    /// Losses, time-outs and packet size; its `cwnd` is the reference window W^c.
+    reference: Window,
+    /// The window W, in bytes.
+    window: f64,
+    /// The hops as they were told last (L), and how many.
+    hops: [Hop; MAX_HOPS],
+    count: usize,
+    /// The moving average of the load (U), and whether it was measured since the window was last computed.
+    load: f64,
+    measured: bool,
+    stage: u64,
+    /// A round trip has begun since the reference window was last set.
+    round: bool,
+    base_rtt: Span,
+    gap: Gap,
+}
+
+impl Hpcc {
+    fn new(config: Config, info: &PathInfo) -> Hpcc {
+        let reference = Window::new(info, config.initial);
+        let known = if config.base_rtt.is_zero() { info.handshake_rtt } else { Some(config.base_rtt) };
+        Hpcc {
+            config,
+            window: reference.cwnd as f64,
+            reference,
+            hops: [Hop::default(); MAX_HOPS],
+            count: 0,
+            load: 1.0,
+            measured: false,
+            stage: 0,
+            round: false,
+            base_rtt: known.unwrap_or(Span::from_millis(1)).max(MIN_RTT),
+            gap: Gap::default(),
+        }
+    }
+
+    /// MeasureInflight (lines 1 to 9): the load of the most loaded hop, averaged over the round trip.
+    fn measure(&mut self, hops: &[Hop]) {
+        let t = self.base_rtt.as_nanos() as f64;
+        let (mut most, mut tau) = (None, 0.0);
+        for (new, old) in hops.iter().zip(&self.hops) {
+            let time = new.at.since(old.at).as_nanos() as f64;
+            let port = new.rate.bytes_per_sec() as f64 / 1e9;
+            if time == 0.0 || port == 0.0 {
+                continue;
+            }
+            let rate = new.sent.wrapping_sub(old.sent) as f64 / time;
+            let load = new.queue.min(old.queue) as f64 / (port * t) + rate / port;
+            if most.is_none_or(|m| load > m) {
+                (most, tau) = (Some(load), time);
+            }
+        }
+        let Some(load) = most else { return };
+        let share = (tau / t).min(1.0);
+        self.load = (1.0 - share) * self.load + share * load;
+        self.measured = true;
+    }
+
+    /// What the narrowest hop carries in a round trip.
+    fn most(&self) -> f64 {
+        let ports = self.hops[..self.count].iter().map(|h| h.rate).filter(|r| *r > Rate::ZERO);
+        let port = ports.min().unwrap_or(MAX_RATE).min(MAX_RATE);
+        port.bytes_in(self.base_rtt) as f64
+    }
+
+    /// ComputeWind (lines 10 to 22).
+    fn compute(&mut self, update: bool) {
+        let c = self.config;
+        let (reference, most) = (self.reference.cwnd as f64, self.most());
+        let increase = most * (1.0 - c.eta) / c.flows;
+        let multiply = self.load >= c.eta || self.stage >= c.max_stage;
+        let window = if multiply {
+            reference / (self.load / c.eta).max(1.0 / MAX_GROWTH) + increase
+        } else {
+            reference + increase
+        };
+        let least = self.reference.least() as f64;
+        self.window = window.clamp(least, (most + increase).max(least));
+        if update {
+            self.stage = if multiply { 0 } else { self.stage + 1 };
+            self.reference.cwnd = self.window as u64;
+        }
+    }
+}
+
+impl Algorithm for Hpcc {
+    fn name(&self) -> &'static str {
+        DEFINITION.name
+    }
+
+    fn on_sent(&mut self, _train: &SentTrain) {}
+
+    fn on_telemetry(&mut self, _now: Time, hops: &[Hop]) {
+        let hops = &hops[..hops.len().min(MAX_HOPS)];
+        let same = hops.len() == self.count && hops.iter().zip(&self.hops).all(|(a, b)| a.id == b.id);
+        if same {
+            self.measure(hops);
+        }
+        // Another path has nothing to be compared with yet.
+        self.hops[..hops.len()].copy_from_slice(hops);
+        self.count = hops.len();
+    }
+
+    fn on_feedback(&mut self, s: &Signals) {
+        self.reference.update(s);
+        self.gap.update(s);
+        if self.config.base_rtt.is_zero() && !s.min_rtt.is_zero() {
+            self.base_rtt = s.min_rtt.max(MIN_RTT);
+        }
+        if self.reference.is_new_loss(s) {
+            self.reference.reduce(s.now, 1, 2);
+            (self.window, self.stage) = (self.reference.cwnd as f64, 0);
+        }
+        self.round |= s.round_start;
+        if !self.measured {
+            return;
+        }
+        self.measured = false;
+        // A window that is not used says nothing of what the path would do to a larger one.
+        let used = !s.app_limited && s.prior_inflight as f64 >= self.window / 2.0;
+        if used || self.load >= self.config.eta {
+            self.compute(self.round);
+            self.round = false;
+        }
+    }
+
+    fn on_event(&mut self, _now: Time, event: Event) {
+        match event {
+            Event::ProbeTimeout { count } => self.reference.on_timeout(count),
+            Event::PersistentCongestion => {
+                self.reference.collapse();
+                (self.window, self.stage) = (self.reference.cwnd as f64, 0);
+            }
+            Event::RestartFromIdle { .. } => self.gap.restart(),
+            Event::PathChanged(info) => *self = Hpcc::new(self.config, &info),
+            Event::PacketSize(bytes) => self.reference.packet = bytes.max(1),
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        let mut w = self.reference.clone();
+        w.cwnd = self.window as u64;
+        let d = w.spread(super::delay::EVEN, self.base_rtt, self.gap.get());
+        let rate = limited(d.rate);
+        let quantum = train(rate, w.packet, self.base_rtt / TRAINS_PER_RTT);
+        Decision { rate, quantum, bound: d.bound.min(u64::MAX / 2) }
+    }
+
+    fn state(&self) -> &'static str {
+        match self.load >= self.config.eta {
+            true => "above_eta",
+            false if self.stage >= self.config.max_stage => "multiplicative_increase",
+            false => "additive_increase",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::kit::{self, PACKET};
+    use crate::registry::find;
+
+    /// 100 Gbit/s and 100 us: a window of 1.25 MB, and W_AI of 625 bytes.
+    const PORT: Rate = Rate::from_mbit(100_000);
+    const T: Span = Span::from_micros(100);
+    const BDP: u64 = 1_250_000;
+
+    fn hpcc(window: u64) -> Hpcc {
+        let mut config = Config::from_params(&find("hpcc").unwrap().defaults());
+        config.base_rtt = T;
+        let mut h = Hpcc::new(config, &kit::info());
+        h.reference.cwnd = window;
+        h
+    }
+
+    fn hop(us: u64, sent: u64, queue: u64) -> Hop {
+        Hop { id: 1, at: kit::at(1) + Span::from_micros(us), queue, sent, rate: PORT }
+    }
+
+    fn tell(h: &mut Hpcc, hops: &[Hop], round_start: bool) {
+        h.on_telemetry(kit::at(1), hops);
+        h.on_feedback(&Signals { round_start, ..kit::round(1, 10) });
+    }
+
+    #[test]
+    fn load_is_queue_over_product_and_rate_over_port_of_the_worst_hop() {
+        let mut h = hpcc(BDP);
+        let before = |id, queue| Hop { id, ..hop(0, 0, queue) };
+        let after = |id, sent, queue| Hop { id, ..hop(100, sent, queue) };
+        tell(&mut h, &[before(1, 0), before(2, 125_000), before(3, 500_000)], true);
+        // u' = min(qlen) / (B * T) + txRate / B: 0.5, 0.1 + 0.9 and 0 + 0.8.
+        let hops = [after(1, BDP / 2, 9_999), after(2, BDP / 10 * 9, 400_000), after(3, BDP / 10 * 8, 0)];
+        tell(&mut h, &hops, true);
+        assert!((h.load - 1.0).abs() < 1e-9, "{}", h.load);
+    }
+
+    #[test]
+    fn load_is_averaged_over_the_round_trip() {
+        let mut h = hpcc(BDP);
+        tell(&mut h, &[hop(0, 0, 0)], true);
+        tell(&mut h, &[hop(25, BDP / 8, 0)], false);
+        // tau / T = 1/4, u = 1/2: U = 3/4 * 1 + 1/4 * 1/2.
+        assert!((h.load - 0.875).abs() < 1e-9);
+        tell(&mut h, &[hop(525, BDP / 8, 0)], false);
+        assert!(h.load.abs() < 1e-9, "tau is at most T");
+    }
+
+    #[test]
+    fn above_eta_the_window_is_divided_by_the_load_and_each_round_trip_refers_to_it() {
+        let mut h = hpcc(BDP);
+        tell(&mut h, &[hop(0, 0, BDP / 2)], false);
+        // Half a product of queue at full rate: U = 1.5.
+        tell(&mut h, &[hop(100, BDP, BDP / 2)], false);
+        let expected = BDP as f64 / (1.5 / 0.95) + 625.0;
+        assert!((h.window - expected).abs() < 1.0, "{}", h.window);
+        // Within the round trip the same reference is divided again, and not the window (section 3.2).
+        tell(&mut h, &[hop(200, 2 * BDP, BDP / 2)], false);
+        assert!((h.window - expected).abs() < 1.0);
+        assert_eq!(h.reference.cwnd, BDP);
+        tell(&mut h, &[hop(300, 3 * BDP, BDP / 2)], true);
+        assert_eq!(h.reference.cwnd, h.window as u64);
+    }
+
+    #[test]
+    fn below_eta_it_adds_for_five_round_trips_and_then_multiplies() {
+        let mut h = hpcc(BDP / 4);
+        h.load = 0.5;
+        tell(&mut h, &[hop(0, 0, 0)], false);
+        for n in 1..=5u64 {
+            tell(&mut h, &[hop(100 * n, BDP / 2 * n, 0)], true);
+            let expected = BDP as f64 / 4.0 + 625.0 * n as f64;
+            assert!((h.window - expected).abs() < n as f64, "{n}: {}", h.window);
+        }
+        assert_eq!(h.state(), "multiplicative_increase");
+        let reference = h.reference.cwnd as f64;
+        tell(&mut h, &[hop(600, BDP * 3, 0)], true);
+        assert!((h.window - (reference / (0.5 / 0.95) + 625.0)).abs() < 1.0, "{}", h.window);
+        assert_eq!(h.stage, 0);
+    }
+
+    #[test]
+    fn it_is_no_more_than_the_narrowest_hop_carries_and_counters_may_wrap() {
+        let mut h = hpcc(BDP);
+        (h.load, h.stage) = (0.0, 5);
+        tell(&mut h, &[hop(0, u64::MAX - 10, 0)], false);
+        tell(&mut h, &[hop(100, 1_000, 0)], true);
+        assert!(h.load < 0.01, "{}", h.load);
+        assert!((h.window - (BDP as f64 + 625.0)).abs() < 1.0, "{}", h.window);
+        assert!(h.decision().rate <= Rate::from_mbit(100_100), "{}", h.decision().rate);
+    }
+
+    #[test]
+    fn another_path_is_not_compared_with_the_old_one() {
+        let mut h = hpcc(BDP);
+        tell(&mut h, &[hop(0, 0, 0)], true);
+        tell(&mut h, &[Hop { id: 2, ..hop(100, 10 * BDP, BDP) }], true);
+        assert_eq!((h.load, h.window), (1.0, Window::new(&kit::info(), 10).cwnd as f64));
+    }
+
+    #[test]
+    fn a_loss_halves_the_reference_once_a_round_trip() {
+        let mut h = hpcc(BDP);
+        let lost = Signals { lost: PACKET, latest_lost_sent: Some(kit::at(0)), ..kit::round(1, 1) };
+        (0..3).for_each(|_| h.on_feedback(&lost));
+        assert_eq!(h.reference.cwnd, BDP / 2);
+    }
+}

@@ -1,0 +1,219 @@
+//! Programs that stay when the process that attached them ends: their links have names in a BPF file system.
+
+use super::object::Object;
+use super::sys::{self, Insn, Purpose};
+use super::{Error, attach, load};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where BPF file systems are mounted, and our folder there.
+const BPF_FS: &str = "/sys/fs/bpf";
+const FOLDER: &str = "/sys/fs/bpf/longhaul";
+/// Which default a program replaced, for each network namespace: `NAME.NAMESPACE`.
+const REPLACED: &str = "/run/longhaul/tcp";
+/// The default of the calling thread's network namespace.
+const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// Behind the name of a link to a group; `-` is in no congestion control's name.
+const OF_GROUP: &str = "-cgroup";
+/// Most programs that are listed.
+const MAX_LISTED: usize = 1000;
+
+/// For whom an attached program is the default; everybody may choose it by `TCP_CONGESTION`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// Who asks for it.
+    Asked,
+    /// All new connections in the calling thread's network namespace.
+    Namespace,
+    /// All new connections of processes in this cgroup (version 2), by the path of its folder.
+    Group(&'a Path),
+}
+
+/// A program that was attached to stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name for `TCP_CONGESTION`.
+    pub name: String,
+    /// Whether it is the default of the calling thread's network namespace.
+    pub default: bool,
+    /// Whether it is the default of a cgroup.
+    pub group: bool,
+}
+
+/// As [`attach`](super::attach), but it stays until [`detach`] or until the machine starts anew.
+///
+/// # Errors
+/// As there; nothing stays then.
+pub fn keep(object: &[u8], name: &str, params: &[(&str, u64)], scope: Scope<'_>) -> Result<(), Error> {
+    load::check_name(name)?;
+    mounted()?;
+    let attached = attach(object, name, params)?;
+    let path = pin(&attached.registered.link, name)?;
+    let more = match scope {
+        Scope::Asked => Ok(()),
+        Scope::Namespace => make_default(name),
+        Scope::Group(group) => hook(&Object::parse(object)?, name, group),
+    };
+    if more.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    more
+}
+
+/// Removes a program. Where it is the default of the calling thread's network namespace, what it had replaced is the
+/// default again. Connections that use it keep it.
+///
+/// # Errors
+/// [`Error::NotAttached`], or what the operating system says.
+pub fn detach(name: &str) -> Result<(), Error> {
+    load::check_name(name)?;
+    let remove = |path: PathBuf| match std::fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotAttached(name.to_owned())),
+        done => done.map_err(Error::call("removing a program")),
+    };
+    let path = Path::new(FOLDER).join(name);
+    if !path.exists() {
+        return Err(Error::NotAttached(name.to_owned()));
+    }
+    // First the default: one that is gone can be no default.
+    restore(name)?;
+    match remove(Path::new(FOLDER).join(format!("{name}{OF_GROUP}"))) {
+        Err(Error::NotAttached(_)) => {}
+        done => done?,
+    }
+    remove(path)
+}
+
+/// The programs that were attached to stay, by their names.
+///
+/// # Errors
+/// What the operating system says.
+pub fn list() -> Result<Vec<Kept>, Error> {
+    let entries = match std::fs::read_dir(FOLDER) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(Error::call("listing attached programs"))?,
+    };
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|e| e.file_name().into_string().ok()).take(MAX_LISTED).collect();
+    names.sort_unstable();
+    let default = current_default();
+    let kept = names.iter().filter(|name| !name.ends_with(OF_GROUP)).map(|name| Kept {
+        name: name.clone(),
+        default: *name == default,
+        group: names.contains(&format!("{name}{OF_GROUP}")),
+    });
+    Ok(kept.collect())
+}
+
+/// Makes sure that there is a BPF file system with our folder.
+fn mounted() -> Result<(), Error> {
+    let device = |path: &str| std::fs::metadata(path).map(|m| m.dev());
+    let call = "making a folder in the BPF file system";
+    // A mounted file system is another device than the folder above it.
+    let there = matches!((device(BPF_FS), device("/sys/fs")), (Ok(a), Ok(b)) if a != b);
+    if !there {
+        let path = CString::new(BPF_FS).map_err(|e| Error::io(call)(e.into()))?;
+        sys::mount_bpf(&path).map_err(Error::call("mounting the BPF file system at /sys/fs/bpf"))?;
+    }
+    match std::fs::create_dir(FOLDER) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done.map_err(Error::call(call)),
+    }
+}
+
+fn pin(link: &OwnedFd, name: &str) -> Result<PathBuf, Error> {
+    let path = Path::new(FOLDER).join(name);
+    let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::BadName(name.to_owned()))?;
+    sys::pin(link.as_fd(), &text).map_err(|e| match e.raw_os_error() {
+        Some(libc::EEXIST) => Error::NameTaken(name.to_owned()),
+        _ => Error::call("keeping a program")(e),
+    })?;
+    Ok(path)
+}
+
+fn current_default() -> String {
+    std::fs::read_to_string(DEFAULT).unwrap_or_default().trim().to_owned()
+}
+
+/// Where is kept what the program replaced in the calling thread's network namespace.
+fn replaced(name: &str) -> Result<PathBuf, Error> {
+    let namespace =
+        std::fs::metadata("/proc/thread-self/ns/net").map_err(Error::io("cannot tell the namespace"))?;
+    Ok(Path::new(REPLACED).join(format!("{name}.{}", namespace.ino())))
+}
+
+fn make_default(name: &str) -> Result<(), Error> {
+    let before = current_default();
+    let path = replaced(name)?;
+    std::fs::create_dir_all(REPLACED).map_err(Error::call("making /run/longhaul/tcp"))?;
+    std::fs::write(&path, before).map_err(Error::call("writing down the present default"))?;
+    std::fs::write(DEFAULT, name).map_err(Error::call("setting the default"))
+}
+
+fn restore(name: &str) -> Result<(), Error> {
+    let path = replaced(name)?;
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    if current_default() == name && !before.is_empty() {
+        let what = "setting the default to what it was";
+        std::fs::write(DEFAULT, before.trim()).map_err(Error::call(what))?;
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(Error::call("forgetting the former default")),
+    }
+}
+
+/// Lets sockets of a group choose the program when they connect or listen.
+fn hook(object: &Object, name: &str, group: &Path) -> Result<(), Error> {
+    let folder =
+        File::open(group).map_err(Error::io(format!("cannot open the cgroup {}", group.display())))?;
+    let program = sys::load(&chooser(name), name, Purpose::Sockets, &object.licence, &mut []);
+    let program = program.map_err(Error::call("loading a BPF program for a cgroup"))?;
+    let link = sys::hook_group(program.as_fd(), folder.as_fd()).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBADF | libc::EINVAL) => {
+            Error::Kernel(format!("{} is no cgroup of version 2 that takes programs", group.display()))
+        }
+        _ => Error::call("attaching to the cgroup")(e),
+    })?;
+    pin(&link, &format!("{name}{OF_GROUP}")).map(drop)
+}
+
+/// A program that sets `TCP_CONGESTION` when a socket begins to connect or to listen (whose connections inherit it), so
+/// early that the handshake can ask for ECN.
+fn chooser(name: &str) -> Vec<Insn> {
+    /// `BPF_SOCK_OPS_TCP_CONNECT_CB`, `BPF_SOCK_OPS_TCP_LISTEN_CB`; `bpf_setsockopt`.
+    const CONNECT: i32 = 3;
+    const LISTEN: i32 = 11;
+    const SET_OPTION: i32 = 49;
+    let insn = |code, regs, off, imm| Insn { code, regs, off, imm };
+    let mut bytes = [0u8; 16];
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    let part = |n: usize| i32::from_ne_bytes(std::array::from_fn(|i| bytes[4 * n + i]));
+    let mut code = vec![
+        // r2 = context->op, the first word; go on if it is one of the two, else to the end.
+        insn(0x61, 0x12, 0, 0),
+        insn(0x15, 0x02, 1, CONNECT),
+        insn(0x55, 0x02, 10, LISTEN),
+    ];
+    // The name on the stack, a word at a time.
+    code.extend((0..4).map(|n: i16| insn(0x62, 0x0a, 4 * n - 16, part(n as usize))));
+    code.extend([
+        // bpf_setsockopt(r1 = context, r2 = SOL_TCP, r3 = TCP_CONGESTION, r4 = the name, r5 = its length)
+        insn(0xb7, 0x02, 0, libc::SOL_TCP),
+        insn(0xb7, 0x03, 0, libc::TCP_CONGESTION),
+        insn(0xbf, 0xa4, 0, 0),
+        insn(0x07, 0x04, 0, -16),
+        insn(0xb7, 0x05, 0, 16),
+        insn(0x85, 0, 0, SET_OPTION),
+        insn(0xb7, 0, 0, 1),
+        insn(0x95, 0, 0, 0),
+    ]);
+    code
+}
