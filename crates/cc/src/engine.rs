@@ -11,9 +11,11 @@ pub mod admission;
 mod bucket;
 mod flow;
 mod schedule;
+mod shared;
 mod trace;
 mod tree;
 
 pub use flow::{Flow, PathSignals, Train};
+pub use shared::SharedTree;
 pub use trace::{MAX_RECORDS, Record};
 pub use tree::{BURST, Due, FlowId, MAX_CLASSES, MAX_NODES, MAX_TREE_FLOWS, Terms, Tree};
