@@ -14,8 +14,10 @@ mod schedule;
 mod shared;
 mod trace;
 mod tree;
+mod trend;
 
 pub use flow::{Flow, PathSignals, Train};
 pub use shared::SharedTree;
 pub use trace::{MAX_RECORDS, Record};
 pub use tree::{BURST, Due, FlowId, MAX_CLASSES, MAX_NODES, MAX_TREE_FLOWS, Terms, Tree};
+pub use trend::Trend;

@@ -8,8 +8,8 @@ use cc::engine::{Due, FlowId, SharedTree, Terms, Tree};
 use cc::platform::{Carrier, Choice, Order, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::TransportOptions;
 use transport::connection::FlowFacts;
+use transport::{Allow, TransportOptions};
 use verbs::QpId;
 
 /// What is known of one flow, and what the policy made of it.
@@ -294,9 +294,7 @@ impl Endpoint {
         let traffic = self.traffic(Carrier::Native, local, remote, o);
         let rtt = o.remembered.map_or(Span::ZERO, |r| r.rtt);
         let mut ruled = self.ruled(now, ConnId(self.next_id), traffic, (o.known_rate, rtt))?;
-        if let Some(c) = &mut ruled.choice {
-            o.cc = usable(c, &o.cc);
-        }
+        self.begin_by(&mut ruled, o);
         Ok(ruled)
     }
 
@@ -309,14 +307,23 @@ impl Endpoint {
     ) -> Ruled {
         let traffic = self.traffic(Carrier::Native, local, remote, o);
         let mut ruled = self.unpromised(ConnId(self.next_id), traffic);
-        if let Some(c) = &mut ruled.choice {
-            o.cc = usable(c, &o.cc);
-        }
+        self.begin_by(&mut ruled, o);
         ruled
     }
 
+    /// The options of a connection as the policy has it.
+    fn begin_by(&self, ruled: &mut Ruled, o: &mut TransportOptions) {
+        if let Some(c) = &mut ruled.choice {
+            o.cc = usable(c, &o.cc);
+            // What the peer may ask for is what the policy would let an application have.
+            let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
+            let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
+            o.negotiation.allow = Allow::Only(allowed.collect());
+        }
+    }
+
     /// What the policy makes of traffic of which nobody here can refuse anything.
-    fn unpromised(&self, owner: ConnId, traffic: Traffic) -> Ruled {
+    pub(crate) fn unpromised(&self, owner: ConnId, traffic: Traffic) -> Ruled {
         let mut ruled = Ruled { traffic, choice: None, due: None, share: None };
         let Some(g) = &self.governor else { return ruled };
         let mut choice = g.policy.choose(&ruled.traffic);
@@ -368,6 +375,12 @@ impl Endpoint {
         self.governor.as_ref()?.tree.lock().deadline()
     }
 
+    /// Whether the policy lets this traffic have what it asks for now.
+    pub(crate) fn permits(&self, traffic: &Traffic, asked: &str) -> bool {
+        let traffic = Traffic { asked: asked.to_owned(), ..traffic.clone() };
+        self.policy().is_none_or(|p| p.choose(&traffic).algorithm == asked)
+    }
+
     /// Settles the same of a connection by TCP: what the system is to call its algorithm, and its cap.
     pub(crate) fn rule_tcp(&self, remote: SocketAddr, o: &TransportOptions) -> (Ruled, Option<String>) {
         let traffic = self.traffic(Carrier::Tcp, None, remote, o);
@@ -396,11 +409,8 @@ impl Endpoint {
             asked: if asked.is_empty() { first.asked.clone() } else { asked.to_owned() },
             ..first.clone()
         };
-        // Each promise of a time is one of its own; else those that ask for the same share one flow.
-        let key = match (traffic.qos, qpn) {
-            (Qos::Deadline { .. }, Some(qpn)) => format!("{asked} {} {qpn}", traffic.qos),
-            _ => format!("{asked} {}", traffic.qos),
-        };
+        // One that is still to have a number shares with nobody.
+        let key = key_of(asked, traffic.qos, qpn.unwrap_or(u16::MAX));
         Some((key, traffic))
     }
 
@@ -458,8 +468,7 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return Ok(()) };
         match c.connection.add_qp_as(qpn, priority, &key, &spec) {
             Ok(flow) => {
-                c.flows.push(ruled);
-                self.obey(id, flow.into());
+                self.settle(id, usize::from(flow), ruled);
                 Ok(())
             }
             Err(e) => {
@@ -467,6 +476,22 @@ impl Endpoint {
                 Err(e)
             }
         }
+    }
+
+    /// What was ruled of a flow holds for it from now on.
+    pub(crate) fn settle(&mut self, id: ConnId, flow: usize, ruled: Ruled) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        match c.flows.get_mut(flow) {
+            // Somebody else's, who asks for the same: it has its place.
+            Some(f) if f.traffic == ruled.traffic || flow == 0 => return self.forget_share(&ruled),
+            // Nobody was in it any more.
+            Some(f) => {
+                let old = core::mem::replace(f, ruled);
+                self.forget_share(&old);
+            }
+            None => c.flows.push(ruled),
+        }
+        self.obey(id, flow);
     }
 
     /// Asks the policy again if it has changed.
@@ -480,19 +505,10 @@ impl Endpoint {
         tree.lock().configure(policy.classes(), policy.host_cap());
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
-            let Some(c) = self.conns.get_mut(&id).filter(|c| !c.closed) else { continue };
-            let (remote, flows) = (c.connection.remote(), c.flows.len());
-            for f in &mut c.flows {
-                f.traffic.remote = remote;
-                let choice = policy.choose(&f.traffic);
-                let (terms, mut tree) = (terms(&choice, f.due), tree.lock());
-                match f.share {
-                    Some(share) => tree.change(share, &terms),
-                    None => f.share = tree.join(id.0, &terms),
-                }
-                f.choice = Some(choice);
-            }
-            (0..flows).for_each(|i| self.obey(id, i));
+            let Some(c) = self.conns.get(&id).filter(|c| !c.closed) else { continue };
+            let remote = c.connection.remote();
+            let all: Vec<Traffic> = c.flows.iter().map(|f| Traffic { remote, ..f.traffic.clone() }).collect();
+            all.into_iter().enumerate().for_each(|(i, traffic)| self.choose_again(id, i, traffic));
             self.touch(id);
         }
         let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
@@ -502,6 +518,22 @@ impl Endpoint {
             ruled.choice = Some(policy.choose(&ruled.traffic));
             self.share_rate(id);
         }
+    }
+
+    /// The policy says what becomes of a flow of which this is known now. What it was promised stays promised.
+    pub(crate) fn choose_again(&mut self, id: ConnId, flow: usize, traffic: Traffic) {
+        let Some(f) = self.conns.get_mut(&id).and_then(|c| c.flows.get_mut(flow)) else { return };
+        if let Some(g) = &self.governor {
+            let choice = g.policy.choose(&traffic);
+            let (terms, mut tree) = (terms(&choice, f.due), g.tree.lock());
+            match f.share {
+                Some(share) => tree.change(share, &terms),
+                None => f.share = tree.join(id.0, &terms),
+            }
+            f.choice = Some(choice);
+        }
+        f.traffic = traffic;
+        self.obey(id, flow);
     }
 
     /// Has a flow do as the policy says.
@@ -525,6 +557,14 @@ impl Endpoint {
 /// How a flow takes part in the tree.
 fn terms(choice: &Choice, due: Option<Due>) -> Terms {
     Terms { class: choice.class, weight: choice.weight, guarantee: choice.guarantee, deadline: due }
+}
+
+/// What queue pairs have in common that share a flow: what they ask for. Each promise of a time is one of its own.
+pub(crate) fn key_of(asked: &str, qos: Qos, qpn: u16) -> String {
+    match qos {
+        Qos::Deadline { .. } => format!("{asked} {qos} {qpn}"),
+        _ => format!("{asked} {qos}"),
+    }
 }
 
 /// The algorithm that a choice comes down to: its own, or its substitute, or what there was where neither can be made (an

@@ -1,15 +1,81 @@
 //! `longhaul cc`: its subcommands and their flags.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 /// What administrators see and say of congestion control.
 #[derive(Subcommand, Debug)]
 pub enum Cc {
-    /// Names and what they are.
+    /// Names and what they are; programs in the kernel's TCP.
     List,
     /// Parameters of one algorithm or of all.
     Describe {
         /// The algorithm.
         name: Option<String>,
     },
+    /// Policies: which traffic gets which algorithm, class and share.
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Gives a program to the kernel's TCP, for any socket that asks for it by TCP_CONGESTION.
+    Attach(Attach),
+    /// Takes it away again; connections that use it keep it.
+    Detach {
+        /// Its name in the kernel.
+        name: String,
+    },
+}
+
+/// Policies.
+#[derive(Subcommand, Debug)]
+pub enum Policy {
+    /// Check a policy file as a whole: everything that is wrong with it, with lines and remedies. Exit code 2 if it cannot
+    /// be used.
+    Check {
+        /// The file.
+        file: PathBuf,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what becomes of a flow, and why: rule, algorithm, parameters, class, share.
+    Explain {
+        /// The flow, in one argument or several: 10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native
+        /// cc=bbr. Ports and words can be left out, and * stands for an address of this host.
+        #[arg(required = true, value_name = "FLOW")]
+        flow: Vec<String>,
+        /// The policy; the built-in one when left out.
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the built-in policy, which holds where no other says anything.
+    BuiltIn,
+}
+
+/// `longhaul cc attach`.
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// Source (FILE.c, needs clang), object made by `clang -target bpf`, or the name of a shipped program.
+    #[arg(long, value_name = "FILE")]
+    pub tcp: PathBuf,
+    /// Its name in the kernel: letters, digits, _ and ., 15 at most [default: the program's own].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// A parameter, in the units of opencc.h (bytes, nanoseconds, parts of 100,000); may be given several times.
+    #[arg(long = "param", value_name = "NAME=NUMBER", value_parser = param)]
+    pub params: Vec<(String, u64)>,
+    /// Makes it what new connections in this network namespace use unless they ask for another.
+    #[arg(long, conflicts_with = "cgroup")]
+    pub default: bool,
+    /// The same for processes in this cgroup (version 2): its folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub cgroup: Option<PathBuf>,
+}
+
+fn param(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER")?;
+    let value = value.parse().map_err(|_| format!("{value} is not a whole number"))?;
+    Ok((name.to_owned(), value))
 }

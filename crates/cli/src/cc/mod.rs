@@ -1,6 +1,8 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+pub mod policy;
+mod tcp;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -10,8 +12,11 @@ pub fn run(command: &Cc) -> Outcome<()> {
     match command {
         Cc::List => {
             algorithms::list();
-            Ok(())
+            tcp::list()
         }
+        Cc::Attach(a) => tcp::attach(a),
+        Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
+        Cc::Policy(p) => policy::run(p),
     }
 }
