@@ -161,8 +161,7 @@ impl Peer {
         let mut b = self.common.board.borrow_mut();
         b.established += 1;
         b.target_id[self.side] = Some(target.id);
-        b.shown[self.side] =
-            Shown { source: Some(source), target: Some(target), ..Shown::default() };
+        b.shown[self.side] = Shown { source: Some(source), target: Some(target), ..Shown::default() };
         (self.proposed, self.unanswered) = (0, 0);
         Ok(())
     }

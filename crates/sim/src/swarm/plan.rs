@@ -212,7 +212,12 @@ fn lane_options(seed: u64, options: &mut [TransportOptions; 2]) {
 
 /// In half of the worlds ends wish and refuse in the handshake, and propose changes at random moments, some of them at once.
 /// Drawn apart as well.
-fn negotiation(seed: u64, lasts: Span, pairs: usize, options: &mut [TransportOptions; 2]) -> [Vec<Proposal>; 2] {
+fn negotiation(
+    seed: u64,
+    lasts: Span,
+    pairs: usize,
+    options: &mut [TransportOptions; 2],
+) -> [Vec<Proposal>; 2] {
     const SPECS: [&str; 7] = ["bbr", "cubic", "reno", "vegas", "copa", "haul", "cubic:hystart=off"];
     let mut rng = Rng::from_u64(seed ^ 0x0092_2000);
     let mut all: [Vec<Proposal>; 2] = Default::default();
