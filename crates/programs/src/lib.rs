@@ -4,6 +4,7 @@
 //! [`manifest`] reads what a program says of itself.
 
 pub mod manifest;
+pub mod shipped;
 
 pub use manifest::Manifest;
 

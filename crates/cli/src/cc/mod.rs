@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub mod policy;
+mod tcp;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -11,8 +12,10 @@ pub fn run(command: &Cc) -> Outcome<()> {
     match command {
         Cc::List => {
             algorithms::list();
-            Ok(())
+            tcp::list()
         }
+        Cc::Attach(a) => tcp::attach(a),
+        Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
         Cc::Policy(p) => policy::run(p),
     }
