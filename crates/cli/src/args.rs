@@ -65,7 +65,7 @@ pub enum Command {
 mod cc;
 mod iwarp;
 
-pub use self::cc::Cc;
+pub use self::cc::{Cc, Policy as PolicyCommand};
 pub use iwarp::{ByIwarp, ServeIwarp};
 
 /// What protects packets.

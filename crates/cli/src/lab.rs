@@ -206,6 +206,9 @@ fn run(a: &Run) -> Outcome<()> {
         println!("{}", serde_json::to_string(&results).map_err(Failure::system)?);
     } else {
         print!("{}", table(&results));
+        if !results.published.is_empty() {
+            print!("\n{}", ::lab::report::published(&results));
+        }
     }
     eprintln!("{} and {} are in {}", RESULTS, PAGE, out.display());
     if stop.load(Ordering::SeqCst) {

@@ -62,3 +62,5 @@ pub mod tcp;
 pub mod udp;
 pub mod uring;
 pub mod xdp;
+
+pub use network::addresses_of_interface;

@@ -201,6 +201,17 @@ fn addresses_of(links: &[Link], addresses: &[Address], bound: SocketAddr) -> Net
     Network { locals: usable.iter().map(|a| a.ip).collect(), reached_at, ways: Vec::new() }
 }
 
+/// The addresses of an interface of this machine; none where it is unknown, or the system does not tell.
+pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
+    let tables = || -> io::Result<_> {
+        let mut tables = Netlink::open()?;
+        Ok((tables.links()?, tables.addresses()?))
+    };
+    let Ok((links, addresses)) = tables() else { return Vec::new() };
+    let Some(link) = links.iter().find(|l| l.name == name) else { return Vec::new() };
+    addresses.iter().filter(|a| a.interface == link.index).map(|a| a.ip).collect()
+}
+
 fn network_of(ip: IpAddr, prefix: u8) -> IpAddr {
     let prefix = u32::from(prefix);
     match ip {
@@ -252,6 +263,13 @@ mod tests {
 
     fn address(ip: &str, interface: u32, prefix: u8) -> Address {
         Address { ip: ip.parse().expect("an address"), interface, prefix, valid: true, lasting: true }
+    }
+
+    #[test]
+    fn the_loopback_has_its_address_and_an_unknown_interface_none() {
+        let lo = addresses_of_interface("lo");
+        assert!(lo.is_empty() || lo.contains(&Ipv4Addr::LOCALHOST.into()), "{lo:?}");
+        assert!(addresses_of_interface("no-such-one").is_empty());
     }
 
     fn told(n: &Network) -> Vec<String> {

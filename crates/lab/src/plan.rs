@@ -10,6 +10,7 @@ mod metric;
 mod shipped;
 pub mod trace;
 pub(crate) mod units;
+mod vary;
 
 pub use error::PlanError;
 pub use file::{Kind, Program};
@@ -84,6 +85,19 @@ pub struct Published {
     /// Our metrics beside it.
     #[serde(default)]
     pub metrics: Vec<Metric>,
+    /// Ours in its own columns: a row for each metric.
+    #[serde(default)]
+    pub ours: Vec<Ours>,
+}
+
+/// Our figures in the columns of a published table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ours {
+    /// What they are of, for people.
+    pub title: String,
+    /// The peer of each column but the first, which names the row.
+    pub peers: Vec<String>,
 }
 
 /// One combination of values: a network, and those who are compared on it.

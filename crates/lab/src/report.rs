@@ -5,6 +5,8 @@ mod plot;
 mod published;
 mod swept;
 
+pub use published::text as published;
+
 use crate::plan::{Better, Metric};
 use crate::run::outcome::{CellResult, PeerResult, Results};
 use plot::{Bars, COLOURS, DARK, Line, Lines};

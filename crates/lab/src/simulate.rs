@@ -234,7 +234,10 @@ impl<'a> Virtual<'a> {
             self.look_at_flows()?;
         }
         for f in &mut self.flows {
-            let seen = seen(f, &mut self.world, lasts);
+            let mut seen = seen(f, &mut self.world, lasts);
+            if t.kind == Kind::Star {
+                seen.port.clone_from(&f.flow.to);
+            }
             o.flows.push(seen);
         }
         let lost = self.there.iter().map(|id| self.world.link_stats(*id).dropped_loss).sum();
@@ -406,6 +409,8 @@ fn seen(f: &mut Running<'_>, world: &mut World, lasts: Span) -> Seen {
         shape: std::mem::take(&mut f.shape),
         payload_share: share.unwrap_or(0.96),
         whole: f.flow.bytes.is_some(),
+        requests: matches!(f.made, Made::Requests(..)),
+        port: String::new(),
     }
 }
 

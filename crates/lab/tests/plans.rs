@@ -51,6 +51,48 @@ fn figure_2_is_the_matrix_of_loss_streams_and_peers() {
     assert_eq!(plan.cost().0, 8 * 3 * 5);
 }
 
+#[test]
+fn the_storage_experiment_has_every_pair_of_algorithms_by_both_transports() {
+    let plan = Plan::open("storage").expect("a plan");
+    assert_eq!(plan.cells.iter().map(|c| c.id.as_str()).collect::<Vec<_>>(), ["marked", "unmarked"]);
+    let all = ["reno", "cubic", "bbr", "dctcp"];
+    for c in &plan.cells {
+        assert_eq!(c.peers.len(), 2 * 16 + 1);
+        for i in 0..32 {
+            let (prefix, query, backup) = (["", "TCP "][i / 16], all[i / 4 % 4], all[i % 4]);
+            let name = format!("{prefix}{query}@query {backup}@backup");
+            let peer = c.peers.iter().find(|p| p.name == name).unwrap_or_else(|| panic!("no {name}"));
+            let (queries, backups): (Vec<_>, Vec<_>) =
+                peer.flows.iter().partition(|f| f.name.starts_with("query"));
+            assert!(queries.len() == 2 && queries.iter().all(|f| f.cc == query && f.size == 128 << 10));
+            assert!(backups.len() == 4 && backups.iter().all(|f| f.cc == backup));
+        }
+        assert_eq!(c.topology.there.ecn, (c.id == "marked").then_some(30_000));
+    }
+    assert_eq!(plan.published.len(), 5);
+    assert!(plan.published.iter().all(|t| t.ours.len() == 2 && t.columns.len() == 5));
+}
+
+#[test]
+fn what_peers_vary_is_put_in_and_bounded() {
+    let vary = |v: &str| {
+        SMALL
+            .replace("name = \"A\"", &format!("name = \"A {{cc}}\"\nvary = {v}"))
+            .replace("\"cubic\"", "\"{cc}\"")
+    };
+    let plan = Plan::parse("p", &vary("{ cc = [\"bbr\", \"reno\"] }")).unwrap_or_else(|e| panic!("{e}"));
+    let peers = &plan.cells[0].peers;
+    assert_eq!(peers.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["A bbr", "A reno"]);
+    assert_eq!((peers[0].flows[0].cc.as_str(), peers[1].flows[0].cc.as_str()), ("bbr", "reno"));
+    assert!(wrong(&vary("{ cc = [] }")).contains("stands for 0 peers"));
+    let many: Vec<_> = (0..17).map(|i| format!("\"{i}\"")).collect();
+    let many = format!("{{ cc = [{0}], x = [{0}] }}", many.join(","));
+    assert!(wrong(&vary(&many)).contains("vary it into 1 to 256"));
+    // Names must differ.
+    let same = vary("{ cc = [\"bbr\", \"reno\"] }").replace("A {cc}", "A");
+    assert!(wrong(&same).contains("a name of its own"));
+}
+
 const DIRECT: &str = r#"
 title = "direct"
 duration = "3s"

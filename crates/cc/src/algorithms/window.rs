@@ -12,6 +12,8 @@ const INITIAL_RTT: Span = Span::from_millis(333);
 const PACING: u64 = 1_250;
 /// Pacing gain while the window doubles each round trip.
 const SLOW_START_PACING: u64 = 2_000;
+/// A window leaves in so many parts at least.
+const WINDOW_PARTS: u64 = 8;
 /// Least time a window is spread over.
 const MIN_SPREAD: Span = Span::from_micros(1);
 /// Most that may ever be in flight.
@@ -180,11 +182,7 @@ impl Window {
     pub(super) fn decision(&self) -> Decision {
         let gain = if self.in_slow_start() { SLOW_START_PACING } else { PACING };
         let rate = self.rate(gain, self.srtt);
-        Decision {
-            rate,
-            bound: self.cwnd.clamp(self.least(), MAX_BOUND),
-            quantum: pacer::quantum(rate, self.packet),
-        }
+        Decision { rate, bound: self.cwnd.clamp(self.least(), MAX_BOUND), quantum: self.quantum(rate) }
     }
 
     /// The window spread evenly over `rtt` at `gain` thousandths. The bound leaves room for what is delivered
@@ -193,7 +191,15 @@ impl Window {
     pub(super) fn spread(&self, gain: u64, rtt: Span, gap: Span) -> Decision {
         let rate = self.rate(gain, rtt.max(MIN_SPREAD));
         let bound = self.cwnd.saturating_add(rate.bytes_in(gap)).clamp(self.least(), MAX_BOUND);
-        Decision { rate, bound, quantum: pacer::quantum(rate, self.packet) }
+        Decision { rate, bound, quantum: self.quantum(rate) }
+    }
+
+    /// What may leave back to back: no more than a part of the window, so that where round trips are short a window does not
+    /// arrive as one burst, which shallow queues and their marks would take for congestion.
+    fn quantum(&self, rate: Rate) -> u64 {
+        let packet = self.packet.max(1);
+        let part = (self.cwnd / WINDOW_PARTS / packet).max(MIN_PACKETS) * packet;
+        pacer::quantum(rate, packet).min(part)
     }
 
     fn rate(&self, gain: u64, rtt: Span) -> Rate {

@@ -1,6 +1,7 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+pub mod policy;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -13,5 +14,6 @@ pub fn run(command: &Cc) -> Outcome<()> {
             Ok(())
         }
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
+        Cc::Policy(p) => policy::run(p),
     }
 }

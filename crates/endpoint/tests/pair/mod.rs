@@ -233,7 +233,8 @@ impl Pair {
             Event::Incoming { conn } => Some(conn),
             _ => None,
         });
-        assert!(self.client_events().contains(&Event::Connected { conn: c }));
+        let events = self.client_events();
+        assert!(events.contains(&Event::Connected { conn: c }), "{events:?}");
         (c, s.expect("incoming"))
     }
 }

@@ -4,7 +4,7 @@ use super::error::{PlanError, Source};
 use super::file::{self, File, Kind, Number, Program, Text};
 use super::{
     Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS,
-    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, trace, units,
+    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, trace, units, vary,
 };
 use crate::workload;
 use base::{Rate, Span};
@@ -29,8 +29,9 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         let why = format!("{} bytes; a plan has at most {MAX_TEXT}", text.len());
         return Err(src.error(0..0, "the file", why));
     }
-    let file: File = toml::from_str(text).map_err(|e| src.toml(&e))?;
+    let mut file: File = toml::from_str(text).map_err(|e| src.toml(&e))?;
     let x = Expander { src };
+    file.peer = x.varied(&file.peer)?;
     let mut metrics = Vec::new();
     for m in &file.metrics {
         metrics.push(Metric::from_name(m.get_ref()).ok_or_else(|| {
@@ -107,6 +108,20 @@ impl Expander<'_> {
         Ok(s)
     }
 
+    fn varied(&self, peers: &[file::Peer]) -> Result<Vec<file::Peer>> {
+        let mut out = Vec::new();
+        for p in peers {
+            let all = vary::all(p);
+            if all.is_empty() || all.len() > vary::MAX_VARIED {
+                let why =
+                    format!("it stands for {} peers; vary it into 1 to {}", all.len(), vary::MAX_VARIED);
+                return Err(self.bad(&p.name, "peer.vary", why));
+            }
+            out.extend(all);
+        }
+        Ok(out)
+    }
+
     fn cells(&self, file: &File) -> Result<Vec<Cell>> {
         let mut points: Vec<Vec<Swept>> = vec![Vec::new()];
         for dimension in dimensions(file) {
@@ -158,7 +173,11 @@ impl Expander<'_> {
             if let Some(n) = p.cells.iter().find(|n| !cells.iter().any(|c| c.id == **n)) {
                 return bad(&p.title, format!("there is no cell `{n}`; correct the name"));
             }
-            if let Some(n) = p.peers.iter().find(peer) {
+            if let Some(o) = p.ours.iter().find(|o| o.peers.len() + 1 != p.columns.len()) {
+                let why = format!("write {} peers in ours, one for each column", p.columns.len() - 1);
+                return bad(&p.title, format!("{}: {why}", o.title));
+            }
+            if let Some(n) = p.peers.iter().chain(p.ours.iter().flat_map(|o| &o.peers)).find(peer) {
                 return bad(&p.title, format!("there is no peer `{n}`; correct the name"));
             }
         }

@@ -1,6 +1,7 @@
 //! Plans as they are written: what serde reads, with the place of each value for messages.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use toml::Spanned;
 
 /// A text with its place in the file.
@@ -125,10 +126,13 @@ pub(super) struct Sweep {
 }
 
 /// A line-up of flows that is compared with the other peers of the plan.
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     pub name: Text,
+    /// Words in braces and what each stands for in turn: all combinations are peers.
+    #[serde(default)]
+    pub vary: BTreeMap<String, Vec<String>>,
     /// Only in cases with these names.
     pub cases: Option<Vec<Text>>,
     pub flow: Vec<Flow>,

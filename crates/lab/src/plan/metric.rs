@@ -37,8 +37,16 @@ pub enum Metric {
     FirstPart,
     /// Median completion time of requests in seconds.
     Completion,
+    /// Mean completion time of requests in seconds.
+    CompletionMean,
+    /// 95th percentile of completion times in seconds.
+    CompletionP95,
     /// 99th percentile of completion times in seconds.
     CompletionP99,
+    /// Mean goodput of a measured flow that is not one of requests, in bits per second.
+    Bulk,
+    /// Goodput of those flows as a share of what the bottlenecks leave them beside the requests.
+    BulkShare,
     /// Processor seconds of both ends per 10^9 bytes of payload.
     Cpu,
     /// Payload sent again, as a share of all payload sent.
@@ -82,7 +90,7 @@ pub enum Better {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 29] = [
+    pub const ALL: [Metric; 33] = [
         Metric::Goodput,
         Metric::Share,
         Metric::To50,
@@ -97,7 +105,11 @@ impl Metric {
         Metric::LeastPart,
         Metric::FirstPart,
         Metric::Completion,
+        Metric::CompletionMean,
+        Metric::CompletionP95,
         Metric::CompletionP99,
+        Metric::Bulk,
+        Metric::BulkShare,
         Metric::Cpu,
         Metric::Again,
         Metric::Spurious,
@@ -131,7 +143,11 @@ impl Metric {
             Metric::LeastPart => "least_part",
             Metric::FirstPart => "first_part",
             Metric::Completion => "completion",
+            Metric::CompletionMean => "completion_mean",
+            Metric::CompletionP95 => "completion_p95",
             Metric::CompletionP99 => "completion_p99",
+            Metric::Bulk => "bulk",
+            Metric::BulkShare => "bulk_share",
             Metric::Cpu => "cpu",
             Metric::Again => "again",
             Metric::Spurious => "spurious",
@@ -171,7 +187,11 @@ impl Metric {
             Metric::LeastPart => "Smallest flow's part",
             Metric::FirstPart => "First flow's part",
             Metric::Completion => "Completion time, median",
+            Metric::CompletionMean => "Completion time, mean",
+            Metric::CompletionP95 => "Completion time, 95 %",
             Metric::CompletionP99 => "Completion time, 99 %",
+            Metric::Bulk => "Throughput of a bulk flow, mean",
+            Metric::BulkShare => "Bulk, share of what is left to it",
             Metric::Cpu => "Processor time of both ends",
             Metric::Again => "Sent again",
             Metric::Spurious => "Sent again in vain",
@@ -197,6 +217,8 @@ impl Metric {
             | Metric::Jain
             | Metric::LeastPart
             | Metric::FirstPart
+            | Metric::Bulk
+            | Metric::BulkShare
             | Metric::Dip
             | Metric::Utilisation => Better::More,
             _ => Better::Less,
@@ -214,8 +236,11 @@ impl Metric {
             | Metric::Rtt
             | Metric::RttP95
             | Metric::Completion
+            | Metric::CompletionMean
+            | Metric::CompletionP95
             | Metric::CompletionP99
             | Metric::Recovery => seconds(v),
+            Metric::Bulk => format!("{:.2} MB/s", v / 8e6),
             Metric::Jain => format!("{v:.3}"),
             Metric::Queue => format!("{v:.2} BDP"),
             Metric::Stall | Metric::Takeover => format!("{v:.2} round trips"),
@@ -252,5 +277,6 @@ mod tests {
         assert_eq!(Metric::Goodput.show(1.93e9), "1.930 Gbit/s");
         assert_eq!(Metric::Rtt.show(0.0707), "70.7 ms");
         assert_eq!(Metric::OwnLoss.show(0.005), "0.500 %");
+        assert_eq!(Metric::Bulk.show(500e6), "62.50 MB/s");
     }
 }

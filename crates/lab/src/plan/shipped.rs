@@ -15,6 +15,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("cellular", include_str!("../../plans/cellular.toml")),
     ("scavenger", include_str!("../../plans/scavenger.toml")),
     ("multipath", include_str!("../../plans/multipath.toml")),
+    ("storage", include_str!("../../plans/storage.toml")),
     ("breadth", include_str!("../../plans/breadth.toml")),
     ("iwarp-paper", include_str!("../../plans/iwarp-paper.toml")),
     ("fat", include_str!("../../plans/fat.toml")),

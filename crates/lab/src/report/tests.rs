@@ -123,6 +123,7 @@ fn swept() -> Results {
         cells: vec!["size=4B".into()],
         peers: vec!["Longhaul".into()],
         metrics: vec![Metric::Trip],
+        ours: vec![],
     }];
     r
 }
@@ -142,6 +143,21 @@ fn swept_sizes_are_lines_and_published_tables_stand_beside_ours() {
     );
     assert!(page.contains("<th>4B: Message to and fro, median</th>") && page.contains("<td>10.0 us</td>"));
     assert!(page.contains("with nothing emulated"));
+}
+
+#[test]
+fn ours_stand_in_the_columns_that_were_published() {
+    let mut r = swept();
+    let ours = |title: &str, peer: &str| crate::plan::Ours { title: title.into(), peers: vec![peer.into()] };
+    r.published[0].ours = vec![ours("Long", "Longhaul"), ours("none", "Nobody")];
+    let page = html(&r, None);
+    assert!(page.contains("<th>Here: size=4B</th><th>4 bytes</th>"), "{page}");
+    assert!(page.contains("<th>Long: Message to and fro, median</th><td>10.0 us</td>"));
+    assert!(!page.contains("none: ") && !page.contains("4B: Message"));
+    let text = published(&r);
+    assert!(text.starts_with("A <paper>\n  Published: ends"), "{text}");
+    assert!(text.contains("Long: Message to and fro, median  10.0 us"), "{text}");
+    assert_eq!(published(&results()), "");
 }
 
 #[test]

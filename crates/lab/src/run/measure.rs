@@ -44,6 +44,10 @@ pub struct Seen {
     pub payload_share: f64,
     /// It has a given size: its goodput is that of the whole transfer.
     pub whole: bool,
+    /// It is one of requests.
+    pub requests: bool,
+    /// The node whose port is the bottleneck, where each has one of its own (a star); else empty.
+    pub port: String,
 }
 
 /// A run.
@@ -310,8 +314,32 @@ impl Observed {
         }
         let mut times: Vec<f64> = measured.iter().flat_map(|f| f.result.completions.clone()).collect();
         times.sort_by(f64::total_cmp);
-        for (m, share) in [(Metric::Completion, 0.5), (Metric::CompletionP99, 0.99)] {
+        for (m, share) in
+            [(Metric::Completion, 0.5), (Metric::CompletionP95, 0.95), (Metric::CompletionP99, 0.99)]
+        {
             out.extend(quantile(&times, share).map(|v| (m, v)));
+        }
+        if !times.is_empty() {
+            out.insert(Metric::CompletionMean, times.iter().sum::<f64>() / times.len() as f64);
+        }
+        self.of_bulk(&measured, out);
+    }
+
+    /// What flows in bulk got beside requests, each bottleneck by itself.
+    fn of_bulk(&self, measured: &[&Seen], out: &mut BTreeMap<Metric, f64>) {
+        let bulk: Vec<&&Seen> = measured.iter().filter(|f| !f.requests).collect();
+        if bulk.is_empty() || bulk.len() == measured.len() {
+            return;
+        }
+        let got: f64 = bulk.iter().map(|f| f.result.goodput).sum();
+        out.insert(Metric::Bulk, got / bulk.len() as f64);
+        let ports: std::collections::BTreeSet<&str> = bulk.iter().map(|f| f.port.as_str()).collect();
+        let payload = bulk.iter().map(|f| f.payload_share).sum::<f64>() / bulk.len() as f64;
+        let requests = measured.iter().filter(|f| f.requests && ports.contains(f.port.as_str()));
+        let carries = self.mean_capacity() * 8.0 * (1.0 - self.loss) * payload * ports.len() as f64;
+        let left = carries - requests.map(|f| f.result.goodput).sum::<f64>();
+        if left > 0.0 {
+            out.insert(Metric::BulkShare, got / left);
         }
     }
 

@@ -249,7 +249,11 @@ impl Trial<'_> {
         let (shapes, drops) = (reader.shapes, reader.drops);
         for (i, (_, s)) in said.iter().enumerate() {
             let flow = &self.peer.flows[i];
-            o.flows.push(seen(flow, s, &shapes[i], drops[i], STEP));
+            let mut seen = seen(flow, s, &shapes[i], drops[i], STEP);
+            if t.kind == Kind::Star {
+                seen.port.clone_from(&flow.to);
+            }
+            o.flows.push(seen);
         }
         Ok(o)
     }
@@ -282,6 +286,8 @@ fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) 
         shape: exact.unwrap_or_else(|| shape.to_vec()),
         payload_share: s.payload_share.unwrap_or(0.96),
         whole: flow.bytes.is_some(),
+        requests,
+        port: String::new(),
     }
 }
 

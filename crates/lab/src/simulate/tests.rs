@@ -111,3 +111,21 @@ fn stars_and_two_paths_are_there_too() {
         assert!(run.figures[&Metric::Goodput] > 40e6, "{topology}: {:?}", run.figures);
     }
 }
+
+/// The answer to the storage experiment: both kinds of traffic get what they need at once.
+#[test]
+fn a_policy_serves_queries_and_backup_over_one_switch() {
+    let mut plan = Plan::open("storage").unwrap();
+    plan.cells.retain(|c| c.id == "marked");
+    plan.cells[0].duration = Span::from_secs(4);
+    plan.keep_only("policy").unwrap();
+    plan.cells.iter_mut().flat_map(|c| &mut c.peers).flat_map(|p| &mut p.flows).for_each(|f| {
+        f.duration = f.duration.min(Span::from_secs(4) - f.start);
+    });
+    plan.repetitions = 1;
+    let r = results(&plan);
+    let f = &r.cells[0].peers[0].figures;
+    let median = |m| f.get(&m).map_or(f64::NAN, |f: &crate::run::outcome::Figure| f.median);
+    assert!(median(Metric::CompletionP95) < 0.005, "{f:?}");
+    assert!(median(Metric::BulkShare) >= 0.95, "{f:?}");
+}

@@ -2,6 +2,7 @@
 
 mod authority;
 mod close;
+mod congestion;
 mod coupling;
 mod crypto_stream;
 mod flows;
@@ -38,7 +39,7 @@ use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;
 use wire::frame::Addresses;
-use wire::{Cid, Frame, Params, QpOpen};
+use wire::{CcPropose, Cid, Frame, Params, QpOpen};
 
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
@@ -75,6 +76,26 @@ pub enum ConnEvent {
     /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
     /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
     PacketsShrank(u32, u16, bool),
+    /// The peer proposes this for what this end sends: answer with [`Connection::answer_cc`].
+    CcWanted(CcPropose),
+    /// The peer sends with another congestion control, as it had proposed.
+    CcOfPeer {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// Algorithm and parameters.
+        spec: String,
+    },
+    /// What this end had proposed was answered.
+    CcAnswered {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// For this end's sending, which is to change now, else for the peer's.
+        sending: bool,
+        /// Algorithm and parameters.
+        spec: String,
+        /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
+        code: u64,
+    },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -141,6 +162,8 @@ pub struct Connection {
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
     rate_cap: Option<Rate>,
+    /// What is agreed on about congestion control.
+    congestion: congestion::Congestion,
     early: Vec<Vec<u8>>,
 }
 
@@ -283,6 +306,7 @@ impl Connection {
     /// The queue pair is gone: its work is not scheduled any more.
     pub fn remove_qp(&mut self, qpn: u16) {
         self.scheduler.remove(qpn);
+        self.forget_qp_cc(qpn);
     }
 
     /// The queue pair has something to send.

@@ -102,6 +102,7 @@ fn goodput_is_the_programs_bytes_in_the_shape_of_the_network() {
         shape,
         payload_share: 0.96,
         whole: false,
+        ..Seen::default()
     };
     // A flow whose second half is three times as fast, and one that is constant.
     let half = [vec![1.0; 50], vec![3.0; 50]].concat();
@@ -124,7 +125,7 @@ fn a_transfer_counts_as_a_whole_and_not_in_the_window() {
     let result = FlowResult { bytes: 100_000, seconds: 0.1, ..FlowResult::default() };
     // All of it came before the window.
     let shape = [vec![1.0; 10], vec![0.0; 90]].concat();
-    o.flows = vec![Seen { result, shape, payload_share: 1.0, whole: true }];
+    o.flows = vec![Seen { result, shape, payload_share: 1.0, whole: true, ..Seen::default() }];
     assert_eq!(o.figures()[&Metric::Goodput], 8e6);
 }
 
@@ -136,6 +137,7 @@ fn the_background_does_not_count_but_for_the_first_ones_part() {
         shape: vec![1.0; 100],
         payload_share: 1.0,
         whole: false,
+        ..Seen::default()
     };
     o.flows = vec![flow(false), flow(true)];
     let f = o.figures();
@@ -185,6 +187,7 @@ fn curves_have_few_points_and_the_right_area() {
             shape: vec![2.0; 1_000],
             payload_share: 1.0,
             whole: false,
+            ..Seen::default()
         }],
         ..steady(&[100_000; 1_000])
     };
@@ -227,4 +230,36 @@ fn a_stall_is_what_the_receiver_goes_without_in_round_trips_of_the_path_that_was
     let background = FlowResult { background: true, ..FlowResult::default() };
     o.flows.push(Seen { result: background, ..idle });
     assert_eq!(o.figures()[&Metric::Stall], 1.5);
+}
+
+#[test]
+fn bulk_is_measured_against_what_requests_leave_of_each_port() {
+    let flow = |requests: bool, port: &str, goodput: f64, completions: Vec<f64>| Seen {
+        result: FlowResult { goodput, completions, ..FlowResult::default() },
+        payload_share: 0.9,
+        requests,
+        port: port.to_owned(),
+        ..Seen::default()
+    };
+    // Two ports of 100 MB/s each carry 720 Mbit/s of payload; on one of them requests take 120.
+    let mut o = steady(&[1_000_000; 100]);
+    o.capacity = vec![1_000_000.0; o.bins.len()];
+    o.flows = vec![
+        flow(false, "n1", 300e6, vec![]),
+        flow(false, "n1", 240e6, vec![]),
+        flow(false, "n2", 660e6, vec![]),
+        flow(true, "n1", 120e6, vec![0.001, 0.002, 0.003, 0.010]),
+        flow(true, "n3", 500e6, vec![]),
+    ];
+    let mut out = BTreeMap::new();
+    o.of_flows(&mut out);
+    assert_eq!(out[&Metric::Bulk], 400e6);
+    assert!((out[&Metric::BulkShare] - 1200.0 / 1320.0).abs() < 1e-9, "{out:?}");
+    assert!((out[&Metric::CompletionMean] - 0.004).abs() < 1e-12);
+    assert_eq!(out[&Metric::CompletionP95], 0.010);
+    // Without requests there is nothing to be beside.
+    o.flows.truncate(3);
+    out.clear();
+    o.of_flows(&mut out);
+    assert!(!out.contains_key(&Metric::Bulk) && !out.contains_key(&Metric::CompletionMean));
 }

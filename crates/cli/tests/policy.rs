@@ -1,0 +1,97 @@
+//! Policies from the command line: checked, explained, and obeyed by transfers.
+
+mod common;
+
+use common::{Bench, expect, stderr};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+fn example() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/policy.toml")
+}
+
+fn stdout(o: &Output) -> String {
+    String::from_utf8(o.stdout.clone()).unwrap()
+}
+
+#[test]
+fn the_example_can_be_used_without_a_warning() {
+    let b = Bench::new();
+    let o = b.run(&["cc", "policy", "check", example().to_str().unwrap()]);
+    expect(&o, 0);
+    assert!(stdout(&o).ends_with("can be used: 3 rules, 3 classes, 0 warnings\n"), "{}", stdout(&o));
+    let o = b.run(&["cc", "policy", "check", "--json", example().to_str().unwrap()]);
+    expect(&o, 0);
+    let v: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!((v["usable"].as_bool(), v["problems"].as_array().map(Vec::len)), (Some(true), Some(0)));
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once_with_lines() {
+    let b = Bench::new();
+    let file = b.path("bad.toml");
+    fs::write(&file, "[host]\ncap = \"fast\"\n[default]\nclass = \"bulkk\"\n[[rule]]\nname = \"a\"\nmatch = {}\n[[rule]]\nname = \"b\"\nmatch = { dscp = 1 }\n").unwrap();
+    let file = file.to_str().unwrap();
+    let o = b.run(&["cc", "policy", "check", file]);
+    expect(&o, 2);
+    for words in [
+        "line 2: error",
+        "line 4: error",
+        "did you mean \"bulk\"?",
+        "line 8: error",
+        "never reached",
+        "3 errors",
+    ] {
+        assert!(stderr(&o).contains(words), "{words}\n{}", stderr(&o));
+    }
+    let o = b.run(&["cc", "policy", "check", "--json", file]);
+    expect(&o, 2);
+    let v: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!(v["usable"], false);
+    assert_eq!(v["problems"][0]["line"], 2);
+    assert_eq!(v["problems"][2]["severity"], "error");
+    expect(&b.run(&["cc", "policy", "check", "/no/such/file"]), 2);
+    // A policy with errors takes no effect.
+    expect(&b.run(&["cc", "policy", "explain", "1.1.1.1->2.2.2.2", "--policy", file]), 2);
+    fs::write(b.path("latin.toml"), b"# ok\n# \xe9\n").unwrap();
+    let o = b.run(&["cc", "policy", "check", b.path("latin.toml").to_str().unwrap()]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("line 2 is not UTF-8"), "{}", stderr(&o));
+}
+
+#[test]
+fn flows_are_explained_for_people_and_for_programs() {
+    let b = Bench::new();
+    let file = example();
+    let file = file.to_str().unwrap();
+    let flow = "10.1.0.5 -> 10.2.0.7:4460 app=backup-nightly";
+    let o = b.run(&["cc", "policy", "explain", flow, "--policy", file]);
+    expect(&o, 0);
+    for line in [
+        "rule        \"nightly backup to the other site\"",
+        "algorithm   ledbat++ target=40ms",
+        "class       storage/backup",
+    ] {
+        assert!(stdout(&o).contains(line), "{line}\n{}", stdout(&o));
+    }
+    let o = b.run(&["cc", "policy", "explain", "*->10.2.0.7", "qos=guaranteed(300M)", "--json"]);
+    expect(&o, 0);
+    let v: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!(v["class"]["path"], "guaranteed");
+    assert_eq!(v["guarantee"], 300_000_000);
+    assert_eq!(v["algorithm"]["parameters"]["known_rate"], "300000000");
+    let o = b.run(&["cc", "policy", "explain", "nonsense"]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("write a flow such as"), "{}", stderr(&o));
+}
+
+#[test]
+fn the_built_in_policy_is_a_policy() {
+    let b = Bench::new();
+    let o = b.run(&["cc", "policy", "built-in"]);
+    expect(&o, 0);
+    fs::write(b.path("p.toml"), &o.stdout).unwrap();
+    expect(&b.run(&["cc", "policy", "check", b.path("p.toml").to_str().unwrap()]), 0);
+}

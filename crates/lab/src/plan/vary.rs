@@ -1,0 +1,29 @@
+//! Peers that differ in a word or two: one is written, all combinations run.
+
+use super::file::{Flow, Peer, Text};
+
+/// Peers that one entry stands for at most.
+pub(super) const MAX_VARIED: usize = 256;
+
+/// All combinations of what a peer varies, the last word changing first. Names without words in braces stay as they are.
+pub(super) fn all(peer: &Peer) -> Vec<Peer> {
+    let mut out = vec![Peer { vary: Default::default(), ..peer.clone() }];
+    for (word, values) in &peer.vary {
+        out = out.iter().flat_map(|p| values.iter().map(|v| with(p, word, v))).take(MAX_VARIED + 1).collect();
+    }
+    out
+}
+
+fn with(peer: &Peer, word: &str, value: &str) -> Peer {
+    let braces = format!("{{{word}}}");
+    let put = |t: &mut String| *t = t.replace(&braces, value);
+    let mut p = peer.clone();
+    put(p.name.get_mut());
+    for f in &mut p.flow {
+        let Flow { name, cc, size, args, .. } = f;
+        let texts: [&mut Option<Text>; 2] = [cc, size];
+        texts.into_iter().flatten().for_each(|t| put(t.get_mut()));
+        name.iter_mut().chain(args).for_each(put);
+    }
+    p
+}

@@ -1,0 +1,251 @@
+//! What can be wrong between the parts of a policy: names that mean nothing, promises that cannot be kept, rules that are
+//! never reached.
+
+use crate::problem::{Problems, did_you_mean, quote};
+use crate::region::{Name, Names, Number, Ranges, Region};
+use crate::spec::{At, Match, PathSpec, Rule, Spec, Treatment, Word};
+use crate::units::{Prefix, show_rate};
+use base::Rate;
+use cc::platform::Class;
+use std::collections::BTreeMap;
+
+/// Most pieces that a rule's traffic is cut into to find out whether earlier rules take all of it. Beyond it, it counts as
+/// reachable.
+const MAX_PIECES: usize = 64;
+/// Most steps of that for a whole policy, each a comparison of two pieces.
+const MAX_STEPS: usize = 20_000_000;
+/// Most earlier rules that a problem names.
+const MAX_NAMED: usize = 3;
+
+/// The traffic of a rule: of one path after the other, or one region.
+pub(crate) fn regions(when: &Match, paths: &[PathSpec]) -> Vec<Region> {
+    let addresses = |p: &[Prefix]| Ranges::of(p.iter().map(|p| p.range()));
+    let ports = |p: &[crate::Ports]| Ranges::of(p.iter().map(|p| (u128::from(p.first), u128::from(p.last))));
+    let single = |n: u8| (u128::from(n), u128::from(n));
+    let mut base = Region::all().named(Name::Application, Names::of(&when.application));
+    for (which, ranges, is_there) in [
+        (Number::Source, addresses(&when.source), !when.source.is_empty()),
+        (Number::Destination, addresses(&when.destination), !when.destination.is_empty()),
+        (Number::SourcePort, ports(&when.source_port), !when.source_port.is_empty()),
+        (Number::DestinationPort, ports(&when.destination_port), !when.destination_port.is_empty()),
+        (
+            Number::Carrier,
+            Ranges::of(when.carrier.iter().map(|c| single(*c as u8))),
+            !when.carrier.is_empty(),
+        ),
+        (Number::Dscp, Ranges::of(when.dscp.iter().map(|d| single(*d))), !when.dscp.is_empty()),
+        (Number::Qos, Ranges::of(when.qos.iter().map(|w| single(*w as u8))), !when.qos.is_empty()),
+    ] {
+        if is_there {
+            base = base.narrow(which, &ranges);
+        }
+    }
+    if when.path.is_empty() {
+        return vec![base];
+    }
+    let named = |name: &At<String>| paths.iter().find(|p| p.name.value == name.value);
+    let over = |p: &PathSpec| {
+        let mut region = base.clone();
+        for (which, prefixes) in [(Number::Source, &p.source), (Number::Destination, &p.destination)] {
+            if !prefixes.is_empty() {
+                region = region.narrow(which, &addresses(prefixes));
+            }
+        }
+        match &p.interface {
+            Some(i) => region.named(Name::Interface, Names::of(core::slice::from_ref(i))),
+            None => region,
+        }
+    };
+    when.path.iter().filter_map(named).map(over).filter(|r| !r.is_empty()).collect()
+}
+
+/// Checks what refers to something else. `classes` are all that there are.
+pub(crate) fn references(
+    spec: &Spec,
+    classes: &[(Class, usize)],
+    host_cap: Option<Rate>,
+    problems: &mut Problems,
+) {
+    let c = Known { classes, host_cap };
+    c.treatment("[default]", &spec.default, problems);
+    for (word, t) in &spec.qos {
+        c.treatment(&format!("[qos.{}]", word.name()), t, problems);
+        if *word == Word::Guaranteed
+            && let Some(g) = &t.guarantee
+        {
+            let what = "[qos.guaranteed] has a guarantee, but the application names its own";
+            problems.warning(g.line, what, "leave it out unless every such flow is to get this instead");
+        }
+    }
+    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+    for rule in &spec.rules {
+        let (name, line) = (rule.name.value.as_str(), rule.name.line);
+        if let Some(before) = names.insert(name, line) {
+            let what = format!("rule {} is there twice: also in line {before}", quote(name));
+            problems.error(line, what, "give it another name");
+        }
+        c.treatment(&format!("rule {}", quote(name)), &rule.then, problems);
+        for p in &rule.when.path {
+            let known = spec.paths.iter().map(|p| p.name.value.as_str());
+            if known.clone().all(|k| k != p.value) {
+                let what =
+                    format!("rule {} names the path {}, which there is not", quote(name), quote(&p.value));
+                problems.error(
+                    p.line,
+                    what,
+                    format!("{}; paths are written as [path.NAME]", did_you_mean(&p.value, known)),
+                );
+            }
+        }
+    }
+}
+
+struct Known<'a> {
+    classes: &'a [(Class, usize)],
+    host_cap: Option<Rate>,
+}
+
+impl Known<'_> {
+    fn treatment(&self, what: &str, t: &Treatment, problems: &mut Problems) {
+        if let (Some(g), Some(cap)) = (&t.guarantee, &t.cap)
+            && g.value > cap.value
+        {
+            let text = format!(
+                "{what} guarantees {}, above its cap of {}",
+                show_rate(g.value),
+                show_rate(cap.value)
+            );
+            problems.error(g.line, text, "lower the guarantee, or raise the cap");
+        }
+        let class = t.class.as_ref().and_then(|name| self.class(what, name, problems));
+        let Some(g) = &t.guarantee else { return };
+        let mut at = class;
+        while let Some(i) = at {
+            let c = &self.classes[i].0;
+            if let Some(cap) = c.cap.filter(|cap| g.value > *cap) {
+                let text = format!(
+                    "{what} guarantees {} to each flow, above the cap of {} of class {}",
+                    show_rate(g.value),
+                    show_rate(cap),
+                    quote(&c.name)
+                );
+                problems.error(g.line, text, "lower the guarantee, or raise the class's cap");
+                return;
+            }
+            at = c.parent;
+        }
+        if let Some(cap) = self.host_cap.filter(|cap| g.value > *cap) {
+            let text = format!(
+                "{what} guarantees {}; the host sends {} at most",
+                show_rate(g.value),
+                show_rate(cap)
+            );
+            problems.error(g.line, text, "lower the guarantee, or raise the host's cap and rate");
+        }
+    }
+
+    fn class(&self, what: &str, name: &At<String>, problems: &mut Problems) -> Option<usize> {
+        let at = self.classes.iter().position(|(c, _)| c.name == name.value);
+        if at.is_none() {
+            let known = self.classes.iter().map(|(c, _)| c.name.as_str());
+            let text = format!("{what} names the class {}, which there is not", quote(&name.value));
+            problems.error(name.line, text, did_you_mean(&name.value, known));
+        }
+        at
+    }
+}
+
+/// Finds rules of whose traffic nothing is left by earlier ones, and those that take a part of an earlier rule's traffic
+/// without being within or around it, where it matters.
+pub(crate) fn overlaps(rules: &[(&Rule, &[Region])], problems: &mut Problems) {
+    let mut steps = 0;
+    for (j, (rule, regions)) in rules.iter().enumerate() {
+        let name = quote(&rule.name.value);
+        if regions.is_empty() {
+            // Without regions there is an unknown path, which was told, or conditions that contradict the path's.
+            if problems.is_usable() {
+                let what = format!("rule {name} never applies: its addresses are not on its path");
+                problems.error(rule.name.line, what, "leave out one of both, or the rule");
+            }
+            continue;
+        }
+        let mut left = regions.to_vec();
+        let (mut takers, mut crossing) = (Vec::new(), None);
+        for (earlier, theirs) in &rules[..j] {
+            steps += regions.len() * theirs.len();
+            if !meet(regions, theirs) {
+                continue;
+            }
+            let before = left.clone();
+            left = without(left, theirs, &mut steps);
+            if left != before {
+                takers.push(*earlier);
+            }
+            let differs = (&earlier.then, earlier.treat_as) != (&rule.then, rule.treat_as);
+            if crossing.is_none() && differs && !within(theirs, regions, &mut steps) {
+                crossing = Some(*earlier);
+            }
+            if left.is_empty() || left.len() > MAX_PIECES || steps > MAX_STEPS {
+                break;
+            }
+        }
+        if left.is_empty() {
+            unreachable(rule, &takers, problems);
+        } else if let Some(earlier) = crossing {
+            let what = format!(
+                "rule {name} and rule {} (line {}) both fit some flows and differ",
+                quote(&earlier.name.value),
+                earlier.name.line
+            );
+            problems.warning(
+                rule.name.line,
+                what,
+                "the earlier one holds for those; put the more particular one first",
+            );
+        }
+        if steps > MAX_STEPS {
+            let what = "there are too many rules with long lists to find all that are unreachable";
+            problems.warning(rule.name.line, what, "use fewer rules, or shorter lists");
+            return;
+        }
+    }
+}
+
+fn unreachable(rule: &Rule, takers: &[&Rule], problems: &mut Problems) {
+    let named: Vec<_> = takers
+        .iter()
+        .take(MAX_NAMED)
+        .map(|r| format!("{} (line {})", quote(&r.name.value), r.name.line))
+        .collect();
+    let more = if takers.len() > MAX_NAMED {
+        format!(" and {} more", takers.len() - MAX_NAMED)
+    } else {
+        String::new()
+    };
+    let what = format!(
+        "rule {} is never reached: everything it fits is taken by {}{more}",
+        quote(&rule.name.value),
+        named.join(", ")
+    );
+    problems.error(rule.name.line, what, "put it before, narrow the earlier ones, or leave it out");
+}
+
+fn meet(a: &[Region], b: &[Region]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.meets(b)))
+}
+
+fn within(inner: &[Region], outer: &[Region], steps: &mut usize) -> bool {
+    without(inner.to_vec(), outer, steps).is_empty()
+}
+
+/// What is left of `left` without `theirs`; cut short beyond [`MAX_PIECES`].
+fn without(mut left: Vec<Region>, theirs: &[Region], steps: &mut usize) -> Vec<Region> {
+    for t in theirs {
+        *steps += left.len();
+        if left.len() > MAX_PIECES {
+            return left;
+        }
+        left = left.iter().flat_map(|l| l.minus(t)).collect();
+    }
+    left
+}

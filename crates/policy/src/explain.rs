@@ -1,0 +1,329 @@
+//! Why a flow is treated as it is: for people as text, for programs as a value.
+
+use crate::policy::Policy;
+use crate::problem::quote;
+use crate::region::Point;
+use crate::spec::{Match, PathSpec, order_name};
+use crate::units::{place, show_dscp};
+use crate::{check, tree};
+use base::Rate;
+use cc::platform::{Choice, Policy as _, Traffic};
+use core::fmt;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Rules that did not match which the text shows; the value has them all.
+const SHOWN_RULES: usize = 8;
+
+/// What a policy makes of a flow, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The flow.
+    pub flow: FlowView,
+    /// The rule that matched.
+    pub rule: Option<RuleView>,
+    /// The rules before it, in order, and why they did not match.
+    pub passed_over: Vec<PassedOver>,
+    /// Its algorithm.
+    pub algorithm: AlgorithmView,
+    /// What takes the algorithm's place where it cannot work.
+    pub substitute: String,
+    /// Its class.
+    pub class: ClassView,
+    /// Its weight among the flows of its class.
+    pub weight: u32,
+    /// What it may count on, in bit/s.
+    pub guarantee: Option<u64>,
+    /// What it may send at most, in bit/s.
+    pub cap: Option<u64>,
+    /// What it gets of the host's cap; `None` without one.
+    pub share: Option<Share>,
+    /// The reasons, a sentence each.
+    pub why: Vec<String>,
+}
+
+/// A flow, in the words of policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowView {
+    /// This end.
+    pub source: String,
+    /// The other end.
+    pub destination: String,
+    /// What carries it.
+    pub carrier: &'static str,
+    /// Name of its code point.
+    pub dscp: String,
+    /// The application's name.
+    pub application: String,
+    /// What the application asks for.
+    pub qos: String,
+    /// The algorithm that the application asks for; empty for none.
+    pub asked: String,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleView {
+    /// Its name.
+    pub name: String,
+    /// Its line in the file.
+    pub line: usize,
+    /// Its conditions.
+    pub conditions: BTreeMap<&'static str, String>,
+}
+
+/// A rule that did not match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub name: String,
+    /// Its line in the file.
+    pub line: usize,
+    /// The conditions that do not hold, with what the flow has instead.
+    pub because: Vec<String>,
+}
+
+/// An algorithm with parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AlgorithmView {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub summary: String,
+    /// The parameters that were given; the others have their defaults.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassView {
+    /// Its name and those above it, the one below the host first, with slashes between.
+    pub path: String,
+    /// Its level; 0 is served first.
+    pub level: u8,
+    /// Its weight among its siblings.
+    pub weight: u32,
+    /// What it may count on, in bit/s.
+    pub guarantee: Option<u64>,
+    /// What it may send at most, in bit/s.
+    pub cap: Option<u64>,
+    /// How its flows are put in order.
+    pub order: &'static str,
+}
+
+/// What a flow gets of what the host may send, in bit/s, within its own cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// What the host may send.
+    pub of: u64,
+    /// What its class gets while every class has enough to send; the class's flows divide it.
+    pub class_when_all_send: u64,
+    /// What the flow gets while nobody else sends.
+    pub alone: u64,
+}
+
+impl Policy {
+    /// What it makes of a flow, and why.
+    pub fn explain(&self, t: &Traffic) -> Explanation {
+        let choice = self.choose(t);
+        let matched = self.layers(t).rule;
+        let point = self.point(t);
+        let passed = &self.spec().rules[..matched.unwrap_or(self.spec().rules.len())];
+        let passed_over = passed.iter().map(|r| PassedOver {
+            name: r.name.value.clone(),
+            line: r.name.line,
+            because: self.unmet(&r.when, t, &point),
+        });
+        Explanation {
+            flow: FlowView {
+                source: t.local.to_string(),
+                destination: t.remote.to_string(),
+                carrier: t.carrier.name(),
+                dscp: show_dscp(t.dscp),
+                application: t.application.clone(),
+                qos: t.qos.to_string(),
+                asked: t.asked.clone(),
+            },
+            rule: matched.map(|i| {
+                let r = &self.spec().rules[i];
+                let conditions = r.when.conditions().into_iter().collect();
+                RuleView { name: r.name.value.clone(), line: r.name.line, conditions }
+            }),
+            passed_over: passed_over.collect(),
+            algorithm: algorithm(&choice.algorithm),
+            substitute: choice.substitute.clone(),
+            class: self.class_view(choice.class),
+            weight: choice.weight,
+            guarantee: choice.guarantee.map(Rate::bits_per_sec),
+            cap: choice.cap.map(Rate::bits_per_sec),
+            share: self.share(&choice),
+            why: choice.why,
+        }
+    }
+
+    fn class_view(&self, at: usize) -> ClassView {
+        let c = &self.classes()[at];
+        let mut path = c.name.clone();
+        let mut up = c.parent;
+        while let Some(p) = up {
+            path = format!("{}/{path}", self.classes()[p].name);
+            up = self.classes()[p].parent;
+        }
+        ClassView {
+            path,
+            level: c.level,
+            weight: c.weight,
+            guarantee: c.guarantee.map(Rate::bits_per_sec),
+            cap: c.cap.map(Rate::bits_per_sec),
+            order: order_name(c.order),
+        }
+    }
+
+    fn share(&self, choice: &Choice) -> Option<Share> {
+        let host = self.host_cap()?;
+        let class = tree::shares(self.classes(), host)[choice.class];
+        let mut alone = choice.cap.map_or(host, |c| c.min(host));
+        let mut up = Some(choice.class);
+        while let Some(i) = up {
+            alone = self.classes()[i].cap.map_or(alone, |c| c.min(alone));
+            up = self.classes()[i].parent;
+        }
+        Some(Share {
+            of: host.bits_per_sec(),
+            class_when_all_send: class.bits_per_sec(),
+            alone: alone.bits_per_sec(),
+        })
+    }
+
+    /// The conditions that do not hold, each with what the flow has instead.
+    fn unmet(&self, when: &Match, t: &Traffic, point: &Point<'_>) -> Vec<String> {
+        let has = |key: &str| match key {
+            "source" => t.local.ip().to_string(),
+            "destination" => t.remote.ip().to_string(),
+            "source_port" => t.local.port().to_string(),
+            "destination_port" => t.remote.port().to_string(),
+            "carrier" => t.carrier.name().to_owned(),
+            "dscp" => show_dscp(t.dscp),
+            "qos" => self.word(t).name().to_owned(),
+            _ => quote(&t.application),
+        };
+        let mut out = Vec::new();
+        for (key, values) in when.conditions() {
+            let only = only(when, key);
+            let holds = check::regions(&only, &self.spec().paths).iter().any(|r| r.holds(point));
+            match (holds, key) {
+                (true, _) => {}
+                (false, "path") => out.extend(when.path.iter().filter_map(|p| {
+                    let path = self.spec().paths.iter().find(|s| s.name.value == p.value)?;
+                    Some(self.off_path(path, t))
+                })),
+                (false, key) => out.push(format!("{key} is {}, not {values}", has(key))),
+            }
+        }
+        out
+    }
+
+    /// Why a flow is not over a path.
+    fn off_path(&self, path: &PathSpec, t: &Traffic) -> String {
+        let among = |list: &[crate::Prefix], ip| {
+            let within = |p: &crate::Prefix| (p.range().0..=p.range().1).contains(&place(ip));
+            list.is_empty() || list.iter().any(within)
+        };
+        let name = quote(&path.name.value);
+        if !among(&path.destination, t.remote.ip()) {
+            return format!("it is not over path {name}: its destination is {}", t.remote.ip());
+        }
+        if !among(&path.source, t.local.ip()) {
+            return format!("it is not over path {name}: its source is {}", t.local.ip());
+        }
+        let interface = path.interface.as_deref().unwrap_or_default();
+        format!("it is not over path {name}: {} is not known as an address of {interface}", t.local.ip())
+    }
+}
+
+/// One of the conditions alone.
+fn only(when: &Match, key: &str) -> Match {
+    let w = when.clone();
+    match key {
+        "source" => Match { source: w.source, ..Match::default() },
+        "destination" => Match { destination: w.destination, ..Match::default() },
+        "source_port" => Match { source_port: w.source_port, ..Match::default() },
+        "destination_port" => Match { destination_port: w.destination_port, ..Match::default() },
+        "carrier" => Match { carrier: w.carrier, ..Match::default() },
+        "dscp" => Match { dscp: w.dscp, ..Match::default() },
+        "path" => Match { path: w.path, ..Match::default() },
+        "qos" => Match { qos: w.qos, ..Match::default() },
+        _ => Match { application: w.application, ..Match::default() },
+    }
+}
+
+fn algorithm(text: &str) -> AlgorithmView {
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    let pairs = rest.split(',').filter_map(|p| p.split_once('='));
+    AlgorithmView {
+        name: name.trim().to_owned(),
+        summary: cc::registry::find(name.trim()).map_or(String::new(), |d| d.summary.to_owned()),
+        parameters: pairs.map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned())).collect(),
+    }
+}
+
+fn rate(bits: u64) -> Rate {
+    Rate::from_bits_per_sec(bits)
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flow = &self.flow;
+        write!(f, "flow        {} -> {} by {}", flow.source, flow.destination, flow.carrier)?;
+        write!(f, ", dscp {}, qos {}", flow.dscp, flow.qos)?;
+        if !flow.application.is_empty() {
+            write!(f, ", application {}", quote(&flow.application))?;
+        }
+        match &self.rule {
+            Some(r) => writeln!(f, "\nrule        {} (line {})", quote(&r.name), r.line)?,
+            None => writeln!(f, "\nrule        none")?,
+        }
+        write!(f, "algorithm   {}", self.algorithm.name)?;
+        for (k, v) in &self.algorithm.parameters {
+            write!(f, " {k}={v}")?;
+        }
+        writeln!(f, ": {}", self.algorithm.summary)?;
+        writeln!(f, "substitute  {}", self.substitute)?;
+        let c = &self.class;
+        write!(f, "class       {}: level {}, weight {}, {}", c.path, c.level, c.weight, c.order)?;
+        limits(f, c.guarantee, c.cap)?;
+        write!(f, "\nits part    weight {} in the class", self.weight)?;
+        limits(f, self.guarantee, self.cap)?;
+        match &self.share {
+            Some(s) => writeln!(
+                f,
+                "\nshare       of {}: its class gets {} while every class sends, it {} alone",
+                rate(s.of),
+                rate(s.class_when_all_send),
+                rate(s.alone)
+            )?,
+            None => writeln!(f, "\nshare       the host has no cap: what its path gives")?,
+        }
+        for (i, why) in self.why.iter().enumerate() {
+            writeln!(f, "{}{why}", if i == 0 { "why         " } else { "            " })?;
+        }
+        for (i, p) in self.passed_over.iter().take(SHOWN_RULES).enumerate() {
+            let head = if i == 0 { "not matched " } else { "            " };
+            writeln!(f, "{head}{} (line {}): {}", quote(&p.name), p.line, p.because.join("; "))?;
+        }
+        match self.passed_over.len().saturating_sub(SHOWN_RULES) {
+            0 => Ok(()),
+            n => writeln!(f, "            and {n} more"),
+        }
+    }
+}
+
+fn limits(f: &mut fmt::Formatter<'_>, guarantee: Option<u64>, cap: Option<u64>) -> fmt::Result {
+    if let Some(g) = guarantee {
+        write!(f, ", guarantee {}", rate(g))?;
+    }
+    if let Some(c) = cap {
+        write!(f, ", cap {}", rate(c))?;
+    }
+    Ok(())
+}

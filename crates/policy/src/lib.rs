@@ -1,0 +1,26 @@
+//! Policies of OpenCC: which traffic gets which congestion control, class and share of what the host sends.
+//!
+//! A policy is a TOML file ([`Spec`] is what it says). [`Policy::read`] checks it as a whole and tells everything that is
+//! wrong with it at once, with lines and remedies. A [`Policy`] answers for each flow what becomes of it
+//! ([`cc::platform::Policy`]), and why ([`Policy::explain`]). [`Reservations`] keeps guarantees within what there is.
+
+mod check;
+mod explain;
+mod flow;
+mod policy;
+mod problem;
+mod read;
+mod region;
+mod spec;
+mod tree;
+mod units;
+
+pub use explain::*;
+pub use flow::{BadFlow, MAX_FLOW, parse_flow};
+pub use policy::{BUILT_IN, Policy};
+pub use problem::{MAX_PROBLEMS, Problem, Problems, Severity};
+pub use spec::*;
+pub use units::{MAX_RATE, MIN_RATE, Ports, Prefix, show_dscp, show_rate};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! Rates, prefixes, ports and code points, as administrators write them and as they are shown again.
+
+use base::Rate;
+use core::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Least rate that a policy can name: 8 kbit/s, a full packet in 1.5 seconds.
+pub const MIN_RATE: Rate = Rate::from_bits_per_sec(8_000);
+/// Greatest rate that a policy can name: 100 Tbit/s.
+pub const MAX_RATE: Rate = Rate::from_bits_per_sec(100_000_000_000_000);
+
+const SCALES: [(char, u64); 4] =
+    [('t', 1_000_000_000_000), ('g', 1_000_000_000), ('m', 1_000_000), ('k', 1_000)];
+
+/// Bits per second with k, M, G or T (powers of 1000) and, if one likes, `bit`, `bit/s` or `bps` behind: `300M`,
+/// `2.5Gbit/s`. `None` for what is no rate or out of [`MIN_RATE`]..=[`MAX_RATE`].
+pub(crate) fn rate(text: &str) -> Option<Rate> {
+    let lower = text.trim().to_ascii_lowercase();
+    let bare = ["bit/s", "bps", "bit"].iter().find_map(|unit| lower.strip_suffix(unit)).unwrap_or(&lower);
+    let (digits, scale) = SCALES
+        .iter()
+        .find_map(|(letter, scale)| Some((bare.strip_suffix(*letter)?, *scale)))
+        .unwrap_or((bare, 1));
+    let (whole, part) = digits.trim().split_once('.').unwrap_or((digits.trim(), "0"));
+    let is_number = |s: &str| (1..=15).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) {
+        return None;
+    }
+    // At most 10^15 * 10^12: fits 128 bits.
+    let part_scale = 10_u128.pow(part.len() as u32);
+    let bits = whole.parse::<u128>().ok()? * u128::from(scale)
+        + part.parse::<u128>().ok()? * u128::from(scale) / part_scale;
+    let rate = Rate::from_bits_per_sec(u64::try_from(bits).ok()?);
+    (MIN_RATE..=MAX_RATE).contains(&rate).then_some(rate)
+}
+
+/// The rate in the form in which [`rate`] reads the same.
+pub fn show_rate(rate: Rate) -> String {
+    let bits = rate.bits_per_sec();
+    for (letter, scale) in SCALES {
+        // Three decimals at most, and only if they are all.
+        if bits >= scale && bits.is_multiple_of((scale / 1_000).max(1)) {
+            let (whole, part) = (bits / scale, bits % scale * 1_000 / scale);
+            let decimals = format!("{part:03}");
+            let decimals = decimals.trim_end_matches('0');
+            let point = if decimals.is_empty() { "" } else { "." };
+            let letter = if letter == 'k' { 'k' } else { letter.to_ascii_uppercase() };
+            return format!("{whole}{point}{decimals}{letter}");
+        }
+    }
+    bits.to_string()
+}
+
+/// Addresses that begin alike: `10.0.0.0/8`, `fd00::/8`; a bare address is one of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// Why a text is no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadPrefix {
+    /// It is not an address with, perhaps, a length behind a slash.
+    Form,
+    /// The length is beyond that of an address.
+    Length {
+        /// The greatest there is.
+        max: u8,
+    },
+    /// Bits behind the length are set; here is what was probably meant.
+    HostBits(Prefix),
+}
+
+impl Prefix {
+    pub(crate) fn parse(text: &str) -> Result<Prefix, BadPrefix> {
+        let (address, length) = match text.trim().split_once('/') {
+            Some((a, l)) => (a, Some(l)),
+            None => (text.trim(), None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| BadPrefix::Form)?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            None => max,
+            Some(l) => l.parse().ok().filter(|n| *n <= max).ok_or(BadPrefix::Length { max })?,
+        };
+        let given = Prefix { address, length };
+        let network = given.network();
+        if network == given { Ok(given) } else { Err(BadPrefix::HostBits(network)) }
+    }
+
+    /// The same with all bits behind its length cleared.
+    fn network(self) -> Prefix {
+        let address = match self.address {
+            IpAddr::V4(a) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.length)).unwrap_or(0);
+                Ipv4Addr::from_bits(a.to_bits() & mask).into()
+            }
+            IpAddr::V6(a) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.length)).unwrap_or(0);
+                Ipv6Addr::from_bits(a.to_bits() & mask).into()
+            }
+        };
+        Prefix { address, length: self.length }
+    }
+
+    /// First and last of its addresses, as [`place`] counts them.
+    pub(crate) fn range(self) -> (u128, u128) {
+        let bits = if self.address.is_ipv4() { 32 } else { 128 };
+        let first = place(self.address);
+        let size = u128::MAX.checked_shr(128 - (bits - u32::from(self.length))).unwrap_or(0);
+        (first, first | size)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let max = if self.address.is_ipv4() { 32 } else { 128 };
+        if self.length == max {
+            write!(f, "{}", self.address)
+        } else {
+            write!(f, "{}/{}", self.address, self.length)
+        }
+    }
+}
+
+/// An address in the order of all: IPv4 addresses stand where IPv6 maps them (RFC 4291, section 2.5.5.2), so that both
+/// forms of one are the same.
+pub(crate) fn place(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => a.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
+/// Ports from the first to the last: `443`, `5000-5010`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last, not below the first.
+    pub last: u16,
+}
+
+impl Ports {
+    pub(crate) fn parse(text: &str) -> Option<Ports> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (1 <= first && first <= last).then_some(Ports { first, last })
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// Code points with a name of their own beside the class selectors (RFC 2474) and the assured forwarding ones (RFC 2597).
+const DSCPS: &[(&str, u8)] = &[
+    ("DF", 0),           // RFC 2474, section 4.1
+    ("BE", 0),           // what DF is often called
+    ("LE", 1),           // RFC 8622
+    ("VOICE-ADMIT", 44), // RFC 5865
+    ("EF", 46),          // RFC 3246
+];
+
+/// The service classes of RFC 4594 (figure 3) and their code points.
+const SERVICE_CLASSES: &[(&str, &[u8])] = &[
+    ("network-control", &[48]),
+    ("telephony", &[46]),
+    ("signaling", &[40]),
+    ("multimedia-conferencing", &[34, 36, 38]),
+    ("real-time-interactive", &[32]),
+    ("multimedia-streaming", &[26, 28, 30]),
+    ("broadcast-video", &[24]),
+    ("low-latency-data", &[18, 20, 22]),
+    ("oam", &[16]),
+    ("high-throughput-data", &[10, 12, 14]),
+    ("standard", &[0]),
+    ("low-priority-data", &[8]),
+];
+
+/// Code points by number (0 to 63), name (`EF`, `CS1`, `AF11`) or service class of RFC 4594 (`telephony`).
+pub(crate) fn dscp(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim();
+    if let Ok(n) = text.parse::<u8>() {
+        return (n < 64).then(|| vec![n]);
+    }
+    if let Some((_, points)) = SERVICE_CLASSES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+        return Some(points.to_vec());
+    }
+    (0..64).find(|n| dscp_names(*n).any(|name| name.eq_ignore_ascii_case(text))).map(|n| vec![n])
+}
+
+/// The name of a code point, or its number.
+pub fn show_dscp(n: u8) -> String {
+    dscp_names(n).next().unwrap_or_else(|| n.to_string())
+}
+
+fn dscp_names(n: u8) -> impl Iterator<Item = String> {
+    let named = DSCPS.iter().filter(move |(_, d)| *d == n).map(|(name, _)| (*name).to_owned());
+    // AFxy is 8x + 2y with x of 1 to 4 and y of 1 to 3 (RFC 2597, section 6); CSx is 8x (RFC 2474, section 4.2.2).
+    let assured = ((8..40).contains(&n) && n.is_multiple_of(2) && !n.is_multiple_of(8))
+        .then(|| format!("AF{}{}", n / 8, n % 8 / 2));
+    let selector = (n.is_multiple_of(8) && n < 64).then(|| format!("CS{}", n / 8));
+    named.chain(assured).chain(selector)
+}
+
+/// Names by which code points can be given, for hints.
+pub(crate) fn dscp_hints() -> Vec<String> {
+    let names = (0..64).flat_map(dscp_names);
+    names.chain(SERVICE_CLASSES.iter().map(|(name, _)| (*name).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_are_read_exactly_and_shown_so_that_they_read_the_same() {
+        for (text, bits, shown) in [
+            ("300M", 300_000_000, "300M"),
+            ("2.5G", 2_500_000_000, "2.5G"),
+            ("2.5 Gbit/s", 2_500_000_000, "2.5G"),
+            ("500mbit", 500_000_000, "500M"),
+            ("100Tbps", 100_000_000_000_000, "100T"),
+            ("64000", 64_000, "64k"),
+            ("8k", 8_000, "8k"),
+            ("12345678.4k", 12_345_678_400, "12345678.4k"),
+        ] {
+            let r = rate(text).unwrap();
+            assert_eq!((r.bits_per_sec(), show_rate(r).as_str()), (bits, shown), "{text}");
+            assert_eq!(rate(&show_rate(r)), Some(r), "{text}");
+        }
+        for bad in
+            ["", "fast", "-3M", "1..2G", "7.9k", "101T", "1e9", "60MB/s", "9999999999999999", "3.M", ".5G"]
+        {
+            assert_eq!(rate(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_ranges_of_addresses() {
+        let p = |t: &str| Prefix::parse(t);
+        let v4 = |t: &str| place(t.parse().unwrap());
+        assert_eq!(p("10.0.0.0/8").unwrap().range(), (v4("10.0.0.0"), v4("10.255.255.255")));
+        assert_eq!(p("10.1.2.3").unwrap().range(), (v4("10.1.2.3"), v4("10.1.2.3")));
+        assert_eq!(p("0.0.0.0/0").unwrap().range(), (v4("0.0.0.0"), v4("255.255.255.255")));
+        assert_eq!(p("::/0").unwrap().range(), (0, u128::MAX));
+        assert_eq!(
+            p("fd00::/8").unwrap().range(),
+            (v4("fd00::"), v4("fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
+        );
+        assert_eq!(v4("::ffff:10.1.2.3"), v4("10.1.2.3"));
+        assert_eq!(p("10.1.0.0/8"), Err(BadPrefix::HostBits(p("10.0.0.0/8").unwrap())));
+        assert_eq!(p("10.0.0.0/33"), Err(BadPrefix::Length { max: 32 }));
+        for bad in ["", "10.0.0/8", "host", "10.0.0.0/", "fd00::/8/9"] {
+            assert!(p(bad).is_err(), "{bad}");
+        }
+        assert_eq!(p("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
+        assert_eq!(p("::1/128").unwrap().to_string(), "::1");
+    }
+
+    #[test]
+    fn ports_and_code_points() {
+        assert_eq!(Ports::parse("5000-5010"), Some(Ports { first: 5000, last: 5010 }));
+        assert_eq!(Ports::parse("443").map(|p| p.to_string()), Some("443".to_owned()));
+        for bad in ["0", "70000", "9-1", "x", "1-2-3", ""] {
+            assert_eq!(Ports::parse(bad), None, "{bad}");
+        }
+        for (text, points) in [
+            ("EF", vec![46]),
+            ("ef", vec![46]),
+            ("CS1", vec![8]),
+            ("AF11", vec![10]),
+            ("AF43", vec![38]),
+            ("LE", vec![1]),
+            ("DF", vec![0]),
+            ("BE", vec![0]),
+            ("CS0", vec![0]),
+            ("CS7", vec![56]),
+            ("63", vec![63]),
+            ("telephony", vec![46]),
+            ("multimedia-conferencing", vec![34, 36, 38]),
+        ] {
+            assert_eq!(dscp(text), Some(points), "{text}");
+        }
+        for bad in ["64", "AF44", "AF51", "CS8", "AF10", "gold", ""] {
+            assert_eq!(dscp(bad), None, "{bad}");
+        }
+        for n in 0..64 {
+            assert_eq!(dscp(&show_dscp(n)), Some(vec![n]));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_rate_reads_as_it_is_shown(bytes in MIN_RATE.bytes_per_sec()..=MAX_RATE.bytes_per_sec()) {
+            let r = Rate::from_bytes_per_sec(bytes);
+            prop_assert_eq!(rate(&show_rate(r)), Some(r));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,40}") {
+            let _ = (rate(&text), Prefix::parse(&text), Ports::parse(&text), dscp(&text));
+        }
+    }
+}
