@@ -72,6 +72,26 @@ impl Definition {
     pub fn defaults(&'static self) -> Params {
         Params::default().for_definition(self)
     }
+
+    /// What two ends compare to know that they mean the same by this name: a fingerprint of the name, the needs and the
+    /// parameters with types, units, ranges and defaults. Never 0.
+    pub fn version(&self) -> u32 {
+        // FNV-1a, 32 bits (draft-eastlake-fnv, section 2): whoever wants two to be equal can have that.
+        let mut hash = 0x811c_9dc5_u32;
+        let mut add = |text: &str| {
+            // 0xff, which no text contains, keeps pieces apart.
+            for b in text.bytes().chain([0xff]) {
+                hash = (hash ^ u32::from(b)).wrapping_mul(0x0100_0193);
+            }
+        };
+        add(self.name);
+        add(&format!("{:?}", self.needs));
+        for p in self.params {
+            add(p.name);
+            add(&p.kind.describe());
+        }
+        hash.max(1)
+    }
 }
 
 /// Why an algorithm could not be selected or made.

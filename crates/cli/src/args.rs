@@ -66,7 +66,7 @@ mod cc;
 mod intent;
 mod iwarp;
 
-pub use self::cc::{Cc, Policy as PolicyCommand};
+pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
 
@@ -85,6 +85,8 @@ pub enum Encryption {
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
 pub struct Sending {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Send no faster than this (500mbit, 60MB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
@@ -577,6 +579,8 @@ pub struct Swarm {
 
 #[derive(Args, Debug)]
 pub struct Steady {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Rate of the link.
     #[arg(long, default_value = "1gbit", value_parser = units::rate)]
     pub rate: Rate,

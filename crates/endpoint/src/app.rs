@@ -110,6 +110,32 @@ pub enum Event {
         /// The peer's code.
         code: u64,
     },
+    /// Another congestion control holds than before, as agreed with the peer.
+    CcChanged {
+        /// On which connection.
+        conn: ConnId,
+        /// On which queue pair; `None`: on all that have none of their own.
+        qp: Option<QpId>,
+        /// For what this end sends, else for what the peer sends.
+        sending: bool,
+        /// Algorithm and parameters.
+        cc: String,
+        /// The peer had proposed it; else this end by [`Endpoint::propose_cc`].
+        by_peer: bool,
+    },
+    /// What [`Endpoint::propose_cc`] proposed does not hold.
+    CcRefused {
+        /// On which connection.
+        conn: ConnId,
+        /// On which queue pair; `None`: on all that have none of their own.
+        qp: Option<QpId>,
+        /// For what this end sends, else for what the peer sends.
+        sending: bool,
+        /// Algorithm and parameters.
+        cc: String,
+        /// Why: a code of [`crate::refusal`], which has words for it.
+        code: u64,
+    },
     /// The peer is at another address now.
     PathChanged {
         /// Which connection.

@@ -126,6 +126,10 @@ impl Endpoint {
         }
         cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
             .map_err(|e| ConnectError::Settings(e.to_string()))?;
+        if !o.cc.is_empty() && !c.connection.peer_takes_cc(&o.cc) {
+            let text = format!("the peer will not have {} sent to it", o.cc);
+            return Err(ConnectError::Settings(text));
+        }
         let qp = self.create_qp(conn, qpn, o.reliable, srq)?;
         if let Some(c) = self.conns.get_mut(&conn) {
             let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
@@ -255,7 +259,11 @@ impl Endpoint {
             }
             ConnEvent::ViewsChanged => self.tell_views(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
-            e => self.on_lane_event(id, e),
+            e => {
+                if !self.on_cc_event(id, &e) {
+                    self.on_lane_event(id, e);
+                }
+            }
         }
     }
 
@@ -376,6 +384,7 @@ impl Endpoint {
                 Err(e) => return self.close(now, id, transport::error::code::BUSY, &e.to_string()),
             }
         }
+        self.note_agreed_cc(id);
         self.events.push_back(if is_client {
             Event::Connected { conn: id }
         } else {
@@ -405,7 +414,7 @@ impl Endpoint {
             return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
         }
         let cc = String::from_utf8_lossy(&q.cc).into_owned();
-        if !cc.is_empty() && cc::registry::parse(&cc).is_err() {
+        if !cc.is_empty() && !c.connection.admits_cc(&cc) {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Ok(qp) = self.create_qp(id, q.qpn, q.reliable, None) else {
@@ -418,6 +427,7 @@ impl Endpoint {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
+        c.connection.note_peers_cc(q.qpn, &cc);
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
         self.events.push_back(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
@@ -448,6 +458,7 @@ impl Endpoint {
             code == 0 && self.join_flow(id, qpn, priority, &String::from_utf8_lossy(&cc), qos).is_ok();
         let Some(c) = self.conns.get_mut(&id) else { return };
         if joins {
+            c.connection.note_peers_cc(qpn, &String::from_utf8_lossy(&cc));
             c.connection.activate(qpn);
             self.events.push_back(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.

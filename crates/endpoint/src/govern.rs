@@ -6,8 +6,8 @@ use cc::engine::Record;
 use cc::platform::{Carrier, Choice, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::TransportOptions;
 use transport::connection::FlowFacts;
+use transport::{Allow, TransportOptions};
 use verbs::QpId;
 
 /// What is known of one flow, and what the policy made of it.
@@ -210,8 +210,18 @@ impl Endpoint {
         let mut ruled = self.ruled(self.traffic(Carrier::Native, local, remote, o));
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
+            // What the peer may ask for is what the policy would let an application have.
+            let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
+            let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
+            o.negotiation.allow = Allow::Only(allowed.collect());
         }
         ruled
+    }
+
+    /// Whether the policy lets this traffic have what it asks for now.
+    pub(crate) fn permits(&self, traffic: &Traffic, asked: &str) -> bool {
+        let traffic = Traffic { asked: asked.to_owned(), ..traffic.clone() };
+        self.policy().is_none_or(|p| p.choose(&traffic).algorithm == asked)
     }
 
     /// Settles the same of a connection by TCP: what the system is to call its algorithm, and its cap.
@@ -241,12 +251,7 @@ impl Endpoint {
             asked: if asked.is_empty() { first.traffic.asked.clone() } else { asked.to_owned() },
             ..first.traffic.clone()
         };
-        // Each promise of a time is one of its own; else those that ask for the same share one flow.
-        let key = match traffic.qos {
-            _ if !own => String::new(),
-            Qos::Deadline { .. } => format!("{asked} {} {qpn}", traffic.qos),
-            _ => format!("{asked} {}", traffic.qos),
-        };
+        let key = if own { key_of(asked, traffic.qos, qpn) } else { String::new() };
         let mut ruled = self.ruled(traffic);
         let fallback = if asked.is_empty() { c.connection.algorithm(0).unwrap_or_default() } else { asked };
         let spec = match &mut ruled.choice {
@@ -255,10 +260,15 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return Ok(()) };
         let flow = c.connection.add_qp_as(qpn, priority, &key, &spec)?;
-        if c.flows.len() == usize::from(flow) {
-            c.flows.push(ruled);
-            self.obey(id, usize::from(flow));
+        let flow = usize::from(flow);
+        match c.flows.get_mut(flow) {
+            Some(f) if f.traffic == ruled.traffic => return Ok(()),
+            // Nobody was in it any more.
+            Some(f) if flow > 0 => *f = ruled,
+            Some(_) => return Ok(()),
+            None => c.flows.push(ruled),
         }
+        self.obey(id, flow);
         Ok(())
     }
 
@@ -300,6 +310,14 @@ impl Endpoint {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
         c.connection.set_flow_cap(flow as u8, choice.cap);
+    }
+}
+
+/// What queue pairs have in common that share a flow: what they ask for. Each promise of a time is one of its own.
+pub(crate) fn key_of(asked: &str, qos: Qos, qpn: u16) -> String {
+    match qos {
+        Qos::Deadline { .. } => format!("{asked} {qos} {qpn}"),
+        _ => format!("{asked} {qos}"),
     }
 }
 

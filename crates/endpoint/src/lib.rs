@@ -7,6 +7,7 @@
 mod accept;
 mod app;
 mod config;
+mod congestion;
 mod conn;
 mod discovery;
 mod govern;
@@ -29,8 +30,8 @@ pub use transport::connection::{Authority, FlowFacts};
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
-    CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, PathStats, Stats, Transmit,
-    TransportOptions, Usage, limits,
+    Allow, CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, Negotiation, PathStats,
+    Stats, Transmit, TransportOptions, Usage, limits, refusal,
 };
 
 use accept::Acceptor;

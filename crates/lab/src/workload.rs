@@ -5,6 +5,7 @@
 //! when it has sent.
 
 pub mod bulk;
+pub mod by_program;
 pub mod messages;
 mod mptcp;
 pub mod outside;
@@ -42,6 +43,8 @@ pub enum Role {
         listen: SocketAddr,
         /// As MPTCP: another address of this node, for clients to add.
         also: Option<IpAddr>,
+        /// Congestion control, which also says how marks are echoed (RFC 8257); empty for the kernel's default.
+        cc: String,
     },
     /// Sends requests over TCP.
     TcpRequests(Requests),
@@ -49,6 +52,8 @@ pub enum Role {
     TcpAnswers {
         /// Where.
         listen: SocketAddr,
+        /// As of `TcpSink`.
+        cc: String,
     },
     /// Sends requests over Sends of Longhaul.
     LonghaulRequests(Requests),
@@ -213,9 +218,9 @@ pub fn main(args: &[String]) -> i32 {
     let cpu = CpuTime::of_process();
     let done = match role {
         Role::TcpSend(b) => tcp::send(&b),
-        Role::TcpSink { listen, also } => tcp::sink(listen, also),
+        Role::TcpSink { listen, also, cc } => tcp::sink(listen, also, &cc),
         Role::TcpRequests(r) => tcp_requests::ask(&r),
-        Role::TcpAnswers { listen } => tcp_requests::answer(listen),
+        Role::TcpAnswers { listen, cc } => tcp_requests::answer(listen, &cc),
         Role::LonghaulRequests(r) => requests::ask(&r),
         Role::LonghaulAnswers { listen, size, streams } => requests::answer(listen, size, streams),
         Role::TcpMessages { to, exchange } => messages::ask(to, &exchange),

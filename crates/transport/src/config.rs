@@ -1,6 +1,7 @@
 //! What an end wants of its connections.
 
 use crate::crypto::Suite;
+use crate::negotiation::Allow;
 use base::{Rate, Span};
 use std::net::{IpAddr, SocketAddr};
 use wire::Module;
@@ -60,6 +61,23 @@ pub enum LaneChoice {
     Latency,
 }
 
+/// What an end wants of congestion control beside its own choice for what it sends: what both ends say is settled in the
+/// handshake, and holds for changes afterwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Negotiation {
+    /// This end's choice for what it sends goes before what the peer wishes.
+    pub firm: bool,
+    /// What the peer may have this end send with instead.
+    pub allow: Allow,
+    /// What the peer is wished to send with, best first: as [`cc::registry::parse`] reads it. Algorithms that this program
+    /// does not know can be named without parameters.
+    pub wish: Vec<String>,
+    /// The peer is to send with nothing but what is wished.
+    pub only_wished: bool,
+    /// Names of algorithms that the peer must not send with. With `wish` at most [`wire::cc::MAX_CC_WISHES`].
+    pub refuse: Vec<String>,
+}
+
 /// Options of one end. Defaults suit a long fat path without tuning.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
@@ -72,6 +90,8 @@ pub struct TransportOptions {
     /// Congestion control of this end's sending: a name of [`cc::registry`] with parameters
     /// (`bbr`, `cubic`, `fixed:rate=500M`).
     pub cc: String,
+    /// What the peer may do about that, and what it is to send with.
+    pub negotiation: Negotiation,
     /// What the application says of its traffic: policies go by it.
     pub intent: cc::platform::Intent,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
@@ -111,6 +131,7 @@ impl Default for TransportOptions {
             suite_costs: Vec::new(),
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
+            negotiation: Negotiation::default(),
             intent: cc::platform::Intent::default(),
             max_packet: 65_535,
             idle_timeout: Span::from_secs(30),

@@ -26,6 +26,8 @@ pub mod code {
     pub const KEYS_EXHAUSTED: u64 = 9;
     /// No data was acknowledged for the idle time-out, although the peer was heard of.
     pub const STALLED: u64 = 10;
+    /// What one end can send with, the other will not have.
+    pub const NO_COMMON_CC: u64 = 11;
     /// TLS alerts: this plus the alert's number.
     pub const TLS: u64 = 0x100;
     /// First code for applications.

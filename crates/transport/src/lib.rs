@@ -9,15 +9,17 @@ pub mod connection;
 pub mod crypto;
 pub mod error;
 pub mod lane;
+pub mod negotiation;
 pub mod scheduler;
 pub mod stats;
 pub mod streams;
 pub mod tls_stream;
 
-pub use config::{Coupling, Discover, FurtherPath, LaneChoice, TransportOptions};
+pub use config::{Coupling, Discover, FurtherPath, LaneChoice, Negotiation, TransportOptions};
 pub use connection::LaneEnds;
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
 pub use error::{CloseReason, Violation};
+pub use negotiation::{Allow, refusal};
 pub use stats::{Gauge, PathStats, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};
 pub use tls_stream::{TlsEvent, TlsStream, looks_like_tls};

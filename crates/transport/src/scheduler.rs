@@ -56,6 +56,23 @@ impl Scheduler {
         self.members.get(usize::from(qpn))?.as_ref().map(|m| m.flow)
     }
 
+    /// Queue pairs of a flow.
+    pub fn members_of(&self, flow: u8) -> usize {
+        self.members.iter().flatten().filter(|m| m.flow == flow).count()
+    }
+
+    /// The queue pair belongs to another flow from now on, which exists on every lane. It keeps its priority.
+    pub fn move_to(&mut self, qpn: u16, flow: u8) {
+        let Some(Some(m)) = self.members.get(usize::from(qpn)).copied() else { return };
+        if m.flow != flow {
+            self.deactivate(qpn);
+            self.insert(qpn, flow, m.level);
+            if m.queued {
+                self.activate(qpn);
+            }
+        }
+    }
+
     /// The queue pair has something to send.
     pub fn activate(&mut self, qpn: u16) {
         if let Some(Some(m)) = self.members.get_mut(usize::from(qpn))
@@ -142,5 +159,24 @@ mod tests {
         s.deactivate(2);
         assert!(!s.is_ready(0) && !s.contains(0));
         assert_eq!(s.current(3), None);
+    }
+
+    #[test]
+    fn one_that_moves_keeps_its_turn_to_come_and_its_priority() {
+        let mut s = Scheduler::default();
+        for qpn in [0, 2, 4] {
+            s.insert(qpn, 0, 3);
+        }
+        s.activate(2);
+        s.move_to(2, 1);
+        s.move_to(4, 1);
+        assert!(!s.is_ready(0) && s.is_ready(1));
+        assert_eq!((s.current(1), s.flow(2), s.len()), (Some(2), Some(1), 3));
+        assert_eq!((s.members_of(0), s.members_of(1)), (1, 2));
+        s.activate(4);
+        s.move_to(2, 1);
+        assert_eq!(s.current(1), Some(2), "moved to where it is");
+        s.deactivate(2);
+        assert_eq!(s.current(1), Some(4));
     }
 }

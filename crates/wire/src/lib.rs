@@ -2,12 +2,14 @@
 //!
 //! Parsing checks everything it can once; code behind it sees only values. No input makes a parser panic.
 
+pub mod cc;
 pub mod codec;
 pub mod data;
 pub mod frame;
 pub mod packet;
 pub mod params;
 
+pub use cc::{CcAnswer, CcOffer, CcPropose, CcTerms, CcTopic, CcWish};
 pub use codec::{Put, Reader, SliceWriter, WireError};
 pub use data::{DataHeader, DataOp, Tail};
 pub use frame::{Feedback, Floor, Frame, LaneOpen, QpOpen};

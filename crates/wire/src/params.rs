@@ -2,6 +2,7 @@
 //!
 //! A list of identifier, length, value; unknown identifiers are passed over, each may stand once.
 
+use crate::cc::{self, CcTerms, MAX_CC_WISHES};
 use crate::codec::{Put, Reader, WireError};
 
 /// Encryption module of a connection. Anything but [`Module::Aead`] must be asked for by both ends.
@@ -38,8 +39,8 @@ impl Module {
 
 /// Cipher suites offered at most.
 pub const MAX_SUITES: usize = 16;
-/// Congestion-control offers at most, each of at most [`crate::frame::MAX_CC_SPEC`] bytes.
-pub const MAX_CC_OFFERS: usize = 16;
+/// Texts that name congestion control for people at most, each of at most [`crate::frame::MAX_CC_SPEC`] bytes.
+pub const MAX_CC_TEXTS: usize = 16;
 
 /// One end's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +51,10 @@ pub struct Params {
     pub suite_costs: Vec<u8>,
     /// Encryption module it asks for.
     pub module: Module,
-    /// Congestion-control specifications it can use, best first.
+    /// Congestion control that it begins with, for people: nothing follows from it.
     pub cc: Vec<Vec<u8>>,
+    /// Its terms for congestion control; `None` of ends that do not negotiate it.
+    pub cc_terms: Option<CcTerms>,
     /// It closes after this long without a packet, in milliseconds.
     pub idle_ms: u64,
     /// Largest UDP payload it takes.
@@ -76,6 +79,8 @@ pub struct Params {
     pub token: bool,
     /// Client only: it wants to know of the server's further addresses.
     pub addresses: bool,
+    /// It understands FEEDBACK_SIGNALS, and packets behind telemetry.
+    pub signals: bool,
 }
 
 impl Default for Params {
@@ -85,6 +90,7 @@ impl Default for Params {
             suite_costs: Vec::new(),
             module: Module::Aead,
             cc: Vec::new(),
+            cc_terms: None,
             idle_ms: 30_000,
             max_datagram: 1_472,
             max_qps: 256,
@@ -97,6 +103,7 @@ impl Default for Params {
             reset_token: None,
             token: false,
             addresses: false,
+            signals: false,
         }
     }
 }
@@ -118,6 +125,10 @@ mod id {
     pub const TOKEN: u64 = 14;
     pub const SUITE_COSTS: u64 = 15;
     pub const ADDRESSES: u64 = 16;
+    pub const CC_TERMS: u64 = 17;
+    pub const CC_OFFER: u64 = 18;
+    pub const CC_WISH: u64 = 19;
+    pub const SIGNALS: u64 = 24;
 }
 
 impl Params {
@@ -134,6 +145,13 @@ impl Params {
         item(id::MODULE, &[self.module.id()]);
         for spec in &self.cc {
             item(id::CC, spec);
+        }
+        if let Some(t) = &self.cc_terms {
+            let mut head = Vec::new();
+            t.put_head(&mut head);
+            item(id::CC_TERMS, &head);
+            t.offers.iter().for_each(|o| item(id::CC_OFFER, &cc::offer_bytes(o)));
+            t.wishes.iter().for_each(|w| item(id::CC_WISH, &cc::wish_bytes(w)));
         }
         let ints = [
             (id::IDLE, self.idle_ms),
@@ -163,6 +181,9 @@ impl Params {
         if self.addresses {
             item(id::ADDRESSES, &[]);
         }
+        if self.signals {
+            item(id::SIGNALS, &[]);
+        }
     }
 
     /// Reads and checks all parameters.
@@ -170,16 +191,29 @@ impl Params {
         let mut r = Reader::new(bytes);
         let mut p = Params::default();
         let mut seen = 0u64;
+        let (mut offers, mut wishes) = (Vec::new(), Vec::new());
         while !r.is_empty() {
             let k = r.varint("parameter identifier")?;
             let v = r.string(4096, "parameter")?;
-            if k < 64 && k != id::CC {
+            let many = matches!(k, id::CC | id::CC_OFFER | id::CC_WISH);
+            if k < 64 && !many {
                 if seen >> k & 1 == 1 {
                     return Err(WireError::Invalid("parameter given twice"));
                 }
                 seen |= 1 << k;
             }
-            p.set(k, v)?;
+            if k == id::CC_OFFER && offers.len() < cc::MAX_CC_OFFERS {
+                offers.push(cc::parse_offer(v)?);
+            } else if k == id::CC_WISH && wishes.len() < MAX_CC_WISHES {
+                wishes.push(cc::parse_wish(v)?);
+            } else {
+                p.set(k, v)?;
+            }
+        }
+        match &mut p.cc_terms {
+            Some(t) if !offers.is_empty() => (t.offers, t.wishes) = (offers, wishes),
+            None if offers.is_empty() && wishes.is_empty() => {}
+            _ => return Err(WireError::Invalid("congestion-control offers")),
         }
         Ok(p)
     }
@@ -204,11 +238,13 @@ impl Params {
                 self.module = Module::from_id(*b).ok_or(WireError::Invalid("module"))?;
             }
             id::CC => {
-                if self.cc.len() == MAX_CC_OFFERS || v.len() > crate::frame::MAX_CC_SPEC {
+                if self.cc.len() == MAX_CC_TEXTS || v.len() > crate::frame::MAX_CC_SPEC {
                     return Err(WireError::TooLong("congestion-control offers"));
                 }
                 self.cc.push(v.to_vec());
             }
+            id::CC_TERMS => self.cc_terms = Some(CcTerms::parse_head(v)?),
+            id::CC_OFFER | id::CC_WISH => return Err(WireError::TooLong("congestion-control offers")),
             id::IDLE => self.idle_ms = int(v, "idle time-out", 0..=u64::MAX)?,
             id::MAX_DATAGRAM => self.max_datagram = int(v, "largest datagram", 1200..=65_535)?,
             id::MAX_QPS => self.max_qps = int(v, "queue pairs", 1..=65_536)?,
@@ -225,6 +261,8 @@ impl Params {
             id::TOKEN => return Err(WireError::Invalid("token announcement")),
             id::ADDRESSES if v.is_empty() => self.addresses = true,
             id::ADDRESSES => return Err(WireError::Invalid("wish for addresses")),
+            id::SIGNALS if v.is_empty() => self.signals = true,
+            id::SIGNALS => return Err(WireError::Invalid("further signals")),
             _ => {}
         }
         Ok(())
@@ -271,6 +309,7 @@ mod tests {
             reset_token: Some([9; 16]),
             token: true,
             addresses: true,
+            signals: true,
             ..Params::default()
         };
         let mut b = Vec::new();

@@ -84,3 +84,17 @@ fn algorithms_are_loaded_replaced_and_unloaded() {
     assert!(unload("of-the-test") && !unload("of-the-test") && !unload("reno"));
     assert!(matches!(parse("of-the-test"), Err(Error::UnknownAlgorithm { .. })));
 }
+
+#[test]
+fn versions_differ_where_parameters_do() {
+    let mut all: Vec<u32> = list().iter().map(|d| d.version()).collect();
+    let n = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), n);
+    let cubic = *find("cubic").unwrap();
+    assert_eq!(Definition { summary: "another line", ..cubic }.version(), cubic.version());
+    assert_ne!(Definition { params: &cubic.params[1..], ..cubic }.version(), cubic.version());
+    let needs = Needs { telemetry: true, ..cubic.needs };
+    assert_ne!(Definition { needs, ..cubic }.version(), cubic.version());
+}

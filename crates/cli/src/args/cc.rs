@@ -1,21 +1,32 @@
 //! `longhaul cc`: its subcommands and their flags.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 /// What administrators see and say of congestion control.
 #[derive(Subcommand, Debug)]
 pub enum Cc {
-    /// Names and what they are.
+    /// Names and what they are; programs in the kernel's TCP.
     List,
     /// Parameters of one algorithm or of all.
     Describe {
         /// The algorithm.
         name: Option<String>,
     },
+    /// Build a program (C against opencc.h): ALG.wasm for Longhaul and ALG.bpf.o for the kernel's TCP. Needs clang and lld.
+    Build(Build),
+    /// Grade an algorithm: the rules that all have to keep, and transfers in virtual time. Exit code 1 if it fails.
+    Test(Test),
     /// Policies: which traffic gets which algorithm, class and share.
     #[command(subcommand)]
     Policy(Policy),
+    /// Gives a program to the kernel's TCP, for any socket that asks for it by TCP_CONGESTION.
+    Attach(Attach),
+    /// Takes it away again; connections that use it keep it.
+    Detach {
+        /// Its name in the kernel.
+        name: String,
+    },
 }
 
 /// Policies.
@@ -45,4 +56,66 @@ pub enum Policy {
     },
     /// Print the built-in policy, which holds where no other says anything.
     BuiltIn,
+}
+
+/// `longhaul cc build`.
+#[derive(Args, Debug)]
+pub struct Build {
+    /// The source, ALG.c.
+    pub source: PathBuf,
+    /// The folder for what is built; this one when left out.
+    #[arg(short, long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Write opencc.h and opencc_window.h there too, for an editor to look things up in.
+    #[arg(long)]
+    pub headers: bool,
+}
+
+/// `longhaul cc test`.
+#[derive(Args, Debug)]
+pub struct Test {
+    /// A name or a program's file (ALG.wasm, ALG.c), with parameters: cubic, gradient.wasm, gradient.c:gain=8.
+    pub algorithm: String,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Programs that this process is to know.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Programs {
+    /// A congestion-control program (ALG.wasm, or ALG.c where clang is), known by its name to what follows: give it before
+    /// --cc.
+    #[arg(long = "cc-program", value_name = "FILE", value_parser = program)]
+    pub programs: Vec<String>,
+}
+
+fn program(text: &str) -> Result<String, String> {
+    crate::cc::programs::load(std::path::Path::new(text)).map(str::to_owned)
+}
+
+/// `longhaul cc attach`.
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// Source (FILE.c, needs clang), object made by `clang -target bpf`, or the name of a shipped program.
+    #[arg(long, value_name = "FILE")]
+    pub tcp: PathBuf,
+    /// Its name in the kernel: letters, digits, _ and ., 15 at most [default: the program's own].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// A parameter, in the units of opencc.h (bytes, nanoseconds, parts of 100,000); may be given several times.
+    #[arg(long = "param", value_name = "NAME=NUMBER", value_parser = param)]
+    pub params: Vec<(String, u64)>,
+    /// Makes it what new connections in this network namespace use unless they ask for another.
+    #[arg(long, conflicts_with = "cgroup")]
+    pub default: bool,
+    /// The same for processes in this cgroup (version 2): its folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub cgroup: Option<PathBuf>,
+}
+
+fn param(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER")?;
+    let value = value.parse().map_err(|_| format!("{value} is not a whole number"))?;
+    Ok((name.to_owned(), value))
 }

@@ -2,6 +2,8 @@
 
 mod algorithms;
 pub mod policy;
+pub mod programs;
+mod tcp;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -11,8 +13,12 @@ pub fn run(command: &Cc) -> Outcome<()> {
     match command {
         Cc::List => {
             algorithms::list();
-            Ok(())
+            tcp::list()
         }
+        Cc::Build(b) => programs::build(b),
+        Cc::Test(t) => programs::test(t),
+        Cc::Attach(a) => tcp::attach(a),
+        Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
         Cc::Policy(p) => policy::run(p),
     }

@@ -1,12 +1,14 @@
 //! How the two ends of a flow are started, and what they say: our own programs, `longhaul perf` and `put`, and programs of
 //! others where they are installed.
 
-use super::{ARGUMENT, Bulk, Exchange, Pattern, Report, Requests, Role, mptcp, tcp};
+use super::by_program::ByProgram;
+use super::{ARGUMENT, Bulk, Exchange, Pattern, Report, Requests, Role, mptcp};
 use crate::plan::{Flow, Program};
 use base::Span;
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Payload of a full TCP segment with timestamps in a packet of 1500 bytes.
 const TCP_SHARE: f64 = 1448.0 / 1500.0;
@@ -28,6 +30,8 @@ pub struct Programs {
     pub quinn: Option<PathBuf>,
     /// When it is installed.
     pub iperf3: Option<PathBuf>,
+    /// Congestion control of TCP that the kernel has from us.
+    pub by_program: Arc<ByProgram>,
 }
 
 impl Programs {
@@ -42,6 +46,7 @@ impl Programs {
             longhaul: longhaul.to_owned(),
             quinn: beside.or_else(|| in_path("quinn-perf")),
             iperf3: in_path("iperf3"),
+            by_program: Arc::default(),
         }
     }
 }
@@ -93,9 +98,9 @@ pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
             Some("iperf3 is not installed; install the package iperf3".to_owned())
         }
         Program::Udt => Some(udt()),
-        Program::Tcp if flow.multipath => mptcp::available().and_then(|()| tcp::available(&flow.cc)).err(),
+        Program::Tcp if flow.multipath => mptcp::available().and_then(|()| p.by_program.name(&flow.cc)).err(),
         Program::Tcp | Program::TcpRequests | Program::TcpOnOff | Program::Iperf3 => {
-            tcp::available(&flow.cc).err()
+            p.by_program.name(&flow.cc).err()
         }
         _ => None,
     }
@@ -130,6 +135,8 @@ fn seconds(s: Span) -> String {
 
 /// The command lines of a flow. `home` is a folder of its own.
 pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
+    // What `missing` has not found fault with has a name.
+    let tcp_cc = || p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone());
     let any: IpAddr = if at.to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let listen = SocketAddr::new(any, at.to.port());
     let own = |role: &Role| Line {
@@ -175,9 +182,14 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
         Program::Iperf3 | Program::Udt => return iperf3(flow, p, at),
         Program::Tcp | Program::TcpOnOff => {
             let also = at.second.map(|[_, there]| there);
-            (own(&Role::TcpSink { listen, also }), own(&Role::TcpSend(bulk())))
+            let cc = tcp_cc();
+            (own(&Role::TcpSink { listen, also, cc: cc.clone() }), own(&Role::TcpSend(Bulk { cc, ..bulk() })))
         }
-        Program::TcpRequests => (own(&Role::TcpAnswers { listen }), own(&Role::TcpRequests(requests()))),
+        Program::TcpRequests => {
+            let cc = tcp_cc();
+            let answers = Role::TcpAnswers { listen, cc: cc.clone() };
+            (own(&answers), own(&Role::TcpRequests(Requests { cc, ..requests() })))
+        }
         Program::LonghaulRequests => {
             let r = requests();
             let answers = Role::LonghaulAnswers { listen, size: r.size, streams: r.streams };
@@ -356,7 +368,8 @@ fn iperf3(flow: &Flow, p: &Programs, at: Path0) -> Job {
         None => sender.args.extend(["-t".to_owned(), time]),
     }
     if !flow.cc.is_empty() {
-        sender.args.extend(["-C".to_owned(), flow.cc.clone()]);
+        let cc = p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone());
+        sender.args.extend(["-C".to_owned(), cc]);
     }
     Job { receiver, sender, file: None }
 }
@@ -511,7 +524,12 @@ mod tests {
     }
 
     fn lines(peer: &str) -> (String, String) {
-        let p = Programs { longhaul: "/bin/lh".into(), quinn: Some("/bin/q".into()), iperf3: None };
+        let p = Programs {
+            longhaul: "/bin/lh".into(),
+            quinn: Some("/bin/q".into()),
+            iperf3: None,
+            by_program: Arc::default(),
+        };
         let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second: None };
         let j = job(&flow(peer), &p, at, Path::new("/tmp/h"));
         let words = |l: Line| format!("{} {}", l.program.display(), l.args.join(" "));
@@ -532,7 +550,8 @@ mod tests {
             "/bin/lh perf client 10.77.0.2:20000 --json --accept-new --discover off --interval 0 -P 3 --size 1048576 --depth 45 \
              --region 8388608 -t 3.000 --stop --cc cubic --known-rate 1000000000bit --suite crc32c"
         );
-        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        let p =
+            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
         let second = Some([[10, 78, 0, 1].into(), [10, 78, 0, 2].into()]);
         let at = Path0 { full: 17_500_000, to: ([10, 77, 0, 2], 20_000).into(), seed: 1, second };
         let j = job(&flow("program=\"longhaul\""), &p, at, Path::new("/tmp/h"));
@@ -565,7 +584,8 @@ mod tests {
             [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", args=[\"--mpa-crc\",\"off\"] }, \
             { program=\"iwarp_messages\", trips=true, spin=true }, { program=\"tcp_messages\", trips=true }]\n";
         let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
-        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        let p =
+            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
         let at = Path0 { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
         let words = |i: usize| {
             let j = job(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
@@ -636,7 +656,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_skipped_with_a_way_out() {
-        let p = Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None };
+        let p =
+            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
         assert!(
             missing(&flow("program=\"quic\""), &p)
                 .expect("missing")

@@ -54,6 +54,14 @@ fn choose(socket: &Socket, cc: &str) -> Result<(), String> {
     })
 }
 
+/// A listening socket whose connections have the congestion control asked for: with DCTCP it is also the receiver that
+/// tells the sender which packets were marked.
+pub(super) fn listen(at: SocketAddr, cc: &str) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(at).map_err(|e| format!("receiving on {at}: {e}"))?;
+    choose(&SockRef::from(&listener), cc)?;
+    Ok(listener)
+}
+
 /// Whether the kernel has this congestion control.
 pub(super) fn available(cc: &str) -> Result<(), String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).map_err(|e| e.to_string())?;
@@ -138,11 +146,11 @@ fn fill(mut stream: &TcpStream, b: &Bulk, left: &AtomicI64) -> Result<u64, Strin
 }
 
 /// Receives until standard input ends.
-pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>) -> Result<Report, String> {
+pub(super) fn sink(listen: SocketAddr, also: Option<IpAddr>, cc: &str) -> Result<Report, String> {
     let words = |e: std::io::Error| format!("receiving on {listen}: {e}");
     let listener = match also {
         Some(address) => mptcp::listen(listen, address)?,
-        None => TcpListener::bind(listen).map_err(words)?,
+        None => self::listen(listen, cc)?,
     };
     listener.set_nonblocking(true).map_err(words)?;
     let (over, began) = (ready(), Clock::new().now());

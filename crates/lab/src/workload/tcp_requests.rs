@@ -6,7 +6,7 @@ use base::{Rng, Span, Time};
 use lhio::clock::Clock;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -160,9 +160,9 @@ fn read_answers(
 }
 
 /// Answers requests until standard input ends.
-pub(super) fn answer(listen: SocketAddr) -> Result<Report, String> {
+pub(super) fn answer(listen: SocketAddr, cc: &str) -> Result<Report, String> {
     let words = |e: std::io::Error| format!("answering on {listen}: {e}");
-    let listener = TcpListener::bind(listen).map_err(words)?;
+    let listener = tcp::listen(listen, cc)?;
     listener.set_nonblocking(true).map_err(words)?;
     let (over, total) = (ready(), AtomicU64::new(0));
     std::thread::scope(|s| -> Result<(), String> {
@@ -231,6 +231,7 @@ fn serve(mut stream: TcpStream, over: &AtomicBool, total: &AtomicU64) -> std::io
 mod tests {
     use super::*;
     use crate::workload::Pattern;
+    use std::net::TcpListener;
 
     #[test]
     fn requests_are_answered_open_and_closed() {

@@ -208,6 +208,7 @@ impl Peer {
                 Ok(())
             }
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
+            Event::CcChanged { .. } | Event::CcRefused { .. } => Ok(()),
             Event::PathChanged { .. } | Event::PathUp { .. } | Event::PathDown { .. } => Ok(()),
             Event::Closed { conn, reason } => self.closed(conn, reason, e, pool),
         }

@@ -33,6 +33,8 @@ impl Host {
             Event::Connected { conn }
             | Event::QpReady { conn, .. }
             | Event::QpRefused { conn, .. }
+            | Event::CcChanged { conn, .. }
+            | Event::CcRefused { conn, .. }
             | Event::PathChanged { conn, .. }
             | Event::PathUp { conn, .. }
             | Event::PathDown { conn, .. }

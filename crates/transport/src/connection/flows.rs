@@ -70,19 +70,37 @@ impl Connection {
     /// # Errors
     /// As [`Connection::add_qp`].
     pub fn add_qp_as(&mut self, qpn: u16, priority: u8, key: &str, spec: &str) -> Result<u8, String> {
-        let flow = self.flow_of_key(key, spec)?;
+        let flow = self.flow_of_key(None, key, spec)?;
         self.scheduler.insert(qpn, flow, priority);
         Ok(flow)
     }
 
+    /// Moves a queue pair to the flow of all those that have this key, as [`Connection::add_qp_as`] has it. What it has in
+    /// flight stays with the flow that it was in; a flow that nobody else is in goes on with it.
+    ///
+    /// # Errors
+    /// As [`Connection::add_qp`].
+    pub fn move_qp(&mut self, qpn: u16, key: &str, spec: &str) -> Result<u8, String> {
+        let flow = self.flow_of_key(Some(qpn), key, spec)?;
+        self.scheduler.move_to(qpn, flow);
+        Ok(flow)
+    }
+
     /// The flow of queue pairs that have this in common: one for all of them, so that asking again takes no larger share of
-    /// the path.
-    fn flow_of_key(&mut self, key: &str, spec: &str) -> Result<u8, String> {
+    /// the path. Where there is none, that of `qpn` if it is alone in it; else one that nobody is in; else a new one.
+    fn flow_of_key(&mut self, qpn: Option<u16>, key: &str, spec: &str) -> Result<u8, String> {
         if let Some(i) = self.flow_setups.iter().position(|s| s.key == key) {
             return Ok(i as u8);
         }
         let index = self.flow_setups.len();
-        if index == MAX_FLOWS {
+        let own = qpn.and_then(|q| self.scheduler.flow(q)).filter(|f| *f > 0);
+        let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
+        if let Some(f) = own.or_else(|| (1..index as u8).find(|f| self.scheduler.members_of(*f) == 0)) {
+            self.set_algorithm(f, spec)?;
+            key.clone_into(&mut self.flow_setups[usize::from(f)].key);
+            return Ok(f);
+        }
+        if !self.has_flow_room() {
             return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
         }
         let mut made = Vec::with_capacity(self.lanes.len());
@@ -100,6 +118,11 @@ impl Connection {
     /// The flow that a queue pair is in.
     pub fn flow_of(&self, qpn: u16) -> Option<u8> {
         self.scheduler.flow(qpn)
+    }
+
+    /// The flow of a queue pair, or (`None`) of all that have none of their own.
+    pub fn flow_of_own(&self, qpn: Option<u16>) -> Option<u8> {
+        qpn.map_or(Some(0), |q| self.scheduler.flow(q))
     }
 
     /// Has a flow decided by another algorithm from now on, on all lanes. Nothing that is in flight is lost, and the new one

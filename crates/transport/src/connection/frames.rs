@@ -53,6 +53,8 @@ impl Connection {
             Frame::LaneAccept { lane, cid, code } => self.on_lane_accept(now, lane, cid, code)?,
             Frame::LaneClose { lane } => self.on_lane_close(now, lane, streams),
             Frame::Addresses(a) => self.on_addresses(a)?,
+            Frame::CcPropose(p) => self.on_cc_propose(now, p)?,
+            Frame::CcAnswer(a) => self.on_cc_answer(now, a)?,
             Frame::Crypto { .. } | Frame::CryptoAck { .. } => {
                 return Err(Violation::protocol("handshake frames in a data packet"));
             }

@@ -2,6 +2,7 @@
 
 mod authority;
 mod close;
+mod congestion;
 mod coupling;
 mod crypto_stream;
 mod flows;
@@ -34,11 +35,12 @@ use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
 use cc::engine::Flow;
+use cc::platform::EcnPath;
 use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;
 use wire::frame::Addresses;
-use wire::{Cid, Frame, Params, QpOpen};
+use wire::{CcPropose, Cid, Frame, Params, QpOpen};
 
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
@@ -75,6 +77,26 @@ pub enum ConnEvent {
     /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
     /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
     PacketsShrank(u32, u16, bool),
+    /// The peer proposes this for what this end sends: answer with [`Connection::answer_cc`].
+    CcWanted(CcPropose),
+    /// The peer sends with another congestion control, as it had proposed.
+    CcOfPeer {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// Algorithm and parameters.
+        spec: String,
+    },
+    /// What this end had proposed was answered.
+    CcAnswered {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// For this end's sending, which is to change now, else for the peer's.
+        sending: bool,
+        /// Algorithm and parameters.
+        spec: String,
+        /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
+        code: u64,
+    },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -141,6 +163,8 @@ pub struct Connection {
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
     rate_cap: Option<Rate>,
+    /// What is agreed on about congestion control.
+    congestion: congestion::Congestion,
     early: Vec<Vec<u8>>,
 }
 
@@ -268,7 +292,7 @@ impl Connection {
         cc::PathInfo {
             packet_bytes: u64::from(l.mtu.current()) + u64::from(l.overhead()),
             handshake_rtt: l.rtt.latest(),
-            ecn: l.ecn,
+            ecn: !matches!(l.ecn.paths()[0], EcnPath::Failed(_)),
             // What is known is known of the path that it connected over.
             known_rate: self.options.known_rate.filter(|_| l.id == 0),
             remembered: None,
@@ -283,6 +307,7 @@ impl Connection {
     /// The queue pair is gone: its work is not scheduled any more.
     pub fn remove_qp(&mut self, qpn: u16) {
         self.scheduler.remove(qpn);
+        self.forget_qp_cc(qpn);
     }
 
     /// The queue pair has something to send.

@@ -1,6 +1,7 @@
 //! Set-up: the handshake's messages in Initial and Handshake packets, repeated until they are acknowledged.
 
 use super::authority::Authority;
+use super::congestion::Congestion;
 use super::crypto_stream::CryptoStream;
 use super::{ConnEvent, Connection, DEFAULT_PRIORITY, Meta, State};
 use crate::config::TransportOptions;
@@ -294,9 +295,11 @@ pub(super) fn algorithm(spec: &str, info: &cc::PathInfo, rng: Rng) -> Result<Box
     cc::registry::create(def.name, &params, info, rng).map_err(|e| e.to_string())
 }
 
-fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Params {
+fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Result<Params, HandshakeError> {
     let (suites, suite_costs) = o.offered_suites();
-    Params {
+    let cc_terms = crate::negotiation::terms(&o.cc, &o.negotiation).map_err(HandshakeError::Config)?;
+    Ok(Params {
+        cc_terms: Some(cc_terms),
         suites,
         suite_costs,
         module: o.module,
@@ -313,7 +316,8 @@ fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Pa
         reset_token: Some(reset),
         token: false,
         addresses: false,
-    }
+        signals: true,
+    })
 }
 
 impl Connection {
@@ -323,15 +327,17 @@ impl Connection {
     /// Settings that cannot be used, in words.
     pub fn open(now: Time, o: Open, mut rng: Rng) -> Result<Connection, HandshakeError> {
         let mut params = Vec::new();
-        let mut ours = local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6());
+        let mut ours = local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6())?;
         ours.token = o.token.is_some();
         ours.addresses = o.options.discover.asks();
         ours.put(&mut params);
+        let terms = ours.cc_terms.take().unwrap_or_default();
         let handshake = Handshake::client(&o.setup, &o.server_name, params, o.unix_time)?;
         let mut dcid = vec![0; 8];
         rng.fill(&mut dcid);
         let ids = (dcid.clone(), dcid, o.local_cid);
         let mut c = Connection::new(now, Side::Client, handshake, o.remote, ids, o.options, rng)?;
+        c.congestion = Congestion::new(Side::Client, terms);
         c.setup.proof = o.token;
         c.setup.validated = true;
         c.authorised = true;
@@ -344,14 +350,16 @@ impl Connection {
     /// # Errors
     /// Settings that cannot be used, in words.
     pub fn accept(now: Time, a: Accept, rng: Rng) -> Result<Connection, HandshakeError> {
-        let mut p = local_params(&a.options, a.local_cid, a.reset_token, a.remote.is_ipv6());
+        let mut p = local_params(&a.options, a.local_cid, a.reset_token, a.remote.is_ipv6())?;
         p.original_dcid = Some(a.original_dcid);
         p.retry_scid = a.retried.then(|| a.initial_dcid.clone());
         let mut params = Vec::new();
         p.put(&mut params);
+        let terms = p.cc_terms.take().unwrap_or_default();
         let handshake = Handshake::server(&a.setup, params, a.unix_time)?;
         let ids = (a.initial_dcid, a.client_scid, a.local_cid);
         let mut c = Connection::new(now, Side::Server, handshake, a.remote, ids, a.options, rng)?;
+        c.congestion = Congestion::new(Side::Server, terms);
         c.lanes[0].local = a.local;
         c.setup.validated = a.retried;
         c.setup.authority = a.authority;
@@ -418,6 +426,7 @@ impl Connection {
             next_flow: 0,
             flow_setups: vec![first],
             rate_cap,
+            congestion: Congestion::new(side, Default::default()),
             early: Vec::new(),
         })
     }
@@ -567,6 +576,7 @@ impl Connection {
         let remote_cid = peer.scid.as_slice().try_into().map(u32::from_be_bytes);
         let remote_cid = remote_cid
             .map_err(|_| Violation::new(code::PARAMETERS, "the peer's identifier is not four bytes"))?;
+        self.settle_cc(&peer)?;
         self.peer_params = peer;
         self.state = State::Open;
         let overhead = self.lanes[0].overhead();

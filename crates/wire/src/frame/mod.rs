@@ -4,8 +4,9 @@ mod addresses;
 mod feedback;
 
 pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
-pub use feedback::Feedback;
+pub use feedback::{Feedback, Telemetry, Told};
 
+use crate::cc::{CcAnswer, CcPropose};
 use crate::codec::{Put, Reader, WireError, varint_len};
 use crate::packet::flag as bits;
 
@@ -42,6 +43,9 @@ mod kind {
     pub const LANE_ACCEPT: u8 = 0x11;
     pub const LANE_CLOSE: u8 = 0x12;
     pub const ADDRESSES: u8 = 0x13;
+    pub const CC_PROPOSE: u8 = 0x14;
+    pub const CC_ANSWER: u8 = 0x15;
+    pub const FEEDBACK_SIGNALS: u8 = 0x18;
     pub const DATA: u8 = 0x20;
 }
 
@@ -165,6 +169,10 @@ pub enum Frame<'a> {
     },
     /// Where else the server can be reached.
     Addresses(Addresses),
+    /// Proposes another congestion control.
+    CcPropose(CcPropose),
+    /// Answers [`Frame::CcPropose`].
+    CcAnswer(CcAnswer),
     /// What a data packet would carry, behind other frames: the last one of its packet.
     Data {
         /// Kind of data packet, and its flags but the phase of keys and the wish for feedback.
@@ -215,7 +223,8 @@ impl<'a> Frame<'a> {
                 Frame::Crypto { offset: r.varint("crypto offset")?, data: r.string(1 << 16, "crypto data")? }
             }
             kind::CRYPTO_ACK => Frame::CryptoAck { offset: r.varint("crypto offset")? },
-            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r)?),
+            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r, false)?),
+            kind::FEEDBACK_SIGNALS => Frame::Feedback(Feedback::parse(r, true)?),
             kind::FLOOR => Frame::Floor(Floor {
                 lane: lane(r)?,
                 floor: r.varint("floor")?,
@@ -248,6 +257,8 @@ impl<'a> Frame<'a> {
             },
             kind::LANE_CLOSE => Frame::LaneClose { lane: further_lane(r)? },
             kind::ADDRESSES => Frame::Addresses(Addresses::parse(r)?),
+            kind::CC_PROPOSE => Frame::CcPropose(CcPropose::parse(r)?),
+            kind::CC_ANSWER => Frame::CcAnswer(CcAnswer::parse(r)?),
             kind::DATA => parse_data(r)?,
             other => return Err(WireError::UnknownFrame(other)),
         })
@@ -278,6 +289,8 @@ impl<'a> Frame<'a> {
             Frame::LaneAccept { lane, code, .. } => 1 + varint_len((*lane).into()) + 4 + varint_len(*code),
             Frame::LaneClose { lane } => 1 + varint_len((*lane).into()),
             Frame::Addresses(a) => 1 + a.encoded_len(),
+            Frame::CcPropose(p) => 1 + p.encoded_len(),
+            Frame::CcAnswer(a) => 1 + a.encoded_len(),
             Frame::Data { body, .. } => DATA_LEAD + body.len(),
         }
     }
@@ -296,10 +309,7 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::CRYPTO_ACK);
                 out.put_varint(*offset);
             }
-            Frame::Feedback(f) => {
-                out.put_u8(kind::FEEDBACK);
-                f.put(out);
-            }
+            Frame::Feedback(f) => f.put(behind(out, f.kind())),
             Frame::Floor(f) => put_floor(out, f),
             Frame::Close { code, reason } => {
                 out.put_u8(kind::CLOSE);
@@ -318,19 +328,10 @@ impl<'a> Frame<'a> {
             }
             Frame::QpAccept { qpn, code } => put_qp(out, kind::QP_ACCEPT, *qpn, *code),
             Frame::QpError { qpn, code } => put_qp(out, kind::QP_ERROR, *qpn, *code),
-            Frame::PathChallenge(b) => {
-                out.put_u8(kind::PATH_CHALLENGE);
-                out.put(b);
-            }
-            Frame::PathResponse(b) => {
-                out.put_u8(kind::PATH_RESPONSE);
-                out.put(b);
-            }
+            Frame::PathChallenge(b) => behind(out, kind::PATH_CHALLENGE).put(b),
+            Frame::PathResponse(b) => behind(out, kind::PATH_RESPONSE).put(b),
             Frame::HandshakeDone => out.put_u8(kind::HANDSHAKE_DONE),
-            Frame::TokenProof(b) => {
-                out.put_u8(kind::TOKEN_PROOF);
-                out.put(b);
-            }
+            Frame::TokenProof(b) => behind(out, kind::TOKEN_PROOF).put(b),
             Frame::LaneOpen(l) => put_lane_open(out, l),
             Frame::LaneAccept { lane, cid, code } => {
                 out.put_u8(kind::LANE_ACCEPT);
@@ -342,10 +343,9 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::LANE_CLOSE);
                 out.put_varint((*lane).into());
             }
-            Frame::Addresses(a) => {
-                out.put_u8(kind::ADDRESSES);
-                a.put(out);
-            }
+            Frame::Addresses(a) => a.put(behind(out, kind::ADDRESSES)),
+            Frame::CcPropose(p) => p.put(behind(out, kind::CC_PROPOSE)),
+            Frame::CcAnswer(a) => a.put(behind(out, kind::CC_ANSWER)),
             Frame::Data { flags, body } => {
                 out.put_u8(kind::DATA);
                 out.put_u8(*flags);
@@ -353,6 +353,12 @@ impl<'a> Frame<'a> {
             }
         }
     }
+}
+
+/// Where what is in a frame goes: behind its type.
+fn behind<P: Put>(out: &mut P, kind: u8) -> &mut P {
+    out.put_u8(kind);
+    out
 }
 
 fn put_qp(out: &mut impl Put, kind: u8, qpn: u16, v: u64) {

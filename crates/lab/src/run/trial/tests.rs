@@ -139,7 +139,8 @@ fn records_become_intervals_flows_and_figures() {
         keep_records: false,
         stop: Default::default(),
     };
-    let programs = Programs { longhaul: "x".into(), quinn: None, iperf3: None };
+    let programs =
+        Programs { longhaul: "x".into(), quinn: None, iperf3: None, by_program: std::sync::Arc::default() };
     let lab = Laboratory { settings, programs };
     let trial = Trial { lab: &lab, cell: &c, peer: &c.peers[0], seed: 1, home: home.path().into() };
     let sender = crate::workload::Report {

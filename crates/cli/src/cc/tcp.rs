@@ -1,0 +1,90 @@
+//! `longhaul cc attach` and `detach`: programs as congestion control of the kernel's TCP.
+
+use crate::args::Attach;
+use crate::exit::{Code, Failure, Outcome};
+use kernel::{Error, Include, Scope};
+use std::path::Path;
+
+/// The headers that programs include.
+const HEADERS: [Include<'static>; 2] =
+    [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
+/// Largest object that is read, in bytes.
+const MAX_OBJECT: u64 = 16 << 20;
+
+/// Builds the program if it is a source, and gives it to the kernel.
+pub fn attach(a: &Attach) -> Outcome<()> {
+    // What the kernel lacks is said before the compiler is asked for.
+    kernel::supported().map_err(failure)?;
+    let object = object(&a.tcp)?;
+    let own = kernel::about(&object).map_err(failure)?.name;
+    let name = a.name.as_deref().unwrap_or(&own);
+    let params: Vec<(&str, u64)> = a.params.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let scope = match &a.cgroup {
+        Some(group) => Scope::Group(group),
+        None if a.default => Scope::Namespace,
+        None => Scope::Asked,
+    };
+    kernel::keep(&object, name, &params, scope).map_err(failure)?;
+    let whom = match scope {
+        Scope::Asked => format!("sockets choose it by TCP_CONGESTION \"{name}\""),
+        Scope::Namespace => "new connections of this network namespace use it".to_owned(),
+        Scope::Group(group) => format!("new connections of {} use it", group.display()),
+    };
+    println!("{name} is attached: {whom}; `longhaul cc detach {name}` takes it away");
+    Ok(())
+}
+
+/// Takes a program away from the kernel.
+pub fn detach(name: &str) -> Outcome<()> {
+    kernel::detach(name).map_err(failure)?;
+    println!("{name} is detached");
+    Ok(())
+}
+
+/// The programs that the kernel has from us.
+pub fn list() -> Outcome<()> {
+    let all = match kernel::list() {
+        // Only root may look, and where nothing can be attached nothing is.
+        Err(Error::NotPermitted(_)) => return Ok(()),
+        all => all.map_err(failure)?,
+    };
+    if !all.is_empty() {
+        println!("\nIn the kernel's TCP:");
+    }
+    for k in all {
+        let default = if k.default { " (default of this network namespace)" } else { "" };
+        let group = if k.group { " (default of a cgroup)" } else { "" };
+        println!("{}{default}{group}", k.name);
+    }
+    Ok(())
+}
+
+/// The object in a file, or of a source, or of a shipped program.
+fn object(path: &Path) -> Outcome<Vec<u8>> {
+    let is_source = path.extension().is_some_and(|e| e == "c");
+    let unreadable = |e: std::io::Error| Failure::usage(format!("cannot read {}: {e}", path.display()));
+    if is_source {
+        std::fs::metadata(path).map_err(unreadable)?;
+        return kernel::build(path, &HEADERS).map_err(failure);
+    }
+    let shipped = path.to_str().filter(|_| !path.exists()).and_then(programs::shipped::source);
+    if let Some(source) = shipped {
+        let folder = tempfile::tempdir().map_err(Failure::system)?;
+        let file = folder.path().join(path).with_extension("c");
+        std::fs::write(&file, source).map_err(Failure::system)?;
+        return kernel::build(&file, &HEADERS).map_err(failure);
+    }
+    let len = std::fs::metadata(path).map_err(unreadable)?.len();
+    if len > MAX_OBJECT {
+        return Err(Failure::usage(format!("{} is too large for a program: {len} bytes", path.display())));
+    }
+    std::fs::read(path).map_err(unreadable)
+}
+
+fn failure(e: Error) -> Failure {
+    let code = match e {
+        Error::NotPermitted(_) | Error::Kernel(_) | Error::Io { .. } => Code::System,
+        _ => Code::Usage,
+    };
+    Failure::new(code, e.to_string())
+}

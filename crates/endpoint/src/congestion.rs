@@ -1,0 +1,141 @@
+//! Changes of congestion control while a connection lasts, by agreement of both ends.
+
+use crate::app::{ConnId, Event};
+use crate::config::ConnectError;
+use crate::govern::key_of;
+use crate::{Endpoint, QpId};
+use base::Time;
+use cc::platform::Traffic;
+use transport::{ConnEvent, refusal};
+
+impl Endpoint {
+    /// Proposes to the peer another algorithm, or other parameters (as [`cc::registry::parse`] reads them): for what this
+    /// end sends (`sending`) or for what the peer sends, on a queue pair, or (`None`) on all that have none of their own.
+    /// [`Event::CcChanged`] or [`Event::CcRefused`] follows, a round trip later unless frames are lost. Nothing stops
+    /// meanwhile, and what is under way stays so.
+    ///
+    /// # Errors
+    /// In words: not open, by iWARP, or with a peer that does not negotiate; an algorithm that is unknown or that the peer
+    /// has refused in the handshake; too many proposals without an answer, or in a short time.
+    pub fn propose_cc(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        qp: Option<QpId>,
+        sending: bool,
+        cc: &str,
+    ) -> Result<(), ConnectError> {
+        if self.hub.bundles.contains_key(&conn) {
+            let why =
+                "with iWARP the kernel's TCP controls congestion: set it there, each end for what it sends";
+            return Err(ConnectError::Settings(why.into()));
+        }
+        let qpn = self.number_of(conn, qp)?;
+        let c = self.conns.get(&conn).filter(|c| c.established && !c.closed).ok_or(ConnectError::NotOpen)?;
+        let ruled = c.connection.flow_of_own(qpn).and_then(|f| c.flows.get(usize::from(f)));
+        if sending && ruled.is_some_and(|r| !self.permits(&r.traffic, cc)) {
+            return Err(ConnectError::Settings(format!(
+                "this host's policy does not let this traffic have {cc}"
+            )));
+        }
+        let Some(c) = self.conns.get_mut(&conn) else { return Err(ConnectError::NotOpen) };
+        c.connection.propose_cc(now, qpn, sending, cc).map_err(ConnectError::Settings)?;
+        self.after(now, conn);
+        Ok(())
+    }
+
+    /// What this end sends with (`sending`), or the peer as far as it has said, on a queue pair or on all that have none of
+    /// their own. `None`: no such connection or queue pair, or a peer that does not negotiate.
+    pub fn agreed_cc(&self, conn: ConnId, qp: Option<QpId>, sending: bool) -> Option<&str> {
+        let qpn = self.number_of(conn, qp).ok()?;
+        self.conns.get(&conn)?.connection.agreed_cc(qpn, sending)
+    }
+
+    fn number_of(&self, conn: ConnId, qp: Option<QpId>) -> Result<Option<u16>, ConnectError> {
+        let Some(qp) = qp else { return Ok(None) };
+        match self.by_qp.get(&qp) {
+            Some((c, qpn)) if *c == conn => Ok(Some(*qpn)),
+            _ => Err(verbs::Error::NotFound("queue pair").into()),
+        }
+    }
+
+    /// What became of a proposal, and what the peer proposes. False: it is about something else.
+    pub(crate) fn on_cc_event(&mut self, conn: ConnId, e: &ConnEvent) -> bool {
+        match e {
+            ConnEvent::CcWanted(p) => {
+                let spec = p.offer.spec();
+                let code = self.send_with(conn, p.topic.qpn, &spec).err().unwrap_or(0);
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.connection.answer_cc(p, code);
+                }
+                if code == 0 {
+                    self.tell_cc(conn, p.topic.qpn, (true, true), spec);
+                }
+            }
+            ConnEvent::CcOfPeer { qpn, spec } => self.tell_cc(conn, *qpn, (false, true), spec.clone()),
+            ConnEvent::CcAnswered { qpn, sending, spec, code } => {
+                let changed = if *code == 0 && *sending { self.send_with(conn, *qpn, spec) } else { Ok(()) };
+                match changed.err().unwrap_or(*code) {
+                    0 => self.tell_cc(conn, *qpn, (*sending, false), spec.clone()),
+                    code => {
+                        tracing::info!(cc = spec, sending, code, "not agreed on: {}", refusal::words(code));
+                        let (qp, cc) = (self.qp_at(conn, *qpn), spec.clone());
+                        self.events.push_back(Event::CcRefused { conn, qp, sending: *sending, cc, code });
+                    }
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn qp_at(&self, conn: ConnId, qpn: Option<u16>) -> Option<QpId> {
+        self.conns.get(&conn)?.qps.get(usize::from(qpn?)).copied().flatten()
+    }
+
+    fn tell_cc(&mut self, conn: ConnId, qpn: Option<u16>, (sending, by_peer): (bool, bool), cc: String) {
+        tracing::info!(cc, sending, by_peer, "another congestion control holds");
+        let qp = self.qp_at(conn, qpn);
+        self.events.push_back(Event::CcChanged { conn, qp, sending, cc, by_peer });
+    }
+
+    /// What this end sends from now on on a queue pair, or on all that have none of their own, is decided by this
+    /// algorithm: as if the application had asked for it from the start. Else a code of [`refusal`].
+    fn send_with(&mut self, conn: ConnId, qpn: Option<u16>, spec: &str) -> Result<(), u64> {
+        let c = self.conns.get(&conn).ok_or(refusal::NO_STREAM)?;
+        let flow = c.connection.flow_of_own(qpn).ok_or(refusal::NO_STREAM)?;
+        let before = &c.flows.get(usize::from(flow)).ok_or(refusal::NO_STREAM)?.traffic;
+        if !self.permits(before, spec) {
+            return Err(refusal::FORBIDDEN);
+        }
+        let ruled = self.ruled(Traffic { asked: spec.to_owned(), ..before.clone() });
+        let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
+        let moved = match qpn {
+            None => c.connection.set_algorithm(0, spec).map(|()| 0),
+            Some(n) => c.connection.move_qp(n, &key_of(spec, ruled.traffic.qos, n), spec),
+        };
+        let flow = usize::from(moved.map_err(|_| refusal::NO_ROOM)?);
+        match c.flows.get_mut(flow) {
+            Some(f) => *f = ruled,
+            None => c.flows.push(ruled),
+        }
+        self.obey(conn, flow);
+        Ok(())
+    }
+
+    /// The handshake is over: what the policy and others are told of the connection's flow is what was agreed on.
+    pub(crate) fn note_agreed_cc(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let (Some(spec), Some(ruled)) = (c.connection.algorithm(0), c.flows.first_mut()) else { return };
+        let asked_for = ruled.choice.as_ref().is_none_or(|choice| choice.algorithm != spec);
+        if asked_for && spec != cc::registry::DEFAULT {
+            ruled.traffic.asked = spec.to_owned();
+            let traffic = ruled.traffic.clone();
+            let ruled = self.ruled(traffic);
+            if let Some(c) = self.conns.get_mut(&conn) {
+                c.flows[0] = ruled;
+            }
+            self.obey(conn, 0);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What holds from the start: a function of both ends' terms, the same at both.
+
+use wire::CcOffer;
+use wire::cc::{CcTerms, CcWish};
+
+/// Nothing that the sender offers is what the receiver will have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no congestion control for what the {sender} sends suits both ends: it offers {offers}, and the other end {terms}"
+)]
+pub struct NoCommon {
+    /// Which end sends.
+    pub sender: &'static str,
+    /// What it offers.
+    pub offers: String,
+    /// What the receiver says to that.
+    pub terms: String,
+}
+
+/// What both directions use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// What the client sends with.
+    pub by_client: CcOffer,
+    /// What the server sends with.
+    pub by_server: CcOffer,
+}
+
+/// Both directions.
+///
+/// # Errors
+/// The first direction for which nothing suits both ends.
+pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<Agreed, NoCommon> {
+    let none = |sender, from: &CcTerms, to: &CcTerms| NoCommon {
+        sender,
+        offers: names(from.offers.iter().map(|o| &o.name)),
+        terms: describe(to),
+    };
+    Ok(Agreed {
+        by_client: one_way(client, server).ok_or_else(|| none("client", client, server))?,
+        by_server: one_way(server, client).ok_or_else(|| none("server", server, client))?,
+    })
+}
+
+/// Whether a receiver with these terms lets the peer send with it.
+pub fn accepts(receiver: &CcTerms, o: &CcOffer) -> bool {
+    let about = |refused: bool| receiver.wishes.iter().any(|w| w.refused == refused && w.is_about(o));
+    o.needs & !receiver.echoes == 0 && !about(true) && (!receiver.only || about(false))
+}
+
+/// Of the sender's offers that the receiver accepts: the sender's first if it is firm; else the one that the receiver
+/// wishes most; else the sender's first.
+fn one_way(sender: &CcTerms, receiver: &CcTerms) -> Option<CcOffer> {
+    let mut candidates = sender.offers.iter().filter(|o| accepts(receiver, o));
+    let wished = || receiver.wishes.iter().filter(|w| !w.refused);
+    let with = |o: &CcOffer, w: &CcWish| {
+        let params = if w.params.is_empty() { &o.params } else { &w.params };
+        CcOffer { params: params.clone(), ..o.clone() }
+    };
+    if !sender.firm {
+        let best = wished().find_map(|w| Some((w, candidates.clone().find(|o| w.is_about(o))?)));
+        if let Some((w, o)) = best {
+            return Some(with(o, w));
+        }
+    }
+    candidates.next().cloned()
+}
+
+fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {
+    all.cloned().collect::<Vec<_>>().join(", ")
+}
+
+fn describe(t: &CcTerms) -> String {
+    let list = |refused| names(t.wishes.iter().filter(|w| w.refused == refused).map(|w| &w.name));
+    let wished = if t.only { format!("takes only {}, ", list(false)) } else { String::new() };
+    format!("{wished}refuses {}, and gives signals {:#x}", list(true), t.echoes)
+}
+
+#[cfg(test)]
+mod tests;

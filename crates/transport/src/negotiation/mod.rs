@@ -1,0 +1,180 @@
+//! Which congestion control each direction uses: agreed on in the handshake, changed while the connection lasts.
+//!
+//! The sender of a direction runs the algorithm. Its receiver can wish, refuse, and say which signals it gives. What holds
+//! at first follows from both ends' terms by one function ([`agree`]); changes go by proposal and answer ([`exchange`]).
+
+pub mod agree;
+pub mod exchange;
+
+use crate::config::Negotiation;
+use cc::registry::{self, Definition, Marks, Needs};
+use wire::CcOffer;
+use wire::cc::{CcTerms, CcWish, MAX_CC_OFFERS, MAX_CC_PARAMS, MAX_CC_WISHES, signal};
+
+/// Codes of an answer that refuses a proposal. See `docs/protocol.md`, section 10.4.
+pub mod refusal {
+    /// No algorithm of this name.
+    pub const UNKNOWN: u64 = 1;
+    /// The algorithm is of another version here.
+    pub const VERSION: u64 = 2;
+    /// Parameters that the algorithm does not have, or out of their range.
+    pub const PARAMETERS: u64 = 3;
+    /// This end's policy does not allow it.
+    pub const FORBIDDEN: u64 = 4;
+    /// It needs signals that are not given.
+    pub const SIGNALS: u64 = 5;
+    /// Proposals come too often.
+    pub const TOO_OFTEN: u64 = 6;
+    /// Too many different algorithms on this connection.
+    pub const NO_ROOM: u64 = 7;
+    /// No such queue pair, as yet.
+    pub const NO_STREAM: u64 = 8;
+    /// The other end proposed at the same time, and that counts. Not on the wire.
+    pub const CROSSED: u64 = 9;
+
+    /// What a code means.
+    pub const fn words(code: u64) -> &'static str {
+        match code {
+            UNKNOWN => "no algorithm of this name is known there",
+            VERSION => "the algorithm has another version there: run the same program at both ends",
+            PARAMETERS => "parameters that it does not have there, or out of range",
+            FORBIDDEN => "the policy of the other end forbids it",
+            SIGNALS => "it needs signals that the other end does not give",
+            TOO_OFTEN => "changes were proposed too often: wait some round trips",
+            NO_ROOM => "too many different algorithms are in use on this connection",
+            NO_STREAM => "the queue pair is not open there: wait until it is",
+            CROSSED => "the other end proposed something at the same time, which counts",
+            _ => "for a reason that this version does not know",
+        }
+    }
+}
+
+/// Which of the peer's algorithms a sender may be moved to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allow {
+    /// Any that is registered.
+    #[default]
+    All,
+    /// Those of these names; none: nothing but this end's own choice.
+    Only(Vec<String>),
+}
+
+impl Allow {
+    /// Whether it contains this name.
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Allow::All => true,
+            Allow::Only(names) => names.iter().any(|n| n == name),
+        }
+    }
+}
+
+/// The signals that an algorithm needs of a receiver, as bits of [`signal`].
+pub fn needed(n: Needs) -> u64 {
+    let marks = match n.marks {
+        Marks::Optional => 0,
+        Marks::Step => signal::MARKS,
+        Marks::L4s => signal::L4S,
+    };
+    marks | if n.telemetry { signal::TELEMETRY } else { 0 }
+}
+
+/// The signals that this program gives as a receiver: marks are counted whatever they mean.
+pub const ECHOES: u64 = signal::MARKS | signal::L4S;
+
+fn offer_of(def: &Definition, params: &str) -> CcOffer {
+    CcOffer {
+        name: def.name.to_owned(),
+        version: def.version(),
+        needs: needed(def.needs),
+        params: params.to_owned(),
+    }
+}
+
+/// A selection of [`cc::registry`] as an offer.
+///
+/// # Errors
+/// An unknown algorithm, bad or too long parameters: in words.
+pub fn offer(spec: &str) -> Result<CcOffer, String> {
+    let (def, _) = registry::parse(spec).map_err(|e| e.to_string())?;
+    let params = spec.split_once(':').map_or("", |(_, p)| p.trim());
+    if params.len() > MAX_CC_PARAMS {
+        return Err(format!("the parameters of {} are longer than {MAX_CC_PARAMS} characters", def.name));
+    }
+    Ok(offer_of(def, params))
+}
+
+/// Why this end cannot run what is proposed for its sending, by a code of [`refusal`].
+pub fn check(o: &CcOffer) -> Result<(), u64> {
+    let def = registry::find(&o.name).map_err(|_| refusal::UNKNOWN)?;
+    if def.version() != o.version {
+        return Err(refusal::VERSION);
+    }
+    registry::Params::parse(def.name, &o.params).map(|_| ()).map_err(|_| refusal::PARAMETERS)
+}
+
+/// This end's terms. `own` is its choice for what it sends.
+///
+/// # Errors
+/// A choice or wish that cannot be: in words.
+pub fn terms(own: &str, n: &Negotiation) -> Result<CcTerms, String> {
+    let first = offer(own)?;
+    let others = registry::list().into_iter().filter(|d| d.name != first.name && n.allow.has(d.name));
+    let mut offers: Vec<_> = others.take(MAX_CC_OFFERS - 1).map(|d| offer_of(d, "")).collect();
+    offers.insert(0, first);
+    if n.wish.len() + n.refuse.len() > MAX_CC_WISHES {
+        return Err(format!("at most {MAX_CC_WISHES} algorithms can be wished and refused together"));
+    }
+    let refused = n.refuse.iter().map(|name| any_version(true, name));
+    let wished = n.wish.iter().map(|w| wish(w));
+    let wishes = wished.chain(refused).collect::<Result<_, _>>()?;
+    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: ECHOES, offers, wishes })
+}
+
+/// One without parameters may be of the peer's only.
+fn wish(spec: &str) -> Result<CcWish, String> {
+    if !spec.contains(':') {
+        return any_version(false, spec);
+    }
+    let CcOffer { name, version, params, .. } = offer(spec)?;
+    Ok(CcWish { refused: false, name, version, params })
+}
+
+fn any_version(refused: bool, name: &str) -> Result<CcWish, String> {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
+    if name.is_empty() || name.len() > wire::cc::MAX_CC_NAME || !name.bytes().all(fits) {
+        return Err(format!("\"{name}\" is not the name of an algorithm: write one such as bbr"));
+    }
+    Ok(CcWish { refused, name: name.to_owned(), version: 0, params: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_can_be_offered_and_is_taken_again() {
+        for def in registry::list() {
+            let t =
+                terms(def.name, &Negotiation { wish: vec![def.name.to_owned()], ..Negotiation::default() });
+            let p = wire::Params { cc_terms: t.ok(), ..wire::Params::default() };
+            let mut b = Vec::new();
+            p.put(&mut b);
+            assert_eq!(wire::Params::parse(&b).as_ref(), Ok(&p), "{}", def.name);
+            let all = p.cc_terms.unwrap().offers;
+            assert_eq!(
+                (all.len(), all[0].name.as_str()),
+                (registry::list().len().min(MAX_CC_OFFERS), def.name)
+            );
+            all.iter().for_each(|o| assert_eq!(check(o), Ok(()), "{}", o.name));
+        }
+    }
+
+    #[test]
+    fn needs_are_told_by_bits() {
+        assert_eq!(needed(Needs::NOTHING), 0);
+        let marks = |marks| needed(Needs { marks, telemetry: true });
+        assert_eq!(marks(Marks::Step), signal::MARKS | signal::TELEMETRY);
+        assert_eq!(marks(Marks::L4s), signal::L4S | signal::TELEMETRY);
+    }
+}

@@ -1,0 +1,297 @@
+//! Congestion control as two ends speak of it: what each offers and wishes, and changes while a connection lasts.
+
+use crate::codec::{Put, Reader, WireError, varint_len};
+use crate::frame::MAX_CC_SPEC;
+
+/// Longest name of an algorithm, in bytes.
+pub const MAX_CC_NAME: usize = 32;
+/// Longest text of parameters, in bytes: with the longest name and a colon it is a specification of [`MAX_CC_SPEC`].
+pub const MAX_CC_PARAMS: usize = MAX_CC_SPEC - MAX_CC_NAME - 1;
+/// Algorithms that one end offers at most.
+pub const MAX_CC_OFFERS: usize = 32;
+/// Algorithms that one end wishes or refuses at most.
+pub const MAX_CC_WISHES: usize = 32;
+
+/// Signals that an algorithm needs of the receiver, and that a receiver gives, a bit each.
+pub mod signal {
+    /// How many packets arrived with a congestion mark.
+    pub const MARKS: u64 = 1;
+    /// The same of packets that take part in L4S (RFC 9331).
+    pub const L4S: u64 = 2;
+    /// What the hops of the path wrote into packets.
+    pub const TELEMETRY: u64 = 4;
+}
+
+/// An algorithm that a sender can use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CcOffer {
+    /// Lower-case letters, digits, `-`, `_` and `+`, 1 to [`MAX_CC_NAME`].
+    pub name: String,
+    /// Of the algorithm with its parameters: two ends mean the same by a name when their versions are equal. Not 0.
+    pub version: u32,
+    /// Bits of [`signal`], also such as this program does not know.
+    pub needs: u64,
+    /// `key=value,key=value`, printable ASCII, at most [`MAX_CC_PARAMS`]; empty: all defaults.
+    pub params: String,
+}
+
+impl CcOffer {
+    /// The specification, `name` or `name:params`.
+    pub fn spec(&self) -> String {
+        if self.params.is_empty() { self.name.clone() } else { format!("{}:{}", self.name, self.params) }
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<CcOffer, WireError> {
+        let name = name(r)?;
+        let version = r.u32("version of congestion control")?;
+        if version == 0 {
+            return Err(WireError::Invalid("version of congestion control"));
+        }
+        let needs = r.varint("needs of congestion control")?;
+        Ok(CcOffer { name, version, needs, params: params(r)? })
+    }
+
+    fn encoded_len(&self) -> usize {
+        string_len(&self.name) + 4 + varint_len(self.needs) + string_len(&self.params)
+    }
+
+    fn put(&self, out: &mut impl Put) {
+        out.put_string(self.name.as_bytes());
+        out.put_u32(self.version);
+        out.put_varint(self.needs);
+        out.put_string(self.params.as_bytes());
+    }
+}
+
+/// What a receiver says of an algorithm that the peer may send with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CcWish {
+    /// It must not be used, instead of: it is wished.
+    pub refused: bool,
+    /// Its name.
+    pub name: String,
+    /// Its version; 0: any.
+    pub version: u32,
+    /// The parameters wished, of that version; empty: the sender's own. None of a refusal.
+    pub params: String,
+}
+
+impl CcWish {
+    /// Whether it is about this offer.
+    pub fn is_about(&self, o: &CcOffer) -> bool {
+        self.name == o.name && (self.version == 0 || self.version == o.version)
+    }
+
+    fn parse(r: &mut Reader<'_>) -> Result<CcWish, WireError> {
+        let refused = match r.u8("kind of wish")? {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Invalid("kind of wish")),
+        };
+        let name = name(r)?;
+        let version = r.u32("version of congestion control")?;
+        let params = params(r)?;
+        // Parameters mean something for one version only.
+        if !params.is_empty() && (refused || version == 0) {
+            return Err(WireError::Invalid("parameters wished"));
+        }
+        Ok(CcWish { refused, name, version, params })
+    }
+
+    fn put(&self, out: &mut impl Put) {
+        out.put_u8(u8::from(self.refused));
+        out.put_string(self.name.as_bytes());
+        out.put_u32(self.version);
+        out.put_string(self.params.as_bytes());
+    }
+}
+
+/// One end's terms for the congestion control of both directions, from its transport parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CcTerms {
+    /// For what it sends: its own order goes before the peer's wishes.
+    pub firm: bool,
+    /// For what it receives: nothing but what it wishes.
+    pub only: bool,
+    /// The signals that it gives to a sender: bits of [`signal`].
+    pub echoes: u64,
+    /// What it can send with, best first: 1 to [`MAX_CC_OFFERS`].
+    pub offers: Vec<CcOffer>,
+    /// What the peer is to send with, best first, and what not: at most [`MAX_CC_WISHES`].
+    pub wishes: Vec<CcWish>,
+}
+
+const FIRM: u8 = 1;
+const ONLY: u8 = 2;
+
+impl CcTerms {
+    pub(crate) fn put_head(&self, out: &mut impl Put) {
+        out.put_u8(if self.firm { FIRM } else { 0 } | if self.only { ONLY } else { 0 });
+        out.put_varint(self.echoes);
+    }
+
+    /// Bits of flags that this version does not know are passed over.
+    pub(crate) fn parse_head(bytes: &[u8]) -> Result<CcTerms, WireError> {
+        let mut r = Reader::new(bytes);
+        let flags = r.u8("terms of congestion control")?;
+        let echoes = r.varint("terms of congestion control")?;
+        end(&r)?;
+        let (firm, only) = (flags & FIRM != 0, flags & ONLY != 0);
+        Ok(CcTerms { firm, only, echoes, offers: Vec::new(), wishes: Vec::new() })
+    }
+}
+
+pub(crate) fn offer_bytes(o: &CcOffer) -> Vec<u8> {
+    let mut b = Vec::with_capacity(o.encoded_len());
+    o.put(&mut b);
+    b
+}
+
+pub(crate) fn parse_offer(bytes: &[u8]) -> Result<CcOffer, WireError> {
+    let mut r = Reader::new(bytes);
+    let o = CcOffer::parse(&mut r)?;
+    end(&r)?;
+    Ok(o)
+}
+
+pub(crate) fn wish_bytes(w: &CcWish) -> Vec<u8> {
+    let mut b = Vec::new();
+    w.put(&mut b);
+    b
+}
+
+pub(crate) fn parse_wish(bytes: &[u8]) -> Result<CcWish, WireError> {
+    let mut r = Reader::new(bytes);
+    let w = CcWish::parse(&mut r)?;
+    end(&r)?;
+    Ok(w)
+}
+
+fn end(r: &Reader<'_>) -> Result<(), WireError> {
+    if r.is_empty() { Ok(()) } else { Err(WireError::Invalid("congestion-control parameter")) }
+}
+
+/// What is changed: the congestion control of one direction of a queue pair, or of all that have none of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CcTopic {
+    /// The queue pair; `None`: the connection.
+    pub qpn: Option<u16>,
+    /// What the server sends, instead of: what the client sends.
+    pub of_server: bool,
+}
+
+impl CcTopic {
+    fn parse(r: &mut Reader<'_>) -> Result<CcTopic, WireError> {
+        let stream = r.varint("queue pair of congestion control")?;
+        let qpn = match stream.checked_sub(1) {
+            None => None,
+            Some(n) => {
+                let n =
+                    u16::try_from(n).map_err(|_| WireError::Invalid("queue pair of congestion control"))?;
+                Some(n)
+            }
+        };
+        let of_server = match r.u8("direction of congestion control")? {
+            0 => false,
+            1 => true,
+            _ => return Err(WireError::Invalid("direction of congestion control")),
+        };
+        Ok(CcTopic { qpn, of_server })
+    }
+
+    fn stream(&self) -> u64 {
+        self.qpn.map_or(0, |n| u64::from(n) + 1)
+    }
+
+    fn encoded_len(&self) -> usize {
+        varint_len(self.stream()) + 1
+    }
+
+    fn put(&self, out: &mut impl Put) {
+        out.put_varint(self.stream());
+        out.put_u8(u8::from(self.of_server));
+    }
+}
+
+/// Proposes another algorithm, or other parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CcPropose {
+    /// For what.
+    pub topic: CcTopic,
+    /// One more than that of the last proposal on this topic that was answered. Not 0.
+    pub sequence: u64,
+    /// What is to be used from now on.
+    pub offer: CcOffer,
+}
+
+impl CcPropose {
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<CcPropose, WireError> {
+        let topic = CcTopic::parse(r)?;
+        Ok(CcPropose { topic, sequence: sequence(r)?, offer: CcOffer::parse(r)? })
+    }
+    pub(crate) fn encoded_len(&self) -> usize {
+        self.topic.encoded_len() + varint_len(self.sequence) + self.offer.encoded_len()
+    }
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        self.topic.put(out);
+        out.put_varint(self.sequence);
+        self.offer.put(out);
+    }
+}
+
+/// Answers [`CcPropose`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CcAnswer {
+    /// For what.
+    pub topic: CcTopic,
+    /// Which proposal.
+    pub sequence: u64,
+    /// Zero: it holds from now on. Else why not.
+    pub code: u64,
+}
+
+impl CcAnswer {
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<CcAnswer, WireError> {
+        let topic = CcTopic::parse(r)?;
+        Ok(CcAnswer { topic, sequence: sequence(r)?, code: r.varint("answer's code")? })
+    }
+    pub(crate) fn encoded_len(&self) -> usize {
+        self.topic.encoded_len() + varint_len(self.sequence) + varint_len(self.code)
+    }
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        self.topic.put(out);
+        out.put_varint(self.sequence);
+        out.put_varint(self.code);
+    }
+}
+
+fn sequence(r: &mut Reader<'_>) -> Result<u64, WireError> {
+    match r.varint("sequence of a proposal")? {
+        0 => Err(WireError::Invalid("sequence of a proposal")),
+        n => Ok(n),
+    }
+}
+
+fn string_len(s: &str) -> usize {
+    varint_len(s.len() as u64) + s.len()
+}
+
+fn name(r: &mut Reader<'_>) -> Result<String, WireError> {
+    let bytes = r.string(MAX_CC_NAME, "name of an algorithm")?;
+    let fits = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
+    if bytes.is_empty() || !bytes.iter().all(fits) {
+        return Err(WireError::Invalid("name of an algorithm"));
+    }
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn params(r: &mut Reader<'_>) -> Result<String, WireError> {
+    let bytes = r.string(MAX_CC_PARAMS, "parameters of an algorithm")?;
+    if !bytes.iter().all(|b| (b' '..=b'~').contains(b)) {
+        return Err(WireError::Invalid("parameters of an algorithm"));
+    }
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests;
