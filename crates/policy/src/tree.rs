@@ -159,16 +159,15 @@ pub(crate) fn sums(classes: &[(Class, usize)], host: &Host, problems: &mut Probl
     }
 }
 
-/// What each class gets of `total` while all that have none below them have enough to send: level by level what is left,
+/// What each class gets of `total` while all that are `used` by some flow have enough to send: level by level what is left,
 /// within a level by weights, but nobody less than its guarantee or more than its cap.
-pub(crate) fn shares(classes: &[Class], total: Rate) -> Vec<Rate> {
+pub(crate) fn shares(classes: &[Class], used: &[bool], total: Rate) -> Vec<Rate> {
     let mut floor: Vec<u64> = classes.iter().map(|c| c.guarantee.map_or(0, Rate::bytes_per_sec)).collect();
     let mut below = vec![0_u64; classes.len()];
     let mut room = vec![0_u64; classes.len()];
     for (i, c) in classes.iter().enumerate().rev() {
         floor[i] = floor[i].max(below[i]);
-        let is_leaf = !classes.iter().any(|o| o.parent == Some(i));
-        let inside = if is_leaf { u64::MAX } else { room[i] };
+        let inside = if used[i] { u64::MAX } else { room[i] };
         room[i] = inside.min(c.cap.map_or(u64::MAX, Rate::bytes_per_sec));
         floor[i] = floor[i].min(room[i]);
         if let Some(p) = c.parent {
@@ -244,7 +243,8 @@ mod tests {
         Class { name: name.into(), parent, weight, level, guarantee: None, cap: None, order: Order::Fair }
     }
     fn mbit(classes: &[Class], total: u64) -> Vec<u64> {
-        shares(classes, Rate::from_mbit(total)).iter().map(|r| r.bits_per_sec() / 1_000_000).collect()
+        let used: Vec<_> = (0..classes.len()).map(|i| classes.iter().all(|c| c.parent != Some(i))).collect();
+        shares(classes, &used, Rate::from_mbit(total)).iter().map(|r| r.bits_per_sec() / 1_000_000).collect()
     }
 
     #[test]
