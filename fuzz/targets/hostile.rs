@@ -276,6 +276,7 @@ impl World {
             marked: b.number()?,
             covered: from..to,
             holes: Vec::new(),
+            signals: None,
         };
         let mut at = from;
         for _ in 0..b.u8()? {

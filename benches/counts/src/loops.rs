@@ -341,6 +341,7 @@ fn wire(units: u64) -> Result<u64> {
         marked: 7,
         covered,
         holes,
+        signals: None,
     };
     let mut bytes = Vec::new();
     Frame::Feedback(f).put(&mut bytes);

@@ -160,7 +160,8 @@ impl Pair {
     fn deliver(&mut self, mut f: Flying) {
         let counted = self.meter.handle[f.to];
         self.received[f.to] += f.bytes.len().div_ceil(f.segment) as u64;
-        let meta = Meta { remote: self.addrs[1 - f.to], local: None, marked: false };
+        let meta =
+            Meta { remote: self.addrs[1 - f.to], local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let (now, e) = (self.now, &mut self.ends[f.to]);
         counted_if(counted, || e.handle_train(now, meta, &mut f.bytes, f.segment));
     }
@@ -203,6 +204,6 @@ impl Pair {
 
     /// What the other end of `end` is called where datagrams arrive.
     pub fn meta_at(&self, end: usize) -> Meta {
-        Meta { remote: self.addrs[1 - end], local: None, marked: false }
+        Meta { remote: self.addrs[1 - end], local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO }
     }
 }

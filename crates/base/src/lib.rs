@@ -7,6 +7,7 @@ pub mod ranges;
 pub mod rate;
 pub mod rng;
 pub mod seq;
+pub mod telemetry;
 pub mod time;
 
 pub use ecn::Ecn;

@@ -1,6 +1,7 @@
 //! The algorithms, one file (or folder) each, and the table they are found in.
 
 pub mod bbr;
+pub mod bbr1;
 pub mod copa;
 pub mod cubic;
 pub mod dcqcn;
@@ -9,6 +10,7 @@ pub mod fixed;
 pub mod haul;
 pub mod hpcc;
 pub mod ledbat;
+pub mod prague;
 pub mod reno;
 pub mod swift;
 pub mod timely;
@@ -28,9 +30,11 @@ use crate::registry::Definition;
 pub(crate) const ALL: &[Definition] = &[
     haul::DEFINITION,
     bbr::DEFINITION,
+    bbr1::DEFINITION,
     cubic::DEFINITION,
     reno::DEFINITION,
     dctcp::DEFINITION,
+    prague::DEFINITION,
     dcqcn::DEFINITION,
     swift::DEFINITION,
     timely::DEFINITION,

@@ -6,6 +6,8 @@
 
 mod flow;
 mod trace;
+mod trend;
 
 pub use flow::{Flow, PathSignals, Train};
 pub use trace::{MAX_RECORDS, Record};
+pub use trend::Trend;

@@ -3,8 +3,10 @@
 //! Policies are read and kept elsewhere; engines ask [`Policy::choose`] for each flow, once it is made and again after every
 //! change, and obey.
 
+mod capability;
 mod qos;
 
+pub use capability::{EcnFault, EcnPath, Found, PathCapability};
 pub use qos::{BadQos, Qos};
 
 use base::Rate;

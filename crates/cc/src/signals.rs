@@ -2,6 +2,8 @@
 
 use base::{Rate, Span, Time};
 
+pub use base::telemetry::{Hop, MAX_HOPS};
+
 /// Fixed facts of the flow and its path, given at the start and again when they change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathInfo {
@@ -130,24 +132,6 @@ pub struct Signals {
     pub round: u64,
     /// Whether the flow is limited by its application now.
     pub app_limited: bool,
-}
-
-/// Most hops that one packet's telemetry names.
-pub const MAX_HOPS: usize = 8;
-
-/// What one hop of the path wrote into a packet as it left there (in-band telemetry, as in HPCC's INT header).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hop {
-    /// Which hop, so that a change of the path shows; unique along the path.
-    pub id: u16,
-    /// When the packet left it, by the hop's clock.
-    pub at: Time,
-    /// Bytes that waited in its queue then.
-    pub queue: u64,
-    /// Bytes that had left by this port so far; wraps at 2^64.
-    pub sent: u64,
-    /// What the port carries.
-    pub rate: Rate,
 }
 
 /// Rare events.

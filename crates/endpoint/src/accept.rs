@@ -90,7 +90,14 @@ impl Acceptor {
         if self.pending.len() < MAX_PENDING {
             let len = bytes.len();
             self.pending.push_back((
-                Transmit { remote: meta.remote, local: meta.local, ecn: false, segment: len, len, socket: 0 },
+                Transmit {
+                    remote: meta.remote,
+                    local: meta.local,
+                    ecn: base::Ecn::NotEct,
+                    segment: len,
+                    len,
+                    socket: 0,
+                },
                 bytes,
             ));
         }

@@ -155,7 +155,7 @@ impl End {
     }
 
     fn take_in(&mut self, now: Time, socket: u16, f: &mut Flying, opened: &mut usize) {
-        let meta = Meta { remote: f.from, local: None, marked: false };
+        let meta = Meta { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         if let Ok(Clear::Short(cid)) = Clear::parse(&f.bytes)
             && let Some((view, expected)) = self.views.get_mut(&(socket, cid))
             && let Some(o) = view.open_train(expected, &mut f.bytes, f.stride)

@@ -22,7 +22,7 @@ use crate::tcp::{StreamOptions, Streams};
 use crate::udp::{
     Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
 };
-use base::{Ecn, Rng, Span, Time};
+use base::{Rng, Span, Time};
 use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
 use growth::Growth;
 use loser::Loser;
@@ -558,5 +558,5 @@ mod tests;
 
 /// What the protocol is to know of a train that has arrived.
 fn meta_of(m: &RecvMeta) -> Meta {
-    Meta { remote: m.remote, local: m.local, marked: m.ecn == Ecn::Ce }
+    Meta { remote: m.remote, local: m.local, ecn: m.ecn, waited: m.age }
 }

@@ -73,7 +73,8 @@ impl Pair {
     }
 
     fn deliver(&mut self, from: usize, t: Transmit) {
-        let meta = Meta { remote: self.addrs[from], local: None, marked: false };
+        let meta =
+            Meta { remote: self.addrs[from], local: None, ecn: base::Ecn::NotEct, waited: base::Span::ZERO };
         self.datagrams += t.len.div_ceil(t.segment);
         self.ends[1 - from].handle_train(self.now, meta, &mut self.buf[..t.len], t.segment);
     }

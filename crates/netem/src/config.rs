@@ -1,7 +1,7 @@
 //! What a link is like, and how that changes over time.
 
 use crate::Probability;
-use base::{Rate, Span, Time};
+use base::{Ecn, Rate, Span, Time};
 
 /// What a link is like. The default is a perfect one: no delay, no limit, no loss.
 ///
@@ -16,6 +16,14 @@ pub struct LinkConfig {
     /// A packet of an ECN-capable transport is marked when more bytes than this wait ahead of it (a step, as
     /// DCTCP wants it, RFC 8257 section 3.1); `None` never marks.
     pub ecn: Option<u64>,
+    /// The same for packets with ECT(1), as a queue for L4S marks them when it is all but empty (RFC 9332); `None`: as
+    /// `ecn`.
+    pub ecn1: Option<u64>,
+    /// What becomes of the ECN field on entering.
+    pub ect: EctPath,
+    /// Whether packets are told what the queue was like when they left it ([`Payload::stamp`](crate::Payload::stamp)).
+    /// A link without a rate has nothing to tell.
+    pub telemetry: bool,
     /// Propagation delay, one way.
     pub delay: Span,
     /// Random variation of the delay.
@@ -44,6 +52,9 @@ impl Default for LinkConfig {
             rate: None,
             queue: LinkConfig::DEFAULT_QUEUE,
             ecn: None,
+            ecn1: None,
+            ect: EctPath::Pass,
+            telemetry: false,
             delay: Span::ZERO,
             jitter: Jitter::None,
             keep_order: true,
@@ -64,6 +75,56 @@ impl LinkConfig {
     /// The bandwidth-delay product in bytes for a round trip of `rtt`; `None` when the rate is infinite.
     pub fn bdp(&self, rtt: Span) -> Option<u64> {
         self.rate.map(|r| r.bytes_in(rtt))
+    }
+}
+
+/// What a path does with the ECN field of packets, as found in networks (Bauer, Beverly and Berger, "Measuring the State of
+/// ECN Readiness in Servers, Clients, and Routers", IMC 2011; RFC 9000, section 13.4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub enum EctPath {
+    /// It stays what it is.
+    #[default]
+    Pass,
+    /// It is cleared, Congestion Experienced too.
+    Bleach,
+    /// Packets that are ECN-capable are dropped.
+    Drop,
+    /// ECT(1) becomes ECT(0).
+    Ect0,
+    /// ECT(0) becomes ECT(1).
+    Ect1,
+    /// Whatever is ECN-capable is marked Congestion Experienced.
+    Ce,
+}
+
+impl EctPath {
+    /// All of them.
+    pub const ALL: [EctPath; 6] =
+        [EctPath::Pass, EctPath::Bleach, EctPath::Drop, EctPath::Ect0, EctPath::Ect1, EctPath::Ce];
+
+    /// Its word in descriptions of links.
+    pub const fn word(self) -> &'static str {
+        match self {
+            EctPath::Pass => "pass",
+            EctPath::Bleach => "bleach",
+            EctPath::Drop => "drop",
+            EctPath::Ect0 => "ect0",
+            EctPath::Ect1 => "ect1",
+            EctPath::Ce => "ce",
+        }
+    }
+
+    /// What becomes of a field; `None`: the packet is dropped.
+    pub const fn apply(self, ecn: Ecn) -> Option<Ecn> {
+        Some(match (self, ecn) {
+            (EctPath::Pass, _) | (EctPath::Drop, Ecn::NotEct) => ecn,
+            (EctPath::Drop, _) => return None,
+            (EctPath::Bleach, _) => Ecn::NotEct,
+            (EctPath::Ect0, Ecn::Ect1) => Ecn::Ect0,
+            (EctPath::Ect1, Ecn::Ect0) => Ecn::Ect1,
+            (EctPath::Ce, Ecn::Ect0 | Ecn::Ect1) => Ecn::Ce,
+            (EctPath::Ect0 | EctPath::Ect1 | EctPath::Ce, _) => ecn,
+        })
     }
 }
 
@@ -147,4 +208,12 @@ pub enum Change {
     /// Another route with this propagation delay. Unlike with [`Change::Delay`], packets on a shorter new route
     /// overtake those still on the old one.
     Path(Span),
+    /// Another threshold of marking.
+    Ecn(Option<u64>),
+    /// Another one for ECT(1).
+    Ecn1(Option<u64>),
+    /// Something else becomes of the ECN field.
+    Ect(EctPath),
+    /// Packets are told of the queue from now on, or are not.
+    Telemetry(bool),
 }

@@ -2,8 +2,8 @@
 //!
 //! A packet passes, in this order:
 //!
-//! 1. the entrance: MTU, black-out, random loss;
-//! 2. a drop-tail queue counted in bytes, which may mark ECN, emptied at the link's rate;
+//! 1. the entrance: MTU, black-out, random loss, what becomes of the ECN field;
+//! 2. a drop-tail queue counted in bytes, which may mark ECN and write telemetry, emptied at the link's rate;
 //! 3. the wire: corruption, duplication, propagation delay, jitter, reordering.
 //!
 //! Links make a [`Network`], as a [`Topology`] describes it: dumbbells, stars, paths of several hops, paths that share
@@ -36,7 +36,7 @@ mod spec;
 mod topology;
 
 pub use chance::Probability;
-pub use config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
+pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats as LinkStats, Stats};
 pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};

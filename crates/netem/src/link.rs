@@ -5,6 +5,7 @@ use crate::config::{Change, Jitter, LinkConfig};
 use crate::flight::Flight;
 use crate::packet::{Delivery, DropReason, Packet, Payload, Verdict};
 use crate::serializer::Serializer;
+use base::telemetry::Hop;
 use base::{Ecn, Rng, Span, Time};
 use std::collections::VecDeque;
 
@@ -40,6 +41,8 @@ pub struct Link<P> {
     flight: Flight<Delivery<P>>,
     /// The latest arrival of a packet that must not be overtaken.
     in_order_until: Time,
+    /// What it calls itself in telemetry, and bytes that have left the queue.
+    hop: (u16, u64),
     stats: Stats,
 }
 
@@ -62,6 +65,8 @@ pub struct Stats {
     pub dropped_black_out: u64,
     /// Dropped by random loss.
     pub dropped_loss: u64,
+    /// Dropped because they were ECN-capable.
+    pub dropped_ect: u64,
     /// Dropped because the queue was full.
     pub dropped_queue: u64,
     /// Dropped because the model was full, see [`MAX_PACKETS`].
@@ -88,6 +93,7 @@ impl Stats {
         self.dropped_mtu
             + self.dropped_black_out
             + self.dropped_loss
+            + self.dropped_ect
             + self.dropped_queue
             + self.dropped_link_full
     }
@@ -109,10 +115,16 @@ impl<P: Payload> Link<P> {
             waiting: 0,
             flight: Flight::new(),
             in_order_until: Time::ZERO,
+            hop: (0, 0),
             stats: Stats::default(),
             config,
             rng,
         }
+    }
+
+    /// What it calls itself in telemetry; 0 unless this is called. Unique along a path.
+    pub fn set_hop_id(&mut self, id: u16) {
+        self.hop.0 = id;
     }
 
     /// Offers a packet to the link at `now`.
@@ -185,6 +197,7 @@ impl<P: Payload> Link<P> {
             DropReason::Mtu => &mut self.stats.dropped_mtu,
             DropReason::BlackOut => &mut self.stats.dropped_black_out,
             DropReason::Loss => &mut self.stats.dropped_loss,
+            DropReason::Ect => &mut self.stats.dropped_ect,
             DropReason::QueueFull => &mut self.stats.dropped_queue,
             DropReason::LinkFull => &mut self.stats.dropped_link_full,
         };
@@ -202,6 +215,7 @@ impl<P: Payload> Link<P> {
         if self.loss.loses(&mut self.rng) {
             return Err(DropReason::Loss);
         }
+        packet.ecn = self.config.ect.apply(packet.ecn).ok_or(DropReason::Ect)?;
         if self.in_link() >= MAX_PACKETS {
             return Err(DropReason::LinkFull);
         }
@@ -214,7 +228,12 @@ impl<P: Payload> Link<P> {
         } else {
             let waiting = self.waiting.checked_add(packet.bytes).filter(|&w| w <= self.config.queue);
             let waiting = waiting.ok_or(DropReason::QueueFull)?;
-            if packet.ecn != Ecn::NotEct && self.config.ecn.is_some_and(|mark| self.waiting > mark) {
+            let threshold = match packet.ecn {
+                Ecn::NotEct => None,
+                Ecn::Ect1 => self.config.ecn1.or(self.config.ecn),
+                Ecn::Ect0 | Ecn::Ce => self.config.ecn,
+            };
+            if threshold.is_some_and(|mark| self.waiting > mark) {
                 self.stats.marked += u64::from(packet.ecn != Ecn::Ce);
                 packet.ecn = Ecn::Ce;
             }
@@ -254,7 +273,7 @@ impl<P: Payload> Link<P> {
 
     /// The first packet of the queue has been sent.
     fn leave_queue(&mut self) {
-        let Some(packet) = self.queue.pop_front() else { return };
+        let Some(mut packet) = self.queue.pop_front() else { return };
         if let Some(next) = self.queue.front() {
             self.waiting -= next.bytes;
             self.serializer.begin(self.now, next.bytes);
@@ -262,7 +281,17 @@ impl<P: Payload> Link<P> {
         if self.now < self.dark_until {
             self.count_drop(DropReason::BlackOut);
         } else {
+            self.tell_of_queue(&mut packet);
             self.depart(self.now, packet);
+        }
+    }
+
+    /// Writes the queue's state into a packet that leaves it, as a switch does when it dequeues (HPCC, section 4.1).
+    fn tell_of_queue(&mut self, packet: &mut Packet<P>) {
+        let (id, sent) = self.hop;
+        self.hop.1 = sent.wrapping_add(packet.bytes);
+        if let (true, Some(rate)) = (self.config.telemetry, self.config.rate) {
+            packet.payload.stamp(&Hop { id, at: self.now, queue: self.waiting, sent: self.hop.1, rate });
         }
     }
 
@@ -343,6 +372,10 @@ impl<P: Payload> Link<P> {
                 self.config.delay = delay;
                 self.in_order_until = Time::ZERO;
             }
+            Change::Ecn(threshold) => self.config.ecn = threshold,
+            Change::Ecn1(threshold) => self.config.ecn1 = threshold,
+            Change::Ect(path) => self.config.ect = path,
+            Change::Telemetry(on) => self.config.telemetry = on,
         }
     }
 }

@@ -29,6 +29,9 @@ impl<P: Payload> Payload for Transit<P> {
     fn corrupt(&mut self, rng: &mut Rng) {
         self.payload.corrupt(rng);
     }
+    fn stamp(&mut self, hop: &base::telemetry::Hop) {
+        self.payload.stamp(hop);
+    }
 }
 
 /// A packet that came out of a network.
@@ -157,7 +160,8 @@ impl<P: Payload> Network<P> {
         if self.hops.len() == MAX_LINKS {
             return Err(NetworkError::TooManyLinks);
         }
-        let link = Link::new(config, self.rng.fork());
+        let mut link = Link::new(config, self.rng.fork());
+        link.set_hop_id(self.hops.len() as u16);
         self.hops.push(Hop { link, wake: None, inner: false, offered: 0, lose: Vec::new() });
         Ok(LinkId(self.hops.len() as u32 - 1))
     }

@@ -1,5 +1,6 @@
 //! What goes into a link and what comes out of it.
 
+use base::telemetry::Hop;
 use base::{Ecn, Rng, Time};
 
 /// What a link carries: it can be copied (duplication) and damaged (corruption).
@@ -9,16 +10,26 @@ use base::{Ecn, Rng, Time};
 pub trait Payload: Clone {
     /// Damages the payload as bit errors on the wire would; [`flip_bits`] does it for bytes.
     fn corrupt(&mut self, rng: &mut Rng);
+
+    /// It leaves a hop that writes telemetry: it takes that along, if it is of a kind that does
+    /// ([`base::telemetry::stamp`] does it for bytes).
+    fn stamp(&mut self, _: &Hop) {}
 }
 
 impl Payload for Vec<u8> {
     fn corrupt(&mut self, rng: &mut Rng) {
         flip_bits(self, rng);
     }
+    fn stamp(&mut self, hop: &Hop) {
+        base::telemetry::stamp(self, hop);
+    }
 }
 impl Payload for Box<[u8]> {
     fn corrupt(&mut self, rng: &mut Rng) {
         flip_bits(self, rng);
+    }
+    fn stamp(&mut self, hop: &Hop) {
+        base::telemetry::stamp(self, hop);
     }
 }
 /// A packet of which only size and time matter.
@@ -85,6 +96,8 @@ pub enum DropReason {
     BlackOut,
     /// Random loss, independent or in a burst.
     Loss,
+    /// It was ECN-capable, on a path that has none of that.
+    Ect,
     /// The queue had no room for it.
     QueueFull,
     /// The link holds [`MAX_PACKETS`](crate::MAX_PACKETS) already: a limit of the model, not of the network.

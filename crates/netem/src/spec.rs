@@ -2,7 +2,7 @@
 
 mod units;
 
-use crate::config::{BurstLoss, Change, Jitter, LinkConfig, Loss, Reorder};
+use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Reorder};
 use crate::profiles;
 use base::{Span, Time};
 use core::fmt;
@@ -56,8 +56,7 @@ pub enum SpecError {
     TooLong(usize),
 }
 
-const FIELDS: &str =
-    "rate= queue= ecn= delay= jitter= order= loss= reorder= duplicate= corrupt= mtu= at=<time>:<change>=";
+const FIELDS: &str = "rate= queue= ecn= ecn1= ect= telemetry= delay= jitter= order= loss= reorder= duplicate= corrupt= mtu= at=<time>:<change>=";
 const RATE: &str = "a rate with its unit, such as 500mbit, 1.5gbit, or `unlimited`";
 const SPAN: &str = "a time with its unit, such as 35ms, 250us, or 1.5s";
 const BYTES: &str = "a size with its unit, such as 1500B, 64KiB, or 2MiB";
@@ -68,9 +67,11 @@ const QUEUE: &str = "a size such as 2MiB, or a multiple of the bandwidth-delay p
 const JITTER: &str = "a time such as 2ms or uniform(2ms) for up to 2 ms more or less, normal(2ms), or `off`";
 const LOSS: &str = "a percentage such as 0.1%, or burst(p=0.1%,r=20%,good=0%,bad=100%)";
 const REORDER: &str = "a percentage and by how much those packets are late, such as 0.1%(5ms), or `off`";
+const ECT: &str = "`pass`, `bleach`, `drop`, `ect0`, `ect1` or `ce`";
+const ON_OFF: &str = "`on` or `off`";
 const ORDER: &str = "`keep` or `free`";
-const AT: &str = "a time and a change, such as 10s:rate=100mbit; delay=, loss=, path=<delay>, and \
-     blackout=<how long> may change too";
+const AT: &str = "a time and a change, such as 10s:rate=100mbit; delay=, loss=, path=<delay>, \
+     blackout=<how long>, ecn=, ecn1=, ect=, and telemetry= may change too";
 
 fn names() -> String {
     profiles::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
@@ -93,6 +94,9 @@ impl LinkConfig {
     /// | `rate` | `500mbit`, `unlimited` | units `bit`, `kbit`, `mbit`, `gbit`, `tbit` (powers of 1000, per second) |
     /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit; units `B`, `KiB`, `MiB`, `GiB`; `bdp` is rate times twice the delay, or times the round trip given |
     /// | `ecn` | `400KiB`, `off` | marking threshold |
+    /// | `ecn1` | `10KiB`, `off` | the same for ECT(1); off: as `ecn` |
+    /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EctPath`] |
+    /// | `telemetry` | `on`, `off` | whether packets are told of the queue |
     /// | `delay` | `35ms` | one way; units `ns`, `us`, `ms`, `s` |
     /// | `jitter` | `2ms`, `uniform(2ms)`, `normal(2ms)`, `off` | see [`Jitter`] |
     /// | `order` | `keep`, `free` | see [`LinkConfig::keep_order`] |
@@ -100,7 +104,7 @@ impl LinkConfig {
     /// | `reorder` | `0.1%(5ms)`, `off` | see [`Reorder`] |
     /// | `duplicate`, `corrupt` | `0.01%` | share of packets |
     /// | `mtu` | `9000B`, `off` | on the wire |
-    /// | `at` | `10s:rate=100mbit` | a scheduled change of `rate`, `delay`, `loss`, `path` or `blackout`, see [`Change`]; may be repeated |
+    /// | `at` | `10s:rate=100mbit` | a scheduled change of `rate`, `delay`, `loss`, `path`, `blackout`, `ecn`, `ecn1`, `ect` or `telemetry`, see [`Change`]; may be repeated |
     ///
     /// `Display` writes the same language, with the queue in bytes, and reading that gives an equal value.
     ///
@@ -148,6 +152,9 @@ impl LinkConfig {
         match key {
             "rate" => self.rate = parse_rate(value).ok_or_else(|| bad(RATE))?,
             "ecn" => self.ecn = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
+            "ecn1" => self.ecn1 = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
+            "ect" => self.ect = parse_ect(value).ok_or_else(|| bad(ECT))?,
+            "telemetry" => self.telemetry = parse_on(value).ok_or_else(|| bad(ON_OFF))?,
             "mtu" => self.mtu = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
             "delay" => self.delay = parse_span(value).ok_or_else(|| bad(SPAN))?,
             "jitter" => self.jitter = parse_jitter(value).ok_or_else(|| bad(JITTER))?,
@@ -202,6 +209,18 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// `off`, or what `parse` reads.
 fn parse_off<T>(value: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
     if value == "off" { Some(None) } else { parse(value).map(Some) }
+}
+
+fn parse_ect(value: &str) -> Option<EctPath> {
+    EctPath::ALL.into_iter().find(|e| e.word() == value)
+}
+
+fn parse_on(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 fn parse_jitter(value: &str) -> Option<Jitter> {
@@ -259,6 +278,10 @@ fn parse_at(value: &str) -> Result<(Time, Change), SpecError> {
         "loss" => Change::Loss(parse_loss(value).ok_or_else(|| bad(LOSS))?),
         "blackout" => Change::BlackOut(parse_span(value).ok_or_else(|| bad(SPAN))?),
         "path" => Change::Path(parse_span(value).ok_or_else(|| bad(SPAN))?),
+        "ecn" => Change::Ecn(parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?),
+        "ecn1" => Change::Ecn1(parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?),
+        "ect" => Change::Ect(parse_ect(value).ok_or_else(|| bad(ECT))?),
+        "telemetry" => Change::Telemetry(parse_on(value).ok_or_else(|| bad(ON_OFF))?),
         _ => return Err(bad(AT)),
     };
     Ok((at, change))
@@ -278,6 +301,15 @@ impl fmt::Display for LinkConfig {
         write!(f, "rate={rate} queue={queue} delay={delay}")?;
         if let Some(threshold) = self.ecn {
             write!(f, " ecn={}", show_bytes(threshold))?;
+        }
+        if let Some(threshold) = self.ecn1 {
+            write!(f, " ecn1={}", show_bytes(threshold))?;
+        }
+        if self.ect != EctPath::Pass {
+            write!(f, " ect={}", self.ect.word())?;
+        }
+        if self.telemetry {
+            f.write_str(" telemetry=on")?;
         }
         match self.jitter {
             Jitter::None => {}
@@ -309,6 +341,10 @@ impl fmt::Display for LinkConfig {
     }
 }
 
+fn show_off(threshold: Option<u64>) -> String {
+    threshold.map_or_else(|| "off".to_owned(), show_bytes)
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -330,6 +366,10 @@ impl fmt::Display for Change {
             Change::Loss(loss) => write!(f, "loss={loss}"),
             Change::BlackOut(length) => span(f, "blackout", length),
             Change::Path(delay) => span(f, "path", delay),
+            Change::Ecn(threshold) => write!(f, "ecn={}", show_off(*threshold)),
+            Change::Ecn1(threshold) => write!(f, "ecn1={}", show_off(*threshold)),
+            Change::Ect(path) => write!(f, "ect={}", path.word()),
+            Change::Telemetry(on) => write!(f, "telemetry={}", if *on { "on" } else { "off" }),
         }
     }
 }

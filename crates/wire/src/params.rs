@@ -79,6 +79,8 @@ pub struct Params {
     pub token: bool,
     /// Client only: it wants to know of the server's further addresses.
     pub addresses: bool,
+    /// It understands FEEDBACK_SIGNALS, and packets behind telemetry.
+    pub signals: bool,
 }
 
 impl Default for Params {
@@ -101,6 +103,7 @@ impl Default for Params {
             reset_token: None,
             token: false,
             addresses: false,
+            signals: false,
         }
     }
 }
@@ -125,6 +128,7 @@ mod id {
     pub const CC_TERMS: u64 = 17;
     pub const CC_OFFER: u64 = 18;
     pub const CC_WISH: u64 = 19;
+    pub const SIGNALS: u64 = 24;
 }
 
 impl Params {
@@ -176,6 +180,9 @@ impl Params {
         }
         if self.addresses {
             item(id::ADDRESSES, &[]);
+        }
+        if self.signals {
+            item(id::SIGNALS, &[]);
         }
     }
 
@@ -254,6 +261,8 @@ impl Params {
             id::TOKEN => return Err(WireError::Invalid("token announcement")),
             id::ADDRESSES if v.is_empty() => self.addresses = true,
             id::ADDRESSES => return Err(WireError::Invalid("wish for addresses")),
+            id::SIGNALS if v.is_empty() => self.signals = true,
+            id::SIGNALS => return Err(WireError::Invalid("further signals")),
             _ => {}
         }
         Ok(())
@@ -300,6 +309,7 @@ mod tests {
             reset_token: Some([9; 16]),
             token: true,
             addresses: true,
+            signals: true,
             ..Params::default()
         };
         let mut b = Vec::new();

@@ -1,6 +1,7 @@
 //! What window-based algorithms share: the window itself, recovery periods, and the window as a rate.
 
-use super::{MIN_PACKETS, MIN_RATE};
+use super::MIN_PACKETS;
+use super::paced::limited;
 use crate::registry::{Kind, ParamDef};
 use crate::{Decision, PathInfo, Signals, pacer};
 use base::{Rate, Span, Time};
@@ -15,6 +16,8 @@ const SLOW_START_PACING: u64 = 2_000;
 const WINDOW_PARTS: u64 = 8;
 /// Least time a window is spread over.
 const MIN_SPREAD: Span = Span::from_micros(1);
+/// Most that may ever be in flight.
+const MAX_BOUND: u64 = u64::MAX / 2;
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
 
@@ -179,7 +182,7 @@ impl Window {
     pub(super) fn decision(&self) -> Decision {
         let gain = if self.in_slow_start() { SLOW_START_PACING } else { PACING };
         let rate = self.rate(gain, self.srtt);
-        Decision { rate, bound: self.cwnd.max(self.least()), quantum: self.quantum(rate) }
+        Decision { rate, bound: self.cwnd.clamp(self.least(), MAX_BOUND), quantum: self.quantum(rate) }
     }
 
     /// The window spread evenly over `rtt` at `gain` thousandths. The bound leaves room for what is delivered
@@ -187,7 +190,7 @@ impl Window {
     /// few packets would otherwise read the bursts that each feedback lets go.
     pub(super) fn spread(&self, gain: u64, rtt: Span, gap: Span) -> Decision {
         let rate = self.rate(gain, rtt.max(MIN_SPREAD));
-        let bound = self.cwnd.saturating_add(rate.bytes_in(gap)).max(self.least());
+        let bound = self.cwnd.saturating_add(rate.bytes_in(gap)).clamp(self.least(), MAX_BOUND);
         Decision { rate, bound, quantum: self.quantum(rate) }
     }
 
@@ -201,6 +204,6 @@ impl Window {
 
     fn rate(&self, gain: u64, rtt: Span) -> Rate {
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
-        Rate::from_bytes_in(self.cwnd, rtt).scale(gain, 1_000 << backoff).max(MIN_RATE)
+        limited(Rate::from_bytes_in(self.cwnd, rtt).scale(gain, 1_000 << backoff))
     }
 }

@@ -3,8 +3,9 @@
 
 use super::trace::{Record, Trace, name_of, record};
 use crate::pacer::{Pacer, Token};
-use crate::{Algorithm, Decision, Event, PathInfo, RateSample, SentTrain, Signals};
-use base::{Rate, Span, Time};
+use crate::registry::{self, Marks};
+use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, RateSample, SentTrain, Signals};
+use base::{Ecn, Rate, Span, Time};
 
 /// Trains of a quantum leave together within this time, or the permission is taken back.
 const GROUP_LASTS: Span = Span::from_millis(1);
@@ -39,6 +40,10 @@ pub struct Train {
     pub lost: u64,
     /// Whether the flow was limited by its application.
     pub app_limited: bool,
+    /// What its packets carry in the ECN field.
+    pub ecn: Ecn,
+    /// Whether hops write telemetry into it.
+    pub telemetry: bool,
 }
 
 /// Round trips after which an algorithm that took over has shown what it makes of the path.
@@ -48,6 +53,7 @@ const WARM_ROUNDS: u64 = 3;
 #[derive(Debug)]
 pub struct Flow {
     algorithm: Box<dyn Algorithm>,
+    codepoint: Ecn,
     pacer: Pacer,
     /// What is left of the permission for trains that leave together, and when it was given.
     group: Option<(Token, Time)>,
@@ -73,6 +79,8 @@ pub struct Flow {
     warm: (Rate, u64),
     /// What the feedback being digested has said so far.
     digest: Digest,
+    /// What hops wrote, until the feedback that came with it is digested.
+    hops: Vec<Hop>,
     /// Somebody watches.
     trace: Option<Box<Trace>>,
 }
@@ -88,6 +96,8 @@ struct Digest {
     latest_lost_sent: Option<Time>,
     prior_inflight: u64,
     newest: Option<Train>,
+    ce_packets: u64,
+    ce_acked: u64,
 }
 
 /// Facts of the path that the signals of all its flows repeat.
@@ -107,14 +117,19 @@ pub struct PathSignals {
     pub queue_delay: Span,
     /// Rate at which packets arrived that had left much faster.
     pub dispersion: Option<Rate>,
-    /// Packets newly reported as marked.
-    pub ce_packets: u64,
+    /// How fast the round trip rises, in millionths.
+    pub rtt_trend: i64,
+    /// The same of the one-way delay.
+    pub delay_trend: i64,
+    /// Time that the newest reported packet waited in the receiver's host.
+    pub host_delay: Span,
 }
 
 impl Flow {
     /// A flow under `algorithm`.
     pub fn new(algorithm: Box<dyn Algorithm>, cap: Option<Rate>) -> Flow {
         Flow {
+            codepoint: codepoint(algorithm.name()),
             algorithm,
             pacer: Pacer::new(),
             group: None,
@@ -134,6 +149,7 @@ impl Flow {
             sampled: Rate::ZERO,
             warm: (Rate::ZERO, 0),
             digest: Digest::default(),
+            hops: Vec::new(),
             trace: None,
         }
     }
@@ -231,6 +247,8 @@ impl Flow {
             tx_inflight: 0,
             lost: self.lost,
             app_limited: self.delivered < self.app_limited_until,
+            ecn: Ecn::NotEct,
+            telemetry: false,
         }
     }
 
@@ -286,6 +304,32 @@ impl Flow {
         self.delivered += bytes;
     }
 
+    /// A packet of so many bytes is reported as marked Congestion Experienced. [`Flow::on_acked`] or [`Flow::on_spurious`]
+    /// is told of it as well; `acked`: the former.
+    pub fn on_marked(&mut self, bytes: u64, acked: bool) {
+        let d = self.touch();
+        d.ce_packets += 1;
+        d.ce_acked += if acked { bytes } else { 0 };
+    }
+
+    /// So many packets of the path were marked, and the peer does not say which: they are taken for packets of this flow, as
+    /// far as it had so many acknowledged.
+    pub fn on_marks_of_any(&mut self, packets: u64) {
+        let d = &mut self.digest;
+        if d.acked_packets > 0 {
+            d.ce_packets = packets.min(d.acked_packets);
+            d.ce_acked =
+                (u128::from(d.acked) * u128::from(d.ce_packets) / u128::from(d.acked_packets)) as u64;
+        }
+    }
+
+    /// What hops wrote into a packet of this flow, first to last, comes back with the feedback that is being digested. Of
+    /// several the last one counts; no more than [`MAX_HOPS`] are kept.
+    pub fn on_telemetry(&mut self, hops: &[Hop]) {
+        self.hops.clear();
+        self.hops.extend(hops.iter().take(MAX_HOPS));
+    }
+
     /// A packet that had been declared lost is reported as received.
     pub fn on_spurious(&mut self, bytes: u64) {
         self.touch().spurious += bytes;
@@ -312,6 +356,10 @@ impl Flow {
     pub fn finish(&mut self, path: &PathSignals) {
         if !self.digest.touched {
             return;
+        }
+        if !self.hops.is_empty() {
+            self.algorithm.on_telemetry(path.now, &self.hops);
+            self.hops.clear();
         }
         let d = core::mem::take(&mut self.digest);
         let mut round_start = false;
@@ -349,11 +397,11 @@ impl Flow {
             newest_acked_sent: d.newest.map(|t| t.sent),
             rate,
             dispersion: path.dispersion,
-            ce_packets: path.ce_packets,
-            ce_acked: 0,
-            rtt_trend: 0,
-            delay_trend: 0,
-            host_delay: Span::ZERO,
+            ce_packets: d.ce_packets,
+            ce_acked: d.ce_acked,
+            rtt_trend: path.rtt_trend,
+            delay_trend: path.delay_trend,
+            host_delay: path.host_delay,
             round_start,
             round: self.round,
             app_limited: self.delivered < self.app_limited_until,
@@ -418,6 +466,7 @@ impl Flow {
     /// From now on `algorithm` decides. What is in flight stays so, and is reported to the new one; rounds and samples go on.
     /// It is best made knowing [`Flow::current`].
     pub fn replace(&mut self, algorithm: Box<dyn Algorithm>) {
+        self.codepoint = codepoint(algorithm.name());
         // Of several in a row the first sets the time: what a path carries no more is not believed for longer.
         if self.round >= self.warm.1 {
             self.warm = (self.current().unwrap_or(Rate::ZERO), self.round + WARM_ROUNDS);
@@ -479,9 +528,21 @@ impl Flow {
     pub const fn spurious(&self) -> u64 {
         self.spurious
     }
+    /// What its packets carry in the ECN field, where the path lets it pass: ECT(1) says that they are of L4S (RFC 9331).
+    pub const fn codepoint(&self) -> Ecn {
+        self.codepoint
+    }
     /// Name and state of the algorithm.
     pub fn describe(&self) -> (&'static str, &'static str) {
         (self.algorithm.name(), self.algorithm.state())
+    }
+}
+
+/// What an algorithm's packets carry in the ECN field.
+fn codepoint(algorithm: &str) -> Ecn {
+    match registry::find(algorithm).map(|d| d.needs.marks) {
+        Ok(Marks::L4s) => Ecn::Ect1,
+        _ => Ecn::Ect0,
     }
 }
 
@@ -551,7 +612,9 @@ mod tests {
                 min_rtt: rtt,
                 queue_delay: Span::ZERO,
                 dispersion: None,
-                ce_packets: 0,
+                rtt_trend: 0,
+                delay_trend: 0,
+                host_delay: Span::ZERO,
             };
             flow.finish(&path);
         }

@@ -149,6 +149,8 @@ pub struct Flow {
     pub marked: u64,
     /// When a source of limited size was delivered.
     pub finished: Option<Time>,
+    /// What its round trip is longer than the link's.
+    pub farther: Span,
     source: Source,
     start: Time,
     pacer: Pacer,
@@ -180,6 +182,7 @@ impl Flow {
             lost: 0,
             marked: 0,
             finished: None,
+            farther: Span::ZERO,
             source,
             start,
             pacer: Pacer::new(),
@@ -370,10 +373,14 @@ impl World {
     fn transmit(&mut self, i: usize, bytes: u64, app_limited: bool) {
         self.drain();
         let packets = bytes.div_ceil(self.link.packet);
-        let room = self.link.buffer.max(2 * self.link.packet).saturating_sub(self.backlog);
+        let buffer = self.link.buffer.max(2 * self.link.packet);
         let dark = self.link.rate == Rate::ZERO;
-        // The packet that is being sent takes no room, so a train always gets its first packet in.
-        let queued = if dark { 0 } else { bytes.min(room.max(self.link.packet)) };
+        // The packet that is being sent takes no room, so one more gets in when the buffer is just full.
+        let room = match buffer.saturating_sub(self.backlog) {
+            0 if self.backlog > buffer => 0,
+            room => room.max(self.link.packet),
+        };
+        let queued = if dark { 0 } else { bytes.min(room) };
         let entered = if queued == bytes { packets } else { queued / self.link.packet };
         let ok = entered - self.random_losses(entered);
         let marked = self.marks(entered).min(ok);
@@ -413,7 +420,7 @@ impl World {
             app_limited: f.app_limited_until.is_some(),
         });
         if f.next_feedback == Time::MAX {
-            f.next_feedback = now + self.link.rtt + gap;
+            f.next_feedback = now + self.link.rtt + f.farther + gap;
         }
         f.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: f.inflight, app_limited });
     }
@@ -462,7 +469,8 @@ impl World {
     fn feedback(&mut self, i: usize) {
         self.drain();
         let late = Span::from_nanos(self.rng.below(self.link.jitter.as_nanos() + 1));
-        let (now, gap, back) = (self.now, self.gap(), self.link.rtt / 2 + late);
+        let (now, gap) = (self.now, self.gap());
+        let back = self.link.rtt / 2 + late + self.flows[i].farther;
         let backlog = self.backlog;
         let f = &mut self.flows[i];
         f.next_feedback = if f.trains.is_empty() { Time::MAX } else { now + gap };

@@ -1,7 +1,7 @@
 use super::conformance::{Harness, Op, Path, recovers, run, sending_under_loss, stays_with_use};
 use crate::registry::names;
-use crate::{Algorithm, Params, create};
-use base::{Rate, Rng, Span};
+use crate::{Algorithm, Params, RateSample, Signals, create};
+use base::{Rate, Rng, Span, Time};
 use proptest::prelude::*;
 
 mod delay_shapes;
@@ -77,6 +77,77 @@ proptest! {
                         .and_then(|()| recovers(&mut h, event, 12));
                     prop_assert!(done.is_ok(), "{}", done.unwrap_err());
                 }
+            }
+        }
+    }
+}
+
+/// A number from anywhere: small ones, round ones, the greatest.
+fn any_number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(u64::MAX), 0..100_000u64, any::<u64>()]
+}
+
+/// Feedback in which nothing fits together, as no engine of ours gives it.
+fn any_signals() -> impl Strategy<Value = Signals> {
+    (prop::array::uniform24(any_number()), any::<[bool; 6]>()).prop_map(|(n, flags)| {
+        let span = |i: usize| Span::from_nanos(n[i]);
+        let rate = RateSample {
+            rate: Rate::from_bytes_per_sec(n[0] / 16),
+            interval: span(1),
+            delivered: n[2],
+            prior_delivered: n[3],
+            tx_inflight: n[4],
+            lost: n[5],
+            forgone: 0,
+            app_limited: flags[0],
+        };
+        let time = |flag: bool, i: usize| flag.then_some(Time::from_nanos(n[i]));
+        Signals {
+            now: Time::from_nanos(n[6]),
+            acked: n[7],
+            acked_packets: n[8],
+            lost: n[9],
+            lost_packets: n[10],
+            spurious: n[11],
+            latest_lost_sent: time(flags[1], 12),
+            prior_inflight: n[13],
+            inflight: n[14],
+            rtt: flags[2].then_some(span(15)),
+            srtt: span(16),
+            min_rtt: span(17),
+            queue_delay: span(18),
+            delivered: n[19],
+            newest_acked_sent: time(flags[3], 20),
+            rate: flags[4].then_some(rate),
+            ce_packets: n[21],
+            ce_acked: n[22],
+            rtt_trend: n[23] as i64,
+            delay_trend: n[22] as i64,
+            host_delay: span(23),
+            round_start: flags[5],
+            round: n[1],
+            ..Signals::default()
+        }
+    })
+}
+
+/// What this crate computes from windows, rates and shares it was told; the others trust the engine, which is ours as well.
+const DISTRUSTFUL: [&str; 10] =
+    ["reno", "dctcp", "prague", "dcqcn", "swift", "timely", "hpcc", "bbr1", "vegas", "cubic"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Numbers that no path makes: no panic, and a decision to work with.
+    #[test]
+    fn nonsense_is_survived(all in prop::collection::vec((any_signals(), 0u8..=8, any::<u64>()), 1..40)) {
+        let path = paths()[1];
+        for name in DISTRUSTFUL {
+            let mut h = Harness::starting(make(name, &path), path, Time::from_nanos(u64::MAX - 9));
+            for (s, hops, seed) in &all {
+                h.algorithm.on_feedback(s);
+                let done = h.apply(Op::Nonsense(*hops, *seed));
+                prop_assert!(done.is_ok(), "{}", done.unwrap_err());
             }
         }
     }

@@ -171,7 +171,7 @@ impl Pair {
     pub fn deliver(&mut self, mut f: Flying) {
         let n = f.bytes.len();
         let local = if f.to_server { self.server_local } else { None };
-        let meta = Meta { remote: f.from, local, marked: false };
+        let meta = Meta { remote: f.from, local, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let ep = if f.to_server { &mut self.server } else { &mut self.client };
         ep.handle_train(self.now, meta, &mut f.bytes, n);
     }

@@ -6,7 +6,7 @@ use super::{DriverError, meta_of};
 use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Waker};
 use crate::udp::{SendBatch, SendMeta, UdpError, UdpOptions};
-use base::{Ecn, Time};
+use base::Time;
 use endpoint::{Endpoint, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Sealing, Transmit, View};
 use handover::{Receiver, Sender, ring};
 use std::collections::VecDeque;
@@ -282,6 +282,5 @@ impl Outlets for Slots<'_> {
 /// Where a train goes, as the socket takes it.
 pub(super) fn meta(t: &Transmit) -> SendMeta {
     debug_assert!(t.len <= MAX_TRAIN);
-    let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
-    SendMeta { dst: t.remote, src: t.local, ecn, segment: t.segment }
+    SendMeta { dst: t.remote, src: t.local, ecn: t.ecn, segment: t.segment }
 }

@@ -40,6 +40,16 @@ impl Payload for Parcel {
         self.range = 0..own.len();
         self.train = own.into();
     }
+
+    fn stamp(&mut self, hop: &base::telemetry::Hop) {
+        if !base::telemetry::is_led(self.bytes()) {
+            return;
+        }
+        let mut own = self.bytes().to_vec();
+        base::telemetry::stamp(&mut own, hop);
+        self.range = 0..own.len();
+        self.train = own.into();
+    }
 }
 
 /// One client, and the socket by which the target knows it.

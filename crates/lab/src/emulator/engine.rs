@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
+use base::telemetry::{Hop, MAX_HOPS};
 use base::{Ecn, Rng, Time};
 use lhio::clock::Clock;
 use netem::{Arrival, DropReason, Entered, Network, Packet, Payload, PortId, flip_bits};
@@ -75,11 +76,13 @@ struct Segment {
     arrived: bool,
     /// The seed of the bit errors that it suffered.
     damage: Option<u32>,
+    /// What hops wrote into it, in the order in which it passed them.
+    hops: Vec<Hop>,
 }
 
 impl Clone for Segment {
     fn clone(&self) -> Segment {
-        Segment { held: Rc::clone(&self.held), ..*self }
+        Segment { held: Rc::clone(&self.held), hops: self.hops.clone(), ..*self }
     }
 }
 
@@ -95,6 +98,14 @@ impl Payload for Segment {
     fn corrupt(&mut self, rng: &mut Rng) {
         self.damage = Some(rng.u32());
     }
+
+    fn stamp(&mut self, hop: &Hop) {
+        // The bytes belong to all segments of the super-packet: they are written to when it is handed over.
+        // One more than there can be room for, so that it shows that there was none.
+        if self.hops.len() <= MAX_HOPS && self.held.packet.is_led(self.index.into()) {
+            self.hops.push(*hop);
+        }
+    }
 }
 
 /// Segments of one super-packet that follow each other and go to one device together.
@@ -105,6 +116,14 @@ struct Run {
     count: usize,
     ecn: Ecn,
     damage: Option<u32>,
+    hops: Vec<Hop>,
+}
+
+impl Run {
+    /// Whether bytes of it changed on the way: it goes alone, and with its checksum complete.
+    fn is_changed(&self) -> bool {
+        self.damage.is_some() || !self.hops.is_empty()
+    }
 }
 
 /// All there is between the devices.
@@ -215,8 +234,13 @@ impl Engine {
         for index in 0..segments {
             let bytes = held.packet.packet_length(index) as u64;
             entrance.bytes += bytes;
-            let segment =
-                Segment { held: Rc::clone(&held), index: index as u16, arrived: false, damage: None };
+            let segment = Segment {
+                held: Rc::clone(&held),
+                index: index as u16,
+                arrived: false,
+                damage: None,
+                hops: Vec::new(),
+            };
             match self.network.enter(now, from, to, Packet { bytes, ecn, payload: segment }) {
                 Entered::Dropped(DropReason::QueueFull) => entrance.dropped_queue += 1,
                 Entered::Dropped(DropReason::Loss) => entrance.dropped_loss += 1,
@@ -276,14 +300,16 @@ impl Engine {
         let device = to.index();
         if let (Some(run), due) = &mut self.runs[device] {
             let continues = Rc::ptr_eq(&run.held, held) && run.first + run.count == index && run.ecn == ecn;
-            if continues && run.damage.is_none() && segment.damage.is_none() {
+            let changed = run.is_changed() || segment.damage.is_some() || !segment.hops.is_empty();
+            if continues && !changed {
                 run.count += 1;
                 due.push(time);
                 return;
             }
             self.flush(device);
         }
-        let run = Run { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage: segment.damage };
+        let (damage, hops) = (segment.damage, core::mem::take(&mut segment.hops));
+        let run = Run { held: Rc::clone(&segment.held), first: index, count: 1, ecn, damage, hops };
         self.runs[device].0 = Some(run);
         self.runs[device].1.push(time);
     }
@@ -296,9 +322,9 @@ impl Engine {
             self.meter.handed_over(due, now);
         }
         let tun = &self.devices[device].tun;
-        let written = match run.damage {
-            Some(seed) => write_damaged(tun, &run, seed),
-            None => match run.held.packet.run(run.first, run.count, run.ecn) {
+        let written = match run.is_changed() {
+            true => write_changed(tun, &run),
+            false => match run.held.packet.run(run.first, run.count, run.ecn) {
                 Some((headers, payload)) => {
                     tun.write(&[IoSlice::new(headers.as_bytes()), IoSlice::new(payload)])
                 }
@@ -313,11 +339,13 @@ impl Engine {
     }
 }
 
-/// A damaged packet has its checksum complete, so that the receiver can notice.
-fn write_damaged(tun: &Tun, run: &Run, seed: u32) -> io::Result<()> {
-    let packet = run.held.packet.complete(run.first, run.ecn);
+/// A changed packet has its checksum complete: that of what hops wrote is right, and of damage the receiver can notice.
+fn write_changed(tun: &Tun, run: &Run) -> io::Result<()> {
+    let packet = run.held.packet.stamped(run.first, run.ecn, &run.hops);
     let mut packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
-    flip_bits(&mut packet, &mut Rng::from_u64(seed.into()));
+    if let Some(seed) = run.damage {
+        flip_bits(&mut packet, &mut Rng::from_u64(seed.into()));
+    }
     tun.write(&[IoSlice::new(&Offload::default().emit()), IoSlice::new(&packet)])
 }
 

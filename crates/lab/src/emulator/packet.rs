@@ -11,6 +11,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use base::Ecn;
+use base::telemetry::{self, Hop};
 
 use super::checksum;
 use crate::tun::HEADER_LEN;
@@ -266,6 +267,40 @@ impl SuperPacket {
             let sum = if sum == 0 && self.key.protocol == UDP { 0xffff } else { sum };
             packet.get_mut(place..place + 2)?.copy_from_slice(&sum.to_be_bytes());
         }
+        Some(packet)
+    }
+
+    /// Whether segment `index` is a datagram that hops write telemetry into.
+    pub fn is_led(&self, index: usize) -> bool {
+        // Fragments have no ports here.
+        let datagram = self.key.protocol == UDP && self.key.source.port() != 0 && index < self.segments;
+        let skip = if self.segments == 1 { self.inner } else { 0 };
+        datagram
+            && self.bytes.get(self.range(index, 1)).and_then(|b| b.get(skip..)).is_some_and(telemetry::is_led)
+    }
+
+    /// As [`SuperPacket::complete`], with what hops wrote into it.
+    pub fn stamped(&self, index: usize, ecn: Ecn, hops: &[Hop]) -> Option<Vec<u8>> {
+        let mut packet = self.complete(index, ecn)?;
+        if hops.is_empty() {
+            return Some(packet);
+        }
+        let (headers, datagram) = packet.split_at_mut_checked(self.transport)?;
+        let payload = datagram.get_mut(8..)?;
+        hops.iter().for_each(|hop| {
+            telemetry::stamp(payload, hop);
+        });
+        let place = datagram.get(UDP_CHECKSUM..UDP_CHECKSUM + 2)?;
+        // None was asked for (RFC 768).
+        if place == [0, 0] {
+            return Some(packet);
+        }
+        datagram[UDP_CHECKSUM..UDP_CHECKSUM + 2].fill(0);
+        let addresses = if self.is_v4() { 12..20 } else { 8..40 };
+        let pseudo = checksum::sum(headers.get(addresses)?) + u64::from(UDP) + datagram.len() as u64;
+        let sum = checksum::finish(pseudo + checksum::sum(datagram));
+        let sum = if sum == 0 { 0xffff } else { sum };
+        datagram[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
         Some(packet)
     }
 

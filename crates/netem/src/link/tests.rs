@@ -96,6 +96,64 @@ fn the_queue_drops_its_tail_at_the_limit() {
 }
 
 #[test]
+fn ect1_has_a_threshold_of_its_own_and_shares_the_other_one_else() {
+    let marks = |spec: &str, ecn| {
+        let mut l = link(spec);
+        (0..20).for_each(|i| assert_eq!(l.send(ms(0), Packet { ecn, ..numbered(SIZE, i) }), Verdict::Queued));
+        drain(&mut l).iter().filter(|d| d.ecn == Ecn::Ce).count()
+    };
+    // One is being sent, and those behind three, or nine, others are marked.
+    let both = "rate=12mbit queue=1MiB ecn=13500B ecn1=4500B";
+    assert_eq!((marks(both, Ecn::Ect0), marks(both, Ecn::Ect1)), (9, 15));
+    let one = "rate=12mbit queue=1MiB ecn=13500B";
+    assert_eq!((marks(one, Ecn::Ect0), marks(one, Ecn::Ect1)), (9, 9));
+    assert_eq!(marks(both, Ecn::NotEct), 0);
+}
+
+#[test]
+fn paths_that_do_not_leave_the_field_alone() {
+    use Ecn::{Ce, Ect0, Ect1, NotEct};
+    let passes = |path: &str| {
+        let mut l = link(&format!("delay=1ms ect={path}"));
+        let all = [NotEct, Ect0, Ect1, Ce];
+        let entered = all.map(|ecn| l.send(ms(0), Packet { ecn, ..numbered(SIZE, 0) }));
+        let dropped = entered.iter().filter(|v| **v == Verdict::Dropped(DropReason::Ect)).count() as u64;
+        assert_eq!(l.stats().dropped(), dropped);
+        drain(&mut l).iter().map(|d| d.ecn).collect::<Vec<_>>()
+    };
+    assert_eq!(passes("pass"), [NotEct, Ect0, Ect1, Ce]);
+    assert_eq!(passes("bleach"), [NotEct; 4]);
+    assert_eq!(passes("drop"), [NotEct]);
+    assert_eq!(passes("ect0"), [NotEct, Ect0, Ect0, Ce]);
+    assert_eq!(passes("ect1"), [NotEct, Ect1, Ect1, Ce]);
+    assert_eq!(passes("ce"), [NotEct, Ce, Ce, Ce]);
+}
+
+#[test]
+fn packets_are_told_of_the_queue_while_that_is_switched_on() {
+    use base::telemetry::{hops, lead_len, put_lead, split};
+    // 1 ms a packet; on from 2.5 ms, off from 4.5 ms.
+    let mut l = link("rate=12mbit queue=1MiB delay=5ms at=2500us:telemetry=on at=4500us:telemetry=off");
+    l.set_hop_id(7);
+    for i in 0..6u64 {
+        let mut payload = vec![0; lead_len(2)];
+        put_lead(&mut payload);
+        payload.extend_from_slice(&i.to_be_bytes());
+        assert_eq!(l.send(ms(0), Packet { payload, ..numbered(SIZE, i) }), Verdict::Queued);
+    }
+    let told: Vec<_> = drain(&mut l)
+        .iter_mut()
+        .map(|d| hops(split(&mut d.payload).unwrap().0).unwrap().collect::<Vec<_>>())
+        .collect();
+    let hop = |n: u64| {
+        let rate = Rate::from_mbit(12);
+        // The packet that is being sent next does not wait any more.
+        vec![Hop { id: 7, at: ms(n), queue: (5 - n) * SIZE, sent: n * SIZE, rate }]
+    };
+    assert_eq!(told, [vec![], vec![], hop(3), hop(4), vec![], vec![]]);
+}
+
+#[test]
 fn ecn_marks_above_the_threshold_only_what_is_capable() {
     let mut l = link("rate=12mbit queue=1MiB ecn=3000B");
     for i in 0..8 {

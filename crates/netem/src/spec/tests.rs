@@ -10,9 +10,10 @@ fn p(x: f64) -> Probability {
 #[test]
 fn every_field_is_read() {
     let c = LinkConfig::parse(
-        "queue=1bdp(rtt 70ms) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB \
+        "queue=1bdp(rtt 70ms) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB ecn1=8KiB ect=bleach telemetry=on \
          reorder=1%(5ms) duplicate=0.01% corrupt=0.02% mtu=9000B at=10s:rate=100mbit at=1s:blackout=250ms \
-         at=12s:loss=burst(p=0.1%, r=20%) at=13s:path=40ms at=14s:delay=41ms at=15s:rate=unlimited",
+         at=12s:loss=burst(p=0.1%, r=20%) at=13s:path=40ms at=14s:delay=41ms at=15s:rate=unlimited \
+         at=16s:ecn=off at=17s:ecn1=4KiB at=18s:ect=ect1 at=19s:telemetry=off",
     )
     .unwrap();
     let burst = BurstLoss { p: p(0.001), r: p(0.2), good_loss: p(0.0), bad_loss: p(1.0) };
@@ -21,6 +22,9 @@ fn every_field_is_read() {
         rate: Some(Rate::from_mbit(500)),
         queue: 4_375_000,
         ecn: Some(64 << 10),
+        ecn1: Some(8 << 10),
+        ect: EctPath::Bleach,
+        telemetry: true,
         delay: Span::from_millis(35),
         jitter: Jitter::Normal(Span::from_micros(1500)),
         keep_order: false,
@@ -36,6 +40,10 @@ fn every_field_is_read() {
             (at(13), Change::Path(Span::from_millis(40))),
             (at(14), Change::Delay(Span::from_millis(41))),
             (at(15), Change::Rate(None)),
+            (at(16), Change::Ecn(None)),
+            (at(17), Change::Ecn1(Some(4 << 10))),
+            (at(18), Change::Ect(EctPath::Ect1)),
+            (at(19), Change::Telemetry(false)),
         ],
     };
     assert_eq!(c, expected);
@@ -83,6 +91,10 @@ fn errors_name_the_field_and_the_remedy() {
         ("queue=1bdp(rtt", "queue: cannot read"),
         ("reorder=1%", "reorder: cannot read `1%`; write a percentage and by how much"),
         ("order=maybe", "order: cannot read `maybe`; write `keep` or `free`"),
+        ("ect=clear", "ect: cannot read `clear`; write `pass`, `bleach`"),
+        ("telemetry=yes", "telemetry: cannot read `yes`; write `on` or `off`"),
+        ("ecn1=3", "ecn1: cannot read `3`; write a size with its unit"),
+        ("at=1s:ect=all", "write `pass`, `bleach`"),
         ("at=10s", "at=10s: cannot read"),
         ("at=10s:mtu=5B", "write a time and a change"),
         ("speed=5", "`speed=5` is neither a field nor a profile; fields are written rate="),
@@ -122,6 +134,9 @@ fn any_loss() -> impl Strategy<Value = Loss> {
 fn any_jitter() -> impl Strategy<Value = Jitter> {
     prop_oneof![Just(Jitter::None), any_span().prop_map(Jitter::Uniform), any_span().prop_map(Jitter::Normal)]
 }
+fn any_ect() -> impl Strategy<Value = EctPath> {
+    (0..EctPath::ALL.len()).prop_map(|i| EctPath::ALL[i])
+}
 fn any_change() -> impl Strategy<Value = Change> {
     prop_oneof![
         any_rate().prop_map(Change::Rate),
@@ -129,6 +144,10 @@ fn any_change() -> impl Strategy<Value = Change> {
         any_loss().prop_map(Change::Loss),
         any_span().prop_map(Change::BlackOut),
         any_span().prop_map(Change::Path),
+        any::<Option<u64>>().prop_map(Change::Ecn),
+        any::<Option<u64>>().prop_map(Change::Ecn1),
+        any_ect().prop_map(Change::Ect),
+        any::<bool>().prop_map(Change::Telemetry),
     ]
 }
 prop_compose! {
@@ -136,12 +155,16 @@ prop_compose! {
         (rate, queue, ecn, mtu) in (any_rate(), any::<u64>(), any::<Option<u64>>(), any::<Option<u64>>()),
         (delay, jitter, keep_order, loss) in (any_span(), any_jitter(), any::<bool>(), any_loss()),
         (late, extra, duplicate, corrupt) in (any_probability(), any_span(), any_probability(), any_probability()),
+        (ecn1, ect, telemetry) in (any::<Option<u64>>(), any_ect(), any::<bool>()),
         changes in proptest::collection::vec((any::<u64>(), any_change()), 0..4),
     ) -> LinkConfig {
         let mut schedule: Vec<_> = changes.into_iter().map(|(at, c)| (Time::from_nanos(at), c)).collect();
         schedule.sort_by_key(|(at, _)| *at);
         let reorder = Reorder { probability: late, extra };
-        LinkConfig { rate, queue, ecn, delay, jitter, keep_order, loss, reorder, duplicate, corrupt, mtu, schedule }
+        LinkConfig {
+            rate, queue, ecn, ecn1, ect, telemetry, delay, jitter, keep_order, loss, reorder, duplicate, corrupt, mtu,
+            schedule,
+        }
     }
 }
 
@@ -156,7 +179,7 @@ proptest! {
     fn no_text_panics(text in "[a-z0-9=.,:%() eKMiB-]{0,60}", any in ".{0,60}") {
         let _ = LinkConfig::parse(&text);
         let _ = LinkConfig::parse(&any);
-        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu"] {
+        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect"] {
             let _ = LinkConfig::parse(&format!("{key}={text}"));
             let _ = LinkConfig::parse(&format!("rate=1gbit queue=1bdp({text})"));
         }

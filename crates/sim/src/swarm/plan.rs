@@ -1,8 +1,8 @@
 //! What one seed means: links, options, workload and faults.
 
-use base::{Rate, Rng, Span};
+use base::{Rate, Rng, Span, Time};
 use core::ops::Range;
-use netem::{BurstLoss, Jitter, LinkConfig, Loss, Probability, Reorder};
+use netem::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Probability, Reorder};
 use transport::crypto::Suite;
 use transport::{Coupling, LaneChoice, TransportOptions};
 
@@ -147,7 +147,13 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
         1 => Jitter::Normal(delay / pick(rng, &[20, 100])),
         _ => Jitter::None,
     };
+    // Apart from the rest, so that worlds which once failed stay as they were.
+    let mut apart = Rng::from_u64(rate.bytes_per_sec() ^ queue.rotate_left(32) ^ 0x00ec_7000);
+    let ect = |rng: &mut Rng| if rng.chance(0.2) { pick(rng, &EctPath::ALL) } else { EctPath::Pass };
     LinkConfig {
+        ecn1: apart.chance(0.2).then_some(4 * mtu),
+        ect: ect(&mut apart),
+        telemetry: apart.chance(0.3),
         rate: (!rng.chance(0.05)).then_some(rate),
         queue: queue.max(8 * mtu),
         ecn: rng.chance(0.2).then_some(queue.max(8 * mtu) / 2),
@@ -159,7 +165,7 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
         duplicate: maybe(rng, 0.3, 0.1),
         corrupt: maybe(rng, 0.3, 0.02),
         mtu: Some(mtu),
-        schedule: Vec::new(),
+        schedule: vec![(Time::ZERO + rtt * apart.range(3, 60), Change::Ect(ect(&mut apart)))],
     }
 }
 

@@ -69,6 +69,7 @@ fn plain(like: &LinkConfig, speed: u64, delay: Span) -> LinkConfig {
         loss: Loss::NONE,
         reorder: Reorder::default(),
         ecn: None,
+        ect: netem::EctPath::Pass,
         duplicate: netem::Probability::ZERO,
         corrupt: netem::Probability::ZERO,
         ..like.clone()

@@ -29,6 +29,9 @@ impl Payload for Datagram {
     fn corrupt(&mut self, rng: &mut Rng) {
         flip_bits(&mut self.data, rng);
     }
+    fn stamp(&mut self, hop: &base::telemetry::Hop) {
+        base::telemetry::stamp(&mut self.data, hop);
+    }
 }
 
 /// Used buffers: 600,000 packets in flight are not allocated one by one.

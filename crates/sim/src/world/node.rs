@@ -154,7 +154,7 @@ impl World {
             let remote = self.addresses[first.src as usize].addr;
             let local = self.addresses[first.dst as usize].addr.ip();
             let local = (!self.nodes[n].more.is_empty()).then_some(local);
-            let meta = Meta { remote, local, marked: *ecn == Ecn::Ce };
+            let meta = Meta { remote, local, ecn: *ecn, waited: self.now.since(*arrived) };
             if joined == 0 {
                 // Longer than any train: no socket would take it.
                 i += 1;
@@ -173,7 +173,6 @@ impl World {
     /// Splits a train into its datagrams, which enter their path one after the other.
     fn send(&mut self, n: usize, t: Transmit, train: &[u8]) {
         let overhead = if t.remote.is_ipv6() { 48 } else { 28 };
-        let ecn = if t.ecn { Ecn::Ect0 } else { Ecn::NotEct };
         let node = &self.nodes[n];
         // From another than its first address only when it says so.
         let own = |a: &&usize| t.local.is_some_and(|ip| self.addresses[**a].addr.ip() == ip);
@@ -186,7 +185,7 @@ impl World {
             self.totals.sent += 1;
             let data = self.pool.copy(piece);
             let bytes = (piece.len() + overhead) as u64;
-            self.enter(ecn, bytes, Datagram { src, dst: dst as u32, data });
+            self.enter(t.ecn, bytes, Datagram { src, dst: dst as u32, data });
         }
         self.schedule_network();
     }

@@ -35,6 +35,7 @@ use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
 use cc::engine::Flow;
+use cc::platform::EcnPath;
 use close::Closing;
 use setup::Setup;
 use std::collections::VecDeque;
@@ -291,7 +292,7 @@ impl Connection {
         cc::PathInfo {
             packet_bytes: u64::from(l.mtu.current()) + u64::from(l.overhead()),
             handshake_rtt: l.rtt.latest(),
-            ecn: l.ecn,
+            ecn: !matches!(l.ecn.paths()[0], EcnPath::Failed(_)),
             // What is known is known of the path that it connected over.
             known_rate: self.options.known_rate.filter(|_| l.id == 0),
             remembered: None,

@@ -3,9 +3,10 @@
 use super::{ConnEvent, Connection, State};
 use crate::crypto::{OpenError, Opened, OpenedTrain, Side};
 use crate::error::{CloseReason, Violation, code};
+use crate::lane::received::Arrival;
 use crate::lane::{Lane, Stage};
 use crate::streams::{Placed, Streams};
-use base::{Time, seq};
+use base::{Ecn, Span, Time, seq};
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{SHORT_CLEAR, flag};
 use wire::{Cid, DataHeader, Frame, Reader};
@@ -25,8 +26,10 @@ pub struct Meta {
     pub remote: SocketAddr,
     /// The address it was sent to, where the system tells.
     pub local: Option<IpAddr>,
-    /// Whether it carries Congestion Experienced.
-    pub marked: bool,
+    /// The ECN field of its packets.
+    pub ecn: Ecn,
+    /// How long it waited in this host before it was processed.
+    pub waited: Span,
 }
 
 /// What opening one packet came to.
@@ -209,7 +212,8 @@ impl Connection {
     /// A packet counts as received.
     fn note_received(&mut self, now: Time, i: usize, pn: u64, (eliciting, ask): (bool, bool), meta: Meta) {
         let newest = pn >= self.lanes[i].received.expected();
-        self.lanes[i].received.on_packet(now, pn, eliciting, ask, meta.marked);
+        let arrival = Arrival { at: now, ecn: meta.ecn, waited: meta.waited };
+        self.lanes[i].received.on_packet(&arrival, pn, eliciting, ask);
         let l = &mut self.lanes[i];
         l.local = match self.side {
             // Late packets that came to an address which the lane has left do not lead it back there.

@@ -316,6 +316,7 @@ fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Re
         reset_token: Some(reset),
         token: false,
         addresses: false,
+        signals: true,
     })
 }
 

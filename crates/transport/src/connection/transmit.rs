@@ -7,7 +7,7 @@ use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket};
 use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::streams::Streams;
-use base::{Span, Time};
+use base::{Ecn, Span, Time};
 use cc::Token;
 use cc::engine::Train;
 use std::net::{IpAddr, SocketAddr};
@@ -40,8 +40,8 @@ pub struct Transmit {
     pub remote: SocketAddr,
     /// From which address, when it matters.
     pub local: Option<IpAddr>,
-    /// Whether it is sent ECN-capable.
-    pub ecn: bool,
+    /// What its packets carry in the ECN field.
+    pub ecn: Ecn,
     /// Bytes of each datagram but the last.
     pub segment: usize,
     /// Bytes in all.
@@ -106,6 +106,7 @@ struct Draft {
     wire_bytes: u64,
     len: usize,
     segment: usize,
+    ecn: Ecn,
 }
 
 impl Connection {
@@ -225,7 +226,7 @@ impl Connection {
 
     fn single(&self, lane: usize, len: usize) -> Transmit {
         let (remote, local) = self.lanes[lane].target();
-        Transmit { remote, local, ecn: false, segment: len, len, socket: self.lanes[lane].socket }
+        Transmit { remote, local, ecn: Ecn::NotEct, segment: len, len, socket: self.lanes[lane].socket }
     }
 
     fn transmit_close(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
@@ -338,7 +339,7 @@ impl Connection {
         let n = self.seal_control(lane, &frame, 0, buf)?;
         self.book_control(now, lane, n, Content::Nothing, false);
         let socket = self.lanes[lane].socket;
-        Some(Transmit { remote, local, ecn: false, segment: n, len: n, socket })
+        Some(Transmit { remote, local, ecn: Ecn::NotEct, segment: n, len: n, socket })
     }
 
     /// An answer to a challenge that came from elsewhere than the lane's packets go: alone, and no larger than what it
@@ -418,6 +419,7 @@ impl Connection {
         if self.lanes[lane].fleeting.len() > 1 {
             return;
         }
+        let signals = self.peer_params.signals;
         for i in 0..self.lanes.len() {
             let l = &mut self.lanes[i];
             let told_here = i == lane && matches!(l.stage, Stage::Open | Stage::Dead);
@@ -426,7 +428,8 @@ impl Connection {
                 continue;
             }
             let due = l.received.due().is_some_and(|t| t <= now);
-            let statements = if due { l.received.take_feedback(now, l.id, room) } else { Vec::new() };
+            let statements =
+                if due { l.received.take_feedback(now, l.id, room, signals) } else { Vec::new() };
             let floor = l.take_floor();
             let fleeting = &mut self.lanes[lane].fleeting;
             fleeting.extend(statements.into_iter().map(Frame::Feedback));
@@ -503,7 +506,7 @@ impl Connection {
             return Some(Transmit {
                 remote: l.remote,
                 local: l.local,
-                ecn: l.ecn,
+                ecn: d.ecn,
                 segment: d.segment,
                 len: d.len,
                 socket,
@@ -524,10 +527,11 @@ impl Connection {
         l.maybe_skip(now, &mut self.rng);
         let mtu = usize::from(l.mtu.current());
         let overhead = u64::from(l.overhead());
-        let train = l.flows[usize::from(flow)].begin_train(now, flow);
+        let ecn = l.ecn.codepoint(now, l.flows[usize::from(flow)].codepoint(), l.rtt.smoothed());
+        let train = Train { ecn, ..l.flows[usize::from(flow)].begin_train(now, flow) };
         let number = l.sent.trains_mut().begin(train);
         let first_pn = l.sent.next();
-        let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0 };
+        let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0, ecn };
         while (d.packets as usize) < MAX_SEGMENTS && permit.covers(mtu as u64 + overhead) {
             if d.len + mtu > MAX_TRAIN.min(buf.len()) {
                 break;
@@ -678,6 +682,7 @@ impl Connection {
             l.flows[usize::from(flow)].on_sent(now, &mut copy, d.wire_bytes, d.packets, app_limited);
             *t = copy;
         }
+        l.ecn.on_sent(d.ecn, d.packets);
         l.on_eliciting_sent(now);
         l.carried.sent += d.wire_bytes;
         self.spoke = now;

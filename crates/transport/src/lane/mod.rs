@@ -1,6 +1,7 @@
 //! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
 
 pub mod dispersion;
+pub mod ecn;
 pub mod mtu;
 pub mod path;
 pub mod received;
@@ -12,8 +13,10 @@ use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
-use cc::engine::{Flow, PathSignals};
+use cc::engine::{Flow, PathSignals, Train, Trend};
+use core::ops::Range;
 use dispersion::Dispersion;
+use ecn::EcnWatch;
 use mtu::MtuSearch;
 use path::PathCheck;
 use received::Received;
@@ -159,8 +162,12 @@ pub struct Lane {
     pub flows: Vec<Flow>,
     /// Packet size.
     pub mtu: MtuSearch,
-    /// Whether packets are sent ECN-capable.
-    pub ecn: bool,
+    /// What of the ECN field survives.
+    pub ecn: EcnWatch,
+    /// How fast the round trip and the one-way delay rise.
+    trends: (Trend, Trend),
+    /// How long the newest reported packet waited in the peer's host.
+    host_delay: Span,
     /// Frames in flight that are repeated when lost, by index.
     control: Vec<Vec<Frame<'static>>>,
     free_control: Vec<u32>,
@@ -245,7 +252,9 @@ impl Lane {
             squeezed: None,
             flows: vec![flow],
             mtu,
-            ecn: true,
+            ecn: EcnWatch::default(),
+            trends: (Trend::new(), Trend::new()),
+            host_delay: Span::ZERO,
             control: Vec::new(),
             free_control: Vec::new(),
             lost_frames: VecDeque::new(),
@@ -424,16 +433,17 @@ impl Lane {
         let sampled = self.newly_reported(f);
         let mut large = false;
         let (mut data_acked, mut resolved) = (false, 0);
-        let flows = &mut self.flows;
+        self.ecn.check(f, self.sent.next())?;
+        self.pass_on_telemetry(f);
+        let marks = Marks::of(f);
+        let (flows, ecn, queue) = (&mut self.flows, &mut self.ecn, self.queue_delay);
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
             newest = newest.max(Some((pn, p.time)));
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
-                let flow = &mut flows[usize::from(t.flow)];
-                match p.state {
-                    State::Lost => flow.on_spurious(p.bytes.into()),
-                    _ => flow.on_acked(p.bytes.into(), Some(t)),
-                }
+                let marked = marks.has(pn);
+                tell_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
+                ecn.on_acked(t.ecn, marked, queue);
             }
             out.spurious += u64::from(p.state == State::Lost);
             match p.content {
@@ -463,13 +473,33 @@ impl Lane {
         }
         let sampled = sampled.filter(|_| newest.is_some());
         self.after_acks(now, f, delay, (newest, sampled), &mut out, streams);
-        let marked = f.marked.saturating_sub(self.marked);
-        self.marked = self.marked.max(f.marked);
-        out.marked = marked;
+        out.marked = self.count_marks(now, f);
         let rtt = sampled.and(self.rtt.latest());
-        self.finish_flows(now, acked_at, rtt, marked);
+        self.finish_flows(now, acked_at, rtt);
         self.forget(now);
         Ok(out)
+    }
+
+    /// How many marks are news, and what the report as a whole says of the path.
+    fn count_marks(&mut self, now: Time, f: &Feedback) -> u64 {
+        let marked = f.marked.saturating_sub(self.marked);
+        self.marked = self.marked.max(f.marked);
+        if f.signals.is_none() {
+            self.flows.iter_mut().for_each(|f| f.on_marks_of_any(marked));
+        }
+        if f.covered.end > f.largest {
+            self.ecn.on_report(now, self.rtt.smoothed(), f.signals.is_some());
+        }
+        marked
+    }
+
+    /// What hops wrote goes to the flow whose packet they wrote it into.
+    fn pass_on_telemetry(&mut self, f: &Feedback) {
+        let Some(t) = f.signals.as_ref().and_then(|s| s.telemetry.as_ref()) else { return };
+        let train = self.sent.get(t.packet).and_then(|p| self.sent.trains().get(p.train));
+        if let Some(flow) = train.filter(|t| t.telemetry).map(|t| usize::from(t.flow)) {
+            self.flows[flow].on_telemetry(&t.hops);
+        }
     }
 
     /// When the newest packet of a report left, if that is news: the round trip is measured by it, also where it is one
@@ -500,6 +530,12 @@ impl Lane {
         if let Some(left) = sampled {
             self.rtt.update(now.since(left), delay);
             self.queue_delay = self.owd.update(now, left, f.arrival_us);
+            let over = self.rtt.smoothed();
+            let rtt = self.rtt.latest().map_or(0, |r| r.as_nanos() as i64);
+            self.trends.0.add(left, rtt, over);
+            self.trends.1.add(left, self.owd.latest().saturating_mul(1_000), over);
+            let waited = f.signals.as_ref().map_or(0, |s| s.host_delay_us.min(f.delay_us));
+            self.host_delay = Span::from_micros(waited.min(1_000_000));
             self.trace.add(left, self.owd.latest());
             let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
             self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, packet);
@@ -510,19 +546,20 @@ impl Lane {
         }
         self.reorder = (self.rtt.smoothed() / (1 << self.reorder_shift)).max(Span::from_micros(100));
         // RACK: lost is what left a reordering window before a packet that arrived (RFC 8985, section 3.2).
-        self.declare_lost(sent - self.reorder, out, streams);
+        self.declare_lost(now, sent - self.reorder, out, streams);
     }
 
-    fn declare_lost(&mut self, sent_before: Time, out: &mut Outcome, streams: &mut impl Streams) {
+    fn declare_lost(&mut self, now: Time, sent_before: Time, out: &mut Outcome, streams: &mut impl Streams) {
         let mut control = Vec::new();
         let mut probes = Vec::new();
         let mut data = 0;
-        let flows = &mut self.flows;
+        let (flows, ecn, rtt) = (&mut self.flows, &mut self.ecn, self.rtt.smoothed());
         self.sent.detect_lost(sent_before, |_, p, train| {
             let probe = matches!(p.content, Content::MtuProbe(_));
             out.lost += u64::from(!probe);
             if let Some(t) = train {
                 flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, !probe);
+                ecn.on_lost(now, t.ecn, rtt);
             }
             match p.content {
                 Content::Data(qpn, segment) => {
@@ -543,7 +580,7 @@ impl Lane {
         probes.into_iter().for_each(|size| self.mtu.on_lost(size));
     }
 
-    fn finish_flows(&mut self, now: Time, acked_at: Time, rtt: Option<Span>, ce_packets: u64) {
+    fn finish_flows(&mut self, now: Time, acked_at: Time, rtt: Option<Span>) {
         let lane = PathSignals {
             now,
             acked_at,
@@ -552,7 +589,9 @@ impl Lane {
             min_rtt: self.rtt.min(),
             queue_delay: self.queue_delay,
             dispersion: self.squeezed.take(),
-            ce_packets,
+            rtt_trend: self.trends.0.millionths(),
+            delay_trend: self.trends.1.millionths(),
+            host_delay: self.host_delay,
         };
         self.flows.iter_mut().for_each(|f| f.finish(&lane));
     }
@@ -628,8 +667,8 @@ impl Lane {
     pub fn on_loss_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
         let mut out = Outcome::default();
         if let Some(t) = self.sent.oldest_suspect() {
-            self.declare_lost(t, &mut out, streams);
-            self.finish_flows(now, now, None, 0);
+            self.declare_lost(now, t, &mut out, streams);
+            self.finish_flows(now, now, None);
             self.forget(now);
         }
         out
@@ -670,7 +709,7 @@ impl Lane {
         }
         if self.pto_count == 2 {
             // Perhaps the path drops what is ECN-capable (RFC 9000, section 13.4.2).
-            self.ecn = false;
+            self.ecn.on_silence(now, self.rtt.smoothed());
         }
         self.stalls += u32::from(large);
         if self.stalls >= 3 {
@@ -695,8 +734,36 @@ impl Lane {
         self.rtt = Rtt::new();
         self.owd = OneWayDelay::new();
         self.trace.clear();
+        self.ecn.on_path_change();
+        self.trends = (Trend::new(), Trend::new());
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
+    }
+}
+
+/// A packet of a flow arrived.
+fn tell_arrival(flow: &mut Flow, p: &SentPacket, train: &Train, marked: bool) {
+    let (bytes, lost) = (u64::from(p.bytes), p.state == State::Lost);
+    match lost {
+        true => flow.on_spurious(bytes),
+        false => flow.on_acked(bytes, Some(train)),
+    }
+    if marked {
+        flow.on_marked(bytes, !lost);
+    }
+}
+
+/// Which packets a statement says were marked.
+struct Marks<'a>(&'a [Range<u64>]);
+
+impl Marks<'_> {
+    fn of(f: &Feedback) -> Marks<'_> {
+        Marks(f.signals.as_ref().map_or(&[], |s| &s.marks))
+    }
+
+    fn has(&self, pn: u64) -> bool {
+        let behind = self.0.partition_point(|m| m.end <= pn);
+        self.0.get(behind).is_some_and(|m| m.start <= pn)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Packet numbers received on a lane, and when to report them.
 
-use base::{RangeSet, Span, Time};
+use base::telemetry::Hop;
+use base::{Ecn, RangeSet, Span, Time};
 use core::ops::Range;
+use wire::frame::{Telemetry, Told};
 use wire::{Feedback, Floor};
 
 /// Disjoint runs of received packets kept at most. 600,000 packets in flight with 1 % lost make 6,000; a
@@ -11,6 +13,17 @@ pub const MAX_RUNS: usize = 1 << 18;
 const MIN_INTERVAL: Span = Span::from_micros(50);
 const MAX_INTERVAL: Span = Span::from_millis(100);
 
+/// How a packet arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When, as the host says.
+    pub at: Time,
+    /// Its ECN field.
+    pub ecn: Ecn,
+    /// How long it waited in the host before it was processed.
+    pub waited: Span,
+}
+
 /// The receiver's books of a lane.
 #[derive(Debug)]
 pub struct Received {
@@ -19,7 +32,16 @@ pub struct Received {
     floor: u64,
     largest: Option<u64>,
     largest_at: Time,
+    /// How long it waited in this host.
+    waited: Span,
+    /// Packets received with ECT(0), ECT(1) and Congestion Experienced.
+    ect0: u64,
+    ect1: u64,
     marked: u64,
+    /// Those of the latter from the floor on: at most [`MAX_RUNS`] runs. Marks that would make more are counted only.
+    marks: RangeSet,
+    /// What hops wrote into the newest packet with telemetry, until it was told.
+    telemetry: Option<Telemetry>,
     /// Packets since the last report that ask for one.
     unreported: u64,
     first_unreported: Time,
@@ -42,7 +64,12 @@ impl Received {
             floor: 0,
             largest: None,
             largest_at: Time::ZERO,
+            waited: Span::ZERO,
+            ect0: 0,
+            ect1: 0,
             marked: 0,
+            marks: RangeSet::new(),
+            telemetry: None,
             unreported: 0,
             first_unreported: Time::ZERO,
             ask: false,
@@ -72,20 +99,43 @@ impl Received {
         self.seen.ranges()
     }
 
+    /// Runs of marked packets that are kept: at most [`MAX_RUNS`].
+    pub fn marked_runs(&self) -> usize {
+        self.marks.ranges()
+    }
+
     /// Enters a packet that passed its tag and was placed.
-    pub fn on_packet(&mut self, now: Time, pn: u64, eliciting: bool, ask: bool, marked: bool) {
+    pub fn on_packet(&mut self, a: &Arrival, pn: u64, eliciting: bool, ask: bool) {
         self.seen.insert(pn..pn + 1);
         if self.largest.is_none_or(|l| pn > l) {
             self.largest = Some(pn);
-            self.largest_at = now;
+            (self.largest_at, self.waited) = (a.at, a.waited);
         }
-        self.marked += u64::from(marked);
+        match a.ecn {
+            Ecn::NotEct => {}
+            Ecn::Ect0 => self.ect0 += 1,
+            Ecn::Ect1 => self.ect1 += 1,
+            Ecn::Ce => {
+                self.marked += 1;
+                if self.marks.ranges() < MAX_RUNS {
+                    self.marks.insert(pn..pn + 1);
+                }
+            }
+        }
+        let now = a.at;
         if eliciting {
             if self.unreported == 0 {
                 self.first_unreported = now;
             }
             self.unreported += 1;
             self.ask |= ask;
+        }
+    }
+
+    /// What hops wrote into a packet that was entered.
+    pub fn on_telemetry(&mut self, pn: u64, hops: Vec<Hop>) {
+        if self.telemetry.as_ref().is_none_or(|t| t.packet <= pn) {
+            self.telemetry = Some(Telemetry { packet: pn, hops });
         }
     }
 
@@ -96,6 +146,9 @@ impl Received {
         // A floor beyond anything received is the sender's own business, but books stay small.
         if f.floor > self.floor {
             self.seen.remove(self.floor..f.floor);
+            if !self.marks.is_empty() {
+                self.marks.remove(self.floor..f.floor);
+            }
             self.floor = f.floor;
         }
     }
@@ -111,37 +164,60 @@ impl Received {
         Some(self.first_unreported + self.interval)
     }
 
-    /// Takes the report that is due, in as many statements as it needs to fit `room` bytes each.
-    pub fn take_feedback(&mut self, now: Time, lane: u32, room: usize) -> Vec<Feedback> {
+    /// Takes the report that is due, in as many statements as it needs to fit `room` bytes each; `signals`: with what
+    /// congestion control wants to know beside.
+    pub fn take_feedback(&mut self, now: Time, lane: u32, room: usize, signals: bool) -> Vec<Feedback> {
         let Some(largest) = self.largest else { return Vec::new() };
         self.unreported = 0;
         self.ask = false;
+        let mut telemetry = self.telemetry.take().filter(|t| signals && t.packet <= largest);
+        let fixed = |t: &Option<Telemetry>| {
+            Feedback::MAX_FIXED + if signals { Told::max_fixed(t.as_ref().map(|t| t.hops.len())) } else { 0 }
+        };
         let mut out = Vec::with_capacity(1);
         let mut all = self.seen.gaps(self.floor..largest + 1).peekable();
-        let budget = room.saturating_sub(Feedback::MAX_FIXED);
+        let mut marked = self.marks.iter().take(if signals { usize::MAX } else { 0 }).peekable();
         let mut from = self.floor.min(largest + 1);
         loop {
-            let (mut holes, mut used, mut at) = (Vec::new(), 0, from);
-            while let Some(h) = all.peek() {
-                let n = Feedback::hole_len(h.start - at, h);
-                if used + n > budget {
-                    break;
+            let budget = room.saturating_sub(fixed(&telemetry));
+            let (mut holes, mut marks) = (Runs::new(from), Runs::new(from));
+            let to = loop {
+                let hole = match (all.peek(), marked.peek()) {
+                    (None, None) => break largest + 1,
+                    (Some(h), Some(m)) => h.start < m.start,
+                    (h, _) => h.is_some(),
+                };
+                let used = holes.len + marks.len;
+                let fits = match hole {
+                    true => all.next_if(|h| holes.takes(h, budget - used)).is_some(),
+                    false => marked.next_if(|m| marks.takes(m, budget - used)).is_some(),
+                };
+                if !fits {
+                    break if hole { all.peek() } else { marked.peek() }.map_or(largest + 1, |r| r.start);
                 }
-                used += n;
-                at = h.end;
-                holes.extend(all.next());
-            }
-            let to = all.peek().map_or(largest + 1, |h| h.start);
-            let end = to == largest + 1;
-            out.push(self.statement(now, lane, from..to, holes));
-            if end || budget < 32 {
+            };
+            let told = signals.then(|| Told {
+                host_delay_us: self.waited.as_micros(),
+                ect0: self.ect0,
+                ect1: self.ect1,
+                marks: marks.list,
+                telemetry: telemetry.take(),
+            });
+            out.push(self.statement(now, lane, from..to, (holes.list, told)));
+            if to == largest + 1 || budget < 32 {
                 return out;
             }
             from = to;
         }
     }
 
-    fn statement(&self, now: Time, lane: u32, covered: Range<u64>, holes: Vec<Range<u64>>) -> Feedback {
+    fn statement(
+        &self,
+        now: Time,
+        lane: u32,
+        covered: Range<u64>,
+        (holes, signals): (Vec<Range<u64>>, Option<Told>),
+    ) -> Feedback {
         Feedback {
             lane,
             largest: self.largest.unwrap_or(0),
@@ -150,7 +226,32 @@ impl Received {
             marked: self.marked,
             covered,
             holes,
+            signals,
         }
+    }
+}
+
+/// Ranges of a statement, and the bytes that they take.
+struct Runs {
+    list: Vec<Range<u64>>,
+    at: u64,
+    len: usize,
+}
+
+impl Runs {
+    const fn new(from: u64) -> Runs {
+        Runs { list: Vec::new(), at: from, len: 0 }
+    }
+
+    /// Appends a range if there is room for it.
+    fn takes(&mut self, r: &Range<u64>, room: usize) -> bool {
+        let n = Feedback::hole_len(r.start - self.at, r);
+        if n > room {
+            return false;
+        }
+        (self.len, self.at) = (self.len + n, r.end);
+        self.list.push(r.clone());
+        true
     }
 }
 
@@ -161,6 +262,69 @@ mod tests {
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
     }
+    fn arrives(ms: u64, ecn: Ecn) -> Arrival {
+        Arrival { at: at(ms), ecn, waited: Span::from_micros(7) }
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "lists of one range")]
+    fn which_packets_were_marked_is_said_until_the_floor_has_passed_them() {
+        let mut r = Received::new();
+        let ecn = |pn| match pn {
+            3 | 4 | 8 => Ecn::Ce,
+            5 => Ecn::Ect1,
+            _ => Ecn::Ect0,
+        };
+        (0..10).filter(|pn| *pn != 6).for_each(|pn| r.on_packet(&arrives(1, ecn(pn)), pn, true, false));
+        r.on_telemetry(8, vec![Hop { id: 1, ..Hop::default() }]);
+        r.on_telemetry(7, Vec::new());
+        let f = &r.take_feedback(at(2), 0, 1_000, true)[0];
+        let told = f.signals.as_ref().unwrap();
+        assert_eq!((told.ect0, told.ect1, f.marked, told.host_delay_us), (5, 1, 3, 7));
+        assert_eq!((&f.holes, &told.marks), (&vec![6..7], &vec![3..5, 8..9]));
+        assert_eq!(told.telemetry.as_ref().map(|t| (t.packet, t.hops.len())), Some((8, 1)));
+        // Again: marks are repeated, telemetry is not.
+        r.on_floor(&Floor { lane: 0, floor: 4, interval_us: 1_000, packets: 9 });
+        let f = &r.take_feedback(at(3), 0, 1_000, true)[0];
+        let told = f.signals.as_ref().unwrap();
+        assert_eq!((told.marks.clone(), told.telemetry.clone(), f.marked), (vec![4..5, 8..9], None, 3));
+        assert_eq!(r.take_feedback(at(3), 0, 1_000, false)[0].signals, None);
+        r.on_floor(&Floor { lane: 0, floor: 9, interval_us: 1_000, packets: 9 });
+        assert_eq!(r.marked_runs(), 0);
+    }
+
+    #[test]
+    fn a_report_full_of_marks_and_holes_is_split_and_none_is_lost_or_told_twice() {
+        let mut r = Received::new();
+        for pn in (0..20_000).filter(|pn| pn % 5 != 0) {
+            let ecn = if pn % 5 == 2 { Ecn::Ce } else { Ecn::Ect0 };
+            r.on_packet(&arrives(1, ecn), pn, true, false);
+        }
+        r.on_telemetry(19_999, vec![Hop::default(); base::telemetry::MAX_HOPS]);
+        let parts = r.take_feedback(at(1), 0, 1_100, true);
+        assert!(parts.len() > 10);
+        let (mut from, mut holes, mut marks) = (0, Vec::new(), Vec::new());
+        for p in parts {
+            assert_eq!(p.covered.start, from);
+            from = p.covered.end;
+            let len = wire::Frame::Feedback(p.clone()).encoded_len();
+            assert!(len <= 1_100, "{len}");
+            holes.extend(p.holes);
+            marks.extend(p.signals.unwrap().marks);
+        }
+        let every = |at: u64| (0..4_000).map(|n| n * 5 + at..n * 5 + at + 1).collect::<Vec<_>>();
+        assert_eq!((from, holes, marks), (20_000, every(0), every(2)));
+    }
+
+    #[test]
+    fn books_of_marks_stay_small_too() {
+        let mut r = Received::new();
+        for n in 0..MAX_RUNS as u64 + 10 {
+            r.on_packet(&arrives(1, Ecn::Ect0), 2 * n, true, false);
+            r.on_packet(&arrives(1, Ecn::Ce), 2 * n + 1, true, false);
+        }
+        assert_eq!((r.runs(), r.marked_runs(), r.marked), (1, MAX_RUNS, MAX_RUNS as u64 + 10));
+    }
 
     #[test]
     #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
@@ -168,11 +332,11 @@ mod tests {
         let mut r = Received::new();
         for pn in [0, 1, 2, 5, 6, 9] {
             assert!(!r.is_stale(pn));
-            r.on_packet(at(10), pn, true, false, pn == 6);
+            r.on_packet(&arrives(10, if pn == 6 { Ecn::Ce } else { Ecn::Ect0 }), pn, true, false);
         }
         assert!(r.is_stale(5));
         assert_eq!(r.due(), Some(at(11)));
-        let f = &r.take_feedback(at(11), 0, 1000)[0];
+        let f = &r.take_feedback(at(11), 0, 1000, false)[0];
         assert_eq!(
             (f.covered.clone(), f.holes.clone(), f.marked, f.delay_us),
             (0..10, vec![3..5, 7..9], 1, 1000)
@@ -180,11 +344,11 @@ mod tests {
         assert_eq!(r.due(), None);
         r.on_floor(&Floor { lane: 0, floor: 6, interval_us: 5_000, packets: 2 });
         assert!(r.is_stale(4));
-        r.on_packet(at(20), 10, true, false, false);
+        r.on_packet(&arrives(20, Ecn::NotEct), 10, true, false);
         assert_eq!(r.due(), Some(at(25)));
-        r.on_packet(at(20), 7, true, false, false);
+        r.on_packet(&arrives(20, Ecn::NotEct), 7, true, false);
         assert_eq!(r.due(), Some(Time::ZERO));
-        let f = &r.take_feedback(at(21), 0, 1000)[0];
+        let f = &r.take_feedback(at(21), 0, 1000, false)[0];
         assert_eq!((f.covered.clone(), f.holes.clone()), (6..11, vec![8..9]));
     }
 
@@ -192,9 +356,9 @@ mod tests {
     fn a_long_report_is_split_into_adjoining_statements() {
         let mut r = Received::new();
         for pn in (0..20_000).step_by(2) {
-            r.on_packet(at(1), pn, true, false, false);
+            r.on_packet(&arrives(1, Ecn::NotEct), pn, true, false);
         }
-        let parts = r.take_feedback(at(1), 0, 1200);
+        let parts = r.take_feedback(at(1), 0, 1200, false);
         assert!(parts.len() > 10);
         let mut at = 0;
         for p in &parts {
@@ -209,9 +373,9 @@ mod tests {
     #[test]
     fn a_floor_beyond_everything_is_harmless() {
         let mut r = Received::new();
-        r.on_packet(at(1), 3, true, true, false);
+        r.on_packet(&arrives(1, Ecn::NotEct), 3, true, true);
         r.on_floor(&Floor { lane: 0, floor: 1 << 40, interval_us: u64::MAX, packets: 0 });
-        let f = &r.take_feedback(at(2), 0, 1000)[0];
+        let f = &r.take_feedback(at(2), 0, 1000, false)[0];
         assert!(f.covered.is_empty() && f.holes.is_empty());
         assert!(r.is_stale(4));
     }
@@ -221,7 +385,7 @@ mod tests {
         let mut r = Received::new();
         let mut pn = 0;
         while !r.is_stale(pn) {
-            r.on_packet(at(1), pn, true, false, false);
+            r.on_packet(&arrives(1, Ecn::NotEct), pn, true, false);
             pn += 2;
         }
         assert_eq!(r.runs(), MAX_RUNS);
@@ -231,12 +395,12 @@ mod tests {
     #[test]
     fn books_stay_small_against_a_peer_that_fills_one_wide_hole_from_within() {
         let mut r = Received::new();
-        r.on_packet(at(1), 0, true, false, false);
-        r.on_packet(at(1), 1 << 30, true, false, false);
+        r.on_packet(&arrives(1, Ecn::NotEct), 0, true, false);
+        r.on_packet(&arrives(1, Ecn::NotEct), 1 << 30, true, false);
         let taken = (1..2 * MAX_RUNS as u64).map(|n| 2 * n).filter(|pn| {
             let fresh = !r.is_stale(*pn);
             if fresh {
-                r.on_packet(at(1), *pn, true, false, false);
+                r.on_packet(&arrives(1, Ecn::NotEct), *pn, true, false);
             }
             fresh
         });

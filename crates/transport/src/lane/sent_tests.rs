@@ -87,11 +87,16 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
                 dropped.insert(pn);
             } else {
                 assert!(!received.is_stale(pn));
-                received.on_packet(t, pn, true, false, false);
+                received.on_packet(
+                    &crate::lane::received::Arrival { at: t, ecn: base::Ecn::NotEct, waited: Span::ZERO },
+                    pn,
+                    true,
+                    false,
+                );
             }
         }
         if now % (FLIGHT / 8) == 0 {
-            let statements = received.take_feedback(t, 0, 1_100);
+            let statements = received.take_feedback(t, 0, 1_100, false);
             bytes += statements.iter().map(|f| wire::Frame::Feedback(f.clone()).encoded_len()).sum::<usize>();
             reports.push_back((now + FLIGHT / 2, statements));
         }

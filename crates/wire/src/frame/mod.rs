@@ -4,7 +4,7 @@ mod addresses;
 mod feedback;
 
 pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
-pub use feedback::Feedback;
+pub use feedback::{Feedback, Telemetry, Told};
 
 use crate::cc::{CcAnswer, CcPropose};
 use crate::codec::{Put, Reader, WireError, varint_len};
@@ -45,6 +45,7 @@ mod kind {
     pub const ADDRESSES: u8 = 0x13;
     pub const CC_PROPOSE: u8 = 0x14;
     pub const CC_ANSWER: u8 = 0x15;
+    pub const FEEDBACK_SIGNALS: u8 = 0x18;
     pub const DATA: u8 = 0x20;
 }
 
@@ -222,7 +223,8 @@ impl<'a> Frame<'a> {
                 Frame::Crypto { offset: r.varint("crypto offset")?, data: r.string(1 << 16, "crypto data")? }
             }
             kind::CRYPTO_ACK => Frame::CryptoAck { offset: r.varint("crypto offset")? },
-            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r)?),
+            kind::FEEDBACK => Frame::Feedback(Feedback::parse(r, false)?),
+            kind::FEEDBACK_SIGNALS => Frame::Feedback(Feedback::parse(r, true)?),
             kind::FLOOR => Frame::Floor(Floor {
                 lane: lane(r)?,
                 floor: r.varint("floor")?,
@@ -307,7 +309,7 @@ impl<'a> Frame<'a> {
                 out.put_u8(kind::CRYPTO_ACK);
                 out.put_varint(*offset);
             }
-            Frame::Feedback(f) => f.put(behind(out, kind::FEEDBACK)),
+            Frame::Feedback(f) => f.put(behind(out, f.kind())),
             Frame::Floor(f) => put_floor(out, f),
             Frame::Close { code, reason } => {
                 out.put_u8(kind::CLOSE);

@@ -1,7 +1,7 @@
 //! The shape of what steers by marks, delay to the microsecond, or telemetry: what the papers on data centres claim.
 
 use super::delay_shapes::{jain, queue};
-use super::shapes::{flow, share};
+use super::shapes::{flow, phases, share};
 use crate::testkit::fluid::{Flow, Link, Source, World};
 use base::{Rate, Rng, Span, Time};
 
@@ -177,4 +177,95 @@ fn hpcc_gives_way_to_a_newcomer_within_a_few_round_trips() {
     assert!(queue(&w.flows[0], 0.99, |p| p.time > ms(201)) < 5 * link.packet);
     let got = shares(&w, &link, 300, 400);
     assert!(jain(&got) > 0.95, "{got:.3?}");
+}
+
+/// A path of 20 ms on the Internet whose queue marks from a millisecond on, between programs.
+fn l4s(mbit: u64, rtt: u64) -> Link {
+    let mut link = Link::new(Rate::from_mbit(mbit), Span::from_millis(rtt), 2_000, 0.0);
+    link.mark = Some(link.rate.bytes_in(Span::from_millis(1)));
+    link
+}
+
+#[test]
+fn prague_queues_less_than_a_millisecond_at_full_rate() {
+    for (mbit, count) in [(100, 1), (100, 2), (1_000, 2), (1_000, 4)] {
+        let link = l4s(mbit, 20);
+        let w = alike(&link, "prague", count, 20_000);
+        let got = shares(&w, &link, 10_000, 20_000);
+        assert!(got.iter().sum::<f64>() > 0.96 && jain(&got) > 0.9, "{mbit} Mbit/s: {got:.3?}");
+        let (middle, high) = (wait(&w, &link, 0.5, 10_000), wait(&w, &link, 0.99, 10_000));
+        // DCTCP's sawtooth with a step: at the threshold at most, but for trains of a quarter of a millisecond.
+        assert!(middle < Span::from_millis(1) && high < US(1_300), "{mbit} Mbit/s: {middle}, {high}");
+        assert_eq!(lost(&w), 0);
+    }
+}
+
+#[test]
+fn prague_shares_with_a_flow_five_times_as_far() {
+    let link = l4s(100, 5);
+    let two = |selection| {
+        let mut flows: Vec<Flow> =
+            (0..2).map(|i| flow(selection, &link, Source::Endless, Time::ZERO, i)).collect();
+        flows[1].farther = Span::from_millis(20);
+        let mut w = World::new(link.clone(), flows, Rng::from_u64(1));
+        w.run(ms(40_000));
+        jain(&shares(&w, &link, 20_000, 40_000))
+    };
+    let (with, without) = (two("prague"), two("prague:rtt_virt=0us"));
+    assert!(with > 0.9 && without < 0.65, "{with:.3} with the virtual round trip, {without:.3} without");
+}
+
+#[test]
+fn prague_halves_as_reno_does_where_packets_are_lost() {
+    let link = Link::new(Rate::from_mbit(50), Span::from_millis(70), 1_000, 0.0);
+    let w = alike(&link, "prague", 1, 200_000);
+    let f = &w.flows[0];
+    let got = share(f, &link, ms(20_000), ms(200_000));
+    assert!(got > 0.97, "{got:.3}: a queue of one product keeps the pipe full");
+    // Just before and just after each reduction.
+    let teeth: Vec<f64> = f
+        .trace
+        .windows(2)
+        .filter(|w| w[1].bound < w[0].bound * 9 / 10)
+        .map(|w| w[1].bound as f64 / w[0].bound as f64)
+        .collect();
+    assert!(teeth.len() >= 2 && teeth.iter().all(|t| (0.45..0.55).contains(t)), "{teeth:.3?}");
+}
+
+#[test]
+fn bbr1_ignores_a_hundredth_lost_and_probes_the_round_trip_every_ten_seconds() {
+    for loss in [0.0, 0.01] {
+        let link = Link::new(Rate::from_mbit(100), Span::from_millis(40), 1_000, loss);
+        let w = alike(&link, "bbr1", 1, 25_000);
+        let got = shares(&w, &link, 5_000, 25_000)[0];
+        assert!(got > 0.95, "loss {loss}: {got:.3}");
+        let states = phases(&w.flows[0]);
+        let begins =
+            |name| -> Vec<f64> { states.iter().filter(|p| p.1 == name).map(|p| p.0.as_secs_f64()).collect() };
+        let probes = begins("probe_rtt");
+        assert!(
+            probes.len() == 2 && probes[0] > 10.0 && (10.0..11.0).contains(&(probes[1] - probes[0])),
+            "{probes:?}"
+        );
+        // 200 ms and a round trip with four packets in flight.
+        let held = w.flows[0].trace.iter().filter(|p| p.state == "probe_rtt" && p.time < ms(15_000));
+        let times: Vec<Time> = held.map(|p| p.time).collect();
+        let held = times[times.len() - 1].since(times[0]);
+        assert!(held > Span::from_millis(200) && held < Span::from_millis(450), "{held}");
+        // A cycle of eight round trips has one probe: some 60 in 20 s.
+        let ups = begins("probe_bw:up").len();
+        assert!((30..80).contains(&ups), "{ups} probes");
+    }
+}
+
+#[test]
+fn bbr1_fills_a_shallow_queue_that_version_3_leaves_alone() {
+    // A tenth of a product of queue: version 1 keeps probing into it and loses what version 3 learns to avoid.
+    let link = Link::new(Rate::from_mbit(100), Span::from_millis(40), 100, 0.0);
+    let two = |selection| {
+        let w = alike(&link, selection, 2, 20_000);
+        lost(&w) as f64 / w.flows.iter().map(|f| f.delivered).sum::<u64>() as f64
+    };
+    let (one, three) = (two("bbr1"), two("bbr"));
+    assert!(one > 0.02 && three < one / 2.0, "{one:.4} lost by version 1, {three:.4} by version 3");
 }

@@ -287,6 +287,41 @@ fn a_single_packet_with_a_complete_checksum_is_left_alone_but_for_its_mark() {
 }
 
 #[test]
+fn hops_write_into_datagrams_that_have_room_for_it_and_the_checksum_stays_right() {
+    use base::telemetry::{Hop, hops, lead_len, put_lead, split};
+    let hop = Hop { id: 3, queue: 77, ..Hop::default() };
+    for v6 in [false, true] {
+        let mut payload = vec![0; lead_len(2)];
+        put_lead(&mut payload);
+        payload.extend(b"packet");
+        let recipe = Recipe {
+            v6,
+            tcp: false,
+            segment: 1500,
+            payload,
+            sequence: 0,
+            id: 9,
+            ecn: 2,
+            cwr: false,
+            fin: false,
+        };
+        let (offload, bytes) = make(&recipe);
+        let packet = SuperPacket::parse(offload, &bytes).unwrap();
+        assert!(packet.is_led(0) && !packet.is_led(1));
+        assert_eq!(packet.stamped(0, Ecn::Ect0, &[]), packet.complete(0, Ecn::Ect0));
+        let stamped = packet.stamped(0, Ecn::Ect0, &[hop, hop]).unwrap();
+        let mut payload = verify(&stamped, &recipe, 0, 1, Ecn::Ect0);
+        let (lead, rest) = split(&mut payload).unwrap();
+        assert_eq!(hops(lead).unwrap().collect::<Vec<_>>(), [hop, hop]);
+        assert_eq!(rest, b"packet");
+        // Whoever asked for no checksum gets none, and what is no such datagram is left alone.
+        let plain = Recipe { payload: b"other".to_vec(), ..recipe };
+        let (offload, bytes) = make(&plain);
+        assert!(!SuperPacket::parse(offload, &bytes).unwrap().is_led(0));
+    }
+}
+
+#[test]
 fn fragments_and_other_protocols_pass_as_single_packets() {
     // ICMP, and the second fragment of a UDP packet: no ports are read from what is payload.
     for (protocol, fragment) in [(1, [0, 0]), (17, [0x00, 0xb9])] {

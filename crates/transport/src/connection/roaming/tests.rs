@@ -94,7 +94,8 @@ fn lists_from_clients_and_lists_that_nobody_asked_for_are_violations() {
 fn a_challenge_from_elsewhere_is_answered_there_and_only_the_newest() {
     let mut c = connection(Side::Server);
     let (near, far) = (c.lanes[0].remote, "198.51.100.9:9".parse().expect("an address"));
-    let from = |remote| super::super::Meta { remote, local: None, marked: false };
+    let from =
+        |remote| super::super::Meta { remote, local: None, ecn: base::Ecn::NotEct, waited: base::Span::ZERO };
     c.on_challenge(0, from(near), [1; 8]);
     c.on_challenge(0, from(near), [2; 8]);
     assert_eq!((c.lanes[0].fleeting.len(), c.lanes[0].answer), (1, None));

@@ -1,0 +1,276 @@
+//! What of the ECN field survives the way to the peer: found out with the packets that are sent anyway, and watched on
+//! (RFC 9000, section 13.4.2 and appendix A.4).
+//!
+//! Each codepoint is watched by itself. In a window of a round trip or more, of the packets that were sent with it and are
+//! reported, so many arrived with it, so many marked; what is missing was cleared or became the other one. Unlike in A.4 all
+//! packets of the test carry the field, not the first ten: a path that drops them is found by their losses. A codepoint that
+//! failed is not sent any more but for a few packets now and then, to see whether that is still so.
+
+use crate::error::{Violation, code};
+use base::{Ecn, Span, Time};
+use cc::platform::{EcnFault, EcnPath, Found};
+use wire::Feedback;
+
+/// Packets that a verdict needs (RFC 9000, appendix A.4).
+const SAMPLE: u64 = 10;
+/// Packets lost in a row, and none that arrived, after which the path is taken to drop them.
+const DROPPED: u64 = 16;
+/// Windows in a row that change a verdict.
+const WINDOWS: u32 = 2;
+/// Windows in a row without an unmarked packet that make marks worthless: what answers them would send next to nothing by
+/// then.
+const ALL_MARKED: u32 = 8;
+/// Packets of a probe.
+const PROBE: u64 = 16;
+/// Round trips between the first probes of a codepoint that failed; twice as many after each, up to this.
+const PROBE_AFTER: u64 = 4;
+const PROBE_AFTER_MOST: u64 = 64;
+/// Of so many packets one may lack its field without a meaning: reports and counts are not of the same instant.
+const TOLERATED: u64 = 8;
+/// A queue that is shorter than this was marked as L4S marks (RFC 9332 aims at 1 ms).
+const SHALLOW: Span = Span::from_millis(3);
+
+/// What is known of one codepoint.
+#[derive(Clone, Debug, Default)]
+struct Codepoint {
+    path: EcnPath,
+    /// Since the window began: packets reported, those of them marked, and lost ones.
+    acked: u64,
+    marked: u64,
+    lost: u64,
+    /// Windows in a row that contradict `path`, and what they say instead.
+    against: (u32, EcnPath),
+    all_marked: u32,
+    /// Of one that failed: when it is probed next, packets left to send of the present probe, and the next wait.
+    probe_at: Time,
+    probe_left: u64,
+    wait: u64,
+}
+
+/// What the peer counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    ect0: u64,
+    ect1: u64,
+    ce: u64,
+}
+
+/// The watch over one lane.
+#[derive(Clone, Debug, Default)]
+pub struct EcnWatch {
+    codepoints: [Codepoint; 2],
+    /// The newest statement's `largest`, and its counts.
+    largest: Option<u64>,
+    counts: Counts,
+    /// When the window began, and what the counts were.
+    since: Time,
+    base: Counts,
+    marks: Found,
+    l4s: Found,
+    /// Verdicts changed since that was asked last.
+    changed: bool,
+}
+
+const fn index(ecn: Ecn) -> Option<usize> {
+    match ecn {
+        Ecn::Ect0 => Some(0),
+        Ecn::Ect1 => Some(1),
+        Ecn::NotEct | Ecn::Ce => None,
+    }
+}
+
+impl EcnWatch {
+    /// What a train is to carry when its flow wants this; `rtt` is the smoothed round trip.
+    pub fn codepoint(&mut self, now: Time, wanted: Ecn, rtt: Span) -> Ecn {
+        let Some(c) = index(wanted).map(|i| &mut self.codepoints[i]) else { return Ecn::NotEct };
+        match c.path {
+            EcnPath::Unknown => c.path = EcnPath::Testing,
+            EcnPath::Testing | EcnPath::Capable => {}
+            EcnPath::Failed(_) => {
+                if c.probe_left == 0 && now >= c.probe_at {
+                    (c.probe_left, c.lost) = (PROBE, 0);
+                    c.probe_at = now + rtt * c.wait;
+                    c.wait = (c.wait * 2).min(PROBE_AFTER_MOST);
+                }
+                if c.probe_left == 0 {
+                    return Ecn::NotEct;
+                }
+            }
+        }
+        wanted
+    }
+
+    /// A train left.
+    pub fn on_sent(&mut self, ecn: Ecn, packets: u64) {
+        if let Some(c) = index(ecn).map(|i| &mut self.codepoints[i]) {
+            c.probe_left = c.probe_left.saturating_sub(packets);
+        }
+    }
+
+    /// A packet is reported; `queue`: how long the path's queue was.
+    pub fn on_acked(&mut self, ecn: Ecn, marked: bool, queue: Span) {
+        let Some(i) = index(ecn) else { return };
+        let c = &mut self.codepoints[i];
+        c.acked += 1;
+        if marked {
+            c.marked += 1;
+            self.marks = Found::Yes;
+            if i == 1 && queue <= SHALLOW {
+                self.l4s = Found::Yes;
+            }
+        }
+    }
+
+    /// A packet is lost.
+    pub fn on_lost(&mut self, now: Time, ecn: Ecn, rtt: Span) {
+        let Some(c) = index(ecn).map(|i| &mut self.codepoints[i]) else { return };
+        c.lost += 1;
+        if c.acked == 0 && c.lost >= DROPPED && !matches!(c.path, EcnPath::Failed(_)) {
+            self.fail(now, i_of(ecn), EcnFault::Dropped, rtt);
+        }
+    }
+
+    /// Nothing is heard any more: perhaps the path drops what is ECN-capable.
+    pub fn on_silence(&mut self, now: Time, rtt: Span) {
+        for i in 0..2 {
+            if matches!(self.codepoints[i].path, EcnPath::Testing | EcnPath::Capable) {
+                self.fail(now, i, EcnFault::Dropped, rtt);
+            }
+        }
+    }
+
+    fn fail(&mut self, now: Time, i: usize, fault: EcnFault, rtt: Span) {
+        let c = &mut self.codepoints[i];
+        *c = Codepoint { path: EcnPath::Failed(fault), wait: PROBE_AFTER * 2, ..Codepoint::default() };
+        c.probe_at = now + rtt * PROBE_AFTER;
+        self.changed = true;
+    }
+
+    /// Checks what a statement counts; `sent` packets left on the lane.
+    ///
+    /// # Errors
+    /// Counts that cannot be true: more packets than were sent, or fewer than before (RFC 9000, section 13.4.2.1).
+    pub fn check(&mut self, f: &Feedback, sent: u64) -> Result<(), Violation> {
+        let Some(t) = &f.signals else { return Ok(()) };
+        let new = Counts { ect0: t.ect0, ect1: t.ect1, ce: f.marked };
+        let total = t.ect0.checked_add(t.ect1).and_then(|n| n.checked_add(f.marked));
+        let listed: u64 = t.marks.iter().map(|m| m.end - m.start).sum();
+        if total.is_none_or(|n| n > sent) || listed > f.marked {
+            return Err(Violation::new(code::FALSE_FEEDBACK, "marks counted on more packets than were sent"));
+        }
+        let old = self.counts;
+        let grown = |a: Counts, b: Counts| a.ect0 <= b.ect0 && a.ect1 <= b.ect1 && a.ce <= b.ce;
+        let true_so_far = match self.largest {
+            None => true,
+            // Statements overtake each other; of one `largest` there may be several reports.
+            Some(l) if f.largest > l => grown(old, new),
+            Some(l) if f.largest < l => grown(new, old),
+            Some(_) => grown(old, new) || grown(new, old),
+        };
+        if !true_so_far {
+            return Err(Violation::new(code::FALSE_FEEDBACK, "counts of marked packets that shrink"));
+        }
+        if self.largest.is_none_or(|l| f.largest >= l) && grown(old, new) {
+            (self.largest, self.counts) = (Some(f.largest), new);
+        }
+        Ok(())
+    }
+
+    /// A whole report is digested: ends the window if it is long enough.
+    pub fn on_report(&mut self, now: Time, rtt: Span, told: bool) {
+        if !told {
+            return self.on_untold();
+        }
+        let probes = |c: &Codepoint| matches!(c.path, EcnPath::Failed(_)) && c.acked >= SAMPLE;
+        let enough = self.codepoints.iter().any(|c| c.acked >= SAMPLE) && now.since(self.since) >= rtt;
+        if !enough && !self.codepoints.iter().any(probes) {
+            return;
+        }
+        let (was, is) = (self.base, self.counts);
+        let arrived = [is.ect0.saturating_sub(was.ect0), is.ect1.saturating_sub(was.ect1)];
+        // What is missing of a codepoint, and how many arrived with it that were not sent so.
+        let missing: [i64; 2] = core::array::from_fn(|i| {
+            let c = &self.codepoints[i];
+            c.acked as i64 - c.marked as i64 - arrived[i] as i64
+        });
+        for i in 0..2 {
+            if self.codepoints[i].acked >= SAMPLE {
+                self.judge(now, i, (missing[i], -missing[1 - i]), rtt);
+            }
+            let c = &mut self.codepoints[i];
+            (c.acked, c.marked, c.lost) = (0, 0, 0);
+        }
+        (self.since, self.base) = (now, is);
+    }
+
+    /// The window's verdict on one codepoint: packets that lost it, and those that arrived with the other one unsent.
+    fn judge(&mut self, now: Time, i: usize, (missing, other): (i64, i64), rtt: Span) {
+        let c = &mut self.codepoints[i];
+        let most = (c.acked / TOLERATED) as i64;
+        c.all_marked = if c.marked == c.acked { c.all_marked + 1 } else { 0 };
+        let says = if missing > most {
+            let fault = if other > most { EcnFault::Remarked } else { EcnFault::Bleached };
+            EcnPath::Failed(fault)
+        } else if c.all_marked >= ALL_MARKED {
+            EcnPath::Failed(EcnFault::AllMarked)
+        } else if c.marked == c.acked && c.path == EcnPath::Failed(EcnFault::AllMarked) {
+            c.path
+        } else {
+            EcnPath::Capable
+        };
+        if says == c.path {
+            c.against = (0, says);
+            return;
+        }
+        let again = if c.against.1 == says { c.against.0 + 1 } else { 1 };
+        c.against = (again, says);
+        // That it works is believed at once where nothing spoke against it.
+        let enough = c.path == EcnPath::Testing && says == EcnPath::Capable;
+        if again < WINDOWS && !enough {
+            // One more look, soon.
+            c.probe_at = now;
+            return;
+        }
+        match says {
+            EcnPath::Failed(fault) => self.fail(now, i, fault, rtt),
+            _ => {
+                *c = Codepoint { path: says, all_marked: c.all_marked, ..Codepoint::default() };
+                self.changed = true;
+            }
+        }
+    }
+
+    fn on_untold(&mut self) {
+        for c in self.codepoints.iter_mut().filter(|c| c.path == EcnPath::Testing) {
+            // It is sent on: marks are counted, though not told apart.
+            (c.path, c.wait, c.probe_left) = (EcnPath::Failed(EcnFault::Untold), 1, u64::MAX);
+            self.changed = true;
+        }
+    }
+
+    /// The path is another one: nothing is known of it. What the peer counts stays.
+    pub fn on_path_change(&mut self) {
+        let (largest, counts) = (self.largest, self.counts);
+        *self = EcnWatch { largest, counts, base: counts, changed: true, ..EcnWatch::default() };
+    }
+
+    /// What is known of ECT(0) and ECT(1).
+    pub const fn paths(&self) -> [EcnPath; 2] {
+        [self.codepoints[0].path, self.codepoints[1].path]
+    }
+    /// Whether marks were seen, and such of L4S.
+    pub const fn seen(&self) -> (Found, Found) {
+        (self.marks, self.l4s)
+    }
+    /// Whether a verdict changed since this was asked last.
+    pub fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.changed)
+    }
+}
+
+const fn i_of(ecn: Ecn) -> usize {
+    if matches!(ecn, Ecn::Ect1) { 1 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests;
