@@ -188,3 +188,46 @@ fn dctcp_keeps_the_queue_at_its_mark_where_reno_fills_it() {
     assert_eq!(reno.1, 0, "reno does not ask for marks here");
     assert!(dctcp.0 * 2 < reno.0, "dctcp {} bytes, reno {}", dctcp.0, reno.0);
 }
+
+/// The program compiled for this machine, fed with what the kernel's copy was told: says what it found.
+fn replay(source: &str, records: &[u8]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let write = |name: &str, bytes: &[u8]| std::fs::write(at(name), bytes).expect("a file");
+    for (name, text) in HEADERS {
+        write(name, text.as_bytes());
+    }
+    write("opencc_bpf.h", include_bytes!("replay/opencc_bpf.h"));
+    write("program.c", source.as_bytes());
+    write("records", records);
+    let mut clang = std::process::Command::new("clang");
+    let built = clang.args(["-O2", "-w", "-D__bpf__", "-o"]).arg(at("replay")).arg(at("program.c")).output();
+    let built = built.expect("clang runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let input = std::fs::File::open(at("records")).expect("records");
+    let done = std::process::Command::new(at("replay")).stdin(input).output().expect("it runs");
+    String::from_utf8(done.stdout).expect("text")
+}
+
+#[test]
+fn the_kernel_decides_as_the_same_source_does_here() {
+    if !can_run() {
+        return;
+    }
+    for (name, source) in programs::shipped::SHIPPED {
+        let program = attached(source, "lht", true, &[]);
+        let (lab, _records) = up(&format!("kt{name}"), "rate=50mbit delay=4ms queue=64KiB loss=0.3%");
+        transfer(connection(&lab, program.name()), 3 << 20);
+        lab.down().expect("an end");
+        let mut records = Vec::new();
+        while let Some(record) = program.next_record().expect("a record") {
+            records.extend_from_slice(&record);
+        }
+        let found = replay(source, &records);
+        println!("{name}: {found}");
+        let numbers: Vec<u64> = found.split(' ').filter_map(|w| w.parse().ok()).collect();
+        let [count, losses, others] = numbers[..] else { panic!("{name}: {found}") };
+        assert!(count > 100 && losses > 0, "{name}: {found}");
+        assert_eq!(others, 0, "{name}: {found}");
+    }
+}
