@@ -244,7 +244,13 @@ impl Endpoint {
             let by = now + (within - known.1 * 2);
             ruled.due = Some(Due { by, bytes: on_wire(bytes) });
         }
-        self.admit(now, &choice, ruled.due, known)?;
+        self.admit(now, &choice, ruled.due, known).map_err(|e| match (e, ruled.traffic.qos) {
+            // In the application's words.
+            (Refusal::Deadline { earliest, .. }, Qos::Deadline { bytes, .. }) => {
+                Refusal::Deadline { bytes, earliest }
+            }
+            (e, _) => e,
+        })?;
         ruled.share = g.tree.lock().join(owner.0, &terms(&choice, ruled.due));
         ruled.choice = Some(choice);
         Ok(ruled)

@@ -114,9 +114,13 @@ impl Connection {
         if !self.has_flow_room() {
             return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
         }
+        // Where the host divides what it sends, a flow that joins others need not find out what they know of the path.
+        let remembered = self.tree.as_ref().and_then(|_| self.carried());
         let mut made = Vec::with_capacity(self.lanes.len());
         for i in 0..self.lanes.len() {
-            made.push(setup::algorithm(spec, &self.path_info(i), self.rng.fork())?);
+            let of_path = remembered.filter(|_| i == 0);
+            let info = cc::PathInfo { remembered: of_path, ..self.path_info(i) };
+            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
         }
         let cap = self.rate_cap;
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
