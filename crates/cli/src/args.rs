@@ -63,10 +63,14 @@ pub enum Command {
 }
 
 mod cc;
+mod intent;
 mod iwarp;
+mod live;
 
 pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
+pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
+pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -94,6 +98,8 @@ pub struct Sending {
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub known_rate: Option<Rate>,
+    #[command(flatten)]
+    pub intent: Intent,
     /// Whether paths of a connection that lead over the same bottleneck take one share of it together (auto: those that
     /// are found to; always: all of them; never).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = coupling)]
@@ -117,6 +123,8 @@ pub struct Asking {
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub known_rate: Option<Rate>,
+    #[command(flatten)]
+    pub intent: Intent,
 }
 
 /// What both ends' packets look like, and how this end's reach the network.
@@ -257,6 +265,8 @@ pub struct Serve {
     #[command(flatten)]
     pub sending: Sending,
     #[command(flatten)]
+    pub governing: Governing,
+    #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
     pub iwarp: ServeIwarp,
@@ -304,6 +314,8 @@ pub struct Put {
     #[command(flatten)]
     pub sending: Sending,
     #[command(flatten)]
+    pub governing: Governing,
+    #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
     pub trusting: Trusting,
@@ -327,6 +339,8 @@ pub struct Get {
     pub no_sync: bool,
     #[command(flatten)]
     pub asking: Asking,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -378,6 +392,8 @@ pub struct PerfServer {
     pub admission: Admission,
     #[command(flatten)]
     pub sending: Sending,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -478,6 +494,8 @@ pub struct PerfClient {
     pub interval: Span,
     #[command(flatten)]
     pub sending: Sending,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -721,6 +739,8 @@ mod tests {
             "longhaul put a b/ longhaul://host/x/ --limit 500mbit --json -n",
             "longhaul get longhaul://[::1]:9/x . --checksum -q",
             "longhaul get longhaul://host/x . --limit 1gbit --cc cubic --known-rate 900mbit --no-resume",
+            "longhaul put a longhaul://host/x/ --qos latency --app db-1",
+            "longhaul get longhaul://host/x . --qos guaranteed(300M)",
             "longhaul ls longhaul://host/ -r",
             "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
@@ -738,6 +758,13 @@ mod tests {
             "longhaul lab run fig2 --only loss=1% --repeat 2 --out x --sim",
             "longhaul lab exec --link rate=1gbit --beside b=true a -- ping -c 1 10.77.0.2",
             "longhaul lab list fig2 --cells",
+            "longhaul serve /srv --policy etcds://a,b:1/longhaul/policy --store-ca ca.pem --control-group ops",
+            "longhaul put a longhaul://host/ --policy p.toml --no-control",
+            "longhaul cc show --watch --json",
+            "longhaul cc set p.toml --pid 3",
+            "longhaul cc set --flow 3/1.0 --cc cubic --cap none",
+            "longhaul cc push p.toml --store etcd://h/k",
+            "longhaul cc trace --flow 3/1.0 --every 10 -n 5",
         ] {
             assert!(parse(good).is_ok(), "{good}: {}", parse(good).unwrap_err());
         }
@@ -748,6 +775,7 @@ mod tests {
             "longhaul get longhaul://host/x",
             "longhaul put a longhaul://host/x --cc nonsense",
             "longhaul put a longhaul://host/x --mtu 100",
+            "longhaul put a longhaul://host/x --qos fast",
             "longhaul serve /srv --read-only --write-only",
             "longhaul perf client host -n 1G -t 1s",
             "longhaul put a longhaul://host/x --key k.pem",
@@ -758,6 +786,13 @@ mod tests {
             "longhaul serve /srv --datapath tcp",
             "longhaul serve /srv --lanes 0",
             "longhaul serve /srv --cores a",
+            "longhaul serve /srv --no-control --control-group ops",
+            "longhaul put a longhaul://host/ --policy http://h/k",
+            "longhaul cc set",
+            "longhaul cc set p.toml --cap 1G",
+            "longhaul cc set p.toml --flow 3/1.0",
+            "longhaul cc push p.toml",
+            "longhaul cc trace --every 0",
         ] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
