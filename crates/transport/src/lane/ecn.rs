@@ -9,6 +9,7 @@
 use crate::error::{Violation, code};
 use base::{Ecn, Span, Time};
 use cc::platform::{EcnFault, EcnPath, Found};
+use core::ops::Range;
 use wire::Feedback;
 
 /// Packets that a verdict needs (RFC 9000, appendix A.4).
@@ -262,6 +263,10 @@ impl EcnWatch {
     pub const fn seen(&self) -> (Found, Found) {
         (self.marks, self.l4s)
     }
+    /// Verdicts count as changed.
+    pub fn ask_again(&mut self) {
+        self.changed = true;
+    }
     /// Whether a verdict changed since this was asked last.
     pub fn take_changed(&mut self) -> bool {
         core::mem::take(&mut self.changed)
@@ -270,6 +275,20 @@ impl EcnWatch {
 
 const fn i_of(ecn: Ecn) -> usize {
     if matches!(ecn, Ecn::Ect1) { 1 } else { 0 }
+}
+
+/// Which packets a statement says were marked.
+pub(super) struct Marks<'a>(&'a [Range<u64>]);
+
+impl Marks<'_> {
+    pub(super) fn of(f: &Feedback) -> Marks<'_> {
+        Marks(f.signals.as_ref().map_or(&[], |s| &s.marks))
+    }
+
+    pub(super) fn has(&self, pn: u64) -> bool {
+        let behind = self.0.partition_point(|m| m.end <= pn);
+        self.0.get(behind).is_some_and(|m| m.start <= pn)
+    }
 }
 
 #[cfg(test)]
