@@ -80,7 +80,7 @@ pub fn needed(n: Needs) -> u64 {
 }
 
 /// The signals that this program gives as a receiver: marks are counted whatever they mean.
-pub const ECHOES: u64 = signal::MARKS | signal::L4S;
+pub const ECHOES: u64 = signal::MARKS | signal::L4S | signal::TELEMETRY;
 
 fn offer_of(def: &Definition, params: &str) -> CcOffer {
     CcOffer {
