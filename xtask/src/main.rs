@@ -28,8 +28,11 @@ const MAX_FUZZ_SECONDS: u64 = 86_400;
 
 /// What tests need beside the toolchain. Those that need something else which is missing say `skipped`; CONTRIBUTING.md
 /// lists them.
-const TEST_TOOLS: &[Tool] =
-    &[Tool { needs: "tshark", package: "tshark" }, Tool { needs: "clang", package: "clang" }];
+const TEST_TOOLS: &[Tool] = &[
+    Tool { needs: "tshark", package: "tshark" },
+    Tool { needs: "clang", package: "clang" },
+    Tool { needs: "wasm-ld", package: "lld" },
+];
 
 /// One command: its name, its options, its help text, and what it does.
 struct Task {
@@ -73,7 +76,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "test",
         options: "[ARGS...]",
-        help: "Run every test of the workspace; ARGS go to `cargo test` (installs tshark and clang where they are missing and that is possible)",
+        help: "Run every test of the workspace; ARGS go to `cargo test` (installs tshark, clang and lld where they are missing and that is possible)",
         run: |args| {
             packages::want(TEST_TOOLS);
             run(cargo().args(["test", "--workspace"]).args(args))

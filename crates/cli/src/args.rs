@@ -65,7 +65,7 @@ pub enum Command {
 mod cc;
 mod iwarp;
 
-pub use self::cc::{Attach, Cc, Policy as PolicyCommand};
+pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use iwarp::{ByIwarp, ServeIwarp};
 
 /// What protects packets.
@@ -83,6 +83,8 @@ pub enum Encryption {
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
 pub struct Sending {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Send no faster than this (500mbit, 60MB/s).
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub limit: Option<Rate>,
@@ -571,6 +573,8 @@ pub struct Swarm {
 
 #[derive(Args, Debug)]
 pub struct Steady {
+    #[command(flatten)]
+    pub programs: Programs,
     /// Rate of the link.
     #[arg(long, default_value = "1gbit", value_parser = units::rate)]
     pub rate: Rate,

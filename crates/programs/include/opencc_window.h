@@ -23,6 +23,7 @@ struct oc_window {
 	u64 cwnd;     /* bytes */
 	u64 ssthresh; /* below it, slow start */
 	u64 recovery; /* when the last reduction was made; OC_NONE when there was none */
+	u64 earned;   /* bytes acknowledged in congestion avoidance that have not yet earned a packet */
 };
 
 OC_INLINE u64 oc_least(const struct oc_signals *s) { return oc_mul(s->packet, OC_MIN_PACKETS); }
@@ -36,6 +37,7 @@ OC_INLINE void oc_window_start(struct oc_window *w, const struct oc_signals *s, 
 	w->cwnd = oc_max(known, initial);
 	w->ssthresh = known > initial ? known : OC_NONE;
 	w->recovery = OC_NONE;
+	w->earned = 0;
 }
 
 OC_INLINE int oc_in_slow_start(const struct oc_window *w) { return w->cwnd < w->ssthresh; }
@@ -47,18 +49,31 @@ OC_INLINE int oc_in_recovery(const struct oc_window *w, u64 sent)
 }
 
 /* A loss, or a mark, of a packet sent after the last reduction (RFC 9002, sections 7.1 and 7.3.2). */
+OC_INLINE int oc_is_new_loss(const struct oc_window *w, const struct oc_signals *s)
+{
+	return s->lost && !oc_in_recovery(w, s->latest_lost_sent);
+}
+OC_INLINE int oc_is_new_mark(const struct oc_window *w, const struct oc_signals *s)
+{
+	return s->ce_packets && !oc_in_recovery(w, s->newest_acked_sent);
+}
 OC_INLINE int oc_is_new_episode(const struct oc_window *w, const struct oc_signals *s)
 {
-	return (s->lost && !oc_in_recovery(w, s->latest_lost_sent)) ||
-	       (s->ce_packets && !oc_in_recovery(w, s->newest_acked_sent));
+	return oc_is_new_loss(w, s) || oc_is_new_mark(w, s);
 }
 
-/* Reduces the window to num / den of itself and begins a recovery period. */
+/* Reduces the window to so many bytes and begins a recovery period. */
+OC_INLINE void oc_reduce_to(struct oc_window *w, const struct oc_signals *s, u64 bytes)
+{
+	w->ssthresh = oc_max(bytes, oc_least(s));
+	w->cwnd = w->ssthresh;
+	w->earned = 0;
+	w->recovery = s->now;
+}
+/* The same to num / den of itself. */
 OC_INLINE void oc_reduce(struct oc_window *w, const struct oc_signals *s, u64 num, u64 den)
 {
-	w->ssthresh = oc_max(oc_mul_div(w->cwnd, num, den), oc_least(s));
-	w->cwnd = w->ssthresh;
-	w->recovery = s->now;
+	oc_reduce_to(w, s, oc_mul_div(w->cwnd, num, den));
 }
 
 /*
@@ -71,10 +86,30 @@ OC_INLINE int oc_is_used(const struct oc_window *w, const struct oc_signals *s)
 	return !s->app_limited && oc_add(s->prior_inflight, slack) >= w->cwnd;
 }
 
+/*
+ * Reno's growth (RFC 9002, sections 7.3.1 and 7.3.3): what is acknowledged in slow start, later a packet for each window;
+ * nothing in a recovery period or where the window is not used.
+ */
+OC_INLINE void oc_grow_as_reno(struct oc_window *w, const struct oc_signals *s)
+{
+	u64 windows;
+	if (oc_in_recovery(w, s->newest_acked_sent) || !oc_is_used(w, s))
+		return;
+	if (oc_in_slow_start(w)) {
+		w->cwnd = oc_add(w->cwnd, s->acked);
+		return;
+	}
+	w->earned = oc_add(w->earned, s->acked);
+	windows = oc_div(w->earned, w->cwnd);
+	w->earned -= windows * w->cwnd;
+	w->cwnd = oc_add(w->cwnd, oc_mul(windows, s->packet));
+}
+
 /* Nothing arrives any more (RFC 9002, section 7.6.2). */
 OC_INLINE void oc_collapse(struct oc_window *w, const struct oc_signals *s)
 {
 	w->cwnd = oc_least(s);
+	w->earned = 0;
 	w->recovery = OC_NONE;
 }
 
@@ -91,6 +126,21 @@ OC_INLINE void oc_decide(const struct oc_window *w, const struct oc_signals *s, 
 	d->bound = oc_max(w->cwnd, oc_least(s));
 	d->quantum = 0;
 	d->ssthresh = w->ssthresh;
+	d->state = !oc_in_slow_start(w);
+}
+
+/*
+ * The window spread evenly over a round trip. The bound leaves room for what is delivered between two feedbacks (gap), so
+ * that the rate governs and not the bound: what reads queues of a few packets would otherwise read the bursts that each
+ * feedback lets go.
+ */
+OC_INLINE void oc_spread(const struct oc_window *w, const struct oc_signals *s, u64 gain, u64 gap, struct oc_decision *d)
+{
+	d->rate = oc_window_rate(w, s, gain, oc_max(s->srtt, OC_US));
+	d->bound = oc_max(oc_add(w->cwnd, oc_bytes_in(d->rate, gap)), oc_least(s));
+	d->quantum = 0;
+	d->ssthresh = w->ssthresh;
+	d->state = !oc_in_slow_start(w);
 }
 
 #endif /* OPENCC_WINDOW_H */

@@ -3,6 +3,7 @@
 //! A [`World`] joins production endpoints by links of the model in `netem`. Nothing in it reads a clock or draws
 //! randomness that does not come from its seed: the same seed gives the same world, packet by packet.
 
+pub mod card;
 pub mod flows;
 pub mod pair;
 pub mod steady;

@@ -26,6 +26,8 @@ pub struct Case {
     pub loss: Probability,
     /// Bytes of the drop-tail queue in front of the path, in products of rate and round trip.
     pub queue_bdp: f64,
+    /// Packets that meet more than this in the queue are marked Congestion Experienced; in products of rate and round trip.
+    pub mark_bdp: Option<f64>,
     /// For how long, in virtual time.
     pub lasts: Span,
     /// Congestion control, with parameters.
@@ -49,6 +51,7 @@ impl Case {
             rtt,
             loss,
             queue_bdp: 1.0,
+            mark_bdp: None,
             lasts,
             cc: cc::registry::DEFAULT.into(),
             module: Module::Crc32c,
@@ -63,6 +66,7 @@ impl Case {
         LinkConfig {
             rate: Some(self.rate),
             queue: queue.max(10 * u64::from(self.max_packet)),
+            ecn: self.mark_bdp.map(|share| (self.rate.bytes_in(self.rtt) as f64 * share) as u64),
             delay: self.rtt / 2,
             loss: Loss::Independent(loss),
             ..LinkConfig::default()

@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub mod policy;
+pub mod programs;
 mod tcp;
 
 use crate::args::Cc;
@@ -14,6 +15,8 @@ pub fn run(command: &Cc) -> Outcome<()> {
             algorithms::list();
             tcp::list()
         }
+        Cc::Build(b) => programs::build(b),
+        Cc::Test(t) => programs::test(t),
         Cc::Attach(a) => tcp::attach(a),
         Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),

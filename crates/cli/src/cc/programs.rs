@@ -1,0 +1,112 @@
+//! `longhaul cc build` and `test`, and programs for the commands that send.
+
+use crate::args::{Build, Test};
+use crate::exit::{Code, Failure, Outcome};
+use programs::{Options, compile, load_bytes, manifest};
+use sim::card::{self, Mark, Row};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Headers that a program may include, for the kernel's build.
+const HEADERS: [(&str, &str); 2] =
+    [("opencc.h", programs::HEADER), ("opencc_window.h", programs::WINDOW_HEADER)];
+
+/// Makes of a source what Longhaul and the kernel's TCP load.
+pub fn build(b: &Build) -> Outcome<()> {
+    let folder = b.out.clone().unwrap_or_else(|| PathBuf::from("."));
+    let stem = b.source.file_stem().ok_or_else(|| Failure::usage("give the file of a program, ALG.c"))?;
+    std::fs::create_dir_all(&folder).map_err(|e| Failure::system(format!("{}: {e}", folder.display())))?;
+    if b.headers {
+        compile::write_headers(&folder).map_err(Failure::system)?;
+    }
+    let place = |ending: &str| folder.join(stem).with_extension(ending);
+    let wasm = place("wasm");
+    let manifest = compile::wasm(&b.source, &wasm).map_err(Failure::usage)?;
+    println!("{}: {}, for Longhaul", wasm.display(), manifest.name);
+    if manifest.needs.telemetry {
+        println!("not for the kernel's TCP: it needs telemetry, which TCP has not");
+        return Ok(());
+    }
+    let object = kernel::build(&b.source, &HEADERS)
+        .map_err(|e| Failure::new(Code::Partial, format!("not for the kernel's TCP: {e}")))?;
+    let path = place("bpf.o");
+    std::fs::write(&path, object).map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+    println!("{}: {}, for the kernel's TCP", path.display(), manifest.name);
+    Ok(())
+}
+
+/// Loads a program from a WebAssembly module or a source into this process; its name.
+pub fn load(file: &Path) -> Result<&'static str, String> {
+    let say = |e: &dyn core::fmt::Display| format!("{}: {e}", file.display());
+    let module = if file.extension().is_some_and(|e| e == "c") {
+        let folder = tempfile::tempdir().map_err(|e| say(&e))?;
+        let wasm = folder.path().join("program.wasm");
+        compile::wasm(file, &wasm).map_err(|e| e.to_string())?;
+        read(&wasm).map_err(|e| say(&e))?
+    } else {
+        read(file).map_err(|e| say(&e))?
+    };
+    load_bytes(&module, &Options::default()).map(|d| d.name).map_err(|e| say(&e))
+}
+
+/// The bytes of a file, as many as a module may have and one.
+fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)?.take(manifest::MAX_MODULE as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The selection that `cc test` is asked for: a file is loaded first.
+fn selection(text: &str) -> Outcome<String> {
+    let (file, params) = text.split_once(':').map_or((text, None), |(f, p)| (f, Some(p)));
+    let is_file = |e: &std::ffi::OsStr| e == "c" || e == "wasm";
+    if !Path::new(file).extension().is_some_and(is_file) {
+        return Ok(text.to_owned());
+    }
+    let name = load(Path::new(file)).map_err(Failure::usage)?;
+    Ok(params.map_or_else(|| name.to_owned(), |p| format!("{name}:{p}")))
+}
+
+/// Grades an algorithm.
+pub fn test(t: &Test) -> Outcome<()> {
+    let selection = selection(&t.algorithm)?;
+    let line = |r: &Row| println!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.mark.name(), r.found);
+    if !t.json {
+        println!("{selection}");
+    }
+    let mut card = card::grade(&selection, |r| {
+        if !t.json {
+            line(r)
+        }
+    })
+    .map_err(Failure::usage)?;
+    let name = selection.split(':').next().unwrap_or_default();
+    if let Some(event) = programs::events(0).iter().find(|e| e.program == name) {
+        let found = format!("{}: {} took its place", event.fault, event.fallback);
+        let what = "never had to be replaced".to_owned();
+        let row = Row { section: "guard", what, found, value: None, mark: Mark::Failed };
+        if !t.json {
+            line(&row);
+        }
+        card.rows.push(row);
+    }
+    if t.json {
+        println!("{}", json(&card));
+    } else {
+        println!("{}", card.summary());
+    }
+    if card.passed() { Ok(()) } else { Err(Failure::new(Code::Partial, String::new())) }
+}
+
+fn json(card: &card::Card) -> serde_json::Value {
+    let row = |r: &Row| {
+        serde_json::json!({
+            "section": r.section, "what": r.what, "found": r.found, "value": r.value, "mark": r.mark.name(),
+        })
+    };
+    serde_json::json!({
+        "algorithm": card.algorithm,
+        "passed": card.passed(),
+        "rows": card.rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,78 @@
+//! Programs that misbehave, in a transfer over the real transport in virtual time: it runs on, with the fallback.
+
+mod common;
+
+use base::{Rate, Span};
+use common::{BAD, build_text, misbehaving};
+use longhaul_programs::{Fault, Options, Replaced, events, load_bytes};
+use netem::Probability;
+use sim::steady::{Case, Measurement, measure};
+
+fn case(cc: &str) -> Case {
+    let loss = Probability::new(0.000_5).unwrap();
+    let mut case = Case::new(Rate::from_mbit(100), Span::from_millis(20), loss, Span::from_secs(6));
+    case.cc = cc.to_owned();
+    case
+}
+
+fn run(cc: &str) -> Measurement {
+    measure(&case(cc)).unwrap()
+}
+
+fn replaced(program: &str) -> Vec<Replaced> {
+    events(0).into_iter().filter(|e| e.program == program).collect()
+}
+
+/// Whether the fault is the one that this misbehaviour is.
+fn is(bad: &str, fault: &Fault) -> bool {
+    match (bad, fault) {
+        ("loop" | "hog", Fault::Overran) => true,
+        ("bounds", Fault::Trapped(what)) => what.contains("out of bounds"),
+        ("division", Fault::Trapped(what)) => what.contains("divide by zero"),
+        ("deep", Fault::Trapped(what)) => !what.is_empty(),
+        ("deep", Fault::Overran) => true,
+        ("rate-0", Fault::Rate(0)) | ("bound-0", Fault::Bound(0)) => true,
+        ("rate-2-63", Fault::Rate(rate)) => *rate == 1 << 63,
+        // Within a round trip, and what is left until the next feedback.
+        ("silent", Fault::Silent(time)) => *time >= Span::from_millis(20) && *time < Span::from_millis(80),
+        _ => false,
+    }
+}
+
+#[test]
+fn a_transfer_runs_on_at_the_rate_of_the_fallback() {
+    let alone = run("haul");
+    for (bad, code) in BAD {
+        // In the start, and when the flow has found its rate.
+        for after in [3, 300] {
+            let name = format!("x{after}-{bad}");
+            let Some(module) = build_text(&misbehaving(&name, after, code)) else { return };
+            load_bytes(&module, &Options::default()).unwrap();
+            let with = run(&name);
+            let seen = replaced(&name);
+            assert_eq!(seen.len(), 1, "{name}: {seen:?}");
+            assert!(is(bad, &seen[0].fault), "{name}: {:?}", seen[0].fault);
+            assert_eq!(seen[0].fallback, "haul");
+            // In the second half; and after an early fault over the whole time (what the program did before a late one is
+            // its own doing).
+            let ratio = with.ratio / alone.ratio;
+            println!("{name}: {ratio:.3} of the fallback's, {}", seen[0].fault);
+            assert!(ratio >= 0.9, "{name}: {with}, and the fallback alone: {alone}");
+            assert!(
+                after > 3 || with.whole >= 0.9 * alone.whole,
+                "{name}: {with}, and the fallback alone: {alone}"
+            );
+            assert!(with.again <= alone.again + 0.01, "{name}: nothing is lost over it: {with}, {alone}");
+        }
+    }
+}
+
+#[test]
+fn the_fallback_is_the_one_that_was_chosen() {
+    let Some(module) = build_text(&misbehaving("x-to-cubic", 100, "return;")) else { return };
+    load_bytes(&module, &Options { fallback: "cubic".into() }).unwrap();
+    run("x-to-cubic");
+    let seen = replaced("x-to-cubic");
+    assert_eq!((seen.len(), seen[0].fallback), (1, "cubic"));
+    assert!(seen[0].rate.is_some(), "it begins from the rate that served: {seen:?}");
+}
