@@ -27,12 +27,17 @@ use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 use wire::frame::Addresses;
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen, Module, Put, QpOpen, Tail};
+use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen, Module, Put, QpOpen, Tail};
 
 /// Bytes of a tag of module CRC32C.
 const TAG: usize = 4;
 /// Operations of one input at most.
 const MAX_OPS: usize = 512;
+/// What a number stands for: the connection, or a queue pair near zero or anywhere.
+fn topic(x: u64) -> CcTopic {
+    let n = (x >> 1) as u16;
+    CcTopic { qpn: n.checked_sub(1), of_server: x & 1 == 0 }
+}
 /// Longest inner part of a forged packet.
 const MAX_INNER: usize = 1_400;
 /// Bytes that all of this may take at most, beyond what an idle connection takes.
@@ -206,10 +211,18 @@ impl World {
     /// Control frames with numbers of the fuzzer's choice.
     fn frame(&mut self, b: &mut Bytes<'_>) -> Option<()> {
         let mut inner = Vec::new();
-        let kind = b.u8()? % 15;
+        // Above what older inputs mean.
+        let kind = match b.u8()? {
+            n @ 240.. => 15 + n % 2,
+            n => n % 15,
+        };
         let (x, y, z) = (b.number()?, b.number()?, b.number()?);
         let qpn = x as u16;
-        let text = b.take(if kind < 2 || kind == 13 { usize::from(y as u8) } else { 0 }).to_vec();
+        let text = match kind {
+            0 | 1 | 13 => b.take(usize::from(y as u8)).to_vec(),
+            15 => b.take(usize::from((x >> 24) as u8)).to_vec(),
+            _ => Vec::new(),
+        };
         let frame = match kind {
             0 => Frame::QpOpen(QpOpen {
                 qpn,
@@ -234,6 +247,16 @@ impl World {
             10 => Frame::LaneOpen(LaneOpen { lane: qpn.into(), cid: y as u32, backup: z & 1 == 0 }),
             11 => Frame::LaneAccept { lane: qpn.into(), cid: y as u32, code: z },
             12 => Frame::LaneClose { lane: qpn.into() },
+            15 => {
+                let def = cc::registry::list();
+                let def = def[(z % def.len() as u64) as usize];
+                // The right version, or another; parameters of the fuzzer's choice.
+                let version = if z & 0x100 == 0 { def.version() } else { 1 };
+                let params = text.iter().map(|b| char::from(b % 95 + 32)).collect();
+                let offer = CcOffer { name: def.name.into(), version, needs: z >> 12, params };
+                Frame::CcPropose(CcPropose { topic: topic(x), sequence: y, offer })
+            }
+            16 => Frame::CcAnswer(CcAnswer { topic: topic(x), sequence: y, code: z }),
             13 => Frame::Data { flags: z as u8 & 0x3e, body: &text },
             // Long runs of what takes little room and asks for much.
             _ => {

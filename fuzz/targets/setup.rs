@@ -373,7 +373,14 @@ fn params(b: &mut Bytes<'_>) -> Option<(Params, Option<Vec<u8>>)> {
         return Some((p, Some(b.take(n).to_vec())));
     }
     for _ in 0..changes % 8 {
-        match b.u8()? % 12 {
+        let what = b.u8()?;
+        if what >= 240 {
+            // Terms for congestion control, as far as they parse.
+            let n = usize::from(b.u8()?);
+            p.cc_terms = Params::parse(b.take(n)).ok().and_then(|p| p.cc_terms);
+            continue;
+        }
+        match what % 12 {
             0 => p.suites = b.take(4).to_vec(),
             1 => p.module = Module::from_id(b.u8()?).unwrap_or_default(),
             2 => {

@@ -6,6 +6,7 @@
 //! delivered between two feedbacks, which the draft's acknowledgement of every other packet does not need.
 
 use super::delay::Gap;
+use super::paced::limited;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
@@ -173,7 +174,7 @@ impl Bbr1 {
             recovery: None,
             cwnd,
             prior_cwnd: 0,
-            rate: nominal.max(known).max(MIN_RATE),
+            rate: limited(nominal.max(known)),
             pacing_gain: HIGH_GAIN,
             idle_restart: false,
             timeouts: 0,
@@ -346,7 +347,7 @@ impl Bbr1 {
     fn set_rate(&mut self) {
         let rate = self.bandwidth.get().scale(self.pacing_gain, ONE);
         if rate > Rate::ZERO && (self.filled || rate > self.rate) {
-            self.rate = rate.clamp(MIN_RATE, super::paced::MAX_RATE);
+            self.rate = limited(rate);
         }
     }
 }
@@ -390,7 +391,7 @@ impl Algorithm for Bbr1 {
                 self.idle_restart = true;
                 self.gap.restart();
                 if matches!(self.phase, Phase::ProbeBw(_)) {
-                    self.rate = self.bandwidth.get().clamp(MIN_RATE, super::paced::MAX_RATE);
+                    self.rate = limited(self.bandwidth.get());
                 }
             }
             Event::PathChanged(info) => {

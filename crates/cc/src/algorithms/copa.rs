@@ -248,7 +248,9 @@ impl Copa {
     fn check_loss(&mut self, s: &Signals) {
         self.lost = self.lost.saturating_add(s.lost_packets).saturating_add(s.ce_packets);
         self.packets = self.packets.saturating_add(s.lost_packets).saturating_add(s.acked_packets);
-        if self.window.is_new_episode(s) && excessive(self.lost, self.packets, self.config.loss) {
+        // Marks may come of which no packet is counted: those of packets that were taken for lost.
+        let any = self.packets > 0;
+        if any && self.window.is_new_episode(s) && excessive(self.lost, self.packets, self.config.loss) {
             let kept = self.packets.saturating_sub(self.lost).max(self.packets / 2);
             self.window.reduce(s.now, kept.saturating_mul(7), self.packets.saturating_mul(8));
             self.leave_slow_start();

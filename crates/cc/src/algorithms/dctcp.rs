@@ -5,7 +5,7 @@
 //! queues do not mark at all it is Reno. What the RFC's receiver does (section 3.2) is the transport's part: it reports
 //! how many of the acknowledged bytes were marked.
 
-use super::marks::{MarkedShare, ONE, without};
+use super::marks::{MarkedShare, ONE, PERCENT_100, without};
 use super::window::{INITIAL_WINDOW, Window};
 use crate::registry::{Definition, Kind, Marks, Needs, ParamDef};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals};
@@ -33,7 +33,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         let config = Config {
             initial: params.count("initial_window"),
             gain: params.share("g"),
-            alpha: params.share("initial_alpha") * ONE / super::marks::PERCENT_100,
+            alpha: params.share("initial_alpha") * ONE / PERCENT_100,
         };
         Box::new(Dctcp::new(config, info))
     },

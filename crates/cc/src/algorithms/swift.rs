@@ -8,10 +8,10 @@
 //! * **The first probe time-out in a row is none of the paper's**: in our transport it may be a lost feedback.
 //! * **Windows only grow while they are in use.**
 
+use super::MIN_PACKETS;
 use super::delay::Gap;
-use super::paced::train;
+use super::paced::{limited, train};
 use super::window::INITIAL_WINDOW;
-use super::{MIN_PACKETS, paced};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, Hop, PathInfo, SentTrain, Signals};
 use base::{Rate, Span, Time};
@@ -290,7 +290,7 @@ impl Algorithm for Swift {
     fn decision(&self) -> Decision {
         // Below a packet in flight the rate alone governs: a packet every rtt / cwnd.
         let bytes = self.cwnd() * self.packet as f64;
-        let rate = paced::limited(Rate::from_bytes_per_sec((bytes / self.rtt.as_secs_f64()) as u64));
+        let rate = limited(Rate::from_bytes_per_sec((bytes / self.rtt.as_secs_f64()) as u64));
         let least = self.packet.saturating_mul(MIN_PACKETS);
         let bound = (bytes as u64).saturating_add(rate.bytes_in(self.gap.get()));
         Decision {

@@ -131,9 +131,9 @@ fn any_signals() -> impl Strategy<Value = Signals> {
     })
 }
 
-/// What this crate computes from windows, rates and shares it was told; the others trust the engine, which is ours as well.
-const DISTRUSTFUL: [&str; 10] =
-    ["reno", "dctcp", "prague", "dcqcn", "swift", "timely", "hpcc", "bbr1", "vegas", "cubic"];
+/// `haul`, `bbr`, `copa` and `ledbat++` are left out: they add up what they are told and rely on the engine for numbers that fit.
+const BEAR_NONSENSE: [&str; 11] =
+    ["cubic", "reno", "vegas", "fixed", "bbr1", "dctcp", "prague", "dcqcn", "swift", "timely", "hpcc"];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
@@ -142,7 +142,7 @@ proptest! {
     #[test]
     fn nonsense_is_survived(all in prop::collection::vec((any_signals(), 0u8..=8, any::<u64>()), 1..40)) {
         let path = paths()[1];
-        for name in DISTRUSTFUL {
+        for name in BEAR_NONSENSE {
             let mut h = Harness::starting(make(name, &path), path, Time::from_nanos(u64::MAX - 9));
             for (s, hops, seed) in &all {
                 h.algorithm.on_feedback(s);

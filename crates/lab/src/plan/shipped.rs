@@ -19,6 +19,9 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("breadth", include_str!("../../plans/breadth.toml")),
     ("iwarp-paper", include_str!("../../plans/iwarp-paper.toml")),
     ("fat", include_str!("../../plans/fat.toml")),
+    ("datacentre", include_str!("../../plans/datacentre.toml")),
+    ("l4s", include_str!("../../plans/l4s.toml")),
+    ("bbr-loss", include_str!("../../plans/bbr-loss.toml")),
 ];
 
 /// The text of the plan with this name.

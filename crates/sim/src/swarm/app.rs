@@ -23,6 +23,8 @@ pub struct Shown {
     pub target: Option<Mr>,
     /// Everything this end waits for has come.
     pub done: bool,
+    /// Its connection and its queue pairs, once all is done.
+    pub ended_with: Option<(ConnId, Vec<Option<QpId>>)>,
 }
 
 /// What the world watches.
@@ -88,6 +90,10 @@ pub struct Peer {
     closing: bool,
     next_post: Time,
     wants: Option<Time>,
+    /// Proposals of the plan that were made, or could not be.
+    proposed: usize,
+    /// Those of them that have no answer.
+    unanswered: usize,
 }
 
 impl Peer {
@@ -113,6 +119,8 @@ impl Peer {
             closing: false,
             next_post: Time::ZERO,
             wants: None,
+            proposed: 0,
+            unanswered: 0,
         }
     }
 
@@ -153,7 +161,8 @@ impl Peer {
         let mut b = self.common.board.borrow_mut();
         b.established += 1;
         b.target_id[self.side] = Some(target.id);
-        b.shown[self.side] = Shown { source: Some(source), target: Some(target), done: false };
+        b.shown[self.side] = Shown { source: Some(source), target: Some(target), ..Shown::default() };
+        (self.proposed, self.unanswered) = (0, 0);
         Ok(())
     }
 
@@ -208,7 +217,12 @@ impl Peer {
                 Ok(())
             }
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
-            Event::CcChanged { .. } | Event::CcRefused { .. } => Ok(()),
+            Event::CcChanged { by_peer: true, .. } => Ok(()),
+            Event::CcChanged { .. } | Event::CcRefused { .. } => {
+                let left = self.unanswered.checked_sub(1);
+                self.unanswered = left.ok_or("an outcome of what was not proposed")?;
+                Ok(())
+            }
             Event::PathChanged { .. } | Event::PathUp { .. } | Event::PathDown { .. } => Ok(()),
             Event::Closed { conn, reason } => self.closed(conn, reason, e, pool),
         }
@@ -550,10 +564,30 @@ impl Peer {
         Ok(())
     }
 
+    /// Proposes changes of congestion control whose time has come; not all can be.
+    fn propose(&mut self, now: Time, e: &mut Endpoint) {
+        let (Some(conn), common) = (self.conn, self.common.clone()) else { return };
+        while let Some(p) = common.plan.proposals[self.side].get(self.proposed) {
+            let at = Time::ZERO + p.at;
+            if at > now {
+                self.wants = Some(self.wants.map_or(at, |t| t.min(at)));
+                return;
+            }
+            self.proposed += 1;
+            let pair = p.pair.map(|i| &self.pairs[i]);
+            let qp = pair.and_then(|p| p.qp.filter(|_| p.ready));
+            if pair.is_none() || qp.is_some() {
+                self.unanswered += usize::from(e.propose_cc(now, conn, qp, p.sending, p.cc).is_ok());
+            }
+        }
+    }
+
     /// Whether everything this end waits for has come.
     fn is_done(&self) -> bool {
         let plans = &self.common.plan.qps;
+        let quiet = self.unanswered == 0 && self.proposed == self.common.plan.proposals[self.side].len();
         self.regions.is_some()
+            && quiet
             && self.pairs.iter().zip(plans).all(|(p, plan)| {
                 let received = !plan.reliable || p.recvs_done == plan.lanes[1 - self.side].recvs.len();
                 p.ready && received && p.completed == plan.lanes[self.side].jobs.len()
@@ -562,7 +596,9 @@ impl Peer {
 
     fn finish(&mut self, now: Time, e: &mut Endpoint) {
         if self.is_done() {
-            self.common.board.borrow_mut().shown[self.side].done = true;
+            let shown = &mut self.common.board.borrow_mut().shown[self.side];
+            shown.done = true;
+            shown.ended_with = self.conn.map(|c| (c, self.pairs.iter().map(|p| p.qp).collect()));
         }
         let both = self.common.board.borrow().shown.iter().all(|s| s.done);
         let may_close = both && self.common.board.borrow().may_close;
@@ -581,6 +617,7 @@ impl Peer {
         if self.regions.is_some() && !self.closing {
             self.open_pairs(now, e)?;
             self.post(now, e)?;
+            self.propose(now, e);
             self.finish(now, e);
         }
         Ok(())

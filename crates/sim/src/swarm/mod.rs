@@ -324,6 +324,7 @@ impl Stage {
             check_written(w, common, &mut b, c.hosts.map(|h| self.nodes[h]))?;
             if !b.may_close && b.shown.iter().all(|s| s.done) {
                 b.may_close = true;
+                check_agreed(w, &b, c.hosts.map(|h| self.nodes[h]))?;
                 // The words that end a connection may be lost like others.
                 for (l, n) in self.scene.faulty.into_iter().zip(self.scene.lost_at_close) {
                     w.lose_next(l, n);
@@ -438,6 +439,23 @@ fn black_out(w: &mut World, link: LinkId, lasts: Span) {
     let mut c = w.link_config(link);
     c.schedule = vec![(w.now(), Change::BlackOut(lasts))];
     w.set_link(link, c);
+}
+
+/// When nothing is proposed any more, both ends say the same about each direction of everything.
+fn check_agreed(w: &mut World, b: &Board, nodes: [NodeId; 2]) -> Result<(), String> {
+    let mut says = Vec::new();
+    for (side, node) in nodes.into_iter().enumerate() {
+        let Some((conn, pairs)) = &b.shown[side].ended_with else { return Ok(()) };
+        let e = w.inspect(node);
+        let of = |qp: Option<_>, sending| e.agreed_cc(*conn, qp, sending).map(str::to_owned);
+        let topics = core::iter::once(None).chain(pairs.iter().copied());
+        // The first is what the client sends with.
+        says.push(topics.map(|qp| [of(qp, side == 0), of(qp, side == 1)]).collect::<Vec<_>>());
+    }
+    if says[0] == says[1] && says[0].iter().flatten().all(Option::is_some) {
+        return Ok(());
+    }
+    Err(format!("the ends do not agree on congestion control: {says:?}"))
 }
 
 /// The bytes of writes that have completed must be in the other end's memory at that moment.

@@ -82,6 +82,18 @@ pub enum Fault {
     Delay(Span),
 }
 
+/// A change of congestion control that an end proposes.
+#[derive(Clone, Copy, Debug)]
+pub struct Proposal {
+    /// When, since the world began.
+    pub at: Span,
+    /// On which queue pair; `None`: on the connection.
+    pub pair: Option<usize>,
+    /// For what the end itself sends.
+    pub sending: bool,
+    pub cc: &'static str,
+}
+
 /// Everything that a seed decides.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -108,6 +120,8 @@ pub struct Plan {
     pub shared: bool,
     /// Further lanes of the client, between the same addresses: whether each is a backup.
     pub paths: Vec<bool>,
+    /// What each end proposes while the connection lasts, in order.
+    pub proposals: [Vec<Proposal>; 2],
     /// Whether an end reboots, so that an established connection may end before its work is done.
     pub may_end: bool,
     /// Virtual time in which everything must be done.
@@ -202,6 +216,38 @@ fn lane_options(seed: u64, options: &mut [TransportOptions; 2]) {
     }
 }
 
+/// In half of the worlds ends wish and refuse in the handshake, and propose changes at random moments, some of them at once.
+/// Drawn apart as well.
+fn negotiation(
+    seed: u64,
+    lasts: Span,
+    pairs: usize,
+    options: &mut [TransportOptions; 2],
+) -> [Vec<Proposal>; 2] {
+    const SPECS: [&str; 7] = ["bbr", "cubic", "reno", "vegas", "copa", "haul", "cubic:hystart=off"];
+    let mut rng = Rng::from_u64(seed ^ 0x0092_2000);
+    let mut all: [Vec<Proposal>; 2] = Default::default();
+    if rng.chance(0.5) {
+        return all;
+    }
+    let busy = spread(&mut rng, 1.0..100.0);
+    for (o, list) in options.iter_mut().zip(&mut all) {
+        o.negotiation.firm = rng.chance(0.3);
+        o.negotiation.wish = (0..rng.below(3)).map(|_| pick(&mut rng, &SPECS).to_owned()).collect();
+        if rng.chance(0.3) {
+            // What no queue pair is opened with.
+            o.negotiation.refuse = vec!["vegas".to_owned()];
+        }
+        for _ in 0..rng.below(busy as u64 + 1) {
+            let at = Span::from_nanos(rng.below(lasts.as_nanos().max(1)));
+            let pair = rng.chance(0.6).then(|| rng.below(pairs as u64) as usize);
+            list.push(Proposal { at, pair, sending: rng.chance(0.5), cc: pick(&mut rng, &SPECS) });
+        }
+        list.sort_by_key(|p| p.at);
+    }
+    all
+}
+
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64) -> Plan {
@@ -237,6 +283,7 @@ impl Plan {
             closers: pick(rng, &[[true, false], [false, true], [true, true]]),
             shared: Rng::from_u64(seed ^ 0x5a5a_0000).chance(0.4),
             paths: further_paths(seed),
+            proposals: Default::default(),
             may_end: false,
             limit: Span::ZERO,
         };
@@ -244,7 +291,20 @@ impl Plan {
         plan.add_faults(rng, bytes);
         plan.may_end = plan.faults.iter().any(|(_, f)| matches!(f, Fault::Reboot { .. }));
         plan.limit = plan.time_limit(bytes);
+        plan.negotiate(bytes);
         plan
+    }
+
+    /// When and what the ends propose.
+    fn negotiate(&mut self, bytes: u64) {
+        let lasts = self.lasts(bytes);
+        self.proposals = negotiation(self.seed, lasts, self.qps.len(), &mut self.options);
+    }
+
+    /// About how long it takes.
+    fn lasts(&self, bytes: u64) -> Span {
+        let slowest = self.links.iter().filter_map(|l| l.rate).min().unwrap_or(Rate::from_mbit(10_000));
+        slowest.time_for(bytes) + self.rtt * 10
     }
 
     /// Whether the receives of an end come from a shared queue.
@@ -267,6 +327,7 @@ impl Plan {
         plan.closers = pick(rng, &[[true, false], [false, true], [true, true]]);
         let bytes = plan.jobs(rng, most);
         plan.limit = plan.time_limit(bytes);
+        plan.negotiate(bytes);
         plan
     }
 
@@ -335,8 +396,7 @@ impl Plan {
     }
 
     fn add_faults(&mut self, rng: &mut Rng, bytes: u64) {
-        let slowest = self.links.iter().filter_map(|l| l.rate).min().unwrap_or(Rate::from_mbit(10_000));
-        let lasts = slowest.time_for(bytes) + self.rtt * 10;
+        let lasts = self.lasts(bytes);
         while rng.chance(0.4) && self.faults.len() < 6 {
             let at = Span::from_nanos(rng.below(lasts.as_nanos().max(1)));
             let fault = match rng.below(10) {

@@ -79,7 +79,8 @@ pub fn needed(n: Needs) -> u64 {
     marks | if n.telemetry { signal::TELEMETRY } else { 0 }
 }
 
-/// The signals that this program gives as a receiver: marks are counted whatever they mean.
+/// The signals that this program gives as a receiver: marks are counted whatever they mean, and what hops wrote goes
+/// back as it came.
 pub const ECHOES: u64 = signal::MARKS | signal::L4S | signal::TELEMETRY;
 
 fn offer_of(def: &Definition, params: &str) -> CcOffer {

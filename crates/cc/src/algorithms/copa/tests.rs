@@ -248,3 +248,19 @@ fn persistent_congestion_starts_over_even_from_a_drain() {
     (50..53).for_each(|n| round(&mut c, n, Span::ZERO));
     assert!(c.window.cwnd > 10 * PACKET, "{}", c.window.cwnd);
 }
+
+/// Found by the swarm, when algorithms are changed while packets are under way.
+#[test]
+fn marks_without_a_packet_that_counts_change_nothing() {
+    let mut c = steered(100);
+    let before = c.window.cwnd;
+    let s = Signals {
+        now: at(1, 0),
+        ce_packets: 3,
+        spurious: 3 * PACKET,
+        newest_acked_sent: Some(at(0, 7)),
+        ..Signals::default()
+    };
+    c.on_feedback(&s);
+    assert_eq!(c.window.cwnd, before);
+}
