@@ -32,6 +32,7 @@ const TEST_TOOLS: &[Tool] = &[
     Tool { needs: "tshark", package: "tshark" },
     Tool { needs: "clang", package: "clang" },
     Tool { needs: "wasm-ld", package: "lld" },
+    Tool { needs: "etcd", package: "etcd-server" },
 ];
 
 /// One command: its name, its options, its help text, and what it does.

@@ -63,9 +63,7 @@ pub enum StoreError {
         source: Box<ureq::Error>,
     },
     /// It said no.
-    #[error("the store at {host} refuses: {text}{}", if *.status == 401 || text.contains("permission") {
-        "; give --store-user and the password in LONGHAUL_STORE_PASSWORD, and see that the role may read (and, to push, \
-         write) the key" } else { "" })]
+    #[error("the store at {host} refuses: {text}{}", advice(.text))]
     Refused {
         /// Which server.
         host: String,
@@ -103,6 +101,17 @@ pub enum StoreError {
     /// The policy is too long to be stored.
     #[error("the policy has {0} bytes; a store takes at most {MAX_POLICY}")]
     TooLong(usize),
+}
+
+/// What to do about words in which etcd refuses.
+fn advice(text: &str) -> &'static str {
+    let of_users = ["permission", "user name", "auth token", "authentication", "Unauthorized"];
+    if of_users.iter().any(|w| text.contains(w)) {
+        "; give --store-user and the password in LONGHAUL_STORE_PASSWORD, and see that the user's role may read (and, to push, \
+         write) the key"
+    } else {
+        ""
+    }
 }
 
 /// What stands at a key.

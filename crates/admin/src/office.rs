@@ -16,6 +16,9 @@ pub type ReadPolicy = dyn Fn(&str) -> Result<Arc<dyn Policy>, Vec<String>> + Sen
 /// Loads a program from its bytes, and tells its name.
 pub type LoadProgram = dyn Fn(&[u8]) -> Result<String, Vec<String>> + Send + Sync;
 
+/// Tells what happened since it was asked last: kind and text of each event.
+pub type News = dyn Fn() -> Vec<(String, String)> + Send + Sync;
+
 /// What others provide.
 #[derive(Clone)]
 pub struct Hooks {
@@ -23,6 +26,10 @@ pub struct Hooks {
     pub read_policy: Arc<ReadPolicy>,
     /// Loads programs.
     pub load_program: Arc<LoadProgram>,
+    /// Takes a program's name away; whether there was one.
+    pub unload_program: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    /// What befell programs.
+    pub news: Arc<News>,
 }
 
 impl fmt::Debug for Hooks {
@@ -99,7 +106,7 @@ impl Office {
             }
             Request::Load { program } => self.load(&program),
             Request::Unload { name } => {
-                if !cc::registry::unload(&name) {
+                if !(self.hooks.unload_program)(&name) {
                     let name: String = name.chars().take(64).collect();
                     return refused(vec![format!("no program called \"{name}\" is loaded here")]);
                 }
@@ -108,6 +115,7 @@ impl Office {
                 Answer::Done { text: format!("{name} is unloaded; flows that run it go on with it") }
             }
             Request::Events { after } => {
+                (self.hooks.news)().into_iter().for_each(|(kind, text)| self.board.tell(&kind, text));
                 let (events, missed) = self.board.events(after);
                 Answer::Events { events, missed }
             }

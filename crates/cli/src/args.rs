@@ -64,9 +64,11 @@ pub enum Command {
 
 mod cc;
 mod iwarp;
+mod live;
 
 pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use iwarp::{ByIwarp, ServeIwarp};
+pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -257,6 +259,8 @@ pub struct Serve {
     #[command(flatten)]
     pub sending: Sending,
     #[command(flatten)]
+    pub governing: Governing,
+    #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
     pub iwarp: ServeIwarp,
@@ -304,6 +308,8 @@ pub struct Put {
     #[command(flatten)]
     pub sending: Sending,
     #[command(flatten)]
+    pub governing: Governing,
+    #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
     pub trusting: Trusting,
@@ -327,6 +333,8 @@ pub struct Get {
     pub no_sync: bool,
     #[command(flatten)]
     pub asking: Asking,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -378,6 +386,8 @@ pub struct PerfServer {
     pub admission: Admission,
     #[command(flatten)]
     pub sending: Sending,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -478,6 +488,8 @@ pub struct PerfClient {
     pub interval: Span,
     #[command(flatten)]
     pub sending: Sending,
+    #[command(flatten)]
+    pub governing: Governing,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
@@ -738,6 +750,13 @@ mod tests {
             "longhaul lab run fig2 --only loss=1% --repeat 2 --out x --sim",
             "longhaul lab exec --link rate=1gbit --beside b=true a -- ping -c 1 10.77.0.2",
             "longhaul lab list fig2 --cells",
+            "longhaul serve /srv --policy etcds://a,b:1/longhaul/policy --store-ca ca.pem --control-group ops",
+            "longhaul put a longhaul://host/ --policy p.toml --no-control",
+            "longhaul cc show --watch --json",
+            "longhaul cc set p.toml --pid 3",
+            "longhaul cc set --flow 3/1.0 --cc cubic --cap none",
+            "longhaul cc push p.toml --store etcd://h/k",
+            "longhaul cc trace --flow 3/1.0 --every 10 -n 5",
         ] {
             assert!(parse(good).is_ok(), "{good}: {}", parse(good).unwrap_err());
         }
@@ -758,6 +777,13 @@ mod tests {
             "longhaul serve /srv --datapath tcp",
             "longhaul serve /srv --lanes 0",
             "longhaul serve /srv --cores a",
+            "longhaul serve /srv --no-control --control-group ops",
+            "longhaul put a longhaul://host/ --policy http://h/k",
+            "longhaul cc set",
+            "longhaul cc set p.toml --cap 1G",
+            "longhaul cc set p.toml --flow 3/1.0",
+            "longhaul cc push p.toml",
+            "longhaul cc trace --every 0",
         ] {
             assert_eq!(parse(bad).unwrap_err().exit_code(), 2, "{bad}");
         }

@@ -1,12 +1,12 @@
 //! `put`, `get` and `ls`.
 
-use crate::args::{Comparing, Get, Ls, Output, Put, Trusting, Wire};
+use crate::args::{Comparing, Get, Governing, Ls, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
 use crate::show::Display;
 use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
-use crate::{remedy, show, stop};
+use crate::{govern, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
@@ -119,13 +119,22 @@ struct Session {
     options: TransportOptions,
     wire: Wire,
     trusted: Trusted,
+    /// What it does, for administrators, and what they may do about it.
+    governed: (&'static str, Governing),
 }
 
 impl Session {
-    fn new(server: &Server, options: TransportOptions, wire: &Wire, t: &Trusting) -> Outcome<Session> {
+    fn new(
+        server: &Server,
+        options: TransportOptions,
+        wire: &Wire,
+        t: &Trusting,
+        (command, governing): (&'static str, &Governing),
+    ) -> Outcome<Session> {
         let me = Me::with(&t.certificate)?;
         let trusted = trust::establish(&me, server, t, &options)?;
-        Ok(Session { me, server: server.clone(), options, wire: wire.clone(), trusted })
+        let governed = (command, governing.clone());
+        Ok(Session { me, server: server.clone(), options, wire: wire.clone(), trusted, governed })
     }
 
     /// Runs a transfer to its end.
@@ -140,6 +149,7 @@ impl Session {
         let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
+        let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
         let wake: Wake = Arc::new(move || waker.wake());
         let inner = make(self.trusted.connect(), wake.clone()).map_err(|e| Failure::usage(&e))?;
         let progress = inner.progress();
@@ -152,7 +162,7 @@ impl Session {
         let display = display(&progress, &board)?;
         let (start, next) = (None, Time::ZERO);
         let mut app = Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives };
-        let ran = driver.run(&mut endpoint, &mut app);
+        let ran = driver.run(&mut endpoint, &mut admin.govern(&mut app));
         display.end();
         ran?;
         self.remember_path(endpoint.remembered(self.trusted.remote.ip(), driver.now()));
@@ -234,7 +244,7 @@ pub fn put(a: &Put) -> Outcome<()> {
         dest: a.dest.path.clone(),
         transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false) },
     };
-    let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting)?;
+    let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting, ("put", &a.governing))?;
     let result = session.run(
         |connect, wake| ClientApp::put(connect, &o, wake),
         false,
@@ -266,7 +276,7 @@ pub fn get(a: &Get) -> Outcome<()> {
             known_rate: a.asking.known_rate,
         },
     };
-    let session = Session::new(server, options, &a.wire, &a.trusting)?;
+    let session = Session::new(server, options, &a.wire, &a.trusting, ("get", &a.governing))?;
     let result = session.run(
         |connect, wake| ClientApp::get(connect, &o, wake),
         true,
@@ -344,7 +354,9 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::
 pub fn ls(a: &Ls) -> Outcome<()> {
     let options = setup::options(&a.wire, None, Some(&a.trusting));
     let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
-    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting)?;
+    // It is over before anybody could ask.
+    let nobody = Governing { no_control: true, ..Governing::default() };
+    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting, ("ls", &nobody))?;
     let mut printer = None;
     let json = a.json;
     let result = session.run(

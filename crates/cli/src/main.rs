@@ -6,6 +6,7 @@ mod client;
 mod demo;
 mod exit;
 mod gate;
+mod govern;
 mod keys;
 mod lab;
 mod perf;

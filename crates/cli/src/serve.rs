@@ -2,6 +2,7 @@
 
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
+use crate::govern;
 use crate::setup::{self, Me};
 use crate::stop;
 use crate::units::show_bytes;
@@ -34,6 +35,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         cc: a.sending.cc.clone(),
         ..ServeOptions::new(&a.dir)
     };
+    let admin = govern::start("serve", &a.governing, &me, driver.waker())?;
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
@@ -56,7 +58,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         wake();
     })?;
     let mut app = Served { inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
-    driver.run(&mut endpoint, &mut app)?;
+    driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if a.json {
         let cpu = CpuTime::of_process();
         let cpu =

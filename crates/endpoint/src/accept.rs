@@ -206,7 +206,7 @@ impl Endpoint {
         }
         let local_cid = self.new_cid();
         let mut options = self.recalling(meta.remote, now, self.config.options.clone());
-        let ruled = self.rule(meta.local, meta.remote, &mut options);
+        let ruled = self.rule_incoming(meta.local, meta.remote, &mut options);
         let a = Accept {
             remote: meta.remote,
             local: meta.local,
@@ -221,7 +221,8 @@ impl Endpoint {
             retried,
             unix_time: self.unix_time(now),
         };
-        let connection = Connection::accept(now, a, self.rng.fork()).ok()?;
+        let made = Connection::accept(now, a, self.rng.fork());
+        let connection = made.inspect_err(|_| self.forget_share(&ruled)).ok()?;
         let Ok(id) = self.insert(connection, meta.remote, false, ruled) else {
             self.refuse(meta, h, datagram.len());
             return None;

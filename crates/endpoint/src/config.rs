@@ -94,6 +94,9 @@ pub enum ConnectError {
     /// A limit of this end or of the peer.
     #[error("no more queue pairs on this connection: the limit of {0} is reached")]
     TooMany(u64),
+    /// A guarantee or a deadline that cannot be kept.
+    #[error("{0}")]
+    Refused(#[from] cc::engine::admission::Refusal),
     /// The adapter has no room.
     #[error("{0}")]
     Verbs(#[from] verbs::Error),

@@ -108,18 +108,19 @@ impl Endpoint {
         if !self.permits(before, spec) {
             return Err(refusal::FORBIDDEN);
         }
-        let ruled = self.ruled(Traffic { asked: spec.to_owned(), ..before.clone() });
+        let traffic = Traffic { asked: spec.to_owned(), ..before.clone() };
         let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
         let moved = match qpn {
             None => c.connection.set_algorithm(0, spec).map(|()| 0),
-            Some(n) => c.connection.move_qp(n, &key_of(spec, ruled.traffic.qos, n), spec),
+            Some(n) => c.connection.move_qp(n, &key_of(spec, traffic.qos, n), spec),
         };
-        let flow = usize::from(moved.map_err(|_| refusal::NO_ROOM)?);
-        match c.flows.get_mut(flow) {
-            Some(f) => *f = ruled,
-            None => c.flows.push(ruled),
+        let moved = moved.map_err(|_| refusal::NO_ROOM)?;
+        if moved == flow {
+            self.choose_again(conn, moved.into(), traffic);
+        } else {
+            let ruled = self.unpromised(conn, traffic);
+            self.settle(conn, moved.into(), ruled);
         }
-        self.obey(conn, flow);
         Ok(())
     }
 
@@ -131,11 +132,7 @@ impl Endpoint {
         if asked_for && spec != cc::registry::DEFAULT {
             ruled.traffic.asked = spec.to_owned();
             let traffic = ruled.traffic.clone();
-            let ruled = self.ruled(traffic);
-            if let Some(c) = self.conns.get_mut(&conn) {
-                c.flows[0] = ruled;
-            }
-            self.obey(conn, 0);
+            self.choose_again(conn, 0, traffic);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
 use crate::{ConnId, Endpoint};
-use base::Rate;
+use base::{Rate, Span, Time};
 use cc::engine::Record;
-use cc::platform::{Carrier, Choice, Policy, Qos, Traffic};
+use cc::engine::admission::{self, Refusal};
+use cc::engine::{Due, FlowId, SharedTree, Terms, Tree};
+use cc::platform::{Carrier, Choice, Order, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use transport::connection::FlowFacts;
@@ -15,6 +17,10 @@ use verbs::QpId;
 pub(crate) struct Ruled {
     pub traffic: Traffic,
     pub choice: Option<Choice>,
+    /// What it announced, and by when that is promised to have left.
+    pub due: Option<Due>,
+    /// Its place in the tree.
+    pub share: Option<FlowId>,
 }
 
 /// One flow of an endpoint: what is known of it, what the policy made of it, and what it does.
@@ -32,6 +38,8 @@ pub struct FlowReport {
     pub qps: Vec<QpId>,
     /// What it does.
     pub facts: FlowFacts,
+    /// By when which bytes are promised to have left, of those that it announced.
+    pub due: Option<Due>,
 }
 
 /// The policy that holds.
@@ -39,6 +47,14 @@ pub(crate) struct Governor {
     policy: Arc<dyn Policy>,
     /// The version that the flows were asked about; `None` before the first time.
     applied: Option<u64>,
+    /// What divides what this endpoint sends.
+    tree: SharedTree,
+}
+
+/// Bytes on the wire of so many bytes of a message, at most: headers and tags are 70 of 1,500 bytes of the smallest usual
+/// packet, 4.7 %, and a little is sent twice.
+fn on_wire(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 16).saturating_add(1_500)
 }
 
 /// What the system calls an algorithm of ours (`TCP_CONGESTION`); `None` of those that it does not have. What is not built
@@ -55,7 +71,13 @@ impl Endpoint {
     /// Flows that run are asked about at once, and again whenever the policy's version grows: what changes takes effect
     /// without anything in flight being lost.
     pub fn set_policy(&mut self, policy: Arc<dyn Policy>) {
-        self.governor = Some(Governor { policy, applied: None });
+        match &mut self.governor {
+            Some(g) => (g.policy, g.applied) = (policy, None),
+            None => {
+                let tree = SharedTree::new(Tree::new(policy.classes(), policy.host_cap()));
+                self.governor = Some(Governor { policy, applied: None, tree });
+            }
+        }
     }
 
     /// The policy that holds.
@@ -168,6 +190,7 @@ impl Endpoint {
             class: class.map_or_else(String::new, |c| c.name.clone()),
             qps,
             facts,
+            due: ruled.due,
         }
     }
 
@@ -199,15 +222,97 @@ impl Endpoint {
         }
     }
 
-    /// What the policy, if there is one, makes of this traffic.
-    pub(crate) fn ruled(&self, traffic: Traffic) -> Ruled {
-        let choice = self.policy().map(|p| p.choose(&traffic));
-        Ruled { traffic, choice }
+    /// What the policy, if there is one, makes of this traffic, with a place in the tree.
+    ///
+    /// # Errors
+    /// A guarantee or a deadline that cannot be kept.
+    fn ruled(
+        &self,
+        now: Time,
+        owner: ConnId,
+        traffic: Traffic,
+        known: (Option<Rate>, Span),
+    ) -> Result<Ruled, Refusal> {
+        let mut ruled = Ruled { traffic, choice: None, due: None, share: None };
+        let Some(g) = &self.governor else { return Ok(ruled) };
+        let choice = g.policy.choose(&ruled.traffic);
+        if let Qos::Deadline { bytes, within } = ruled.traffic.qos
+            && g.policy.classes().get(choice.class).is_some_and(|c| c.order == Order::Deadline)
+        {
+            // What is to be there then has left half a round trip before, and is known to be there half of one later; it
+            // takes one to begin.
+            let by = now + (within - known.1 * 2);
+            ruled.due = Some(Due { by, bytes: on_wire(bytes) });
+        }
+        self.admit(now, &choice, ruled.due, known)?;
+        ruled.share = g.tree.lock().join(owner.0, &terms(&choice, ruled.due));
+        ruled.choice = Some(choice);
+        Ok(ruled)
+    }
+
+    /// Whether what a flow is to be promised can be kept beside what is promised.
+    fn admit(
+        &self,
+        now: Time,
+        choice: &Choice,
+        due: Option<Due>,
+        (known, rtt): (Option<Rate>, Span),
+    ) -> Result<(), Refusal> {
+        let Some(g) = self.governor.as_ref().filter(|_| due.is_some() || choice.guarantee.is_some()) else {
+            return Ok(());
+        };
+        let classes = g.policy.classes();
+        let (dues, guaranteed) = g.tree.lock().promised(choice.class);
+        let sure = admission::sure_rate(classes, g.policy.host_cap(), choice.class);
+        if let Some(wanted) = choice.guarantee {
+            admission::guarantee(sure, guaranteed, wanted)?;
+        }
+        let Some(due) = due else { return Ok(()) };
+        // Where the host knows no limit, what the path is known to carry is one.
+        let Some(rate) = sure.into_iter().chain(choice.cap).min().or(known) else { return Ok(()) };
+        let left = rate.bytes_per_sec().saturating_sub(guaranteed.bytes_per_sec());
+        admission::deadline(Rate::from_bytes_per_sec(left), now, &dues, due).map_err(|e| match e {
+            Refusal::Deadline { bytes, earliest } => {
+                // As the application counts: until all is known to be there.
+                Refusal::Deadline { bytes, earliest: earliest.map(|s| s + rtt * 2) }
+            }
+            other => other,
+        })
     }
 
     /// Settles by what algorithm a connection begins, as its options then say.
-    pub(crate) fn rule(&self, local: Option<IpAddr>, remote: SocketAddr, o: &mut TransportOptions) -> Ruled {
-        let mut ruled = self.ruled(self.traffic(Carrier::Native, local, remote, o));
+    ///
+    /// # Errors
+    /// A guarantee or a deadline that cannot be kept.
+    pub(crate) fn rule(
+        &self,
+        now: Time,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        o: &mut TransportOptions,
+    ) -> Result<Ruled, Refusal> {
+        let traffic = self.traffic(Carrier::Native, local, remote, o);
+        let rtt = o.remembered.map_or(Span::ZERO, |r| r.rtt);
+        let mut ruled = self.ruled(now, ConnId(self.next_id), traffic, (o.known_rate, rtt))?;
+        self.begin_by(&mut ruled, o);
+        Ok(ruled)
+    }
+
+    /// Settles the same of a connection that a client makes. It is let in without what cannot be promised.
+    pub(crate) fn rule_incoming(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        o: &mut TransportOptions,
+    ) -> Ruled {
+        let traffic = self.traffic(Carrier::Native, local, remote, o);
+        let mut ruled = self.unpromised(ConnId(self.next_id), traffic);
+        self.begin_by(&mut ruled, o);
+        ruled
+    }
+
+    /// The options of a connection as the policy has it.
+    fn begin_by(&self, ruled: &mut Ruled, o: &mut TransportOptions) {
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
             o.substitute.clone_from(&c.substitute);
@@ -216,7 +321,59 @@ impl Endpoint {
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
         }
+    }
+
+    /// What the policy makes of traffic of which nobody here can refuse anything.
+    pub(crate) fn unpromised(&self, owner: ConnId, traffic: Traffic) -> Ruled {
+        let mut ruled = Ruled { traffic, choice: None, due: None, share: None };
+        let Some(g) = &self.governor else { return ruled };
+        let mut choice = g.policy.choose(&ruled.traffic);
+        if let Err(e) = self.admit(Time::ZERO, &choice, None, (None, Span::ZERO)) {
+            choice.why.push(format!("without a guarantee: {e}"));
+            choice.guarantee = None;
+        }
+        ruled.share = g.tree.lock().join(owner.0, &terms(&choice, None));
+        ruled.choice = Some(choice);
         ruled
+    }
+
+    /// A flow that had a place in the tree is gone.
+    pub(crate) fn forget_share(&self, ruled: &Ruled) {
+        if let (Some(g), Some(share)) = (&self.governor, ruled.share) {
+            g.tree.lock().remove(share);
+        }
+    }
+
+    /// All flows of a connection are gone.
+    pub(crate) fn forget_shares(&mut self, id: ConnId) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        c.connection.set_tree(None);
+        let promised = c.opening.iter_mut().filter_map(|(.., p)| p.as_mut());
+        let shares: Vec<FlowId> = c.flows.iter_mut().chain(promised).filter_map(|r| r.share.take()).collect();
+        if let Some(g) = &self.governor {
+            let mut tree = g.tree.lock();
+            shares.into_iter().for_each(|s| tree.remove(s));
+        }
+    }
+
+    /// The next connection to look at for sending: one that is ready, or whose turn it is.
+    pub(crate) fn next_ready(&mut self, now: Time) -> Option<ConnId> {
+        if let Some(id) = self.ready.pop_front() {
+            return Some(id);
+        }
+        let g = self.governor.as_ref()?;
+        loop {
+            let id = ConnId(g.tree.lock().poll_call(now)?);
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.queued = true;
+                return Some(id);
+            }
+        }
+    }
+
+    /// When it may be somebody's turn.
+    pub(crate) fn next_call(&self) -> Option<Time> {
+        self.governor.as_ref()?.tree.lock().deadline()
     }
 
     /// Whether the policy lets this traffic have what it asks for now.
@@ -227,50 +384,115 @@ impl Endpoint {
 
     /// Settles the same of a connection by TCP: what the system is to call its algorithm, and its cap.
     pub(crate) fn rule_tcp(&self, remote: SocketAddr, o: &TransportOptions) -> (Ruled, Option<String>) {
-        let ruled = self.ruled(self.traffic(Carrier::Tcp, None, remote, o));
+        let traffic = self.traffic(Carrier::Tcp, None, remote, o);
+        // TCP paces by itself: nobody is asked.
+        let choice = self.policy().map(|p| p.choose(&traffic));
+        let ruled = Ruled { traffic, choice, due: None, share: None };
         let name = ruled.choice.as_ref().and_then(|c| kernel_name(&c.algorithm));
         (ruled, name)
     }
 
-    /// Makes a queue pair known to its connection, in the flow that suits what it asks for.
+    /// What a queue pair asks for that is to be opened, and what it has in common with others that share its flow; nothing
+    /// of one that is in the connection's own.
+    fn of_qp(
+        &self,
+        id: ConnId,
+        qpn: Option<u16>,
+        asked: &str,
+        qos: Option<Qos>,
+    ) -> Option<(String, Traffic)> {
+        let first = &self.conns.get(&id)?.flows.first()?.traffic;
+        if asked.is_empty() && (qos.is_none() || self.governor.is_none()) {
+            return None;
+        }
+        let traffic = Traffic {
+            qos: qos.unwrap_or(first.qos),
+            asked: if asked.is_empty() { first.asked.clone() } else { asked.to_owned() },
+            ..first.clone()
+        };
+        // One that is still to have a number shares with nobody.
+        let key = key_of(asked, traffic.qos, qpn.unwrap_or(u16::MAX));
+        Some((key, traffic))
+    }
+
+    /// Promises what a queue pair asks for that is about to be opened, where that is a promise.
+    ///
+    /// # Errors
+    /// It cannot be kept.
+    pub(crate) fn promise(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        asked: &str,
+        qos: Option<Qos>,
+    ) -> Result<Option<Ruled>, Refusal> {
+        let Some(Qos::Deadline { .. } | Qos::Guaranteed(_)) = qos else { return Ok(None) };
+        self.heed_policy();
+        let Some((key, traffic)) = self.of_qp(id, None, asked, qos) else { return Ok(None) };
+        let Some(c) = self.conns.get(&id) else { return Ok(None) };
+        if c.connection.has_flow(&key) {
+            return Ok(None);
+        }
+        let of_first = c.connection.flow_facts().next();
+        let known = of_first.map_or((None, Span::ZERO), |f| (f.carried, f.srtt));
+        self.ruled(now, id, traffic, known).map(Some)
+    }
+
+    /// Makes a queue pair known to its connection, in the flow that suits what it asks for, and was promised.
     ///
     /// # Errors
     /// An unknown algorithm, or too many flows.
     pub(crate) fn join_flow(
         &mut self,
         id: ConnId,
-        qpn: u16,
-        priority: u8,
-        asked: &str,
-        qos: Option<Qos>,
+        (qpn, priority): (u16, u8),
+        (asked, qos): (&str, Option<Qos>),
+        promised: Option<Ruled>,
     ) -> Result<(), String> {
-        let Some(c) = self.conns.get(&id) else { return Err("the connection is gone".to_owned()) };
-        let Some(first) = c.flows.first() else { return Err("the connection has no flow".to_owned()) };
-        let own = !asked.is_empty() || (qos.is_some() && self.governor.is_some());
-        let traffic = Traffic {
-            qos: qos.unwrap_or(first.traffic.qos),
-            asked: if asked.is_empty() { first.traffic.asked.clone() } else { asked.to_owned() },
-            ..first.traffic.clone()
+        let own = self.of_qp(id, Some(qpn), asked, qos);
+        let Some(c) = self.conns.get_mut(&id) else { return Err("the connection is gone".to_owned()) };
+        let Some((key, traffic)) = own else {
+            return c.connection.add_qp(qpn, priority, "");
         };
-        let key = if own { key_of(asked, traffic.qos, qpn) } else { String::new() };
-        let mut ruled = self.ruled(traffic);
-        let fallback = if asked.is_empty() { c.connection.algorithm(0).unwrap_or_default() } else { asked };
+        if c.connection.has_flow(&key) {
+            promised.iter().for_each(|p| self.forget_share(p));
+            let Some(c) = self.conns.get_mut(&id) else { return Ok(()) };
+            return c.connection.add_qp_as(qpn, priority, &key, "").map(drop);
+        }
+        let before = if asked.is_empty() { c.connection.algorithm(0).unwrap_or_default() } else { asked };
+        let before = before.to_owned();
+        let mut ruled = promised.unwrap_or_else(|| self.unpromised(id, traffic));
         let spec = match &mut ruled.choice {
-            Some(choice) => usable(choice, fallback),
-            None => fallback.to_owned(),
+            Some(choice) => usable(choice, &before),
+            None => before,
         };
         let Some(c) = self.conns.get_mut(&id) else { return Ok(()) };
-        let flow = c.connection.add_qp_as(qpn, priority, &key, &spec)?;
-        let flow = usize::from(flow);
+        match c.connection.add_qp_as(qpn, priority, &key, &spec) {
+            Ok(flow) => {
+                self.settle(id, usize::from(flow), ruled);
+                Ok(())
+            }
+            Err(e) => {
+                self.forget_share(&ruled);
+                Err(e)
+            }
+        }
+    }
+
+    /// What was ruled of a flow holds for it from now on.
+    pub(crate) fn settle(&mut self, id: ConnId, flow: usize, ruled: Ruled) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
         match c.flows.get_mut(flow) {
-            Some(f) if f.traffic == ruled.traffic => return Ok(()),
+            // Somebody else's, who asks for the same: it has its place.
+            Some(f) if f.traffic == ruled.traffic || flow == 0 => return self.forget_share(&ruled),
             // Nobody was in it any more.
-            Some(f) if flow > 0 => *f = ruled,
-            Some(_) => return Ok(()),
+            Some(f) => {
+                let old = core::mem::replace(f, ruled);
+                self.forget_share(&old);
+            }
             None => c.flows.push(ruled),
         }
         self.obey(id, flow);
-        Ok(())
     }
 
     /// Asks the policy again if it has changed.
@@ -280,16 +502,14 @@ impl Endpoint {
         if g.applied.replace(version) == Some(version) {
             return;
         }
-        let policy = g.policy.clone();
+        let (policy, tree) = (g.policy.clone(), g.tree.clone());
+        tree.lock().configure(policy.classes(), policy.host_cap());
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
-            let Some(c) = self.conns.get_mut(&id).filter(|c| !c.closed) else { continue };
-            let (remote, flows) = (c.connection.remote(), c.flows.len());
-            for f in &mut c.flows {
-                f.traffic.remote = remote;
-                f.choice = Some(policy.choose(&f.traffic));
-            }
-            (0..flows).for_each(|i| self.obey(id, i));
+            let Some(c) = self.conns.get(&id).filter(|c| !c.closed) else { continue };
+            let remote = c.connection.remote();
+            let all: Vec<Traffic> = c.flows.iter().map(|f| Traffic { remote, ..f.traffic.clone() }).collect();
+            all.into_iter().enumerate().for_each(|(i, traffic)| self.choose_again(id, i, traffic));
             self.touch(id);
         }
         let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
@@ -301,10 +521,31 @@ impl Endpoint {
         }
     }
 
+    /// The policy says what becomes of a flow of which this is known now. What it was promised stays promised.
+    pub(crate) fn choose_again(&mut self, id: ConnId, flow: usize, traffic: Traffic) {
+        let Some(f) = self.conns.get_mut(&id).and_then(|c| c.flows.get_mut(flow)) else { return };
+        if let Some(g) = &self.governor {
+            let choice = g.policy.choose(&traffic);
+            let (terms, mut tree) = (terms(&choice, f.due), g.tree.lock());
+            match f.share {
+                Some(share) => tree.change(share, &terms),
+                None => f.share = tree.join(id.0, &terms),
+            }
+            f.choice = Some(choice);
+        }
+        f.traffic = traffic;
+        self.obey(id, flow);
+    }
+
     /// Has a flow do as the policy says.
     pub(crate) fn obey(&mut self, id: ConnId, flow: usize) {
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let Some(choice) = c.flows.get_mut(flow).and_then(|f| f.choice.as_mut()) else { return };
+        let Some(f) = c.flows.get_mut(flow) else { return };
+        let Some(choice) = &mut f.choice else { return };
+        if let Some(g) = &self.governor {
+            c.connection.set_tree(Some(g.tree.clone()));
+            c.connection.set_share(flow as u8, f.share);
+        }
         let now = c.connection.algorithm(flow as u8).unwrap_or_default().to_owned();
         let spec = usable(choice, &now);
         if let Err(error) = c.connection.set_algorithm(flow as u8, &spec) {
@@ -313,6 +554,11 @@ impl Endpoint {
         c.connection.set_flow_cap(flow as u8, choice.cap);
         c.connection.set_substitute(flow as u8, &choice.substitute);
     }
+}
+
+/// How a flow takes part in the tree.
+fn terms(choice: &Choice, due: Option<Due>) -> Terms {
+    Terms { class: choice.class, weight: choice.weight, guarantee: choice.guarantee, deadline: due }
 }
 
 /// What queue pairs have in common that share a flow: what they ask for. Each promise of a time is one of its own.

@@ -228,7 +228,7 @@ impl Endpoint {
             );
             return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
         }
-        let ruled = self.rule(None, c.remote, &mut options);
+        let ruled = self.rule(now, None, c.remote, &mut options)?;
         let open = connection::Open {
             remote: c.remote,
             server_name: c.server_name,
@@ -239,7 +239,8 @@ impl Endpoint {
             reset_token: self.reset_token(local_cid),
             unix_time: self.unix_time(now),
         };
-        let connection = Connection::open(now, open, self.rng.fork()).map_err(settings)?;
+        let connection = Connection::open(now, open, self.rng.fork()).map_err(settings);
+        let connection = connection.inspect_err(|_| self.forget_share(&ruled))?;
         self.insert(connection, c.remote, true, ruled)
     }
 
@@ -261,9 +262,10 @@ impl Endpoint {
         is_client: bool,
         ruled: govern::Ruled,
     ) -> Result<ConnId, ConnectError> {
-        let pd = self.adapter.alloc_pd()?;
+        let pd = self.adapter.alloc_pd().inspect_err(|_| self.forget_share(&ruled))?;
         let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
             let _ = self.adapter.dealloc_pd(pd);
+            self.forget_share(&ruled);
         })?;
         let id = ConnId(self.next_id);
         self.next_id += 1;
@@ -481,7 +483,8 @@ impl Endpoint {
             return Some(Time::ZERO);
         }
         let streams = self.hub.deadlines.first().map(|(t, _)| *t);
-        self.deadlines.first().map(|(t, _)| *t).into_iter().chain(streams).min()
+        let first = self.deadlines.first().map(|(t, _)| *t);
+        first.into_iter().chain(streams).chain(self.next_call()).min()
     }
 
     /// Whether the application is to run again before the loop sleeps: sending has brought news for it.

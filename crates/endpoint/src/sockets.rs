@@ -87,7 +87,7 @@ impl Endpoint {
         }
         self.heed_policy();
         self.collect_work();
-        while let Some(id) = self.ready.pop_front() {
+        while let Some(id) = self.next_ready(now) {
             let Some(c) = self.conns.get_mut(&id) else { continue };
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
             let waited = c.connection.has_later();

@@ -232,13 +232,14 @@ OC_HELPER u64 oc_cbrt(u64 x)
 {
 	u64 root = 0;
 	for (int shift = 63; shift >= 0; shift -= 3) {
-		u64 step;
+		u64 step, less;
 		root <<= 1;
 		step = 3 * root * (root + 1) + 1;
-		if (x >> shift >= step) {
-			x -= step << shift;
-			root += 1;
-		}
+		/* Whether x >> shift < step, both below 2^63, without a branch: BPF's verifier would follow both ways of each. */
+		less = ((x >> shift) - step) >> 63;
+		__asm__("" : "+r"(less));
+		x -= (step << shift) & (less - 1);
+		root += 1 - less;
 	}
 	return root;
 }

@@ -77,6 +77,8 @@ pub struct Flow {
     sampled: Rate,
     /// The rate that an algorithm started from that took over lately, and the round until which that holds.
     warm: (Rate, u64),
+    /// What the pacer had forgone when somebody else went first.
+    held: u64,
     /// What the feedback being digested has said so far.
     digest: Digest,
     /// What hops wrote, until the feedback that came with it is digested.
@@ -148,6 +150,7 @@ impl Flow {
             carried: (0, 0),
             sampled: Rate::ZERO,
             warm: (Rate::ZERO, 0),
+            held: 0,
             digest: Digest::default(),
             hops: Vec::new(),
             trace: None,
@@ -266,6 +269,16 @@ impl Flow {
     /// Nothing more to send although rate and bound would allow it.
     pub fn mark_app_limited(&mut self) {
         self.app_limited_until = self.delivered + self.inflight.max(1);
+    }
+
+    /// Somebody else on this host goes first: takes the token back. While the flow catches up with what it waits for, that is
+    /// no matter; where it falls behind, what it delivers is what it is left, and no measure of the path.
+    pub fn hold_back(&mut self, token: Token) {
+        self.pacer.refund(token);
+        if self.pacer.forgone() > self.held {
+            self.held = self.pacer.forgone();
+            self.mark_app_limited();
+        }
     }
 
     /// There is nothing to send: if the bound would have allowed more, samples of now are limited by the

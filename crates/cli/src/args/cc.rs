@@ -1,5 +1,6 @@
 //! `longhaul cc`: its subcommands and their flags.
 
+use super::live::{Load, Pull, Push, Set, ShowFlows, Status, TraceFlow, Unload};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -13,6 +14,22 @@ pub enum Cc {
         /// The algorithm.
         name: Option<String>,
     },
+    /// Processes that move data, and their flows: what each is treated by, and what it does.
+    Show(ShowFlows),
+    /// Where the policy of each process is from, and how it fares.
+    Status(Status),
+    /// Give running processes another policy, or change one flow.
+    Set(Set),
+    /// Write a policy into a central store, from which all hosts that watch it take it.
+    Push(Push),
+    /// Print the policy that a central store has.
+    Pull(Pull),
+    /// Print decisions of algorithms as they are made, until interrupted.
+    Trace(TraceFlow),
+    /// Load a program into running processes: its name can be selected there from then on.
+    Load(Load),
+    /// Take a program's name away in running processes; flows that run it go on with it.
+    Unload(Unload),
     /// Build a program (C against opencc.h): ALG.wasm for Longhaul and ALG.bpf.o for the kernel's TCP. Needs clang and lld.
     Build(Build),
     /// Grade an algorithm: the rules that all have to keep, and transfers in virtual time. Exit code 1 if it fails.

@@ -1,9 +1,14 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
+pub mod policies;
 pub mod policy;
+mod processes;
 pub mod programs;
+mod set;
+mod show;
 mod tcp;
+mod trace;
 
 use crate::args::Cc;
 use crate::exit::Outcome;
@@ -20,6 +25,14 @@ pub fn run(command: &Cc) -> Outcome<()> {
         Cc::Attach(a) => tcp::attach(a),
         Cc::Detach { name } => tcp::detach(name),
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
+        Cc::Show(a) => show::show(a),
+        Cc::Status(a) => show::status(a),
+        Cc::Set(a) => set::set(a),
+        Cc::Push(a) => set::push(a),
+        Cc::Pull(a) => set::pull(a),
+        Cc::Trace(a) => trace::run(a),
+        Cc::Load(a) => set::load(a),
+        Cc::Unload(a) => set::unload(a),
         Cc::Policy(p) => policy::run(p),
     }
 }

@@ -37,16 +37,20 @@ pub fn build(b: &Build) -> Outcome<()> {
 
 /// Loads a program from a WebAssembly module or a source into this process; its name.
 pub fn load(file: &Path) -> Result<&'static str, String> {
+    let loaded = load_bytes(&module(file)?, &Options::default());
+    loaded.map(|d| d.name).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// The WebAssembly module in a file, or what a source is built into.
+pub fn module(file: &Path) -> Result<Vec<u8>, String> {
     let say = |e: &dyn core::fmt::Display| format!("{}: {e}", file.display());
-    let module = if file.extension().is_some_and(|e| e == "c") {
-        let folder = tempfile::tempdir().map_err(|e| say(&e))?;
-        let wasm = folder.path().join("program.wasm");
-        compile::wasm(file, &wasm).map_err(|e| e.to_string())?;
-        read(&wasm).map_err(|e| say(&e))?
-    } else {
-        read(file).map_err(|e| say(&e))?
-    };
-    load_bytes(&module, &Options::default()).map(|d| d.name).map_err(|e| say(&e))
+    if file.extension().is_none_or(|e| e != "c") {
+        return read(file).map_err(|e| say(&e));
+    }
+    let folder = tempfile::tempdir().map_err(|e| say(&e))?;
+    let wasm = folder.path().join("program.wasm");
+    compile::wasm(file, &wasm).map_err(|e| e.to_string())?;
+    read(&wasm).map_err(|e| say(&e))
 }
 
 /// The bytes of a file, as many as a module may have and one.

@@ -6,7 +6,7 @@ use super::proto::{Figures, Message, Plan, VERSION};
 use crate::args::{Operation, PerfClient};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
-use crate::{remedy, show, stop, trust};
+use crate::{govern, remedy, show, stop, trust};
 use base::{Span, Time};
 use endpoint::{App, ConnId, Connect, Endpoint, Event, IwarpInfo};
 use serde_json::{Value, json};
@@ -37,10 +37,11 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving, (false, None))?;
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
+    let admin = govern::start("perf client", &a.governing, &me, driver.waker())?;
     let stop = stop::on_signal(move || waker.wake())?;
     let shown = !a.output.quiet && !a.output.json;
     let mut app = Client::new(trusted.connect(), plan, a.interval, shown, stop);
-    driver.run(&mut endpoint, &mut app)?;
+    driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if trusted.token.is_some() {
         trust::remember(&me, &a.server, app.peer.as_ref())?;
     }

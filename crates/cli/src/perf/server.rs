@@ -6,6 +6,7 @@ use super::load::Load;
 use super::proto::Message;
 use crate::args::PerfServer;
 use crate::exit::{Failure, Outcome};
+use crate::govern;
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
@@ -37,9 +38,10 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
     endpoint.set_gate(Some(Box::new(gate)));
     let waker = driver.waker();
+    let admin = govern::start("perf server", &a.governing, &me, driver.waker())?;
     let stop = stop::on_signal(move || waker.wake())?;
     let mut app = Server { sessions: BTreeMap::new(), left: a.count, arrivals: a.arrivals, stop };
-    Ok(driver.run(&mut endpoint, &mut app)?)
+    Ok(driver.run(&mut endpoint, &mut admin.govern(&mut app))?)
 }
 
 struct Session {

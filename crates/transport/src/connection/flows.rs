@@ -3,8 +3,8 @@
 
 use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
-use base::{Rate, Span};
-use cc::engine::{Flow, Record};
+use base::{Rate, Span, Time};
+use cc::engine::{Flow, FlowId, Record, SharedTree};
 use cc::registry::Needs;
 
 /// How the flows of one number, one on each lane, are made.
@@ -20,10 +20,14 @@ pub(super) struct FlowSetup {
     pub substitute: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
+    /// Its place in the tree of whoever divides what the host sends.
+    pub share: Option<FlowId>,
+    /// It has asked the tree, and has not said since that it wants nothing.
+    pub asks: bool,
 }
 
 impl FlowSetup {
-    /// Without a cap.
+    /// One that nobody limits.
     pub fn new(key: &str, spec: &str, substitute: &str) -> FlowSetup {
         let needs = super::signals::needs(spec);
         FlowSetup {
@@ -32,6 +36,8 @@ impl FlowSetup {
             needs,
             substitute: substitute.to_owned(),
             cap: None,
+            share: None,
+            asks: false,
         }
     }
 }
@@ -134,6 +140,11 @@ impl Connection {
         Ok(index as u8)
     }
 
+    /// Whether queue pairs with this in common have a flow.
+    pub fn has_flow(&self, key: &str) -> bool {
+        self.flow_setups.iter().any(|s| s.key == key)
+    }
+
     /// The flow that a queue pair is in.
     pub fn flow_of(&self, qpn: u16) -> Option<u8> {
         self.scheduler.flow(qpn)
@@ -192,6 +203,51 @@ impl Connection {
             && core::mem::replace(&mut s.cap, cap) != cap
         {
             self.share_cap();
+        }
+    }
+
+    /// From now on this tree is asked before a flow sends; `None`: nobody is.
+    pub fn set_tree(&mut self, tree: Option<SharedTree>) {
+        self.tree = tree;
+        if self.tree.is_none() {
+            self.flow_setups.iter_mut().for_each(|s| (s.share, s.asks) = (None, false));
+        }
+    }
+
+    /// The place of a flow in the tree; `None`: it sends unasked.
+    pub fn set_share(&mut self, flow: u8, share: Option<FlowId>) {
+        if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
+            s.share = share;
+        }
+    }
+
+    /// Asks whoever divides what the host sends for a train of a flow.
+    ///
+    /// # Errors
+    /// When to ask again, unless called before.
+    pub(super) fn ask_tree(&mut self, now: Time, flow: usize, bytes: u64) -> Result<(), Time> {
+        let Some(tree) = &self.tree else { return Ok(()) };
+        let s = &mut self.flow_setups[flow];
+        let Some(share) = s.share else { return Ok(()) };
+        s.asks = true;
+        tree.lock().ask(now, share, bytes)
+    }
+
+    /// A flow has nothing to send, or may not.
+    pub(super) fn leave_tree(&mut self, now: Time, flow: usize) {
+        let Some(tree) = &self.tree else { return };
+        let s = &mut self.flow_setups[flow];
+        if core::mem::take(&mut s.asks)
+            && let Some(share) = s.share
+        {
+            tree.lock().leave(now, share);
+        }
+    }
+
+    /// A train did not need all that the tree permitted.
+    pub(super) fn refund_tree(&mut self, flow: usize, bytes: u64) {
+        if let (Some(tree), Some(share), 1..) = (&self.tree, self.flow_setups[flow].share, bytes) {
+            tree.lock().refund(share, bytes);
         }
     }
 

@@ -177,6 +177,8 @@ pub struct Connection {
     passed: Option<Vec<base::telemetry::Hop>>,
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
+    /// Who divides what the host sends.
+    tree: Option<cc::engine::SharedTree>,
     rate_cap: Option<Rate>,
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,

@@ -426,6 +426,7 @@ impl Connection {
             next_flow: 0,
             passed: None,
             flow_setups: vec![first],
+            tree: None,
             rate_cap,
             congestion: Congestion::new(side, Default::default()),
             early: Vec::new(),

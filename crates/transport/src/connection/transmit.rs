@@ -467,6 +467,7 @@ impl Connection {
             let flow = (self.next_flow + k) % flows;
             if !self.scheduler.is_ready(flow as u8) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
+                self.leave_tree(now, flow);
                 continue;
             }
             let l = &self.lanes[lane];
@@ -476,27 +477,13 @@ impl Connection {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
             }
-            let l = &mut self.lanes[lane];
-            let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
-            let mut permit = if l.probes > 0 {
-                l.probes -= 1;
-                Permit::Probe(packet)
-            } else {
-                match l.flows[flow].poll_token(now, packet, most * packet) {
-                    Ok(t) => Permit::Paced(t),
-                    Err(at) => {
-                        if at != Time::MAX {
-                            l.next_send = Some(l.next_send.map_or(at, |t| t.min(at)));
-                        }
-                        continue;
-                    }
-                }
-            };
-            let socket = l.socket;
+            let Some(mut permit) = self.permit(now, lane, flow, packet) else { continue };
+            let socket = self.lanes[lane].socket;
             let buf = out.slot(socket)?;
             let sent = self.build_train(now, (lane, flow as u8, reports), &mut permit, buf, streams);
             if let Permit::Paced(left) = permit {
                 // What the train did not need goes back to the pacer.
+                self.refund_tree(flow, left.bytes());
                 self.lanes[lane].flows[flow].refund(left);
             }
             let Some((d, sealing)) = sent else { continue };
@@ -511,6 +498,38 @@ impl Connection {
                 len: d.len,
                 socket,
             });
+        }
+        None
+    }
+
+    /// Permission for a train of a flow: by its pacer, and by whoever divides what the host sends.
+    fn permit(&mut self, now: Time, lane: usize, flow: usize, packet: u64) -> Option<Permit> {
+        let l = &mut self.lanes[lane];
+        if l.probes > 0 {
+            l.probes -= 1;
+            return Some(Permit::Probe(packet));
+        }
+        let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
+        let asked = match l.flows[flow].poll_token(now, packet, most * packet) {
+            Ok(token) if self.tree.is_none() => return Some(Permit::Paced(token)),
+            Ok(token) => match self.ask_tree(now, flow, token.bytes()) {
+                Ok(()) => return Some(Permit::Paced(token)),
+                Err(at) => {
+                    self.lanes[lane].flows[flow].hold_back(token);
+                    at
+                }
+            },
+            Err(at) => {
+                // Another lane may be allowed to.
+                if self.lanes.len() == 1 {
+                    self.leave_tree(now, flow);
+                }
+                at
+            }
+        };
+        if asked != Time::MAX {
+            let l = &mut self.lanes[lane];
+            l.next_send = Some(l.next_send.map_or(asked, |t| t.min(asked)));
         }
         None
     }

@@ -1,0 +1,122 @@
+//! A process without data: its office, and a thread that does what the loop would do.
+#![allow(dead_code)] // each test file uses its part of this
+
+use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};
+use longhaul_admin::board::Board;
+use longhaul_admin::desk::{Desk, Order};
+use longhaul_admin::office::{Hooks, Office};
+use longhaul_admin::proto::{Answer, Flow};
+use longhaul_admin::tap::Taps;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// A policy that says nothing.
+#[derive(Debug)]
+struct Nothing(Vec<Class>);
+
+impl Policy for Nothing {
+    fn choose(&self, _: &Traffic) -> Choice {
+        unreachable!("no flow asks")
+    }
+    fn classes(&self) -> &[Class] {
+        &self.0
+    }
+    fn host_cap(&self) -> Option<base::Rate> {
+        None
+    }
+    fn version(&self) -> u64 {
+        0
+    }
+}
+
+fn read_policy(text: &str) -> Result<Arc<dyn Policy>, Vec<String>> {
+    if text.starts_with("good") {
+        let class = Class {
+            name: "all".into(),
+            parent: None,
+            weight: 1,
+            level: 0,
+            guarantee: None,
+            cap: None,
+            order: ClassOrder::Fair,
+        };
+        return Ok(Arc::new(Nothing(vec![class])));
+    }
+    Err(vec!["line 1: it is not good".into(), "line 2: neither".into()])
+}
+
+/// An office whose policies are good when their texts begin so, and a loop behind it.
+pub struct Process {
+    pub office: Office,
+    /// Policies that the loop was given.
+    pub policies: Arc<AtomicUsize>,
+    /// Turns in which the loop looked at its desk.
+    pub turns: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    pub fn start() -> Process {
+        let hooks = Hooks {
+            read_policy: Arc::new(read_policy),
+            load_program: Arc::new(|bytes| match bytes {
+                b"program" => Ok("novel".into()),
+                _ => Err(vec!["not a program".into()]),
+            }),
+            unload_program: Arc::new(|name| name == "novel"),
+            news: Arc::new(Vec::new),
+        };
+        let office =
+            Office { board: Board::new("test"), desk: Desk::new(|| {}), taps: Taps::default(), hooks };
+        let (policies, turns, stop) =
+            (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::default());
+        let (desk, counts, ended) =
+            (office.desk.clone(), (policies.clone(), turns.clone()), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !AtomicBool::load(&ended, Ordering::Relaxed) {
+                counts.1.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = desk.take() else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                let answer = match &job.order {
+                    Order::Flows => Answer::Flows {
+                        flows: vec![Flow { id: "1.0".into(), ..Flow::default() }],
+                        left_out: 0,
+                    },
+                    Order::Policy(_) => {
+                        counts.0.fetch_add(1, Ordering::Relaxed);
+                        Answer::Done { text: "done".into() }
+                    }
+                    Order::SetFlow { flow, .. } => Answer::Done { text: flow.to_string() },
+                };
+                job.done(answer);
+            }
+        });
+        Process { office, policies, turns, stop, thread: Some(thread) }
+    }
+
+    /// Waits until `what` holds, which it does sooner or later: the test's own time is the limit.
+    pub fn until(&self, what: impl Fn(&Office) -> bool) {
+        while !what(&self.office) {
+            std::thread::yield_now();
+            pause();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_none_or(|e| e.is_ok()));
+    }
+}
+
+/// A moment in which other threads and processes get on.
+#[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
+pub fn pause() {
+    std::thread::sleep(std::time::Duration::from_millis(5));
+}

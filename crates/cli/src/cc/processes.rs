@@ -1,0 +1,102 @@
+//! The running processes of this user, as their control sockets show them.
+
+use crate::exit::{Code, Failure, Outcome};
+use admin::client::{self, Client, ClientError};
+use admin::folder;
+use admin::proto::{Answer, Process, Request};
+use std::path::PathBuf;
+
+/// A process that answers, and what it says of itself.
+pub struct Running {
+    pub client: Client,
+    pub process: Process,
+}
+
+impl Running {
+    /// Asks it. A refusal is a failure with all of its errors.
+    pub fn ask(&mut self, request: &Request) -> Outcome<Answer> {
+        match self.client.ask(request).map_err(unreachable)? {
+            Answer::Refused { errors } => {
+                let text = format!("process {}: {}", self.process.pid, errors.join("\n  "));
+                Err(Failure::new(Code::Refused, text))
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+fn unreachable(e: ClientError) -> Failure {
+    let denied = matches!(&e, ClientError::Connect { source, .. }
+        if source.kind() == std::io::ErrorKind::PermissionDenied);
+    Failure::new(if denied { Code::Untrusted } else { Code::Connect }, e.to_string())
+}
+
+fn place() -> Outcome<PathBuf> {
+    folder::default_folder().map_err(Failure::usage)
+}
+
+/// An answer of another kind than was asked for.
+pub fn unexpected(r: &Running) -> Failure {
+    Failure::system(format!("process {} answers something else: use programs of one version", r.process.pid))
+}
+
+fn hello(mut client: Client) -> Outcome<Running> {
+    match client.ask(&Request::Hello).map_err(unreachable)? {
+        Answer::Process(process) => Ok(Running { client, process }),
+        Answer::Refused { errors } => Err(Failure::new(Code::Refused, errors.join("; "))),
+        _ => Err(Failure::system(format!(
+            "{} answers something else: use programs of one version",
+            client.path().display()
+        ))),
+    }
+}
+
+/// All processes that answer, by their numbers, or the one of number `pid`. Those that do not answer are said.
+pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
+    let mut found = Vec::new();
+    for result in client::all(&place()?) {
+        match result.map_err(unreachable).and_then(hello) {
+            Ok(r) => found.push(r),
+            // It may have ended just now; anything else is worth a word.
+            Err(f) => eprintln!("longhaul: {f}"),
+        }
+    }
+    found.sort_by_key(|r| r.process.pid);
+    let Some(pid) = pid else { return Ok(found) };
+    found.retain(|r| r.process.pid == pid);
+    if found.is_empty() {
+        return Err(Failure::usage(format!(
+            "no process {pid} listens in {}: see `longhaul cc show`",
+            place()?.display()
+        )));
+    }
+    Ok(found)
+}
+
+/// All of them, and at least one.
+pub fn some(pid: Option<u32>) -> Outcome<Vec<Running>> {
+    let found = all(pid)?;
+    if found.is_empty() {
+        let text = format!(
+            "nothing listens in {}: start `longhaul serve`, `put`, `get` or `perf` as this user, without --no-control",
+            place()?.display()
+        );
+        return Err(Failure::new(Code::Connect, text));
+    }
+    Ok(found)
+}
+
+/// The process of number `pid`, or the only one.
+pub fn one(pid: Option<u32>) -> Outcome<Running> {
+    let mut found = some(pid)?;
+    match (found.pop(), found.len()) {
+        (Some(r), 0) => Ok(r),
+        _ => {
+            let text = format!(
+                "{} processes run: say which one, as `longhaul cc show` prints them",
+                found.len() + 1
+            );
+            Err(Failure::usage(text))
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `longhaul cc set`, `push` and `pull`: policies on their way to those who run by them.
+
+use super::processes::{self, Running};
+use super::{policies, programs};
+use crate::args::{Cap, Load, Pull, Push, Set, Unload};
+use crate::exit::{Code, Failure, Outcome};
+use crate::govern;
+use admin::etcd::{Etcd, StoreError};
+use admin::proto::{Answer, Request};
+use admin::watch::read_policy_file;
+use base::Rate;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+use std::path::Path;
+
+/// Reads a policy and checks all of it.
+fn checked(path: &Path) -> Outcome<String> {
+    let text = read_policy_file(path).map_err(Failure::usage)?;
+    match policies::read(&text) {
+        Ok(_) => Ok(text),
+        Err(errors) => Err(Failure::usage(format!(
+            "nothing was changed: {}:\n  {}",
+            path.display(),
+            errors.join("\n  ")
+        ))),
+    }
+}
+
+/// Gives processes another policy, or changes one flow.
+pub fn set(a: &Set) -> Outcome<()> {
+    if let Some(f) = &a.flow {
+        if a.cc.is_none() && a.cap.is_none() {
+            return Err(Failure::usage("nothing to change: give --cc, --cap or both"));
+        }
+        let cap = a.cap.map(|Cap(cap)| cap.map_or(0, Rate::bits_per_sec));
+        let request = Request::SetFlow { flow: f.flow, algorithm: a.cc.clone(), cap_bits_per_second: cap };
+        return tell(&mut processes::one(f.pid)?, &request);
+    }
+    let Some(file) = &a.file else { return Err(Failure::usage("name a policy, or a flow")) };
+    tell_all(a.pid, &Request::SetPolicy { text: checked(file)? })
+}
+
+/// Loads a program, which is tried here first.
+pub fn load(a: &Load) -> Outcome<()> {
+    let module = programs::module(&a.file).map_err(Failure::usage)?;
+    policies::load_program(&module).map_err(|e| Failure::usage(e.join("\n  ")))?;
+    tell_all(a.pid, &Request::Load { program: BASE64_STANDARD.encode(module) })
+}
+
+/// Takes a program's name away.
+pub fn unload(a: &Unload) -> Outcome<()> {
+    tell_all(a.pid, &Request::Unload { name: a.name.clone() })
+}
+
+/// Asks the same of all processes, or of one. What each answers is said.
+fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
+    let (mut failed, all) = (0, processes::some(pid)?);
+    let count = all.len();
+    for mut r in all {
+        if let Err(f) = tell(&mut r, request) {
+            failed += 1;
+            eprintln!("longhaul: {f}");
+        }
+    }
+    if failed > 0 {
+        return Err(Failure::new(Code::Partial, format!("{failed} of {count} processes did not do it")));
+    }
+    Ok(())
+}
+
+fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
+    match r.ask(request)? {
+        Answer::Done { text } => {
+            println!("process {} ({}): {text}", r.process.pid, r.process.command);
+            Ok(())
+        }
+        _ => Err(processes::unexpected(r)),
+    }
+}
+
+fn of_store(e: StoreError) -> Failure {
+    let code = match &e {
+        StoreError::Unreachable { .. } | StoreError::Ended { .. } => Code::Connect,
+        StoreError::Refused { .. } => Code::Refused,
+        StoreError::File { .. } | StoreError::TooLong(_) => Code::Usage,
+        StoreError::Form { .. } => Code::System,
+    };
+    Failure::new(code, e.to_string())
+}
+
+/// Writes a policy into the store, from which all hosts that watch it take it.
+pub fn push(a: &Push) -> Outcome<()> {
+    let text = checked(&a.file)?;
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
+    let revision = etcd.put(&text).map_err(of_store)?;
+    if a.json {
+        println!("{}", json!({ "store": a.store.to_string(), "revision": revision }));
+    } else {
+        println!("{} has it as revision {revision}", a.store);
+    }
+    Ok(())
+}
+
+/// Prints the policy that the store has.
+pub fn pull(a: &Pull) -> Outcome<()> {
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
+    let Some((bytes, revision)) = etcd.get().map_err(of_store)?.value else {
+        return Err(Failure::new(Code::Partial, format!("there is no policy at {}", a.store)));
+    };
+    eprintln!("revision {revision}");
+    print!("{}", String::from_utf8_lossy(&bytes));
+    Ok(())
+}

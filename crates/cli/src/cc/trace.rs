@@ -1,0 +1,103 @@
+//! `longhaul cc trace`: decisions as they are made.
+
+use super::processes::{self, unexpected};
+use crate::args::TraceFlow;
+use crate::exit::{Code, Failure, Outcome};
+use admin::client::ClientError;
+use admin::lines::LineError;
+use admin::proto::{Answer, Decision, Request};
+use base::{Rate, Span};
+use std::io::Write as _;
+
+/// Prints decisions until the process ends, there were enough, or the reader of our output has gone.
+pub fn run(a: &TraceFlow) -> Outcome<()> {
+    let mut r = processes::one(a.flow.and_then(|f| f.pid).or(a.pid))?;
+    let request = Request::Trace { flow: a.flow.map(|f| f.flow), every: a.every };
+    r.client.trace(&request).map_err(|e| Failure::new(Code::Connect, e.to_string()))?;
+    let mut left = a.count.unwrap_or(u64::MAX);
+    let mut out = std::io::stdout().lock();
+    while left > 0 {
+        let line = match r.client.follow() {
+            Ok(None) => {
+                if out.flush().is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
+            Ok(Some(answer @ (Answer::Decision(_) | Answer::Missed { .. }))) => {
+                if matches!(answer, Answer::Decision(_)) {
+                    left -= 1;
+                }
+                if a.json { serde_json::to_string(&answer).map_err(Failure::system)? } else { text(&answer) }
+            }
+            Ok(Some(Answer::Refused { errors })) => {
+                return Err(Failure::new(Code::Refused, errors.join("; ")));
+            }
+            Ok(Some(_)) => return Err(unexpected(&r)),
+            Err(ClientError::Line { source: LineError::Ended, .. }) => break,
+            Err(e) => return Err(Failure::new(Code::Connect, e.to_string())),
+        };
+        if writeln!(out, "{line}").is_err() {
+            return Ok(());
+        }
+    }
+    let _ = out.flush();
+    Ok(())
+}
+
+fn text(a: &Answer) -> String {
+    match a {
+        Answer::Missed { count } => format!("... {count} decisions missed"),
+        Answer::Decision(d) => decision(d),
+        _ => String::new(),
+    }
+}
+
+fn decision(d: &Decision) -> String {
+    let span = |seconds: f64| Span::from_secs_f64(seconds).to_string();
+    let state = if d.state.is_empty() { String::new() } else { format!(" ({})", d.state) };
+    let mut line = format!(
+        "{:.6} flow {} lane {} {}: {}{state} rate {} bound {} inflight {} rtt {} srtt {} queue {}",
+        d.time,
+        d.flow,
+        d.lane,
+        d.what,
+        d.algorithm,
+        Rate::from_bits_per_sec(d.rate_bits_per_second),
+        d.bound_bytes,
+        d.inflight_bytes,
+        d.rtt_seconds.map_or("-".into(), span),
+        span(d.srtt_seconds),
+        span(d.queue_seconds),
+    );
+    for (name, n) in [("acked", d.acked_bytes), ("lost", d.lost_bytes), ("marked", d.marked_packets)] {
+        if n > 0 {
+            line += &format!(" {name} {n}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_is_a_line() {
+        let d = Decision {
+            flow: "3.0".into(),
+            time: 1.5,
+            what: "feedback".into(),
+            algorithm: "cubic".into(),
+            state: "startup".into(),
+            rate_bits_per_second: 1_000_000,
+            lost_bytes: 1_500,
+            rtt_seconds: Some(0.07),
+            ..Decision::default()
+        };
+        let line = decision(&d);
+        assert!(line.starts_with("1.500000 flow 3.0 lane 0 feedback: cubic (startup) rate "), "{line}");
+        assert!(line.contains("rtt 70") && line.ends_with("lost 1500"), "{line}");
+        assert!(text(&Answer::Missed { count: 3 }).contains("3 decisions"));
+    }
+}

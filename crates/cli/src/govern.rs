@@ -1,0 +1,65 @@
+//! The administrator's side of a process: from flags to policies and a control socket.
+
+use crate::args::{Governing, StoreAccess};
+use crate::cc::policies;
+use crate::exit::{Code, Failure, Outcome};
+use crate::setup::Me;
+use admin::etcd::Access;
+use admin::folder::{self, FolderError};
+use admin::office::Hooks;
+use admin::watch::WatchError;
+use admin::{Admin, Options};
+use lhio::poll::Waker;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How to get at a store, as the command line and the environment say.
+pub fn access(a: &StoreAccess) -> Outcome<Access> {
+    let user = match &a.store_user {
+        None => None,
+        Some(name) => {
+            let password = std::env::var("LONGHAUL_STORE_PASSWORD");
+            let missing = |_| Failure::usage("--store-user needs the password in LONGHAUL_STORE_PASSWORD");
+            Some((name.clone(), password.map_err(missing)?))
+        }
+    };
+    let certificate = a.store_cert.clone().zip(a.store_key.clone());
+    Ok(Access { ca: a.store_ca.clone(), certificate, user })
+}
+
+/// Where the control socket goes; none where there is no place for it and none was asked for.
+fn control(g: &Governing) -> Outcome<Option<(PathBuf, Option<u32>)>> {
+    if g.no_control {
+        return Ok(None);
+    }
+    let group = g.control_group.as_deref().map(folder::group).transpose().map_err(Failure::usage)?;
+    match folder::default_folder() {
+        Ok(folder) => Ok(Some((folder, group))),
+        Err(FolderError::Nowhere) if group.is_none() => {
+            tracing::info!(
+                "no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR names a place for it"
+            );
+            Ok(None)
+        }
+        Err(e) => Err(Failure::usage(e)),
+    }
+}
+
+/// Reads the policy, watches its source and listens, for the process that does `command` and whose loop `waker` wakes.
+pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Admin> {
+    let source = match &g.policy {
+        Some(source) => Some((source.clone(), access(&g.access)?)),
+        None => None,
+    };
+    let hooks = Hooks {
+        read_policy: Arc::new(policies::read),
+        load_program: Arc::new(policies::load_program),
+        unload_program: Arc::new(programs::unload),
+        news: Arc::new(policies::news),
+    };
+    let options = Options { command, control: control(g)?, source, state: me.state.path(), hooks };
+    Admin::start(options, move || waker.wake()).map_err(|e| {
+        let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };
+        Failure::new(code, e.to_string())
+    })
+}
