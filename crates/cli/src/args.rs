@@ -63,10 +63,12 @@ pub enum Command {
 }
 
 mod cc;
+mod intent;
 mod iwarp;
 mod live;
 
 pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
+pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 
@@ -96,6 +98,8 @@ pub struct Sending {
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub known_rate: Option<Rate>,
+    #[command(flatten)]
+    pub intent: Intent,
     /// Whether paths of a connection that lead over the same bottleneck take one share of it together (auto: those that
     /// are found to; always: all of them; never).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = coupling)]
@@ -119,6 +123,8 @@ pub struct Asking {
     /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     pub known_rate: Option<Rate>,
+    #[command(flatten)]
+    pub intent: Intent,
 }
 
 /// What both ends' packets look like, and how this end's reach the network.
@@ -733,6 +739,8 @@ mod tests {
             "longhaul put a b/ longhaul://host/x/ --limit 500mbit --json -n",
             "longhaul get longhaul://[::1]:9/x . --checksum -q",
             "longhaul get longhaul://host/x . --limit 1gbit --cc cubic --known-rate 900mbit --no-resume",
+            "longhaul put a longhaul://host/x/ --qos latency --app db-1",
+            "longhaul get longhaul://host/x . --qos guaranteed(300M)",
             "longhaul ls longhaul://host/ -r",
             "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
@@ -767,6 +775,7 @@ mod tests {
             "longhaul get longhaul://host/x",
             "longhaul put a longhaul://host/x --cc nonsense",
             "longhaul put a longhaul://host/x --mtu 100",
+            "longhaul put a longhaul://host/x --qos fast",
             "longhaul serve /srv --read-only --write-only",
             "longhaul perf client host -n 1G -t 1s",
             "longhaul put a longhaul://host/x --key k.pem",

@@ -8,7 +8,7 @@ use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
 use crate::{govern, remedy, show, stop};
 use base::{Span, Time};
-use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
+use endpoint::{App, ConnId, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
@@ -33,8 +33,57 @@ pub struct Live {
     pub suite: Option<Suite>,
     /// What is particular to a connection by iWARP.
     pub iwarp: Option<IwarpInfo>,
+    /// What the policy made of what this end sends; `None` where there is none.
+    pub mapped: Option<Mapped>,
     /// Seconds since the start of the transfer, and bytes delivered so far.
     pub samples: Vec<(f64, u64)>,
+}
+
+/// What a policy made of a connection's flow.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Mapped {
+    /// What was asked.
+    pub qos: String,
+    /// The rule; empty when none matched.
+    pub rule: String,
+    /// Algorithm with parameters.
+    pub algorithm: String,
+    /// The class.
+    pub class: String,
+    /// What it may count on, in bit/s.
+    pub guarantee: Option<u64>,
+    /// What it may send at most, in bit/s.
+    pub cap: Option<u64>,
+    /// Why so.
+    pub why: Vec<String>,
+}
+
+impl Mapped {
+    fn of(ep: &Endpoint, conn: ConnId) -> Option<Mapped> {
+        let flow = ep.flows().into_iter().find(|f| f.conn == conn)?;
+        let choice = flow.choice?;
+        Some(Mapped {
+            qos: flow.traffic.qos.to_string(),
+            rule: choice.rule,
+            algorithm: choice.algorithm,
+            class: flow.class,
+            guarantee: choice.guarantee.map(base::Rate::bits_per_sec),
+            cap: choice.cap.map(base::Rate::bits_per_sec),
+            why: choice.why,
+        })
+    }
+}
+
+impl std::fmt::Display for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "sent as {}: class {}, {}", self.qos, self.class, self.algorithm)?;
+        for (what, bits) in [("guaranteed", self.guarantee), ("at most", self.cap)] {
+            if let Some(bits) = bits {
+                write!(f, ", {what} {}", base::Rate::from_bits_per_sec(bits))?;
+            }
+        }
+        if self.rule.is_empty() { Ok(()) } else { write!(f, " (rule \"{}\")", self.rule) }
+    }
 }
 
 /// Shared between the loop's thread and the display's.
@@ -74,8 +123,10 @@ impl Watched {
         let delivered = if self.receives { stats.payload_received } else { stats.delivered };
         let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
         let iwarp = info.iwarp.clone();
+        let mapped = Mapped::of(ep, conn).filter(|_| !self.receives);
         self.board.set(|live| {
             (live.stats, live.peer, live.suite, live.iwarp) = (stats, peer, Some(suite), iwarp);
+            live.mapped = mapped;
             if live.samples.len() >= MAX_SAMPLES {
                 let mut nth = 0;
                 live.samples.retain(|_| {
@@ -260,12 +311,15 @@ pub fn get(a: &Get) -> Outcome<()> {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
         return Err(Failure::usage(text));
     }
-    if server.iwarp && (a.asking.cc.is_some() || a.asking.known_rate.is_some()) {
-        let text = "--cc and --known-rate are of the native transport: by iWARP the server's TCP sends, with the congestion \
+    if server.iwarp
+        && (a.asking.cc.is_some() || a.asking.known_rate.is_some() || a.asking.intent.qos.is_some())
+    {
+        let text = "--cc, --known-rate and --qos are of the native transport: by iWARP the server's TCP sends, with the congestion \
                     control of its --tcp-cc. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
-    let options = setup::options(&a.wire, None, Some(&a.trusting));
+    let mut options = setup::options(&a.wire, None, Some(&a.trusting));
+    options.intent = endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.asking.intent) };
     let o = GetOptions {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
         dest: a.dest.clone(),
@@ -274,6 +328,7 @@ pub fn get(a: &Get) -> Outcome<()> {
             rate_limit: a.asking.limit,
             cc: a.asking.cc.clone(),
             known_rate: a.asking.known_rate,
+            qos: a.asking.intent.qos,
         },
     };
     let session = Session::new(server, options, &a.wire, &a.trusting, ("get", &a.governing))?;
@@ -300,6 +355,9 @@ fn finish(session: &Session, result: Outcome<(Summary, Live)>, out: &Output, dry
         println!("{}", report(&summary, &live, &verdict));
     } else if !out.quiet {
         eprintln!("{}", show::summary(&summary, &live, dry_run));
+        if let Some(m) = &live.mapped {
+            eprintln!("{m}");
+        }
     }
     if !out.json {
         for e in &summary.progress.errors {
@@ -345,6 +403,7 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::
         "iwarp": show::iwarp_json(live.iwarp.as_ref()),
         "suite": show::suite(live.suite, live.iwarp.as_ref()),
         "connection": show::stats_json(s, live.iwarp.as_ref()),
+        "policy": live.mapped,
         "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
         "samples": live.samples,
     })

@@ -1,6 +1,6 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Certificate, Driving, Encryption, Polling, Sending, Trusting, Wire};
+use crate::args::{Admission, Certificate, Driving, Encryption, Intent, Polling, Sending, Trusting, Wire};
 use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
@@ -67,7 +67,13 @@ impl Me {
         let up = Clock::new().now().as_nanos() / 1_000_000_000;
         config.unix_epoch = WallTime::now().unix_secs().saturating_sub(up);
         let seed = clock::seed().map_err(Failure::system)?;
-        Ok(Endpoint::new(config, Rng::from_seed(seed))?)
+        // What is asked of the network means something also where no administrator wrote a policy; of a server, clients ask.
+        let asks = config.server.is_some() || config.options.intent.qos != endpoint::Qos::Ordinary;
+        let mut endpoint = Endpoint::new(config, Rng::from_seed(seed))?;
+        if asks {
+            endpoint.set_policy(Arc::new(policy::Policy::built_in()));
+        }
+        Ok(endpoint)
     }
 
     /// The gate of a server, what its handshake accepts, and the tokens made for it, as text.
@@ -169,6 +175,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.cc.clone_from(&s.cc);
         o.rate_cap = s.limit;
         o.known_rate = s.known_rate;
+        o.intent = intent(&s.intent);
         (o.coupling, o.lane_choice) = (s.coupling, s.scheduler);
     }
     if let Some(t) = trusting {
@@ -176,6 +183,12 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.paths = [&t.paths[..], &t.backup_paths].concat();
     }
     o
+}
+
+/// What this end asks of the network. A program that does not say its name has that of its file.
+pub fn intent(i: &Intent) -> endpoint::Intent {
+    let application = i.app.clone().unwrap_or_else(|| "longhaul".to_owned());
+    endpoint::Intent { application, qos: i.qos.unwrap_or_default(), dscp: 0 }
 }
 
 /// Which suites this processor is fastest with, by a measurement of about a millisecond; once for the process.

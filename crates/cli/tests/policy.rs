@@ -95,3 +95,48 @@ fn the_built_in_policy_is_a_policy() {
     fs::write(b.path("p.toml"), &o.stdout).unwrap();
     expect(&b.run(&["cc", "policy", "check", b.path("p.toml").to_str().unwrap()]), 0);
 }
+
+#[test]
+fn a_transfer_says_what_it_was_mapped_to() {
+    let b = Bench::new();
+    fs::write(b.path("file"), common::bytes(3, 300_000)).unwrap();
+    let server = b.serve("srv", &[]);
+    let (file, url) = (b.path("file"), server.url(""));
+    let put = |words: &[&str]| {
+        let o = b.run(&[&["put", "--all", "--accept-new", file.to_str().unwrap(), &url], words].concat());
+        expect(&o, 0);
+        o
+    };
+    let o = put(&["--qos", "scavenger"]);
+    assert!(stderr(&o).contains("sent as scavenger: class scavenger, ledbat++"), "{}", stderr(&o));
+    let o = put(&["--qos", "guaranteed(300M)", "--json"]);
+    let v: Value = serde_json::from_slice(&o.stdout).unwrap();
+    assert_eq!(v["policy"]["class"], "guaranteed");
+    assert_eq!(v["policy"]["guarantee"], 300_000_000);
+    assert!(v["policy"]["algorithm"].as_str().unwrap().starts_with("haul:known_rate="));
+    // Nothing is asked for: nothing is said.
+    assert!(!stderr(&put(&[])).contains("sent as"));
+    let o = b.run(&["put", file.to_str().unwrap(), &url, "--qos", "fast"]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("deadline(10GB, 30s)"), "{}", stderr(&o));
+}
+
+#[test]
+fn a_get_says_what_it_asks_of_the_network_and_the_server_does_it() {
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("srv/file"), common::bytes(4, 2_000_000)).unwrap();
+    let server = b.serve("srv", &[]);
+    let (url, back) = (server.url("file"), b.path("back"));
+    for qos in ["latency", "target(40M)", "scavenger", "deadline(2MB, 10s)"] {
+        let _ = fs::remove_file(&back);
+        let o = b.run(&["get", "--accept-new", "--json", "--qos", qos, &url, back.to_str().unwrap()]);
+        expect(&o, 0);
+        assert_eq!(fs::read(&back).unwrap(), common::bytes(4, 2_000_000), "{qos}");
+        if qos.starts_with("target") {
+            // A bound from above: however slow this machine is, it holds.
+            let rate = common::json(&o)["goodput_bits_per_second"].as_f64().unwrap();
+            assert!(rate <= 44e6, "{rate}");
+        }
+    }
+}

@@ -281,7 +281,7 @@ impl ClientApp {
             }
             // The server sends over a queue pair with the congestion control that was asked for.
             Event::QpReady { conn, qp, by_peer: true, .. } if self.conn == Some(conn) => {
-                let asked = self.hello.sending.cc.is_some() || self.hello.sending.known_rate.is_some();
+                let asked = self.hello.sending.needs_own_pair();
                 if let Some(s) = self.session.as_mut().filter(|_| asked)
                     && let Err(e) = s.link.receive_on(ep.adapter(), qp)
                 {

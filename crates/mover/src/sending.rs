@@ -78,8 +78,11 @@ mod tests {
     const PATH: PathNow = PathNow { rtt: Span::from_millis(100), packet: 1_500 };
     fn ask(cc: Option<&str>, mbit: Option<u64>) -> Result<Option<String>, String> {
         let offered = ["bbr".to_owned(), "cubic".to_owned(), "fixed".to_owned()];
-        let s =
-            Sending { rate_limit: None, cc: cc.map(str::to_owned), known_rate: mbit.map(Rate::from_mbit) };
+        let s = Sending {
+            cc: cc.map(str::to_owned),
+            known_rate: mbit.map(Rate::from_mbit),
+            ..Sending::default()
+        };
         congestion_control(&s, &Policy { offered: &offered, own: "bbr" }, PATH)
     }
     fn is(s: &str) -> Result<Option<String>, String> {

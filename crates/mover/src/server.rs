@@ -341,12 +341,14 @@ impl ServerApp {
         let stats = ep.stats(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
         let path = PathNow { rtt: stats.srtt, packet: stats.mtu };
         let policy = Policy { offered: &self.options.offered_cc, own: &self.options.cc };
-        match congestion_control(&h.sending, &policy, path).map_err(Fatal::Refuse)? {
-            None => Ok(None),
-            Some(cc) => match ep.open_qp(now, conn, QpOptions { cc, ..QpOptions::default() }) {
-                Ok(qp) => Ok(Some(qp)),
-                Err(e) => Err(Fatal::Refuse(format!("the congestion control cannot be used: {e}"))),
-            },
+        let cc = congestion_control(&h.sending, &policy, path).map_err(Fatal::Refuse)?;
+        if !h.sending.needs_own_pair() {
+            return Ok(None);
+        }
+        let o = QpOptions { cc: cc.unwrap_or_default(), qos: h.sending.qos, ..QpOptions::default() };
+        match ep.open_qp(now, conn, o) {
+            Ok(qp) => Ok(Some(qp)),
+            Err(e) => Err(Fatal::Refuse(format!("it cannot send as it is asked to: {e}"))),
         }
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.

@@ -185,7 +185,7 @@ fn the_smaller_limit_of_both_ends_holds() {
             .enumerate()
     {
         let s = serve(ServeOptions { rate_limit: own, ..ServeOptions::new(served.path()) });
-        let q = Sending { rate_limit: asked, cc: cc.map(str::to_owned), known_rate: None };
+        let q = Sending { rate_limit: asked, cc: cc.map(str::to_owned), ..Sending::default() };
         let r = get_asking(&s, q, &to.path().join(i.to_string()));
         assert!(r.success(), "{:?}", r.error);
         // 80 Mbit/s are 10 MB/s; a tenth is left for what may leave at once at the start.

@@ -181,7 +181,7 @@ impl Policy {
 
     fn share(&self, choice: &Choice) -> Option<Share> {
         let host = self.host_cap()?;
-        let class = tree::shares(self.classes(), host)[choice.class];
+        let class = tree::shares(self.classes(), &self.used(), host)[choice.class];
         let mut alone = choice.cap.map_or(host, |c| c.min(host));
         let mut up = Some(choice.class);
         while let Some(i) = up {

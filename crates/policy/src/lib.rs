@@ -2,7 +2,7 @@
 //!
 //! A policy is a TOML file ([`Spec`] is what it says). [`Policy::read`] checks it as a whole and tells everything that is
 //! wrong with it at once, with lines and remedies. A [`Policy`] answers for each flow what becomes of it
-//! ([`cc::platform::Policy`]), and why ([`Policy::explain`]). [`Reservations`] keeps guarantees within what there is.
+//! ([`cc::platform::Policy`]), and why ([`Policy::explain`]).
 
 mod check;
 mod explain;

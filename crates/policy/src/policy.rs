@@ -9,7 +9,7 @@ use crate::{check, tree};
 use base::Rate;
 use cc::platform::{Choice, Class, Qos, Traffic};
 use core::fmt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
@@ -304,6 +304,24 @@ impl cc::platform::Policy for Policy {
 }
 
 impl Policy {
+    /// Of each class, whether some flow can be put into it.
+    pub(crate) fn used(&self) -> Vec<bool> {
+        let by_word = Word::ALL.map(|word| {
+            let built_in = built_in();
+            let layers = [
+                self.spec.qos.get(&word),
+                built_in.qos.get(&word),
+                Some(&self.spec.default),
+                Some(&built_in.default),
+            ];
+            layers.into_iter().flatten().find_map(|t| t.class.as_ref())
+        });
+        let by_rule = self.spec.rules.iter().map(|r| r.then.class.as_ref());
+        let names: BTreeSet<&str> =
+            by_word.into_iter().chain(by_rule).flatten().map(|c| c.value.as_str()).collect();
+        self.classes.iter().map(|c| names.contains(c.name.as_str())).collect()
+    }
+
     /// What the flow is taken for, and why.
     fn taken_for(&self, t: &Traffic, l: &Layers<'_>) -> String {
         let word = l.word.name();

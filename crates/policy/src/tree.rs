@@ -121,14 +121,23 @@ pub(crate) fn sums(classes: &[(Class, usize)], host: &Host, problems: &mut Probl
             Some(p) => below[p] = below[p].saturating_add(needs),
             None => top = top.saturating_add(needs),
         }
-        let Some(cap) = c.cap.filter(|cap| needs > cap.bytes_per_sec()) else { continue };
-        let (name, cap, sum) = (quote(&c.name), show_rate(cap), show_rate(Rate::from_bytes_per_sec(needs)));
-        let what = if own(c) >= below[i] {
-            format!("class {name} has a guarantee of {sum}, above its cap of {cap}")
-        } else {
-            format!("the guarantees below class {name} add up to {sum}, above its cap of {cap}")
-        };
-        problems.error(*line, what, "lower guarantees, or raise the cap");
+        // Those below are promised out of what the class itself was promised or, where it was not, may send.
+        let (name, show) = (quote(&c.name), |bytes| show_rate(Rate::from_bytes_per_sec(bytes)));
+        let room = c.guarantee.map(|g| (g, "guarantee")).or(c.cap.map(|c| (c, "cap")));
+        if let Some((room, which)) = room.filter(|(room, _)| below[i] > room.bytes_per_sec()) {
+            let (sum, room) = (show(below[i]), show_rate(room));
+            let what =
+                format!("the guarantees below class {name} add up to {sum}, above its {which} of {room}");
+            problems.error(*line, what, format!("lower them, or raise the {which}"));
+        }
+        if let Some(cap) = c.cap.filter(|cap| own(c) > cap.bytes_per_sec()) {
+            let what = format!(
+                "class {name} has a guarantee of {}, above its cap of {}",
+                show(own(c)),
+                show_rate(cap)
+            );
+            problems.error(*line, what, "lower the guarantee, or raise the cap");
+        }
     }
     let promised = || classes.iter().find(|(c, _)| c.guarantee.is_some());
     match host_cap(host) {
@@ -150,73 +159,79 @@ pub(crate) fn sums(classes: &[(Class, usize)], host: &Host, problems: &mut Probl
     }
 }
 
-/// What each class gets of `total` while all that have none below them have enough to send: guarantees first, then the
-/// rest level by level, within a level by weights, nobody more than its cap.
-pub(crate) fn shares(classes: &[Class], total: Rate) -> Vec<Rate> {
-    let mut shares = vec![0_u64; classes.len()];
-    let mut promised = vec![0_u64; classes.len()];
+/// What each class gets of `total` while all that are `used` by some flow have enough to send: level by level what is left,
+/// within a level by weights, but nobody less than its guarantee or more than its cap.
+pub(crate) fn shares(classes: &[Class], used: &[bool], total: Rate) -> Vec<Rate> {
+    let mut floor: Vec<u64> = classes.iter().map(|c| c.guarantee.map_or(0, Rate::bytes_per_sec)).collect();
+    let mut below = vec![0_u64; classes.len()];
     let mut room = vec![0_u64; classes.len()];
     for (i, c) in classes.iter().enumerate().rev() {
-        promised[i] = promised[i].max(c.guarantee.map_or(0, Rate::bytes_per_sec));
-        let leaf = !classes.iter().any(|o| o.parent == Some(i));
-        let inside = if leaf { u64::MAX } else { room[i] };
+        floor[i] = floor[i].max(below[i]);
+        let inside = if used[i] { u64::MAX } else { room[i] };
         room[i] = inside.min(c.cap.map_or(u64::MAX, Rate::bytes_per_sec));
+        floor[i] = floor[i].min(room[i]);
         if let Some(p) = c.parent {
-            promised[p] = promised[p].saturating_add(promised[i]);
+            below[p] = below[p].saturating_add(floor[i]);
             room[p] = room[p].saturating_add(room[i]);
         }
     }
+    let mut shares = vec![0_u64; classes.len()];
     // Parents stand before their children, so that each has its share when it is divided.
     for parent in core::iter::once(None).chain((0..classes.len()).map(Some)) {
-        let amount = parent.map_or(total.bytes_per_sec(), |p| shares[p]);
-        let children: Vec<usize> = (0..classes.len()).filter(|i| classes[*i].parent == parent).collect();
-        divide(amount, &children, classes, &promised, &room, &mut shares);
+        let mut left = parent.map_or(total.bytes_per_sec(), |p| shares[p]);
+        let mut children: Vec<usize> = (0..classes.len()).filter(|i| classes[*i].parent == parent).collect();
+        children.sort_by_key(|i| classes[*i].level);
+        while let Some(&first) = children.first() {
+            let (level, lower) =
+                children.iter().partition::<Vec<usize>, _>(|i| classes[**i].level == classes[first].level);
+            let kept: u64 = lower.iter().map(|i| floor[*i]).fold(0, u64::saturating_add);
+            let members: Vec<_> =
+                level.iter().map(|i| (u64::from(classes[*i].weight), floor[*i], room[*i])).collect();
+            for (i, share) in level.iter().zip(divide(left.saturating_sub(kept), &members)) {
+                shares[*i] = share;
+                left = left.saturating_sub(share);
+            }
+            children = lower;
+        }
     }
     shares.into_iter().map(Rate::from_bytes_per_sec).collect()
 }
 
-fn divide(
-    amount: u64,
-    children: &[usize],
-    classes: &[Class],
-    promised: &[u64],
-    room: &[u64],
-    shares: &mut [u64],
-) {
-    let mut left = amount;
-    for &i in children {
-        shares[i] = promised[i].min(room[i]).min(left);
-        left -= shares[i];
-    }
-    let mut levels: Vec<u8> = children.iter().map(|i| classes[*i].level).collect();
-    levels.sort_unstable();
-    levels.dedup();
-    for level in levels {
-        let mut open: Vec<usize> = children.iter().copied().filter(|i| classes[*i].level == level).collect();
-        // Each turn gives out everything or closes a class: at most as many turns as classes.
-        while left > 0 {
-            open.retain(|i| shares[*i] < room[*i]);
-            let weights: u64 = open.iter().map(|i| u64::from(classes[*i].weight)).sum();
-            if weights == 0 {
-                break;
-            }
-            let part = |i: usize| {
-                let n = u128::from(left) * u128::from(classes[i].weight) / u128::from(weights);
-                u64::try_from(n).unwrap_or(u64::MAX)
-            };
-            let full: Vec<usize> =
-                open.iter().copied().filter(|i| part(*i) >= room[*i] - shares[*i]).collect();
-            if full.is_empty() {
-                let given: Vec<_> = open.iter().map(|i| (*i, part(*i))).collect();
-                given.into_iter().for_each(|(i, n)| shares[i] += n);
-                return;
-            }
-            for i in full {
-                left -= (room[i] - shares[i]).min(left);
-                shares[i] = room[i];
+/// Divides by weights, each part within its bounds: of those that would be out of theirs, the kind that is out by more in
+/// all is held at its bound, and the rest divided anew (CSS Flexible Box Layout, section 9.7, does the same with lengths).
+/// Members are weights, least and greatest parts.
+fn divide(amount: u64, members: &[(u64, u64, u64)]) -> Vec<u64> {
+    let mut held: Vec<Option<u64>> = vec![None; members.len()];
+    // Each turn holds at least one.
+    for _ in 0..=members.len() {
+        let used: u64 = held.iter().flatten().fold(0, |a, b| a.saturating_add(*b));
+        let left = u128::from(amount.saturating_sub(used));
+        let open: Vec<usize> = (0..members.len()).filter(|i| held[*i].is_none()).collect();
+        let weights: u128 = open.iter().map(|i| u128::from(members[*i].0)).sum();
+        let part =
+            |i: usize| u64::try_from(left * u128::from(members[i].0) / weights.max(1)).unwrap_or(u64::MAX);
+        let clamped = |i: usize| part(i).min(members[i].2).max(members[i].1);
+        let more: u128 = open.iter().map(|i| u128::from(clamped(*i).saturating_sub(part(*i)))).sum();
+        let less: u128 = open.iter().map(|i| u128::from(part(*i).saturating_sub(clamped(*i)))).sum();
+        for i in open {
+            let bound = clamped(i);
+            let out = if more > less { bound > part(i) } else { bound < part(i) };
+            if out || more == less {
+                held[i] = Some(bound);
             }
         }
+        if held.iter().all(Option::is_some) {
+            break;
+        }
     }
+    // Where the bounds alone are more than there is, who stands first has first.
+    let mut left = amount;
+    let give = |share: u64| {
+        let given = share.min(left);
+        left -= given;
+        given
+    };
+    held.into_iter().map(Option::unwrap_or_default).map(give).collect()
 }
 
 #[cfg(test)]
@@ -228,7 +243,8 @@ mod tests {
         Class { name: name.into(), parent, weight, level, guarantee: None, cap: None, order: Order::Fair }
     }
     fn mbit(classes: &[Class], total: u64) -> Vec<u64> {
-        shares(classes, Rate::from_mbit(total)).iter().map(|r| r.bits_per_sec() / 1_000_000).collect()
+        let used: Vec<_> = (0..classes.len()).map(|i| classes.iter().all(|c| c.parent != Some(i))).collect();
+        shares(classes, &used, Rate::from_mbit(total)).iter().map(|r| r.bits_per_sec() / 1_000_000).collect()
     }
 
     #[test]
@@ -243,6 +259,14 @@ mod tests {
         c[0].cap = Some(Rate::from_mbit(100));
         c[2].guarantee = Some(Rate::from_mbit(300));
         assert_eq!(mbit(&c, 1000), [100, 600, 300]);
+        // A guarantee below the share by weight adds nothing; one above is taken from the others.
+        let mut w = [class("a", None, 0, 100), class("b", None, 0, 300), class("c", None, 0, 100)];
+        w[1].guarantee = Some(Rate::from_mbit(500));
+        assert_eq!(mbit(&w, 1000), [200, 600, 200]);
+        w[1].guarantee = Some(Rate::from_mbit(800));
+        assert_eq!(mbit(&w, 1000), [100, 800, 100]);
+        w[0].cap = Some(Rate::from_mbit(50));
+        assert_eq!(mbit(&w, 1000), [50, 800, 150]);
         c[1].cap = Some(Rate::from_mbit(100));
         assert_eq!(mbit(&c, 1000), [100, 100, 800]);
     }

@@ -165,6 +165,11 @@ fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
                 }
                 s.cc = Some(String::from_utf8_lossy(text).into_owned());
             }
+            addition::QOS => {
+                let text = core::str::from_utf8(body.bytes(body.0.len())?).ok();
+                let qos = text.and_then(|t| t.parse().ok());
+                s.qos = Some(qos.ok_or(ProtoError::Range("quality of service"))?);
+            }
             _ => continue,
         }
         body.end()?;

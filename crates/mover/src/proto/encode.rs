@@ -37,6 +37,7 @@ pub(super) mod addition {
     pub const RATE_LIMIT: u64 = 1;
     pub const CC: u64 = 2;
     pub const KNOWN_RATE: u64 = 3;
+    pub const QOS: u64 = 4;
 }
 
 /// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
@@ -189,6 +190,7 @@ fn sending(b: &mut Vec<u8>, s: &Sending) {
         (addition::RATE_LIMIT, s.rate_limit.map(rate)),
         (addition::CC, s.cc.as_ref().map(|c| c.as_bytes().to_vec())),
         (addition::KNOWN_RATE, s.known_rate.map(rate)),
+        (addition::QOS, s.qos.map(|q| q.to_string().into_bytes())),
     ];
     b.num(all.iter().filter(|a| a.1.is_some()).count() as u64);
     for (id, body) in all {

@@ -13,6 +13,7 @@ mod tests;
 use crate::hash::Digest;
 use crate::path::{PathError, RelPath};
 use base::Rate;
+use cc::platform::Qos;
 use std::ops::Range;
 
 pub use decode::decode;
@@ -192,8 +193,14 @@ pub struct Sending {
     pub cc: Option<String>,
     /// A rate known to be free on the path, used from the first round trip; within [`RATES`].
     pub known_rate: Option<Rate>,
+    /// What is asked of the network; the server's policy says what that means.
+    pub qos: Option<Qos>,
 }
 impl Sending {
+    /// Whether the server sends over a queue pair that it opens for it.
+    pub(crate) fn needs_own_pair(&self) -> bool {
+        self.cc.is_some() || self.known_rate.is_some() || self.qos.is_some()
+    }
     /// Whether nothing is asked.
     pub fn is_default(&self) -> bool {
         *self == Sending::default()
@@ -213,7 +220,12 @@ impl Sending {
             Some(c) if !cc_text(c.as_bytes()) => Err(format!(
                 "the congestion control must be named in 1 to {MAX_CC} printable ASCII characters, such as `bbr`"
             )),
-            _ => Ok(()),
+            _ => match self.qos {
+                Some(q) if q.to_string().parse() != Ok(q) => {
+                    Err(format!("the quality of service {q} cannot be asked for; give whole microseconds"))
+                }
+                _ => Ok(()),
+            },
         }
     }
 }

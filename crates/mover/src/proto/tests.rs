@@ -1,5 +1,6 @@
 use super::*;
 use crate::path::PathError;
+use cc::platform::Qos;
 use proptest::prelude::*;
 
 fn rel() -> impl Strategy<Value = RelPath> {
@@ -24,11 +25,13 @@ fn ranges(end: u64) -> impl Strategy<Value = Vec<Range<u64>>> {
 }
 fn sending() -> impl Strategy<Value = Sending> {
     let rate = || proptest::option::of((1_000..=125_000_000_000u64).prop_map(Rate::from_bytes_per_sec));
-    (rate(), proptest::option::of("[ -~]{1,200}"), rate()).prop_map(|(rate_limit, cc, known_rate)| Sending {
-        rate_limit,
-        cc,
-        known_rate,
-    })
+    let qos = proptest::option::of(proptest::sample::select(vec![
+        Qos::Latency,
+        Qos::Guaranteed(Rate::from_bytes_per_sec(1_234_567)),
+        Qos::Deadline { bytes: 7_000, within: base::Span::from_micros(12_345) },
+    ]));
+    (rate(), proptest::option::of("[ -~]{1,200}"), rate(), qos)
+        .prop_map(|(rate_limit, cc, known_rate, qos)| Sending { rate_limit, cc, known_rate, qos })
 }
 fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
@@ -184,8 +187,23 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         b
     };
     let rate = Some(Rate::from_bytes_per_sec(1_000_000));
-    let all = hello(&[(1, &num(1_000_000)), (2, b"bbr"), (3, &num(1_000_000)), (1 << 40, b"later")]).unwrap();
-    assert_eq!(all, Sending { rate_limit: rate, cc: Some("bbr".into()), known_rate: rate });
+    let all = hello(&[
+        (1, &num(1_000_000)),
+        (2, b"bbr"),
+        (3, &num(1_000_000)),
+        (4, b"target(8M)"),
+        (1 << 40, b"later"),
+    ])
+    .unwrap();
+    assert_eq!(
+        all,
+        Sending {
+            rate_limit: rate,
+            cc: Some("bbr".into()),
+            known_rate: rate,
+            qos: Some(Qos::Target(Rate::from_bits_per_sec(8_000_000)))
+        }
+    );
     assert!(hello(&[]).unwrap().is_default());
     for (bad, what) in [
         (&[(1, &num(999)[..])][..], ProtoError::Range("rate limit")),
@@ -195,6 +213,8 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (&[(2, b"")], ProtoError::Range("congestion control")),
         (&[(2, b"b\nbr")], ProtoError::Range("congestion control")),
         (&[(2, &[b'x'; MAX_CC + 1])], ProtoError::Range("congestion control")),
+        (&[(4, b"fast")], ProtoError::Range("quality of service")),
+        (&[(4, b"\xff")], ProtoError::Range("quality of service")),
         (&[(2, b"bbr"), (1, &num(5_000))], ProtoError::Range("order of additions")),
         (&[(2, b"bbr"), (2, b"bbr")], ProtoError::Range("order of additions")),
         (&[(9, &[0; MAX_ADDITION + 1])], ProtoError::Range("length of an addition")),

@@ -121,6 +121,11 @@ fn promises_are_within_caps() {
         + &class("a", "guarantee = \"600M\"\nparent = \"p\"")
         + &class("b", "guarantee = \"600M\"\nparent = \"p\"");
     one(&format!("[host]\nrate = \"9G\"\n{tree}"), &["3 Error", "below class \"p\" add up to 1.2G"]);
+    let tree = class("p", "guarantee = \"500M\"") + &class("a", "guarantee = \"600M\"\nparent = \"p\"");
+    one(
+        &format!("[host]\nrate = \"9G\"\n{tree}"),
+        &["3 Error", "add up to 600M, above its guarantee of 500M"],
+    );
     one("[default]\nguarantee = \"2M\"\ncap = \"1M\"", &["2 Error", "above its cap of 1M"]);
     one(&format!("{host}[default]\nguarantee = \"2G\""), &["4 Error", "the host sends 1G"]);
     let rule = "[[rule]]\nname = \"r\"\nmatch = {}\nclass = \"a\"\nguarantee = \"6M\"\n";

@@ -90,9 +90,20 @@ fn the_built_in_policy_is_right_and_maps_every_word() {
     let c = choose(&p, "1.1.1.1->2.2.2.2 qos=target(1G)");
     assert_eq!((c.guarantee, c.cap), (None, Some(Rate::from_mbit(1_000))));
     let level = |name: &str| p.classes().iter().find(|c| c.name == name).map(|c| (c.level, c.order));
-    assert_eq!(level("latency"), Some((0, Order::Fair)));
-    assert_eq!(level("deadline"), Some((1, Order::Deadline)));
+    assert_eq!(level("latency"), Some((2, Order::Fair)));
+    assert_eq!(level("deadline"), Some((2, Order::Deadline)));
     assert_eq!(level("scavenger"), Some((7, Order::Fair)));
+}
+
+/// Where only the host's cap is written, the engine's admission has something to promise.
+#[test]
+fn a_cap_alone_leaves_room_for_guarantees_and_deadlines() {
+    let p = read("[host]\ncap = \"1G\"");
+    for flow in ["qos=guaranteed(200M)", "qos=deadline(1MB, 10s)", "qos=latency"] {
+        let c = choose(&p, &format!("1.1.1.1->2.2.2.2 {flow}"));
+        let sure = cc::engine::admission::sure_rate(p.classes(), p.host_cap(), c.class);
+        assert!(sure.is_some_and(|r| r >= Rate::from_mbit(200)), "{flow}: {sure:?}");
+    }
 }
 
 #[test]
