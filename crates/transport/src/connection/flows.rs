@@ -5,6 +5,7 @@ use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
 use base::{Rate, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
+use cc::registry::Needs;
 
 /// How the flows of one number, one on each lane, are made.
 #[derive(Clone, Debug)]
@@ -13,6 +14,10 @@ pub(super) struct FlowSetup {
     pub key: String,
     /// Algorithm with parameters.
     pub spec: String,
+    /// What that needs of the path.
+    pub needs: Needs,
+    /// What decides while the path does not carry that; nothing if empty.
+    pub substitute: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
     /// Its place in the tree of whoever divides what the host sends.
@@ -23,8 +28,17 @@ pub(super) struct FlowSetup {
 
 impl FlowSetup {
     /// One that nobody limits.
-    pub fn new(key: &str, spec: &str) -> FlowSetup {
-        FlowSetup { key: key.to_owned(), spec: spec.to_owned(), cap: None, share: None, asks: false }
+    pub fn new(key: &str, spec: &str, substitute: &str) -> FlowSetup {
+        let needs = super::signals::needs(spec);
+        FlowSetup {
+            key: key.to_owned(),
+            spec: spec.to_owned(),
+            needs,
+            substitute: substitute.to_owned(),
+            cap: None,
+            share: None,
+            asks: false,
+        }
     }
 }
 
@@ -126,7 +140,7 @@ impl Connection {
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows.push(Flow::new(algorithm, cap));
         }
-        self.flow_setups.push(FlowSetup::new(key, spec));
+        self.flow_setups.push(FlowSetup::new(key, spec, &self.options.substitute));
         Ok(index as u8)
     }
 
@@ -158,21 +172,28 @@ impl Connection {
         }
         let mut made = Vec::with_capacity(self.lanes.len());
         for k in 0..self.lanes.len() {
-            let known = self.path_info(k);
-            let (rtt, current) = (self.lanes[k].rtt.min(), self.lanes[k].flows[i].current());
-            let info = cc::PathInfo {
-                handshake_rtt: Some(rtt).filter(|r| !r.is_zero()).or(known.handshake_rtt),
-                known_rate: current.or(known.known_rate),
-                ..known
-            };
+            let info = self.known_of(k, i);
             made.push(setup::algorithm(spec, &info, self.rng.fork())?);
         }
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows[i].replace(algorithm);
         }
-        self.flow_setups[i].spec = spec.to_owned();
+        let setup = &mut self.flow_setups[i];
+        (setup.spec, setup.needs) = (spec.to_owned(), super::signals::needs(spec));
+        self.forget_stand_ins(i);
         self.share_cap();
         Ok(())
+    }
+
+    /// What is known of the path when another algorithm takes over there.
+    pub(super) fn known_of(&self, lane: usize, flow: usize) -> cc::PathInfo {
+        let known = self.path_info(lane);
+        let (rtt, current) = (self.lanes[lane].rtt.min(), self.lanes[lane].flows[flow].current());
+        cc::PathInfo {
+            handshake_rtt: Some(rtt).filter(|r| !r.is_zero()).or(known.handshake_rtt),
+            known_rate: current.or(known.known_rate),
+            ..known
+        }
     }
 
     /// The algorithm of a flow, with parameters, as it was selected.
