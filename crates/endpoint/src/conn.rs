@@ -297,6 +297,22 @@ impl Endpoint {
                 self.events.push_back(Event::PathDown { conn: id, path });
                 self.tell_views(id, false);
             }
+            ConnEvent::StandIn { lane, flow, spec, why: Some(why) } => {
+                tracing::warn!(
+                    path = lane,
+                    flow,
+                    algorithm = spec,
+                    "another algorithm decides for a while: {why}"
+                );
+            }
+            ConnEvent::StandIn { lane, flow, spec, why: None } => {
+                tracing::info!(
+                    path = lane,
+                    flow,
+                    algorithm = spec,
+                    "the path carries the signals it needs again"
+                );
+            }
             ConnEvent::LaneTrouble(path, why) => tracing::warn!(path, "a path is of no use for now: {why}"),
             ConnEvent::PacketsShrank(path, bytes, true) => {
                 tracing::warn!(path, bytes, "{SHRANK}");

@@ -244,7 +244,13 @@ impl Endpoint {
             let by = now + (within - known.1 * 2);
             ruled.due = Some(Due { by, bytes: on_wire(bytes) });
         }
-        self.admit(now, &choice, ruled.due, known)?;
+        self.admit(now, &choice, ruled.due, known).map_err(|e| match (e, ruled.traffic.qos) {
+            // In the application's words.
+            (Refusal::Deadline { earliest, .. }, Qos::Deadline { bytes, .. }) => {
+                Refusal::Deadline { bytes, earliest }
+            }
+            (e, _) => e,
+        })?;
         ruled.share = g.tree.lock().join(owner.0, &terms(&choice, ruled.due));
         ruled.choice = Some(choice);
         Ok(ruled)
@@ -315,6 +321,7 @@ impl Endpoint {
     fn begin_by(&self, ruled: &mut Ruled, o: &mut TransportOptions) {
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
+            o.substitute.clone_from(&c.substitute);
             // What the peer may ask for is what the policy would let an application have.
             let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
@@ -551,6 +558,7 @@ impl Endpoint {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
         c.connection.set_flow_cap(flow as u8, choice.cap);
+        c.connection.set_substitute(flow as u8, &choice.substitute);
     }
 }
 

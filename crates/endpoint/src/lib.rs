@@ -369,7 +369,9 @@ impl Endpoint {
             let n = run_of_one_connection(rest, stride);
             let (run, tail) = rest.split_at_mut(n);
             rest = tail;
-            if run[0] & wire::packet::flag::LONG != 0 {
+            if base::telemetry::is_led(run) {
+                self.handle_led(now, meta, run);
+            } else if run[0] & wire::packet::flag::LONG != 0 {
                 self.handle_long(now, meta, run);
             } else {
                 self.handle_short(now, meta, run, stride);
@@ -389,6 +391,21 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_short(now, meta, run, stride, &mut s);
+        self.after(now, id);
+    }
+
+    /// A packet behind telemetry: nothing that hops wrote is a reason to drop it.
+    fn handle_led(&mut self, now: Time, meta: Meta, datagram: &mut [u8]) {
+        let Some((lead, packet)) = base::telemetry::split(datagram) else { return };
+        let hops = base::telemetry::hops(lead).map_or_else(Vec::new, Iterator::collect);
+        let Ok(Clear::Short(cid)) = Clear::parse(packet) else { return };
+        let Some(&id) = self.by_cid.get(&cid) else {
+            let stride = packet.len();
+            return self.handle_short(now, meta, packet, stride);
+        };
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        c.connection.handle_led(now, meta, packet, hops, &mut s);
         self.after(now, id);
     }
 

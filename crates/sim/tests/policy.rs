@@ -376,9 +376,125 @@ fn three_classes_get_what_they_were_promised_and_the_scavenger_the_rest() {
         // 80 Mbit/s of messages, and their headers.
         near("latency", rate("latency"), 84.0, 0.05);
         near("scavenger", rate("scavenger"), 950.0 - 300.0 - 84.0, 0.05);
-        assert!(board.pause < Span::from_millis(20) && s.rules.version() == 0, "{:?}", board.pause);
-        assert_ne!(s.sender, s.receiver);
         // Half a round trip there and back, and a train of somebody else's.
         assert!(p95 < 13_000, "{algorithm}: {p95} us");
+    }
+}
+
+/// Item 4 of what the platform has to show: everything that a policy says of 64 streams changes every 20 ms, a thousand
+/// times.
+#[test]
+fn a_thousand_changes_under_64_streams_lose_nothing_and_stop_nobody() {
+    // Not LEDBAT++, which begins with two packets whatever is known of the path.
+    const ALGORITHMS: [&str; 7] = ["haul", "cubic", "bbr", "reno", "copa", "vegas", "haul:initial_window=16"];
+    const MESSAGE: u64 = 4 << 10;
+    for seed in 1..3 {
+        let rules = Rules {
+            version: AtomicU64::new(0),
+            classes: vec![
+                class("a", 1, 0, Order::Fair),
+                class("b", 3, 0, Order::Strict),
+                class("c", 9, 0, Order::Deadline),
+            ],
+            cap: Some(mbit(480)),
+            choose: Box::new(|version, t| {
+                // Three flows of the 64 streams, each of which is somewhere else after each change.
+                let which = match t.qos {
+                    Qos::Bulk => 0,
+                    Qos::Scavenger => 1,
+                    _ => 2,
+                };
+                let k = version as usize * 5 + which;
+                let cap = [None, Some(mbit(200)), Some(mbit(100))][k % 3];
+                let weight = 1 + k as u32 % 9;
+                Choice { weight, cap, ..choice(ALGORITHMS[k % 7], (k / 2) % 3) }
+            }),
+        };
+        let job = |i: usize| Job {
+            message: MESSAGE,
+            starts: at(100),
+            ..endless([Qos::Bulk, Qos::Scavenger, Qos::Latency][i % 3])
+        };
+        let link = "rate=500mbit delay=5ms queue=1bdp(rtt 10ms) mtu=1500B";
+        let mut s = Scene::new(seed, link, rules, (0..64).map(job).collect());
+        s.run(at(1_000));
+        s.board.borrow_mut().pause = Span::ZERO;
+        let before = s.delivered().values().sum::<u64>();
+        let mut worst = (Span::ZERO, 0);
+        for k in 0..1_000 {
+            s.rules.version.fetch_add(1, Ordering::Relaxed);
+            s.run(at(1_000 + (k + 1) * 20));
+            worst = worst.max((s.board.borrow().pause, k));
+        }
+        let all = s.delivered().values().sum::<u64>() - before;
+        let rate = all as f64 * 8.0 / 20e6;
+        println!("longest pause {:?} at change {}, {rate:.0} Mbit/s", worst.0, worst.1);
+        // Two round trips of 10 ms, and what the queue adds to them at most.
+        assert!(worst.0 <= Span::from_millis(20), "{worst:?}");
+        let target = s.board.borrow().target.expect("a region");
+        let mut got = vec![0; MESSAGE as usize * 64];
+        s.world.endpoint(s.receiver).adapter().read_mr(target.id, 0, &mut got).expect("read");
+        assert!(got == pattern()[..got.len()]);
+        let board = s.board.borrow();
+        assert!(board.jobs.iter().all(|j| j.completed > 100), "every stream went on");
+    }
+}
+
+/// Item 7 of what the platform has to show.
+#[test]
+fn deadlines_that_can_be_kept_are_kept_and_others_are_refused_with_the_earliest_time() {
+    for (seed, algorithm) in [(1, "haul"), (2, "haul"), (3, "bbr"), (4, "bbr")] {
+        let rules = Rules {
+            version: AtomicU64::new(0),
+            classes: vec![class("rest", 1, 1, Order::Fair), class("due", 1, 0, Order::Deadline)],
+            cap: Some(mbit(950)),
+            choose: Box::new(move |_, t| {
+                choice(algorithm, usize::from(matches!(t.qos, Qos::Deadline { .. })))
+            }),
+        };
+        // Twenty of 4 to 16 MB, due in an order of their own: together 200 MB in two seconds, 84 % of what there is.
+        let mut jobs = vec![endless(Qos::Bulk)];
+        let mut sum = 0;
+        let starts = at(500);
+        for k in 0..20_u64 {
+            let k = (k * 7 + seed) % 20;
+            let bytes = (4 << 20) + k % 4 * (4 << 20);
+            sum += bytes;
+            jobs.push(Job { message: 1 << 18, messages: Some(bytes >> 18), qos: None, every: None, starts });
+        }
+        let mut order: Vec<usize> = (1..21).collect();
+        let mut rng = base::Rng::from_u64(seed);
+        order.sort_by_cached_key(|_| rng.u64());
+        let mut left = 0;
+        for i in order {
+            let bytes = jobs[i].messages.expect("an end") << 18;
+            left += bytes;
+            let within = Span::from_secs_f64(left as f64 * 8.0 / 850e6 + 0.06);
+            jobs[i].qos = Some(Qos::Deadline { bytes, within });
+        }
+        // Three that nobody could keep: too much at once, too much beside the others, too soon.
+        let hopeless = |bytes: u64, ms| {
+            let qos = Some(Qos::Deadline { bytes, within: Span::from_millis(ms) });
+            Job { message: 1 << 18, messages: Some(bytes >> 18), qos, every: None, starts }
+        };
+        jobs.extend([hopeless(1 << 30, 4_000), hopeless(64 << 20, 1_000), hopeless(1 << 20, 12)]);
+        let mut s = Scene::new(seed, PATH, rules, jobs.clone());
+        s.run(at(500 + (sum as f64 * 8.0 / 850e3) as u64 + 2_000));
+        let board = s.board.borrow();
+        for (job, done) in jobs.iter().zip(&board.jobs).take(21).skip(1) {
+            let Some(Qos::Deadline { within, .. }) = job.qos else { panic!("{job:?}") };
+            assert_eq!(done.refused, None);
+            let took = done.finished.expect("it ended").since(job.starts);
+            assert!(took <= within, "{algorithm}: {took:?} of {within:?}");
+        }
+        for done in &board.jobs[21..] {
+            let why = done.refused.as_ref().expect("refused");
+            let ConnectError::Refused(cc::engine::admission::Refusal::Deadline { earliest, .. }) = why else {
+                panic!("{why}");
+            };
+            assert!(earliest.is_some());
+            println!("{why}");
+        }
+        assert!(board.jobs[0].completed > 100, "what is left goes to the rest");
     }
 }

@@ -94,6 +94,8 @@ pub struct TransportOptions {
     pub negotiation: Negotiation,
     /// What the application says of its traffic: policies go by it.
     pub intent: cc::platform::Intent,
+    /// What decides in its place while the path does not carry the signals that it needs; empty: nothing does.
+    pub substitute: String,
     /// Largest IP packet to send, 1228 to 65,535 bytes; the search for the path's finds the rest.
     pub max_packet: u32,
     /// Close after this long without a packet.
@@ -131,6 +133,7 @@ impl Default for TransportOptions {
             suite_costs: Vec::new(),
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
+            substitute: cc::registry::DEFAULT.to_string(),
             negotiation: Negotiation::default(),
             intent: cc::platform::Intent::default(),
             max_packet: 65_535,

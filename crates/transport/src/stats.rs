@@ -1,6 +1,7 @@
 //! Counters of a connection.
 
 use base::{Rate, Span};
+use cc::platform::PathCapability;
 use std::net::{IpAddr, SocketAddr};
 
 /// Cumulative counters and current estimates. Bytes of packets include IP and UDP headers.
@@ -103,6 +104,10 @@ pub struct PathStats {
     pub min_rtt: Span,
     /// Pacing rate of the connection's own flow.
     pub rate: Rate,
+    /// What it carries of the signals that algorithms need.
+    pub capability: PathCapability,
+    /// Why another algorithm than the one chosen decides for the connection's own flow here, if so.
+    pub stands_in: Option<&'static str>,
 }
 
 /// The named limits of a connection's memory; those of lanes hold for each lane.

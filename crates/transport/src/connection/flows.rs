@@ -5,6 +5,7 @@ use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
 use base::{Rate, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
+use cc::registry::Needs;
 
 /// How the flows of one number, one on each lane, are made.
 #[derive(Clone, Debug)]
@@ -13,6 +14,10 @@ pub(super) struct FlowSetup {
     pub key: String,
     /// Algorithm with parameters.
     pub spec: String,
+    /// What that needs of the path.
+    pub needs: Needs,
+    /// What decides while the path does not carry that; nothing if empty.
+    pub substitute: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
     /// Its place in the tree of whoever divides what the host sends.
@@ -23,8 +28,17 @@ pub(super) struct FlowSetup {
 
 impl FlowSetup {
     /// One that nobody limits.
-    pub fn new(key: &str, spec: &str) -> FlowSetup {
-        FlowSetup { key: key.to_owned(), spec: spec.to_owned(), cap: None, share: None, asks: false }
+    pub fn new(key: &str, spec: &str, substitute: &str) -> FlowSetup {
+        let needs = super::signals::needs(spec);
+        FlowSetup {
+            key: key.to_owned(),
+            spec: spec.to_owned(),
+            needs,
+            substitute: substitute.to_owned(),
+            cap: None,
+            share: None,
+            asks: false,
+        }
     }
 }
 
@@ -114,15 +128,19 @@ impl Connection {
         if !self.has_flow_room() {
             return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
         }
+        // Where the host divides what it sends, a flow that joins others need not find out what they know of the path.
+        let remembered = self.tree.as_ref().and_then(|_| self.carried());
         let mut made = Vec::with_capacity(self.lanes.len());
         for i in 0..self.lanes.len() {
-            made.push(setup::algorithm(spec, &self.path_info(i), self.rng.fork())?);
+            let of_path = remembered.filter(|_| i == 0);
+            let info = cc::PathInfo { remembered: of_path, ..self.path_info(i) };
+            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
         }
         let cap = self.rate_cap;
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows.push(Flow::new(algorithm, cap));
         }
-        self.flow_setups.push(FlowSetup::new(key, spec));
+        self.flow_setups.push(FlowSetup::new(key, spec, &self.options.substitute));
         Ok(index as u8)
     }
 
@@ -154,21 +172,28 @@ impl Connection {
         }
         let mut made = Vec::with_capacity(self.lanes.len());
         for k in 0..self.lanes.len() {
-            let known = self.path_info(k);
-            let (rtt, current) = (self.lanes[k].rtt.min(), self.lanes[k].flows[i].current());
-            let info = cc::PathInfo {
-                handshake_rtt: Some(rtt).filter(|r| !r.is_zero()).or(known.handshake_rtt),
-                known_rate: current.or(known.known_rate),
-                ..known
-            };
+            let info = self.known_of(k, i);
             made.push(setup::algorithm(spec, &info, self.rng.fork())?);
         }
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows[i].replace(algorithm);
         }
-        self.flow_setups[i].spec = spec.to_owned();
+        let setup = &mut self.flow_setups[i];
+        (setup.spec, setup.needs) = (spec.to_owned(), super::signals::needs(spec));
+        self.forget_stand_ins(i);
         self.share_cap();
         Ok(())
+    }
+
+    /// What is known of the path when another algorithm takes over there.
+    pub(super) fn known_of(&self, lane: usize, flow: usize) -> cc::PathInfo {
+        let known = self.path_info(lane);
+        let (rtt, current) = (self.lanes[lane].rtt.min(), self.lanes[lane].flows[flow].current());
+        cc::PathInfo {
+            handshake_rtt: Some(rtt).filter(|r| !r.is_zero()).or(known.handshake_rtt),
+            known_rate: current.or(known.known_rate),
+            ..known
+        }
     }
 
     /// The algorithm of a flow, with parameters, as it was selected.

@@ -12,6 +12,7 @@ mod later;
 mod receive;
 mod roaming;
 mod setup;
+mod signals;
 mod transmit;
 
 pub use authority::Authority;
@@ -23,6 +24,7 @@ pub use lanes::MAX_LANES;
 pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use roaming::LaneEnds;
 pub use setup::{Accept, CRYPTO_LEVELS, Open};
+pub use signals::StandIns;
 pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Transmit};
 
 use crate::config::TransportOptions;
@@ -97,6 +99,17 @@ pub enum ConnEvent {
         /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
         code: u64,
     },
+    /// Another algorithm decides for a flow on a lane from now on: its substitute, and why, or again the one chosen.
+    StandIn {
+        /// The lane.
+        lane: u32,
+        /// The flow.
+        flow: u8,
+        /// What decides from now on.
+        spec: String,
+        /// What its own algorithm lacks; `None`: nothing any more.
+        why: Option<&'static str>,
+    },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -160,6 +173,8 @@ pub struct Connection {
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
+    /// What hops wrote in front of the packet that is being read.
+    passed: Option<Vec<base::telemetry::Hop>>,
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
     /// Who divides what the host sends.
@@ -507,6 +522,7 @@ impl Connection {
         self.lanes[lane].carried.lost += out.lost;
         self.stats.packets_spurious += out.spurious;
         self.stats.ce_packets += out.marked;
+        self.settle_signals(now, lane);
         if out.mtu_changed {
             self.on_packet_size(now, lane, false);
         }

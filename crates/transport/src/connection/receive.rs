@@ -6,6 +6,7 @@ use crate::error::{CloseReason, Violation, code};
 use crate::lane::received::Arrival;
 use crate::lane::{Lane, Stage};
 use crate::streams::{Placed, Streams};
+use base::telemetry::Hop;
 use base::{Ecn, Span, Time, seq};
 use std::net::{IpAddr, SocketAddr};
 use wire::packet::{SHORT_CLEAR, flag};
@@ -73,6 +74,22 @@ impl Connection {
         streams: &mut impl Streams,
     ) {
         self.handle_opened(now, meta, (train, stride), None, streams);
+    }
+
+    /// As [`Connection::handle_short`], for one packet in front of which hops of the path wrote something. Anybody on the way
+    /// may have: it is a hint, and no more than passed on to the sender.
+    pub fn handle_led(
+        &mut self,
+        now: Time,
+        meta: Meta,
+        packet: &mut [u8],
+        hops: Vec<Hop>,
+        streams: &mut impl Streams,
+    ) {
+        let n = packet.len();
+        self.passed = Some(hops).filter(|_| self.peer_params.signals);
+        self.handle_short(now, meta, packet, n, streams);
+        self.passed = None;
     }
 
     /// As [`Connection::handle_short`], for a train that a view of this connection's keys has been over
@@ -214,6 +231,9 @@ impl Connection {
         let newest = pn >= self.lanes[i].received.expected();
         let arrival = Arrival { at: now, ecn: meta.ecn, waited: meta.waited };
         self.lanes[i].received.on_packet(&arrival, pn, eliciting, ask);
+        if let Some(hops) = self.passed.take() {
+            self.lanes[i].received.on_telemetry(pn, hops);
+        }
         let l = &mut self.lanes[i];
         l.local = match self.side {
             // Late packets that came to an address which the lane has left do not lead it back there.

@@ -391,7 +391,7 @@ impl Connection {
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
-        let first = super::flows::FlowSetup::new("", &options.cc);
+        let first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -424,6 +424,7 @@ impl Connection {
             update_ping: None,
             later: super::later::Later::default(),
             next_flow: 0,
+            passed: None,
             flow_setups: vec![first],
             tree: None,
             rate_cap,

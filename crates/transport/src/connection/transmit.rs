@@ -542,20 +542,24 @@ impl Connection {
         buf: &mut [u8],
         streams: &mut impl Streams,
     ) -> Option<(Draft, Sealing)> {
+        let ecn = self.codepoint(now, lane, flow.into());
+        // A packet that hops write into leaves alone: what they write stands in front of it.
+        let lead = self.telemetry_room(now, lane, flow.into());
+        let most = if lead > 0 { 1 } else { MAX_SEGMENTS };
         let l = &mut self.lanes[lane];
         l.maybe_skip(now, &mut self.rng);
         let mtu = usize::from(l.mtu.current());
         let overhead = u64::from(l.overhead());
-        let ecn = l.ecn.codepoint(now, l.flows[usize::from(flow)].codepoint(), l.rtt.smoothed());
-        let train = Train { ecn, ..l.flows[usize::from(flow)].begin_train(now, flow) };
+        let train = Train { ecn, telemetry: lead > 0, ..l.flows[usize::from(flow)].begin_train(now, flow) };
         let number = l.sent.trains_mut().begin(train);
         let first_pn = l.sent.next();
         let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0, ecn };
-        while (d.packets as usize) < MAX_SEGMENTS && permit.covers(mtu as u64 + overhead) {
+        while (d.packets as usize) < most && permit.covers(mtu as u64 + overhead) {
             if d.len + mtu > MAX_TRAIN.min(buf.len()) {
                 break;
             }
-            let Some(n) = self.build_packet(now, lane, flow, number, &mut buf[d.len..d.len + mtu], streams)
+            let Some(n) =
+                self.build_packet(now, lane, flow, number, &mut buf[d.len + lead..d.len + mtu], streams)
             else {
                 break;
             };
@@ -565,7 +569,7 @@ impl Connection {
             d.packets += 1;
             d.len += n;
             d.wire_bytes += n as u64 + overhead;
-            permit.spend(n as u64 + overhead);
+            permit.spend((n + lead) as u64 + overhead);
             // A shorter packet ends the train: all segments but the last are equally long.
             if n < mtu {
                 break;
@@ -578,13 +582,15 @@ impl Connection {
             self.lanes[lane].sent.trains_mut().undo_last(number);
             return None;
         }
-        if reports && d.packets == 1 && d.len <= MAX_COMPANION {
+        if reports && lead == 0 && d.packets == 1 && d.len <= MAX_COMPANION {
             self.lead_with_reports(now, lane, &mut d, buf);
         }
         let last = !self.scheduler.is_ready(flow);
         let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
         let measured = wanted && self.lanes[lane].dispersion.begin(now);
-        let Some(sealing) = self.number_train(lane, first_pn, &d, (last, measured), &mut buf[..d.len]) else {
+        let Some(sealing) =
+            self.number_train(lane, first_pn, &d, (last, measured), &mut buf[lead..lead + d.len])
+        else {
             let v = Violation::new(
                 code::KEYS_EXHAUSTED,
                 "the keys have sealed all they may and cannot be updated",
@@ -592,8 +598,28 @@ impl Connection {
             self.fail(now, &v);
             return None;
         };
+        let sealing =
+            if lead > 0 { self.lead_train(now, lane, &mut d, &mut buf[..lead], sealing) } else { sealing };
         self.finish_train(now, lane, &d, flow);
         Some((d, sealing))
+    }
+
+    /// Leaves room for telemetry in front of the train's only packet.
+    fn lead_train(
+        &mut self,
+        now: Time,
+        lane: usize,
+        d: &mut Draft,
+        lead: &mut [u8],
+        sealing: Sealing,
+    ) -> Sealing {
+        base::telemetry::put_lead(lead);
+        (d.len, d.wire_bytes) = (d.len + lead.len(), d.wire_bytes + lead.len() as u64);
+        d.segment = d.len;
+        let l = &mut self.lanes[lane];
+        l.sent.lengthen_last(lead.len() as u32);
+        l.telemetry.on_sent(now, l.rtt.smoothed(), l.feedback_interval());
+        sealing.behind(lead.len())
     }
 
     /// Puts reports that are due in front of the data of a single short packet: an answer to a request then is one packet,

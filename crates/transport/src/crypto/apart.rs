@@ -25,12 +25,21 @@ pub struct Sealing {
     pub(super) keys: Arc<TrainKey>,
     pub(super) lane: u32,
     pub(super) first_pn: u64,
+    /// Bytes in front of the train's only packet that are not protected.
+    pub(super) lead: usize,
 }
 
 impl Sealing {
+    /// The same for a train of one packet that begins behind so many bytes.
+    pub fn behind(self, lead: usize) -> Sealing {
+        Sealing { lead, ..self }
+    }
+
     /// Seals and masks the packets of `train`, `segment` bytes apart, the last perhaps shorter, each with its clear
     /// header in place.
     pub fn seal(self, train: &mut [u8], segment: usize) {
+        let Some(train) = train.get_mut(self.lead..) else { return };
+        let segment = segment.saturating_sub(self.lead);
         let TrainKey { key, header, tag_len } = &*self.keys;
         for (pn, packet) in (self.first_pn..).zip(train.chunks_mut(segment.max(1))) {
             let Some((clear, rest)) = packet.split_at_mut_checked(SHORT_CLEAR) else { continue };

@@ -208,7 +208,7 @@ impl SealKeys {
     /// As [`SealKeys::reserve`], for a train that is sealed later or elsewhere.
     pub fn reserve_train(&mut self, lane: u32, first_pn: u64, n: u64) -> Result<Sealing, KeyError> {
         self.reserve(lane, first_pn, n)?;
-        Ok(Sealing { keys: self.keys.clone(), lane, first_pn })
+        Ok(Sealing { keys: self.keys.clone(), lane, first_pn, lead: 0 })
     }
 
     /// The phase bit of packets sealed now.

@@ -9,6 +9,7 @@
 use crate::error::{Violation, code};
 use base::{Ecn, Span, Time};
 use cc::platform::{EcnFault, EcnPath, Found};
+use core::ops::Range;
 use wire::Feedback;
 
 /// Packets that a verdict needs (RFC 9000, appendix A.4).
@@ -34,9 +35,10 @@ const SHALLOW: Span = Span::from_millis(3);
 #[derive(Clone, Debug, Default)]
 struct Codepoint {
     path: EcnPath,
-    /// Since the window began: packets reported, those of them marked, and lost ones.
-    acked: u64,
-    marked: u64,
+    /// When its window began, and what was counted by then.
+    since: Time,
+    base: Totals,
+    /// Packets lost since one arrived.
     lost: u64,
     /// Windows in a row that contradict `path`, and what they say instead.
     against: (u32, EcnPath),
@@ -55,20 +57,31 @@ struct Counts {
     ce: u64,
 }
 
+/// All that was counted: by the peer, and of packets by what they were sent with: reported ones, and those of them marked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    counts: Counts,
+    acked: [u64; 2],
+    marked: [u64; 2],
+}
+
 /// The watch over one lane.
 #[derive(Clone, Debug, Default)]
 pub struct EcnWatch {
     codepoints: [Codepoint; 2],
     /// The newest statement's `largest`, and its counts.
     largest: Option<u64>,
-    counts: Counts,
-    /// When the window began, and what the counts were.
-    since: Time,
-    base: Counts,
+    totals: Totals,
     marks: Found,
     l4s: Found,
     /// Verdicts changed since that was asked last.
     changed: bool,
+}
+
+impl Counts {
+    const fn of(&self, codepoint: usize) -> u64 {
+        if codepoint == 0 { self.ect0 } else { self.ect1 }
+    }
 }
 
 const fn index(ecn: Ecn) -> Option<usize> {
@@ -82,13 +95,14 @@ const fn index(ecn: Ecn) -> Option<usize> {
 impl EcnWatch {
     /// What a train is to carry when its flow wants this; `rtt` is the smoothed round trip.
     pub fn codepoint(&mut self, now: Time, wanted: Ecn, rtt: Span) -> Ecn {
+        let totals = self.totals;
         let Some(c) = index(wanted).map(|i| &mut self.codepoints[i]) else { return Ecn::NotEct };
         match c.path {
             EcnPath::Unknown => c.path = EcnPath::Testing,
             EcnPath::Testing | EcnPath::Capable => {}
             EcnPath::Failed(_) => {
                 if c.probe_left == 0 && now >= c.probe_at {
-                    (c.probe_left, c.lost) = (PROBE, 0);
+                    (c.probe_left, c.lost, c.base) = (PROBE, 0, totals);
                     c.probe_at = now + rtt * c.wait;
                     c.wait = (c.wait * 2).min(PROBE_AFTER_MOST);
                 }
@@ -110,10 +124,10 @@ impl EcnWatch {
     /// A packet is reported; `queue`: how long the path's queue was.
     pub fn on_acked(&mut self, ecn: Ecn, marked: bool, queue: Span) {
         let Some(i) = index(ecn) else { return };
-        let c = &mut self.codepoints[i];
-        c.acked += 1;
+        self.totals.acked[i] += 1;
+        self.codepoints[i].lost = 0;
         if marked {
-            c.marked += 1;
+            self.totals.marked[i] += 1;
             self.marks = Found::Yes;
             if i == 1 && queue <= SHALLOW {
                 self.l4s = Found::Yes;
@@ -125,7 +139,7 @@ impl EcnWatch {
     pub fn on_lost(&mut self, now: Time, ecn: Ecn, rtt: Span) {
         let Some(c) = index(ecn).map(|i| &mut self.codepoints[i]) else { return };
         c.lost += 1;
-        if c.acked == 0 && c.lost >= DROPPED && !matches!(c.path, EcnPath::Failed(_)) {
+        if c.lost >= DROPPED && !matches!(c.path, EcnPath::Failed(_)) {
             self.fail(now, i_of(ecn), EcnFault::Dropped, rtt);
         }
     }
@@ -141,7 +155,8 @@ impl EcnWatch {
 
     fn fail(&mut self, now: Time, i: usize, fault: EcnFault, rtt: Span) {
         let c = &mut self.codepoints[i];
-        *c = Codepoint { path: EcnPath::Failed(fault), wait: PROBE_AFTER * 2, ..Codepoint::default() };
+        let base = self.totals;
+        *c = Codepoint { path: EcnPath::Failed(fault), wait: PROBE_AFTER * 2, base, ..Codepoint::default() };
         c.probe_at = now + rtt * PROBE_AFTER;
         self.changed = true;
     }
@@ -158,7 +173,7 @@ impl EcnWatch {
         if total.is_none_or(|n| n > sent) || listed > f.marked {
             return Err(Violation::new(code::FALSE_FEEDBACK, "marks counted on more packets than were sent"));
         }
-        let old = self.counts;
+        let old = self.totals.counts;
         let grown = |a: Counts, b: Counts| a.ect0 <= b.ect0 && a.ect1 <= b.ect1 && a.ce <= b.ce;
         let true_so_far = match self.largest {
             None => true,
@@ -171,7 +186,7 @@ impl EcnWatch {
             return Err(Violation::new(code::FALSE_FEEDBACK, "counts of marked packets that shrink"));
         }
         if self.largest.is_none_or(|l| f.largest >= l) && grown(old, new) {
-            (self.largest, self.counts) = (Some(f.largest), new);
+            (self.largest, self.totals.counts) = (Some(f.largest), new);
         }
         Ok(())
     }
@@ -181,39 +196,46 @@ impl EcnWatch {
         if !told {
             return self.on_untold();
         }
-        let probes = |c: &Codepoint| matches!(c.path, EcnPath::Failed(_)) && c.acked >= SAMPLE;
-        let enough = self.codepoints.iter().any(|c| c.acked >= SAMPLE) && now.since(self.since) >= rtt;
-        if !enough && !self.codepoints.iter().any(probes) {
-            return;
-        }
-        let (was, is) = (self.base, self.counts);
-        let arrived = [is.ect0.saturating_sub(was.ect0), is.ect1.saturating_sub(was.ect1)];
-        // What is missing of a codepoint, and how many arrived with it that were not sent so.
-        let missing: [i64; 2] = core::array::from_fn(|i| {
-            let c = &self.codepoints[i];
-            c.acked as i64 - c.marked as i64 - arrived[i] as i64
-        });
         for i in 0..2 {
-            if self.codepoints[i].acked >= SAMPLE {
-                self.judge(now, i, (missing[i], -missing[1 - i]), rtt);
+            let (c, is) = (&self.codepoints[i], self.totals);
+            let acked = is.acked[i] - c.base.acked[i];
+            // Of one that failed few are sent: as soon as there are enough.
+            let probed = matches!(c.path, EcnPath::Failed(_));
+            if acked < SAMPLE || !probed && now.since(c.since) < rtt {
+                continue;
             }
+            let marked = is.marked[i] - c.base.marked[i];
+            // What is missing of a codepoint, and how many arrived with the other one that were not sent so.
+            let missing = |k: usize| {
+                let (was, is) = (&c.base, &is);
+                let arrived = is.counts.of(k).saturating_sub(was.counts.of(k));
+                (is.acked[k] - was.acked[k]) as i64 - (is.marked[k] - was.marked[k]) as i64 - arrived as i64
+            };
+            let (lost, other) = (missing(i), -missing(1 - i));
+            self.judge(now, i, (acked, marked), (lost, other), rtt);
             let c = &mut self.codepoints[i];
-            (c.acked, c.marked, c.lost) = (0, 0, 0);
+            (c.since, c.base) = (now, self.totals);
         }
-        (self.since, self.base) = (now, is);
     }
 
     /// The window's verdict on one codepoint: packets that lost it, and those that arrived with the other one unsent.
-    fn judge(&mut self, now: Time, i: usize, (missing, other): (i64, i64), rtt: Span) {
+    fn judge(
+        &mut self,
+        now: Time,
+        i: usize,
+        (acked, marked): (u64, u64),
+        (missing, other): (i64, i64),
+        rtt: Span,
+    ) {
         let c = &mut self.codepoints[i];
-        let most = (c.acked / TOLERATED) as i64;
-        c.all_marked = if c.marked == c.acked { c.all_marked + 1 } else { 0 };
+        let most = (acked / TOLERATED) as i64;
+        c.all_marked = if marked == acked { c.all_marked + 1 } else { 0 };
         let says = if missing > most {
             let fault = if other > most { EcnFault::Remarked } else { EcnFault::Bleached };
             EcnPath::Failed(fault)
         } else if c.all_marked >= ALL_MARKED {
             EcnPath::Failed(EcnFault::AllMarked)
-        } else if c.marked == c.acked && c.path == EcnPath::Failed(EcnFault::AllMarked) {
+        } else if marked == acked && c.path == EcnPath::Failed(EcnFault::AllMarked) {
             c.path
         } else {
             EcnPath::Capable
@@ -250,8 +272,10 @@ impl EcnWatch {
 
     /// The path is another one: nothing is known of it. What the peer counts stays.
     pub fn on_path_change(&mut self) {
-        let (largest, counts) = (self.largest, self.counts);
-        *self = EcnWatch { largest, counts, base: counts, changed: true, ..EcnWatch::default() };
+        let (largest, totals) = (self.largest, self.totals);
+        let fresh = Codepoint { base: totals, ..Codepoint::default() };
+        let codepoints = [fresh.clone(), fresh];
+        *self = EcnWatch { codepoints, largest, totals, changed: true, ..EcnWatch::default() };
     }
 
     /// What is known of ECT(0) and ECT(1).
@@ -262,6 +286,10 @@ impl EcnWatch {
     pub const fn seen(&self) -> (Found, Found) {
         (self.marks, self.l4s)
     }
+    /// Verdicts count as changed.
+    pub fn ask_again(&mut self) {
+        self.changed = true;
+    }
     /// Whether a verdict changed since this was asked last.
     pub fn take_changed(&mut self) -> bool {
         core::mem::take(&mut self.changed)
@@ -270,6 +298,20 @@ impl EcnWatch {
 
 const fn i_of(ecn: Ecn) -> usize {
     if matches!(ecn, Ecn::Ect1) { 1 } else { 0 }
+}
+
+/// Which packets a statement says were marked.
+pub(super) struct Marks<'a>(&'a [Range<u64>]);
+
+impl Marks<'_> {
+    pub(super) fn of(f: &Feedback) -> Marks<'_> {
+        Marks(f.signals.as_ref().map_or(&[], |s| &s.marks))
+    }
+
+    pub(super) fn has(&self, pn: u64) -> bool {
+        let behind = self.0.partition_point(|m| m.end <= pn);
+        self.0.get(behind).is_some_and(|m| m.start <= pn)
+    }
 }
 
 #[cfg(test)]

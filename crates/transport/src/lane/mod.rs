@@ -7,16 +7,18 @@ pub mod path;
 pub mod received;
 pub mod rtt;
 pub mod sent;
+pub mod telemetry;
 pub mod trace;
 
+use crate::connection::StandIns;
 use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
 use cc::engine::{Flow, PathSignals, Train, Trend};
-use core::ops::Range;
+use cc::platform::PathCapability;
 use dispersion::Dispersion;
-use ecn::EcnWatch;
+use ecn::{EcnWatch, Marks};
 use mtu::MtuSearch;
 use path::PathCheck;
 use received::Received;
@@ -24,6 +26,7 @@ use rtt::{OneWayDelay, Rtt};
 use sent::{Content, FalseFeedback, MAX_TRACKED, NO_TRAIN, SentBook, SentPacket, State};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use telemetry::TelemetryWatch;
 use trace::Trace;
 use wire::{Cid, Feedback, Floor, Frame};
 
@@ -164,6 +167,10 @@ pub struct Lane {
     pub mtu: MtuSearch,
     /// What of the ECN field survives.
     pub ecn: EcnWatch,
+    /// Whether hops write telemetry.
+    pub telemetry: TelemetryWatch,
+    /// Who stands in for algorithms that lack signals here, by flow.
+    pub stand_ins: StandIns,
     /// How fast the round trip and the one-way delay rise.
     trends: (Trend, Trend),
     /// How long the newest reported packet waited in the peer's host.
@@ -253,6 +260,8 @@ impl Lane {
             flows: vec![flow],
             mtu,
             ecn: EcnWatch::default(),
+            telemetry: TelemetryWatch::default(),
+            stand_ins: StandIns::default(),
             trends: (Trend::new(), Trend::new()),
             host_delay: Span::ZERO,
             control: Vec::new(),
@@ -332,7 +341,15 @@ impl Lane {
             srtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             rate: self.flows[0].decision().rate,
+            capability: self.capability(),
+            stands_in: self.stand_ins.why(0),
         }
+    }
+
+    /// What the path carries of the signals that algorithms need.
+    pub fn capability(&self) -> PathCapability {
+        let ([ect0, ect1], (marks, l4s)) = (self.ecn.paths(), self.ecn.seen());
+        PathCapability { ect0, ect1, marks, l4s, telemetry: self.telemetry.found() }
     }
 
     /// Hands everything that is outstanding over to others.
@@ -434,9 +451,10 @@ impl Lane {
         let mut large = false;
         let (mut data_acked, mut resolved) = (false, 0);
         self.ecn.check(f, self.sent.next())?;
-        self.pass_on_telemetry(f);
+        self.pass_on_telemetry(now, f);
         let marks = Marks::of(f);
         let (flows, ecn, queue) = (&mut self.flows, &mut self.ecn, self.queue_delay);
+        let telemetry = &mut self.telemetry;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
             newest = newest.max(Some((pn, p.time)));
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
@@ -444,6 +462,7 @@ impl Lane {
                 let marked = marks.has(pn);
                 tell_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
                 ecn.on_acked(t.ecn, marked, queue);
+                telemetry.on_fate(t.telemetry, true);
             }
             out.spurious += u64::from(p.state == State::Lost);
             match p.content {
@@ -489,16 +508,18 @@ impl Lane {
         }
         if f.covered.end > f.largest {
             self.ecn.on_report(now, self.rtt.smoothed(), f.signals.is_some());
+            self.telemetry.on_report(now, self.rtt.smoothed(), f.signals.is_some());
         }
         marked
     }
 
     /// What hops wrote goes to the flow whose packet they wrote it into.
-    fn pass_on_telemetry(&mut self, f: &Feedback) {
+    fn pass_on_telemetry(&mut self, now: Time, f: &Feedback) {
         let Some(t) = f.signals.as_ref().and_then(|s| s.telemetry.as_ref()) else { return };
         let train = self.sent.get(t.packet).and_then(|p| self.sent.trains().get(p.train));
         if let Some(flow) = train.filter(|t| t.telemetry).map(|t| usize::from(t.flow)) {
             self.flows[flow].on_telemetry(&t.hops);
+            self.telemetry.on_echo(now, t.hops.len());
         }
     }
 
@@ -554,12 +575,14 @@ impl Lane {
         let mut probes = Vec::new();
         let mut data = 0;
         let (flows, ecn, rtt) = (&mut self.flows, &mut self.ecn, self.rtt.smoothed());
+        let telemetry = &mut self.telemetry;
         self.sent.detect_lost(sent_before, |_, p, train| {
             let probe = matches!(p.content, Content::MtuProbe(_));
             out.lost += u64::from(!probe);
             if let Some(t) = train {
                 flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, !probe);
                 ecn.on_lost(now, t.ecn, rtt);
+                telemetry.on_fate(t.telemetry, false);
             }
             match p.content {
                 Content::Data(qpn, segment) => {
@@ -643,7 +666,8 @@ impl Lane {
         Floor { lane: self.id, floor: self.sent.base(), interval_us: interval.as_micros(), packets }
     }
 
-    fn feedback_interval(&self) -> Span {
+    /// How often this end wants reports.
+    pub fn feedback_interval(&self) -> Span {
         (self.rtt.smoothed() / 8).clamp(MIN_FEEDBACK, MAX_FEEDBACK)
     }
 
@@ -735,6 +759,7 @@ impl Lane {
         self.owd = OneWayDelay::new();
         self.trace.clear();
         self.ecn.on_path_change();
+        self.telemetry = TelemetryWatch::default();
         self.trends = (Trend::new(), Trend::new());
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
@@ -750,20 +775,6 @@ fn tell_arrival(flow: &mut Flow, p: &SentPacket, train: &Train, marked: bool) {
     }
     if marked {
         flow.on_marked(bytes, !lost);
-    }
-}
-
-/// Which packets a statement says were marked.
-struct Marks<'a>(&'a [Range<u64>]);
-
-impl Marks<'_> {
-    fn of(f: &Feedback) -> Marks<'_> {
-        Marks(f.signals.as_ref().map_or(&[], |s| &s.marks))
-    }
-
-    fn has(&self, pn: u64) -> bool {
-        let behind = self.0.partition_point(|m| m.end <= pn);
-        self.0.get(behind).is_some_and(|m| m.start <= pn)
     }
 }
 

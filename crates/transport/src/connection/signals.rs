@@ -1,0 +1,134 @@
+//! Algorithms whose signals the path does not carry: another one decides in their place until it does.
+
+use super::{ConnEvent, Connection, setup};
+use base::Time;
+use cc::registry::{Marks, Needs};
+
+/// How often the algorithm of a flow on a lane is changed for the path's sake at most, so that a path that comes and goes has
+/// an end. The last one is to the substitute.
+const MAX_CHANGES: u32 = 31;
+/// Round trips for which a substitute stays at least; twice as many each time, up to the factor.
+const STAYS: u64 = 4;
+const STAYS_DOUBLED: u32 = 6;
+
+/// Of one flow on a lane.
+#[derive(Clone, Copy, Debug, Default)]
+struct StandIn {
+    /// Why the substitute decides.
+    why: Option<&'static str>,
+    changes: u32,
+    /// Until when it stays.
+    until: Time,
+}
+
+/// Who stands in on a lane, by flow.
+#[derive(Clone, Debug, Default)]
+pub struct StandIns(Vec<StandIn>);
+
+impl StandIns {
+    /// Why the substitute decides for a flow; `None` if it does not.
+    pub fn why(&self, flow: usize) -> Option<&'static str> {
+        self.0.get(flow)?.why
+    }
+
+    fn any(&self) -> bool {
+        self.0.iter().any(|s| s.why.is_some())
+    }
+
+    fn get(&mut self, flow: usize) -> &mut StandIn {
+        if self.0.len() <= flow {
+            self.0.resize(flow + 1, StandIn::default());
+        }
+        &mut self.0[flow]
+    }
+}
+
+/// What an algorithm needs of the path.
+pub(super) fn needs(spec: &str) -> Needs {
+    cc::registry::parse(spec).map_or(Needs::NOTHING, |(def, _)| def.needs)
+}
+
+impl Connection {
+    /// After a report or a time-out on a lane: has each flow decided by its own algorithm, or by the substitute where the path
+    /// lacks what that needs.
+    pub(super) fn settle_signals(&mut self, now: Time, lane: usize) {
+        let l = &mut self.lanes[lane];
+        // Both are asked, so that neither stays news.
+        let news = l.ecn.take_changed() | l.telemetry.take_changed();
+        if !news && !l.stand_ins.any() {
+            return;
+        }
+        let (path, rtt) = (l.capability(), l.rtt.smoothed());
+        for flow in 0..self.flow_setups.len() {
+            let lacks = path.lacks(&self.flow_setups[flow].needs);
+            let s = *self.lanes[lane].stand_ins.get(flow);
+            let next = match (s.why, lacks) {
+                (None, Some(why)) if s.changes < MAX_CHANGES => Some(why),
+                (Some(_), None) if s.changes < MAX_CHANGES && now >= s.until => None,
+                _ => continue,
+            };
+            let setup = &self.flow_setups[flow];
+            let spec = if next.is_some() { &setup.substitute } else { &setup.spec }.clone();
+            if spec.is_empty() || self.decide_by(lane, flow, &spec).is_err() {
+                // There is no substitute, or none that can be made: what there is goes on with what there is.
+                continue;
+            }
+            let s = self.lanes[lane].stand_ins.get(flow);
+            s.changes += 1;
+            s.until = now + rtt * (STAYS << (s.changes / 2).min(STAYS_DOUBLED));
+            s.why = next;
+            let lane = self.lanes[lane].id;
+            self.events.push_back(ConnEvent::StandIn { lane, flow: flow as u8, spec, why: next });
+        }
+    }
+
+    /// Another algorithm decides for one flow on one lane, from what was measured there.
+    fn decide_by(&mut self, lane: usize, flow: usize, spec: &str) -> Result<(), String> {
+        let info = self.known_of(lane, flow);
+        let algorithm = setup::algorithm(spec, &info, self.rng.fork())?;
+        self.lanes[lane].flows[flow].replace(algorithm);
+        self.share_cap();
+        Ok(())
+    }
+
+    /// A flow's algorithm was chosen anew: whether the path carries what it needs is asked again at the next report.
+    pub(super) fn forget_stand_ins(&mut self, flow: usize) {
+        self.lanes.iter_mut().for_each(|l| {
+            *l.stand_ins.get(flow) = StandIn::default();
+            l.ecn.ask_again();
+        });
+    }
+
+    /// What decides for a flow while the path does not carry the signals that its algorithm needs; nothing if empty.
+    pub fn set_substitute(&mut self, flow: u8, spec: &str) {
+        if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
+            s.substitute.clear();
+            s.substitute.push_str(spec);
+        }
+    }
+
+    /// What the packets of a flow's next train on a lane carry in the ECN field.
+    pub(super) fn codepoint(&mut self, now: Time, lane: usize, flow: usize) -> base::Ecn {
+        let l = &mut self.lanes[lane];
+        let running = l.flows[flow].codepoint();
+        let chosen = match self.flow_setups[flow].needs.marks {
+            Marks::L4s => base::Ecn::Ect1,
+            Marks::Optional | Marks::Step => base::Ecn::Ect0,
+        };
+        let rtt = l.rtt.smoothed();
+        // Where a substitute decides, what the chosen one would send is probed for.
+        match l.ecn.codepoint(now, chosen, rtt) {
+            base::Ecn::NotEct if running != chosen => l.ecn.codepoint(now, running, rtt),
+            ecn => ecn,
+        }
+    }
+
+    /// Bytes for telemetry in front of the next packet of a flow: none, unless its algorithm wants that and one is due.
+    pub(super) fn telemetry_room(&self, now: Time, lane: usize, flow: usize) -> usize {
+        if !self.flow_setups[flow].needs.telemetry || !self.peer_params.signals {
+            return 0;
+        }
+        let l = &self.lanes[lane];
+        if l.telemetry.is_due(now) { crate::lane::telemetry::room(l.mtu.current().into()) } else { 0 }
+    }
+}
