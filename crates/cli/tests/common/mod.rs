@@ -88,6 +88,12 @@ impl Server {
     pub fn url(&self, path: &str) -> String {
         format!("longhaul://{}/{path}", self.address)
     }
+    /// The next line of JSON that it says, or the last one when it has ended.
+    pub fn next_line(&mut self) -> Value {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or(Value::Null)
+    }
     /// Ends it with SIGTERM; its last JSON line and exit code.
     pub fn stop(mut self) -> (Value, Option<i32>) {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();

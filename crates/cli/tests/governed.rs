@@ -1,0 +1,398 @@
+//! What administrators change while data moves: nothing is lost, nothing waits for them, and one word reaches all.
+
+mod common;
+
+use admin::client::Client;
+use admin::proto::{Answer, Flow, Request};
+use common::{Bench, Server, expect, json, longhaul, stderr};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Changes during one transfer.
+const CHANGES: usize = 1_000;
+/// Round trip of the emulated path, in milliseconds.
+const RTT: u64 = 60;
+
+/// A test's bench with a folder for control sockets of its own.
+struct Desk {
+    bench: Bench,
+    run: PathBuf,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let bench = Bench::new();
+        let run = bench.path("run");
+        Desk { bench, run }
+    }
+    fn client(&self, args: &[&str]) -> Command {
+        let mut c = self.bench.client(args);
+        c.env("LONGHAUL_RUN", &self.run);
+        c
+    }
+    fn run(&self, args: &[&str]) -> Output {
+        self.client(args).output().unwrap()
+    }
+    fn policy(&self, name: &str, text: &str) -> String {
+        let path = self.bench.path(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().into()
+    }
+    /// The process that listens here, once it does.
+    fn process(&self) -> Client {
+        loop {
+            if let Some(Ok(c)) = admin::client::all(&self.run).into_iter().next() {
+                return c;
+            }
+            pause();
+        }
+    }
+    /// A path with a delay to `server`.
+    fn relay(&self, server: &Server, rate: &str) -> Server {
+        let rate = format!("rate={rate}");
+        let (half, listen) = (format!("delay={}ms", RTT / 2), ["--listen", "127.0.0.1:0", "--to"]);
+        let link = [&rate, &half, "queue=2bdp", "mtu=1500B"];
+        let args =
+            [&["wan", "relay", "--json", "--seed", "1"], &listen[..], &[&server.address], &link[..]].concat();
+        Server::start(&self.bench.client, &args)
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
+fn pause() {
+    std::thread::sleep(std::time::Duration::from_millis(10));
+}
+
+fn flows(c: &mut Client) -> Vec<Flow> {
+    match c.ask(&Request::Flows) {
+        Ok(Answer::Flows { flows, .. }) => flows,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until a process has flows that have carried something.
+fn moving(c: &mut Client) -> Vec<Flow> {
+    loop {
+        let all = flows(c);
+        if all.iter().any(|f| f.delivered_bytes > 1 << 20) {
+            return all;
+        }
+        pause();
+    }
+}
+
+fn finish(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
+fn start(mut c: Command) -> Child {
+    c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A policy by which all flows run `algorithm`, with at most `cap`.
+fn policy(algorithm: &str, cap: &str) -> String {
+    format!(
+        "[default]\nalgorithm = \"{algorithm}\"\n\n[[rule]]\nname = \"all of {algorithm}\"\ncap = \"{cap}\"\n"
+    )
+}
+
+#[test]
+fn a_thousand_changes_under_64_streams_lose_nothing() {
+    let d = Desk::new();
+    // The control socket of the server is not what is looked for.
+    let listen = ["--listen", "127.0.0.1:0", "--arrivals", "--count", "1", "--no-control"];
+    let mut server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
+    let relay = d.relay(&server, "400mbit");
+    let first = d.policy("first.toml", &policy("cubic", "350M"));
+    let what = ["perf", "client", &relay.address, "--accept-new", "--json", "--verify", "--policy", &first];
+    let load = ["-P", "64", "-s", "64KiB", "--region", "1MiB", "-n", "640MiB"];
+    let child = start(d.client(&[&what[..], &load].concat()));
+    let mut c = d.process();
+    let before = moving(&mut c);
+    assert!(before.iter().all(|f| f.algorithm == "cubic" && f.rule == "all of cubic"), "{before:?}");
+    let mut done = 0;
+    for i in 0..CHANGES {
+        let algorithm = ["haul", "cubic", "bbr", "copa", "reno", "vegas"][i % 6];
+        let request = match i % 4 {
+            // A whole policy, one flow's algorithm, one flow's cap, and none.
+            0 => Request::SetPolicy { text: policy(algorithm, ["300M", "350M", "10G"][i % 3]) },
+            n => Request::SetFlow {
+                flow: before[0].id.parse().unwrap(),
+                algorithm: (n == 1).then(|| algorithm.to_owned()),
+                cap_bits_per_second: (n > 1).then_some(if n == 2 { 200_000_000 } else { 0 }),
+            },
+        };
+        match c.ask(&request) {
+            Ok(Answer::Done { .. }) => done += 1,
+            other => panic!("change {i}: {other:?}"),
+        }
+    }
+    // All of them were made while it ran.
+    assert_eq!(done, CHANGES);
+    let after = flows(&mut c);
+    assert!(after.iter().all(|f| f.delivered_bytes < 640 << 20), "{after:?}");
+    drop(c);
+    let o = finish(child);
+    expect(&o, 0);
+    let r = json(&o);
+    assert_eq!((r["verified"].as_bool(), r["bytes"].as_u64()), (Some(true), Some(640 << 20)));
+    let arrivals = server.next_line();
+    let steps = arrivals["series"].as_array().expect("arrivals");
+    let idle = steps.split(|s| s.as_u64() != Some(0)).map(<[_]>::len).max().unwrap_or(0) as u64;
+    let step = arrivals["step_ns"].as_u64().unwrap() / 1_000_000;
+    println!(
+        "{CHANGES} changes in {} s; nothing arrived for {} ms at most, with round trips of {RTT} ms at least",
+        r["seconds"],
+        (idle + 1) * step,
+    );
+    drop(relay);
+}
+
+#[test]
+fn what_runs_is_shown_changed_and_traced() {
+    let d = Desk::new();
+    let server = Server::start(
+        &d.bench.server,
+        &["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"],
+    );
+    let what = [
+        "perf",
+        "client",
+        &server.address,
+        "--accept-new",
+        "--json",
+        "-t",
+        "1h",
+        "--limit",
+        "200mbit",
+        "--stop",
+    ];
+    assert!(json(&d.run(&["cc", "show", "--json"]))["processes"].as_array().is_some_and(Vec::is_empty));
+    let o = d.run(&["cc", "trace"]);
+    expect(&o, 3);
+    let child = start(d.client(&what));
+    moving(&mut d.process());
+    let shown = json(&d.run(&["cc", "show", "--json"]));
+    let p = &shown["processes"][0];
+    assert_eq!((p["pid"].as_u64(), p["command"].as_str()), (Some(child.id().into()), Some("perf client")));
+    assert_eq!(p["flows"][0]["algorithm"], "haul");
+    let flow = format!("{}/{}", child.id(), p["flows"][0]["id"].as_str().unwrap());
+    let text = String::from_utf8(d.run(&["cc", "show"]).stdout).unwrap();
+    assert!(text.contains(&flow) && text.contains("policy: none") && text.contains("haul"), "{text}");
+    // One flow, then a policy, which takes its place.
+    expect(&d.run(&["cc", "set", "--flow", &flow, "--cc", "cubic:beta=0.8", "--cap", "100mbit"]), 0);
+    let f = &json(&d.run(&["cc", "show", "--json"]))["processes"][0]["flows"][0];
+    assert_eq!(
+        (f["algorithm"].as_str(), f["cap_bits_per_second"].as_u64()),
+        (Some("cubic:beta=0.8"), Some(100_000_000))
+    );
+    let o = d.run(&["cc", "set", "--flow", &format!("{}/77.0", child.id()), "--cc", "cubic"]);
+    expect(&o, 6);
+    assert!(stderr(&o).contains("no flow 77.0"), "{}", stderr(&o));
+    expect(&d.run(&["cc", "set", &d.policy("good.toml", &policy("copa", "150M"))]), 0);
+    let f = &json(&d.run(&["cc", "show", "--json"]))["processes"][0]["flows"][0];
+    assert_eq!((f["algorithm"].as_str(), f["rule"].as_str()), (Some("copa"), Some("all of copa")));
+    // A bad one is refused before anybody hears of it, with all of its errors.
+    let bad = d.policy("bad.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
+    let o = d.run(&["cc", "set", &bad]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
+    let status = json(&d.run(&["cc", "status", "--json", "--events"]));
+    assert_eq!(status["processes"][0]["policy"]["changes"], 1);
+    assert_eq!(status["processes"][0]["events"].as_array().map(Vec::len), Some(2));
+    let o = d.run(&["cc", "trace", "--flow", &flow, "-n", "20", "--json"]);
+    expect(&o, 0);
+    let lines: Vec<serde_json::Value> =
+        String::from_utf8_lossy(&o.stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let decisions: Vec<_> = lines.iter().filter(|l| l["answer"] == "decision").collect();
+    assert_eq!(decisions.len(), 20);
+    assert!(
+        decisions
+            .iter()
+            .all(|d| d["algorithm"] == "copa" && d["rate_bits_per_second"].as_u64() <= Some(150_000_000))
+    );
+    let times: Vec<_> = decisions.iter().map(|d| d["time"].as_f64().unwrap()).collect();
+    assert!(times.is_sorted() && decisions.iter().any(|d| d["acked_bytes"].as_u64() > Some(0)), "{lines:?}");
+    end(child);
+    assert!(fs::read_dir(&d.run).unwrap().next().is_none(), "its socket went with it");
+}
+
+/// Ends a process as Ctrl-C does, and waits for it.
+fn end(child: Child) -> Output {
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    finish(child)
+}
+
+#[test]
+fn a_policy_file_that_is_bad_is_refused_at_the_start_and_left_alone_later() {
+    let d = Desk::new();
+    let server = d.bench.serve("served", &["--no-control"]);
+    let bad = d.policy("p.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
+    let file = d.policy("file", "data");
+    let put = ["put", &file, &server.url("x"), "--accept-new", "--policy", &bad];
+    let o = d.run(&put);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
+    let good = d.policy("p.toml", &policy("cubic", "100M"));
+    assert_eq!(good, bad);
+    expect(&d.run(&put), 0);
+}
+
+/// etcd on ports of its own. Killed when dropped.
+struct Etcd {
+    child: Option<Child>,
+    data: PathBuf,
+    ports: (u16, u16),
+}
+
+impl Etcd {
+    fn new(folder: &Path) -> Option<Etcd> {
+        if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("skipped: there is no etcd (Debian: etcd-server)");
+            return None;
+        }
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut etcd = Etcd { child: None, data: folder.join("etcd"), ports: (free(), free()) };
+        etcd.start();
+        Some(etcd)
+    }
+    fn start(&mut self) {
+        let (client, peer) =
+            (format!("http://127.0.0.1:{}", self.ports.0), format!("http://127.0.0.1:{}", self.ports.1));
+        let mut c = Command::new("etcd");
+        c.args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+        ]);
+        c.args([
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &format!("default={peer}"),
+            "--data-dir",
+        ]);
+        c.arg(&self.data).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(c.spawn().unwrap());
+    }
+    fn stop(&mut self) {
+        if let Some(mut c) = self.child.take() {
+            let _ = (c.kill(), c.wait());
+        }
+    }
+    fn store(&self) -> String {
+        format!("etcd://127.0.0.1:{}/longhaul/policy", self.ports.0)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What a process says of its policy.
+fn status(d: &Desk, pid: u32) -> serde_json::Value {
+    json(&d.run(&["cc", "status", "--json", "--pid", &pid.to_string()]))["processes"][0]["policy"].clone()
+}
+
+#[test]
+fn one_push_reaches_all_processes_and_a_store_that_is_gone_is_only_told() {
+    let d = Desk::new();
+    let Some(mut etcd) = Etcd::new(&d.bench.path("")) else { return };
+    let store = etcd.store();
+    let push = |name: &str, text: &str| loop {
+        let o = d.run(&["cc", "push", &d.policy(name, text), "--store", &store, "--json"]);
+        // It takes a moment to start.
+        if o.status.code() == Some(0) {
+            return json(&o)["revision"].as_u64().unwrap();
+        }
+        assert!(matches!(o.status.code(), Some(3 | 6)), "{}", stderr(&o));
+        pause();
+    };
+    let first = push("one.toml", &policy("cubic", "90M"));
+    let server = Server::start(
+        &d.bench.server,
+        &["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"],
+    );
+    let relay = d.relay(&server, "100mbit");
+    let what = [
+        "perf",
+        "client",
+        &relay.address,
+        "--accept-new",
+        "--json",
+        "--verify",
+        "--policy",
+        &store,
+        "-n",
+        "48MiB",
+    ];
+    let children: Vec<_> = (0..2)
+        .map(|_| start(d.client(&[&what[..], &["-P", "8", "-s", "64KiB", "--region", "1MiB"]].concat())))
+        .collect();
+    let until = |what: &dyn Fn(&serde_json::Value) -> bool| {
+        for c in &children {
+            while !what(&status(&d, c.id())) {
+                pause();
+            }
+        }
+    };
+    while admin::client::all(&d.run).len() < 2 {
+        pause();
+    }
+    until(&|p| p["revision"].as_u64() == Some(first));
+    // Refused before it is written.
+    let o = d.run(&[
+        "cc",
+        "push",
+        &d.policy("bad.toml", "[default]\nalgorithm = \"nonsense\"\n"),
+        "--store",
+        &store,
+    ]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("nothing was changed"), "{}", stderr(&o));
+    etcd.stop();
+    until(&|p| {
+        p["errors"][0].as_str().is_some_and(|e| e.contains("cannot reach"))
+            && p["revision"].as_u64() == Some(first)
+    });
+    etcd.start();
+    let second = push("two.toml", &policy("bbr", "95M"));
+    until(&|p| p["revision"].as_u64() == Some(second) && p["errors"].as_array().is_some_and(Vec::is_empty));
+    let shown = json(&d.run(&["cc", "show", "--json"]));
+    for p in shown["processes"].as_array().unwrap() {
+        assert_eq!(p["flows"][0]["algorithm"], "bbr", "{shown}");
+    }
+    for c in children {
+        let o = finish(c);
+        expect(&o, 0);
+        assert_eq!(json(&o)["verified"], true);
+        let warned = stderr(&o).lines().filter(|l| l.contains("cannot reach the store")).count();
+        assert!(warned >= 1, "{}", stderr(&o));
+    }
+    let pulled = d.run(&["cc", "pull", "--store", &store]);
+    assert_eq!(String::from_utf8_lossy(&pulled.stdout), policy("bbr", "95M"));
+}
+
+#[test]
+fn who_is_refused_a_socket_goes_on_without() {
+    let d = Desk::new();
+    fs::write(&d.run, "a file where the folder should be").unwrap();
+    let server = d.bench.serve("served", &["--no-control"]);
+    let file = d.policy("file", "data");
+    let o = d.run(&["put", &file, &server.url("x"), "--accept-new"]);
+    expect(&o, 0);
+    assert!(stderr(&o).contains("no control socket"), "{}", stderr(&o));
+    let mut quiet = longhaul(&d.bench.client);
+    quiet.env("LONGHAUL_RUN", &d.run).args(["put", &file, &server.url("y"), "--no-control"]);
+    let o = quiet.output().unwrap();
+    expect(&o, 0);
+    assert!(!stderr(&o).contains("control socket"), "{}", stderr(&o));
+}
