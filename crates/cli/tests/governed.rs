@@ -12,6 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 /// Changes during one transfer.
 const CHANGES: usize = 1_000;
+/// Waits of 10 ms in one test.
+const MAX_PAUSES: u32 = 12_000;
 /// Round trip of the emulated path, in milliseconds.
 const RTT: u64 = 60;
 
@@ -60,8 +62,15 @@ impl Desk {
     }
 }
 
+std::thread_local! {
+    static PAUSES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Lets another process go on. What never comes is an error after some minutes of a test.
 #[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
 fn pause() {
+    PAUSES.set(PAUSES.get() + 1);
+    assert!(PAUSES.get() < MAX_PAUSES, "what is waited for does not come");
     std::thread::sleep(std::time::Duration::from_millis(10));
 }
 
@@ -94,7 +103,7 @@ fn start(mut c: Command) -> Child {
 /// A policy by which all flows run `algorithm`, with at most `cap`.
 fn policy(algorithm: &str, cap: &str) -> String {
     format!(
-        "[default]\nalgorithm = \"{algorithm}\"\n\n[[rule]]\nname = \"all of {algorithm}\"\ncap = \"{cap}\"\n"
+        "[default]\nalgorithm = \"{algorithm}\"\n\n[[rule]]\nname = \"all of {algorithm}\"\nmatch = {{}}\ncap = \"{cap}\"\n"
     )
 }
 

@@ -103,10 +103,10 @@ pub struct Set {
     #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"])]
     pub flow: Option<FlowAddress>,
     /// Its congestion control with parameters.
-    #[arg(long, value_name = "SPEC", value_parser = super::congestion, requires = "flow")]
+    #[arg(long, value_name = "SPEC", value_parser = super::congestion, requires = "flow", conflicts_with = "file")]
     pub cc: Option<String>,
     /// What it may send at most (500mbit, 60MB/s); none: no cap of its own.
-    #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow")]
+    #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file")]
     pub cap: Option<Cap>,
     /// This process only.
     #[arg(long, value_name = "PID")]
