@@ -274,7 +274,12 @@ impl World {
             9 => {
                 // As a train with another stride than it was sent with.
                 let mut copy = f.clone();
-                let meta = Meta { remote: copy.from, local: None, ecn: base::Ecn::from_bits(how), waited: Span::ZERO };
+                let meta = Meta {
+                    remote: copy.from,
+                    local: None,
+                    ecn: base::Ecn::from_bits(how),
+                    waited: Span::ZERO,
+                };
                 let end = if copy.to_server { &mut self.pair.server } else { &mut self.pair.client };
                 end.handle_train(now, meta, &mut copy.bytes, usize::from(how));
                 self.events();

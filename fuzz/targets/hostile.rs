@@ -27,7 +27,10 @@ use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 use wire::frame::Addresses;
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen, Module, Put, QpOpen, Tail};
+use wire::{
+    CcAnswer, CcOffer, CcPropose, CcTopic, Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen,
+    Module, Put, QpOpen, Tail,
+};
 
 /// Bytes of a tag of module CRC32C.
 const TAG: usize = 4;

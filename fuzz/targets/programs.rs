@@ -26,7 +26,9 @@ fuzz_target!(|input: &[u8]| {
     for (p, value) in m.params.iter().zip(m.values(&cc::Params::default())) {
         match p.kind {
             Kind::Switch { .. } => assert!(value <= 1),
-            Kind::Count { min, max, .. } | Kind::Share { min, max, .. } => assert!((min..=max).contains(&value)),
+            Kind::Count { min, max, .. } | Kind::Share { min, max, .. } => {
+                assert!((min..=max).contains(&value))
+            }
             Kind::Span { min, max, .. } => assert!((min.as_nanos()..=max.as_nanos()).contains(&value)),
             Kind::Rate { .. } => assert_eq!(value, 0),
         }

@@ -67,7 +67,7 @@ fn the_storage_experiment_has_every_pair_of_algorithms_by_both_transports() {
             assert!(queries.len() == 2 && queries.iter().all(|f| f.cc == query && f.size == 128 << 10));
             assert!(backups.len() == 4 && backups.iter().all(|f| f.cc == backup));
         }
-        assert_eq!(c.topology.there.ecn, (c.id == "marked").then_some(30_000));
+        assert_eq!(c.topology.there.ecn, (c.id == "marked").then_some(60_000));
     }
     assert_eq!(plan.published.len(), 5);
     assert!(plan.published.iter().all(|t| t.ours.len() == 2 && t.columns.len() == 5));

@@ -146,9 +146,11 @@ fn a_get_says_how_the_server_sends() {
         assert!(r.success(), "{q:?}: {:?} {:?}", r.error, r.progress.errors);
         assert!(std::fs::read(served.path().join("f")).unwrap() == std::fs::read(at).unwrap());
     }
-    for (bad, word) in
-        [("nonsense", "it offers haul, bbr, cubic"), ("cubic:speed=9", "speed"), ("fixed:rate=1", "rate")]
-    {
+    for (bad, word) in [
+        ("nonsense", "it offers haul, bbr, bbr1, cubic"),
+        ("cubic:speed=9", "speed"),
+        ("fixed:rate=1", "rate"),
+    ] {
         match get_asking(&s, ask(bad, None), &to.path().join("bad")).error {
             Some(Error::Refused { text }) => {
                 assert!(text.contains(word) && text.contains("offers"), "{text}")

@@ -279,5 +279,7 @@ fn leb128(bytes: &[u8], at: usize) -> Result<(usize, usize), Bad> {
     Err(Bad::Damaged { at })
 }
 
+// Named, since the fuzz target has this file as a module of its own.
 #[cfg(test)]
+#[path = "manifest/tests.rs"]
 mod tests;

@@ -571,7 +571,7 @@ mod tests {
         let (r, s) = lines("program=\"tcp\", cc=\"bbr\", streams=25");
         assert_eq!(
             r,
-            "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\",\"also\":null}"
+            "/bin/lh lab-workload {\"role\":\"tcp_sink\",\"listen\":\"0.0.0.0:20000\",\"also\":null,\"cc\":\"bbr\"}"
         );
         let role = s.split_once("lab-workload ").expect("a role").1;
         let Role::TcpSend(b) = serde_json::from_str(role).expect("a role") else { panic!("{role}") };
