@@ -277,7 +277,7 @@ impl World {
                 let meta = Meta {
                     remote: copy.from,
                     local: None,
-                    ecn: base::Ecn::from_bits(how),
+                    ecn: base::Ecn::from_bits(how as u8),
                     waited: Span::ZERO,
                 };
                 let end = if copy.to_server { &mut self.pair.server } else { &mut self.pair.client };
