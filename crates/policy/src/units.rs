@@ -34,7 +34,7 @@ pub(crate) fn rate(text: &str) -> Option<Rate> {
     (MIN_RATE..=MAX_RATE).contains(&rate).then_some(rate)
 }
 
-/// The rate in the form in which [`rate`] reads the same.
+/// The rate in the form in which `rate` reads the same.
 pub fn show_rate(rate: Rate) -> String {
     let bits = rate.bits_per_sec();
     for (letter, scale) in SCALES {

@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// Proposes another algorithm, or other parameters, for this end's sending (`sending`) or the peer's, on a queue pair
-    /// or on all that have none of their own. [`ConnEvent::CcAnswered`](super::ConnEvent::CcAnswered) follows.
+    /// or on all that have none of their own. [`ConnEvent::CcAnswered`] follows.
     ///
     /// # Errors
     /// In words: not open, the peer does not negotiate or refuses this in advance, no such queue pair or algorithm, too
