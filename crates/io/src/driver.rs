@@ -66,6 +66,9 @@ const UNWAITED: u32 = 4;
 /// Pause after the device's queue was full (ENOBUFS): the socket does not tell when to go on.
 const DEVICE_PAUSE: Span = Span::from_micros(500);
 
+/// Ports that are tried until one is free for datagrams and for TCP, where the system is to choose.
+const PORTS_TRIED: u32 = 16;
+
 /// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
@@ -190,7 +193,22 @@ impl Driver {
     ///
     /// # Errors
     /// As [`Driver::bind`].
-    pub fn with(mut options: DriverOptions) -> Result<Driver, DriverError> {
+    pub fn with(options: DriverOptions) -> Result<Driver, DriverError> {
+        // A port that the system chose for datagrams may be somebody's by TCP.
+        for _ in 1..PORTS_TRIED {
+            match Driver::open(options.clone()) {
+                Err(DriverError::Listen { at, source })
+                    if options.udp.bind.port() == 0 && source.kind() == std::io::ErrorKind::AddrInUse =>
+                {
+                    tracing::debug!(%at, "taken by TCP: another port");
+                }
+                made => return made,
+            }
+        }
+        Driver::open(options)
+    }
+
+    fn open(mut options: DriverOptions) -> Result<Driver, DriverError> {
         crate::numa::tell_of_far_adapters(&options.cores);
         let most = options.most();
         let shares = options.serves && most > 1;

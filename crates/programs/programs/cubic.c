@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * CUBIC (RFC 9438) with HyStart++ (RFC 9406): the built-in "cubic" as a program. That one reckons in floating point, this one
- * in whole bytes and nanoseconds: its windows agree with the other's to a percent (crates/programs/tests/twins.rs). Two
+ * in whole bytes and nanoseconds: its windows agree with the other's to a thousandth over modelled bottlenecks (crates/programs/tests/twins.rs). Two
  * things differ, for want of room in the state: a reduction that is undone (section 4.9) begins the curve anew at the window
  * restored, where the built-in one goes on with the old curve; and a change of the packet size leaves K as it was.
  */
 #include "opencc_window.h"
 
-OC_PROGRAM("cubic-c", "CUBIC (RFC 9438) with HyStart++ as a program; decides as cubic does, within 1 %", OC_NEEDS_NOTHING)
+OC_PROGRAM("cubic-c", "CUBIC (RFC 9438) with HyStart++ as a program; decides as cubic does, but for rounding", OC_NEEDS_NOTHING)
 OC_STATES("slow_start,avoidance,conservative_slow_start")
 OC_INITIAL_WINDOW
 OC_SWITCH(fast_convergence, 1, "give way to new flows by aiming below the last maximum (RFC 9438, section 4.7)")
