@@ -14,7 +14,8 @@ use wire::Feedback;
 
 /// Packets that a verdict needs (RFC 9000, appendix A.4).
 const SAMPLE: u64 = 10;
-/// Packets lost in a row, and none that arrived, after which the path is taken to drop them.
+/// Packets lost in a row, and none that arrived for a round trip, after which the path is taken to drop them. (A queue that
+/// overflows loses as many in a row, while what waits in it goes on arriving.)
 const DROPPED: u64 = 16;
 /// Windows in a row that change a verdict.
 const WINDOWS: u32 = 2;
@@ -38,8 +39,9 @@ struct Codepoint {
     /// When its window began, and what was counted by then.
     since: Time,
     base: Totals,
-    /// Packets lost since one arrived.
+    /// Packets lost since one arrived, and when it was reported.
     lost: u64,
+    heard: Option<Time>,
     /// Windows in a row that contradict `path`, and what they say instead.
     against: (u32, EcnPath),
     all_marked: u32,
@@ -122,10 +124,10 @@ impl EcnWatch {
     }
 
     /// A packet is reported; `queue`: how long the path's queue was.
-    pub fn on_acked(&mut self, ecn: Ecn, marked: bool, queue: Span) {
+    pub fn on_acked(&mut self, now: Time, ecn: Ecn, marked: bool, queue: Span) {
         let Some(i) = index(ecn) else { return };
         self.totals.acked[i] += 1;
-        self.codepoints[i].lost = 0;
+        (self.codepoints[i].lost, self.codepoints[i].heard) = (0, Some(now));
         if marked {
             self.totals.marked[i] += 1;
             self.marks = Found::Yes;
@@ -139,7 +141,8 @@ impl EcnWatch {
     pub fn on_lost(&mut self, now: Time, ecn: Ecn, rtt: Span) {
         let Some(c) = index(ecn).map(|i| &mut self.codepoints[i]) else { return };
         c.lost += 1;
-        if c.lost >= DROPPED && !matches!(c.path, EcnPath::Failed(_)) {
+        let silent = c.heard.is_none_or(|t| now.since(t) >= rtt);
+        if c.lost >= DROPPED && silent && !matches!(c.path, EcnPath::Failed(_)) {
             self.fail(now, i_of(ecn), EcnFault::Dropped, rtt);
         }
     }
@@ -256,7 +259,8 @@ impl EcnWatch {
         match says {
             EcnPath::Failed(fault) => self.fail(now, i, fault, rtt),
             _ => {
-                *c = Codepoint { path: says, all_marked: c.all_marked, ..Codepoint::default() };
+                let (all_marked, heard) = (c.all_marked, c.heard);
+                *c = Codepoint { path: says, all_marked, heard, ..Codepoint::default() };
                 self.changed = true;
             }
         }

@@ -394,8 +394,6 @@ impl Lane {
         !self.free_control.is_empty() || self.control.len() < MAX_CONTROL
     }
 
-    /// Flows on one lane at most. Most connections have one; a queue pair with an algorithm of its own has one of its own.
-    pub const MAX_FLOWS: usize = 64;
     /// Control packets whose frames are kept: at most [`MAX_CONTROL`].
     pub fn kept_control(&self) -> usize {
         self.control.len() - self.free_control.len()
@@ -461,7 +459,7 @@ impl Lane {
             if let Some(t) = train {
                 let marked = marks.has(pn);
                 tell_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
-                ecn.on_acked(t.ecn, marked, queue);
+                ecn.on_acked(now, t.ecn, marked, queue);
                 telemetry.on_fate(t.telemetry, true);
             }
             out.spurious += u64::from(p.state == State::Lost);

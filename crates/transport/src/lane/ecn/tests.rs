@@ -44,7 +44,7 @@ impl Lane {
                     Ecn::Ect1 => self.counts.ect1 += 1,
                     Ecn::Ce => self.counts.ce += 1,
                 }
-                self.watch.on_acked(ecn, arrives == Ecn::Ce, Span::from_millis(1));
+                self.watch.on_acked(now, ecn, arrives == Ecn::Ce, Span::from_millis(1));
             }
         }
         let told = Told { ect0: self.counts.ect0, ect1: self.counts.ect1, ..Told::default() };
@@ -140,12 +140,27 @@ fn one_bad_window_and_losses_among_arrivals_change_nothing() {
 }
 
 #[test]
+fn a_queue_that_overflows_is_no_path_that_drops_what_is_capable() {
+    let mut l = Lane::new();
+    l.rounds(3, Ecn::Ect0, PASS);
+    for n in 3..50 {
+        // What the full queue dropped in a row, reported together with what it held.
+        l.round(&[(Ecn::Ect0, 40)], PASS);
+        (0..500).for_each(|_| l.watch.on_lost(at(n), Ecn::Ect0, RTT));
+        assert_eq!(l.watch.paths()[0], Capable, "{n}");
+    }
+    // When nothing arrives any more it is one.
+    (0..500).for_each(|_| l.watch.on_lost(at(51), Ecn::Ect0, RTT));
+    assert_eq!(l.watch.paths()[0], Failed(Dropped));
+}
+
+#[test]
 fn marks_of_a_short_queue_on_ect1_are_those_of_l4s() {
     let mut w = EcnWatch::default();
-    w.on_acked(Ecn::Ect0, true, Span::ZERO);
-    w.on_acked(Ecn::Ect1, true, Span::from_millis(20));
+    w.on_acked(at(0), Ecn::Ect0, true, Span::ZERO);
+    w.on_acked(at(0), Ecn::Ect1, true, Span::from_millis(20));
     assert_eq!(w.seen(), (Found::Yes, Found::Unknown));
-    w.on_acked(Ecn::Ect1, true, Span::from_millis(1));
+    w.on_acked(at(0), Ecn::Ect1, true, Span::from_millis(1));
     assert_eq!(w.seen(), (Found::Yes, Found::Yes));
 }
 
