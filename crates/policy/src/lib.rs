@@ -7,6 +7,7 @@
 mod check;
 mod explain;
 mod flow;
+mod pattern;
 mod policy;
 mod problem;
 mod read;

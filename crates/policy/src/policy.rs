@@ -2,7 +2,7 @@
 
 use crate::problem::Problems;
 use crate::read::{self, Reader};
-use crate::region::{Number, Point, Ranges, Region};
+use crate::region::{Budget, Number, Point, Ranges, Region};
 use crate::spec::{Spec, Treatment, Word};
 use crate::units::place;
 use crate::{check, tree};
@@ -77,7 +77,7 @@ impl Policy {
         check::references(&spec, &classes, cap, &mut problems);
         let regions: Vec<_> = spec.rules.iter().map(|r| check::regions(&r.when, &spec.paths)).collect();
         let rules: Vec<_> = spec.rules.iter().zip(regions.iter().map(Vec::as_slice)).collect();
-        check::overlaps(&rules, &mut problems);
+        check::overlaps(&rules, &mut Budget::new(check::MAX_STEPS), &mut problems);
         problems.sort();
         if !problems.is_usable() {
             return Err(problems);

@@ -276,8 +276,9 @@ impl Match {
     }
 }
 
-impl Treatment {
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// As it is written in a policy: the same text for what is the same.
+impl fmt::Display for Treatment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts =
             [("algorithm", &self.algorithm), ("substitute", &self.substitute), ("class", &self.class)];
         for (key, value) in texts {
@@ -314,11 +315,11 @@ impl fmt::Display for Spec {
         }
         if self.default != Treatment::default() {
             writeln!(f, "\n[default]")?;
-            self.default.write(f)?;
+            write!(f, "{}", self.default)?;
         }
         for (word, treatment) in &self.qos {
             writeln!(f, "\n[qos.{}]", word.name())?;
-            treatment.write(f)?;
+            write!(f, "{treatment}")?;
         }
         if !self.dscp.is_empty() {
             writeln!(f, "\n[dscp]")?;
@@ -363,5 +364,5 @@ fn rule(f: &mut fmt::Formatter<'_>, r: &Rule) -> fmt::Result {
     if let Some(w) = r.treat_as {
         writeln!(f, "treat_as = \"{}\"", w.name())?;
     }
-    r.then.write(f)
+    write!(f, "{}", r.then)
 }

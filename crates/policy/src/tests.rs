@@ -2,6 +2,7 @@
 
 mod bad;
 mod good;
+mod many;
 mod random;
 
 use crate::{Explanation, Policy, Problems, parse_flow};
