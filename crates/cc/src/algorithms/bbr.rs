@@ -29,6 +29,8 @@ mod tests;
 use self::bounds::Bounds;
 use self::model::Model;
 use self::phases::{FullPipe, Phase, ProbeCycle, ProbeRtt};
+use super::paced::limited;
+use super::window::MAX_BOUND;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
@@ -221,7 +223,7 @@ impl Bbr {
         }
         // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
-        let rate = rate.scale(1, 1 << backoff).max(MIN_RATE);
+        let rate = limited(rate.scale(1, 1 << backoff));
         self.decision.rate = rate;
         self.decision.quantum = pacer::quantum(rate, self.packet);
         self.decision.bound = self.bound();
@@ -247,7 +249,7 @@ impl Bbr {
         if matches!(self.phase, Phase::ProbeRtt) {
             bound = bound.min(self.probe_rtt_inflight());
         }
-        bound.min(self.bound_of_model()).max(self.min_pipe())
+        bound.min(self.bound_of_model()).min(MAX_BOUND).max(self.min_pipe())
     }
 
     /// The bound that losses taught (draft: BBRBoundCwndForModel).

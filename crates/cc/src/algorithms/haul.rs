@@ -40,6 +40,7 @@ use self::round::{Base, Round};
 use self::shallow::Shallow;
 use self::start::Start;
 use self::steady::{Sounding, Steady};
+use super::window::MAX_BOUND;
 use super::{MIN_PACKETS, MIN_RATE};
 use crate::registry::{Definition, Kind, Needs, ParamDef, Params};
 use crate::{Algorithm, Decision, Event, PathInfo, SentTrain, Signals, pacer};
@@ -264,10 +265,8 @@ impl Haul {
         };
         let flight = rate * gain * (rtt + queue) + rate * (rtt / 8.0 + 4.0 * HOST_NOISE);
         let least = self.packet.saturating_mul(MIN_PACKETS * 2).max(self.decision.quantum.saturating_mul(3));
-        (flight as u64).max(least).max(match self.phase {
-            Phase::Start(_) => self.initial_window(),
-            _ => 0,
-        })
+        let first = if matches!(self.phase, Phase::Start(_)) { self.initial_window() } else { 0 };
+        (flight as u64).max(least).max(first).min(MAX_BOUND)
     }
 
     /// The start is over: `rate` is what the path delivers.

@@ -17,7 +17,7 @@ const WINDOW_PARTS: u64 = 8;
 /// Least time a window is spread over.
 const MIN_SPREAD: Span = Span::from_micros(1);
 /// Most that may ever be in flight.
-const MAX_BOUND: u64 = u64::MAX / 2;
+pub(super) const MAX_BOUND: u64 = u64::MAX / 2;
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
 

@@ -46,7 +46,7 @@ impl Losses {
             acked: s.acked_packets,
             lost,
             marked: s.ce_packets,
-            reports: u64::from(s.acked_packets + lost > 0),
+            reports: u64::from(s.acked_packets > 0 || lost > 0),
             lossy: u64::from(lost > 0),
         }
     }
@@ -80,7 +80,7 @@ impl Losses {
         let below = longest < self.overflowed * BELOW;
         self.overflow *= 1.0 + (rtt / FADES_IN).min(MOST_FADE);
         self.before = None;
-        let total = counts.acked + counts.lost;
+        let total = counts.total();
         // What is lost where the queue cannot have overflowed is the path's own.
         let share = counts.lost as f64 / total.max(1) as f64;
         if total > 0 && (below || share < self.usual) {
@@ -130,6 +130,6 @@ impl Haul {
         let c = self.round.counts();
         let share =
             if self.is_queued() { self.config.loss + self.losses.usual } else { self.config.loss_alone };
-        exceeds(c.lost, c.acked + c.lost, share.min(self.config.loss_alone))
+        exceeds(c.lost, c.total(), share.min(self.config.loss_alone))
     }
 }

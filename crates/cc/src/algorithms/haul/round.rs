@@ -198,15 +198,23 @@ pub(super) struct Counts {
     pub(super) lossy: u64,
 }
 
+impl Counts {
+    /// Packets of which it is known what became of them.
+    pub(super) fn total(&self) -> u64 {
+        self.acked.saturating_add(self.lost)
+    }
+}
+
 impl Round {
     pub(super) fn update(&mut self, s: &Signals, queue: Option<f64>, counts: Counts) {
         let r = &mut self.now;
         // What the first report tells of arrived before.
-        r.bytes += if r.began.is_some() { s.acked } else { 0 };
+        r.bytes = r.bytes.saturating_add(if r.began.is_some() { s.acked } else { 0 });
         r.began.get_or_insert(s.now);
-        r.acked += counts.acked;
-        r.lost += counts.lost;
-        r.marked += counts.marked;
+        let sums = [(&mut r.acked, counts.acked), (&mut r.lost, counts.lost), (&mut r.marked, counts.marked)];
+        for (sum, more) in sums {
+            *sum = sum.saturating_add(more);
+        }
         r.reports += counts.reports;
         r.lossy += counts.lossy;
         let Some(q) = queue else { return };

@@ -74,7 +74,7 @@ impl Shallow {
     /// Adds a round in which no more than `share` should have been lost.
     fn add(&mut self, counts: Counts, share: f64) {
         self.lost += counts.lost as f64;
-        self.total += (counts.acked + counts.lost) as f64;
+        self.total += counts.total() as f64;
         self.reports += counts.reports as f64;
         self.lossy += counts.lossy as f64;
         let much = counts.lost > 0 && exceeds(self.lost as u64, self.total as u64, share);
@@ -143,8 +143,8 @@ impl Haul {
         let Some(check) = &mut self.shallow.check else { return };
         check.rounds += 1;
         if check.rounds > 1 {
-            check.lost += counts.lost;
-            check.total += counts.acked + counts.lost;
+            check.lost = check.lost.saturating_add(counts.lost);
+            check.total = check.total.saturating_add(counts.total());
         }
         if (check.total as f64) * check.share < EXPECTED && check.rounds < CHECK_ROUNDS {
             return;

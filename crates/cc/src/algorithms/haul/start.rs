@@ -237,7 +237,7 @@ impl Start {
         }
         window = window.max(Span::from_secs_f64(noise.min(rtt)));
         let (then, before) = *self.recent.iter().rev().find(|(t, _)| now.since(*t) >= window)?;
-        Some((total - before) as f64 / now.since(then).as_secs_f64())
+        Some(total.saturating_sub(before) as f64 / now.since(then).as_secs_f64())
     }
 }
 

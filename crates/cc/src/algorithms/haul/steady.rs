@@ -250,7 +250,7 @@ impl Haul {
         let (Some(r), Some(queue)) = (s.rate, self.round.standing()) else { return };
         let rtt = self.rtt();
         // What was lost at random took its share of the rate: for the law it arrived.
-        let total = (counts.acked + counts.lost).max(1) as f64;
+        let total = counts.total().max(1) as f64;
         let arrived = (counts.acked as f64).max(total * (1.0 - MOST_USUAL));
         // And so would have what a busy host came too late to send.
         let late = (r.forgone as f64 / r.delivered.max(1) as f64).min(MOST_FORGONE);
