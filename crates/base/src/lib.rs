@@ -3,6 +3,7 @@
 //! Nothing here reads a clock or the system's randomness; see `io` for the only place that does.
 
 pub mod ecn;
+pub mod keys;
 pub mod ranges;
 pub mod rate;
 pub mod rng;
@@ -11,6 +12,7 @@ pub mod telemetry;
 pub mod time;
 
 pub use ecn::Ecn;
+pub use keys::KeyMap;
 pub use ranges::RangeSet;
 pub use rate::Rate;
 pub use rng::Rng;

@@ -25,6 +25,13 @@ impl RangeSet {
     pub fn is_empty(&self) -> bool {
         self.last.is_none()
     }
+    /// Takes everything out.
+    pub fn clear(&mut self) {
+        // Assigning an empty map would take an empty one apart.
+        if self.last.take().is_some() && !self.below.is_empty() {
+            self.below = BTreeMap::new();
+        }
+    }
     /// The ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.below.iter().map(|(&s, &e)| s..e).chain(self.last.clone())
@@ -115,6 +122,16 @@ impl RangeSet {
     pub fn remove(&mut self, r: Range<u64>) -> u64 {
         if r.start >= r.end {
             return 0;
+        }
+        if let Some(l) = &mut self.last
+            && r.start <= l.start
+            && r.end < l.end
+            && self.below.is_empty()
+        {
+            // What came first goes first: nothing to search.
+            let gone = r.end.saturating_sub(l.start);
+            l.start += gone;
+            return gone;
         }
         if let Some(l) = self.last.take() {
             self.below.insert(l.start, l.end);

@@ -51,6 +51,14 @@ pub(crate) struct Governor {
     tree: SharedTree,
 }
 
+impl Governor {
+    /// Whether the policy is another one than when this was asked last.
+    fn is_news(&mut self) -> bool {
+        let version = self.policy.version();
+        self.applied.replace(version) != Some(version)
+    }
+}
+
 /// Bytes on the wire of so many bytes of a message, at most: headers and tags are 70 of 1,500 bytes of the smallest usual
 /// packet, 4.7 %, and a little is sent twice.
 fn on_wire(bytes: u64) -> u64 {
@@ -363,10 +371,14 @@ impl Endpoint {
     }
 
     /// The next connection to look at for sending: one that is ready, or whose turn it is.
+    #[inline]
     pub(crate) fn next_ready(&mut self, now: Time) -> Option<ConnId> {
-        if let Some(id) = self.ready.pop_front() {
-            return Some(id);
-        }
+        let ready = self.ready.pop_front();
+        if ready.is_none() && self.governor.is_some() { self.next_called(now) } else { ready }
+    }
+
+    /// The next one whose turn it is.
+    fn next_called(&mut self, now: Time) -> Option<ConnId> {
         let g = self.governor.as_ref()?;
         loop {
             let id = ConnId(g.tree.lock().poll_call(now)?);
@@ -502,12 +514,18 @@ impl Endpoint {
     }
 
     /// Asks the policy again if it has changed.
+    #[inline]
     pub(crate) fn heed_policy(&mut self) {
-        let Some(g) = &mut self.governor else { return };
-        let version = g.policy.version();
-        if g.applied.replace(version) == Some(version) {
-            return;
+        // Looked at with each turn of the loop.
+        if self.governor.as_mut().is_some_and(Governor::is_news) {
+            self.ask_policy();
         }
+    }
+
+    /// Asks the policy about all flows.
+    #[cold]
+    fn ask_policy(&mut self) {
+        let Some(g) = &self.governor else { return };
         let (policy, tree) = (g.policy.clone(), g.tree.clone());
         tree.lock().configure(policy.classes(), policy.host_cap());
         let all: Vec<ConnId> = self.conns.keys().copied().collect();

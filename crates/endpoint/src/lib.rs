@@ -35,7 +35,7 @@ pub use transport::{
 };
 
 use accept::Acceptor;
-use base::{Rng, Time};
+use base::{KeyMap, Rng, Time};
 use conn::Conn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -56,9 +56,9 @@ pub struct Endpoint {
     adapter: Adapter,
     /// Boxed: a tree's nodes have room for eleven, half of them empty.
     conns: BTreeMap<ConnId, Box<Conn>>,
-    by_cid: HashMap<Cid, ConnId>,
+    by_cid: KeyMap<Cid, ConnId>,
     by_initial: HashMap<(SocketAddr, Vec<u8>), ConnId>,
-    by_qp: HashMap<QpId, (ConnId, u16)>,
+    by_qp: KeyMap<QpId, (ConnId, u16)>,
     /// By the stateless-reset token that the peer gave. The map's keyed hash keeps what lookups take from telling
     /// anything of the tokens (RFC 9000, section 10.3.1).
     by_reset: HashMap<[u8; 16], ConnId>,
@@ -110,9 +110,9 @@ impl Endpoint {
             rng,
             adapter,
             conns: BTreeMap::new(),
-            by_cid: HashMap::new(),
+            by_cid: KeyMap::default(),
             by_initial: HashMap::new(),
-            by_qp: HashMap::new(),
+            by_qp: KeyMap::default(),
             by_reset: HashMap::new(),
             acceptor,
             events: VecDeque::new(),
@@ -503,7 +503,12 @@ impl Endpoint {
             }
             self.deadlines.pop_first();
             let Some(c) = self.conns.get_mut(&id) else { continue };
-            c.deadline = None;
+            c.deadline = c.due.filter(|due| *due > now);
+            if let Some(due) = c.deadline {
+                // Put off meanwhile.
+                self.deadlines.insert((due, id));
+                continue;
+            }
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
             c.connection.handle_timeout(now, &mut s);
             self.after(now, id);

@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
 use crate::network::Observer;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::tcp::{StreamOptions, Streams};
+use crate::tcp::{MAX_WAITED, StreamOptions, Streams, Waited};
 use crate::udp::{
     Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
 };
@@ -554,16 +554,20 @@ impl Driver {
             None => Source::choose(&self.socket, false, false),
         };
         let room = Source::choose(&room, false, self.full);
-        let mut sources = vec![Source::readable(&self.socket), news, room];
-        let mut ids = Vec::new();
-        self.streams.sources(endpoint, &mut sources, &mut ids);
-        self.poller.wait(&mut sources, timeout)?;
-        let told = sources[1].readable;
-        self.told = sources[0].readable;
+        // Of constant size: this runs with every turn that sleeps.
+        let mut sources = [room; 3 + MAX_WAITED];
+        (sources[0], sources[1]) = (Source::readable(&self.socket), news);
+        let (mut of, mut n) = ([Waited::Many; MAX_WAITED], 0);
+        self.streams.sources(endpoint, |source, waited| {
+            (sources[3 + n], of[n]) = (source, waited);
+            n += 1;
+        });
+        self.poller.wait(&mut sources[..3 + n], timeout)?;
+        let ready = sources.map(|s| (s.readable, s.writable));
+        self.told = ready[0].0;
+        let told = ready[1].0;
         self.unwaited = 0;
-        let of_streams: Vec<_> = sources[3..].iter().map(|s| (s.readable, s.writable)).collect();
-        drop(sources);
-        self.streams.told(&ids, &of_streams);
+        of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.told(of, *ready));
         if let Some(o) = self.observer.as_mut().filter(|_| told) {
             o.glance();
         }

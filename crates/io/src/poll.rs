@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const MAX_SOURCES: usize = 256;
 
 /// One thing to wait for, and after the wait, what happened to it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Source<'fd> {
     fd: BorrowedFd<'fd>,
     read: bool,

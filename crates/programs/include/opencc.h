@@ -207,8 +207,8 @@ OC_HELPER u64 oc_div_wide(u64 high, u64 low, u64 c)
 	return (q1 << 32) + q0;
 }
 
-/* a * b / c, rounded down, exact whatever the product; OC_NONE when it does not fit or c is 0. */
-OC_INLINE u64 oc_mul_div(u64 a, u64 b, u64 c)
+/* a * b / c with the product in two words. */
+OC_INLINE u64 oc_mul_div_wide(u64 a, u64 b, u64 c)
 {
 	u64 al = a & 0xffffffffull, ah = a >> 32, bl = b & 0xffffffffull, bh = b >> 32;
 	u64 ll = al * bl, lh = al * bh, hl = ah * bl;
@@ -220,6 +220,24 @@ OC_INLINE u64 oc_mul_div(u64 a, u64 b, u64 c)
 	if (high == 0)
 		return low / c;
 	return oc_div_wide(high, low, c);
+}
+
+/*
+ * Whether the product fits a word because both are below 2^32, as most are. In BPF that would be one more branch for the
+ * verifier to follow, for an instruction or two.
+ */
+#if defined(__wasm__)
+#define OC_NARROW(a, b) (!(((a) | (b)) >> 32))
+#else
+#define OC_NARROW(a, b) 0
+#endif
+
+/* a * b / c, rounded down, exact whatever the product; OC_NONE when it does not fit or c is 0. */
+OC_INLINE u64 oc_mul_div(u64 a, u64 b, u64 c)
+{
+	if (OC_NARROW(a, b))
+		return oc_div(a * b, c);
+	return oc_mul_div_wide(a, b, c);
 }
 OC_INLINE u64 oc_mul(u64 a, u64 b) { return oc_mul_div(a, b, 1); }
 

@@ -223,29 +223,30 @@ impl Running {
             io,
             _slot: slot,
         };
-        running.write(DECISION, params);
+        write(running.area(), DECISION, params);
         Ok(running)
     }
 
     /// Tells the program what hops wrote, for the next feedback.
     pub fn set_hops(&mut self, hops: &[cc::Hop]) {
-        self.write(DECISION + PARAMS + SIGNALS, &words::hops(hops));
+        write(self.area(), DECISION + PARAMS + SIGNALS, &words::hops(hops));
     }
 
     /// Makes a call.
     pub fn call(&mut self, call: Call, signals: &[u64; SIGNALS]) -> Result<Answer, Stopped> {
-        self.write(DECISION + PARAMS, signals);
-        self.write(0, &[NONE]);
+        let area = self.area();
+        write(area, DECISION + PARAMS, signals);
+        write(area, 0, &[NONE]);
+        if let Call::Event(number) = call {
+            write(area, EVENT, &[number]);
+        }
+        // Not a copy of it: that would count users of the function's type, which all threads share.
         let function = match call {
             Call::Init => &self.init,
             Call::Feedback => &self.feedback,
             Call::Event(_) => &self.event,
             Call::Sent => self.sent.as_ref().unwrap_or(&self.feedback),
         };
-        let function = function.clone();
-        if let Call::Event(number) = call {
-            self.write(EVENT, &[number]);
-        }
         self.store.set_fuel(BUDGET)?;
         function.call(&mut self.store, ())?;
         let left = self.area();
@@ -261,12 +262,13 @@ impl Running {
     fn area(&mut self) -> &mut [u8] {
         &mut self.memory.data_mut(&mut self.store)[self.io..][..IO * WORD]
     }
+}
 
-    fn write(&mut self, at: usize, words: &[u64]) {
-        let area = self.area();
-        for (place, word) in area[at * WORD..].chunks_exact_mut(WORD).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+/// Puts words into `struct oc_io`, from word `at` on.
+fn write(area: &mut [u8], at: usize, words: &[u64]) {
+    let (places, _) = area[at * WORD..][..words.len() * WORD].as_chunks_mut::<WORD>();
+    for (place, word) in places.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
     }
 }
 

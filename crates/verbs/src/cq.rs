@@ -123,7 +123,9 @@ impl Cqs {
     pub(crate) fn poll(&mut self, id: CqId) -> Option<WorkCompletion> {
         let cq = self.slab.get_mut(id)?;
         let wc = cq.queue.pop_front()?;
-        self.fed.extend(cq.starved.pop_front());
+        if let Some(starved) = cq.starved.pop_front() {
+            self.fed.push_back(starved);
+        }
         Some(wc)
     }
     pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<(), Error> {

@@ -3,8 +3,6 @@
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
-use core::hash::{BuildHasherDefault, Hasher};
-use std::collections::HashMap;
 
 /// What a region may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -57,25 +55,8 @@ pub struct Mr {
     pub len: u64,
 }
 
-/// Keys are random already, so one multiplication spreads them; a peer can look up keys of its choice but
-/// cannot choose those that are stored.
-#[derive(Default, Clone, Copy)]
-pub(crate) struct KeyHasher(u64);
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u32(u32::from(*b));
-        }
-    }
-    fn write_u32(&mut self, x: u32) {
-        let m = (self.0 ^ u64::from(x)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = m ^ (m >> 32);
-    }
-}
-pub(crate) type KeyMap<T> = HashMap<u32, T, BuildHasherDefault<KeyHasher>>;
+/// Keys are random already, and a peer cannot choose those that are stored.
+pub(crate) type KeyMap<T> = base::KeyMap<u32, T>;
 
 /// A key that `taken` does not hold yet. Zero is never a key.
 pub(crate) fn fresh_key<T>(taken: &KeyMap<T>, rng: &mut base::Rng) -> u32 {

@@ -570,8 +570,8 @@ impl Tx {
         let Some(m) = self.message(msn).filter(|m| m.is_resolved()) else { return };
         m.done = true;
         let lost = (m.empty_lost || !m.lost.is_empty()).then(|| m.lost.count());
-        m.lost = RangeSet::new();
-        m.resolved = RangeSet::new();
+        m.lost.clear();
+        m.resolved.clear();
         match m.source {
             Source::Response(r) => r.mr.iter().for_each(|mr| ctx.regions.release(*mr)),
             Source::Wqe(number) => {

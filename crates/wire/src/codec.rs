@@ -83,7 +83,18 @@ impl<'a> Reader<'a> {
         self.array(what).map(u64::from_be_bytes)
     }
     /// A variable-length integer (RFC 9000, section 16).
+    #[inline]
     pub fn varint(&mut self, what: &'static str) -> Result<u64, WireError> {
+        match self.rest {
+            // Most are of one byte.
+            [first @ ..0x40, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(*first))
+            }
+            _ => self.long_varint(what),
+        }
+    }
+    fn long_varint(&mut self, what: &'static str) -> Result<u64, WireError> {
         let first = *self.rest.first().ok_or(WireError::Truncated(what))?;
         let n = 1usize << (first >> 6);
         let b = self.bytes(n, what)?;
@@ -124,7 +135,12 @@ pub trait Put {
         self.put(&v.to_be_bytes());
     }
     /// Appends a variable-length integer; values above [`VARINT_MAX`] are cut to it.
+    #[inline]
     fn put_varint(&mut self, v: u64) {
+        if v < 0x40 {
+            // Most are.
+            return self.put_u8(v as u8);
+        }
         let v = v.min(VARINT_MAX);
         match varint_len(v) {
             1 => self.put_u8(v as u8),
@@ -141,8 +157,13 @@ pub trait Put {
 }
 
 impl Put for Vec<u8> {
+    #[inline]
     fn put(&mut self, b: &[u8]) {
         self.extend_from_slice(b);
+    }
+    #[inline]
+    fn put_u8(&mut self, v: u8) {
+        self.push(v);
     }
 }
 

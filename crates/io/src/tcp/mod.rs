@@ -20,6 +20,20 @@ use std::os::fd::OwnedFd;
 
 /// So many streams are waited for one by one, more of them through epoll: which costs a system call more for each wait.
 pub(crate) const FEW: usize = 16;
+/// Sources that are waited for at most: a listener's, and those of few streams.
+pub const MAX_WAITED: usize = 1 + FEW;
+
+/// What a source is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Streams that others make.
+    Listener,
+    /// One stream.
+    Stream(StreamId),
+    /// So many that the kernel keeps the list.
+    Many,
+}
+
 /// Reads of a stream in a turn, and sends: so that none keeps the loop from the others.
 const READS: usize = 8;
 const SENDS: usize = 4;
@@ -545,31 +559,28 @@ impl Streams {
         false
     }
 
-    /// What to wait for, and of which stream each source after the first ones is.
-    pub fn sources<'a>(&'a self, endpoint: &Endpoint, out: &mut Vec<Source<'a>>, ids: &mut Vec<StreamId>) {
+    /// What to wait for, at most [`MAX_WAITED`], each with the stream that it is of.
+    pub fn sources<'a>(&'a self, endpoint: &Endpoint, mut out: impl FnMut(Source<'a>, Waited)) {
         if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
-            out.push(Source::readable(fd));
+            out(Source::readable(fd), Waited::Listener);
         }
         if self.slots.len() > FEW {
-            return out.push(Source::readable(&self.epoll));
+            return out(Source::readable(&self.epoll), Waited::Many);
         }
         for (id, s) in &self.slots {
             let read = wants_read(s, *id, endpoint);
             if read || s.blocked {
-                out.push(Source::choose(&s.fd, read, s.blocked));
-                ids.push(*id);
+                out(Source::choose(&s.fd, read, s.blocked), Waited::Stream(*id));
             }
         }
     }
 
-    /// What came of waiting for [`sources`](Streams::sources): whether each is readable, and writable.
-    pub fn told(&mut self, ids: &[StreamId], news: &[(bool, bool)]) {
-        let mut news = news.iter();
-        if self.listener.is_some() && !self.deaf {
-            self.called |= news.next().is_some_and(|n| n.0);
-        }
-        for (id, (readable, writable)) in ids.iter().zip(news) {
-            self.on_ready(*id, *readable, *writable);
+    /// What came of waiting for one of [`sources`](Streams::sources): whether it is readable, and writable.
+    pub fn told(&mut self, of: Waited, (readable, writable): (bool, bool)) {
+        match of {
+            Waited::Listener => self.called |= readable,
+            Waited::Stream(id) => self.on_ready(id, readable, writable),
+            Waited::Many => {}
         }
     }
 }

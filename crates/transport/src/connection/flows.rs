@@ -264,6 +264,11 @@ impl Connection {
     /// Splits the cap on this end's sending over the flows of all lanes that carry data, by what each could carry, and each
     /// flow's own over its lanes: all together keep them. A flow that sends nothing has the whole of it, until it begins.
     pub(super) fn share_cap(&mut self) {
+        let caps = self.rate_cap.is_some() || self.flow_setups.iter().any(|s| s.cap.is_some());
+        // Called after each report: mostly there is nothing to split, and nothing to take away.
+        if !core::mem::replace(&mut self.capped, caps) && !caps {
+            return;
+        }
         let carries: Vec<bool> = (0..self.lanes.len()).map(|i| self.carries_data(i)).collect();
         let alone = self.lanes.len() == 1 && self.lanes[0].flows.len() == 1;
         let scheduler = &self.scheduler;

@@ -28,6 +28,7 @@ impl Connection {
     }
 
     /// Puts a report aside; one that cannot wait comes back.
+    #[inline]
     pub(super) fn put_aside(&mut self, now: Time, f: Feedback) -> Option<Feedback> {
         let may =
             self.authorised && matches!(self.state, State::Open) && self.later.reports.len() < MAX_LATER;

@@ -180,6 +180,10 @@ pub struct Connection {
     /// Who divides what the host sends.
     tree: Option<cc::engine::SharedTree>,
     rate_cap: Option<Rate>,
+    /// Flows may have a cap.
+    capped: bool,
+    /// Memory for reports that lead data.
+    lead: Vec<u8>,
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,
     early: Vec<Vec<u8>>,

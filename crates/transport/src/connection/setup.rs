@@ -428,6 +428,8 @@ impl Connection {
             flow_setups: vec![first],
             tree: None,
             rate_cap,
+            capped: rate_cap.is_some(),
+            lead: Vec::new(),
             congestion: Congestion::new(side, Default::default()),
             early: Vec::new(),
         })

@@ -11,7 +11,6 @@ use base::{Ecn, Span, Time};
 use cc::Token;
 use cc::engine::Train;
 use std::net::{IpAddr, SocketAddr};
-use wire::frame::DATA_LEAD;
 use wire::packet::{SHORT_CLEAR, flag};
 use wire::{Frame, SliceWriter};
 
@@ -170,9 +169,12 @@ impl Connection {
     ) -> Option<Transmit> {
         let socket = self.lanes[lane].socket;
         let buf = self.slot(lane, out)?;
-        let first = self.transmit_answer(now, lane, buf);
-        if let Some(t) = first.or_else(|| self.transmit_challenge(now, lane, buf)) {
-            return Some(t);
+        let l = &self.lanes[lane];
+        if l.answer.is_some() || l.path.is_some() {
+            let first = self.transmit_answer(now, lane, buf);
+            if let Some(t) = first.or_else(|| self.transmit_challenge(now, lane, buf)) {
+                return Some(t);
+            }
         }
         match self.lanes[lane].stage {
             Stage::Closed => return None,
@@ -391,8 +393,13 @@ impl Connection {
     /// Takes frames that are sent once.
     fn take_fleeting(&mut self, lane: usize, room: usize, bytes: &mut Vec<u8>) {
         let waiting = &mut self.lanes[lane].fleeting;
-        while let Some(f) = waiting.front().filter(|f| bytes.len() + f.encoded_len() <= room) {
+        while let Some(f) = waiting.front() {
+            let before = bytes.len();
             f.put(bytes);
+            // Most fit: cheaper than measuring each first.
+            if bytes.len() > room {
+                return bytes.truncate(before);
+            }
             waiting.pop_front();
         }
     }
@@ -427,13 +434,21 @@ impl Connection {
             if !(told_here || for_it) {
                 continue;
             }
-            let due = l.received.due().is_some_and(|t| t <= now);
-            let statements =
-                if due { l.received.take_feedback(now, l.id, room, signals) } else { Vec::new() };
-            let floor = l.take_floor();
-            let fleeting = &mut self.lanes[lane].fleeting;
-            fleeting.extend(statements.into_iter().map(Frame::Feedback));
-            fleeting.extend(floor.map(Frame::Floor));
+            let (due, floor) = (l.received.due().is_some_and(|t| t <= now), l.take_floor());
+            if !due && floor.is_none() {
+                continue;
+            }
+            // The queue of the lane that it leaves on, which may be another one.
+            let mut fleeting = core::mem::take(&mut self.lanes[lane].fleeting);
+            let l = &mut self.lanes[i];
+            if due {
+                let mut queue = |f| fleeting.push_back(Frame::Feedback(f));
+                l.received.take_feedback(now, l.id, (room, signals), &mut queue);
+            }
+            if let Some(floor) = floor {
+                fleeting.push_back(Frame::Floor(floor));
+            }
+            self.lanes[lane].fleeting = fleeting;
         }
     }
 
@@ -631,22 +646,24 @@ impl Connection {
         if self.lanes[lane].fleeting.is_empty() {
             return;
         }
-        let mut lead = Vec::with_capacity(MAX_REPORTS + DATA_LEAD);
+        // The same memory each time.
+        let mut lead = core::mem::take(&mut self.lead);
+        lead.clear();
         self.take_fleeting(lane, MAX_REPORTS, &mut lead);
-        if lead.is_empty() {
-            return;
+        if !lead.is_empty() {
+            // As data it asks for feedback, and comes again when lost; what leads it was sent once.
+            Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
+            let start = SHORT_CLEAR + tag_len;
+            buf.copy_within(start..d.len, start + lead.len());
+            buf[start..start + lead.len()].copy_from_slice(&lead);
+            buf[0] = 0;
+            (d.len, d.wire_bytes) = (d.len + lead.len(), d.wire_bytes + lead.len() as u64);
+            d.segment = d.len;
+            self.stats.control_bytes_sent += lead.len() as u64;
+            self.lanes[lane].sent.lengthen_last(lead.len() as u32);
+            self.lanes[lane].overtaken = false;
         }
-        // As data it asks for feedback, and comes again when lost; what leads it was sent once.
-        Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
-        let start = SHORT_CLEAR + tag_len;
-        buf.copy_within(start..d.len, start + lead.len());
-        buf[start..start + lead.len()].copy_from_slice(&lead);
-        buf[0] = 0;
-        (d.len, d.wire_bytes) = (d.len + lead.len(), d.wire_bytes + lead.len() as u64);
-        d.segment = d.len;
-        self.stats.control_bytes_sent += lead.len() as u64;
-        self.lanes[lane].sent.lengthen_last(lead.len() as u32);
-        self.lanes[lane].overtaken = false;
+        self.lead = lead;
     }
 
     /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay.

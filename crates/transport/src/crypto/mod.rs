@@ -56,7 +56,10 @@ pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
-    // `black_box` in the loop keeps the compiler from leaving early once a bit is set.
-    let diff = a.iter().zip(b).fold(0u8, |d, (x, y)| core::hint::black_box(d | (x ^ y)));
-    diff == 0
+    // `black_box` in the loops keeps the compiler from leaving early once a bit is set.
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let differ = |x: &[u8; 8], y: &[u8; 8]| u64::from_ne_bytes(*x) ^ u64::from_ne_bytes(*y);
+    let diff = a.iter().zip(b).fold(0, |d, (x, y)| core::hint::black_box(d | differ(x, y)));
+    let rest = a_rest.iter().zip(b_rest).fold(0, |d, (x, y)| core::hint::black_box(d | (x ^ y)));
+    diff | u64::from(rest) == 0
 }

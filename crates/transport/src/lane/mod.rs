@@ -172,7 +172,7 @@ pub struct Lane {
     /// Who stands in for algorithms that lack signals here, by flow.
     pub stand_ins: StandIns,
     /// How fast the round trip and the one-way delay rise.
-    trends: (Trend, Trend),
+    trends: Trend<2>,
     /// How long the newest reported packet waited in the peer's host.
     host_delay: Span,
     /// Frames in flight that are repeated when lost, by index.
@@ -189,6 +189,8 @@ pub struct Lane {
     pub probes: u32,
     /// What the peer was told last of how to report.
     floor: Option<Floor>,
+    /// What that follows from may have changed since it was looked at.
+    floor_moves: bool,
     /// Numbers that the peer lists as missing were decided since.
     holes_decided: bool,
     /// When the pacer lets the next train go.
@@ -262,7 +264,7 @@ impl Lane {
             ecn: EcnWatch::default(),
             telemetry: TelemetryWatch::default(),
             stand_ins: StandIns::default(),
-            trends: (Trend::new(), Trend::new()),
+            trends: Trend::new(),
             host_delay: Span::ZERO,
             control: Vec::new(),
             free_control: Vec::new(),
@@ -274,6 +276,7 @@ impl Lane {
             last_eliciting: Time::ZERO,
             probes: 0,
             floor: None,
+            floor_moves: true,
             holes_decided: false,
             next_send: None,
             skip_in: rng.range(SKIP_EVERY.0, SKIP_EVERY.1),
@@ -454,7 +457,9 @@ impl Lane {
         let (flows, ecn, queue) = (&mut self.flows, &mut self.ecn, self.queue_delay);
         let telemetry = &mut self.telemetry;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
-            newest = newest.max(Some((pn, p.time)));
+            if newest.is_none_or(|(n, _)| pn > n) {
+                newest = Some((pn, p.time));
+            }
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
                 let marked = marks.has(pn);
@@ -551,8 +556,7 @@ impl Lane {
             self.queue_delay = self.owd.update(now, left, f.arrival_us);
             let over = self.rtt.smoothed();
             let rtt = self.rtt.latest().map_or(0, |r| r.as_nanos() as i64);
-            self.trends.0.add(left, rtt, over);
-            self.trends.1.add(left, self.owd.latest().saturating_mul(1_000), over);
+            self.trends.add(left, [rtt, self.owd.latest().saturating_mul(1_000)], over);
             let waited = f.signals.as_ref().map_or(0, |s| s.host_delay_us.min(f.delay_us));
             self.host_delay = Span::from_micros(waited.min(1_000_000));
             self.trace.add(left, self.owd.latest());
@@ -602,6 +606,7 @@ impl Lane {
     }
 
     fn finish_flows(&mut self, now: Time, acked_at: Time, rtt: Option<Span>) {
+        let [rtt_trend, delay_trend] = self.trends.millionths();
         let lane = PathSignals {
             now,
             acked_at,
@@ -610,8 +615,8 @@ impl Lane {
             min_rtt: self.rtt.min(),
             queue_delay: self.queue_delay,
             dispersion: self.squeezed.take(),
-            rtt_trend: self.trends.0.millionths(),
-            delay_trend: self.trends.1.millionths(),
+            rtt_trend,
+            delay_trend,
             host_delay: self.host_delay,
         };
         self.flows.iter_mut().for_each(|f| f.finish(&lane));
@@ -633,11 +638,16 @@ impl Lane {
             }
         });
         self.free_control.append(&mut freed);
+        // Round trips and decisions change with reports, and so before this.
+        self.floor_moves = true;
     }
 
     /// How this end wants feedback, when that is news to the peer: the floor has passed holes, which it would list again,
     /// or has come far, or the intervals have changed.
     pub fn take_floor(&mut self) -> Option<Floor> {
+        if !core::mem::take(&mut self.floor_moves) {
+            return None;
+        }
         let f = self.wanted_floor();
         let differs = |a: u64, b: u64| a.abs_diff(b) > b / 4;
         let news = self.floor.as_ref().is_none_or(|told| {
@@ -758,7 +768,7 @@ impl Lane {
         self.trace.clear();
         self.ecn.on_path_change();
         self.telemetry = TelemetryWatch::default();
-        self.trends = (Trend::new(), Trend::new());
+        self.trends = Trend::new();
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
     }

@@ -166,15 +166,30 @@ impl Received {
 
     /// Takes the report that is due, in as many statements as it needs to fit `room` bytes each; `signals`: with what
     /// congestion control wants to know beside.
-    pub fn take_feedback(&mut self, now: Time, lane: u32, room: usize, signals: bool) -> Vec<Feedback> {
-        let Some(largest) = self.largest else { return Vec::new() };
+    pub fn take_feedback(
+        &mut self,
+        now: Time,
+        lane: u32,
+        (room, signals): (usize, bool),
+        mut out: impl FnMut(Feedback),
+    ) {
+        let Some(largest) = self.largest else { return };
         self.unreported = 0;
         self.ask = false;
         let mut telemetry = self.telemetry.take().filter(|t| signals && t.packet <= largest);
         let fixed = |t: &Option<Telemetry>| {
             Feedback::MAX_FIXED + if signals { Told::max_fixed(t.as_ref().map(|t| t.hops.len())) } else { 0 }
         };
-        let mut out = Vec::with_capacity(1);
+        if self.marks.is_empty() && self.seen.contains_all(self.floor..largest + 1) {
+            // Nothing is missing: most reports are so.
+            let told = signals.then(|| self.told(Vec::new(), telemetry));
+            return out(self.statement(
+                now,
+                lane,
+                self.floor.min(largest + 1)..largest + 1,
+                (Vec::new(), told),
+            ));
+        }
         let mut all = self.seen.gaps(self.floor..largest + 1).peekable();
         let mut marked = self.marks.iter().take(if signals { usize::MAX } else { 0 }).peekable();
         let mut from = self.floor.min(largest + 1);
@@ -196,19 +211,17 @@ impl Received {
                     break if hole { all.peek() } else { marked.peek() }.map_or(largest + 1, |r| r.start);
                 }
             };
-            let told = signals.then(|| Told {
-                host_delay_us: self.waited.as_micros(),
-                ect0: self.ect0,
-                ect1: self.ect1,
-                marks: marks.list,
-                telemetry: telemetry.take(),
-            });
-            out.push(self.statement(now, lane, from..to, (holes.list, told)));
+            let told = signals.then(|| self.told(marks.list, telemetry.take()));
+            out(self.statement(now, lane, from..to, (holes.list, told)));
             if to == largest + 1 || budget < 32 {
-                return out;
+                return;
             }
             from = to;
         }
+    }
+
+    fn told(&self, marks: Vec<Range<u64>>, telemetry: Option<Telemetry>) -> Told {
+        Told { host_delay_us: self.waited.as_micros(), ect0: self.ect0, ect1: self.ect1, marks, telemetry }
     }
 
     fn statement(
@@ -262,6 +275,11 @@ mod tests {
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
     }
+    fn taken(r: &mut Received, now: Time, room: usize, signals: bool) -> Vec<Feedback> {
+        let mut all = Vec::new();
+        r.take_feedback(now, 0, (room, signals), |f| all.push(f));
+        all
+    }
     fn arrives(ms: u64, ecn: Ecn) -> Arrival {
         Arrival { at: at(ms), ecn, waited: Span::from_micros(7) }
     }
@@ -278,17 +296,17 @@ mod tests {
         (0..10).filter(|pn| *pn != 6).for_each(|pn| r.on_packet(&arrives(1, ecn(pn)), pn, true, false));
         r.on_telemetry(8, vec![Hop { id: 1, ..Hop::default() }]);
         r.on_telemetry(7, Vec::new());
-        let f = &r.take_feedback(at(2), 0, 1_000, true)[0];
+        let f = &taken(&mut r, at(2), 1_000, true)[0];
         let told = f.signals.as_ref().unwrap();
         assert_eq!((told.ect0, told.ect1, f.marked, told.host_delay_us), (5, 1, 3, 7));
         assert_eq!((&f.holes, &told.marks), (&vec![6..7], &vec![3..5, 8..9]));
         assert_eq!(told.telemetry.as_ref().map(|t| (t.packet, t.hops.len())), Some((8, 1)));
         // Again: marks are repeated, telemetry is not.
         r.on_floor(&Floor { lane: 0, floor: 4, interval_us: 1_000, packets: 9 });
-        let f = &r.take_feedback(at(3), 0, 1_000, true)[0];
+        let f = &taken(&mut r, at(3), 1_000, true)[0];
         let told = f.signals.as_ref().unwrap();
         assert_eq!((told.marks.clone(), told.telemetry.clone(), f.marked), (vec![4..5, 8..9], None, 3));
-        assert_eq!(r.take_feedback(at(3), 0, 1_000, false)[0].signals, None);
+        assert_eq!(taken(&mut r, at(3), 1_000, false)[0].signals, None);
         r.on_floor(&Floor { lane: 0, floor: 9, interval_us: 1_000, packets: 9 });
         assert_eq!(r.marked_runs(), 0);
     }
@@ -301,7 +319,7 @@ mod tests {
             r.on_packet(&arrives(1, ecn), pn, true, false);
         }
         r.on_telemetry(19_999, vec![Hop::default(); base::telemetry::MAX_HOPS]);
-        let parts = r.take_feedback(at(1), 0, 1_100, true);
+        let parts = taken(&mut r, at(1), 1_100, true);
         assert!(parts.len() > 10);
         let (mut from, mut holes, mut marks) = (0, Vec::new(), Vec::new());
         for p in parts {
@@ -336,7 +354,7 @@ mod tests {
         }
         assert!(r.is_stale(5));
         assert_eq!(r.due(), Some(at(11)));
-        let f = &r.take_feedback(at(11), 0, 1000, false)[0];
+        let f = &taken(&mut r, at(11), 1000, false)[0];
         assert_eq!(
             (f.covered.clone(), f.holes.clone(), f.marked, f.delay_us),
             (0..10, vec![3..5, 7..9], 1, 1000)
@@ -348,7 +366,7 @@ mod tests {
         assert_eq!(r.due(), Some(at(25)));
         r.on_packet(&arrives(20, Ecn::NotEct), 7, true, false);
         assert_eq!(r.due(), Some(Time::ZERO));
-        let f = &r.take_feedback(at(21), 0, 1000, false)[0];
+        let f = &taken(&mut r, at(21), 1000, false)[0];
         assert_eq!((f.covered.clone(), f.holes.clone()), (6..11, vec![8..9]));
     }
 
@@ -358,7 +376,7 @@ mod tests {
         for pn in (0..20_000).step_by(2) {
             r.on_packet(&arrives(1, Ecn::NotEct), pn, true, false);
         }
-        let parts = r.take_feedback(at(1), 0, 1200, false);
+        let parts = taken(&mut r, at(1), 1200, false);
         assert!(parts.len() > 10);
         let mut at = 0;
         for p in &parts {
@@ -375,7 +393,7 @@ mod tests {
         let mut r = Received::new();
         r.on_packet(&arrives(1, Ecn::NotEct), 3, true, true);
         r.on_floor(&Floor { lane: 0, floor: 1 << 40, interval_us: u64::MAX, packets: 0 });
-        let f = &r.take_feedback(at(2), 0, 1000, false)[0];
+        let f = &taken(&mut r, at(2), 1000, false)[0];
         assert!(f.covered.is_empty() && f.holes.is_empty());
         assert!(r.is_stale(4));
     }

@@ -96,7 +96,8 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
             }
         }
         if now % (FLIGHT / 8) == 0 {
-            let statements = received.take_feedback(t, 0, 1_100, false);
+            let mut statements = Vec::new();
+            received.take_feedback(t, 0, (1_100, false), |f| statements.push(f));
             bytes += statements.iter().map(|f| wire::Frame::Feedback(f.clone()).encoded_len()).sum::<usize>();
             reports.push_back((now + FLIGHT / 2, statements));
         }
