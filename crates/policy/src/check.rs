@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// reachable.
 const MAX_PIECES: usize = 64;
 /// Most steps of that for a whole policy (see [`Budget`]): all rules against all others are 8,386,560, with some of what is
-/// beyond a step for each. On a machine of 2023 that many take a quarter of a second.
+/// beyond a step for each.
 pub(crate) const MAX_STEPS: usize = 40_000_000;
 /// Most earlier rules that a problem names.
 const MAX_NAMED: usize = 3;

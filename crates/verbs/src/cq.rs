@@ -120,6 +120,7 @@ impl Cqs {
             }
         }
     }
+    #[inline]
     pub(crate) fn poll(&mut self, id: CqId) -> Option<WorkCompletion> {
         let cq = self.slab.get_mut(id)?;
         let wc = cq.queue.pop_front()?;
