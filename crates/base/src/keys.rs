@@ -44,8 +44,7 @@ mod tests {
             // Thrown at random, 256 keys find 162 of 256 places.
             assert!(low.len() > 128, "{} of 256 places with keys {shift} bits apart", low.len());
         }
-        let mut map = KeyMap::default();
-        (0..1_000_u64).for_each(|n| drop(map.insert(n, n + 1)));
+        let map: KeyMap<u64, u64> = (0..1_000).map(|n| (n, n + 1)).collect();
         assert!((0..1_000).all(|n| map.get(&n) == Some(&(n + 1))) && !map.contains_key(&1_000));
     }
 }
