@@ -1,9 +1,8 @@
 //! Programs for tests: built from C where clang is there, and put together by hand.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-mod bad;
+pub mod bad;
 
-pub use bad::{BAD, misbehaving};
 use cc::registry;
 use longhaul_programs::compile::{self, BuildError};
 use longhaul_programs::{Options, load_bytes};
