@@ -457,9 +457,7 @@ impl Lane {
         let (flows, ecn, queue) = (&mut self.flows, &mut self.ecn, self.queue_delay);
         let telemetry = &mut self.telemetry;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
-            if newest.is_none_or(|(n, _)| pn > n) {
-                newest = Some((pn, p.time));
-            }
+            newest = newest.filter(|(n, _)| *n > pn).or(Some((pn, p.time)));
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
                 let marked = marks.has(pn);
