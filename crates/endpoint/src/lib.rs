@@ -16,7 +16,9 @@ mod paths;
 mod sockets;
 mod streams;
 
-pub use crate::iwarp::{Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder};
+pub use crate::iwarp::{
+    HasCongestion, Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder,
+};
 pub use ::iwarp::{Config as IwarpConfig, Placement};
 pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
 pub use cc::Remembered;

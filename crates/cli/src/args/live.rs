@@ -102,8 +102,8 @@ pub struct Set {
     /// Change this flow instead, until the policy changes.
     #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"])]
     pub flow: Option<FlowAddress>,
-    /// Its congestion control with parameters.
-    #[arg(long, value_name = "SPEC", value_parser = super::congestion, requires = "flow", conflicts_with = "file")]
+    /// Its congestion control with parameters; of a flow by iWARP, a name of the system's TCP.
+    #[arg(long, value_name = "SPEC", requires = "flow", conflicts_with = "file")]
     pub cc: Option<String>,
     /// What it may send at most (500mbit, 60MB/s); none: no cap of its own.
     #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file")]
