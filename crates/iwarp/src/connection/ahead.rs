@@ -1,14 +1,14 @@
 //! Reading ahead: several records by one system call, each payload straight to its place.
 //!
-//! What comes next is often known before its header is here: the answer to a read of ours goes where that said, a send goes
-//! into the receive that waits, and of a long write an end that is known to [announce](Connection::announce_writes) them has
+//! What comes next is often known before its header is here: the answer to a read of ours goes where that said, a send
+//! that has begun goes on in its receive, and of a long write an end that is known to [announce](Connection::announce_writes) them has
 //! told how far it reaches. Then the list of ranges for a `readv` goes on behind the record that is arriving: a few bytes of
 //! scratch memory for trailer and header, the place of the payload, and so on. Headers are looked at afterwards, as all are.
 //! One that is not as expected costs a copy: its bytes and what is behind them are gathered again and taken as they are.
 //!
 //! So bytes may come to lie in such a place that do not belong there. Nobody can tell: all of them are places whose contents
-//! are open until a message completes, be it the destination of a read, a receive, or what the peer has said it is
-//! about to write.
+//! are open until a message completes, be it the destination of a read, the receive of a message that has begun, or what
+//! the peer has said it is about to write.
 
 use super::receive::{DIRECT, PEEK};
 use super::{Connection, State};
@@ -155,7 +155,7 @@ impl Connection {
             return match (op, h.target) {
                 (Opcode::Write, Target::Tagged { stag, to }) => ahead.write(stag, to.checked_add(payload)?),
                 (Opcode::ReadResponse, _) => self.read_run(a, qp, self.rx.read_at + payload),
-                (Opcode::Send { .. }, Target::Untagged { mo, .. }) => {
+                (Opcode::Send { .. }, Target::Untagged { mo, .. }) if !h.last => {
                     self.send_run(a, qp, u64::from(mo) + payload)
                 }
                 _ => None,
@@ -166,8 +166,7 @@ impl Connection {
             // The first record of a write comes right behind its announcement.
             (Some(_), _) => None,
             (None, Some((_, at))) => self.send_run(a, qp, at),
-            (None, None) if !self.rx.reads.is_empty() => self.read_run(a, qp, self.rx.read_at),
-            (None, None) => self.send_run(a, qp, 0),
+            (None, None) => self.read_run(a, qp, self.rx.read_at),
         }
     }
 
@@ -182,8 +181,8 @@ impl Connection {
         Some(Run { what: Foreseen::Sink { key: sink }, at: 0, end: a.read_len(qp, sink)? })
     }
 
-    /// Only into a receive that a message as long as the last one fills: what is behind a shorter message in its receive
-    /// is nobody's to change.
+    /// Only the rest of a message that has begun, into a receive that it fills if it is as long as the last one. A receive of
+    /// which nothing has come is left alone: applications post several for the same memory.
     fn send_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
         let end = self.rx.ahead.last_send;
         (at < end && a.receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at, end })

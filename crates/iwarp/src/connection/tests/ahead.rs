@@ -133,6 +133,20 @@ fn a_key_that_becomes_void_takes_nothing_that_was_announced() {
     assert_eq!(regions(&mut y), 0);
 }
 
+#[test]
+fn a_receive_of_which_nothing_has_come_is_left_alone() {
+    let (_, mut y) = announcing(Config::default());
+    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
+    // Both for the same memory.
+    y.recv(1, 0, 9_000);
+    y.recv(2, 0, 9_000);
+    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
+    assert_eq!(regions(&mut y), 0);
+    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 8_000])), Time::ZERO);
+    assert_eq!((y.bytes(y.own, 0, 9_000), y.statuses()), (vec![4; 9_000], vec![(1, Status::Success)]));
+    assert_eq!(y.bytes(y.dst, 0, 8_000), [5; 8_000]);
+}
+
 /// Messages of both kinds of length one after the other, reads behind each other, and long writes.
 fn stream(seed: u64) {
     let rng = &mut Rng::from_u64(seed);
