@@ -562,7 +562,7 @@ fn a_dead_path_is_told_of_and_the_transfer_goes_on() {
         c
     };
     let first = put("8MB/s").spawn().unwrap();
-    arrives(&dst, 8 << 20);
+    arrives(&dst, 15 << 20);
     assert!(hosts::ip(&["-n", &h.names[0], "link", "set", &h.devices[0], "down"]));
     let o = first.wait_with_output().unwrap();
     expect(&o, 5);
