@@ -312,13 +312,17 @@ pub fn get(a: &Get) -> Outcome<()> {
         return Err(Failure::usage(text));
     }
     if server.iwarp
-        && (a.asking.cc.is_some() || a.asking.known_rate.is_some() || a.asking.intent.qos.is_some())
+        && (a.asking.cc.is_some()
+            || a.asking.known_rate.is_some()
+            || a.asking.intent.qos.is_some()
+            || !a.asking.wishing.is_empty())
     {
-        let text = "--cc, --known-rate and --qos are of the native transport: by iWARP the server's TCP sends, with the congestion \
+        let text = "--cc, --cc-wish, --cc-refuse, --known-rate and --qos are of the native transport: by iWARP the server's TCP sends, with the congestion \
                     control of its --tcp-cc. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));
+    options.negotiation = a.asking.wishing.negotiation();
     options.intent = endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.asking.intent) };
     let o = GetOptions {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
