@@ -125,7 +125,12 @@ fn answers(b: &mut Bytes<'_>) -> Option<Vec<Result<Answer, Stopped>>> {
                 1 => Err(Stopped::Trapped("unreachable".into())),
                 2 => Err(Stopped::NoRoom),
                 3 => Ok(Answer { rate: u64::MAX, bound: 0, quantum: 0, state: 0 }),
-                _ => Ok(Answer { rate: b.number()?, bound: b.number()?, quantum: b.number()?, state: kind.into() }),
+                _ => Ok(Answer {
+                    rate: b.number()?,
+                    bound: b.number()?,
+                    quantum: b.number()?,
+                    state: kind.into(),
+                }),
             })
         })
         .collect()
@@ -148,7 +153,13 @@ fn step(b: &mut Bytes<'_>, now: Time, flow: &mut Guarded) -> Option<()> {
     match kind % 8 {
         0 => {
             let bytes = b.number()? % (1 << 40);
-            flow.on_sent(&SentTrain { now, bytes, packets: 1 + bytes / 1_500, inflight: bytes, app_limited: kind & 8 == 8 });
+            flow.on_sent(&SentTrain {
+                now,
+                bytes,
+                packets: 1 + bytes / 1_500,
+                inflight: bytes,
+                app_limited: kind & 8 == 8,
+            });
         }
         1 => flow.set_substitute(SUBSTITUTES[usize::from(b.u8()?) % SUBSTITUTES.len()]),
         2 => flow.on_event(now, Event::ProbeTimeout { count: u32::from(b.u8()?) }),
@@ -190,7 +201,12 @@ fn run(b: &mut Bytes<'_>) -> Option<()> {
     script.reverse();
     SCRIPT.set(script);
     let manifest = manifest::Manifest::parse(b"abi\t1\t\nname\tx\t\nsummary\tx\t\nstates\ta,b\t\n").ok()?;
-    let program = load::Program { name: "x", manifest, compiled: Compiled(hears), fallback: ("haul", Params::default()) };
+    let program = load::Program {
+        name: "x",
+        manifest,
+        compiled: Compiled(hears),
+        fallback: ("haul", Params::default()),
+    };
     let mut flow = Guarded::new(Arc::new(program), &Params::default(), &path, Rng::from_u64(1));
     let mut now = Time::ZERO;
     loop {

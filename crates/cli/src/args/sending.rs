@@ -127,3 +127,39 @@ fn preferences(text: &str) -> Result<String, String> {
     ::cc::registry::preferences(text).into_iter().try_for_each(|one| super::congestion(one).map(drop))?;
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn put(flags: &str) -> Result<Sending, clap::Error> {
+        let line = format!("longhaul put a longhaul://host/x {flags}");
+        let command = crate::args::Cli::try_parse_from(line.split_whitespace())?.command;
+        match command {
+            crate::args::Command::Put(p) => Ok(p.sending),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn preferences_become_terms() {
+        let s =
+            put("--cc haul,cubic:hystart=off,initial_window=20,reno --cc-firm --cc-allow bbr,vegas").unwrap();
+        let n = s.negotiation();
+        assert_eq!(s.first_cc(), "haul");
+        assert_eq!(
+            (n.firm, &n.also[..]),
+            (true, &["cubic:hystart=off,initial_window=20".to_owned(), "reno".into()][..])
+        );
+        assert_eq!(n.allow, Allow::Only(vec!["bbr".into(), "vegas".into()]));
+        let n = put("--cc-wish reno,unheard-of --cc-wish-only --cc-refuse bbr --cc-allow none")
+            .unwrap()
+            .negotiation();
+        assert_eq!((n.only_wished, n.wish.len(), n.refuse.len(), n.allow), (true, 2, 1, Allow::Only(vec![])));
+        assert_eq!(put("").unwrap().negotiation(), Negotiation::default());
+        for bad in ["--cc haul,nonsense", "--cc haul,", "--cc-wish-only", "--cc cubic:hystart=perhaps,reno"] {
+            assert_eq!(put(bad).unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+}
