@@ -13,6 +13,7 @@ mod discovery;
 mod govern;
 mod iwarp;
 mod paths;
+mod patience;
 mod sockets;
 mod streams;
 
@@ -35,7 +36,7 @@ pub use transport::{
 };
 
 use accept::Acceptor;
-use base::{Rng, Time};
+use base::{Rng, Span, Time};
 use conn::Conn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -89,6 +90,7 @@ pub struct Endpoint {
     hub: crate::iwarp::Hub,
     /// The administrator's policy.
     governor: Option<govern::Governor>,
+    patience: patience::Patience,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -131,6 +133,7 @@ impl Endpoint {
             network_news: true,
             hub: Default::default(),
             governor: None,
+            patience: patience::Patience::default(),
         })
     }
 
@@ -361,6 +364,12 @@ impl Endpoint {
         self.conns.values_mut().for_each(|c| c.connection.on_too_large(now, remote, size));
     }
 
+    /// How long datagrams that arrive may wait before any of the connections that are at work notices: a sixteenth of the
+    /// shortest round trip among them at most.
+    pub fn patience(&self) -> Span {
+        self.patience.least().unwrap_or(Span::ZERO)
+    }
+
     /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
     pub fn handle_train(&mut self, now: Time, meta: Meta, data: &mut [u8], stride: usize) {
         let stride = stride.clamp(1, data.len().max(1));
@@ -391,6 +400,7 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_short(now, meta, run, stride, &mut s);
+        self.patience.note(now, c.connection.patience());
         self.after(now, id);
     }
 

@@ -8,6 +8,7 @@
 
 mod growth;
 mod loser;
+mod nap;
 mod place;
 mod team;
 mod worker;
@@ -26,6 +27,7 @@ use base::{Rng, Span, Time};
 use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
 use growth::Growth;
 use loser::Loser;
+use nap::Naps;
 use place::Place;
 use std::net::SocketAddr;
 use team::{Slots, Team};
@@ -178,6 +180,8 @@ pub struct Driver {
     told: bool,
     /// Turns since streams were waited for, or looked at without.
     unwaited: u32,
+    /// Of the kernel's socket; other datapaths have their own ways to gather what arrives.
+    naps: Option<Naps>,
 }
 
 impl Driver {
@@ -222,6 +226,7 @@ impl Driver {
         let growth = Growth::new(options.lanes, most, &options.cores, options.always);
         let place = Place::new(&options.cores[..options.cores.len().min(most.into())], options.serves);
         let observer = Observer::new(socket.local_addr());
+        let naps = socket.socket().map(|s| Naps::new(s.recv_buffer()));
         let mut driver = Driver {
             received: socket.recv_batch(),
             socket,
@@ -247,6 +252,7 @@ impl Driver {
             unlooked: 0,
             told: true,
             unwaited: 0,
+            naps,
         };
         if let Some(o) = driver.options.streams.clone() {
             driver.listen(&o)?;
@@ -451,11 +457,15 @@ impl Driver {
             }
             let read = self.clock.now();
             self.active = read;
+            if let Some(naps) = &mut self.naps {
+                naps.took(read, n, self.received.bytes());
+            }
             for (m, data) in self.received.iter_mut() {
                 // It counts from when the kernel took it in, however long this thread had to wait for a processor.
                 self.arrived =
                     self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
-                let (at, meta) = (self.arrived, meta_of(&m));
+                let waited = self.naps.as_ref().map_or(m.age, |naps| naps.waited(read, m.age));
+                let (at, meta) = (self.arrived, meta_of(&m, waited));
                 Loser::pass(&mut self.loser, data, m.stride, |data, _| {
                     endpoint.handle_train(at, meta, data, m.stride);
                 });
@@ -547,19 +557,24 @@ impl Driver {
         }
         // A look at the network waits for nothing but its time.
         let look = self.observer.as_ref().and_then(|o| o.next_look());
-        let timeout = at.into_iter().chain(look).min().map(|t| t.since(now));
+        let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.patience()));
+        let end = nap.map(|nap| now + nap);
+        let timeout = at.into_iter().chain(look).chain(end).min().map(|t| t.since(now));
         let room = self.socket.room();
         let news = match self.observer.as_ref().and_then(Observer::news) {
             Some(news) => Source::readable(news),
             None => Source::choose(&self.socket, false, false),
         };
         let room = Source::choose(&room, false, self.full);
-        let mut sources = vec![Source::readable(&self.socket), news, room];
+        let mut sources = vec![Source::choose(&self.socket, nap.is_none(), false), news, room];
         let mut ids = Vec::new();
         self.streams.sources(endpoint, &mut sources, &mut ids);
         self.poller.wait(&mut sources, timeout)?;
         let told = sources[1].readable;
-        self.told = sources[0].readable;
+        self.told = sources[0].readable || nap.is_some();
+        if nap.is_some() {
+            self.received.expect_many();
+        }
         self.unwaited = 0;
         let of_streams: Vec<_> = sources[3..].iter().map(|s| (s.readable, s.writable)).collect();
         drop(sources);
@@ -575,6 +590,6 @@ impl Driver {
 mod tests;
 
 /// What the protocol is to know of a train that has arrived.
-fn meta_of(m: &RecvMeta) -> Meta {
-    Meta { remote: m.remote, local: m.local, ecn: m.ecn, waited: m.age }
+fn meta_of(m: &RecvMeta, waited: Span) -> Meta {
+    Meta { remote: m.remote, local: m.local, ecn: m.ecn, waited }
 }

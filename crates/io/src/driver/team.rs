@@ -225,7 +225,7 @@ impl Seat {
                 for ((m, data), opened) in arrival.batch.iter_mut().zip(&opened) {
                     let at = Time::from_nanos(arrival.read.as_nanos().saturating_sub(m.age.as_nanos()));
                     self.arrived = self.arrived.max(at);
-                    let (at, meta) = (self.arrived, meta_of(&m));
+                    let (at, meta) = (self.arrived, meta_of(&m, m.age));
                     let hand = |data: &mut [u8], skipped: usize| match opened {
                         Some((cid, o)) => {
                             endpoint.handle_opened(at, meta, (*cid, &o.after(skipped)), (data, m.stride));

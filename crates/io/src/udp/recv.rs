@@ -107,6 +107,16 @@ impl RecvBatch {
         self.filled
     }
 
+    /// Bytes that the last call brought.
+    pub(crate) fn bytes(&self) -> usize {
+        self.metas[..self.filled].iter().flatten().map(|m| m.len).sum()
+    }
+
+    /// Several messages are likely to be there: the next call takes as many as it can.
+    pub(crate) fn expect_many(&mut self) {
+        self.wanted = self.metas.len();
+    }
+
     /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same ECN, as long as
     /// those before it or a shorter last one), else as a train of its own. False when there is no room.
     pub(crate) fn push(&mut self, remote: SocketAddr, local: IpAddr, ecn: Ecn, bytes: &[u8]) -> bool {

@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// Descriptors to wait for, in the order of the devices.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn descriptors(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.devices.iter().map(|device| device.tun.as_fd())
     }
 

@@ -211,6 +211,10 @@ impl Client {
                         board.ended = Some(now);
                     }
                     drop(board);
+                    // The connection's domain is not free before its regions are.
+                    for region in [self.source.take(), self.answers.take()].into_iter().flatten() {
+                        e.adapter().dereg_mr(region.id).map_err(|e| e.to_string())?;
+                    }
                     e.release(conn).map_err(|e| e.to_string())?;
                 }
                 _ => {}
@@ -350,7 +354,9 @@ impl App for Server {
                     Err(text) => e.close(now, conn, code::APPLICATION, &text),
                 },
                 Event::Closed { conn, .. } => {
-                    self.conns.remove(&conn);
+                    if let Some((region, _)) = self.conns.remove(&conn) {
+                        let _ = e.adapter().dereg_mr(region.id);
+                    }
                     // It is gone already when this fails.
                     let _ = e.release(conn);
                 }

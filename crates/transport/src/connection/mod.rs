@@ -274,6 +274,16 @@ impl Connection {
         self.options.reliable || self.peer_params.reliable
     }
 
+    /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, and half of the
+    /// time within which the peer wants reports. None while a round trip is not known.
+    pub fn patience(&self) -> Span {
+        let of = |l: &Lane| match l.rtt.is_known() {
+            true => (l.rtt.min() / 16).min(l.received.interval() / 2),
+            false => Span::ZERO,
+        };
+        self.lanes.iter().filter(|l| l.stage == Stage::Open).map(of).min().unwrap_or(Span::ZERO)
+    }
+
     /// Counters and estimates.
     pub fn stats(&self) -> Stats {
         let lane = &self.lanes[self.main_lane()];

@@ -94,6 +94,11 @@ impl Received {
         self.seen.ranges() >= MAX_RUNS && !seen(pn.checked_sub(1)) && !seen(pn.checked_add(1))
     }
 
+    /// How long after an arrival the peer wants to be told of it.
+    pub const fn interval(&self) -> Span {
+        self.interval
+    }
+
     /// Runs of received packets that are kept: at most [`MAX_RUNS`].
     pub fn runs(&self) -> usize {
         self.seen.ranges()

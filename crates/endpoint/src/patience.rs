@@ -1,0 +1,59 @@
+//! How long what arrives may wait, of the least patient of the connections that are at work.
+
+use base::{Span, Time};
+
+/// What counts arrived within this time, and the one before it.
+const WINDOW: Span = Span::from_millis(100);
+
+/// The least patience of late.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    since: Time,
+    here: Span,
+    before: Span,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { since: Time::ZERO, here: Span::MAX, before: Span::MAX }
+    }
+}
+
+impl Patience {
+    /// Something arrived for a connection that has so much.
+    pub(crate) fn note(&mut self, now: Time, patience: Span) {
+        let passed = now.since(self.since);
+        if passed >= WINDOW {
+            self.before = if passed < WINDOW * 2 { self.here } else { Span::MAX };
+            (self.since, self.here) = (now, Span::MAX);
+        }
+        self.here = self.here.min(patience);
+    }
+
+    /// None where nothing has arrived.
+    pub(crate) fn least(&self) -> Option<Span> {
+        let least = self.here.min(self.before);
+        (least < Span::MAX).then_some(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_patient_counts_while_it_is_at_work() {
+        let (mut p, us) = (Patience::default(), Span::from_micros);
+        assert_eq!(p.least(), None);
+        let at = |ms: u64| Time::ZERO + Span::from_millis(1_000 + ms);
+        p.note(at(0), us(400));
+        p.note(at(50), us(70));
+        p.note(at(110), us(400));
+        assert_eq!(p.least(), Some(us(70)), "it was there less than a window ago");
+        p.note(at(220), us(400));
+        assert_eq!(p.least(), Some(us(400)));
+        p.note(at(230), us(20));
+        p.note(at(900), us(300));
+        assert_eq!(p.least(), Some(us(300)));
+    }
+}

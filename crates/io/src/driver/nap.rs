@@ -1,0 +1,150 @@
+//! Naps: where datagrams wake the loop more often than their senders could notice, it sleeps for a moment without being
+//! woken by them and takes what has come together, as network cards moderate interrupts.
+//!
+//! A wake-up costs several microseconds at both ends of the wire, more in a virtual machine; at 1 Gbit/s, cards hand over
+//! some seven packets at a time, 12,000 times a second. The kernel stamps what arrives, so a nap changes no measurement.
+
+use base::{Span, Time};
+use core::ops::Range;
+
+/// A nap is as long as the peers' patience within these. Below, a timer's own lateness is most of it; above, nothing is
+/// saved any more, and the socket has to hold what comes.
+const LENGTH: Range<Span> = Span::from_micros(50)..Span::from_micros(500);
+/// Short waits in a row that datagrams ended, before the first nap.
+const SHORT_WAITS: u32 = 8;
+/// What comes during a nap may take this part of the socket's buffer, as the kernel counts it: twice the bytes.
+const BUFFER_PART: usize = 8;
+
+/// When to nap, and for how long.
+#[derive(Debug)]
+pub(super) struct Naps {
+    /// Bytes that the socket holds.
+    buffer: usize,
+    /// Waits in a row that were short enough for a nap to have saved something.
+    short: u32,
+    /// No nap is longer: what came in the last ones filled too much of the buffer.
+    longest: Span,
+    /// The last wait: when it began, how long the patience was, and whether it was a nap.
+    last: Option<(Time, Span, bool)>,
+    /// What came since: when the first of it was found, how many trains, and how many bytes.
+    first: Option<Time>,
+    trains: usize,
+    bytes: usize,
+    /// When the last nap was to end: until then nothing waited for want of a processor.
+    until: Time,
+}
+
+impl Naps {
+    pub(super) fn new(buffer: usize) -> Naps {
+        let (longest, until) = (LENGTH.end, Time::ZERO);
+        Naps { buffer, short: 0, longest, last: None, first: None, trains: 0, bytes: 0, until }
+    }
+
+    /// A look at the socket found this.
+    pub(super) fn took(&mut self, now: Time, trains: usize, bytes: usize) {
+        self.first.get_or_insert(now);
+        self.trains += trains;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// The loop is about to wait, and what arrives may wait for `patience`: how long to nap, if at all.
+    pub(super) fn begin(&mut self, now: Time, patience: Span) -> Option<Span> {
+        self.judge();
+        let patience = patience.min(self.longest);
+        let nap = patience >= LENGTH.start && self.short >= SHORT_WAITS;
+        self.last = Some((now, patience, nap));
+        if nap {
+            self.until = now + patience;
+        }
+        nap.then_some(patience)
+    }
+
+    /// What the last wait was worth.
+    fn judge(&mut self) {
+        let (first, trains, bytes) = (self.first.take(), self.trains, self.bytes);
+        (self.trains, self.bytes) = (0, 0);
+        let Some((since, patience, nap)) = self.last.take() else { return };
+        match first {
+            Some(_) if nap => {
+                // One train would have been one wake-up without the nap too.
+                self.short = if trains > 1 { self.short } else { 0 };
+                let much = bytes.saturating_mul(2) > self.buffer / BUFFER_PART;
+                self.longest = if much { self.longest / 2 } else { (self.longest * 2).min(LENGTH.end) };
+            }
+            Some(first) if first.since(since) < patience => self.short = self.short.saturating_add(1),
+            _ => (self.short, self.longest) = (0, LENGTH.end),
+        }
+    }
+
+    /// How long something that is read `now` waited for the loop, the loop's own nap aside.
+    pub(super) fn waited(&self, now: Time, age: Span) -> Span {
+        age.min(now.since(self.until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Span = Span::from_micros(400);
+
+    /// Waits and looks, a turn each, `gap` apart.
+    fn turns(naps: &mut Naps, now: &mut Time, gap: Span, trains: usize, bytes: usize) -> Vec<Option<Span>> {
+        let turn = |_| {
+            let nap = naps.begin(*now, PATIENCE);
+            *now = *now + nap.unwrap_or(gap);
+            if trains > 0 {
+                // A look for one at first, and one for the others.
+                naps.took(*now, 1, bytes / trains);
+                naps.took(*now, trains - 1, bytes - bytes / trains);
+            }
+            nap
+        };
+        (0..20).map(turn).collect()
+    }
+
+    #[test]
+    fn frequent_trains_are_taken_together_and_rare_ones_at_once() {
+        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let often = turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
+        assert_eq!(often[SHORT_WAITS as usize - 1], None);
+        assert!(often[SHORT_WAITS as usize..].iter().all(|nap| *nap == Some(PATIENCE)));
+        // A nap that brought one train saved nothing; then it takes several short waits again.
+        let single = turns(&mut naps, &mut now, Span::from_millis(3), 1, 1_000);
+        assert_eq!(single.iter().flatten().count(), 1);
+    }
+
+    #[test]
+    fn who_is_impatient_is_never_kept_waiting() {
+        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
+        assert_eq!(naps.begin(now, Span::from_micros(30)), None);
+    }
+
+    #[test]
+    fn naps_shorten_where_the_buffer_is_small() {
+        let (mut naps, mut now) = (Naps::new(208 << 10), Time::ZERO);
+        let all = turns(&mut naps, &mut now, Span::from_micros(80), 4, 50_000);
+        let naps: Vec<_> = all.into_iter().flatten().collect();
+        assert!(naps.len() > 2 && naps.windows(2).all(|w| w[1] < w[0]), "{naps:?}");
+        assert!(naps.iter().all(|nap| *nap >= LENGTH.start));
+    }
+
+    #[test]
+    fn a_nap_is_not_the_hosts_delay() {
+        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let us = Span::from_micros;
+        assert_eq!(naps.waited(now + us(100), us(90)), us(90));
+        turns(&mut naps, &mut now, us(80), 4, 40_000);
+        assert_eq!(naps.waited(now, us(390)), Span::ZERO);
+        assert_eq!(naps.waited(now + us(50), us(450)), us(50), "what the loop was late by is");
+        assert_eq!(naps.waited(now + us(700), us(300)), us(300));
+    }
+
+    #[test]
+    fn a_nap_in_which_nothing_came_is_the_last() {
+        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
+        assert_eq!(turns(&mut naps, &mut now, Span::from_millis(500), 0, 0).iter().flatten().count(), 1);
+    }
+}
