@@ -146,8 +146,7 @@ impl Turns {
             Err(error) => return Err(error.into()),
         }
         let ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
-        let readable =
-            (0..count).filter(|device| polled.get(device + 1).is_none_or(|device| ready(device))).collect();
+        let readable = (0..count).filter(|device| polled.get(device + 1).is_none_or(&ready)).collect();
         Ok((readable, ready(&polled[0])))
     }
 
