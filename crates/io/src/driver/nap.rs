@@ -92,11 +92,11 @@ mod tests {
     fn turns(naps: &mut Naps, now: &mut Time, gap: Span, trains: usize, bytes: usize) -> Vec<Option<Span>> {
         let turn = |_| {
             let nap = naps.begin(*now, PATIENCE);
-            *now = *now + nap.unwrap_or(gap);
-            if trains > 0 {
+            *now += nap.unwrap_or(gap);
+            if let Some(each) = bytes.checked_div(trains) {
                 // A look for one at first, and one for the others.
-                naps.took(*now, 1, bytes / trains);
-                naps.took(*now, trains - 1, bytes - bytes / trains);
+                naps.took(*now, 1, each);
+                naps.took(*now, trains - 1, bytes - each);
             }
             nap
         };
