@@ -2,7 +2,7 @@
 
 use crate::desk::{Job, Order};
 use crate::office::Office;
-use crate::proto::{Answer, Decision, Flow, FlowId, MAX_LISTED};
+use crate::proto::{Answer, Decision, Flow, FlowId, MAX_LISTED, PathSignals};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::{Carrier, Choice};
@@ -123,6 +123,8 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
         bound_bytes: Some(f.bound).filter(|_| t.carrier == Carrier::Native),
         delivered_bytes: f.delivered,
         loss: stats.packets_lost as f64 / stats.packets_sent.max(1) as f64,
+        marked_packets: stats.ce_packets,
+        signals: stats.paths.iter().map(PathSignals::new).collect(),
         why: r.choice.as_ref().map_or_else(Vec::new, |c| c.why.clone()),
     }
 }

@@ -252,8 +252,49 @@ pub struct Flow {
     pub delivered_bytes: u64,
     /// Packets lost of its connection, as a share of those sent.
     pub loss: f64,
+    /// Packets of its connection that arrived marked (ECN CE).
+    pub marked_packets: u64,
+    /// What each of its connection's paths was found to carry of the signals that algorithms need.
+    pub signals: Vec<PathSignals>,
     /// Reasons for all of it.
     pub why: Vec<String>,
+}
+
+/// What a path was found to carry of the signals that algorithms need, in the direction away from this end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PathSignals {
+    /// The path's number.
+    pub path: u32,
+    /// How far ECT(0) survives: `unknown`, `testing`, `capable`, or what is wrong: `bleached`, `remarked`, `all-marked`,
+    /// `dropped`, `untold`.
+    pub ect0: String,
+    /// The same of ECT(1).
+    pub ect1: String,
+    /// Whether marks were seen: `unknown`, `yes`, `no`.
+    pub marks: String,
+    /// Whether marks of L4S were seen: while the queue was all but empty.
+    pub l4s: String,
+    /// Whether hops write telemetry.
+    pub telemetry: String,
+    /// Why another algorithm than the one chosen decides here for the connection's own flow, if so.
+    pub stands_in: Option<String>,
+}
+
+impl PathSignals {
+    /// Of one path of a connection.
+    pub fn new(p: &endpoint::PathStats) -> PathSignals {
+        let c = p.capability;
+        PathSignals {
+            path: p.lane,
+            ect0: c.ect0.word().into(),
+            ect1: c.ect1.word().into(),
+            marks: c.marks.word().into(),
+            l4s: c.l4s.word().into(),
+            telemetry: c.telemetry.word().into(),
+            stands_in: p.stands_in.map(str::to_owned),
+        }
+    }
 }
 
 /// Something that an administrator may want to know.

@@ -212,6 +212,7 @@ pub fn stats_json(s: &endpoint::Stats, i: Option<&IwarpInfo>) -> serde_json::Val
         "packets_sent": s.packets_sent,
         "packets_received": s.packets_received,
         "packets_lost": s.packets_lost,
+        "packets_marked": s.ce_packets,
         "packets_spurious": s.packets_spurious,
         "bytes_sent": s.bytes_sent,
         "bytes_received": s.bytes_received,

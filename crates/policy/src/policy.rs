@@ -7,7 +7,8 @@ use crate::spec::{Spec, Treatment, Word};
 use crate::units::place;
 use crate::{check, tree};
 use base::Rate;
-use cc::platform::{Choice, Class, Qos, Traffic};
+use cc::engine::admission::sure_rate;
+use cc::platform::{Choice, Class, Order, Qos, Traffic};
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -188,7 +189,7 @@ impl Policy {
     }
 
     /// The algorithm: the application's own choice where that counts, else the first layer's.
-    fn algorithm(&self, t: &Traffic, l: &Layers<'_>, why: &mut Vec<String>) -> String {
+    fn algorithm(&self, t: &Traffic, l: &Layers<'_>, class: usize, why: &mut Vec<String>) -> String {
         let ours = said(self.said(l, |t| t.algorithm.as_ref()));
         // A rule that names an algorithm means it, unless it says otherwise.
         let rule = l.layers[0].0;
@@ -211,19 +212,34 @@ impl Policy {
             }
         }
         why.push(format!("{} says algorithm {text}", ours.by));
-        // A reserved rate is free on this host from the first round trip; algorithms that take a known rate begin with it.
-        if let (Word::Guaranteed, Qos::Guaranteed(rate)) = (l.word, t.qos)
+        // Algorithms that take a known rate begin with it.
+        if let Some((rate, what)) = self.promised(t, l, class)
             && let Ok((def, params)) = cc::registry::parse(&text)
             && params.get("known_rate").is_none()
         {
             let mark = if text.contains(':') { ',' } else { ':' };
             let with = format!("{text}{mark}known_rate={}", rate.bits_per_sec());
             if def.params.iter().any(|p| p.name == "known_rate") && cc::registry::parse(&with).is_ok() {
-                why.push("the guaranteed rate is used from the first round trip".into());
+                why.push(format!("{what} is used from the first round trip"));
                 text = with;
             }
         }
         text
+    }
+
+    /// The rate that is free on this host for a flow from the first round trip, and what that is: a reserved one, or that by
+    /// which its deadline was found to be possible. A flow that had to find it out would have lost the time that takes.
+    fn promised(&self, t: &Traffic, l: &Layers<'_>, class: usize) -> Option<(Rate, &'static str)> {
+        match (l.word, t.qos) {
+            (Word::Guaranteed, Qos::Guaranteed(rate)) => Some((rate, "the guaranteed rate")),
+            (Word::Deadline, Qos::Deadline { .. }) if self.classes[class].order == Order::Deadline => {
+                let sure = sure_rate(&self.classes, self.cap, class);
+                let cap = self.said(l, |t| t.cap.as_ref()).map(|s| s.value.value);
+                let rate = sure.into_iter().chain(cap).min()?;
+                Some((rate, "the rate that its class can count on"))
+            }
+            _ => None,
+        }
     }
 
     fn rates(&self, t: &Traffic, l: &Layers<'_>, why: &mut Vec<String>) -> (Option<Rate>, Option<Rate>) {
@@ -279,13 +295,13 @@ impl cc::platform::Policy for Policy {
             None => why.push("no rule fits".into()),
         }
         why.push(self.taken_for(t, &l));
-        let algorithm = self.algorithm(t, &l, &mut why);
+        let named = said(self.said(&l, |t| t.class.as_ref()));
+        let class = self.classes.iter().position(|c| c.name == named.value.value).unwrap_or(0);
+        let algorithm = self.algorithm(t, &l, class, &mut why);
         let substitute = said(self.said(&l, |t| t.substitute.as_ref())).value.value.clone();
-        let class = said(self.said(&l, |t| t.class.as_ref()));
-        why.push(format!("{} puts it into class {}", class.by, crate::problem::quote(&class.value.value)));
+        why.push(format!("{} puts it into class {}", named.by, crate::problem::quote(&named.value.value)));
         let (cap, guarantee) = self.rates(t, &l, &mut why);
         let weight = said(self.said(&l, |t| t.weight)).value;
-        let class = self.classes.iter().position(|c| c.name == class.value.value).unwrap_or(0);
         let rule = rule.map_or_else(String::new, |r| r.name.value.clone());
         Choice { rule, algorithm, substitute, class, weight, cap, guarantee, why }
     }

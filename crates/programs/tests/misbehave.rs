@@ -4,7 +4,8 @@ mod common;
 
 use base::{Rate, Rng, Span, Time};
 use cc::{Params, PathInfo, Signals, registry};
-use common::{BAD, build_text, misbehaving};
+use common::bad::{BAD, misbehaving};
+use common::build_text;
 use longhaul_programs::{Fault, Options, Replaced, events, load_bytes};
 use netem::Probability;
 use sim::steady::{Case, Measurement, measure};

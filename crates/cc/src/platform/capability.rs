@@ -15,6 +15,17 @@ pub enum Found {
     No,
 }
 
+impl Found {
+    /// In a word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Found::Unknown => "unknown",
+            Found::Yes => "yes",
+            Found::No => "no",
+        }
+    }
+}
+
 /// What is wrong with the ECN field on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EcnFault {
@@ -125,19 +136,14 @@ impl PathCapability {
 
 impl fmt::Display for PathCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = |x| match x {
-            Found::Unknown => "unknown",
-            Found::Yes => "yes",
-            Found::No => "no",
-        };
         write!(
             f,
             "ect0={} ect1={} marks={} l4s={} telemetry={}",
             self.ect0.word(),
             self.ect1.word(),
-            found(self.marks),
-            found(self.l4s),
-            found(self.telemetry)
+            self.marks.word(),
+            self.l4s.word(),
+            self.telemetry.word()
         )
     }
 }

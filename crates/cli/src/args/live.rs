@@ -103,7 +103,7 @@ pub struct Set {
     #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"])]
     pub flow: Option<FlowAddress>,
     /// Its congestion control with parameters.
-    #[arg(long, value_name = "SPEC", value_parser = super::congestion, requires = "flow", conflicts_with = "file")]
+    #[arg(long, value_name = "SPEC", value_parser = of_running, requires = "flow", conflicts_with = "file")]
     pub cc: Option<String>,
     /// What it may send at most (500mbit, 60MB/s); none: no cap of its own.
     #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file")]
@@ -116,6 +116,14 @@ pub struct Set {
 /// A cap, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap(pub Option<Rate>);
+
+/// Congestion control of a process that runs: what is not known here it may have loaded, and says itself what is wrong.
+fn of_running(text: &str) -> Result<String, String> {
+    match ::cc::registry::parse(text) {
+        Ok(_) | Err(::cc::registry::Error::UnknownAlgorithm { .. }) => Ok(text.to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
 
 fn cap(text: &str) -> Result<Cap, String> {
     if text == "none" { Ok(Cap(None)) } else { crate::units::rate(text).map(|r| Cap(Some(r))) }

@@ -273,7 +273,8 @@ impl Client {
         }
         self.reported = (now, bytes, s.payload_again);
         self.intervals.push(json!({ "seconds": seconds, "bits_per_second": rate, "resent_bytes": resent,
-                                    "srtt_seconds": s.srtt.as_secs_f64() }));
+                                    "srtt_seconds": s.srtt.as_secs_f64(), "marked_packets": s.ce_packets,
+                                    "congestion_control": s.cc.0 }));
     }
 }
 

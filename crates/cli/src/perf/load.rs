@@ -313,6 +313,7 @@ impl Load {
             control_bytes_sent: s.control_bytes_sent,
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
+            packets_marked: s.ce_packets,
             paths: s.lanes,
             each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),

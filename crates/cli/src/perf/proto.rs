@@ -1,6 +1,7 @@
 //! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
 
 use crate::args::Operation;
+use admin::proto::PathSignals;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
@@ -121,6 +122,9 @@ pub struct PathFigures {
     pub lost: u64,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
+    /// What it carries of the signals that algorithms need.
+    #[serde(default)]
+    pub signals: PathSignals,
 }
 
 impl PathFigures {
@@ -136,6 +140,7 @@ impl PathFigures {
             received: p.received,
             lost: p.lost,
             srtt_seconds: p.srtt.as_secs_f64(),
+            signals: PathSignals::new(p),
         }
     }
 }
@@ -167,6 +172,9 @@ pub struct Figures {
     pub packets_sent: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
+    /// Packets that arrived marked (ECN CE), of those that this end sent.
+    #[serde(default)]
+    pub packets_marked: u64,
     /// Paths that worked at the end.
     pub paths: u32,
     /// What each of the first paths carried.

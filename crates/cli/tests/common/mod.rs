@@ -75,13 +75,17 @@ pub struct Server {
 
 impl Server {
     pub fn start(home: &Path, args: &[&str]) -> Server {
-        let mut child =
-            longhaul(home).args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut c = longhaul(home);
+        c.args(args);
+        Server::start_command(c)
+    }
+    /// The same of any command that says in JSON where it listens.
+    pub fn start_command(mut c: Command) -> Server {
+        let mut child = c.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        let ready: Value =
-            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {args:?} said {line:?}"));
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {c:?} said {line:?}"));
         let address = ready["listening"].as_str().unwrap().to_owned();
         Server { child, address, ready, out }
     }

@@ -107,6 +107,28 @@ fn a_cap_alone_leaves_room_for_guarantees_and_deadlines() {
 }
 
 #[test]
+fn what_makes_a_deadline_possible_is_used_from_the_start() {
+    let deadline = "1.1.1.1->2.2.2.2 qos=deadline(1MB,10s)";
+    let p = read(
+        "[host]\ncap = \"1G\"\n[[class]]\nname = \"deadline\"\norder = \"deadline\"\nguarantee = \"700M\"",
+    );
+    let c = choose(&p, deadline);
+    assert_eq!(c.algorithm, "haul:known_rate=700000000");
+    assert!(
+        c.why.iter().any(|w| w == "the rate that its class can count on is used from the first round trip")
+    );
+    // Not more than a flow may send, not what somebody names himself, and nothing where nothing can be counted on.
+    for (more, algorithm) in [
+        ("[qos.deadline]\ncap = \"50M\"", "haul:known_rate=50000000"),
+        ("[qos.deadline]\nalgorithm = \"haul:known_rate=9M\"", "haul:known_rate=9M"),
+        ("[qos.deadline]\nalgorithm = \"cubic\"", "cubic"),
+    ] {
+        assert_eq!(choose(&read(&format!("[host]\ncap = \"1G\"\n{more}")), deadline).algorithm, algorithm);
+    }
+    assert_eq!(choose(&Policy::built_in(), deadline).algorithm, "haul");
+}
+
+#[test]
 fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
     let p = read(HOST).with_interfaces(|name| {
         assert_eq!(name, "wan0");
