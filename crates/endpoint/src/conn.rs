@@ -39,8 +39,6 @@ pub(crate) struct Conn {
     /// Queue pairs by number.
     pub qps: Vec<Option<QpId>>,
     pub deadline: Option<Time>,
-    /// When time is to pass for it; never before that entry.
-    pub due: Option<Time>,
     pub queued: bool,
     pub established: bool,
     pub closed: bool,
@@ -71,7 +69,6 @@ impl Conn {
             info,
             qps: Vec::new(),
             deadline: None,
-            due: None,
             queued: false,
             established: false,
             closed: false,
@@ -526,18 +523,14 @@ impl Endpoint {
     pub(crate) fn after_send(&mut self, now: Time, id: ConnId) {
         self.reap(id);
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let due = c.connection.next_timeout();
+        if let Some(t) = c.deadline.take() {
+            self.deadlines.remove(&(t, id));
+        }
+        let Some(t) = c.connection.next_timeout() else { return };
         // A deadline in the past was looked at just now and gave nothing: not before the next turn.
-        let due = due.map(|t| t.max(now + base::Span::from_micros(10)));
-        c.due = due;
-        // Most move on with every packet: an entry that comes sooner stays, and is put off when its time has come.
-        if c.deadline.zip(due).is_some_and(|(entry, due)| entry <= due) {
-            return;
-        }
-        if let Some(entry) = core::mem::replace(&mut c.deadline, due) {
-            self.deadlines.remove(&(entry, id));
-        }
-        self.deadlines.extend(due.map(|t| (t, id)));
+        let t = t.max(now + base::Span::from_micros(10));
+        c.deadline = Some(t);
+        self.deadlines.insert((t, id));
     }
 
     /// Forgets a connection that is over and released.

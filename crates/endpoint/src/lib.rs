@@ -515,12 +515,7 @@ impl Endpoint {
             }
             self.deadlines.pop_first();
             let Some(c) = self.conns.get_mut(&id) else { continue };
-            c.deadline = c.due.filter(|due| *due > now);
-            if let Some(due) = c.deadline {
-                // Put off meanwhile.
-                self.deadlines.insert((due, id));
-                continue;
-            }
+            c.deadline = None;
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
             c.connection.handle_timeout(now, &mut s);
             self.after(now, id);

@@ -402,12 +402,12 @@ impl Connection {
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
-        let rate_cap = options.rate_cap;
         let first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
         let has_programs = first.is_program;
         Ok(Connection {
             side,
             state: State::Handshake,
+            rate_cap: options.rate_cap,
             options,
             setup,
             keys: None,
@@ -440,8 +440,7 @@ impl Connection {
             passed: None,
             flow_setups: vec![first],
             tree: None,
-            rate_cap,
-            capped: rate_cap.is_some(),
+            capped: true,
             lead: Vec::new(),
             congestion: Congestion::new(side, Default::default()),
             telling: Telling::new(),
