@@ -391,7 +391,8 @@ impl Connection {
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
-        let first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        let mut first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        first.dscp = options.intent.dscp;
         Ok(Connection {
             side,
             state: State::Handshake,
