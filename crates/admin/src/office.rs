@@ -83,9 +83,6 @@ impl Office {
             }
             Request::SetPolicy { text } => self.set_policy(&text),
             Request::SetFlow { flow, algorithm, cap_bits_per_second } => {
-                if let Some(Err(e)) = algorithm.as_deref().map(cc::registry::parse) {
-                    return refused(vec![e.to_string()]);
-                }
                 let rate = |bits| (bits > 0).then(|| Rate::from_bits_per_sec(bits));
                 let what = match (&algorithm, cap_bits_per_second) {
                     (None, None) => {

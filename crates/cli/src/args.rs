@@ -66,11 +66,13 @@ mod cc;
 mod intent;
 mod iwarp;
 mod live;
+mod operation;
 
 pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
+pub use operation::Operation;
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -408,19 +410,6 @@ pub struct PerfServer {
 
 /// The port of `perf server` when none is named.
 pub const PERF_PORT: u16 = 4461;
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Operation {
-    /// RDMA writes into the other end's memory.
-    #[default]
-    Write,
-    /// Sends into receives that the other end posts.
-    Send,
-    /// RDMA reads out of the other end's memory.
-    Read,
-}
 
 /// How an end's loop runs.
 #[derive(Args, Clone, Debug)]

@@ -270,9 +270,9 @@ pub fn get(a: &Get) -> Outcome<()> {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
         return Err(Failure::usage(text));
     }
-    if server.iwarp && a.asking.asks() {
-        let text = "--cc, --known-rate, --qos, --app and --dscp are of the native transport: by iWARP the server's TCP sends, with the congestion \
-                    control of its --tcp-cc. Leave them out, or fetch from longhaul://";
+    if server.iwarp && (a.asking.known_rate.is_some() || a.asking.intent.asks()) {
+        let text = "--known-rate, --qos, --app and --dscp are of the native transport: by iWARP the server's TCP sends, which takes none of \
+                    them. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));

@@ -231,6 +231,50 @@ fn what_runs_is_shown_changed_and_traced() {
     assert!(fs::read_dir(&d.run).unwrap().next().is_none(), "its socket went with it");
 }
 
+/// Waits until the one flow of a process is decided by this.
+fn decided_by(c: &mut Client, algorithm: &str) {
+    while flows(c)[0].algorithm != algorithm {
+        pause();
+    }
+}
+
+#[test]
+fn by_iwarp_the_systems_congestion_control_changes_while_data_moves() {
+    let d = Desk::new();
+    let listen = ["--iwarp", "plain", "--allow-any-key", "--listen", "127.0.0.1:0", "--no-control"];
+    let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
+    let to = format!("iwarp://{}", server.address);
+    let what =
+        ["perf", "client", &to, "--plain", "--json", "-t", "1h", "--limit", "200mbit", "--stop", "-P", "2"];
+    let child = start(d.client(&what));
+    let mut c = d.process();
+    let flow = format!("{}/{}", child.id(), moving(&mut c)[0].id);
+    for name in ["reno", "cubic", "reno"] {
+        expect(&d.run(&["cc", "set", "--flow", &flow, "--cc", name]), 0);
+        decided_by(&mut c, name);
+    }
+    // Neither a name that nobody has, nor one that the system does not have, nor parameters change anything.
+    for (wrong, why) in [
+        ("nonesuch", "this system does not have it"),
+        ("haul", "no congestion control of the system's TCP"),
+        ("cubic:hystart=off", "takes no parameters"),
+    ] {
+        let o = d.run(&["cc", "set", "--flow", &flow, "--cc", wrong]);
+        expect(&o, 6);
+        assert!(stderr(&o).contains(why), "{}", stderr(&o));
+        assert_eq!(flows(&mut c)[0].algorithm, "reno");
+    }
+    // A policy takes its place.
+    expect(&d.run(&["cc", "set", &d.policy("cubic.toml", &policy("cubic", "150M"))]), 0);
+    decided_by(&mut c, "cubic");
+    let before = flows(&mut c)[0].delivered_bytes;
+    while flows(&mut c)[0].delivered_bytes < before + (1 << 20) {
+        pause();
+    }
+    drop(c);
+    end(child);
+}
+
 /// Ends a process as Ctrl-C does, and waits for it.
 fn end(child: Child) -> Output {
     let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();

@@ -9,6 +9,8 @@ use common::{Bench, Server, bytes, expect, json, mixed_tree, stderr, tree};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +29,28 @@ fn url(s: &Server, path: &str) -> String {
 fn wait_ms(ms: u64) {
     let (_keep, never) = std::sync::mpsc::channel::<()>();
     let _ = never.recv_timeout(Duration::from_millis(ms));
+}
+
+/// Bytes of files that have arrived in a folder, whatever their names are so far.
+fn arrived(folder: &Path) -> u64 {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    all.map(|e| match e.metadata() {
+        Ok(m) if m.is_dir() => arrived(&e.path()),
+        Ok(m) => 512 * m.blocks(),
+        Err(_) => 0,
+    })
+    .sum()
+}
+
+/// Waits until more has arrived than before.
+fn arrives(folder: &Path, before: u64) {
+    for _ in 0..6_000 {
+        if arrived(folder) > before + (1 << 20) {
+            return;
+        }
+        wait_ms(10);
+    }
+    panic!("nothing arrives in {}", folder.display());
 }
 
 /// Passes connections by TCP on, and cuts all of them when it has passed on so many bytes from clients. Gives where it
@@ -177,7 +201,9 @@ fn either_end_killed_or_cut_off_goes_on_where_it_was() {
         // The client, by kill -9 and by Ctrl-C; the server, by kill -9.
         for kill in 0..3 {
             let mut client = put(&address, "8MB/s").spawn().unwrap();
+            // What the one before has sent may still arrive.
             wait_ms(700);
+            arrives(&b.path("srv/in"), arrived(&b.path("srv/in")));
             match kill {
                 0 => client.kill().unwrap(),
                 1 => {
@@ -244,9 +270,18 @@ fn refusals_are_told_in_words() {
         expect(&o, 6);
         assert!(stderr(&o).contains("no-such: No such file"), "{}", stderr(&o));
         let to = b.path("x");
-        let o = b.run(&["get", "--cc", "cubic", way[0], &url(&server, "x"), to.to_str().unwrap()]);
+        let get = |asks: &[&str], what: &str| {
+            b.run(&[&["get", way[0]], asks, &[&url(&server, what), to.to_str().unwrap()]].concat())
+        };
+        let o = get(&["--known-rate", "1G"], "x");
         expect(&o, 2);
-        assert!(stderr(&o).contains("--tcp-cc"), "{}", stderr(&o));
+        assert!(stderr(&o).contains("longhaul://"), "{}", stderr(&o));
+        // The server's TCP goes by what it is asked for, if it has that.
+        fs::write(b.path("a/there"), b"some").unwrap();
+        expect(&get(&["--cc", "reno"], "there"), 0);
+        let o = get(&["--cc", "haul"], "there");
+        expect(&o, 6);
+        assert!(stderr(&o).contains("no congestion control of the system's TCP"), "{}", stderr(&o));
         // What only one of the transports has is refused for the other.
         let o = b.run(&["ls", "--encryption", "crc32c", way[0], &url(&server, "")]);
         expect(&o, 2);
@@ -293,6 +328,20 @@ fn every_operation_arrives_verified() {
                 assert!(r["srtt_seconds"].as_f64().unwrap() > 0.0, "{r}");
             }
         }
+        for operation in ["fetch-add", "compare-swap"] {
+            for how in
+                [&["-P", "2", "-n", "32000"][..], &["--latency", "-n", "800"], &["--reverse", "-n", "800"]]
+            {
+                let args = ["perf", "client", &to, "--json", "--verify", "-o", operation];
+                let o = b.run(&[&args[..], how, way].concat());
+                expect(&o, 0);
+                let r = json(&o);
+                let all = if how[0] == "-P" { 4_000 } else { 100 };
+                assert!(r["verified"] == true && r["messages"] == all, "{operation} {how:?}: {r}");
+                let trips = r["latency_nanoseconds"]["median"].as_u64();
+                assert_eq!(trips.is_some_and(|t| t > 0), how[0] == "--latency", "{r}");
+            }
+        }
         for operation in ["send", "write"] {
             let args =
                 ["perf", "client", &to, "--json", "--latency", "-n", "400", "-s", "4", "-o", operation];
@@ -320,6 +369,42 @@ fn every_operation_arrives_verified() {
     let o = common::longhaul(&b.server).args(["serve", ".", "--iwarp", "plain"]).output().unwrap();
     expect(&o, 2);
     assert!(stderr(&o).contains("--allow-any-key"), "{}", stderr(&o));
+}
+
+/// A program in the kernel, taken away again at the end.
+struct Attached {
+    bench: Bench,
+    name: String,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.bench.run(&["cc", "detach", &self.name]);
+    }
+}
+
+#[test]
+fn a_program_in_the_kernel_decides_what_a_connection_sends() {
+    let clang =
+        std::process::Command::new("clang").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !clang || !rustix::process::geteuid().is_root() || kernel::supported().is_err() {
+        println!("skipped: needs root, clang, and a kernel with struct_ops for TCP");
+        return;
+    }
+    let name = format!("lh_iw{}", std::process::id());
+    let a = Attached { bench: Bench::new(), name };
+    let b = &a.bench;
+    expect(&b.run(&["cc", "attach", "--tcp", "reno", "--name", &a.name]), 0);
+    let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--tcp-cc", &a.name];
+    let server = Server::start(&b.server, &[&listen[..], &BOTH].concat());
+    let to = format!("iwarp://{}", server.address);
+    for direction in [&[][..], &["--reverse"]] {
+        let args = ["perf", "client", &to, "--plain", "--verify", "-n", "16MiB", "--tcp-cc", &a.name];
+        let o = b.run(&[&args[..], direction].concat());
+        expect(&o, 0);
+        let said = String::from_utf8_lossy(&o.stdout);
+        assert!(said.contains(&format!("TCP {}", a.name)) && said.contains("content verified"), "{said}");
+    }
 }
 
 #[test]
@@ -398,16 +483,18 @@ fn strangers_take_no_room_from_others_and_garbage_does_no_harm() {
             kept.push(c);
         }
     }
-    // More than may be half open (1,024): those beyond it are reset at once.
+    // More than may be half open (1,024): for those beyond it the oldest are reset.
     let silent: Vec<TcpStream> = (0..1_200).map(|_| connect()).collect();
     for c in &silent {
         c.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     }
     let ended = |mut c: &TcpStream| c.read(&mut [0; 16]).is_ok_and(|n| n == 0) || c.take_error().is_ok();
-    let last = &silent[silent.len() - 100..];
-    assert!(last.iter().all(ended), "more are half open than may be");
-    // Others are served meanwhile, by the other transport, and by this one once the silent ones have had their time.
+    assert!(silent[..100].iter().all(ended), "more are half open than may be");
+    // Others are served meanwhile, by both transports.
     expect(&b.run(&["ls", "--accept-new", &server.url("")]), 0);
+    for way in WAYS {
+        expect(&b.run(&[&["ls", &url(&server, "")], way].concat()), 0);
+    }
     for mut c in &silent {
         let end = c.read(&mut [0; 16]);
         let reset = end.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
@@ -475,7 +562,7 @@ fn a_dead_path_is_told_of_and_the_transfer_goes_on() {
         c
     };
     let first = put("8MB/s").spawn().unwrap();
-    wait_ms(2_000);
+    arrives(&dst, 15 << 20);
     assert!(hosts::ip(&["-n", &h.names[0], "link", "set", &h.devices[0], "down"]));
     let o = first.wait_with_output().unwrap();
     expect(&o, 5);

@@ -15,7 +15,8 @@ impl Endpoint {
     /// meanwhile, and what is under way stays so.
     ///
     /// # Errors
-    /// In words: not open, by iWARP, or with a peer that does not negotiate; an algorithm that is unknown or that the peer
+    /// In words: not open, with a peer that does not negotiate, by iWARP for what the peer sends (there the system's TCP
+    /// decides, by its own names: for what this end sends, nobody need agree); an algorithm that is unknown or that the peer
     /// has refused in the handshake; too many proposals without an answer, or in a short time.
     pub fn propose_cc(
         &mut self,
@@ -26,8 +27,11 @@ impl Endpoint {
         cc: &str,
     ) -> Result<(), ConnectError> {
         if self.hub.bundles.contains_key(&conn) {
+            if sending {
+                return self.set_bundle_congestion(conn, cc).map_err(ConnectError::Settings);
+            }
             let why =
-                "with iWARP the kernel's TCP controls congestion: set it there, each end for what it sends";
+                "with iWARP the system's TCP controls congestion, and each end chooses for what it sends";
             return Err(ConnectError::Settings(why.into()));
         }
         let qpn = self.number_of(conn, qp)?;

@@ -67,7 +67,7 @@ fn on_wire(bytes: u64) -> u64 {
 
 /// What the system calls an algorithm of ours (`TCP_CONGESTION`); `None` of those that it does not have. What is not built
 /// in here is the system's by the name it was attached by.
-fn kernel_name(spec: &str) -> Option<String> {
+pub(crate) fn kernel_name(spec: &str) -> Option<String> {
     const SAME: [&str; 5] = ["reno", "cubic", "dctcp", "vegas", "bbr"];
     let name = spec.split(':').next().unwrap_or_default();
     let known = SAME.contains(&name) || !cc::registry::is_built_in(name);
@@ -110,7 +110,8 @@ impl Endpoint {
             let (Some(ruled), Some(s)) = (&b.ruled, self.bundle_stats(*id)) else { continue };
             let facts = FlowFacts {
                 flow: 0,
-                spec: ruled.choice.as_ref().map_or_else(String::new, |c| c.algorithm.clone()),
+                // What the system says that it goes by, whoever chose it.
+                spec: b.info.iwarp.as_ref().map_or_else(String::new, |i| i.congestion.clone()),
                 name: s.cc.0,
                 state: s.cc.1,
                 rate: s.rate,
@@ -133,7 +134,7 @@ impl Endpoint {
     /// the inner `None` takes its cap away. What is `None` stays.
     ///
     /// # Errors
-    /// In words: no such flow, or an algorithm that cannot be made; of a connection by TCP, any algorithm.
+    /// In words: no such flow, or an algorithm that cannot be made; of a connection by TCP, one that the system does not have.
     pub fn set_flow(
         &mut self,
         conn: ConnId,
@@ -158,11 +159,8 @@ impl Endpoint {
         if flow > 0 || !self.hub.bundles.contains_key(&conn) {
             return Err(none());
         }
-        if algorithm.is_some() {
-            return Err(
-                "the system's TCP keeps the congestion control it began with: start anew with --tcp-cc"
-                    .into(),
-            );
+        if let Some(spec) = algorithm {
+            self.set_bundle_congestion(conn, spec)?;
         }
         if let Some(cap) = cap {
             self.set_rate_cap(conn, cap);
@@ -530,6 +528,7 @@ impl Endpoint {
             let Some(ruled) = &mut b.ruled else { continue };
             ruled.choice = Some(policy.choose(&ruled.traffic));
             self.share_rate(id);
+            self.obey_by_tcp(id);
         }
     }
 

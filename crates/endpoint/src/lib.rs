@@ -17,7 +17,9 @@ mod patience;
 mod sockets;
 mod streams;
 
-pub use crate::iwarp::{Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder};
+pub use crate::iwarp::{
+    HasCongestion, Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder,
+};
 pub use ::iwarp::{Config as IwarpConfig, Placement};
 pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
 pub use cc::Remembered;

@@ -111,7 +111,7 @@ impl Net {
                     self.by_id.insert((0, stream), (n, 0));
                     self.ends[0].stream_connected(self.now, stream, Some(1_448));
                 }
-                StreamOrder::Tell(_) | StreamOrder::Pace { .. } => {}
+                StreamOrder::Tell(_) | StreamOrder::Pace { .. } | StreamOrder::Congestion { .. } => {}
                 StreamOrder::Shutdown(id) => self.over(end, id, false),
                 StreamOrder::Close(id) => {
                     self.over(end, id, false);
@@ -420,18 +420,59 @@ fn streams_that_say_nothing_are_bounded_and_given_up() {
     let few = IwarpServer { max_half_open: 10, ..both() };
     let mut net = Net::new(config(2), server(&[2], few));
     let dialled: Vec<_> = (0..25).map(|_| net.dial()).collect();
-    assert_eq!(net.turned_away, 15);
+    assert_eq!((net.turned_away, net.ends[1].streams()), (0, 10));
     // Some begin, and go no further.
     for n in dialled.into_iter().filter(|n| *n != usize::MAX).step_by(3) {
         net.streams[n][1].bytes.extend(if n % 2 == 0 { &b"MPA ID R"[..] } else { &[0x16, 3, 1, 2][..] });
     }
     net.run();
     assert_eq!(net.ends[1].streams(), 10);
-    net.pass(Span::from_secs(21));
-    assert_eq!(net.ends[1].streams(), 0);
+    // Who says something is let in all the same: the oldest silent ones make room.
     net.connect(2, by(false));
     net.run();
-    assert_eq!(net.incoming().len(), 1);
+    assert_eq!((net.incoming().len(), net.ends[1].streams()), (1, 11));
+    net.pass(Span::from_secs(21));
+    assert_eq!(net.ends[1].streams(), 2);
+    net.connect(2, by(false));
+    net.run();
+    assert_eq!(net.incoming().len(), 2);
+}
+
+#[test]
+fn one_client_makes_several_connections_at_once() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let all: Vec<ConnId> = (0..4).map(|_| net.connect(3, by(true))).collect();
+    net.run();
+    assert_eq!((net.incoming().len(), net.closed(0)), (all.len(), None));
+}
+
+#[test]
+fn the_systems_congestion_control_changes_under_a_connection() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let c = net.connect(2, by(false));
+    net.run();
+    let end = &mut net.ends[0];
+    end.set_has_congestion(|name| if name == "reno" { Ok(()) } else { Err(format!("no {name} here")) });
+    let orders = |e: &mut Endpoint| {
+        let all = std::iter::from_fn(|| e.poll_stream_order());
+        let named =
+            all.filter_map(|o| if let StreamOrder::Congestion { name, .. } = o { Some(name) } else { None });
+        named.collect::<Vec<_>>()
+    };
+    assert_eq!(end.set_flow(c, 0, Some("reno"), None), Ok(()));
+    assert_eq!(orders(end), ["reno", "reno"], "one for each stream");
+    let told = end.poll_event();
+    assert!(matches!(&told, Some(Event::CcChanged { cc, sending: true, .. }) if cc == "reno"), "{told:?}");
+    // What is wrong is said, and changes nothing.
+    assert_eq!(end.set_flow(c, 0, Some("cubic"), None), Err("no cubic here".to_owned()));
+    assert!(
+        end.set_flow(c, 0, Some("haul"), None).is_err_and(|e| e.contains("tcp_available_congestion_control"))
+    );
+    assert!(end.set_flow(c, 0, Some("reno:a=1"), None).is_err_and(|e| e.contains("no parameters")));
+    assert!(end.propose_cc(net.now, c, None, false, "reno").is_err());
+    assert!(orders(end).is_empty() && end.poll_event().is_none());
+    assert!(end.propose_cc(net.now, c, None, true, "reno").is_ok());
+    assert_eq!(orders(end).len(), 2);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
 use crate::network::Observer;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::tcp::{StreamOptions, Streams};
+use crate::tcp::{StreamOptions, Streams, check_congestion};
 use crate::udp::{
     Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
 };
@@ -59,8 +59,9 @@ const ALONE: u32 = 32;
 /// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
 const SILENCE: Span = Span::from_millis(5);
 
-/// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it.
-const UNLOOKED: u32 = 64;
+/// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it. A
+/// loop that spins takes less than 0.2 ms for them.
+const UNLOOKED: u32 = 256;
 
 /// Turns without a wait after which all streams are looked at: some keep the loop busy, and others are not told of.
 const UNWAITED: u32 = 4;
@@ -365,24 +366,32 @@ impl Driver {
         self.stay();
         endpoint.use_sockets(self.team.len() as u16 + 1);
         endpoint.spare_sockets(self.growth.spare());
+        endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
         loop {
-            let mut busy = self.look_at_socket(endpoint) && self.receive(endpoint)?;
+            let looked = self.look_at_socket(endpoint);
+            let mut busy = looked && self.receive(endpoint)?;
+            let mut now = self.clock.now();
             if self.looks_at_streams(endpoint) {
                 let look = self.looks > 0 || self.unwaited >= UNWAITED;
                 self.unwaited = if look { 0 } else { self.unwaited + 1 };
-                busy |= self.streams.receive(self.clock.now(), endpoint, look)?;
+                busy |= self.streams.receive(now, endpoint, look)?;
+                if self.streams.has_moved() {
+                    self.active = now;
+                }
             }
             if self.team.len() > 0 {
-                busy |= self.team.collect(self.clock.now(), endpoint, &mut self.loser);
+                busy |= self.team.collect(now, endpoint, &mut self.loser);
+                now = self.clock.now();
             }
-            let now = self.clock.now();
             endpoint.handle_timeout(now);
             app.drive(now, endpoint);
             if let Some(o) = &mut self.observer {
                 o.turn(now, endpoint);
             }
             self.grow(now, endpoint);
-            let mut sent = self.transmit(now, endpoint)?;
+            // Without connections by datagrams, only what came by them is answered.
+            let answers = looked || self.full || endpoint.has_datagrams() || !self.outgoing.is_empty();
+            let mut sent = answers && self.transmit(now, endpoint)?;
             if self.looks_at_streams(endpoint) {
                 sent |= self.streams.transmit(now, endpoint);
             }
@@ -448,7 +457,7 @@ impl Driver {
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
             let mut n = self.socket.recv(&mut self.received)?;
-            while n == 0 && self.looks > 0 {
+            while n == 0 && self.looks > 0 && self.streams.is_empty() {
                 self.looks -= 1;
                 n = self.socket.recv(&mut self.received)?;
             }

@@ -9,7 +9,9 @@ pub enum Placement {
     /// With CRCs in use, after the record's CRC was verified: "an MPA receiver MUST first verify the FPDU before passing the
     /// ULPDU to DDP" (RFC 5044, section 6), and DDP places what it was passed (RFC 5041, section 5.2). The payload is read
     /// into scratch memory, checked there and copied while it is warm. Without CRCs long payloads go straight to their
-    /// place.
+    /// place. So they do with CRCs where this end knows the place without the header: the answer to a read of its own, the
+    /// receive that is next, and what the peer has [announced](crate::Connection::announce_writes) to write. Nobody may look
+    /// there before the message completes, which takes a right CRC.
     #[default]
     Verified,
     /// Long payloads go straight to their place, checked on the way, as kernels and adapters do it. When a header was

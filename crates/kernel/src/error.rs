@@ -44,6 +44,9 @@ pub enum Error {
         MAX = crate::MAX_NAME
     )]
     BadName(String),
+    /// A name with a dot, of a program that is to stay.
+    #[error("\"{0}\" has a dot, which names of programs that stay cannot have: take _ instead")]
+    Dotted(String),
     /// The kernel has one of this name.
     #[error(
         "the kernel has a congestion control \"{0}\" already: give another name by --name, or detach that one"

@@ -51,6 +51,10 @@ pub struct Kept {
 /// As there; nothing stays then.
 pub fn keep(object: &[u8], name: &str, params: &[(&str, u64)], scope: Scope<'_>) -> Result<(), Error> {
     load::check_name(name)?;
+    if name.contains('.') {
+        // The file system of pinned programs has them for itself (`bpf_lookup`).
+        return Err(Error::Dotted(name.to_owned()));
+    }
     mounted()?;
     let attached = attach(object, name, params)?;
     let path = pin(&attached.registered.link, name)?;

@@ -106,6 +106,8 @@ fn a_name_is_taken_once_and_must_be_one() {
         let e = kernel::attach(&object, name, &[]).expect_err("no name");
         assert!(matches!(e, kernel::Error::BadName(_)), "{name}: {e}");
     }
+    let e = kernel::keep(&object, "lht.kept", &[], kernel::Scope::Asked).expect_err("a dot");
+    assert!(matches!(e, kernel::Error::Dotted(_)), "{e}");
     let e = kernel::attach(&object, "lht.param", &[("gain", 1)]).expect_err("no such parameter");
     assert!(e.to_string().contains("pace, window"), "{e}");
 }

@@ -338,6 +338,9 @@ impl ServerApp {
         if let Some(cap) = own.into_iter().chain(h.sending.rate_limit).min() {
             ep.set_rate_cap(conn, Some(cap));
         }
+        if ep.connection(conn).is_some_and(|i| i.iwarp.is_some()) {
+            return self.sending_by_tcp(conn, h, ep).map(|()| None);
+        }
         let stats = ep.stats(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
         let path = PathNow { rtt: stats.srtt, packet: stats.mtu };
         let policy = Policy { offered: &self.options.offered_cc, own: &self.options.cc };
@@ -351,6 +354,24 @@ impl ServerApp {
             Ok(qp) => Ok(Some(qp)),
             Err(e) => Err(Fatal::Refuse(format!("it cannot send as it is asked to: {e}"))),
         }
+    }
+    /// The same by iWARP, where the system's TCP sends, by its own names for congestion control.
+    fn sending_by_tcp(&self, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<(), Fatal> {
+        if h.sending.known_rate.is_some() || h.sending.qos.is_some() {
+            let text =
+                "it cannot send by iWARP at a known rate or with a quality of service: ask over longhaul://";
+            return Err(Fatal::Refuse(text.into()));
+        }
+        let Some(cc) = &h.sending.cc else { return Ok(()) };
+        if !self.options.offered_cc.contains(cc) {
+            let offers = self.options.offered_cc.join(", ");
+            let text = format!(
+                "the server does not lend the congestion control `{cc}` to clients; it offers {offers}"
+            );
+            return Err(Fatal::Refuse(text));
+        }
+        ep.set_flow(conn, 0, Some(cc), None)
+            .map_err(|e| Fatal::Refuse(format!("it cannot send as it is asked to: {e}")))
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.
     fn opened(&mut self, now: Time, conn: ConnId, (qp, agreed): (QpId, bool), ep: &Endpoint) {

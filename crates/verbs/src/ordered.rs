@@ -79,6 +79,8 @@ pub enum Outgoing {
         imm: Option<u32>,
         /// Whether that is marked as solicited.
         solicited: bool,
+        /// Bytes of the whole message.
+        len: u64,
     },
     /// A send.
     Send {
@@ -131,6 +133,23 @@ pub struct Arrival {
     pub solicited: bool,
     /// Key of ours to be made void.
     pub invalidate: Option<u32>,
+}
+
+/// What is likely to arrive, before it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Foreseen {
+    /// A peer's write.
+    Write {
+        /// Our key.
+        rkey: u32,
+    },
+    /// The answer to our read.
+    Sink {
+        /// The read.
+        key: u32,
+    },
+    /// A send, for the next receive.
+    Receive,
 }
 
 /// A read that a peer asks for.
@@ -221,6 +240,28 @@ impl Adapter {
         let pd = receiver(self.qps.get(id))?.pd;
         self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
         Ok(())
+    }
+    /// Where `len` bytes from byte `at` on will belong if they arrive, as [`write_places`](Adapter::write_places),
+    /// [`sink_places`](Adapter::sink_places) and [`receive_places`](Adapter::receive_places) will say when they have. False,
+    /// and nothing of use in `out`: nowhere.
+    pub fn foresee(&self, id: QpId, what: Foreseen, (at, len): (u64, u64), out: &mut Vec<Place>) -> bool {
+        let Ok(qp) = receiver(self.qps.get(id)) else { return false };
+        match what {
+            Foreseen::Write { rkey } => {
+                let rights = Access::REMOTE_WRITE;
+                let found = self.regions.remote_or_window(rkey, (qp.pd, id), rights, at, len);
+                found.is_ok_and(|(mr, offset)| {
+                    out.push(Place { mr, offset, len });
+                    true
+                })
+            }
+            Foreseen::Sink { key } => qp.tx.sink_places(key, at, len, out).is_some(),
+            Foreseen::Receive => qp.rx.foresee(at, len, out),
+        }
+    }
+    /// Bytes that the next receive has room for; `None`: none is posted.
+    pub fn receive_room(&self, id: QpId) -> Option<u64> {
+        self.qps.get(id)?.rx.next_room()
     }
     /// Whether a receive is posted for the next message that consumes one.
     pub fn has_receive(&self, id: QpId) -> bool {

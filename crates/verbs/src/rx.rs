@@ -202,6 +202,15 @@ impl Rx {
         r.too_long = !fits;
         if fits && r.local.places(at, len, out) { Ok(()) } else { Err(Refusal::TooLong) }
     }
+    /// Bytes that the next receive has room for.
+    pub(crate) fn next_room(&self) -> Option<u64> {
+        self.recvs.front().map(|r| r.room)
+    }
+    /// As `next_receive_places`, of a message that may come. False: it does not fit.
+    pub(crate) fn foresee(&self, at: u64, len: u64, out: &mut Vec<Place>) -> bool {
+        let fits = |r: &RecvWqe| at.checked_add(len).is_some_and(|end| end <= r.room);
+        self.recvs.front().filter(|r| fits(r)).is_some_and(|r| r.local.places(at, len, out))
+    }
     /// Takes the next receive without regard to numbers (queue pairs that are not reliable ones).
     pub(crate) fn next_receive(&mut self, fits: u64) -> Option<RecvWqe> {
         if self.recvs.front()?.room < fits {

@@ -117,7 +117,7 @@ pub struct Attach {
     /// Source (FILE.c, needs clang), object made by `clang -target bpf`, or the name of a shipped program.
     #[arg(long, value_name = "FILE")]
     pub tcp: PathBuf,
-    /// Its name in the kernel: letters, digits, _ and ., 15 at most [default: the program's own].
+    /// Its name in the kernel: letters, digits and _, 15 at most [default: the program's own].
     #[arg(long)]
     pub name: Option<String>,
     /// A parameter, in the units of opencc.h (bytes, nanoseconds, parts of 100,000); may be given several times.

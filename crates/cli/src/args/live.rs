@@ -102,7 +102,7 @@ pub struct Set {
     /// Change this flow instead, until the policy changes.
     #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"])]
     pub flow: Option<FlowAddress>,
-    /// Its congestion control with parameters.
+    /// Its congestion control with parameters; of a flow by iWARP, a name of the system's TCP.
     #[arg(long, value_name = "SPEC", value_parser = of_running, requires = "flow", conflicts_with = "file")]
     pub cc: Option<String>,
     /// What it may send at most (500mbit, 60MB/s); none: no cap of its own.

@@ -2,7 +2,7 @@
 
 use super::control::Control;
 use super::load::Load;
-use super::proto::{Figures, Message, Plan, VERSION};
+use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
 use crate::args::{Operation, PerfClient};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
@@ -75,7 +75,12 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
 }
 
 fn plan(a: &PerfClient) -> Plan {
-    let size = a.size.unwrap_or(if a.latency { PING } else { SIZE });
+    let usual = match a.operation {
+        o if o.is_atomic() => ATOMIC_LEN,
+        _ if a.latency => PING,
+        _ => SIZE,
+    };
+    let size = a.size.unwrap_or(usual);
     let under_way = UNDER_WAY / size.max(1) / u64::from(a.streams);
     Plan {
         version: VERSION,
@@ -349,6 +354,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "seconds": initiator.seconds,
         "bytes": initiator.bytes,
         "messages": initiator.messages,
+        "messages_per_second": if initiator.seconds > 0.0 { initiator.messages as f64 / initiator.seconds } else { 0.0 },
         "goodput_bits_per_second": goodput,
         "retransmitted_share": share(source.payload_again, source.payload_sent),
         "feedback_share": share(sink.control_bytes_sent, source.bytes_sent),
@@ -383,14 +389,19 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
         );
         return;
     }
-    println!(
-        "{:?}: {:.1} Mbit/s ({} bytes in {:.3} s, {} messages)",
-        plan.operation,
-        number("goodput_bits_per_second") / 1e6,
-        number("bytes"),
-        number("seconds"),
-        number("messages"),
-    );
+    if plan.operation.is_atomic() {
+        let (rate, count, seconds) = (number("messages_per_second"), number("messages"), number("seconds"));
+        println!("{:?}: {rate:.0} operations/s ({count} in {seconds:.3} s)", plan.operation);
+    } else {
+        println!(
+            "{:?}: {:.1} Mbit/s ({} bytes in {:.3} s, {} messages)",
+            plan.operation,
+            number("goodput_bits_per_second") / 1e6,
+            number("bytes"),
+            number("seconds"),
+            number("messages"),
+        );
+    }
     println!(
         "sent again {:.4}%, feedback {:.4}%, round trip {}, {}",
         number("retransmitted_share") * 100.0,

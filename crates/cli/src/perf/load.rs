@@ -2,14 +2,15 @@
 
 use super::pattern;
 use super::ping::{self, Trips};
-use super::proto::{Figures, MAX_TOLD_PATHS, PathFigures, Plan};
+use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use crate::args::Operation;
 use crate::mapped::Mapped;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
 use verbs::{
-    Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, WorkCompletion,
+    Access, AtomicOp, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
+    WorkCompletion,
 };
 
 /// Receives that a responder keeps posted at most; the queue pairs hold as many.
@@ -69,10 +70,15 @@ impl Load {
     pub fn new(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
         let qps =
             info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
+        if plan.operation.is_atomic() && info.iwarp.is_none() {
+            return Err("atomic operations are measured by iWARP: give an iwarp:// address".to_owned());
+        }
         let len = if plan.latency { ping::region(&plan) } else { plan.slots() * plan.size };
         let len = usize::try_from(len).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
         let access = match plan.operation {
+            o if o.is_atomic() && !initiator => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+            o if o.is_atomic() => Access::LOCAL_WRITE,
             _ if plan.latency => Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Operation::Write if !initiator => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Operation::Read if !initiator => Access::REMOTE_READ,
@@ -119,7 +125,7 @@ impl Load {
 
     /// Takes the other end's keys.
     pub fn set_keys(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
-        let needs = matches!(self.plan.operation, Operation::Write | Operation::Read);
+        let needs = self.plan.operation != Operation::Send;
         if needs && rkeys.len() != self.streams.len() {
             return Err("the other end gave not one remote key for each stream".to_owned());
         }
@@ -137,7 +143,11 @@ impl Load {
     }
 
     fn receives(&self) -> bool {
-        self.plan.latency || self.plan.operation == Operation::Send && !self.initiator
+        self.pings() || self.plan.operation == Operation::Send && !self.initiator
+    }
+    /// Messages go to and fro: round trips of atomic operations need no answer by the other end's application.
+    fn pings(&self) -> bool {
+        self.plan.latency && !self.plan.operation.is_atomic()
     }
     fn receives_ahead(&self) -> u64 {
         if self.plan.latency {
@@ -213,6 +223,7 @@ impl Load {
         if !self.ordered
             || self.plan.latency
             || self.plan.operation == Operation::Read
+            || self.plan.operation.is_atomic()
             || self.started.is_none()
         {
             return Ok(true);
@@ -231,6 +242,9 @@ impl Load {
     /// The next work request of a stream.
     fn request(&self, i: usize) -> SendWr {
         let (s, n) = (&self.streams[i], self.streams[i].posted);
+        if self.plan.operation.is_atomic() {
+            return self.atomic(i, n);
+        }
         if self.plan.latency {
             return ping::message(&self.plan, s, n);
         }
@@ -239,9 +253,23 @@ impl Load {
         let op = match self.plan.operation {
             Operation::Write => SendOp::Write { rkey, offset },
             Operation::Read => SendOp::Read { rkey, offset },
-            Operation::Send => SendOp::Send,
+            _ => SendOp::Send,
         };
         SendWr::new(n, op, Data::from(sge))
+    }
+
+    /// The `n`th atomic operation of a stream, all of which count in the same 64 bits.
+    fn atomic(&self, i: usize, n: u64) -> SendWr {
+        let op = match self.plan.operation {
+            Operation::CompareSwap => {
+                let all = u64::MAX;
+                AtomicOp::CompareSwap { compare: n, compare_mask: all, swap: n + 1, swap_mask: all }
+            }
+            _ => AtomicOp::FetchAdd { add: 1, mask: 0 },
+        };
+        let s = &self.streams[i];
+        let answer = Sge { lkey: s.region.lkey, offset: 0, len: ATOMIC_LEN };
+        SendWr::new(n, SendOp::Atomic { rkey: s.rkey, offset: 0, op }, Data::from(answer))
     }
 
     /// Takes a successful completion of one of its queue pairs.
@@ -252,7 +280,7 @@ impl Load {
             return Ok(());
         }
         let arrived = matches!(wc.opcode, Opcode::Recv | Opcode::RecvWriteImm);
-        match (self.plan.latency, arrived) {
+        match (self.pings(), arrived) {
             (true, true) => self.ping_arrived(ep, i, wc.wr_id)?,
             // What left counts when it has come back.
             (true, false) => {}
@@ -261,7 +289,12 @@ impl Load {
                 let next = wc.wr_id + self.receives_ahead();
                 self.post_recv(ep, i, next)?;
             }
-            (false, false) => self.streams[i].completed += 1,
+            (false, false) => {
+                if self.plan.latency {
+                    self.trips.back(self.clock.now());
+                }
+                self.streams[i].completed += 1;
+            }
         }
         Ok(())
     }
@@ -300,7 +333,7 @@ impl Load {
             _ => 0.0,
         };
         let sink = (self.plan.operation == Operation::Read) == self.initiator;
-        let compare = self.plan.verify && sink && !self.plan.latency;
+        let compare = self.plan.verify && sink && !self.pings();
         Figures {
             bytes: count.saturating_mul(self.plan.size),
             messages: count,
@@ -326,6 +359,14 @@ impl Load {
     }
 
     fn verify(&self, ep: &mut Endpoint, messages: &[u64]) -> bool {
+        if self.plan.operation.is_atomic() {
+            let mut count = [0; ATOMIC_LEN as usize];
+            let mut counted = |s: &Stream, n: u64| {
+                ep.adapter().read_mr(s.region.id, 0, &mut count).is_ok() && u64::from_ne_bytes(count) == n
+            };
+            return messages.len() == self.streams.len()
+                && self.streams.iter().zip(messages).all(|(s, n)| counted(s, *n));
+        }
         let mut buffer = vec![0; pattern::STEP];
         messages.len() == self.streams.len()
             && self.streams.iter().zip(messages).enumerate().all(|(i, (s, n))| {

@@ -13,6 +13,8 @@ pub const MAX_STREAMS: u16 = 128;
 pub const MAX_MEMORY: u64 = 8 << 30;
 /// Longest message that is measured.
 pub const MAX_SIZE: u64 = 1 << 30;
+/// Bytes that an atomic operation changes.
+pub const ATOMIC_LEN: u64 = 8;
 /// Longest measurement in nanoseconds: a day.
 const MAX_NANOS: u64 = 86_400_000_000_000;
 
@@ -64,6 +66,9 @@ impl Plan {
                 "a message has 1 to {MAX_SIZE} bytes and fits the region of {}",
                 self.region
             ));
+        }
+        if self.operation.is_atomic() && self.size != ATOMIC_LEN {
+            return Err(format!("an atomic operation has {ATOMIC_LEN} bytes: leave --size out"));
         }
         if self.streams == 0 || self.streams > MAX_STREAMS || self.depth == 0 || self.depth > 4_096 {
             return Err(format!("1 to {MAX_STREAMS} streams with 1 to 4096 messages under way are possible"));
@@ -271,7 +276,7 @@ mod tests {
     #[test]
     fn plans_beyond_limits_are_refused() {
         assert_eq!(plan().check(), Ok(()));
-        let bad: [fn(&mut Plan); 8] = [
+        let bad: [fn(&mut Plan); 9] = [
             |p| p.version = 0,
             |p| p.size = 0,
             |p| p.size = p.region + 1,
@@ -280,6 +285,7 @@ mod tests {
             |p| p.region = u64::MAX,
             |p| p.nanos = u64::MAX,
             |p| (p.latency, p.operation) = (true, Operation::Read),
+            |p| (p.size, p.operation) = (16, Operation::FetchAdd),
         ];
         for (i, change) in bad.iter().enumerate() {
             let mut p = plan();

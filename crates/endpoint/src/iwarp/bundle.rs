@@ -44,7 +44,9 @@ pub(crate) struct Bundle {
     /// What the client calls it, if that is Longhaul.
     id: Option<[u8; hello::ID]>,
     /// Of a client: how it was asked for.
-    wanted: Option<Iwarp>,
+    pub(super) wanted: Option<Iwarp>,
+    /// The application has named a congestion control itself.
+    pub(super) asked_congestion: bool,
     tls: Option<ClientTls>,
     /// Where the peer writes why it ends the connection.
     farewell: Option<Mr>,
@@ -71,6 +73,7 @@ impl Bundle {
             srq: None,
             id: None,
             wanted: None,
+            asked_congestion: false,
             tls: None,
             farewell: None,
             farewell_out: 0,
@@ -116,6 +119,7 @@ impl Endpoint {
         };
         let options = c.options.as_ref().unwrap_or(&self.config.options);
         let (cap, (ruled, named)) = (options.rate_cap, self.rule_tcp(c.remote, options));
+        let asked = wanted.congestion.is_some();
         let wanted = Iwarp { congestion: wanted.congestion.clone().or(named), ..wanted };
         let conn = self.new_bundle(c.remote, count, true)?;
         let mut id = [0; hello::ID];
@@ -123,7 +127,7 @@ impl Endpoint {
         if let Some(b) = self.hub.bundles.get_mut(&conn) {
             b.id = wanted.to_longhaul.then_some(id);
             (b.wanted, b.tls) = (Some(wanted), tls);
-            b.rate_cap = cap;
+            (b.rate_cap, b.asked_congestion) = (cap, asked);
             b.ruled = Some(ruled);
         }
         // The server lets the client in with the first one, which may use up a token; the others follow it.
@@ -303,12 +307,11 @@ impl Endpoint {
         let Some(s) = self.hub.streams.get(&id) else { return Ok(()) };
         let remote = s.remote;
         let hello = Hello::parse(private);
-        if s.further && hello.is_none_or(|(h, _)| !self.hub.gathering.contains_key(&h.id)) {
-            return Err(
-                "this stream was let in as a further one of a connection that is not there".to_owned()
-            );
-        }
         let known = hello.and_then(|(h, _)| self.hub.gathering.get(&h.id).copied());
+        if s.further && known.is_none() {
+            // It is the first of another connection that the same client makes at the same time.
+            self.admit_stream(now, id).map_or(Ok(()), Err)?;
+        }
         let conn = match known {
             Some(conn) => conn,
             None => self.take_in(now, remote, hello.map(|(h, _)| h))?,
@@ -350,6 +353,7 @@ impl Endpoint {
         let Some(engine) = &mut s.engine else { return Ok(()) };
         if hello.is_some() {
             engine.set_emss(LONG_RECORDS);
+            engine.announce_writes();
         }
         engine.accept(&mut self.adapter, qp, &reply, now).map_err(|e| e.to_string())
     }
@@ -375,10 +379,8 @@ impl Endpoint {
     }
 
     fn on_stream_established(&mut self, now: Time, id: StreamId, private: &[u8]) {
+        self.hub.half_open.remove(&id);
         let Some(s) = self.hub.streams.get_mut(&id) else { return };
-        if s.is_half_open() {
-            self.hub.half_open = self.hub.half_open.saturating_sub(1);
-        }
         s.established = true;
         let (Some(conn), index) = (s.conn, s.index) else { return };
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
@@ -391,6 +393,7 @@ impl Endpoint {
             };
             if let Some(engine) = &mut s.engine {
                 engine.set_emss(LONG_RECORDS);
+                engine.announce_writes();
             }
             if index == 0 {
                 b.farewell_out = farewell;
@@ -412,10 +415,12 @@ impl Endpoint {
             let count = b.streams.len() as u16;
             (1..count).for_each(|i| self.open_stream(now, conn, i));
         }
+        // All of them come soon, or none is of use. A client waits for as long as it was told to wait for the first.
+        let own = self.hub.bundles.get(&conn).and_then(|b| b.wanted.as_ref().map(|w| w.settings));
+        let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref()).map(|s| s.settings);
+        let patience = own.or(server).unwrap_or_default().startup_timeout;
         let Some(s) = self.hub.streams.get_mut(&id) else { return };
-        // All of them come soon, or none is of use.
-        let limit = now + ::iwarp::Config::default().startup_timeout;
-        s.deadline = Some(limit);
+        s.deadline = Some(now + patience);
         self.hub.schedule(id);
     }
 
@@ -444,6 +449,7 @@ impl Endpoint {
         let streams: Vec<_> = b.streams.iter().flatten().map(|s| s.0).collect();
         self.hub.orders.extend(streams.into_iter().map(StreamOrder::Tell));
         self.share_rate(conn);
+        self.obey_by_tcp(conn);
     }
 
     /// Keeps the first reason for which a connection ends.

@@ -1,8 +1,8 @@
 //! Private data of the start-up by which two ends of Longhaul know each other, and which streams are one connection.
 //!
 //! ```text
-//! request:  | "LHiw" | version 1 | 0 | index, 16 bits | count, 16 bits | farewell, 32 bits | connection, 128 bits | the application's ... |
-//! reply:    | "LHiw" | version 1 | farewell, 32 bits | the application's ... |
+//! request:  | "LHiw" | version 2 | 0 | index, 16 bits | count, 16 bits | farewell, 32 bits | connection, 128 bits | the application's ... |
+//! reply:    | "LHiw" | version 2 | farewell, 32 bits | the application's ... |
 //! ```
 //!
 //! "Farewell" is the key of a small region (see [`super::bundle`]) to which the peer writes why it closes, before it does;
@@ -15,7 +15,7 @@
 /// Bytes of a connection's number.
 pub const ID: usize = 16;
 const MAGIC: [u8; 4] = *b"LHiw";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const REQUEST: usize = MAGIC.len() + 2 + 2 + 2 + 4 + ID;
 const REPLY: usize = MAGIC.len() + 1 + 4;
 

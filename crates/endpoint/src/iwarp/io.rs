@@ -37,7 +37,7 @@ pub(crate) struct Stream {
     pub sealed: Option<Box<Sealed>>,
     /// Who the peer is, as TLS has shown.
     pub peer: Option<PeerIdentity>,
-    /// It was let in as a further stream of a connection, and is good for nothing else.
+    /// It was let in as a further stream of a connection: what else it may be good for was not asked.
     pub further: bool,
 }
 
@@ -63,10 +63,6 @@ impl Stream {
     pub fn timeout(&self) -> Option<Time> {
         let engine = self.engine.as_ref().and_then(Connection::poll_timeout);
         self.deadline.into_iter().chain(engine).min()
-    }
-
-    pub fn is_half_open(&self) -> bool {
-        !self.is_client && !self.established
     }
 
     /// The system's word on the path's segments. Records are made of words of four bytes.
@@ -95,6 +91,7 @@ impl Endpoint {
     /// A stream that may have something to send, or may read on after it did not: move its bytes, then call
     /// [`Endpoint::stream_done`]. Each comes up once; call again until there is none.
     pub fn poll_stream(&mut self, now: Time) -> Option<StreamId> {
+        self.heed_policy();
         self.collect_work();
         let id = self.hub.ready.pop_front()?;
         let Some(s) = self.hub.streams.get_mut(&id) else { return Some(id) };
@@ -130,9 +127,9 @@ impl Endpoint {
         self.hub.streams.len()
     }
 
-    /// Whether there are connections by the native transport, or may be.
+    /// Whether there are connections by the native transport, or somebody who asks for one is to be answered.
     pub fn has_datagrams(&self) -> bool {
-        !self.conns.is_empty()
+        !self.conns.is_empty() || self.acceptor.has_pending()
     }
 
     /// A stream that was ordered is connected; its segments hold `emss` bytes, as far as is known.
@@ -143,7 +140,8 @@ impl Endpoint {
         self.stream_done(now, id);
     }
 
-    /// A client has connected. `None`: there is no room, reset it.
+    /// A client has connected. `None`: nobody is served by streams, reset it. Where as many have said too little as may, the one
+    /// that has had most time for it makes room.
     pub fn stream_accepted(
         &mut self,
         now: Time,
@@ -151,15 +149,31 @@ impl Endpoint {
         emss: Option<usize>,
     ) -> Option<StreamId> {
         let server = self.config.server.as_ref()?.iwarp.as_ref()?;
-        if self.hub.half_open >= server.max_half_open {
-            return None;
+        let (most, patience) = (server.max_half_open.max(1), server.settings.startup_timeout);
+        if self.hub.half_open.len() >= most {
+            self.evict_half_open(now);
         }
-        let mut s = Stream::new(remote, false, now + server.settings.startup_timeout);
+        let mut s = Stream::new(remote, false, now + patience);
         s.set_emss(emss);
-        self.hub.half_open += 1;
         let id = self.hub.insert(s);
+        self.hub.half_open.insert(id);
         self.hub.schedule(id);
         Some(id)
+    }
+
+    /// Ends the oldest stream that is not established: of none that belongs to a connection yet, if there is one, since such a
+    /// one would take that with it.
+    fn evict_half_open(&mut self, now: Time) {
+        let alone = |id: &&StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
+        let all = &self.hub.half_open;
+        let Some(id) = all.iter().find(alone).or(all.first()).copied() else { return };
+        if let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
+            engine.on_error(&mut self.adapter);
+            engine.give_back(&mut self.hub.spare);
+        }
+        self.hub.orders.push_back(StreamOrder::Abort(id));
+        self.stream_over(now, id);
+        self.hub.half_open.remove(&id);
     }
 
     /// A stream could not be connected, or has failed; `why` in words.

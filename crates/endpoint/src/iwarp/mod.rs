@@ -6,12 +6,14 @@
 //! [`hello`]). With anybody else a stream is a connection.
 
 mod bundle;
+mod congestion;
 mod facts;
 mod hello;
 mod io;
 mod options;
 mod tls;
 
+pub use congestion::HasCongestion;
 pub use facts::StreamFacts;
 pub use io::StreamIo;
 pub use options::{Iwarp, IwarpServer};
@@ -52,6 +54,13 @@ pub enum StreamOrder {
     Abort(StreamId),
     /// Tell what the system says of it now; see [`Endpoint::set_stream_facts`](crate::Endpoint::set_stream_facts).
     Tell(StreamId),
+    /// Have the system decide by another congestion control what it sends.
+    Congestion {
+        /// Which.
+        stream: StreamId,
+        /// By the system's name for it (`TCP_CONGESTION`).
+        name: String,
+    },
     /// Have it send no faster than this.
     Pace {
         /// Which.
@@ -76,11 +85,13 @@ pub(crate) struct Hub {
     pub deadlines: BTreeSet<(Time, StreamId)>,
     /// Incoming connections that are not over.
     pub open: usize,
-    /// Incoming streams that are not established.
-    pub half_open: usize,
+    /// Incoming streams that are not established; the oldest first.
+    pub half_open: BTreeSet<StreamId>,
     pub next_stream: u64,
     /// What is gathered to be sealed.
     pub plain: Vec<u8>,
+    /// Whether the system has a congestion control.
+    pub has_congestion: Option<HasCongestion>,
     /// Scratch memory of all streams.
     pub spare: ::iwarp::Spare,
 }
@@ -120,8 +131,6 @@ impl Hub {
         if let Some(t) = s.scheduled {
             self.deadlines.remove(&(t, id));
         }
-        if s.is_half_open() {
-            self.half_open = self.half_open.saturating_sub(1);
-        }
+        self.half_open.remove(&id);
     }
 }

@@ -38,7 +38,7 @@ pub struct IwarpServer {
     pub tls: bool,
     /// Markers, CRCs, depths, times.
     pub settings: ::iwarp::Config,
-    /// Streams that are not established at most; further ones are reset.
+    /// Streams that are not established at most, 1 at least; for a further one the oldest is reset.
     pub max_half_open: usize,
 }
 

@@ -296,6 +296,13 @@ impl Endpoint {
             }
             return None;
         }
+        self.admit_stream(now, id)
+    }
+
+    /// Why the client that a stream has shown is not let in with a connection of its own.
+    pub(super) fn admit_stream(&mut self, now: Time, id: StreamId) -> Option<String> {
+        let s = self.hub.streams.get(&id)?;
+        let peer = s.peer.clone()?;
         let used = s.sealed.as_ref().and_then(|s| s.tls.token_used().cloned());
         let server = self.config.server.as_mut()?;
         match used {

@@ -26,8 +26,9 @@ const SENDS: usize = 4;
 /// Looks in vain after which a stream is looked at only every so often, while nothing is told of any.
 const VAIN: u32 = 1_000;
 const LOOK_AT_ALL: u32 = 16;
-/// Looks at streams, without having been told of anything, for each look for new clients.
-const UNCALLED: u32 = 16;
+/// Looks at streams, without having been told of anything, for each look for new clients: a look in vain costs the system as
+/// much as a message, since it has a socket ready before it finds that nobody wants it.
+const UNCALLED: u32 = 256;
 /// Clients taken in a turn.
 const ACCEPTS: usize = 64;
 /// Events taken from epoll in a turn.
@@ -97,6 +98,8 @@ pub struct Streams {
     looks: u32,
     /// Looks since the last for who may have.
     uncalled: u32,
+    /// Something came since it was asked.
+    moved: bool,
     slots: BTreeMap<StreamId, Slot>,
     /// Those with something to read, perhaps.
     due: VecDeque<StreamId>,
@@ -133,6 +136,7 @@ impl Streams {
             deaf: false,
             looks: 0,
             uncalled: 0,
+            moved: false,
             slots: BTreeMap::new(),
             due: VecDeque::new(),
             roomy: Vec::new(),
@@ -161,6 +165,10 @@ impl Streams {
         self.listener.as_ref().map(|(_, at)| *at)
     }
 
+    /// Whether something came since this was asked last.
+    pub fn has_moved(&mut self) -> bool {
+        core::mem::take(&mut self.moved)
+    }
     /// How many there are.
     pub fn len(&self) -> usize {
         self.slots.len()
@@ -358,7 +366,7 @@ impl Streams {
                     return false;
                 }
                 Ok(n) => {
-                    s.vain = 0;
+                    (s.vain, self.moved) = (0, true);
                     give_back(endpoint, id, n >= offered);
                     endpoint.stream_done(now, id);
                     if n < offered {
@@ -438,6 +446,12 @@ impl Streams {
                 StreamOrder::Tell(id) => {
                     if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
                         endpoint.set_stream_facts(id, f);
+                    }
+                }
+                StreamOrder::Congestion { stream, name } => {
+                    let done = self.slots.get(&stream).map(|s| socket::set_congestion(&s.fd, &name));
+                    if let Some(Err(error)) = done {
+                        tracing::warn!(%error, "a stream keeps its congestion control");
                     }
                 }
                 StreamOrder::Pace { stream, rate } => {

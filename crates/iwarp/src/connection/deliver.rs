@@ -201,7 +201,17 @@ impl Connection {
     /// The payload of a segment is in place, and its record was verified.
     fn end_segment(&mut self, a: &mut Adapter, h: &Header, op: Opcode, len: usize) -> Result<(), Cause> {
         let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
+        if !h.last {
+            self.rx.ahead.on_chunk(matches!(h.target, Target::Tagged { .. }), len);
+        }
         match (op, h.target) {
+            (Opcode::Write, Target::Tagged { stag, to }) => {
+                match len {
+                    0 if self.announces && stag != 0 => self.rx.ahead.on_announced(stag, to),
+                    _ => self.rx.ahead.on_write(stag, to, len),
+                }
+                Ok(())
+            }
             (Opcode::ReadResponse, _) => {
                 self.rx.read_at += len as u64;
                 if h.last {
@@ -219,6 +229,7 @@ impl Connection {
                     return Ok(());
                 }
                 self.rx.sending = None;
+                self.rx.ahead.on_send(there);
                 let invalidate = invalidate.then_some(stag);
                 self.arrived(a, qp, Arrival { len: there, imm: None, solicited, invalidate })
             }

@@ -1,5 +1,6 @@
 //! A connection: its start, its end, and what happens in between by the clock.
 
+mod ahead;
 mod batch;
 mod deliver;
 mod receive;
@@ -122,6 +123,8 @@ pub struct Connection {
     deadline: Option<Time>,
     shut: bool,
     peer_shut: bool,
+    /// Both ends say how far long writes reach.
+    announces: bool,
 }
 
 impl Connection {
@@ -166,6 +169,7 @@ impl Connection {
             deadline: Some(now + config.startup_timeout),
             shut: false,
             peer_shut: false,
+            announces: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! From bytes to records.
 
+use super::ahead::Ahead;
 use super::deliver::{operation, tagged_cause};
 use super::{Connection, End, State, expected};
 use crate::config::Placement;
@@ -19,11 +20,11 @@ const SCRATCH: usize = (2 * fpdu::MAX_FPDU).next_multiple_of(4096);
 const LITTLE: usize = 32 << 10;
 /// Behind a payload that goes straight to its place, so much is read with it: its trailer and the next record's header,
 /// so that the next payload goes straight to its place, too.
-const PEEK: usize = 512;
+pub(super) const PEEK: usize = 512;
 /// Of a record with markers, so much holds every header of DDP and the markers in it.
 const FRONT: usize = 64;
 /// A payload of which at least this much is still to come goes straight to its place, where that is allowed.
-const DIRECT: usize = 4096;
+pub(super) const DIRECT: usize = 4096;
 
 /// Where bytes of the stream go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +45,7 @@ pub enum Into {
 pub struct Places<'a> {
     /// Scratch memory.
     pub scratch: &'a mut [u8],
-    /// The ranges; those of scratch memory come last.
+    /// The ranges. Those of scratch memory follow each other there.
     pub ranges: &'a [Into],
 }
 
@@ -66,9 +67,12 @@ impl Spare {
         self.lent += 1;
         self.free.pop().unwrap_or_else(|| vec![0; SCRATCH])
     }
-    fn put(&mut self, scratch: Vec<u8>) {
+    fn put(&mut self, mut scratch: Vec<u8>) {
         self.lent = self.lent.saturating_sub(1);
         if self.free.len() < MAX_FREE {
+            // It may have had to grow (`gather_again`).
+            scratch.truncate(SCRATCH);
+            scratch.shrink_to_fit();
             self.free.push(scratch);
         }
     }
@@ -101,6 +105,7 @@ pub(super) struct Receiver {
     direct: Option<Direct>,
     /// The payload of the last record went straight to its place, or would have, had its header come alone.
     was_direct: bool,
+    pub(super) ahead: Ahead,
     /// Where the payload of the record that is being looked at belongs.
     pub(super) places: Vec<Place>,
     ranges: Vec<Into>,
@@ -136,6 +141,7 @@ impl Receiver {
             taken: 0,
             direct: None,
             was_direct: false,
+            ahead: Ahead::default(),
             places: Vec::new(),
             ranges: Vec::new(),
             record_since: None,
@@ -158,6 +164,30 @@ impl Receiver {
         self.reads.clear();
         self.atomics.clear();
         self.expects_empty_answer = false;
+    }
+    /// Nothing waits to be looked at.
+    pub(super) fn is_at_payload(&self) -> bool {
+        self.start == self.end
+    }
+    /// The record whose payload goes straight to its place: header, operation, bytes of its payload.
+    pub(super) fn arriving(&self) -> Option<(&Header, Opcode, usize)> {
+        self.direct.as_ref().map(|d| (&d.header, d.op, d.payload))
+    }
+    /// Where that goes on: the rest of the place that its next byte belongs to. `None`: all of it is there.
+    fn direct_rest(&self) -> Option<Place> {
+        let d = self.direct.as_ref().filter(|d| d.missing > 0)?;
+        let mut skip = d.payload as u64 - d.missing;
+        for p in &self.places {
+            if skip < p.len {
+                return Some(Place { offset: p.offset + skip, len: p.len - skip, ..*p });
+            }
+            skip -= p.len;
+        }
+        None
+    }
+    /// Bytes behind that payload that are of the same record.
+    pub(super) fn direct_tail(&self) -> usize {
+        self.direct.as_ref().map_or(0, |d| d.pad + fpdu::CRC)
     }
     pub(super) fn is_between_records(&self) -> bool {
         self.start == self.end && self.direct.is_none()
@@ -218,14 +248,16 @@ impl Connection {
     /// Looks whether the write that goes straight to its place may still go there. To be called before
     /// [`places`](Connection::places): through a key that was made void, nothing more arrives.
     pub fn recheck(&mut self, a: &mut Adapter, now: Time) {
-        let Some(Direct { header, op: Opcode::Write, payload, .. }) = &self.rx.direct else { return };
-        let (Target::Tagged { stag, to }, Some(qp)) = (header.target, self.qp) else { return };
-        if let Err(refusal) = a.may_write(qp, (stag, to, *payload as u64)) {
+        if let Some(Direct { header, op: Opcode::Write, payload, .. }) = &self.rx.direct
+            && let (Target::Tagged { stag, to }, Some(qp)) = (header.target, self.qp)
+            && let Err(refusal) = a.may_write(qp, (stag, to, *payload as u64))
+        {
             let mut ddp = Vec::new();
             header.put(&mut ddp);
             let len = (ddp.len() + payload) as u16;
             self.terminate(a, tagged_cause(refusal), Quote { len, ddp: &ddp, request: &[] }, now);
         }
+        self.plan_ahead(a);
     }
 
     /// Where the next bytes of the stream go. All of them in one system call; then say how many came.
@@ -236,7 +268,7 @@ impl Connection {
         }
         if rx.start == rx.end {
             (rx.start, rx.end) = (0, 0);
-        } else if SCRATCH - rx.end < LITTLE {
+        } else if rx.scratch.len() - rx.end < LITTLE {
             rx.scratch.copy_within(rx.start..rx.end, 0);
             (rx.start, rx.end) = (0, rx.end - rx.start);
         }
@@ -252,34 +284,102 @@ impl Connection {
                 }
             }
         }
-        // Behind a payload that went straight to its place another one is likely: its header alone is read, since the copy that
-        // is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
-        let expects = rx.start == rx.end && rx.was_direct;
-        let room = if expects { PEEK } else { SCRATCH - rx.end };
-        rx.ranges.push(Into::Scratch {
-            start: rx.end,
-            len: if rx.ranges.is_empty() { room } else { room.min(PEEK) },
-        });
+        let mut at = rx.end;
+        for range in rx.ahead.plan.drain(..) {
+            rx.ranges.push(match range {
+                Into::Scratch { len, .. } => {
+                    at += len;
+                    Into::Scratch { start: at - len, len }
+                }
+                region => region,
+            });
+        }
+        if at == rx.end {
+            // Behind a payload that went straight to its place another one is likely: its header alone is read, since the copy
+            // that is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
+            let expects = rx.start == rx.end && rx.was_direct;
+            let room = if expects || !rx.ranges.is_empty() { PEEK } else { usize::MAX };
+            rx.ranges.push(Into::Scratch { start: at, len: room.min(rx.scratch.len() - at) });
+        }
         Places { scratch: &mut rx.scratch, ranges: &rx.ranges }
     }
 
     /// `n` bytes came, into the first places that [`places`](Connection::places) named.
     pub fn on_received(&mut self, a: &mut Adapter, n: usize, now: Time) {
+        let ranges = core::mem::take(&mut self.rx.ranges);
         let mut n = n;
-        if let Some(d) = &mut self.rx.direct {
-            let straight = d.missing.min(n as u64);
-            let before = d.payload as u64 - d.missing;
-            d.missing -= straight;
-            n -= straight as usize;
-            if self.terms.crc && !fold(a, &self.rx.places, before, straight, &mut d.crc) {
+        for (i, range) in ranges.iter().enumerate() {
+            if n == 0 || matches!(self.state, State::Ending(..) | State::Closed) {
+                break;
+            }
+            let (here, as_expected) = match range {
+                Into::Scratch { len, .. } => (n.min(*len), self.rx.direct_rest().is_none()),
+                Into::Region(p) => {
+                    let here = (n as u64).min(p.len);
+                    (here as usize, self.rx.direct_rest().is_some_and(|r| holds(&r, p, here)))
+                }
+            };
+            if !as_expected {
+                self.gather_again(a, &ranges[i..], n, now);
+                break;
+            }
+            match range {
+                Into::Scratch { .. } => {
+                    self.rx.end = (self.rx.end + here).min(self.rx.scratch.len());
+                    self.process(a, now);
+                }
+                Into::Region(_) if self.took_direct(a, here as u64) => {}
                 // The region is gone or its memory failed.
-                self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
-                return;
+                Into::Region(_) => self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now),
+            }
+            n -= here;
+        }
+        self.process(a, now);
+        self.rx.ranges = ranges;
+        self.settle(a);
+    }
+
+    /// So many bytes of the payload that goes straight to its place are there. False: they cannot be reached.
+    fn took_direct(&mut self, a: &Adapter, len: u64) -> bool {
+        let Some(d) = &mut self.rx.direct else { return false };
+        let before = d.payload as u64 - d.missing;
+        d.missing -= len;
+        !self.terms.crc || fold(a, &self.rx.places, before, len, &mut d.crc)
+    }
+
+    /// What came is not what was expected: takes `n` bytes from where they are as they would have come.
+    fn gather_again(&mut self, a: &mut Adapter, ranges: &[Into], n: usize, now: Time) {
+        self.rx.ahead.doubt();
+        let mut bytes = Vec::with_capacity(n);
+        for range in ranges {
+            let rest = n - bytes.len();
+            match range {
+                Into::Scratch { start, len } => {
+                    bytes.extend_from_slice(&self.rx.scratch[*start..start + rest.min(*len)]);
+                }
+                Into::Region(p) => {
+                    let here = (rest as u64).min(p.len);
+                    let part = Place { len: here, ..*p };
+                    if here > 0 && a.fold_mr(part, &mut |b| bytes.extend_from_slice(b)).is_err() {
+                        return self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+                    }
+                }
             }
         }
-        self.rx.end = (self.rx.end + n).min(self.rx.scratch.len());
-        self.process(a, now);
-        self.settle(a);
+        let mut rest = &bytes[..];
+        while let Some(p) = self.rx.direct_rest().filter(|_| !rest.is_empty()) {
+            let (here, behind) = rest.split_at(rest.len().min(usize::try_from(p.len).unwrap_or(usize::MAX)));
+            if a.write_mr(p.mr, p.offset, here).is_err() || !self.took_direct(a, here.len() as u64) {
+                return self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
+            }
+            rest = behind;
+        }
+        let end = self.rx.end + rest.len();
+        if self.rx.scratch.len() < end {
+            self.rx.scratch.resize(end, 0);
+        }
+        self.rx.scratch[self.rx.end..end].copy_from_slice(rest);
+        self.rx.end = end;
     }
 
     /// As a stream would: copies `bytes` to their places. For tests, and for streams that cannot scatter. Gives how many
@@ -400,7 +500,9 @@ impl Connection {
             return Look::More;
         }
         self.took(len);
-        self.rx.was_direct = self.may_go_direct() && ulpdu >= DIRECT;
+        // The end of a long write may be short: the next one is likely to be as long.
+        let tail = self.rx.was_direct && Header::is_tagged(record[fpdu::LENGTH]);
+        self.rx.was_direct = self.may_go_direct() && (ulpdu >= DIRECT || tail);
         self.deliver(a, &record[fpdu::LENGTH..fpdu::LENGTH + ulpdu], now);
         Look::Again
     }
@@ -447,7 +549,7 @@ impl Connection {
     /// Lets the rest of a payload go straight to its place, if it is allowed and worth it.
     fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Look {
         let waiting = &scratch[self.rx.start..self.rx.end];
-        let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| self.may_go_direct()) else {
+        let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| !self.terms.markers_in) else {
             return Look::More;
         };
         let Ok(header) = Header::parse(contents) else { return Look::More };
@@ -460,7 +562,8 @@ impl Connection {
             return Look::More;
         }
         let Ok(op) = operation(&header) else { return Look::More };
-        let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. });
+        let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. })
+            && (self.may_go_direct() || self.is_foreseen(&header, op, payload));
         // What is wrong is reported when the record is whole: until its CRC is known, the header may be damaged.
         if !goes || self.begin_segment(a, &header, op, payload).is_err() {
             return Look::More;
@@ -494,6 +597,11 @@ impl Connection {
         self.finish_direct(a, &d.header, d.op, d.payload, now);
         Look::Again
     }
+}
+
+/// Whether the first bytes of `p` are the first of `rest`.
+fn holds(rest: &Place, p: &Place, len: u64) -> bool {
+    rest.mr == p.mr && rest.offset == p.offset && len <= rest.len
 }
 
 /// Copies `bytes` to the front of `places`.

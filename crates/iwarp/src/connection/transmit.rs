@@ -181,6 +181,11 @@ impl Connection {
     /// The longest contents for the next record, so that it ends with the segment that it begins in.
     fn room(&self) -> usize {
         let (emss, used, with_markers) = (self.config.emss, self.tx.in_segment, self.terms.markers_out);
+        // What the longest record leaves of such a segment is no place for another: a record for a few hundred bytes costs
+        // as much as one of the longest.
+        if emss > fpdu::MAX_FPDU_SENT {
+            return fpdu::max_ulpdu(emss, with_markers);
+        }
         let rest = fpdu::max_ulpdu(emss.saturating_sub(used), with_markers);
         // Too little for a segmentation to be worth it (RFC 5044, section 4.5).
         if used == 0 || rest == fpdu::MIN_ULPDU { fpdu::max_ulpdu(emss, with_markers) } else { rest }
@@ -190,9 +195,16 @@ impl Connection {
     fn segment(&mut self, a: &mut Adapter, qp: verbs::QpId, s: &Segment) -> Result<(), Fault> {
         let last = s.last.is_some();
         match a.outgoing(qp, s).ok_or(Fault)? {
-            Outgoing::Write { imm, solicited } => {
+            Outgoing::Write { imm, solicited, len } => {
+                if self.announces && s.offset == 0 && !last {
+                    let end = s.position.wrapping_add(len);
+                    self.record(a, &tagged(Opcode::Write, s.key, end, true), Body::Bytes(&[]))?;
+                }
                 if s.len > 0 || imm.is_none() {
-                    self.record(a, &tagged(Opcode::Write, s.key, s.position, last), Body::Segment(s))?;
+                    // An empty one with a key would be an announcement.
+                    let bare = self.announces && s.len == 0;
+                    let (key, at) = if bare { (0, 0) } else { (s.key, s.position) };
+                    self.record(a, &tagged(Opcode::Write, key, at, last), Body::Segment(s))?;
                 }
                 match imm.filter(|_| last) {
                     // RFC 7306, section 6: immediate data is a message behind the write.

@@ -107,9 +107,13 @@ pub struct Header {
 }
 
 impl Header {
+    /// Whether the header that begins with `first` names a tagged buffer.
+    pub const fn is_tagged(first: u8) -> bool {
+        first & T != 0
+    }
     /// Bytes of the header that begins with `first`.
     pub const fn len_of(first: u8) -> usize {
-        if first & T != 0 { TAGGED } else { UNTAGGED }
+        if Header::is_tagged(first) { TAGGED } else { UNTAGGED }
     }
     /// Bytes of this header.
     pub const fn encoded_len(&self) -> usize {

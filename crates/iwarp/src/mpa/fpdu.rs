@@ -10,6 +10,8 @@ pub const LENGTH: usize = 2;
 pub const CRC: usize = 4;
 /// Longest contents that may be sent (RFC 5044, section 3).
 pub const MAX_ULPDU: usize = 64_768;
+/// The record of these, without markers.
+pub const MAX_FPDU_SENT: usize = len(MAX_ULPDU);
 /// What a sender may always send, however small the segments are (RFC 5044, section 4.5).
 pub const MIN_ULPDU: usize = 128;
 /// Longest contents that the length field can announce.

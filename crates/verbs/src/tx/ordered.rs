@@ -28,8 +28,10 @@ impl Tx {
         };
         let w = self.wqes.get(usize::try_from(number.checked_sub(self.wqe_base)?).ok()?)?;
         Some(match w.op {
-            SendOp::Write { .. } => Outgoing::Write { imm: None, solicited: w.solicited },
-            SendOp::WriteImm { imm, .. } => Outgoing::Write { imm: Some(imm), solicited: w.solicited },
+            SendOp::Write { .. } => Outgoing::Write { imm: None, solicited: w.solicited, len: w.len },
+            SendOp::WriteImm { imm, .. } => {
+                Outgoing::Write { imm: Some(imm), solicited: w.solicited, len: w.len }
+            }
             SendOp::Send | SendOp::SendImm { .. } => {
                 Outgoing::Send { solicited: w.solicited, invalidate: None }
             }

@@ -1,5 +1,6 @@
 //! Two ends joined by a stream that delivers bytes in pieces of any size.
 
+mod ahead;
 mod ends;
 mod errors;
 mod fields;

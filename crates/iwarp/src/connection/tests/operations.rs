@@ -126,6 +126,10 @@ fn exchange(seed: u64) {
     for e in [&mut x, &mut y] {
         (0..MOST as u64).for_each(|i| e.recv(i, SIZE as u64 / 2 + i * LONGEST, LONGEST));
     }
+    if rng.below(2) == 1 {
+        x.c.announce_writes();
+        y.c.announce_writes();
+    }
     let (wx, wy) = (window_for(&mut x), window_for(&mut y));
     // A client has to send first.
     let (px, py) = (plan(rng, 1, Some(wy)), plan(rng, 0, Some(wx)));

@@ -1,0 +1,97 @@
+//! Congestion control of connections by iWARP: the system's TCP does it, by its own names (`TCP_CONGESTION`).
+
+use super::StreamOrder;
+use crate::Endpoint;
+use crate::app::{ConnId, Event};
+use crate::govern::kernel_name;
+
+/// Says whether the system has a congestion control of this name for connections by TCP, in words if not.
+pub type HasCongestion = fn(&str) -> Result<(), String>;
+
+/// Longest name in bytes: Linux's `TCP_CA_NAME_MAX` without the zero at the end.
+const NAME: usize = 15;
+
+/// The system's name for what is asked for.
+fn system_name(spec: &str) -> Result<String, String> {
+    if let Some((name, _)) = spec.split_once(':') {
+        return Err(format!("the system's TCP takes no parameters: ask for `{name}` alone"));
+    }
+    let name = kernel_name(spec).filter(|n| n.len() <= NAME && n.bytes().all(|b| b.is_ascii_graphic()));
+    name.ok_or_else(|| {
+        format!(
+            "`{spec}` is no congestion control of the system's TCP, which this connection goes by; see \
+             /proc/sys/net/ipv4/tcp_available_congestion_control"
+        )
+    })
+}
+
+impl Endpoint {
+    /// Drivers of streams say how to ask the system whether it has a congestion control, so that a wrong name changes nothing.
+    pub fn set_has_congestion(&mut self, has: HasCongestion) {
+        self.hub.has_congestion = Some(has);
+    }
+
+    /// Has the system decide by another algorithm what this end sends on a connection by iWARP, on all of its streams. What
+    /// is under way stays so. [`Event::CcChanged`] tells of it.
+    ///
+    /// # Errors
+    /// In words, and then nothing has changed: no name of the system's, or one that it does not have or allow.
+    pub(crate) fn set_bundle_congestion(&mut self, conn: ConnId, spec: &str) -> Result<(), String> {
+        let name = system_name(spec)?;
+        if let Some(has) = self.hub.has_congestion {
+            has(&name)?;
+        }
+        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| !b.closed) else {
+            return Err("the connection has ended".to_owned());
+        };
+        // Streams that are still to be connected begin with it.
+        if let Some(w) = &mut b.wanted {
+            w.congestion = Some(name.clone());
+        }
+        for (stream, _) in b.streams.iter().flatten() {
+            self.hub.orders.push_back(StreamOrder::Congestion { stream: *stream, name: name.clone() });
+            self.hub.orders.push_back(StreamOrder::Tell(*stream));
+        }
+        tracing::info!(cc = name, "another congestion control of the system's TCP holds");
+        self.stirred = true;
+        self.events.push_back(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
+        Ok(())
+    }
+
+    /// The policy may name another algorithm than the one that a connection has. What the application asked for itself stays.
+    pub(crate) fn obey_by_tcp(&mut self, conn: ConnId) {
+        let Some(b) = self.hub.bundles.get(&conn).filter(|b| !b.closed && !b.asked_congestion) else {
+            return;
+        };
+        let choice = b.ruled.as_ref().and_then(|r| r.choice.as_ref());
+        let Some((rule, name)) = choice.and_then(|c| Some((c.rule.clone(), kernel_name(&c.algorithm)?)))
+        else {
+            return;
+        };
+        if b.info.iwarp.as_ref().is_some_and(|i| i.congestion == name) {
+            return;
+        }
+        if let Err(error) = self.set_bundle_congestion(conn, &name) {
+            tracing::warn!(
+                rule,
+                algorithm = name,
+                error,
+                "a connection by iWARP keeps its congestion control"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_the_system_s_is_asked_for() {
+        assert_eq!(system_name("cubic"), Ok("cubic".to_owned()));
+        assert_eq!(system_name("a_program"), Ok("a_program".to_owned()));
+        for wrong in ["", "haul", "bbr:initial_window=9", "sixteen_letters_", "two words", "\u{e9}"] {
+            assert!(system_name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

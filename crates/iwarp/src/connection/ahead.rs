@@ -1,0 +1,201 @@
+//! Reading ahead: several records by one system call, each payload straight to its place.
+//!
+//! What comes next is often known before its header is here: the answer to a read of ours goes where that said, a send
+//! that has begun goes on in its receive, and of a long write an end that is known to [announce](Connection::announce_writes) them has
+//! told how far it reaches. Then the list of ranges for a `readv` goes on behind the record that is arriving: a few bytes of
+//! scratch memory for trailer and header, the place of the payload, and so on. Headers are looked at afterwards, as all are.
+//! One that is not as expected costs a copy: its bytes and what is behind them are gathered again and taken as they are.
+//!
+//! So bytes may come to lie in such a place that do not belong there. Nobody can tell: all of them are places whose contents
+//! are open until a message completes, be it the destination of a read, the receive of a message that has begun, or what
+//! the peer has said it is about to write.
+
+use super::receive::{DIRECT, PEEK};
+use super::{Connection, State};
+use crate::Into;
+use crate::ddp::{self, Header, Target};
+use crate::mpa::fpdu;
+use crate::rdmap::Opcode;
+use verbs::ordered::Foreseen;
+use verbs::{Adapter, Place, QpId};
+
+/// Records that are read ahead at most: as many as an end of ours hands to its stream at a time.
+const RECORDS: usize = 4;
+/// After a record that was not as expected, so many reads go by the headers that are there.
+const DOUBT: u8 = 8;
+
+/// A write that the peer has announced: everything up to `end`, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Announced {
+    stag: u32,
+    /// Where its next record goes on, once the first was verified.
+    next: Option<u64>,
+    end: u64,
+}
+
+/// What is known of records that are still to come.
+#[derive(Default)]
+pub(super) struct Ahead {
+    announced: Option<Announced>,
+    /// Length of the last send of several bytes: the next one is taken to be as long.
+    last_send: u64,
+    /// Payload of records in the midst of messages, as the last one had it: tagged ones, others.
+    chunks: [Option<u64>; 2],
+    doubt: u8,
+    /// What is to be read behind the payload that is arriving. Ranges of scratch memory have only their lengths yet.
+    pub(super) plan: Vec<Into>,
+    places: Vec<Place>,
+}
+
+/// A message whose next record is foreseen.
+#[derive(Clone, Copy)]
+struct Run {
+    what: Foreseen,
+    /// Its next byte, and where it ends.
+    at: u64,
+    end: u64,
+}
+
+impl Run {
+    fn header(&self) -> usize {
+        if matches!(self.what, Foreseen::Receive) { ddp::UNTAGGED } else { ddp::TAGGED }
+    }
+}
+
+impl Ahead {
+    /// Something else than expected has come.
+    pub(super) fn doubt(&mut self) {
+        self.doubt = DOUBT;
+    }
+    /// A send is complete.
+    pub(super) fn on_send(&mut self, len: u64) {
+        self.last_send = len;
+    }
+    /// An empty write of a peer that announces: its offset is where the next one ends.
+    pub(super) fn on_announced(&mut self, stag: u32, end: u64) {
+        self.announced = Some(Announced { stag, next: None, end });
+    }
+    /// A record of a message that goes on was verified.
+    pub(super) fn on_chunk(&mut self, tagged: bool, len: usize) {
+        self.chunks[usize::from(tagged)] = (len >= DIRECT).then_some(len as u64);
+    }
+    /// A record of a write was verified.
+    pub(super) fn on_write(&mut self, stag: u32, to: u64, len: usize) {
+        let goes_on = |w: &Announced| w.stag == stag && w.next.is_none_or(|next| next == to);
+        let next = to.saturating_add(len as u64);
+        self.announced = self
+            .announced
+            .filter(|w| goes_on(w) && next < w.end)
+            .map(|w| Announced { next: Some(next), ..w });
+    }
+    /// Whether the peer has said that it is about to write there.
+    pub(super) fn is_announced(&self, stag: u32, to: u64, len: usize) -> bool {
+        self.announced.is_some_and(|w| {
+            let fits = to.checked_add(len as u64).is_some_and(|end| end <= w.end);
+            w.stag == stag && w.next == Some(to) && fits
+        })
+    }
+    fn write(&self, stag: u32, at: u64) -> Option<Run> {
+        let w = self.announced.filter(|w| w.stag == stag && at < w.end)?;
+        Some(Run { what: Foreseen::Write { rkey: stag }, at, end: w.end })
+    }
+}
+
+impl Connection {
+    /// Both ends say how far a long write reaches before they send it, by an empty write with that offset; empty writes of
+    /// the application name nothing. No RFC has that, though it is nothing that they forbid: key and offset of an empty
+    /// write are not looked at (RFC 5041, section 5.2). To be called at both ends or at none, before either posts any.
+    pub fn announce_writes(&mut self) {
+        self.announces = true;
+    }
+
+    /// Plans what is to be read behind the payload that is arriving, or next.
+    pub(super) fn plan_ahead(&mut self, a: &Adapter) {
+        self.rx.ahead.plan.clear();
+        let runs = matches!(self.state, State::Running | State::Closing) && !self.terms.markers_in;
+        if !runs || !self.rx.is_at_payload() {
+            return;
+        }
+        if self.rx.ahead.doubt > 0 {
+            self.rx.ahead.doubt -= 1;
+            return;
+        }
+        let Some(qp) = self.qp else { return };
+        let Some(mut run) = self.next_run(a, qp) else { return };
+        let mut ahead = core::mem::take(&mut self.rx.ahead);
+        let mut scratch = self.rx.direct_tail();
+        let header = run.header();
+        let chunk = ahead.chunks[usize::from(header == ddp::TAGGED)];
+        let chunk = chunk.unwrap_or((fpdu::MAX_ULPDU - header) as u64);
+        for _ in 0..RECORDS {
+            let len = chunk.min(run.end - run.at);
+            ahead.places.clear();
+            if len < DIRECT as u64 || !a.foresee(qp, run.what, (run.at, len), &mut ahead.places) {
+                break;
+            }
+            ahead.plan.push(Into::Scratch { start: 0, len: scratch + fpdu::LENGTH + header });
+            ahead.plan.extend(ahead.places.iter().copied().map(Into::Region));
+            scratch = fpdu::pad(header + len as usize) + fpdu::CRC;
+            run.at += len;
+        }
+        if !ahead.plan.is_empty() {
+            // A short end of the message comes whole, and the next header.
+            let rest = usize::try_from(run.end - run.at).unwrap_or(usize::MAX);
+            let short = if rest < DIRECT { fpdu::len(header + rest) } else { 0 };
+            ahead.plan.push(Into::Scratch { start: 0, len: scratch + short + PEEK });
+        }
+        self.rx.ahead = ahead;
+    }
+
+    /// The message that the next record is of.
+    fn next_run(&self, a: &Adapter, qp: QpId) -> Option<Run> {
+        let ahead = &self.rx.ahead;
+        if let Some((h, op, payload)) = self.rx.arriving() {
+            let payload = payload as u64;
+            return match (op, h.target) {
+                (Opcode::Write, Target::Tagged { stag, to }) => ahead.write(stag, to.checked_add(payload)?),
+                (Opcode::ReadResponse, _) => self.read_run(a, qp, self.rx.read_at + payload),
+                (Opcode::Send { .. }, Target::Untagged { mo, .. }) if !h.last => {
+                    self.send_run(a, qp, u64::from(mo) + payload)
+                }
+                _ => None,
+            };
+        }
+        match (ahead.announced, self.rx.sending) {
+            (Some(Announced { stag, next: Some(next), .. }), _) => ahead.write(stag, next),
+            // The first record of a write comes right behind its announcement.
+            (Some(_), _) => None,
+            (None, Some((_, at))) => self.send_run(a, qp, at),
+            (None, None) => self.read_run(a, qp, self.rx.read_at),
+        }
+    }
+
+    fn read_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
+        let &sink = self.rx.reads.front()?;
+        let end = a.read_len(qp, sink)?;
+        if at < end {
+            return Some(Run { what: Foreseen::Sink { key: sink }, at, end });
+        }
+        // Behind it comes the answer to the next one.
+        let &sink = self.rx.reads.get(1)?;
+        Some(Run { what: Foreseen::Sink { key: sink }, at: 0, end: a.read_len(qp, sink)? })
+    }
+
+    /// Only the rest of a message that has begun, into a receive that it fills if it is as long as the last one. A receive of
+    /// which nothing has come is left alone: applications post several for the same memory.
+    fn send_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
+        let end = self.rx.ahead.last_send;
+        (at < end && a.receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at, end })
+    }
+
+    /// Whether this end knows, without the header, that the payload belongs where that says: then it may go there before
+    /// its CRC is known, since nobody may look at what is there until then.
+    pub(super) fn is_foreseen(&self, h: &Header, op: Opcode, len: usize) -> bool {
+        match (op, h.target) {
+            (Opcode::Write, Target::Tagged { stag, to }) => self.rx.ahead.is_announced(stag, to, len),
+            // The oldest read of ours, and the next receive, each from where it was left: `begin_segment` sees to that.
+            (Opcode::ReadResponse | Opcode::Send { .. }, _) => true,
+            _ => false,
+        }
+    }
+}

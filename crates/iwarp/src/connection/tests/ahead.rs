@@ -1,0 +1,196 @@
+//! Reading several records at once, straight to places that are known before their headers.
+
+use super::errors::{SEND, queue, record, says, ulpdu, write};
+use super::*;
+use crate::Into;
+use crate::ddp::Target;
+use crate::rdmap::Opcode;
+use crate::rdmap::terminate as term;
+use proptest::prelude::{ProptestConfig, proptest};
+use verbs::SendOp;
+
+/// Two ends that announce writes, with long records.
+fn announcing(c: Config) -> (End, End) {
+    let (mut x, mut y) = pair(c, c);
+    for e in [&mut x, &mut y] {
+        e.c.announce_writes();
+        e.c.set_emss(65_532);
+    }
+    (x, y)
+}
+
+/// Regions in what the next read goes to.
+fn regions(e: &mut End) -> usize {
+    e.c.recheck(&mut e.a, Time::ZERO);
+    e.c.places().ranges.iter().filter(|r| matches!(r, Into::Region(_))).count()
+}
+
+/// What an end has to send, all of it.
+fn all(e: &mut End) -> Vec<u8> {
+    while e.send(usize::MAX, Time::ZERO) > 0 {}
+    e.wire.drain(..).collect()
+}
+
+#[test]
+fn a_long_write_is_read_many_records_at_a_time_whatever_its_checksums() {
+    for crc in [false, true] {
+        let (mut x, mut y) = announcing(Config { crc, ..Config::default() });
+        let op = SendOp::Write { rkey: y.dst.rkey, offset: 100 };
+        x.post(SendWr::new(1, op, x.source(0, 400_000)));
+        let wire = all(&mut x);
+        // The announcement and one record, and the front of the next: its rest and what is behind it.
+        y.c.receive(&mut y.a, &wire[..70_000], Time::ZERO);
+        assert_eq!(regions(&mut y), 5, "crc {crc}");
+        y.c.receive(&mut y.a, &wire[70_000..], Time::ZERO);
+        assert_eq!(regions(&mut y), 0, "all of it came");
+        assert_eq!(y.bytes(y.dst, 100, 400_000), x.bytes(x.src, 0, 400_000));
+        assert_eq!(y.bytes(y.dst, 0, 100), [0; 100]);
+        assert_eq!(y.bytes(y.dst, 400_100, 100_000), vec![0; 100_000]);
+    }
+}
+
+#[test]
+fn an_application_s_empty_write_announces_nothing() {
+    let (mut x, mut y) = announcing(Config::default());
+    let op = SendOp::Write { rkey: y.dst.rkey, offset: 300_000 };
+    x.post(SendWr::new(1, op, x.source(0, 0)));
+    let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
+    x.post(SendWr::new(2, op, x.source(0, 60_000)));
+    x.post(SendWr::new(3, SendOp::Write { rkey: y.dst.rkey, offset: 60_000 }, x.source(60_000, 10)));
+    let wire = all(&mut x);
+    y.c.receive(&mut y.a, &wire[..60_050], Time::ZERO);
+    assert_eq!(regions(&mut y), 0);
+    y.c.receive(&mut y.a, &wire[60_050..], Time::ZERO);
+    assert_eq!(y.bytes(y.dst, 0, 60_010), x.bytes(x.src, 0, 60_010));
+    assert_eq!(y.bytes(y.dst, 60_010, 300_000), vec![0; 300_000]);
+}
+
+/// An end that was told of a write of 300,000 bytes and has its first 60,000.
+fn told(crc: bool) -> End {
+    let (_, mut y) = announcing(Config { crc, ..Config::default() });
+    y.recv(5, 0, 9_000);
+    let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
+    let first = ulpdu(Opcode::Write.control(), false, part, &[1; 60_000]);
+    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &record(&first), Time::ZERO);
+    assert_eq!(regions(&mut y), 4);
+    y
+}
+
+/// The write goes on with this much.
+fn more(y: &End, to: u64, len: usize) -> Vec<u8> {
+    let part = Target::Tagged { stag: y.dst.rkey, to };
+    record(&ulpdu(Opcode::Write.control(), false, part, &vec![2; len]))
+}
+
+#[test]
+fn what_comes_instead_of_what_was_announced_is_taken_as_it_is() {
+    for crc in [false, true] {
+        let mut y = told(crc);
+        // A shorter record than expected, a longer one, another message, and the write goes on somewhere else.
+        let elsewhere = record(&write(y.dst.rkey, 400_000, &[3; 50_000]));
+        let parts = [
+            more(&y, 60_000, 5_000),
+            more(&y, 65_000, 63_000),
+            record(&queue(SEND, 0, 1, 0, &[4; 9_000])),
+            elsewhere,
+            more(&y, 128_000, 60_000),
+        ];
+        let bytes: Vec<u8> = parts.concat();
+        y.c.receive(&mut y.a, &bytes, Time::ZERO);
+        y.look();
+        assert_eq!(y.bytes(y.dst, 60_000, 128_000), [2; 128_000]);
+        assert_eq!(y.bytes(y.dst, 400_000, 50_000), [3; 50_000]);
+        assert_eq!((y.bytes(y.own, 0, 9_000), y.statuses()), (vec![4; 9_000], vec![(5, Status::Success)]));
+        // Nothing lies where neither the peer nor its announcement has said so.
+        assert_eq!(y.bytes(y.dst, 300_000, 100_000), vec![0; 100_000]);
+        assert_eq!(y.bytes(y.own, 9_000, 50_000), vec![0; 50_000]);
+        assert!(!y.c.is_closed());
+    }
+}
+
+#[test]
+fn damage_in_an_announced_write_ends_the_connection_and_reaches_nothing_else() {
+    // In the length, in the key, in the offset, in the payload.
+    for at in [0, 7, 10, 30_000] {
+        let mut y = told(true);
+        let mut bytes = more(&y, 60_000, 60_000);
+        bytes[at] ^= 0x11;
+        bytes.extend(more(&y, 120_000, 60_000));
+        assert_eq!(says(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
+        assert_eq!(y.bytes(y.dst, 300_000, 200_000), vec![0; 200_000]);
+        assert_eq!(y.statuses(), [(5, Status::FlushError)]);
+    }
+}
+
+#[test]
+fn a_key_that_becomes_void_takes_nothing_that_was_announced() {
+    let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
+    let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
+    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
+    y.c.receive(&mut y.a, &record(&ulpdu(Opcode::Write.control(), false, part, &[1; 60_000])), Time::ZERO);
+    y.a.dereg_mr(y.dst.id).expect("nobody holds it");
+    assert_eq!(regions(&mut y), 0);
+}
+
+#[test]
+fn a_receive_of_which_nothing_has_come_is_left_alone() {
+    let (_, mut y) = announcing(Config::default());
+    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
+    // Both for the same memory.
+    y.recv(1, 0, 9_000);
+    y.recv(2, 0, 9_000);
+    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
+    assert_eq!(regions(&mut y), 0);
+    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 8_000])), Time::ZERO);
+    assert_eq!((y.bytes(y.own, 0, 9_000), y.statuses()), (vec![4; 9_000], vec![(1, Status::Success)]));
+    assert_eq!(y.bytes(y.dst, 0, 8_000), [5; 8_000]);
+}
+
+/// Messages of both kinds of length one after the other, reads behind each other, and long writes.
+fn stream(seed: u64) {
+    let rng = &mut Rng::from_u64(seed);
+    let (crc, usual) = (rng.below(2) == 1, 5_000 + rng.below(15_000));
+    let (mut x, mut y) = announcing(Config { crc, ..Config::default() });
+    let emss = [2_000, 9_000, 65_532][rng.below(3) as usize];
+    x.c.set_emss(emss);
+    y.c.set_emss(emss);
+    let mut lens = Vec::new();
+    for i in 0..10u64 {
+        y.recv(i, i * 20_000, usual);
+        let len = if rng.below(3) > 0 { usual } else { rng.below(usual) };
+        x.post(SendWr::new(i, SendOp::Send, x.source(i * 20_000, len)));
+        lens.push(len);
+    }
+    let written = 100_000 + rng.below(100_000);
+    x.post(SendWr::new(10, SendOp::Write { rkey: y.dst.rkey, offset: 7 }, x.source(0, written)));
+    for i in 0..3u64 {
+        let op = SendOp::Read { rkey: y.src.rkey, offset: i };
+        x.post(SendWr::new(11 + i, op, x.own(i * 100_000, 90_000)));
+    }
+    let piece = [100, 20_000, 300_000][rng.below(3) as usize];
+    run(&mut x, &mut y, rng, piece, Time::ZERO);
+    let got = y.completions();
+    assert_eq!(got.len(), lens.len());
+    for (i, (wc, len)) in (0..).zip(got.iter().zip(&lens)) {
+        assert_eq!((wc.status, wc.byte_len), (Status::Success, *len));
+        assert_eq!(y.bytes(y.own, i * 20_000, *len), x.bytes(x.src, i * 20_000, *len));
+        // Behind its receive nothing changes.
+        assert_eq!(y.bytes(y.own, i * 20_000 + usual, 20_000 - usual), vec![0; 20_000 - usual as usize]);
+    }
+    assert_eq!(y.bytes(y.dst, 7, written), x.bytes(x.src, 0, written));
+    assert_eq!(y.bytes(y.dst, 7 + written, 100_000), vec![0; 100_000]);
+    for i in 0..3 {
+        assert_eq!(x.bytes(x.own, i * 100_000, 90_000), y.bytes(y.src, i, 90_000));
+        assert_eq!(x.bytes(x.own, i * 100_000 + 90_000, 10_000), vec![0; 10_000]);
+    }
+    assert!(x.statuses().iter().all(|(_, s)| *s == Status::Success));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn streams_of_all_kinds_arrive_whatever_was_foreseen(seed: u64) {
+        stream(seed);
+    }
+}
