@@ -28,8 +28,8 @@ use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 use wire::frame::Addresses;
 use wire::packet::{SHORT_CLEAR, flag};
 use wire::{
-    CcAnswer, CcOffer, CcPropose, CcTopic, Clear, DataHeader, DataOp, Feedback, Floor, Frame, LaneOpen,
-    Module, Put, QpOpen, Tail,
+    CcAnswer, CcOffer, CcPropose, CcRuns, CcTopic, Clear, DataHeader, DataOp, Feedback, Floor, Frame,
+    LaneOpen, Module, Put, QpOpen, Tail,
 };
 
 /// Bytes of a tag of module CRC32C.
@@ -41,6 +41,15 @@ fn topic(x: u64) -> CcTopic {
     let n = (x >> 1) as u16;
     CcTopic { qpn: n.checked_sub(1), of_server: x & 1 == 0 }
 }
+
+/// What the peer says that it sends with.
+fn runs(x: u64, y: u64, z: u64) -> Frame<'static> {
+    let names = cc::registry::names();
+    let stand_in = if z & 1 == 0 { String::new() } else { "unheard-of:a=b".to_owned() };
+    let chosen = names[(z % names.len() as u64) as usize].to_owned();
+    Frame::CcRuns(CcRuns { qpn: topic(x).qpn, sequence: y, number: y.max(1), reason: z, chosen, stand_in })
+}
+
 /// Longest inner part of a forged packet.
 const MAX_INNER: usize = 1_400;
 /// Bytes that all of this may take at most, beyond what an idle connection takes.
@@ -216,6 +225,7 @@ impl World {
         let mut inner = Vec::new();
         // Above what older inputs mean.
         let kind = match b.u8()? {
+            253.. => 17,
             n @ 240.. => 15 + n % 2,
             n => n % 15,
         };
@@ -260,6 +270,7 @@ impl World {
                 Frame::CcPropose(CcPropose { topic: topic(x), sequence: y, offer })
             }
             16 => Frame::CcAnswer(CcAnswer { topic: topic(x), sequence: y, code: z }),
+            17 => runs(x, y, z),
             13 => Frame::Data { flags: z as u8 & 0x3e, body: &text },
             // Long runs of what takes little room and asks for much.
             _ => {

@@ -118,6 +118,15 @@ const TASKS: &[Task] = &[
         run: interop::run_matrix,
     },
     Task {
+        name: "programs",
+        options: "",
+        help: "Build the shipped congestion-control programs anew, after a change of their source: commit the result (clang, lld)",
+        run: |args| {
+            no_options(args)?;
+            run(cargo().args(["run", "--quiet", "-p", "longhaul-programs", "--example", "build"]))
+        },
+    },
+    Task {
         name: "man",
         options: "",
         help: "Write the manual pages into target/man",

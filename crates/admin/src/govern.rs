@@ -108,6 +108,12 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
         algorithm: if f.spec.is_empty() { f.name.into() } else { f.spec.clone() },
         running: f.name.into(),
         state: f.state.into(),
+        change: f
+            .change
+            .as_ref()
+            .map_or_else(String::new, |c| format!("{} instead of {}: {}", c.to, c.from, c.why.words())),
+        peer_algorithm: r.peer.as_ref().map_or_else(String::new, |p| p.runs.chosen.clone()),
+        peer_running: r.peer.as_ref().map_or_else(String::new, |p| name_of(p.runs.deciding())),
         rate_bits_per_second: f.rate.bits_per_sec(),
         cap_bits_per_second: f.cap.map(Rate::bits_per_sec),
         guarantee_bits_per_second: chosen(|c| c.guarantee),
@@ -121,6 +127,10 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
         signals: stats.paths.iter().map(PathSignals::new).collect(),
         why: r.choice.as_ref().map_or_else(Vec::new, |c| c.why.clone()),
     }
+}
+
+fn name_of(spec: &str) -> String {
+    spec.split(':').next().unwrap_or_default().to_owned()
 }
 
 fn decision(id: FlowId, lane: u32, r: &Record) -> Decision {

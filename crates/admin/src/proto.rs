@@ -225,6 +225,15 @@ pub struct Flow {
     pub running: String,
     /// Its state.
     pub state: String,
+    /// How what decides came to be another one than before, the last time; empty when it never did.
+    #[serde(default)]
+    pub change: String,
+    /// The algorithm that the peer sends with on the same streams, with parameters, as far as it says.
+    #[serde(default)]
+    pub peer_algorithm: String,
+    /// The name of what decides there now.
+    #[serde(default)]
+    pub peer_running: String,
     /// What it may send at, as decided, under all caps.
     pub rate_bits_per_second: u64,
     /// Its own cap.

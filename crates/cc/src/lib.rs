@@ -44,6 +44,8 @@ pub trait Algorithm: Send + core::fmt::Debug {
     fn on_telemetry(&mut self, _now: Time, _hops: &[Hop]) {}
     /// Something rare has happened.
     fn on_event(&mut self, now: Time, event: Event);
+    /// What takes its place should it have to be stopped, as [`registry::parse`] reads it. Built-in algorithms never have to.
+    fn set_substitute(&mut self, _spec: &str) {}
     /// The decision that holds until the next call. Cheap: called for each train.
     fn decision(&self) -> Decision;
     /// Whether trains should ask for a report at their beginning and at their end, so that their dispersion can be

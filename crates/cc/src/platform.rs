@@ -6,7 +6,7 @@
 mod capability;
 mod qos;
 
-pub use capability::{EcnFault, EcnPath, Found, PathCapability};
+pub use capability::{EcnFault, EcnPath, Found, Lack, PathCapability};
 pub use qos::{BadQos, Qos};
 
 use base::Rate;

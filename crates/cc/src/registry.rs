@@ -195,6 +195,22 @@ pub fn parse(text: &str) -> Result<(&'static Definition, Params), Error> {
     Ok((def, Params::parse(def.name, rest)?))
 }
 
+/// Takes a list of selections apart, best first: `haul,cubic:hystart=off,initial_window=20,reno` is of three. A piece between commas
+/// belongs to the selection in front of it if it is `key=value`, and names another one if not. None is checked: see [`parse`].
+pub fn preferences(text: &str) -> Vec<&str> {
+    let is_name = |piece: &str| piece.find('=').is_none_or(|at| piece[..at].contains(':'));
+    let (mut all, mut from, mut at) = (Vec::new(), 0, 0);
+    for piece in text.split(',') {
+        if at > 0 && is_name(piece) {
+            all.push(text[from..at - 1].trim());
+            from = at;
+        }
+        at += piece.len() + 1;
+    }
+    all.push(text[from..].trim());
+    all
+}
+
 /// Makes the algorithm called `name` for a path. `Params::default()` stands for all defaults.
 ///
 /// # Errors

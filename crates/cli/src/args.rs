@@ -67,12 +67,14 @@ mod intent;
 mod iwarp;
 mod live;
 mod operation;
+mod sending;
 
 pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
 pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 pub use operation::Operation;
+pub use sending::{Asking, Sending};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -84,49 +86,6 @@ pub enum Encryption {
     Integrity,
     /// Protected against accidents only, not against anybody. Both ends must ask for it.
     Crc32c,
-}
-
-/// How this end sends.
-#[derive(Args, Clone, Debug)]
-pub struct Sending {
-    #[command(flatten)]
-    pub programs: Programs,
-    /// Send no faster than this (500mbit, 60MB/s).
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub limit: Option<Rate>,
-    /// Congestion control with parameters (bbr, cubic, fixed:rate=500M). See `longhaul cc describe`.
-    #[arg(long, value_name = "SPEC", default_value = ::cc::registry::DEFAULT, value_parser = congestion)]
-    pub cc: String,
-    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub known_rate: Option<Rate>,
-    #[command(flatten)]
-    pub intent: Intent,
-    /// Whether paths of a connection that lead over the same bottleneck take one share of it together (auto: those that
-    /// are found to; always: all of them; never).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = coupling)]
-    pub coupling: Coupling,
-    /// What goes over which path of a connection that has several (aggregate: all carry what they can; backup: the nearest
-    /// only, until it fails; latency: short messages and the ends of long ones where they arrive first).
-    #[arg(long, value_name = "HOW", default_value = "aggregate", value_parser = lane_choice)]
-    pub scheduler: LaneChoice,
-}
-
-/// How the server is to send. Its own limits hold as well.
-#[derive(Args, Clone, Debug)]
-pub struct Asking {
-    /// Have the server send no faster than this (500mbit, 60MB/s); its own limit holds if it is smaller.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub limit: Option<Rate>,
-    /// Congestion control of the server with parameters (bbr, cubic, fixed:rate=500M); its own when left out. See
-    /// `longhaul cc describe`.
-    #[arg(long, value_name = "SPEC", value_parser = congestion)]
-    pub cc: Option<String>,
-    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    pub known_rate: Option<Rate>,
-    #[command(flatten)]
-    pub intent: Intent,
 }
 
 /// What both ends' packets look like, and how this end's reach the network.

@@ -311,12 +311,15 @@ pub fn get(a: &Get) -> Outcome<()> {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
         return Err(Failure::usage(text));
     }
-    if server.iwarp && (a.asking.known_rate.is_some() || a.asking.intent.qos.is_some()) {
-        let text = "--known-rate and --qos are of the native transport: by iWARP the server's TCP sends, which takes neither. Leave \
-                    them out, or fetch from longhaul://";
+    let native =
+        a.asking.known_rate.is_some() || a.asking.intent.qos.is_some() || !a.asking.wishing.is_empty();
+    if server.iwarp && native {
+        let text = "--known-rate, --qos, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP sends, which \
+                    takes none of them. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));
+    options.negotiation = a.asking.wishing.negotiation();
     options.intent = endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.asking.intent) };
     let o = GetOptions {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),

@@ -32,7 +32,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         durable: !a.no_sync,
         direct: a.direct,
         rate_limit: a.sending.limit,
-        cc: a.sending.cc.clone(),
+        cc: a.sending.first_cc().to_owned(),
         ..ServeOptions::new(&a.dir)
     };
     let admin = govern::start("serve", &a.governing, &me, driver.waker())?;

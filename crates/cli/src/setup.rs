@@ -172,7 +172,8 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.max_packet = mtu;
     }
     if let Some(s) = sending {
-        o.cc.clone_from(&s.cc);
+        s.first_cc().clone_into(&mut o.cc);
+        o.negotiation = s.negotiation();
         o.rate_cap = s.limit;
         o.known_rate = s.known_rate;
         o.intent = intent(&s.intent);

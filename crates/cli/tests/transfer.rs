@@ -178,3 +178,39 @@ fn ends_agree_on_a_suite() {
     let aead = ["aegis-128l", "aegis-128x2", "aes-128-gcm", "chacha20-poly1305"];
     assert!(aead.contains(&used.as_str()), "{used}");
 }
+
+/// What one end would send with and the other does not have gives way to the next; where nothing is left, both say why.
+#[test]
+fn the_first_algorithm_that_both_ends_have_is_used() {
+    let b = Bench::new();
+    let server = b.serve("srv", &["--cc-refuse", "cubic,bbr", "--cc-wish", "vegas"]);
+    fs::write(b.path("file"), bytes(1, 300_000)).unwrap();
+    let file = b.path("file");
+    let put = |flags: &[&str]| {
+        let to = server.url("");
+        let put = ["put", "--accept-new", "--json", file.to_str().unwrap(), &to];
+        b.run(&[&put[..], flags].concat())
+    };
+    let used = |flags: &[&str]| {
+        let o = put(flags);
+        expect(&o, 0);
+        json(&o)["connection"]["congestion_control"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(used(&["--cc", "cubic:hystart=off,reno", "--cc-firm"]), "reno");
+    assert_eq!(
+        used(&["--cc", "cubic:hystart=off,reno"]),
+        "vegas",
+        "the receiver's wish, as nothing forbids it"
+    );
+    assert_eq!(used(&["--cc", "cubic,reno", "--cc-allow", "none"]), "reno");
+    let o = put(&["--cc", "cubic,bbr", "--cc-allow", "none"]);
+    assert_ne!(o.status.code(), Some(0));
+    assert!(stderr(&o).contains("no congestion control"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("cubic, bbr"), "{}", stderr(&o));
+    // The one who gets names what the server is to send with; of those the first that it lends.
+    let back = b.path("back");
+    let o = b.run(&["get", "-q", "--cc", "unheard-of,reno", &server.url("file"), back.to_str().unwrap()]);
+    expect(&o, 2);
+    let o = b.run(&["get", "-q", "--cc", "vegas,reno", &server.url("file"), back.to_str().unwrap()]);
+    expect(&o, 0);
+}

@@ -3,8 +3,8 @@
 use crate::Endpoint;
 use base::Time;
 use std::net::SocketAddr;
-use transport::CloseReason;
 use transport::crypto::{PeerIdentity, Suite};
+use transport::{CloseReason, Reason};
 use verbs::{CqId, PdId, QpId};
 
 /// One connection of an endpoint. Never used twice.
@@ -135,6 +135,34 @@ pub enum Event {
         cc: String,
         /// Why: a code of [`crate::refusal`], which has words for it.
         code: u64,
+    },
+    /// Another algorithm decides for a flow of this end than before, which the peer was told of but not asked about: the
+    /// policy is another one, signals are missing or back, a program was stopped.
+    CcReplaced {
+        /// On which connection.
+        conn: ConnId,
+        /// The flow, as [`Endpoint::flows`] numbers it.
+        flow: u8,
+        /// What decided before.
+        from: String,
+        /// What decides from now on.
+        to: String,
+        /// Why.
+        why: Reason,
+    },
+    /// The peer says the same of what it sends. What follows faster than a reader could is left out:
+    /// [`Endpoint::flows`] has the newest.
+    CcReplacedByPeer {
+        /// On which connection.
+        conn: ConnId,
+        /// On which queue pair; `None`: on all that have none of their own.
+        qp: Option<QpId>,
+        /// What decided before, as far as that is known.
+        from: String,
+        /// What decides from now on.
+        to: String,
+        /// Why.
+        why: Reason,
     },
     /// The peer is at another address now.
     PathChanged {

@@ -6,7 +6,7 @@ use crate::govern::key_of;
 use crate::{Endpoint, QpId};
 use base::Time;
 use cc::platform::Traffic;
-use transport::{ConnEvent, refusal};
+use transport::{ConnEvent, Reason, refusal};
 
 impl Endpoint {
     /// Proposes to the peer another algorithm, or other parameters (as [`cc::registry::parse`] reads them): for what this
@@ -88,6 +88,15 @@ impl Endpoint {
                     }
                 }
             }
+            ConnEvent::CcReplaced { flow, from, to, why } => {
+                tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
+                let (flow, from, to, why) = (*flow, from.clone(), to.clone(), *why);
+                self.events.push_back(Event::CcReplaced { conn, flow, from, to, why });
+            }
+            ConnEvent::CcReplacedByPeer { qpn, from, to, why } => {
+                let (qp, from, to, why) = (self.qp_at(conn, *qpn), from.clone(), to.clone(), *why);
+                self.events.push_back(Event::CcReplacedByPeer { conn, qp, from, to, why });
+            }
             _ => return false,
         }
         true
@@ -115,7 +124,7 @@ impl Endpoint {
         let traffic = Traffic { asked: spec.to_owned(), ..before.clone() };
         let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
         let moved = match qpn {
-            None => c.connection.set_algorithm(0, spec).map(|()| 0),
+            None => c.connection.set_algorithm(0, spec, Reason::Agreed).map(|()| 0),
             Some(n) => c.connection.move_qp(n, &key_of(spec, traffic.qos, n), spec),
         };
         let moved = moved.map_err(|_| refusal::NO_ROOM)?;

@@ -8,8 +8,8 @@ use cc::engine::{Due, FlowId, SharedTree, Terms, Tree};
 use cc::platform::{Carrier, Choice, Order, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::connection::FlowFacts;
-use transport::{Allow, TransportOptions};
+use transport::connection::{FlowFacts, Heard};
+use transport::{Allow, Reason, TransportOptions};
 use verbs::QpId;
 
 /// What is known of one flow, and what the policy made of it.
@@ -40,6 +40,8 @@ pub struct FlowReport {
     pub facts: FlowFacts,
     /// By when which bytes are promised to have left, of those that it announced.
     pub due: Option<Due>,
+    /// What the peer says that it sends with on the same queue pairs; `None`: it does not say.
+    pub peer: Option<Heard>,
 }
 
 /// The policy that holds.
@@ -94,8 +96,11 @@ impl Endpoint {
                 let of_it = |(qpn, qp): (usize, &Option<QpId>)| {
                     qp.filter(|_| c.connection.flow_of(qpn as u16) == Some(facts.flow))
                 };
-                let qps = c.qps.iter().enumerate().filter_map(of_it).collect();
-                all.push(self.report(*id, ruled, qps, facts));
+                let qps: Vec<QpId> = c.qps.iter().enumerate().filter_map(of_it).collect();
+                let qpn =
+                    qps.first().filter(|_| facts.flow > 0).and_then(|qp| self.by_qp.get(qp)).map(|q| q.1);
+                let peer = c.connection.heard_cc(qpn).cloned();
+                all.push(FlowReport { peer, ..self.report(*id, ruled, qps, facts) });
             }
         }
         for (id, b) in &self.hub.bundles {
@@ -116,6 +121,7 @@ impl Endpoint {
                 min_rtt: s.min_rtt,
                 cap: b.rate_cap,
                 backlogged: s.inflight > 0,
+                change: None,
             };
             all.push(self.report(*id, ruled, b.info.qps.clone(), facts));
         }
@@ -140,7 +146,7 @@ impl Endpoint {
                 return Err(none());
             }
             if let Some(spec) = algorithm {
-                c.connection.set_algorithm(flow, spec)?;
+                c.connection.set_algorithm(flow, spec, Reason::Policy)?;
             }
             if let Some(cap) = cap {
                 c.connection.set_flow_cap(flow, cap);
@@ -189,6 +195,7 @@ impl Endpoint {
             qps,
             facts,
             due: ruled.due,
+            peer: None,
         }
     }
 
@@ -324,6 +331,7 @@ impl Endpoint {
             let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
+            o.negotiation.also.retain(|spec| self.permits(&ruled.traffic, spec));
         }
     }
 
@@ -553,7 +561,7 @@ impl Endpoint {
         }
         let now = c.connection.algorithm(flow as u8).unwrap_or_default().to_owned();
         let spec = usable(choice, &now);
-        if let Err(error) = c.connection.set_algorithm(flow as u8, &spec) {
+        if let Err(error) = c.connection.set_algorithm(flow as u8, &spec, Reason::Policy) {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
         c.connection.set_flow_cap(flow as u8, choice.cap);

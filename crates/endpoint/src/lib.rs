@@ -29,12 +29,12 @@ pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Ne
 pub use govern::FlowReport;
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use sockets::{MAX_SOCKETS, View, socket_of};
-pub use transport::connection::{Authority, FlowFacts};
+pub use transport::connection::{Authority, Change, FlowFacts, Heard, Runs};
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
     Allow, CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, Negotiation, PathStats,
-    Stats, Transmit, TransportOptions, Usage, limits, refusal,
+    Reason, Stats, Transmit, TransportOptions, Usage, limits, refusal,
 };
 
 use accept::Acceptor;

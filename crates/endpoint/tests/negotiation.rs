@@ -4,13 +4,15 @@
 mod pair;
 
 use base::{Rng, Span};
-use longhaul_endpoint::{Allow, CloseReason, Config, Endpoint, Event, Negotiation, QpOptions, refusal};
+use longhaul_endpoint::{
+    Allow, CloseReason, Config, Endpoint, Event, Negotiation, QpOptions, Reason, refusal,
+};
 use pair::{DELAY, Flying, Link, Pair, closed, complete, config, read, register, server_config, whole};
 use std::cell::RefCell;
 use std::rc::Rc;
 use verbs::{Memory, SendOp, SendWr};
 use wire::packet::SHORT_CLEAR;
-use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Clear, Frame, Module, Put};
+use wire::{CcAnswer, CcOffer, CcPropose, CcRuns, CcTopic, Clear, Frame, Module, Put};
 
 fn with(cc: &str, n: Negotiation, mut c: Config) -> Config {
     c.options.cc = cc.into();
@@ -350,6 +352,30 @@ fn a_peer_that_breaks_the_rules_is_turned_out() {
         f.say(&frames);
         assert!(matches!(f.ended(), Some(CloseReason::Violation(_))), "{frames:?}");
     }
+}
+
+#[test]
+fn what_a_peer_tells_is_heard_newest_first_and_keeps_nobody_busy() {
+    let mut f = Forger::new();
+    let runs = |qpn, number, chosen: &str| {
+        let stand_in = if number == 9 { "unheard-of".to_owned() } else { String::new() };
+        let chosen = chosen.to_owned();
+        Frame::CcRuns(CcRuns { qpn, sequence: 0, number, reason: 99, chosen, stand_in })
+    };
+    f.say(&[runs(None, 9, "reno"), runs(None, 7, "cubic"), runs(None, 9, "bbr")]);
+    let heard = f.p.server.flows()[0].peer.clone().unwrap();
+    assert_eq!((heard.runs.chosen.as_str(), heard.runs.deciding()), ("reno", "unheard-of"));
+    assert_eq!(heard.why, Reason::Other(99));
+    for number in 10..5_000 {
+        f.say(&[
+            runs(Some(number as u16), number, "reno"),
+            runs(None, number, ["a", "b"][number as usize % 2]),
+        ]);
+    }
+    let events = f.p.server_events();
+    let told = events.iter().filter(|e| matches!(e, Event::CcReplacedByPeer { .. })).count();
+    assert!((2..=64).contains(&told) && !events.iter().any(|e| matches!(e, Event::Closed { .. })), "{told}");
+    assert_eq!(f.p.server.agreed_cc(f.l.server, None, false), Some("b"), "the newest all the same");
 }
 
 #[test]

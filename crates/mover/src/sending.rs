@@ -39,16 +39,23 @@ pub(crate) fn congestion_control(
         return Ok(None);
     }
     let offers = || format!("it offers {}", p.offered.join(", "));
-    let text = s.cc.as_deref().unwrap_or(p.own);
-    let (def, params) = cc::registry::parse(text)
-        .map_err(|e| format!("the server cannot use the congestion control `{text}`: {e}; {}", offers()))?;
-    if s.cc.is_some() && !p.offered.iter().any(|o| o == def.name) {
-        let name = def.name;
-        return Err(format!(
-            "the server does not lend the congestion control `{name}` to clients; {}",
-            offers()
-        ));
-    }
+    let usable = |text: &'_ str| {
+        let (def, params) = cc::registry::parse(text).map_err(|e| {
+            format!("the server cannot use the congestion control `{text}`: {e}; {}", offers())
+        })?;
+        if s.cc.is_some() && !p.offered.iter().any(|o| o == def.name) {
+            let name = def.name;
+            return Err(format!(
+                "the server does not lend the congestion control `{name}` to clients; {}",
+                offers()
+            ));
+        }
+        Ok((def, params))
+    };
+    // The first that can be had of those that are asked for, or why the first cannot.
+    let list = cc::registry::preferences(s.cc.as_deref().unwrap_or(p.own));
+    let text = list.iter().find(|text| usable(text).is_ok()).or(list.first()).copied().unwrap_or_default();
+    let (def, params) = usable(text)?;
     let Some(known) = s.known_rate else { return Ok(Some(text.to_owned())) };
     // These take a rate; the others take the window that makes this rate in a round trip.
     let (key, value) = match def.name {
@@ -115,5 +122,7 @@ mod tests {
             assert!(e.contains("it offers bbr, cubic, fixed"), "{bad}: {e}");
         }
         assert!(ask(Some("reno"), None).unwrap_err().contains("reno"));
+        assert_eq!(ask(Some("reno,cubic:hystart=off,bbr"), None), is("cubic:hystart=off"));
+        assert!(ask(Some("reno,vegas"), None).unwrap_err().contains("reno"));
     }
 }

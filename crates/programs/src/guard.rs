@@ -80,6 +80,12 @@ enum Runs {
 pub(crate) struct Guarded {
     program: Arc<Program>,
     runs: Runs,
+    /// What takes its place, where the flow says so; else what it was loaded with.
+    substitute: Option<(&'static str, Params)>,
+    /// Why it never began. Told once its substitute is known, which is with the first call at the latest.
+    never: Option<(Fault, Option<Rate>)>,
+    /// The flow has begun.
+    begun: bool,
     view: View,
     rng: Rng,
     /// The last good decision of the program.
@@ -99,11 +105,14 @@ impl Guarded {
         let running = Running::new(&program.compiled, &program.manifest.values(params));
         let (runs, fault) = match running {
             Ok(running) => (Runs::Program(Box::new(running)), None),
-            Err(stopped) => (Runs::Fallback(fallback(&program, info, &rng)), Some(stopped.into())),
+            Err(stopped) => (Runs::Fallback(fallback(&program.fallback, info, &rng)), Some(stopped.into())),
         };
         let mut guarded = Guarded {
             program,
             runs,
+            substitute: None,
+            never: None,
+            begun: false,
             view,
             rng,
             decision: start,
@@ -112,7 +121,7 @@ impl Guarded {
             carried: [Rate::ZERO; 2],
         };
         match fault {
-            Some(fault) => guarded.tell(Time::ZERO, fault, None),
+            Some(fault) => guarded.never = Some((fault, None)),
             None => guarded.start(Time::ZERO),
         }
         guarded
@@ -147,8 +156,21 @@ impl Guarded {
         let worth = Rate::from_bytes_in(WORTH_PACKETS.saturating_mul(self.view.packet), self.view.srtt);
         let info = self.view.info();
         let known_rate = if rate > worth { Some(rate) } else { info.known_rate };
-        self.runs = Runs::Fallback(fallback(&self.program, &PathInfo { known_rate, ..info }, &self.rng));
-        self.tell(now, fault, known_rate);
+        let chosen = self.substitute.as_ref().unwrap_or(&self.program.fallback);
+        self.runs = Runs::Fallback(fallback(chosen, &PathInfo { known_rate, ..info }, &self.rng));
+        if self.begun {
+            self.tell(now, fault, known_rate);
+        } else {
+            self.never = Some((fault, known_rate));
+        }
+    }
+
+    /// One that never began is told of when the flow does.
+    fn begin(&mut self, now: Time) {
+        self.begun = true;
+        if let Some((fault, rate)) = self.never.take() {
+            self.tell(now, fault, rate);
+        }
     }
 
     fn tell(&self, at: Time, fault: Fault, rate: Option<Rate>) {
@@ -198,8 +220,7 @@ impl Guarded {
 
 /// The algorithm that takes the program's place. It is built in, so that it is there; should it not take its parameters any
 /// more, the default takes its place.
-fn fallback(program: &Program, info: &PathInfo, rng: &Rng) -> Box<dyn Algorithm> {
-    let (name, params) = &program.fallback;
+fn fallback((name, params): &(&'static str, Params), info: &PathInfo, rng: &Rng) -> Box<dyn Algorithm> {
     registry::create(name, params, info, rng.clone()).unwrap_or_else(|_| default(info, rng))
 }
 
@@ -216,7 +237,23 @@ impl Algorithm for Guarded {
         }
     }
 
+    fn set_substitute(&mut self, spec: &str) {
+        // What is loaded may be gone when it is needed.
+        let built_in = registry::parse(spec).ok().filter(|(def, _)| registry::is_built_in(def.name));
+        self.substitute = built_in.map(|(def, params)| (def.name, params));
+        if !self.begun && self.never.is_some() {
+            let chosen = self.substitute.as_ref().unwrap_or(&self.program.fallback);
+            let info = self.view.info();
+            let known_rate = self.never.as_ref().and_then(|(_, rate)| *rate).or(info.known_rate);
+            self.runs = Runs::Fallback(fallback(chosen, &PathInfo { known_rate, ..info }, &self.rng));
+        }
+        self.begin(Time::ZERO);
+    }
+
     fn on_sent(&mut self, train: &SentTrain) {
+        if !self.begun {
+            self.begin(train.now);
+        }
         if !matches!(self.runs, Runs::Fallback(_)) && !self.program.compiled.hears_sent() {
             return self.view.note_sent(train);
         }
@@ -241,6 +278,9 @@ impl Algorithm for Guarded {
     }
 
     fn on_feedback(&mut self, signals: &Signals) {
+        if !self.begun {
+            self.begin(signals.now);
+        }
         if matches!(self.runs, Runs::Program(_)) && self.ask(signals) {
             return;
         }
@@ -251,6 +291,9 @@ impl Algorithm for Guarded {
     }
 
     fn on_event(&mut self, now: Time, event: Event) {
+        if !self.begun {
+            self.begin(now);
+        }
         if matches!(self.runs, Runs::Program(_)) {
             self.inform(now, event);
         }
@@ -284,5 +327,7 @@ impl Algorithm for Guarded {
     }
 }
 
+// Named, since the fuzz target has this file as a module of its own.
 #[cfg(test)]
+#[path = "guard/tests.rs"]
 mod tests;

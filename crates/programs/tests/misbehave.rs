@@ -2,7 +2,8 @@
 
 mod common;
 
-use base::{Rate, Span};
+use base::{Rate, Rng, Span, Time};
+use cc::{Params, PathInfo, Signals, registry};
 use common::bad::{BAD, misbehaving};
 use common::build_text;
 use longhaul_programs::{Fault, Options, Replaced, events, load_bytes};
@@ -66,6 +67,44 @@ fn a_transfer_runs_on_at_the_rate_of_the_fallback() {
             assert!(with.again <= alone.again + 0.01, "{name}: nothing is lost over it: {with}, {alone}");
         }
     }
+}
+
+/// What the policy says of the flow goes before what the program was loaded with, also when it changes while the flow runs.
+#[test]
+fn the_substitute_of_a_flow_is_its_fallback() {
+    let Some(module) = build_text(&misbehaving("x-of-flow", 2, "return;")) else { return };
+    load_bytes(&module, &Options::default()).unwrap();
+    let deciding = |first: &str, later: &str| {
+        let info = PathInfo {
+            packet_bytes: 1_500,
+            handshake_rtt: Some(Span::from_millis(20)),
+            ecn: true,
+            known_rate: None,
+            remembered: None,
+        };
+        let mut made = registry::create("x-of-flow", &Params::default(), &info, Rng::from_u64(1)).unwrap();
+        made.set_substitute(first);
+        for ms in 1..200 {
+            if ms == 2 {
+                made.set_substitute(later);
+            }
+            let now = Time::ZERO + Span::from_millis(ms);
+            made.on_feedback(&Signals {
+                now,
+                acked: 1_500,
+                srtt: info.handshake_rtt.unwrap(),
+                ..Signals::default()
+            });
+        }
+        made.name()
+    };
+    assert_eq!(deciding("cubic:hystart=off", "cubic:hystart=off"), "cubic");
+    assert_eq!(deciding("cubic", "reno"), "reno");
+    // Nothing said, or nothing that is there for good.
+    assert_eq!(deciding("", ""), "haul");
+    assert_eq!(deciding("x-of-flow", "nonsense"), "haul");
+    let fallbacks: Vec<_> = replaced("x-of-flow").iter().map(|e| e.fallback).collect();
+    assert_eq!(fallbacks, ["cubic", "reno", "haul", "haul"]);
 }
 
 #[test]

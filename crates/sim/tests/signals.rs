@@ -5,7 +5,7 @@ use base::{Span, Time};
 use cc::platform::{EcnFault, EcnPath, Found};
 use longhaul_sim::pair::{Load, Pair};
 use netem::LinkConfig;
-use transport::TransportOptions;
+use transport::{Reason, TransportOptions};
 
 const RTT_MS: u64 = 10;
 
@@ -102,15 +102,39 @@ fn vanish(seed: u64, cc: &'static str, link: &str) {
     let seen = look(&mut p, 990);
     assert_eq!(seen.algorithm, cc, "{seed}: {:?}", seen.path);
     let before = look(&mut p, 1_000).delivered;
+    assert_eq!(shown(&mut p), (cc.to_owned(), cc.to_owned(), None), "{seed}: nothing has changed so far");
     // A round trip until it shows, two windows, and reports that are an eighth of one apart.
     let seen = look(&mut p, 1_000 + 8 * RTT_MS);
     assert_eq!(seen.algorithm, "haul", "{seed} {:?}", seen.path);
     let after = look(&mut p, 2_000);
     assert_eq!(after.algorithm, "haul", "{seed}");
+    let (ours, theirs, why) = shown(&mut p);
+    let (words, change) = (after.path.stands_in, format!("{cc} to haul"));
+    assert_eq!((ours.as_str(), theirs.as_str(), why), ("haul", "haul", words.map(|w| (change, w))), "{seed}");
     assert!(after.delivered - before > 5_000_000, "{seed}: {}", after.delivered - before);
     // Probes are up to 64 round trips apart, which the substitute's queue makes longer.
     let back = look(&mut p, 2_000 + 160 * RTT_MS);
     assert_eq!((back.algorithm, back.path.stands_in), (cc, None), "{seed}: {:?}", back.path);
+    // The frame that says so may still be under way.
+    look(&mut p, 2_000 + 200 * RTT_MS);
+    let (ours, theirs, why) = shown(&mut p);
+    if ours == cc {
+        let change = (format!("haul to {cc}"), Reason::Back.words());
+        assert_eq!((theirs.as_str(), why), (cc, Some(change)), "{seed}");
+    }
+}
+
+/// What the sender sends with, as both ends show it, and what both say of the last change: from and to, and why.
+fn shown(p: &mut Pair) -> (String, String, Option<(String, &'static str)>) {
+    let ours = p.world.endpoint(p.sender).flows().remove(0);
+    let theirs = p.world.endpoint(p.receiver).flows()[0].peer.clone().expect("the peer negotiates");
+    let change = ours.facts.change.as_ref();
+    let why = change.map(|c| (format!("{} to {}", c.from, c.to), c.why.words()));
+    assert_eq!(ours.facts.spec, theirs.runs.chosen, "the chosen one is the same at both ends");
+    if ours.facts.name == theirs.runs.deciding() && change.is_some() {
+        assert_eq!(change.map(|c| c.why), Some(theirs.why));
+    }
+    (ours.facts.name.to_owned(), theirs.runs.deciding().to_owned(), why)
 }
 
 #[test]

@@ -67,7 +67,10 @@ pub enum LaneChoice {
 pub struct Negotiation {
     /// This end's choice for what it sends goes before what the peer wishes.
     pub firm: bool,
-    /// What the peer may have this end send with instead.
+    /// What this end sends with where the peer does not have its choice, best first, as [`cc::registry::parse`] reads it: at
+    /// most [`wire::cc::MAX_CC_OFFERS`] with the choice. What `allow` contains comes behind.
+    pub also: Vec<String>,
+    /// What the peer may have this end send with instead, beside `also`.
     pub allow: Allow,
     /// What the peer is wished to send with, best first: as [`cc::registry::parse`] reads it. Algorithms that this program
     /// does not know can be named without parameters.

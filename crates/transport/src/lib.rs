@@ -19,7 +19,7 @@ pub use config::{Coupling, Discover, FurtherPath, LaneChoice, Negotiation, Trans
 pub use connection::LaneEnds;
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
 pub use error::{CloseReason, Violation};
-pub use negotiation::{Allow, refusal};
+pub use negotiation::{Allow, Reason, refusal};
 pub use stats::{Gauge, PathStats, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};
 pub use tls_stream::{TlsEvent, TlsStream, looks_like_tls};

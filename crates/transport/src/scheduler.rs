@@ -61,6 +61,11 @@ impl Scheduler {
         self.members.iter().flatten().filter(|m| m.flow == flow).count()
     }
 
+    /// All queue pairs, each with its flow.
+    pub fn members(&self) -> impl Iterator<Item = (u16, u8)> + '_ {
+        self.members.iter().zip(0_u16..).filter_map(|(m, qpn)| Some((qpn, m.as_ref()?.flow)))
+    }
+
     /// The queue pair belongs to another flow from now on, which exists on every lane. It keeps its priority.
     pub fn move_to(&mut self, qpn: u16, flow: u8) {
         let Some(Some(m)) = self.members.get(usize::from(qpn)).copied() else { return };

@@ -182,15 +182,7 @@ pub struct CcTopic {
 
 impl CcTopic {
     fn parse(r: &mut Reader<'_>) -> Result<CcTopic, WireError> {
-        let stream = r.varint("queue pair of congestion control")?;
-        let qpn = match stream.checked_sub(1) {
-            None => None,
-            Some(n) => {
-                let n =
-                    u16::try_from(n).map_err(|_| WireError::Invalid("queue pair of congestion control"))?;
-                Some(n)
-            }
-        };
+        let qpn = stream(r)?;
         let of_server = match r.u8("direction of congestion control")? {
             0 => false,
             1 => true,
@@ -199,16 +191,12 @@ impl CcTopic {
         Ok(CcTopic { qpn, of_server })
     }
 
-    fn stream(&self) -> u64 {
-        self.qpn.map_or(0, |n| u64::from(n) + 1)
-    }
-
     fn encoded_len(&self) -> usize {
-        varint_len(self.stream()) + 1
+        varint_len(stream_of(self.qpn)) + 1
     }
 
     fn put(&self, out: &mut impl Put) {
-        out.put_varint(self.stream());
+        out.put_varint(stream_of(self.qpn));
         out.put_u8(u8::from(self.of_server));
     }
 }
@@ -265,6 +253,81 @@ impl CcAnswer {
     }
 }
 
+/// What its sender sends with from now on, without having asked: its policy is another one, or signals are missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CcRuns {
+    /// On which queue pair; `None`: on all that have none of their own.
+    pub qpn: Option<u16>,
+    /// That of the last proposal for this which was answered; 0: none was.
+    pub sequence: u64,
+    /// Grows from one such frame of a sender to the next. Not 0.
+    pub number: u64,
+    /// Why, as `docs/protocol.md` lists it in section 10.4.
+    pub reason: u64,
+    /// Algorithm and parameters, at most [`MAX_CC_SPEC`] bytes.
+    pub chosen: String,
+    /// What decides in its place; empty: nothing does.
+    pub stand_in: String,
+}
+
+impl CcRuns {
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<CcRuns, WireError> {
+        let qpn = stream(r)?;
+        let settled = r.varint("sequence of a proposal")?;
+        let number = sequence(r)?;
+        let reason = r.varint("reason of a change")?;
+        let chosen = spec(r)?;
+        if chosen.is_empty() {
+            return Err(WireError::Invalid("name of an algorithm"));
+        }
+        Ok(CcRuns { qpn, sequence: settled, number, reason, chosen, stand_in: spec(r)? })
+    }
+    pub(crate) fn encoded_len(&self) -> usize {
+        let numbers = [stream_of(self.qpn), self.sequence, self.number, self.reason];
+        numbers.into_iter().map(varint_len).sum::<usize>()
+            + string_len(&self.chosen)
+            + string_len(&self.stand_in)
+    }
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        for n in [stream_of(self.qpn), self.sequence, self.number, self.reason] {
+            out.put_varint(n);
+        }
+        out.put_string(self.chosen.as_bytes());
+        out.put_string(self.stand_in.as_bytes());
+    }
+}
+
+/// An algorithm with parameters as a text, or nothing.
+fn spec(r: &mut Reader<'_>) -> Result<String, WireError> {
+    let bytes = r.string(MAX_CC_SPEC, "name of an algorithm")?;
+    if bytes.is_empty() {
+        return Ok(String::new());
+    }
+    let (name, params) = match bytes.iter().position(|b| *b == b':') {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &[][..]),
+    };
+    if name.len() > MAX_CC_NAME {
+        return Err(WireError::TooLong("name of an algorithm"));
+    }
+    let mut text = name_text(name)?;
+    if !params.is_empty() {
+        text.push(':');
+        text.push_str(&params_text(params)?);
+    }
+    Ok(text)
+}
+
+fn stream(r: &mut Reader<'_>) -> Result<Option<u16>, WireError> {
+    let wrong = || WireError::Invalid("queue pair of congestion control");
+    let number = r.varint("queue pair of congestion control")?.checked_sub(1);
+    number.map(|n| u16::try_from(n).map_err(|_| wrong())).transpose()
+}
+
+fn stream_of(qpn: Option<u16>) -> u64 {
+    qpn.map_or(0, |n| u64::from(n) + 1)
+}
+
 fn sequence(r: &mut Reader<'_>) -> Result<u64, WireError> {
     match r.varint("sequence of a proposal")? {
         0 => Err(WireError::Invalid("sequence of a proposal")),
@@ -277,7 +340,10 @@ fn string_len(s: &str) -> usize {
 }
 
 fn name(r: &mut Reader<'_>) -> Result<String, WireError> {
-    let bytes = r.string(MAX_CC_NAME, "name of an algorithm")?;
+    name_text(r.string(MAX_CC_NAME, "name of an algorithm")?)
+}
+
+fn name_text(bytes: &[u8]) -> Result<String, WireError> {
     let fits = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'+');
     if bytes.is_empty() || !bytes.iter().all(fits) {
         return Err(WireError::Invalid("name of an algorithm"));
@@ -286,7 +352,10 @@ fn name(r: &mut Reader<'_>) -> Result<String, WireError> {
 }
 
 fn params(r: &mut Reader<'_>) -> Result<String, WireError> {
-    let bytes = r.string(MAX_CC_PARAMS, "parameters of an algorithm")?;
+    params_text(r.string(MAX_CC_PARAMS, "parameters of an algorithm")?)
+}
+
+fn params_text(bytes: &[u8]) -> Result<String, WireError> {
     if !bytes.iter().all(|b| (b' '..=b'~').contains(b)) {
         return Err(WireError::Invalid("parameters of an algorithm"));
     }

@@ -491,6 +491,11 @@ impl Flow {
         }
     }
 
+    /// What takes the algorithm's place should it have to be stopped.
+    pub fn set_substitute(&mut self, spec: &str) {
+        self.algorithm.set_substitute(spec);
+    }
+
     /// Whether the algorithm wants the dispersion of trains measured.
     pub fn wants_dispersion(&self) -> bool {
         self.algorithm.wants_dispersion()

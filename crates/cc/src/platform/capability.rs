@@ -54,6 +54,25 @@ impl EcnFault {
     }
 }
 
+/// What an algorithm lacks on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lack {
+    /// Marks that can be relied on.
+    Ecn(EcnFault),
+    /// Telemetry of the hops.
+    Telemetry,
+}
+
+impl Lack {
+    /// It in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Lack::Ecn(fault) => fault.words(),
+            Lack::Telemetry => "no hop writes telemetry",
+        }
+    }
+}
+
 /// How far the ECN field of one codepoint is known to survive the path (states as in RFC 9000, appendix A.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EcnPath {
@@ -101,15 +120,15 @@ pub struct PathCapability {
 
 impl PathCapability {
     /// Why an algorithm cannot work here: `None` if it can, as far as is known.
-    pub fn lacks(&self, needs: &Needs) -> Option<&'static str> {
+    pub fn lacks(&self, needs: &Needs) -> Option<Lack> {
         let marks = match needs.marks {
             Marks::Optional => EcnPath::Unknown,
             Marks::Step => self.ect0,
             Marks::L4s => self.ect1,
         };
         match marks {
-            EcnPath::Failed(fault) => Some(fault.words()),
-            _ if needs.telemetry && self.telemetry == Found::No => Some("no hop writes telemetry"),
+            EcnPath::Failed(fault) => Some(Lack::Ecn(fault)),
+            _ if needs.telemetry && self.telemetry == Found::No => Some(Lack::Telemetry),
             _ => None,
         }
     }
@@ -137,14 +156,14 @@ mod tests {
     fn each_need_looks_at_its_own_signal() {
         let bleached = EcnPath::Failed(EcnFault::Bleached);
         let path = PathCapability { ect0: bleached, ect1: EcnPath::Testing, ..PathCapability::default() };
-        let marks = |marks| path.lacks(&Needs { marks, telemetry: false });
+        let marks = |marks| path.lacks(&Needs { marks, telemetry: false }).map(Lack::words);
         assert_eq!(marks(Marks::Optional), None);
         assert_eq!(marks(Marks::Step), Some("the path clears the ECN field"));
         assert_eq!(marks(Marks::L4s), None);
         let telemetry = Needs { marks: Marks::Optional, telemetry: true };
         assert_eq!(path.lacks(&telemetry), None, "nothing is known yet");
         let none = PathCapability { telemetry: Found::No, ..path };
-        assert_eq!(none.lacks(&telemetry), Some("no hop writes telemetry"));
+        assert_eq!(none.lacks(&telemetry), Some(Lack::Telemetry));
         assert_eq!(none.to_string(), "ect0=bleached ect1=testing marks=unknown l4s=unknown telemetry=no");
     }
 }

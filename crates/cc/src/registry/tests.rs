@@ -98,3 +98,17 @@ fn versions_differ_where_parameters_do() {
     let needs = Needs { telemetry: true, ..cubic.needs };
     assert_ne!(Definition { needs, ..cubic }.version(), cubic.version());
 }
+
+#[test]
+fn lists_of_selections_are_taken_apart() {
+    let is = |text: &str, all: &[&str]| assert_eq!(preferences(text), all, "{text}");
+    is("haul", &["haul"]);
+    is("haul,cubic:hystart=off", &["haul", "cubic:hystart=off"]);
+    is(
+        "cubic:hystart=off,initial_window=20, reno ,fixed:rate=1G",
+        &["cubic:hystart=off,initial_window=20", "reno", "fixed:rate=1G"],
+    );
+    is("", &[""]);
+    is("haul,", &["haul", ""]);
+    is("beta=1", &["beta=1"]);
+}

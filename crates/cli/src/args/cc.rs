@@ -91,7 +91,7 @@ pub struct Build {
 /// `longhaul cc test`.
 #[derive(Args, Debug)]
 pub struct Test {
-    /// A name or a program's file (ALG.wasm, ALG.c), with parameters: cubic, gradient.wasm, gradient.c:gain=8.
+    /// A name, also of a shipped program, or a program's file (ALG.wasm, ALG.c), with parameters: cubic, vegas-c, gradient.wasm, gradient.c:gain=8.
     pub algorithm: String,
     /// One JSON object.
     #[arg(long)]
@@ -101,8 +101,8 @@ pub struct Test {
 /// Programs that this process is to know.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Programs {
-    /// A congestion-control program (ALG.wasm, or ALG.c where clang is), known by its name to what follows: give it before
-    /// --cc.
+    /// A congestion-control program (ALG.wasm, ALG.c where clang is, or the name of one that comes with Longhaul: reno-c,
+    /// cubic-c, dctcp-c, vegas-c, gradient), known by its name to what follows: give it before --cc.
     #[arg(long = "cc-program", value_name = "FILE", value_parser = program)]
     pub programs: Vec<String>,
 }

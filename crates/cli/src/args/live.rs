@@ -155,7 +155,8 @@ pub struct Pull {
 
 #[derive(Args, Debug)]
 pub struct Load {
-    /// The program, ALG.wasm or ALG.c where clang is.
+    /// The program: ALG.wasm, ALG.c where clang is, or the name of one that comes with Longhaul (reno, cubic, dctcp, vegas,
+    /// gradient).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Into this process only.

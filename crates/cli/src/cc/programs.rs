@@ -41,9 +41,12 @@ pub fn load(file: &Path) -> Result<&'static str, String> {
     loaded.map(|d| d.name).map_err(|e| format!("{}: {e}", file.display()))
 }
 
-/// The WebAssembly module in a file, or what a source is built into.
+/// The WebAssembly module in a file, or what a source is built into; of a name that is no file, the shipped program.
 pub fn module(file: &Path) -> Result<Vec<u8>, String> {
     let say = |e: &dyn core::fmt::Display| format!("{}: {e}", file.display());
+    if let Some(shipped) = file.to_str().filter(|_| !file.exists()).and_then(programs::shipped::module) {
+        return Ok(shipped.to_vec());
+    }
     if file.extension().is_none_or(|e| e != "c") {
         return read(file).map_err(|e| say(&e));
     }
@@ -64,7 +67,8 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
 fn selection(text: &str) -> Outcome<String> {
     let (file, params) = text.split_once(':').map_or((text, None), |(f, p)| (f, Some(p)));
     let is_file = |e: &std::ffi::OsStr| e == "c" || e == "wasm";
-    if !Path::new(file).extension().is_some_and(is_file) {
+    let shipped = ::cc::registry::find(file).is_err() && programs::shipped::module(file).is_some();
+    if !shipped && !Path::new(file).extension().is_some_and(is_file) {
         return Ok(text.to_owned());
     }
     let name = load(Path::new(file)).map_err(Failure::usage)?;

@@ -93,8 +93,10 @@ fn rate(bits: u64) -> String {
 /// A word for each column of a flow.
 fn cells(f: &Flow, pid: u32) -> Vec<String> {
     let or = |text: &str, other: &str| if text.is_empty() { other.to_owned() } else { text.to_owned() };
-    let name = f.algorithm.split(':').next().unwrap_or_default();
-    let running = if f.running == name { String::new() } else { format!(" by {}", f.running) };
+    let by = |algorithm: &str, running: &str| {
+        let name = algorithm.split(':').next().unwrap_or_default();
+        if running == name { algorithm.to_owned() } else { format!("{algorithm} by {running}") }
+    };
     let state = if f.state.is_empty() { String::new() } else { format!(" ({})", f.state) };
     vec![
         format!("{pid}/{}", f.id),
@@ -103,7 +105,8 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         f.qos.clone(),
         or(&f.rule, "-"),
         or(&f.class, "-"),
-        format!("{}{running}{state}", f.algorithm),
+        format!("{}{state}", by(&f.algorithm, &f.running)),
+        or(&by(&f.peer_algorithm, &f.peer_running), "-"),
         rate(f.rate_bits_per_second),
         f.cap_bits_per_second.map_or("-".into(), rate),
         Span::from_secs_f64(f.srtt_seconds).to_string(),
@@ -111,8 +114,20 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
     ]
 }
 
-const HEAD: [&str; 11] =
-    ["FLOW", "TO", "APPLICATION", "QOS", "RULE", "CLASS", "ALGORITHM", "RATE", "CAP", "RTT", "LOSS"];
+const HEAD: [&str; 12] = [
+    "FLOW",
+    "TO",
+    "APPLICATION",
+    "QOS",
+    "RULE",
+    "CLASS",
+    "ALGORITHM",
+    "PEER SENDS",
+    "RATE",
+    "CAP",
+    "RTT",
+    "LOSS",
+];
 
 fn table(flows: &[Flow], pid: u32, why: bool) -> String {
     let rows: Vec<_> = flows.iter().map(|f| cells(f, pid)).collect();
@@ -130,7 +145,8 @@ fn table(flows: &[Flow], pid: u32, why: bool) -> String {
     for (row, f) in rows.iter().zip(flows) {
         text += &line(row);
         if why {
-            f.why.iter().for_each(|w| text += &format!("      {w}\n"));
+            let change = Some(&f.change).filter(|c| !c.is_empty());
+            f.why.iter().chain(change).for_each(|w| text += &format!("      {w}\n"));
         }
     }
     text
@@ -197,19 +213,23 @@ mod tests {
             state: "startup".into(),
             rate_bits_per_second: 500_000_000,
             why: vec!["because".into()],
+            change: "this instead of that: so".into(),
+            peer_algorithm: "dctcp".into(),
+            peer_running: "haul".into(),
             ..Flow::default()
         };
         let text =
             table(&[flow("1.0", "cubic:beta=0.7", "cubic"), flow("12.1", "dctcp", "reno")], 4711, true);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines.len(), 7);
         let column = |line: &str, word: &str| line.find(word).unwrap();
         let at = column(lines[0], "ALGORITHM");
         assert_eq!(
-            [column(lines[1], "cubic:beta=0.7 (startup)"), column(lines[3], "dctcp by reno (startup)")],
+            [column(lines[1], "cubic:beta=0.7 (startup)"), column(lines[4], "dctcp by reno (startup)")],
             [at; 2]
         );
-        assert_eq!(lines[2], "      because");
+        assert_eq!(column(lines[4], "dctcp by haul"), column(lines[0], "PEER SENDS"));
+        assert_eq!(lines[2..4], ["      because", "      this instead of that: so"]);
         assert!(lines[1].starts_with("  4711/1.0") && lines[1].contains("500"));
         assert_eq!(table(&[], 1, false), "  no flows\n");
     }

@@ -306,6 +306,7 @@ impl Expander<'_> {
         let mut there = keys(mean.as_ref());
         there.extend([("queue", t.queue.as_ref()), ("ecn", t.ecn.as_ref()), ("jitter", t.jitter.as_ref())]);
         there.extend([("reorder", t.reorder.as_ref()), ("duplicate", t.duplicate.as_ref())]);
+        there.extend([("ecn1", t.ecn1.as_ref()), ("telemetry", t.telemetry.as_ref())]);
         there.push(("loss", t.loss.as_ref()));
         let at = t.at.as_deref().unwrap_or(&[]);
         let there = self.link(&there, least / 2, at)?;
@@ -329,7 +330,8 @@ impl Expander<'_> {
         if t.kind == Some(Kind::Direct) {
             let emulated =
                 [&t.rate, &t.rtt, &t.queue, &t.loss, &t.jitter, &t.reorder, &t.ecn, &t.trace, &t.duplicate];
-            return match emulated.into_iter().flatten().next() {
+            let signals = [&t.ecn1, &t.telemetry];
+            return match emulated.into_iter().chain(signals).flatten().next() {
                 Some(s) => {
                     Err(self.bad(s, "topology", "nothing is emulated between direct nodes; remove it"))
                 }
@@ -637,6 +639,8 @@ fn overlay(t: &mut file::Topology, c: file::Topology) {
     put(&mut t.reorder, c.reorder);
     put(&mut t.duplicate, c.duplicate);
     put(&mut t.ecn, c.ecn);
+    put(&mut t.ecn1, c.ecn1);
+    put(&mut t.telemetry, c.telemetry);
     put(&mut t.mtu, c.mtu);
     put(&mut t.trace, c.trace);
     put(&mut t.at, c.at);

@@ -69,6 +69,8 @@ pub(super) struct Topology {
     pub reorder: Option<Text>,
     pub duplicate: Option<Text>,
     pub ecn: Option<Text>,
+    pub ecn1: Option<Text>,
+    pub telemetry: Option<Text>,
     pub mtu: Option<Text>,
     pub trace: Option<Text>,
     pub at: Option<Vec<Text>>,

@@ -22,6 +22,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("datacentre", include_str!("../../plans/datacentre.toml")),
     ("l4s", include_str!("../../plans/l4s.toml")),
     ("bbr-loss", include_str!("../../plans/bbr-loss.toml")),
+    ("hpcc", include_str!("../../plans/hpcc.toml")),
 ];
 
 /// The text of the plan with this name.

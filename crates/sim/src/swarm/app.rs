@@ -223,7 +223,11 @@ impl Peer {
                 self.unanswered = left.ok_or("an outcome of what was not proposed")?;
                 Ok(())
             }
-            Event::PathChanged { .. } | Event::PathUp { .. } | Event::PathDown { .. } => Ok(()),
+            Event::CcReplaced { .. }
+            | Event::CcReplacedByPeer { .. }
+            | Event::PathChanged { .. }
+            | Event::PathUp { .. }
+            | Event::PathDown { .. } => Ok(()),
             Event::Closed { conn, reason } => self.closed(conn, reason, e, pool),
         }
     }

@@ -35,6 +35,8 @@ impl Host {
             | Event::QpRefused { conn, .. }
             | Event::CcChanged { conn, .. }
             | Event::CcRefused { conn, .. }
+            | Event::CcReplaced { conn, .. }
+            | Event::CcReplacedByPeer { conn, .. }
             | Event::PathChanged { conn, .. }
             | Event::PathUp { conn, .. }
             | Event::PathDown { conn, .. }

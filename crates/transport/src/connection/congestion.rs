@@ -11,7 +11,6 @@ use crate::negotiation::agree::{accepts, agree};
 use crate::negotiation::exchange::{Exchange, Step};
 use crate::negotiation::{check, offer, refusal};
 use base::{Span, Time};
-use std::collections::BTreeMap;
 use wire::cc::CcTerms;
 use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Frame, Params};
 
@@ -21,9 +20,6 @@ pub(super) struct Congestion {
     pub(super) exchange: Exchange,
     /// This end's terms.
     ours: CcTerms,
-    /// What the peer sends with, on the connection (`None`) and on queue pairs that have an algorithm of their own. Empty: it
-    /// does not say, and does not negotiate.
-    theirs: BTreeMap<Option<u16>, String>,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
 }
@@ -31,7 +27,7 @@ pub(super) struct Congestion {
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
         let exchange = Exchange::new(side);
-        Congestion { exchange, ours, theirs: BTreeMap::new(), reserved: 0 }
+        Congestion { exchange, ours, reserved: 0 }
     }
 }
 
@@ -49,8 +45,10 @@ impl Connection {
                 format!("it wishes {} for what this end sends: {}", mine.spec(), refusal::words(code));
             Violation::new(code::PARAMETERS, words)
         })?;
-        self.flow_setups[0].spec = mine.spec();
-        self.congestion.theirs.insert(None, other.spec());
+        self.flow_setups[0].begin_with(&mine.spec());
+        self.note_programs();
+        self.telling.agreed(None, &mine.spec());
+        self.telling.hear_agreed(None, 0, &other.spec());
         Ok(())
     }
 
@@ -68,20 +66,22 @@ impl Connection {
         if sending {
             return self.algorithm(self.flow_of_own(qpn)?);
         }
-        let theirs = &self.congestion.theirs;
-        theirs.get(&qpn).or_else(|| theirs.get(&None)).map(String::as_str)
+        self.telling.heard(qpn).map(|h| h.runs.chosen.as_str())
     }
 
     /// A queue pair is opened with an algorithm of its own, which the peer uses on it as well; empty: with the connection's.
     pub fn note_peers_cc(&mut self, qpn: u16, spec: &str) {
         if !spec.is_empty() && self.peer_params.cc_terms.is_some() {
-            self.congestion.theirs.insert(Some(qpn), spec.to_owned());
+            self.telling.hear_agreed(Some(qpn), 0, spec);
+            self.telling.agreed(Some(qpn), spec);
+        } else {
+            self.telling.look();
         }
     }
 
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
-        self.congestion.theirs.remove(&Some(qpn));
+        self.telling.forget(qpn);
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.
@@ -97,7 +97,8 @@ impl Connection {
 
     /// Whether the peer may have this end send with it.
     fn may_be_asked(&self, o: &CcOffer) -> bool {
-        let own = self.congestion.ours.offers.first().is_some_and(|first| first.name == o.name);
+        let named = 1 + self.options.negotiation.also.len();
+        let own = self.congestion.ours.offers.iter().take(named).any(|own| own.name == o.name);
         own || self.options.negotiation.allow.has(&o.name)
     }
 
@@ -181,9 +182,14 @@ impl Connection {
     pub fn answer_cc(&mut self, p: &CcPropose, code: u64) {
         let a = self.congestion.exchange.decided(p, code);
         self.push_frame(Frame::CcAnswer(a));
-        if code == 0 && !self.is_ours(p.topic) {
-            let (qpn, spec) = (p.topic.qpn, p.offer.spec());
-            self.congestion.theirs.insert(qpn, spec.clone());
+        if code != 0 {
+            return;
+        }
+        let (qpn, spec) = (p.topic.qpn, p.offer.spec());
+        if self.is_ours(p.topic) {
+            self.telling.agreed(qpn, &spec);
+        } else {
+            self.telling.hear_agreed(qpn, p.sequence, &spec);
             self.events.push_back(ConnEvent::CcOfPeer { qpn, spec });
         }
     }
@@ -216,8 +222,10 @@ impl Connection {
     fn on_own_answered(&mut self, topic: CcTopic, o: &CcOffer, code: u64) {
         let (qpn, sending, spec) = (topic.qpn, self.is_ours(topic), o.spec());
         self.congestion.reserved -= usize::from(sending && qpn.is_some());
-        if code == 0 && !sending {
-            self.congestion.theirs.insert(qpn, spec.clone());
+        if code == 0 && sending {
+            self.telling.agreed(qpn, &spec);
+        } else if code == 0 {
+            self.telling.hear_agreed(qpn, self.congestion.exchange.settled(topic), &spec);
         }
         self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
     }

@@ -1,8 +1,10 @@
 //! The flows of a connection: which queue pairs share an algorithm, which algorithm that is, and what it may send. A flow
 //! of the connection is one on each lane, with a controller of its own there.
 
+use super::telling::{Change, Runs};
 use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
+use crate::negotiation::Reason;
 use base::{Rate, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
 use cc::registry::Needs;
@@ -24,21 +26,46 @@ pub(super) struct FlowSetup {
     pub share: Option<FlowId>,
     /// It has asked the tree, and has not said since that it wants nothing.
     pub asks: bool,
+    /// What decided when that was looked at last.
+    pub shown: Runs,
+    /// Why the algorithm was chosen.
+    pub why: Reason,
+    /// How what decides came to be another one, the last time.
+    pub change: Option<Change>,
+    /// Whether the algorithm comes and goes, and so may be stopped.
+    pub is_program: bool,
 }
 
 impl FlowSetup {
     /// One that nobody limits.
     pub fn new(key: &str, spec: &str, substitute: &str) -> FlowSetup {
-        let needs = super::signals::needs(spec);
-        FlowSetup {
+        let mut setup = FlowSetup {
             key: key.to_owned(),
-            spec: spec.to_owned(),
-            needs,
+            spec: String::new(),
+            needs: Needs::NOTHING,
             substitute: substitute.to_owned(),
             cap: None,
             share: None,
             asks: false,
-        }
+            shown: Runs::default(),
+            why: Reason::Agreed,
+            change: None,
+            is_program: false,
+        };
+        setup.begin_with(spec);
+        setup
+    }
+
+    /// Has chosen this algorithm.
+    fn choose(&mut self, spec: &str, why: Reason) {
+        (self.spec, self.needs, self.why) = (spec.to_owned(), super::signals::needs(spec), why);
+        self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
+    }
+
+    /// Begins with this algorithm: there was none before.
+    pub fn begin_with(&mut self, spec: &str) {
+        self.choose(spec, Reason::Agreed);
+        (self.shown, self.change) = (Runs::of(spec), None);
     }
 }
 
@@ -73,6 +100,8 @@ pub struct FlowFacts {
     pub cap: Option<Rate>,
     /// Whether it has something to send.
     pub backlogged: bool,
+    /// How its algorithm came to be another one than before, the last time.
+    pub change: Option<Change>,
 }
 
 impl Connection {
@@ -121,8 +150,13 @@ impl Connection {
         let own = qpn.and_then(|q| self.scheduler.flow(q)).filter(|f| *f > 0);
         let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
         if let Some(f) = own.or_else(|| (1..index as u8).find(|f| self.scheduler.members_of(*f) == 0)) {
-            self.set_algorithm(f, spec)?;
-            key.clone_into(&mut self.flow_setups[usize::from(f)].key);
+            self.set_algorithm(f, spec, Reason::Agreed)?;
+            let setup = &mut self.flow_setups[usize::from(f)];
+            key.clone_into(&mut setup.key);
+            if own.is_none() {
+                // Another one's history.
+                setup.begin_with(spec);
+            }
             return Ok(f);
         }
         if !self.has_flow_room() {
@@ -134,13 +168,15 @@ impl Connection {
         for i in 0..self.lanes.len() {
             let of_path = remembered.filter(|_| i == 0);
             let info = cc::PathInfo { remembered: of_path, ..self.path_info(i) };
-            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
+            made.push(setup::algorithm(spec, &self.options.substitute, &info, self.rng.fork())?);
         }
         let cap = self.rate_cap;
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows.push(Flow::new(algorithm, cap));
         }
         self.flow_setups.push(FlowSetup::new(key, spec, &self.options.substitute));
+        self.telling.look();
+        self.note_programs();
         Ok(index as u8)
     }
 
@@ -160,11 +196,12 @@ impl Connection {
     }
 
     /// Has a flow decided by another algorithm from now on, on all lanes. Nothing that is in flight is lost, and the new one
-    /// starts from the rate that was measured. Nothing changes when it is what decides already.
+    /// starts from the rate that was measured. Nothing changes when it is what decides already. The peer is told, and
+    /// [`ConnEvent::CcReplaced`](super::ConnEvent::CcReplaced) follows, unless both have agreed on it.
     ///
     /// # Errors
     /// No such flow, an unknown algorithm or bad parameters: said in words; the old one stays.
-    pub fn set_algorithm(&mut self, flow: u8, spec: &str) -> Result<(), String> {
+    pub fn set_algorithm(&mut self, flow: u8, spec: &str, why: Reason) -> Result<(), String> {
         let i = usize::from(flow);
         let Some(setup) = self.flow_setups.get(i) else { return Err(format!("there is no flow {flow}")) };
         if setup.spec == spec {
@@ -173,16 +210,23 @@ impl Connection {
         let mut made = Vec::with_capacity(self.lanes.len());
         for k in 0..self.lanes.len() {
             let info = self.known_of(k, i);
-            made.push(setup::algorithm(spec, &info, self.rng.fork())?);
+            let substitute = &self.flow_setups[i].substitute;
+            made.push(setup::algorithm(spec, substitute, &info, self.rng.fork())?);
         }
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows[i].replace(algorithm);
         }
-        let setup = &mut self.flow_setups[i];
-        (setup.spec, setup.needs) = (spec.to_owned(), super::signals::needs(spec));
+        self.flow_setups[i].choose(spec, why);
+        self.telling.look();
+        self.note_programs();
         self.forget_stand_ins(i);
         self.share_cap();
         Ok(())
+    }
+
+    /// Whether there are programs among the algorithms: they are looked at more often.
+    pub(super) fn note_programs(&mut self) {
+        self.has_programs = self.flow_setups.iter().any(|s| s.is_program);
     }
 
     /// What is known of the path when another algorithm takes over there.
@@ -321,6 +365,7 @@ impl Connection {
                 min_rtt: main.rtt.min(),
                 cap: s.cap,
                 backlogged: self.scheduler.is_ready(i as u8),
+                change: s.change.clone(),
             }
         })
     }
@@ -344,7 +389,8 @@ impl Connection {
 
     /// Makes the first flow anew, for a path of which the handshake has told.
     pub(super) fn remake_flow(&mut self) -> Result<(), String> {
-        let first = setup::algorithm(&self.flow_setups[0].spec, &self.path_info(0), self.rng.fork())?;
+        let FlowSetup { spec, substitute, .. } = &self.flow_setups[0];
+        let first = setup::algorithm(spec, substitute, &self.path_info(0), self.rng.fork())?;
         self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
         self.share_cap();
         Ok(())

@@ -55,6 +55,7 @@ impl Connection {
             Frame::Addresses(a) => self.on_addresses(a)?,
             Frame::CcPropose(p) => self.on_cc_propose(now, p)?,
             Frame::CcAnswer(a) => self.on_cc_answer(now, a)?,
+            Frame::CcRuns(c) => self.on_cc_runs(now, c)?,
             Frame::Crypto { .. } | Frame::CryptoAck { .. } => {
                 return Err(Violation::protocol("handshake frames in a data packet"));
             }

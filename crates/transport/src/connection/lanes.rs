@@ -151,7 +151,7 @@ impl Connection {
         let mut flows = self
             .flow_setups
             .iter()
-            .map(|s| super::setup::algorithm(&s.spec, &info, self.rng.fork()))
+            .map(|s| super::setup::algorithm(&s.spec, &s.substitute, &info, self.rng.fork()))
             .map(|a| a.map(|a| Flow::new(a, self.rate_cap)))
             .collect::<Result<Vec<_>, String>>()?;
         let rest = flows.split_off(1);

@@ -13,6 +13,7 @@ mod receive;
 mod roaming;
 mod setup;
 mod signals;
+mod telling;
 mod transmit;
 
 pub use authority::Authority;
@@ -25,6 +26,7 @@ pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
 pub use roaming::LaneEnds;
 pub use setup::{Accept, CRYPTO_LEVELS, Open};
 pub use signals::StandIns;
+pub use telling::{Change, Heard, Runs};
 pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Transmit};
 
 use crate::config::TransportOptions;
@@ -32,6 +34,7 @@ use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
 use crate::lane::path::PathCheck;
 use crate::lane::{Lane, Stage};
+use crate::negotiation::Reason;
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
@@ -110,6 +113,28 @@ pub enum ConnEvent {
         /// What its own algorithm lacks; `None`: nothing any more.
         why: Option<&'static str>,
     },
+    /// Another algorithm decides for a flow than before, which the peer was not asked about.
+    CcReplaced {
+        /// The flow.
+        flow: u8,
+        /// What decided before.
+        from: String,
+        /// What decides from now on.
+        to: String,
+        /// Why.
+        why: Reason,
+    },
+    /// The peer says the same of what it sends.
+    CcReplacedByPeer {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// What decided before, as far as that is known.
+        from: String,
+        /// What decides from now on.
+        to: String,
+        /// Why.
+        why: Reason,
+    },
     /// Views of this connection's keys are out of date: see [`Connection::open_view`].
     ViewsChanged,
     /// It is over. The last event.
@@ -182,6 +207,10 @@ pub struct Connection {
     rate_cap: Option<Rate>,
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,
+    /// What was told and heard of algorithms that nobody was asked about.
+    telling: telling::Telling,
+    /// Algorithms of flows that may be stopped.
+    has_programs: bool,
     early: Vec<Vec<u8>>,
 }
 
@@ -398,6 +427,7 @@ impl Connection {
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
+        sooner(self.telling.due().filter(|_| self.is_open() && self.authorised));
         sooner(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
         sooner(self.discard_keys_at);
         sooner(self.settle_keys_at);

@@ -3,6 +3,7 @@
 use super::authority::Authority;
 use super::congestion::Congestion;
 use super::crypto_stream::CryptoStream;
+use super::telling::Telling;
 use super::{ConnEvent, Connection, DEFAULT_PRIORITY, Meta, State};
 use crate::config::TransportOptions;
 use crate::crypto::{
@@ -290,9 +291,19 @@ impl Setup {
 }
 
 /// An algorithm from its specification, errors in words.
-pub(super) fn algorithm(spec: &str, info: &cc::PathInfo, rng: Rng) -> Result<Box<dyn cc::Algorithm>, String> {
+/// An algorithm, and what takes its place should it be a program that misbehaves: who leaves the default has not said.
+pub(super) fn algorithm(
+    spec: &str,
+    substitute: &str,
+    info: &cc::PathInfo,
+    rng: Rng,
+) -> Result<Box<dyn cc::Algorithm>, String> {
     let (def, params) = cc::registry::parse(spec).map_err(|e| e.to_string())?;
-    cc::registry::create(def.name, &params, info, rng).map_err(|e| e.to_string())
+    let mut made = cc::registry::create(def.name, &params, info, rng).map_err(|e| e.to_string())?;
+    if substitute != cc::registry::DEFAULT {
+        made.set_substitute(substitute);
+    }
+    Ok(made)
 }
 
 fn local_params(o: &TransportOptions, cid: Cid, reset: [u8; 16], v6: bool) -> Result<Params, HandshakeError> {
@@ -385,13 +396,15 @@ impl Connection {
             known_rate: options.known_rate,
             remembered: options.remembered,
         };
-        let first = algorithm(&options.cc, &info, rng.fork()).map_err(HandshakeError::Config)?;
+        let first =
+            algorithm(&options.cc, &options.substitute, &info, rng.fork()).map_err(HandshakeError::Config)?;
         let flow = Flow::new(first, options.rate_cap);
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let rate_cap = options.rate_cap;
         let first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        let has_programs = first.is_program;
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -429,6 +442,8 @@ impl Connection {
             tree: None,
             rate_cap,
             congestion: Congestion::new(side, Default::default()),
+            telling: Telling::new(),
+            has_programs,
             early: Vec::new(),
         })
     }

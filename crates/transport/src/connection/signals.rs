@@ -2,6 +2,7 @@
 
 use super::{ConnEvent, Connection, setup};
 use base::Time;
+use cc::platform::Lack;
 use cc::registry::{Marks, Needs};
 
 /// How often the algorithm of a flow on a lane is changed for the path's sake at most, so that a path that comes and goes has
@@ -15,7 +16,7 @@ const STAYS_DOUBLED: u32 = 6;
 #[derive(Clone, Copy, Debug, Default)]
 struct StandIn {
     /// Why the substitute decides.
-    why: Option<&'static str>,
+    why: Option<Lack>,
     changes: u32,
     /// Until when it stays.
     until: Time,
@@ -28,6 +29,11 @@ pub struct StandIns(Vec<StandIn>);
 impl StandIns {
     /// Why the substitute decides for a flow; `None` if it does not.
     pub fn why(&self, flow: usize) -> Option<&'static str> {
+        self.lack(flow).map(Lack::words)
+    }
+
+    /// The same, not in words.
+    pub fn lack(&self, flow: usize) -> Option<Lack> {
         self.0.get(flow)?.why
     }
 
@@ -56,6 +62,9 @@ impl Connection {
         // Both are asked, so that neither stays news.
         let news = l.ecn.take_changed() | l.telemetry.take_changed();
         if !news && !l.stand_ins.any() {
+            if self.has_programs {
+                self.look_who_decides();
+            }
             return;
         }
         let (path, rtt) = (l.capability(), l.rtt.smoothed());
@@ -78,14 +87,17 @@ impl Connection {
             s.until = now + rtt * (STAYS << (s.changes / 2).min(STAYS_DOUBLED));
             s.why = next;
             let lane = self.lanes[lane].id;
-            self.events.push_back(ConnEvent::StandIn { lane, flow: flow as u8, spec, why: next });
+            let why = next.map(Lack::words);
+            self.events.push_back(ConnEvent::StandIn { lane, flow: flow as u8, spec, why });
         }
+        self.look_who_decides();
     }
 
     /// Another algorithm decides for one flow on one lane, from what was measured there.
     fn decide_by(&mut self, lane: usize, flow: usize, spec: &str) -> Result<(), String> {
         let info = self.known_of(lane, flow);
-        let algorithm = setup::algorithm(spec, &info, self.rng.fork())?;
+        let substitute = &self.flow_setups[flow].substitute;
+        let algorithm = setup::algorithm(spec, substitute, &info, self.rng.fork())?;
         self.lanes[lane].flows[flow].replace(algorithm);
         self.share_cap();
         Ok(())
@@ -99,11 +111,19 @@ impl Connection {
         });
     }
 
-    /// What decides for a flow while the path does not carry the signals that its algorithm needs; nothing if empty.
+    /// What decides for a flow while the path does not carry the signals that its algorithm needs, and once it is a program
+    /// that misbehaves; nothing, and the default, if empty.
     pub fn set_substitute(&mut self, flow: u8, spec: &str) {
         if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
-            s.substitute.clear();
-            s.substitute.push_str(spec);
+            if s.substitute == spec {
+                return;
+            }
+            spec.clone_into(&mut s.substitute);
+            let spec = if spec == cc::registry::DEFAULT { "" } else { spec };
+            self.lanes
+                .iter_mut()
+                .filter_map(|l| l.flows.get_mut(usize::from(flow)))
+                .for_each(|f| f.set_substitute(spec));
         }
     }
 

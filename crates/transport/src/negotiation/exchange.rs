@@ -27,7 +27,7 @@ const MAX_ROUND: Span = Span::from_secs(1);
 
 /// So many at once, and some more with each round trip.
 #[derive(Debug)]
-struct Ration {
+pub(crate) struct Ration {
     left: u64,
     most: u64,
     each_round: u64,
@@ -36,7 +36,7 @@ struct Ration {
 }
 
 impl Ration {
-    const fn new(most: u64, each_round: u64) -> Ration {
+    pub(crate) const fn new(most: u64, each_round: u64) -> Ration {
         Ration { left: most, most, each_round, since: Time::ZERO }
     }
 
@@ -47,6 +47,12 @@ impl Ration {
             self.left = self.most.min(self.left.saturating_add(rounds.saturating_mul(self.each_round)));
             self.since = now;
         }
+    }
+
+    /// Whether one more is allowed now, which it then was.
+    pub(crate) fn take_at(&mut self, now: Time, round: Span) -> bool {
+        self.refill(now, round);
+        self.take()
     }
 
     fn take(&mut self) -> bool {
@@ -127,6 +133,11 @@ impl Exchange {
     /// Topics that are kept.
     pub fn topics(&self) -> usize {
         self.topics.len()
+    }
+
+    /// The number of the last proposal on a topic that was answered, as far as is known here; 0: none was.
+    pub fn settled(&self, topic: CcTopic) -> u64 {
+        self.topics.get(&topic).map_or(0, |t| t.settled)
     }
 
     /// Proposals of this end that have no answer.

@@ -5,6 +5,9 @@
 
 pub mod agree;
 pub mod exchange;
+mod reason;
+
+pub use reason::Reason;
 
 use crate::config::Negotiation;
 use cc::registry::{self, Definition, Marks, Needs};
@@ -120,9 +123,22 @@ pub fn check(o: &CcOffer) -> Result<(), u64> {
 /// A choice or wish that cannot be: in words.
 pub fn terms(own: &str, n: &Negotiation) -> Result<CcTerms, String> {
     let first = offer(own)?;
-    let others = registry::list().into_iter().filter(|d| d.name != first.name && n.allow.has(d.name));
-    let mut offers: Vec<_> = others.take(MAX_CC_OFFERS - 1).map(|d| offer_of(d, "")).collect();
-    offers.insert(0, first);
+    if n.also.len() >= MAX_CC_OFFERS {
+        return Err(format!("at most {MAX_CC_OFFERS} algorithms can be offered"));
+    }
+    let mut offers = vec![first];
+    for o in n.also.iter().map(|spec| offer(spec)) {
+        let o = o?;
+        if offers.iter().all(|known| known.name != o.name) {
+            offers.push(o);
+        }
+    }
+    let others = registry::list().into_iter().filter(|d| n.allow.has(d.name));
+    for d in others {
+        if offers.len() < MAX_CC_OFFERS && offers.iter().all(|known| known.name != d.name) {
+            offers.push(offer_of(d, ""));
+        }
+    }
     if n.wish.len() + n.refuse.len() > MAX_CC_WISHES {
         return Err(format!("at most {MAX_CC_WISHES} algorithms can be wished and refused together"));
     }
@@ -169,6 +185,22 @@ mod tests {
             );
             all.iter().for_each(|o| assert_eq!(check(o), Ok(()), "{}", o.name));
         }
+    }
+
+    #[test]
+    fn what_is_preferred_comes_first_and_once() {
+        let also = vec!["cubic:hystart=off".to_owned(), "bbr:probe_rtt=off".to_owned(), "reno".to_owned()];
+        let n = Negotiation {
+            also,
+            allow: Allow::Only(vec!["vegas".into(), "reno".into()]),
+            ..Negotiation::default()
+        };
+        let all: Vec<_> = terms("bbr", &n).unwrap().offers.iter().map(CcOffer::spec).collect();
+        assert_eq!(all, ["bbr", "cubic:hystart=off", "reno", "vegas"]);
+        let many = Negotiation { also: vec!["reno".into(); MAX_CC_OFFERS], ..n.clone() };
+        assert!(terms("bbr", &many).unwrap_err().contains("at most"));
+        let wrong = Negotiation { also: vec!["nonsense".into()], ..n };
+        assert!(terms("bbr", &wrong).unwrap_err().contains("nonsense"));
     }
 
     #[test]

@@ -22,7 +22,18 @@ fn frames_read_as_documented() {
     assert_eq!(frame(&bytes).as_ref(), Ok(&f));
     let answer = Frame::CcAnswer(CcAnswer { topic, sequence: 5, code: 3 });
     assert_eq!(frame(&[0x15, 0x03, 0x01, 0x05, 0x03]).as_ref(), Ok(&answer));
-    for f in [f, answer] {
+    let runs = CcRuns {
+        qpn: Some(2),
+        sequence: 5,
+        number: 7,
+        reason: 5,
+        chosen: "dctcp:g=6.2".into(),
+        stand_in: "haul".into(),
+    };
+    let runs = Frame::CcRuns(runs);
+    let bytes = b"\x16\x03\x05\x07\x05\x0bdctcp:g=6.2\x04haul";
+    assert_eq!(frame(bytes).as_ref(), Ok(&runs));
+    for f in [f, answer, runs] {
         let mut again = Vec::new();
         f.put(&mut again);
         assert_eq!(again.len(), f.encoded_len());
@@ -54,6 +65,14 @@ fn what_no_frame_may_hold_is_refused() {
     assert_eq!(far, Err(WireError::Invalid("queue pair of congestion control")));
     assert_eq!(frame(&[0x15, 0, 2, 1, 0]), Err(WireError::Invalid("direction of congestion control")));
     assert_eq!(offer(&"x".repeat(32), &"y".repeat(223)).spec().len(), MAX_CC_SPEC);
+    // What runs: nothing, no name, too long a name, what cannot be printed; number 0; queue pair 65,536.
+    for bad in [&b"\x16\0\0\x01\0\0\0"[..], b"\x16\0\0\x01\0\x02:a\0", b"\x16\0\0\x01\0\x01x\x03x:\n"] {
+        assert!(matches!(frame(bad), Err(WireError::Invalid(_))), "{bad:?}");
+    }
+    assert_eq!(frame(b"\x16\0\0\0\0\x01x\0"), Err(WireError::Invalid("sequence of a proposal")));
+    assert_eq!(frame(b"\x16\x80\x01\0\x01\0\x01\0\x01x\0").unwrap_err(), far.unwrap_err());
+    let long = [&b"\x16\0\0\x01\0\x21"[..], &[b'x'; 33], b"\0"].concat();
+    assert_eq!(frame(&long), Err(WireError::TooLong("name of an algorithm")));
 }
 
 fn parameters(items: &[(u64, &[u8])]) -> Result<Params, WireError> {

@@ -6,7 +6,7 @@ mod feedback;
 pub use addresses::{Addresses, MAX_ADDRESSES, is_tellable};
 pub use feedback::{Feedback, Telemetry, Told};
 
-use crate::cc::{CcAnswer, CcPropose};
+use crate::cc::{CcAnswer, CcPropose, CcRuns};
 use crate::codec::{Put, Reader, WireError, varint_len};
 use crate::packet::flag as bits;
 
@@ -45,6 +45,7 @@ mod kind {
     pub const ADDRESSES: u8 = 0x13;
     pub const CC_PROPOSE: u8 = 0x14;
     pub const CC_ANSWER: u8 = 0x15;
+    pub const CC_RUNS: u8 = 0x16;
     pub const FEEDBACK_SIGNALS: u8 = 0x18;
     pub const DATA: u8 = 0x20;
 }
@@ -173,6 +174,8 @@ pub enum Frame<'a> {
     CcPropose(CcPropose),
     /// Answers [`Frame::CcPropose`].
     CcAnswer(CcAnswer),
+    /// Tells of another congestion control that was not asked about.
+    CcRuns(CcRuns),
     /// What a data packet would carry, behind other frames: the last one of its packet.
     Data {
         /// Kind of data packet, and its flags but the phase of keys and the wish for feedback.
@@ -259,6 +262,7 @@ impl<'a> Frame<'a> {
             kind::ADDRESSES => Frame::Addresses(Addresses::parse(r)?),
             kind::CC_PROPOSE => Frame::CcPropose(CcPropose::parse(r)?),
             kind::CC_ANSWER => Frame::CcAnswer(CcAnswer::parse(r)?),
+            kind::CC_RUNS => Frame::CcRuns(CcRuns::parse(r)?),
             kind::DATA => parse_data(r)?,
             other => return Err(WireError::UnknownFrame(other)),
         })
@@ -291,6 +295,7 @@ impl<'a> Frame<'a> {
             Frame::Addresses(a) => 1 + a.encoded_len(),
             Frame::CcPropose(p) => 1 + p.encoded_len(),
             Frame::CcAnswer(a) => 1 + a.encoded_len(),
+            Frame::CcRuns(c) => 1 + c.encoded_len(),
             Frame::Data { body, .. } => DATA_LEAD + body.len(),
         }
     }
@@ -346,6 +351,7 @@ impl<'a> Frame<'a> {
             Frame::Addresses(a) => a.put(behind(out, kind::ADDRESSES)),
             Frame::CcPropose(p) => p.put(behind(out, kind::CC_PROPOSE)),
             Frame::CcAnswer(a) => a.put(behind(out, kind::CC_ANSWER)),
+            Frame::CcRuns(c) => c.put(behind(out, kind::CC_RUNS)),
             Frame::Data { flags, body } => {
                 out.put_u8(kind::DATA);
                 out.put_u8(*flags);
