@@ -46,7 +46,10 @@ impl Ends {
         if let Some(slot) = out.slot() {
             slot[..text.len()].copy_from_slice(&text);
         }
-        out.commit(SendMeta { dst: to, src: None, ecn: Ecn::NotEct, segment: text.len() }, text.len())?;
+        out.commit(
+            SendMeta { dst: to, src: None, ecn: Ecn::NotEct, dscp: 0, segment: text.len() },
+            text.len(),
+        )?;
         self.socket.send(&mut out)?;
         Ok(())
     }
@@ -100,14 +103,14 @@ pub fn source(to: SocketAddr, seconds: f64, mtu: usize) -> Result<()> {
     // Written once: untouched memory is one page of zeroes, which no sender has.
     while let Some(slot) = out.slot() {
         slot.fill(0x5a);
-        out.commit(SendMeta { dst: to, src: None, ecn: Ecn::NotEct, segment }, len)?;
+        out.commit(SendMeta { dst: to, src: None, ecn: Ecn::NotEct, dscp: 0, segment }, len)?;
     }
     ends.socket.send(&mut out)?;
     let begun = Begun::now();
     let (mut sent, mut confirmed, mut heard) = (0u64, 0u64, 0.0);
     while begun.seconds() < seconds {
         while sent.saturating_sub(confirmed) < CREDIT && out.slot().is_some() {
-            out.commit(SendMeta { dst: to, src: None, ecn: Ecn::NotEct, segment }, len)?;
+            out.commit(SendMeta { dst: to, src: None, ecn: Ecn::NotEct, dscp: 0, segment }, len)?;
             sent += len as u64;
         }
         if !out.is_empty() {

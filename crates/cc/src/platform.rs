@@ -82,6 +82,8 @@ pub struct Choice {
     pub cap: Option<Rate>,
     /// What it may count on.
     pub guarantee: Option<Rate>,
+    /// Differentiated-services code point that its packets are to carry, 0 to 63; `None`: what the application asks for.
+    pub dscp: Option<u8>,
     /// Why so, a sentence each, for people.
     pub why: Vec<String>,
 }

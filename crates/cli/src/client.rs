@@ -2,13 +2,14 @@
 
 use crate::args::{Comparing, Get, Governing, Ls, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
+use crate::mapped::Mapped;
 use crate::setup::{self, Me};
 use crate::show::Display;
 use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
 use crate::{govern, remedy, show, stop};
 use base::{Span, Time};
-use endpoint::{App, ConnId, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
+use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
@@ -37,53 +38,6 @@ pub struct Live {
     pub mapped: Option<Mapped>,
     /// Seconds since the start of the transfer, and bytes delivered so far.
     pub samples: Vec<(f64, u64)>,
-}
-
-/// What a policy made of a connection's flow.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Mapped {
-    /// What was asked.
-    pub qos: String,
-    /// The rule; empty when none matched.
-    pub rule: String,
-    /// Algorithm with parameters.
-    pub algorithm: String,
-    /// The class.
-    pub class: String,
-    /// What it may count on, in bit/s.
-    pub guarantee: Option<u64>,
-    /// What it may send at most, in bit/s.
-    pub cap: Option<u64>,
-    /// Why so.
-    pub why: Vec<String>,
-}
-
-impl Mapped {
-    fn of(ep: &Endpoint, conn: ConnId) -> Option<Mapped> {
-        let flow = ep.flows().into_iter().find(|f| f.conn == conn)?;
-        let choice = flow.choice?;
-        Some(Mapped {
-            qos: flow.traffic.qos.to_string(),
-            rule: choice.rule,
-            algorithm: choice.algorithm,
-            class: flow.class,
-            guarantee: choice.guarantee.map(base::Rate::bits_per_sec),
-            cap: choice.cap.map(base::Rate::bits_per_sec),
-            why: choice.why,
-        })
-    }
-}
-
-impl std::fmt::Display for Mapped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "sent as {}: class {}, {}", self.qos, self.class, self.algorithm)?;
-        for (what, bits) in [("guaranteed", self.guarantee), ("at most", self.cap)] {
-            if let Some(bits) = bits {
-                write!(f, ", {what} {}", base::Rate::from_bits_per_sec(bits))?;
-            }
-        }
-        if self.rule.is_empty() { Ok(()) } else { write!(f, " (rule \"{}\")", self.rule) }
-    }
 }
 
 /// Shared between the loop's thread and the display's.
@@ -123,7 +77,12 @@ impl Watched {
         let delivered = if self.receives { stats.payload_received } else { stats.delivered };
         let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
         let iwarp = info.iwarp.clone();
-        let mapped = Mapped::of(ep, conn).filter(|_| !self.receives);
+        // Of what the other end sends, that tells.
+        let mapped = if self.receives {
+            self.inner.progress().mapped().map(Mapped::told)
+        } else {
+            Mapped::of(ep, conn)
+        };
         self.board.set(|live| {
             (live.stats, live.peer, live.suite, live.iwarp) = (stats, peer, Some(suite), iwarp);
             live.mapped = mapped;
@@ -311,11 +270,10 @@ pub fn get(a: &Get) -> Outcome<()> {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
         return Err(Failure::usage(text));
     }
-    let native =
-        a.asking.known_rate.is_some() || a.asking.intent.qos.is_some() || !a.asking.wishing.is_empty();
+    let native = a.asking.known_rate.is_some() || a.asking.intent.asks() || !a.asking.wishing.is_empty();
     if server.iwarp && native {
-        let text = "--known-rate, --qos, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP sends, which \
-                    takes none of them. Leave them out, or fetch from longhaul://";
+        let text = "--known-rate, --qos, --app, --dscp, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP \
+                    sends, which takes none of them. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));
@@ -330,14 +288,21 @@ pub fn get(a: &Get) -> Outcome<()> {
             cc: a.asking.cc.clone(),
             known_rate: a.asking.known_rate,
             qos: a.asking.intent.qos,
+            application: a.asking.intent.app.clone(),
+            dscp: a.asking.intent.dscp,
+            tell: true,
         },
     };
     let session = Session::new(server, options, &a.wire, &a.trusting, ("get", &a.governing))?;
-    let result = session.run(
+    let mut result = session.run(
         |connect, wake| ClientApp::get(connect, &o, wake),
         true,
         |p, b| Display::start(p, b, a.output.quiet || a.output.json),
     );
+    if let (Ok((_, live)), false) = (&mut result, a.output.json || a.asking.asks()) {
+        // Who asked for nothing wants to hear of rules only.
+        live.mapped = live.mapped.take().filter(|m| !m.rule.is_empty());
+    }
     finish(&session, result, &a.output, a.comparing.dry_run)
 }
 

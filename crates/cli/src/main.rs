@@ -9,6 +9,7 @@ mod gate;
 mod govern;
 mod keys;
 mod lab;
+mod mapped;
 mod perf;
 mod reference;
 mod remedy;

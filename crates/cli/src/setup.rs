@@ -68,7 +68,8 @@ impl Me {
         config.unix_epoch = WallTime::now().unix_secs().saturating_sub(up);
         let seed = clock::seed().map_err(Failure::system)?;
         // What is asked of the network means something also where no administrator wrote a policy; of a server, clients ask.
-        let asks = config.server.is_some() || config.options.intent.qos != endpoint::Qos::Ordinary;
+        let intent = &config.options.intent;
+        let asks = config.server.is_some() || intent.qos != endpoint::Qos::Ordinary || intent.dscp > 0;
         let mut endpoint = Endpoint::new(config, Rng::from_seed(seed))?;
         if asks {
             endpoint.set_policy(Arc::new(policy::Policy::built_in()));
@@ -189,7 +190,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
 /// What this end asks of the network. A program that does not say its name has that of its file.
 pub fn intent(i: &Intent) -> endpoint::Intent {
     let application = i.app.clone().unwrap_or_else(|| "longhaul".to_owned());
-    endpoint::Intent { application, qos: i.qos.unwrap_or_default(), dscp: 0 }
+    endpoint::Intent { application, qos: i.qos.unwrap_or_default(), dscp: i.dscp.unwrap_or(0) }
 }
 
 /// Which suites this processor is fastest with, by a measurement of about a millisecond; once for the process.

@@ -80,3 +80,25 @@ fn the_example_builds_and_passes_as_well() {
     assert_eq!((&card["algorithm"], &card["passed"]), (&"gradient:gain=8".into(), &true.into()));
     assert!(card["rows"].as_array().unwrap().len() >= 15, "{card}");
 }
+
+/// What the guide to policies shows on a console is what one sees there.
+#[test]
+fn the_guide_to_policies_shows_what_is_printed() {
+    let guide = include_str!("../../../docs/guides/policies.md");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples");
+    let bin = Path::new(env!("CARGO_BIN_EXE_longhaul")).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut commands = 0;
+    for (_, block) in blocks(guide).into_iter().filter(|(kind, _)| kind == "console") {
+        for part in format!("\n{block}").split("\n$ ").skip(1) {
+            let (command, shown) = part.split_once('\n').unwrap_or((part, ""));
+            let mut shell = Command::new("sh");
+            shell.args(["-c", command]).current_dir(&examples).env("PATH", &path);
+            let o = shell.output().unwrap();
+            let said = [o.stdout, o.stderr].map(|b| String::from_utf8(b).unwrap()).concat();
+            assert_eq!(said.trim_end(), shown.trim_end(), "$ {command}");
+            commands += 1;
+        }
+    }
+    assert_eq!(commands, 4, "console blocks were found");
+}

@@ -140,3 +140,55 @@ fn a_get_says_what_it_asks_of_the_network_and_the_server_does_it() {
         }
     }
 }
+
+#[test]
+fn a_get_and_a_measurement_say_what_they_were_mapped_to() {
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("srv/file"), common::bytes(4, 300_000)).unwrap();
+    let rule = "[[rule]]\nname = \"nightly\"\nmatch = { application = \"backup-*\" }\nalgorithm = \"cubic\"\ncap = \"50M\"\nclass = \"bulk\"\n";
+    fs::write(b.path("policy.toml"), rule).unwrap();
+    let policy = b.path("policy.toml");
+    let policy = policy.to_str().unwrap();
+    let server = b.serve("srv", &["--policy", policy]);
+    let (url, back) = (server.url("file"), b.path("back"));
+    let get = |words: &[&str]| {
+        let _ = fs::remove_file(&back);
+        let o = b.run(&[&["get", "--accept-new", &url, back.to_str().unwrap()], words].concat());
+        expect(&o, 0);
+        o
+    };
+    let told = |o: &Output| common::json(o)["policy"].clone();
+    let p = told(&get(&["--app", "backup-1", "--json"]));
+    assert_eq!((p["rule"].as_str(), p["algorithm"].as_str()), (Some("nightly"), Some("cubic")), "{p}");
+    assert_eq!((p["class"].as_str(), p["cap"].as_u64()), (Some("bulk"), Some(50_000_000)), "{p}");
+    assert!(p["why"].as_array().is_some_and(|w| w.len() > 2), "{p}");
+    // The smaller of the limits holds, and is told.
+    let p = told(&get(&["--app", "backup-1", "--limit", "20mbit", "--json"]));
+    assert_eq!(p["cap"], 20_000_000, "{p}");
+    let said = stderr(&get(&["--app", "backup-1"]));
+    assert!(
+        said.contains("sent as ordinary: class bulk, cubic, at most 50.0 Mbit/s (rule \"nightly\")"),
+        "{said}"
+    );
+    assert!(stderr(&get(&["--qos", "scavenger"])).contains("sent as scavenger: class scavenger, ledbat++"));
+    assert!(stderr(&get(&["--cc", "cubic"])).contains("sent as ordinary: class ordinary, cubic"));
+    // Nothing is asked for: nothing is said but to programs.
+    assert!(!stderr(&get(&[])).contains("sent as"));
+    assert_eq!(told(&get(&["--json"]))["class"], "ordinary");
+    // Both ends of a measurement have policies; that of the sending one is told.
+    let args = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--policy", policy];
+    let server = common::Server::start(&b.server, &args);
+    let perf = |words: &[&str]| {
+        let what = ["perf", "client", &server.address, "--accept-new", "-n", "1MiB", "--region", "1MiB"];
+        let o = b.run(&[&what[..], words].concat());
+        expect(&o, 0);
+        o
+    };
+    let p = told(&perf(&["--app", "backup-2", "--policy", policy, "--json"]));
+    assert_eq!((p["rule"].as_str(), p["cap"].as_u64()), (Some("nightly"), Some(50_000_000)), "{p}");
+    let said = stdout(&perf(&["--qos", "scavenger"]));
+    assert!(said.contains("sent as scavenger: class scavenger, ledbat++"), "{said}");
+    assert!(!stdout(&perf(&[])).contains("sent as"));
+    assert_eq!(told(&perf(&["-R", "--json"]))["class"], "ordinary");
+}

@@ -94,6 +94,7 @@ impl Acceptor {
                     remote: meta.remote,
                     local: meta.local,
                     ecn: base::Ecn::NotEct,
+                    dscp: 0,
                     segment: len,
                     len,
                     socket: 0,

@@ -113,12 +113,18 @@ pub struct QpOptions {
     pub cc: String,
     /// What this end asks of the network for it; `None`: what the connection asks.
     pub qos: Option<cc::platform::Qos>,
+    /// The application's name for policies, where it is another than the connection's.
+    pub application: Option<String>,
+    /// Differentiated-services code point of its packets, 0 to 63, where it is another than the connection's; a policy may
+    /// name yet another.
+    pub dscp: Option<u8>,
     /// For the peer's application, at most 1,024 bytes.
     pub private_data: Vec<u8>,
 }
 
 impl Default for QpOptions {
     fn default() -> QpOptions {
-        QpOptions { reliable: true, priority: 4, cc: String::new(), qos: None, private_data: Vec::new() }
+        let (cc, private_data) = Default::default();
+        QpOptions { reliable: true, priority: 4, cc, qos: None, application: None, dscp: None, private_data }
     }
 }

@@ -125,7 +125,7 @@ impl Endpoint {
         let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
         let moved = match qpn {
             None => c.connection.set_algorithm(0, spec, Reason::Agreed).map(|()| 0),
-            Some(n) => c.connection.move_qp(n, &key_of(spec, traffic.qos, n), spec),
+            Some(n) => c.connection.move_qp(n, &key_of(spec, &traffic, n), spec),
         };
         let moved = moved.map_err(|_| refusal::NO_ROOM)?;
         if moved == flow {

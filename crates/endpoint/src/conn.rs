@@ -3,8 +3,8 @@
 use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
+use crate::govern::Asks;
 use base::Time;
-use cc::platform::Qos;
 use std::net::SocketAddr;
 use transport::{ConnEvent, Connection, FurtherPath};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
@@ -46,7 +46,7 @@ pub(crate) struct Conn {
     /// Identifiers and sockets of lanes that threads of sockets have views of.
     pub viewed: Vec<(wire::Cid, u16)>,
     /// Queue pairs this end has opened and waits for.
-    pub opening: Vec<(QpOpen, Option<Qos>, Option<crate::govern::Ruled>)>,
+    pub opening: Vec<(QpOpen, Asks, Option<crate::govern::Ruled>)>,
     /// Where queue pairs without another instruction take their receives from.
     pub srq: Option<SrqId>,
     /// Credits that came before the queue pair they are about.
@@ -130,14 +130,15 @@ impl Endpoint {
             let text = format!("the peer will not have {} sent to it", o.cc);
             return Err(ConnectError::Settings(text));
         }
-        let promised = self.promise(now, conn, &o.cc, o.qos)?;
+        let asks = Asks { qos: o.qos, application: o.application, dscp: o.dscp.map(|d| d & 0x3f) };
+        let promised = self.promise(now, conn, &o.cc, &asks)?;
         let qp = self.create_qp(conn, qpn, o.reliable, srq);
         let qp = qp.inspect_err(|_| promised.iter().for_each(|p| self.forget_share(p)))?;
         if let Some(c) = self.conns.get_mut(&conn) {
             let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
             let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
             // The scheduler learns of it when the peer has agreed: see `on_qp_accept`.
-            c.opening.push((open.clone(), o.qos, promised));
+            c.opening.push((open.clone(), asks, promised));
             c.connection.open_qp(open);
             c.info.qps.push(qp);
         }
@@ -440,7 +441,7 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.info.qps.push(qp);
-        if self.join_flow(id, (q.qpn, q.priority), (&cc, None), None).is_err() {
+        if self.join_flow(id, (q.qpn, q.priority), (&cc, &Asks::default()), None).is_err() {
             self.drop_qp(id, q.qpn, qp);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
@@ -470,11 +471,11 @@ impl Endpoint {
     fn on_qp_accept(&mut self, id: ConnId, qpn: u16, code: u64) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Some(i) = c.opening.iter().position(|(o, ..)| o.qpn == qpn) else { return };
-        let (QpOpen { cc, priority, private_data, .. }, qos, promised) = c.opening.swap_remove(i);
+        let (QpOpen { cc, priority, private_data, .. }, asks, promised) = c.opening.swap_remove(i);
         let Some(qp) = c.qps[usize::from(qpn)] else { return };
         let asked = String::from_utf8_lossy(&cc);
         let joins = match code {
-            0 => self.join_flow(id, (qpn, priority), (&asked, qos), promised).is_ok(),
+            0 => self.join_flow(id, (qpn, priority), (&asked, &asks), promised).is_ok(),
             _ => {
                 promised.iter().for_each(|p| self.forget_share(p));
                 false

@@ -44,6 +44,14 @@ pub struct FlowReport {
     pub peer: Option<Heard>,
 }
 
+/// What is asked for a queue pair, where it is not what its connection asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asks {
+    pub qos: Option<Qos>,
+    pub application: Option<String>,
+    pub dscp: Option<u8>,
+}
+
 /// The policy that holds.
 pub(crate) struct Governor {
     policy: Arc<dyn Policy>,
@@ -335,6 +343,7 @@ impl Endpoint {
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
             o.substitute.clone_from(&c.substitute);
+            o.intent.dscp = c.dscp.unwrap_or(o.intent.dscp);
             // What the peer may ask for is what the policy would let an application have.
             let names = cc::registry::names().into_iter().filter(|n| o.negotiation.allow.has(n));
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
@@ -418,24 +427,21 @@ impl Endpoint {
 
     /// What a queue pair asks for that is to be opened, and what it has in common with others that share its flow; nothing
     /// of one that is in the connection's own.
-    fn of_qp(
-        &self,
-        id: ConnId,
-        qpn: Option<u16>,
-        asked: &str,
-        qos: Option<Qos>,
-    ) -> Option<(String, Traffic)> {
+    fn of_qp(&self, id: ConnId, qpn: Option<u16>, asked: &str, asks: &Asks) -> Option<(String, Traffic)> {
         let first = &self.conns.get(&id)?.flows.first()?.traffic;
-        if asked.is_empty() && (qos.is_none() || self.governor.is_none()) {
+        let by_policy = self.governor.is_some() && (asks.qos.is_some() || asks.application.is_some());
+        if asked.is_empty() && !by_policy && asks.dscp.is_none() {
             return None;
         }
         let traffic = Traffic {
-            qos: qos.unwrap_or(first.qos),
+            qos: asks.qos.unwrap_or(first.qos),
+            application: asks.application.clone().unwrap_or_else(|| first.application.clone()),
+            dscp: asks.dscp.unwrap_or(first.dscp),
             asked: if asked.is_empty() { first.asked.clone() } else { asked.to_owned() },
             ..first.clone()
         };
         // One that is still to have a number shares with nobody.
-        let key = key_of(asked, traffic.qos, qpn.unwrap_or(u16::MAX));
+        let key = key_of(asked, &traffic, qpn.unwrap_or(u16::MAX));
         Some((key, traffic))
     }
 
@@ -448,11 +454,11 @@ impl Endpoint {
         now: Time,
         id: ConnId,
         asked: &str,
-        qos: Option<Qos>,
+        asks: &Asks,
     ) -> Result<Option<Ruled>, Refusal> {
-        let Some(Qos::Deadline { .. } | Qos::Guaranteed(_)) = qos else { return Ok(None) };
+        let Some(Qos::Deadline { .. } | Qos::Guaranteed(_)) = asks.qos else { return Ok(None) };
         self.heed_policy();
-        let Some((key, traffic)) = self.of_qp(id, None, asked, qos) else { return Ok(None) };
+        let Some((key, traffic)) = self.of_qp(id, None, asked, asks) else { return Ok(None) };
         let Some(c) = self.conns.get(&id) else { return Ok(None) };
         if c.connection.has_flow(&key) {
             return Ok(None);
@@ -470,10 +476,10 @@ impl Endpoint {
         &mut self,
         id: ConnId,
         (qpn, priority): (u16, u8),
-        (asked, qos): (&str, Option<Qos>),
+        (asked, asks): (&str, &Asks),
         promised: Option<Ruled>,
     ) -> Result<(), String> {
-        let own = self.of_qp(id, Some(qpn), asked, qos);
+        let own = self.of_qp(id, Some(qpn), asked, asks);
         let Some(c) = self.conns.get_mut(&id) else { return Err("the connection is gone".to_owned()) };
         let Some((key, traffic)) = own else {
             return c.connection.add_qp(qpn, priority, "");
@@ -572,6 +578,8 @@ impl Endpoint {
     pub(crate) fn obey(&mut self, id: ConnId, flow: usize) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Some(f) = c.flows.get_mut(flow) else { return };
+        let marked = f.choice.as_ref().and_then(|choice| choice.dscp);
+        c.connection.set_flow_dscp(flow as u8, marked.unwrap_or(f.traffic.dscp));
         let Some(choice) = &mut f.choice else { return };
         if let Some(g) = &self.governor {
             c.connection.set_tree(Some(g.tree.clone()));
@@ -593,10 +601,11 @@ fn terms(choice: &Choice, due: Option<Due>) -> Terms {
 }
 
 /// What queue pairs have in common that share a flow: what they ask for. Each promise of a time is one of its own.
-pub(crate) fn key_of(asked: &str, qos: Qos, qpn: u16) -> String {
+pub(crate) fn key_of(asked: &str, t: &Traffic, qpn: u16) -> String {
+    let Traffic { qos, dscp, application, .. } = t;
     match qos {
-        Qos::Deadline { .. } => format!("{asked} {qos} {qpn}"),
-        _ => format!("{asked} {qos}"),
+        Qos::Deadline { .. } => format!("{asked} {qos} {dscp} {application} {qpn}"),
+        _ => format!("{asked} {qos} {dscp} {application}"),
     }
 }
 

@@ -52,6 +52,7 @@ impl Policy for Rules {
             weight: 1,
             cap: (version > 0).then(|| Rate::from_mbit(400)),
             guarantee: None,
+            dscp: None,
             why: Vec::new(),
         }
     }

@@ -59,7 +59,7 @@ fn send_paced(from: &UdpSocket, relay: &RelayHandle, rate: Rate, length: Span) -
     longhaul_io::poll::sharpen_timers();
     let (clock, mut poller) = (Clock::new(), Poller::new()?);
     let mut batch = SendBatch::new();
-    let meta = SendMeta { dst: relay.local_addr(), src: None, ecn: Ecn::Ect0, segment: PACKET };
+    let meta = SendMeta { dst: relay.local_addr(), src: None, ecn: Ecn::Ect0, dscp: 0, segment: PACKET };
     let (start, mut sent) = (clock.now(), 0);
     loop {
         let due = start + rate.time_for(sent * PACKET as u64);

@@ -34,7 +34,7 @@
 //!     if let (0, Some(slot)) = (said, outgoing.slot()) {
 //!         slot[..25].fill(7);
 //!         let dst = socket.local_addr();
-//!         outgoing.commit(SendMeta { dst, src: None, ecn: Ecn::Ect0, segment: 10 }, 25)?;
+//!         outgoing.commit(SendMeta { dst, src: None, ecn: Ecn::Ect0, dscp: 0, segment: 10 }, 25)?;
 //!     }
 //!     let blocked = socket.send(&mut outgoing)?.blocked;
 //!     poller.wait(&mut [Source::new(&socket, blocked == Blocked::Buffer)], Some(Span::from_millis(1)))?;

@@ -52,7 +52,7 @@ fn train(from: &UdpSocket, to: SocketAddr, segment: usize, count: usize, ecn: Ec
     let mut batch = SendBatch::new();
     let length = segment * count;
     batch.slot().expect("room")[..length].fill(7);
-    batch.commit(SendMeta { dst: to, src: None, ecn, segment }, length).expect("a train");
+    batch.commit(SendMeta { dst: to, src: None, ecn, dscp: 0, segment }, length).expect("a train");
     assert_eq!(from.send(&mut batch).expect("sent").sent, 1);
 }
 

@@ -326,6 +326,7 @@ impl ClientApp {
                 )));
             }
             Control::Welcome(_) => {}
+            Control::Mapped(m) => self.progress.map(m),
             Control::Abort { refused, text } => {
                 let e = if refused { Error::Refused { text } } else { Error::Peer { text } };
                 self.stop(now, ep, e, code::DONE, "understood");

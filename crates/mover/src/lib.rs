@@ -58,5 +58,5 @@ pub use client::{CheckPeer, ClientApp, GetOptions, ListOptions, PutOptions, Tran
 pub use error::{Cause, Error, FileError};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
-pub use proto::Sending;
+pub use proto::{Mapping, Sending};
 pub use server::{Monitor, ServeOptions, ServerApp, SessionInfo};

@@ -155,6 +155,10 @@ impl Link {
         debug_assert!(self.posted.is_empty(), "sent on two queue pairs");
         self.tx = qp;
     }
+    /// The queue pair by which this end sends.
+    pub const fn sends_on(&self) -> QpId {
+        self.tx
+    }
     /// The peer sends by `qp` from now on; a second call changes nothing.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! What a transfer has done so far, for progress bars and for machines.
 
 use crate::error::{Error, FileError};
-use crate::proto::Totals;
+use crate::proto::{Mapping, Totals};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,6 +68,7 @@ impl Summary {
 struct Inner {
     snapshot: Mutex<Snapshot>,
     outcome: Mutex<Option<Summary>>,
+    mapped: Mutex<Option<Mapping>>,
     interrupt: AtomicBool,
 }
 
@@ -83,6 +84,13 @@ impl Progress {
     /// The result, once the transfer has ended.
     pub fn outcome(&self) -> Option<Summary> {
         self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    /// How the server sends, once it has told.
+    pub fn mapped(&self) -> Option<Mapping> {
+        self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    pub(crate) fn map(&self, m: Mapping) {
+        *self.0.mapped.lock().unwrap_or_else(PoisonError::into_inner) = Some(m);
     }
     /// Asks the transfer to stop at the next turn of its loop, in a state that can be resumed. The one who asks
     /// wakes the loop.

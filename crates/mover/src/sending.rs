@@ -1,8 +1,13 @@
 //! What a client of `get` asks of the server's sending, and what the server makes of it.
 
-use crate::proto::Sending;
+use crate::error::MAX_TEXT;
+use crate::proto::{MAX_REASONS, Mapping, Sending};
 use base::{Rate, Span};
+use endpoint::{ConnId, Endpoint};
+use verbs::QpId;
 
+/// Characters of each text in a mapping: each takes four bytes at most.
+const MAX_WORDS: usize = MAX_TEXT / 4;
 /// Packets of the least initial window that a known rate leads to: RFC 6928's ten.
 const MIN_WINDOW: u64 = 10;
 /// Most packets that the algorithms' parameter `initial_window` takes.
@@ -69,6 +74,23 @@ pub(crate) fn congestion_control(
     }
     let mark = if text.contains(':') { ',' } else { ':' };
     Ok(Some(format!("{text}{mark}{key}={value}")))
+}
+
+/// What the policy made of what this end sends by a queue pair, with the limits of both ends.
+pub(crate) fn mapping(ep: &Endpoint, conn: ConnId, qp: QpId, limit: Option<Rate>) -> Option<Mapping> {
+    let f = ep.flows().into_iter().find(|f| f.conn == conn && f.qps.contains(&qp))?;
+    let cut = |text: &str| text.chars().take(MAX_WORDS).collect::<String>();
+    let (rule, guarantee, why) = f.choice.map(|c| (c.rule, c.guarantee, c.why)).unwrap_or_default();
+    let running = if f.facts.spec.is_empty() { f.facts.name } else { &f.facts.spec };
+    Some(Mapping {
+        qos: f.traffic.qos.to_string(),
+        rule: cut(&rule),
+        class: cut(&f.class),
+        algorithm: cut(running),
+        guarantee,
+        cap: f.facts.cap.into_iter().chain(limit).min(),
+        why: why.iter().take(MAX_REASONS).map(|w| cut(w)).collect(),
+    })
 }
 
 /// The least rate that algorithms take.

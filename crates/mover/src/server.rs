@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Hello, Op, Record, Root, VERSION};
-use crate::sending::{PathNow, Policy, congestion_control};
+use crate::proto::{Hello, Op, Record, Root, Sending, VERSION};
+use crate::sending::{PathNow, Policy, congestion_control, mapping};
 use crate::session::{Control, Fatal, Role, Session, code};
 use crate::sink::list::Lister;
 use crate::sink::{Sink, SinkOptions};
@@ -194,8 +194,8 @@ impl ServerApp {
                 }
                 let _ = ep.release(conn); // what is left is freed with the endpoint
             }
-            Event::QpReady { conn, qp, by_peer: false, .. } => self.opened(now, conn, qp, true),
-            Event::QpRefused { conn, qp, .. } => self.opened(now, conn, qp, false),
+            Event::QpReady { conn, qp, by_peer: false, .. } => self.opened(now, conn, (qp, true), ep),
+            Event::QpRefused { conn, qp, .. } => self.opened(now, conn, (qp, false), ep),
             _ => {}
         }
     }
@@ -244,7 +244,7 @@ impl ServerApp {
                 self.clients.insert(conn, c);
                 return;
             }
-            if let Err(f) = self.begin(&mut c, &h) {
+            if let Err(f) = self.begin(&mut c, &h, (conn, ep)) {
                 end(&mut c, now, f);
             }
         }
@@ -330,7 +330,7 @@ impl ServerApp {
             c.opening = Some((qp, h));
             return Ok(());
         }
-        self.begin(c, &h)
+        self.begin(c, &h, (conn, ep))
     }
     /// Obeys what the client asks of this end's sending; the queue pair to wait for, if it needs one.
     fn sending(&self, now: Time, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<Option<QpId>, Fatal> {
@@ -348,7 +348,8 @@ impl ServerApp {
         if !h.sending.needs_own_pair() {
             return Ok(None);
         }
-        let o = QpOptions { cc: cc.unwrap_or_default(), qos: h.sending.qos, ..QpOptions::default() };
+        let Sending { qos, application, dscp, .. } = h.sending.clone();
+        let o = QpOptions { cc: cc.unwrap_or_default(), qos, application, dscp, ..QpOptions::default() };
         match ep.open_qp(now, conn, o) {
             Ok(qp) => Ok(Some(qp)),
             Err(e) => Err(Fatal::Refuse(format!("it cannot send as it is asked to: {e}"))),
@@ -373,12 +374,12 @@ impl ServerApp {
             .map_err(|e| Fatal::Refuse(format!("it cannot send as it is asked to: {e}")))
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.
-    fn opened(&mut self, now: Time, conn: ConnId, qp: QpId, agreed: bool) {
+    fn opened(&mut self, now: Time, conn: ConnId, (qp, agreed): (QpId, bool), ep: &Endpoint) {
         let Some(mut c) = self.clients.remove(&conn) else { return };
         if let Some((_, h)) = c.opening.take_if(|(q, _)| *q == qp) {
             let r = if agreed {
                 c.session.link.send_on(qp);
-                self.begin(&mut c, &h)
+                self.begin(&mut c, &h, (conn, ep))
             } else {
                 let text =
                     "the client's end refused the congestion control that it asked for; ask for another";
@@ -409,8 +410,12 @@ impl ServerApp {
         }
     }
     /// Gives the session its role.
-    fn begin(&self, c: &mut Client, h: &Hello) -> Result<(), Fatal> {
+    fn begin(&self, c: &mut Client, h: &Hello, (conn, ep): (ConnId, &Endpoint)) -> Result<(), Fatal> {
         c.session.send(&[Record::Welcome { version: VERSION }]);
+        let limit = self.options.rate_limit.into_iter().chain(h.sending.rate_limit).min();
+        if let Some(m) = mapping(ep, conn, c.session.link.sends_on(), limit).filter(|_| h.sending.tell) {
+            c.session.send(&[Record::Mapped(m)]);
+        }
         match h.op {
             Op::Put => {
                 c.operation = "put";

@@ -2,7 +2,7 @@
 //! server; which of them is the source does not matter here.
 
 use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
-use crate::proto::{Entry, Hello, Record, Totals, decode};
+use crate::proto::{Entry, Hello, Mapping, Record, Totals, decode};
 use crate::sink::Sink;
 use crate::source::{Source, send};
 use base::{Span, Time};
@@ -55,6 +55,7 @@ impl Fatal {
 pub(crate) enum Control {
     Hello(Box<Hello>),
     Welcome(u64),
+    Mapped(Mapping),
     Abort {
         refused: bool,
         text: String,
@@ -200,6 +201,7 @@ impl Session {
         let control = match r {
             Record::Hello(h) => Control::Hello(Box::new(h)),
             Record::Welcome { version } => Control::Welcome(version),
+            Record::Mapped(m) => Control::Mapped(m),
             Record::Abort { refused, text } => Control::Abort { refused, text },
             Record::SinkEnd(t) if matches!(&self.role, Role::Source(s) if s.ended()) => Control::SinkEnd(t),
             r => match (&mut self.role, r) {

@@ -301,9 +301,17 @@ impl cc::platform::Policy for Policy {
         let substitute = said(self.said(&l, |t| t.substitute.as_ref())).value.value.clone();
         why.push(format!("{} puts it into class {}", named.by, crate::problem::quote(&named.value.value)));
         let (cap, guarantee) = self.rates(t, &l, &mut why);
+        let dscp = self.said(&l, |t| t.dscp).map(|s| {
+            why.push(format!(
+                "{} has its packets carry the code point {}",
+                s.by,
+                crate::units::show_dscp(s.value)
+            ));
+            s.value
+        });
         let weight = said(self.said(&l, |t| t.weight)).value;
         let rule = rule.map_or_else(String::new, |r| r.name.value.clone());
-        Choice { rule, algorithm, substitute, class, weight, cap, guarantee, why }
+        Choice { rule, algorithm, substitute, class, weight, cap, guarantee, dscp, why }
     }
 
     fn classes(&self) -> &[Class] {

@@ -184,6 +184,8 @@ pub struct Treatment {
     pub cap: Option<At<Rate>>,
     /// What each flow may count on.
     pub guarantee: Option<At<Rate>>,
+    /// Code point that packets are to carry, 0 to 63.
+    pub dscp: Option<u8>,
     /// Whether an algorithm that the application itself names is used instead.
     pub may_choose: Option<bool>,
 }
@@ -290,6 +292,9 @@ impl fmt::Display for Treatment {
             writeln!(f, "weight = {w}")?;
         }
         rates(f, [("guarantee", &self.guarantee), ("cap", &self.cap)])?;
+        if let Some(d) = self.dscp {
+            writeln!(f, "dscp = \"{}\"", units::show_dscp(d))?;
+        }
         if let Some(b) = self.may_choose {
             writeln!(f, "may_choose = {b}")?;
         }

@@ -186,7 +186,7 @@ const SERVICE_CLASSES: &[(&str, &[u8])] = &[
 ];
 
 /// Code points by number (0 to 63), name (`EF`, `CS1`, `AF11`) or service class of RFC 4594 (`telephony`).
-pub(crate) fn dscp(text: &str) -> Option<Vec<u8>> {
+pub fn dscp(text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     if let Ok(n) = text.parse::<u8>() {
         return (n < 64).then(|| vec![n]);

@@ -66,6 +66,7 @@ fn choice(algorithm: &str, class: usize) -> Choice {
         weight: 1,
         cap: None,
         guarantee: None,
+        dscp: None,
         why: Vec::new(),
     }
 }

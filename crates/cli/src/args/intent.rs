@@ -13,6 +13,32 @@ pub struct Intent {
     /// The application's name for rules of policies; longhaul when left out.
     #[arg(long, value_name = "NAME", value_parser = application)]
     pub app: Option<String>,
+    /// Code point that packets carry: 0 to 63, or a name (EF, AF41, CS1). What asks for no QoS is taken for what this
+    /// stands for; a policy may have packets carry another one.
+    #[arg(long, value_name = "DSCP", value_parser = code_point)]
+    pub dscp: Option<u8>,
+}
+
+impl Intent {
+    /// Whether anything is asked.
+    pub fn asks(&self) -> bool {
+        self.qos.is_some() || self.app.is_some() || self.dscp.is_some()
+    }
+}
+
+impl super::Asking {
+    /// Whether anything is asked but a limit.
+    pub fn asks(&self) -> bool {
+        self.cc.is_some() || self.known_rate.is_some() || self.intent.asks()
+    }
+}
+
+/// One code point.
+fn code_point(text: &str) -> Result<u8, String> {
+    match policy::read_dscp(text).as_deref() {
+        Some([point]) => Ok(*point),
+        _ => Err("give 0 to 63, or the name of one code point such as EF, CS1 or AF41".into()),
+    }
 }
 
 /// A name that policies can match.

@@ -61,6 +61,12 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         let by = app.iwarp.as_ref().map(show::by_iwarp);
         let by = by.as_deref().or(report["suite"].as_str()).unwrap_or("");
         print(&app.plan, &report, by, ours.latency.or(theirs.latency));
+        // Of the end that sends: what was asked of it, or what its administrator's rule says.
+        let asked = a.sending.intent.asks() || a.governing.policy.is_some();
+        let source = source(&app.plan, ours, theirs);
+        if let Some(m) = source.policy.as_ref().filter(|m| asked || !m.rule.is_empty()) {
+            println!("{m}");
+        }
     }
     if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
         return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
@@ -320,12 +326,17 @@ impl App for Client {
     }
 }
 
+/// The figures of the end that sends.
+fn source<'a>(plan: &Plan, ours: &'a Figures, theirs: &'a Figures) -> &'a Figures {
+    // Data flows from the initiator, but for reads.
+    if plan.reverse == (plan.operation == Operation::Read) { ours } else { theirs }
+}
+
 fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
     let plan = &app.plan;
-    let (initiator, responder) = if plan.reverse { (theirs, ours) } else { (ours, theirs) };
-    // Data flows from the initiator, but for reads.
-    let (source, sink) =
-        if plan.operation == Operation::Read { (responder, initiator) } else { (initiator, responder) };
+    let initiator = if plan.reverse { theirs } else { ours };
+    let source = source(plan, ours, theirs);
+    let sink = if core::ptr::eq(source, ours) { theirs } else { ours };
     let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let gigabytes = initiator.bytes as f64 / 1e9;
     let per_gigabyte = |f: &Figures| if gigabytes > 0.0 { f.cpu() / gigabytes } else { 0.0 };
@@ -353,6 +364,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "latency_nanoseconds": initiator.latency.map(|[min, p50, p99, max]| json!({
             "min": min, "median": p50, "p99": p99, "max": max })),
         "cpu_seconds_per_gigabyte": { "client": per_gigabyte(ours), "server": per_gigabyte(theirs) },
+        "policy": source.policy,
         "client": ours,
         "server": theirs,
         "intervals": app.intervals,

@@ -4,6 +4,7 @@ use super::pattern;
 use super::ping::{self, Trips};
 use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use crate::args::Operation;
+use crate::mapped::Mapped;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
@@ -347,6 +348,7 @@ impl Load {
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
             packets_marked: s.ce_packets,
+            policy: Mapped::of(ep, conn),
             paths: s.lanes,
             each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),

@@ -1,6 +1,7 @@
 //! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
 
 use crate::args::Operation;
+use crate::mapped::Mapped;
 use admin::proto::PathSignals;
 use serde::{Deserialize, Serialize};
 
@@ -180,6 +181,9 @@ pub struct Figures {
     /// Packets that arrived marked (ECN CE), of those that this end sent.
     #[serde(default)]
     pub packets_marked: u64,
+    /// What the policy made of what this end sends; `None` where there is none.
+    #[serde(default)]
+    pub policy: Option<Mapped>,
     /// Paths that worked at the end.
     pub paths: u32,
     /// What each of the first paths carried.

@@ -3,6 +3,7 @@
 use crate::common::Server;
 use admin::client::Client;
 use admin::proto::{Answer, Flow, Request};
+use base::Span;
 use lab::emulator::record::{self, Record};
 use lab::{Lab, Options, TopologySpec};
 use std::cell::Cell;
@@ -30,6 +31,15 @@ pub struct Net {
 impl Net {
     /// `None`, and says so, where there can be none.
     pub fn new(tag: &str, topology: &TopologySpec) -> Option<Net> {
+        Net::with(tag, topology, Options::default())
+    }
+
+    /// The same with records of each millisecond.
+    pub fn every_ms(tag: &str, topology: &TopologySpec) -> Option<Net> {
+        Net::with(tag, topology, Options { interval: Span::from_millis(1), ..Options::default() })
+    }
+
+    fn with(tag: &str, topology: &TopologySpec, options: Options) -> Option<Net> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             println!("skipped: the laboratory needs root and /dev/net/tun");
             return None;
@@ -39,7 +49,7 @@ impl Net {
         let options = Options {
             emulator: Some((LONGHAUL.into(), vec![lab::EMULATOR_ARGUMENT.to_owned()])),
             record: Some(dir.path().join("records")),
-            ..Options::default()
+            ..options
         };
         let name = format!("{tag}-{}", std::process::id());
         let lab = Lab::up_with(&name, topology, 1, &options).unwrap_or_else(|e| panic!("{e}"));

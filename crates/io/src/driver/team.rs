@@ -282,5 +282,5 @@ impl Outlets for Slots<'_> {
 /// Where a train goes, as the socket takes it.
 pub(super) fn meta(t: &Transmit) -> SendMeta {
     debug_assert!(t.len <= MAX_TRAIN);
-    SendMeta { dst: t.remote, src: t.local, ecn: t.ecn, segment: t.segment }
+    SendMeta { dst: t.remote, src: t.local, ecn: t.ecn, dscp: t.dscp, segment: t.segment }
 }

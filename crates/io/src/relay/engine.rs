@@ -22,6 +22,7 @@ const DELIVER_TURN: usize = 8_192;
 #[derive(Clone)]
 struct Parcel {
     client: u64,
+    dscp: u8,
     train: Arc<[u8]>,
     range: Range<usize>,
 }
@@ -306,7 +307,7 @@ impl Direction {
 }
 
 fn meta_for(dst: SocketAddr, src: Option<IpAddr>, d: &netem::Delivery<Parcel>) -> SendMeta {
-    SendMeta { dst, src, ecn: d.ecn, segment: d.payload.range.len() }
+    SendMeta { dst, src, ecn: d.ecn, dscp: d.payload.dscp, segment: d.payload.range.len() }
 }
 
 /// Bytes of IP and UDP header, which count against the link's rate and MTU.
@@ -321,7 +322,7 @@ fn offer(d: &mut Direction, now: Time, client: u64, meta: &RecvMeta, bytes: &[u8
     let mut at = 0;
     while at < bytes.len() {
         let end = (at + meta.stride.max(1)).min(bytes.len());
-        let payload = Parcel { client, train: train.clone(), range: at..end };
+        let payload = Parcel { client, dscp: meta.dscp, train: train.clone(), range: at..end };
         let _ = d.link.send(now, Packet { bytes: (end - at) as u64 + header, ecn: meta.ecn, payload });
         at = end;
     }

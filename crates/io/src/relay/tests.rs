@@ -35,7 +35,7 @@ fn send(from: &UdpSocket, dst: SocketAddr, ecn: Ecn, first: u32, count: u32, siz
             packet.fill(0x5a);
             packet[..4].copy_from_slice(&n.to_be_bytes());
         }
-        batch.commit(SendMeta { dst, src: None, ecn, segment: size }, train.len() * size).unwrap();
+        batch.commit(SendMeta { dst, src: None, ecn, dscp: 0, segment: size }, train.len() * size).unwrap();
         let r = from.send(&mut batch).unwrap();
         assert_eq!((r.sent, r.dropped), (1, 0));
     }
@@ -154,7 +154,7 @@ fn duplicates_arrive_twice_and_damage_touches_only_its_packet() {
     let mut batch = SendBatch::new();
     for _ in 0..8 {
         batch.slot().unwrap()[..1_000].fill(0x5a);
-        let meta = SendMeta { dst: s.relay.local_addr(), src: None, ecn: Ecn::NotEct, segment: 50 };
+        let meta = SendMeta { dst: s.relay.local_addr(), src: None, ecn: Ecn::NotEct, dscp: 0, segment: 50 };
         batch.commit(meta, 1_000).unwrap();
     }
     assert_eq!(s.client.send(&mut batch).unwrap().sent, 8);

@@ -87,9 +87,16 @@ pub(crate) struct Control {
 pub(crate) struct Received {
     pub(crate) local: Option<IpAddr>,
     pub(crate) ecn: Ecn,
+    /// Code point of the differentiated services.
+    pub(crate) dscp: u8,
     pub(crate) segment: Option<usize>,
     /// When the kernel took it in, by the calendar clock.
     pub(crate) arrived: Option<WallTime>,
+}
+
+/// IPv4's type of service and IPv6's traffic class: six bits of code point (RFC 2474) and two of ECN (RFC 3168).
+pub(crate) const fn traffic_class(dscp: u8, ecn: Ecn) -> u8 {
+    dscp << 2 | ecn.bits()
 }
 
 impl Control {
@@ -100,7 +107,7 @@ impl Control {
         self.bytes.as_mut_ptr().cast()
     }
 
-    /// Fills in what goes with a message: where it is to come from, its ECN field and its segments' size, each only where
+    /// Fills in what goes with a message: where it is to come from, its traffic class and its segments' size, each only where
     /// the kernel would not do it so by itself. Returns the length used.
     ///
     /// IPv4 options also go with IPv4 destinations of an IPv6 socket: the kernel hands such a message to its
@@ -109,12 +116,12 @@ impl Control {
         &mut self,
         v4: bool,
         src: Option<IpAddr>,
-        ecn: Option<Ecn>,
+        class: Option<u8>,
         segment: Option<u16>,
     ) -> usize {
         let mut at = 0;
-        if let Some(ecn) = ecn {
-            let tos = i32::from(ecn.bits()).to_ne_bytes();
+        if let Some(class) = class {
+            let tos = i32::from(class).to_ne_bytes();
             let (level, kind) =
                 if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
             at = self.push(at, level, kind, &tos);
@@ -176,13 +183,17 @@ impl Received {
         out
     }
 
+    fn class(&mut self, octet: u8) {
+        (self.dscp, self.ecn) = (octet >> 2, Ecn::from_bits(octet));
+    }
+
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
             // The kernel sends one byte here, unlike everywhere else.
-            (libc::IPPROTO_IP, libc::IP_TOS) => self.ecn = Ecn::from_bits(data.first().copied().unwrap_or(0)),
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.class(data.first().copied().unwrap_or(0)),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 // An int of 0 to 255 in the machine's order.
-                self.ecn = Ecn::from_bits(int(data).unwrap_or(0) as u8);
+                self.class(int(data).unwrap_or(0) as u8);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // `ipi_spec_dst` is the address to answer from, even for what came by broadcast.
@@ -249,9 +260,11 @@ mod tests {
     #[test]
     fn damaged_control_messages_are_harmless() {
         let mut c = Control::EMPTY;
-        let n = c.encode(true, Some("127.0.0.2".parse().unwrap()), Some(Ecn::Ce), Some(1_400));
+        let n =
+            c.encode(true, Some("127.0.0.2".parse().unwrap()), Some(traffic_class(34, Ecn::Ce)), Some(1_400));
         let whole = c.decode(n);
-        assert_eq!((whole.local, whole.ecn), (Some("127.0.0.2".parse().unwrap()), Ecn::Ce));
+        let expected = (Some("127.0.0.2".parse().unwrap()), Ecn::Ce, 34);
+        assert_eq!((whole.local, whole.ecn, whole.dscp), expected);
         for at in 0..n {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bad = c;

@@ -144,8 +144,8 @@ pub(crate) struct Habits {
     /// The address that they come from, and the only one at which the socket receives: the one it is bound to, if that is
     /// one.
     src: Option<IpAddr>,
-    /// The ECN field they get, where it could be set.
-    ecn: Option<Ecn>,
+    /// The traffic class they get, where it could be set.
+    class: Option<u8>,
     /// The only peer, while there is only one.
     attached: Option<attach::Attached>,
 }
@@ -225,15 +225,15 @@ impl UdpSocket {
             send::tell_of_missing_gso("this kernel does not know it (UDP_SEGMENT, Linux 4.18 and later)");
         }
         // Nearly all packets are ECN-capable: others say so one by one.
-        let ecn = i32::from(Ecn::Ect0.bits());
-        let v4_set = v6 && !dual || set(&fd, libc::IPPROTO_IP, libc::IP_TOS, ecn).is_ok();
-        let v6_set = !v6 || set(&fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ecn).is_ok();
+        let class = addr::traffic_class(0, Ecn::Ect0);
+        let v4_set = v6 && !dual || set(&fd, libc::IPPROTO_IP, libc::IP_TOS, class.into()).is_ok();
+        let v6_set = !v6 || set(&fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class.into()).is_ok();
         let keeps_port = bind_to(&fd, o, v6).map_err(bind_error)?;
         let local = local_addr(&fd).map_err(bind_error)?;
         let gso = AtomicBool::new(gso);
         let counters = Counters::default();
-        let ecn = (v4_set && v6_set).then_some(Ecn::Ect0);
-        let habits = Box::new(Habits { v6, src: receives_at(o.bind.ip()), ecn, attached: None });
+        let class = (v4_set && v6_set).then_some(class);
+        let habits = Box::new(Habits { v6, src: receives_at(o.bind.ip()), class, attached: None });
         Ok(UdpSocket { fd, local, habits, keeps_port, gro, gso, recv_buffer, send_buffer, counters })
     }
 

@@ -32,6 +32,8 @@ pub struct RecvMeta {
     pub local: Option<IpAddr>,
     /// The ECN field. GRO joins only packets that have the same.
     pub ecn: Ecn,
+    /// Its differentiated-services code point, 0 to 63; the same holds.
+    pub dscp: u8,
     /// Bytes of each datagram in the train; the last may be shorter. Equal to `len` for a single datagram.
     /// Zero only for an empty datagram.
     pub stride: usize,
@@ -117,12 +119,18 @@ impl RecvBatch {
         self.wanted = self.metas.len();
     }
 
-    /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same ECN, as long as
+    /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same traffic class, as long as
     /// those before it or a shorter last one), else as a train of its own. False when there is no room.
-    pub(crate) fn push(&mut self, remote: SocketAddr, local: IpAddr, ecn: Ecn, bytes: &[u8]) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        remote: SocketAddr,
+        local: IpAddr,
+        (dscp, ecn): (u8, Ecn),
+        bytes: &[u8],
+    ) -> bool {
         if let (true, Some(Some(m))) = (self.open, self.metas[..self.filled].last_mut()) {
             let end = m.len + bytes.len();
-            let goes_on = m.remote == remote && m.local == Some(local) && m.ecn == ecn;
+            let goes_on = m.remote == remote && m.local == Some(local) && (m.dscp, m.ecn) == (dscp, ecn);
             if goes_on && !bytes.is_empty() && bytes.len() <= m.stride && end <= self.slot {
                 self.slots[self.filled - 1].payload()[m.len..end].copy_from_slice(bytes);
                 m.len = end;
@@ -134,7 +142,7 @@ impl RecvBatch {
         let (true, Some(meta)) = (fits, self.metas.get_mut(self.filled)) else { return false };
         let len = bytes.len();
         self.slots[self.filled].ready(self.slot)[..len].copy_from_slice(bytes);
-        *meta = Some(RecvMeta { remote, local: Some(local), ecn, stride: len, len, age: Span::ZERO });
+        *meta = Some(RecvMeta { remote, local: Some(local), ecn, dscp, stride: len, len, age: Span::ZERO });
         self.filled += 1;
         self.open = len > 0;
         true
@@ -275,7 +283,7 @@ impl UdpSocket {
         let local = told.local.or(self.habits.src).or_else(attached);
         let stride = told.segment.unwrap_or(len).min(len);
         let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
-        Some(RecvMeta { remote, local, ecn: told.ecn, stride, len, age })
+        Some(RecvMeta { remote, local, ecn: told.ecn, dscp: told.dscp, stride, len, age })
     }
 
     fn describe(&self, batch: &mut RecvBatch, n: usize) -> usize {
@@ -301,7 +309,7 @@ mod tests {
         let local = "10.0.0.9".parse().unwrap();
         let mut batch = RecvBatch::new(true);
         let bytes = [7; 65_536];
-        let mut push = |from, ecn, len: usize| batch.push(from, local, ecn, &bytes[..len]);
+        let mut push = |from, ecn, len: usize| batch.push(from, local, (0, ecn), &bytes[..len]);
         for (from, ecn, len) in [
             (a, Ecn::Ect0, 100), // first train
             (a, Ecn::Ect0, 100),
@@ -327,7 +335,7 @@ mod tests {
     fn trains_end_where_their_memory_does() {
         let (from, local) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.9".parse().unwrap());
         let mut batch = RecvBatch::new(true);
-        while batch.push(from, local, Ecn::Ect0, &[1; 1_000]) {}
+        while batch.push(from, local, (0, Ecn::Ect0), &[1; 1_000]) {}
         assert_eq!(batch.trains(), batch.capacity());
         assert!(batch.iter_mut().all(|(m, bytes)| m.stride == 1_000 && bytes.len() == 65_000));
     }

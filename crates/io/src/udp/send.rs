@@ -1,6 +1,6 @@
 //! Sending a batch of trains.
 
-use super::addr::{self, Control, RawAddr};
+use super::addr::{self, Control, RawAddr, traffic_class};
 use super::{Habits, UdpError, UdpSocket, errno, is_network_report};
 use base::Ecn;
 use std::io;
@@ -29,6 +29,8 @@ pub struct SendMeta {
     pub src: Option<IpAddr>,
     /// The ECN field of every packet.
     pub ecn: Ecn,
+    /// Its differentiated-services code point, 0 to 63.
+    pub dscp: u8,
     /// Bytes of each segment; the last may be shorter.
     pub segment: usize,
 }
@@ -415,8 +417,8 @@ impl<const N: usize> Messages<N> {
         let segment = (bytes.len() > meta.segment).then_some(meta.segment as u16);
         // What the kernel does unasked is not asked for: each control message takes it some 0.1 microseconds.
         let src = meta.src.filter(|src| !attached && Some(*src) != habits.src);
-        let ecn = Some(meta.ecn).filter(|ecn| Some(*ecn) != habits.ecn);
-        let control = self.controls[i].encode(v4, src, ecn, segment);
+        let class = Some(traffic_class(meta.dscp, meta.ecn)).filter(|class| Some(*class) != habits.class);
+        let control = self.controls[i].encode(v4, src, class, segment);
         self.iovs[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.lens[i] = (name, control);
         self.count += 1;

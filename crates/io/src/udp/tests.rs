@@ -22,7 +22,7 @@ fn fill(batch: &mut SendBatch, meta: SendMeta, len: usize) {
 }
 
 fn meta(dst: SocketAddr, segment: usize) -> SendMeta {
-    SendMeta { dst, src: None, ecn: Ecn::Ect0, segment }
+    SendMeta { dst, src: None, ecn: Ecn::Ect0, dscp: 0, segment }
 }
 
 fn send_all(s: &UdpSocket, batch: &mut SendBatch) -> SendReport {
@@ -146,6 +146,28 @@ fn every_ecn_mark_travels_on_both_families_and_from_dual_stack() {
             send_all(&dual, &mut batch);
             let (got, _) = receive(&plain, 3);
             assert!(got.iter().all(|(m, _)| m.ecn == ecn && m.remote == to_dual), "{got:?}");
+        }
+    }
+}
+
+#[test]
+fn every_code_point_travels_with_every_mark_whole_and_in_trains() {
+    let dual = socket("[::]:0", |_| ());
+    let port = dual.local_addr().port();
+    for (host, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        let plain = socket(host, |_| ());
+        let to_dual = SocketAddr::new(to.parse().unwrap(), port);
+        for (dscp, ecn) in (0..64).zip([Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce].into_iter().cycle()) {
+            let mut batch = SendBatch::new();
+            fill(&mut batch, SendMeta { ecn, dscp, ..meta(to_dual, 10) }, 30);
+            send_all(&plain, &mut batch);
+            let (got, _) = receive(&dual, 3);
+            assert!(got.iter().all(|(m, _)| (m.dscp, m.ecn) == (dscp, ecn)), "{dscp}: {got:?}");
+            let back = SendMeta { ecn, dscp, ..meta(plain.local_addr(), 10) };
+            fill(&mut batch, back, 10);
+            send_all(&dual, &mut batch);
+            let (got, _) = receive(&plain, 1);
+            assert!(got.iter().all(|(m, _)| (m.dscp, m.ecn) == (dscp, ecn)), "{dscp}: {got:?}");
         }
     }
 }

@@ -35,7 +35,7 @@ fn fill(batch: &mut SendBatch, meta: SendMeta, len: usize) {
 }
 
 fn meta(dst: SocketAddr, segment: usize) -> SendMeta {
-    SendMeta { dst, src: None, ecn: Ecn::Ect0, segment }
+    SendMeta { dst, src: None, ecn: Ecn::Ect0, dscp: 0, segment }
 }
 
 fn add(total: &mut SendReport, r: SendReport) {

@@ -323,7 +323,7 @@ mod tests {
             dst: dst.parse().unwrap(),
         };
         let mut out = vec![0; 4_096];
-        let n = Template::new(&ends).unwrap().write(&mut out, &vec![7; len], Ecn::Ect0).unwrap();
+        let n = Template::new(&ends).unwrap().write(&mut out, &vec![7; len], Ecn::Ect0.bits()).unwrap();
         out.truncate(n);
         out
     }

@@ -5,6 +5,7 @@ use super::bpf::{Filter, Program, Sockets};
 use super::frame::{self, ETHERNET, Template};
 use super::socket::{self, Kicked, LONGEST, Passing, Queue};
 use crate::netlink::{Link, Netlink};
+use crate::udp::addr::traffic_class;
 use crate::udp::{Blocked, RecvBatch, SendBatch, SendReport, TooBig};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -91,7 +92,7 @@ impl Engine {
         for _ in 0..self.queues.len() {
             let queue = &mut self.queues[self.next];
             let full = queue.receive(|bytes| match frame::parse(bytes, interface) {
-                Some(d) => batch.push(d.remote, d.local.ip(), d.ecn, &bytes[d.payload]),
+                Some(d) => batch.push(d.remote, d.local.ip(), (d.dscp, d.ecn), &bytes[d.payload]),
                 None => true,
             });
             if full {
@@ -129,7 +130,7 @@ impl Engine {
         let room = queue.sendable().min(wanted);
         let mut left = 0;
         for segment in rest.chunks(meta.segment).take(room) {
-            if !queue.queue(|out| template.write(out, segment, meta.ecn)) {
+            if !queue.queue(|out| template.write(out, segment, traffic_class(meta.dscp, meta.ecn))) {
                 break;
             }
             left += segment.len();

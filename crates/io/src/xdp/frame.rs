@@ -88,7 +88,7 @@ impl Template {
 
     /// Writes the frame of one datagram to `out`. Returns its length; `None` when it does not fit there or in a UDP
     /// packet.
-    pub(super) fn write(&self, out: &mut [u8], payload: &[u8], ecn: Ecn) -> Option<usize> {
+    pub(super) fn write(&self, out: &mut [u8], payload: &[u8], class: u8) -> Option<usize> {
         let end = self.len + payload.len();
         let out = out.get_mut(..end)?;
         let ip_len = u16::try_from(end - ETHERNET).ok()?.to_be_bytes();
@@ -97,11 +97,12 @@ impl Template {
         head.copy_from_slice(&self.bytes[..self.len]);
         body.copy_from_slice(payload);
         if self.v4 {
-            head[15] = ecn.bits();
+            head[15] = class;
             head[16..18].copy_from_slice(&ip_len);
-            head[24..26].copy_from_slice(&finish(self.ip_sum + word([0, ecn.bits()]) + word(ip_len)));
+            head[24..26].copy_from_slice(&finish(self.ip_sum + word([0, class]) + word(ip_len)));
         } else {
-            head[15] = ecn.bits() << 4;
+            head[14] |= class >> 4;
+            head[15] = class << 4;
             head[18..20].copy_from_slice(&udp_len);
         }
         let udp = self.len - UDP;
@@ -128,6 +129,8 @@ pub(super) struct Datagram {
     pub(super) remote: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) ecn: Ecn,
+    /// Code point of the differentiated services.
+    pub(super) dscp: u8,
     pub(super) payload: Range<usize>,
 }
 
@@ -166,6 +169,7 @@ fn parse_v4(frame: &[u8]) -> Option<Datagram> {
         remote: SocketAddr::from((src, udp.src)),
         local: SocketAddr::from((dst, udp.dst)),
         ecn: Ecn::from_bits(h[1]),
+        dscp: h[1] >> 2,
         payload: at..at + udp.payload,
     })
 }
@@ -190,6 +194,8 @@ fn parse_v6(frame: &[u8], interface: u32) -> Option<Datagram> {
         remote: SocketAddrV6::new(src, udp.src, 0, scope).into(),
         local: SocketAddr::from((dst, udp.dst)),
         ecn: Ecn::from_bits(h[1] >> 4),
+        // Four bits of it are in the octet before.
+        dscp: (h[0] & 0xf) << 2 | h[1] >> 6,
         payload: at..at + udp.payload,
     })
 }
@@ -235,16 +241,16 @@ mod tests {
         Ends { src_mac, dst_mac, src: src.parse().unwrap(), dst: dst.parse().unwrap() }
     }
 
-    fn written(src: &str, dst: &str, payload: &[u8], ecn: Ecn) -> Vec<u8> {
+    fn written(src: &str, dst: &str, payload: &[u8], class: u8) -> Vec<u8> {
         let mut out = vec![0xee; 2_048];
-        let n = Template::new(&ends(src, dst)).unwrap().write(&mut out, payload, ecn).unwrap();
+        let n = Template::new(&ends(src, dst)).unwrap().write(&mut out, payload, class).unwrap();
         out.truncate(n);
         out
     }
 
     #[test]
     fn ipv4_is_written_to_the_byte() {
-        let f = written("192.0.2.1:4460", "198.51.100.7:53", b"abc", Ecn::Ect0);
+        let f = written("192.0.2.1:4460", "198.51.100.7:53", b"abc", Ecn::Ect0.bits());
         let expected = [
             2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
             0x45, 0x02, 0, 31, 0, 0, 0x40, 0, 64, 17, 0x8e, 0xa3, 192, 0, 2, 1, 198, 51, 100, 7, // IPv4
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn ipv6_is_written_to_the_byte() {
         // RFC 1071 by hand for ::1:2 style addresses: 2001:db8::1 to 2001:db8::2, ports 1 and 2, payload ff.
-        let f = written("[2001:db8::1]:1", "[2001:db8::2]:2", &[0xff], Ecn::Ce);
+        let f = written("[2001:db8::1]:1", "[2001:db8::2]:2", &[0xff], Ecn::Ce.bits());
         let total: u32 = [0x2001, 0xdb8, 1, 0x2001, 0xdb8, 2, 9, 17, 1, 2, 9, 0xff00u32].iter().sum();
         let check = !(((total & 0xffff) + (total >> 16)) as u16);
         assert_eq!(f.len(), 14 + 40 + 8 + 1);
@@ -278,9 +284,9 @@ mod tests {
     #[test]
     fn a_checksum_of_zero_is_sent_as_ones() {
         // The last two bytes bring the sum to all ones, whose complement is zero.
-        let zero = written("10.0.0.1:1", "10.0.0.2:2", &[0, 0], Ecn::NotEct);
+        let zero = written("10.0.0.1:1", "10.0.0.2:2", &[0, 0], Ecn::NotEct.bits());
         let fill = [zero[40], zero[41]];
-        let f = written("10.0.0.1:1", "10.0.0.2:2", &fill, Ecn::NotEct);
+        let f = written("10.0.0.1:1", "10.0.0.2:2", &fill, Ecn::NotEct.bits());
         assert_eq!(f[40..42], [0xff, 0xff]);
         assert!(parse(&f, 1).is_some());
     }
@@ -289,15 +295,15 @@ mod tests {
     fn families_do_not_mix_and_lengths_are_bounded() {
         assert!(Template::new(&ends("10.0.0.1:1", "[::2]:2")).is_none());
         let t = Template::new(&ends("10.0.0.1:1", "10.0.0.2:2")).unwrap();
-        assert_eq!(t.write(&mut [0; 43], &[0; 2], Ecn::NotEct), None);
-        assert_eq!(t.write(&mut vec![0; 70_000], &vec![0; 65_508], Ecn::NotEct), None);
-        assert_eq!(t.write(&mut vec![0; 70_000], &vec![0; 65_507], Ecn::NotEct), Some(65_549));
+        assert_eq!(t.write(&mut [0; 43], &[0; 2], 0), None);
+        assert_eq!(t.write(&mut vec![0; 70_000], &vec![0; 65_508], 0), None);
+        assert_eq!(t.write(&mut vec![0; 70_000], &vec![0; 65_507], 0), Some(65_549));
     }
 
     #[test]
     fn unfinished_checksums_of_local_kernels_are_taken() {
         for (src, dst, at) in [("10.0.0.1:1", "10.0.0.2:2", 40), ("[fd00::1]:1", "[fd00::2]:2", 60)] {
-            let mut f = written(src, dst, b"hello", Ecn::Ect0);
+            let mut f = written(src, dst, b"hello", Ecn::Ect0.bits());
             let half = Template::new(&ends(src, dst)).unwrap();
             let ports = word([0, 1]) + word([0, 2]);
             let pseudo = fold(half.udp_sum - ports + word([0, 13]));
@@ -310,10 +316,10 @@ mod tests {
 
     #[test]
     fn no_checksum_is_for_ipv4_only() {
-        let mut v4 = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct);
+        let mut v4 = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct.bits());
         v4[40..42].fill(0);
         assert!(parse(&v4, 1).is_some());
-        let mut v6 = written("[fd00::1]:1", "[fd00::2]:2", b"x", Ecn::NotEct);
+        let mut v6 = written("[fd00::1]:1", "[fd00::2]:2", b"x", Ecn::NotEct.bits());
         v6[60..62].fill(0);
         assert!(parse(&v6, 1).is_none());
     }
@@ -321,22 +327,22 @@ mod tests {
     #[test]
     fn what_cannot_be_answered_is_dropped() {
         for src in ["0.0.0.0:1", "127.0.0.1:1", "224.0.0.1:1", "255.255.255.255:1", "10.0.0.1:0"] {
-            assert!(parse(&written(src, "10.0.0.2:2", b"x", Ecn::NotEct), 1).is_none(), "{src}");
+            assert!(parse(&written(src, "10.0.0.2:2", b"x", Ecn::NotEct.bits()), 1).is_none(), "{src}");
         }
         for src in ["[::]:1", "[::1]:1", "[ff02::1]:1", "[::ffff:10.0.0.1]:1"] {
-            assert!(parse(&written(src, "[fd00::2]:2", b"x", Ecn::NotEct), 1).is_none(), "{src}");
+            assert!(parse(&written(src, "[fd00::2]:2", b"x", Ecn::NotEct.bits()), 1).is_none(), "{src}");
         }
     }
 
     #[test]
     fn addresses_of_a_link_name_the_link() {
-        let d = parse(&written("[fe80::1]:1", "[fe80::2]:2", b"x", Ecn::NotEct), 7).unwrap();
+        let d = parse(&written("[fe80::1]:1", "[fe80::2]:2", b"x", Ecn::NotEct.bits()), 7).unwrap();
         assert_eq!(d.remote, "[fe80::1%7]:1".parse().unwrap());
     }
 
     #[test]
     fn padding_of_short_frames_is_no_payload() {
-        let mut f = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct);
+        let mut f = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct.bits());
         f.resize(60, 0);
         assert_eq!(parse(&f, 1).unwrap().payload, 42..43);
     }
@@ -348,17 +354,16 @@ mod tests {
             hosts in any::<[u8; 2]>(),
             ports in (1u16.., 1u16..),
             payload in proptest::collection::vec(any::<u8>(), 0..1_500),
-            ecn in 0u8..4,
+            class: u8,
         ) {
-            let ecn = Ecn::from_bits(ecn);
             let ip = |n: u8| if v4 { format!("10.0.0.{n}") } else { format!("[2001:db8::{n:x}]") };
             let src = format!("{}:{}", ip(hosts[0]), ports.0);
             let dst = format!("{}:{}", ip(hosts[1]), ports.1);
-            let f = written(&src, &dst, &payload, ecn);
+            let f = written(&src, &dst, &payload, class);
             let d = parse(&f, 1).expect("sound");
             prop_assert_eq!(d.remote, src.parse().unwrap());
             prop_assert_eq!(d.local, dst.parse().unwrap());
-            prop_assert_eq!(d.ecn, ecn);
+            prop_assert_eq!((d.dscp, d.ecn), (class >> 2, Ecn::from_bits(class)));
             prop_assert_eq!(&f[d.payload], &payload[..]);
         }
 
@@ -376,7 +381,7 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let (src, dst) = if v4 { ("10.0.0.1:9", "10.0.0.2:8") } else { ("[fd00::1]:9", "[fd00::2]:8") };
-            let whole = written(src, dst, &payload, Ecn::Ect0);
+            let whole = written(src, dst, &payload, Ecn::Ect0.bits());
             let mut f = whole.clone();
             let at = at.index(f.len());
             f[at] ^= flip;

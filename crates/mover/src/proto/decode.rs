@@ -4,8 +4,8 @@ use super::codec::Reader;
 use super::encode::{addition, ty};
 use super::{
     Entry, Flags, Hello, Kind, MAX_ADDITION, MAX_ADDITIONS, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE,
-    MAX_RANGES, MAX_ROOTS, MAX_SMALL, Meta, Name, Offer, Op, ProtoError, RATES, Record, Root, Sending,
-    Totals, cc_text,
+    MAX_RANGES, MAX_REASONS, MAX_ROOTS, MAX_SMALL, Mapping, Meta, Name, Offer, Op, ProtoError, RATES, Record,
+    Root, Sending, Totals, application_text, cc_text,
 };
 use crate::error::MAX_TEXT;
 use crate::hash::{MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
@@ -40,6 +40,7 @@ fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
     Ok(match t {
         ty::HELLO => Record::Hello(hello(r)?),
         ty::WELCOME => Record::Welcome { version: r.num()? },
+        ty::MAPPED => Record::Mapped(mapping(r)?),
         ty::ABORT => Record::Abort { refused: flag(r)?, text: r.text(MAX_TEXT)? },
         ty::ROOTS => Record::Roots(roots(r)?),
         ty::ENTRY => Record::Entry(entry(r)?),
@@ -170,6 +171,15 @@ fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
                 let qos = text.and_then(|t| t.parse().ok());
                 s.qos = Some(qos.ok_or(ProtoError::Range("quality of service"))?);
             }
+            addition::APPLICATION => {
+                let text = core::str::from_utf8(body.bytes(body.0.len())?).ok();
+                let text = text.filter(|t| application_text(t)).ok_or(ProtoError::Range("application"))?;
+                s.application = Some(text.to_owned());
+            }
+            addition::DSCP => {
+                s.dscp = Some(Some(body.u8()?).filter(|d| *d < 64).ok_or(ProtoError::Range("code point"))?);
+            }
+            addition::TELL => s.tell = true,
             _ => continue,
         }
         body.end()?;
@@ -178,6 +188,15 @@ fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
 }
 fn rate(r: &mut Reader<'_>, what: &'static str) -> Result<Rate, ProtoError> {
     Some(Rate::from_bytes_per_sec(r.num()?)).filter(|r| RATES.contains(r)).ok_or(ProtoError::Range(what))
+}
+fn mapping(r: &mut Reader<'_>) -> Result<Mapping, ProtoError> {
+    let text = |r: &mut Reader<'_>| r.text(MAX_TEXT);
+    let (qos, rule, class, algorithm) = (text(r)?, text(r)?, text(r)?, text(r)?);
+    let rate = |r: &mut Reader<'_>| Ok::<_, ProtoError>(Some(r.num()?).filter(|n| *n > 0));
+    let [guarantee, cap] = [rate(r)?, rate(r)?].map(|n| n.map(Rate::from_bytes_per_sec));
+    let n = r.num_max(MAX_REASONS as u64, "number of reasons")?;
+    let why = (0..n).map(|_| text(r)).collect::<Result<_, _>>()?;
+    Ok(Mapping { qos, rule, class, algorithm, guarantee, cap, why })
 }
 fn roots(r: &mut Reader<'_>) -> Result<Vec<Root>, ProtoError> {
     let n = r.num_max(MAX_ROOTS as u64, "number of roots")?;

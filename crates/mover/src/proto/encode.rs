@@ -1,8 +1,9 @@
 //! Records to bytes.
 
 use super::codec::Put;
-use super::{Entry, Hello, Meta, Name, Offer, Record, Sending, Totals};
+use super::{Entry, Hello, Mapping, Meta, Name, Offer, Record, Sending, Totals};
 use crate::path::RelPath;
+use base::Rate;
 use std::ops::Range;
 
 /// Record types on the wire.
@@ -30,6 +31,7 @@ pub(super) mod ty {
     pub const SOURCE_END: u8 = 21;
     pub const SINK_END: u8 = 22;
     pub const TOUCH: u8 = 23;
+    pub const MAPPED: u8 = 24;
 }
 
 /// Additions to a Hello.
@@ -38,6 +40,9 @@ pub(super) mod addition {
     pub const CC: u64 = 2;
     pub const KNOWN_RATE: u64 = 3;
     pub const QOS: u64 = 4;
+    pub const APPLICATION: u64 = 5;
+    pub const DSCP: u64 = 6;
+    pub const TELL: u64 = 7;
 }
 
 /// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
@@ -64,6 +69,7 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
     match r {
         Record::Hello(h) => hello(b, h),
         Record::Welcome { version } => (b.num(*version), ty::WELCOME).1,
+        Record::Mapped(m) => mapping(b, m),
         Record::Abort { refused, text } => {
             b.push(u8::from(*refused));
             b.blob(text.as_bytes());
@@ -191,6 +197,9 @@ fn sending(b: &mut Vec<u8>, s: &Sending) {
         (addition::CC, s.cc.as_ref().map(|c| c.as_bytes().to_vec())),
         (addition::KNOWN_RATE, s.known_rate.map(rate)),
         (addition::QOS, s.qos.map(|q| q.to_string().into_bytes())),
+        (addition::APPLICATION, s.application.as_ref().map(|a| a.as_bytes().to_vec())),
+        (addition::DSCP, s.dscp.map(|d| vec![d])),
+        (addition::TELL, s.tell.then(Vec::new)),
     ];
     b.num(all.iter().filter(|a| a.1.is_some()).count() as u64);
     for (id, body) in all {
@@ -199,6 +208,14 @@ fn sending(b: &mut Vec<u8>, s: &Sending) {
             b.blob(&body);
         }
     }
+}
+fn mapping(b: &mut Vec<u8>, m: &Mapping) -> u8 {
+    [&m.qos, &m.rule, &m.class, &m.algorithm].into_iter().for_each(|t| b.blob(t.as_bytes()));
+    // A rate of 0 stands for none.
+    [m.guarantee, m.cap].into_iter().for_each(|r| b.num(r.map_or(0, Rate::bytes_per_sec)));
+    b.num(m.why.len() as u64);
+    m.why.iter().for_each(|w| b.blob(w.as_bytes()));
+    ty::MAPPED
 }
 fn entry(b: &mut Vec<u8>, e: &Entry) -> u8 {
     b.num(u64::from(e.root));

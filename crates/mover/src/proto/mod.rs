@@ -41,6 +41,10 @@ pub const RATES: std::ops::RangeInclusive<Rate> =
 pub const MAX_ADDITIONS: usize = 16;
 /// Longest addition to a Hello, in bytes.
 pub const MAX_ADDITION: usize = 1024;
+/// Most reasons in a [`Mapping`].
+pub const MAX_REASONS: usize = 32;
+/// Longest name of an application, in characters.
+pub const MAX_APPLICATION: usize = 64;
 /// Longest target of a symbolic link, in bytes.
 pub const MAX_LINK: usize = 4095;
 
@@ -195,11 +199,18 @@ pub struct Sending {
     pub known_rate: Option<Rate>,
     /// What is asked of the network; the server's policy says what that means.
     pub qos: Option<Qos>,
+    /// The application's name for that policy: at most [`MAX_APPLICATION`] characters, none of them a control character.
+    pub application: Option<String>,
+    /// Differentiated-services code point of the packets, 0 to 63.
+    pub dscp: Option<u8>,
+    /// The server is to say what came of all this: [`Record::Mapped`].
+    pub tell: bool,
 }
 impl Sending {
     /// Whether the server sends over a queue pair that it opens for it.
     pub(crate) fn needs_own_pair(&self) -> bool {
-        self.cc.is_some() || self.known_rate.is_some() || self.qos.is_some()
+        let asks = self.qos.is_some() || self.application.is_some() || self.dscp.is_some();
+        asks || self.cc.is_some() || self.known_rate.is_some()
     }
     /// Whether nothing is asked.
     pub fn is_default(&self) -> bool {
@@ -220,6 +231,10 @@ impl Sending {
             Some(c) if !cc_text(c.as_bytes()) => Err(format!(
                 "the congestion control must be named in 1 to {MAX_CC} printable ASCII characters, such as `bbr`"
             )),
+            _ if self.application.as_deref().is_some_and(|a| !application_text(a)) => {
+                Err(format!("an application's name has 1 to {MAX_APPLICATION} printable characters"))
+            }
+            _ if self.dscp.is_some_and(|d| d > 63) => Err("a code point is 0 to 63".into()),
             _ => match self.qos {
                 Some(q) if q.to_string().parse() != Ok(q) => {
                     Err(format!("the quality of service {q} cannot be asked for; give whole microseconds"))
@@ -230,9 +245,33 @@ impl Sending {
     }
 }
 
+/// Whether this may name an application.
+fn application_text(a: &str) -> bool {
+    (1..=MAX_APPLICATION).contains(&a.chars().count()) && !a.chars().any(char::is_control)
+}
+
 /// Whether these bytes may name a congestion control.
 fn cc_text(b: &[u8]) -> bool {
     (1..=MAX_CC).contains(&b.len()) && b.iter().all(|c| (b' '..=b'~').contains(c))
+}
+
+/// How a server sends what a client gets, as its policy has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// What was asked, in words.
+    pub qos: String,
+    /// The rule that matched; empty when none did.
+    pub rule: String,
+    /// The class; empty where there is no policy.
+    pub class: String,
+    /// Algorithm with parameters.
+    pub algorithm: String,
+    /// What it may count on.
+    pub guarantee: Option<Rate>,
+    /// What it may send at most.
+    pub cap: Option<Rate>,
+    /// Reasons, a sentence each.
+    pub why: Vec<String>,
 }
 
 /// First record of a client.
@@ -300,6 +339,8 @@ pub enum Record<'a> {
         /// [`VERSION`] of the server.
         version: u64,
     },
+    /// Server: how it sends, to a client that asked to be told.
+    Mapped(Mapping),
     /// Either: ends the session. `refused` when nothing was begun.
     Abort {
         /// Whether the request was refused at its start.

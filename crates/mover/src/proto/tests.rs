@@ -30,14 +30,35 @@ fn sending() -> impl Strategy<Value = Sending> {
         Qos::Guaranteed(Rate::from_bytes_per_sec(1_234_567)),
         Qos::Deadline { bytes: 7_000, within: base::Span::from_micros(12_345) },
     ]));
-    (rate(), proptest::option::of("[ -~]{1,200}"), rate(), qos)
-        .prop_map(|(rate_limit, cc, known_rate, qos)| Sending { rate_limit, cc, known_rate, qos })
+    let (application, dscp) = (proptest::option::of("[a-zé]{1,64}"), proptest::option::of(0..64u8));
+    (rate(), proptest::option::of("[ -~]{1,200}"), rate(), qos, application, dscp, any::<bool>()).prop_map(
+        |(rate_limit, cc, known_rate, qos, application, dscp, tell)| Sending {
+            rate_limit,
+            cc,
+            known_rate,
+            qos,
+            application,
+            dscp,
+            tell,
+        },
+    )
 }
 fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
     prop_oneof![
         (any::<u64>()).prop_map(|version| Record::Welcome { version }),
         (any::<bool>(), ".{0,20}").prop_map(|(refused, text)| Record::Abort { refused, text }),
+        (
+            ".{0,20}",
+            ".{0,20}",
+            proptest::option::of(1..1u64 << 40),
+            proptest::collection::vec(".{0,9}", 0..4)
+        )
+            .prop_map(|(rule, algorithm, cap, why)| {
+                let cap = cap.map(Rate::from_bytes_per_sec);
+                let (qos, class, guarantee) = ("bulk".to_owned(), rule.clone(), cap);
+                Record::Mapped(Mapping { qos, rule, class, algorithm, guarantee, cap, why })
+            }),
         Just(Record::ListEnd),
         Just(Record::SourceEnd),
         (name(), meta()).prop_map(|(name, meta)| Record::Dir { name, meta }),
@@ -192,6 +213,9 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (2, b"bbr"),
         (3, &num(1_000_000)),
         (4, b"target(8M)"),
+        (5, "b\u{fc}ro".as_bytes()),
+        (6, &[8]),
+        (7, b""),
         (1 << 40, b"later"),
     ])
     .unwrap();
@@ -201,13 +225,19 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
             rate_limit: rate,
             cc: Some("bbr".into()),
             known_rate: rate,
-            qos: Some(Qos::Target(Rate::from_bits_per_sec(8_000_000)))
+            qos: Some(Qos::Target(Rate::from_bits_per_sec(8_000_000))),
+            application: Some("b\u{fc}ro".into()),
+            dscp: Some(8),
+            tell: true,
         }
     );
     assert!(hello(&[]).unwrap().is_default());
     for (bad, what) in [
         (&[(1, &num(999)[..])][..], ProtoError::Range("rate limit")),
         (&[(3, &num(u64::MAX))], ProtoError::Range("known rate")),
+        (&[(5, b"a\nb")], ProtoError::Range("application")),
+        (&[(6, &[64])], ProtoError::Range("code point")),
+        (&[(7, b"x")], ProtoError::Trailing),
         (&[(1, &[])], ProtoError::Truncated),
         (&[(1, &[0x80, 0x80, 0x01, 0])], ProtoError::Trailing),
         (&[(2, b"")], ProtoError::Range("congestion control")),

@@ -212,6 +212,17 @@ fn points(text: &str) -> Result<Vec<u8>, Refusal> {
     })
 }
 
+/// The one that packets are to carry.
+fn one_point(text: &str) -> Result<u8, Refusal> {
+    match points(text)?[..] {
+        [point] => Ok(point),
+        _ => Err(Refusal {
+            what: "stands for several code points, and a packet carries one".into(),
+            remedy: "name one of them, such as AF11".into(),
+        }),
+    }
+}
+
 fn prefixes(key: &'static str, t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<Prefix> {
     let read = |text: &str| {
         Prefix::parse(text).map(|p| vec![p]).map_err(|bad| match bad {
@@ -300,6 +311,7 @@ fn treatment(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
         weight: t.weight(r),
         cap: t.rate("cap", r),
         guarantee: t.rate("guarantee", r),
+        dscp: t.text("dscp", r, one_point).map(|d| d.value),
         may_choose: t.switch("may_choose", r),
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct FlowSetup {
     pub substitute: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
+    /// Differentiated-services code point of its packets, 0 to 63.
+    pub dscp: u8,
     /// Its place in the tree of whoever divides what the host sends.
     pub share: Option<FlowId>,
     /// It has asked the tree, and has not said since that it wants nothing.
@@ -45,6 +47,7 @@ impl FlowSetup {
             needs: Needs::NOTHING,
             substitute: substitute.to_owned(),
             cap: None,
+            dscp: 0,
             share: None,
             asks: false,
             shown: Runs::default(),
@@ -174,7 +177,8 @@ impl Connection {
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows.push(Flow::new(algorithm, cap));
         }
-        self.flow_setups.push(FlowSetup::new(key, spec, &self.options.substitute));
+        let dscp = self.options.intent.dscp;
+        self.flow_setups.push(FlowSetup { dscp, ..FlowSetup::new(key, spec, &self.options.substitute) });
         self.telling.look();
         self.note_programs();
         Ok(index as u8)
@@ -251,6 +255,13 @@ impl Connection {
             && core::mem::replace(&mut s.cap, cap) != cap
         {
             self.share_cap();
+        }
+    }
+
+    /// What code point the packets of a flow carry from now on, 0 to 63. What keeps the connection goes with its own flow.
+    pub fn set_flow_dscp(&mut self, flow: u8, dscp: u8) {
+        if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
+            s.dscp = dscp & 0x3f;
         }
     }
 

@@ -402,7 +402,8 @@ impl Connection {
         let overhead = if remote.is_ipv6() { 48 } else { 28 };
         let search = MtuSearch::new(mtu::BASE, options.max_datagram(remote.is_ipv6()), overhead);
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
-        let first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        let mut first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
+        first.dscp = options.intent.dscp;
         let has_programs = first.is_program;
         Ok(Connection {
             side,

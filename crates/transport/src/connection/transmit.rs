@@ -41,6 +41,8 @@ pub struct Transmit {
     pub local: Option<IpAddr>,
     /// What its packets carry in the ECN field.
     pub ecn: Ecn,
+    /// Their differentiated-services code point, 0 to 63.
+    pub dscp: u8,
     /// Bytes of each datagram but the last.
     pub segment: usize,
     /// Bytes in all.
@@ -228,7 +230,8 @@ impl Connection {
 
     fn single(&self, lane: usize, len: usize) -> Transmit {
         let (remote, local) = self.lanes[lane].target();
-        Transmit { remote, local, ecn: Ecn::NotEct, segment: len, len, socket: self.lanes[lane].socket }
+        let (dscp, socket) = (self.flow_setups[0].dscp, self.lanes[lane].socket);
+        Transmit { remote, local, ecn: Ecn::NotEct, dscp, segment: len, len, socket }
     }
 
     fn transmit_close(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
@@ -340,8 +343,7 @@ impl Connection {
         p.poll(now)?.put(&mut frame);
         let n = self.seal_control(lane, &frame, 0, buf)?;
         self.book_control(now, lane, n, Content::Nothing, false);
-        let socket = self.lanes[lane].socket;
-        Some(Transmit { remote, local, ecn: Ecn::NotEct, segment: n, len: n, socket })
+        Some(Transmit { remote, local, ..self.single(lane, n) })
     }
 
     /// An answer to a challenge that came from elsewhere than the lane's packets go: alone, and no larger than what it
@@ -509,6 +511,7 @@ impl Connection {
                 remote: l.remote,
                 local: l.local,
                 ecn: d.ecn,
+                dscp: self.flow_setups[flow].dscp,
                 segment: d.segment,
                 len: d.len,
                 socket,

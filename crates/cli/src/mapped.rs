@@ -1,0 +1,71 @@
+//! What a policy made of what is sent, as commands tell it.
+
+use base::Rate;
+use endpoint::{ConnId, Endpoint, FlowReport};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a policy made of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapped {
+    /// What was asked.
+    pub qos: String,
+    /// The rule; empty when none matched.
+    pub rule: String,
+    /// Algorithm with parameters.
+    pub algorithm: String,
+    /// The class; empty where there is no policy.
+    pub class: String,
+    /// What it may count on, in bit/s.
+    pub guarantee: Option<u64>,
+    /// What it may send at most, in bit/s.
+    pub cap: Option<u64>,
+    /// Why so.
+    pub why: Vec<String>,
+}
+
+impl Mapped {
+    /// Of a connection's own flow; `None` where there is no policy.
+    pub fn of(ep: &Endpoint, conn: ConnId) -> Option<Mapped> {
+        let FlowReport { traffic, choice, class, .. } = ep.flows().into_iter().find(|f| f.conn == conn)?;
+        let choice = choice?;
+        Some(Mapped {
+            qos: traffic.qos.to_string(),
+            rule: choice.rule,
+            algorithm: choice.algorithm,
+            class,
+            guarantee: choice.guarantee.map(Rate::bits_per_sec),
+            cap: choice.cap.map(Rate::bits_per_sec),
+            why: choice.why,
+        })
+    }
+
+    /// As a server told it.
+    pub fn told(m: mover::Mapping) -> Mapped {
+        Mapped {
+            qos: m.qos,
+            rule: m.rule,
+            algorithm: m.algorithm,
+            class: m.class,
+            guarantee: m.guarantee.map(Rate::bits_per_sec),
+            cap: m.cap.map(Rate::bits_per_sec),
+            why: m.why,
+        }
+    }
+}
+
+impl fmt::Display for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sent as {}: ", self.qos)?;
+        if !self.class.is_empty() {
+            write!(f, "class {}, ", self.class)?;
+        }
+        write!(f, "{}", self.algorithm)?;
+        for (what, bits) in [("guaranteed", self.guarantee), ("at most", self.cap)] {
+            if let Some(bits) = bits {
+                write!(f, ", {what} {}", Rate::from_bits_per_sec(bits))?;
+            }
+        }
+        if self.rule.is_empty() { Ok(()) } else { write!(f, " (rule \"{}\")", self.rule) }
+    }
+}
