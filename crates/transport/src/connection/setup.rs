@@ -404,7 +404,6 @@ impl Connection {
         let lane = Lane::new(0, (local, Cid(0)), remote, search, flow, &mut rng);
         let mut first = super::flows::FlowSetup::new("", &options.cc, &options.substitute);
         first.dscp = options.intent.dscp;
-        let has_programs = first.is_program;
         Ok(Connection {
             side,
             state: State::Handshake,
@@ -439,13 +438,13 @@ impl Connection {
             later: super::later::Later::default(),
             next_flow: 0,
             passed: None,
+            has_programs: first.is_program,
             flow_setups: vec![first],
             tree: None,
             capped: true,
             lead: Vec::new(),
             congestion: Congestion::new(side, Default::default()),
             telling: Telling::new(),
-            has_programs,
             early: Vec::new(),
         })
     }
