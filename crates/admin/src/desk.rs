@@ -27,7 +27,7 @@ pub enum Order {
     SetFlow {
         /// Which.
         flow: FlowId,
-        /// Algorithm with parameters, already checked.
+        /// Algorithm with parameters, as it was written.
         algorithm: Option<String>,
         /// Its own cap; the inner `None` takes it away.
         cap: Option<Option<Rate>>,

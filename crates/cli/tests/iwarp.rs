@@ -9,8 +9,6 @@ use common::{Bench, Server, bytes, expect, json, mixed_tree, stderr, tree};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,28 +27,6 @@ fn url(s: &Server, path: &str) -> String {
 fn wait_ms(ms: u64) {
     let (_keep, never) = std::sync::mpsc::channel::<()>();
     let _ = never.recv_timeout(Duration::from_millis(ms));
-}
-
-/// Bytes of files that have arrived in a folder, whatever their names are so far.
-fn arrived(folder: &Path) -> u64 {
-    let all = fs::read_dir(folder).into_iter().flatten().flatten();
-    all.map(|e| match e.metadata() {
-        Ok(m) if m.is_dir() => arrived(&e.path()),
-        Ok(m) => 512 * m.blocks(),
-        Err(_) => 0,
-    })
-    .sum()
-}
-
-/// Waits until more has arrived than before.
-fn arrives(folder: &Path, before: u64) {
-    for _ in 0..6_000 {
-        if arrived(folder) > before + (1 << 20) {
-            return;
-        }
-        wait_ms(10);
-    }
-    panic!("nothing arrives in {}", folder.display());
 }
 
 /// Passes connections by TCP on, and cuts all of them when it has passed on so many bytes from clients. Gives where it
@@ -201,9 +177,7 @@ fn either_end_killed_or_cut_off_goes_on_where_it_was() {
         // The client, by kill -9 and by Ctrl-C; the server, by kill -9.
         for kill in 0..3 {
             let mut client = put(&address, "8MB/s").spawn().unwrap();
-            // What the one before has sent may still arrive.
             wait_ms(700);
-            arrives(&b.path("srv/in"), arrived(&b.path("srv/in")));
             match kill {
                 0 => client.kill().unwrap(),
                 1 => {
@@ -562,7 +536,7 @@ fn a_dead_path_is_told_of_and_the_transfer_goes_on() {
         c
     };
     let first = put("8MB/s").spawn().unwrap();
-    arrives(&dst, 15 << 20);
+    wait_ms(2_000);
     assert!(hosts::ip(&["-n", &h.names[0], "link", "set", &h.devices[0], "down"]));
     let o = first.wait_with_output().unwrap();
     expect(&o, 5);

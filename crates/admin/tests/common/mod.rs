@@ -90,6 +90,10 @@ impl Process {
                         counts.0.fetch_add(1, Ordering::Relaxed);
                         Answer::Done { text: "done".into() }
                     }
+                    // Which names there are is known where programs are loaded.
+                    Order::SetFlow { algorithm: Some(name), .. } if cc::registry::parse(name).is_err() => {
+                        Answer::Refused { errors: vec![format!("there is no `{name}`")] }
+                    }
                     Order::SetFlow { flow, .. } => Answer::Done { text: flow.to_string() },
                 };
                 job.done(answer);
