@@ -110,6 +110,16 @@ pub(super) fn exceeds(lost: u64, total: u64, share: f64) -> bool {
     lost > total * share + DEVIATIONS * (total * share * (1.0 - share)).sqrt() + 1.0
 }
 
+/// Losses that come in bursts, and not from the rate: of `reports`, fewer tell of any (`lossy`) than this part of those
+/// that would if each packet were lost by itself. A queue that overflows does so until its sender has heard of it.
+const BURSTS: f64 = 0.4;
+
+/// Whether `lost` of `total` packets were lost in bursts.
+pub(super) fn in_bursts(lost: f64, total: f64, reports: f64, lossy: f64) -> bool {
+    let kept = 1.0 - lost / total.max(1.0);
+    lossy < reports * (1.0 - kept.powf(total / reports.max(1.0))) * BURSTS
+}
+
 impl Haul {
     /// An outage: nothing arrived for a while. What was lost in it is no sign of congestion.
     pub(super) fn notice_silence(&mut self, s: &Signals) {
@@ -125,11 +135,15 @@ impl Haul {
         self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0
     }
 
-    /// Whether the losses of the round now ending mean congestion.
+    /// Whether the losses of the round now ending mean congestion: many do wherever they come from, fewer where a queue
+    /// could overflow and did so for more than a moment.
     pub(super) fn is_congested(&self) -> bool {
         let c = self.round.counts();
-        let share =
-            if self.is_queued() { self.config.loss + self.losses.usual } else { self.config.loss_alone };
-        exceeds(c.lost, c.total(), share.min(self.config.loss_alone))
+        let total = c.total();
+        let share = (self.config.loss + self.losses.usual).min(self.config.loss_alone);
+        exceeds(c.lost, total, self.config.loss_alone)
+            || self.is_queued()
+                && exceeds(c.lost, total, share)
+                && !in_bursts(c.lost as f64, total as f64, c.reports as f64, c.lossy as f64)
     }
 }

@@ -6,7 +6,7 @@
 //! the queue can take.
 
 use super::Haul;
-use super::loss::{MOST_USUAL, exceeds};
+use super::loss::{MOST_USUAL, exceeds, in_bursts};
 use super::round::Counts;
 use crate::Signals;
 use base::{Rng, Span, Time};
@@ -15,9 +15,6 @@ use base::{Rng, Span, Time};
 const LOOKED_AT: f64 = 1_024.0;
 /// Rounds in a row with too much loss before anything is done about it.
 const SUSPICIOUS: u32 = 2;
-/// Losses come in bursts, and not from the rate, when this part of the reports tells of them that would if each packet were
-/// lost by itself.
-const BURSTS: f64 = 0.4;
 /// Rate while it is checked where the loss comes from, and the least factor by which that must lessen it.
 const RESTRAINT: f64 = 0.85;
 const LESS: f64 = 0.5;
@@ -78,18 +75,13 @@ impl Shallow {
         self.reports += counts.reports as f64;
         self.lossy += counts.lossy as f64;
         let much = counts.lost > 0 && exceeds(self.lost as u64, self.total as u64, share);
-        self.suspicious = if much && !self.bursts() { self.suspicious + 1 } else { 0 };
+        let bursts = in_bursts(self.lost, self.total, self.reports, self.lossy);
+        self.suspicious = if much && !bursts { self.suspicious + 1 } else { 0 };
         if self.total > LOOKED_AT {
             for sum in [&mut self.lost, &mut self.total, &mut self.reports, &mut self.lossy] {
                 *sum /= 2.0;
             }
         }
-    }
-
-    fn bursts(&self) -> bool {
-        let kept = 1.0 - self.lost / self.total.max(1.0);
-        let lossy = 1.0 - kept.powf(self.total / self.reports.max(1.0));
-        self.lossy < self.reports * lossy * BURSTS
     }
 
     fn hold(&mut self, rate: f64, now: Time, rtt: f64, rng: &mut Rng) {

@@ -145,6 +145,22 @@ fn heavy_loss_is_congestion_and_is_undone_when_it_was_reordering() {
 }
 
 #[test]
+fn losses_that_one_report_tells_of_are_a_burst_and_no_congestion() {
+    // 2 % of two rounds: at once, and spread over them.
+    for (every, least, most) in [(2 * REPORTS, 0.97, 1.05), (1, 0.0, 0.86)] {
+        let mut h = steady(1_000);
+        run(&mut h, 0..4, Span::from_millis(4), Rate::from_mbit(1_000));
+        let before = h.rate;
+        for n in 4 * REPORTS + 1..=6 * REPORTS {
+            let s = report(n, h.decision().rate.min(Rate::from_mbit(1_000)), Span::from_millis(4));
+            h.on_feedback(&if n % every == 1 % every { lossy(2 * every)(s) } else { s });
+        }
+        let part = h.rate / before;
+        assert!(part >= least && part <= most, "every {every} reports: {part}");
+    }
+}
+
+#[test]
 fn what_is_lost_in_an_outage_is_no_congestion() {
     let mut h = steady(1_000);
     run(&mut h, 0..5, Span::from_millis(4), Rate::from_mbit(1_000));
