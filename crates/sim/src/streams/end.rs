@@ -38,6 +38,8 @@ pub struct End {
     received: usize,
     /// Whether one of them has failed: then no other may succeed.
     failed: [bool; 2],
+    /// How many of them have succeeded.
+    succeeded: [usize; 2],
     /// What the peer's word becomes by our atomic operations, one after the other.
     words: Vec<u64>,
     pub established: Option<Time>,
@@ -113,6 +115,7 @@ impl End {
             done: 0,
             received: 0,
             failed: [false; 2],
+            succeeded: [0; 2],
             words: vec![0],
             established: None,
             asked: None,
@@ -307,6 +310,7 @@ impl End {
                 *failed = true;
                 continue;
             }
+            self.succeeded[usize::from(is_receive)] += 1;
             if *failed {
                 return Err(format!("end {}: {wc:?} succeeded behind one that failed", self.side));
             }
@@ -442,9 +446,14 @@ impl End {
             let bytes = &other.source[j.from as usize..(j.from + j.len) as usize];
             bytes.iter().enumerate().for_each(|(i, b)| want[j.to as usize + i] = Some(*b));
         }
-        // What is read ahead may lie where a read, or a receive that had begun, would have been completed: what is in such
-        // places is open until then, and was compared when it came to that.
-        let open = self.failed != [false; 2];
+        // What is read ahead may lie in places of reads that never completed, and of the one receive that may have begun: their
+        // contents are open, those of all others are not.
+        let read = |(i, j): (usize, &Job)| {
+            (j.op == Op::Read && i >= self.succeeded[0]).then_some(j.to..j.to + j.len)
+        };
+        let begun = self.plan.sides[self.side].slots.get(self.succeeded[1]).map(|s| s.0..s.0 + s.1);
+        let open: Vec<_> = self.jobs().iter().enumerate().filter_map(read).chain(begun).collect();
+        let is_open = |at: usize| open.iter().any(|r| r.contains(&(at as u64)));
         // What atomic operations bring was compared when they completed.
         let results: Vec<_> = self.jobs().iter().filter(|j| matches!(j.op, Op::Add | Op::Swap)).collect();
         let skip = |at: usize| results.iter().any(|j| (j.to..j.to + 8).contains(&(at as u64)));
@@ -452,7 +461,8 @@ impl End {
         match (0..have.len()).find(|at| {
             let known = have[*at] == EMPTY
                 || want[*at] == Some(have[*at])
-                || ((early || open) && want[*at].is_some());
+                || (early && want[*at].is_some())
+                || is_open(*at);
             !known && !skip(*at) && !(WORD as usize..WORD as usize + 8).contains(at)
         }) {
             Some(at) => wrong("own memory", at),
