@@ -67,7 +67,6 @@ fn choice(algorithm: &str, class: usize) -> Choice {
         cap: None,
         guarantee: None,
         dscp: None,
-        peer: cc::platform::PeerTerms::default(),
         why: Vec::new(),
     }
 }
