@@ -1,5 +1,6 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
+use crate::congestion::by_policy;
 use crate::{ConnId, Endpoint};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
@@ -353,6 +354,7 @@ impl Endpoint {
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
             o.negotiation.also.retain(|spec| self.permits(&ruled.traffic, spec));
+            by_policy(&mut o.negotiation, &c.peer);
         }
     }
 
