@@ -3,7 +3,7 @@
 mod pair;
 
 use base::{Rng, Span, Time};
-use cc::platform::{Choice, Class, Order, Policy, Traffic};
+use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Traffic};
 use iwarp::{Into, Piece};
 use longhaul_endpoint::{
     Authority, CloseReason, Config, ConnId, Connect, Endpoint, Event, Gate, Iwarp, IwarpServer, StreamId,
@@ -504,6 +504,7 @@ impl Policy for Marks {
             cap: None,
             guarantee: None,
             dscp: (traffic.application == "backup").then_some(self.1),
+            peer: PeerTerms::default(),
             why: Vec::new(),
         }
     }
