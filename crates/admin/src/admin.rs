@@ -12,6 +12,7 @@ use crate::tap::Taps;
 use crate::watch::{self, WatchError, Watching};
 use endpoint::App;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a process lets administrators do.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ impl Admin {
             desk: Desk::new(wake),
             taps: Taps::default(),
             hooks: o.hooks,
+            waiting: Arc::default(),
         };
         let watch = |(source, access): (Source, Access)| watch::watch(&source, &access, o.state, &office);
         let watching = o.source.map(watch).transpose()?;

@@ -163,8 +163,8 @@ mod tests {
             std::thread::yield_now();
         };
         assert!(matches!(job.order, Order::Flows));
-        job.done(Answer::Done { text: "so".into() });
-        assert_eq!(asked.join().unwrap(), Answer::Done { text: "so".into() });
+        job.done(Answer::done("so"));
+        assert_eq!(asked.join().unwrap(), Answer::done("so"));
         for _ in 0..MAX_WAITING {
             desk.order(Order::Flows).unwrap();
         }

@@ -6,7 +6,7 @@ use crate::proto::{Answer, Decision, Flow, FlowId, MAX_LISTED, PathSignals};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::{Carrier, Choice};
-use endpoint::{App, ConnId, Endpoint, FlowReport};
+use endpoint::{App, ConnId, Endpoint, FlowReport, Substitution};
 
 /// Orders done in one turn: more wait for the next.
 const PER_TURN: usize = 4;
@@ -23,6 +23,19 @@ pub struct Governed<'a> {
 impl<'a> Governed<'a> {
     pub(crate) fn new(app: &'a mut dyn App, office: Office) -> Governed<'a> {
         Governed { app, office, taps: (0, None) }
+    }
+
+    /// Keeps in mind where another algorithm decides since a path lacks signals, and where no longer.
+    fn tell_substitutions(&self, ep: &mut Endpoint) {
+        for s in ep.take_substitutions() {
+            let whose = match s.flow {
+                Some(flow) => format!("flow {}", FlowId { connection: s.conn.0, flow: flow.into() }),
+                None => format!("what the peer sends on connection {}", s.conn.0),
+            };
+            let Substitution { remote, from, to, why, .. } = s;
+            let text = format!("{whose} (with {remote}): {to} decides instead of {from}: {}", why.words());
+            self.office.board.tell("substitute", text);
+        }
     }
 
     /// Hands decisions to those who watch them.
@@ -50,6 +63,7 @@ impl App for Governed<'_> {
             serve(job, ep);
         }
         self.app.drive(now, ep);
+        self.tell_substitutions(ep);
         self.show_decisions(ep);
     }
     fn next_timeout(&self) -> Option<Time> {
@@ -71,12 +85,12 @@ fn serve(job: Job, ep: &mut Endpoint) {
         Order::Flows => flows(ep),
         Order::Policy(policy) => {
             ep.set_policy(policy.clone());
-            Answer::Done { text: "the policy is in force".into() }
+            Answer::done("the policy is in force")
         }
         Order::SetFlow { flow, algorithm, cap } => {
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
-                Ok(()) => Answer::Done { text: format!("flow {flow} is changed, until the policy changes") },
+                Ok(()) => Answer::done(format!("flow {flow} is changed, until the policy changes")),
                 Err(text) => Answer::Refused { errors: vec![format!("{text}; see `longhaul cc show`")] },
             }
         }

@@ -2,17 +2,21 @@
 
 use crate::board::Board;
 use crate::desk::{Desk, Order};
+use crate::kept::Kept;
 use crate::proto::{Answer, MAX_ERRORS, Request};
 use crate::tap::Taps;
+use crate::watch::{complain, content};
 use base::Rate;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use cc::platform::Policy;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+/// A policy, and warnings about it.
+pub type WithWarnings = (Arc<dyn Policy>, Vec<String>);
 /// Reads a policy, or names all of its errors.
-pub type ReadPolicy = dyn Fn(&str) -> Result<Arc<dyn Policy>, Vec<String>> + Send + Sync;
+pub type ReadPolicy = dyn Fn(&str) -> Result<WithWarnings, Vec<String>> + Send + Sync;
 /// Loads a program from its bytes, and tells its name.
 pub type LoadProgram = dyn Fn(&[u8]) -> Result<String, Vec<String>> + Send + Sync;
 
@@ -49,27 +53,92 @@ pub struct Office {
     pub taps: Taps,
     /// What others provide.
     pub hooks: Hooks,
+    /// The newest policy of the source, if it cannot be used as things are.
+    pub waiting: Arc<Mutex<Option<Offer>>>,
+}
+
+/// A policy that a source has.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// It, as it is written.
+    pub text: String,
+    /// Which source.
+    pub from: String,
+    /// The source's revision; 0 where it has none.
+    pub revision: u64,
+    /// Where a copy is kept once it is in force.
+    pub kept: Option<Kept>,
+}
+
+impl Offer {
+    fn keep(&self) {
+        let Some(kept) = &self.kept else { return };
+        if let Err(e) = kept.write(&self.text) {
+            tracing::warn!("no copy of the policy is kept in {}: {e}", kept.path().display());
+        }
+    }
+}
+
+fn bounded(mut all: Vec<String>) -> Vec<String> {
+    let left = all.len().saturating_sub(MAX_ERRORS);
+    all.truncate(MAX_ERRORS);
+    if left > 0 {
+        all.push(format!("and {left} more"));
+    }
+    all
 }
 
 fn refused(errors: Vec<String>) -> Answer {
-    let left = errors.len().saturating_sub(MAX_ERRORS);
-    let mut errors: Vec<_> = errors.into_iter().take(MAX_ERRORS).collect();
-    if left > 0 {
-        errors.push(format!("and {left} more"));
-    }
-    Answer::Refused { errors }
+    Answer::Refused { errors: bounded(errors) }
 }
 
 impl Office {
-    /// Puts a policy in force that was found in `from`.
+    /// Puts a policy in force that was found in `from`; its warnings.
     ///
     /// # Errors
     /// All that is wrong with it; the policy that runs goes on.
-    pub fn install(&self, text: &str, from: &str, revision: u64) -> Result<(), Vec<String>> {
-        let policy = (self.hooks.read_policy)(text)?;
+    pub fn install(&self, text: &str, from: &str, revision: u64) -> Result<Vec<String>, Vec<String>> {
+        let (policy, warnings) = (self.hooks.read_policy)(text)?;
         self.desk.order(Order::Policy(policy)).map_err(|e| vec![e])?;
         self.board.runs(text, from, revision);
-        Ok(())
+        Ok(warnings)
+    }
+
+    /// Puts the newest policy of the source in force. One that cannot be used waits until a program is loaded, which may be
+    /// what it needs.
+    ///
+    /// # Errors
+    /// All that is wrong with it; the policy that runs goes on.
+    pub fn take(&self, offer: Offer) -> Result<(), Vec<String>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = None;
+        match self.install(&offer.text, &offer.from, offer.revision) {
+            Ok(warnings) => {
+                warnings.iter().for_each(|w| tracing::warn!("policy source {}: {w}", offer.from));
+                offer.keep();
+                Ok(())
+            }
+            Err(errors) => {
+                *waiting = Some(offer);
+                Err(errors)
+            }
+        }
+    }
+
+    /// The source has no policy any more.
+    pub fn forget(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// A program was loaded: it may be what the source's newest policy needs.
+    fn take_again(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(offer) = waiting else { return };
+        let source = self.board.process().policy.source;
+        match self.take(offer) {
+            Ok(()) => content(self, &source),
+            Err(errors) => complain(self, &source, &errors),
+        }
     }
 
     /// Answers what one answer is enough for; of a trace, only whether it could be had.
@@ -109,7 +178,7 @@ impl Office {
                 }
                 self.board.unloaded(&name);
                 self.board.tell("program", format!("{name} was unloaded"));
-                Answer::Done { text: format!("{name} is unloaded; flows that run it go on with it") }
+                Answer::done(format!("{name} is unloaded; flows that run it go on with it"))
             }
             Request::Events { after } => {
                 (self.hooks.news)().into_iter().for_each(|(kind, text)| self.board.tell(&kind, text));
@@ -122,7 +191,9 @@ impl Office {
 
     fn set_policy(&self, text: &str) -> Answer {
         match self.install(text, "control socket", 0) {
-            Ok(()) => Answer::Done { text: "the policy is in force".into() },
+            Ok(warnings) => {
+                Answer::Done { text: "the policy is in force".into(), warnings: bounded(warnings) }
+            }
             Err(errors) => {
                 self.board.tell("refused", format!("a policy with {} errors", errors.len()));
                 refused(errors)
@@ -139,7 +210,8 @@ impl Office {
             Ok(name) => {
                 self.board.loaded(&name);
                 self.board.tell("program", format!("{name} was loaded"));
-                Answer::Done { text: format!("{name} is loaded") }
+                self.take_again();
+                Answer::done(format!("{name} is loaded"))
             }
             Err(errors) => {
                 self.board.tell("refused", "a program that cannot be loaded");

@@ -140,6 +140,9 @@ pub enum Answer {
     Done {
         /// In words.
         text: String,
+        /// What may not be as it was meant, one entry for each; at most [`MAX_ERRORS`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
     },
     /// It was not done.
     Refused {
@@ -160,6 +163,13 @@ pub enum Answer {
         /// How many.
         count: u64,
     },
+}
+
+impl Answer {
+    /// It was done, and nothing is to be said against it.
+    pub fn done(text: impl Into<String>) -> Answer {
+        Answer::Done { text: text.into(), warnings: Vec::new() }
+    }
 }
 
 /// A process that moves data.

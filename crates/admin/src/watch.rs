@@ -2,7 +2,7 @@
 
 use crate::etcd::{Access, Change, Etcd, MAX_POLICY, StoreError};
 use crate::kept::Kept;
-use crate::office::Office;
+use crate::office::{Offer, Office};
 use crate::source::{Source, Store};
 use base::{Rng, Span};
 use lhio::clock::{self, WallTime};
@@ -81,7 +81,7 @@ fn pause(stopped: &Receiver<()>, time: Duration) -> bool {
 }
 
 /// Says what is wrong, once for each change of it.
-fn complain(office: &Office, source: &str, errors: &[String]) {
+pub(crate) fn complain(office: &Office, source: &str, errors: &[String]) {
     let running = office.board.process().policy.from;
     let rest = if running.is_empty() {
         "no policy is in force".to_owned()
@@ -96,7 +96,7 @@ fn complain(office: &Office, source: &str, errors: &[String]) {
 }
 
 /// Says that all is well again, where it was not.
-fn content(office: &Office, source: &str) {
+pub(crate) fn content(office: &Office, source: &str) {
     if office.board.trouble(&[]) {
         tracing::info!("policy source {source}: all is well");
         office.board.tell("source", format!("{source}: all is well"));
@@ -173,8 +173,9 @@ impl PolicyFile {
     }
 
     fn install(&mut self, text: String) -> Result<(), Vec<String>> {
-        let result = self.office.install(&text, &self.path.display().to_string(), 0);
-        self.text = Some(text);
+        self.text = Some(text.clone());
+        let from = self.path.display().to_string();
+        let result = self.office.take(Offer { text, from, revision: 0, kept: None });
         if result.is_ok() {
             content(&self.office, &self.path.display().to_string());
         }
@@ -226,7 +227,12 @@ impl PolicyStore {
             return;
         }
         let from = format!("kept copy of {}", self.name);
-        match self.kept.read().map(|text| self.office.install(&text, &from, 0)) {
+        // What the store has waits for programs, if it has anything; else the copy does.
+        let take = |text: String| match found {
+            Ok(_) => self.office.install(&text, &from, 0).map(drop),
+            Err(_) => self.office.take(Offer { text, from: from.clone(), revision: 0, kept: None }),
+        };
+        match self.kept.read().map(take) {
             Some(Ok(())) => {
                 tracing::warn!("the policy is the {from}, as it was when the store was last there")
             }
@@ -251,6 +257,7 @@ impl PolicyStore {
 
     fn gone(&mut self) {
         self.seen = None;
+        self.office.forget();
         let push =
             format!("no policy is there: `longhaul cc push FILE --store {}` puts one there", self.name);
         complain(&self.office, &self.name, &[push]);
@@ -269,17 +276,9 @@ impl PolicyStore {
             Err(e) => Err(vec![format!("it is not text in UTF-8: {e}")]),
         };
         self.seen = Some((revision, bytes));
-        let installed = text.and_then(|text| {
-            self.office.install(&text, &self.name, revision)?;
-            Ok(text)
-        });
-        match installed {
-            Ok(text) => {
-                content(&self.office, &self.name);
-                if let Err(e) = self.kept.write(&text) {
-                    tracing::warn!("no copy of the policy is kept in {}: {e}", self.kept.path().display());
-                }
-            }
+        let (from, kept) = (self.name.clone(), Some(self.kept.clone()));
+        match text.and_then(|text| self.office.take(Offer { text, from, revision, kept })) {
+            Ok(()) => content(&self.office, &self.name),
             Err(mut errors) => {
                 errors.insert(0, format!("its policy of revision {revision} cannot be used"));
                 complain(&self.office, &self.name, &errors);

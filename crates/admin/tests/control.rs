@@ -43,13 +43,16 @@ fn requests_are_answered_one_after_the_other() {
     assert!(matches!(ask(&mut c, Request::SetPolicy { text: "good 1".into() }), Answer::Done { .. }));
     let Answer::Policy { text, status } = ask(&mut c, Request::Policy) else { panic!("no policy") };
     assert_eq!((text.as_str(), status.from.as_str(), status.changes), ("good 1", "control socket", 1));
+    // What may not be meant so is told to whoever sets it.
+    let doubtful = ask(&mut c, Request::SetPolicy { text: "good 2, in doubt".into() });
+    assert!(matches!(doubtful, Answer::Done { warnings, .. } if warnings == ["line 1: warning: doubtful"]));
     let flow = FlowId { connection: 7, flow: 2 };
     let set = |algorithm: Option<&str>, cap| Request::SetFlow {
         flow,
         algorithm: algorithm.map(str::to_owned),
         cap_bits_per_second: cap,
     };
-    assert_eq!(ask(&mut c, set(Some("cubic"), Some(8))), Answer::Done { text: "7.2".into() });
+    assert_eq!(ask(&mut c, set(Some("cubic"), Some(8))), Answer::done("7.2"));
     assert!(errors(ask(&mut c, set(Some("nonsense"), None)))[0].contains("nonsense"));
     assert!(errors(ask(&mut c, set(None, None)))[0].contains("nothing to change"));
     let load = |program: &str| Request::Load { program: program.into() };
@@ -61,7 +64,7 @@ fn requests_are_answered_one_after_the_other() {
         panic!("none")
     };
     let kinds: Vec<_> = events.iter().map(|e| e.kind.as_str()).collect();
-    assert_eq!(kinds, ["refused", "policy", "flow", "program", "refused"]);
+    assert_eq!(kinds, ["refused", "policy", "policy", "flow", "program", "refused"]);
     drop(server);
     assert!(all(&folder).is_empty() && fs::read_dir(&folder).unwrap().count() == 0);
 }

@@ -6,6 +6,7 @@ use common::{Process, pause};
 use longhaul_admin::etcd::{Access, Change, Etcd, StoreError};
 use longhaul_admin::kept::Kept;
 use longhaul_admin::office::Office;
+use longhaul_admin::proto::{Answer, Request};
 use longhaul_admin::source::{Source, Store};
 use longhaul_admin::watch::{WatchError, watch};
 use std::fs;
@@ -266,4 +267,60 @@ fn a_file_is_read_again_and_a_bad_one_leaves_the_policy() {
     p.until(|o| running(o).0 == "good 3" && errors(o).is_empty());
     let told = p.office.board.events(0).0.into_iter().filter(|e| e.kind == "source").count();
     assert_eq!(told, 3, "each trouble once, and its end");
+}
+
+/// Loads the one program that there is.
+fn load(o: &Office) {
+    let program = "cHJvZ3JhbQ==".to_owned();
+    assert!(matches!(o.answer(Request::Load { program }), Answer::Done { .. }));
+}
+
+#[test]
+fn a_file_that_needs_a_program_waits_until_it_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (p, path) = (Process::start(), dir.path().join("policy.toml"));
+    fs::write(&path, "good 1").unwrap();
+    let source = Source::File(path.clone());
+    let _watching = watch(&source, &Access::default(), dir.path(), &p.office).unwrap();
+    fs::write(&path, "good with novel").unwrap();
+    p.until(|o| errors(o).contains("novel is not loaded here"));
+    assert_eq!(running(&p.office).0, "good 1");
+    load(&p.office);
+    assert_eq!((running(&p.office).0.as_str(), errors(&p.office).as_str()), ("good with novel", ""));
+    // What is in force waits for nothing.
+    load(&p.office);
+    assert_eq!(p.office.board.policy().1.changes, 2);
+}
+
+#[test]
+fn hosts_without_a_program_keep_the_last_good_policy_until_they_have_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut etcd) = Server::start(dir.path(), &[]) else { return };
+    let access = Access::default();
+    etcd.put(&access, "good 1");
+    let source = Source::Store(etcd.store());
+    let hosts: Vec<_> = (0..2).map(|i| (Process::start(), dir.path().join(format!("host{i}")))).collect();
+    let _watching: Vec<_> =
+        hosts.iter().map(|(p, state)| watch(&source, &access, state, &p.office).unwrap()).collect();
+    let (with, without) = (&hosts[0].0, &hosts[1].0);
+    with.until(|o| running(o).0 == "good 1");
+    without.until(|o| running(o).0 == "good 1");
+    load(&with.office);
+    let second = etcd.put(&access, "good with novel");
+    with.until(|o| running(o) == ("good with novel".into(), second));
+    without.until(|o| errors(o).contains("novel is not loaded here"));
+    assert_eq!(running(&without.office).0, "good 1");
+    // It comes into force with the program, also while the store is gone, and is the one that is kept.
+    etcd.stop();
+    without.until(|o| errors(o).contains("cannot reach"));
+    load(&without.office);
+    assert_eq!(running(&without.office), ("good with novel".into(), second));
+    assert_eq!(Kept::new(&hosts[1].1, &source.to_string()).read().as_deref(), Some("good with novel"));
+    // A key that was deleted waits for nothing.
+    etcd.go_on();
+    etcd.put(&access, "bad");
+    with.until(|o| errors(o).contains("line 1"));
+    post(etcd.port, "/v3/kv/deleterange", "{\"key\":\"bG9uZ2hhdWwvcG9saWN5\"}");
+    with.until(|o| errors(o).contains("no policy is there"));
+    assert!(with.office.waiting.lock().unwrap().is_none());
 }

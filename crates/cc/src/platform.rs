@@ -84,8 +84,51 @@ pub struct Choice {
     pub guarantee: Option<Rate>,
     /// Differentiated-services code point that its packets are to carry, 0 to 63; `None`: what the application asks for.
     pub dscp: Option<u8>,
+    /// What is to be settled with the other end.
+    pub peer: PeerTerms,
     /// Why so, a sentence each, for people.
     pub why: Vec<String>,
+}
+
+/// What a policy has both ends of a flow settle about congestion control, beside this end's algorithm. It goes before what
+/// the application says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerTerms {
+    /// Whether this end's order goes before what the peer wishes; `None`: as the application has it.
+    pub firm: Option<bool>,
+    /// Names of the only algorithms that the peer may have this end send with, beside the one chosen; `None`: any.
+    pub allow: Option<Vec<String>>,
+    /// What the peer is to send with, best first, as [`registry::parse`](crate::registry::parse) reads it; `None`: what the
+    /// application wishes.
+    pub wish: Option<Vec<String>>,
+    /// The peer is to send with nothing but what is wished here.
+    pub wish_only: bool,
+    /// Names that the peer must not send with, beside those that the application refuses.
+    pub refuse: Vec<String>,
+}
+
+impl PeerTerms {
+    /// Whether the peer may have this end send with this.
+    pub fn allows(&self, selection: &str) -> bool {
+        self.allow.as_ref().is_none_or(|names| names.iter().any(|n| n == name_of(selection)))
+    }
+
+    /// Whether the peer must not send with this, whatever is wished.
+    pub fn refuses(&self, selection: &str) -> bool {
+        self.refuse.iter().any(|n| n == name_of(selection))
+    }
+
+    /// Whether this end may wish that the peer sends with this.
+    pub fn may_wish(&self, selection: &str) -> bool {
+        let name = name_of(selection);
+        let wished = || self.wish.iter().flatten().any(|w| name_of(w) == name);
+        !self.refuses(name) && (!self.wish_only || wished())
+    }
+}
+
+/// The name in front of an algorithm's parameters.
+fn name_of(selection: &str) -> &str {
+    selection.split(':').next().unwrap_or_default().trim()
 }
 
 /// How flows of a class are put in order when not all can send.

@@ -5,7 +5,7 @@ mod params;
 #[cfg(test)]
 mod tests;
 
-pub use loaded::{Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, kept, load, unload};
+pub use loaded::{Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, kept, load, loadable, unload};
 pub use params::{Kind, MAX_TEXT, ParamDef, Params, Value};
 
 use crate::{Algorithm, PathInfo, algorithms};

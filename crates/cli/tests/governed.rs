@@ -206,14 +206,14 @@ fn what_runs_is_shown_changed_and_traced() {
     expect(&d.run(&["cc", "set", &d.policy("good.toml", &policy("copa", "150M"))]), 0);
     let f = &json(&d.run(&["cc", "show", "--json"]))["processes"][0]["flows"][0];
     assert_eq!((f["algorithm"].as_str(), f["rule"].as_str()), (Some("copa"), Some("all of copa")));
-    // A bad one is refused before anybody hears of it, with all of its errors.
+    // A bad one is refused by the process, with all of its errors, and changes nothing.
     let bad = d.policy("bad.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
     let o = d.run(&["cc", "set", &bad]);
-    expect(&o, 2);
+    expect(&o, 6);
     assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
     let status = json(&d.run(&["cc", "status", "--json", "--events"]));
     assert_eq!(status["processes"][0]["policy"]["changes"], 1);
-    assert_eq!(status["processes"][0]["events"].as_array().map(Vec::len), Some(2));
+    assert_eq!(status["processes"][0]["events"].as_array().map(Vec::len), Some(3));
     let o = d.run(&["cc", "trace", "--flow", &flow, "-n", "20", "--json"]);
     expect(&o, 0);
     let lines: Vec<serde_json::Value> =
@@ -295,6 +295,78 @@ fn a_policy_file_that_is_bad_is_refused_at_the_start_and_left_alone_later() {
     let good = d.policy("p.toml", &policy("cubic", "100M"));
     assert_eq!(good, bad);
     expect(&d.run(&put), 0);
+}
+
+/// A policy by which all flows run the shipped program, which it says it needs, or not.
+fn by_program(declared: bool) -> String {
+    let declared = if declared { "programs = \"vegas-c\"\n" } else { "" };
+    declared.to_owned() + &policy("vegas-c", "150M")
+}
+
+#[test]
+fn a_policy_may_name_what_the_running_process_has_loaded() {
+    let d = Desk::new();
+    let listen = ["--listen", "127.0.0.1:0", "--no-control"];
+    let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
+    let what = ["perf", "client", &server.address, "--accept-new", "--json"];
+    let child = start(d.client(&[&what[..], &["-t", "1h", "--limit", "200mbit", "--stop"]].concat()));
+    let mut c = d.process();
+    moving(&mut c);
+    let (bare, declared) =
+        (d.policy("bare.toml", &by_program(false)), d.policy("declared.toml", &by_program(true)));
+    let refused = |args: &[&str], code, words: &[&str]| {
+        let o = d.run(args);
+        expect(&o, code);
+        words.iter().for_each(|w| assert!(stderr(&o).contains(w), "{w}\n{}", stderr(&o)));
+    };
+    // A file that is for any host says what it needs.
+    refused(&["cc", "policy", "check", &bare], 2, &["line 2", "vegas-c", "programs = ["]);
+    expect(&d.run(&["cc", "policy", "check", &declared]), 0);
+    let o = d.run(&["cc", "policy", "explain", "1.1.1.1->2.2.2.2", "--policy", &declared]);
+    expect(&o, 0);
+    assert!(String::from_utf8_lossy(&o.stdout).contains("a program that is not loaded here"));
+    // The process knows what it has.
+    refused(&["cc", "set", &bare], 6, &["line 2: error", "vegas-c", "must be loaded first"]);
+    refused(&["cc", "set", &declared], 6, &["line 1: error", "needs the program \"vegas-c\"", "cc load"]);
+    expect(&d.run(&["cc", "load", "vegas"]), 0);
+    for file in [&bare, &declared] {
+        expect(&d.run(&["cc", "set", &d.policy("other.toml", &policy("cubic", "150M"))]), 0);
+        decided_by(&mut c, "cubic");
+        expect(&d.run(&["cc", "set", file]), 0);
+        decided_by(&mut c, "vegas-c");
+    }
+    drop(c);
+    end(child);
+}
+
+#[test]
+fn a_pushed_policy_waits_at_hosts_that_lack_its_program() {
+    let d = Desk::new();
+    let Some(etcd) = Etcd::new(&d.bench.path("")) else { return };
+    let store = etcd.store();
+    let first = push(&d, &store, &d.policy("one.toml", &policy("cubic", "90M")));
+    let listen = ["--listen", "127.0.0.1:0", "--no-control"];
+    let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
+    let what = ["perf", "client", &server.address, "--accept-new", "--json", "--policy", &store];
+    let child = start(d.client(&[&what[..], &["-t", "1h", "--stop"]].concat()));
+    let mut c = d.process();
+    decided_by(&mut c, "cubic");
+    let o = d.run(&["cc", "push", &d.policy("bare.toml", &by_program(false)), "--store", &store]);
+    expect(&o, 2);
+    assert!(stderr(&o).contains("nothing was changed") && stderr(&o).contains("vegas-c"), "{}", stderr(&o));
+    let second = push(&d, &store, &d.policy("two.toml", &by_program(true)));
+    let status = || status(&d, child.id());
+    while !status()["errors"].to_string().contains("needs the program") {
+        pause();
+    }
+    assert_eq!((status()["revision"].as_u64(), flows(&mut c)[0].algorithm.as_str()), (Some(first), "cubic"));
+    expect(&d.run(&["cc", "load", "vegas"]), 0);
+    decided_by(&mut c, "vegas-c");
+    assert_eq!((status()["revision"].as_u64(), &status()["errors"]), (Some(second), &serde_json::json!([])));
+    drop(c);
+    let o = end(child);
+    let warned = stderr(&o);
+    assert!(warned.contains("vegas-c") && warned.contains("stays in force"), "{warned}");
 }
 
 /// etcd on ports of its own. Killed when dropped.

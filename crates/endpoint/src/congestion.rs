@@ -5,10 +5,67 @@ use crate::config::ConnectError;
 use crate::govern::key_of;
 use crate::{Endpoint, QpId};
 use base::Time;
-use cc::platform::Traffic;
-use transport::{ConnEvent, Reason, refusal};
+use cc::platform::{Choice, PeerTerms, Traffic};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use transport::{Allow, ConnEvent, Negotiation, Reason, refusal};
+
+/// Substitutions that are kept until they are taken: the latest.
+pub const MAX_SUBSTITUTIONS: usize = 256;
+
+/// Another algorithm decides than the one chosen, since a path does not carry the signals that it needs; or the chosen one
+/// does again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Substitution {
+    /// The connection.
+    pub conn: ConnId,
+    /// Its other end.
+    pub remote: SocketAddr,
+    /// Which flow of this end; `None`: it is about what the peer sends.
+    pub flow: Option<u8>,
+    /// What decided.
+    pub from: String,
+    /// What decides now.
+    pub to: String,
+    /// Why: [`Reason::Lacks`] or [`Reason::Back`].
+    pub why: Reason,
+}
+
+/// What is settled with the peer, as the policy has it.
+pub(crate) fn by_policy(n: &mut Negotiation, terms: &PeerTerms) {
+    n.firm = terms.firm.unwrap_or(n.firm);
+    if let Some(names) = &terms.allow {
+        n.also.retain(|spec| terms.allows(spec));
+        n.allow = Allow::Only(names.iter().filter(|name| n.allow.has(name)).cloned().collect());
+    }
+    if let Some(wish) = &terms.wish {
+        (n.wish, n.only_wished) = (wish.clone(), terms.wish_only);
+    }
+    for name in &terms.refuse {
+        if !n.refuse.contains(name) {
+            n.refuse.push(name.clone());
+        }
+    }
+}
 
 impl Endpoint {
+    /// What took an algorithm's place since this was asked last, as far as it is kept ([`MAX_SUBSTITUTIONS`]).
+    pub fn take_substitutions(&mut self) -> VecDeque<Substitution> {
+        core::mem::take(&mut self.substitutions)
+    }
+
+    fn note_substitution(&mut self, conn: ConnId, flow: Option<u8>, (from, to): (&str, &str), why: Reason) {
+        let Some(c) = self.conns.get(&conn) else { return };
+        if !matches!(why, Reason::Lacks(_) | Reason::Back) {
+            return;
+        }
+        if self.substitutions.len() == MAX_SUBSTITUTIONS {
+            self.substitutions.pop_front();
+        }
+        let (remote, from, to) = (c.connection.remote(), from.to_owned(), to.to_owned());
+        self.substitutions.push_back(Substitution { conn, remote, flow, from, to, why });
+    }
+
     /// Proposes to the peer another algorithm, or other parameters (as [`cc::registry::parse`] reads them): for what this
     /// end sends (`sending`) or for what the peer sends, on a queue pair, or (`None`) on all that have none of their own.
     /// [`Event::CcChanged`] or [`Event::CcRefused`] follows, a round trip later unless frames are lost. Nothing stops
@@ -42,6 +99,11 @@ impl Endpoint {
                 "this host's policy does not let this traffic have {cc}"
             )));
         }
+        let terms = ruled.and_then(|r| r.choice.as_ref()).map(|choice| &choice.peer);
+        if !sending && terms.is_some_and(|t| !t.may_wish(cc)) {
+            let why = format!("this host's policy does not let the other end send with {cc}");
+            return Err(ConnectError::Settings(why));
+        }
         let Some(c) = self.conns.get_mut(&conn) else { return Err(ConnectError::NotOpen) };
         c.connection.propose_cc(now, qpn, sending, cc).map_err(ConnectError::Settings)?;
         self.after(now, conn);
@@ -68,7 +130,7 @@ impl Endpoint {
         match e {
             ConnEvent::CcWanted(p) => {
                 let spec = p.offer.spec();
-                let code = self.send_with(conn, p.topic.qpn, &spec).err().unwrap_or(0);
+                let code = self.send_with(conn, p.topic.qpn, &spec, true).err().unwrap_or(0);
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.connection.answer_cc(p, code);
                 }
@@ -78,7 +140,8 @@ impl Endpoint {
             }
             ConnEvent::CcOfPeer { qpn, spec } => self.tell_cc(conn, *qpn, (false, true), spec.clone()),
             ConnEvent::CcAnswered { qpn, sending, spec, code } => {
-                let changed = if *code == 0 && *sending { self.send_with(conn, *qpn, spec) } else { Ok(()) };
+                let changed =
+                    if *code == 0 && *sending { self.send_with(conn, *qpn, spec, false) } else { Ok(()) };
                 match changed.err().unwrap_or(*code) {
                     0 => self.tell_cc(conn, *qpn, (*sending, false), spec.clone()),
                     code => {
@@ -90,10 +153,12 @@ impl Endpoint {
             }
             ConnEvent::CcReplaced { flow, from, to, why } => {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
+                self.note_substitution(conn, Some(*flow), (from, to), *why);
                 let (flow, from, to, why) = (*flow, from.clone(), to.clone(), *why);
                 self.events.push_back(Event::CcReplaced { conn, flow, from, to, why });
             }
             ConnEvent::CcReplacedByPeer { qpn, from, to, why } => {
+                self.note_substitution(conn, None, (from, to), *why);
                 let (qp, from, to, why) = (self.qp_at(conn, *qpn), from.clone(), to.clone(), *why);
                 self.events.push_back(Event::CcReplacedByPeer { conn, qp, from, to, why });
             }
@@ -113,12 +178,15 @@ impl Endpoint {
     }
 
     /// What this end sends from now on on a queue pair, or on all that have none of their own, is decided by this
-    /// algorithm: as if the application had asked for it from the start. Else a code of [`refusal`].
-    fn send_with(&mut self, conn: ConnId, qpn: Option<u16>, spec: &str) -> Result<(), u64> {
+    /// algorithm, which the peer wants or (`by_peer` unset) this end: as if the application had asked for it from the
+    /// start. Else a code of [`refusal`].
+    fn send_with(&mut self, conn: ConnId, qpn: Option<u16>, spec: &str, by_peer: bool) -> Result<(), u64> {
         let c = self.conns.get(&conn).ok_or(refusal::NO_STREAM)?;
         let flow = c.connection.flow_of_own(qpn).ok_or(refusal::NO_STREAM)?;
-        let before = &c.flows.get(usize::from(flow)).ok_or(refusal::NO_STREAM)?.traffic;
-        if !self.permits(before, spec) {
+        let ruled = c.flows.get(usize::from(flow)).ok_or(refusal::NO_STREAM)?;
+        let before = &ruled.traffic;
+        let of_peer = |choice: &Choice| by_peer && choice.algorithm != spec && !choice.peer.allows(spec);
+        if !self.permits(before, spec) || ruled.choice.as_ref().is_some_and(of_peer) {
             return Err(refusal::FORBIDDEN);
         }
         let traffic = Traffic { asked: spec.to_owned(), ..before.clone() };

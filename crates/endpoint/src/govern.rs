@@ -1,5 +1,6 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
+use crate::congestion::by_policy;
 use crate::{ConnId, Endpoint};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
@@ -62,6 +63,10 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
+    /// The policy.
+    pub(crate) fn policy(&self) -> &Arc<dyn Policy> {
+        &self.policy
+    }
     /// Whether the policy is another one than when this was asked last.
     fn is_news(&mut self) -> bool {
         let version = self.policy.version();
@@ -349,6 +354,7 @@ impl Endpoint {
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
             o.negotiation.also.retain(|spec| self.permits(&ruled.traffic, spec));
+            by_policy(&mut o.negotiation, &c.peer);
         }
     }
 
@@ -554,6 +560,7 @@ impl Endpoint {
             let Some(ruled) = &mut b.ruled else { continue };
             ruled.choice = Some(policy.choose(&ruled.traffic));
             self.share_rate(id);
+            self.mark_streams(id);
             self.obey_by_tcp(id);
         }
     }

@@ -25,6 +25,7 @@ pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
 pub use cc::Remembered;
 pub use cc::platform::{Choice, Intent, Policy, Qos, Traffic};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
+pub use congestion::{MAX_SUBSTITUTIONS, Substitution};
 pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
 pub use govern::FlowReport;
 pub use paths::LIFETIME as PATH_LIFETIME;
@@ -92,6 +93,8 @@ pub struct Endpoint {
     hub: crate::iwarp::Hub,
     /// The administrator's policy.
     governor: Option<govern::Governor>,
+    /// Algorithms that took others' places, since somebody asked.
+    substitutions: VecDeque<congestion::Substitution>,
     patience: patience::Patience,
 }
 
@@ -135,6 +138,7 @@ impl Endpoint {
             network_news: true,
             hub: Default::default(),
             governor: None,
+            substitutions: VecDeque::new(),
             patience: patience::Patience::default(),
         })
     }

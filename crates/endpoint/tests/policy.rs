@@ -3,8 +3,8 @@
 mod pair;
 
 use base::{Rate, Span};
-use cc::platform::{Choice, Class, Order, Policy, Qos, Traffic};
-use longhaul_endpoint::{FlowReport, QpOptions};
+use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Qos, Traffic};
+use longhaul_endpoint::{Event, FlowReport, Negotiation, QpOptions, refusal};
 use pair::{DELAY, Link, Pair, config, read, register, server_config, whole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ struct Rules {
     ordinary: Vec<&'static str>,
     latency: &'static str,
     classes: Vec<Class>,
+    peer: PeerTerms,
 }
 
 impl Rules {
@@ -31,7 +32,22 @@ impl Rules {
             order: Order::Fair,
         };
         let classes = vec![class("ordinary", 1), class("quick", 0)];
-        Arc::new(Rules { version: AtomicU64::new(0), ordinary: ordinary.to_vec(), latency, classes })
+        Arc::new(Rules {
+            version: AtomicU64::new(0),
+            ordinary: ordinary.to_vec(),
+            latency,
+            classes,
+            peer: PeerTerms::default(),
+        })
+    }
+
+    /// A policy that leaves the algorithm to the application, with terms for the other end.
+    fn settling(peer: PeerTerms) -> Arc<Rules> {
+        let mut rules = Rules::new(&[], "copa");
+        if let Some(r) = Arc::get_mut(&mut rules) {
+            r.peer = peer;
+        }
+        rules
     }
 
     fn change(&self) {
@@ -43,7 +59,9 @@ impl Policy for Rules {
     fn choose(&self, traffic: &Traffic) -> Choice {
         let version = self.version.load(Ordering::Relaxed) as usize;
         let quick = traffic.qos == Qos::Latency;
-        let algorithm = if quick { self.latency } else { self.ordinary[version % self.ordinary.len()] };
+        let asked = if traffic.asked.is_empty() { cc::registry::DEFAULT } else { traffic.asked.as_str() };
+        let ordinary = self.ordinary.get(version % self.ordinary.len().max(1)).copied().unwrap_or(asked);
+        let algorithm = if quick { self.latency } else { ordinary };
         Choice {
             rule: if quick { "quick" } else { "rest" }.into(),
             algorithm: algorithm.into(),
@@ -53,6 +71,7 @@ impl Policy for Rules {
             cap: (version > 0).then(|| Rate::from_mbit(400)),
             guarantee: None,
             dscp: None,
+            peer: self.peer.clone(),
             why: Vec::new(),
         }
     }
@@ -150,4 +169,47 @@ fn algorithms_change_under_a_transfer_and_no_byte_is_lost() {
     assert_eq!(done.expect("completed").status, Status::Success);
     assert!(read(&mut p.server, &to, data.len()) == data);
     assert_eq!(p.client.stats(p.client.flows()[0].conn).expect("open").packets_lost, 0);
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|n| (*n).to_owned()).collect()
+}
+
+/// What the client and the server send with where both negotiate so, and the server has a policy with these terms.
+fn settled(client: Negotiation, server: &str, terms: PeerTerms) -> (Pair, Link, [&'static str; 2]) {
+    let (mut c, mut s) = (config(2), server_config(&[2]));
+    (c.options.cc, s.options.cc) = ("bbr".to_owned(), server.to_owned());
+    c.options.negotiation = client;
+    let mut p = Pair::with(c, s);
+    p.server.set_policy(Rules::settling(terms));
+    let l = p.linked();
+    let names = [&p.client, &p.server].map(|e| e.flows()[0].facts.name);
+    (p, l, names)
+}
+
+#[test]
+fn a_policy_has_its_terms_settled_with_the_other_end() {
+    let wishing = |names: &[&str]| Negotiation { wish: owned(names), ..Negotiation::default() };
+    let free = PeerTerms::default();
+    assert_eq!(settled(wishing(&["vegas"]), "cubic", free.clone()).2, ["bbr", "vegas"]);
+    // What the peer may wish: the rest is not offered.
+    let terms = PeerTerms { allow: Some(owned(&["reno"])), ..free.clone() };
+    assert_eq!(settled(wishing(&["vegas"]), "cubic", terms.clone()).2, ["bbr", "cubic"]);
+    let (mut p, l, names) = settled(wishing(&["vegas", "reno"]), "cubic", terms);
+    assert_eq!(names, ["bbr", "reno"]);
+    // Nor is it granted later.
+    p.client.propose_cc(p.now, l.client, None, false, "vegas").expect("proposed");
+    p.run(DELAY * 4);
+    let refused = |e: &Event| matches!(e, Event::CcRefused { code: refusal::FORBIDDEN, .. });
+    assert!(p.client_events().iter().any(refused));
+    let terms = PeerTerms { firm: Some(true), ..free.clone() };
+    assert_eq!(settled(wishing(&["vegas"]), "cubic", terms).2, ["bbr", "cubic"]);
+    // What it is to send with, and what not.
+    let terms = PeerTerms { wish: Some(owned(&["copa"])), ..free.clone() };
+    assert_eq!(settled(wishing(&[]), "cubic", terms).2, ["copa", "cubic"]);
+    let terms = PeerTerms { refuse: owned(&["bbr"]), ..free };
+    let (mut p, l, names) = settled(wishing(&[]), "cubic", terms);
+    assert!(names[0] != "bbr" && names[1] == "cubic", "{names:?}");
+    let e = p.server.propose_cc(p.now, l.server, None, false, "bbr").unwrap_err().to_string();
+    assert!(e.contains("policy does not let the other end send with bbr"), "{e}");
 }

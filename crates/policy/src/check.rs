@@ -86,6 +86,15 @@ pub(crate) fn references(
             problems.error(line, what, "give it another name");
         }
         c.treatment(&format!("rule {}", quote(name)), &rule.then, problems);
+        if let Some(allowed) = rule.then.peer.allow.as_ref().filter(|a| !a.is_empty())
+            && rule.then.algorithm.is_some()
+            && rule.then.may_choose != Some(true)
+        {
+            let line = allowed.first().map_or(rule.name.line, |n| n.line);
+            let what =
+                format!("cc_allow of rule {} allows nothing: the rule names its algorithm", quote(name));
+            problems.warning(line, what, "add may_choose = true, or leave out algorithm or cc_allow");
+        }
         for p in &rule.when.path {
             let known = spec.paths.iter().map(|p| p.name.value.as_str());
             if known.clone().all(|k| k != p.value) {

@@ -1,13 +1,13 @@
 //! Why a flow is treated as it is: for people as text, for programs as a value.
 
-use crate::policy::Policy;
+use crate::policy::{Policy, listed};
 use crate::problem::quote;
 use crate::region::Point;
 use crate::spec::{Match, PathSpec, order_name};
 use crate::units::{place, show_dscp};
 use crate::{check, tree};
 use base::Rate;
-use cc::platform::{Choice, Policy as _, Traffic};
+use cc::platform::{Choice, PeerTerms, Policy as _, Traffic};
 use core::fmt;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub struct Explanation {
     pub guarantee: Option<u64>,
     /// What it may send at most, in bit/s.
     pub cap: Option<u64>,
+    /// What is to be settled with the other end, in words; empty where the policy says nothing of it.
+    pub peer: PeerView,
     /// What it gets of the host's cap; `None` without one.
     pub share: Option<Share>,
     /// The reasons, a sentence each.
@@ -88,7 +90,7 @@ pub struct PassedOver {
 pub struct AlgorithmView {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// What it is; empty of a program that is not loaded here.
     pub summary: String,
     /// The parameters that were given; the others have their defaults.
     pub parameters: BTreeMap<String, String>,
@@ -109,6 +111,43 @@ pub struct ClassView {
     pub cap: Option<u64>,
     /// How its flows are put in order.
     pub order: &'static str,
+}
+
+/// What the policy has settled with the other end. What is `None`, or empty, is left to the application.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PeerView {
+    /// Whether this end's order goes before the other end's wishes.
+    pub firm: Option<bool>,
+    /// The only algorithms that the other end may have this one send with, beside its own.
+    pub allow: Option<Vec<String>>,
+    /// What the other end is to send with, best first.
+    pub wish: Option<Vec<String>>,
+    /// Whether it may send with nothing else.
+    pub wish_only: bool,
+    /// What it must not send with.
+    pub refuse: Vec<String>,
+}
+
+impl PeerView {
+    fn of(p: &PeerTerms) -> PeerView {
+        let PeerTerms { firm, allow, wish, wish_only, refuse } = p.clone();
+        PeerView { firm, allow, wish, wish_only, refuse }
+    }
+
+    /// A phrase for each thing that is said.
+    fn phrases(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        if let Some(firm) = self.firm {
+            out.push(format!("its wishes go {} this end's order", if firm { "behind" } else { "before" }));
+        }
+        out.extend(self.allow.as_deref().map(|a| format!("may wish {}", listed(a))));
+        let only = if self.wish_only { "nothing but " } else { "" };
+        out.extend(self.wish.as_deref().map(|w| format!("is to send with {only}{}", listed(w))));
+        if !self.refuse.is_empty() {
+            out.push(format!("must not send with {}", listed(&self.refuse)));
+        }
+        out
+    }
 }
 
 /// What a flow gets of what the host may send, in bit/s, within its own cap.
@@ -156,6 +195,7 @@ impl Policy {
             weight: choice.weight,
             guarantee: choice.guarantee.map(Rate::bits_per_sec),
             cap: choice.cap.map(Rate::bits_per_sec),
+            peer: PeerView::of(&choice.peer),
             share: self.share(&choice),
             why: choice.why,
         }
@@ -287,7 +327,10 @@ impl fmt::Display for Explanation {
         for (k, v) in &self.algorithm.parameters {
             write!(f, " {k}={v}")?;
         }
-        writeln!(f, ": {}", self.algorithm.summary)?;
+        match self.algorithm.summary.as_str() {
+            "" => writeln!(f, ": a program that is not loaded here")?,
+            summary => writeln!(f, ": {summary}")?,
+        }
         writeln!(f, "substitute  {}", self.substitute)?;
         let c = &self.class;
         write!(f, "class       {}: level {}, weight {}, {}", c.path, c.level, c.weight, c.order)?;
@@ -303,6 +346,10 @@ impl fmt::Display for Explanation {
                 rate(s.alone)
             )?,
             None => writeln!(f, "\nshare       the host has no cap: what its path gives")?,
+        }
+        let peer = self.peer.phrases();
+        if !peer.is_empty() {
+            writeln!(f, "other end   {}", peer.join("; "))?;
         }
         for (i, why) in self.why.iter().enumerate() {
             writeln!(f, "{}{why}", if i == 0 { "why         " } else { "            " })?;

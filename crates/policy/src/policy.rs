@@ -3,12 +3,12 @@
 use crate::problem::Problems;
 use crate::read::{self, Reader};
 use crate::region::{Budget, Number, Point, Ranges, Region};
-use crate::spec::{Spec, Treatment, Word};
+use crate::spec::{At, Spec, Treatment, Word};
 use crate::units::place;
 use crate::{check, tree};
 use base::Rate;
 use cc::engine::admission::sure_rate;
-use cc::platform::{Choice, Class, Order, Qos, Traffic};
+use cc::platform::{Choice, Class, Order, PeerTerms, Qos, Traffic};
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub const BUILT_IN: &str = include_str!("built_in.toml");
 fn built_in() -> &'static Spec {
     static SPEC: OnceLock<Spec> = OnceLock::new();
     SPEC.get_or_init(|| {
-        let mut reader = Reader::new(BUILT_IN);
+        let mut reader = Reader::new(BUILT_IN, false);
         let spec = read::spec(BUILT_IN, &mut reader);
         assert!(reader.problems.list.is_empty(), "the built-in policy: {}", reader.problems);
         spec
@@ -64,12 +64,26 @@ enum Layer {
 }
 
 impl Policy {
-    /// Reads and checks a policy as a whole. Warnings come with it.
+    /// Reads and checks a policy as a whole, for this process: it may name the algorithms that are registered now, and
+    /// the programs that it says it needs have to be among them. Warnings come with it.
     ///
     /// # Errors
     /// Everything that is wrong with it, warnings included.
     pub fn read(text: &str) -> Result<(Policy, Problems), Problems> {
-        let mut reader = Reader::new(text);
+        Policy::read_by(text, false)
+    }
+
+    /// The same for hosts of which nothing is known here: it may name what is built in and the programs that it says it
+    /// needs, whose parameters and presence each host checks for itself.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, warnings included.
+    pub fn read_for_hosts(text: &str) -> Result<(Policy, Problems), Problems> {
+        Policy::read_by(text, true)
+    }
+
+    fn read_by(text: &str, elsewhere: bool) -> Result<(Policy, Problems), Problems> {
+        let mut reader = Reader::new(text, elsewhere);
         let spec = read::spec(text, &mut reader);
         let mut problems = reader.problems;
         let classes = tree::classes(&spec.classes, &built_in().classes, &mut problems);
@@ -242,6 +256,37 @@ impl Policy {
         }
     }
 
+    /// What is to be settled with the other end.
+    fn peer(&self, l: &Layers<'_>, why: &mut Vec<String>) -> PeerTerms {
+        let mut terms = PeerTerms::default();
+        let plain = |names: &[At<String>]| names.iter().map(|n| n.value.clone()).collect::<Vec<_>>();
+        if let Some(s) = self.said(l, |t| t.peer.firm) {
+            let order = if s.value { "before" } else { "behind" };
+            why.push(format!("{} puts this end's order {order} the other end's wishes", s.by));
+            terms.firm = Some(s.value);
+        }
+        if let Some(s) = self.said(l, |t| t.peer.allow.as_deref()) {
+            let names = listed(&plain(s.value));
+            why.push(format!("{} lets the other end have this one send with {names}", s.by));
+            terms.allow = Some(plain(s.value));
+        }
+        if let Some(s) = self.said(l, |t| t.peer.refuse.as_deref()) {
+            why.push(format!("{} refuses that the other end sends with {}", s.by, listed(&plain(s.value))));
+            terms.refuse = plain(s.value);
+        }
+        // Whether it is all that there may be goes with the wish.
+        let wish = |t: &Treatment| Some((plain(t.peer.wish.as_deref()?), t.peer.wish_only.unwrap_or(false)));
+        if let Some(s) = self.said(l, wish) {
+            let (mut names, only) = s.value;
+            names.retain(|n| !terms.refuses(n));
+            let only = only && !names.is_empty();
+            let word = if only { "nothing but " } else { "" };
+            why.push(format!("{} wishes that the other end sends with {word}{}", s.by, listed(&names)));
+            (terms.wish, terms.wish_only) = (Some(names), only);
+        }
+        terms
+    }
+
     fn rates(&self, t: &Traffic, l: &Layers<'_>, why: &mut Vec<String>) -> (Option<Rate>, Option<Rate>) {
         let mut cap = self.said(l, |t| t.cap.as_ref()).map(|s| {
             why.push(format!("{} caps each flow at {}", s.by, s.value.value));
@@ -270,6 +315,11 @@ impl Policy {
         }
         (cap, guarantee)
     }
+}
+
+/// Names of algorithms, for people.
+pub(crate) fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// What the built-in default always says.
@@ -309,9 +359,10 @@ impl cc::platform::Policy for Policy {
             ));
             s.value
         });
+        let peer = self.peer(&l, &mut why);
         let weight = said(self.said(&l, |t| t.weight)).value;
         let rule = rule.map_or_else(String::new, |r| r.name.value.clone());
-        Choice { rule, algorithm, substitute, class, weight, cap, guarantee, dscp, why }
+        Choice { rule, algorithm, substitute, class, weight, cap, guarantee, dscp, peer, why }
     }
 
     fn classes(&self) -> &[Class] {

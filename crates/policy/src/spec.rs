@@ -18,6 +18,8 @@ pub const MAX_PATHS: usize = 256;
 pub const MAX_VALUES: usize = 256;
 /// Most classes from one directly below the host down to the deepest.
 pub const MAX_DEPTH: usize = 8;
+/// Most names of algorithms in one list of [`Peer`]: two such lists are what a handshake carries.
+pub const MAX_NAMES: usize = 16;
 /// Longest name or pattern, in characters.
 pub const MAX_NAME: usize = 64;
 /// Greatest weight of a class or flow; systemd's CPUWeight and IOWeight have the same range.
@@ -188,6 +190,23 @@ pub struct Treatment {
     pub dscp: Option<u8>,
     /// Whether an algorithm that the application itself names is used instead.
     pub may_choose: Option<bool>,
+    /// What is settled with the other end.
+    pub peer: Peer,
+}
+
+/// What both ends are to settle about congestion control, beside this end's algorithm. Each list has at most [`MAX_NAMES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Whether this end's order goes before what the other end wishes.
+    pub firm: Option<bool>,
+    /// Names of the only algorithms that the other end may have this one send with, beside its own choice.
+    pub allow: Option<Vec<At<String>>>,
+    /// What the other end is to send with, best first, with parameters.
+    pub wish: Option<Vec<At<String>>>,
+    /// Whether it may send with nothing else.
+    pub wish_only: Option<bool>,
+    /// Names of algorithms that it must not send with.
+    pub refuse: Option<Vec<At<String>>>,
 }
 
 /// A rule.
@@ -206,6 +225,8 @@ pub struct Rule {
 /// A policy as it is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
+    /// Names of the programs that have to be loaded where this policy is in force.
+    pub programs: Vec<At<String>>,
     /// What there is to divide.
     pub host: Host,
     /// Classes, in the order of the file.
@@ -298,6 +319,25 @@ impl fmt::Display for Treatment {
         if let Some(b) = self.may_choose {
             writeln!(f, "may_choose = {b}")?;
         }
+        write!(f, "{}", self.peer)
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, names) in [("cc_allow", &self.allow), ("cc_wish", &self.wish), ("cc_refuse", &self.refuse)]
+        {
+            match names.as_deref() {
+                None => {}
+                Some([]) => writeln!(f, "{key} = \"none\"")?,
+                Some(names) => writeln!(f, "{key} = {}", list(names, |n| n.value.clone()))?,
+            }
+        }
+        for (key, switch) in [("cc_firm", self.firm), ("cc_wish_only", self.wish_only)] {
+            if let Some(b) = switch {
+                writeln!(f, "{key} = {b}")?;
+            }
+        }
         Ok(())
     }
 }
@@ -314,6 +354,9 @@ fn rates<const N: usize>(f: &mut fmt::Formatter<'_>, rates: [(&str, &Option<At<R
 /// The policy in its canonical form: TOML that reads as the same policy.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.programs.is_empty() {
+            writeln!(f, "programs = {}\n", list(&self.programs, |p| p.value.clone()))?;
+        }
         if self.host != Host::default() {
             writeln!(f, "[host]")?;
             rates(f, [("cap", &self.host.cap), ("rate", &self.host.rate)])?;

@@ -3,6 +3,7 @@
 mod bad;
 mod good;
 mod many;
+mod programs;
 mod random;
 
 use crate::{Explanation, Policy, Problems, parse_flow};

@@ -67,6 +67,7 @@ fn choice(algorithm: &str, class: usize) -> Choice {
         cap: None,
         guarantee: None,
         dscp: None,
+        peer: cc::platform::PeerTerms::default(),
         why: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 
 use base::{Span, Time};
 use cc::platform::{EcnFault, EcnPath, Found};
+use endpoint::MAX_SUBSTITUTIONS;
 use longhaul_sim::pair::{Load, Pair};
 use netem::LinkConfig;
 use transport::{Reason, TransportOptions};
@@ -117,6 +118,15 @@ fn vanish(seed: u64, cc: &'static str, link: &str) {
     assert_eq!((back.algorithm, back.path.stands_in), (cc, None), "{seed}: {:?}", back.path);
     // The frame that says so may still be under way.
     look(&mut p, 2_000 + 200 * RTT_MS);
+    for node in [p.sender, p.receiver] {
+        let told = p.world.endpoint(node).take_substitutions();
+        let (first, all) = (&told[0], told.len());
+        assert_eq!((first.from.as_str(), first.to.as_str()), (cc, "haul"), "{seed}");
+        assert!(matches!(first.why, Reason::Lacks(_)) && all <= MAX_SUBSTITUTIONS, "{seed}: {told:?}");
+        assert_eq!(first.flow.is_some(), node == p.sender, "{seed}");
+        assert!(told.iter().any(|s| s.why == Reason::Back && s.to == cc), "{seed}: {told:?}");
+        assert!(p.world.endpoint(node).take_substitutions().is_empty(), "taken once");
+    }
     let (ours, theirs, why) = shown(&mut p);
     if ours == cc {
         let change = (format!("haul to {cc}"), Reason::Back.words());

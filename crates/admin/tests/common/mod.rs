@@ -4,7 +4,7 @@
 use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};
 use longhaul_admin::board::Board;
 use longhaul_admin::desk::{Desk, Order};
-use longhaul_admin::office::{Hooks, Office};
+use longhaul_admin::office::{Hooks, Office, WithWarnings};
 use longhaul_admin::proto::{Answer, Flow};
 use longhaul_admin::tap::Taps;
 use std::sync::Arc;
@@ -30,7 +30,13 @@ impl Policy for Nothing {
     }
 }
 
-fn read_policy(text: &str) -> Result<Arc<dyn Policy>, Vec<String>> {
+/// Whether the program `novel` is there.
+type Novel = Arc<AtomicBool>;
+
+fn read_policy(text: &str, novel: &Novel) -> Result<WithWarnings, Vec<String>> {
+    if text.contains("novel") && !novel.load(Ordering::Relaxed) {
+        return Err(vec!["line 1: novel is not loaded here".into()]);
+    }
     if text.starts_with("good") {
         let class = Class {
             name: "all".into(),
@@ -41,7 +47,8 @@ fn read_policy(text: &str) -> Result<Arc<dyn Policy>, Vec<String>> {
             cap: None,
             order: ClassOrder::Fair,
         };
-        return Ok(Arc::new(Nothing(vec![class])));
+        let warnings = text.contains("doubt").then(|| "line 1: warning: doubtful".into());
+        return Ok((Arc::new(Nothing(vec![class])), warnings.into_iter().collect()));
     }
     Err(vec!["line 1: it is not good".into(), "line 2: neither".into()])
 }
@@ -59,17 +66,27 @@ pub struct Process {
 
 impl Process {
     pub fn start() -> Process {
+        let novel = Novel::default();
+        let loaded = novel.clone();
         let hooks = Hooks {
-            read_policy: Arc::new(read_policy),
-            load_program: Arc::new(|bytes| match bytes {
-                b"program" => Ok("novel".into()),
+            read_policy: Arc::new(move |text| read_policy(text, &novel)),
+            load_program: Arc::new(move |bytes| match bytes {
+                b"program" => {
+                    loaded.store(true, Ordering::Relaxed);
+                    Ok("novel".into())
+                }
                 _ => Err(vec!["not a program".into()]),
             }),
             unload_program: Arc::new(|name| name == "novel"),
             news: Arc::new(Vec::new),
         };
-        let office =
-            Office { board: Board::new("test"), desk: Desk::new(|| {}), taps: Taps::default(), hooks };
+        let office = Office {
+            board: Board::new("test"),
+            desk: Desk::new(|| {}),
+            taps: Taps::default(),
+            hooks,
+            waiting: Arc::default(),
+        };
         let (policies, turns, stop) =
             (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::default());
         let (desk, counts, ended) =
@@ -88,13 +105,13 @@ impl Process {
                     },
                     Order::Policy(_) => {
                         counts.0.fetch_add(1, Ordering::Relaxed);
-                        Answer::Done { text: "done".into() }
+                        Answer::done("done")
                     }
                     // Which names there are is known where programs are loaded.
                     Order::SetFlow { algorithm: Some(name), .. } if cc::registry::parse(name).is_err() => {
                         Answer::Refused { errors: vec![format!("there is no `{name}`")] }
                     }
-                    Order::SetFlow { flow, .. } => Answer::Done { text: flow.to_string() },
+                    Order::SetFlow { flow, .. } => Answer::done(flow.to_string()),
                 };
                 job.done(answer);
             }

@@ -4,7 +4,6 @@
 //! away. So loads are counted, and texts that come again are kept once.
 
 use super::{Build, Definition, Error, Needs, ParamDef};
-use crate::algorithms;
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -63,18 +62,27 @@ pub fn kept(text: &str) -> Result<&'static str, Error> {
     Ok(text)
 }
 
+/// Whether an algorithm can be loaded by this name.
+///
+/// # Errors
+/// [`Error::BadName`] for names that are taken or not of the right form.
+pub fn loadable(name: &str) -> Result<(), Error> {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    let starts = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    let taken = super::is_built_in(name);
+    if !starts || taken || name.len() > MAX_NAME || !name.bytes().all(fits) {
+        return Err(Error::BadName { name: name.chars().take(MAX_NAME).collect(), taken });
+    }
+    Ok(())
+}
+
 /// Makes an algorithm known by its name. One that was loaded under this name before is replaced: flows that run it go on
 /// with what they have.
 ///
 /// # Errors
 /// [`Error::BadName`] for names that are taken or not of the right form, [`Error::Full`] beyond [`MAX_LOADS`].
 pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
-    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-    let starts = l.name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-    let taken = algorithms::ALL.iter().any(|d| d.name == l.name);
-    if !starts || taken || l.name.len() > MAX_NAME || !l.name.bytes().all(fits) {
-        return Err(Error::BadName { name: l.name.chars().take(MAX_NAME).collect(), taken });
-    }
+    loadable(l.name)?;
     let (name, summary) = (kept(l.name)?, kept(l.summary)?);
     let mut all = write();
     if all.loads >= MAX_LOADS {

@@ -1,27 +1,26 @@
 //! Policies and programs, as the administrator's side of a process takes them.
 
-use policy::Policy;
+use admin::office::WithWarnings;
+use policy::{Policy, Problems};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every policy that this process reads has a number of its own, so that flows are asked again.
 static VERSION: AtomicU64 = AtomicU64::new(1);
 
-/// Reads a policy for this host; its warnings go to the log.
+/// Reads a policy for this process, with the programs that it has now; and its warnings.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn read(text: &str) -> Result<Arc<dyn cc::platform::Policy>, Vec<String>> {
-    match Policy::read(text) {
-        Ok((policy, warnings)) => {
-            for w in &warnings.list {
-                tracing::warn!("policy: {w}");
-            }
-            let policy = policy.with_interfaces(lhio::addresses_of_interface);
-            Ok(Arc::new(policy.with_version(VERSION.fetch_add(1, Ordering::Relaxed))))
-        }
-        Err(problems) => Err(problems.to_string().lines().map(str::to_owned).collect()),
-    }
+pub fn read(text: &str) -> Result<WithWarnings, Vec<String>> {
+    let (policy, warnings) = Policy::read(text).map_err(|p| lines(&p))?;
+    let policy = policy.with_interfaces(lhio::addresses_of_interface);
+    Ok((Arc::new(policy.with_version(VERSION.fetch_add(1, Ordering::Relaxed))), lines(&warnings)))
+}
+
+/// Each problem, in words.
+pub fn lines(problems: &Problems) -> Vec<String> {
+    problems.to_string().lines().map(str::to_owned).collect()
 }
 
 /// Loads a program for the algorithms of this process; its name.

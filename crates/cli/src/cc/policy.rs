@@ -18,12 +18,12 @@ pub fn run(command: &PolicyCommand) -> Outcome<()> {
     }
 }
 
-/// The policy of a file, for this host; its warnings go to the log.
+/// The policy of a file, with the addresses of this host; its warnings go to the log.
 ///
 /// # Errors
 /// The file cannot be read, or everything that is wrong with it.
-pub fn load(file: &Path) -> Outcome<Policy> {
-    let read = Policy::read(&text(file)?);
+fn load(file: &Path) -> Outcome<Policy> {
+    let read = Policy::read_for_hosts(&text(file)?);
     let (policy, warnings) = read.map_err(|p| Failure::usage(named(file, &p)))?;
     for w in &warnings.list {
         tracing::warn!("{}: {w}", file.display());
@@ -52,7 +52,7 @@ fn named(file: &Path, problems: &Problems) -> String {
 }
 
 fn check(file: &Path, json: bool) -> Outcome<()> {
-    let read = Policy::read(&text(file)?);
+    let read = Policy::read_for_hosts(&text(file)?);
     let (usable, problems) = match &read {
         Ok((_, warnings)) => (true, warnings),
         Err(problems) => (false, problems),

@@ -11,19 +11,21 @@ use admin::watch::read_policy_file;
 use base::Rate;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use policy::Policy;
 use serde_json::json;
 use std::path::Path;
 
-/// Reads a policy and checks all of it.
+/// Reads a policy and checks all of it, as far as that can be done without knowing the hosts.
 fn checked(path: &Path) -> Outcome<String> {
     let text = read_policy_file(path).map_err(Failure::usage)?;
-    match policies::read(&text) {
-        Ok(_) => Ok(text),
-        Err(errors) => Err(Failure::usage(format!(
-            "nothing was changed: {}:\n  {}",
-            path.display(),
-            errors.join("\n  ")
-        ))),
+    let say = |lines: Vec<String>| format!("{}:\n  {}", path.display(), lines.join("\n  "));
+    match Policy::read_for_hosts(&text) {
+        Ok((_, warnings)) if warnings.list.is_empty() => Ok(text),
+        Ok((_, warnings)) => {
+            eprintln!("longhaul: {}", say(policies::lines(&warnings)));
+            Ok(text)
+        }
+        Err(p) => Err(Failure::usage(format!("nothing was changed: {}", say(policies::lines(&p))))),
     }
 }
 
@@ -38,7 +40,8 @@ pub fn set(a: &Set) -> Outcome<()> {
         return tell(&mut processes::one(f.pid)?, &request);
     }
     let Some(file) = &a.file else { return Err(Failure::usage("name a policy, or a flow")) };
-    tell_all(a.pid, &Request::SetPolicy { text: checked(file)? })
+    // What it may name is known to the process: it checks, and says what is wrong.
+    tell_all(a.pid, &Request::SetPolicy { text: read_policy_file(file).map_err(Failure::usage)? })
 }
 
 /// Loads a program, which is tried here first.
@@ -55,24 +58,23 @@ pub fn unload(a: &Unload) -> Outcome<()> {
 
 /// Asks the same of all processes, or of one. What each answers is said.
 fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
-    let (mut failed, all) = (0, processes::some(pid)?);
+    let (mut failed, all) = (Vec::new(), processes::some(pid)?);
     let count = all.len();
     for mut r in all {
-        if let Err(f) = tell(&mut r, request) {
-            failed += 1;
-            eprintln!("longhaul: {f}");
-        }
+        failed.extend(tell(&mut r, request).err());
     }
-    if failed > 0 {
-        return Err(Failure::new(Code::Partial, format!("{failed} of {count} processes did not do it")));
-    }
-    Ok(())
+    let Some(first) = failed.first() else { return Ok(()) };
+    // Where nobody did it, the reason is everybody's.
+    let code = if failed.len() == count { first.code } else { Code::Partial };
+    let all = failed.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Err(Failure::new(code, format!("{all}\n{} of {count} processes did not do it", failed.len())))
 }
 
 fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
     match r.ask(request)? {
-        Answer::Done { text } => {
+        Answer::Done { text, warnings } => {
             println!("process {} ({}): {text}", r.process.pid, r.process.command);
+            warnings.iter().for_each(|w| println!("  {w}"));
             Ok(())
         }
         _ => Err(processes::unexpected(r)),

@@ -89,6 +89,14 @@ fn signals_of_the_path_reach_algorithms_and_where_they_vanish_another_decides_un
         net.lab.set_link("forward", &link(case.good)).unwrap();
         let back = until("has them again", &|f, s| f.running == case.algorithm && (case.found)(s));
         assert_eq!(back.signals[0].stands_in, None);
+        // Both turns are in the log of what happened.
+        let o = net.longhaul("a", "status", &["cc", "status", "--events", "--json"]).output().unwrap();
+        expect(&o, 0);
+        let all = json(&o)["processes"][0]["events"].clone();
+        let all: Vec<_> = all.as_array().unwrap().iter().filter(|e| e["kind"] == "substitute").collect();
+        let of = |words: &str| all.iter().any(|e| e["text"].as_str().is_some_and(|t| t.contains(words)));
+        assert!(of(&format!("haul decides instead of {}: ", case.algorithm)), "{all:?}");
+        assert!(of(&format!("{} decides instead of haul: the path carries", case.algorithm)), "{all:?}");
         drop(control);
         interrupt(client);
     }

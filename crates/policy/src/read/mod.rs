@@ -1,5 +1,6 @@
 //! Reads a policy file: TOML to [`Spec`], with everything that is wrong with single values.
 
+mod algorithms;
 mod table;
 
 use crate::problem::{did_you_mean, quote};
@@ -8,7 +9,6 @@ use crate::spec::{
     Rule, Spec, Treatment, WEIGHT, Word, order_name,
 };
 use crate::units::{self, BadPrefix, Ports, Prefix};
-use cc::Marks;
 use cc::platform::{Carrier, Order};
 pub(crate) use table::Reader;
 use table::{Item, Refusal, Table, name, one_of};
@@ -43,6 +43,8 @@ pub(crate) fn spec(text: &str, r: &mut Reader<'_>) -> Spec {
         );
     }
     let mut root = Table::root(document.get_ref());
+    // First: what other parts may name.
+    spec.programs = algorithms::programs(&mut root, r);
     if let Some(t) = root.get("host").and_then(|i| Table::of("[host]", i, r)) {
         spec.host = host(t, r);
     }
@@ -304,44 +306,16 @@ fn whole_treatment(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
 }
 
 fn treatment(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Treatment {
+    let known = r.algorithms.clone();
     Treatment {
-        algorithm: t.text("algorithm", r, algorithm),
-        substitute: t.text("substitute", r, substitute),
+        algorithm: t.text("algorithm", r, |text| known.selection(text)),
+        substitute: t.text("substitute", r, |text| known.substitute(text)),
         class: t.text("class", r, name),
         weight: t.weight(r),
         cap: t.rate("cap", r),
         guarantee: t.rate("guarantee", r),
         dscp: t.text("dscp", r, one_point).map(|d| d.value),
         may_choose: t.switch("may_choose", r),
+        peer: algorithms::peer(t, r),
     }
-}
-
-fn algorithm(text: &str) -> Result<String, Refusal> {
-    let Err(e) = cc::registry::parse(text) else { return Ok(text.to_owned()) };
-    let remedy = match &e {
-        cc::Error::UnknownAlgorithm { name } => {
-            format!(
-                "{}; one that is to be loaded must be loaded first",
-                did_you_mean(name, cc::registry::names())
-            )
-        }
-        cc::Error::UnknownParameter { algorithm, key } => {
-            let def = cc::registry::find(algorithm).ok();
-            did_you_mean(key, def.into_iter().flat_map(|d| d.params).map(|p| p.name))
-        }
-        _ => "see `longhaul cc describe`".into(),
-    };
-    Err(Refusal { what: format!("cannot be used: {e}"), remedy })
-}
-
-fn substitute(text: &str) -> Result<String, Refusal> {
-    let text = algorithm(text)?;
-    let needs = cc::registry::parse(&text).map(|(def, _)| def.needs).unwrap_or_default();
-    if needs.telemetry || needs.marks != Marks::Optional {
-        return Err(Refusal {
-            what: "needs marks or telemetry of the path itself, so that it can be no substitute".into(),
-            remedy: format!("choose one that needs neither, such as {}", cc::DEFAULT),
-        });
-    }
-    Ok(text)
 }

@@ -1,10 +1,12 @@
 //! One table of the file, whose keys are asked for one by one; what nobody asked for is unknown.
 
+use super::algorithms::Known;
 use crate::problem::{Problems, did_you_mean, quote};
 use crate::spec::{At, MAX_NAME, MAX_VALUES, MAX_WEIGHT};
 use crate::units;
 use base::Rate;
 use core::ops::Range;
+use std::rc::Rc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -16,12 +18,16 @@ pub struct Reader<'a> {
     text: &'a str,
     starts: Vec<usize>,
     pub problems: Problems,
+    /// What may be named as an algorithm.
+    pub algorithms: Rc<Known>,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(text: &'a str) -> Reader<'a> {
+    /// For this process, or (`elsewhere`) for hosts of which nothing is known here.
+    pub fn new(text: &'a str, elsewhere: bool) -> Reader<'a> {
         let starts = core::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
-        Reader { text, starts, problems: Problems::default() }
+        let algorithms = Rc::new(Known { elsewhere, programs: Vec::new() });
+        Reader { text, starts, problems: Problems::default(), algorithms }
     }
 
     /// The line of a place in the file, from 1.

@@ -72,6 +72,34 @@ fn values_are_of_their_kind_and_in_their_range() {
 }
 
 #[test]
+fn what_is_settled_with_the_other_end_is_checked() {
+    let rule = |more: &str| format!("[[rule]]\nname = \"r\"\nmatch = {{}}\n{more}");
+    one("[default]\ncc_wish = [\"bbr\", \"cubik\"]", &["2 Error", "cubik", "mean \"cubic\""]);
+    one("[qos.bulk]\ncc_wish = \"cubic:hystart=perhaps\"", &["2 Error", "hystart=perhaps"]);
+    one(&rule("cc_allow = [\"none\", \"bbr\"]"), &["4 Error", "\"none\""]);
+    one(&rule("cc_refuse = \"bbr:probe_rtt=off\""), &["4 Error", "bbr:probe_rtt=off"]);
+    one(&rule("cc_refuse = []"), &["4 Error", "0 values"]);
+    one(&rule("cc_firm = \"yes\""), &["4 Error", "true or false"]);
+    one(&rule("cc_wish_only = true"), &["1 Error", "wishes nothing", "add cc_wish"]);
+    one(&rule("cc_wish = [\"reno\", \"reno\"]"), &["4 Error", "reno twice"]);
+    one(
+        &rule("cc_wish = \"cubic:hystart=off\"\ncc_refuse = \"cubic\""),
+        &["4 Error", "both wishes and refuses cubic"],
+    );
+    let many: Vec<_> = (0..=MAX_NAMES).map(|i| format!("\"x{i}\"")).collect();
+    let all = problems(&format!("programs = [{0}]\n[default]\ncc_refuse = [{0}]", many.join(", ")));
+    assert!(all.iter().any(|p| p.contains("has 17 values") && p.contains("give 16")), "{all:#?}");
+    one(
+        &rule("algorithm = \"bbr\"\ncc_allow = \"reno\""),
+        &["5 Warning", "the rule names its algorithm", "may_choose = true"],
+    );
+    assert_eq!(
+        problems(&rule("algorithm = \"bbr\"\ncc_allow = \"reno\"\nmay_choose = true")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
 fn everything_is_told_at_once_in_the_order_of_lines() {
     let text = "\
 [host]

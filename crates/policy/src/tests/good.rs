@@ -244,3 +244,48 @@ fn explanations_name_the_rule_the_reasons_and_what_did_not_fit() {
     assert_eq!(json["algorithm"]["name"], "cubic");
     assert!(explain(&Policy::built_in(), "1.1.1.1->2.2.2.2").to_string().contains("the host has no cap"));
 }
+
+#[test]
+fn what_is_settled_with_the_other_end_is_said_and_explained() {
+    let p = read(
+        r#"
+[default]
+cc_refuse = ["vegas", "ledbat++"]
+cc_firm = true
+
+[qos.bulk]
+cc_allow = "none"
+cc_refuse = "copa"
+
+[[rule]]
+name = "site"
+match = { destination = "10.0.0.0/8" }
+cc_wish = ["cubic:hystart=off", "reno", "vegas"]
+cc_wish_only = true
+cc_allow = ["bbr", "cubic"]
+"#,
+    );
+    let rest = choose(&p, "1.1.1.1->2.2.2.2").peer;
+    assert_eq!((rest.firm, rest.wish, rest.allow), (Some(true), None, None));
+    assert_eq!(rest.refuse, ["vegas", "ledbat++"]);
+    let bulk = choose(&p, "1.1.1.1->2.2.2.2 qos=bulk").peer;
+    assert_eq!((bulk.allow, bulk.refuse), (Some(vec![]), vec!["copa".to_owned()]));
+    let site = choose(&p, "1.1.1.1->10.2.2.2").peer;
+    // What another layer refuses is wished no more.
+    assert_eq!(site.wish, Some(vec!["cubic:hystart=off".to_owned(), "reno".into()]));
+    assert!(site.wish_only && site.may_wish("cubic") && !site.may_wish("bbr") && !site.may_wish("vegas"));
+    assert!(site.allows("bbr:probe_rtt=off") && !site.allows("reno"));
+    let e = explain(&p, "1.1.1.1->10.2.2.2");
+    let text = e.to_string();
+    for words in [
+        "other end   its wishes go behind this end's order; may wish bbr, cubic; is to send with nothing but \
+         cubic:hystart=off, reno; must not send with vegas, ledbat++\n",
+        "rule \"site\" lets the other end have this one send with bbr, cubic",
+        "[default] refuses that the other end sends with vegas, ledbat++",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    let json = serde_json::to_value(&e).unwrap();
+    assert_eq!(json["peer"]["wish"][1], "reno");
+    assert!(!explain(&read(""), "1.1.1.1->2.2.2.2").to_string().contains("other end"));
+}

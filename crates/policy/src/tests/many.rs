@@ -18,7 +18,7 @@ fn policy(patterns: impl Iterator<Item = String>) -> String {
 
 /// The steps that looking for overlaps takes, and what is found.
 fn steps(text: &str) -> (usize, Problems) {
-    let mut reader = Reader::new(text);
+    let mut reader = Reader::new(text, false);
     let spec = read::spec(text, &mut reader);
     let mut problems = reader.problems;
     assert_eq!(problems, Problems::default(), "{problems}");

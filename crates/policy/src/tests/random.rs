@@ -40,6 +40,11 @@ fn said() -> impl Strategy<Value = String> {
         "cap = \"12.345M\"",
         "guarantee = \"64k\"",
         "may_choose = true",
+        "cc_allow = [\"bbr\", \"reno\"]",
+        "cc_allow = \"none\"",
+        "cc_wish = [\"cubic:hystart=off\", \"vegas\"]",
+        "cc_refuse = \"bbr\"",
+        "cc_firm = true",
     ])
 }
 
@@ -83,7 +88,7 @@ fn flows() -> impl Strategy<Value = String> {
 }
 
 fn spec(text: &str) -> Spec {
-    let mut r = Reader::new(text);
+    let mut r = Reader::new(text, false);
     let spec = crate::read::spec(text, &mut r);
     assert!(r.problems.list.is_empty(), "{text}\n{}", r.problems);
     spec

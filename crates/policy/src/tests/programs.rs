@@ -1,0 +1,71 @@
+//! Programs that a policy needs: known to hosts that loaded them, and to files that say so.
+
+use crate::*;
+use cc::registry::{self, Loading};
+
+fn load(name: &str) {
+    let build = Box::new(|_: &cc::Params, info: &cc::PathInfo, rng| {
+        let none = cc::Params::default();
+        registry::create("reno", &none, info, rng).expect("reno is built in")
+    });
+    let (summary, params, needs) = ("a test's", Vec::new(), cc::Needs::NOTHING);
+    registry::load(Loading { name, summary, params, needs, build }).expect("a name of a program");
+}
+
+fn told(read: Result<(Policy, Problems), Problems>) -> String {
+    read.map_or_else(|p| p, |(_, p)| p).to_string()
+}
+
+fn with(programs: &str, name: &str) -> String {
+    format!("programs = [{programs}]\n[default]\nalgorithm = \"{name}\"\n")
+}
+
+#[test]
+fn a_program_that_is_loaded_can_be_named_here_and_elsewhere_if_it_is_declared() {
+    load("loaded-here");
+    let bare = "[default]\nalgorithm = \"loaded-here\"\n";
+    assert_eq!(told(Policy::read(bare)), "");
+    // What is loaded here tells nothing of other hosts.
+    let e = told(Policy::read_for_hosts(bare));
+    assert!(e.contains("line 2: error") && e.contains("loaded-here") && e.contains("programs = ["), "{e}");
+    let declared = with("\"loaded-here\"", "loaded-here");
+    assert_eq!(told(Policy::read(&declared)) + &told(Policy::read_for_hosts(&declared)), "");
+}
+
+#[test]
+fn a_host_without_a_declared_program_names_it_once() {
+    let text =
+        with("\"missing-one\", \"missing-two\"", "missing-one:gain=8") + "substitute = \"missing-two\"\n";
+    let e = Policy::read(&text).unwrap_err();
+    assert_eq!(e.list.iter().map(|p| p.line).collect::<Vec<_>>(), [1, 1], "{e}");
+    for (p, name) in e.list.iter().zip(["missing-one", "missing-two"]) {
+        assert!(p.what.contains(name) && p.what.contains("not loaded here"), "{p}");
+        assert!(p.remedy.contains("cc load") && p.remedy.contains("--cc-program"), "{p}");
+    }
+    let (policy, warnings) = Policy::read_for_hosts(&text).unwrap();
+    assert!(warnings.list.is_empty());
+    assert_eq!(Policy::read_for_hosts(&policy.to_string()).unwrap().0.spec(), policy.spec());
+    let e = policy.explain(&parse_flow("1.1.1.1->2.2.2.2").unwrap());
+    assert_eq!((e.algorithm.name.as_str(), e.algorithm.parameters["gain"].as_str()), ("missing-one", "8"));
+    assert!(e.to_string().contains("missing-one gain=8: a program that is not loaded here"), "{e}");
+}
+
+#[test]
+fn what_cannot_be_a_program_is_told_with_everything_else() {
+    let text = "programs = [\"bbr\", \"No\", \"twice\", \"twice\"]\n[default]\nalgorithm = \"twice:gain\"\n\
+                substitute = \"twicf\"\ncc_wish = \"twice\"\n";
+    let e = Policy::read_for_hosts(text).unwrap_err();
+    let lines: Vec<_> = e.list.iter().map(|p| p.to_string()).collect();
+    assert_eq!(lines.len(), 5, "{e}");
+    for (line, words) in [
+        (0, "\"bbr\" of the policy is built in"),
+        (1, "\"No\" of the policy is not the name of a program"),
+        (2, "\"twice\" twice"),
+        (3, "key=value"),
+        (4, "did you mean \"twice\"?"),
+    ] {
+        assert!(lines[line].contains(words), "{words}: {}", lines[line]);
+    }
+    let e = told(Policy::read("[host]\nprograms = [\"x\"]\n"));
+    assert!(e.contains("line 2") && e.contains("no key \"programs\""), "{e}");
+}
