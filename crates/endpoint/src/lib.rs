@@ -370,7 +370,7 @@ impl Endpoint {
         self.conns.values_mut().for_each(|c| c.connection.on_too_large(now, remote, size));
     }
 
-    /// How long datagrams that arrive may wait before any of the connections that are at work notices: a sixteenth of the
+    /// How long datagrams that arrive may wait before any of the connections that are at work notices: an eighth of the
     /// shortest round trip among them at most.
     pub fn patience(&self) -> Span {
         self.patience.least().unwrap_or(Span::ZERO)

@@ -37,6 +37,8 @@ pub struct Load {
     clock: Clock,
     started: Option<Time>,
     ended: Option<Time>,
+    /// No further message is to be posted.
+    stopped: bool,
     cpu: CpuTime,
     trips: Trips,
     /// The other end's keys are known.
@@ -101,6 +103,7 @@ impl Load {
             clock: Clock::new(),
             started: None,
             ended: None,
+            stopped: false,
             cpu: CpuTime::of_process(),
             trips: Trips::default(),
             keyed: false,
@@ -188,9 +191,9 @@ impl Load {
         }
     }
 
-    /// When the initiator stops posting.
+    /// When the initiator stops posting, as long as it has not: what is under way then ends by itself.
     pub fn deadline(&self) -> Option<Time> {
-        let timed = self.plan.messages.is_none() && self.ended.is_none();
+        let timed = self.plan.messages.is_none() && !self.stopped;
         self.started.filter(|_| timed).map(|s| s + Span::from_nanos(self.plan.nanos))
     }
 
@@ -210,7 +213,8 @@ impl Load {
                 }
             }
         }
-        let over = self.enough() && (self.plan.stop || self.posted() == self.completed());
+        self.stopped = self.enough();
+        let over = self.stopped && (self.plan.stop || self.posted() == self.completed());
         if self.ended.is_none() && over && self.has_arrived(ep)? {
             self.ended = self.started.map(|_| self.clock.now());
         }

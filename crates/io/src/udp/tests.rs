@@ -345,3 +345,29 @@ fn a_socket_is_not_attached_where_it_could_not_be_let_go_or_leaves_from_elsewher
     send_all(&peer, &mut batch);
     assert_eq!(receive(&s, 1).0.len(), 1);
 }
+
+#[test]
+fn a_lean_socket_takes_trains_as_single_datagrams_and_stamps_nothing() {
+    let a = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let mut b = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let mut batch = b.recv_batch();
+    for lean in [true, false] {
+        b.set_lean(lean);
+        let mut out = SendBatch::new();
+        out.slot().unwrap()[..300].fill(7);
+        let dst = b.local_addr();
+        out.commit(SendMeta { dst, src: None, ecn: Ecn::Ect0, dscp: 0, segment: 100 }, 300).unwrap();
+        a.send(&mut out).unwrap();
+        let (mut bytes, mut trains) = (0, 0);
+        while bytes < 300 {
+            b.recv(&mut batch).unwrap();
+            for (m, data) in batch.iter_mut() {
+                assert_eq!((m.stride, m.ecn, m.remote), (100, Ecn::Ect0, a.local_addr()));
+                assert!(!lean || m.age.is_zero());
+                assert!(data.iter().all(|b| *b == 7));
+                (bytes, trains) = (bytes + data.len(), trains + 1);
+            }
+        }
+        assert!(if lean { trains == 3 } else { trains <= 3 }, "{trains} trains");
+    }
+}

@@ -49,6 +49,8 @@ use wire::{CcPropose, Cid, Frame, Params, QpOpen};
 
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
+/// Paths of 1 to 2 ms, where each wake-up would take in five packets, wait this long for ten.
+const SHORT_PATIENCE: Span = Span::from_micros(125);
 /// Control frames that wait at most; more is a broken invariant of the layer above, or a flood by the peer.
 pub const MAX_QUEUED_FRAMES: usize = 1 << 16;
 
@@ -278,11 +280,14 @@ impl Connection {
         self.options.reliable || self.peer_params.reliable
     }
 
-    /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, and half of the
-    /// time within which the peer wants reports. None while a round trip is not known.
+    /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, or an eighth of it up
+    /// to [`SHORT_PATIENCE`], and half of the time within which the peer wants reports. None while a round trip is not known.
     pub fn patience(&self) -> Span {
         let of = |l: &Lane| match l.rtt.is_known() {
-            true => (l.rtt.min() / 16).min(l.received.interval() / 2),
+            true => {
+                let rtt = l.rtt.min();
+                (rtt / 16).max((rtt / 8).min(SHORT_PATIENCE)).min(l.received.interval() / 2)
+            }
             false => Span::ZERO,
         };
         self.lanes.iter().filter(|l| l.stage == Stage::Open).map(of).min().unwrap_or(Span::ZERO)

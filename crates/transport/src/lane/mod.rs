@@ -30,9 +30,11 @@ use telemetry::TelemetryWatch;
 use trace::Trace;
 use wire::{Cid, Feedback, Floor, Frame};
 
-/// Bounds of the feedback interval that this end asks for: an eighth of the round trip within them.
+/// Bounds of the feedback interval that this end asks for: an eighth of the round trip within them, but a quarter of it up to
+/// [`SHORT_FEEDBACK`]. On short paths each report wakes a host for little news, and more come than a decision needs.
 const MIN_FEEDBACK: Span = Span::from_micros(250);
 const MAX_FEEDBACK: Span = Span::from_millis(25);
+const SHORT_FEEDBACK: Span = Span::from_micros(500);
 /// A probe time-out is never longer than this, so that work resumes soon after a long black-out.
 const MAX_PTO: Span = Span::from_millis(1_000);
 /// A packet number is left out on average this often: whoever acknowledges it acknowledges optimistically.
@@ -677,7 +679,7 @@ impl Lane {
 
     /// How often this end wants reports.
     pub fn feedback_interval(&self) -> Span {
-        (self.rtt.smoothed() / 8).clamp(MIN_FEEDBACK, MAX_FEEDBACK)
+        interval_over(self.rtt.smoothed())
     }
 
     /// When suspects are to be declared lost without further feedback.
@@ -773,6 +775,10 @@ impl Lane {
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
     }
+}
+
+fn interval_over(rtt: Span) -> Span {
+    (rtt / 8).max((rtt / 4).min(SHORT_FEEDBACK)).clamp(MIN_FEEDBACK, MAX_FEEDBACK)
 }
 
 /// A packet of a flow arrived.

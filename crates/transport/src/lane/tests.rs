@@ -231,3 +231,20 @@ fn last_words_are_no_measure_of_what_a_path_carries() {
     }
     assert_eq!(lane.flows[0].carried().map(Rate::bytes_per_sec), Some(before));
 }
+
+#[test]
+fn reports_are_wanted_less_often_over_short_paths() {
+    let us = Span::from_micros;
+    let cases = [
+        (10, 250),
+        (1_000, 250),
+        (1_600, 400),
+        (2_000, 500),
+        (4_000, 500),
+        (8_000, 1_000),
+        (900_000, 25_000),
+    ];
+    for (rtt, interval) in cases {
+        assert_eq!(interval_over(us(rtt)), us(interval), "round trip of {rtt} us");
+    }
+}
