@@ -270,10 +270,11 @@ pub fn get(a: &Get) -> Outcome<()> {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
         return Err(Failure::usage(text));
     }
-    let native = a.asking.known_rate.is_some() || a.asking.intent.asks() || !a.asking.wishing.is_empty();
+    let asking = &a.asking;
+    let native = asking.known_rate.is_some() || asking.intent.qos.is_some() || !asking.wishing.is_empty();
     if server.iwarp && native {
-        let text = "--known-rate, --qos, --app, --dscp, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP \
-                    sends, which takes none of them. Leave them out, or fetch from longhaul://";
+        let text = "--known-rate, --qos, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP sends, \
+                    which takes none of them. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));

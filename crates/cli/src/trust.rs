@@ -71,7 +71,7 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
     let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
     t.by_iwarp.check(server.iwarp, options).map_err(Failure::usage)?;
     if let Some(name) = &t.by_iwarp.mpa.tcp_cc {
-        lhio::tcp::check_congestion(name).map_err(|e| Failure::usage(format!("--tcp-cc: {e}")))?;
+        lhio::tcp::first_congestion(name).map_err(|e| Failure::usage(format!("--tcp-cc: {e}")))?;
     }
     let iwarp = server.iwarp.then(|| t.by_iwarp.wanted(t.connect_timeout));
     let credentials = match &token {

@@ -253,9 +253,24 @@ fn refusals_are_told_in_words() {
         // The server's TCP goes by what it is asked for, if it has that.
         fs::write(b.path("a/there"), b"some").unwrap();
         expect(&get(&["--cc", "reno"], "there"), 0);
-        let o = get(&["--cc", "haul"], "there");
-        expect(&o, 6);
-        assert!(stderr(&o).contains("no congestion control of the system's TCP"), "{}", stderr(&o));
+        // Of several, the first that it has; it is said which.
+        let o = get(&["--no-resume", "--cc", "haul,reno,cubic", "--dscp", "AF11"], "there");
+        expect(&o, 0);
+        assert!(stderr(&o).contains("reno"), "{}", stderr(&o));
+        for none in ["haul", "haul,copa"] {
+            let o = get(&["--cc", none], "there");
+            expect(&o, 6);
+            assert!(stderr(&o).contains("no congestion control of the system's TCP"), "{}", stderr(&o));
+        }
+        let put = |cc: &str| {
+            let to = url(&server, "x");
+            b.run(&[&["put", file.to_str().unwrap(), &to, "--tcp-cc", cc], way].concat())
+        };
+        let o = put("no_such_thing,neither");
+        expect(&o, 2);
+        assert!(stderr(&o).contains("`neither`: this system does not have it"), "{}", stderr(&o));
+        // It has the second, and goes on to what the server says.
+        expect(&put("no_such_thing,reno"), 6);
         // What only one of the transports has is refused for the other.
         let o = b.run(&["ls", "--encryption", "crc32c", way[0], &url(&server, "")]);
         expect(&o, 2);

@@ -63,6 +63,10 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
+    /// The policy.
+    pub(crate) fn policy(&self) -> &Arc<dyn Policy> {
+        &self.policy
+    }
     /// Whether the policy is another one than when this was asked last.
     fn is_news(&mut self) -> bool {
         let version = self.policy.version();
@@ -556,6 +560,7 @@ impl Endpoint {
             let Some(ruled) = &mut b.ruled else { continue };
             ruled.choice = Some(policy.choose(&ruled.traffic));
             self.share_rate(id);
+            self.mark_streams(id);
             self.obey_by_tcp(id);
         }
     }

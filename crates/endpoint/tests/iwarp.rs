@@ -3,6 +3,7 @@
 mod pair;
 
 use base::{Rng, Span, Time};
+use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Traffic};
 use iwarp::{Into, Piece};
 use longhaul_endpoint::{
     Authority, CloseReason, Config, ConnId, Connect, Endpoint, Event, Gate, Iwarp, IwarpServer, StreamId,
@@ -38,6 +39,8 @@ struct Net {
     /// From where the next clients come.
     from: SocketAddr,
     events: [Vec<Event>; 2],
+    /// Code points that the ends have ordered for streams that are there.
+    marks: Vec<(usize, u8)>,
     rng: Rng,
     /// Streams that the server had no room for.
     turned_away: usize,
@@ -59,6 +62,7 @@ impl Net {
             events: [Vec::new(), Vec::new()],
             rng: Rng::from_u64(3),
             turned_away: 0,
+            marks: Vec::new(),
             meddle: Box::new(|_, _| {}),
         }
     }
@@ -112,6 +116,7 @@ impl Net {
                     self.ends[0].stream_connected(self.now, stream, Some(1_448));
                 }
                 StreamOrder::Tell(_) | StreamOrder::Pace { .. } | StreamOrder::Congestion { .. } => {}
+                StreamOrder::Mark { dscp, .. } => self.marks.push((end, dscp)),
                 StreamOrder::Shutdown(id) => self.over(end, id, false),
                 StreamOrder::Close(id) => {
                     self.over(end, id, false);
@@ -470,9 +475,93 @@ fn the_systems_congestion_control_changes_under_a_connection() {
     );
     assert!(end.set_flow(c, 0, Some("reno:a=1"), None).is_err_and(|e| e.contains("no parameters")));
     assert!(end.propose_cc(net.now, c, None, false, "reno").is_err());
+    let none = end.set_flow(c, 0, Some("haul,cubic"), None).expect_err("it has neither");
+    assert!(none.contains("`haul` is no") && none.contains("no cubic here"), "{none}");
     assert!(orders(end).is_empty() && end.poll_event().is_none());
+    // Of several, the first that the system has; it is said which.
+    assert_eq!(end.set_flow(c, 0, Some("haul:x=1,y=2,cubic, reno,bbr"), None), Ok(()));
+    assert_eq!(orders(end), ["reno", "reno"]);
+    let told = end.poll_event();
+    assert!(matches!(&told, Some(Event::CcChanged { cc, .. }) if cc == "reno"), "{told:?}");
+    let info = end.connection(c).expect("open").iwarp.clone();
+    assert_eq!(info.map(|i| i.congestion), Some("reno".to_owned()));
     assert!(end.propose_cc(net.now, c, None, true, "reno").is_ok());
     assert_eq!(orders(end).len(), 2);
+}
+
+/// Marks all traffic of one application.
+#[derive(Debug)]
+struct Marks(Vec<Class>, u8);
+
+impl Policy for Marks {
+    fn choose(&self, traffic: &Traffic) -> Choice {
+        Choice {
+            rule: String::new(),
+            algorithm: "haul".into(),
+            substitute: "reno".into(),
+            class: 0,
+            weight: 1,
+            cap: None,
+            guarantee: None,
+            dscp: (traffic.application == "backup").then_some(self.1),
+            peer: PeerTerms::default(),
+            why: Vec::new(),
+        }
+    }
+    fn classes(&self) -> &[Class] {
+        &self.0
+    }
+    fn host_cap(&self) -> Option<base::Rate> {
+        None
+    }
+    fn version(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn streams_carry_what_is_asked_for_and_what_the_policy_says_instead() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let c = net.connect(2, by(false));
+    net.run();
+    assert_eq!(net.marks, []);
+    let asks = |net: &mut Net, application, dscp| {
+        net.marks.clear();
+        net.ends[0].ask_by_tcp(c, application, dscp).expect("there is one");
+        net.run();
+        net.marks.clone()
+    };
+    assert_eq!(asks(&mut net, None, Some(10)), [(0, 10), (0, 10)], "both streams");
+    assert_eq!(asks(&mut net, None, Some(10)), []);
+    assert_eq!(asks(&mut net, Some("backup"), None), []);
+    // The policy says otherwise, of that application; and another one says something else.
+    let class = Class {
+        name: "all".into(),
+        parent: None,
+        weight: 1,
+        level: 0,
+        guarantee: None,
+        cap: None,
+        order: Order::Fair,
+    };
+    for dscp in [40, 8] {
+        net.marks.clear();
+        net.ends[0].set_policy(Arc::new(Marks(vec![class.clone()], dscp)));
+        net.run();
+        assert_eq!(net.marks, [(0, dscp), (0, dscp)]);
+    }
+    assert_eq!(asks(&mut net, Some("other"), None), [(0, 10), (0, 10)]);
+    assert!(net.ends[0].ask_by_tcp(ConnId(999), None, Some(1)).is_err());
+}
+
+#[test]
+fn a_server_marks_the_streams_of_its_clients() {
+    let mut of_server = server(&[2], both());
+    of_server.options.intent.dscp = 26;
+    let mut net = Net::new(config(2), of_server);
+    net.connect(2, by(false));
+    net.run();
+    assert_eq!(net.marks, [(1, 26), (1, 26)]);
 }
 
 #[test]

@@ -3,20 +3,25 @@
 use crate::mpa::frames::Rtr;
 use base::Span;
 
-/// When payload is put in its place.
+/// When what a peer writes is put in its place.
+///
+/// RDMA Write completes nothing at the end that is written to. An application there that watches memory for what arrives sees
+/// bytes when they are placed, in no order that it could rely on (RFC 5041, section 5.3; RFC 5040, section 5.5): only a message
+/// behind them, or a read of its own, says that all of them are there. This says what it may see meanwhile.
+///
+/// Destinations of reads and receives are no matter of this: their contents are open until they complete, which takes right
+/// CRCs, and until then long payloads may go there unchecked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// With CRCs in use, after the record's CRC was verified: "an MPA receiver MUST first verify the FPDU before passing the
-    /// ULPDU to DDP" (RFC 5044, section 6), and DDP places what it was passed (RFC 5041, section 5.2). The payload is read
-    /// into scratch memory, checked there and copied while it is warm. Without CRCs long payloads go straight to their
-    /// place. So they do with CRCs where this end knows the place without the header: the answer to a read of its own, the
-    /// receive that is next, and what the peer has [announced](crate::Connection::announce_writes) to write. Nobody may look
-    /// there before the message completes, which takes a right CRC.
+    /// With CRCs in use, nothing but bytes whose CRC was verified: "an MPA receiver MUST first verify the FPDU before passing
+    /// the ULPDU to DDP" (RFC 5044, section 6), and DDP places what it was passed (RFC 5041, section 5.2). Records are read
+    /// into scratch memory, several by one call, checked there and copied while they are warm. Without CRCs there is nothing
+    /// to verify, and long payloads go straight to their place.
     #[default]
     Verified,
-    /// Long payloads go straight to their place, checked on the way, as kernels and adapters do it. When a header was
-    /// damaged so that it still names a range that the peer may write to, bytes there are overwritten before the CRC fails
-    /// and the connection ends. Nothing completes with data that did not pass its CRC in either case.
+    /// Long payloads go straight to their place, checked on the way, as kernels and adapters do it. Whoever watches the memory
+    /// may see bytes that were damaged on the way, before the CRC fails and the connection ends; where the header was
+    /// damaged, in another range that the peer may write to.
     Early,
 }
 

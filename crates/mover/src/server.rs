@@ -362,16 +362,22 @@ impl ServerApp {
                 "it cannot send by iWARP at a known rate or with a quality of service: ask over longhaul://";
             return Err(Fatal::Refuse(text.into()));
         }
+        let cannot = |e| Fatal::Refuse(format!("it cannot send as it is asked to: {e}"));
+        if h.sending.application.is_some() || h.sending.dscp.is_some() {
+            ep.ask_by_tcp(conn, h.sending.application.as_deref(), h.sending.dscp).map_err(cannot)?;
+        }
         let Some(cc) = &h.sending.cc else { return Ok(()) };
-        if !self.options.offered_cc.contains(cc) {
-            let offers = self.options.offered_cc.join(", ");
+        let offered = &self.options.offered_cc;
+        let mut lent = cc::registry::preferences(cc);
+        lent.retain(|spec| offered.iter().any(|o| spec.split(':').next() == Some(o)));
+        if lent.is_empty() {
+            let offers = offered.join(", ");
             let text = format!(
                 "the server does not lend the congestion control `{cc}` to clients; it offers {offers}"
             );
             return Err(Fatal::Refuse(text));
         }
-        ep.set_flow(conn, 0, Some(cc), None)
-            .map_err(|e| Fatal::Refuse(format!("it cannot send as it is asked to: {e}")))
+        ep.set_flow(conn, 0, Some(&lent.join(",")), None).map_err(cannot)
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.
     fn opened(&mut self, now: Time, conn: ConnId, (qp, agreed): (QpId, bool), ep: &Endpoint) {

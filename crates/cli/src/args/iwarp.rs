@@ -24,14 +24,14 @@ pub struct Mpa {
     /// iWARP: have the other end put markers into what it sends. Of use only to adapters that take segments out of order.
     #[arg(long)]
     pub mpa_markers: bool,
-    /// iWARP: put what arrives in its place before its checksum is checked, as kernels and adapters do: one copy less. Nothing
-    /// is reported as arrived that fails it, but a damaged header may have bytes written elsewhere in memory that is open to
-    /// the peer.
+    /// iWARP: put what the other end writes in its place before its checksum is checked, as kernels and adapters do: one copy
+    /// less. Nothing is reported as arrived that fails it, but programs that watch the memory may see damaged bytes there,
+    /// and a damaged header may have bytes written elsewhere in memory that is open to the peer.
     #[arg(long)]
     pub mpa_early: bool,
-    /// iWARP: congestion control of TCP by the system's name (cubic, bbr, or a loaded program); the system's choice when
-    /// left out.
-    #[arg(long, value_name = "NAME")]
+    /// iWARP: congestion control of TCP by the system's name (cubic, bbr, or a loaded program), or several in order of
+    /// preference: the first that the system has. The system's choice when left out.
+    #[arg(long, value_name = "NAME[,NAME...]")]
     pub tcp_cc: Option<String>,
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct Bundle {
     pub rate_share: Option<Rate>,
     /// What is known of it, and what the policy made of it.
     pub ruled: Option<Ruled>,
+    /// Code point that the driver was told for its streams.
+    pub(super) marked: u8,
 }
 
 impl Bundle {
@@ -81,6 +83,7 @@ impl Bundle {
             rate_cap: None,
             rate_share: None,
             ruled: None,
+            marked: 0,
         }
     }
 
@@ -120,7 +123,9 @@ impl Endpoint {
         let options = c.options.as_ref().unwrap_or(&self.config.options);
         let (cap, (ruled, named)) = (options.rate_cap, self.rule_tcp(c.remote, options));
         let asked = wanted.congestion.is_some();
-        let wanted = Iwarp { congestion: wanted.congestion.clone().or(named), ..wanted };
+        let asks = wanted.congestion.as_deref().map(|names| self.system_congestion(names)).transpose();
+        let congestion = asks.map_err(ConnectError::Settings)?.or(named);
+        let wanted = Iwarp { congestion, ..wanted };
         let conn = self.new_bundle(c.remote, count, true)?;
         let mut id = [0; hello::ID];
         self.rng.fill(&mut id);
@@ -128,6 +133,7 @@ impl Endpoint {
             b.id = wanted.to_longhaul.then_some(id);
             (b.wanted, b.tls) = (Some(wanted), tls);
             (b.rate_cap, b.asked_congestion) = (cap, asked);
+            b.marked = super::marks::of(&ruled);
             b.ruled = Some(ruled);
         }
         // The server lets the client in with the first one, which may use up a token; the others follow it.
@@ -141,13 +147,13 @@ impl Endpoint {
         let (remote, Some(wanted)) = (b.info.remote, &b.wanted) else { return };
         let mut s = Stream::new(remote, true, now + wanted.settings.startup_timeout);
         (s.conn, s.index) = (Some(conn), index);
-        let congestion = wanted.congestion.clone();
+        let (congestion, dscp) = (wanted.congestion.clone(), b.marked);
         let stream = self.hub.insert(s);
         if let Some(b) = self.hub.bundles.get_mut(&conn) {
             b.streams[usize::from(index)] = Some((stream, None));
         }
         self.hub.schedule(stream);
-        self.hub.orders.push_back(StreamOrder::Connect { stream, remote, congestion });
+        self.hub.orders.push_back(StreamOrder::Connect { stream, remote, congestion, dscp });
     }
 
     fn new_bundle(
@@ -179,7 +185,9 @@ impl Endpoint {
         b.farewell = self.adapter.reg_mr(pd, Memory::zeroed(FAREWELL), rights).ok();
         b.srq = self.incoming_srq.filter(|_| !is_client);
         b.rate_cap = self.config.options.rate_cap;
-        b.ruled = Some(self.rule_tcp(remote, &self.config.options).0);
+        let ruled = self.rule_tcp(remote, &self.config.options).0;
+        b.marked = super::marks::of(&ruled);
+        b.ruled = Some(ruled);
         self.hub.bundles.insert(id, b);
         Ok(id)
     }
@@ -348,6 +356,7 @@ impl Endpoint {
             }
             e.to_string()
         })?;
+        self.mark_stream(conn, id);
         let Some(s) = self.hub.streams.get_mut(&id) else { return Ok(()) };
         (s.conn, s.index) = (Some(conn), index);
         let Some(engine) = &mut s.engine else { return Ok(()) };

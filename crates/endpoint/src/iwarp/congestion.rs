@@ -10,6 +10,8 @@ pub type HasCongestion = fn(&str) -> Result<(), String>;
 
 /// Longest name in bytes: Linux's `TCP_CA_NAME_MAX` without the zero at the end.
 const NAME: usize = 15;
+/// Preferences that are looked at; asking the system about one takes a socket.
+const MAX_PREFERENCES: usize = 16;
 
 /// The system's name for what is asked for.
 fn system_name(spec: &str) -> Result<String, String> {
@@ -31,22 +33,42 @@ impl Endpoint {
         self.hub.has_congestion = Some(has);
     }
 
-    /// Has the system decide by another algorithm what this end sends on a connection by iWARP, on all of its streams. What
-    /// is under way stays so. [`Event::CcChanged`] tells of it.
+    /// The first of these, in order of preference and divided by commas, that the system has.
     ///
     /// # Errors
-    /// In words, and then nothing has changed: no name of the system's, or one that it does not have or allow.
-    pub(crate) fn set_bundle_congestion(&mut self, conn: ConnId, spec: &str) -> Result<(), String> {
-        let name = system_name(spec)?;
-        if let Some(has) = self.hub.has_congestion {
-            has(&name)?;
+    /// In words, why each cannot be had.
+    pub(super) fn system_congestion(&self, specs: &str) -> Result<String, String> {
+        let has = |name: String| self.hub.has_congestion.map_or(Ok(()), |has| has(&name)).map(|()| name);
+        let mut refusals = Vec::new();
+        for spec in cc::registry::preferences(specs).into_iter().take(MAX_PREFERENCES) {
+            match system_name(spec).and_then(has) {
+                Ok(name) => return Ok(name),
+                Err(why) => refusals.push(why),
+            }
         }
+        match &refusals[..] {
+            [only] => Err(only.clone()),
+            all => Err(format!("none of `{specs}` can be had: {}", all.join("; "))),
+        }
+    }
+
+    /// Has the system decide by another algorithm what this end sends on a connection by iWARP, on all of its streams: by the
+    /// first of these that it has. What is under way stays so. [`Event::CcChanged`] tells which.
+    ///
+    /// # Errors
+    /// In words, and then nothing has changed: no name of the system's, or none that it has and allows.
+    pub(crate) fn set_bundle_congestion(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
+        let name = self.system_congestion(specs)?;
         let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| !b.closed) else {
             return Err("the connection has ended".to_owned());
         };
         // Streams that are still to be connected begin with it.
         if let Some(w) = &mut b.wanted {
             w.congestion = Some(name.clone());
+        }
+        // The system has it; what each stream says of itself follows.
+        if let Some(i) = &mut b.info.iwarp {
+            i.congestion.clone_from(&name);
         }
         for (stream, _) in b.streams.iter().flatten() {
             self.hub.orders.push_back(StreamOrder::Congestion { stream: *stream, name: name.clone() });

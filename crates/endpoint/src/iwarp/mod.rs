@@ -10,6 +10,7 @@ mod congestion;
 mod facts;
 mod hello;
 mod io;
+mod marks;
 mod options;
 mod tls;
 
@@ -45,6 +46,8 @@ pub enum StreamOrder {
         remote: SocketAddr,
         /// Congestion control by the system's name for it (`TCP_CONGESTION`); `None` takes the system's choice.
         congestion: Option<String>,
+        /// Code point of its packets, from the first one on: 0 to 63.
+        dscp: u8,
     },
     /// Shut down its sending side, behind all that was sent.
     Shutdown(StreamId),
@@ -60,6 +63,13 @@ pub enum StreamOrder {
         stream: StreamId,
         /// By the system's name for it (`TCP_CONGESTION`).
         name: String,
+    },
+    /// Have its packets carry another code point.
+    Mark {
+        /// Which.
+        stream: StreamId,
+        /// Differentiated-services code point (RFC 2474), 0 to 63.
+        dscp: u8,
     },
     /// Have it send no faster than this.
     Pace {

@@ -8,7 +8,8 @@ pub struct Iwarp {
     pub tls: bool,
     /// Markers, CRCs, depths, times. The segment size is the driver's to find out.
     pub settings: ::iwarp::Config,
-    /// Congestion control by the system's name for it (`TCP_CONGESTION`); `None` takes the system's choice.
+    /// Congestion control by the system's name for it (`TCP_CONGESTION`), or several in order of preference, divided by commas:
+    /// the first that the system has. `None` takes the system's choice.
     pub congestion: Option<String>,
     /// For the peer's application.
     pub private_data: Vec<u8>,

@@ -62,7 +62,8 @@ const LONG: usize = 65_532;
 /// How clients by TCP are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Congestion control by the system's name for it (`TCP_CONGESTION`); `None` takes the system's choice.
+    /// Congestion control by the system's name for it (`TCP_CONGESTION`), or several in order of preference, divided by
+    /// commas: the first that the system has. `None` takes the system's choice.
     pub congestion: Option<String>,
 }
 
@@ -136,6 +137,23 @@ pub fn check_congestion(name: &str) -> io::Result<()> {
     socket::set_congestion(&socket::socket(SocketAddr::from(([127, 0, 0, 1], 0)))?, name)
 }
 
+/// The first of these names, in order of preference and divided by commas, that connections by TCP can have.
+///
+/// # Errors
+/// The system has none of them, or not for this user; in words.
+pub fn first_congestion(names: &str) -> io::Result<&str> {
+    let mut refusals = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        match check_congestion(name) {
+            Ok(()) => return Ok(name),
+            Err(e) => refusals.push(e),
+        }
+    }
+    let kind = refusals.first().map_or(ErrorKind::InvalidInput, io::Error::kind);
+    let words: Vec<String> = refusals.iter().map(io::Error::to_string).collect();
+    Err(io::Error::new(kind, words.join("; ")))
+}
+
 impl Streams {
     /// Without any, yet.
     ///
@@ -166,7 +184,8 @@ impl Streams {
     /// # Errors
     /// The address is taken, or not this machine's, or there is no such congestion control.
     pub fn listen(&mut self, at: SocketAddr, o: &StreamOptions) -> io::Result<()> {
-        let fd = socket::listen(at, o.congestion.as_deref())?;
+        let congestion = o.congestion.as_deref().map(first_congestion).transpose()?;
+        let fd = socket::listen(at, congestion)?;
         let local = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(local).map_err(io::Error::from)?;
         self.listener = Some((fd, local));
@@ -451,8 +470,8 @@ impl Streams {
     fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(order) = endpoint.poll_stream_order() {
             match order {
-                StreamOrder::Connect { stream, remote, congestion } => {
-                    match socket::connect(remote, congestion.as_deref()) {
+                StreamOrder::Connect { stream, remote, congestion, dscp } => {
+                    match socket::connect(remote, congestion.as_deref(), dscp) {
                         Ok(fd) => self.add(stream, fd, true, endpoint),
                         Err(e) => endpoint.stream_failed(now, stream, &e.to_string()),
                     }
@@ -466,6 +485,12 @@ impl Streams {
                     let done = self.slots.get(&stream).map(|s| socket::set_congestion(&s.fd, &name));
                     if let Some(Err(error)) = done {
                         tracing::warn!(%error, "a stream keeps its congestion control");
+                    }
+                }
+                StreamOrder::Mark { stream, dscp } => {
+                    let done = self.slots.get(&stream).map(|s| socket::mark(&s.fd, dscp));
+                    if let Some(Err(error)) = done {
+                        tracing::warn!(%error, dscp, "packets of a stream keep their code point");
                     }
                 }
                 StreamOrder::Pace { stream, rate } => {
@@ -729,4 +754,17 @@ fn send_direct(
     let sent = sent?;
     io.engine.on_sent(io.adapter, sent);
     Ok(Some((sent, offered)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_congestion_control_that_the_system_has_is_taken() {
+        // Every kernel has Reno, and lets everybody have it.
+        assert_eq!(first_congestion("no_such_thing, reno,neither").expect("reno"), "reno");
+        let error = first_congestion("no_such_thing,neither").expect_err("there are none").to_string();
+        assert!(error.contains("`no_such_thing`") && error.contains("`neither`"), "{error}");
+    }
 }

@@ -41,9 +41,15 @@ pub fn socket(like: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// A socket that is being connected: it is writable when that is decided, see [`outcome`].
-pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<OwnedFd> {
+/// All its packets carry `dscp`.
+pub fn connect(to: SocketAddr, congestion: Option<&str>, dscp: u8) -> io::Result<OwnedFd> {
     let fd = socket(to)?;
     prepare(&fd)?;
+    if dscp > 0
+        && let Err(error) = mark(&fd, dscp)
+    {
+        tracing::warn!(%error, dscp, "packets of a stream carry no code point");
+    }
     if let Some(name) = congestion {
         set_congestion(&fd, name)?;
     }
@@ -67,6 +73,19 @@ pub fn set_congestion(fd: &OwnedFd, name: &str) -> io::Result<()> {
         };
         io::Error::new(io::Error::from(e).kind(), format!("congestion control `{name}`: {hint} ({e})"))
     })
+}
+
+/// Has all packets from now on carry this code point, 0 to 63. The two bits of ECN beside it are TCP's own: the kernel leaves
+/// them as they are.
+pub fn mark(fd: &OwnedFd, dscp: u8) -> io::Result<()> {
+    let octet = dscp << 2;
+    if sockopt::socket_domain(fd)? == AddressFamily::INET6 {
+        sockopt::set_ipv6_tclass(fd, octet.into())?;
+        // It may speak IPv4 all the same: a server's that listens at all addresses. Without IPv4 there is nothing to set.
+        let _ = sockopt::set_ip_tos(fd, octet);
+        return Ok(());
+    }
+    Ok(sockopt::set_ip_tos(fd, octet)?)
 }
 
 /// What came of connecting.
@@ -150,4 +169,22 @@ pub unsafe fn sendv(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> io::Re
 pub fn shutdown(fd: &OwnedFd) {
     // The peer may have gone: reading tells.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_both_families_are_marked_for_both() {
+        let four = socket(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
+        mark(&four, 46).expect("marked");
+        assert_eq!(sockopt::ip_tos(&four), Ok(46 << 2));
+        mark(&four, 0).expect("marked");
+        assert_eq!(sockopt::ip_tos(&four), Ok(0));
+        let six = socket(SocketAddr::from(([0u16; 8], 0))).expect("a socket");
+        mark(&six, 63).expect("marked");
+        // One that listens at all addresses speaks IPv4 as well.
+        assert_eq!((sockopt::ipv6_tclass(&six), sockopt::ip_tos(&six)), (Ok(63 << 2), Ok(63 << 2)));
+    }
 }

@@ -6,14 +6,15 @@
 //! scratch memory for trailer and header, the place of the payload, and so on. Headers are looked at afterwards, as all are.
 //! One that is not as expected costs a copy: its bytes and what is behind them are gathered again and taken as they are.
 //!
-//! So bytes may come to lie in such a place that do not belong there. Nobody can tell: all of them are places whose contents
-//! are open until a message completes, be it the destination of a read, the receive of a message that has begun, or what
-//! the peer has said it is about to write.
+//! So bytes may come to lie in such a place that do not belong there, or are damaged. In the destination of a read and in the
+//! receive of a message that has begun nobody can tell: their contents are open until they complete. The memory that a peer
+//! writes to has no completion, and applications watch it: with CRCs in use it is read into only where that was asked for
+//! ([`Placement::Early`](crate::Placement::Early)).
 
 use super::receive::{DIRECT, PEEK};
 use super::{Connection, State};
 use crate::Into;
-use crate::ddp::{self, Header, Target};
+use crate::ddp::{self, Target};
 use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
 use verbs::ordered::Foreseen;
@@ -88,17 +89,6 @@ impl Ahead {
             .filter(|w| goes_on(w) && next < w.end)
             .map(|w| Announced { next: Some(next), ..w });
     }
-    /// Whether the peer has said that it is about to write there.
-    pub(super) fn is_announced(&self, stag: u32, to: u64, len: usize) -> bool {
-        self.announced.is_some_and(|w| {
-            let fits = to.checked_add(len as u64).is_some_and(|end| end <= w.end);
-            w.stag == stag && w.next == Some(to) && fits
-        })
-    }
-    fn write(&self, stag: u32, at: u64) -> Option<Run> {
-        let w = self.announced.filter(|w| w.stag == stag && at < w.end)?;
-        Some(Run { what: Foreseen::Write { rkey: stag }, at, end: w.end })
-    }
 }
 
 impl Connection {
@@ -153,7 +143,9 @@ impl Connection {
         if let Some((h, op, payload)) = self.rx.arriving() {
             let payload = payload as u64;
             return match (op, h.target) {
-                (Opcode::Write, Target::Tagged { stag, to }) => ahead.write(stag, to.checked_add(payload)?),
+                (Opcode::Write, Target::Tagged { stag, to }) => {
+                    self.write_run(stag, to.checked_add(payload)?)
+                }
                 (Opcode::ReadResponse, _) => self.read_run(a, qp, self.rx.read_at + payload),
                 (Opcode::Send { .. }, Target::Untagged { mo, .. }) if !h.last => {
                     self.send_run(a, qp, u64::from(mo) + payload)
@@ -162,12 +154,19 @@ impl Connection {
             };
         }
         match (ahead.announced, self.rx.sending) {
-            (Some(Announced { stag, next: Some(next), .. }), _) => ahead.write(stag, next),
+            (Some(Announced { stag, next: Some(next), .. }), _) => self.write_run(stag, next),
             // The first record of a write comes right behind its announcement.
             (Some(_), _) => None,
             (None, Some((_, at))) => self.send_run(a, qp, at),
             (None, None) => self.read_run(a, qp, self.rx.read_at),
         }
+    }
+
+    /// The rest of a write that was announced, where it may go straight to its place.
+    fn write_run(&self, stag: u32, at: u64) -> Option<Run> {
+        let announced = self.rx.ahead.announced.filter(|_| self.may_go_direct());
+        let w = announced.filter(|w| w.stag == stag && at < w.end)?;
+        Some(Run { what: Foreseen::Write { rkey: stag }, at, end: w.end })
     }
 
     fn read_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
@@ -188,14 +187,10 @@ impl Connection {
         (at < end && a.receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at, end })
     }
 
-    /// Whether this end knows, without the header, that the payload belongs where that says: then it may go there before
-    /// its CRC is known, since nobody may look at what is there until then.
-    pub(super) fn is_foreseen(&self, h: &Header, op: Opcode, len: usize) -> bool {
-        match (op, h.target) {
-            (Opcode::Write, Target::Tagged { stag, to }) => self.rx.ahead.is_announced(stag, to, len),
-            // The oldest read of ours, and the next receive, each from where it was left: `begin_segment` sees to that.
-            (Opcode::ReadResponse | Opcode::Send { .. }, _) => true,
-            _ => false,
-        }
+    /// Whether the payload belongs to a read of this end's own or to a receive: only their completion opens what they fill, so
+    /// it may go there before its CRC is known. (They are the oldest read and the next receive, each from where it was left:
+    /// `begin_segment` sees to that.) What a peer writes to may be looked at any time.
+    pub(super) fn is_ours(&self, op: Opcode) -> bool {
+        matches!(op, Opcode::ReadResponse | Opcode::Send { .. })
     }
 }

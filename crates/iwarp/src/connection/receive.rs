@@ -14,8 +14,9 @@ use base::Time;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
 
-/// Bytes of scratch memory: two of the longest records.
-const SCRATCH: usize = (2 * fpdu::MAX_FPDU).next_multiple_of(4096);
+/// Bytes of scratch memory: four of the longest records, so that as many of a long write are read by one call. What is
+/// checked there and copied from there stays in a processor's second cache.
+const SCRATCH: usize = (4 * fpdu::MAX_FPDU).next_multiple_of(4096);
 /// With less room than this behind what waits, that is moved to the front.
 const LITTLE: usize = 32 << 10;
 /// Behind a payload that goes straight to its place, so much is read with it: its trailer and the next record's header,
@@ -542,7 +543,8 @@ impl Connection {
         }
     }
 
-    fn may_go_direct(&self) -> bool {
+    /// Whether payload may go to memory that the application can look at before it is known to be right.
+    pub(super) fn may_go_direct(&self) -> bool {
         !self.terms.markers_in && (!self.terms.crc || self.config.placement == Placement::Early)
     }
 
@@ -563,7 +565,7 @@ impl Connection {
         }
         let Ok(op) = operation(&header) else { return Look::More };
         let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. })
-            && (self.may_go_direct() || self.is_foreseen(&header, op, payload));
+            && (self.may_go_direct() || self.is_ours(op));
         // What is wrong is reported when the record is whole: until its CRC is known, the header may be damaged.
         if !goes || self.begin_segment(a, &header, op, payload).is_err() {
             return Look::More;

@@ -127,6 +127,9 @@ impl End {
             offered: 0,
             ready: true,
         };
+        if plan.announces {
+            end.c.announce_writes();
+        }
         end.offer(Span::ZERO)?;
         Ok(end)
     }

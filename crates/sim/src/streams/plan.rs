@@ -119,6 +119,8 @@ pub struct Plan {
     pub answer: Span,
     /// Both ends use the same scratch memory.
     pub shares: bool,
+    /// Both ends say how far long writes reach, as two ends of Longhaul do.
+    pub announces: bool,
 }
 
 fn configs(rng: &mut Rng, crc: bool) -> [Config; 2] {
@@ -308,7 +310,8 @@ impl Plan {
         let fault = fault(rng, total / 2, crc);
         let answer = Span::from_millis(if fault == Fault::SlowAnswer { 11_000 } else { rng.below(100) });
         let (closer, shares) = (rng.below(2) as usize, rng.chance(0.7));
-        Plan { sides, ways, fault, closer, answer, shares }
+        let announces = rng.chance(0.5);
+        Plan { sides, ways, fault, closer, answer, shares, announces }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::errors::{SEND, queue, record, says, ulpdu, write};
 use super::*;
-use crate::Into;
 use crate::ddp::Target;
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate as term;
+use crate::{Into, Placement};
 use proptest::prelude::{ProptestConfig, proptest};
 use verbs::SendOp;
 
@@ -34,7 +34,8 @@ fn all(e: &mut End) -> Vec<u8> {
 #[test]
 fn a_long_write_is_read_many_records_at_a_time_whatever_its_checksums() {
     for crc in [false, true] {
-        let (mut x, mut y) = announcing(Config { crc, ..Config::default() });
+        let placement = Placement::Early;
+        let (mut x, mut y) = announcing(Config { crc, placement, ..Config::default() });
         let op = SendOp::Write { rkey: y.dst.rkey, offset: 100 };
         x.post(SendWr::new(1, op, x.source(0, 400_000)));
         let wire = all(&mut x);
@@ -66,14 +67,14 @@ fn an_application_s_empty_write_announces_nothing() {
 }
 
 /// An end that was told of a write of 300,000 bytes and has its first 60,000.
-fn told(crc: bool) -> End {
-    let (_, mut y) = announcing(Config { crc, ..Config::default() });
+fn told(crc: bool, placement: Placement) -> End {
+    let (_, mut y) = announcing(Config { crc, placement, ..Config::default() });
     y.recv(5, 0, 9_000);
     let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
     let first = ulpdu(Opcode::Write.control(), false, part, &[1; 60_000]);
     y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
     y.c.receive(&mut y.a, &record(&first), Time::ZERO);
-    assert_eq!(regions(&mut y), 4);
+    assert_eq!(regions(&mut y), if crc && placement == Placement::Verified { 0 } else { 4 });
     y
 }
 
@@ -85,8 +86,10 @@ fn more(y: &End, to: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn what_comes_instead_of_what_was_announced_is_taken_as_it_is() {
-    for crc in [false, true] {
-        let mut y = told(crc);
+    for (crc, placement) in
+        [(false, Placement::Verified), (true, Placement::Verified), (true, Placement::Early)]
+    {
+        let mut y = told(crc, placement);
         // A shorter record than expected, a longer one, another message, and the write goes on somewhere else.
         let elsewhere = record(&write(y.dst.rkey, 400_000, &[3; 50_000]));
         let parts = [
@@ -113,13 +116,42 @@ fn what_comes_instead_of_what_was_announced_is_taken_as_it_is() {
 fn damage_in_an_announced_write_ends_the_connection_and_reaches_nothing_else() {
     // In the length, in the key, in the offset, in the payload.
     for at in [0, 7, 10, 30_000] {
-        let mut y = told(true);
+        let mut y = told(true, Placement::Early);
         let mut bytes = more(&y, 60_000, 60_000);
         bytes[at] ^= 0x11;
         bytes.extend(more(&y, 120_000, 60_000));
         assert_eq!(says(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
         assert_eq!(y.bytes(y.dst, 300_000, 200_000), vec![0; 200_000]);
         assert_eq!(y.statuses(), [(5, Status::FlushError)]);
+    }
+}
+
+#[test]
+fn who_watches_the_target_of_a_write_sees_only_what_was_checked_unless_early_was_asked_for() {
+    for (placement, early) in [(Placement::Verified, false), (Placement::Early, true)] {
+        // In the length, the flags, the key, the offset, the payload, the CRC.
+        for at in [0, 2, 7, 10, 30_000, 60_017] {
+            // However it arrives.
+            for piece in [7_000, 40_000, 60_019, 120_040] {
+                let mut y = told(true, placement);
+                let mut bytes = more(&y, 60_000, 60_000);
+                bytes[at] ^= 0x11;
+                bytes.extend(more(&y, 120_000, 60_000));
+                for part in bytes.chunks(piece) {
+                    y.c.receive(&mut y.a, part, Time::ZERO);
+                    assert!(early || y.bytes(y.dst, 60_000, 400_000) == [0; 400_000], "byte {at}, {piece}");
+                }
+                assert_eq!(says(&mut y, &[]).expect("it says why").0, term::CRC, "byte {at}, {piece}");
+            }
+        }
+        // Of a record whose CRC has not come, too.
+        let mut y = told(true, placement);
+        let bytes = more(&y, 60_000, 60_000);
+        y.c.receive(&mut y.a, &bytes[..bytes.len() - 1], Time::ZERO);
+        let there = y.bytes(y.dst, 60_000, 60_000);
+        assert_eq!(there, [2 * u8::from(early); 60_000]);
+        y.c.receive(&mut y.a, &bytes[bytes.len() - 1..], Time::ZERO);
+        assert_eq!(y.bytes(y.dst, 60_000, 60_000), [2; 60_000]);
     }
 }
 
@@ -151,7 +183,8 @@ fn a_receive_of_which_nothing_has_come_is_left_alone() {
 fn stream(seed: u64) {
     let rng = &mut Rng::from_u64(seed);
     let (crc, usual) = (rng.below(2) == 1, 5_000 + rng.below(15_000));
-    let (mut x, mut y) = announcing(Config { crc, ..Config::default() });
+    let placement = if rng.below(2) == 1 { Placement::Early } else { Placement::Verified };
+    let (mut x, mut y) = announcing(Config { crc, placement, ..Config::default() });
     let emss = [2_000, 9_000, 65_532][rng.below(3) as usize];
     x.c.set_emss(emss);
     y.c.set_emss(emss);
