@@ -60,7 +60,8 @@ pub const LOOPS: &[Loop] = &[
         units: 10_000,
         run: |n| bulk(n, Suite::Aegis128L, Side::Feedback),
     },
-    Loop { name: "small", unit: "round trip", units: 2_000, run: small },
+    Loop { name: "small", unit: "round trip", units: 2_000, run: |n| small(n, true) },
+    Loop { name: "small-quiet", unit: "round trip", units: 2_000, run: |n| small(n, false) },
     Loop { name: "congestion-haul", unit: "report", units: 20_000, run: |n| congestion("haul", n) },
     Loop { name: "congestion-bbr", unit: "report", units: 20_000, run: |n| congestion("bbr", n) },
     Loop { name: "wire", unit: "frame", units: 2_000, run: wire },
@@ -153,6 +154,8 @@ struct Player {
     posted: u64,
     /// Messages that have arrived.
     arrived: u64,
+    /// Whether its messages make completions; the answer tells that one arrived in any case.
+    signaled: bool,
 }
 
 impl Player {
@@ -169,6 +172,7 @@ impl Player {
         let bytes = (self.posted as u32).to_le_bytes();
         self.posted += 1;
         let wr = SendWr::new(self.posted, op, Data::Inline(bytes[..].into()));
+        let wr = SendWr { signaled: self.signaled, ..wr };
         p.ends[self.end].adapter().post_send(qp, wr).context("posting a message")
     }
 
@@ -216,11 +220,17 @@ fn turn(p: &mut Pair, player: &mut Player, arrived: Option<&mut Letter>, out: &m
     Ok(())
 }
 
-fn small(units: u64) -> Result<u64> {
+fn small(units: u64, signaled: bool) -> Result<u64> {
     let mut p = Pair::new(&options(Suite::Aegis128L, cc::registry::DEFAULT))?;
     let regions = [p.register(CLIENT, SMALL)?, p.register(SERVER, SMALL)?];
-    let player =
-        |end: usize| Player { end, own: regions[end], peer: regions[1 - end], posted: 0, arrived: 0 };
+    let player = |end: usize| Player {
+        end,
+        own: regions[end],
+        peer: regions[1 - end],
+        posted: 0,
+        arrived: 0,
+        signaled,
+    };
     let mut players = [player(CLIENT), player(SERVER)];
     for _ in 0..RECEIVES {
         players.iter_mut().try_for_each(|l| l.post_receive(&mut p))?;

@@ -56,14 +56,14 @@ impl Streams for Numbered<'_> {
             let cut = over.min(s.len as usize) as u32;
             s.len -= cut;
             let rest = verbs::SegmentRef { msn: s.msn, offset: s.offset + u64::from(s.len), len: cut };
-            s.last = None;
+            (s.last, s.quiet) = (None, false);
             self.adapter.on_lost(qp, rest);
             h = header(qpn, &s);
         }
         self.last = Some(s);
         let r = s.reference();
         let segment = SegmentRef { msn: r.msn, offset: r.offset, len: r.len };
-        Some(NextSegment { header: h, segment, again: s.retransmission })
+        Some(NextSegment { header: h, segment, again: s.retransmission, quiet: s.quiet })
     }
 
     fn has_more(&self, qpn: u16) -> bool {

@@ -4,8 +4,8 @@ mod pair;
 
 use base::Span;
 use longhaul_endpoint::{ConnId, Endpoint};
-use pair::{Link, Pair, complete, register, whole};
-use verbs::{SendOp, SendWr};
+use pair::{Link, Pair, complete, read, register, whole};
+use verbs::{Data, SendOp, SendWr};
 
 /// All limits of a connection hold; gives what is used of the one named.
 fn used(e: &Endpoint, conn: ConnId, name: &str) -> u64 {
@@ -37,4 +37,47 @@ fn an_end_that_only_receives_forgets_its_reports() {
     assert_eq!(used(&p.client, c, "ranges to repeat"), 0);
     assert_eq!(used(&p.client, c, "send work requests"), 0);
     assert!(p.server.own_usage().iter().all(|(_, g)| g.holds()));
+}
+
+/// Answers tell that requests arrived: ends that want no completions do not pay for a report with each message.
+#[test]
+fn messages_that_make_no_completion_are_reported_on_together() {
+    let reports = |signaled: bool| {
+        let mut p = Pair::new();
+        let Link { client: c, ci, si, .. } = p.linked();
+        let to = register(&mut p.server, si.pd, vec![0; 8]);
+        let before = p.client.stats(c).expect("open").feedback_received;
+        for n in 0..100 {
+            let op = SendOp::Write { rkey: to.rkey, offset: 0 };
+            let wr = SendWr { signaled, ..SendWr::new(n, op, Data::Inline(vec![n as u8; 8].into())) };
+            p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
+            p.run(Span::from_micros(100));
+        }
+        p.run(Span::from_millis(200));
+        assert_eq!(read(&mut p.server, &to, 8), vec![99; 8]);
+        assert_eq!(used(&p.client, c, "send work requests"), 0, "all are known to have arrived");
+        let stats = p.client.stats(c).expect("open");
+        assert_eq!((stats.packets_lost, stats.probe_timeouts), (0, 0));
+        let completions = std::iter::from_fn(|| p.client.adapter().poll_cq(ci.cq)).count();
+        assert_eq!(completions, if signaled { 100 } else { 0 });
+        stats.feedback_received - before
+    };
+    let (each, together) = (reports(true), reports(false));
+    assert!(each >= 100 && together < 50, "{each} and {together} reports");
+}
+
+/// The one that somebody waits for may have left before it.
+#[test]
+fn a_quiet_message_behind_one_that_is_waited_for_asks_for_its_report() {
+    let mut p = Pair::new();
+    let Link { ci, si, .. } = p.linked();
+    let to = register(&mut p.server, si.pd, vec![0; 8]);
+    for signaled in [true, false] {
+        let op = SendOp::Write { rkey: to.rkey, offset: 0 };
+        let wr = SendWr { signaled, ..SendWr::new(7, op, Data::Inline(vec![1; 8].into())) };
+        p.client.adapter().post_send(ci.qps[0], wr).expect("posted");
+    }
+    // To and fro, and no interval of reports between.
+    p.run(pair::DELAY * 2 + Span::from_micros(100));
+    assert_eq!(complete(&mut p.client, &ci).wr_id, 7);
 }

@@ -127,6 +127,13 @@ impl Datapath {
         }
     }
 
+    /// Has the kernel leave out, or do again, what is of no use to a loop that looks on and gets messages one by one.
+    pub(crate) fn set_lean(&mut self, lean: bool) {
+        if let Datapath::Udp(s) = self {
+            s.set_lean(lean);
+        }
+    }
+
     /// Whether nothing comes from others than one peer.
     pub const fn is_attached(&self) -> bool {
         match self {

@@ -6,6 +6,7 @@
 //! There may be further sockets, each with a thread that seals, sends, receives and opens for the lanes that use it. The
 //! protocol's state stays with the loop: what goes between them goes by ownership, through rings without locks.
 
+mod alone;
 mod growth;
 mod loser;
 mod nap;
@@ -23,6 +24,7 @@ use crate::tcp::{MAX_WAITED, StreamOptions, Streams, Waited, check_congestion};
 use crate::udp::{
     Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
 };
+use alone::Alone;
 use base::{Rng, Span, Time};
 use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
 use growth::Growth;
@@ -53,9 +55,6 @@ pub enum Idle {
 /// noticing an answer a part of a turn sooner.
 const LOOKS: u32 = 8;
 
-/// Messages in a row that came alone, from the one peer there is, after which the socket is attached to it: it waits for
-/// answers then, and each costs half a microsecond less.
-const ALONE: u32 = 32;
 /// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
 const SILENCE: Span = Span::from_millis(5);
 
@@ -160,8 +159,8 @@ pub struct Driver {
     active: Time,
     /// How often to look again for what arrives before the next turn goes on.
     looks: u32,
-    /// Messages that came alone since the last that did not.
-    alone: u32,
+    /// Whether messages come one by one.
+    alone: Alone,
     loser: Option<Loser>,
     options: DriverOptions,
     /// Threads at most, the loop's own included.
@@ -240,7 +239,7 @@ impl Driver {
             idle: options.idle,
             active: Time::ZERO,
             looks: 0,
-            alone: 0,
+            alone: Alone::new(),
             loser: None,
             options,
             most,
@@ -327,7 +326,10 @@ impl Driver {
         let named = &self.options.cores[..self.options.cores.len().min(self.most.into())];
         let on = if self.growth.is_alone() { self.place.on() } else { named.first().copied() };
         let cores = on.as_ref().map_or(named, core::slice::from_ref);
-        if self.bound != cores {
+        // One by one, and not by `==`, which asks the C library: this runs with every turn, most often without a core on
+        // either side, and glibc's `memcmp` takes 140 ns for no bytes where a processor has AVX-512 (a masked load from the
+        // address that stands for none needs the processor's microcode).
+        if !self.bound.iter().eq(cores) {
             worker::stay_on(cores);
             self.bound = cores.to_vec();
         }
@@ -437,9 +439,18 @@ impl Driver {
         looks
     }
 
-    /// Attaches the socket to the one peer whose messages come alone and are waited for.
-    fn attach_to_only(&mut self, endpoint: &Endpoint) {
-        self.alone = 0;
+    /// Many messages came one by one, and are waited for: leaves out what is of no use to them, and attaches the socket to
+    /// the one peer, if there is only one: each costs half a microsecond less then.
+    fn expect_single(&mut self, now: Time, endpoint: &Endpoint) {
+        if self.idle == Idle::Sleep {
+            return;
+        }
+        if self.alone.begins(now) {
+            self.socket.set_lean(true);
+        }
+        if !self.options.udp.keep_port || self.socket.is_attached() {
+            return;
+        }
         let last = self.received.iter_mut().last().map(|(m, _)| (m.remote, m.local));
         if let Some((remote, Some(local))) = last
             && endpoint.only_remote() == Some(remote)
@@ -449,8 +460,16 @@ impl Driver {
     }
 
     fn let_go(&mut self) {
-        self.alone = 0;
+        self.expect_others();
         self.socket.detach();
+    }
+
+    /// Messages do not come one by one any more.
+    fn expect_others(&mut self) {
+        self.alone.end();
+        if self.alone.ends() {
+            self.socket.set_lean(false);
+        }
     }
 
     /// Takes in what has arrived; true when there may be more.
@@ -469,7 +488,9 @@ impl Driver {
             if let Some(naps) = &mut self.naps {
                 naps.took(read, n, self.received.bytes());
             }
+            let mut train = false;
             for (m, data) in self.received.iter_mut() {
+                train |= m.stride < m.len;
                 // It counts from when the kernel took it in, however long this thread had to wait for a processor.
                 self.arrived =
                     self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
@@ -479,16 +500,15 @@ impl Driver {
                     endpoint.handle_train(at, meta, data, m.stride);
                 });
             }
-            if !self.received.is_single() {
-                self.alone = 0;
+            if !self.received.is_single() || train {
+                self.expect_others();
             }
             if !self.received.is_full() {
                 return Ok(false);
             }
             if self.received.is_single() {
-                self.alone += 1;
-                if self.alone >= ALONE && self.options.udp.keep_port && !self.socket.is_attached() {
-                    self.attach_to_only(endpoint);
+                if !train && self.alone.one() {
+                    self.expect_single(read, endpoint);
                 }
                 break;
             }

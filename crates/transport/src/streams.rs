@@ -22,6 +22,8 @@ pub struct NextSegment {
     pub segment: SegmentRef,
     /// Whether it repeats what was lost.
     pub again: bool,
+    /// Nobody waits to hear that it arrived.
+    pub quiet: bool,
 }
 
 /// What became of a received payload.

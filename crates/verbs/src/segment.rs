@@ -58,6 +58,8 @@ pub struct Segment {
     pub last: Option<Tail>,
     /// Whether these bytes were sent before.
     pub retransmission: bool,
+    /// Nobody waits to hear of it: all of a message whose success makes no completion, sent for the first time.
+    pub quiet: bool,
 }
 
 impl Segment {

@@ -117,6 +117,8 @@ struct OutMsg {
     /// Where byte 0 of the message goes.
     base: u64,
     tail: Option<Tail>,
+    /// Its success makes no completion.
+    quiet: bool,
 }
 
 impl OutMsg {
@@ -139,6 +141,7 @@ impl OutMsg {
             key: 0,
             base: 0,
             tail: None,
+            quiet: false,
         }
     }
     fn is_resolved(&self) -> bool {
@@ -159,6 +162,7 @@ impl OutMsg {
             first: offset == 0,
             last: last.then(|| self.tail.unwrap_or_default()),
             retransmission,
+            quiet: self.quiet && offset == 0 && last && !retransmission,
         }
     }
 }
@@ -475,6 +479,8 @@ impl Tx {
                 self.reads_out += 1;
             }
         }
+        // Answers complete reads, which others may wait for.
+        m.quiet = !w.signaled && m.op != SegmentOp::ReadRequest;
         if m.tail.is_some() {
             m.rsn = Some(rsn);
             self.next_rsn += 1;

@@ -67,7 +67,8 @@ pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
     } else {
         Data::from(Sge { lkey: s.region.lkey, offset: 0, len: plan.size })
     };
-    SendWr::new(n, op, data)
+    // The answer tells that it arrived.
+    SendWr { signaled: false, ..SendWr::new(n, op, data) }
 }
 
 /// A receive for the `n`th message.

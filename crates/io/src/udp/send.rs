@@ -269,6 +269,9 @@ impl UdpSocket {
     fn send_whole(&self, b: &mut SendBatch, most: usize) -> Result<usize, i32> {
         // Room for eight costs something to clear, and messages that are waited for come alone.
         let n = if b.len().min(most) == 1 {
+            if let Some(result) = self.send_plain(b) {
+                return result.inspect(|_| b.pop());
+            }
             let mut out = Messages::<1>::new();
             out.fill(&self.habits, b, 1);
             out.send(self)?
@@ -279,6 +282,22 @@ impl UdpSocket {
         };
         (0..n).for_each(|_| b.pop());
         Ok(n)
+    }
+
+    /// Sends the head train by `sendto`, which spares the kernel the reading of a message's header, where there is nothing to
+    /// say in it. Returns 1 when it left; `None`: a header is needed.
+    fn send_plain(&self, b: &SendBatch) -> Option<Result<usize, i32>> {
+        let (meta, bytes) = b.head()?;
+        let mut name = addr::empty();
+        let len = self.habits.plain(&meta, bytes.len(), &mut name)?;
+        let to = if len > 0 { (&raw const name).cast() } else { core::ptr::null() };
+        // SAFETY: `bytes` is readable, and `to` points to an address of `len` bytes, or is null where that is zero.
+        let n = unsafe {
+            let at = bytes.as_ptr().cast();
+            libc::sendto(self.fd.as_raw_fd(), at, bytes.len(), libc::MSG_DONTWAIT, to, len)
+        };
+        // A datagram leaves whole or not at all.
+        Some(if n < 0 { Err(errno()) } else { Ok(1) })
     }
 
     /// Sends the rest of the head train as single datagrams. Returns 1 when that finished it.
@@ -370,6 +389,31 @@ fn may_lack_gso(errno: i32) -> bool {
     matches!(errno, libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
 }
 
+impl Habits {
+    fn is_attached_to(&self, meta: &SendMeta) -> bool {
+        self.attached.is_some_and(|a| a.dst == meta.dst && Some(a.src) == meta.src)
+    }
+
+    /// Writes the destination; gives its length, zero where the kernel knows it. `None`: the socket's family cannot reach it.
+    fn name(&self, meta: &SendMeta, name: &mut RawAddr) -> Option<libc::socklen_t> {
+        if self.is_attached_to(meta) { Some(0) } else { addr::encode(meta.dst, self.v6, name) }
+    }
+
+    /// What the kernel has to be asked for: source, traffic class, length of segments. What it does unasked is not: each control
+    /// message takes it some 0.1 microseconds.
+    fn asks(&self, meta: &SendMeta, len: usize) -> (Option<IpAddr>, Option<u8>, Option<u16>) {
+        let src = meta.src.filter(|src| Some(*src) != self.src && !self.is_attached_to(meta));
+        let class = Some(traffic_class(meta.dscp, meta.ecn)).filter(|class| Some(*class) != self.class);
+        // Not for a single segment: it works on devices without offload.
+        (src, class, (len > meta.segment).then_some(meta.segment as u16))
+    }
+
+    /// As [`Habits::name`], if nothing has to be asked for.
+    fn plain(&self, meta: &SendMeta, len: usize, name: &mut RawAddr) -> Option<libc::socklen_t> {
+        if self.asks(meta, len) == (None, None, None) { self.name(meta, name) } else { None }
+    }
+}
+
 /// The arguments of one `sendmmsg`, or of as many single sends.
 pub(crate) struct Messages<const N: usize> {
     names: [RawAddr; N],
@@ -409,15 +453,9 @@ impl<const N: usize> Messages<N> {
     /// are added: callers' loops are over at most `N` things.
     fn push(&mut self, habits: &Habits, meta: &SendMeta, bytes: &[u8]) -> bool {
         let i = self.count;
-        let attached = habits.attached.is_some_and(|a| a.dst == meta.dst && Some(a.src) == meta.src);
-        let name = if attached { Some(0) } else { addr::encode(meta.dst, habits.v6, &mut self.names[i]) };
-        let Some(name) = name else { return false };
+        let Some(name) = habits.name(meta, &mut self.names[i]) else { return false };
         let v4 = meta.dst.ip().to_canonical().is_ipv4();
-        // Not for a single segment: it works on devices without offload.
-        let segment = (bytes.len() > meta.segment).then_some(meta.segment as u16);
-        // What the kernel does unasked is not asked for: each control message takes it some 0.1 microseconds.
-        let src = meta.src.filter(|src| !attached && Some(*src) != habits.src);
-        let class = Some(traffic_class(meta.dscp, meta.ecn)).filter(|class| Some(*class) != habits.class);
+        let (src, class, segment) = habits.asks(meta, bytes.len());
         let control = self.controls[i].encode(v4, src, class, segment);
         self.iovs[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.lens[i] = (name, control);

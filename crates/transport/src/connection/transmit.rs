@@ -28,6 +28,8 @@ pub const MAX_FLEETING: usize = 1 << 13;
 const MIN_CONTROL: usize = 48;
 /// Reports travel with a data packet of at most this many bytes.
 const MAX_COMPANION: usize = 256;
+/// Credits that wait behind data at most.
+const MAX_CREDITS: usize = 8;
 /// Bytes of reports that travel with a data packet at most: both together fit the smallest path.
 const MAX_REPORTS: usize = 512;
 
@@ -188,8 +190,8 @@ impl Connection {
         }
         // One train may leave before a report does: somebody waits for its data, and a report can wait that long. Other
         // frames come first, since data may depend on them.
-        let frames = self.frames.len() + self.lanes.iter().map(|l| l.lost_frames.len()).sum::<usize>();
-        let overtakes = frames == 0 && !core::mem::replace(&mut self.lanes[lane].overtaken, true);
+        let overtakes =
+            !self.has_frames_for_data() && !core::mem::replace(&mut self.lanes[lane].overtaken, true);
         if overtakes && let Some(t) = self.transmit_data(now, lane, true, out, streams) {
             return Some(t);
         }
@@ -207,6 +209,13 @@ impl Connection {
         let t = self.transmit_data(now, lane, false, out, streams)?;
         self.lanes[lane].overtaken = true;
         Some(t)
+    }
+
+    /// Whether frames wait that data may depend on. Credit is not among them: it is for what the peer sends.
+    fn has_frames_for_data(&self) -> bool {
+        let credit = |f: &Frame<'_>| matches!(f, Frame::RecvLimit { .. });
+        let lost = self.lanes.iter().any(|l| !l.lost_frames.is_empty());
+        lost || self.frames.len() > MAX_CREDITS || !self.frames.iter().all(credit)
     }
 
     /// Room for a train on a lane; where there is none, whoever drives looks again when there is
@@ -370,7 +379,7 @@ impl Connection {
         // Before anybody has answered there, a lane carries nothing but what is its own.
         let proven = matches!(self.lanes[lane].stage, Stage::Open | Stage::Dead);
         let main = proven && lane == self.main_lane();
-        self.queue_reports(now, lane, main, room - 64);
+        self.queue_reports(now, lane, (main, false), room - 64);
         let mut bytes = Vec::new();
         self.take_fleeting(lane, room, &mut bytes);
         let ping = core::mem::take(&mut self.lanes[lane].ping);
@@ -423,8 +432,8 @@ impl Connection {
     }
 
     /// Queues what is to be told of a lane, once what was told before has left. The main one also tells of lanes that are
-    /// dead: perhaps they are so in one direction only.
-    fn queue_reports(&mut self, now: Time, lane: usize, main: bool, room: usize) {
+    /// dead: perhaps they are so in one direction only. `beside`: there is data to travel with.
+    fn queue_reports(&mut self, now: Time, lane: usize, (main, beside): (bool, bool), room: usize) {
         if self.lanes[lane].fleeting.len() > 1 {
             return;
         }
@@ -436,7 +445,7 @@ impl Connection {
             if !(told_here || for_it) {
                 continue;
             }
-            let (due, floor) = (l.received.due().is_some_and(|t| t <= now), l.take_floor());
+            let (due, floor) = (l.received.is_due(now, beside), l.take_floor());
             if !due && floor.is_none() {
                 continue;
             }
@@ -603,7 +612,8 @@ impl Connection {
         if reports && lead == 0 && d.packets == 1 && d.len <= MAX_COMPANION {
             self.lead_with_reports(now, lane, &mut d, buf);
         }
-        let last = !self.scheduler.is_ready(flow);
+        // Nothing stands behind it, and somebody waits to hear that it arrived, or something before it.
+        let last = !self.scheduler.is_ready(flow) && core::mem::take(&mut self.lanes[lane].asks);
         let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
         let measured = wanted && self.lanes[lane].dispersion.begin(now);
         let Some(sealing) =
@@ -645,7 +655,7 @@ impl Connection {
     fn lead_with_reports(&mut self, now: Time, lane: usize, d: &mut Draft, buf: &mut [u8]) {
         let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return };
         let main = lane == self.main_lane();
-        self.queue_reports(now, lane, main, MAX_REPORTS);
+        self.queue_reports(now, lane, (main, true), MAX_REPORTS);
         if self.lanes[lane].fleeting.is_empty() {
             return;
         }
@@ -706,6 +716,7 @@ impl Connection {
         let bytes = end as u32 + u32::from(l.overhead());
         let content = Content::Data(qpn, next.segment);
         l.on_data_sent(now, next.again);
+        l.asks |= !next.quiet;
         l.sent.push(SentPacket {
             time: now,
             train,
@@ -729,7 +740,7 @@ impl Connection {
         let l = &self.lanes[lane];
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
         for (pn, packet) in (first_pn..).zip(train.chunks_mut(d.segment)) {
-            // Nothing stands behind the last packet: have it reported at once. So are both ends of a train whose
+            // Nothing stands behind the last packet that somebody waits to hear of: have it reported at once. So are both ends of a train whose
             // dispersion is to be measured.
             let (is_first, is_last) = (pn == first_pn, pn + 1 == first_pn + d.packets);
             let ask = if last && is_last || measured && (is_first || is_last) { flag::ASK } else { 0 };

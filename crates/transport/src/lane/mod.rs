@@ -147,6 +147,8 @@ pub struct Lane {
     pub ping: bool,
     /// A train left while reports may wait: they are next.
     pub overtaken: bool,
+    /// Data has left, since a report was asked for, that somebody waits to hear of.
+    pub asks: bool,
     /// Packets sent.
     pub sent: SentBook,
     /// Packets received.
@@ -251,6 +253,7 @@ impl Lane {
             fleeting: VecDeque::new(),
             ping: false,
             overtaken: false,
+            asks: false,
             sent: SentBook::default(),
             received: Received::new(),
             rtt: Rtt::new(),
