@@ -206,6 +206,10 @@ fn run(a: &Run) -> Outcome<()> {
         println!("{}", serde_json::to_string(&results).map_err(Failure::system)?);
     } else {
         print!("{}", table(&results));
+        let parts = ::lab::report::parts(&results);
+        if !parts.is_empty() {
+            print!("\n{parts}");
+        }
         if !results.published.is_empty() {
             print!("\n{}", ::lab::report::published(&results));
         }

@@ -10,7 +10,7 @@ title = "A small plan"
 duration = "3s"
 warm_up = "1s"
 repetitions = 1
-metrics = ["goodput", "share", "to_90", "rtt", "queue", "own_loss", "completion", "cpu"]
+metrics = ["goodput", "share", "to_90", "rtt", "queue", "own_loss", "completion", "cpu", "promise", "deadlines"]
 [topology]
 kind = "path"
 rate = "40mbit"
@@ -27,6 +27,22 @@ name = "requests"
 flow = [
   { program = "longhaul_requests", size = "20KiB", every = "50ms" },
   { program = "tcp_requests", size = "20KiB" },
+]
+[[peer]]
+name = "parts"
+[[peer.flow]]
+program = "longhaul_parts"
+policy = """
+[host]
+cap = "30M"
+[[class]]
+name = "deadline"
+order = "deadline"
+guarantee = "10M"
+"""
+part = [
+  { name = "rest", qos = "bulk" },
+  { name = "due", qos = ["deadline(500kB, 2s)", "deadline(9MB, 2s)"] },
 ]
 [[peer]]
 name = "file"
@@ -56,6 +72,19 @@ fn plan(dir: &Path, text: &str) -> String {
     file.to_str().expect("a name").to_owned()
 }
 
+/// Of a run whose sender has parts: what was refused says from when on it could be, the others got something.
+fn parts_make_sense(run: &Value) {
+    let parts = run["flows"][0]["parts"].as_array().expect("parts");
+    assert_eq!(parts.len(), 3, "{run}");
+    let rate = |key: &str| parts[0][key].as_f64();
+    assert_eq!((&parts[0]["class"], &parts[0]["basis"]), (&"bulk".into(), &"rest".into()), "{run}");
+    assert!(rate("got").is_some_and(|g| g > 1e6) && rate("promised").is_some_and(|p| p <= 30e6), "{run}");
+    assert!(parts[1]["took"].as_f64().is_some_and(|t| t > 0.02) && parts[1]["refused"] == "", "{run}");
+    let earliest = parts[2]["earliest"].as_f64();
+    assert!(earliest.is_some_and(|e| e > 2.0), "{run}");
+    assert!(parts[2]["refused"].as_str().is_some_and(|w| w.contains("cannot be there in time")), "{run}");
+}
+
 #[test]
 fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
     if !is_root() {
@@ -69,7 +98,7 @@ fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
     let text = words(&ran);
     let results: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {text}"));
     let peers = results["cells"][0]["peers"].as_array().expect("peers");
-    assert_eq!(peers.len(), 4);
+    assert_eq!(peers.len(), 5);
     for p in peers {
         assert!(p["skipped"].is_null(), "{p}");
         // A busy machine spoils runs; those that are good must make sense.
@@ -80,6 +109,9 @@ fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
             assert!(figure("goodput").is_some_and(|g| g > 1e6 && g <= most), "{r}");
             assert!(figure("rtt").is_some_and(|t| t >= 0.0199), "{r}");
             assert_eq!(figure("completion").is_some(), name == "requests" || name == "file", "{r}");
+            if name == "parts" {
+                parts_make_sense(r);
+            }
             assert!(r["flows"].as_array().expect("flows").iter().any(|f| f["background"] == true));
         }
         assert!(
@@ -89,7 +121,7 @@ fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
         );
     }
     let page = std::fs::read_to_string(out.join("report.html")).expect("a page");
-    assert!(page.contains("A small plan") && page.contains("<svg"));
+    assert!(page.contains("A small plan") && page.contains("<svg") && page.contains("Promised and got"));
     assert!(lab(&["report", to]).status.success());
     // Nothing is left behind.
     let left = lab(&["clean"]);

@@ -3,6 +3,7 @@
 //! and peers of plan `jitter` whose names contain "in order", with that algorithm where the plan names none.
 
 use longhaul_lab::plan::{Metric, Plan, Program};
+use longhaul_lab::report;
 use longhaul_lab::run::Settings;
 use longhaul_lab::simulate;
 
@@ -39,5 +40,6 @@ fn main() -> Result<(), String> {
             }
         }
     }
+    print!("{}", report::parts(&results));
     Ok(())
 }

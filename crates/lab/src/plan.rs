@@ -7,6 +7,7 @@ mod error;
 mod expand;
 mod file;
 mod metric;
+mod parts;
 mod shipped;
 pub mod trace;
 pub(crate) mod units;
@@ -17,6 +18,7 @@ pub use file::{Kind, Program};
 pub use metric::{Better, Metric};
 pub use shipped::{SHIPPED, shipped};
 
+use crate::workload::parts::Part;
 use base::{Rate, Span};
 use netem::LinkConfig;
 use serde::{Deserialize, Serialize};
@@ -220,6 +222,13 @@ pub struct Flow {
     pub spin: bool,
     /// Further arguments of the program.
     pub args: Vec<String>,
+    /// The policy of the sender's host; empty for the built-in one.
+    pub policy: String,
+    /// The parts of its traffic.
+    pub parts: Vec<Part>,
+    /// What is left out of its parts' figures, from its start.
+    #[serde(serialize_with = "seconds")]
+    pub warm_up: Span,
     /// Not measured.
     pub background: bool,
 }

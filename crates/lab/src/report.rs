@@ -1,10 +1,12 @@
 //! Reports of what a plan gave: one page without anything from elsewhere, for light and dark screens of any width.
 
 mod beside;
+mod parts;
 mod plot;
 mod published;
 mod swept;
 
+pub use parts::text as parts;
 pub use published::text as published;
 
 use crate::plan::{Better, Metric};
@@ -51,6 +53,7 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
     for metric in r.metrics.iter().copied() {
         table(p, r, &names, metric, Some(&metric) == r.metrics.first());
     }
+    parts::section(p, r);
     published::section(p, r);
     if let Some(sim) = sim {
         beside::section(p, r, sim);

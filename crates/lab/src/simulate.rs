@@ -8,7 +8,8 @@ use crate::plan::{Cell, Flow, Kind, Lineup, Plan, Program, Topology};
 use crate::run::measure::{Observed, Seen, keep_completions};
 use crate::run::outcome::{FlowResult, Results, RunResult};
 use crate::run::{self, Bench, Failure, Settings, Watch};
-use crate::workload::{Pattern, Requests, bulk, requests};
+use crate::workload::parts::{self, Parts};
+use crate::workload::{Pattern, Requests, bulk, outside, requests};
 use base::{Span, Time};
 use lhio::clock::Clock;
 use netem::{Change, Duplex, LinkConfig, PortId};
@@ -94,7 +95,8 @@ impl Bench for Simulator {
         Ok(run)
     }
     fn missing(&self, flow: &Flow) -> Option<String> {
-        let longhaul = matches!(flow.program, Program::Longhaul | Program::LonghaulRequests);
+        let ours = [Program::Longhaul, Program::LonghaulRequests, Program::LonghaulParts];
+        let longhaul = ours.contains(&flow.program);
         (!longhaul).then(|| {
             "the simulator has only Longhaul, and no algorithm of this name to play it; run the plan without --sim".to_owned()
         })
@@ -165,6 +167,7 @@ fn port_name(node: &str) -> String {
 enum Made {
     Bulk(Rc<RefCell<bulk::Board>>, usize),
     Requests(Rc<RefCell<requests::Board>>, u64),
+    Parts(Rc<RefCell<parts::Board>>),
 }
 
 struct Running<'a> {
@@ -249,6 +252,7 @@ impl<'a> Virtual<'a> {
             let failure = match &f.made {
                 Made::Bulk(b, _) => b.borrow().failure.clone(),
                 Made::Requests(b, _) => b.borrow().failure.clone(),
+                Made::Parts(b) => b.borrow().failure.clone(),
             };
             if let Some(why) = failure {
                 return Err(Failure::Spoiled(format!("{}: {why}", f.flow.name)));
@@ -303,6 +307,16 @@ fn add<'a>(
         let client = requests::Client::new(what, connect, start, board.clone());
         sender = world.add_node_at(from, here, setup(&options, false), Box::new(client)).map_err(words)?;
         made = Made::Requests(board, flow.size);
+    } else if flow.program == Program::LonghaulParts {
+        let board = Rc::<RefCell<parts::Board>>::default();
+        let server = parts::Receiver::new(Arc::default());
+        receiver = world.add_node_at(to, there, setup(&options, true), Box::new(server)).map_err(words)?;
+        // It is over before the world ends.
+        let what = Parts { seconds: (flow.duration - FINEST).as_secs_f64(), ..outside::parts(flow, there) };
+        let client = parts::Sender::new(&what, connect, start, board.clone())?;
+        sender = world.add_node_at(from, here, setup(&options, false), Box::new(client)).map_err(words)?;
+        world.endpoint(sender).set_policy(Arc::new(parts::policy_of(&flow.policy)?));
+        made = Made::Parts(board);
     } else {
         let board = Rc::<RefCell<bulk::Board>>::default();
         let t = &cell.topology;
@@ -401,6 +415,10 @@ fn seen(f: &mut Running<'_>, world: &mut World, lasts: Span) -> Seen {
             let said = requests::report(&b.borrow(), *size);
             r.completions = said.completions;
             (r.again, share) = (r.again.or(said.again), share.or(said.payload_share));
+        }
+        Made::Parts(b) => {
+            let said = parts::report(&b.borrow());
+            (r.completions, r.parts) = (said.completions, said.parts);
         }
     }
     r.requests = keep_completions(&mut r.completions);

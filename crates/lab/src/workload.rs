@@ -9,6 +9,7 @@ pub mod by_program;
 pub mod messages;
 mod mptcp;
 pub mod outside;
+pub mod parts;
 pub mod requests;
 mod tcp;
 mod tcp_requests;
@@ -65,6 +66,13 @@ pub enum Role {
         size: u64,
         /// Queue pairs.
         streams: u16,
+    },
+    /// Sends traffic of several parts over Longhaul.
+    Parts(parts::Parts),
+    /// Receives it.
+    PartsSink {
+        /// Where.
+        listen: SocketAddr,
     },
     /// Sends messages over TCP, to and fro or one behind the other.
     TcpMessages {
@@ -196,6 +204,8 @@ pub struct Report {
     pub completions: Vec<f64>,
     /// Round trips of messages in seconds: least, median, 99th percentile, most.
     pub trips: Option<[f64; 4]>,
+    /// What each part of its traffic was promised and got.
+    pub parts: Vec<parts::PartResult>,
     /// Payload as a share of full packets.
     pub payload_share: Option<f64>,
     /// `CLOCK_MONOTONIC` in nanoseconds where `series` begins.
@@ -223,6 +233,8 @@ pub fn main(args: &[String]) -> i32 {
         Role::TcpAnswers { listen, cc } => tcp_requests::answer(listen, &cc),
         Role::LonghaulRequests(r) => requests::ask(&r),
         Role::LonghaulAnswers { listen, size, streams } => requests::answer(listen, size, streams),
+        Role::Parts(p) => parts::send(&p),
+        Role::PartsSink { listen } => parts::sink(listen),
         Role::TcpMessages { to, exchange } => messages::ask(to, &exchange),
         Role::TcpMessageSink { listen, exchange } => messages::answer(listen, &exchange),
         Role::UdpSend { to, rate, pattern } => udp::send(to, rate, &pattern),

@@ -237,3 +237,71 @@ fn programs_are_written_in_snake_case() {
         assert_eq!(Plan::parse("p", &toml).expect("a plan").cells[0].peers[0].flows[0].program, program);
     }
 }
+
+const PARTS: &str = r#"
+title = "parts"
+duration = "4s"
+warm_up = "2s"
+metrics = ["promise"]
+[topology]
+kind = "path"
+rate = "100mbit"
+rtt = "20ms"
+queue = "1bdp"
+[[peer]]
+name = "{cc}"
+vary = { cc = ["bbr", "reno"] }
+[[peer.flow]]
+program = "longhaul_parts"
+start = "500ms"
+policy = """
+[default]
+algorithm = "{cc}"
+"""
+part = [
+    { name = "messages", qos = "latency", size = "8000B", every = "1ms" },
+    { name = "transfer", qos = ["deadline(2MB, 1s)", "deadline(3MB, 2s)"], start = "100ms" },
+    { name = "rest" },
+]
+"#;
+
+#[test]
+fn a_sender_has_parts_each_with_what_it_asks_for() {
+    let plan = Plan::parse("p", PARTS).unwrap_or_else(|e| panic!("{e}"));
+    let flow = &plan.cells[0].peers[1].flows[0];
+    assert!(flow.policy.contains("algorithm = \"reno\""), "{}", flow.policy);
+    assert_eq!((flow.program, flow.warm_up.as_millis()), (Program::LonghaulParts, 1_500));
+    let parts: Vec<_> =
+        flow.parts.iter().map(|p| (p.name.as_str(), p.qos.as_str(), p.bytes, p.start)).collect();
+    assert_eq!(
+        parts,
+        [
+            ("messages", "latency", None, 0.0),
+            ("transfer 1", "deadline(2MB, 1s)", Some(2_000_000), 0.1),
+            ("transfer 2", "deadline(3MB, 2s)", Some(3_000_000), 0.1),
+            ("rest", "ordinary", None, 0.0)
+        ]
+    );
+    assert_eq!((flow.parts[0].size, flow.parts[0].every, flow.parts[3].size), (8_000, Some(0.001), 65_536));
+    let with = |a: &str, b: &str| {
+        assert!(PARTS.contains(a), "{a}");
+        wrong(&PARTS.replace(a, b))
+    };
+    for (a, b, why) in [
+        ("\"latency\"", "\"soon\"", "line 22: part.qos: \"soon\" is not a quality of service"),
+        ("\"8000B\"", "\"5MiB\"", "part.size: a message has 1 to 4194304 bytes"),
+        ("name = \"rest\"", "name = \"messages\"", "part.name: each part needs a name of its own"),
+        ("algorithm = ", "algorithn = ", "flow.policy: line 2: error: [default] has no key"),
+        ("program = \"longhaul_parts\"", "program = \"longhaul\"", "only longhaul_parts has parts"),
+        ("policy = ", "limit = \"1mbit\"\npolicy = ", "rates are the policy's"),
+        ("every = \"1ms\"", "every = \"0s\"", "part.every"),
+    ] {
+        let e = with(a, b);
+        assert!(e.contains(why), "{e}");
+    }
+    let e = wrong(&SMALL.replace("\"tcp\", cc = \"cubic\"", "\"longhaul_parts\""));
+    assert!(e.contains("flow.part: longhaul_parts needs at least one"), "{e}");
+    let many: Vec<_> = (0..64).map(|_| "\"bulk\"").collect();
+    let e = with("{ name = \"rest\" }", &format!("{{ name = \"x\", qos = [{}] }}", many.join(", ")));
+    assert!(e.contains("more than 63 parts"), "{e}");
+}

@@ -87,6 +87,20 @@ fn ten_flows_share_equally_with_little_queue() {
 }
 
 #[test]
+fn flows_that_start_together_lose_little() {
+    // Each sees the whole path in its trains. One packet of so many may be lost in the first second: 25 flows, each with an
+    // eighth of the path, are three times too many.
+    for (flows, most) in [(2, 100), (3, 30), (5, 30), (10, 100), (25, 6)] {
+        let (mut f, link) = world(GIGABIT, &["1ms"], &vec![("haul", 0); flows]);
+        f.run_until(at(1_200)).expect("no failure");
+        let stats = f.world.link_stats(link);
+        assert!(stats.dropped_queue * most <= stats.sent, "{flows} flows: {stats:?}");
+        let mbit = goodput(&mut f, 1_200, 2_200);
+        assert!(mbit.iter().sum::<f64>() >= 0.85 * 957.0, "{mbit:?}");
+    }
+}
+
+#[test]
 fn a_late_comer_and_flows_of_other_round_trips_get_a_fair_share() {
     let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("haul", 5_000)]);
     let shares = goodput(&mut f, 20_000, 25_000);
@@ -180,8 +194,8 @@ fn a_path_that_slows_to_a_tenth_and_back_costs_no_packet_and_is_filled_again() {
 #[test]
 fn delays_that_vary_in_both_directions_cost_little_and_leave_no_long_queue() {
     // Some worlds are caught below full speed for seconds: so the median of five counts. 20 ms each way, kept in order, is
-    // noise of more than half a round trip, and costs far more than little: worlds get 17 to 96 % of the link.
-    for (jitter, median, least) in [("normal(5ms)", 0.9, 0.4), ("20ms", 0.3, 0.1)] {
+    // noise of more than half a round trip, and costs more than little: worlds get 47 to 98 % of the link.
+    for (jitter, median, least) in [("normal(5ms)", 0.9, 0.4), ("20ms", 0.5, 0.1)] {
         let bottleneck = format!("rate=1gbit delay=33ms jitter={jitter} queue=8750000B");
         let mut each: Vec<_> = (1..=5)
             .map(|seed| {
@@ -190,7 +204,8 @@ fn delays_that_vary_in_both_directions_cost_little_and_leave_no_long_queue() {
                 // What a queue of one product would lose.
                 let lost = f.world.link_stats(link).dropped_queue;
                 let later = goodput(&mut f, 10_000, 12_000)[0];
-                assert_eq!(f.world.link_stats(link).dropped_queue, lost, "{jitter}, seed {seed}");
+                let after = f.world.link_stats(link);
+                assert!((after.dropped_queue - lost) * 100 < after.sent, "{jitter}, seed {seed}: {after:?}");
                 mbit.min(later)
             })
             .collect();

@@ -94,7 +94,7 @@ fn a_path_that_was_used_before_is_full_sooner_and_a_wrong_memory_does_no_harm() 
     assert!(remembered.rtt >= Span::from_millis(70) && remembered.rtt < Span::from_millis(75));
     let path = LinkConfig::parse("rate=1gbit delay=35ms queue=1bdp").expect("a description");
     let load = Load { message: 1_000_000, ahead: 64, messages: None };
-    for (mbit, from) in [(1_000, 400), (100, 1_500), (4_000, 1_500)] {
+    for (mbit, from) in [(1_000, 330), (100, 1_500), (4_000, 1_500)] {
         let memory = endpoint::Remembered { rate: base::Rate::from_mbit(mbit), ..remembered };
         let options =
             TransportOptions { max_packet: 1_500, remembered: Some(memory), ..TransportOptions::default() };

@@ -238,7 +238,8 @@ impl Haul {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
             Phase::Sounding(s) => s.gain(),
             Phase::Steady => self.steady.gain(),
-            Phase::Start(_) | Phase::RunOff => 1.0,
+            Phase::Start(s) => s.gain(),
+            Phase::RunOff => 1.0,
         };
         // A time-out halves the rate from the second in a row on: the first may be a lost feedback.
         let backoff = self.timeouts.saturating_sub(1).min(MAX_BACKOFF);
@@ -285,7 +286,11 @@ impl Algorithm for Haul {
         DEFINITION.name
     }
 
-    fn on_sent(&mut self, _train: &SentTrain) {}
+    fn on_sent(&mut self, train: &SentTrain) {
+        if let Phase::Start(start) = &mut self.phase {
+            start.on_sent(train.bytes);
+        }
+    }
 
     fn on_feedback(&mut self, s: &Signals) {
         if s.acked > 0 {

@@ -223,9 +223,6 @@ impl Client {
         let Some(conn) = self.conn else { return Ok(()) };
         let Some(info) = ep.connection(conn) else { return Ok(()) };
         let cq = info.cq;
-        if self.iwarp != info.iwarp {
-            self.iwarp.clone_from(&info.iwarp);
-        }
         while let Some(wc) = ep.adapter().poll_cq(cq) {
             if wc.status == Status::FlushError {
                 // The connection ends: why is told by its own event.
@@ -258,6 +255,7 @@ impl Client {
         self.report_interval(now, ep, conn);
         let drained = self.control.as_ref().is_none_or(Control::is_drained);
         if (self.ours.is_some() && self.theirs.is_some() && drained) || self.failure.is_some() {
+            self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
             ep.close(now, conn, code::NO_ERROR, "done");
         }
         Ok(())
@@ -266,6 +264,7 @@ impl Client {
     fn report_interval(&mut self, now: Time, ep: &Endpoint, conn: ConnId) {
         let Some(at) = self.next_report.filter(|t| *t <= now) else { return };
         self.next_report = Some(at + self.interval);
+        self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
         let (Some(s), Some(load)) = (ep.stats(conn), &self.load) else { return };
         // Only the initiator of writes and reads sees their completions; the other end counts what arrived.
         let bytes = if self.running { load.completed() * self.plan.size } else { s.payload_received };

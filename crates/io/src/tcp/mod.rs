@@ -246,8 +246,13 @@ impl Streams {
         let all = self.looks.is_multiple_of(LOOK_AT_ALL);
         // Those that say nothing for long are looked at seldom.
         let often = |s: &Slot| all || s.vain < VAIN || s.connecting || s.blocked;
-        let ids: Vec<StreamId> = self.slots.iter().filter(|(_, s)| often(s)).map(|(id, _)| *id).collect();
-        for id in ids {
+        let mut ids = [StreamId(0); FEW];
+        let mut n = 0;
+        for ((id, _), free) in self.slots.iter().filter(|(_, s)| often(s)).zip(&mut ids) {
+            *free = *id;
+            n += 1;
+        }
+        for id in ids.into_iter().take(n) {
             let decided = self.slots.get(&id).is_some_and(|s| !s.connecting || socket::is_decided(&s.fd));
             self.on_ready(id, decided, decided);
         }

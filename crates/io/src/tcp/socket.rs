@@ -143,8 +143,13 @@ pub fn reset(fd: OwnedFd) {
 /// Each element names memory that may be written until this returns, and no Rust reference to it is live.
 pub unsafe fn readv(fd: &OwnedFd, places: &[libc::iovec]) -> io::Result<usize> {
     let n = places.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
-    // SAFETY: the array has `n` elements, each of which names memory that may be written, by this function's contract.
-    let got = unsafe { libc::readv(fd.as_raw_fd(), places.as_ptr(), n) };
+    let got = match places {
+        // Small messages, and looks in vain: a list need not be taken over from this process.
+        // SAFETY: it names memory that may be written, by this function's contract.
+        [one] => unsafe { libc::read(fd.as_raw_fd(), one.iov_base, one.iov_len) },
+        // SAFETY: the array has `n` elements, each of which names memory that may be written, by this function's contract.
+        _ => unsafe { libc::readv(fd.as_raw_fd(), places.as_ptr(), n) },
+    };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
@@ -154,12 +159,17 @@ pub unsafe fn readv(fd: &OwnedFd, places: &[libc::iovec]) -> io::Result<usize> {
 /// # Safety
 /// Each element names memory that may be read until this returns.
 pub unsafe fn sendv(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> io::Result<usize> {
+    let end = if whole { libc::MSG_EOR } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
+    if let [one] = places {
+        // SAFETY: it names memory that may be read, by this function's contract; the kernel writes to none.
+        let sent = unsafe { libc::send(fd.as_fd().as_raw_fd(), one.iov_base, one.iov_len, flags) };
+        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+    }
     // SAFETY: all zeroes is a value of this structure of integers and pointers.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = places.as_ptr().cast_mut();
     msg.msg_iovlen = places.len().min(libc::UIO_MAXIOV as usize);
-    let end = if whole { libc::MSG_EOR } else { 0 };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
     // SAFETY: `msg` names `places`, whose elements may be read, by this function's contract; the kernel writes to none.
     let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const msg, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())

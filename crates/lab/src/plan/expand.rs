@@ -4,7 +4,7 @@ use super::error::{PlanError, Source};
 use super::file::{self, File, Kind, Number, Program, Text};
 use super::{
     Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS,
-    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, trace, units, vary,
+    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, parts, trace, units, vary,
 };
 use crate::workload;
 use base::{Rate, Span};
@@ -12,7 +12,7 @@ use netem::{Change, LinkConfig};
 use std::fmt::Display;
 use std::sync::Arc;
 
-type Result<T> = std::result::Result<T, PlanError>;
+pub(super) type Result<T> = std::result::Result<T, PlanError>;
 
 /// Good runs when a plan does not say how many.
 const REPETITIONS: u32 = 5;
@@ -82,12 +82,12 @@ impl Swept {
     }
 }
 
-struct Expander<'a> {
+pub(super) struct Expander<'a> {
     src: Source<'a>,
 }
 
 impl Expander<'_> {
-    fn bad<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
+    pub(super) fn bad<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
         self.src.error(at.span(), key, text)
     }
     fn within(&self, n: &Number, key: &str, low: u32, high: u32) -> Result<u32> {
@@ -97,10 +97,10 @@ impl Expander<'_> {
         }
         Err(self.bad(n, key, format!("{v} is out of range; write {low} to {high}")))
     }
-    fn span(&self, t: &Text, key: &str) -> Result<Span> {
+    pub(super) fn span(&self, t: &Text, key: &str) -> Result<Span> {
         units::span(t.get_ref()).map_err(|e| self.bad(t, key, e))
     }
-    fn duration(&self, t: &Text, key: &str) -> Result<Span> {
+    pub(super) fn duration(&self, t: &Text, key: &str) -> Result<Span> {
         let s = self.span(t, key)?;
         if s.is_zero() || s > MAX_DURATION {
             return Err(self.bad(t, key, "write a time above zero of an hour (3600s) at most"));
@@ -217,10 +217,10 @@ impl Expander<'_> {
             for f in &p.flow {
                 let mut f = f.clone();
                 f.size = size.cloned().or(f.size);
-                self.flow(&mut flows, &f, &topology, length, (streams, count), false)?;
+                self.flow(&mut flows, &f, &topology, (length, skip), (streams, count), false)?;
             }
             for f in &file.background {
-                self.flow(&mut flows, f, &topology, length, (None, None), true)?;
+                self.flow(&mut flows, f, &topology, (length, skip), (None, None), true)?;
             }
             peers.push(Lineup { name: p.name.get_ref().clone(), flows });
         }
@@ -383,7 +383,7 @@ impl Expander<'_> {
         out: &mut Vec<Flow>,
         f: &file::Flow,
         t: &Topology,
-        length: Span,
+        (length, warm_up): (Span, Span),
         (streams, count): (Option<&Number>, Option<&Number>),
         background: bool,
     ) -> Result<()> {
@@ -396,11 +396,8 @@ impl Expander<'_> {
         let rate = |t: Option<&Text>, key| t.map_or(Ok(None), |t| self.rate(t, key));
         for i in 0..many {
             if out.len() == MAX_FLOWS {
-                return Err(self.bad(
-                    &f.program,
-                    "flow",
-                    format!("more than {MAX_FLOWS} flows in a line-up"),
-                ));
+                let why = format!("more than {MAX_FLOWS} flows in a line-up");
+                return Err(self.bad(&f.program, "flow", why));
             }
             let start = start + stagger * u64::from(i);
             if start >= length {
@@ -441,6 +438,9 @@ impl Expander<'_> {
                 trips: f.trips.unwrap_or(false),
                 spin: f.spin.unwrap_or(false),
                 args: f.args.clone(),
+                policy: self.policy(f)?,
+                parts: parts::of(self, f)?,
+                warm_up: warm_up - start.min(warm_up),
                 background,
             });
             self.sound(f, t.kind, out.last())?;
@@ -473,6 +473,18 @@ impl Expander<'_> {
             Program::TcpRequests | Program::LonghaulRequests if flow.size == 0 => {
                 need("size", "a request has at least one byte")
             }
+            Program::LonghaulParts if flow.parts.is_empty() => {
+                need("part", "longhaul_parts needs at least one; write part = [{ name = ..., qos = ... }]")
+            }
+            p if p != Program::LonghaulParts && !(flow.parts.is_empty() && flow.policy.is_empty()) => {
+                need("part", "only longhaul_parts has parts and a policy; remove them")
+            }
+            Program::LonghaulParts if flow.known_rate.or(flow.limit).is_some() || flow.bytes.is_some() => {
+                need(
+                    "part",
+                    "rates are the policy's, and amounts those of deadlines; remove known_rate, limit and bytes",
+                )
+            }
             p if flow.known_rate.is_some() && !is_longhaul(p) => {
                 need("known_rate", "only Longhaul can be told a known rate; remove it")
             }
@@ -488,6 +500,12 @@ impl Expander<'_> {
     }
     fn bytes(&self, t: &Text, key: &str) -> Result<u64> {
         units::bytes(t.get_ref()).map_err(|e| self.bad(t, key, e))
+    }
+
+    fn policy(&self, f: &file::Flow) -> Result<String> {
+        let Some(text) = &f.policy else { return Ok(String::new()) };
+        workload::parts::policy_of(text.get_ref()).map_err(|e| self.bad(text, "flow.policy", e))?;
+        Ok(text.get_ref().clone())
     }
 
     /// Where flow `nth` goes from and to: its own pair, unless it says otherwise.
@@ -539,7 +557,9 @@ impl Expander<'_> {
     /// A name that no other flow of the line-up has.
     fn name(&self, f: &file::Flow, out: &[Flow], many: u32, i: u32, background: bool) -> String {
         let word = match f.program.get_ref() {
-            Program::Longhaul | Program::Put | Program::LonghaulRequests => "longhaul",
+            Program::Longhaul | Program::Put | Program::LonghaulRequests | Program::LonghaulParts => {
+                "longhaul"
+            }
             Program::Tcp
             | Program::Iperf3
             | Program::TcpRequests
@@ -569,7 +589,7 @@ impl Expander<'_> {
 
 /// Whether a program is ours, and knows the registry of congestion control.
 fn is_longhaul(p: Program) -> bool {
-    matches!(p, Program::Longhaul | Program::Put | Program::LonghaulRequests)
+    matches!(p, Program::Longhaul | Program::Put | Program::LonghaulRequests | Program::LonghaulParts)
 }
 
 /// Whether a program sends messages between direct nodes.

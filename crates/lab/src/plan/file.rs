@@ -160,6 +160,8 @@ pub enum Program {
     TcpRequests,
     /// Requests of a size and short answers over Sends of Longhaul.
     LonghaulRequests,
+    /// One sender of Longhaul whose traffic has several parts, each with what it asks of the network.
+    LonghaulParts,
     /// Messages of a size over the kernel's TCP, one call each, by a small program of the laboratory.
     TcpMessages,
     /// The same over iWARP, by `longhaul perf`.
@@ -199,4 +201,34 @@ pub(super) struct Flow {
     pub spin: Option<bool>,
     #[serde(default)]
     pub args: Vec<String>,
+    /// The policy of the sender's host.
+    pub policy: Option<Text>,
+    #[serde(default)]
+    pub part: Vec<Part>,
+}
+
+/// A part of a sender's traffic.
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    pub name: Text,
+    /// What it asks for; of several, there is a part for each.
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub qos: Vec<String>,
+    pub size: Option<Text>,
+    pub every: Option<Text>,
+    pub start: Option<Text>,
+}
+
+fn one_or_several<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Texts {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Texts::deserialize(d)? {
+        Texts::One(text) => vec![text],
+        Texts::Several(all) => all,
+    })
 }

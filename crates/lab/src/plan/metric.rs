@@ -73,6 +73,10 @@ pub enum Metric {
     CpuSend,
     /// Processor seconds of the receiver.
     CpuReceive,
+    /// The least that a part of a sender got of a rate that it was promised.
+    Promise,
+    /// Deadlines that were kept, as a share of those that were not refused.
+    Deadlines,
     /// Share of its time in which the sender kept a processor busy.
     LoadSend,
     /// The same of the receiver.
@@ -90,7 +94,7 @@ pub enum Better {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 33] = [
+    pub const ALL: [Metric; 35] = [
         Metric::Goodput,
         Metric::Share,
         Metric::To50,
@@ -122,6 +126,8 @@ impl Metric {
         Metric::TripP99,
         Metric::CpuSend,
         Metric::CpuReceive,
+        Metric::Promise,
+        Metric::Deadlines,
         Metric::LoadSend,
         Metric::LoadReceive,
     ];
@@ -160,6 +166,8 @@ impl Metric {
             Metric::TripP99 => "trip_p99",
             Metric::CpuSend => "cpu_send",
             Metric::CpuReceive => "cpu_receive",
+            Metric::Promise => "promise",
+            Metric::Deadlines => "deadlines",
             Metric::LoadSend => "load_send",
             Metric::LoadReceive => "load_receive",
         }
@@ -204,6 +212,8 @@ impl Metric {
             Metric::TripP99 => "Message to and fro, 99 %",
             Metric::CpuSend => "Processor time of the sender",
             Metric::CpuReceive => "Processor time of the receiver",
+            Metric::Promise => "Least part of a promise",
+            Metric::Deadlines => "Deadlines kept",
             Metric::LoadSend => "Load of the sender's processor",
             Metric::LoadReceive => "Load of the receiver's processor",
         }
@@ -220,6 +230,8 @@ impl Metric {
             | Metric::Bulk
             | Metric::BulkShare
             | Metric::Dip
+            | Metric::Promise
+            | Metric::Deadlines
             | Metric::Utilisation => Better::More,
             _ => Better::Less,
         }

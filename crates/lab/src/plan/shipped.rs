@@ -22,6 +22,8 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("datacentre", include_str!("../../plans/datacentre.toml")),
     ("l4s", include_str!("../../plans/l4s.toml")),
     ("bbr-loss", include_str!("../../plans/bbr-loss.toml")),
+    ("guarantees", include_str!("../../plans/guarantees.toml")),
+    ("deadlines", include_str!("../../plans/deadlines.toml")),
     ("hpcc", include_str!("../../plans/hpcc.toml")),
 ];
 

@@ -20,8 +20,8 @@ fn with(peer: &Peer, word: &str, value: &str) -> Peer {
     let mut p = peer.clone();
     put(p.name.get_mut());
     for f in &mut p.flow {
-        let Flow { name, cc, size, args, .. } = f;
-        let texts: [&mut Option<Text>; 2] = [cc, size];
+        let Flow { name, cc, size, args, policy, .. } = f;
+        let texts: [&mut Option<Text>; 3] = [cc, size, policy];
         texts.into_iter().flatten().for_each(|t| put(t.get_mut()));
         name.iter_mut().chain(args).for_each(put);
     }

@@ -276,6 +276,7 @@ impl Observed {
         self.of_queue(&mut out);
         self.of_events(&mut out);
         self.of_stalls(&mut out);
+        self.of_parts(&mut out);
         out.retain(|_, v| v.is_finite());
         out
     }
@@ -428,6 +429,17 @@ impl Observed {
             most > 0.0 && got >= 0.9 * most
         });
         out.extend(full.map(|i| (Metric::Takeover, trips(i - from))));
+    }
+
+    /// What parts of senders were promised.
+    fn of_parts(&self, out: &mut BTreeMap<Metric, f64>) {
+        let parts = || self.flows.iter().filter(|f| !f.result.background).flat_map(|f| &f.result.parts);
+        out.extend(parts().filter_map(|p| p.share()).reduce(f64::min).map(|v| (Metric::Promise, v)));
+        let due: Vec<bool> = parts().filter_map(|p| p.kept()).collect();
+        if !due.is_empty() {
+            let kept = due.iter().filter(|k| **k).count();
+            out.insert(Metric::Deadlines, kept as f64 / due.len() as f64);
+        }
     }
 
     /// Curves for plots, with few enough points.

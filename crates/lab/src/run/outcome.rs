@@ -1,6 +1,7 @@
 //! What runs gave, as it is written to JSON and read by reports.
 
 use crate::plan::{Metric, Published};
+use crate::workload::parts::PartResult;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -159,6 +160,9 @@ pub struct FlowResult {
     /// Round trips of messages in seconds: least, median, 99th percentile, most.
     #[serde(default)]
     pub trips: Option<[f64; 4]>,
+    /// What each part of its traffic was promised and got.
+    #[serde(default)]
+    pub parts: Vec<PartResult>,
     /// Completion times of requests in seconds, sorted; thinned out evenly when there are many.
     pub completions: Vec<f64>,
     /// Requests that were measured.

@@ -277,6 +277,7 @@ fn seen(flow: &Flow, said: &Said, shape: &[f64], drops: (u64, u64), step: Span) 
         again: s.again,
         spurious,
         completions: s.completions.clone(),
+        parts: s.parts.clone(),
         note: s.note.clone(),
         ..FlowResult::default()
     };

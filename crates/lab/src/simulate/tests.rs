@@ -129,3 +129,64 @@ fn a_policy_serves_queries_and_backup_over_one_switch() {
     assert!(median(Metric::CompletionP95) < 0.005, "{f:?}");
     assert!(median(Metric::BulkShare) >= 0.95, "{f:?}");
 }
+
+/// A shipped plan with one run of each peer whose name contains `only`.
+fn one_run(name: &str, duration: (&str, &str), only: &str) -> Vec<crate::run::outcome::PeerResult> {
+    let text = crate::plan::shipped(name).expect("a plan");
+    assert!(text.contains(duration.0) && text.contains("repetitions = 3"), "{name}");
+    let text = text.replace(duration.0, duration.1).replace("repetitions = 3", "repetitions = 1");
+    let mut plan = Plan::parse(name, &text).unwrap_or_else(|e| panic!("{e}"));
+    plan.keep_only(only).expect("a peer");
+    results(&plan).cells.remove(0).peers
+}
+
+/// Item 6 of what the platform has to show, by the plan that shows it.
+#[test]
+fn each_class_of_one_sender_has_what_it_was_promised_and_without_a_cap_has_not() {
+    let length = ("duration = \"8s\"\nwarm_up = \"3s\"", "duration = \"4s\"\nwarm_up = \"2s\"");
+    let peers = one_run("guarantees", length, "haul");
+    let run = &peers[0].runs[0];
+    let parts = &run.flows[0].parts;
+    let classes: Vec<_> = parts.iter().map(|p| (p.name.as_str(), p.class.as_str())).collect();
+    assert_eq!(classes, [("reserved", "guaranteed"), ("messages", "latency"), ("leftovers", "scavenger")]);
+    for p in parts {
+        let share = p.share().unwrap_or_else(|| panic!("{} was promised nothing", p.name));
+        assert!((0.95..=1.05).contains(&share), "{}: {share}", p.name);
+    }
+    assert_eq!(parts[0].promised, Some(300e6));
+    assert!(parts[2].got > 500e6, "the rest is much: {}", parts[2].got);
+    assert!(parts[1].times.is_some_and(|[median, _]| median >= 0.010), "no less than a round trip");
+    assert!(run.figures[&Metric::Promise] >= 0.95 && !run.figures.contains_key(&Metric::Deadlines));
+    // Where nothing is scarce on the host, the flows compete in the network.
+    let peers = one_run("guarantees", length, "no cap");
+    let free = &peers[0].runs[0];
+    let (late, soon) = (free.figures[&Metric::CompletionP95], run.figures[&Metric::CompletionP95]);
+    assert!(late > soon * 1.1, "messages wait in the network's queue: {late} and {soon} s");
+    assert_eq!(free.flows[0].parts[2].promised, None, "no cap has no rest");
+}
+
+/// Item 7.
+#[test]
+fn twenty_deadlines_are_kept_and_what_cannot_be_is_refused_with_the_earliest_time() {
+    let length = ("duration = \"6s\"", "duration = \"4s\"");
+    let peers = one_run("deadlines", length, "haul");
+    assert_eq!(peers.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["haul", "haul, shared fairly"]);
+    let parts = &peers[0].runs[0].flows[0].parts;
+    let (due, late): (Vec<_>, Vec<_>) =
+        parts.iter().filter(|p| p.within.is_some()).partition(|p| p.name.starts_with("transfer"));
+    assert_eq!((due.len(), late.len()), (20, 2));
+    for p in &due {
+        assert_eq!(p.kept(), Some(true), "{p:?}");
+    }
+    for p in &late {
+        let (earliest, within) = (p.earliest.expect("a time"), p.within.expect("a deadline"));
+        assert!(!p.refused.is_empty() && p.kept().is_none() && earliest > within, "{p:?}");
+    }
+    assert_eq!(peers[0].runs[0].figures[&Metric::Deadlines], 1.0);
+    let fair = &peers[1].runs[0];
+    assert!(fair.figures[&Metric::Deadlines] < 0.5, "it takes an order: {:?}", fair.flows[0].parts);
+    assert!(
+        fair.flows[0].parts.iter().all(|p| p.refused.is_empty()),
+        "what promises nothing refuses nothing"
+    );
+}

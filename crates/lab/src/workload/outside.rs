@@ -2,6 +2,7 @@
 //! others where they are installed.
 
 use super::by_program::ByProgram;
+use super::parts::Parts;
 use super::{ARGUMENT, Bulk, Exchange, Pattern, Report, Requests, Role, mptcp};
 use crate::plan::{Flow, Program};
 use base::Span;
@@ -195,12 +196,25 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
             let answers = Role::LonghaulAnswers { listen, size: r.size, streams: r.streams };
             (own(&answers), own(&Role::LonghaulRequests(r)))
         }
+        Program::LonghaulParts => (own(&Role::PartsSink { listen }), own(&Role::Parts(parts(flow, at.to)))),
         Program::UdpOnOff => {
             let rate = flow.rate.map_or(1_000_000, |r| r.bits_per_sec());
             (own(&Role::UdpSink { listen }), own(&Role::UdpSend { to: at.to, rate, pattern }))
         }
     };
     Job { receiver, sender, file: None }
+}
+
+/// A sender of several parts.
+pub fn parts(flow: &Flow, to: SocketAddr) -> Parts {
+    Parts {
+        to,
+        cc: flow.cc.clone(),
+        policy: flow.policy.clone(),
+        seconds: flow.duration.as_secs_f64(),
+        warm_up: flow.warm_up.as_secs_f64(),
+        parts: flow.parts.clone(),
+    }
 }
 
 fn line(program: &Path, args: &[&str]) -> Line {

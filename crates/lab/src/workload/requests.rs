@@ -408,7 +408,7 @@ pub fn credentials(server: bool) -> (Arc<Credentials>, Option<ServerConfig>) {
     (Arc::new(Credentials::RawKey(Identity::from_seed(seed))), server.then_some(config))
 }
 
-fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String> {
+pub(super) fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String> {
     let (credentials, config) = credentials(server);
     let mut c = Config::client(credentials);
     (c.options, c.server, c.static_secret) =

@@ -406,7 +406,8 @@ impl Connection {
     /// Makes the first flow anew, for a path of which the handshake has told.
     pub(super) fn remake_flow(&mut self) -> Result<(), String> {
         let FlowSetup { spec, substitute, .. } = &self.flow_setups[0];
-        let first = setup::algorithm(spec, substitute, &self.path_info(0), self.rng.fork())?;
+        let info = cc::PathInfo { remembered: self.options.remembered, ..self.path_info(0) };
+        let first = setup::algorithm(spec, substitute, &info, self.rng.fork())?;
         self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
         self.share_cap();
         Ok(())

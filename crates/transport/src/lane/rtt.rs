@@ -36,10 +36,11 @@ impl Rtt {
     /// Takes a sample, and the delay that the receiver says it added.
     ///
     /// RFC 9002, section 5.2: the minimum takes samples as they are, since a peer's word must not lower it; and
-    /// section 5.3: the delay is taken off only where that does not lead below the minimum.
+    /// section 5.3: taking the delay off does not lead below the minimum. There the sample is left as it was; here it is the
+    /// minimum, because a sample that a microsecond of rounding spares the subtraction looks like a queue.
     pub fn update(&mut self, raw: Span, delay: Span) {
         self.min = self.min.min(raw.max(Span::from_micros(1)));
-        let sample = if raw >= self.min + delay { raw - delay } else { raw };
+        let sample = (raw - delay).max(self.min);
         if self.latest.is_none() {
             self.smoothed = sample;
             self.variation = sample / 2;
@@ -139,7 +140,9 @@ mod tests {
         r.update(Span::from_millis(170), Span::from_millis(10));
         // A delay that would lead below the minimum is not believed.
         r.update(Span::from_millis(90), Span::from_millis(50));
-        assert_eq!((r.smoothed(), r.min()), (Span::from_millis(90), Span::from_millis(80)));
+        assert_eq!(r.latest(), Some(Span::from_millis(80)));
+        assert_eq!(r.smoothed(), (Span::from_millis(90) * 7 + Span::from_millis(80)) / 8);
+        assert_eq!(r.min(), Span::from_millis(80));
     }
 
     #[test]

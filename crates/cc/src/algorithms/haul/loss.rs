@@ -1,7 +1,7 @@
 //! What losses mean.
 
-use super::Haul;
 use super::round::Counts;
+use super::{Haul, Phase};
 use crate::Signals;
 use base::{Span, Time};
 
@@ -123,7 +123,9 @@ pub(super) fn in_bursts(lost: f64, total: f64, reports: f64, lossy: f64) -> bool
 impl Haul {
     /// An outage: nothing arrived for a while. What was lost in it is no sign of congestion.
     pub(super) fn notice_silence(&mut self, s: &Signals) {
-        let limit = Span::from_secs_f64(self.rtt() / 2.0).max(SILENCE);
+        // Until the first packets have filled a round trip, all of one arrive together and then none for its length.
+        let usual = if matches!(self.phase, Phase::Start(_)) { 1.5 } else { 0.5 };
+        let limit = Span::from_secs_f64(self.rtt() * usual).max(SILENCE);
         if self.heard.replace(s.now).is_some_and(|t| s.now.since(t) > limit) {
             self.losses.answer(s.now);
             self.round.restart();

@@ -203,6 +203,11 @@ impl Counts {
     pub(super) fn total(&self) -> u64 {
         self.acked.saturating_add(self.lost)
     }
+
+    /// The share that arrived.
+    pub(super) fn arrived(&self) -> f64 {
+        self.acked as f64 / self.total().max(1) as f64
+    }
 }
 
 impl Round {

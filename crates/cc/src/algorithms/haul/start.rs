@@ -1,30 +1,39 @@
 //! The start: find the rate in a few round trips without filling the queue.
 //!
 //! Growth is by what arrives, so that nothing grows on a path that delivers nothing. As long as nothing is known of
-//! the narrowest place, threefold a round trip; where the dispersion of trains shows it far away, up to twelvefold,
-//! and never beyond nine tenths of it. A queue that stands for several reports ends the start: then what was delivered
-//! lately is the rate.
+//! the narrowest place, threefold a round trip; where the dispersion of trains shows it, at once to an eighth of it, and
+//! little more than twofold from there on up to nine tenths: a train shows the whole place also to flows that share it,
+//! and those that start together fill it at any part of what each of them sees. A queue longer than the flow's own
+//! trains make holds it back at once; one that stands for several reports ends the start: then what was delivered lately
+//! is the rate. Queues too short to be seen show by what they lose: of a train longer than they, while the rate is
+//! small, and of what exceeds the narrowest place at the end.
 
 use super::{HOST_NOISE, Haul, Phase};
 use crate::{Remembered, Signals, pacer};
 use base::{Rate, Span, Time};
 use std::collections::VecDeque;
 
-/// Growth in a round trip without knowledge, and with.
+/// Growth in a round trip without knowledge, far below what trains show, and nearer to it.
 const BLIND: f64 = 3.0;
 const SEEING: f64 = 12.0;
+const WARY: f64 = 2.4;
+/// Without trains to be believed.
 const DOUBLE: f64 = 2.0;
 /// Rounds after which trains that have shown nothing will not: then growth must not overflow a queue of one product.
 const BLIND_ROUNDS: u32 = 3;
 /// As much more than trains show is tried, for so many rounds.
 const MORE: f64 = 1.12;
 const LOOKS: u32 = 1;
+/// Where more than a path takes is sent, no more than this part arrives: between all of it, and what [`MORE`] leaves.
+const EXCEEDED: f64 = 0.95;
 /// Of the rate that trains show, as much is gone for at once.
 const CEILING: f64 = 0.96;
 /// And as much before several trains agree.
 const DOUBTFUL: f64 = 0.4;
-/// Up to this share of it growth is fast: others may be about to do the same.
-const NEAR: f64 = 0.15;
+/// Up to this share of it growth is fast: others may be about to do the same, and ten of them just overfill it.
+const NEAR: f64 = 0.12;
+/// Part of the rate that is sent from the first sign of a queue until it is believed or gone.
+const HELD_BACK: f64 = 0.5;
 /// Quartiles of trains so far apart are no rate.
 const DISAGREE: f64 = 2.0;
 /// Samples of dispersion kept: their median is believed.
@@ -47,6 +56,10 @@ const TRAIN_BYTES: u64 = 66_000;
 const FIRST_TRAIN: u64 = 32;
 /// Most time that a train may take to pass the narrowest place.
 const TRAIN: Span = Span::from_millis(2);
+/// Packets of a train that hardly any queue is too short for.
+const SHORT_TRAIN: u64 = 4;
+/// A rate of which more than one part in so many arrives is used.
+const ARRIVES: f64 = 4.0;
 /// Rounds without growth that end the start.
 const FLAT: u32 = 3;
 
@@ -80,6 +93,14 @@ pub(super) struct Start {
     best: f64,
     /// Rounds in which the application did not limit it.
     rounds: u32,
+    /// The newest report saw a queue that noise does not explain.
+    doubtful: bool,
+    /// Whether a report of this round saw a queue, and of the one before.
+    waited: [bool; 2],
+    /// The longest train of this round and of the one before.
+    trains: [u64; 2],
+    /// Bytes that leave together at most, since longer trains were cut by a queue shorter than they.
+    longest: u64,
 }
 
 impl Start {
@@ -96,6 +117,10 @@ impl Start {
             flat: 0,
             best: 0.0,
             rounds: 0,
+            doubtful: false,
+            waited: [false; 2],
+            trains: [0; 2],
+            longest: u64::MAX,
         }
     }
 
@@ -108,8 +133,18 @@ impl Start {
     pub(super) fn restart(&mut self) {
         self.recent.clear();
         self.queued = 0;
+        self.doubtful = false;
         self.flat = 0;
         self.best = 0.0;
+    }
+
+    /// Of the rate reached, what is sent.
+    pub(super) fn gain(&self) -> f64 {
+        if self.doubtful { HELD_BACK } else { 1.0 }
+    }
+
+    pub(super) fn on_sent(&mut self, bytes: u64) {
+        self.trains[0] = self.trains[0].max(bytes);
     }
 
     pub(super) fn remembered(rate: f64) -> Start {
@@ -171,7 +206,7 @@ impl Start {
             (None, Some((narrow, _))) if exceed => (narrow * MORE, DOUBLE),
             (None, Some((narrow, n))) => {
                 let ceiling = if n >= AGREE { CEILING } else { DOUBTFUL };
-                (narrow * ceiling, if rate < narrow * NEAR { SEEING } else { BLIND })
+                if rate < narrow * NEAR { (narrow * NEAR, SEEING) } else { (narrow * ceiling, WARY) }
             }
             (None, None) if self.rounds >= BLIND_ROUNDS => (f64::INFINITY, DOUBLE),
             (None, None) => (f64::INFINITY, BLIND),
@@ -183,7 +218,7 @@ impl Start {
     /// initial window.
     pub(super) fn quantum(&self, rate: Rate, packet: u64, first: u64, rtt: f64) -> u64 {
         let usual = pacer::quantum(rate, packet);
-        match self.narrowest() {
+        let wished = match self.narrowest() {
             _ if !self.wants_trains() => usual,
             None => {
                 let time = Span::from_secs_f64(rtt / 8.0).min(LONGEST_AT_ONCE);
@@ -194,18 +229,40 @@ impl Start {
                 let short = Rate::from_bytes_per_sec(narrowest as u64).bytes_in(TRAIN);
                 usual.max(short.clamp(8 * packet, TRAIN_BYTES.max(8 * packet)) / packet * packet)
             }
-        }
+        };
+        wished.min(self.longest).max(2 * packet)
     }
 
-    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, noise: f64) {
+    /// Much of a round was lost, of which `share` arrived, at a `rate` far below the narrowest place's and in trains of
+    /// `train` bytes. True when they were too long for the queue: then shorter ones are tried.
+    fn shortens(&mut self, train: u64, share: f64, rate: f64, packet: u64) -> bool {
+        let below = self.narrowest().is_none_or(|(narrow, _)| rate < narrow / 2.0);
+        let long = train > SHORT_TRAIN * packet && below && !self.waited.contains(&true);
+        if long {
+            let passes = (train as f64 * share.min(0.5)) as u64 / packet;
+            self.longest = passes.max(SHORT_TRAIN) * packet;
+            self.flat = 0;
+        }
+        long
+    }
+
+    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, (noise, reach): (f64, f64)) {
         if let Some(rate) = s.dispersion {
             self.shown.push_back(rate.bytes_per_sec() as f64);
             if self.shown.len() > SAMPLES {
                 self.shown.pop_front();
             }
         }
+        if s.round_start {
+            self.trains = [0, self.trains[0]];
+            self.waited = [false, self.waited[0]];
+        }
         if let Some(q) = queue {
-            let limit = (rtt / 24.0).max(2.0 * HOST_NOISE) + 3.0 * noise;
+            let longest = self.trains[0].max(self.trains[1]) as f64;
+            let own = self.narrowest().map_or(0.0, |(narrow, _)| longest / narrow);
+            let limit = (rtt / 24.0).max(2.0 * HOST_NOISE).max(own + HOST_NOISE) + 3.0 * noise;
+            self.doubtful = q > limit.max(reach) && self.known.is_none();
+            self.waited[0] |= q > limit;
             self.queued = if q > limit { self.queued + 1 } else { 0 };
             if self.queued <= 1 {
                 self.queued_since = s.now;
@@ -243,7 +300,8 @@ impl Start {
 
 impl Haul {
     pub(super) fn on_start(&mut self, s: &Signals) {
-        let (rtt, queue, noise) = (self.rtt(), self.base.queue(s), self.round.noise());
+        let (rtt, queue) = (self.rtt(), self.base.queue(s));
+        let noise = (self.round.noise(), self.round.noise_reach());
         let congested = s.round_start && self.is_congested();
         let Phase::Start(start) = &mut self.phase else { return };
         start.update(s, rtt, queue, noise);
@@ -255,14 +313,20 @@ impl Haul {
         // A few packets of an application that is only beginning meet no queue of their own: what delays them a little is
         // the peer's host opening files.
         let queued = start.is_queued(s.now, rtt) && (!limited || self.round.longest() > rtt * CLEARLY);
+        let arrived = self.round.counts().arrived();
+        if congested && start.shortens(self.decision.quantum, arrived, self.rate, self.packet) {
+            let x = s.rate.map_or(self.rate / 2.0, |r| r.rate.bytes_per_sec() as f64);
+            self.rate = self.rate.min(x).max(start.least);
+            self.losses.answer(s.now);
+            return;
+        }
         if congested || queued {
             self.on_full(s, congested);
             return;
         }
-        if limited {
-            return;
-        }
-        if s.acked > 0 {
+        // An application with little to send, or a flow's first packets: what arrived at the rate counts all the same.
+        let arrives = s.rate.is_some_and(|r| r.rate.bytes_per_sec() as f64 * ARRIVES > self.rate);
+        if s.acked > 0 && !start.doubtful && (!limited || arrives) {
             let (ceiling, growth) = start.aim(self.rate);
             // Continuous growth by a factor g a round trip needs (g ln g) new bytes for each that arrives, because
             // those that arrive left a round trip ago.
@@ -271,7 +335,7 @@ impl Haul {
                 self.rate = (self.rate + step).min(ceiling);
             }
         }
-        if s.round_start {
+        if s.round_start && !limited {
             self.end_start_round(s);
         }
     }
@@ -305,6 +369,7 @@ impl Haul {
     fn end_start_round(&mut self, s: &Signals) {
         let Some(r) = s.rate else { return };
         let x = r.rate.bytes_per_sec() as f64;
+        let arrived = self.round.counts().arrived();
         let Phase::Start(start) = &mut self.phase else { return };
         let (ceiling, _) = start.aim(self.rate);
         start.rounds += 1;
@@ -316,6 +381,8 @@ impl Haul {
                 // What trains showed, or was known, is there: is there more?
                 Step::Seek => start.step = Step::Exceed { rounds: 0 },
                 Step::Exceed { rounds } if rounds < LOOKS => start.step = Step::Exceed { rounds: rounds + 1 },
+                // More was sent, but did not arrive: a queue too short to be seen overflows.
+                Step::Exceed { .. } if arrived < EXCEEDED => return self.on_full(s, true),
                 // More than that, and no queue. Trains do not show this path's rate.
                 Step::Exceed { .. } => {
                     start.step = Step::Distrust;
