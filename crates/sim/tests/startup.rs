@@ -104,3 +104,20 @@ fn a_path_that_was_used_before_is_full_sooner_and_a_wrong_memory_does_no_harm() 
         assert!(mbit_s >= 860.0, "{mbit_s} Mbit/s after a memory of {mbit}");
     }
 }
+
+#[test]
+fn a_path_of_five_packets_and_a_deep_queue_is_used_and_never_falls_silent() {
+    // 10 Mbit/s and 5 ms. Here a start within the transfer, by trains eight times as long as the path, once filled the
+    // queue, and what was lost of it left a rate of two packets a second.
+    let path = LinkConfig::parse("rate=10mbit delay=2500us queue=50000B mtu=1500B").expect("a description");
+    let load = Load { message: 1_000_000, ahead: 64, messages: None };
+    for seed in 1..4 {
+        let links = (path.clone(), path.clone());
+        let mut p =
+            Pair::new(seed, Span::from_micros(20), links, TransportOptions::default(), load).expect("a pair");
+        for second in 1..16 {
+            let mbit = goodput(&mut p, second * 1_000, (second + 1) * 1_000);
+            assert!(mbit >= 8.8, "seed {seed}: {mbit} Mbit/s in second {second}");
+        }
+    }
+}

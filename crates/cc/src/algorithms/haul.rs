@@ -224,7 +224,7 @@ impl Haul {
     fn target(&self, rate: f64) -> f64 {
         // A train of two packets is no queue.
         let train = 2.0 * self.packet as f64 / rate.max(1.0);
-        self.config.target(rate, self.rtt()).min(self.losses.target_cap().max(train))
+        self.config.target(rate, self.rtt()).min(self.losses.target_cap()).max(train.min(self.rtt()))
     }
 
     fn initial_window(&self) -> u64 {
@@ -233,7 +233,9 @@ impl Haul {
 
     /// Sets rate, quantum and bound.
     fn decide(&mut self) {
-        self.rate = self.rate.max(MIN_RATE.bytes_per_sec() as f64);
+        // A packet a round trip, or rounds become so long that it takes minutes to find a better rate.
+        let least = self.packet as f64 / (self.rtt() + self.round.queue_mean());
+        self.rate = self.rate.max(MIN_RATE.bytes_per_sec() as f64).max(least);
         let gain = match &self.phase {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
             Phase::Sounding(s) => s.gain(),
@@ -247,7 +249,7 @@ impl Haul {
         let rate = Rate::from_bytes_per_sec(rate as u64).max(MIN_RATE);
         self.decision.rate = rate;
         let quantum = match &self.phase {
-            Phase::Start(s) => s.quantum(rate, self.packet, self.initial_window(), self.rtt()),
+            Phase::Start(s) => s.quantum(rate, self.packet, s.first(self.initial_window()), self.rtt()),
             _ => pacer::quantum(rate, self.packet),
         };
         let longest = self.longest_train(rate.bytes_per_sec() as f64) / self.packet * self.packet;
@@ -266,13 +268,12 @@ impl Haul {
         };
         let flight = rate * gain * (rtt + queue) + rate * (rtt / 8.0 + 4.0 * HOST_NOISE);
         let least = self.packet.saturating_mul(MIN_PACKETS * 2).max(self.decision.quantum.saturating_mul(3));
-        let first = if matches!(self.phase, Phase::Start(_)) { self.initial_window() } else { 0 };
+        let first = if let Phase::Start(s) = &self.phase { s.first(self.initial_window()) } else { 0 };
         (flight as u64).max(least).max(first).min(MAX_BOUND)
     }
 
     /// The start is over: `rate` is what the path delivers.
     fn end_start(&mut self, rate: f64, inflight: u64, now: Time) {
-        let rate = rate.max(self.initial_window() as f64 / self.rtt());
         self.rate = rate;
         let full = inflight as f64 > rate * (self.rtt() + self.target(rate));
         self.phase = if full { Phase::Drain { rounds: 0 } } else { Phase::Steady };

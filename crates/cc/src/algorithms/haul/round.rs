@@ -185,6 +185,8 @@ struct Sums {
     began: Option<Time>,
     /// Bytes that arrived since it began.
     bytes: u64,
+    /// The highest sample of the rate delivered (bytes per second).
+    fastest: f64,
 }
 
 /// What happened to the packets that feedback told of, as far as it counts.
@@ -220,6 +222,7 @@ impl Round {
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);
         }
+        r.fastest = s.rate.map_or(r.fastest, |x| r.fastest.max(x.rate.bytes_per_sec() as f64));
         r.reports += counts.reports;
         r.lossy += counts.lossy;
         let Some(q) = queue else { return };
@@ -301,6 +304,11 @@ impl Round {
     /// The longest queue of the round now ending alone.
     pub(super) fn longest(&self) -> f64 {
         self.now.most
+    }
+
+    /// The highest rate delivered in the round now ending, in bytes per second.
+    pub(super) fn fastest(&self) -> f64 {
+        self.now.fastest
     }
 
     /// How long it has lasted, in seconds.

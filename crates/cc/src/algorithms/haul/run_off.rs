@@ -55,8 +55,10 @@ impl Haul {
     }
 
     /// Looks once in a bare round trip what arrives.
+    ///
+    /// A report of nothing but losses says nothing of that: the queue that overflowed last is still to come.
     pub(super) fn on_run_off(&mut self, s: &Signals) {
-        if self.round.age(s.now) < self.scale() {
+        if s.acked == 0 || self.round.age(s.now) < self.scale() {
             return;
         }
         self.rate = self.round.arrived(s.now);

@@ -138,6 +138,11 @@ impl Start {
         self.best = 0.0;
     }
 
+    /// What leaves at first without anything known: of an initial `window` all, unless it is not the first time.
+    pub(super) fn first(&self, window: u64) -> u64 {
+        if self.least > 0.0 { 0 } else { window }
+    }
+
     /// Of the rate reached, what is sent.
     pub(super) fn gain(&self) -> f64 {
         if self.doubtful { HELD_BACK } else { 1.0 }

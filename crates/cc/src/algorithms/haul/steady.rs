@@ -13,6 +13,8 @@ pub(super) const DRAIN_ROUNDS: u32 = 4;
 /// Part of the law's correction that is made in a round: what is measured is one to two round trips old, and a gain of
 /// one would swing.
 const STEP: f64 = 0.5;
+/// Packets in flight below which the rate delivered is the highest sample of a round.
+const FEW: u64 = 16;
 /// Least factor of a round.
 const LEAST: f64 = 0.5;
 /// More than this part of what was sent is not believed to have been forgone.
@@ -255,7 +257,11 @@ impl Haul {
         // And so would have what a busy host came too late to send.
         let late = (r.forgone as f64 / r.delivered.max(1) as f64).min(MOST_FORGONE);
         self.steady.late += (late - self.steady.late) / 8.0;
-        let x = (r.rate.bytes_per_sec() as f64 * (1.0 + late) * total / arrived).min(self.rate * 1.05);
+        // With a few packets in flight a sample that cuts a pair of them is a fifth too low.
+        let few = self.rate * rtt < (FEW * self.packet) as f64;
+        let sample = r.rate.bytes_per_sec() as f64;
+        let sample = if few { sample.max(self.round.fastest()) } else { sample };
+        let x = (sample * (1.0 + late) * total / arrived).min(self.rate * 1.05);
         // A longer queue keeps the path busy while the host is.
         let longer = (1.0 + BUSY_GAIN * self.steady.late).min(MOST_LONGER);
         let target = self.target(x.max(self.rate / 2.0)) * longer;
