@@ -234,8 +234,10 @@ impl Haul {
     /// Sets rate, quantum and bound.
     fn decide(&mut self) {
         // A packet a round trip, or rounds become so long that it takes minutes to find a better rate.
-        let least = self.packet as f64 / (self.rtt() + self.round.queue_mean());
-        self.rate = self.rate.max(MIN_RATE.bytes_per_sec() as f64).max(least);
+        if self.rate * self.rtt() < self.packet as f64 {
+            self.rate = self.rate.max(self.packet as f64 / (self.rtt() + self.round.queue_mean()));
+        }
+        self.rate = self.rate.max(MIN_RATE.bytes_per_sec() as f64);
         let gain = match &self.phase {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
             Phase::Sounding(s) => s.gain(),

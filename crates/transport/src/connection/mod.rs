@@ -281,7 +281,7 @@ impl Connection {
     }
 
     /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, or an eighth of it up
-    /// to [`SHORT_PATIENCE`], and half of the time within which the peer wants reports. None while a round trip is not known.
+    /// to 125 us, and half of the time within which the peer wants reports. None while a round trip is not known.
     pub fn patience(&self) -> Span {
         let of = |l: &Lane| match l.rtt.is_known() {
             true => {
