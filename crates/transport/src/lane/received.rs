@@ -45,8 +45,6 @@ pub struct Received {
     /// Packets since the last report that ask for one.
     unreported: u64,
     first_unreported: Time,
-    /// When the last report was made.
-    reported: Time,
     ask: bool,
     interval: Span,
     packets: u64,
@@ -74,7 +72,6 @@ impl Received {
             telemetry: None,
             unreported: 0,
             first_unreported: Time::ZERO,
-            reported: Time::ZERO,
             ask: false,
             interval: Span::from_millis(1),
             packets: 32,
@@ -172,13 +169,6 @@ impl Received {
         Some(self.first_unreported + self.interval)
     }
 
-    /// Whether a report is to leave now. `beside`: there is data that it can travel with, which costs a packet and perhaps
-    /// somebody's waking up less than sending it when it is due: once in an interval.
-    pub fn is_due(&self, now: Time, beside: bool) -> bool {
-        let early = beside && self.unreported > 0 && now.since(self.reported) >= self.interval;
-        early || self.due().is_some_and(|t| t <= now)
-    }
-
     /// Takes the report that is due, in as many statements as it needs to fit `room` bytes each; `signals`: with what
     /// congestion control wants to know beside.
     pub fn take_feedback(
@@ -190,7 +180,7 @@ impl Received {
     ) {
         let Some(largest) = self.largest else { return };
         self.unreported = 0;
-        (self.ask, self.reported) = (false, now);
+        self.ask = false;
         let mut telemetry = self.telemetry.take().filter(|t| signals && t.packet <= largest);
         let fixed = |t: &Option<Telemetry>| {
             Feedback::MAX_FIXED + if signals { Told::max_fixed(t.as_ref().map(|t| t.hops.len())) } else { 0 }
