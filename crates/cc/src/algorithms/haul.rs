@@ -109,6 +109,8 @@ const HOST_NOISE: f64 = 0.001;
 const COLLAPSE: f64 = 8.0;
 /// Most halvings of the rate while time-outs repeat.
 const MAX_BACKOFF: u32 = 10;
+/// The start ends with no less than this part of the initial window a round trip.
+const FIRST_AT_LEAST: f64 = 4.0;
 /// After a longer pause than this the rate is only a memory, which the start checks as it goes.
 const MEMORY: Span = Span::from_secs(10);
 
@@ -276,6 +278,8 @@ impl Haul {
 
     /// The start is over: `rate` is what the path delivers.
     fn end_start(&mut self, rate: f64, inflight: u64, now: Time) {
+        // What little arrives of a first flight may be the doing of a path that drops the rest for what it is.
+        let rate = rate.max(self.initial_window() as f64 / FIRST_AT_LEAST / self.rtt());
         self.rate = rate;
         let full = inflight as f64 > rate * (self.rtt() + self.target(rate));
         self.phase = if full { Phase::Drain { rounds: 0 } } else { Phase::Steady };

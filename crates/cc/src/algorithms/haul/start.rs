@@ -192,6 +192,11 @@ impl Start {
         sorted.get(sorted.len() / 2).map(|m| (*m, sorted.len()))
     }
 
+    /// What trains show that agree.
+    fn shown(&self) -> Option<f64> {
+        self.narrowest().filter(|(_, n)| *n >= AGREE && !self.trains_mislead()).map(|(rate, _)| rate)
+    }
+
     /// Trains that do not agree with each other, or with what was found since, show a path whose delay changes by
     /// itself.
     fn trains_mislead(&self) -> bool {
@@ -362,11 +367,11 @@ impl Haul {
         }
         let rate = lately.or(sample).unwrap_or(self.rate / 2.0).max(start.least).min(self.rate);
         // What trains show may be there although less was delivered lately: a host that looked away sent less.
-        let shown = start.narrowest().filter(|(_, n)| *n >= AGREE && !start.trains_mislead());
+        let shown = start.shown();
         // A flow that comes to a busy path has not seen its rate arrive.
-        let path = shown.map_or(rate, |(r, _)| r);
+        let path = shown.unwrap_or(rate);
         self.narrowest = Some(self.narrowest.map_or(path, |n| n.max(path)));
-        let shown = shown.map_or(rate, |(r, _)| r * CEILING).min(self.rate);
+        let shown = shown.map_or(rate, |r| r * CEILING).min(self.rate);
         self.steady.begin(self.round.count, rate.max(shown));
         self.end_start(rate, s.inflight, s.now);
     }
