@@ -140,7 +140,8 @@ fn an_address_that_goes_costs_no_time_out() {
             p.world.set_link(link, LinkConfig { loss: word.loss, ..config });
         }
         let stall = longest_stall(&mut p, 3_500, &client(&[way(addr(1), addr(2))]), &there);
-        assert!(stall < Span::from_millis(2 * 80), "seed {seed}: nothing for {stall}");
+        // Two round trips, and reports are an eighth of one apart. A time-out would be three.
+        assert!(stall < Span::from_millis(2 * 80 + 10), "seed {seed}: nothing for {stall}");
         assert_eq!(working(&mut p), [Some(addr(1).ip())], "seed {seed}");
     }
 }

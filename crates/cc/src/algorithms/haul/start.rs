@@ -24,6 +24,10 @@ const BLIND_ROUNDS: u32 = 3;
 /// As much more than trains show is tried, for so many rounds.
 const MORE: f64 = 1.12;
 const LOOKS: u32 = 1;
+/// Rounds after that of growth by so much, before the rate doubles: trains of hosts that are late show a tenth too little, and
+/// to double from there is to lose a queue of one product.
+const GENTLE: u32 = 2;
+const SLOWLY: f64 = 1.3;
 /// Where more than a path takes is sent, no more than this part arrives: between all of it, and what [`MORE`] leaves.
 const EXCEEDED: f64 = 0.95;
 /// Of the rate that trains show, as much is gone for at once.
@@ -71,7 +75,7 @@ enum Step {
     /// A little more than that, to see whether a queue arises.
     Exceed { rounds: u32 },
     /// None arose: trains are not to be believed.
-    Distrust,
+    Distrust { rounds: u32 },
 }
 
 #[derive(Debug)]
@@ -174,7 +178,7 @@ impl Start {
 
     /// Whether trains still have something to tell.
     pub(super) fn wants_trains(&self) -> bool {
-        self.known.is_none() && !matches!(self.step, Step::Distrust)
+        self.known.is_none() && !matches!(self.step, Step::Distrust { .. })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -203,14 +207,16 @@ impl Start {
         let mut sorted: Vec<f64> = self.shown.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
-        matches!(self.step, Step::Distrust) || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
+        matches!(self.step, Step::Distrust { .. })
+            || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
     }
 
     /// How far to go, and the growth in a round trip.
     fn aim(&self, rate: f64) -> (f64, f64) {
         let exceed = matches!(self.step, Step::Exceed { .. });
         match (self.known, self.narrowest()) {
-            _ if matches!(self.step, Step::Distrust) => (f64::INFINITY, DOUBLE),
+            _ if matches!(self.step, Step::Distrust { rounds: 0..GENTLE }) => (f64::INFINITY, SLOWLY),
+            _ if matches!(self.step, Step::Distrust { .. }) => (f64::INFINITY, DOUBLE),
             (Some(known), _) if exceed => (known * MORE, DOUBLE),
             (Some(known), _) => (known, SEEING),
             (None, Some((narrow, _))) if exceed => (narrow * MORE, DOUBLE),
@@ -383,6 +389,9 @@ impl Haul {
         let Phase::Start(start) = &mut self.phase else { return };
         let (ceiling, _) = start.aim(self.rate);
         start.rounds += 1;
+        if let Step::Distrust { rounds } = &mut start.step {
+            *rounds = rounds.saturating_add(1);
+        }
         let there = self.rate >= 0.98 * ceiling && x >= 0.85 * self.rate;
         start.flat = if x > start.best * 1.1 { 0 } else { start.flat + 1 };
         start.best = start.best.max(x);
@@ -395,10 +404,10 @@ impl Haul {
                 Step::Exceed { .. } if arrived < EXCEEDED => return self.on_full(s, true),
                 // More than that, and no queue. Trains do not show this path's rate.
                 Step::Exceed { .. } => {
-                    start.step = Step::Distrust;
+                    start.step = Step::Distrust { rounds: 0 };
                     start.known = None;
                 }
-                Step::Distrust => {}
+                Step::Distrust { .. } => {}
             }
             start.flat = 0;
         } else if start.flat >= FLAT {
