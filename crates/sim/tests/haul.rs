@@ -194,7 +194,7 @@ fn a_path_that_slows_to_a_tenth_and_back_costs_no_packet_and_is_filled_again() {
 #[test]
 fn delays_that_vary_in_both_directions_cost_little_and_leave_no_long_queue() {
     // Some worlds are caught below full speed for seconds: so the median of five counts. 20 ms each way, kept in order, is
-    // noise of more than half a round trip, and costs more than little: worlds get 47 to 98 % of the link.
+    // noise of more than half a round trip, and costs more than little: worlds get next to nothing to 98 % of the link.
     for (jitter, median, least) in [("normal(5ms)", 0.9, 0.4), ("20ms", 0.5, 0.1)] {
         let bottleneck = format!("rate=1gbit delay=33ms jitter={jitter} queue=8750000B");
         let mut each: Vec<_> = (1..=5)
