@@ -75,7 +75,7 @@ enum Step {
     /// A little more than that, to see whether a queue arises.
     Exceed { rounds: u32 },
     /// None arose: trains are not to be believed.
-    Distrust { rounds: u32 },
+    Distrust,
 }
 
 #[derive(Debug)]
@@ -97,6 +97,8 @@ pub(super) struct Start {
     best: f64,
     /// Rounds in which the application did not limit it.
     rounds: u32,
+    /// Until that many, a rate of which nothing is known doubles slowly: it may be near the goal.
+    gentle: u32,
     /// The newest report saw a queue that noise does not explain.
     doubtful: bool,
     /// Whether a report of this round saw a queue, and of the one before.
@@ -121,6 +123,7 @@ impl Start {
             flat: 0,
             best: 0.0,
             rounds: 0,
+            gentle: 0,
             doubtful: false,
             waited: [false; 2],
             trains: [0; 2],
@@ -178,7 +181,7 @@ impl Start {
 
     /// Whether trains still have something to tell.
     pub(super) fn wants_trains(&self) -> bool {
-        self.known.is_none() && !matches!(self.step, Step::Distrust { .. })
+        self.known.is_none() && !matches!(self.step, Step::Distrust)
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -207,16 +210,19 @@ impl Start {
         let mut sorted: Vec<f64> = self.shown.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
-        matches!(self.step, Step::Distrust { .. })
-            || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
+        matches!(self.step, Step::Distrust) || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
     }
 
     /// How far to go, and the growth in a round trip.
     fn aim(&self, rate: f64) -> (f64, f64) {
         let exceed = matches!(self.step, Step::Exceed { .. });
+        let blind = match self.rounds {
+            n if n < self.gentle => SLOWLY,
+            BLIND_ROUNDS.. => DOUBLE,
+            _ => BLIND,
+        };
         match (self.known, self.narrowest()) {
-            _ if matches!(self.step, Step::Distrust { rounds: 0..GENTLE }) => (f64::INFINITY, SLOWLY),
-            _ if matches!(self.step, Step::Distrust { .. }) => (f64::INFINITY, DOUBLE),
+            _ if matches!(self.step, Step::Distrust) => (f64::INFINITY, blind),
             (Some(known), _) if exceed => (known * MORE, DOUBLE),
             (Some(known), _) => (known, SEEING),
             (None, Some((narrow, _))) if exceed => (narrow * MORE, DOUBLE),
@@ -224,8 +230,7 @@ impl Start {
                 let ceiling = if n >= AGREE { CEILING } else { DOUBTFUL };
                 if rate < narrow * NEAR { (narrow * NEAR, SEEING) } else { (narrow * ceiling, WARY) }
             }
-            (None, None) if self.rounds >= BLIND_ROUNDS => (f64::INFINITY, DOUBLE),
-            (None, None) => (f64::INFINITY, BLIND),
+            (None, None) => (f64::INFINITY, blind),
         }
     }
 
@@ -388,10 +393,7 @@ impl Haul {
         let arrived = self.round.counts().arrived();
         let Phase::Start(start) = &mut self.phase else { return };
         let (ceiling, _) = start.aim(self.rate);
-        start.rounds += 1;
-        if let Step::Distrust { rounds } = &mut start.step {
-            *rounds = rounds.saturating_add(1);
-        }
+        start.rounds = start.rounds.saturating_add(1);
         let there = self.rate >= 0.98 * ceiling && x >= 0.85 * self.rate;
         start.flat = if x > start.best * 1.1 { 0 } else { start.flat + 1 };
         start.best = start.best.max(x);
@@ -402,12 +404,14 @@ impl Haul {
                 Step::Exceed { rounds } if rounds < LOOKS => start.step = Step::Exceed { rounds: rounds + 1 },
                 // More was sent, but did not arrive: a queue too short to be seen overflows.
                 Step::Exceed { .. } if arrived < EXCEEDED => return self.on_full(s, true),
-                // More than that, and no queue. Trains do not show this path's rate.
+                // More than that, and no queue. What was known is less than is there: now trains are asked. Where they
+                // were, they do not show this path's rate.
                 Step::Exceed { .. } => {
-                    start.step = Step::Distrust { rounds: 0 };
-                    start.known = None;
+                    let known = start.known.take().is_some();
+                    start.step = if known { Step::Seek } else { Step::Distrust };
+                    start.gentle = start.rounds.saturating_add(GENTLE);
                 }
-                Step::Distrust { .. } => {}
+                Step::Distrust => {}
             }
             start.flat = 0;
         } else if start.flat >= FLAT {
