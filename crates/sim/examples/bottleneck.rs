@@ -2,10 +2,9 @@
 //!
 //! `cargo run --release -p longhaul-sim --example bottleneck -- 1..13 40 20 'rate=1gbit delay=34ms queue=8750000B' haul haul@5000 cubic@0/20ms`
 //! runs worlds 1 to 12 for 40 s, the first 20 s of which are no measure of steady state. A flow is an algorithm, when it
-//! begins (ms; `~`: at a random moment until then), the rate it knows (Mbit/s) and the delay of its access link each way:
-//! `haul@~40=500/2ms`; `10*haul` is ten flows.
+//! begins (ms; `~`: at a random moment until then) and the delay of its access link each way; `10*haul` is ten flows.
 
-use base::{Rate, Rng, Span, Time};
+use base::{Rng, Span, Time};
 use longhaul_sim::flows::{FlowPlan, Flows};
 use longhaul_sim::pair::Load;
 use netem::{Duplex, LinkConfig, Topology};
@@ -23,19 +22,16 @@ struct Described {
     cc: String,
     starts: u64,
     random: bool,
-    known: Option<Rate>,
     delay: String,
 }
 
 fn described(text: &str) -> Result<Vec<Described>, Box<dyn std::error::Error>> {
     let (count, flow) = text.split_once('*').unwrap_or(("1", text));
     let (flow, delay) = flow.split_once('/').unwrap_or((flow, "1ms"));
-    let (flow, known) = flow.split_once('=').map_or((flow, None), |(f, rate)| (f, Some(rate)));
-    let known = known.map(|rate| rate.parse().map(Rate::from_mbit)).transpose()?;
     let (cc, starts) = flow.split_once('@').unwrap_or((flow, "0"));
     let random = starts.starts_with('~');
     let starts = starts.trim_start_matches('~').parse()?;
-    let one = || Described { cc: cc.into(), starts, random, known, delay: delay.into() };
+    let one = || Described { cc: cc.into(), starts, random, delay: delay.into() };
     Ok((0..count.parse::<usize>()?).map(|_| one()).collect())
 }
 
@@ -59,7 +55,6 @@ fn plans(t: &Topology, flows: &[Described], seed: u64) -> Option<Vec<FlowPlan>> 
             to: t.port(&format!("right{}", i + 1))?,
             options: TransportOptions {
                 cc,
-                known_rate: f.known,
                 max_packet: 1_500,
                 module: Module::Crc32c,
                 ..TransportOptions::default()

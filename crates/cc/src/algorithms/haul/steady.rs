@@ -15,6 +15,10 @@ pub(super) const DRAIN_ROUNDS: u32 = 4;
 const STEP: f64 = 0.5;
 /// Packets in flight below which the rate delivered is the highest sample of a round.
 const FEW: u64 = 16;
+/// Delays that reach so far above the lowest by themselves make bunches: what arrives in a round is no measure.
+const NOISY: f64 = 0.15;
+/// Of a queue of one's own a dip leaves less than this part.
+const UNDIPPED: f64 = 0.5;
 /// Least factor of a round.
 const LEAST: f64 = 0.5;
 /// More than this part of what was sent is not believed to have been forgone.
@@ -75,6 +79,8 @@ pub(super) struct Steady {
     next_dip: Time,
     /// The factor of a dip under way.
     dip: Option<f64>,
+    /// The queue before the last dip, and the least after it.
+    dipped: Option<(f64, f64)>,
     /// The queue has been let run off, and has not been seen short since.
     pub(super) ran_off: bool,
 }
@@ -111,6 +117,17 @@ impl Steady {
 
     pub(super) fn gain(&self) -> f64 {
         self.dip.unwrap_or(1.0)
+    }
+
+    /// A round with a queue so many times longer than aimed at. One of noise keeps just that length where the rate has
+    /// fallen far enough, but one of packets is as often shorter.
+    fn crowd(&mut self, longer: f64, noisy: bool) {
+        let most = if noisy { 1.0 } else { CROWDED };
+        self.crowded = match longer > most {
+            true => self.crowded.saturating_add(1),
+            false if noisy => self.crowded.saturating_sub(2),
+            false => 0,
+        };
     }
 
     /// The rate after a round without a queue, where the first step up is `step`.
@@ -211,6 +228,7 @@ impl Haul {
             self.steady.free = 0;
         } else if self.steady.settle > 0 {
             self.steady.settle -= 1;
+            self.looks_at_dip();
         } else {
             self.losses.quiet(counts, self.round.longest(), self.rtt());
             self.follow_law(s, counts);
@@ -246,6 +264,27 @@ impl Haul {
         self.losses.answer(s.now);
         self.shallow.restart();
         self.steady.free = 0;
+    }
+
+    /// After a dip: on a path whose delay changes by itself, what a dip of a large flow has not shortened is no queue.
+    fn looks_at_dip(&mut self) {
+        let Some(standing) = self.round.standing() else { return };
+        let Some((before, least)) = &mut self.steady.dipped else { return };
+        *least = least.min(standing);
+        let (before, least) = (*before, *least);
+        if self.steady.settle == 0 {
+            self.steady.dipped = None;
+            let large = self.narrowest.is_none_or(|path| self.rate > path * LARGE);
+            if large && self.is_noisy(before) && least > before * UNDIPPED {
+                self.base.is_noise(least);
+            }
+        }
+    }
+
+    /// Whether delays differ so much by themselves that a `queue` may be none.
+    fn is_noisy(&self, queue: f64) -> bool {
+        let reach = self.round.noise_reach();
+        reach > self.rtt() * NOISY && queue < reach
     }
 
     fn follow_law(&mut self, s: &Signals, counts: Counts) {
@@ -299,12 +338,16 @@ impl Haul {
             if self.steady.crowded == 0 {
                 self.steady.uncrowded = self.rate;
             }
-            self.steady.crowded = if queue > CROWDED * target { self.steady.crowded + 1 } else { 0 };
+            let noisy = self.is_noisy(queue);
+            self.steady.crowd(queue / target, noisy);
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
+            // Of samples too low and too high by bunches only the low ones count: they would take the rate down forever.
+            let law = if noisy && queue < target { law.max(self.rate) } else { law };
             self.rate = law.max(self.not_below(s.now, x, queue, target));
         }
         if s.now >= self.steady.next_dip {
             // For a round, as much less as empties twice the queue.
+            self.steady.dipped = Some((queue, f64::INFINITY));
             self.steady.dip = Some(1.0 - (2.0 * queue.max(target) / scale).min(0.5));
         }
     }
