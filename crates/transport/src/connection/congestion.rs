@@ -3,7 +3,7 @@
 //! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
 //! with, this end knows the name.
 
-use super::wishing::Wishes;
+use super::wishing::{Wishes, Wishing};
 use super::{ConnEvent, Connection};
 use crate::crypto::Side;
 use crate::error::{Violation, code};
@@ -24,12 +24,14 @@ pub(super) struct Congestion {
     ours: CcTerms,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
+    /// What is still to be proposed for what the peer sends.
+    pub(super) wishing: Wishing,
 }
 
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
         let exchange = Exchange::new(side);
-        Congestion { exchange, ours, reserved: 0 }
+        Congestion { exchange, ours, reserved: 0, wishing: Wishing::default() }
     }
 }
 
@@ -92,7 +94,7 @@ impl Connection {
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
         self.telling.forget(qpn);
-        self.wishing.forget(qpn);
+        self.congestion.wishing.forget(qpn);
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.

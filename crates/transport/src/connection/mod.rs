@@ -225,8 +225,6 @@ pub struct Connection {
     congestion: congestion::Congestion,
     /// What was told and heard of algorithms that nobody was asked about.
     telling: telling::Telling,
-    /// What is still to be proposed for what the peer sends.
-    wishing: wishing::Wishing,
     /// Algorithms of flows that may be stopped.
     has_programs: bool,
     early: Vec<Vec<u8>>,
@@ -448,7 +446,7 @@ impl Connection {
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
-        let says = self.telling.due().into_iter().chain(self.wishing.due()).min();
+        let says = self.telling.due().into_iter().chain(self.congestion.wishing.due()).min();
         sooner(says.filter(|_| self.is_open() && self.authorised));
         sooner(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
         sooner(self.discard_keys_at);

@@ -445,7 +445,6 @@ impl Connection {
             lead: Vec::new(),
             congestion: Congestion::new(side, Default::default()),
             telling: Telling::new(),
-            wishing: super::wishing::Wishing::default(),
             early: Vec::new(),
         })
     }

@@ -105,11 +105,11 @@ impl Connection {
             return Ok(());
         }
         if flow == 0 {
-            self.wishing.begin(None);
+            self.congestion.wishing.begin(None);
         }
         let own = self.scheduler.members().filter(|(_, f)| *f == flow);
         for (qpn, _) in own.filter(|(qpn, _)| flow > 0 || self.telling.has_own(*qpn)) {
-            self.wishing.begin(Some(qpn));
+            self.congestion.wishing.begin(Some(qpn));
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Connection {
         if let (Some(own), Some(first)) = (of(flow), of(0))
             && !own.same_for_peer(first)
         {
-            self.wishing.begin(Some(qpn));
+            self.congestion.wishing.begin(Some(qpn));
         }
     }
 
@@ -132,15 +132,15 @@ impl Connection {
 
     /// Proposes what is wished and not granted, as far as the limits of proposals allow.
     pub(super) fn seek_wishes(&mut self, now: Time) {
-        if self.wishing.at.is_none_or(|at| at > now) {
+        if self.congestion.wishing.at.is_none_or(|at| at > now) {
             return;
         }
-        self.wishing.at = None;
-        let open = self.wishing.searches.iter().filter(|(_, s)| s.asked.is_none());
+        self.congestion.wishing.at = None;
+        let open = self.congestion.wishing.searches.iter().filter(|(_, s)| s.asked.is_none());
         let all: Vec<_> = open.map(|(qpn, _)| *qpn).collect();
         for qpn in all {
             let Err(why) = self.seek(now, qpn) else { continue };
-            self.wishing.at = Some(now + self.round().max(Span::from_millis(1)));
+            self.congestion.wishing.at = Some(now + self.round().max(Span::from_millis(1)));
             if why != NotNow::Unanswered {
                 return;
             }
@@ -150,7 +150,7 @@ impl Connection {
     /// Proposes the next wish of one search; there is no search any more when there is none.
     fn seek(&mut self, now: Time, qpn: Option<u16>) -> Result<(), NotNow> {
         let here = qpn.is_none_or(|q| self.scheduler.contains(q));
-        let left = self.wishing.searches.get_mut(&qpn).and_then(|s| s.left.take());
+        let left = self.congestion.wishing.searches.get_mut(&qpn).and_then(|s| s.left.take());
         let mut left = left.unwrap_or_else(|| self.candidates(qpn));
         let runs = self.telling.heard(qpn).map(|h| h.runs.chosen.clone());
         // It may have changed to one of them meanwhile.
@@ -159,16 +159,16 @@ impl Connection {
         }
         let wanted = left.front().filter(|_| here).and_then(|spec| self.wanted_of_peer(spec));
         let Some(offer) = wanted else {
-            self.wishing.searches.remove(&qpn);
+            self.congestion.wishing.searches.remove(&qpn);
             return Ok(());
         };
         let (topic, round, spec) = (self.topic(qpn, false), self.round(), offer.spec());
         let proposed = self.congestion.exchange.propose(now, round, topic, offer);
         if proposed == Err(NotNow::TooManyTopics) {
-            self.wishing.searches.remove(&qpn);
+            self.congestion.wishing.searches.remove(&qpn);
             return Ok(());
         }
-        if let Some(s) = self.wishing.searches.get_mut(&qpn) {
+        if let Some(s) = self.congestion.wishing.searches.get_mut(&qpn) {
             s.left = Some(left);
             s.asked = proposed.is_ok().then_some(spec);
         }
@@ -204,13 +204,13 @@ impl Connection {
     pub(super) fn on_wish_answered(&mut self, now: Time, topic: CcTopic, spec: &str, code: u64) -> bool {
         let again_at = now + self.round().max(Span::from_millis(1));
         let ours = topic.of_server == (self.side == crate::crypto::Side::Server);
-        let search = self.wishing.searches.get_mut(&topic.qpn);
+        let search = self.congestion.wishing.searches.get_mut(&topic.qpn);
         let Some(s) = search.filter(|s| !ours && s.asked.as_deref() == Some(spec)) else { return false };
         s.asked = None;
         let later = matches!(code, refusal::CROSSED | refusal::TOO_OFTEN | refusal::NO_STREAM);
         if later && s.again < MAX_AGAIN {
             s.again += 1;
-            self.wishing.at = Some(again_at);
+            self.congestion.wishing.at = Some(again_at);
             return true;
         }
         // What was wished meanwhile is looked at anew, and stays.
@@ -219,7 +219,7 @@ impl Connection {
         {
             left.pop_front();
         }
-        self.wishing.at = Some(now);
+        self.congestion.wishing.at = Some(now);
         if code != 0 {
             let (qpn, spec) = (topic.qpn, spec.to_owned());
             self.events.push_back(ConnEvent::CcWishRefused { qpn, spec, code });
