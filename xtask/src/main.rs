@@ -134,7 +134,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "bench",
-        options: "bulk|budget|latency|iwarp|idle|lanes|files [longhaul-bench options...], or decisions",
+        options: "bulk|budget|latency|iwarp|idle|lanes|programs|files [longhaul-bench options...], or decisions",
         help: "Compare with the peers in turn, over loopback and veth (root): ratios of medians, CPU seconds per gigabyte",
         run: bench,
     },

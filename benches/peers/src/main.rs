@@ -5,6 +5,7 @@
 //! compared with what was sent. The peers take turns, round after round, and what is told are medians and the ratios of
 //! medians to plain TCP: absolute figures of one machine differ by half from minute to minute.
 
+mod algorithms;
 mod budget;
 mod bulk;
 mod files;
@@ -83,6 +84,8 @@ enum Command {
     Budget(Compare),
     /// One stream over one lane and over two, with both ends on one core each and on both
     Lanes(LaneOptions),
+    /// One stream decided by each shipped program and by the built-in algorithm that it repeats: the ratio of throughputs
+    Programs(Compare),
     /// Files from tmpfs to tmpfs over loopback: Gbit/s and CPU seconds per gigabyte, contents compared after each run
     Files(files::Options),
     /// One end of a peer
@@ -200,6 +203,7 @@ fn run(command: Command) -> Result<()> {
         Command::Iwarp(o) => iwarp::compare(&o),
         Command::Lanes(o) if o.profile => profile::run(&o.compare),
         Command::Lanes(o) => lanes::compare(&o.compare),
+        Command::Programs(c) => algorithms::compare(&c),
         Command::Files(o) => files::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),

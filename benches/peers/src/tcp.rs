@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context, Error, Result};
 use lab::workload::Report;
-use lab::workload::messages::{self, Manner};
+use lab::workload::messages::{self, Buffer, Manner};
 
 use crate::pattern::{self, REGION};
 use crate::report::{self, Begun, End};
@@ -70,13 +70,13 @@ pub fn ping(p: &Ping) -> Result<()> {
 pub fn collect(e: &Echo) -> Result<()> {
     let manner = e.manner.manner(e.spin);
     // Pages are there before the clock runs.
-    let mut buf = vec![1; e.size];
+    let mut buf = Buffer::new(1, e.size);
     told(messages::sink(&listen(e.listen, &manner)?, &mut buf, e.size, &manner), 1)
 }
 
 /// Sends messages out of one buffer of their size, one call each.
 pub fn stream(p: &Ping) -> Result<()> {
-    told(messages::source(p.to, &vec![0x5a; p.size], p.size, p.seconds, &p.manner.manner(p.spin)), 1)
+    told(messages::source(p.to, &Buffer::new(0x5a, p.size), p.size, p.seconds, &p.manner.manner(p.spin)), 1)
 }
 
 fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener> {

@@ -295,6 +295,24 @@ fn refusals_are_told_in_words() {
 }
 
 #[test]
+fn the_server_s_policy_says_what_a_get_may_have_its_tcp_send_with() {
+    let b = Bench::new();
+    let policy = b.path("policy.toml");
+    fs::write(&policy, "[default]\ncc_allow = [\"reno\"]\n").unwrap();
+    let server = b.serve("a", &[&BOTH[..], &["--policy", policy.to_str().unwrap()]].concat());
+    fs::write(b.path("a/there"), b"some").unwrap();
+    let (from, to) = (url(&server, "there"), b.path("x"));
+    let get = |cc: &str| b.run(&["get", WAYS[0][0], "--no-resume", "--cc", cc, &from, to.to_str().unwrap()]);
+    let o = get("cubic");
+    expect(&o, 6);
+    assert!(stderr(&o).contains("policy does not let the other end have cubic"), "{}", stderr(&o));
+    expect(&get("reno"), 0);
+    let o = get("cubic,reno");
+    expect(&o, 0);
+    assert!(stderr(&o).contains("reno"), "{}", stderr(&o));
+}
+
+#[test]
 fn every_operation_arrives_verified() {
     let b = Bench::new();
     let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--mpa-crc", "off", "--mpa-markers"];

@@ -207,6 +207,7 @@ impl Endpoint {
         }
         let local_cid = self.new_cid();
         let mut options = self.recalling(meta.remote, now, self.config.options.clone());
+        let said = options.negotiation.clone();
         let ruled = self.rule_incoming(meta.local, meta.remote, &mut options);
         let a = Accept {
             remote: meta.remote,
@@ -224,7 +225,7 @@ impl Endpoint {
         };
         let made = Connection::accept(now, a, self.rng.fork());
         let connection = made.inspect_err(|_| self.forget_share(&ruled)).ok()?;
-        let Ok(id) = self.insert(connection, meta.remote, false, ruled) else {
+        let Ok(id) = self.insert(connection, meta.remote, false, (ruled, said)) else {
             self.refuse(meta, h, datagram.len());
             return None;
         };

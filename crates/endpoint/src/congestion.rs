@@ -151,6 +151,9 @@ impl Endpoint {
                     }
                 }
             }
+            ConnEvent::CcWishRefused { qpn, spec, code } => {
+                tracing::info!(qpn, cc = spec, code, "wished in vain: {}", refusal::words(*code));
+            }
             ConnEvent::CcReplaced { flow, from, to, why } => {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
                 self.note_substitution(conn, Some(*flow), (from, to), *why);

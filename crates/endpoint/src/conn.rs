@@ -53,6 +53,8 @@ pub(crate) struct Conn {
     early_limits: Vec<(u16, u64)>,
     /// Of each flow, by number: what is known of it, and what the policy made of it.
     pub flows: Vec<crate::govern::Ruled>,
+    /// What the application says of congestion control beside its own choice; policies go before it.
+    pub said: transport::Negotiation,
 }
 
 /// What is said of a path that takes smaller packets than before.
@@ -60,7 +62,7 @@ const SHRANK: &str =
     "large packets do not get through any more: smaller ones are sent until larger ones are found to pass";
 
 impl Conn {
-    pub fn new(connection: Connection, info: ConnInfo) -> Conn {
+    pub fn new(connection: Connection, info: ConnInfo, said: transport::Negotiation) -> Conn {
         Conn {
             connection,
             first_remote: info.remote,
@@ -78,6 +80,7 @@ impl Conn {
             srq: None,
             early_limits: Vec::new(),
             flows: Vec::new(),
+            said,
         }
     }
 

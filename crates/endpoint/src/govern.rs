@@ -599,6 +599,11 @@ impl Endpoint {
         }
         c.connection.set_flow_cap(flow as u8, choice.cap);
         c.connection.set_substitute(flow as u8, &choice.substitute);
+        let mut says = c.said.clone();
+        by_policy(&mut says, &choice.peer);
+        if let Err(error) = c.connection.set_wishes(flow as u8, &says) {
+            tracing::warn!(rule = choice.rule, error, "the other end is wished what it was before");
+        }
     }
 }
 

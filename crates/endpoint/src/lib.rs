@@ -237,6 +237,7 @@ impl Endpoint {
             );
             return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
         }
+        let said = options.negotiation.clone();
         let ruled = self.rule(now, None, c.remote, &mut options)?;
         let open = connection::Open {
             remote: c.remote,
@@ -250,7 +251,7 @@ impl Endpoint {
         };
         let connection = Connection::open(now, open, self.rng.fork()).map_err(settings);
         let connection = connection.inspect_err(|_| self.forget_share(&ruled))?;
-        self.insert(connection, c.remote, true, ruled)
+        self.insert(connection, c.remote, true, (ruled, said))
     }
 
     /// Options for a connection on a path that an earlier one may have used.
@@ -269,7 +270,7 @@ impl Endpoint {
         connection: Connection,
         remote: SocketAddr,
         is_client: bool,
-        ruled: govern::Ruled,
+        (ruled, said): (govern::Ruled, transport::Negotiation),
     ) -> Result<ConnId, ConnectError> {
         let pd = self.adapter.alloc_pd().inspect_err(|_| self.forget_share(&ruled))?;
         let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
@@ -281,7 +282,7 @@ impl Endpoint {
         self.by_cid.insert(connection.local_cid(), id);
         let suite = connection.suite();
         let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite, iwarp: None };
-        let mut c = Conn::new(connection, info);
+        let mut c = Conn::new(connection, info, said);
         c.srq = self.incoming_srq.filter(|_| !is_client);
         c.connection.spare_sockets(self.spare);
         c.flows.push(ruled);

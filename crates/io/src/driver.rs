@@ -55,6 +55,9 @@ pub enum Idle {
 /// noticing an answer a part of a turn sooner.
 const LOOKS: u32 = 8;
 
+/// What comes alone and is as long as this is likely to be a part of a message: the rest is looked for before the next turn.
+const PART: usize = 16 << 10;
+
 /// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
 const SILENCE: Span = Span::from_millis(5);
 
@@ -474,6 +477,8 @@ impl Driver {
 
     /// Takes in what has arrived; true when there may be more.
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
+        // The last look brought a part of a message, most likely.
+        let mut part = false;
         for _ in 0..BATCHES_PER_TURN {
             let mut n = self.socket.recv(&mut self.received)?;
             while n == 0 && self.looks > 0 && self.streams.is_empty() {
@@ -500,18 +505,22 @@ impl Driver {
                     endpoint.handle_train(at, meta, data, m.stride);
                 });
             }
-            if !self.received.is_single() || train {
+            let one = self.received.trains() == 1 && !train;
+            // What stands behind a long one is the rest of the same message.
+            if !one || !(self.received.is_single() || part) {
                 self.expect_others();
             }
+            if one && self.received.is_single() && self.alone.one() {
+                self.expect_single(read, endpoint);
+            }
+            let long = one && self.received.bytes() >= PART;
             if !self.received.is_full() {
                 return Ok(false);
             }
-            if self.received.is_single() {
-                if !train && self.alone.one() {
-                    self.expect_single(read, endpoint);
-                }
+            if self.received.is_single() && !long {
                 break;
             }
+            (part, self.looks) = (long, 0);
         }
         Ok(true)
     }

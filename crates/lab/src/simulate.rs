@@ -9,7 +9,7 @@ use crate::run::measure::{Observed, Seen, keep_completions};
 use crate::run::outcome::{FlowResult, Results, RunResult};
 use crate::run::{self, Bench, Failure, Settings, Watch};
 use crate::workload::parts::{self, Parts};
-use crate::workload::{Pattern, Requests, bulk, outside, requests};
+use crate::workload::{Pattern, Requests, bulk, ends, outside, requests};
 use base::{Span, Time};
 use lhio::clock::Clock;
 use netem::{Change, Duplex, LinkConfig, PortId};
@@ -251,8 +251,8 @@ impl<'a> Virtual<'a> {
         for f in &mut self.flows {
             let failure = match &f.made {
                 Made::Bulk(b, _) => b.borrow().failure.clone(),
-                Made::Requests(b, _) => b.borrow().failure.clone(),
-                Made::Parts(b) => b.borrow().failure.clone(),
+                Made::Requests(b, _) => b.borrow().course.failure.clone(),
+                Made::Parts(b) => b.borrow().course.failure.clone(),
             };
             if let Some(why) = failure {
                 return Err(Failure::Spoiled(format!("{}: {why}", f.flow.name)));
@@ -295,7 +295,7 @@ fn add<'a>(
     if more.is_some() {
         options.paths = vec![FurtherPath { local: Some(here2.ip()), remote: there2, backup: false }];
     }
-    let connect = requests::connect(there);
+    let connect = ends::connect(there);
     let start = Time::ZERO + flow.start;
     let words = |e: endpoint::ConnectError| e.to_string();
     let (made, receiver, sender);
@@ -372,7 +372,7 @@ fn what(flow: &Flow, to: SocketAddr, streams: u16, known_rate: Option<u64>, seed
 }
 
 fn setup(options: &TransportOptions, server: bool) -> NodeSetup {
-    let (credentials, config) = requests::credentials(server);
+    let (credentials, config) = ends::credentials(server);
     let mut setup = NodeSetup::new(credentials);
     (setup.options, setup.server) = (options.clone(), config);
     setup.static_secret = [if server { 1 } else { 2 }; 32];

@@ -6,6 +6,7 @@
 
 pub mod bulk;
 pub mod by_program;
+pub mod ends;
 pub mod messages;
 mod mptcp;
 pub mod outside;

@@ -377,7 +377,7 @@ impl ServerApp {
             );
             return Err(Fatal::Refuse(text));
         }
-        ep.set_flow(conn, 0, Some(&lent.join(",")), None).map_err(cannot)
+        ep.lend_by_tcp(conn, &lent.join(",")).map_err(cannot)
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.
     fn opened(&mut self, now: Time, conn: ConnId, (qp, agreed): (QpId, bool), ep: &Endpoint) {

@@ -386,7 +386,7 @@ impl Adapter {
             local.release(&mut self.regions);
             return Err(e);
         }
-        qp.rx.post(RecvWqe::new(wr.wr_id, local, room));
+        qp.rx.post_own(RecvWqe::new(wr.wr_id, local, room));
         if qp.state == QpState::Error {
             let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
             halves.rx.flush(false, &mut ctx);

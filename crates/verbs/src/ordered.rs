@@ -263,6 +263,11 @@ impl Adapter {
     pub fn receive_room(&self, id: QpId) -> Option<u64> {
         self.qps.get(id)?.rx.next_room()
     }
+    /// The same, if the application posted that receive after the last message was complete, to this very queue pair: then
+    /// no earlier message that it may still look at lies in the same memory.
+    pub fn fresh_receive_room(&self, id: QpId) -> Option<u64> {
+        self.qps.get(id)?.rx.fresh_room()
+    }
     /// Whether a receive is posted for the next message that consumes one.
     pub fn has_receive(&self, id: QpId) -> bool {
         self.qps.get(id).is_some_and(|q| q.rx.posted() > 0)

@@ -21,10 +21,12 @@ pub(crate) struct RecvWqe {
     claimed: Option<u64>,
     /// A message came that does not fit.
     too_long: bool,
+    /// Receives of its queue pair that were consumed when it was posted there; `None`: it was posted elsewhere.
+    posted_after: Option<u64>,
 }
 impl RecvWqe {
     pub(crate) const fn new(wr_id: u64, local: Local, room: u64) -> RecvWqe {
-        RecvWqe { wr_id, local, room, claimed: None, too_long: false }
+        RecvWqe { wr_id, local, room, claimed: None, too_long: false, posted_after: None }
     }
 }
 
@@ -188,6 +190,10 @@ impl Rx {
     pub(crate) fn post(&mut self, r: RecvWqe) {
         self.recvs.push_back(r);
     }
+    /// Takes a receive that was posted to this very queue pair.
+    pub(crate) fn post_own(&mut self, r: RecvWqe) {
+        self.post(RecvWqe { posted_after: Some(self.recv_base), ..r });
+    }
     /// Names `len` bytes from byte `at` on of the receive that is next (ordered queue pairs). It counts as used from now
     /// on.
     pub(crate) fn next_receive_places(
@@ -205,6 +211,10 @@ impl Rx {
     /// Bytes that the next receive has room for.
     pub(crate) fn next_room(&self) -> Option<u64> {
         self.recvs.front().map(|r| r.room)
+    }
+    /// The same, if that receive was posted to this queue pair after the last message was complete.
+    pub(crate) fn fresh_room(&self) -> Option<u64> {
+        self.recvs.front().filter(|r| r.posted_after == Some(self.recv_base)).map(|r| r.room)
     }
     /// As `next_receive_places`, of a message that may come. False: it does not fit.
     pub(crate) fn foresee(&self, at: u64, len: u64, out: &mut Vec<Place>) -> bool {

@@ -58,7 +58,7 @@ pub struct Segment {
     pub last: Option<Tail>,
     /// Whether these bytes were sent before.
     pub retransmission: bool,
-    /// Nobody waits to hear of it: all of a message whose success makes no completion, sent for the first time.
+    /// Nobody waits to hear of it: it belongs to a message whose success makes no completion, and was not sent before.
     pub quiet: bool,
 }
 

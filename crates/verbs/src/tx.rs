@@ -162,7 +162,7 @@ impl OutMsg {
             first: offset == 0,
             last: last.then(|| self.tail.unwrap_or_default()),
             retransmission,
-            quiet: self.quiet && offset == 0 && last && !retransmission,
+            quiet: self.quiet && !retransmission,
         }
     }
 }

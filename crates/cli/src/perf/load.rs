@@ -154,7 +154,7 @@ impl Load {
     }
     fn receives_ahead(&self) -> u64 {
         if self.plan.latency {
-            return ping::RECEIVES;
+            return ping::receives(self.ordered);
         }
         (RECEIVE_BYTES / self.plan.size).clamp(2, MAX_RECEIVES)
     }
@@ -319,7 +319,7 @@ impl Load {
             ep.adapter().post_send(self.streams[i].qp, wr).map_err(words)?;
             self.streams[i].completed += 1;
         }
-        self.post_recv(ep, i, receive + ping::RECEIVES)
+        self.post_recv(ep, i, receive + self.receives_ahead())
     }
 
     /// Whether the initiator's load is over and completed.

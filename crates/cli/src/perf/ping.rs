@@ -8,9 +8,15 @@ use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
 
 /// Round trips that are kept: the latest million.
 const MAX_KEPT: usize = 1 << 20;
-/// Receives that both ends keep posted. One message is under way, but the other end hears of receives in steps of a
-/// quarter of them: the more, the rarer.
-pub const RECEIVES: u64 = 64;
+/// Receives that both ends keep posted. One message is under way, but by Longhaul's own transport the other end hears of
+/// receives in steps of a quarter of them: the more, the rarer.
+const RECEIVES: u64 = 64;
+
+/// How many that is by iWARP (`ordered`) or else. By iWARP nobody hears of them, and into the only one that waits, posted for
+/// the next message, that is read straight.
+pub const fn receives(ordered: bool) -> u64 {
+    if ordered { 1 } else { RECEIVES }
+}
 
 /// Round trips, as the initiator measures them.
 #[derive(Default)]
@@ -49,23 +55,36 @@ impl Trips {
 /// Messages up to so many bytes travel with their work requests: a copy of longer ones costs more than naming their place.
 const INLINE: u64 = 256;
 
+/// Bytes in front of a message in an end's region, so that it begins 128 bytes behind the start of a page (a long list of
+/// bytes begins 16 behind it). The kernel copies a message to or from pages of its own, and processors copy slowly to where
+/// lies 1 to 63 bytes behind the source, counted from the starts of their pages. What precedes a message is at most 20 bytes.
+const FRONT: u64 = 112;
+
 /// Bytes of an end's region: a message that leaves, and behind it one that arrives.
 pub fn region(plan: &Plan) -> u64 {
-    plan.size * 2
+    2 * (FRONT + plan.size).next_multiple_of(PAGE)
 }
+
+/// Where a message that arrives begins.
+fn incoming(plan: &Plan) -> u64 {
+    FRONT + (FRONT + plan.size).next_multiple_of(PAGE)
+}
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// The `n`th message. A write tells its arrival by immediate data, since its bytes may arrive in any order.
 pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
     let op = match plan.operation {
         Operation::Send => SendOp::Send,
-        _ => SendOp::WriteImm { rkey: s.rkey, offset: plan.size, imm: n as u32 },
+        _ => SendOp::WriteImm { rkey: s.rkey, offset: incoming(plan), imm: n as u32 },
     };
     let data = if plan.size <= INLINE {
         let mut bytes = vec![0; plan.size as usize];
         bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
         Data::Inline(bytes.into())
     } else {
-        Data::from(Sge { lkey: s.region.lkey, offset: 0, len: plan.size })
+        Data::from(Sge { lkey: s.region.lkey, offset: FRONT, len: plan.size })
     };
     // The answer tells that it arrived.
     SendWr { signaled: false, ..SendWr::new(n, op, data) }
@@ -73,7 +92,7 @@ pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
 
 /// A receive for the `n`th message.
 pub fn receive(plan: &Plan, s: &Stream, n: u64) -> RecvWr {
-    let sge = Sge { lkey: s.region.lkey, offset: plan.size, len: plan.size };
+    let sge = Sge { lkey: s.region.lkey, offset: incoming(plan), len: plan.size };
     RecvWr { wr_id: n, sges: Sges::One(sge) }
 }
 

@@ -4,6 +4,7 @@ use super::StreamOrder;
 use crate::Endpoint;
 use crate::app::{ConnId, Event};
 use crate::govern::kernel_name;
+use cc::platform::Choice;
 
 /// Says whether the system has a congestion control of this name for connections by TCP, in words if not.
 pub type HasCongestion = fn(&str) -> Result<(), String>;
@@ -77,6 +78,35 @@ impl Endpoint {
         tracing::info!(cc = name, "another congestion control of the system's TCP holds");
         self.stirred = true;
         self.events.push_back(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
+        Ok(())
+    }
+
+    /// Has the system decide by the first of these, in order of preference and divided by commas, that the peer may have here
+    /// and that the system has: the peer asks for it, for what this end sends on a connection by iWARP.
+    ///
+    /// # Errors
+    /// In words, and then nothing has changed: the policy lets the peer have none of them, or the system has none of those.
+    pub fn lend_by_tcp(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
+        self.heed_policy();
+        let Some(ruled) = self.hub.bundles.get(&conn).and_then(|b| b.ruled.as_ref()) else {
+            return Err("there is no such connection by iWARP".to_owned());
+        };
+        let allows = |spec: &str| {
+            let lent = |c: &Choice| c.algorithm == spec || c.peer.allows(spec);
+            ruled.choice.as_ref().is_none_or(lent) && self.permits(&ruled.traffic, spec)
+        };
+        let mut lent = cc::registry::preferences(specs);
+        lent.retain(|spec| allows(spec));
+        if lent.is_empty() {
+            return Err(format!("this host's policy does not let the other end have {specs}"));
+        }
+        let name = self.system_congestion(&lent.join(","))?;
+        self.set_bundle_congestion(conn, &name)?;
+        if let Some(ruled) = self.hub.bundles.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
+            // From here on it is what the application asked for, which a later policy judges anew.
+            ruled.traffic.asked = name;
+            ruled.choice = self.governor.as_ref().map(|g| g.policy().choose(&ruled.traffic));
+        }
         Ok(())
     }
 

@@ -405,9 +405,11 @@ impl Streams {
                 }
                 Ok(n) => {
                     (s.vain, self.moved) = (0, true);
-                    give_back(endpoint, id, n >= offered);
+                    let more =
+                        n >= offered || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
+                    give_back(endpoint, id, more);
                     endpoint.stream_done(now, id);
-                    if n < offered {
+                    if !more {
                         return false;
                     }
                 }

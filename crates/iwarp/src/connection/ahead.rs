@@ -1,7 +1,7 @@
 //! Reading ahead: several records by one system call, each payload straight to its place.
 //!
 //! What comes next is often known before its header is here: the answer to a read of ours goes where that said, a send
-//! that has begun goes on in its receive, and of a long write an end that is known to [announce](Connection::announce_writes) them has
+//! that has begun goes on in its receive, one that answers another is as long as the last, and of a long write an end that is known to [announce](Connection::announce_writes) them has
 //! told how far it reaches. Then the list of ranges for a `readv` goes on behind the record that is arriving: a few bytes of
 //! scratch memory for trailer and header, the place of the payload, and so on. Headers are looked at afterwards, as all are.
 //! One that is not as expected costs a copy: its bytes and what is behind them are gathered again and taken as they are.
@@ -158,7 +158,7 @@ impl Connection {
             // The first record of a write comes right behind its announcement.
             (Some(_), _) => None,
             (None, Some((_, at))) => self.send_run(a, qp, at),
-            (None, None) => self.read_run(a, qp, self.rx.read_at),
+            (None, None) => self.read_run(a, qp, self.rx.read_at).or_else(|| self.fresh_run(a, qp)),
         }
     }
 
@@ -180,11 +180,17 @@ impl Connection {
         Some(Run { what: Foreseen::Sink { key: sink }, at: 0, end: a.read_len(qp, sink)? })
     }
 
-    /// Only the rest of a message that has begun, into a receive that it fills if it is as long as the last one. A receive of
-    /// which nothing has come is left alone: applications post several for the same memory.
+    /// The rest of a message that has begun, into a receive that it fills if it is as long as the last one.
     fn send_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
         let end = self.rx.ahead.last_send;
         (at < end && a.receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at, end })
+    }
+
+    /// The next message, if it is as long as the last one and fills a receive that was posted since that was complete. Of
+    /// others that wait nothing is touched before their message has begun: applications post several for the same memory.
+    fn fresh_run(&self, a: &Adapter, qp: QpId) -> Option<Run> {
+        let end = self.rx.ahead.last_send;
+        (a.fresh_receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at: 0, end })
     }
 
     /// Whether the payload belongs to a read of this end's own or to a receive: only their completion opens what they fill, so

@@ -246,6 +246,28 @@ impl Connection {
         }
     }
 
+    /// Whether the record that is arriving lacks but a few bytes: those of a message's last segment, which come right behind the
+    /// others. Then another look costs less than to wait for them elsewhere.
+    pub fn lacks_little(&self) -> bool {
+        let rx = &self.rx;
+        let runs = matches!(self.state, State::Running | State::Closing) && !self.terms.markers_in;
+        if !runs || self.is_held() {
+            return false;
+        }
+        let there = rx.end - rx.start;
+        let lacking = match (&rx.direct, rx.scratch.get(rx.start..rx.end)) {
+            (Some(d), _) => {
+                let tail = (d.pad + fpdu::CRC).saturating_sub(there);
+                usize::try_from(d.missing).unwrap_or(usize::MAX).saturating_add(tail)
+            }
+            (None, Some(&[high, low, ..])) => {
+                fpdu::len(usize::from(u16::from_be_bytes([high, low]))).saturating_sub(there)
+            }
+            _ => 0,
+        };
+        (1..DIRECT).contains(&lacking)
+    }
+
     /// Looks whether the write that goes straight to its place may still go there. To be called before
     /// [`places`](Connection::places): through a key that was made void, nothing more arrives.
     pub fn recheck(&mut self, a: &mut Adapter, now: Time) {

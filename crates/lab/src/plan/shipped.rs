@@ -21,6 +21,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("fat", include_str!("../../plans/fat.toml")),
     ("datacentre", include_str!("../../plans/datacentre.toml")),
     ("l4s", include_str!("../../plans/l4s.toml")),
+    ("windows", include_str!("../../plans/windows.toml")),
     ("bbr-loss", include_str!("../../plans/bbr-loss.toml")),
     ("guarantees", include_str!("../../plans/guarantees.toml")),
     ("deadlines", include_str!("../../plans/deadlines.toml")),

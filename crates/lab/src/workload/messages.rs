@@ -45,6 +45,42 @@ impl Manner {
     }
 }
 
+/// Memory for messages that begins [`PAST_PAGE`] bytes behind the start of a page, all of it there.
+pub struct Buffer {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+const PAGE: usize = 4096;
+/// The kernel copies a message to or from pages of its own, from their starts. Processors copy slowly to where lies 1 to 63
+/// bytes behind the source, counted from the starts of their pages; long lists of bytes begin 16 behind it. What is compared
+/// with this has its messages at the same place.
+const PAST_PAGE: usize = 128;
+
+impl Buffer {
+    /// `len` bytes of this value.
+    pub fn new(value: u8, len: usize) -> Buffer {
+        let mut bytes = vec![0; len + PAGE];
+        bytes.fill(value);
+        let at = (PAST_PAGE + PAGE - bytes.as_ptr().addr() % PAGE) % PAGE;
+        bytes.truncate(at + len);
+        Buffer { bytes, at }
+    }
+}
+
+impl core::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+}
+
+impl core::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.at..]
+    }
+}
+
 /// Processor and real time from a moment on.
 struct Begun {
     clock: Clock,
@@ -168,7 +204,7 @@ fn connect(to: SocketAddr, manner: &Manner) -> Result<TcpStream, String> {
 /// The system's, in words.
 pub fn echo(listener: &TcpListener, size: usize, manner: &Manner) -> Result<Report, String> {
     let mut stream = accept(listener, manner)?;
-    let mut buf = vec![0; size];
+    let mut buf = Buffer::new(0, size);
     let begun = Begun::now();
     let mut bytes = 0;
     while fill(&mut stream, &mut buf, manner.spin)? {
@@ -184,7 +220,7 @@ pub fn echo(listener: &TcpListener, size: usize, manner: &Manner) -> Result<Repo
 /// The system's, in words.
 pub fn ping(to: SocketAddr, size: usize, seconds: f64, manner: &Manner) -> Result<Report, String> {
     let mut stream = connect(to, manner)?;
-    let mut buf = vec![0x5a; size];
+    let mut buf = Buffer::new(0x5a, size);
     let (mut trips, begun) = (Trips::default(), Begun::now());
     while begun.seconds() < seconds {
         trips.leave();
@@ -257,7 +293,7 @@ fn slots(region: usize, size: usize) -> Result<usize, String> {
 pub(super) fn answer(at: SocketAddr, e: &Exchange) -> Result<Report, String> {
     let (manner, size) = (e.manner(), e.size as usize);
     // Pages are there before the clock runs.
-    let mut buffer = vec![1; size.min(MAX_SIZE)];
+    let mut buffer = Buffer::new(1, size.min(MAX_SIZE));
     let listener = listen(at, &manner)?;
     let _over = super::ready();
     if e.trips { echo(&listener, size, &manner) } else { sink(&listener, &mut buffer, size, &manner) }
@@ -269,7 +305,7 @@ pub(super) fn ask(to: SocketAddr, e: &Exchange) -> Result<Report, String> {
     if e.trips {
         return ping(to, size, e.seconds, &manner);
     }
-    source(to, &vec![0x5a; size.min(MAX_SIZE)], size, e.seconds, &manner)
+    source(to, &Buffer::new(0x5a, size.min(MAX_SIZE)), size, e.seconds, &manner)
 }
 
 #[cfg(test)]
@@ -280,6 +316,15 @@ mod tests {
         let listener = listen(([127, 0, 0, 1], 0).into(), manner).expect("a port");
         let at = listener.local_addr().expect("an address");
         (listener, at)
+    }
+
+    #[test]
+    fn buffers_begin_where_they_should() {
+        for len in [1, 4_000, 65_536, 1 << 20] {
+            let b = Buffer::new(7, len);
+            assert_eq!((b.as_ptr().addr() % PAGE, b.len()), (PAST_PAGE, len));
+            assert!(b.iter().all(|x| *x == 7));
+        }
     }
 
     #[test]

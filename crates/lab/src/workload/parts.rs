@@ -4,13 +4,12 @@
 //! The receiver names a region by a first Send; every part is a queue pair of Writes into it, opened when the part begins.
 //! A part with a deadline that cannot be kept is refused then, with the earliest time that could.
 
-use super::requests::{self, connect, endpoint};
-use super::{Report, ready, rest};
+use super::ends::{Course, Line, run_at, run_to};
+use super::{Report, requests};
 use base::{Span, Time};
 use cc::engine::admission::Refusal;
 use cc::platform::Qos;
 use endpoint::{App, ConnId, Connect, ConnectError, Endpoint, Event, FlowReport, QpOptions};
-use lhio::driver::Driver;
 use policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -134,12 +133,8 @@ pub struct Board {
     pub times: Vec<f64>,
     /// Payload that arrived.
     pub bytes: u64,
-    /// When the first part could begin, and when it was over.
-    pub began: Option<Time>,
-    /// When it was over.
-    pub ended: Option<Time>,
-    /// Why it ended early.
-    pub failure: Option<String>,
+    /// How it went.
+    pub course: Course,
 }
 
 /// A part that runs.
@@ -200,19 +195,15 @@ impl Running {
 
 /// Sends all parts.
 pub struct Sender {
-    connect: Option<Connect>,
-    /// When it connects; its parts count from then on.
-    start: Time,
+    /// Its parts count from when it connects.
+    line: Line,
     seconds: Span,
     warm_up: Span,
-    conn: Option<ConnId>,
     note: Option<Mr>,
     source: Option<Mr>,
     target: Option<u32>,
     parts: Vec<Running>,
     is_measuring: bool,
-    closed: bool,
-    wake: Option<Time>,
     board: Rc<RefCell<Board>>,
 }
 
@@ -239,18 +230,14 @@ impl Sender {
         board: Rc<RefCell<Board>>,
     ) -> Result<Sender, String> {
         Ok(Sender {
-            connect: Some(connect),
-            start,
+            line: Line::new(connect, start),
             seconds: Span::from_secs_f64(what.seconds),
             warm_up: Span::from_secs_f64(what.warm_up),
-            conn: None,
             note: None,
             source: None,
             target: None,
             parts: what.parts.iter().cloned().map(Running::new).collect::<Result<_, _>>()?,
             is_measuring: false,
-            closed: false,
-            wake: None,
             board,
         })
     }
@@ -281,19 +268,10 @@ impl Sender {
                         return Err(format!("{}: the receiver refuses it with code {code}", p.part.name));
                     }
                 }
-                Event::Closed { conn, reason } => {
-                    self.closed = true;
-                    let mut board = self.board.borrow_mut();
-                    if board.ended.is_none() {
-                        board.failure.get_or_insert(format!("the connection: {reason}"));
-                        board.ended = Some(now);
-                    }
-                    drop(board);
-                    // The connection's domain is not free before its regions are.
-                    for region in [self.source.take(), self.note.take()].into_iter().flatten() {
-                        e.adapter().dereg_mr(region.id).map_err(|e| e.to_string())?;
-                    }
-                    e.release(conn).map_err(|e| e.to_string())?;
+                Event::Closed { reason, .. } => {
+                    let regions = [self.source.take(), self.note.take()];
+                    let course = &mut self.board.borrow_mut().course;
+                    self.line.end((now, &reason.to_string()), regions, course, e)?;
                 }
                 _ => {}
             }
@@ -313,7 +291,7 @@ impl Sender {
                 let mut key = [0; size_of::<u32>()];
                 e.adapter().read_mr(note.id, 0, &mut key).map_err(|e| e.to_string())?;
                 self.target = Some(u32::from_be_bytes(key));
-                self.board.borrow_mut().began = Some(now);
+                self.board.borrow_mut().course.began = Some(now);
                 continue;
             }
             let Some(p) = self.parts.iter_mut().find(|p| p.qp == Some(wc.qp)) else { continue };
@@ -377,22 +355,18 @@ impl Sender {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        if now >= self.start
-            && let Some(c) = self.connect.take()
-        {
-            self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
-        }
+        self.line.begin(now, e)?;
         self.events(now, e)?;
-        let (Some(conn), false) = (self.conn, self.closed || self.board.borrow().ended.is_some()) else {
-            return Ok(());
-        };
+        let over = self.line.closed || self.board.borrow().course.ended.is_some();
+        let (Some(conn), false) = (self.line.conn, over) else { return Ok(()) };
         self.completions(now, conn, e)?;
-        let (from, end) = (self.start + self.warm_up, self.start + self.seconds);
-        self.wake = Some(if now < from { from } else { end });
+        let start = self.line.start;
+        let (from, end) = (start + self.warm_up, start + self.seconds);
+        self.line.wake = Some(if now < from { from } else { end });
         if let (Some(source), Some(target)) = (self.source, self.target) {
             for p in &mut self.parts {
-                if let Some(at) = Self::feed(p, (now, self.start, conn), (&source, target), e)? {
-                    self.wake = self.wake.map(|w| w.min(at));
+                if let Some(at) = Self::feed(p, (now, start, conn), (&source, target), e)? {
+                    self.line.wake = self.line.wake.map(|w| w.min(at));
                 }
             }
         }
@@ -412,14 +386,14 @@ impl Sender {
     fn end(&mut self, now: Time, e: &mut Endpoint) {
         let flows = e.flows();
         let cap = e.policy().and_then(|p| p.host_cap()).map(|r| r.bits_per_sec() as f64);
-        let seconds = now.since(self.start + self.warm_up).as_secs_f64();
+        let seconds = now.since(self.line.start + self.warm_up).as_secs_f64();
         let mut board = self.board.borrow_mut();
         board.parts = self.parts.iter().map(|p| result(p, &flows, seconds)).collect();
         let wire: Vec<f64> = self.parts.iter().map(|p| wire_rate(p, &flows, seconds)).collect();
         leave_rest(&mut board.parts, &wire, cap);
         board.bytes = self.parts.iter().map(Running::payload).sum();
         board.times = self.parts.iter().flat_map(|p| p.times.iter().copied()).collect();
-        board.ended = Some(now);
+        board.course.ended = Some(now);
     }
 }
 
@@ -487,20 +461,14 @@ fn leave_rest(parts: &mut [PartResult], wire: &[f64], cap: Option<f64>) {
 impl App for Sender {
     fn drive(&mut self, now: Time, e: &mut Endpoint) {
         if let Err(text) = self.work(now, e) {
-            let mut board = self.board.borrow_mut();
-            board.failure.get_or_insert(text);
-            board.ended.get_or_insert(now);
-            match self.conn {
-                Some(c) if !self.closed => e.close(now, c, code::APPLICATION, "the sender gave up"),
-                _ => self.closed = true,
-            }
+            self.line.give_up(now, text, &mut self.board.borrow_mut().course, e);
         }
     }
     fn next_timeout(&self) -> Option<Time> {
-        if self.connect.is_some() { Some(self.start) } else { self.wake }
+        self.line.next_timeout()
     }
     fn finished(&self) -> bool {
-        self.closed
+        self.line.closed
     }
 }
 
@@ -569,15 +537,12 @@ impl App for Receiver {
 
 /// Sends over real sockets.
 pub(super) fn send(w: &Parts) -> Result<Report, String> {
-    let any: SocketAddr = if w.to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let mut driver = Driver::bind(any).map_err(|e| e.to_string())?;
-    let mut endpoint = endpoint(requests::options(&w.cc, None, 1), false)?;
-    endpoint.set_policy(Arc::new(policy_of(&w.policy)?));
+    let policy = Arc::new(policy_of(&w.policy)?);
     let board = Rc::<RefCell<Board>>::default();
-    let mut app = Sender::new(w, connect(w.to), driver.now(), board.clone())?;
-    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    let app = |connect, now| Sender::new(w, connect, now, board.clone());
+    run_to(w.to, requests::options(&w.cc, None, 1), Some(policy), app)?;
     let b = board.borrow();
-    match &b.failure {
+    match &b.course.failure {
         Some(why) => Err(why.clone()),
         None => Ok(report(&b)),
     }
@@ -585,25 +550,14 @@ pub(super) fn send(w: &Parts) -> Result<Report, String> {
 
 /// The figures of a sender.
 pub fn report(b: &Board) -> Report {
-    let seconds = b.began.zip(b.ended).map_or(0.0, |(a, z)| z.since(a).as_secs_f64());
+    let seconds = b.course.seconds();
     let (parts, completions) = (b.parts.clone(), b.times.clone());
     Report { bytes: b.bytes, seconds, completions, parts, ..Report::default() }
 }
 
 /// Receives over real sockets until standard input ends.
 pub(super) fn sink(listen: SocketAddr) -> Result<Report, String> {
-    let mut driver = Driver::bind(listen).map_err(|e| e.to_string())?;
-    let mut endpoint = endpoint(requests::options("", None, 1), true)?;
-    let over = ready();
-    let (waker, flag) = (driver.waker(), over.clone());
-    std::thread::spawn(move || {
-        while !flag.load(Ordering::SeqCst) {
-            rest(Span::from_millis(50));
-        }
-        waker.wake();
-    });
-    let mut app = Receiver::new(over);
-    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    let app = run_at(listen, requests::options("", None, 1), Receiver::new)?;
     Ok(Report { bytes: app.bytes, ..Report::default() })
 }
 

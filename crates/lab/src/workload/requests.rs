@@ -1,18 +1,16 @@
 //! Requests and short answers over Sends of Longhaul: applications without I/O, for real sockets and the simulator.
 
+use super::ends::{Course, Line, run_at, run_to};
 use super::tcp_requests::{ANSWER, exponential};
-use super::{Report, Requests, ready, rest};
+use super::{Report, Requests};
 use base::{Rate, Rng, Span, Time};
-use endpoint::{App, Authority, Config, ConnId, Connect, Endpoint, Event, ServerConfig, TransportOptions};
-use lhio::clock::{self, Clock, WallTime};
-use lhio::driver::Driver;
+use endpoint::{App, ConnId, Connect, Endpoint, Event, TransportOptions};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
 use transport::error::code;
 use verbs::{
     Access, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
@@ -27,9 +25,6 @@ const AHEAD: (u64, u64) = (4, 1_024);
 const MAX_UNANSWERED: usize = 1 << 16;
 /// What is not answered this long after the end never is.
 const GRACE: Span = Span::from_secs(10);
-/// The key of servers in the laboratory: it protects nothing.
-const SERVER_SEED: [u8; 32] = *b"longhaul-lab server, not secret.";
-const CLIENT_SEED: [u8; 32] = *b"longhaul-lab client, not secret.";
 
 /// What came of a client's requests.
 #[derive(Debug, Default)]
@@ -40,12 +35,8 @@ pub struct Board {
     pub payload: (u64, u64),
     /// Bytes of data packets.
     pub wire: u64,
-    /// When the connection was up.
-    pub connected: Option<Time>,
-    /// When it was over.
-    pub ended: Option<Time>,
-    /// Why it ended early.
-    pub failure: Option<String>,
+    /// How it went.
+    pub course: Course,
 }
 
 /// One queue pair of a client.
@@ -61,19 +52,14 @@ struct Stream {
 /// Sends requests.
 pub struct Client {
     what: Requests,
-    connect: Option<Connect>,
-    /// When it connects and begins.
-    start: Time,
+    line: Line,
     rng: Rng,
-    conn: Option<ConnId>,
     source: Option<Mr>,
     answers: Option<Mr>,
     streams: Vec<Stream>,
     began: Option<Time>,
     due: Time,
     turn: usize,
-    wake: Option<Time>,
-    closed: bool,
     board: Rc<RefCell<Board>>,
 }
 
@@ -83,18 +69,14 @@ impl Client {
         let rng = Rng::from_u64(what.seed);
         Client {
             what,
-            connect: Some(connect),
-            start,
+            line: Line::new(connect, start),
             rng,
-            conn: None,
             source: None,
             answers: None,
             streams: Vec::new(),
             began: None,
             due: start,
             turn: 0,
-            wake: None,
-            closed: false,
             board,
         }
     }
@@ -115,7 +97,7 @@ impl Client {
             self.streams.push(s);
         }
         (self.began, self.due) = (Some(now), now);
-        self.board.borrow_mut().connected = Some(now);
+        self.board.borrow_mut().course.began = Some(now);
         Ok(())
     }
 
@@ -195,32 +177,21 @@ impl Client {
     }
 
     fn work(&mut self, now: Time, e: &mut Endpoint) -> Result<(), String> {
-        if now >= self.start
-            && let Some(c) = self.connect.take()
-        {
-            self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);
-        }
+        self.line.begin(now, e)?;
         while let Some(ev) = e.poll_event() {
             match ev {
                 Event::Connected { conn } => self.up(now, conn, e)?,
-                Event::Closed { conn, reason } => {
-                    self.closed = true;
-                    let mut board = self.board.borrow_mut();
-                    if board.ended.is_none() {
-                        board.failure.get_or_insert(format!("the connection: {reason}"));
-                        board.ended = Some(now);
-                    }
-                    drop(board);
-                    // The connection's domain is not free before its regions are.
-                    for region in [self.source.take(), self.answers.take()].into_iter().flatten() {
-                        e.adapter().dereg_mr(region.id).map_err(|e| e.to_string())?;
-                    }
-                    e.release(conn).map_err(|e| e.to_string())?;
+                Event::Closed { reason, .. } => {
+                    let regions = [self.source.take(), self.answers.take()];
+                    let course = &mut self.board.borrow_mut().course;
+                    self.line.end((now, &reason.to_string()), regions, course, e)?;
                 }
                 _ => {}
             }
         }
-        let (Some(conn), false, Some(_)) = (self.conn, self.closed, self.began) else { return Ok(()) };
+        let (Some(conn), false, Some(_)) = (self.line.conn, self.line.closed, self.began) else {
+            return Ok(());
+        };
         let Some(cq) = e.connection(conn).map(|i| i.cq) else { return Ok(()) };
         while let Some(wc) = e.adapter().poll_cq(cq) {
             self.completion(now, &wc, e)?;
@@ -228,7 +199,7 @@ impl Client {
         self.arrive(now);
         self.post(e)?;
         self.end(now, conn, e);
-        self.wake = self.next_wake(now);
+        self.line.wake = self.next_wake(now);
         Ok(())
     }
 
@@ -248,14 +219,14 @@ impl Client {
         let idle = self.streams.iter().all(|s| s.pending.is_empty() && s.open.is_empty());
         let late = t >= self.what.pattern.seconds + GRACE.as_secs_f64();
         let mut board = self.board.borrow_mut();
-        if t < self.what.pattern.seconds || !(idle || late) || board.ended.is_some() {
+        if t < self.what.pattern.seconds || !(idle || late) || board.course.ended.is_some() {
             return;
         }
         if let Some(s) = e.stats(conn) {
             board.payload = (s.payload_sent, s.payload_again);
             board.wire = s.bytes_sent.saturating_sub(s.control_bytes_sent);
         }
-        board.ended = Some(now);
+        board.course.ended = Some(now);
         e.close(now, conn, code::NO_ERROR, "done");
     }
 }
@@ -270,20 +241,14 @@ fn receive(e: &mut Endpoint, s: &mut Stream, region: &Mr, size: u64, slots: u64)
 impl App for Client {
     fn drive(&mut self, now: Time, e: &mut Endpoint) {
         if let Err(text) = self.work(now, e) {
-            let mut board = self.board.borrow_mut();
-            board.failure.get_or_insert(text);
-            board.ended.get_or_insert(now);
-            match self.conn {
-                Some(c) if !self.closed => e.close(now, c, code::APPLICATION, "the client gave up"),
-                _ => self.closed = true,
-            }
+            self.line.give_up(now, text, &mut self.board.borrow_mut().course, e);
         }
     }
     fn next_timeout(&self) -> Option<Time> {
-        if self.connect.is_some() { Some(self.start) } else { self.wake }
+        self.line.next_timeout()
     }
     fn finished(&self) -> bool {
-        self.closed
+        self.line.closed
     }
 }
 
@@ -393,78 +358,33 @@ pub fn options(cc: &str, known_rate: Option<u64>, streams: u16) -> TransportOpti
     o
 }
 
-/// What a client of the laboratory needs to connect to a server of the laboratory.
-pub fn connect(remote: SocketAddr) -> Connect {
-    let key = Identity::from_seed(SERVER_SEED).public_key();
-    let trust = ServerTrust::Pinned(vec![key]);
-    Connect { remote, server_name: "lab".into(), trust, token: None, options: None, iwarp: None }
-}
-
-/// Credentials and server settings of an end. Everybody is let in: the laboratory is closed.
-pub fn credentials(server: bool) -> (Arc<Credentials>, Option<ServerConfig>) {
-    let seed = if server { SERVER_SEED } else { CLIENT_SEED };
-    let authority = Authority { keys: None, tokens: Vec::new() };
-    let config = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
-    (Arc::new(Credentials::RawKey(Identity::from_seed(seed))), server.then_some(config))
-}
-
-pub(super) fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String> {
-    let (credentials, config) = credentials(server);
-    let mut c = Config::client(credentials);
-    (c.options, c.server, c.static_secret) =
-        (options, config, if server { SERVER_SEED } else { CLIENT_SEED });
-    // Over the paths of the plan and no others.
-    c.options.discover = endpoint::Discover::Off;
-    c.unix_epoch = WallTime::now().unix_secs().saturating_sub(Clock::new().now().as_nanos() / 1_000_000_000);
-    let seed = clock::seed().map_err(|e| e.to_string())?;
-    Endpoint::new(c, Rng::from_seed(seed)).map_err(|e| e.to_string())
-}
-
 /// Sends requests over real sockets.
 pub(super) fn ask(r: &Requests) -> Result<Report, String> {
-    let any: SocketAddr = if r.to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let mut driver = Driver::bind(any).map_err(|e| e.to_string())?;
-    let mut endpoint = endpoint(options(&r.cc, r.known_rate, r.streams), false)?;
     let board = Rc::<RefCell<Board>>::default();
-    let mut app = Client::new(r.clone(), connect(r.to), driver.now(), board.clone());
-    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    let app = |connect, now| Ok(Client::new(r.clone(), connect, now, board.clone()));
+    run_to(r.to, options(&r.cc, r.known_rate, r.streams), None, app)?;
     let b = board.borrow();
     if b.completions.is_empty() {
-        return Err(b.failure.clone().unwrap_or_else(|| "no request was answered".to_owned()));
+        return Err(b.course.failure.clone().unwrap_or_else(|| "no request was answered".to_owned()));
     }
     Ok(report(&b, r.size))
 }
 
 /// The figures of a client.
 pub fn report(b: &Board, size: u64) -> Report {
-    let seconds = match (b.connected, b.ended) {
-        (Some(a), Some(z)) => z.since(a).as_secs_f64(),
-        _ => 0.0,
-    };
     Report {
         bytes: b.completions.len() as u64 * size,
-        seconds,
+        seconds: b.course.seconds(),
         completions: b.completions.clone(),
         again: (b.payload.0 > 0).then(|| b.payload.1 as f64 / b.payload.0 as f64),
         payload_share: (b.wire > 0).then(|| b.payload.0 as f64 / b.wire as f64),
-        note: b.failure.clone().unwrap_or_default(),
+        note: b.course.failure.clone().unwrap_or_default(),
         ..Report::default()
     }
 }
 
 /// Answers over real sockets until standard input ends.
 pub(super) fn answer(listen: SocketAddr, size: u64, streams: u16) -> Result<Report, String> {
-    let mut driver = Driver::bind(listen).map_err(|e| e.to_string())?;
-    let mut endpoint = endpoint(options("", None, streams), true)?;
-    let over = ready();
-    let (waker, flag) = (driver.waker(), over.clone());
-    std::thread::spawn(move || {
-        while !flag.load(Ordering::SeqCst) {
-            rest(Span::from_millis(50));
-        }
-        waker.wake();
-    });
-    let mut app = Server::new(size, streams, over);
-    driver.run(&mut endpoint, &mut app).map_err(|e| e.to_string())?;
+    let app = run_at(listen, options("", None, streams), |over| Server::new(size, streams, over))?;
     Ok(Report { bytes: app.bytes, ..Report::default() })
 }

@@ -3,14 +3,16 @@
 //! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
 //! with, this end knows the name.
 
+use super::wishing::{Wishes, Wishing};
 use super::{ConnEvent, Connection};
 use crate::crypto::Side;
 use crate::error::{Violation, code};
 use crate::lane::MAX_FLOWS;
 use crate::negotiation::agree::{accepts, agree};
 use crate::negotiation::exchange::{Exchange, Step};
-use crate::negotiation::{check, offer, refusal};
+use crate::negotiation::{Allow, check, offer, refusal};
 use base::{Span, Time};
+use std::sync::Arc;
 use wire::cc::CcTerms;
 use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Frame, Params};
 
@@ -22,16 +24,26 @@ pub(super) struct Congestion {
     ours: CcTerms,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
+    /// What is still to be proposed for what the peer sends.
+    pub(super) wishing: Wishing,
 }
 
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
         let exchange = Exchange::new(side);
-        Congestion { exchange, ours, reserved: 0 }
+        Congestion { exchange, ours, reserved: 0, wishing: Wishing::default() }
     }
 }
 
 impl Connection {
+    /// What this end says in the handshake.
+    pub(super) fn give_terms(&mut self, ours: CcTerms) {
+        let terms = CcTerms { offers: Vec::new(), ..ours.clone() };
+        let said = self.options.negotiation.clone();
+        self.flow_setups[0].wishes = Arc::new(Wishes { said, terms });
+        self.congestion = Congestion::new(self.side, ours);
+    }
+
     /// The parameters of both ends are known: what both directions begin with.
     pub(super) fn settle_cc(&mut self, peer: &Params) -> Result<(), Violation> {
         let Some(theirs) = &peer.cc_terms else { return Ok(()) };
@@ -52,7 +64,7 @@ impl Connection {
         Ok(())
     }
 
-    fn topic(&self, qpn: Option<u16>, sending: bool) -> CcTopic {
+    pub(super) fn topic(&self, qpn: Option<u16>, sending: bool) -> CcTopic {
         CcTopic { qpn, of_server: sending == (self.side == Side::Server) }
     }
 
@@ -82,11 +94,13 @@ impl Connection {
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
         self.telling.forget(qpn);
+        self.congestion.wishing.forget(qpn);
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.
     pub fn admits_cc(&self, spec: &str) -> bool {
-        offer(spec).is_ok_and(|o| self.may_be_asked(&o) && accepts(&self.congestion.ours, &o))
+        let allow = &self.options.negotiation.allow;
+        offer(spec).is_ok_and(|o| self.may_be_asked(&o, allow) && accepts(&self.wishes_on(None).terms, &o))
     }
 
     /// Whether the peer has said nothing in the handshake against being sent to with this algorithm.
@@ -95,14 +109,14 @@ impl Connection {
         theirs.is_none_or(|t| offer(spec).is_ok_and(|o| accepts(t, &o)))
     }
 
-    /// Whether the peer may have this end send with it.
-    fn may_be_asked(&self, o: &CcOffer) -> bool {
+    /// Whether the peer may have this end send with it, where this is lent to it.
+    fn may_be_asked(&self, o: &CcOffer, allow: &Allow) -> bool {
         let named = 1 + self.options.negotiation.also.len();
         let own = self.congestion.ours.offers.iter().take(named).any(|own| own.name == o.name);
-        own || self.options.negotiation.allow.has(&o.name)
+        own || allow.has(&o.name)
     }
 
-    fn round(&self) -> Span {
+    pub(super) fn round(&self) -> Span {
         self.lanes[self.main_lane()].rtt.smoothed()
     }
 
@@ -152,18 +166,18 @@ impl Connection {
     pub(super) fn on_cc_propose(&mut self, now: Time, p: CcPropose) -> Result<(), Violation> {
         let round = self.round();
         let steps = self.congestion.exchange.on_propose(now, round, p)?;
-        self.on_cc_steps(steps);
+        self.on_cc_steps(now, steps);
         Ok(())
     }
 
     pub(super) fn on_cc_answer(&mut self, now: Time, a: CcAnswer) -> Result<(), Violation> {
         let round = self.round();
         let steps = self.congestion.exchange.on_answer(now, round, a)?;
-        self.on_cc_steps(steps);
+        self.on_cc_steps(now, steps);
         Ok(())
     }
 
-    fn on_cc_steps(&mut self, steps: Vec<Step>) {
+    fn on_cc_steps(&mut self, now: Time, steps: Vec<Step>) {
         for s in steps {
             match s {
                 Step::Decide(p) => match self.judge_cc(&p) {
@@ -171,8 +185,8 @@ impl Connection {
                     verdict => self.answer_cc(&p, verdict.err().unwrap_or(0)),
                 },
                 Step::Refuse(p) => self.answer_cc(&p, refusal::TOO_OFTEN),
-                Step::Answered(topic, o, code) => self.on_own_answered(topic, &o, code),
-                Step::Crossed(topic, o) => self.on_own_answered(topic, &o, refusal::CROSSED),
+                Step::Answered(topic, o, code) => self.on_own_answered(now, topic, &o, code),
+                Step::Crossed(topic, o) => self.on_own_answered(now, topic, &o, refusal::CROSSED),
             }
         }
     }
@@ -201,7 +215,7 @@ impl Connection {
         }
         let given = |t: &CcTerms| p.offer.needs & !t.echoes == 0;
         if !self.is_ours(p.topic) {
-            let ours = &self.congestion.ours;
+            let ours = &self.wishes_on(p.topic.qpn).terms;
             return match accepts(ours, &p.offer) {
                 true => Ok(()),
                 false if given(ours) => Err(refusal::FORBIDDEN),
@@ -209,7 +223,7 @@ impl Connection {
             };
         }
         check(&p.offer)?;
-        if !self.may_be_asked(&p.offer) {
+        if !self.may_be_asked(&p.offer, &self.wishes_on(p.topic.qpn).said.allow) {
             return Err(refusal::FORBIDDEN);
         }
         if !self.peer_params.cc_terms.as_ref().is_some_and(given) {
@@ -219,7 +233,7 @@ impl Connection {
     }
 
     /// This end's proposal was answered, or made void.
-    fn on_own_answered(&mut self, topic: CcTopic, o: &CcOffer, code: u64) {
+    fn on_own_answered(&mut self, now: Time, topic: CcTopic, o: &CcOffer, code: u64) {
         let (qpn, sending, spec) = (topic.qpn, self.is_ours(topic), o.spec());
         self.congestion.reserved -= usize::from(sending && qpn.is_some());
         if code == 0 && sending {
@@ -227,12 +241,14 @@ impl Connection {
         } else if code == 0 {
             self.telling.hear_agreed(qpn, self.congestion.exchange.settled(topic), &spec);
         }
-        self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
+        if !self.on_wish_answered(now, topic, &spec, code) {
+            self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
+        }
     }
 }
 
 /// What the peer is to send with: it may know algorithms that this end does not.
-fn wanted(theirs: &CcTerms, spec: &str) -> Result<CcOffer, String> {
+pub(super) fn wanted(theirs: &CcTerms, spec: &str) -> Result<CcOffer, String> {
     let (name, params) = spec.split_once(':').unwrap_or((spec, ""));
     match theirs.offers.iter().find(|o| o.name == name) {
         Some(o) if params.len() <= wire::cc::MAX_CC_PARAMS => {

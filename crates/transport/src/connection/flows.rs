@@ -2,12 +2,14 @@
 //! of the connection is one on each lane, with a controller of its own there.
 
 use super::telling::{Change, Runs};
+use super::wishing::Wishes;
 use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
 use crate::negotiation::Reason;
 use base::{Rate, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
 use cc::registry::Needs;
+use std::sync::Arc;
 
 /// How the flows of one number, one on each lane, are made.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub(super) struct FlowSetup {
     pub change: Option<Change>,
     /// Whether the algorithm comes and goes, and so may be stopped.
     pub is_program: bool,
+    /// What is wished of the peer on its queue pairs.
+    pub wishes: Arc<Wishes>,
 }
 
 impl FlowSetup {
@@ -54,6 +58,7 @@ impl FlowSetup {
             why: Reason::Agreed,
             change: None,
             is_program: false,
+            wishes: Arc::default(),
         };
         setup.begin_with(spec);
         setup
@@ -129,6 +134,7 @@ impl Connection {
     pub fn add_qp_as(&mut self, qpn: u16, priority: u8, key: &str, spec: &str) -> Result<u8, String> {
         let flow = self.flow_of_key(None, key, spec)?;
         self.scheduler.insert(qpn, flow, priority);
+        self.wish_for(qpn, flow);
         Ok(flow)
     }
 
@@ -154,11 +160,13 @@ impl Connection {
         let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
         if let Some(f) = own.or_else(|| (1..index as u8).find(|f| self.scheduler.members_of(*f) == 0)) {
             self.set_algorithm(f, spec, Reason::Agreed)?;
+            let wishes = self.flow_setups[0].wishes.clone();
             let setup = &mut self.flow_setups[usize::from(f)];
             key.clone_into(&mut setup.key);
             if own.is_none() {
                 // Another one's history.
                 setup.begin_with(spec);
+                setup.wishes = wishes;
             }
             return Ok(f);
         }
@@ -178,7 +186,9 @@ impl Connection {
             l.flows.push(Flow::new(algorithm, cap));
         }
         let dscp = self.options.intent.dscp;
-        self.flow_setups.push(FlowSetup { dscp, ..FlowSetup::new(key, spec, &self.options.substitute) });
+        let wishes = self.flow_setups[0].wishes.clone();
+        let setup = FlowSetup::new(key, spec, &self.options.substitute);
+        self.flow_setups.push(FlowSetup { dscp, wishes, ..setup });
         self.telling.look();
         self.note_programs();
         Ok(index as u8)

@@ -15,6 +15,7 @@ mod setup;
 mod signals;
 mod telling;
 mod transmit;
+mod wishing;
 
 pub use authority::Authority;
 pub(crate) use authority::UNAUTHORISED;
@@ -102,6 +103,15 @@ pub enum ConnEvent {
         /// Algorithm and parameters.
         spec: String,
         /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
+        code: u64,
+    },
+    /// What the peer would not send with, as [`Connection::set_wishes`] has it.
+    CcWishRefused {
+        /// On which queue pair; `None`: on all that have none of their own.
+        qpn: Option<u16>,
+        /// Algorithm and parameters.
+        spec: String,
+        /// A code of [`crate::negotiation::refusal`].
         code: u64,
     },
     /// Another algorithm decides for a flow on a lane from now on: its substitute, and why, or again the one chosen.
@@ -436,7 +446,8 @@ impl Connection {
         if !self.setup.is_confirmed() {
             sooner(self.setup.next_timeout());
         }
-        sooner(self.telling.due().filter(|_| self.is_open() && self.authorised));
+        let says = self.telling.due().into_iter().chain(self.congestion.wishing.due()).min();
+        sooner(says.filter(|_| self.is_open() && self.authorised));
         sooner(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
         sooner(self.discard_keys_at);
         sooner(self.settle_keys_at);

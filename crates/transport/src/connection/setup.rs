@@ -348,7 +348,7 @@ impl Connection {
         rng.fill(&mut dcid);
         let ids = (dcid.clone(), dcid, o.local_cid);
         let mut c = Connection::new(now, Side::Client, handshake, o.remote, ids, o.options, rng)?;
-        c.congestion = Congestion::new(Side::Client, terms);
+        c.give_terms(terms);
         c.setup.proof = o.token;
         c.setup.validated = true;
         c.authorised = true;
@@ -370,7 +370,7 @@ impl Connection {
         let handshake = Handshake::server(&a.setup, params, a.unix_time)?;
         let ids = (a.initial_dcid, a.client_scid, a.local_cid);
         let mut c = Connection::new(now, Side::Server, handshake, a.remote, ids, a.options, rng)?;
-        c.congestion = Congestion::new(Side::Server, terms);
+        c.give_terms(terms);
         c.lanes[0].local = a.local;
         c.setup.validated = a.retried;
         c.setup.authority = a.authority;

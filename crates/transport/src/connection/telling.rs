@@ -110,6 +110,11 @@ impl Telling {
         self.heard.get(&qpn).or_else(|| self.heard.get(&None))
     }
 
+    /// Whether something was said of this queue pair alone.
+    pub fn has_own(&self, qpn: u16) -> bool {
+        self.heard.contains_key(&Some(qpn))
+    }
+
     /// The peer sends with it, as both have agreed by the proposal of this number.
     pub fn hear_agreed(&mut self, qpn: Option<u16>, sequence: u64, spec: &str) {
         let version = (sequence, 0);
@@ -128,7 +133,11 @@ impl Telling {
 impl Connection {
     /// Tells the peer and the layer above of algorithms that decide now where others did. Whether there may be events.
     pub fn tell_cc(&mut self, now: Time) -> bool {
-        if self.telling.at.is_none_or(|at| at > now) || !self.is_open() || !self.authorised {
+        if !self.is_open() || !self.authorised {
+            return false;
+        }
+        self.seek_wishes(now);
+        if self.telling.at.is_none_or(|at| at > now) {
             return false;
         }
         self.telling.at = None;

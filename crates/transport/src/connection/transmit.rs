@@ -536,8 +536,8 @@ impl Connection {
             l.probes -= 1;
             return Some(Permit::Probe(packet));
         }
-        let most = MAX_SEGMENTS.min(MAX_TRAIN / usize::from(l.mtu.current())) as u64;
-        let asked = match l.flows[flow].poll_token(now, packet, most * packet) {
+        let want = l.most_packets(flow as u8) as u64 * packet;
+        let asked = match l.flows[flow].poll_token(now, packet, want) {
             Ok(token) if self.tree.is_none() => return Some(Permit::Paced(token)),
             Ok(token) => match self.ask_tree(now, flow, token.bytes()) {
                 Ok(()) => return Some(Permit::Paced(token)),
@@ -572,8 +572,8 @@ impl Connection {
         let ecn = self.codepoint(now, lane, flow.into());
         // A packet that hops write into leaves alone: what they write stands in front of it.
         let lead = self.telemetry_room(now, lane, flow.into());
-        let most = if lead > 0 { 1 } else { MAX_SEGMENTS };
         let l = &mut self.lanes[lane];
+        let most = if lead > 0 { 1 } else { l.most_packets(flow) };
         l.maybe_skip(now, &mut self.rng);
         let mtu = usize::from(l.mtu.current());
         let overhead = u64::from(l.overhead());
@@ -581,7 +581,7 @@ impl Connection {
         let number = l.sent.trains_mut().begin(train);
         let first_pn = l.sent.next();
         let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0, ecn };
-        while (d.packets as usize) < most && permit.covers(mtu as u64 + overhead) {
+        while d.packets < most as u64 && permit.covers(mtu as u64 + overhead) {
             if d.len + mtu > MAX_TRAIN.min(buf.len()) {
                 break;
             }
@@ -758,6 +758,7 @@ impl Connection {
             l.flows[usize::from(flow)].on_sent(now, &mut copy, d.wire_bytes, d.packets, app_limited);
             *t = copy;
         }
+        l.bursts.on_sent(flow, app_limited);
         l.ecn.on_sent(d.ecn, d.packets);
         l.on_eliciting_sent(now);
         l.carried.sent += d.wire_bytes;

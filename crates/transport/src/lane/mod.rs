@@ -1,7 +1,9 @@
 //! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
 
+pub mod burst;
 pub mod dispersion;
 pub mod ecn;
+mod floor;
 pub mod mtu;
 pub mod path;
 pub mod received;
@@ -15,6 +17,7 @@ use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
 use base::{Rate, Rng, Span, Time};
+use burst::Bursts;
 use cc::engine::{Flow, PathSignals, Train, Trend};
 use cc::platform::PathCapability;
 use dispersion::Dispersion;
@@ -39,9 +42,6 @@ const SHORT_FEEDBACK: Span = Span::from_micros(500);
 const MAX_PTO: Span = Span::from_millis(1_000);
 /// A packet number is left out on average this often: whoever acknowledges it acknowledges optimistically.
 const SKIP_EVERY: (u64, u64) = (500, 4_500);
-/// Packets after which the peer hears of a new floor although there is no other news: single messages to and fro would
-/// else be answered by a packet more each.
-const FLOOR_STEP: u64 = 64;
 /// Flows on one lane at most. Most connections have one; a queue pair with an algorithm of its own has one of its own.
 pub const MAX_FLOWS: usize = 64;
 /// Control packets whose frames are kept for repetition at most.
@@ -151,6 +151,8 @@ pub struct Lane {
     pub overtaken: bool,
     /// Data has left, since a report was asked for, that somebody waits to hear of.
     pub asks: bool,
+    /// Whether its flows go on with what they began.
+    pub bursts: Bursts,
     /// Packets sent.
     pub sent: SentBook,
     /// Packets received.
@@ -256,6 +258,7 @@ impl Lane {
             ping: false,
             overtaken: false,
             asks: false,
+            bursts: Bursts::default(),
             sent: SentBook::default(),
             received: Received::new(),
             rtt: Rtt::new(),
@@ -643,38 +646,6 @@ impl Lane {
         self.free_control.append(&mut freed);
         // Round trips and decisions change with reports, and so before this.
         self.floor_moves = true;
-    }
-
-    /// How this end wants feedback, when that is news to the peer: the floor has passed holes, which it would list again,
-    /// or has come far, or the intervals have changed.
-    pub fn take_floor(&mut self) -> Option<Floor> {
-        if !core::mem::take(&mut self.floor_moves) {
-            return None;
-        }
-        let f = self.wanted_floor();
-        let differs = |a: u64, b: u64| a.abs_diff(b) > b / 4;
-        let news = self.floor.as_ref().is_none_or(|told| {
-            self.holes_decided
-                || f.floor >= told.floor + FLOOR_STEP
-                || differs(f.interval_us, told.interval_us)
-                || differs(f.packets, told.packets)
-        });
-        if !news {
-            return None;
-        }
-        self.holes_decided = false;
-        self.floor = Some(f);
-        Some(f)
-    }
-
-    fn wanted_floor(&self) -> Floor {
-        let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
-        let interval = self.feedback_interval();
-        // Beside time, a quarter of what may be in flight: on a short path the bound would be reached between
-        // two reports.
-        let bound: u64 = self.flows.iter().map(|f| f.decision().bound).fold(0, u64::saturating_add);
-        let packets = (bound / 4 / packet.max(1)).clamp(64, 1 << 16);
-        Floor { lane: self.id, floor: self.sent.base(), interval_us: interval.as_micros(), packets }
     }
 
     /// How often this end wants reports.

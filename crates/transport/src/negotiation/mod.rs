@@ -139,13 +139,19 @@ pub fn terms(own: &str, n: &Negotiation) -> Result<CcTerms, String> {
             offers.push(offer_of(d, ""));
         }
     }
+    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: ECHOES, offers, wishes: wishes(n)? })
+}
+
+/// What is wished and refused for what the peer sends.
+///
+/// # Errors
+/// Too many, or one that cannot be: in words.
+pub fn wishes(n: &Negotiation) -> Result<Vec<CcWish>, String> {
     if n.wish.len() + n.refuse.len() > MAX_CC_WISHES {
         return Err(format!("at most {MAX_CC_WISHES} algorithms can be wished and refused together"));
     }
     let refused = n.refuse.iter().map(|name| any_version(true, name));
-    let wished = n.wish.iter().map(|w| wish(w));
-    let wishes = wished.chain(refused).collect::<Result<_, _>>()?;
-    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: ECHOES, offers, wishes })
+    n.wish.iter().map(|w| wish(w)).chain(refused).collect()
 }
 
 /// One without parameters may be of the peer's only.

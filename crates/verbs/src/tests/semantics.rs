@@ -290,6 +290,20 @@ fn an_answer_holds_its_region_until_it_has_arrived() {
 }
 
 #[test]
+fn only_what_comes_again_of_a_message_without_completion_is_waited_for() {
+    let (mut x, y) = reliable();
+    for signaled in [false, true] {
+        let write = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
+        x.post(SendWr { signaled, ..SendWr::new(1, write, x.source(0, 25)) });
+    }
+    let segs: Vec<_> = core::iter::from_fn(|| x.a.next_segment(x.qp, 10)).collect();
+    assert!(segs.iter().map(|s| s.quiet).eq([true, true, true, false, false, false]));
+    x.a.on_lost(x.qp, segs[1].reference());
+    let again = x.a.next_segment(x.qp, 10).unwrap();
+    assert_eq!((again.reference(), again.quiet), (segs[1].reference(), false));
+}
+
+#[test]
 fn messages_beyond_four_gigabytes() {
     const GB: u64 = 1 << 30;
     let (mut x, mut y) = reliable();

@@ -179,6 +179,65 @@ fn a_receive_of_which_nothing_has_come_is_left_alone() {
     assert_eq!(y.bytes(y.dst, 0, 8_000), [5; 8_000]);
 }
 
+/// An end that has one message of 9,000 bytes, and since then a receive for the next.
+fn answered(crc: bool) -> End {
+    let (_, mut y) = announcing(Config { crc, ..Config::default() });
+    y.recv(1, 0, 9_000);
+    y.c.receive(&mut y.a, &record(&queue(SEND, 0, 1, 0, &[4; 9_000])), Time::ZERO);
+    assert_eq!(regions(&mut y), 0);
+    y.recv(2, 0, 9_000);
+    assert_eq!(regions(&mut y), 1);
+    y
+}
+
+#[test]
+fn the_next_message_is_read_straight_to_a_receive_that_was_posted_for_it() {
+    for crc in [false, true] {
+        // However it arrives: the last piece is all of it.
+        for piece in [1, 20, 4_000, 9_020, 20_000] {
+            let mut y = answered(crc);
+            for part in record(&queue(SEND, 0, 2, 0, &[5; 9_000])).chunks(piece) {
+                y.c.receive(&mut y.a, part, Time::ZERO);
+            }
+            assert_eq!(y.bytes(y.own, 0, 9_001), [[5; 9_000].as_slice(), &[0]].concat());
+            assert_eq!(y.statuses(), [(1, Status::Success), (2, Status::Success)]);
+            assert_eq!(regions(&mut y), 0, "no receive is posted");
+        }
+    }
+}
+
+#[test]
+fn what_comes_instead_of_the_next_message_is_taken_as_it_is() {
+    for crc in [false, true] {
+        let mut y = answered(crc);
+        y.recv(3, 10_000, 9_000);
+        let parts = [
+            record(&write(y.dst.rkey, 0, &[6; 8_000])),
+            record(&queue(SEND, 0, 2, 0, &[5; 10])),
+            record(&queue(SEND, 0, 3, 0, &[7; 9_000])),
+        ];
+        y.c.receive(&mut y.a, &parts.concat(), Time::ZERO);
+        assert_eq!((y.bytes(y.dst, 0, 8_000), y.bytes(y.own, 0, 10)), (vec![6; 8_000], vec![5; 10]));
+        assert_eq!(y.bytes(y.own, 10_000, 9_001), [[7; 9_000].as_slice(), &[0]].concat());
+        assert_eq!(y.statuses(), [1, 2, 3].map(|n| (n, Status::Success)));
+    }
+}
+
+#[test]
+fn a_damaged_message_does_not_complete_the_receive_that_was_posted_for_it() {
+    // In the length, the flags, the number, the payload, the CRC.
+    for at in [0, 2, 15, 5_000, 9_021] {
+        let mut y = answered(true);
+        let mut bytes = record(&queue(SEND, 0, 2, 0, &[5; 9_000]));
+        bytes[at] ^= 0x11;
+        bytes.extend(record(&queue(SEND, 0, 3, 0, &[7; 60_000])));
+        assert_eq!(says(&mut y, &bytes).expect("it says why").0, term::CRC, "byte {at}");
+        let [(1, Status::Success), (2, status)] = y.statuses()[..] else { panic!("two completions") };
+        assert_ne!(status, Status::Success, "byte {at}");
+        assert_eq!(y.bytes(y.own, 9_000, 60_000), vec![0; 60_000]);
+    }
+}
+
 /// Messages of both kinds of length one after the other, reads behind each other, and long writes.
 fn stream(seed: u64) {
     let rng = &mut Rng::from_u64(seed);
