@@ -64,7 +64,7 @@ fn jain(shares: &[f64]) -> f64 {
 #[test]
 fn more_than_a_known_rate_is_found_without_loss() {
     for known in [10, 100, 300, 500, 700, 900] {
-        let cc = format!("haul:known_rate={known}mbit");
+        let cc = format!("haul:known_rate={known}M");
         let (mut f, link) = world(GIGABIT, &["1ms"], &[(&cc, 0)]);
         f.run_until(at(1_200)).expect("no failure");
         let s = f.world.link_stats(link);

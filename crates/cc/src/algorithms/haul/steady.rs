@@ -16,7 +16,7 @@ const STEP: f64 = 0.5;
 /// Packets in flight below which the rate delivered is the highest sample of a round.
 const FEW: u64 = 16;
 /// Delays that reach so far above the lowest by themselves make bunches: what arrives in a round is no measure.
-const NOISY: f64 = 0.15;
+const NOISY: f64 = 0.3;
 /// Of a queue of one's own a dip leaves less than this part.
 const UNDIPPED: f64 = 0.5;
 /// Least factor of a round.
