@@ -45,7 +45,7 @@ impl Manner {
     }
 }
 
-/// Memory for messages that begins [`PAST_PAGE`] bytes behind the start of a page, all of it there.
+/// Memory for messages that begins 128 bytes behind the start of a page, all of it there.
 pub struct Buffer {
     bytes: Vec<u8>,
     at: usize,
