@@ -181,3 +181,24 @@ fn a_path_that_comes_and_goes_makes_no_more_changes_than_are_allowed_and_loses_n
         assert!(seen.delivered > 200_000_000, "{seed}: {}", seen.delivered);
     }
 }
+
+/// One small write after another: whatever leaves capable and is dropped costs a time-out, and probes are to take few of them.
+#[test]
+fn small_messages_get_through_where_what_is_capable_is_dropped() {
+    let took = |seed: u64, more: &str| {
+        let link = LinkConfig::parse(&format!("rate=1mbit delay=5ms queue=12KiB {more}")).expect("a link");
+        let options =
+            TransportOptions { cc: "reno".into(), max_packet: 1_500, ..TransportOptions::default() };
+        let load = Load { message: 100, ahead: 1, messages: Some(2_000) };
+        let mut p = Pair::new(seed, Span::ZERO, (link.clone(), link), options, load).expect("a pair");
+        p.run_until(at(120_000)).expect("no failure");
+        let board = p.board.borrow();
+        let finished = board.finished.unwrap_or_else(|| panic!("{} of 2,000 in 120 s", board.completed));
+        finished.since(board.started.expect("begun")).as_secs_f64()
+    };
+    for seed in 0..5 {
+        let (free, dropped) = (took(seed, ""), took(seed, "ect=drop"));
+        println!("{free:.1} s, and {dropped:.1} where what is capable is dropped");
+        assert!(dropped < free * 1.5, "{seed}: {free} s, and {dropped}");
+    }
+}

@@ -27,6 +27,10 @@ const PROBE: u64 = 16;
 /// Round trips between the first probes of a codepoint that failed; twice as many after each, up to this.
 const PROBE_AFTER: u64 = 4;
 const PROBE_AFTER_MOST: u64 = 64;
+/// The same where a probe costs its packets.
+const DROPPED_AFTER_MOST: u64 = 1_024;
+/// Time-outs in a row after which the path is taken to drop them (RFC 9000, section 13.4.2).
+const SILENCE: u32 = 2;
 /// Of so many packets one may lack its field without a meaning: reports and counts are not of the same instant.
 const TOLERATED: u64 = 8;
 /// A queue that is shorter than this was marked as L4S marks (RFC 9332 aims at 1 ms).
@@ -106,7 +110,8 @@ impl EcnWatch {
                 if c.probe_left == 0 && now >= c.probe_at {
                     (c.probe_left, c.lost, c.base) = (PROBE, 0, totals);
                     c.probe_at = now + rtt * c.wait;
-                    c.wait = (c.wait * 2).min(PROBE_AFTER_MOST);
+                    let dropped = c.path == EcnPath::Failed(EcnFault::Dropped);
+                    c.wait = (c.wait * 2).min(if dropped { DROPPED_AFTER_MOST } else { PROBE_AFTER_MOST });
                 }
                 if c.probe_left == 0 {
                     return Ecn::NotEct;
@@ -147,11 +152,16 @@ impl EcnWatch {
         }
     }
 
-    /// Nothing is heard any more: perhaps the path drops what is ECN-capable.
-    pub fn on_silence(&mut self, now: Time, rtt: Span) {
+    /// A time-out, the `count`th in a row: perhaps the path drops what is ECN-capable. A probe ends with the first: whoever
+    /// sends a packet a time-out would else be cut off for all of its packets.
+    pub fn on_timeout(&mut self, now: Time, rtt: Span, count: u32) {
         for i in 0..2 {
-            if matches!(self.codepoints[i].path, EcnPath::Testing | EcnPath::Capable) {
-                self.fail(now, i, EcnFault::Dropped, rtt);
+            let c = &mut self.codepoints[i];
+            match c.path {
+                EcnPath::Unknown => {}
+                EcnPath::Failed(fault) if fault != EcnFault::Untold => c.probe_left = 0,
+                _ if count >= SILENCE => self.fail(now, i, EcnFault::Dropped, rtt),
+                _ => {}
             }
         }
     }

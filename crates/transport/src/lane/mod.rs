@@ -713,10 +713,7 @@ impl Lane {
             // RFC 9002, section 7.6: nothing got through for several time-outs.
             self.flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PersistentCongestion));
         }
-        if self.pto_count == 2 {
-            // Perhaps the path drops what is ECN-capable (RFC 9000, section 13.4.2).
-            self.ecn.on_silence(now, self.rtt.smoothed());
-        }
+        self.ecn.on_timeout(now, self.rtt.smoothed(), self.pto_count);
         self.stalls += u32::from(large);
         if self.stalls >= 3 {
             self.stalls = 0;

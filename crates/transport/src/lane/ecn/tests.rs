@@ -200,3 +200,38 @@ fn of_a_peer_that_tells_nothing_nothing_is_known_and_the_field_is_sent() {
         w.codepoint(at(n), Ecn::Ect0, RTT) == Ecn::Ect0
     }));
 }
+
+/// Where a packet leaves with each time-out, a probe must not take sixteen of them.
+#[test]
+fn a_probe_ends_with_the_first_time_out() {
+    let mut l = Lane::new();
+    assert_eq!(l.rounds(2, Ecn::Ect0, DROP), Failed(Dropped));
+    let mut cut_off = 0;
+    for round in 0..4_000 {
+        // One packet a round trip; when it does not arrive, the next leaves with a time-out.
+        if l.round(&[(Ecn::Ect0, 1)], DROP) == [Ecn::Ect0] {
+            cut_off += 1;
+            l.watch.on_timeout(at(round), RTT, 1);
+        }
+    }
+    // After 4, 8, 16 and so on, and every 1,024 round trips in the end.
+    assert!((8..=12).contains(&cut_off), "{cut_off}");
+    assert_eq!(l.watch.paths()[0], Failed(Dropped));
+    // The path is mended: that is found out with the next probe.
+    assert_eq!(l.rounds(1_100, Ecn::Ect0, PASS), Capable);
+}
+
+/// A path that drops what is capable is found also beside a peer that tells of nothing.
+#[test]
+fn two_time_outs_mean_a_path_that_drops() {
+    for told in [true, false] {
+        let mut l = Lane::new();
+        assert_eq!(l.watch.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);
+        l.watch.on_report(at(1), RTT, told);
+        l.watch.on_timeout(at(2), RTT, 1);
+        assert_eq!(l.watch.codepoint(at(2), Ecn::Ect0, RTT), Ecn::Ect0, "one may be chance");
+        l.watch.on_timeout(at(3), RTT, 2);
+        assert_eq!(l.watch.codepoint(at(3), Ecn::Ect0, RTT), Ecn::NotEct);
+        assert_eq!(l.watch.paths(), [Failed(Dropped), Unknown]);
+    }
+}
