@@ -91,7 +91,15 @@ fn start_as(mut command: Command, role: String) -> (Child, impl Iterator<Item = 
         .spawn()
         .unwrap();
     let lines = BufReader::new(c.stderr.take().unwrap()).lines().map_while(Result::ok);
-    (c, lines.filter_map(|l| l.strip_prefix("AT ").map(str::to_owned)))
+    let told = |l: String| {
+        let at = l.strip_prefix("AT ").map(str::to_owned);
+        if at.is_none() {
+            // Why a child failed is not to be lost.
+            eprintln!("child: {l}");
+        }
+        at
+    };
+    (c, lines.filter_map(told))
 }
 fn start_server(dir: &Path) -> (Child, SocketAddr) {
     listening(start(format!("serve {}", dir.display())))

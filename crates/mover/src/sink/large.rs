@@ -20,6 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) const JOURNAL_FROM: u64 = 1 << 20;
 /// Bytes hashed of what was written but not verified before an interruption: what may have been granted.
 const MAX_GUESS: u64 = 256 << 20;
+/// File systems that store bytes as they are (`statfs(2)`: ext4, XFS, tmpfs), so that a file takes its size; others compress.
+const AS_THEY_ARE: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 /// Bytes hashed at a time.
 const READ: usize = 1 << 18;
 
@@ -36,6 +38,8 @@ pub(super) struct Part {
     pub size: u64,
     pub log2: u8,
     pub extents: Vec<Range<u64>>,
+    /// Bytes of them in all.
+    data: u64,
     meta: Meta,
 }
 
@@ -101,6 +105,7 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
         journal: None,
         size: w.size,
         log2: w.log2,
+        data: w.extents.iter().map(|e| e.end.saturating_sub(e.start)).fold(0, u64::saturating_add),
         extents: w.extents,
         meta: w.meta,
         name,
@@ -212,11 +217,15 @@ impl Part {
     fn reserve(&self, r: Range<u64>) -> io::Result<()> {
         use rustix::io::Errno;
         let _turn = locked(&self.turn);
-        // A file system that cannot hold all of it would (tmpfs does) take what there is before it says so, and until it gave
-        // that back files beside this one would find the disk full.
-        let missing = (r.end - r.start).saturating_sub(self.file.metadata()?.blocks().saturating_mul(512));
-        let disk = rustix::fs::fstatvfs(&self.file)?;
-        if disk.f_blocks > 0 && disk.f_bfree.saturating_mul(disk.f_frsize) < missing {
+        // A file system that cannot hold all of it would take what there is before it says so, and until the file is given up
+        // those beside it would find the disk full. Where bytes are stored as they are, this is known before the first.
+        let disk = rustix::fs::fstatfs(&self.file)?;
+        let wanted = match AS_THEY_ARE.contains(&(disk.f_type as u64)) {
+            true => self.data,
+            false => r.end - r.start,
+        };
+        let missing = wanted.saturating_sub(self.file.metadata()?.blocks().saturating_mul(512));
+        if disk.f_blocks > 0 && disk.f_bfree.saturating_mul(disk.f_bsize as u64) < missing {
             return Err(Errno::NOSPC.into());
         }
         loop {
