@@ -27,9 +27,10 @@ const PROBE: u64 = 16;
 /// Round trips between the first probes of a codepoint that failed; twice as many after each, up to this.
 const PROBE_AFTER: u64 = 4;
 const PROBE_AFTER_MOST: u64 = 64;
-/// The same where a probe costs its packets.
+/// The same where a probe costs its packets, and the least that counts as a round trip then: a time-out takes longer.
 const DROPPED_AFTER_MOST: u64 = 1_024;
-/// Time-outs in a row after which the path is taken to drop them (RFC 9000, section 13.4.2).
+const DROPPED_STEP: Span = Span::from_millis(10);
+/// Time-outs without one that arrived, after which the path is taken to drop them (RFC 9000, section 13.4.2).
 const SILENCE: u32 = 2;
 /// Of so many packets one may lack its field without a meaning: reports and counts are not of the same instant.
 const TOLERATED: u64 = 8;
@@ -46,6 +47,9 @@ struct Codepoint {
     /// Packets lost since one arrived, and when it was reported.
     lost: u64,
     heard: Option<Time>,
+    /// Some were sent since, and so many time-outs were there meanwhile.
+    waits: bool,
+    timeouts: u32,
     /// Windows in a row that contradict `path`, and what they say instead.
     against: (u32, EcnPath),
     all_marked: u32,
@@ -80,6 +84,8 @@ pub struct EcnWatch {
     totals: Totals,
     marks: Found,
     l4s: Found,
+    /// A time-out came, and nothing has arrived since: what leaves now is to arrive.
+    silent: bool,
     /// Verdicts changed since that was asked last.
     changed: bool,
 }
@@ -107,11 +113,16 @@ impl EcnWatch {
             EcnPath::Unknown => c.path = EcnPath::Testing,
             EcnPath::Testing | EcnPath::Capable => {}
             EcnPath::Failed(_) => {
-                if c.probe_left == 0 && now >= c.probe_at {
+                if c.probe_left == 0 && now >= c.probe_at && !self.silent {
                     (c.probe_left, c.lost, c.base) = (PROBE, 0, totals);
-                    c.probe_at = now + rtt * c.wait;
                     let dropped = c.path == EcnPath::Failed(EcnFault::Dropped);
-                    c.wait = (c.wait * 2).min(if dropped { DROPPED_AFTER_MOST } else { PROBE_AFTER_MOST });
+                    let (step, most) = if dropped {
+                        (rtt.max(DROPPED_STEP), DROPPED_AFTER_MOST)
+                    } else {
+                        (rtt, PROBE_AFTER_MOST)
+                    };
+                    c.probe_at = now + step * c.wait;
+                    c.wait = (c.wait * 2).min(most);
                 }
                 if c.probe_left == 0 {
                     return Ecn::NotEct;
@@ -125,14 +136,17 @@ impl EcnWatch {
     pub fn on_sent(&mut self, ecn: Ecn, packets: u64) {
         if let Some(c) = index(ecn).map(|i| &mut self.codepoints[i]) {
             c.probe_left = c.probe_left.saturating_sub(packets);
+            c.waits = true;
         }
     }
 
     /// A packet is reported; `queue`: how long the path's queue was.
     pub fn on_acked(&mut self, now: Time, ecn: Ecn, marked: bool, queue: Span) {
+        self.silent = false;
         let Some(i) = index(ecn) else { return };
         self.totals.acked[i] += 1;
-        (self.codepoints[i].lost, self.codepoints[i].heard) = (0, Some(now));
+        let c = &mut self.codepoints[i];
+        (c.lost, c.heard, c.timeouts, c.waits) = (0, Some(now), 0, false);
         if marked {
             self.totals.marked[i] += 1;
             self.marks = Found::Yes;
@@ -152,15 +166,17 @@ impl EcnWatch {
         }
     }
 
-    /// A time-out, the `count`th in a row: perhaps the path drops what is ECN-capable. A probe ends with the first: whoever
-    /// sends a packet a time-out would else be cut off for all of its packets.
-    pub fn on_timeout(&mut self, now: Time, rtt: Span, count: u32) {
+    /// A time-out: perhaps the path drops what is ECN-capable. A probe ends with the first: whoever sends a packet a time-out
+    /// would else be cut off for all of its packets. What arrives without the field, between time-outs, says nothing.
+    pub fn on_timeout(&mut self, now: Time, rtt: Span) {
+        self.silent = true;
         for i in 0..2 {
             let c = &mut self.codepoints[i];
+            c.timeouts += u32::from(c.waits);
             match c.path {
                 EcnPath::Unknown => {}
                 EcnPath::Failed(fault) if fault != EcnFault::Untold => c.probe_left = 0,
-                _ if count >= SILENCE => self.fail(now, i, EcnFault::Dropped, rtt),
+                _ if c.timeouts >= SILENCE => self.fail(now, i, EcnFault::Dropped, rtt),
                 _ => {}
             }
         }

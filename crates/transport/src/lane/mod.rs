@@ -713,7 +713,7 @@ impl Lane {
             // RFC 9002, section 7.6: nothing got through for several time-outs.
             self.flows.iter_mut().for_each(|f| f.on_event(now, cc::Event::PersistentCongestion));
         }
-        self.ecn.on_timeout(now, self.rtt.smoothed(), self.pto_count);
+        self.ecn.on_timeout(now, self.rtt.smoothed());
         self.stalls += u32::from(large);
         if self.stalls >= 3 {
             self.stalls = 0;

@@ -211,7 +211,7 @@ fn a_probe_ends_with_the_first_time_out() {
         // One packet a round trip; when it does not arrive, the next leaves with a time-out.
         if l.round(&[(Ecn::Ect0, 1)], DROP) == [Ecn::Ect0] {
             cut_off += 1;
-            l.watch.on_timeout(at(round), RTT, 1);
+            l.watch.on_timeout(at(round), RTT);
         }
     }
     // After 4, 8, 16 and so on, and every 1,024 round trips in the end.
@@ -227,10 +227,16 @@ fn two_time_outs_mean_a_path_that_drops() {
     for told in [true, false] {
         let mut l = Lane::new();
         assert_eq!(l.watch.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);
+        l.watch.on_timeout(at(1), RTT);
+        l.watch.on_timeout(at(1), RTT);
+        assert_eq!(l.watch.codepoint(at(1), Ecn::Ect0, RTT), Ecn::Ect0, "none was sent");
+        l.watch.on_sent(Ecn::Ect0, 1);
         l.watch.on_report(at(1), RTT, told);
-        l.watch.on_timeout(at(2), RTT, 1);
+        l.watch.on_timeout(at(2), RTT);
         assert_eq!(l.watch.codepoint(at(2), Ecn::Ect0, RTT), Ecn::Ect0, "one may be chance");
-        l.watch.on_timeout(at(3), RTT, 2);
+        // Packets without the field arrive meanwhile.
+        l.watch.on_acked(at(2), Ecn::NotEct, false, Span::ZERO);
+        l.watch.on_timeout(at(3), RTT);
         assert_eq!(l.watch.codepoint(at(3), Ecn::Ect0, RTT), Ecn::NotEct);
         assert_eq!(l.watch.paths(), [Failed(Dropped), Unknown]);
     }
