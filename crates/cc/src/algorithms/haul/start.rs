@@ -97,7 +97,7 @@ pub(super) struct Start {
     best: f64,
     /// Rounds in which the application did not limit it.
     rounds: u32,
-    /// Until that many, a rate of which nothing is known doubles slowly: it may be near the goal.
+    /// Until that many, a rate of which nothing is known grows slowly: it may be near the goal.
     gentle: u32,
     /// The newest report saw a queue that noise does not explain.
     doubtful: bool,
