@@ -225,7 +225,7 @@ impl Part {
             false => r.end - r.start,
         };
         let missing = wanted.saturating_sub(self.file.metadata()?.blocks().saturating_mul(512));
-        if disk.f_blocks > 0 && disk.f_bfree.saturating_mul(disk.f_bsize as u64) < missing {
+        if disk.f_blocks > 0 && disk.f_bfree.saturating_mul(disk.f_frsize as u64) < missing {
             return Err(Errno::NOSPC.into());
         }
         loop {
