@@ -209,15 +209,7 @@ fn both_ends_agree_once_it_is_quiet_whatever_is_lost() {
                 .unwrap();
         }
         p.run(DELAY * 4);
-        let lossy = Rc::new(RefCell::new((Rng::from_u64(seed), true)));
-        let net = lossy.clone();
-        p.filter = Box::new(move |f| {
-            let (rng, on) = &mut *net.borrow_mut();
-            if *on {
-                f.at += Span::from_micros(rng.below(40_000));
-            }
-            !*on || !rng.chance(0.2)
-        });
+        p.disturb(seed);
         let mut rng = Rng::from_u64(seed ^ 0xcc);
         transfer(&mut p, &l, |p| {
             for _ in 0..60 {
@@ -229,7 +221,7 @@ fn both_ends_agree_once_it_is_quiet_whatever_is_lost() {
                 proposed += u32::from(e.propose_cc(p.now, conn, qp, rng.chance(0.5), cc).is_ok());
                 p.run(Span::from_micros(rng.below(30_000)));
             }
-            lossy.borrow_mut().1 = false;
+            p.calm();
         });
         for i in [None, Some(0), Some(1), Some(2)] {
             agreed(&p, &l, i);

@@ -5,8 +5,6 @@ mod pair;
 use base::{Rng, Span};
 use longhaul_endpoint::{Endpoint, Event, FlowReport, QpOptions, Reason};
 use pair::{DELAY, Pair, closed, config, server_config};
-use std::cell::RefCell;
-use std::rc::Rc;
 
 fn linked() -> (Pair, pair::Link) {
     let mut p = Pair::with(config(2), server_config(&[2]));
@@ -90,15 +88,7 @@ fn both_ends_show_the_same_once_it_is_quiet() {
         let options = QpOptions { cc: "reno".into(), ..QpOptions::default() };
         p.client.open_qp(p.now, l.client, options).unwrap();
         p.run(DELAY * 4);
-        let lossy = Rc::new(RefCell::new((Rng::from_u64(seed), true)));
-        let net = lossy.clone();
-        p.filter = Box::new(move |f| {
-            let (rng, on) = &mut *net.borrow_mut();
-            if *on {
-                f.at += Span::from_micros(rng.below(40_000));
-            }
-            !*on || !rng.chance(0.2)
-        });
+        p.disturb(seed);
         let mut rng = Rng::from_u64(seed ^ 0x701d);
         for _ in 0..60 {
             let cc = SPECS[rng.below(6) as usize];
@@ -114,7 +104,7 @@ fn both_ends_show_the_same_once_it_is_quiet() {
             }
             p.run(Span::from_micros(rng.below(30_000)));
         }
-        lossy.borrow_mut().1 = false;
+        p.calm();
         p.run(Span::from_secs(20));
         assert_eq!((closed(&p.client_events()), closed(&p.server_events())), (None, None), "seed {seed}");
         let (ci, si) =

@@ -7,8 +7,6 @@ use base::{Rng, Span};
 use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Qos, Traffic};
 use longhaul_endpoint::{Allow, Endpoint, Event, Negotiation, QpOptions};
 use pair::{DELAY, Link, Pair, closed, complete, config, read, register, server_config, whole};
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use verbs::{Memory, SendOp, SendWr, Status};
@@ -242,15 +240,7 @@ fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
     for seed in 0..40 {
         let terms = Terms::new(nothing(), nothing());
         let (mut p, l) = linked(Negotiation::default(), &terms);
-        let lossy = Rc::new(RefCell::new((Rng::from_u64(seed), true)));
-        let net = lossy.clone();
-        p.filter = Box::new(move |f| {
-            let (rng, on) = &mut *net.borrow_mut();
-            if *on {
-                f.at += Span::from_micros(rng.below(40_000));
-            }
-            !*on || !rng.chance(0.2)
-        });
+        p.disturb(seed);
         let mut rng = Rng::from_u64(seed ^ 0x3154);
         for _ in 0..40 {
             let cc = SPECS[rng.below(4) as usize];
@@ -268,7 +258,7 @@ fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
         // Crosses it, most likely.
         drop(p.client.propose_cc(p.now, l.client, None, true, "cubic:hystart=off"));
         p.run(Span::from_millis(100));
-        lossy.borrow_mut().1 = false;
+        p.calm();
         p.run(Span::from_secs(20));
         assert_eq!((closed(&p.client_events()), closed(&p.server_events())), (None, None), "seed {seed}");
         assert_eq!(sent_with(&p, &l), ("copa", "copa".into()), "seed {seed}");

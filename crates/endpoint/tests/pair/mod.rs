@@ -127,6 +127,20 @@ impl Pair {
         }
     }
 
+    /// From now on datagrams come up to 40 ms late, in any order, and one of five does not.
+    pub fn disturb(&mut self, seed: u64) {
+        let mut rng = Rng::from_u64(seed);
+        self.filter = Box::new(move |f| {
+            f.at += Span::from_micros(rng.below(40_000));
+            !rng.chance(0.2)
+        });
+    }
+
+    /// All arrive again, and in time.
+    pub fn calm(&mut self) {
+        self.filter = Box::new(|_| true);
+    }
+
     pub fn connect_options(&self) -> Connect {
         Connect {
             remote: self.server_addr,
