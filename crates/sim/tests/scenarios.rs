@@ -42,6 +42,27 @@ fn any_one_or_two_packets_of_the_handshake_may_be_lost() {
     }
 }
 
+/// Dark for 2.9 s: the client's fifth attempt, at 4.4 s, is the first to arrive. Where it is the one that is lost, the next
+/// comes 1.6 s later. The flight with which it answers the server (the seventh packet) is repeated after 0.4 s, not after as long.
+#[test]
+fn silence_before_an_answer_does_not_delay_what_is_lost_after_it() {
+    for lost in 0..10 {
+        let mut dark = link("rate=1gbit delay=20ms");
+        dark.schedule.push((Time::ZERO, Change::BlackOut(Span::from_millis(2_900))));
+        let load = Load { message: 1_000_000, ahead: 64, messages: Some(1) };
+        let options = TransportOptions::default();
+        let mut p = Pair::new(1, Span::from_micros(20), (dark.clone(), dark), options, load).expect("a pair");
+        p.world.lose(p.there, &[lost]);
+        let until = match lost {
+            4 => 6_300,
+            6 => 5_100,
+            _ => 4_700,
+        };
+        p.run_until(at(until)).expect("no failure");
+        assert!(p.board.borrow().finished.is_some(), "lost {lost}");
+    }
+}
+
 #[test]
 fn a_transfer_survives_that_a_nat_forgets_it() {
     let mut p = pair("rate=100mbit delay=20ms queue=1bdp", TransportOptions::default(), 10);

@@ -43,6 +43,8 @@ pub struct Board {
     pub completions: u64,
     /// Ends whose connections are closed and whose memory is released.
     pub gone: [bool; 2],
+    /// Lives that the client has begun. What the server has to say of a connection with an earlier one counts no more.
+    pub life: u32,
     pub target_id: [Option<verbs::MrId>; 2],
 }
 
@@ -85,6 +87,8 @@ pub struct Peer {
     target: Option<Target>,
     attempts: usize,
     conn: Option<ConnId>,
+    /// Of the client, when the connection was established.
+    life: u32,
     regions: Option<(Mr, Mr)>,
     pairs: Vec<Pair>,
     closing: bool,
@@ -105,6 +109,7 @@ impl Peer {
             if side == 0 {
                 // What the server has shown belongs to a connection of the client's former life.
                 b.shown[1] = Shown::default();
+                b.life += 1;
             }
             b.gone[side] = false;
         }
@@ -114,6 +119,7 @@ impl Peer {
             target,
             attempts: 0,
             conn: None,
+            life: 0,
             regions: None,
             pairs: Vec::new(),
             closing: false,
@@ -154,12 +160,14 @@ impl Peer {
         let target = a.reg_mr(info.pd, Memory::from(target), write).map_err(|(e, _)| e.to_string())?;
         self.regions = Some((source, target));
         self.pairs = plan.qps.iter().map(|_| Pair::default()).collect();
-        for (p, qp) in self.pairs.iter_mut().zip(&info.qps) {
+        // Those that the peer has opened meanwhile are told of by events.
+        for (p, qp) in self.pairs.iter_mut().zip(&info.qps[..initial]) {
             (p.qp, p.ready) = (Some(*qp), true);
         }
         self.conn = Some(conn);
         let mut b = self.common.board.borrow_mut();
         b.established += 1;
+        self.life = b.life;
         b.target_id[self.side] = Some(target.id);
         b.shown[self.side] = Shown { source: Some(source), target: Some(target), ..Shown::default() };
         (self.proposed, self.unanswered) = (0, 0);
@@ -599,7 +607,8 @@ impl Peer {
     }
 
     fn finish(&mut self, now: Time, e: &mut Endpoint) {
-        if self.is_done() {
+        let current = self.common.board.borrow().life == self.life;
+        if current && self.is_done() {
             let shown = &mut self.common.board.borrow_mut().shown[self.side];
             shown.done = true;
             shown.ended_with = self.conn.map(|c| (c, self.pairs.iter().map(|p| p.qp).collect()));

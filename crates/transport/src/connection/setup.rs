@@ -23,6 +23,8 @@ use wire::{Cid, Frame, LongHeader, LongType, Params, Put, Reader, SliceWriter};
 
 /// First repetition of handshake messages; doubles each time.
 const FIRST_REPEAT: Span = Span::from_millis(400);
+/// Then after twice as long each time, but no longer than this: where light comes back late, several attempts are left.
+const MAX_REPEAT: Span = Span::from_millis(1_600);
 /// Levels of the handshake that have messages.
 pub const CRYPTO_LEVELS: usize = 2;
 /// Bytes of handshake messages in one packet.
@@ -188,7 +190,7 @@ impl Setup {
         if self.repeat_at.take_if(|t| *t <= now).is_none() {
             return false;
         }
-        self.repeat = self.repeat * 2;
+        self.repeat = (self.repeat * 2).min(MAX_REPEAT.max(self.repeat));
         self.repeated = true;
         self.levels.iter_mut().for_each(|l| l.next = l.acked);
         true
@@ -200,6 +202,13 @@ impl Setup {
         if !self.confirmed {
             self.levels.iter_mut().for_each(|l| l.next = l.acked);
         }
+    }
+
+    /// The peer has answered: how long it kept silent before says nothing about the next flight, which is repeated as
+    /// soon as a first one is (RFC 9002, section 6.2.2).
+    fn hurry(&mut self, now: Time, rtt: Option<Span>) {
+        self.repeat = FIRST_REPEAT.max(rtt.unwrap_or(Span::ZERO) * 2);
+        self.repeat_at = self.repeat_at.map(|t| t.min(now + self.repeat));
     }
 
     /// Arms the repetition anew.
@@ -567,6 +576,7 @@ impl Connection {
         {
             self.lanes[0].rtt.update(now.since(t), base::Span::ZERO);
         }
+        self.setup.hurry(now, self.lanes[0].rtt.latest());
         if self.keys.is_none() && self.setup.handshake.as_ref().is_some_and(|h| h.is_complete()) {
             self.complete(now)?;
         }
