@@ -1,7 +1,7 @@
 //! What a link is like, and how that changes over time.
 
 use crate::Probability;
-use base::{Ecn, Rate, Span, Time};
+use base::{Ecn, Rate, Rng, Span, Time};
 
 /// What a link is like. The default is a perfect one: no delay, no limit, no loss.
 ///
@@ -13,12 +13,11 @@ pub struct LinkConfig {
     pub rate: Option<Rate>,
     /// Most bytes that wait, not counting the packet that is being sent. Zero is a link without a buffer.
     pub queue: u64,
-    /// A packet of an ECN-capable transport is marked when more bytes than this wait ahead of it (a step, as
-    /// DCTCP wants it, RFC 8257 section 3.1); `None` never marks.
-    pub ecn: Option<u64>,
+    /// When a packet of an ECN-capable transport is marked; `None`: never.
+    pub ecn: Option<Marking>,
     /// The same for packets with ECT(1), as a queue for L4S marks them when it is all but empty (RFC 9332); `None`: as
     /// `ecn`.
-    pub ecn1: Option<u64>,
+    pub ecn1: Option<Marking>,
     /// What becomes of the ECN field on entering.
     pub ect: EctPath,
     /// Whether packets are told what the queue was like when they left it ([`Payload::stamp`](crate::Payload::stamp)).
@@ -75,6 +74,35 @@ impl LinkConfig {
     /// The bandwidth-delay product in bytes for a round trip of `rtt`; `None` when the rate is infinite.
     pub fn bdp(&self, rtt: Span) -> Option<u64> {
         self.rate.map(|r| r.bytes_in(rtt))
+    }
+}
+
+/// How a queue marks, by the bytes that wait ahead of a packet as it arrives: never up to `low`, always beyond `high`, and
+/// between them at random, with a probability that grows in proportion from nothing to `most`. A step, as DCTCP wants it (RFC
+/// 8257, section 3.1), has both in one place; DCQCN was made for a slope (Zhu et al., SIGCOMM 2015, section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Marking {
+    /// Bytes up to which nothing is marked.
+    pub low: u64,
+    /// Bytes beyond which everything is marked; not below `low`.
+    pub high: u64,
+    /// The probability that is reached at `high`.
+    pub most: Probability,
+}
+
+impl Marking {
+    /// Everything is marked that finds more than `bytes` waiting.
+    pub const fn step(bytes: u64) -> Marking {
+        Marking { low: bytes, high: bytes, most: Probability::ONE }
+    }
+
+    /// Whether a packet is marked that finds so many bytes waiting. Draws only where chance decides.
+    pub(crate) fn marks(&self, waiting: u64, rng: &mut Rng) -> bool {
+        if waiting <= self.low || waiting > self.high {
+            return waiting > self.high;
+        }
+        let share = (waiting - self.low) as f64 / (self.high - self.low) as f64;
+        rng.unit() < share * self.most.get()
     }
 }
 
@@ -208,10 +236,10 @@ pub enum Change {
     /// Another route with this propagation delay. Unlike with [`Change::Delay`], packets on a shorter new route
     /// overtake those still on the old one.
     Path(Span),
-    /// Another threshold of marking.
-    Ecn(Option<u64>),
-    /// Another one for ECT(1).
-    Ecn1(Option<u64>),
+    /// Other marking.
+    Ecn(Option<Marking>),
+    /// The same for ECT(1).
+    Ecn1(Option<Marking>),
     /// Something else becomes of the ECN field.
     Ect(EctPath),
     /// Packets are told of the queue from now on, or are not.

@@ -36,7 +36,7 @@ mod spec;
 mod topology;
 
 pub use chance::Probability;
-pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Reorder};
+pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats as LinkStats, Stats};
 pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};

@@ -228,12 +228,12 @@ impl<P: Payload> Link<P> {
         } else {
             let waiting = self.waiting.checked_add(packet.bytes).filter(|&w| w <= self.config.queue);
             let waiting = waiting.ok_or(DropReason::QueueFull)?;
-            let threshold = match packet.ecn {
+            let marking = match packet.ecn {
                 Ecn::NotEct => None,
                 Ecn::Ect1 => self.config.ecn1.or(self.config.ecn),
                 Ecn::Ect0 | Ecn::Ce => self.config.ecn,
             };
-            if threshold.is_some_and(|mark| self.waiting > mark) {
+            if marking.is_some_and(|m| m.marks(self.waiting, &mut self.rng)) {
                 self.stats.marked += u64::from(packet.ecn != Ecn::Ce);
                 packet.ecn = Ecn::Ce;
             }

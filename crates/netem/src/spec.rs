@@ -2,7 +2,7 @@
 
 mod units;
 
-use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Reorder};
+use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Reorder};
 use crate::profiles;
 use base::{Span, Time};
 use core::fmt;
@@ -61,6 +61,8 @@ const RATE: &str = "a rate with its unit, such as 500mbit, 1.5gbit, or `unlimite
 const SPAN: &str = "a time with its unit, such as 35ms, 250us, or 1.5s";
 const BYTES: &str = "a size with its unit, such as 1500B, 64KiB, or 2MiB";
 const BYTES_OR_OFF: &str = "a size with its unit, such as 1500B or 64KiB, or `off`";
+const MARKING: &str = "a size with its unit, such as 64KiB, beyond which all are marked, where marking at random begins and ends and \
+     what it grows to, such as 5KiB..200KiB(1%), or `off`";
 const PROBABILITY: &str = "a percentage from 0% to 100%, such as 0.1%";
 const QUEUE: &str = "a size such as 2MiB, or a multiple of the bandwidth-delay product such as 1bdp (of twice the \
      delay) or 1bdp(rtt 70ms)";
@@ -93,7 +95,7 @@ impl LinkConfig {
     /// | --- | --- | --- |
     /// | `rate` | `500mbit`, `unlimited` | units `bit`, `kbit`, `mbit`, `gbit`, `tbit` (powers of 1000, per second) |
     /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit; units `B`, `KiB`, `MiB`, `GiB`; `bdp` is rate times twice the delay, or times the round trip given |
-    /// | `ecn` | `400KiB`, `off` | marking threshold |
+    /// | `ecn` | `400KiB`, `5KiB..200KiB(1%)`, `off` | marking threshold, or where marking at random begins and ends, see [`Marking`] |
     /// | `ecn1` | `10KiB`, `off` | the same for ECT(1); off: as `ecn` |
     /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EctPath`] |
     /// | `telemetry` | `on`, `off` | whether packets are told of the queue |
@@ -151,8 +153,8 @@ impl LinkConfig {
         let bad = |expected| SpecError::BadValue { key: key.to_owned(), value: value.to_owned(), expected };
         match key {
             "rate" => self.rate = parse_rate(value).ok_or_else(|| bad(RATE))?,
-            "ecn" => self.ecn = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
-            "ecn1" => self.ecn1 = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
+            "ecn" => self.ecn = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
+            "ecn1" => self.ecn1 = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
             "ect" => self.ect = parse_ect(value).ok_or_else(|| bad(ECT))?,
             "telemetry" => self.telemetry = parse_on(value).ok_or_else(|| bad(ON_OFF))?,
             "mtu" => self.mtu = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
@@ -209,6 +211,15 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// `off`, or what `parse` reads.
 fn parse_off<T>(value: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
     if value == "off" { Some(None) } else { parse(value).map(Some) }
+}
+
+fn parse_marking(value: &str) -> Option<Marking> {
+    let Some((low, rest)) = value.split_once("..") else {
+        return parse_bytes(value).map(Marking::step);
+    };
+    let (high, most) = split_argument(rest)?;
+    let (low, high) = (parse_bytes(low)?, parse_bytes(high)?);
+    (low < high).then_some(Marking { low, high, most: parse_probability(most?)? })
 }
 
 fn parse_ect(value: &str) -> Option<EctPath> {
@@ -278,8 +289,8 @@ fn parse_at(value: &str) -> Result<(Time, Change), SpecError> {
         "loss" => Change::Loss(parse_loss(value).ok_or_else(|| bad(LOSS))?),
         "blackout" => Change::BlackOut(parse_span(value).ok_or_else(|| bad(SPAN))?),
         "path" => Change::Path(parse_span(value).ok_or_else(|| bad(SPAN))?),
-        "ecn" => Change::Ecn(parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?),
-        "ecn1" => Change::Ecn1(parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?),
+        "ecn" => Change::Ecn(parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
+        "ecn1" => Change::Ecn1(parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?),
         "ect" => Change::Ect(parse_ect(value).ok_or_else(|| bad(ECT))?),
         "telemetry" => Change::Telemetry(parse_on(value).ok_or_else(|| bad(ON_OFF))?),
         _ => return Err(bad(AT)),
@@ -299,11 +310,10 @@ impl fmt::Display for LinkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, queue, delay) = (show_rate(self.rate), show_bytes(self.queue), show_span(self.delay));
         write!(f, "rate={rate} queue={queue} delay={delay}")?;
-        if let Some(threshold) = self.ecn {
-            write!(f, " ecn={}", show_bytes(threshold))?;
-        }
-        if let Some(threshold) = self.ecn1 {
-            write!(f, " ecn1={}", show_bytes(threshold))?;
+        for (key, marking) in [("ecn", self.ecn), ("ecn1", self.ecn1)] {
+            if let Some(marking) = marking {
+                write!(f, " {key}={marking}")?;
+            }
         }
         if self.ect != EctPath::Pass {
             write!(f, " ect={}", self.ect.word())?;
@@ -341,8 +351,17 @@ impl fmt::Display for LinkConfig {
     }
 }
 
-fn show_off(threshold: Option<u64>) -> String {
-    threshold.map_or_else(|| "off".to_owned(), show_bytes)
+fn show_off(marking: Option<Marking>) -> String {
+    marking.map_or_else(|| "off".to_owned(), |m| m.to_string())
+}
+
+impl fmt::Display for Marking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Marking::step(self.low) {
+            return f.write_str(&show_bytes(self.low));
+        }
+        write!(f, "{}..{}({})", show_bytes(self.low), show_bytes(self.high), show_probability(self.most))
+    }
 }
 
 impl fmt::Display for Loss {

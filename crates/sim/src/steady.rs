@@ -3,7 +3,7 @@
 use crate::pair::{Load, Pair};
 use base::{Rate, Span, Time};
 use core::fmt;
-use netem::{LinkConfig, Loss, Probability};
+use netem::{LinkConfig, Loss, Marking, Probability};
 use transport::TransportOptions;
 use wire::Module;
 
@@ -66,7 +66,9 @@ impl Case {
         LinkConfig {
             rate: Some(self.rate),
             queue: queue.max(10 * u64::from(self.max_packet)),
-            ecn: self.mark_bdp.map(|share| (self.rate.bytes_in(self.rtt) as f64 * share) as u64),
+            ecn: self
+                .mark_bdp
+                .map(|share| Marking::step((self.rate.bytes_in(self.rtt) as f64 * share) as u64)),
             delay: self.rtt / 2,
             loss: Loss::Independent(loss),
             ..LinkConfig::default()

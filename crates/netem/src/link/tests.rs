@@ -169,6 +169,29 @@ fn ecn_marks_above_the_threshold_only_what_is_capable() {
 }
 
 #[test]
+fn on_a_slope_packets_are_marked_the_more_often_the_more_wait() {
+    const N: u64 = 100_000;
+    // So many wait whenever a packet arrives: one leaves each millisecond, and one comes.
+    let share = |waiting: u64| {
+        let mut l = link("rate=12mbit queue=1MiB ecn=3000B..30000B(40%)");
+        let capable = |i| Packet { ecn: Ecn::Ect0, ..numbered(SIZE, i) };
+        (0..waiting + 1).for_each(|i| {
+            assert_eq!(l.send(ms(0), Packet { ecn: Ecn::NotEct, ..capable(i) }), Verdict::Queued)
+        });
+        for i in 1..=N {
+            assert_eq!(l.send(ms(i), capable(i)), Verdict::Queued);
+            while l.poll(ms(i)).is_some() {}
+        }
+        l.stats().marked as f64 / N as f64
+    };
+    assert_eq!([share(3), share(22)], [0.0, 1.0]);
+    for (waiting, expected) in [(3, 0.4 / 18.0), (11, 0.2), (20, 0.4)] {
+        let measured = share(waiting + 1);
+        assert!((measured / expected - 1.0).abs() < 0.1, "{waiting}: {measured}, expected {expected}");
+    }
+}
+
+#[test]
 fn packets_above_the_mtu_are_dropped() {
     let mut l = link("mtu=1500B");
     assert_eq!(l.send(ms(0), numbered(1501, 0)), Verdict::Dropped(DropReason::Mtu));

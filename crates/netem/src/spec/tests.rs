@@ -13,7 +13,7 @@ fn every_field_is_read() {
         "queue=1bdp(rtt 70ms) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB ecn1=8KiB ect=bleach telemetry=on \
          reorder=1%(5ms) duplicate=0.01% corrupt=0.02% mtu=9000B at=10s:rate=100mbit at=1s:blackout=250ms \
          at=12s:loss=burst(p=0.1%, r=20%) at=13s:path=40ms at=14s:delay=41ms at=15s:rate=unlimited \
-         at=16s:ecn=off at=17s:ecn1=4KiB at=18s:ect=ect1 at=19s:telemetry=off",
+         at=16s:ecn=off at=16s:ecn=5KiB..200KiB(1%) at=17s:ecn1=4KiB at=18s:ect=ect1 at=19s:telemetry=off",
     )
     .unwrap();
     let burst = BurstLoss { p: p(0.001), r: p(0.2), good_loss: p(0.0), bad_loss: p(1.0) };
@@ -21,8 +21,8 @@ fn every_field_is_read() {
     let expected = LinkConfig {
         rate: Some(Rate::from_mbit(500)),
         queue: 4_375_000,
-        ecn: Some(64 << 10),
-        ecn1: Some(8 << 10),
+        ecn: Some(Marking::step(64 << 10)),
+        ecn1: Some(Marking::step(8 << 10)),
         ect: EctPath::Bleach,
         telemetry: true,
         delay: Span::from_millis(35),
@@ -41,7 +41,8 @@ fn every_field_is_read() {
             (at(14), Change::Delay(Span::from_millis(41))),
             (at(15), Change::Rate(None)),
             (at(16), Change::Ecn(None)),
-            (at(17), Change::Ecn1(Some(4 << 10))),
+            (at(16), Change::Ecn(Some(Marking { low: 5 << 10, high: 200 << 10, most: p(0.01) }))),
+            (at(17), Change::Ecn1(Some(Marking::step(4 << 10)))),
             (at(18), Change::Ect(EctPath::Ect1)),
             (at(19), Change::Telemetry(false)),
         ],
@@ -94,6 +95,11 @@ fn errors_name_the_field_and_the_remedy() {
         ("ect=clear", "ect: cannot read `clear`; write `pass`, `bleach`"),
         ("telemetry=yes", "telemetry: cannot read `yes`; write `on` or `off`"),
         ("ecn1=3", "ecn1: cannot read `3`; write a size with its unit"),
+        ("ecn=5KiB..5KiB(1%)", "ecn: cannot read `5KiB..5KiB(1%)`; write a size with its unit"),
+        (
+            "ecn=5KiB..9KiB",
+            "where marking at random begins and ends and what it grows to, such as 5KiB..200KiB(1%)",
+        ),
         ("at=1s:ect=all", "write `pass`, `bleach`"),
         ("at=10s", "at=10s: cannot read"),
         ("at=10s:mtu=5B", "write a time and a change"),
@@ -137,6 +143,13 @@ fn any_jitter() -> impl Strategy<Value = Jitter> {
 fn any_ect() -> impl Strategy<Value = EctPath> {
     (0..EctPath::ALL.len()).prop_map(|i| EctPath::ALL[i])
 }
+fn any_marking() -> impl Strategy<Value = Option<Marking>> {
+    let slope = (any::<u64>(), any::<u64>(), any_probability())
+        .prop_filter_map("a slope goes up", |(a, b, most)| {
+            (a != b).then(|| Marking { low: a.min(b), high: a.max(b), most })
+        });
+    prop_oneof![Just(None), any::<u64>().prop_map(|b| Some(Marking::step(b))), slope.prop_map(Some)]
+}
 fn any_change() -> impl Strategy<Value = Change> {
     prop_oneof![
         any_rate().prop_map(Change::Rate),
@@ -144,18 +157,18 @@ fn any_change() -> impl Strategy<Value = Change> {
         any_loss().prop_map(Change::Loss),
         any_span().prop_map(Change::BlackOut),
         any_span().prop_map(Change::Path),
-        any::<Option<u64>>().prop_map(Change::Ecn),
-        any::<Option<u64>>().prop_map(Change::Ecn1),
+        any_marking().prop_map(Change::Ecn),
+        any_marking().prop_map(Change::Ecn1),
         any_ect().prop_map(Change::Ect),
         any::<bool>().prop_map(Change::Telemetry),
     ]
 }
 prop_compose! {
     fn any_config()(
-        (rate, queue, ecn, mtu) in (any_rate(), any::<u64>(), any::<Option<u64>>(), any::<Option<u64>>()),
+        (rate, queue, ecn, mtu) in (any_rate(), any::<u64>(), any_marking(), any::<Option<u64>>()),
         (delay, jitter, keep_order, loss) in (any_span(), any_jitter(), any::<bool>(), any_loss()),
         (late, extra, duplicate, corrupt) in (any_probability(), any_span(), any_probability(), any_probability()),
-        (ecn1, ect, telemetry) in (any::<Option<u64>>(), any_ect(), any::<bool>()),
+        (ecn1, ect, telemetry) in (any_marking(), any_ect(), any::<bool>()),
         changes in proptest::collection::vec((any::<u64>(), any_change()), 0..4),
     ) -> LinkConfig {
         let mut schedule: Vec<_> = changes.into_iter().map(|(at, c)| (Time::from_nanos(at), c)).collect();
@@ -179,7 +192,7 @@ proptest! {
     fn no_text_panics(text in "[a-z0-9=.,:%() eKMiB-]{0,60}", any in ".{0,60}") {
         let _ = LinkConfig::parse(&text);
         let _ = LinkConfig::parse(&any);
-        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect"] {
+        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect", "ecn"] {
             let _ = LinkConfig::parse(&format!("{key}={text}"));
             let _ = LinkConfig::parse(&format!("rate=1gbit queue=1bdp({text})"));
         }

@@ -2,7 +2,7 @@
 
 use base::{Rate, Rng, Span, Time};
 use core::ops::Range;
-use netem::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Probability, Reorder};
+use netem::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Probability, Reorder};
 use transport::crypto::Suite;
 use transport::{Coupling, LaneChoice, TransportOptions};
 
@@ -165,12 +165,12 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
     let mut apart = Rng::from_u64(rate.bytes_per_sec() ^ queue.rotate_left(32) ^ 0x00ec_7000);
     let ect = |rng: &mut Rng| if rng.chance(0.2) { pick(rng, &EctPath::ALL) } else { EctPath::Pass };
     LinkConfig {
-        ecn1: apart.chance(0.2).then_some(4 * mtu),
+        ecn1: apart.chance(0.2).then_some(Marking::step(4 * mtu)),
         ect: ect(&mut apart),
         telemetry: apart.chance(0.3),
         rate: (!rng.chance(0.05)).then_some(rate),
         queue: queue.max(8 * mtu),
-        ecn: rng.chance(0.2).then_some(queue.max(8 * mtu) / 2),
+        ecn: rng.chance(0.2).then_some(Marking::step(queue.max(8 * mtu) / 2)),
         delay,
         jitter,
         keep_order: rng.chance(0.7),
