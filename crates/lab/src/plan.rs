@@ -141,6 +141,8 @@ pub struct Topology {
     pub second: Option<(LinkConfig, LinkConfig)>,
     /// Round trip of each pair or host when the network is idle; one for all where there is only one.
     pub rtts: Vec<Span>,
+    /// How fast each receiver's host takes in what arrives; as fast as it comes when `None`. In the simulator only.
+    pub host_rate: Option<Rate>,
     /// Delivery opportunities in milliseconds, instead of a rate.
     pub trace: Option<std::sync::Arc<Vec<u64>>>,
 }

@@ -13,7 +13,7 @@ use crate::workload::{Pattern, Requests, bulk, ends, outside, requests};
 use base::{Span, Time};
 use lhio::clock::Clock;
 use netem::{Change, Duplex, LinkConfig, PortId};
-use sim::world::{LinkId, NodeId, NodeSetup, World};
+use sim::world::{HostSpeed, LinkId, NodeId, NodeSetup, World};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -36,6 +36,9 @@ const AHEAD: u64 = 64 << 20;
 const SECOND: u32 = 1 << 20;
 /// A trace's rate is the mean of so many milliseconds in the simulator.
 const TRACE_STEP: u64 = 5;
+
+/// What a slow host holds of what has arrived: a receive ring of some hundred packets.
+const HOST_ROOM: u64 = 1 << 20;
 
 /// Runs a plan in the simulator.
 ///
@@ -234,6 +237,8 @@ impl<'a> Virtual<'a> {
             let b = &mut o.bins[i];
             (b.packets, b.delivered, b.dropped) = (now.0 - last.0, now.1 - last.1, now.2 - last.2);
             (b.queue, b.queue_back, last) = (queue, queue_back, now);
+            let waits = self.flows.iter().map(|f| self.world.host_wait(f.receiver).as_secs_f64());
+            b.host_wait = t.host_rate.and(waits.reduce(f64::max));
             self.look_at_flows()?;
         }
         for f in &mut self.flows {
@@ -342,6 +347,8 @@ fn add<'a>(
     {
         return Err("the addresses on the second path are taken".to_owned());
     }
+    let speed = cell.topology.host_rate.map(|rate| HostSpeed { rate, room: HOST_ROOM });
+    world.set_host(receiver, speed);
     Ok(Running { flow, made, sender, receiver, shape: Vec::new(), received: 0 })
 }
 

@@ -67,7 +67,7 @@ fn the_storage_experiment_has_every_pair_of_algorithms_by_both_transports() {
             assert!(queries.len() == 2 && queries.iter().all(|f| f.cc == query && f.size == 128 << 10));
             assert!(backups.len() == 4 && backups.iter().all(|f| f.cc == backup));
         }
-        assert_eq!(c.topology.there.ecn, (c.id == "marked").then_some(60_000));
+        assert_eq!(c.topology.there.ecn, (c.id == "marked").then_some(netem::Marking::step(60_000)));
     }
     assert_eq!(plan.published.len(), 5);
     assert!(plan.published.iter().all(|t| t.ours.len() == 2 && t.columns.len() == 5));
@@ -91,6 +91,20 @@ fn what_peers_vary_is_put_in_and_bounded() {
     // Names must differ.
     let same = vary("{ cc = [\"bbr\", \"reno\"] }").replace("A {cc}", "A");
     assert!(wrong(&same).contains("a name of its own"));
+}
+
+#[test]
+fn only_simulated_hosts_have_a_speed() {
+    let slow = |text: &str, rate: &str| {
+        text.replace("queue = \"1bdp\"", &format!("queue = \"1bdp\"\nhost_rate = \"{rate}\""))
+    };
+    let e = wrong(&slow(SMALL, "5gbit"));
+    assert!(e.contains("only simulated hosts have a speed; write simulator_only = true"), "{e}");
+    let simulated = format!("simulator_only = true\n{}", SMALL.trim_start());
+    let e = wrong(&slow(&simulated, "0bit"));
+    assert!(e.contains("write a rate above zero"), "{e}");
+    let plan = Plan::parse("p", &slow(&simulated, "5gbit")).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(plan.cells[0].topology.host_rate.map(|r| r.bits_per_sec()), Some(5_000_000_000));
 }
 
 const DIRECT: &str = r#"

@@ -2,8 +2,9 @@
 //! network cards.
 //!
 //! The paper's notification point (section 3.1) sends a congestion notification packet when a marked packet arrives, at most
-//! one every 50 us. Our feedback tells of marks itself, so notifications are derived from it at the sender, with the same
-//! limit and at most one for each feedback. Departures: losses count as notifications (the paper's fabric loses nothing), the rate
+//! one every 50 us. Our feedback tells of marks itself, and often of several times that length at once, so the notifications
+//! that would have come are derived from it at the sender: one for each 50 us that it tells of, as long as there are marks
+//! for them. With one for each feedback the rate would be raised several times between two cuts, and overflow. Departures: losses count as notifications (the paper's fabric loses nothing), the rate
 //! only grows while it is in use, and it begins with the initial window, not at the speed of the port, which nobody tells us.
 
 use super::marks::{ONE, average};
@@ -120,6 +121,8 @@ pub struct Dcqcn {
     /// The reduction factor, in [`ONE`]ths.
     alpha: u64,
     last_cnp: Option<Time>,
+    /// The latest feedback.
+    heard: Option<Time>,
     /// When alpha shrinks and when the rate is raised next, once something was sent.
     alpha_due: Option<Time>,
     timer_due: Option<Time>,
@@ -140,6 +143,7 @@ impl Dcqcn {
             target: rate,
             alpha: ONE,
             last_cnp: None,
+            heard: None,
             alpha_due: None,
             timer_due: None,
             expiries: 0,
@@ -147,6 +151,19 @@ impl Dcqcn {
             bytes: 0,
             state: "fast_recovery",
         }
+    }
+
+    /// Notifications that a receiver would have sent for what a feedback tells of.
+    fn notifications(&mut self, s: &Signals) -> u64 {
+        let answered = self.paced.answer_loss(s);
+        let interval = self.config.cnp_interval;
+        let since = self.last_cnp.max(self.heard);
+        let intervals = match (since, self.last_cnp) {
+            (_, Some(last)) if s.now.since(last) < interval => 0,
+            (Some(since), _) => (s.now.since(since).as_nanos() / interval.as_nanos().max(1)).max(1),
+            (None, _) => 1,
+        };
+        s.ce_packets.min(intervals).min(u64::from(MAX_EXPIRIES)).max(u64::from(answered))
     }
 
     /// A notification (equation 1): the target is what the rate was, the rate shrinks by half of alpha, alpha grows.
@@ -235,8 +252,9 @@ impl Algorithm for Dcqcn {
     fn on_feedback(&mut self, s: &Signals) {
         self.paced.update(s, self.rate);
         self.advance(s.now);
-        let silent = self.last_cnp.is_none_or(|last| s.now.since(last) >= self.config.cnp_interval);
-        if s.ce_packets > 0 && silent || self.paced.answer_loss(s) {
+        let notifications = self.notifications(s);
+        self.heard = Some(s.now);
+        for _ in 0..notifications {
             self.on_notification(s.now);
         }
     }
@@ -314,6 +332,20 @@ mod tests {
         assert_eq!(d.rate, after);
         d.on_feedback(&feedback(60, 9));
         assert!(d.rate < after);
+    }
+
+    #[test]
+    fn a_feedback_stands_for_the_notifications_of_its_time_that_it_has_marks_for() {
+        for (marked, cuts) in [(0, 0), (1, 1), (2, 2), (4, 4), (9, 4)] {
+            let mut d = dcqcn();
+            d.on_feedback(&feedback(10, 0));
+            d.alpha = ONE;
+            d.rate = Rate::from_mbit(1_024);
+            // The timers are no matter here.
+            d.restart_timers(at(210));
+            d.on_feedback(&feedback(210, marked));
+            assert_eq!(mbit(d.rate), 1_024.0 / f64::from(1u32 << cuts), "{marked}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         return Err(src.error(0..0, "the file", why));
     }
     let mut file: File = toml::from_str(text).map_err(|e| src.toml(&e))?;
-    let x = Expander { src };
+    let x = Expander { src, simulator_only: file.simulator_only };
     file.peer = x.varied(&file.peer)?;
     let mut metrics = Vec::new();
     for m in &file.metrics {
@@ -84,6 +84,7 @@ impl Swept {
 
 pub(super) struct Expander<'a> {
     src: Source<'a>,
+    simulator_only: bool,
 }
 
 impl Expander<'_> {
@@ -323,14 +324,15 @@ impl Expander<'_> {
             (_, Some(_)) => return Err(here("second", "only two_paths has a second path; remove it")),
             (_, None) => None,
         };
-        Ok(Topology { kind, nodes, there, back, second, rtts, trace })
+        let host_rate = t.host_rate.as_ref().map_or(Ok(None), |r| self.host_rate(r))?;
+        Ok(Topology { kind, nodes, there, back, second, rtts, host_rate, trace })
     }
 
     fn rtts(&self, t: &file::Topology) -> Result<Vec<Span>> {
         if t.kind == Some(Kind::Direct) {
             let emulated =
                 [&t.rate, &t.rtt, &t.queue, &t.loss, &t.jitter, &t.reorder, &t.ecn, &t.trace, &t.duplicate];
-            let signals = [&t.ecn1, &t.telemetry];
+            let signals = [&t.ecn1, &t.telemetry, &t.host_rate];
             return match emulated.into_iter().chain(signals).flatten().next() {
                 Some(s) => {
                     Err(self.bad(s, "topology", "nothing is emulated between direct nodes; remove it"))
@@ -350,6 +352,18 @@ impl Expander<'_> {
                 Err(self.src.error(0..0, "topology.rtts", why))
             }
         }
+    }
+
+    fn host_rate(&self, r: &Text) -> Result<Option<Rate>> {
+        if !self.simulator_only {
+            let why = "only simulated hosts have a speed; write simulator_only = true";
+            return Err(self.bad(r, "topology.host_rate", why));
+        }
+        let rate = self.rate(r, "topology.host_rate")?;
+        if rate == Some(Rate::ZERO) {
+            return Err(self.bad(r, "topology.host_rate", "write a rate above zero"));
+        }
+        Ok(rate)
     }
 
     fn trace(&self, spec: &Text) -> Result<Arc<Vec<u64>>> {
@@ -661,6 +675,7 @@ fn overlay(t: &mut file::Topology, c: file::Topology) {
     put(&mut t.ecn, c.ecn);
     put(&mut t.ecn1, c.ecn1);
     put(&mut t.telemetry, c.telemetry);
+    put(&mut t.host_rate, c.host_rate);
     put(&mut t.mtu, c.mtu);
     put(&mut t.trace, c.trace);
     put(&mut t.at, c.at);

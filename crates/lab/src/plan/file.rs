@@ -71,6 +71,7 @@ pub(super) struct Topology {
     pub ecn: Option<Text>,
     pub ecn1: Option<Text>,
     pub telemetry: Option<Text>,
+    pub host_rate: Option<Text>,
     pub mtu: Option<Text>,
     pub trace: Option<Text>,
     pub at: Option<Vec<Text>>,

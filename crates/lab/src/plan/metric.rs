@@ -29,6 +29,8 @@ pub enum Metric {
     Rtt,
     /// 95th percentile of the round trip in seconds.
     RttP95,
+    /// Median time in seconds that what arrived waited in the slowest receiver's host before it was processed.
+    HostWait,
     /// Jain's index of the goodputs of measured flows after the warm-up.
     Jain,
     /// The smallest measured flow's part of the goodput of all.
@@ -94,7 +96,7 @@ pub enum Better {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 35] = [
+    pub const ALL: [Metric; 36] = [
         Metric::Goodput,
         Metric::Share,
         Metric::To50,
@@ -105,6 +107,7 @@ impl Metric {
         Metric::Queue,
         Metric::Rtt,
         Metric::RttP95,
+        Metric::HostWait,
         Metric::Jain,
         Metric::LeastPart,
         Metric::FirstPart,
@@ -145,6 +148,7 @@ impl Metric {
             Metric::Queue => "queue",
             Metric::Rtt => "rtt",
             Metric::RttP95 => "rtt_p95",
+            Metric::HostWait => "host_wait",
             Metric::Jain => "jain",
             Metric::LeastPart => "least_part",
             Metric::FirstPart => "first_part",
@@ -191,6 +195,7 @@ impl Metric {
             Metric::Queue => "Standing queue",
             Metric::Rtt => "Round trip, median",
             Metric::RttP95 => "Round trip, 95 %",
+            Metric::HostWait => "Wait in the receiver's host, median",
             Metric::Jain => "Jain's index",
             Metric::LeastPart => "Smallest flow's part",
             Metric::FirstPart => "First flow's part",
@@ -247,6 +252,7 @@ impl Metric {
             | Metric::To95
             | Metric::Rtt
             | Metric::RttP95
+            | Metric::HostWait
             | Metric::Completion
             | Metric::CompletionMean
             | Metric::CompletionP95

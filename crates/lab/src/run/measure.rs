@@ -28,6 +28,8 @@ pub struct Bin {
     pub queue: u64,
     /// Bytes that waited in front of the way back.
     pub queue_back: u64,
+    /// Time in seconds that what came next had waited in the slowest receiver's host, at the end of the interval, where that is known.
+    pub host_wait: Option<f64>,
     /// Mean time that delivered packets spent in the network, there and back, in seconds, where that is known.
     pub delays: Option<f64>,
 }
@@ -372,6 +374,9 @@ impl Observed {
         for (m, share) in [(Metric::Rtt, 0.5), (Metric::RttP95, 0.95)] {
             out.extend(quantile(&rtt, share).map(|v| (m, v)));
         }
+        let mut host: Vec<f64> = self.bins[w.clone()].iter().filter_map(|b| b.host_wait).collect();
+        host.sort_by(f64::total_cmp);
+        out.extend(quantile(&host, 0.5).map(|v| (Metric::HostWait, v)));
         let (sent, most) =
             w.fold((0.0, 0.0), |(s, c), i| (s + self.bins[i].delivered as f64, c + self.capacity[i]));
         if most > 0.0 {

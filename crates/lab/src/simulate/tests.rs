@@ -130,6 +130,31 @@ fn a_policy_serves_queries_and_backup_over_one_switch() {
     assert!(median(Metric::BulkShare) >= 0.95, "{f:?}");
 }
 
+/// What the plan `datacentre` shows of Swift (section 3.2 of its paper).
+#[test]
+fn swift_keeps_its_target_in_a_busy_host_that_others_fill() {
+    let peers = one_run("datacentre", ("duration = \"2s\"", "duration = \"1500ms\""), "busy host");
+    let figure = |i: usize, m| peers[i].runs[0].figures[&m];
+    assert_eq!((peers[0].name.as_str(), peers[1].name.as_str()), ("one of Swift", "one of CUBIC"));
+    for i in 0..2 {
+        // 1 MiB at 5 Gbit/s is 1.7 ms; CUBIC cuts by three tenths from there.
+        assert!((4.5e9..5e9).contains(&figure(i, Metric::Goodput)), "{}", figure(i, Metric::Goodput));
+    }
+    let (swift, cubic) = (figure(0, Metric::HostWait), figure(1, Metric::HostWait));
+    assert!((50e-6..200e-6).contains(&swift) && cubic > 500e-6, "{swift} and {cubic} s");
+    assert!(figure(0, Metric::Again) == 0.0 && figure(1, Metric::Again) > 0.0);
+}
+
+/// And of DCQCN.
+#[test]
+fn dcqcn_shares_a_port_that_marks_at_random_and_loses_nothing() {
+    let peers = one_run("datacentre", ("duration = \"2s\"", "duration = \"1500ms\""), "marked at random");
+    let figure = |m| peers[0].runs[0].figures[&m];
+    assert!(figure(Metric::Jain) > 0.99, "{}", figure(Metric::Jain));
+    assert!(figure(Metric::OwnLoss) == 0.0 && figure(Metric::Again) == 0.0);
+    assert!(figure(Metric::Goodput) > 7e9, "{}", figure(Metric::Goodput));
+}
+
 /// A shipped plan with one run of each peer whose name contains `only`.
 fn one_run(name: &str, duration: (&str, &str), only: &str) -> Vec<crate::run::outcome::PeerResult> {
     let text = crate::plan::shipped(name).expect("a plan");

@@ -6,14 +6,14 @@ mod trace;
 
 pub use datagram::Datagram;
 pub use netem::{LinkId, PortId};
-pub use node::NodeSetup;
+pub use node::{HostSpeed, NodeSetup};
 pub use trace::Trace;
 
 use base::{Ecn, Rng, Span, Time};
 use datagram::Pool;
 use endpoint::{App, ConnectError, Endpoint};
 use netem::{Entered, LinkConfig, LinkStats, Network, NetworkError, Packet, Topology};
-use node::Node;
+use node::{Backlog, Node};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
@@ -73,6 +73,8 @@ pub struct Totals {
     pub trains: u64,
     /// Datagrams to addresses that nobody has, or without a path.
     pub unroutable: u64,
+    /// Datagrams for which a slow host had no room.
+    pub overrun: u64,
     /// Datagrams put in by someone hostile.
     pub injected: u64,
     /// Happenings worked off.
@@ -320,6 +322,16 @@ impl World {
         self.wake(node);
     }
 
+    /// The node's host processes what arrives no faster than this from now on; `None`: in no time.
+    pub fn set_host(&mut self, node: NodeId, speed: Option<HostSpeed>) {
+        self.nodes[node.0].speed = speed;
+    }
+
+    /// How long what the node's host comes to next has waited there.
+    pub fn host_wait(&self, node: NodeId) -> Span {
+        self.nodes[node.0].inbox.first().map_or(Span::ZERO, |(arrived, ..)| self.now.since(*arrived))
+    }
+
     /// Has a node's application driven now.
     pub fn wake(&mut self, node: NodeId) {
         let now = self.now;
@@ -340,6 +352,7 @@ impl World {
         let n = &mut self.nodes[node.0];
         n.endpoint = Endpoint::new(n.setup.config(), rng)?;
         n.app = app;
+        n.backlog = Backlog::default();
         for (.., d) in n.inbox.drain(..) {
             self.pool.put(d.data);
         }
@@ -364,8 +377,7 @@ impl World {
         let src = self.know(source) as u32;
         self.totals.injected += 1;
         let dst = self.nodes[to.0].addr as u32;
-        self.nodes[to.0].inbox.push((self.now, Ecn::NotEct, Datagram { src, dst, data }));
-        self.wake(to);
+        self.deliver(to.0, Ecn::NotEct, Datagram { src, dst, data });
     }
 
     /// Keeps copies of one datagram in `one_in` that a node receives, the latest `most`, for whoever wants to
@@ -467,10 +479,21 @@ impl World {
             if let Some(c) = &mut self.nodes[to].capture {
                 c.look(&d, &mut self.rng);
             }
-            self.nodes[to].inbox.push((now, a.ecn, d));
-            self.wake_node(to, now);
+            self.deliver(to, a.ecn, d);
         }
         self.schedule_network();
+    }
+
+    /// A datagram is at a node's host.
+    fn deliver(&mut self, to: usize, ecn: Ecn, d: Datagram) {
+        let now = self.now;
+        match self.nodes[to].arrive(now, ecn, d) {
+            Ok(()) => self.wake_node(to, now),
+            Err(d) => {
+                self.totals.overrun += 1;
+                self.pool.put(d.data);
+            }
+        }
     }
 
     fn lost_way(&mut self, d: Datagram) {

@@ -1,7 +1,7 @@
 //! A node: an endpoint, its application, and what waits to be received.
 
 use super::{Datagram, TRAINS_PER_TURN, World};
-use base::{Ecn, Rng, Span, Time};
+use base::{Ecn, Rate, Rng, Span, Time};
 use endpoint::{App, Config, Endpoint, Meta, ServerConfig, Transmit, TransportOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,6 +11,24 @@ use transport::crypto::Credentials;
 const MAX_JOINED: usize = 44;
 /// And only those that arrive within this time of the first.
 const JOIN_WITHIN: Span = Span::from_micros(100);
+
+/// How fast a host takes in what arrives, and what it holds meanwhile, as a receive ring does.
+#[derive(Clone, Copy, Debug)]
+pub struct HostSpeed {
+    /// Bytes of datagrams processed per second.
+    pub rate: Rate,
+    /// Bytes that wait at most; what arrives beyond them is dropped.
+    pub room: u64,
+}
+
+/// What waits in a host that is slow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Backlog {
+    /// Bytes in the inbox.
+    bytes: u64,
+    /// When the host will be done with what it has taken from there.
+    free_at: Time,
+}
 
 /// What an endpoint of a world is made from, again after each reboot.
 #[derive(Clone, Debug)]
@@ -83,6 +101,9 @@ pub(super) struct Node {
     pub wake: Option<Time>,
     /// Its host does something else until then.
     pub busy_until: Time,
+    /// Its host processes no faster than this; `None`: in no time.
+    pub speed: Option<HostSpeed>,
+    pub backlog: Backlog,
     pub capture: Option<Capture>,
 }
 
@@ -97,8 +118,41 @@ impl Node {
             inbox: Vec::new(),
             wake: None,
             busy_until: Time::ZERO,
+            speed: None,
+            backlog: Backlog::default(),
             capture: None,
         }
+    }
+
+    /// Takes in what has arrived; gives back what there is no room for.
+    pub fn arrive(&mut self, now: Time, ecn: Ecn, d: Datagram) -> Result<(), Datagram> {
+        let bytes = self.backlog.bytes + d.data.len() as u64;
+        if self.speed.is_some_and(|s| bytes > s.room) {
+            return Err(d);
+        }
+        self.backlog.bytes = bytes;
+        self.inbox.push((now, ecn, d));
+        Ok(())
+    }
+
+    /// How many datagrams of the inbox the host has come to by now: those that it could begin with.
+    fn come_to(&mut self, now: Time) -> usize {
+        let Some(speed) = self.speed else { return self.inbox.len() };
+        let (b, busy_until) = (&mut self.backlog, self.busy_until);
+        let begins = |(arrived, _, d): &(Time, Ecn, Datagram)| {
+            let begin = b.free_at.max(*arrived).max(busy_until);
+            let takes = speed.rate.time_for(d.data.len() as u64);
+            if begin <= now {
+                b.free_at = begin + takes;
+            }
+            begin <= now
+        };
+        self.inbox.iter().map(begins).take_while(|ready| *ready).count()
+    }
+
+    /// When the host comes to what is left in the inbox.
+    fn next_arrival(&self) -> Option<Time> {
+        self.inbox.first().map(|(arrived, ..)| self.backlog.free_at.max(*arrived))
     }
 }
 
@@ -120,7 +174,8 @@ impl World {
         }
         self.train = buf;
         let node = &self.nodes[n];
-        let wants = node.endpoint.next_timeout().into_iter().chain(node.app.next_timeout()).min();
+        let timers = node.endpoint.next_timeout().into_iter().chain(node.app.next_timeout());
+        let wants = timers.chain(node.next_arrival()).min();
         if let Some(t) = wants {
             // Timers are not finer than the slack, so that a deadline that does nothing cannot stop time.
             let slack = self.slack;
@@ -131,14 +186,16 @@ impl World {
     /// Joins neighbours of the same flow and size to trains, as generic receive offload does, and hands them over with the
     /// time of their arrival, as the real driver does.
     fn receive(&mut self, n: usize) {
+        let now = self.now;
+        let ready = self.nodes[n].come_to(now);
         let mut inbox = core::mem::take(&mut self.nodes[n].inbox);
         let mut buf = core::mem::take(&mut self.train);
         let mut i = 0;
-        while i < inbox.len() {
+        while i < ready {
             let (arrived, ecn, first) = &inbox[i];
             let stride = first.data.len().max(1);
             let (mut joined, mut len) = (0, 0);
-            for (at, e, d) in &inbox[i..] {
+            for (at, e, d) in &inbox[i..ready] {
                 let fits = joined < MAX_JOINED && len + d.data.len() <= buf.len() && d.data.len() <= stride;
                 let late = at.since(*arrived) > JOIN_WITHIN;
                 if !fits || late || (d.src, d.dst, *e) != (first.src, first.dst, *ecn) {
@@ -164,10 +221,15 @@ impl World {
             self.nodes[n].endpoint.handle_train(*arrived, meta, &mut buf[..len], stride);
             i += joined;
         }
-        inbox.drain(..).for_each(|(.., d)| self.pool.put(d.data));
+        let mut taken = 0;
+        inbox.drain(..ready).for_each(|(.., d)| {
+            taken += d.data.len() as u64;
+            self.pool.put(d.data);
+        });
         // Nothing arrives while an endpoint works.
-        self.nodes[n].inbox = inbox;
-        self.train = buf;
+        let node = &mut self.nodes[n];
+        (node.inbox, self.train) = (inbox, buf);
+        node.backlog.bytes = node.backlog.bytes.saturating_sub(taken);
     }
 
     /// Splits a train into its datagrams, which enter their path one after the other.
