@@ -473,9 +473,10 @@ impl Expander<'_> {
             p if flow.multipath && !matches!(p, Program::Longhaul | Program::Tcp) => {
                 need("multipath", "only longhaul and tcp (as MPTCP) can; remove it")
             }
-            p if is_messages(p) != (kind == Kind::Direct) => {
-                need("program", "tcp_messages and iwarp_messages are for direct nodes, and others are not")
-            }
+            p if is_messages(p) != (kind == Kind::Direct) => need(
+                "program",
+                "programs of messages (tcp_messages) are for direct nodes, and others are not",
+            ),
             p if (flow.trips || flow.spin) && !is_messages(p) => {
                 need("trips", "only messages go to and fro or spin; remove it")
             }
@@ -571,9 +572,11 @@ impl Expander<'_> {
     /// A name that no other flow of the line-up has.
     fn name(&self, f: &file::Flow, out: &[Flow], many: u32, i: u32, background: bool) -> String {
         let word = match f.program.get_ref() {
-            Program::Longhaul | Program::Put | Program::LonghaulRequests | Program::LonghaulParts => {
-                "longhaul"
-            }
+            Program::Longhaul
+            | Program::Put
+            | Program::LonghaulRequests
+            | Program::LonghaulParts
+            | Program::LonghaulMessages => "longhaul",
             Program::Tcp
             | Program::Iperf3
             | Program::TcpRequests
@@ -608,7 +611,7 @@ fn is_longhaul(p: Program) -> bool {
 
 /// Whether a program sends messages between direct nodes.
 fn is_messages(p: Program) -> bool {
-    matches!(p, Program::TcpMessages | Program::IwarpMessages)
+    matches!(p, Program::TcpMessages | Program::IwarpMessages | Program::LonghaulMessages)
 }
 
 /// The dimensions of the sweep, the first one outermost.

@@ -167,6 +167,8 @@ pub enum Program {
     TcpMessages,
     /// The same over iWARP, by `longhaul perf`.
     IwarpMessages,
+    /// And over Longhaul's own transport.
+    LonghaulMessages,
     /// Cross traffic: UDP at a rate, on and off.
     UdpOnOff,
     /// Cross traffic: the kernel's TCP, on and off.

@@ -171,7 +171,7 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
     };
     let (receiver, sender) = match flow.program {
         Program::Longhaul => return perf(flow, p, at, listen),
-        Program::IwarpMessages => return iwarp(flow, p, at, listen),
+        Program::IwarpMessages | Program::LonghaulMessages => return messages(flow, p, at, listen),
         Program::TcpMessages => {
             let seconds = flow.duration.as_secs_f64();
             let exchange = Exchange { size: flow.size, seconds, trips: flow.trips, spin: flow.spin };
@@ -300,18 +300,25 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     Job { receiver, sender, file: None }
 }
 
-/// Messages over iWARP. The flow's own arguments are settings of MPA, which both ends are told.
-fn iwarp(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
-    let (listen, to, size) = (listen.to_string(), format!("iwarp://{}", at.to), flow.size.to_string());
-    let mut receiver = line(&p.longhaul, &["perf", "server", "--iwarp", "plain", "--allow-any-key"]);
+/// Messages over iWARP or over Longhaul's own transport. Both ends are given the flow's own arguments: settings of MPA, or
+/// what the ends must agree on.
+fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+    let iwarp = flow.program == Program::IwarpMessages;
+    let (listen, size, time) = (listen.to_string(), flow.size.to_string(), seconds(flow.duration));
+    let to = if iwarp { format!("iwarp://{}", at.to) } else { at.to.to_string() };
+    let kind: [&[&str]; 2] = match iwarp {
+        true => [&["--iwarp", "plain"], &["--plain"]],
+        false => [&["--discover", "off"], &["--discover", "off", "--accept-new"]],
+    };
+    let mut receiver = line(&p.longhaul, &["perf", "server", "--allow-any-key"]);
     receiver.args.extend(["--listen", &listen, "--json", "--count", "1"].map(str::to_owned));
-    let time = seconds(flow.duration);
-    let mut sender = line(&p.longhaul, &["perf", "client", &to, "--plain", "--json", "-i", "0", "-t", &time]);
+    let mut sender = line(&p.longhaul, &["perf", "client", &to, "--json", "-i", "0", "-t", &time]);
     // One buffer of a message's size at each end, as TCP's ends have it.
     sender.args.extend(["--size", &size, "--region", &size].map(str::to_owned));
     let operation: &[&str] = if flow.trips { &["-o", "send", "--latency"] } else { &["-o", "write"] };
     sender.args.extend(operation.iter().map(|a| (*a).to_owned()));
-    for end in [&mut receiver, &mut sender] {
+    for (end, kind) in [&mut receiver, &mut sender].into_iter().zip(kind) {
+        end.args.extend(kind.iter().map(|a| (*a).to_owned()));
         end.args.extend(flow.spin.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
         end.args.extend(flow.args.iter().cloned());
     }
@@ -411,7 +418,7 @@ pub fn read(flow: &Flow, sender: &str, receiver: &str) -> Result<Said, String> {
             said.receiver = last_object(receiver).ok().and_then(|v| serde_json::from_value(v).ok());
             Ok(said)
         }
-        Program::IwarpMessages => read_iwarp(&last_object(sender)?),
+        Program::IwarpMessages | Program::LonghaulMessages => read_messages(&last_object(sender)?),
         Program::Put => read_put(&last_object(sender)?),
         Program::Quic => read_quic(&last_object(sender)?),
         Program::Iperf3 | Program::Udt => read_iperf3(sender),
@@ -443,7 +450,7 @@ fn cpu_of(v: &Value, end: &str) -> Result<f64, String> {
     Ok(number(v, &[end, "cpu_user_seconds"])? + number(v, &[end, "cpu_system_seconds"])?)
 }
 
-fn read_iwarp(v: &Value) -> Result<Said, String> {
+fn read_messages(v: &Value) -> Result<Said, String> {
     let trip = |key: &str| number(v, &["latency_nanoseconds", key]).map(|n| n / 1e9);
     let trips = match v.get("latency_nanoseconds").filter(|l| !l.is_null()) {
         Some(_) => Some([trip("min")?, trip("median")?, trip("p99")?, trip("max")?]),
@@ -593,10 +600,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_the_same_size_and_buffer_by_tcp_and_iwarp_and_both_ends_the_same_settings() {
+    fn messages_have_the_same_size_and_buffer_whoever_sends_them_and_both_ends_the_same_settings() {
         let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"trip\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"64KiB\"]\n\
             [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", args=[\"--mpa-crc\",\"off\"] }, \
-            { program=\"iwarp_messages\", trips=true, spin=true }, { program=\"tcp_messages\", trips=true }]\n";
+            { program=\"iwarp_messages\", trips=true, spin=true }, { program=\"tcp_messages\", trips=true }, \
+            { program=\"longhaul_messages\", args=[\"--encryption\",\"crc32c\"] }]\n";
         let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
         let p =
             Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
@@ -608,18 +616,28 @@ mod tests {
         let [r, s] = words(0);
         assert_eq!(
             r,
-            "perf server --iwarp plain --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --mpa-crc off"
+            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --iwarp plain --mpa-crc off"
         );
         assert_eq!(
             s,
-            "perf client iwarp://10.76.0.2:20000 --plain --json -i 0 -t 3.000 --size 65536 --region 65536 -o write \
+            "perf client iwarp://10.76.0.2:20000 --json -i 0 -t 3.000 --size 65536 --region 65536 -o write --plain \
              --mpa-crc off"
         );
         let [r, s] = words(1);
-        assert!(r.ends_with("--poll spin") && s.ends_with("-o send --latency --poll spin"), "{r}, {s}");
+        assert!(r.ends_with("--poll spin") && s.ends_with("-o send --latency --plain --poll spin"), "{r}, {s}");
         let [r, s] = words(2);
         assert!(
             r.contains("tcp_message_sink") && s.contains("\"size\":65536") && s.contains("\"trips\":true")
+        );
+        let [r, s] = words(3);
+        assert_eq!(
+            r,
+            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --discover off --encryption crc32c"
+        );
+        assert_eq!(
+            s,
+            "perf client 10.76.0.2:20000 --json -i 0 -t 3.000 --size 65536 --region 65536 -o write --discover off \
+             --accept-new --encryption crc32c"
         );
     }
 
@@ -631,11 +649,11 @@ mod tests {
 "median":2000,"p99":3000,"max":4000}}}}"#
         )
         .replace(",\n", ",");
-        let said = read_iwarp(&last_object(&text).expect("JSON")).expect("a result");
+        let said = read_messages(&last_object(&text).expect("JSON")).expect("a result");
         assert_eq!(said.sender.trips, Some([1e-6, 2e-6, 3e-6, 4e-6]));
         assert_eq!((said.sender.bytes, said.cpu), (400, Some([1.5, 1.5])));
         let bulk = text.replace("latency_nanoseconds", "no_trips");
-        assert_eq!(read_iwarp(&last_object(&bulk).expect("JSON")).expect("a result").sender.trips, None);
+        assert_eq!(read_messages(&last_object(&bulk).expect("JSON")).expect("a result").sender.trips, None);
     }
 
     #[test]
