@@ -624,7 +624,10 @@ mod tests {
              --mpa-crc off"
         );
         let [r, s] = words(1);
-        assert!(r.ends_with("--poll spin") && s.ends_with("-o send --latency --plain --poll spin"), "{r}, {s}");
+        assert!(
+            r.ends_with("--poll spin") && s.ends_with("-o send --latency --plain --poll spin"),
+            "{r}, {s}"
+        );
         let [r, s] = words(2);
         assert!(
             r.contains("tcp_message_sink") && s.contains("\"size\":65536") && s.contains("\"trips\":true")
