@@ -108,8 +108,9 @@ pub struct Wire {
     pub lanes: Lanes,
     /// Whether a connection uses further addresses by itself. auto: the server tells its clients where else it listens, and a
     /// client adds a path for each address of either end that has none, where it has a route of its own, up to four paths
-    /// in all; mesh: for each pair of addresses, up to eight; off: not, and a server tells nothing. With any, a path whose
-    /// address here is replaced goes on from the new one.
+    /// in all, IPv4 and IPv6 (one of the other kind over the same interface as a backup); mesh: for each pair of addresses,
+    /// up to eight; off: not, and a server tells nothing. With any, a path whose address here is replaced goes on from the
+    /// new one.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = discover)]
     pub discover: Discover,
     /// Processors for the threads that move data, in order (0,2,4); the first one is for the loop, which may use all of

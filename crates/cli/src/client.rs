@@ -154,14 +154,18 @@ impl Session {
         receives: bool,
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
-        let mut driver =
-            setup::driver(setup::client_address(self.trusted.remote), &self.wire, (false, None))?;
+        let bind = setup::client_address(self.trusted.remote, &self.options, false);
+        let mut driver = setup::driver(bind, &self.wire, (false, None))?;
         let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
         let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
         let wake: Wake = Arc::new(move || waker.wake());
-        let inner = make(self.trusted.connect(), wake.clone()).map_err(|e| Failure::usage(&e))?;
+        let refused = |e| match e {
+            mover::Error::Local { text } => Failure::system(text),
+            e => Failure::usage(&e),
+        };
+        let inner = make(self.trusted.connect(), wake.clone()).map_err(refused)?;
         let progress = inner.progress();
         let board = Board::default();
         let interrupted = progress.clone();
@@ -398,7 +402,10 @@ pub fn ls(a: &Ls) -> Outcome<()> {
                 }
                 let _ = out.flush();
             };
-            printer = Some(std::thread::spawn(print));
+            let named = std::thread::Builder::new().name("printer".into());
+            let started = named.spawn(print);
+            let no_thread = |e| mover::Error::Local { text: Failure::no_thread(e).text };
+            printer = Some(started.map_err(no_thread)?);
             Ok(app)
         },
         true,

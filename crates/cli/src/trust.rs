@@ -229,9 +229,9 @@ fn look(
     trust: &ServerTrust,
 ) -> Outcome<PeerIdentity> {
     let connect_timeout = options.connect_timeout;
-    let mut endpoint = me.endpoint(&me.credentials, options, None)?;
     // Over the kernel's UDP whatever was asked for: a look is a few packets, and other ways take long to open.
-    let mut driver = Driver::bind(setup::client_address(remote))?;
+    let mut driver = Driver::bind(setup::client_address(remote, &options, false))?;
+    let mut endpoint = me.endpoint(&me.credentials, options, None)?;
     let connect = Connect {
         remote,
         server_name: server.name.clone(),

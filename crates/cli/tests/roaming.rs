@@ -63,9 +63,26 @@ impl Stage {
         self.ip(1, &format!("addr add 10.98.0.2/24 dev {}", devices[1]));
     }
 
+    /// IPv4 over the first pair and IPv6 over another one, and nothing else; the client's IPv6 address only if `both`.
+    fn one_family_each(&self, both: bool) -> [String; 2] {
+        let devices = self.join_again();
+        for host in 0..2 {
+            let n = host + 1;
+            self.ip(host, &format!("addr del fd99::{n}/64 dev {}", self.hosts.devices[host]));
+            if host == 1 || both {
+                self.ip(host, &format!("addr add fd98::{n}/64 dev {} nodad", devices[host]));
+            }
+        }
+        devices
+    }
+
     fn serve(&self, folder: &str) -> Server {
+        self.serve_at("0.0.0.0:4460", folder)
+    }
+
+    fn serve_at(&self, listen: &str, folder: &str) -> Server {
         let mut serve = self.hosts.longhaul(1, &self.path("server"));
-        serve.args(["serve", "--json", "--allow-any-key", "--listen", "0.0.0.0:4460"]);
+        serve.args(["serve", "--json", "--allow-any-key", "--listen", listen]);
         Server::start({
             serve.arg(self.path(folder));
             serve
@@ -196,6 +213,88 @@ fn addresses_that_come_while_a_transfer_runs_become_a_path() {
     assert_eq!(p.len(), 2, "{p:?} {said}");
     assert_eq!((p[1].0.as_str(), p[1].1), ("10.98.0.1", true), "{p:?}");
     assert!(p[1].2 > u64::from(SIZE) / 100, "{p:?} {said}");
+}
+
+#[test]
+fn a_laptop_with_ipv4_and_ipv6_on_two_networks_uses_both() {
+    let Some(s) = Stage::new("rf") else { return };
+    s.one_family_each(true);
+    let _server = s.serve_at("[::]:4460", "there");
+    let big = s.path("big").display().to_string();
+    for url in ["longhaul://10.99.0.2/", "longhaul://[fd98::2]/"] {
+        let (report, said) = s.finish(s.start(&["put", &big, url, "--no-resume"]), "there");
+        let mut p = paths(&report);
+        p.sort();
+        assert_eq!(p.len(), 2, "{p:?} {said}");
+        assert_eq!([&p[0].0, &p[1].0], ["10.99.0.1", "fd98::1"], "{p:?}");
+        assert!(p.iter().all(|p| p.2 > u64::from(SIZE) / 20), "{url}: {p:?} {said}");
+        std::fs::remove_file(s.path("there/big")).expect("removed");
+    }
+    // Named, and not found.
+    let words = ["put", &big, "longhaul://10.99.0.2/", "--discover", "off", "--path", "fd98::1,fd98::2"];
+    let (report, said) = s.finish(s.start(&words), "there");
+    let p = paths(&report);
+    assert_eq!((p.len(), p[1].0.as_str(), p[1].1), (2, "fd98::1", false), "{p:?} {said}");
+    assert!(p.iter().all(|p| p.2 > u64::from(SIZE) / 20), "{p:?} {said}");
+}
+
+#[test]
+fn a_path_of_one_family_is_cut_and_the_other_ones_carries_the_rest() {
+    for (tag, get, v4_goes) in
+        [("rh", false, true), ("ri", false, false), ("rj", true, true), ("rk", true, false)]
+    {
+        let Some(s) = Stage::new(tag) else { return };
+        let devices = s.one_family_each(true);
+        let (from, to) = if get { ("", "here") } else { ("there", "there") };
+        let _server = s.serve_at("[::]:4460", from);
+        let here = s.path("here").display().to_string();
+        let child = if get { s.start(&["get", "longhaul://10.99.0.2/big", &here]) } else { s.put() };
+        s.until_it_runs(to);
+        let gone = if v4_goes { &s.hosts.devices[0] } else { &devices[0] };
+        s.ip(0, &format!("link set {gone} down"));
+        let (report, said) = s.finish(child, to);
+        assert!(said.contains("a path is down"), "{said}");
+        let other = if v4_goes { "fd98::1" } else { "10.99.0.1" };
+        let p = paths(&report);
+        let carried = p.iter().find(|p| p.0 == other).map_or(0, |p| p.2);
+        assert!(carried > u64::from(SIZE) / 4, "{tag}: {p:?} {said}");
+    }
+}
+
+#[test]
+fn a_transfer_roams_from_ipv4_to_ipv6_and_back() {
+    let Some(s) = Stage::new("rl") else { return };
+    let devices = s.one_family_each(false);
+    let _server = s.serve_at("[::]:4460", "there");
+    let put = s.put();
+    s.until_it_runs("there");
+    let dev = s.hosts.devices[0].clone();
+    s.ip(0, &format!("addr del 10.99.0.1/24 dev {dev}"));
+    rest(300);
+    s.ip(0, &format!("addr add fd98::1/64 dev {} nodad", devices[0]));
+    rest(500);
+    s.ip(0, &format!("addr del fd98::1/64 dev {}", devices[0]));
+    rest(300);
+    s.ip(0, &format!("addr add 10.99.0.1/24 dev {dev}"));
+    let (report, said) = s.finish(put, "there");
+    let p = paths(&report);
+    assert_eq!((p.len(), p[0].0.as_str()), (1, "10.99.0.1"), "{p:?} {said}");
+    assert_eq!(said.matches("goes on from another address").count(), 2, "{said}");
+}
+
+#[test]
+fn over_one_interface_the_other_family_is_there_for_when_the_first_fails() {
+    let Some(s) = Stage::new("rm") else { return };
+    let _server = s.serve_at("[::]:4460", "there");
+    let put = s.put();
+    s.until_it_runs("there");
+    let all = |host: usize| format!("addr del 10.99.0.{}/24 dev {}", host + 1, s.hosts.devices[host]);
+    s.ip(0, &all(0));
+    let (report, said) = s.finish(put, "there");
+    let p = paths(&report);
+    assert_eq!((p.len(), p[1].0.as_str(), p[1].1), (2, "fd99::1", true), "{p:?} {said}");
+    assert!(said.contains("backup=true"), "{said}");
+    assert!(p[1].2 > u64::from(SIZE) / 4, "{p:?} {said}");
 }
 
 fn rest(ms: u64) {

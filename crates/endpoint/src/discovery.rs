@@ -43,6 +43,8 @@ pub struct Way {
     pub own: bool,
     /// The system takes this address when nobody says from where.
     pub usual: bool,
+    /// The interface by which it leaves, as the system numbers them; 0: unknown.
+    pub link: u32,
 }
 
 /// How far an address reaches: who knows one peer may be told what reaches no less far, so that nobody learns of, or sends
@@ -82,6 +84,8 @@ impl Reach {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     lanes: Vec<FoundLane>,
+    /// Lanes that are on their way to another address of the server.
+    moves: Vec<FoundLane>,
     tried: u32,
     /// Pairs at which nobody has answered, as long as their ways last.
     failed: Vec<(IpAddr, SocketAddr)>,
@@ -111,19 +115,37 @@ impl Found {
             self.failed.push(self.lanes.swap_remove(i).pair);
         }
     }
+
+    /// What became of lanes that were to go on at another address of the server's. One that failed counts as tried, but at
+    /// `known`, which the user named, it may be tried without end.
+    fn judge_moves(&mut self, lanes: &[LaneEnds], known: SocketAddr) {
+        let Found { moves, tried, failed, .. } = self;
+        moves.retain(|m| {
+            let l = lanes.iter().find(|l| l.lane == m.lane);
+            if l.is_some_and(|l| l.checking) {
+                return true;
+            }
+            if !l.is_some_and(|l| l.works && l.remote == m.pair.1) && m.pair.1 != known {
+                *tried += 1;
+                failed.push(m.pair);
+            }
+            false
+        });
+    }
 }
 
 /// What is to be done about a connection's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The lane goes on from another address.
-    Move(u32, IpAddr),
+    /// The lane goes on between these addresses.
+    Move(u32, IpAddr, SocketAddr),
     /// Nothing leaves over it now.
     Cut(u32),
     Close(u32),
     /// It may have a way again.
     Probe(u32),
-    Add(IpAddr, SocketAddr),
+    /// A further one; true: as a backup.
+    Add(IpAddr, SocketAddr, bool),
 }
 
 /// All that the decision depends on.
@@ -157,8 +179,8 @@ impl Scene<'_> {
         let mut alive = kept.iter().any(|l| l.works);
         for l in cut {
             let step = self.replace(l, &used, alive);
-            if let Step::Move(_, ip) = step {
-                used.push((ip, l.remote, l.socket));
+            if let Step::Move(_, ip, remote) = step {
+                used.push((ip, remote, l.socket));
                 alive = true;
             }
             steps.push(step);
@@ -167,8 +189,9 @@ impl Scene<'_> {
         for l in kept.iter().filter(|l| !l.works && !l.checking) {
             // With nothing that works, another address may do better.
             let other = |w: &&Way| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
-            let other = self.network.ways.iter().find(other).filter(|_| lost && !self.is_pinned(l));
-            steps.push(other.map_or(Step::Probe(l.lane), |w| Step::Move(l.lane, w.local)));
+            let other = self.network.ways.iter().find(other).map(|w| (w.local, l.remote));
+            let other = other.or_else(|| self.elsewhere(l)).filter(|_| lost && !self.is_pinned(l));
+            steps.push(other.map_or(Step::Probe(l.lane), |(local, at)| Step::Move(l.lane, local, at)));
         }
         if self.discover != Discover::Off {
             for l in kept.iter().filter(|l| self.found.lanes.iter().any(|f| f.lane == l.lane)) {
@@ -198,14 +221,34 @@ impl Scene<'_> {
         let to_it = || self.network.ways.iter().filter(|w| w.remote == l.remote.ip());
         let free = |w: &&Way| w.own && !used.contains(&(w.local, l.remote, l.socket));
         let other = to_it().filter(free).max_by_key(|w| w.usual);
-        // The last one takes any.
+        // The last one takes any, and goes to another address of the server's if it must.
         let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.usual)).filter(|_| !alive));
+        let other = other.map(|w| (w.local, l.remote)).or_else(|| self.elsewhere(l).filter(|_| !alive));
         match other {
             _ if self.is_pinned(l) => Step::Cut(l.lane),
-            Some(w) => Step::Move(l.lane, w.local),
+            Some((local, remote)) => Step::Move(l.lane, local, remote),
             None if was_found && gone && alive => Step::Close(l.lane),
             None => Step::Cut(l.lane),
         }
+    }
+
+    /// Where a lane may go on that leads nowhere: at another address of the server's, which may be of the other family.
+    fn elsewhere(&self, l: &LaneEnds) -> Option<(IpAddr, SocketAddr)> {
+        let tired = self.found.tried >= MOST_TRIED;
+        // The first is the one that the user named.
+        let remotes = self.remotes.iter().take(if tired { 1 } else { usize::MAX });
+        let pairs = remotes.filter(|r| **r != l.remote).flat_map(|r| {
+            let ways = self.network.ways.iter().filter(|w| w.own && w.remote == r.ip());
+            ways.max_by_key(|w| w.usual).map(|w| (w.local, *r))
+        });
+        pairs.filter(|p| !self.found.failed.contains(p)).next()
+    }
+
+    /// Whether a path from `local` leaves by the interface of one of the other family: then it leads through the same network,
+    /// most likely, and would get nothing more.
+    fn doubles(&self, local: IpAddr, used: &BTreeSet<(IpAddr, SocketAddr)>) -> bool {
+        let link = |ip: IpAddr| self.network.ways.iter().find(|w| w.own && w.local == ip).map(|w| w.link);
+        used.iter().any(|(l, _)| l.is_ipv4() != local.is_ipv4() && link(*l) == link(local))
     }
 
     /// Pairs beside those that are used.
@@ -236,9 +279,10 @@ impl Scene<'_> {
                 if rank(&b) > rank(&a) { b } else { a }
             });
             let Some((local, remote, _)) = best else { break };
+            let backup = self.discover != Discover::Mesh && self.doubles(local, &used);
             used.insert((local, remote));
             tried += 1;
-            steps.push(Step::Add(local, remote));
+            steps.push(Step::Add(local, remote, backup));
         }
         steps
     }
@@ -255,7 +299,7 @@ impl Conn {
         let port = |p: u16| p == known.port() || p >= 1_024;
         all.extend(told.iter().filter(|a| {
             let ip = a.ip();
-            let fits = ip.is_ipv4() == known.is_ipv4() && port(a.port()) && Reach::covers(known.ip(), ip);
+            let fits = port(a.port()) && Reach::covers(known.ip(), ip);
             fits && *a != &known && !locals.contains(&ip)
         }));
         all
@@ -348,6 +392,7 @@ impl Endpoint {
         let remotes = c.remotes(&self.network.locals);
         let ways = &self.network.ways;
         c.found.failed.retain(|(l, r)| ways.iter().any(|w| w.local == *l && w.remote == r.ip()));
+        c.found.judge_moves(&lanes, c.first_remote);
         let discover = if c.established { c.connection.discovers() } else { Discover::Off };
         c.placed = lanes.first().is_some_and(|l| l.local.is_some());
         let network = &self.network;
@@ -362,9 +407,12 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
         match step {
-            Step::Move(lane, local) => {
-                tracing::info!(path = lane, from = %local, "a path goes on from another address: its own is gone");
-                c.connection.move_lane(now, lane, Some(local), &mut s);
+            Step::Move(lane, local, remote) => {
+                tracing::info!(path = lane, from = %local, to = %remote, "a path goes on from another address: its own is gone");
+                let pair = (local, remote);
+                c.found.moves.retain(|m| m.lane != lane);
+                c.found.moves.push(FoundLane { lane, pair, was_up: true });
+                c.connection.move_lane(now, lane, (remote, Some(local)), &mut s);
             }
             Step::Cut(lane) => c.connection.cut_lane(now, lane, &mut s),
             Step::Probe(lane) => c.connection.probe_lane(lane),
@@ -375,11 +423,11 @@ impl Endpoint {
                 );
                 c.connection.close_lane(now, lane, &mut s);
             }
-            Step::Add(local, remote) => {
-                let path = FurtherPath { local: Some(local), remote, backup: false };
+            Step::Add(local, remote, backup) => {
+                let path = FurtherPath { local: Some(local), remote, backup };
                 match self.open_found(id, path) {
                     Ok(lane) => {
-                        tracing::info!(path = lane, from = %local, to = %remote, "a path is added: both addresses were found, and a route between them");
+                        tracing::info!(path = lane, from = %local, to = %remote, backup, "a path is added: both addresses were found, and a route between them");
                     }
                     Err(error) => tracing::debug!(from = %local, to = %remote, %error, "no further path"),
                 }

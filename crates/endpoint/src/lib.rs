@@ -219,7 +219,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// Settings that cannot be used, in words.
-    pub fn connect(&mut self, now: Time, c: Connect) -> Result<ConnId, ConnectError> {
+    pub fn connect(&mut self, now: Time, mut c: Connect) -> Result<ConnId, ConnectError> {
+        c.remote = canonical(c.remote);
         if let Some(wanted) = c.iwarp.clone() {
             return self.connect_iwarp(now, c, wanted);
         }
@@ -227,15 +228,11 @@ impl Endpoint {
         let setup = ClientSetup::new(&self.config.credentials, &c.trust).map_err(settings)?;
         let local_cid = self.new_cid();
         let mut options = c.options.unwrap_or_else(|| self.config.options.clone());
-        for p in options.paths.iter_mut().filter(|p| p.remote.port() == 0) {
-            p.remote.set_port(c.remote.port());
-        }
-        if let Some(p) = options.paths.iter().find(|p| p.remote.is_ipv4() != c.remote.is_ipv4()) {
-            let text = format!(
-                "the path to {} and the server's address {} are of different kinds",
-                p.remote, c.remote
-            );
-            return Err(ConnectError::Settings(format!("{text}: use IPv4 for both, or IPv6")));
+        for p in &mut options.paths {
+            p.remote = canonical(p.remote);
+            if p.remote.port() == 0 {
+                p.remote.set_port(c.remote.port());
+            }
         }
         let said = options.negotiation.clone();
         let ruled = self.rule(now, None, c.remote, &mut options)?;
@@ -538,6 +535,14 @@ impl Endpoint {
             c.queued = true;
             self.ready.push_back(id);
         }
+    }
+}
+
+/// IPv4 mapped into IPv6 is IPv4: so drivers give what arrives.
+fn canonical(a: SocketAddr) -> SocketAddr {
+    match a.ip().to_canonical() {
+        ip if ip.is_ipv4() => SocketAddr::new(ip, a.port()),
+        _ => a,
     }
 }
 

@@ -228,7 +228,7 @@ impl Driver {
         let socket = Datapath::open(&options.datapath, &options.udp)?;
         let growth = Growth::new(options.lanes, most, &options.cores, options.always);
         let place = Place::new(&options.cores[..options.cores.len().min(most.into())], options.serves);
-        let observer = Observer::new(socket.local_addr());
+        let observer = Observer::new(socket.local_addr(), options.udp.dual_stack);
         let naps = socket.socket().map(|s| Naps::new(s.recv_buffer()));
         let mut driver = Driver {
             received: socket.recv_batch(),

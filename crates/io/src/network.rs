@@ -29,6 +29,8 @@ const MAX_ROUTES: usize = 1_024;
 pub(crate) struct Observer {
     /// Where the socket is bound.
     bound: SocketAddr,
+    /// Whether it carries IPv4 beside IPv6.
+    dual: bool,
     /// To ask the kernel; `None` where it does not answer.
     tables: Option<Netlink>,
     /// What the kernel tells by itself.
@@ -44,8 +46,9 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// For a socket that is bound to `bound`; `None` where that is a certain address: it has no other.
-    pub(crate) fn new(bound: SocketAddr) -> Option<Observer> {
+    /// For a socket that is bound to `bound`; `None` where that is a certain address: it has no other. `dual`: if it is one
+    /// for IPv6, it carries IPv4, too.
+    pub(crate) fn new(bound: SocketAddr, dual: bool) -> Option<Observer> {
         if !bound.ip().is_unspecified() {
             return None;
         }
@@ -58,7 +61,8 @@ impl Observer {
             }
         };
         let (looked, glanced) = (Time::ZERO, Time::ZERO);
-        Some(Observer { bound, tables, news, next: None, settling: Vec::new(), looked, glanced, said: false })
+        let (next, settling) = (None, Vec::new());
+        Some(Observer { bound, dual, tables, news, next, settling, looked, glanced, said: false })
     }
 
     /// Readable when there is news.
@@ -136,7 +140,7 @@ impl Observer {
     /// Looks at everything. `None` when nothing can be said.
     fn look(&mut self, remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Option<Network> {
         if let Some(tables) = &mut self.tables {
-            match ask(tables, self.bound, remotes, used) {
+            match ask(tables, (self.bound, self.dual), remotes, used) {
                 Ok(network) => return Some(network),
                 Err(error) => {
                     tracing::warn!(%error, "the system does not answer about addresses and routes any more");
@@ -152,7 +156,7 @@ impl Observer {
 /// What the kernel's tables say.
 fn ask(
     tables: &mut Netlink,
-    bound: SocketAddr,
+    bound: (SocketAddr, bool),
     remotes: &BTreeSet<IpAddr>,
     used: &BTreeSet<IpAddr>,
 ) -> io::Result<Network> {
@@ -180,7 +184,7 @@ fn ask(
             }
             let own = route.unicast && has(local, route.interface);
             let usual = usual.is_some_and(|u| u.source == Some(local));
-            network.ways.push(Way { local, remote, own, usual });
+            network.ways.push(Way { local, remote, own, usual, link: route.interface });
         }
     }
     Ok(network)
@@ -188,9 +192,8 @@ fn ask(
 
 /// The addresses that can be used by a socket that is bound to `bound`, and those of them to be told to others: one for each
 /// network, since several of one lead the same way.
-fn addresses_of(links: &[Link], addresses: &[Address], bound: SocketAddr) -> Network {
-    let dual = bound.is_ipv6();
-    let takes = |ip: IpAddr| if ip.is_ipv4() { bound.is_ipv4() || dual } else { bound.is_ipv6() };
+fn addresses_of(links: &[Link], addresses: &[Address], (bound, dual): (SocketAddr, bool)) -> Network {
+    let takes = |ip: IpAddr| ip.is_ipv4() == bound.is_ipv4() || ip.is_ipv4() && dual;
     let carries = |a: &Address| links.iter().any(|l| l.index == a.interface && l.carrier);
     let usable: Vec<&Address> = addresses.iter().filter(|a| a.valid && takes(a.ip) && carries(a)).collect();
     let mut seen = BTreeSet::new();
@@ -241,12 +244,12 @@ fn guess(remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Network {
         let usual = source(None, remote);
         for &local in used.iter().filter(|l| l.is_ipv4() == remote.is_ipv4()).take(MAX_LOCALS) {
             if Some(local) != usual && source(Some(local), remote).is_some() {
-                network.ways.push(Way { local, remote, own: false, usual: false });
+                network.ways.push(Way { local, remote, own: false, usual: false, link: 0 });
                 network.locals.push(local);
             }
         }
         if let Some(local) = usual {
-            network.ways.push(Way { local, remote, own: true, usual: true });
+            network.ways.push(Way { local, remote, own: true, usual: true, link: 0 });
             network.locals.push(local);
         }
     }
@@ -295,12 +298,14 @@ mod tests {
         all[8].valid = false;
         let any4: SocketAddr = "0.0.0.0:4460".parse().expect("an address");
         let any6: SocketAddr = "[::]:4460".parse().expect("an address");
-        let n = addresses_of(&links, &all, any4);
+        let n = addresses_of(&links, &all, (any4, true));
         assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2"]);
         assert!(n.reached_at.iter().all(|a| a.port() == 4460));
         assert_eq!(n.locals.len(), 4, "with the one of the machine itself, without that of a dead interface");
-        let n = addresses_of(&links, &all, any6);
+        let n = addresses_of(&links, &all, (any6, true));
         assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2", "2001:db8:1::3"]);
+        let n = addresses_of(&links, &all, (any6, false));
+        assert_eq!(told(&n), ["2001:db8:1::3"]);
     }
 
     #[test]
@@ -316,8 +321,8 @@ mod tests {
 
     #[test]
     fn a_socket_of_one_address_needs_no_observer() {
-        assert!(Observer::new("127.0.0.1:1".parse().expect("an address")).is_none());
-        assert!(Observer::new("0.0.0.0:1".parse().expect("an address")).is_some());
+        assert!(Observer::new("127.0.0.1:1".parse().expect("an address"), true).is_none());
+        assert!(Observer::new("0.0.0.0:1".parse().expect("an address"), true).is_some());
     }
 
     #[test]
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn looks_are_not_more_frequent_than_they_may_be() {
-        let mut o = Observer::new("0.0.0.0:1".parse().expect("an address")).expect("an observer");
+        let mut o = Observer::new("0.0.0.0:1".parse().expect("an address"), true).expect("an observer");
         let now = Time::ZERO + Span::from_secs(100);
         o.looked = now;
         o.suspect(now);

@@ -6,7 +6,7 @@ use base::{Rng, Span, Time};
 use endpoint::{App, Authority, ConnId, Connect, ConnectError, Endpoint, Event, ServerConfig};
 use netem::{Duplex, LinkConfig, PortId, Topology};
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use transport::TransportOptions;
@@ -16,6 +16,11 @@ use verbs::{Access, Memory, Mr, SendOp, SendWr, Sge, Status};
 /// An address of the simulated network: `10.x.y.z`, port 4433.
 pub fn addr(host: u32) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from(0x0a00_0000 | host & 0x00ff_ffff).into(), 4433)
+}
+
+/// The same over IPv6: `fd00::x`.
+pub fn addr6(host: u16) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).into(), 4433)
 }
 
 /// The key pair of a simulated host.
@@ -254,6 +259,20 @@ impl Pair {
         options: TransportOptions,
         load: Load,
     ) -> Result<Pair, ConnectError> {
+        Pair::between([[addr(1), addr(2)], Pair::second()], seed, paths, options, load)
+    }
+
+    /// The same with the sender's and the receiver's address on each path given.
+    ///
+    /// # Errors
+    /// As [`Pair::over_two_paths`].
+    pub fn between(
+        [first, second]: [[SocketAddr; 2]; 2],
+        seed: u64,
+        paths: [&Duplex; 2],
+        options: TransportOptions,
+        load: Load,
+    ) -> Result<Pair, ConnectError> {
         let wrong = |e: &str| ConnectError::Settings(e.to_owned());
         let topology = Topology::two_paths(paths[0], paths[1]);
         let mut world =
@@ -261,8 +280,8 @@ impl Pair {
         let port = |name| topology.port(name).ok_or_else(|| wrong("two paths have two ports at each end"));
         let (from, to) = (port("left1")?, port("right1")?);
         let plan = FlowPlan { from, to, options, load, starts: Time::ZERO };
-        let Flow { sender, receiver, board } = start(&mut world, (from, to), (addr(1), addr(2)), &plan)?;
-        let [here, there] = Pair::second();
+        let Flow { sender, receiver, board } = start(&mut world, (from, to), first.into(), &plan)?;
+        let [here, there] = second;
         if !world.add_address(sender, port("left2")?, here)
             || !world.add_address(receiver, port("right2")?, there)
         {

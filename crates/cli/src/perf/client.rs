@@ -3,7 +3,7 @@
 use super::control::Control;
 use super::load::Load;
 use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
-use crate::args::{Operation, PerfClient};
+use crate::args::{Operation, PerfClient, Polling};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
 use crate::{govern, remedy, show, stop, trust};
@@ -33,8 +33,9 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         (options.suites, options.module) = (vec![s], s.module());
     }
     let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
-    let mut driver =
-        setup::driven(setup::client_address(trusted.remote), &a.wire, &a.driving, (false, None))?;
+    let polls = a.driving.poll != Polling::Sleep;
+    let bind = setup::client_address(trusted.remote, &options, polls);
+    let mut driver = setup::driven(bind, &a.wire, &a.driving, (false, None))?;
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let admin = govern::start("perf client", &a.governing, &me, driver.waker())?;

@@ -10,11 +10,14 @@ fn at(text: &str) -> SocketAddr {
     SocketAddr::new(ip(text), 4460)
 }
 
-/// Ways as `local remote`, those of a path of their own; `~local remote`: over another interface.
+/// Ways as `local remote`, those of a path of their own; `~local remote`: over another interface. `local remote n`: by
+/// interface n.
 fn network(locals: &[&str], ways: &[&str]) -> Network {
     let way = |text: &&str| {
-        let (local, remote) = text.trim_start_matches('~').split_once(' ').expect("two addresses");
-        Way { local: ip(local), remote: ip(remote), own: !text.starts_with('~'), usual: false }
+        let mut words = text.trim_start_matches('~').split(' ');
+        let (local, remote) = words.next().zip(words.next()).expect("two addresses");
+        let link = words.next().map_or(0, |n| n.parse().expect("a number"));
+        Way { local: ip(local), remote: ip(remote), own: !text.starts_with('~'), usual: false, link }
     };
     let locals = locals.iter().map(|l| ip(l)).collect();
     Network { locals, reached_at: Vec::new(), ways: ways.iter().map(way).collect() }
@@ -27,7 +30,7 @@ fn lane(lane: u32, local: &str, remote: &str) -> LaneEnds {
 fn found(lanes: &[LaneEnds]) -> Found {
     let one =
         |l: &LaneEnds| FoundLane { lane: l.lane, pair: (l.local.expect("known"), l.remote), was_up: true };
-    Found { lanes: lanes.iter().map(one).collect(), tried: lanes.len() as u32, failed: Vec::new() }
+    Found { lanes: lanes.iter().map(one).collect(), tried: lanes.len() as u32, ..Found::default() }
 }
 
 fn plan(
@@ -47,24 +50,27 @@ fn each_further_address_gets_a_path_where_there_is_a_route() {
     let apart = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"]);
     let told = ["10.1.0.2", "10.2.0.2"];
     let auto = |n: &Network, told: &[&str]| plan(n, &first, &Found::default(), told, Discover::Auto);
-    assert_eq!(auto(&apart, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(auto(&apart, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
     assert_eq!(plan(&apart, &first, &Found::default(), &told, Discover::Off), []);
     // Nothing has arrived yet that tells which address it has here.
     let mut usual = apart.clone();
     usual.ways[0].usual = true;
     let unknown = [LaneEnds { local: None, ..first[0] }];
     let steps = plan(&usual, &unknown, &Found::default(), &told, Discover::Auto);
-    assert_eq!(steps, [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(steps, [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
     assert_eq!(plan(&apart, &unknown, &Found::default(), &told, Discover::Auto), [], "nobody can tell");
     // Everything leads everywhere: two paths that share no address, and no more.
     let all = ["10.1.0.1 10.1.0.2", "10.1.0.1 10.2.0.2", "10.2.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"];
     let meshed = network(&["10.1.0.1", "10.2.0.1"], &all);
-    assert_eq!(auto(&meshed, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"))]);
+    assert_eq!(auto(&meshed, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
     assert_eq!(plan(&meshed, &first, &Found::default(), &told, Discover::Mesh).len(), 3);
     // One address here and two there, and the other way round.
-    assert_eq!(auto(&network(&["10.1.0.1"], &all[..2]), &told), [Step::Add(ip("10.1.0.1"), at("10.2.0.2"))]);
+    assert_eq!(
+        auto(&network(&["10.1.0.1"], &all[..2]), &told),
+        [Step::Add(ip("10.1.0.1"), at("10.2.0.2"), false)]
+    );
     let two = network(&["10.1.0.1", "10.2.0.1"], &[all[0], all[2]]);
-    assert_eq!(auto(&two, &told[..1]), [Step::Add(ip("10.2.0.1"), at("10.1.0.2"))]);
+    assert_eq!(auto(&two, &told[..1]), [Step::Add(ip("10.2.0.1"), at("10.1.0.2"), false)]);
     // What leaves by another address's interface is no path of its own.
     let weak = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "~10.2.0.1 10.1.0.2"]);
     assert_eq!(auto(&weak, &told), []);
@@ -85,7 +91,11 @@ fn paths_and_attempts_are_limited() {
     let mut failed = Found::default();
     failed.failed.push((ip("10.1.0.1"), at("10.1.0.3")));
     let steps = plan(&n, &first, &failed, &told, Discover::Auto);
-    assert_eq!(steps[0], Step::Add(ip("10.1.0.1"), at("10.1.0.4")), "not there, where nobody answered");
+    assert_eq!(
+        steps[0],
+        Step::Add(ip("10.1.0.1"), at("10.1.0.4"), false),
+        "not there, where nobody answered"
+    );
 }
 
 #[test]
@@ -103,10 +113,10 @@ fn lanes_without_a_way_move_or_are_left() {
     assert_eq!(go(&n, &lanes)[0], Step::Cut(1), "the address is there, but its interface is down");
     // Its only address was replaced by another.
     let n = network(&["10.1.0.9"], &["10.1.0.9 10.1.0.2"]);
-    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.1.0.9"))]);
+    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.1.0.9"), at("10.1.0.2"))]);
     // A way that is none of its own is better than none.
     let n = network(&["10.9.0.9"], &["~10.9.0.9 10.1.0.2"]);
-    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.9.0.9"))]);
+    assert_eq!(go(&n, &lanes[..1]), [Step::Move(0, ip("10.9.0.9"), at("10.1.0.2"))]);
     // Nothing left: it stays, as something may come back.
     assert_eq!(go(&network(&[], &[]), &lanes[..1]), [Step::Cut(0)]);
     // It is back.
@@ -115,7 +125,57 @@ fn lanes_without_a_way_move_or_are_left() {
     assert_eq!(go(&n, &[silent]), [Step::Probe(0)]);
     // It is back, and silent; with nothing else that works, another address is tried.
     let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
-    assert_eq!(go(&n, &[silent])[0], Step::Move(0, ip("10.3.0.1")));
+    assert_eq!(go(&n, &[silent])[0], Step::Move(0, ip("10.3.0.1"), at("10.1.0.2")));
+}
+
+#[test]
+fn the_other_family_gets_a_path_and_over_the_same_interface_a_backup() {
+    let first = [lane(0, "10.1.0.1", "10.1.0.2")];
+    let told = ["10.1.0.2", "fd00::2"];
+    let locals = ["10.1.0.1", "fd00::1"];
+    let go = |link: &str, discover| {
+        let v6 = format!("fd00::1 fd00::2 {link}");
+        plan(&network(&locals, &["10.1.0.1 10.1.0.2 1", &v6]), &first, &Found::default(), &told, discover)
+    };
+    assert_eq!(go("2", Discover::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
+    assert_eq!(go("1", Discover::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), true)]);
+    assert_eq!(go("1", Discover::Mesh), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
+    assert_eq!(go("2", Discover::Off), []);
+}
+
+#[test]
+fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
+    let first = lane(0, "10.1.0.1", "10.1.0.2");
+    let told = ["10.1.0.2", "fd00::2", "fd00::3"];
+    let go = |n: &Network, lane: LaneEnds, f: &Found| plan(n, &[lane], f, &told, Discover::Auto)[0];
+    let only6 = network(&["fd00::1"], &["fd00::1 fd00::2", "fd00::1 fd00::3"]);
+    let mut f = Found::default();
+    assert_eq!(go(&only6, first, &f), Step::Move(0, ip("fd00::1"), at("fd00::2")));
+    // It is being looked for there, and nobody answers.
+    let pair = (ip("fd00::1"), at("fd00::2"));
+    f.moves.push(FoundLane { lane: 0, pair, was_up: true });
+    f.judge_moves(&[LaneEnds { checking: true, works: false, remote: pair.1, ..first }], first.remote);
+    assert_eq!((f.moves.len(), f.tried), (1, 0));
+    f.judge_moves(&[LaneEnds { works: false, ..first }], first.remote);
+    assert_eq!((f.moves.len(), f.tried, &f.failed[..]), (0, 1, &[pair][..]));
+    assert_eq!(go(&only6, first, &f), Step::Move(0, ip("fd00::1"), at("fd00::3")));
+    // There somebody does.
+    let third = lane(0, "fd00::1", "fd00::3");
+    f.moves.push(FoundLane { lane: 0, pair: (ip("fd00::1"), third.remote), was_up: true });
+    f.judge_moves(&[third], first.remote);
+    assert_eq!((f.moves.len(), f.tried), (0, 1));
+    // And back, however often anything was tried: the user named that address.
+    let only4 = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2"]);
+    f.tried = MOST_TRIED;
+    assert_eq!(go(&only4, third, &f), Step::Move(0, ip("10.1.0.1"), at("10.1.0.2")));
+    assert_eq!(go(&only6, first, &f), Step::Cut(0), "enough is enough");
+    // A way that is there and silent is left as well, when nothing else works.
+    let both = network(&["10.1.0.1", "fd00::1"], &["10.1.0.1 10.1.0.2", "fd00::1 fd00::3"]);
+    let silent = LaneEnds { works: false, ..third };
+    assert_eq!(go(&both, silent, &f), Step::Move(0, ip("10.1.0.1"), at("10.1.0.2")));
+    // With another lane that works, none goes anywhere.
+    let lanes = [first, lane(1, "fd00::1", "fd00::2")];
+    assert_eq!(plan(&only6, &lanes, &found(&lanes[1..]), &told, Discover::Auto)[0], Step::Cut(0));
 }
 
 #[test]

@@ -22,12 +22,13 @@ impl UdpSocket {
     /// Attaches the socket to `dst`, if datagrams then leave from `src` and it can be let go again. What comes from
     /// elsewhere is refused from then on.
     pub(crate) fn attach(&mut self, dst: SocketAddr, src: IpAddr) {
-        // Letting go, the kernel would take away a port that it chose itself (Linux: `__udp_disconnect`).
-        if !self.keeps_port || self.habits.attached.is_some() || self.habits.v6 != dst.is_ipv6() {
+        // Letting go, the kernel would take away a port that it chose itself (Linux: `__udp_disconnect`), and leave an IPv6
+        // socket the peer's address, so that it took nothing in from other IPv6 addresses any more.
+        if !self.keeps_port || self.habits.attached.is_some() || self.habits.v6 {
             return;
         }
         let mut raw = addr::empty();
-        let Some(len) = addr::encode(dst, self.habits.v6, &mut raw) else { return };
+        let Some(len) = addr::encode(dst, false, &mut raw) else { return };
         // SAFETY: `raw` holds an address of `len` bytes.
         if check(unsafe { libc::connect(self.fd.as_raw_fd(), (&raw const raw).cast(), len) }).is_err() {
             return;
@@ -72,10 +73,6 @@ impl UdpSocket {
         }
         let told = i32::from(told);
         // It was set when the socket was opened; where it failed now, addresses are unknown or told in vain.
-        let _: io::Result<()> = if self.habits.v6 {
-            set(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, told)
-        } else {
-            set(&self.fd, libc::IPPROTO_IP, libc::IP_PKTINFO, told)
-        };
+        let _: io::Result<()> = set(&self.fd, libc::IPPROTO_IP, libc::IP_PKTINFO, told);
     }
 }

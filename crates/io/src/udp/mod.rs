@@ -345,6 +345,11 @@ fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Whether the system has IPv6 at all: one that was started without has no such sockets.
+pub fn has_ipv6() -> bool {
+    new_socket(true).is_ok()
+}
+
 fn new_socket(v6: bool) -> io::Result<OwnedFd> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

@@ -293,41 +293,37 @@ fn addresses_taken_are_refused_with_the_address_in_the_text() {
 
 #[test]
 fn an_attached_socket_hears_one_peer_only_and_keeps_its_port_when_let_go() {
-    for (host, any) in [("127.0.0.1:0", "0.0.0.0:0"), ("[::1]:0", "[::]:0")] {
-        let (peer, other) = (socket(host, |_| ()), socket(host, |_| ()));
-        let mut s = socket(any, |o| o.keep_port = true);
-        let (port, ip) = (s.local_addr().port(), peer.local_addr().ip());
-        let at = SocketAddr::new(ip, port);
-        let mut batch = SendBatch::new();
-        let mut send = |from: &UdpSocket, to: SendMeta, len: usize| {
-            fill(&mut batch, to, len);
-            assert_eq!(send_all(from, &mut batch).sent, 1);
-        };
-        s.attach(peer.local_addr(), ip);
-        assert!(s.is_attached() && s.is_attached_to(peer.local_addr(), Some(ip)));
-        assert!(
-            !s.is_attached_to(other.local_addr(), Some(ip)) && !s.is_attached_to(peer.local_addr(), None)
-        );
-        // Both ways, single datagrams and trains; of what others send nothing arrives.
-        send(&other, meta(at, 20), 20);
-        send(&peer, meta(at, 10), 10);
-        let (got, _) = receive(&s, 1);
-        assert_eq!((got[0].0.remote, got[0].0.local, got[0].1.len()), (peer.local_addr(), Some(ip), 10));
-        for len in [100, 950] {
-            send(&s, SendMeta { src: Some(ip), ..meta(peer.local_addr(), 100) }, len);
-            let (got, _) = receive(&peer, len.div_ceil(100));
-            check_train(&got, len, 100);
-            assert!(got.iter().all(|(m, _)| (m.remote, m.ecn) == (at, Ecn::Ect0)));
-        }
-        s.detach();
-        assert!(!s.is_attached());
-        send(&other, meta(at, 30), 30);
-        let (got, _) = receive(&s, 1);
-        assert_eq!((got[0].0.remote, got[0].0.local, got[0].1.len()), (other.local_addr(), Some(ip), 30));
-        send(&s, SendMeta { ecn: Ecn::NotEct, ..meta(other.local_addr(), 40) }, 40);
-        let (got, _) = receive(&other, 1);
-        assert_eq!((got[0].0.remote, got[0].0.ecn), (at, Ecn::NotEct));
+    let (peer, other) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.2:0", |_| ()));
+    let mut s = socket("0.0.0.0:0", |o| o.keep_port = true);
+    let (port, ip) = (s.local_addr().port(), peer.local_addr().ip());
+    let at = SocketAddr::new(ip, port);
+    let mut batch = SendBatch::new();
+    let mut send = |from: &UdpSocket, to: SendMeta, len: usize| {
+        fill(&mut batch, to, len);
+        assert_eq!(send_all(from, &mut batch).sent, 1);
+    };
+    s.attach(peer.local_addr(), ip);
+    assert!(s.is_attached() && s.is_attached_to(peer.local_addr(), Some(ip)));
+    assert!(!s.is_attached_to(other.local_addr(), Some(ip)) && !s.is_attached_to(peer.local_addr(), None));
+    // Both ways, single datagrams and trains; of what others send nothing arrives.
+    send(&other, meta(at, 20), 20);
+    send(&peer, meta(at, 10), 10);
+    let (got, _) = receive(&s, 1);
+    assert_eq!((got[0].0.remote, got[0].0.local, got[0].1.len()), (peer.local_addr(), Some(ip), 10));
+    for len in [100, 950] {
+        send(&s, SendMeta { src: Some(ip), ..meta(peer.local_addr(), 100) }, len);
+        let (got, _) = receive(&peer, len.div_ceil(100));
+        check_train(&got, len, 100);
+        assert!(got.iter().all(|(m, _)| (m.remote, m.ecn) == (at, Ecn::Ect0)));
     }
+    s.detach();
+    assert!(!s.is_attached());
+    send(&other, meta(at, 30), 30);
+    let (got, _) = receive(&s, 1);
+    assert_eq!((got[0].0.remote, got[0].0.local, got[0].1.len()), (other.local_addr(), Some(ip), 30));
+    send(&s, SendMeta { ecn: Ecn::NotEct, ..meta(other.local_addr(), 40) }, 40);
+    let (got, _) = receive(&other, 1);
+    assert_eq!((got[0].0.remote, got[0].0.ecn), (at, Ecn::NotEct));
 }
 
 #[test]
@@ -340,6 +336,12 @@ fn a_socket_is_not_attached_where_it_could_not_be_let_go_or_leaves_from_elsewher
     let port = s.local_addr().port();
     s.attach(peer.local_addr(), "127.0.0.2".parse().unwrap());
     assert!(!s.is_attached(), "the kernel sends from another address");
+    let other = socket("[::1]:0", |_| ());
+    for (peer, ip) in [(&other, "::1"), (&peer, "127.0.0.1")] {
+        let mut s = socket("[::]:0", |o| o.keep_port = true);
+        s.attach(peer.local_addr(), ip.parse().unwrap());
+        assert!(!s.is_attached(), "let go, it would hear no other IPv6 address");
+    }
     let mut batch = SendBatch::new();
     fill(&mut batch, meta(SocketAddr::new([127, 0, 0, 1].into(), port), 10), 10);
     send_all(&peer, &mut batch);

@@ -219,6 +219,9 @@ impl Connection {
                 let info = self.path_info(i);
                 self.lanes[i].flows.iter_mut().for_each(|f| f.on_path_change(now, info));
                 self.events.push_back(ConnEvent::LaneUp(id));
+                if i == 0 && old != p.remote {
+                    self.events.push_back(ConnEvent::PathChanged(p.remote));
+                }
                 if self.lanes.len() > 1 {
                     self.begin_coupling(now, i);
                 }

@@ -238,7 +238,8 @@ impl Connection {
         l.local = match self.side {
             // Late packets that came to an address which the lane has left do not lead it back there.
             Side::Client => l.local.or(meta.local),
-            Side::Server => meta.local.or(l.local),
+            // Nor is one of the other family of use before the client has answered there.
+            Side::Server => meta.local.filter(|ip| ip.is_ipv4() == l.remote.is_ipv4()).or(l.local),
         };
         if newest && (meta.remote != l.remote || l.stage == Stage::Waiting) {
             self.on_new_address(now, i, meta);

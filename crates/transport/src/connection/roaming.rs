@@ -105,10 +105,16 @@ impl Connection {
         self.lanes.iter().position(|l| l.id == lane && l.stage != Stage::Closed)
     }
 
-    /// Of a client: a lane leaves from another address of this end from now on; `None`: from whichever the system takes.
-    /// What is outstanding goes over other lanes, or over this one as soon as the peer has answered there (RFC 9000, section
-    /// 9.2); before, nothing leaves but challenges. [`ConnEvent::LaneUp`] follows.
-    pub fn move_lane(&mut self, now: Time, lane: u32, local: Option<IpAddr>, streams: &mut impl Streams) {
+    /// Of a client: a lane goes on at this address of the server, and leaves from this one of this end; `None`: from
+    /// whichever the system takes. What is outstanding goes over other lanes, or over this one as soon as the peer has
+    /// answered there (RFC 9000, section 9.2); before, nothing leaves but challenges. [`ConnEvent::LaneUp`] follows.
+    pub fn move_lane(
+        &mut self,
+        now: Time,
+        lane: u32,
+        to: (SocketAddr, Option<IpAddr>),
+        streams: &mut impl Streams,
+    ) {
         let Some(i) = self.living(lane).filter(|_| self.side == Side::Client) else { return };
         // An endpoint must not migrate before the handshake is confirmed (RFC 9000, section 9): until then packets just
         // leave from where they can.
@@ -119,8 +125,11 @@ impl Connection {
         let l = &mut self.lanes[i];
         l.give_up(now, streams);
         let worked = l.stage == Stage::Open;
-        (l.stage, l.local) = (Stage::Checking, local);
-        let to = (l.remote, local);
+        l.stage = Stage::Checking;
+        // Elsewhere it is only when the server has answered there: until then it may have to be looked for where it was.
+        if to.0 == l.remote {
+            l.local = to.1;
+        }
         self.check_path(now, i, to);
         if worked {
             self.events.push_back(ConnEvent::LaneDown(lane));

@@ -1,7 +1,10 @@
 //! Addresses that are told, come and go, in virtual time.
 
+mod families;
+
 use base::{Rng, Span, Time};
 use endpoint::{MOST_TRIED, Network, Way};
+use longhaul_sim::LinkId;
 use longhaul_sim::pair::{Load, Pair, addr};
 use netem::{Duplex, LinkConfig};
 use std::net::{IpAddr, SocketAddr};
@@ -22,16 +25,21 @@ fn duplex(spec: &str) -> Duplex {
 
 /// 300 Mbit/s over 20 ms, where it connects, and 700 Mbit/s over 80 ms.
 fn pair(seed: u64, loss: &str, messages: Option<u64>) -> Pair {
+    between([[addr(1), addr(2)], Pair::second()], seed, loss, messages)
+}
+
+/// The same with the ends' addresses on each path.
+fn between(ends: [[SocketAddr; 2]; 2], seed: u64, loss: &str, messages: Option<u64>) -> Pair {
     let paths = [
         duplex(&format!("rate=300mbit delay=10ms queue=1bdp(rtt 20ms) mtu=1500B loss={loss}")),
         duplex(&format!("rate=700mbit delay=40ms queue=1bdp(rtt 80ms) mtu=1500B loss={loss}")),
     ];
     let load = Load { message: 16 * MEBI, ahead: 4, messages };
-    Pair::over_two_paths(seed, [&paths[0], &paths[1]], TransportOptions::default(), load).expect("a pair")
+    Pair::between(ends, seed, [&paths[0], &paths[1]], TransportOptions::default(), load).expect("a pair")
 }
 
 fn way(local: SocketAddr, remote: SocketAddr) -> Way {
-    Way { local: local.ip(), remote: remote.ip(), own: true, usual: false }
+    Way { local: local.ip(), remote: remote.ip(), own: true, usual: false, link: 0 }
 }
 
 /// What the client's machine has.
@@ -134,11 +142,8 @@ fn an_address_that_goes_costs_no_time_out() {
         run(&mut p, 3_000, &client(&[way(addr(1), addr(2)), way(here2, there2)]), &there);
         assert_eq!(working(&mut p).len(), 2, "seed {seed}");
         // What is under way is lost with it.
-        for link in [p.there, p.back] {
-            let config = p.world.link_config(link);
-            let word: LinkConfig = "loss=100%".parse().expect("a loss");
-            p.world.set_link(link, LinkConfig { loss: word.loss, ..config });
-        }
+        let second = [p.there, p.back];
+        cut(&mut p, second, "100%");
         let stall = longest_stall(&mut p, 3_500, &client(&[way(addr(1), addr(2))]), &there);
         // Two round trips, and reports are an eighth of one apart. A time-out would be three.
         assert!(stall < Span::from_millis(2 * 80 + 10), "seed {seed}: nothing for {stall}");
@@ -179,6 +184,15 @@ fn a_server_that_names_strangers_has_little_sent_to_them() {
     let sent = p.world.totals().unroutable;
     assert!((CHALLENGES..=CHALLENGES * u64::from(MOST_TRIED)).contains(&sent), "{sent} datagrams");
     assert_eq!(working(&mut p), [Some(addr(1).ip())]);
+}
+
+/// Has a path's links lose so much.
+fn cut(p: &mut Pair, links: [LinkId; 2], loss: &str) {
+    for link in links {
+        let config = p.world.link_config(link);
+        let word: LinkConfig = format!("loss={loss}").parse().expect("a loss");
+        p.world.set_link(link, LinkConfig { loss: word.loss, ..config });
+    }
 }
 
 /// The longest time without anything new, until `ms`.
