@@ -30,7 +30,12 @@ use exit::Outcome;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+/// What cannot be had ends the program in words and with a code of its own, not by a signal.
+#[global_allocator]
+static MEMORY: lhio::memory::OrExit = lhio::memory::OrExit;
+
 fn main() -> ExitCode {
+    lhio::memory::spare_address_space();
     if let Some(code) = lab::hidden() {
         return code;
     }

@@ -219,12 +219,14 @@ fn a_receiver_without_memory_says_so_and_keeps_what_arrived() {
         c.stderr(Stdio::null());
         let Some((mut server, address)) = try_start(c) else { continue };
         let out = put(&address);
-        // Where the system refuses the program itself a little memory it ends, as when it is killed. Else it says why.
-        if out.status.success() || server.0.try_wait().expect("known").is_some() {
+        // Where the system refuses the program itself a little memory it ends, and says so. Else it goes on.
+        let ended = server.0.try_wait().expect("known");
+        assert!(ended.is_none_or(|s| s.code() == Some(7)), "{megabytes} MB: {ended:?}");
+        if out.status.success() || ended.is_some() {
             continue;
         }
         let words = String::from_utf8_lossy(&out.stderr).into_owned();
-        let told = words.contains("ulimit -v") || words.contains("raise the limit of threads");
+        let told = words.contains("ulimit -v");
         assert!(told || words.contains("continues where it was"), "{megabytes} MB: {words}");
     }
     let (_server, address) =
@@ -232,6 +234,73 @@ fn a_receiver_without_memory_says_so_and_keeps_what_arrived() {
     let out = put(&address);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(std::fs::read(dst.join("big")).expect("there") == data, "the file differs");
+}
+
+/// A run with little memory: it ended by itself, and unless all went well it said why.
+fn told_why(what: &str, megabytes: u64, out: &Output) {
+    let words = String::from_utf8_lossy(&out.stderr);
+    let name = format!("{what} with {megabytes} MB: {:?} {words}", out.status);
+    // By no signal: an abort is one.
+    let code = out.status.code().unwrap_or_else(|| panic!("{name}"));
+    assert!(code != 101 && !words.contains("panicked") && !words.contains("memory allocation"), "{name}");
+    let why = ["ulimit", "memory", "Cannot allocate", "No buffer space", "Resource temporarily unavailable"];
+    assert!(code == 0 || why.iter().any(|w| words.contains(w)), "{name}");
+}
+
+#[test]
+fn in_a_small_address_space_nothing_aborts() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = |name: &str| dir.path().join(name);
+    let text = |name: &str| path(name).display().to_string();
+    for name in ["served", "here", "there"] {
+        std::fs::create_dir(path(name)).expect("made");
+    }
+    let mut data = vec![0; 24 << 20];
+    base::Rng::from_u64(6).fill(&mut data);
+    std::fs::write(path("big"), &data).expect("written");
+    std::fs::write(path("served/big"), &data).expect("written");
+    let listening = |what: &[&str], megabytes| {
+        let args = [what, &["--json", "--allow-any-key", "--listen", "127.0.0.1:0"]].concat();
+        let mut c = confined(&path("server"), megabytes, &args);
+        c.stderr(Stdio::null());
+        try_start(c)
+    };
+    const ALL: u64 = 64_000;
+    let (_files, files) = listening(&["serve", &text("served")], ALL).expect("it starts");
+    let (_perf, perf) = listening(&["perf", "server"], ALL).expect("it starts");
+    let client = |what: &[&str], megabytes| {
+        let more = ["--accept-new", "--connect-timeout", "5s"];
+        confined(&path("client"), megabytes, &[what, &more].concat()).stdin(Stdio::null()).output().expect("ran")
+    };
+    assert!(client(&["perf", "client", &perf, "-n", "1MiB"], ALL).status.success());
+    let (to, from) = (format!("longhaul://{files}/there"), format!("longhaul://{files}/big"));
+    let mut went_well = 0;
+    for megabytes in [60, 75, 90, 110, 140, 180, 230, 300, 500, 1_500] {
+        let alone = confined(&path("client"), megabytes, &["--version"]).output().expect("ran");
+        if !alone.status.success() {
+            // Not even the system's loader could do its work.
+            continue;
+        }
+        for (what, args) in [
+            ("put", &["put", &text("big"), &to, "--no-resume", "--quiet"][..]),
+            ("get", &["get", &from, &text("here"), "--no-resume", "--quiet"]),
+            ("ls", &["ls", &format!("longhaul://{files}/")]),
+            ("perf", &["perf", "client", &perf, "-n", "16MiB", "--quiet"]),
+        ] {
+            let out = client(args, megabytes);
+            told_why(what, megabytes, &out);
+            went_well += u32::from(out.status.success());
+        }
+        let _ = std::fs::remove_file(path("here/big"));
+        let served = listening(&["serve", &text("served")], megabytes);
+        let Some((mut server, address)) = served else { continue };
+        let out = client(&["get", &format!("longhaul://{address}/big"), &text("here"), "--no-resume", "--quiet"], ALL);
+        let ended = server.0.try_wait().expect("known");
+        assert!(ended.is_none_or(|s| s.code() == Some(7)), "{megabytes} MB: {ended:?}");
+        assert!(out.status.code().is_some_and(|c| c != 101), "{megabytes} MB: {:?}", out.status);
+        let _ = std::fs::remove_file(path("here/big"));
+    }
+    assert!(went_well >= 8, "with 500 MB and more, at least");
 }
 
 /// A server and its address; `None` when it ends instead.

@@ -49,6 +49,7 @@ pub mod datapath;
 pub mod direct;
 pub mod driver;
 pub mod identity;
+pub mod memory;
 pub mod mmap;
 mod netlink;
 mod network;

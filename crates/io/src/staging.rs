@@ -8,10 +8,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::sync::Arc;
 
-/// Address space that must be left when memory is staged, in bytes: where it is limited (`ulimit -v`), staging fails in words
-/// and the transfer can be repeated, before a small allocation fails, which ends the program.
-const LEFT: usize = 64 << 20;
-
 /// Anonymous memory, shared by its clones and freed with the last.
 ///
 /// Bytes are reached by copying only: while one clone is registered, its peer may Write to any of them at any time, and
@@ -40,7 +36,7 @@ impl Staging {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        leave_some(len)?;
+        crate::memory::has_room(len as u64, crate::memory::LEFT)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
         let base =
@@ -79,18 +75,6 @@ impl Staging {
         unsafe { core::ptr::copy_nonoverlapping(self.0.base.add(offset), out.as_mut_ptr(), out.len()) };
         true
     }
-}
-
-/// Whether `len` bytes and [`LEFT`] could be mapped: without access, so that nothing but address space is asked for.
-fn leave_some(len: usize) -> io::Result<()> {
-    let all = len.checked_add(LEFT).ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(core::ptr::null_mut(), all, ProtFlags::empty(), MapFlags::PRIVATE)
-    }?;
-    // SAFETY: the mapping made above, whole, that nobody else knows of.
-    unsafe { rustix::mm::munmap(base, all) }?;
-    Ok(())
 }
 
 impl Drop for Region {
@@ -157,6 +141,6 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
         assert!((1..8).contains(&all.len()), "{} of 96 MiB", all.len());
         // An allocation that fails ends the process.
-        drop(std::hint::black_box(vec![1u8; LEFT / 2]));
+        drop(std::hint::black_box(vec![1u8; crate::memory::LEFT as usize / 2]));
     }
 }

@@ -242,6 +242,9 @@ pub enum Error {
     },
 }
 
+/// What to do where the system starts no thread.
+pub(crate) const NO_THREAD: &str = "raise the limits of threads and memory (ulimit -u, ulimit -v)";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! The serving side: any number of sessions over one endpoint, all beneath one folder.
 
-use crate::error::Error;
+use crate::error::{Error, NO_THREAD};
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
@@ -481,7 +481,9 @@ impl ServerApp {
             out,
             wake: self.wake.clone(),
         };
-        lister.spawn().map_err(|e| Fatal::Local(format!("the server cannot start a thread: {e}")))?;
+        lister
+            .spawn()
+            .map_err(|e| Fatal::Local(format!("the server cannot start a thread: {e}; {NO_THREAD}")))?;
         c.session.role = Role::Lister { out: listing, credit };
         Ok(())
     }

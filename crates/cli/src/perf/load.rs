@@ -55,12 +55,20 @@ pub struct Load {
 const BEHIND: u64 = u64::MAX;
 
 /// Memory whose pages are there before anything is measured, as those of registered memory are.
-fn present(len: usize) -> Vec<u8> {
+fn present(len: usize) -> Result<Vec<u8>, String> {
     const PAGE: usize = 4096;
-    let mut out = vec![0; len];
+    let mut out = lhio::memory::zeroed(len).map_err(no_memory(len))?;
     // Zero again, but written.
     out.iter_mut().step_by(PAGE).for_each(|b| *std::hint::black_box(b) = 0);
-    out
+    Ok(out)
+}
+
+fn no_memory(len: usize) -> impl Fn(std::io::Error) -> String {
+    move |e| {
+        format!(
+            "cannot get {len} bytes of memory: {e}; give this program more (ulimit -v), or choose smaller messages or fewer streams"
+        )
+    }
 }
 
 fn words(e: Error) -> String {
@@ -91,7 +99,12 @@ impl Load {
         let access = if info.iwarp.is_some() { access | Access::LOCAL_WRITE } else { access };
         let mut streams = Vec::new();
         for (i, qp) in qps.iter().enumerate() {
-            let content = if source { pattern::fill(i, len) } else { present(len) };
+            let content = if source {
+                lhio::memory::has_room(len as u64, lhio::memory::LEFT).map_err(no_memory(len))?;
+                pattern::fill(i, len)
+            } else {
+                present(len)?
+            };
             let region = ep.adapter().reg_mr(info.pd, Memory::from(content), access);
             let region = region.map_err(|(e, _)| words(e))?;
             streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });

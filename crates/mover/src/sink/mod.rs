@@ -9,7 +9,7 @@ mod large;
 pub(crate) mod list;
 mod place;
 
-use crate::error::{Cause, FileError};
+use crate::error::{Cause, FileError, NO_THREAD};
 use crate::hash::{Digest, chunk_log2};
 use crate::journal::BootId;
 use crate::link::Link;
@@ -65,7 +65,7 @@ enum Report {
     Prepared(Result<place::Prepared, FileError>),
     Placed { len: usize, placed: place::Placed },
     Opened { file: u64, result: Box<Result<large::Opened, FileError>> },
-    Window { file: u64, chunks: Range<u64>, result: Result<Staging, FileError> },
+    Window { file: u64, chunks: Range<u64>, result: Result<Staging, FileError>, new: u64 },
     Verified { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Closed { file: u64, result: Result<(), FileError> },
     Finished { file: u64, result: Result<(), FileError> },
@@ -103,6 +103,8 @@ pub(crate) struct Sink {
     windows: usize,
     granted: u64,
     granted_max: u64,
+    /// Bytes of windows that workers have not made yet, perhaps.
+    making: u64,
     /// Memory to be granted again: no more than `granted_max` together with what is granted.
     spare: Vec<Staging>,
     /// Payload bytes that had arrived when memory was adapted last.
@@ -144,6 +146,7 @@ impl Sink {
             windows: 0,
             granted: 0,
             granted_max: MIN_GRANTED,
+            making: 0,
             spare: Vec::new(),
             arrived: 0,
             waiting: 0,
@@ -253,9 +256,7 @@ impl Sink {
             out,
             wake: self.wake.clone(),
         };
-        lister
-            .spawn()
-            .map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; raise the limit of threads")))?;
+        lister.spawn().map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
         (self.credit, self.listing) = (Some(credit), Some(listing));
         Ok(())
     }
@@ -459,11 +460,18 @@ impl Sink {
     fn grant(&mut self) {
         while self.windows < MAX_WINDOWS && self.granted < self.granted_max {
             let Some(&id) = self.hungry.front() else { return };
+            let most = (self.granted_max / 16).clamp(MIN_WINDOW, MAX_WINDOW);
+            // Where address space ends, there are fewer windows at a time; one must do.
+            if self.windows > 0
+                && self.spare.is_empty()
+                && lhio::memory::has_room(self.making + most, lhio::memory::LEFT).is_err()
+            {
+                return;
+            }
             let Some(f) = self.files.get_mut(&id) else {
                 self.hungry.pop_front();
                 continue;
             };
-            let most = (self.granted_max / 16).clamp(MIN_WINDOW, MAX_WINDOW);
             let (Some((chunks, len)), Some(part)) = (f.next_window(most), f.part.clone()) else {
                 self.hungry.pop_front();
                 continue;
@@ -474,13 +482,16 @@ impl Sink {
             // The one used last is the likeliest to be in the cache.
             let same = self.spare.iter().rposition(|s| s.len() as u64 == len);
             let memory = same.map(|i| self.spare.remove(i));
+            let new = if memory.is_some() { 0 } else { len };
             if memory.is_none() {
                 self.spare.clear(); // sizes have changed
             }
+            self.making += new;
             self.desk.submit(Report::Died, move || Report::Window {
                 file: id,
                 chunks,
                 result: part.window(bytes, memory, len),
+                new,
             });
         }
     }
@@ -490,7 +501,10 @@ impl Sink {
             Report::Prepared(Err(e)) => return Err(Fatal::Refuse(e.to_string())),
             Report::Placed { len, placed } => self.placed(len, placed, link),
             Report::Opened { file, result } => self.opened(file, *result, link),
-            Report::Window { file, chunks, result } => self.windowed(file, chunks, result, link, a),
+            Report::Window { file, chunks, result, new } => {
+                self.making = self.making.saturating_sub(new);
+                self.windowed(file, chunks, result, link, a);
+            }
             Report::Verified { file, chunks, result } => self.checked(file, &chunks, result, link, a),
             Report::Closed { file, result } => {
                 if let Err(e) = result {

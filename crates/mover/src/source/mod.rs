@@ -9,7 +9,7 @@ mod read;
 pub(crate) use feeder::hash_file;
 pub(crate) use read::{data_chunks, overlapping};
 
-use crate::error::{Cause, FileError};
+use crate::error::{Cause, FileError, NO_THREAD};
 use crate::hash::{Digest, HOLE, chunk_log2, root};
 use crate::link::{Link, Target};
 use crate::path::RelPath;
@@ -45,6 +45,8 @@ const DIRECT_FROM: u64 = 16 << 20;
 /// Bytes read and not acknowledged: at least, and at most. The fewer they are, the more of them stay in the cache.
 const MIN_STAGED: u64 = 32 << 20;
 const MAX_STAGED: u64 = 2 << 30;
+/// Address space that the only piece leaves.
+const LEAST_LEFT: u64 = 16 << 20;
 /// Buffers kept for reuse.
 const MAX_SPARE: usize = 64;
 /// Messages of the sink's listing that may be on their way.
@@ -56,8 +58,8 @@ const MAX_GRANTS: usize = 4096;
 
 enum Report {
     Packed(Vec<Vec<u8>>),
-    Read { piece: Piece, ready: Ready },
-    ReadFailed { piece: Piece, buffer: u64, error: FileError },
+    Read { piece: Piece, ready: Ready, new: u64 },
+    ReadFailed { piece: Piece, buffer: u64, new: u64, error: FileError },
     Checked { file: u64, result: Result<Digest, FileError> },
     Died,
 }
@@ -111,6 +113,8 @@ pub(crate) struct Source {
     spare: Vec<Vec<u8>>,
     staged: u64,
     staged_max: u64,
+    /// Bytes of new buffers that readers have not made yet, perhaps.
+    making: u64,
     packs: usize,
     fed: bool,
     ended: bool,
@@ -134,8 +138,7 @@ impl Source {
         let (listing, listed) = channel();
         let f =
             Feeder { starts: starts.clone(), flags, listing: listed, out, progress: progress.clone(), wake };
-        feeder::spawn(f)
-            .map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; raise the limit of threads")))?;
+        feeder::spawn(f).map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
         send(link, &[Record::Roots(roots), Record::ListCredit(LIST_CREDIT)]);
         Ok(Source {
             desk,
@@ -150,6 +153,7 @@ impl Source {
             spare: Vec::new(),
             staged: 0,
             staged_max: MIN_STAGED,
+            making: 0,
             packs: 0,
             fed: false,
             ended: false,
@@ -296,7 +300,7 @@ impl Source {
         {
             self.feed(f, link);
         }
-        self.read();
+        self.read(link);
         if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 && self.listing.is_none() {
             send(link, &[Record::SourceEnd]);
             self.ended = true;
@@ -359,7 +363,7 @@ impl Source {
         Direct { on, shown: shown.as_bytes().to_vec(), progress }
     }
     /// Gives readers work while memory lasts.
-    fn read(&mut self) {
+    fn read(&mut self, link: &mut Link) {
         while let Some(&p) = self.todo.front() {
             let Some(f) = self.files.get(&p.file).filter(|f| !f.ended || p.send) else {
                 self.todo.pop_front();
@@ -370,10 +374,29 @@ impl Source {
             if self.staged > 0 && self.staged + need > self.staged_max {
                 return;
             }
+            let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
+            // Where address space ends, fewer pieces are read at a time; one must do.
+            if same.is_none()
+                && self.staged > 0
+                && lhio::memory::has_room(self.making + need, lhio::memory::LEFT).is_err()
+            {
+                return;
+            }
+            let room = match same {
+                Some(_) => Ok(()),
+                None => lhio::memory::has_room(self.making + need, LEAST_LEFT),
+            };
+            if let Err(e) = room {
+                let error = FileError::io(&f.shown, "get memory to send it", &e);
+                self.todo.pop_front();
+                self.give_up(p.file, error, link);
+                continue;
+            }
             self.todo.pop_front();
             self.staged += need;
-            let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
             let mut buffer = same.map(|i| self.spare.swap_remove(i)).unwrap_or_default();
+            let new = need - buffer.len() as u64;
+            self.making += new;
             let (file, extents, direct) = (f.file.clone(), f.extents.clone(), f.direct.clone());
             let (log2, size, shown) = (f.log2, f.info.size, f.shown.clone());
             self.desk.submit(Report::Died, move || {
@@ -385,10 +408,10 @@ impl Source {
                             .map(|hashes| Ready { hashes, buffer, lead: 0 }),
                     };
                 match read {
-                    Ok(ready) => Report::Read { piece: p, ready },
+                    Ok(ready) => Report::Read { piece: p, ready, new },
                     Err(e) => {
                         let error = FileError::io(&shown, "read", &e);
-                        Report::ReadFailed { piece: p, buffer: need, error }
+                        Report::ReadFailed { piece: p, buffer: need, new, error }
                     }
                 }
             });
@@ -402,10 +425,12 @@ impl Source {
                 self.progress.update(|s| s.bytes_moved += n as u64);
                 messages.into_iter().for_each(|m| link.send(m));
             }
-            Report::Read { piece, ready } => {
+            Report::Read { piece, ready, new } => {
+                self.making = self.making.saturating_sub(new);
                 self.write(piece, ready, a, link);
             }
-            Report::ReadFailed { piece, buffer, error } => {
+            Report::ReadFailed { piece, buffer, new, error } => {
+                self.making = self.making.saturating_sub(new);
                 self.staged = self.staged.saturating_sub(buffer);
                 self.give_up(piece.file, error, link);
             }
