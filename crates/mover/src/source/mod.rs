@@ -376,17 +376,15 @@ impl Source {
             }
             let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
             // Where address space ends, fewer pieces are read at a time; one must do.
-            if same.is_none()
-                && self.staged > 0
-                && lhio::memory::has_room(self.making + need, lhio::memory::LEFT).is_err()
-            {
-                return;
-            }
+            let left = if self.staged > 0 { lhio::memory::LEFT } else { LEAST_LEFT };
             let room = match same {
                 Some(_) => Ok(()),
-                None => lhio::memory::has_room(self.making + need, LEAST_LEFT),
+                None => lhio::memory::has_room(self.making + need, left),
             };
             if let Err(e) = room {
+                if self.staged > 0 {
+                    return;
+                }
                 let error = FileError::io(&f.shown, "get memory to send it", &e);
                 self.todo.pop_front();
                 self.give_up(p.file, error, link);
