@@ -270,7 +270,10 @@ fn in_a_small_address_space_nothing_aborts() {
     let (_perf, perf) = listening(&["perf", "server"], ALL).expect("it starts");
     let client = |what: &[&str], megabytes| {
         let more = ["--accept-new", "--connect-timeout", "5s"];
-        confined(&path("client"), megabytes, &[what, &more].concat()).stdin(Stdio::null()).output().expect("ran")
+        confined(&path("client"), megabytes, &[what, &more].concat())
+            .stdin(Stdio::null())
+            .output()
+            .expect("ran")
     };
     assert!(client(&["perf", "client", &perf, "-n", "1MiB"], ALL).status.success());
     let (to, from) = (format!("longhaul://{files}/there"), format!("longhaul://{files}/big"));
@@ -294,7 +297,10 @@ fn in_a_small_address_space_nothing_aborts() {
         let _ = std::fs::remove_file(path("here/big"));
         let served = listening(&["serve", &text("served")], megabytes);
         let Some((mut server, address)) = served else { continue };
-        let out = client(&["get", &format!("longhaul://{address}/big"), &text("here"), "--no-resume", "--quiet"], ALL);
+        let out = client(
+            &["get", &format!("longhaul://{address}/big"), &text("here"), "--no-resume", "--quiet"],
+            ALL,
+        );
         let ended = server.0.try_wait().expect("known");
         assert!(ended.is_none_or(|s| s.code() == Some(7)), "{megabytes} MB: {ended:?}");
         assert!(out.status.code().is_some_and(|c| c != 101), "{megabytes} MB: {:?}", out.status);

@@ -237,11 +237,11 @@ impl Scene<'_> {
         let tired = self.found.tried >= MOST_TRIED;
         // The first is the one that the user named.
         let remotes = self.remotes.iter().take(if tired { 1 } else { usize::MAX });
-        let pairs = remotes.filter(|r| **r != l.remote).flat_map(|r| {
+        let mut pairs = remotes.filter(|r| **r != l.remote).flat_map(|r| {
             let ways = self.network.ways.iter().filter(|w| w.own && w.remote == r.ip());
             ways.max_by_key(|w| w.usual).map(|w| (w.local, *r))
         });
-        pairs.filter(|p| !self.found.failed.contains(p)).next()
+        pairs.find(|p| !self.found.failed.contains(p))
     }
 
     /// Whether a path from `local` leaves by the interface of one of the other family: then it leads through the same network,
