@@ -293,8 +293,7 @@ fn add<'a>(
     // The ciphers make no difference in virtual time.
     (options.module, options.rate_cap) = (Module::Crc32c, flow.limit);
     options.max_packet = cell.topology.there.mtu.map_or(1_500, |m| m.clamp(1_280, 65_535) as u32);
-    let here = sim::pair::addr(2 * nth + 1);
-    let there = sim::pair::addr(2 * nth + 2);
+    let [here, there] = [1, 2].map(|n| sim::pair::addr(2 * nth + n));
     // Addresses on the second path, apart from all those on the first.
     let [here2, there2] = [here, there].map(|a| sim::pair::addr(SECOND | host_of(a)));
     if more.is_some() {
@@ -347,8 +346,7 @@ fn add<'a>(
     {
         return Err("the addresses on the second path are taken".to_owned());
     }
-    let speed = cell.topology.host_rate.map(|rate| HostSpeed { rate, room: HOST_ROOM });
-    world.set_host(receiver, speed);
+    world.set_host(receiver, cell.topology.host_rate.map(|rate| HostSpeed { rate, room: HOST_ROOM }));
     Ok(Running { flow, made, sender, receiver, shape: Vec::new(), received: 0 })
 }
 
