@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cc", &["base"]),
     ("policy", &["base", "cc"]),
     ("programs", &["base", "cc"]),
-    ("kernel", &[]),
+    ("kernel", &["base", "policy"]),
     ("netem", &["base"]),
     ("verbs", &["base"]),
     ("iwarp", &["base", "verbs"]),

@@ -1,11 +1,12 @@
 //! All of it for one process.
 
 use crate::board::Board;
-use crate::desk::Desk;
+use crate::desk::{Desk, Order};
 use crate::etcd::Access;
 use crate::folder::FolderError;
 use crate::govern::Governed;
 use crate::office::{Hooks, Office};
+use crate::proto::Answer;
 use crate::server::Server;
 use crate::source::Source;
 use crate::tap::Taps;
@@ -60,6 +61,18 @@ impl Admin {
     /// Where the control socket is.
     pub fn socket(&self) -> Option<&Path> {
         self.server.as_ref().map(Server::path)
+    }
+
+    /// Answers what waits, in a process that moves nothing: its policy is in force once it was read.
+    pub fn idle(&self) {
+        while let Some(job) = self.office.desk.take() {
+            let answer = match &job.order {
+                Order::Flows => Answer::Flows { flows: Vec::new(), left_out: 0 },
+                Order::Policy(_) => Answer::done("the policy is in force"),
+                Order::SetFlow { .. } => Answer::Refused { errors: vec!["this process has no flows".into()] },
+            };
+            job.done(answer);
+        }
     }
 
     /// Lets administrators see and change what `app` does.

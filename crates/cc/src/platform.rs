@@ -63,6 +63,8 @@ pub struct Traffic {
     pub qos: Qos,
     /// The algorithm with parameters that the application itself asks for; empty when it leaves that to the policy.
     pub asked: String,
+    /// Priority of the socket of a program that has one of its own (`SO_PRIORITY`); 0 of all others.
+    pub priority: u32,
 }
 
 /// What a policy makes of a flow.

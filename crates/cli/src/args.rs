@@ -69,10 +69,12 @@ mod live;
 mod operation;
 mod sending;
 
-pub use self::cc::{Attach, Build, Cc, Policy as PolicyCommand, Programs, Test};
+pub use self::cc::{Attach, Build, Cc, DetachWhat, Policy as PolicyCommand, Programs, Test};
 pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
-pub use live::{Cap, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
+pub use live::{
+    Cap, Control, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload,
+};
 pub use operation::Operation;
 pub use sending::{Asking, Sending};
 

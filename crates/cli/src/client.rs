@@ -1,6 +1,6 @@
 //! `put`, `get` and `ls`.
 
-use crate::args::{Comparing, Get, Governing, Ls, Output, Put, Trusting, Wire};
+use crate::args::{Comparing, Control, Get, Governing, Ls, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::mapped::Mapped;
 use crate::setup::{self, Me};
@@ -385,7 +385,8 @@ pub fn ls(a: &Ls) -> Outcome<()> {
     let options = setup::options(&a.wire, None, Some(&a.trusting));
     let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
     // It is over before anybody could ask.
-    let nobody = Governing { no_control: true, ..Governing::default() };
+    let nobody =
+        Governing { control: Control { no_control: true, ..Control::default() }, ..Governing::default() };
     let session = Session::new(&a.url.server, options, &a.wire, &a.trusting, ("ls", &nobody))?;
     let mut printer = None;
     let json = a.json;

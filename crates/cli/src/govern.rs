@@ -1,6 +1,6 @@
 //! The administrator's side of a process: from flags to policies and a control socket.
 
-use crate::args::{Governing, StoreAccess};
+use crate::args::{Control, Governing, StoreAccess};
 use crate::cc::policies;
 use crate::exit::{Code, Failure, Outcome};
 use crate::setup::Me;
@@ -28,7 +28,7 @@ pub fn access(a: &StoreAccess) -> Outcome<Access> {
 }
 
 /// Where the control socket goes; none where there is no place for it and none was asked for.
-fn control(g: &Governing) -> Outcome<Option<(PathBuf, Option<u32>)>> {
+pub fn control(g: &Control) -> Outcome<Option<(PathBuf, Option<u32>)>> {
     if g.no_control {
         return Ok(None);
     }
@@ -57,9 +57,12 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         unload_program: Arc::new(programs::unload),
         news: Arc::new(policies::news),
     };
-    let options = Options { command, control: control(g)?, source, state: me.state.path(), hooks };
-    Admin::start(options, move || waker.wake()).map_err(|e| {
-        let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };
-        Failure::new(code, e.to_string())
-    })
+    let options = Options { command, control: control(&g.control)?, source, state: me.state.path(), hooks };
+    Admin::start(options, move || waker.wake()).map_err(of_watch)
+}
+
+/// A source that cannot be watched.
+pub fn of_watch(e: WatchError) -> Failure {
+    let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };
+    Failure::new(code, e.to_string())
 }

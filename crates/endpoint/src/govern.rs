@@ -245,6 +245,7 @@ impl Endpoint {
             application: o.intent.application.clone(),
             qos: o.intent.qos,
             asked,
+            priority: 0,
         }
     }
 

@@ -52,6 +52,17 @@ pub enum Error {
         "the kernel has a congestion control \"{0}\" already: give another name by --name, or detach that one"
     )]
     NameTaken(String),
+    /// The rules of a policy are more than a program can be.
+    #[error("the policy is too long for the kernel: {0}; use fewer rules, or shorter lists")]
+    TooManyRules(String),
+    /// There is no hierarchy of cgroups that takes programs.
+    #[error(
+        "no cgroup hierarchy of version 2 is mounted: mount one (`mount -t cgroup2 none FOLDER`), or name a cgroup by --cgroup"
+    )]
+    NoGroups,
+    /// No policy holds for this cgroup.
+    #[error("no policy is attached to {0}; `longhaul cc status` shows those that are")]
+    NoPolicy(String),
     /// Nothing of this name was attached by us.
     #[error("no program is attached as \"{0}\"; `longhaul cc list` shows those that are")]
     NotAttached(String),

@@ -8,17 +8,22 @@
 //! to link), which a program that otherwise needs nothing but a Rust toolchain would have to ask of everybody.
 
 mod adapt;
+mod asm;
 mod btf;
 mod compile;
 mod error;
+mod govern;
 mod load;
 mod object;
 mod pins;
+mod rules;
 mod sys;
 
 pub use compile::{GLUE, Include, build, build_traced};
 pub use error::Error;
+pub use govern::{Holding, all_processes, govern, holding, release};
 pub use pins::{Kept, Scope, detach, keep, list};
+pub use rules::{Found, Rules, found};
 
 use load::{Kernel, Registered};
 use object::Object;
@@ -39,6 +44,14 @@ pub fn available() -> Vec<String> {
     let text =
         std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether the kernel has a congestion control of this name. One that is a module is loaded, where the rights suffice.
+pub fn has(name: &str) -> bool {
+    use rustix::net::{AddressFamily, SocketType, socket, sockopt};
+    let asked = socket(AddressFamily::INET, SocketType::STREAM, None)
+        .and_then(|s| sockopt::set_tcp_congestion(s, name));
+    asked.is_ok() || available().iter().any(|n| n == name)
 }
 
 /// What an object says of itself.

@@ -4,6 +4,7 @@ use super::btf::{Btf, Id, Kind};
 use super::object::{Function, MapDef, Object, Reference, Value};
 use super::sys::{self, Insn, Purpose, Queue};
 use super::{Error, MAX_NAME, adapt};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -15,8 +16,8 @@ const LOG_SHOWN: usize = 12;
 /// Any process may choose it (`TCP_CONG_NON_RESTRICTED`), and any network namespace make it its default.
 const NON_RESTRICTED: u32 = 1;
 /// In an instruction that loads an address: of a map, of a place in a map's value; in a call: of a kernel's function.
-const PSEUDO_MAP: u8 = 1;
-const PSEUDO_MAP_VALUE: u8 = 2;
+pub(crate) const PSEUDO_MAP: u8 = 1;
+pub(crate) const PSEUDO_MAP_VALUE: u8 = 2;
 const PSEUDO_KERNEL_CALL: u8 = 2;
 
 /// The running kernel's types.
@@ -33,15 +34,7 @@ impl Kernel {
     /// # Errors
     /// [`Error::Kernel`] where it has none, or no congestion control by programs.
     pub(crate) fn read() -> Result<Kernel, Error> {
-        let data = match std::fs::read(KERNEL_TYPES) {
-            Ok(data) => data,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let text = format!("it shows no types in {KERNEL_TYPES} (CONFIG_DEBUG_INFO_BTF)");
-                return Err(Error::Kernel(text));
-            }
-            Err(e) => return Err(Error::io(format!("cannot read {KERNEL_TYPES}"))(e)),
-        };
-        let types = Btf::parse(data)?;
+        let types = types()?;
         let find = |name: &str| {
             let text = "its TCP takes no programs (struct_ops for tcp_congestion_ops, Linux 5.6 with CONFIG_BPF_JIT)";
             types.find(name, Kind::Struct).ok_or_else(|| Error::Kernel(text.into()))
@@ -64,6 +57,20 @@ impl Kernel {
     }
 }
 
+/// The running kernel's types.
+///
+/// # Errors
+/// [`Error::Kernel`] where it shows none.
+pub(crate) fn types() -> Result<Btf, Error> {
+    match std::fs::read(KERNEL_TYPES) {
+        Ok(data) => Btf::parse(data),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(Error::Kernel(format!("it shows no types in {KERNEL_TYPES} (CONFIG_DEBUG_INFO_BTF)")))
+        }
+        Err(e) => Err(Error::io(format!("cannot read {KERNEL_TYPES}"))(e)),
+    }
+}
+
 /// What an object's programs use, made in the kernel.
 struct Places {
     constants: Option<OwnedFd>,
@@ -80,7 +87,7 @@ impl Places {
         let make = |m: &MapDef| {
             Ok(match m.queue {
                 Some(entries) => Map::Queue(Queue::new(m.value, entries, &m.name)?),
-                None => Map::Storage(sys::storage(m.value, &m.name)?),
+                None => Map::Storage(sys::storage(m.value, &m.name, false)?),
             })
         };
         let what = "making a BPF map";
@@ -199,18 +206,18 @@ fn load(
     adapt::adapt(&mut f.code, &f.adaptations, &object.types, &kernel.types)?;
     places.resolve(&mut f, &kernel.types)?;
     let purpose = Purpose::Member { of: kernel.ops, member };
-    verified(&f, purpose, object)
+    verified(&f, purpose, &object.licence)
 }
 
 /// Loads a function; when that fails, again with a log to tell why.
-fn verified(f: &Function, purpose: Purpose, object: &Object) -> Result<OwnedFd, Error> {
-    let refused = match sys::load(&f.code, &f.name, purpose, &object.licence, &mut []) {
+pub(crate) fn verified(f: &Function, purpose: Purpose, licence: &CStr) -> Result<OwnedFd, Error> {
+    let refused = match sys::load(&f.code, &f.name, purpose, licence, &mut []) {
         Ok(fd) => return Ok(fd),
         Err(e) => e,
     };
     let mut log = vec![0; LOG];
     // A log that is too short for all that is said fails the call as well; then its beginning has to do.
-    let again = sys::load(&f.code, &f.name, purpose, &object.licence, &mut log);
+    let again = sys::load(&f.code, &f.name, purpose, licence, &mut log);
     if let Ok(fd) = again {
         return Ok(fd);
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Where BPF file systems are mounted, and our folder there.
 const BPF_FS: &str = "/sys/fs/bpf";
-const FOLDER: &str = "/sys/fs/bpf/longhaul";
+pub(crate) const FOLDER: &str = "/sys/fs/bpf/longhaul";
 /// Which default a program replaced, for each network namespace: `NAME.NAMESPACE`.
 const REPLACED: &str = "/run/longhaul/tcp";
 /// The default of the calling thread's network namespace.
@@ -106,7 +106,8 @@ pub fn list() -> Result<Vec<Kept>, Error> {
         entries.flatten().filter_map(|e| e.file_name().into_string().ok()).take(MAX_LISTED).collect();
     names.sort_unstable();
     let default = current_default();
-    let kept = names.iter().filter(|name| !name.ends_with(OF_GROUP)).map(|name| Kept {
+    // What has a dash is no congestion control.
+    let kept = names.iter().filter(|name| !name.contains('-')).map(|name| Kept {
         name: name.clone(),
         default: *name == default,
         group: names.contains(&format!("{name}{OF_GROUP}")),
@@ -115,7 +116,7 @@ pub fn list() -> Result<Vec<Kept>, Error> {
 }
 
 /// Makes sure that there is a BPF file system with our folder.
-fn mounted() -> Result<(), Error> {
+pub(crate) fn mounted() -> Result<(), Error> {
     let device = |path: &str| std::fs::metadata(path).map(|m| m.dev());
     let call = "making a folder in the BPF file system";
     // A mounted file system is another device than the folder above it.
@@ -178,13 +179,18 @@ fn hook(object: &Object, name: &str, group: &Path) -> Result<(), Error> {
         File::open(group).map_err(Error::io(format!("cannot open the cgroup {}", group.display())))?;
     let program = sys::load(&chooser(name), name, Purpose::Sockets, &object.licence, &mut []);
     let program = program.map_err(Error::call("loading a BPF program for a cgroup"))?;
-    let link = sys::hook_group(program.as_fd(), folder.as_fd()).map_err(|e| match e.raw_os_error() {
+    let link = hooked(&program, &folder, group)?;
+    pin(&link, &format!("{name}{OF_GROUP}")).map(drop)
+}
+
+/// Calls a program for the sockets of a group, whose folder is open.
+pub(crate) fn hooked(program: &OwnedFd, folder: &File, group: &Path) -> Result<OwnedFd, Error> {
+    sys::hook_group(program.as_fd(), folder.as_fd()).map_err(|e| match e.raw_os_error() {
         Some(libc::EBADF | libc::EINVAL) => {
             Error::Kernel(format!("{} is no cgroup of version 2 that takes programs", group.display()))
         }
         _ => Error::call("attaching to the cgroup")(e),
-    })?;
-    pin(&link, &format!("{name}{OF_GROUP}")).map(drop)
+    })
 }
 
 /// A program that sets `TCP_CONGESTION` when a socket begins to connect or to listen (whose connections inherit it), so

@@ -15,10 +15,12 @@ enum Command {
     MapUpdate = 2,
     ProgLoad = 5,
     ObjPin = 6,
+    ObjGet = 7,
     BtfLoad = 18,
     MapTake = 21,
     MapFreeze = 22,
     LinkCreate = 28,
+    LinkUpdate = 29,
 }
 
 const PROG_TYPE_SOCK_OPS: u32 = 13;
@@ -31,6 +33,8 @@ const MAP_TYPE_SK_STORAGE: u32 = 24;
 const MAP_TYPE_STRUCT_OPS: u32 = 26;
 /// Memory is taken when it is needed; a must for the storage of sockets.
 const MAP_NO_PREALLOC: u32 = 1;
+/// A connection has what the listening socket has that it comes of.
+const MAP_INHERITED: u32 = 1 << 9;
 /// What a program may only read.
 const MAP_READ_ONLY: u32 = 1 << 7;
 /// Registered by a link instead of by the update.
@@ -133,10 +137,12 @@ fn types(words: u32) -> io::Result<OwnedFd> {
     unsafe { attr.open(Command::BtfLoad) }
 }
 
-/// Memory of `value` bytes, a multiple of 4, that belongs to a socket and goes with it.
-pub(crate) fn storage(value: u32, name: &str) -> io::Result<OwnedFd> {
+/// Memory of `value` bytes, a multiple of 4, that belongs to a socket and goes with it; where it is inherited, connections
+/// have what the socket has that listened for them.
+pub(crate) fn storage(value: u32, name: &str, inherited: bool) -> io::Result<OwnedFd> {
     let types = types(value / 4)?;
-    let attr = map(MAP_TYPE_SK_STORAGE, 4, value as usize, 0, MAP_NO_PREALLOC);
+    let flags = MAP_NO_PREALLOC | if inherited { MAP_INHERITED } else { 0 };
+    let attr = map(MAP_TYPE_SK_STORAGE, 4, value as usize, 0, flags);
     let attr = attr.name(28, name).fd(48, borrow(&types)).word(52, 1).word(56, 2);
     // SAFETY: there are no pointers inside.
     unsafe { attr.open(Command::MapCreate) }
@@ -193,6 +199,18 @@ pub(crate) fn hook_group(program: BorrowedFd<'_>, group: BorrowedFd<'_>) -> io::
     let attr = Attr::new().fd(0, program).fd(4, group).word(8, ATTACH_CGROUP_SOCK_OPS);
     // SAFETY: there are no pointers inside.
     unsafe { attr.open(Command::LinkCreate) }
+}
+
+/// Has a link call another program from now on: every event is seen by the one or the other.
+pub(crate) fn exchange(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: there are no pointers inside.
+    unsafe { Attr::new().fd(0, link).fd(4, program).call(Command::LinkUpdate) }.map(drop)
+}
+
+/// What has this name in a BPF file system.
+pub(crate) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the path ends with a zero byte.
+    unsafe { Attr::new().pointer(0, path.as_ptr()).open(Command::ObjGet) }
 }
 
 /// Gives an object a name in a BPF file system, which keeps it.

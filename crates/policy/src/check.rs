@@ -23,6 +23,8 @@ pub(crate) fn regions(when: &Match, paths: &[PathSpec]) -> Vec<Region> {
     let addresses = |p: &[Prefix]| Ranges::of(p.iter().map(|p| p.range()));
     let ports = |p: &[crate::Ports]| Ranges::of(p.iter().map(|p| (u128::from(p.first), u128::from(p.last))));
     let single = |n: u8| (u128::from(n), u128::from(n));
+    let priorities =
+        |p: &[crate::Priorities]| Ranges::of(p.iter().map(|p| (u128::from(p.first), u128::from(p.last))));
     let mut base = Region::all().named(Name::Application, Names::of(&when.application));
     for (which, ranges, is_there) in [
         (Number::Source, addresses(&when.source), !when.source.is_empty()),
@@ -36,6 +38,7 @@ pub(crate) fn regions(when: &Match, paths: &[PathSpec]) -> Vec<Region> {
         ),
         (Number::Dscp, Ranges::of(when.dscp.iter().map(|d| single(*d))), !when.dscp.is_empty()),
         (Number::Qos, Ranges::of(when.qos.iter().map(|w| single(*w as u8))), !when.qos.is_empty()),
+        (Number::Priority, priorities(&when.priority), !when.priority.is_empty()),
     ] {
         if is_there {
             base = base.narrow(which, &ranges);

@@ -61,6 +61,8 @@ pub struct FlowView {
     pub qos: String,
     /// The algorithm that the application asks for; empty for none.
     pub asked: String,
+    /// `SO_PRIORITY` of a program's socket.
+    pub priority: u32,
 }
 
 /// A rule.
@@ -182,6 +184,7 @@ impl Policy {
                 application: t.application.clone(),
                 qos: t.qos.to_string(),
                 asked: t.asked.clone(),
+                priority: t.priority,
             },
             rule: matched.map(|i| {
                 let r = &self.spec().rules[i];
@@ -245,6 +248,7 @@ impl Policy {
             "carrier" => t.carrier.name().to_owned(),
             "dscp" => show_dscp(t.dscp),
             "qos" => self.word(t).name().to_owned(),
+            "priority" => t.priority.to_string(),
             _ => quote(&t.application),
         };
         let mut out = Vec::new();
@@ -293,6 +297,7 @@ fn only(when: &Match, key: &str) -> Match {
         "dscp" => Match { dscp: w.dscp, ..Match::default() },
         "path" => Match { path: w.path, ..Match::default() },
         "qos" => Match { qos: w.qos, ..Match::default() },
+        "priority" => Match { priority: w.priority, ..Match::default() },
         _ => Match { application: w.application, ..Match::default() },
     }
 }
@@ -316,6 +321,9 @@ impl fmt::Display for Explanation {
         let flow = &self.flow;
         write!(f, "flow        {} -> {} by {}", flow.source, flow.destination, flow.carrier)?;
         write!(f, ", dscp {}, qos {}", flow.dscp, flow.qos)?;
+        if flow.priority != 0 {
+            write!(f, ", priority {}", flow.priority)?;
+        }
         if !flow.application.is_empty() {
             write!(f, ", application {}", quote(&flow.application))?;
         }

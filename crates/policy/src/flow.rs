@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 /// Longest description of a flow that is read, in bytes.
 pub const MAX_FLOW: usize = 1_024;
 
-const KEYS: [&str; 5] = ["app", "dscp", "qos", "carrier", "cc"];
+const KEYS: [&str; 6] = ["app", "dscp", "qos", "carrier", "cc", "priority"];
 
 /// A text describes no flow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,8 +24,8 @@ fn bad(what: impl Into<String>) -> BadFlow {
     BadFlow { what: what.into() }
 }
 
-/// Reads a flow: addresses with or without ports, then, in any order, `app=`, `dscp=`, `qos=`, `carrier=` and `cc=` (the
-/// algorithm that the application asks for).
+/// Reads a flow: addresses with or without ports, then, in any order, `app=`, `dscp=`, `qos=`, `carrier=`, `cc=` (the
+/// algorithm that the application asks for) and `priority=` (`SO_PRIORITY` of a program's socket).
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -45,6 +45,7 @@ pub fn parse_flow(text: &str) -> Result<Traffic, BadFlow> {
         application: String::new(),
         qos: Qos::Ordinary,
         asked: String::new(),
+        priority: 0,
     };
     for piece in pieces(words) {
         let (key, value) =
@@ -107,6 +108,10 @@ fn set(t: &mut Traffic, key: &str, value: &str) -> Result<(), BadFlow> {
                     did_you_mean(value, all.map(Carrier::name))
                 ))
             })?;
+        }
+        "priority" => {
+            t.priority =
+                value.parse().map_err(|_| bad(format!("{} is not a socket's priority", quote(value))))?;
         }
         "cc" => {
             cc::registry::parse(value).map_err(|e| bad(e.to_string()))?;

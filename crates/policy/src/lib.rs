@@ -13,6 +13,7 @@ mod problem;
 mod read;
 mod region;
 mod spec;
+pub mod table;
 mod tree;
 mod units;
 
@@ -21,7 +22,7 @@ pub use flow::{BadFlow, MAX_FLOW, parse_flow};
 pub use policy::{BUILT_IN, Policy};
 pub use problem::{MAX_PROBLEMS, Problem, Problems, Severity};
 pub use spec::*;
-pub use units::{MAX_RATE, MIN_RATE, Ports, Prefix, dscp as read_dscp, show_dscp, show_rate};
+pub use units::{MAX_RATE, MIN_RATE, Ports, Prefix, Priorities, dscp as read_dscp, show_dscp, show_rate};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use crate::problem::Problems;
 use crate::read::{self, Reader};
-use crate::region::{Budget, Number, Point, Ranges, Region};
+use crate::region::{Budget, Names, Number, Point, Ranges, Region};
 use crate::spec::{At, Spec, Treatment, Word};
 use crate::units::place;
 use crate::{check, tree};
@@ -146,6 +146,7 @@ impl Policy {
                 Number::Carrier => t.carrier as u128,
                 Number::Dscp => t.dscp.into(),
                 Number::Qos => self.word(t) as u128,
+                Number::Priority => t.priority.into(),
             }),
             application: &t.application,
             interfaces: by.map(|(name, _)| name.as_str()).collect(),
@@ -154,18 +155,47 @@ impl Policy {
 
     /// What the application asks for or, if it asks for nothing, what its code point says.
     pub(crate) fn word(&self, t: &Traffic) -> Word {
-        let by_dscp = || self.spec.dscp.get(&t.dscp).or_else(|| built_in().dscp.get(&t.dscp));
         match t.qos {
-            Qos::Ordinary => by_dscp().copied().unwrap_or(Word::Ordinary),
+            Qos::Ordinary => self.word_of_dscp(t.dscp),
             _ => Word::of(&t.qos),
+        }
+    }
+
+    /// What a flow that asks for nothing is taken for by its code point.
+    pub(crate) fn word_of_dscp(&self, dscp: u8) -> Word {
+        let said = self.spec.dscp.get(&dscp).or_else(|| built_in().dscp.get(&dscp));
+        said.copied().unwrap_or(Word::Ordinary)
+    }
+
+    /// Of each rule, in order, the traffic it applies to.
+    pub(crate) fn regions(&self) -> &[Vec<Region>] {
+        &self.regions
+    }
+
+    /// The addresses of the interfaces that are known and have a name of these.
+    pub(crate) fn addresses(&self, names: &Names) -> Ranges {
+        let of = self.interfaces.iter().filter(|(name, _)| names.holds(name));
+        Ranges::of(of.flat_map(|(_, ranges)| ranges.list().iter().copied()))
+    }
+
+    /// Whether an algorithm that the application itself names is used instead. A rule that names one means it, unless it
+    /// says otherwise.
+    pub(crate) fn may_choose(&self, l: &Layers<'_>) -> bool {
+        match l.layers[0].0 {
+            Some(r) if r.algorithm.is_some() => r.may_choose.unwrap_or(false),
+            _ => self.said(l, |t| t.may_choose).is_none_or(|s| s.value),
         }
     }
 
     pub(crate) fn layers(&self, t: &Traffic) -> Layers<'_> {
         let point = self.point(t);
         let rule = self.regions.iter().position(|all| all.iter().any(|r| r.holds(&point)));
-        let treat_as = rule.and_then(|i| self.spec.rules[i].treat_as);
-        let word = treat_as.unwrap_or_else(|| self.word(t));
+        self.layers_of(rule, self.word(t))
+    }
+
+    /// The layers of flows that this rule, or none, fits first and that ask for this.
+    pub(crate) fn layers_of(&self, rule: Option<usize>, asked: Word) -> Layers<'_> {
+        let word = rule.and_then(|i| self.spec.rules[i].treat_as).unwrap_or(asked);
         let built_in = built_in();
         let layers = [
             (rule.map(|i| &self.spec.rules[i].then), Layer::Rule),
@@ -205,12 +235,7 @@ impl Policy {
     /// The algorithm: the application's own choice where that counts, else the first layer's.
     fn algorithm(&self, t: &Traffic, l: &Layers<'_>, class: usize, why: &mut Vec<String>) -> String {
         let ours = said(self.said(l, |t| t.algorithm.as_ref()));
-        // A rule that names an algorithm means it, unless it says otherwise.
-        let rule = l.layers[0].0;
-        let may = match rule {
-            Some(r) if r.algorithm.is_some() => r.may_choose.unwrap_or(false),
-            _ => self.said(l, |t| t.may_choose).is_none_or(|s| s.value),
-        };
+        let may = self.may_choose(l);
         let mut text = ours.value.value.clone();
         if !t.asked.is_empty() {
             match cc::registry::parse(&t.asked) {

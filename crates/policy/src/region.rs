@@ -62,6 +62,11 @@ impl Ranges {
         Ranges(out)
     }
 
+    /// The ranges.
+    pub fn list(&self) -> &[(u128, u128)] {
+        &self.0
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -140,6 +145,11 @@ impl Names {
         Names((!any).then(|| patterns.iter().map(|p| Arc::new(Pattern::new(p))).collect()))
     }
 
+    /// The patterns; `None` for every name.
+    pub fn patterns(&self) -> Option<impl Iterator<Item = &str>> {
+        Some(self.0.as_ref()?.iter().map(|p| p.text()))
+    }
+
     /// Whether `name` fits.
     pub fn holds(&self, name: &str) -> bool {
         self.0.as_ref().is_none_or(|all| all.iter().any(|p| fits(p.text(), name)))
@@ -206,10 +216,11 @@ pub(crate) enum Number {
     Carrier,
     Dscp,
     Qos,
+    Priority,
 }
 
 impl Number {
-    pub const ALL: [Number; 7] = [
+    pub const ALL: [Number; 8] = [
         Number::Source,
         Number::Destination,
         Number::SourcePort,
@@ -217,6 +228,7 @@ impl Number {
         Number::Carrier,
         Number::Dscp,
         Number::Qos,
+        Number::Priority,
     ];
 }
 
@@ -261,6 +273,16 @@ impl Region {
     pub fn named(mut self, which: Name, names: Names) -> Region {
         self.names[which as usize] = names;
         self
+    }
+
+    /// Its numbers of a kind; `None` where every one will do.
+    pub fn ranges(&self, which: Number) -> Option<&Ranges> {
+        self.numbers[which as usize].as_ref()
+    }
+
+    /// Its names of a kind.
+    pub const fn names(&self, which: Name) -> &Names {
+        &self.names[which as usize]
     }
 
     /// Whether a flow is in it.

@@ -1,6 +1,6 @@
 //! A policy as it is written: plain values, each that can be wrong with its line.
 
-use crate::units::{self, Ports, Prefix};
+use crate::units::{self, Ports, Prefix, Priorities};
 use base::Rate;
 use cc::platform::{Carrier, Order, Qos};
 use core::fmt;
@@ -169,6 +169,8 @@ pub struct Match {
     pub application: Vec<String>,
     /// What the application asks for, or is taken for by its code point.
     pub qos: Vec<Word>,
+    /// Priorities of a program's socket.
+    pub priority: Vec<Priorities>,
 }
 
 /// What is done with flows. What is not said is left to the next layer: the rule, then the QoS word, then the default.
@@ -294,6 +296,7 @@ impl Match {
             ("path", list(&self.path, |p| p.value.clone()), self.path.len()),
             ("application", list(&self.application, String::clone), self.application.len()),
             ("qos", list(&self.qos, |w| w.name().to_owned()), self.qos.len()),
+            ("priority", list(&self.priority, ToString::to_string), self.priority.len()),
         ];
         all.into_iter().filter(|(_, _, n)| *n > 0).map(|(key, text, _)| (key, text)).collect()
     }

@@ -142,21 +142,49 @@ pub struct Ports {
     pub last: u16,
 }
 
+/// From the first to the last, not below it: one number, or two with a dash between them.
+fn range<T: std::str::FromStr + PartialOrd>(text: &str) -> Option<(T, T)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (first <= last).then_some((first, last))
+}
+
+fn show_range<T: fmt::Display + PartialEq>(f: &mut fmt::Formatter<'_>, first: T, last: T) -> fmt::Result {
+    if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
+}
+
 impl Ports {
     pub(crate) fn parse(text: &str) -> Option<Ports> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (1 <= first && first <= last).then_some(Ports { first, last })
+        let (first, last) = range(text)?;
+        (1 <= first).then_some(Ports { first, last })
     }
 }
 
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
+        show_range(f, self.first, self.last)
+    }
+}
+
+/// Priorities of sockets (`SO_PRIORITY`) from the first to the last: `6`, `4-6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Priorities {
+    /// The first.
+    pub first: u32,
+    /// The last, not below the first.
+    pub last: u32,
+}
+
+impl Priorities {
+    pub(crate) fn parse(text: &str) -> Option<Priorities> {
+        let (first, last) = range(text)?;
+        Some(Priorities { first, last })
+    }
+}
+
+impl fmt::Display for Priorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_range(f, self.first, self.last)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `longhaul cc`: its subcommands and their flags.
 
-use super::live::{Load, Pull, Push, Set, ShowFlows, Status, TraceFlow, Unload};
+use super::live::{Control, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
+use admin::source::Source;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -37,13 +38,25 @@ pub enum Cc {
     /// Policies: which traffic gets which algorithm, class and share.
     #[command(subcommand)]
     Policy(Policy),
-    /// Gives a program to the kernel's TCP, for any socket that asks for it by TCP_CONGESTION.
+    /// Gives a program to the kernel's TCP, for any socket that asks for it by TCP_CONGESTION; or has a policy's rules hold
+    /// for the TCP connections of programs that know nothing of them.
     Attach(Attach),
-    /// Takes it away again; connections that use it keep it.
-    Detach {
-        /// Its name in the kernel.
-        name: String,
-    },
+    /// Takes either away again; connections that use it keep it.
+    Detach(DetachWhat),
+}
+
+/// `longhaul cc detach`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["name", "policy"]))]
+pub struct DetachWhat {
+    /// A program, by its name in the kernel.
+    pub name: Option<String>,
+    /// The policy that holds for TCP connections instead.
+    #[arg(long)]
+    pub policy: bool,
+    /// Of this cgroup (version 2), by its folder; else of all processes.
+    #[arg(long, value_name = "FOLDER", requires = "policy")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// Policies.
@@ -61,12 +74,16 @@ pub enum Policy {
     /// Say what becomes of a flow, and why: rule, algorithm, parameters, class, share.
     Explain {
         /// The flow, in one argument or several: 10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native
-        /// cc=bbr. Ports and words can be left out, and * stands for an address of this host.
+        /// cc=bbr priority=6. Ports and words can be left out, and * stands for an address of this host.
         #[arg(required = true, value_name = "FLOW")]
         flow: Vec<String>,
         /// The policy; the built-in one when left out.
         #[arg(long, value_name = "FILE")]
         policy: Option<PathBuf>,
+        /// The policy that holds for TCP connections of this cgroup, or of all processes, instead (see `longhaul cc attach
+        /// --policy`).
+        #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with = "policy")]
+        attached: Option<Option<PathBuf>>,
         /// One JSON object.
         #[arg(long)]
         json: bool,
@@ -113,20 +130,33 @@ fn program(text: &str) -> Result<String, String> {
 
 /// `longhaul cc attach`.
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["tcp", "policy"]))]
 pub struct Attach {
     /// Source (FILE.c, needs clang), object made by `clang -target bpf`, or the name of a shipped program.
     #[arg(long, value_name = "FILE")]
-    pub tcp: PathBuf,
+    pub tcp: Option<PathBuf>,
+    /// A policy, whose rules then say by which of the kernel's algorithms new TCP connections of any program send, and what
+    /// each may send at most: a file, or a key in etcd as etcd://HOST[:PORT][,HOST...]/KEY (etcds:// with TLS); the built-in one
+    /// when left out. Attached again, it takes the place of the one before at once.
+    #[arg(long, value_name = "SOURCE", num_args = 0..=1)]
+    pub policy: Option<Option<Source>>,
+    /// Go on until interrupted, and have every other policy hold that is at SOURCE from then on.
+    #[arg(long, requires = "policy")]
+    pub watch: bool,
+    #[command(flatten)]
+    pub access: StoreAccess,
+    #[command(flatten)]
+    pub control: Control,
     /// Its name in the kernel: letters, digits and _, 15 at most [default: the program's own].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "policy")]
     pub name: Option<String>,
     /// A parameter, in the units of opencc.h (bytes, nanoseconds, parts of 100,000); may be given several times.
-    #[arg(long = "param", value_name = "NAME=NUMBER", value_parser = param)]
+    #[arg(long = "param", value_name = "NAME=NUMBER", value_parser = param, conflicts_with = "policy")]
     pub params: Vec<(String, u64)>,
     /// Makes it what new connections in this network namespace use unless they ask for another.
-    #[arg(long, conflicts_with = "cgroup")]
+    #[arg(long, conflicts_with_all = ["cgroup", "policy"])]
     pub default: bool,
-    /// The same for processes in this cgroup (version 2): its folder.
+    /// The same for processes in this cgroup (version 2): its folder. A policy holds for all processes without it.
     #[arg(long, value_name = "FOLDER")]
     pub cgroup: Option<PathBuf>,
 }

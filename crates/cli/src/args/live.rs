@@ -16,6 +16,13 @@ pub struct Governing {
     pub policy: Option<Source>,
     #[command(flatten)]
     pub access: StoreAccess,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// Who may see and change a process while it runs.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Control {
     /// Listen at no control socket: `longhaul cc show` and `set` do not see this process.
     #[arg(long)]
     pub no_control: bool,

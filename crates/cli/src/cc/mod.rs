@@ -5,6 +5,7 @@ pub mod policies;
 pub mod policy;
 mod processes;
 pub mod programs;
+mod rules;
 mod set;
 mod show;
 mod tcp;
@@ -22,8 +23,14 @@ pub fn run(command: &Cc) -> Outcome<()> {
         }
         Cc::Build(b) => programs::build(b),
         Cc::Test(t) => programs::test(t),
-        Cc::Attach(a) => tcp::attach(a),
-        Cc::Detach { name } => tcp::detach(name),
+        Cc::Attach(a) => match (&a.tcp, &a.policy) {
+            (Some(program), _) => tcp::attach(a, program),
+            (None, source) => rules::attach(a, source.as_ref().and_then(Option::as_ref)),
+        },
+        Cc::Detach(what) => match &what.name {
+            Some(name) => tcp::detach(name),
+            None => rules::detach(what),
+        },
         Cc::Describe { name } => algorithms::describe(name.as_deref()),
         Cc::Show(a) => show::show(a),
         Cc::Status(a) => show::status(a),

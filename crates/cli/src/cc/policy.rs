@@ -1,5 +1,6 @@
 //! `longhaul cc policy`: policy files, checked and asked; and how the other commands read them.
 
+use super::rules;
 use crate::args::PolicyCommand;
 use crate::exit::{Code, Failure, Outcome};
 use policy::{MAX_FILE, Policy, Problems, parse_flow};
@@ -10,7 +11,14 @@ use std::path::Path;
 pub fn run(command: &PolicyCommand) -> Outcome<()> {
     match command {
         PolicyCommand::Check { file, json } => check(file, *json),
-        PolicyCommand::Explain { flow, policy, json } => explain(&flow.join(" "), policy.as_deref(), *json),
+        PolicyCommand::Explain { flow, policy, attached, json } => {
+            let policy = match (policy, attached) {
+                (Some(file), _) => load(file)?,
+                (None, Some(group)) => rules::held(group.as_deref())?,
+                (None, None) => Policy::built_in(),
+            };
+            explain(&flow.join(" "), &policy, *json)
+        }
         PolicyCommand::BuiltIn => {
             print!("{}", policy::BUILT_IN);
             Ok(())
@@ -89,18 +97,19 @@ fn singular(what: &str) -> &str {
     what.strip_suffix("es").filter(|s| s.ends_with("ss")).or(what.strip_suffix('s')).unwrap_or(what)
 }
 
-fn explain(flow: &str, file: Option<&Path>, json: bool) -> Outcome<()> {
+fn explain(flow: &str, policy: &Policy, json: bool) -> Outcome<()> {
     let traffic = parse_flow(flow).map_err(Failure::usage)?;
-    let policy = match file {
-        Some(file) => load(file)?,
-        None => Policy::built_in(),
-    };
     let explanation = policy.explain(&traffic);
+    let in_kernel = rules::in_kernel(&traffic, &explanation.algorithm.name, &explanation.substitute);
     if json {
-        let text = serde_json::to_string(&explanation).map_err(Failure::system)?;
-        println!("{text}");
+        let mut value = serde_json::to_value(&explanation).map_err(Failure::system)?;
+        value["kernel"] = serde_json::json!(in_kernel);
+        println!("{value}");
     } else {
         print!("{explanation}");
+        if let Some(text) = in_kernel {
+            println!("kernel TCP  {text}");
+        }
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
     }
 }
 
-fn of_store(e: StoreError) -> Failure {
+pub fn of_store(e: StoreError) -> Failure {
     let code = match &e {
         StoreError::Unreachable { .. } | StoreError::Ended { .. } => Code::Connect,
         StoreError::Refused { .. } => Code::Refused,

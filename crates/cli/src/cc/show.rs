@@ -1,6 +1,7 @@
 //! `longhaul cc show` and `status`: what runs, for people and for programs.
 
 use super::processes::{self, Running, unexpected};
+use super::rules;
 use crate::args::{ShowFlows, Status};
 use crate::exit::{Failure, Outcome};
 use admin::proto::{Answer, Event, Flow, PolicyStatus, Request};
@@ -167,12 +168,15 @@ pub fn status(a: &Status) -> Outcome<()> {
             }
             one
         };
-        println!("{}", json!({ "processes": all.iter().map(one).collect::<Vec<_>>() }));
+        let processes: Vec<_> = all.iter().map(one).collect();
+        println!("{}", json!({ "processes": processes, "tcp": rules::values() }));
         return Ok(());
     }
     if all.is_empty() {
         println!("no process of this user moves data");
     }
+    let begun = |since: u64| ago(WallTime::now().unix_secs().saturating_sub(since));
+    rules::lines(begun).iter().for_each(|l| println!("{l}"));
     let now = WallTime::now().unix_secs();
     for (p, events) in &all {
         println!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));

@@ -12,10 +12,10 @@ const HEADERS: [Include<'static>; 2] =
 const MAX_OBJECT: u64 = 16 << 20;
 
 /// Builds the program if it is a source, and gives it to the kernel.
-pub fn attach(a: &Attach) -> Outcome<()> {
+pub fn attach(a: &Attach, program: &Path) -> Outcome<()> {
     // What the kernel lacks is said before the compiler is asked for.
     kernel::supported().map_err(failure)?;
-    let object = object(&a.tcp)?;
+    let object = object(program)?;
     let own = kernel::about(&object).map_err(failure)?.name;
     let name = a.name.as_deref().unwrap_or(&own);
     let params: Vec<(&str, u64)> = a.params.iter().map(|(name, value)| (name.as_str(), *value)).collect();
@@ -81,9 +81,9 @@ fn object(path: &Path) -> Outcome<Vec<u8>> {
     std::fs::read(path).map_err(unreadable)
 }
 
-fn failure(e: Error) -> Failure {
+pub fn failure(e: Error) -> Failure {
     let code = match e {
-        Error::NotPermitted(_) | Error::Kernel(_) | Error::Io { .. } => Code::System,
+        Error::NotPermitted(_) | Error::Kernel(_) | Error::NoGroups | Error::Io { .. } => Code::System,
         _ => Code::Usage,
     };
     Failure::new(code, e.to_string())

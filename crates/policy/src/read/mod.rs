@@ -8,7 +8,7 @@ use crate::spec::{
     At, ClassSpec, Host, LEVEL, MAX_CLASSES, MAX_FILE, MAX_LEVEL, MAX_PATHS, MAX_RULES, Match, PathSpec,
     Rule, Spec, Treatment, WEIGHT, Word, order_name,
 };
-use crate::units::{self, BadPrefix, Ports, Prefix};
+use crate::units::{self, BadPrefix, Ports, Prefix, Priorities};
 use cc::platform::{Carrier, Order};
 pub(crate) use table::Reader;
 use table::{Item, Refusal, Table, name, one_of};
@@ -255,6 +255,16 @@ fn ports(key: &'static str, t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<Po
     t.values(key, r, read).into_iter().map(|p| p.value).collect()
 }
 
+fn priorities(t: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<Priorities> {
+    let read = |text: &str| {
+        Priorities::parse(text).map(|p| vec![p]).ok_or_else(|| Refusal {
+            what: "is not a priority or range of priorities".into(),
+            remedy: "write a number such as 6 (SO_PRIORITY), or a range such as \"4-6\"".into(),
+        })
+    };
+    bare(t.values("priority", r, read))
+}
+
 fn conditions(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Match {
     let words = Word::ALL.map(|w| (w.name(), w));
     let plain = |all: Vec<At<u8>>| {
@@ -273,6 +283,7 @@ fn conditions(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Match {
         path: t.values("path", r, |text| name(text).map(|n| vec![n])),
         application: bare(t.values("application", r, |text| name(text).map(|n| vec![n]))),
         qos: bare(t.values("qos", r, |text| one_of(text, &words).map(|w| vec![w]))),
+        priority: priorities(&mut t, r),
     };
     t.finish(r);
     m

@@ -24,6 +24,7 @@ fn condition() -> impl Strategy<Value = String> {
         "application = \"back*\"",
         "application = [\"backup\", \"que?y\"]",
         "qos = [\"latency\", \"bulk\"]",
+        "priority = [6, \"1-2\"]",
         "path = \"wan\"",
         "path = [\"wan\", \"lan\"]",
     ])

@@ -1,0 +1,171 @@
+//! `longhaul cc attach --policy`: a policy's rules for the TCP sockets of programs that know nothing of them.
+
+use super::policies;
+use super::tcp::failure;
+use crate::args::{Attach, DetachWhat, StoreAccess};
+use crate::exit::{Code, Failure, Outcome};
+use crate::govern;
+use ::policy::Policy;
+use admin::etcd::Etcd;
+use admin::office::{Hooks, WithWarnings};
+use admin::source::{Source, Store};
+use admin::watch::read_policy_file;
+use admin::{Admin, Options};
+use cc::platform::{Carrier, Traffic};
+use kernel::{Found, Holding, Rules};
+use lhio::clock::WallTime;
+use lhio::identity::StateFolder;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+/// Has a policy hold; with `--watch`, and every other one that its source has from then on.
+pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
+    let group = group(a.cgroup.as_deref())?;
+    if let (true, Some(source)) = (a.watch, source) {
+        return watch(a, source, group);
+    }
+    let name = source.map_or_else(|| "the built-in policy".to_owned(), Source::to_string);
+    let text = match source {
+        None => String::new(),
+        Some(Source::File(file)) => read_policy_file(file).map_err(Failure::usage)?,
+        Some(Source::Store(store)) => from_store(store, &a.access)?,
+    };
+    let (policy, warnings) =
+        read(&text).map_err(|lines| Failure::usage(format!("{name}:\n  {}", lines.join("\n  "))))?;
+    let (replaced, remarks) = hold(&policy, &text, &name, &group).map_err(failure)?;
+    let instead = if replaced { ", instead of the one before" } else { "" };
+    println!(
+        "{name} holds for new TCP connections of {}{instead}; `longhaul cc detach --policy` takes it away",
+        group.display()
+    );
+    warnings.iter().chain(&remarks).for_each(|w| println!("  {w}"));
+    Ok(())
+}
+
+/// Takes a policy away.
+pub fn detach(what: &DetachWhat) -> Outcome<()> {
+    let group = group(what.cgroup.as_deref())?;
+    kernel::release(&group).map_err(failure)?;
+    println!(
+        "no policy holds for TCP connections of {} any more; those that are there keep what they have",
+        group.display()
+    );
+    Ok(())
+}
+
+/// The cgroup that is named, or that of all processes.
+fn group(named: Option<&Path>) -> Outcome<PathBuf> {
+    named.map_or_else(|| kernel::all_processes().map_err(failure), |g| Ok(g.to_owned()))
+}
+
+fn read(text: &str) -> Result<(Policy, Vec<String>), Vec<String>> {
+    let (policy, warnings) = Policy::read_for_hosts(text).map_err(|p| policies::lines(&p))?;
+    Ok((policy.with_interfaces(lhio::addresses_of_interface), policies::lines(&warnings)))
+}
+
+/// Whether there was one before, and what does not reach the kernel's sockets.
+fn hold(
+    policy: &Policy,
+    text: &str,
+    source: &str,
+    group: &Path,
+) -> Result<(bool, Vec<String>), kernel::Error> {
+    let rules = Rules::of(policy, kernel::has);
+    let replaced = kernel::govern(&rules, group, source, text, WallTime::now().unix_secs())?;
+    Ok((replaced, rules.remarks().to_vec()))
+}
+
+fn from_store(store: &Store, access: &StoreAccess) -> Outcome<String> {
+    let found = Etcd::new(store, &govern::access(access)?).and_then(|mut etcd| etcd.get());
+    let value = found.map_err(super::set::of_store)?.value;
+    let (bytes, _) =
+        value.ok_or_else(|| Failure::new(Code::Partial, format!("there is no policy at {store}")))?;
+    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("the policy at {store} is not UTF-8")))
+}
+
+/// Follows a source until this ends. What cannot be used changes nothing, and is told as of other processes.
+fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
+    let name = source.to_string();
+    let told = group.display().to_string();
+    let read_policy = move |text: &str| -> Result<WithWarnings, Vec<String>> {
+        let (policy, mut warnings) = read(text)?;
+        let (_, remarks) = hold(&policy, text, &name, &group).map_err(|e| vec![e.to_string()])?;
+        warnings.extend(remarks);
+        Ok((Arc::new(policy), warnings))
+    };
+    let hooks = Hooks {
+        read_policy: Arc::new(read_policy),
+        load_program: Arc::new(|_| {
+            Err(vec![
+                "this process moves nothing: give programs to the kernel by `longhaul cc attach --tcp`"
+                    .into(),
+            ])
+        }),
+        unload_program: Arc::new(|_| false),
+        news: Arc::new(Vec::new),
+    };
+    let state = StateFolder::open_default()?;
+    let options = Options {
+        command: "cc attach --watch",
+        control: govern::control(&a.control)?,
+        source: Some((source.clone(), govern::access(&a.access)?)),
+        state: state.path(),
+        hooks,
+    };
+    let (wake, woken) = sync_channel(1);
+    // One that waits already is enough.
+    let admin = Admin::start(options, move || drop(wake.try_send(()))).map_err(govern::of_watch)?;
+    println!(
+        "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `longhaul cc detach --policy`"
+    );
+    while woken.recv().is_ok() {
+        admin.idle();
+    }
+    Ok(())
+}
+
+/// What holds, a line each.
+pub fn lines(ago: impl Fn(u64) -> String) -> Vec<String> {
+    let line = |h: Holding| {
+        let gone = if h.alive { "" } else { " (the cgroup is gone)" };
+        format!("TCP of {}{gone}, policy: {}, for {}", h.group.display(), h.source, ago(h.since))
+    };
+    holding().into_iter().map(line).collect()
+}
+
+/// The same for programs.
+pub fn values() -> Vec<serde_json::Value> {
+    let value = |h: Holding| {
+        serde_json::json!({
+            "cgroup": h.group.display().to_string(),
+            "from": h.source,
+            "since": h.since,
+            "alive": h.alive,
+        })
+    };
+    holding().into_iter().map(value).collect()
+}
+
+/// Only root may look, and where nothing can be attached nothing is.
+fn holding() -> Vec<Holding> {
+    kernel::holding().unwrap_or_default()
+}
+
+/// The policy that holds for a cgroup, and where it is from.
+pub fn held(named: Option<&Path>) -> Outcome<Policy> {
+    let group = group(named)?;
+    let group = std::fs::canonicalize(&group).unwrap_or(group);
+    let held = kernel::holding().map_err(failure)?.into_iter().find(|h| h.group == group);
+    let held = held.ok_or_else(|| failure(kernel::Error::NoPolicy(group.display().to_string())))?;
+    Ok(read(&held.policy).map_err(|lines| Failure::usage(lines.join("\n")))?.0)
+}
+
+/// What an algorithm comes down to where the kernel's TCP carries a flow.
+pub fn in_kernel(t: &Traffic, algorithm: &str, substitute: &str) -> Option<String> {
+    (t.carrier == Carrier::Tcp).then(|| match kernel::found(algorithm, substitute, kernel::has) {
+        Found::Algorithm(name) => format!("this kernel has {name}"),
+        Found::Substitute(name) => format!("this kernel has it not: the substitute, {name}"),
+        Found::Neither => "this kernel has neither the algorithm nor the substitute: its default".to_owned(),
+    })
+}

@@ -1,0 +1,231 @@
+//! A policy's rules as a program that the kernel runs when one of its TCP sockets connects or accepts.
+//!
+//! The rows of [`Policy::table`](policy::Policy::table) become comparisons, one row behind the other; the first that fits
+//! calls [`apply`](code::apply) with what is to be done. So the table is the program, and giving a link another program
+//! exchanges all of it at once.
+
+mod code;
+mod names;
+#[cfg(test)]
+mod tests;
+
+use super::asm::Asm;
+use super::btf::Btf;
+use super::object::Function;
+use super::{Error, load};
+use code::{Act, Places, Socket};
+use policy::Policy;
+use policy::table::{Conditions, Outcome, Row};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// Most comparisons of all rules together: the kernel's verifier keeps no more of them in mind (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`
+/// is 8,192, and what comes before the rules has some).
+const MAX_BRANCHES: usize = 8_000;
+/// Most names in a remark.
+const MAX_NAMED: usize = 5;
+/// A rate of so many bytes per second or more cannot be said: options of sockets have 32 bits, and all ones are no limit.
+const NO_CAP: u64 = u32::MAX as u64;
+/// Bytes of what is kept of a listening socket: its program's name.
+pub(crate) const NAME_ROOM: u32 = names::ROOM as u32;
+/// What the programs are licensed under, for the kernel's helpers.
+const LICENCE: &std::ffi::CStr = c"Dual MIT/GPL";
+
+/// Rules that the kernel can be given.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    rows: Vec<Ready>,
+    acts: Vec<Act>,
+    remarks: Vec<String>,
+}
+
+/// A row, with the names in the kernel's form and the number of what is done.
+#[derive(Clone, Debug)]
+struct Ready {
+    when: Conditions,
+    /// `None` is any name.
+    names: Option<Vec<names::Way>>,
+    act: usize,
+}
+
+/// What a flow's algorithm comes down to in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The policy's own.
+    Algorithm(String),
+    /// The kernel has not that one, but its substitute.
+    Substitute(String),
+    /// It has neither: the system's default stays.
+    Neither,
+}
+
+/// Which of an algorithm and its substitute, with parameters as in policies, the kernel has.
+pub fn found(algorithm: &str, substitute: &str, has: impl Fn(&str) -> bool) -> Found {
+    let there = |spec: &str| kernel_name(spec).filter(|n| has(n));
+    match (there(algorithm), there(substitute)) {
+        (Some(name), _) => Found::Algorithm(name),
+        (None, Some(name)) => Found::Substitute(name),
+        (None, None) => Found::Neither,
+    }
+}
+
+/// What the kernel could call an algorithm of a policy; `None` of what can be no name there.
+fn kernel_name(spec: &str) -> Option<String> {
+    let name = spec.split(':').next().unwrap_or_default().trim().replace('-', "_");
+    load::check_name(&name).is_ok().then_some(name)
+}
+
+impl Rules {
+    /// The rules of a policy. `has` says whether the kernel has an algorithm of this name now; those that it gets later are
+    /// used from then on.
+    pub fn of(policy: &Policy, has: impl Fn(&str) -> bool) -> Rules {
+        let table = policy.table();
+        let mut out = Rules { rows: Vec::new(), acts: Vec::new(), remarks: Vec::new() };
+        let mut known: BTreeMap<Act, usize> = BTreeMap::new();
+        let mut untold: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for row in table.iter() {
+            let names = match &row.when.application {
+                None => None,
+                Some(patterns) => {
+                    let ways: Vec<_> = patterns.iter().map(|p| (p.as_str(), names::ways(p))).collect();
+                    for (pattern, _) in ways.iter().filter(|(_, w)| w.is_none()) {
+                        untold.entry(pattern).or_default().extend(row.rule);
+                    }
+                    Some(ways.into_iter().filter_map(|(_, w)| w).flatten().collect::<Vec<_>>())
+                }
+            };
+            if names.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let act = Act::of(&row.then);
+            let next = out.acts.len();
+            let act = *known.entry(act.clone()).or_insert_with(|| {
+                out.acts.push(act);
+                next
+            });
+            out.rows.push(Ready { when: row.when.clone(), names, act });
+        }
+        out.remarks = remarks(policy, &table, &untold, has);
+        out
+    }
+
+    /// What the kernel's sockets cannot be told, and what happens instead: a sentence each.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Loads the program; `names` is the map that keeps programs' names.
+    pub(crate) fn load(&self, names: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+        let constants: Vec<u8> = self.acts.iter().flat_map(Act::bytes).collect();
+        let constants =
+            super::sys::constants(&constants).map_err(Error::call("making a BPF map of a policy"))?;
+        let socket = Socket::of(&load::types()?)?;
+        let places = Places { constants: constants.as_raw_fd(), names: names.as_raw_fd() };
+        let code = self.code(&socket, places)?.1;
+        let function = Function { name: "longhaul_rules".into(), code, ..Function::default() };
+        load::verified(&function, super::sys::Purpose::Sockets, LICENCE)
+    }
+
+    /// The program, and where its comparisons begin.
+    fn code(&self, socket: &Socket, places: Places) -> Result<(usize, Vec<super::sys::Insn>), Error> {
+        let mut asm = Asm::default();
+        let apply = asm.label();
+        code::gather(&mut asm, socket, places);
+        let start = asm.here();
+        let mut open = true;
+        for row in &self.rows {
+            if !code::row(&mut asm, row, apply, places) {
+                // The kernel refuses code that is never reached.
+                open = false;
+                break;
+            }
+        }
+        if open {
+            asm.give(1);
+        }
+        asm.place(apply);
+        code::apply(&mut asm);
+        if asm.branches > MAX_BRANCHES {
+            let text = format!("it takes {} comparisons, and at most {MAX_BRANCHES} are taken", asm.branches);
+            return Err(Error::TooManyRules(text));
+        }
+        Ok((start, asm.finish()?))
+    }
+}
+
+/// What of the policy does not reach the kernel's sockets, and what happens instead.
+fn remarks(
+    policy: &Policy,
+    table: &[Row],
+    untold: &BTreeMap<&str, Vec<usize>>,
+    has: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let name = |rule: Option<usize>| match rule {
+        Some(i) => format!("rule \"{}\"", policy.spec().rules[i].name.value.escape_debug()),
+        None => "connections that no rule fits".to_owned(),
+    };
+    let mut out = Vec::new();
+    for (pattern, rules) in untold {
+        let whose = listed(rules.iter().map(|i| name(Some(*i))));
+        out.push(format!(
+            "the pattern \"{}\" of {whose} fits none: it is longer than the 15 bytes of a name that the kernel keeps, or has too many stars",
+            pattern.escape_debug()
+        ));
+    }
+    for (i, rule) in policy.spec().rules.iter().enumerate() {
+        let there = || table.iter().any(|r| r.rule == Some(i));
+        let asks = &rule.when.qos;
+        if !asks.is_empty() && !there() {
+            let words = listed(asks.iter().map(|w| w.name().to_owned()));
+            out.push(format!(
+                "{} is for what asks for {words}, which no other program's socket can: it fits none",
+                name(Some(i))
+            ));
+        }
+    }
+    let mut tell = |what: &dyn Fn(&Outcome) -> Option<String>| {
+        let mut all: BTreeMap<String, Vec<Option<usize>>> = BTreeMap::new();
+        for row in table {
+            let Some(text) = what(&row.then) else { continue };
+            let rules = all.entry(text).or_default();
+            if !rules.contains(&row.rule) {
+                rules.push(row.rule);
+            }
+        }
+        out.extend(
+            all.into_iter().map(|(text, rules)| format!("{text} ({})", listed(rules.into_iter().map(name)))),
+        );
+    };
+    tell(&|o| match found(&o.algorithm, &o.substitute, &has) {
+        Found::Algorithm(_) => None,
+        Found::Substitute(s) => Some(format!("this kernel has no {}: {s} is used", o.algorithm)),
+        Found::Neither => {
+            Some(format!("this kernel has neither {} nor {}: its default stays", o.algorithm, o.substitute))
+        }
+    });
+    tell(&|o| {
+        let there = matches!(found(&o.algorithm, &o.substitute, &has), Found::Algorithm(_));
+        (there && o.algorithm.contains(':')).then(|| {
+            format!("the parameters of {} are not the kernel's: it is used with its own", o.algorithm)
+        })
+    });
+    tell(&|o| {
+        let beyond = o.cap.filter(|c| c.bytes_per_sec() >= NO_CAP)?;
+        Some(format!("a cap of {beyond} is above what a socket can be told, 34.3 Gbit/s: it has none"))
+    });
+    tell(&|o| o.guarantee.map(|g| format!("the kernel's sockets share nothing: {g} is not guaranteed")));
+    if policy.spec().rules.iter().any(|r| r.then.class.is_some() || r.then.weight.is_some()) {
+        out.push("classes and weights divide what Longhaul sends: the kernel's sockets are in none".into());
+    }
+    out
+}
+
+/// Names in a row, cut where there are many.
+fn listed(names: impl IntoIterator<Item = String>) -> String {
+    let names: Vec<_> = names.into_iter().collect();
+    let mut text = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMED {
+        text.push_str(&format!(" and {} more", names.len() - MAX_NAMED));
+    }
+    text
+}
