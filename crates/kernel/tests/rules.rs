@@ -312,10 +312,10 @@ fn rules_are_exchanged_while_connections_are_made_and_leave_nothing_behind() {
 fn a_long_policy_is_taken_and_what_is_no_cgroup_is_refused() {
     let Some(g) = Group::new() else { return };
     let rules: String = (0..1_500)
-        .map(|i| format!("[[rule]]\nname = \"r{i}\"\nmatch = {{ destination = \"10.{}.{}.0/24\", destination_port = {} }}\ncap = \"{}M\"\n", i / 256, i % 256, i + 1, i + 1))
+        .map(|i| format!("[[rule]]\nname = \"r{i}\"\nmatch = {{ destination = \"10.{}.{}.0/24\", destination_port = {} }}\nalgorithm = \"reno\"\ncap = \"{}M\"\n", i / 256, i % 256, i + 1, i + 1))
         .collect();
     let text = format!(
-        "[default]\nalgorithm = \"bbr\"\n{rules}[[rule]]\nname = \"last\"\nmatch = {{ destination = \"127.0.0.0/8\" }}\ncap = \"8M\"\n"
+        "{rules}[[rule]]\nname = \"last\"\nmatch = {{ destination = \"127.0.0.0/8\" }}\nalgorithm = \"bbr\"\ncap = \"8M\"\n"
     );
     g.rules(&text).unwrap_or_else(|e| panic!("{e}"));
     let (mut server, at) = g.serve("lh-web", "127.66.0.4:0");

@@ -319,17 +319,11 @@ fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
     asm.load(Size::Byte, 2, INSIDE, socket.tos);
 }
 
-/// The comparisons of a row, and the call of `apply` where all fit. Whether what follows can be reached.
+/// The comparisons of rows, and the call of `apply` where all fit. Whether what follows can be reached.
 pub(super) fn row(asm: &mut Asm, row: &Ready, apply: Label, places: Places) -> bool {
     let next = asm.label();
     let before = asm.branches;
     let w = &row.when;
-    if w.dscp != u64::MAX {
-        asm.load(Size::Double, 2, FRAME, FLOW + flow::DSCP);
-        asm.number(3, w.dscp);
-        asm.reg(Op::And, 2, 3);
-        asm.jump_if(2, If::Equal, 0, next);
-    }
     for (spans, at) in [(&w.source, flow::LOCAL), (&w.destination, flow::REMOTE)] {
         if let Some(spans) = spans {
             any(asm, next, &boxes(spans), |asm, b, fits, no| address(asm, b, FLOW + at, fits, no));
@@ -349,15 +343,31 @@ pub(super) fn row(asm: &mut Asm, row: &Ready, apply: Label, places: Places) -> b
     if let Some(ways) = &row.names {
         any(asm, next, ways, name);
     }
-    asm.reg(Op::Move, 1, CONTEXT);
-    // A program has no more than a million instructions, and less than that of these.
-    asm.wide(2, PSEUDO_MAP_VALUE, places.constants, (row.act * act::LEN) as i32);
-    asm.load(Size::Word, 3, FRAME, FLOW + flow::ASKED);
-    asm.reg(Op::Move, 4, PACE);
-    asm.call(apply);
-    asm.exit();
+    let conditional = asm.branches > before;
+    let mut left = u64::MAX;
+    for (points, number) in &row.acts {
+        if left == 0 {
+            break;
+        }
+        let other = asm.label();
+        if left != *points {
+            asm.load(Size::Double, 2, FRAME, FLOW + flow::DSCP);
+            asm.number(3, *points);
+            asm.reg(Op::And, 2, 3);
+            asm.jump_if(2, If::Equal, 0, other);
+        }
+        left &= !points;
+        asm.reg(Op::Move, 1, CONTEXT);
+        // A program has no more than a million instructions, and less than that of these.
+        asm.wide(2, PSEUDO_MAP_VALUE, places.constants, (number * act::LEN) as i32);
+        asm.load(Size::Word, 3, FRAME, FLOW + flow::ASKED);
+        asm.reg(Op::Move, 4, PACE);
+        asm.call(apply);
+        asm.exit();
+        asm.place(other);
+    }
     asm.place(next);
-    asm.branches > before
+    left != 0 || conditional
 }
 
 /// Goes on if one of the values fits, else at `next`. `test` jumps to its first label if it does, or else goes on or jumps

@@ -39,13 +39,16 @@ pub struct Rules {
     remarks: Vec<String>,
 }
 
-/// A row, with the names in the kernel's form and the number of what is done.
+/// Rows that differ only in code points and in what is done, with the names in the kernel's form.
 #[derive(Clone, Debug)]
 struct Ready {
+    rule: Option<usize>,
+    /// All but the code points.
     when: Conditions,
     /// `None` is any name.
     names: Option<Vec<names::Way>>,
-    act: usize,
+    /// Code points, which no two have in common, and the number of what is done.
+    acts: Vec<(u64, usize)>,
 }
 
 /// What a flow's algorithm comes down to in the kernel.
@@ -103,7 +106,13 @@ impl Rules {
                 out.acts.push(act);
                 next
             });
-            out.rows.push(Ready { when: row.when.clone(), names, act });
+            let when = Conditions { dscp: 0, ..row.when.clone() };
+            match out.rows.last_mut().filter(|r| r.rule == row.rule && r.when == when) {
+                Some(same) => same.acts.push((row.when.dscp, act)),
+                None => {
+                    out.rows.push(Ready { rule: row.rule, when, names, acts: vec![(row.when.dscp, act)] })
+                }
+            }
         }
         out.remarks = remarks(policy, &table, &untold, has);
         out
