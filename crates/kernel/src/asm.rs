@@ -117,7 +117,7 @@ impl Asm {
     }
 
     /// The low 32 bits from the network's order; the others are zero then.
-    pub(crate) fn from_network(&mut self, register: u8) {
+    pub(crate) fn network_order(&mut self, register: u8) {
         self.put(0xdc, register, 0, 0, 32);
     }
 

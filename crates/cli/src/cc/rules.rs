@@ -115,7 +115,10 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     };
     let (wake, woken) = sync_channel(1);
     // One that waits already is enough.
-    let admin = Admin::start(options, move || drop(wake.try_send(()))).map_err(govern::of_watch)?;
+    let admin = Admin::start(options, move || {
+        let _ = wake.try_send(());
+    })
+    .map_err(govern::of_watch)?;
     println!(
         "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `longhaul cc detach --policy`"
     );

@@ -267,7 +267,7 @@ fn of_socket(asm: &mut Asm, socket: &Socket) {
     asm.load(Size::Word, 2, CONTEXT, context::LOCAL_PORT);
     asm.store(Size::Word, FRAME, RAW + flow::LOCAL_PORT, 2);
     asm.load(Size::Word, 2, CONTEXT, context::REMOTE_PORT);
-    asm.from_network(2);
+    asm.network_order(2);
     asm.store(Size::Word, FRAME, RAW + flow::REMOTE_PORT, 2);
 }
 
@@ -278,7 +278,7 @@ fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
     asm.jump_if(2, If::Equal, libc::AF_INET6, six);
     for (from, to) in [(context::LOCAL_IP4, flow::LOCAL), (context::REMOTE_IP4, flow::REMOTE)] {
         asm.load(Size::Word, 2, CONTEXT, from);
-        asm.from_network(2);
+        asm.network_order(2);
         asm.number(3, 0xffff << 32);
         asm.reg(Op::Or, 2, 3);
         asm.clear(RAW + to);
@@ -290,10 +290,10 @@ fn addresses(asm: &mut Asm, socket: &Socket, next: Label) {
     for (from, to) in [(context::LOCAL_IP6, flow::LOCAL), (context::REMOTE_IP6, flow::REMOTE)] {
         for half in [0, 8] {
             asm.load(Size::Word, 2, CONTEXT, from + half);
-            asm.from_network(2);
+            asm.network_order(2);
             asm.imm(Op::Left, 2, 32);
             asm.load(Size::Word, 3, CONTEXT, from + half + 4);
-            asm.from_network(3);
+            asm.network_order(3);
             asm.reg(Op::Or, 2, 3);
             asm.store(Size::Double, FRAME, RAW + to + half, 2);
         }
