@@ -162,6 +162,8 @@ pub struct Driver {
     active: Time,
     /// How often to look again for what arrives before the next turn goes on.
     looks: u32,
+    /// The last turn found nothing to do.
+    vain: bool,
     /// Whether messages come one by one.
     alone: Alone,
     loser: Option<Loser>,
@@ -242,6 +244,7 @@ impl Driver {
             idle: options.idle,
             active: Time::ZERO,
             looks: 0,
+            vain: false,
             alone: Alone::new(),
             loser: None,
             options,
@@ -377,9 +380,11 @@ impl Driver {
             let mut busy = looked && self.receive(endpoint)?;
             let mut now = self.clock.now();
             if self.looks_at_streams(endpoint) {
-                let look = self.looks > 0 || self.unwaited >= UNWAITED;
-                self.unwaited = if look { 0 } else { self.unwaited + 1 };
-                busy |= self.streams.receive(now, endpoint, look)?;
+                // Who has something else to do, or to look at, looks once.
+                let looks = if self.vain && !looked { self.looks } else { self.looks.min(1) };
+                let looks = looks.max(u32::from(self.unwaited >= UNWAITED));
+                self.unwaited = if looks > 0 { 0 } else { self.unwaited + 1 };
+                busy |= self.streams.receive(now, endpoint, looks)?;
                 if self.streams.has_moved() {
                     self.active = now;
                 }
@@ -403,7 +408,8 @@ impl Driver {
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
             }
-            if busy || sent || self.socket.pending() || endpoint.is_stirred() {
+            self.vain = !(busy || sent || self.socket.pending() || endpoint.is_stirred());
+            if !self.vain {
                 continue;
             }
             if self.socket.is_attached() && now.since(self.arrived) > SILENCE {

@@ -116,7 +116,8 @@ impl Poller {
         let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_SOURCES + 1];
         fds[0] = libc::pollfd { fd: self.bell.signal().0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         for (slot, s) in fds[1..].iter_mut().zip(sources.iter()) {
-            slot.fd = s.fd.as_raw_fd();
+            // What nothing is waited for of costs the kernel a look all the same, unless it has no number.
+            slot.fd = if s.read || s.write { s.fd.as_raw_fd() } else { -1 };
             slot.events = if s.read { libc::POLLIN } else { 0 } | if s.write { libc::POLLOUT } else { 0 };
         }
         let fds = &mut fds[..=sources.len()];

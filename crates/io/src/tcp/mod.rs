@@ -211,11 +211,13 @@ impl Streams {
         self.slots.is_empty()
     }
 
-    /// Takes in clients, and what has arrived; true when there may be more. `look`: without having been told of anything.
+    /// Takes in clients, and what has arrived; true when there may be more. `looks`: without having been told of anything, so
+    /// many times where one stream alone is worth it. A further look costs a system call, another turn of the loop twice that.
     ///
     /// # Errors
     /// Waiting is beyond use.
-    pub fn receive(&mut self, now: Time, endpoint: &mut Endpoint, look: bool) -> io::Result<bool> {
+    pub fn receive(&mut self, now: Time, endpoint: &mut Endpoint, looks: u32) -> io::Result<bool> {
+        let look = looks > 0;
         self.uncalled += u32::from(look);
         if self.called || self.uncalled >= UNCALLED {
             self.uncalled = 0;
@@ -226,12 +228,13 @@ impl Streams {
         } else if look {
             self.look();
         }
+        let looks = if self.due.len() == 1 { looks } else { 1 };
         // Each once: those that have more to read come up in the next turn.
         for _ in 0..self.due.len() {
             let Some(id) = self.due.pop_front() else { break };
             if let Some(s) = self.slots.get_mut(&id) {
                 s.due = false;
-                if self.read(now, id, endpoint) {
+                if self.read(now, id, endpoint, looks) {
                     self.make_due(id);
                 }
                 self.watch(id, endpoint);
@@ -376,8 +379,8 @@ impl Streams {
         self.watch(id, endpoint);
     }
 
-    /// Reads from a stream; true when there may be more.
-    fn read(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) -> bool {
+    /// Reads from a stream, `looks` times until something is there; true when there may be more.
+    fn read(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint, looks: u32) -> bool {
         for _ in 0..READS {
             let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && !s.ended) else { return false };
             if !endpoint.stream_reads(id) {
@@ -390,7 +393,7 @@ impl Streams {
                 continue;
             }
             let (got, offered) = match endpoint.stream_io(id) {
-                Some(mut io) => read_direct(&s.fd, &mut self.ranges.0, &mut io, now),
+                Some(mut io) => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
                 None => read_buffered(s, &mut self.buffer, (now, id), endpoint),
             };
             match got {
@@ -644,12 +647,14 @@ fn give_back(endpoint: &mut Endpoint, id: StreamId, more: bool) {
     }
 }
 
-/// Reads what there is straight to its places. Gives how much came, and how much there was room for.
+/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps. Gives how much came, and how much
+/// there was room for.
 fn read_direct(
     fd: &OwnedFd,
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
+    looks: u32,
 ) -> (io::Result<usize>, usize) {
     io.engine.lend(io.spare);
     io.engine.recheck(io.adapter, now);
@@ -676,8 +681,15 @@ fn read_direct(
         ranges.push(libc::iovec { iov_base: base.cast(), iov_len: len });
     }
     // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
-    // adapter's addresses hold until it is used again, which is after the call; nobody has references into its regions.
-    let got = unsafe { socket::readv(fd, ranges) };
+    // adapter's addresses hold until it is used again, which is after the calls; nobody has references into its regions.
+    let mut got = unsafe { socket::readv(fd, ranges) };
+    for _ in 1..looks {
+        if !matches!(&got, Err(e) if e.kind() == ErrorKind::WouldBlock) {
+            break;
+        }
+        // SAFETY: as above.
+        got = unsafe { socket::readv(fd, ranges) };
+    }
     ranges.clear();
     if let Ok(n @ 1..) = got {
         io.engine.on_received(io.adapter, n, now);

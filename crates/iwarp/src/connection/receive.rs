@@ -16,7 +16,13 @@ use verbs::{Adapter, Place};
 
 /// Bytes of scratch memory: four of the longest records, so that as many of a long write are read by one call. What is
 /// checked there and copied from there stays in a processor's second cache.
-const SCRATCH: usize = (4 * fpdu::MAX_FPDU).next_multiple_of(4096);
+const SCRATCH: usize = (4 * fpdu::MAX_FPDU).next_multiple_of(PAGE);
+/// What comes first lies so far behind the start of a page: the kernel copies a message that is alone from the start of one, and
+/// processors copy slowly to a place that is 1 to 63 bytes further in its page, as the start of a long `Vec` is.
+const BEHIND: usize = 128;
+const PAGE: usize = 4096;
+/// What is allocated, so that such a place is in it with [`SCRATCH`] bytes behind it.
+const ALLOCATED: usize = SCRATCH + PAGE;
 /// With less room than this behind what waits, that is moved to the front.
 const LITTLE: usize = 32 << 10;
 /// Behind a payload that goes straight to its place, so much is read with it: its trailer and the next record's header,
@@ -66,13 +72,13 @@ const MAX_FREE: usize = 8;
 impl Spare {
     fn take(&mut self) -> Vec<u8> {
         self.lent += 1;
-        self.free.pop().unwrap_or_else(|| vec![0; SCRATCH])
+        self.free.pop().unwrap_or_else(|| vec![0; ALLOCATED])
     }
     fn put(&mut self, mut scratch: Vec<u8>) {
         self.lent = self.lent.saturating_sub(1);
         if self.free.len() < MAX_FREE {
             // It may have had to grow (`gather_again`).
-            scratch.truncate(SCRATCH);
+            scratch.truncate(ALLOCATED);
             scratch.shrink_to_fit();
             self.free.push(scratch);
         }
@@ -96,6 +102,8 @@ struct Direct {
 /// The receiving half.
 pub(super) struct Receiver {
     scratch: Vec<u8>,
+    /// Where in it the first bytes are read to, and the [`SCRATCH`] bytes begin that are in use.
+    home: usize,
     /// What of it waits to be looked at.
     start: usize,
     end: usize,
@@ -136,6 +144,7 @@ impl Receiver {
     pub(super) fn new() -> Receiver {
         Receiver {
             scratch: Vec::new(),
+            home: 0,
             start: 0,
             end: 0,
             position: 0,
@@ -159,12 +168,20 @@ impl Receiver {
     }
     /// Nothing is taken in any more.
     pub(super) fn abandon(&mut self) {
-        (self.start, self.end, self.direct, self.record_since) = (0, 0, None, None);
+        (self.start, self.end, self.direct, self.record_since) = (self.home, self.home, None, None);
         self.held_since = None;
         self.places.clear();
         self.reads.clear();
         self.atomics.clear();
         self.expects_empty_answer = false;
+    }
+    /// Takes scratch memory of full length into use, and what waits with it.
+    fn settle_in(&mut self, mut scratch: Vec<u8>) {
+        let waits = &self.scratch[self.start..self.end];
+        self.home = BEHIND.wrapping_sub(scratch.as_ptr().addr()) % PAGE;
+        scratch[self.home..self.home + waits.len()].copy_from_slice(waits);
+        (self.start, self.end) = (self.home, self.home + waits.len());
+        self.scratch = scratch;
     }
     /// Nothing waits to be looked at.
     pub(super) fn is_at_payload(&self) -> bool {
@@ -210,23 +227,19 @@ impl Connection {
     /// Lets the connection use scratch memory of `spare` until [`give_back`](Connection::give_back). Without it, it has its
     /// own.
     pub fn lend(&mut self, spare: &mut Spare) {
-        if self.rx.scratch.len() < SCRATCH {
-            let mut scratch = spare.take();
-            let waits = &self.rx.scratch[self.rx.start..self.rx.end];
-            scratch[..waits.len()].copy_from_slice(waits);
-            (self.rx.start, self.rx.end) = (0, waits.len());
-            self.rx.scratch = scratch;
+        if self.rx.scratch.len() < ALLOCATED {
+            self.rx.settle_in(spare.take());
         }
     }
     /// Gives scratch memory back in which nothing waits. Call it when there is nothing more to read for now, and when the
     /// connection is over.
     pub fn give_back(&mut self, spare: &mut Spare) {
         let rx = &mut self.rx;
-        if rx.scratch.len() < SCRATCH || rx.start < rx.end && spare.lent <= MAX_LENT {
+        if rx.scratch.len() < ALLOCATED || rx.start < rx.end && spare.lent <= MAX_LENT {
             return;
         }
         let waits = rx.scratch[rx.start..rx.end].to_vec();
-        (rx.start, rx.end) = (0, waits.len());
+        (rx.home, rx.start, rx.end) = (0, 0, waits.len());
         spare.put(core::mem::replace(&mut rx.scratch, waits));
         if self.tx.batch.is_empty() {
             self.tx.batch.trim();
@@ -286,14 +299,16 @@ impl Connection {
     /// Where the next bytes of the stream go. All of them in one system call; then say how many came.
     pub fn places(&mut self) -> Places<'_> {
         let rx = &mut self.rx;
-        if rx.scratch.len() < SCRATCH {
-            rx.scratch.resize(SCRATCH, 0);
+        if rx.scratch.len() < ALLOCATED {
+            rx.settle_in(vec![0; ALLOCATED]);
         }
+        // Not all there is behind it, so that what is read does not depend on where the memory lies.
+        let limit = rx.home + SCRATCH;
         if rx.start == rx.end {
-            (rx.start, rx.end) = (0, 0);
-        } else if rx.scratch.len() - rx.end < LITTLE {
-            rx.scratch.copy_within(rx.start..rx.end, 0);
-            (rx.start, rx.end) = (0, rx.end - rx.start);
+            (rx.start, rx.end) = (rx.home, rx.home);
+        } else if rx.end + LITTLE > limit {
+            rx.scratch.copy_within(rx.start..rx.end, rx.home);
+            (rx.start, rx.end) = (rx.home, rx.home + rx.end - rx.start);
         }
         rx.ranges.clear();
         if let Some(d) = &rx.direct {
@@ -322,7 +337,7 @@ impl Connection {
             // that is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
             let expects = rx.start == rx.end && rx.was_direct;
             let room = if expects || !rx.ranges.is_empty() { PEEK } else { usize::MAX };
-            rx.ranges.push(Into::Scratch { start: at, len: room.min(rx.scratch.len() - at) });
+            rx.ranges.push(Into::Scratch { start: at, len: room.min(limit.saturating_sub(at)) });
         }
         Places { scratch: &mut rx.scratch, ranges: &rx.ranges }
     }
@@ -461,7 +476,7 @@ impl Connection {
             // What a peer sends before it has its reply waits. A peer may not (RFC 5044, section 7.1.2): no more is
             // read than there is room for.
             State::Asked(_) => {
-                if self.rx.end >= SCRATCH && self.rx.start == 0 {
+                if self.rx.end - self.rx.start >= SCRATCH {
                     self.finish(a, End::Mismatch, true, super::Step::Abort);
                 }
                 Look::More
@@ -471,7 +486,7 @@ impl Connection {
             }
             State::Running | State::Closing => self.look_for_record(a, scratch, now),
             State::Ending(..) | State::Closed => {
-                (self.rx.start, self.rx.end) = (0, 0);
+                (self.rx.start, self.rx.end) = (self.rx.home, self.rx.home);
                 Look::More
             }
         }

@@ -291,15 +291,28 @@ impl Connection {
 
     /// A record with markers: copied, as they stand in the midst of the payload.
     fn marked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>, ulpdu: usize) -> Result<(), Fault> {
-        let mut plain = core::mem::take(&mut self.tx.plain);
+        let mut markers = markers::Inserter::new(self.tx.position);
+        let (mut plain, mut places) =
+            (core::mem::take(&mut self.tx.plain), core::mem::take(&mut self.tx.places));
         plain.clear();
+        places.clear();
         plain.extend((ulpdu as u16).to_be_bytes());
         h.put(&mut plain);
-        let put = self.put_body(a, body, &mut plain);
-        plain.resize(fpdu::len(ulpdu), 0);
+        let in_place = matches!((body, self.qp), (Body::Segment(s), Some(qp))
+            if a.outgoing_places(qp, s, &mut places));
+        let put = if in_place {
+            Ok(())
+        } else {
+            places.clear();
+            self.put_body(a, body, &mut plain)
+        };
+        let raw = self.tx.batch.raw();
+        raw.reserve(fpdu::MAX_FPDU);
+        markers.put(&plain, raw);
+        let folded = places.iter().try_for_each(|p| a.fold_mr(*p, &mut |b| markers.put(b, raw)));
+        markers.put(&[0; 3 + fpdu::CRC][..fpdu::pad(ulpdu) + fpdu::CRC], raw);
+        (self.tx.plain, self.tx.places) = (plain, places);
         let batch = &mut self.tx.batch;
-        markers::insert(self.tx.position, &plain, batch.raw());
-        self.tx.plain = plain;
         if self.terms.crc {
             let covered = batch.unsealed().len() - fpdu::CRC;
             let crc = fpdu::crc(0, &batch.unsealed()[..covered]);
@@ -307,7 +320,7 @@ impl Connection {
             batch.raw()[at..].copy_from_slice(&fpdu::crc_field(crc));
         }
         batch.seal();
-        put
+        put.and(folded.map_err(|_| Fault))
     }
 
     /// A record without markers: a longer payload stays where it is.

@@ -22,25 +22,42 @@ pub const fn is_here(at: u64) -> bool {
     at.is_multiple_of(INTERVAL)
 }
 
+/// A record that gets its markers as its bytes are appended, part by part.
+#[derive(Clone, Copy, Debug)]
+pub struct Inserter {
+    /// Where the length field stands: behind the marker, when there is one in front.
+    start: u64,
+    position: u64,
+}
+
+impl Inserter {
+    /// A record that begins at position `at`.
+    pub const fn new(at: u64) -> Inserter {
+        Inserter { start: if is_here(at) { at + LEN as u64 } else { at }, position: at }
+    }
+    /// Appends the next bytes of the record to `out`.
+    pub fn put(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if is_here(self.position) {
+                // A marker between records says 0 (RFC 5044, section 4.3).
+                let back = self.position.saturating_sub(self.start) as u16;
+                let [high, low] = back.to_be_bytes();
+                out.extend([0, 0, high, low]);
+                self.position += LEN as u64;
+            }
+            let room = (INTERVAL - self.position % INTERVAL) as usize;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            out.extend_from_slice(now);
+            (self.position, rest) = (self.position + now.len() as u64, later);
+        }
+    }
+}
+
 /// Appends `record` to `out`, with markers, beginning at position `at`. Its CRC field is the caller's to fill in
 /// afterwards.
 pub fn insert(at: u64, record: &[u8], out: &mut Vec<u8>) {
-    // Where the length field stands: behind the marker, when there is one in front.
-    let start = if is_here(at) { at + LEN as u64 } else { at };
-    let (mut position, mut rest) = (at, record);
-    while !rest.is_empty() {
-        if is_here(position) {
-            // A marker between records says 0 (RFC 5044, section 4.3).
-            let back = position.saturating_sub(start) as u16;
-            out.extend([0, 0]);
-            out.extend(back.to_be_bytes());
-            position += LEN as u64;
-        }
-        let room = (INTERVAL - position % INTERVAL) as usize;
-        let (now, later) = rest.split_at(room.min(rest.len()));
-        out.extend(now);
-        (position, rest) = (position + now.len() as u64, later);
-    }
+    Inserter::new(at).put(record, out);
 }
 
 /// A marker that points elsewhere than to the start of its record (RFC 5044, section 8, code 3).

@@ -2,6 +2,7 @@
 
 use super::errors::{SEND, queue, record, says, ulpdu, write};
 use super::*;
+use crate::connection::receive::DIRECT;
 use crate::ddp::Target;
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate as term;
@@ -236,6 +237,51 @@ fn a_damaged_message_does_not_complete_the_receive_that_was_posted_for_it() {
         assert_ne!(status, Status::Success, "byte {at}");
         assert_eq!(y.bytes(y.own, 9_000, 60_000), vec![0; 60_000]);
     }
+}
+
+/// What is said after so many bytes of `bytes`, of which the last are the end of a record.
+fn lacks(y: &mut End, bytes: &[u8], missing: usize) -> bool {
+    y.c.receive(&mut y.a, &bytes[..bytes.len() - missing], Time::ZERO);
+    y.c.lacks_little()
+}
+
+#[test]
+fn a_record_of_which_but_a_few_bytes_are_missing_is_worth_another_look() {
+    // Into scratch memory, and straight to its place: of the latter the trailer may be all that is missing.
+    for crc in [true, false] {
+        for (missing, little) in
+            [(30_000, false), (DIRECT, false), (DIRECT - 1, true), (5, true), (4, true), (1, true)]
+        {
+            let (_, mut y) = announcing(Config { crc, ..Config::default() });
+            assert!(!y.c.lacks_little(), "nothing has come");
+            // The first tells that long ones come, so that the next is read by its header.
+            y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 9_000])), Time::ZERO);
+            assert!(!y.c.lacks_little(), "all of it came");
+            let bytes = record(&write(y.dst.rkey, 0, &[6; 60_000]));
+            assert_eq!(lacks(&mut y, &bytes, missing), little, "crc {crc}, {missing} bytes");
+            assert_eq!(y.c.rx.arriving().is_some(), !crc);
+            y.c.receive(&mut y.a, &bytes[bytes.len() - missing..], Time::ZERO);
+            assert!(!y.c.lacks_little(), "all of it came");
+            assert_eq!(y.bytes(y.dst, 0, 60_000), [6; 60_000]);
+        }
+    }
+}
+
+#[test]
+fn half_a_length_a_record_that_waits_and_markers_are_not_worth_another_look() {
+    let (_, mut y) = announcing(Config::default());
+    assert!(!lacks(&mut y, &[0, 42], 1), "its length is not known");
+    let (_, mut y) =
+        pair(Config::default(), Config { receive_wait: base::Span::from_secs(1), ..Config::default() });
+    y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
+    let bytes = [record(&queue(SEND, 0, 1, 0, &[4; 900])), record(&queue(SEND, 0, 2, 0, &[4; 900]))].concat();
+    assert!(!lacks(&mut y, &bytes, 1) && y.c.is_held(), "what is behind it is not read");
+    // Markers have another length than the record says.
+    let (mut x, mut y) =
+        pair(Config { markers: true, ..Config::default() }, Config { markers: true, ..Config::default() });
+    x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 1_000)));
+    let bytes = all(&mut x);
+    assert!(!lacks(&mut y, &bytes, 20) && y.c.terms().markers_in);
 }
 
 /// Messages of both kinds of length one after the other, reads behind each other, and long writes.

@@ -2,7 +2,7 @@
 
 use super::{End, pair, run};
 use crate::rdmap::terminate::Cause;
-use crate::{Config, Spare, ddp};
+use crate::{Config, Into, Spare, ddp};
 use base::{Rng, Span, Time};
 use verbs::{Data, SendOp, SendWr, Status};
 
@@ -95,4 +95,21 @@ fn scratch_memory_is_lent_while_records_are_incomplete() {
     assert_eq!(y.bytes(y.own, 0, 50_000), x.bytes(x.src, 0, 50_000));
     y.c.give_back(&mut spare);
     assert_eq!(y.c.scratch_kept(), 0);
+}
+
+#[test]
+fn scratch_memory_begins_a_little_behind_a_page_wherever_it_lies() {
+    let mut spare = Spare::default();
+    let (mut x, mut y) = pair(Config::default(), Config::default());
+    // Memory of others' own, and what is lent.
+    y.c.lend(&mut spare);
+    let mut rooms = Vec::new();
+    for e in [&mut x, &mut y] {
+        let places = e.c.places();
+        let [Into::Scratch { start, len }] = places.ranges else { panic!("{:?}", places.ranges) };
+        assert_eq!((places.scratch.as_ptr().addr() + start) % 4096, 128);
+        assert!(places.scratch.len() >= start + len);
+        rooms.push(*len);
+    }
+    assert_eq!(rooms[0], rooms[1], "it does not depend on where it lies");
 }
