@@ -457,6 +457,9 @@ impl Driver {
         if self.alone.begins(now) {
             self.socket.set_lean(true);
         }
+        if self.alone.is_lean() {
+            self.received.expect_plain();
+        }
         if !self.options.udp.keep_port || self.socket.is_attached() {
             return;
         }
@@ -476,6 +479,7 @@ impl Driver {
     /// Messages do not come one by one any more.
     fn expect_others(&mut self) {
         self.alone.end();
+        self.received.expect_classes();
         if self.alone.ends() {
             self.socket.set_lean(false);
         }
@@ -483,8 +487,6 @@ impl Driver {
 
     /// Takes in what has arrived; true when there may be more.
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
-        // The last look brought a part of a message, most likely.
-        let mut part = false;
         for _ in 0..BATCHES_PER_TURN {
             let mut n = self.socket.recv(&mut self.received)?;
             while n == 0 && self.looks > 0 && self.streams.is_empty() {
@@ -512,8 +514,8 @@ impl Driver {
                 });
             }
             let one = self.received.trains() == 1 && !train;
-            // What stands behind a long one is the rest of the same message.
-            if !one || !(self.received.is_single() || part) {
+            // One that was found by a look for many came alone, too.
+            if train || !one && self.alone.several() {
                 self.expect_others();
             }
             if one && self.received.is_single() && self.alone.one() {
@@ -526,7 +528,7 @@ impl Driver {
             if self.received.is_single() && !long {
                 break;
             }
-            (part, self.looks) = (long, 0);
+            self.looks = 0;
         }
         Ok(true)
     }

@@ -5,6 +5,7 @@ use super::slot::Slot;
 use super::{UdpError, UdpSocket, errno, is_network_report};
 use crate::clock::WallTime;
 use base::{Ecn, Span};
+use std::cell::LazyCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +21,12 @@ const SINGLE_SLOT: usize = 9_216;
 const MAX_SLOTS: usize = SINGLE_SLOTS;
 /// Longest believable stay in a socket.
 const MAX_AGE: Span = Span::from_secs(1);
+/// Lone datagrams up to this long are short messages, of which hardly more than one is under way at a time.
+const SHORT: usize = 512;
+/// Of so many short ones in a row the traffic class of one is asked for, see [`RecvBatch::expect_plain`].
+const PLAIN: u32 = 16;
+/// So many that were asked in a row had the same before others are taken to have it. Reports between messages have another.
+const SAME: u32 = 4;
 /// Error reports about earlier datagrams to pass over in one call before giving the loop its turn.
 const MAX_REPORTS: usize = 64;
 
@@ -64,6 +71,19 @@ pub struct RecvBatch {
     wanted: usize,
     /// Messages that the last call could have brought.
     asked: usize,
+    /// Short messages are expected one by one.
+    plain: Option<Plain>,
+}
+
+/// How short messages that come one by one are taken.
+#[derive(Clone, Copy, Debug)]
+struct Plain {
+    /// The traffic class of the last one that was asked for it.
+    class: (u8, Ecn),
+    /// So many that were asked before it, in a row, had the same.
+    same: u32,
+    /// So many more are taken to have it.
+    left: u32,
 }
 
 impl core::fmt::Debug for RecvBatch {
@@ -86,6 +106,7 @@ impl RecvBatch {
             open: false,
             wanted: 1,
             asked: slots,
+            plain: None,
         }
     }
 
@@ -117,6 +138,37 @@ impl RecvBatch {
     /// Several messages are likely to be there: the next call takes as many as it can.
     pub(crate) fn expect_many(&mut self) {
         self.wanted = self.metas.len();
+    }
+
+    /// The next call is to bring one message, as after a look that found nothing.
+    #[cfg(test)]
+    pub(crate) fn expect_one(&mut self) {
+        self.wanted = 1;
+    }
+
+    /// Short messages are expected one by one, and the kernel joins none (or not any more). It is asked for the traffic
+    /// class of one in [`PLAIN`] of them only, and the others are taken to have the same: without control data, and without
+    /// the header that it needs, a look costs a third less. What can be wrong then, a mark that is overlooked, is of
+    /// no use to a flow that has one packet under way. With the first that is longer or is seen to be marked, all are asked
+    /// for again.
+    pub(crate) fn expect_plain(&mut self) {
+        self.plain.get_or_insert(Plain { class: (0, Ecn::NotEct), same: 0, left: 0 });
+    }
+
+    /// Every datagram is to tell its traffic class.
+    pub(crate) fn expect_classes(&mut self) {
+        self.plain = None;
+    }
+
+    /// The kernel told the shape of the only message of a call.
+    fn learn(&mut self, meta: Option<&RecvMeta>) {
+        let Some(p) = &mut self.plain else { return };
+        let short = |m: &&RecvMeta| m.len <= SHORT && m.len == m.stride && m.ecn != Ecn::Ce;
+        let Some(m) = meta.filter(short) else { return self.plain = None };
+        let class = (m.dscp, m.ecn);
+        p.same = if p.class == class { p.same + 1 } else { 0 };
+        p.left = if p.same >= SAME { PLAIN - 1 } else { 0 };
+        p.class = class;
     }
 
     /// Adds a datagram: to the last train where it goes on with it, as GRO joins packets (same ends, same traffic class, as long as
@@ -191,7 +243,10 @@ impl UdpSocket {
         let slots = b.wanted.min(b.metas.len()).min(MAX_SLOTS);
         (b.asked, b.wanted) = (slots, 1);
         if slots == 1 {
-            return self.recv_alone(b);
+            return match (b.plain, self.habits.src()) {
+                (Some(p), Some(local)) if p.left > 0 => self.recv_plain(b, p, local),
+                _ => self.recv_alone(b),
+            };
         }
         // Only what is used is written: a loop that looks for work makes this call some hundred thousand times a second.
         let mut iovs: [MaybeUninit<libc::iovec>; MAX_SLOTS] = [const { MaybeUninit::uninit() }; MAX_SLOTS];
@@ -221,7 +276,7 @@ impl UdpSocket {
         if n == slots || n > 1 {
             b.wanted = b.metas.len();
         }
-        let now = WallTime::now();
+        let now: LazyCell<WallTime> = LazyCell::new(WallTime::now);
         for (i, m) in msgs[..n.min(slots)].iter().enumerate() {
             // SAFETY: the first `slots` were written above.
             let m = unsafe { m.assume_init_ref() };
@@ -229,7 +284,7 @@ impl UdpSocket {
             #[allow(clippy::unnecessary_cast)]
             let told = b.controls[i].decode(m.msg_hdr.msg_controllen as usize);
             let (len, flags) = (m.msg_len as usize, m.msg_hdr.msg_flags);
-            b.metas[i] = self.meta_of(len, b.slot, flags, &b.names[i], &told, now);
+            b.metas[i] = self.meta_of(len, b.slot, flags, &b.names[i], &told, &now);
         }
         Ok(n.min(slots))
     }
@@ -254,7 +309,43 @@ impl UdpSocket {
         // The field's type differs between C libraries.
         #[allow(clippy::unnecessary_cast)]
         let told = b.controls[0].decode(m.msg_controllen as usize);
-        b.metas[0] = self.meta_of(len, b.slot, m.msg_flags, &b.names[0], &told, WallTime::now());
+        let now: LazyCell<WallTime> = LazyCell::new(WallTime::now);
+        let meta = self.meta_of(len, b.slot, m.msg_flags, &b.names[0], &told, &now);
+        b.learn(meta.as_ref());
+        b.metas[0] = meta;
+        Ok(1)
+    }
+
+    /// One `recvfrom`, which tells nothing but bytes and the sender.
+    fn recv_plain(&self, b: &mut RecvBatch, p: Plain, local: IpAddr) -> Result<usize, i32> {
+        let bytes = b.slots[0].ready(b.slot);
+        // Attached, it is known.
+        let attached = self.habits.attached.map(|a| a.dst);
+        let mut size = size_of::<RawAddr>() as libc::socklen_t;
+        let (name, len) = match attached {
+            Some(_) => (core::ptr::null_mut(), core::ptr::null_mut()),
+            None => ((&raw mut b.names[0]).cast(), &raw mut size),
+        };
+        // So that a longer one is noticed, it gives the length that it had.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: buffer and name have the stated lengths, outlive the call and are not borrowed otherwise; without a name
+        // there is no length either.
+        let n = unsafe {
+            libc::recvfrom(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags, name, len)
+        };
+        let Ok(len) = usize::try_from(n) else { return Err(errno()) };
+        b.wanted = b.metas.len();
+        b.plain = Some(Plain { left: p.left - 1, ..p }).filter(|_| len <= SHORT);
+        b.metas[0] = None;
+        let remote = attached.or_else(|| addr::decode(&b.names[0]));
+        if len > b.slot {
+            self.counters.truncated.fetch_add(1, Relaxed);
+        } else if let Some(remote) = remote {
+            let ((dscp, ecn), age) = (p.class, Span::ZERO);
+            b.metas[0] = Some(RecvMeta { remote, local: Some(local), ecn, dscp, stride: len, len, age });
+        } else {
+            self.counters.unattributed.fetch_add(1, Relaxed);
+        }
         Ok(1)
     }
 
@@ -267,7 +358,7 @@ impl UdpSocket {
         flags: i32,
         name: &RawAddr,
         told: &Received,
-        now: WallTime,
+        now: &LazyCell<WallTime>,
     ) -> Option<RecvMeta> {
         // A datagram that was cut is not the sender's datagram any more.
         if flags & libc::MSG_TRUNC != 0 || len > slot {
@@ -282,7 +373,7 @@ impl UdpSocket {
         let attached = || self.habits.attached.filter(|a| a.dst == remote).map(|a| a.src);
         let local = told.local.or(self.habits.src).or_else(attached);
         let stride = told.segment.unwrap_or(len).min(len);
-        let age = told.arrived.map_or(Span::ZERO, |then| age(now, then));
+        let age = told.arrived.map_or(Span::ZERO, |then| age(**now, then));
         Some(RecvMeta { remote, local, ecn: told.ecn, dscp: told.dscp, stride, len, age })
     }
 

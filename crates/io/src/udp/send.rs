@@ -390,6 +390,11 @@ fn may_lack_gso(errno: i32) -> bool {
 }
 
 impl Habits {
+    /// The address at which everything that arrives has arrived, where that is known beforehand.
+    pub(super) fn src(&self) -> Option<IpAddr> {
+        self.src.or(self.attached.map(|a| a.src))
+    }
+
     fn is_attached_to(&self, meta: &SendMeta) -> bool {
         self.attached.is_some_and(|a| a.dst == meta.dst && Some(a.src) == meta.src)
     }

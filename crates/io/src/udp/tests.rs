@@ -373,3 +373,38 @@ fn a_lean_socket_takes_trains_as_single_datagrams_and_stamps_nothing() {
         assert!(if lean { trains == 3 } else { trains <= 3 }, "{trains} trains");
     }
 }
+
+#[test]
+fn of_short_messages_one_by_one_most_are_taken_without_being_asked_for_their_class() {
+    let a = socket("127.0.0.1:0", |_| {});
+    let mut b = socket("127.0.0.1:0", |_| {});
+    b.set_lean(true);
+    let (mut batch, mut poller) = (b.recv_batch(), Poller::new().unwrap());
+    // What is said of a message that leaves with this length and ECN field.
+    let mut pass = |batch: &mut RecvBatch, len: usize, ecn: Ecn| {
+        let mut out = SendBatch::new();
+        fill(&mut out, SendMeta { ecn, ..meta(b.local_addr(), len) }, len);
+        send_all(&a, &mut out);
+        poller.wait(&mut [Source::readable(&b)], None).unwrap();
+        // One is looked for where the last look found nothing.
+        batch.expect_one();
+        b.recv(batch).unwrap();
+        let (m, bytes) = batch.iter_mut().next().unwrap();
+        assert_eq!((m.remote, m.local), (a.local_addr(), Some(b.local_addr().ip())));
+        assert_eq!((m.len, m.stride, bytes.to_vec()), (len, len, vec![0; len]));
+        m.ecn
+    };
+    batch.expect_plain();
+    (0..5).for_each(|_| assert_eq!(pass(&mut batch, 4, Ecn::Ect0), Ecn::Ect0));
+    // The class is believed for a while now, and asked for again then.
+    let unseen = (0..100).take_while(|_| pass(&mut batch, 30, Ecn::Ce) == Ecn::Ect0).count();
+    assert_eq!(unseen, 15);
+    // Once a mark was seen, every message is asked.
+    assert_eq!(pass(&mut batch, 4, Ecn::Ect0), Ecn::Ect0);
+    assert_eq!(pass(&mut batch, 4, Ecn::Ect1), Ecn::Ect1);
+    // A longer one ends it, too.
+    batch.expect_plain();
+    (0..5).for_each(|_| assert_eq!(pass(&mut batch, 4, Ecn::Ect0), Ecn::Ect0));
+    assert_eq!(pass(&mut batch, 2_000, Ecn::Ce), Ecn::Ect0);
+    assert_eq!(pass(&mut batch, 4, Ecn::Ce), Ecn::Ce);
+}

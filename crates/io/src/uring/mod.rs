@@ -37,6 +37,7 @@ use core::mem::{ManuallyDrop, offset_of, size_of};
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 use lent::Lent;
+use std::cell::LazyCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -410,10 +411,10 @@ impl Uring {
         if self.lent.nothing_arrived() {
             return;
         }
-        let now = WallTime::now();
+        let now: LazyCell<WallTime> = LazyCell::new(WallTime::now);
         while batch.filled < batch.capacity() {
             let Some((slot, len)) = self.lent.next() else { break };
-            match self.meta(&slot, len, batch.slot, now) {
+            match self.meta(&slot, len, batch.slot, &now) {
                 Some(meta) => {
                     batch.metas[batch.filled] = Some(meta);
                     batch.slots[batch.filled] = slot;
@@ -425,7 +426,7 @@ impl Uring {
     }
 
     /// Reads what the kernel wrote in front of a message; `len` is what it wrote in all.
-    fn meta(&self, slot: &Slot, len: usize, room: usize, now: WallTime) -> Option<RecvMeta> {
+    fn meta(&self, slot: &Slot, len: usize, room: usize, now: &LazyCell<WallTime>) -> Option<RecvMeta> {
         if len < HEAD {
             return None;
         }
