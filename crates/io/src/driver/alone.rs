@@ -72,7 +72,9 @@ mod tests {
     fn company_now_and_then_is_not_the_end() {
         let mut a = Alone::new();
         for _ in 0..10 {
-            (0..20).for_each(|_| drop(a.one()));
+            for _ in 0..20 {
+                let _ = a.one();
+            }
             assert!(!a.several());
         }
         assert!(a.one(), "sixteen of twenty count");
