@@ -21,7 +21,7 @@ use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{ConnId, Event, Network, QpOptions, Way};
 use pair::{Flying, Pair, config, server_config};
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
@@ -253,7 +253,15 @@ impl World {
             7 => Frame::PathChallenge(y.to_be_bytes()),
             8 => Frame::PathResponse(y.to_be_bytes()),
             9 => {
-                let ip = |i: u64| IpAddr::from((y.wrapping_add(x.wrapping_mul(i)) as u32).to_be_bytes());
+                let ip = |i: u64| {
+                    let v4 = Ipv4Addr::from((y.wrapping_add(x.wrapping_mul(i)) as u32).to_be_bytes());
+                    // Of both families, some of them IPv4's in the other's clothes.
+                    match i & z >> 3 & 3 {
+                        1 => IpAddr::from(v4.to_ipv6_mapped()),
+                        2 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, (y >> 16) as u16, i as u16]),
+                        _ => v4.into(),
+                    }
+                };
                 let list = (0..z % 18).map(|i| SocketAddr::new(ip(i), 4_460)).collect();
                 Frame::Addresses(Addresses { sequence: x, list })
             }
@@ -283,19 +291,24 @@ impl World {
         frame.put(&mut inner);
         self.forge(0, &inner[..inner.len().min(MAX_INNER)]);
         if kind == 9 {
-            self.look_at_network(z & 1 == 0);
+            self.look_at_network(z & 1 == 0, (z >> 1 & 3) as u32);
         }
         Some(())
     }
 
-    /// The victim's machine has routes to wherever the peer says.
-    fn look_at_network(&mut self, own: bool) {
+    /// The victim's machine has routes to wherever the peer says, over IPv4 and IPv6.
+    fn look_at_network(&mut self, own: bool, link: u32) {
         let p = &mut self.pair;
         let (end, local) =
             if self.server { (&mut p.server, p.server_addr) } else { (&mut p.client, p.client_addr) };
-        let way = |remote| Way { local: local.ip(), remote, own, usual: own };
+        let other: IpAddr =
+            if local.is_ipv4() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+        let way = |remote: IpAddr| {
+            let here = if remote.is_ipv4() == local.is_ipv4() { local.ip() } else { other };
+            Way { local: here, remote, own, usual: own, link }
+        };
         let ways = end.remotes().into_iter().map(way).collect();
-        let network = Network { locals: vec![local.ip()], reached_at: vec![local], ways };
+        let network = Network { locals: vec![local.ip(), other], reached_at: vec![local], ways };
         end.set_network(p.now, network);
     }
 
