@@ -42,6 +42,16 @@ fn topic(x: u64) -> CcTopic {
     CcTopic { qpn: n.checked_sub(1), of_server: x & 1 == 0 }
 }
 
+/// An address that is told, of either family; some are IPv4's in the other's clothes.
+fn told(i: u64, x: u64, y: u64, z: u64) -> IpAddr {
+    let v4 = Ipv4Addr::from((y.wrapping_add(x.wrapping_mul(i)) as u32).to_be_bytes());
+    match i & (z >> 3) & 3 {
+        1 => v4.to_ipv6_mapped().into(),
+        2 => [0xfd00, 0, 0, 0, 0, 0, (y >> 16) as u16, i as u16].into(),
+        _ => v4.into(),
+    }
+}
+
 /// What the peer says that it sends with.
 fn runs(x: u64, y: u64, z: u64) -> Frame<'static> {
     let names = cc::registry::names();
@@ -253,16 +263,7 @@ impl World {
             7 => Frame::PathChallenge(y.to_be_bytes()),
             8 => Frame::PathResponse(y.to_be_bytes()),
             9 => {
-                let ip = |i: u64| {
-                    let v4 = Ipv4Addr::from((y.wrapping_add(x.wrapping_mul(i)) as u32).to_be_bytes());
-                    // Of both families, some of them IPv4's in the other's clothes.
-                    match i & z >> 3 & 3 {
-                        1 => IpAddr::from(v4.to_ipv6_mapped()),
-                        2 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, (y >> 16) as u16, i as u16]),
-                        _ => v4.into(),
-                    }
-                };
-                let list = (0..z % 18).map(|i| SocketAddr::new(ip(i), 4_460)).collect();
+                let list = (0..z % 18).map(|i| SocketAddr::new(told(i, x, y, z), 4_460)).collect();
                 Frame::Addresses(Addresses { sequence: x, list })
             }
             10 => Frame::LaneOpen(LaneOpen { lane: qpn.into(), cid: y as u32, backup: z & 1 == 0 }),
