@@ -150,7 +150,7 @@ impl Session {
     /// Runs a transfer to its end.
     fn run(
         &self,
-        make: impl FnOnce(Connect, Wake) -> Result<ClientApp, mover::Error>,
+        make: impl FnOnce(Connect, Wake) -> Outcome<ClientApp>,
         receives: bool,
         display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
@@ -161,11 +161,7 @@ impl Session {
         let waker = driver.waker();
         let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
         let wake: Wake = Arc::new(move || waker.wake());
-        let refused = |e| match e {
-            mover::Error::Local { text } => Failure::system(text),
-            e => Failure::usage(&e),
-        };
-        let inner = make(self.trusted.connect(), wake.clone()).map_err(refused)?;
+        let inner = make(self.trusted.connect(), wake.clone())?;
         let progress = inner.progress();
         let board = Board::default();
         let interrupted = progress.clone();
@@ -260,7 +256,7 @@ pub fn put(a: &Put) -> Outcome<()> {
     };
     let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting, ("put", &a.governing))?;
     let result = session.run(
-        |connect, wake| ClientApp::put(connect, &o, wake),
+        |connect, wake| ClientApp::put(connect, &o, wake).map_err(Failure::usage),
         false,
         |p, b| Display::start(p, b, a.output.quiet || a.output.json),
     );
@@ -300,7 +296,7 @@ pub fn get(a: &Get) -> Outcome<()> {
     };
     let session = Session::new(server, options, &a.wire, &a.trusting, ("get", &a.governing))?;
     let mut result = session.run(
-        |connect, wake| ClientApp::get(connect, &o, wake),
+        |connect, wake| ClientApp::get(connect, &o, wake).map_err(Failure::usage),
         true,
         |p, b| Display::start(p, b, a.output.quiet || a.output.json),
     );
@@ -392,7 +388,7 @@ pub fn ls(a: &Ls) -> Outcome<()> {
     let json = a.json;
     let result = session.run(
         |connect, wake| {
-            let (app, entries) = ClientApp::list(connect, &o, wake)?;
+            let (app, entries) = ClientApp::list(connect, &o, wake).map_err(Failure::usage)?;
             let print = move || {
                 let mut out = std::io::stdout().lock();
                 for e in entries.iter().flatten() {
@@ -405,8 +401,7 @@ pub fn ls(a: &Ls) -> Outcome<()> {
             };
             let named = std::thread::Builder::new().name("printer".into());
             let started = named.spawn(print);
-            let no_thread = |e| mover::Error::Local { text: Failure::no_thread(e).text };
-            printer = Some(started.map_err(no_thread)?);
+            printer = Some(started.map_err(Failure::no_thread)?);
             Ok(app)
         },
         true,
