@@ -4,6 +4,23 @@ mod common;
 
 use common::{Bench, Server, expect, json, longhaul, stderr};
 
+/// Found by a user's command: the receives of 32 streams and more did not fit the connection's completion queue.
+#[test]
+fn many_streams_of_small_messages_find_room_for_their_receives() {
+    let b = Bench::new();
+    let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
+    let args = ["perf", "client", &server.address, "--accept-new", "--json", "--verify", "-o", "send"];
+    for streams in ["40", "128"] {
+        let o = b
+            .run(&[&args[..], &["-P", streams, "-s", "1000", "-n", "2560000", "--region", "20000"]].concat());
+        expect(&o, 0);
+        assert_eq!(
+            (json(&o)["verified"].as_bool(), json(&o)["bytes"].as_u64()),
+            (Some(true), Some(2_560_000))
+        );
+    }
+}
+
 #[test]
 fn every_operation_in_both_directions_arrives_verified() {
     let b = Bench::new();

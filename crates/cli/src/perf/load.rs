@@ -9,12 +9,14 @@ use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
 use verbs::{
-    Access, AtomicOp, Data, Error, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
+    Access, AtomicOp, Data, Error, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
     WorkCompletion,
 };
 
 /// Receives that a responder keeps posted at most; the queue pairs hold as many.
 const MAX_RECEIVES: u64 = 4_096;
+/// And all its streams together: half of what the connection's completion queue has room for.
+const ALL_RECEIVES: u64 = 1 << 16;
 /// Bytes that posted receives stand for at most.
 const RECEIVE_BYTES: u64 = 256 << 20;
 
@@ -97,22 +99,10 @@ impl Load {
         };
         // Reads of nothing name a place for it, too.
         let access = if info.iwarp.is_some() { access | Access::LOCAL_WRITE } else { access };
-        let mut streams = Vec::new();
-        for (i, qp) in qps.iter().enumerate() {
-            let content = if source {
-                lhio::memory::has_room(len as u64, lhio::memory::LEFT).map_err(no_memory(len))?;
-                pattern::fill(i, len)
-            } else {
-                present(len)?
-            };
-            let region = ep.adapter().reg_mr(info.pd, Memory::from(content), access);
-            let region = region.map_err(|(e, _)| words(e))?;
-            streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });
-        }
-        let load = Load {
+        let mut load = Load {
             plan,
             initiator,
-            streams,
+            streams: Vec::new(),
             clock: Clock::new(),
             started: None,
             ended: None,
@@ -124,14 +114,41 @@ impl Load {
             ordered: info.iwarp.is_some(),
             behind: None,
         };
-        if load.receives() {
-            for i in 0..load.streams.len() {
-                for n in 0..load.receives_ahead() {
-                    load.post_recv(ep, i, n)?;
-                }
+        match load.prepare(ep, (info.pd, qps), len, access, source) {
+            Ok(()) => Ok(load),
+            Err(text) => {
+                load.close(ep);
+                Err(text)
             }
         }
-        Ok(load)
+    }
+
+    fn prepare(
+        &mut self,
+        ep: &mut Endpoint,
+        (pd, qps): (PdId, &[QpId]),
+        len: usize,
+        access: Access,
+        source: bool,
+    ) -> Result<(), String> {
+        for (i, qp) in qps.iter().enumerate() {
+            let content = if source {
+                lhio::memory::has_room(len as u64, lhio::memory::LEFT).map_err(no_memory(len))?;
+                pattern::fill(i, len)
+            } else {
+                present(len)?
+            };
+            let region = ep.adapter().reg_mr(pd, Memory::from(content), access);
+            let region = region.map_err(|(e, _)| words(e))?;
+            self.streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });
+        }
+        let receives = if self.receives() { self.receives_ahead() } else { 0 };
+        for i in 0..self.streams.len() {
+            for n in 0..receives {
+                self.post_recv(ep, i, n)?;
+            }
+        }
+        Ok(())
     }
 
     /// Remote keys for the other end.
@@ -169,7 +186,8 @@ impl Load {
         if self.plan.latency {
             return ping::receives(self.ordered);
         }
-        (RECEIVE_BYTES / self.plan.size).clamp(2, MAX_RECEIVES)
+        let most = (ALL_RECEIVES / u64::from(self.plan.streams.max(1))).min(MAX_RECEIVES);
+        (RECEIVE_BYTES / self.plan.size).clamp(2, most)
     }
     fn sge(&self, i: usize, n: u64) -> Sge {
         let offset = n % self.plan.slots() * self.plan.size;

@@ -179,6 +179,8 @@ impl App for Server {
             if stop {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
             } else if let Err(text) = s.drive(*conn, ep) {
+                // By iWARP the other end is not told.
+                tracing::warn!(error = %text, "a measurement is given up");
                 ep.close(now, *conn, code::APPLICATION, &text);
             }
         }
