@@ -9,7 +9,8 @@
 //!
 //! Of lanes that share a bottleneck one carries data, the others rest: with any algorithm this is one flow's share, no more
 //! and no less, which is what RFC 6356 asks for (section 2: no harm on any link, and no less than a flow on the best path).
-//! A resting lane is let go for a moment every few seconds: when that makes the other's queue no longer, it is a path of its own again.
+//! A resting lane is let go for a moment every few seconds: when that makes the other's queue no longer, or when its packets wait in
+//! no such queue as the other's do at that time, it is a path of its own again.
 //! Where the other's queue changes as much by itself, that tells nothing, and the lane rests on: taken for a path of its own
 //! it would take a second share (four lanes of `haul` once took 0.68 of a link beside one flow).
 //!
@@ -43,6 +44,8 @@ const MOST_UNCLEAR: Span = Span::from_millis(3_000);
 /// is added.
 const CLEAR: Span = Span::from_millis(8_000);
 const TRIALS: Span = Span::from_millis(2_500);
+/// Time until a trial is repeated that found two lanes apart: two in a row free the one that rests.
+const SECOND_TRIAL: Span = Span::from_millis(700);
 /// Trials in a row that tell nothing, after which a lane rests no more.
 const MOST_UNCLEAR_TRIALS: u32 = 4;
 /// Time until the next look while the application is the limit.
@@ -59,6 +62,10 @@ const ERRORS: f64 = 3.0;
 /// Of the change that two lanes alone at a bottleneck would see, this part must be there: others may be there as well.
 const PART_PAUSED: f64 = 0.35;
 const PART_TRIED: f64 = 0.2;
+/// Of the time that the packets of one lane wait in a queue, in microseconds, those of another in the same queue wait at least this
+/// part. Less than this much less, in microseconds, may be the hosts' doing.
+const PART_WAITED: f64 = 0.35;
+const LEAST_WAIT: f64 = 1_000.0;
 /// A longer rise than this, in microseconds, is asked of no trial: the queue may be nearly full.
 const MOST_ASKED: f64 = 5_000.0;
 /// By so much it must exceed what changes at other times, of which so many are looked at, each a quarter later.
@@ -281,7 +288,7 @@ impl Connection {
         let longest = self.lanes.iter().map(|l| l.rtt.smoothed()).max().unwrap_or(Span::ZERO);
         let Some(c) = &mut self.coupler else { return Time::MAX };
         (c.test, c.judged) = (None, now);
-        let (mut partner, mut clear, mut free) = (None, true, false);
+        let (mut partner, mut clear, mut free, mut doubt) = (None, true, false, false);
         let unclear = verdicts.iter().all(|(_, v)| v.is_none());
         for (other, shared) in verdicts {
             let score = c.score(t.lane, other);
@@ -301,12 +308,15 @@ impl Connection {
                 partner = Some(other);
             }
             clear &= *score == APART;
+            doubt |= shared == Some(false);
         }
         let so_far = c.lanes.get(&t.lane).map_or(0, |turn| turn.unclear);
         // Not for ever: what it could carry is lost meanwhile.
         free |= t.trial && unclear && so_far + 1 >= MOST_UNCLEAR_TRIALS;
         let (wait, unclear) = match t.trial {
             true if free => (Span::ZERO, 0),
+            // A doubt is looked into at once.
+            true if doubt => (SECOND_TRIAL, 0),
             true => (TRIALS, if unclear { so_far + 1 } else { 0 }),
             false if clear => (CLEAR, 0),
             // Where nothing is to be seen, looking costs more than it is worth.
@@ -367,6 +377,10 @@ impl Connection {
         let part = wanted(s) / (wanted(s) + wanted(w)).max(1.0);
         let by_rate = length.as_micros() as f64 * part;
         if t.trial {
+            // Unless the rise is all that was to be expected: where each flow has a queue of its own, none waits for another's.
+            if seen < by_rate && self.stands_apart(t, subject, watcher, shifted(t.from)) {
+                return Some(false);
+            }
             let asked = (by_rate * PART_TRIED).min(MOST_ASKED);
             if seen > least.max(asked) {
                 return Some(true);
@@ -380,6 +394,20 @@ impl Connection {
         }
         // A change that would have been seen was not.
         (expected > least).then_some(false)
+    }
+
+    /// Whether a trial's packets found less of a queue than the watcher's did, which left from `from` on: those that stand in one
+    /// queue wait equally long, whoever fills it and however it changes.
+    fn stands_apart(&self, t: &Test, subject: usize, watcher: usize, from: Time) -> bool {
+        let wait = |lane: usize, from: Time| {
+            let trace = &self.lanes[lane].trace;
+            let (all, least) = (trace.summary(from, from + t.until.since(t.from)), trace.least()?);
+            (all.n >= SAMPLES).then(|| (all.mean - least as f64, (all.variance / all.n).sqrt()))
+        };
+        let (Some((s, error)), Some((w, errors))) = (wait(subject, t.from), wait(watcher, from)) else {
+            return false;
+        };
+        w - s > LEAST_WAIT.max(ERRORS * (error + errors)) && s < w * PART_WAITED
     }
 
     /// Of two lanes the one with the lower rate rests: if that was wrong, it is the lesser loss.
