@@ -59,7 +59,8 @@ fn a_transfer_outlives_every_program_that_is_loaded_into_it() {
         Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"]);
     let what = ["perf", "client", &server.address, "--accept-new", "--json", "--verify"];
     let how = ["-n", "256MiB", "-s", "64KiB", "--region", "256MiB", "--policy", slow.to_str().unwrap()];
-    let mut transfer = client(&[&what[..], &how].concat());
+    // Of one lane: each lane has an instance of the program, which is replaced and told of by itself.
+    let mut transfer = client(&[&what[..], &how, &["--lanes", "1"]].concat());
     let transfer = transfer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut control = loop {
         if let Some(Ok(c)) = admin::client::all(&run).into_iter().next() {
