@@ -44,7 +44,8 @@ const MOST_UNCLEAR: Span = Span::from_millis(3_000);
 /// is added.
 const CLEAR: Span = Span::from_millis(8_000);
 const TRIALS: Span = Span::from_millis(2_500);
-/// Time until a trial is repeated that found two lanes apart: two in a row free the one that rests.
+/// Time until a trial is repeated that found two lanes apart: two of them, and none between that found the opposite, free the
+/// one that rests.
 const SECOND_TRIAL: Span = Span::from_millis(700);
 /// Trials in a row that tell nothing, after which a lane rests no more.
 const MOST_UNCLEAR_TRIALS: u32 = 4;
@@ -62,8 +63,8 @@ const ERRORS: f64 = 3.0;
 /// Of the change that two lanes alone at a bottleneck would see, this part must be there: others may be there as well.
 const PART_PAUSED: f64 = 0.35;
 const PART_TRIED: f64 = 0.2;
-/// Of the time that the packets of one lane wait in a queue, in microseconds, those of another in the same queue wait at least this
-/// part. Less than this much less, in microseconds, may be the hosts' doing.
+/// Packets of two lanes in one queue wait equally long but for what hosts and jitter do: at least this part of the other's time.
+/// Differences below so many microseconds say nothing.
 const PART_WAITED: f64 = 0.35;
 const LEAST_WAIT: f64 = 1_000.0;
 /// A longer rise than this, in microseconds, is asked of no trial: the queue may be nearly full.
