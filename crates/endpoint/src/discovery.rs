@@ -190,7 +190,8 @@ impl Scene<'_> {
             // With nothing that works, another address may do better.
             let other = |w: &&Way| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
             let other = self.network.ways.iter().find(other).map(|w| (w.local, l.remote));
-            let other = other.or_else(|| self.elsewhere(l)).filter(|_| lost && !self.is_pinned(l));
+            let other = other.or_else(|| self.elsewhere(l, &used)).filter(|_| lost && !self.is_pinned(l));
+            used.extend(other.map(|(local, at)| (local, at, l.socket)));
             steps.push(other.map_or(Step::Probe(l.lane), |(local, at)| Step::Move(l.lane, local, at)));
         }
         if self.discover != Discover::Off {
@@ -223,7 +224,7 @@ impl Scene<'_> {
         let other = to_it().filter(free).max_by_key(|w| w.usual);
         // The last one takes any, and goes to another address of the server's if it must.
         let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.usual)).filter(|_| !alive));
-        let other = other.map(|w| (w.local, l.remote)).or_else(|| self.elsewhere(l).filter(|_| !alive));
+        let other = other.map(|w| (w.local, l.remote)).or_else(|| self.elsewhere(l, used).filter(|_| !alive));
         match other {
             _ if self.is_pinned(l) => Step::Cut(l.lane),
             Some((local, remote)) => Step::Move(l.lane, local, remote),
@@ -232,16 +233,19 @@ impl Scene<'_> {
         }
     }
 
-    /// Where a lane may go on that leads nowhere: at another address of the server's, which may be of the other family.
-    fn elsewhere(&self, l: &LaneEnds) -> Option<(IpAddr, SocketAddr)> {
+    /// Where a lane may go on that leads nowhere: at another address of the server's, which may be of the other family, and
+    /// best where no other lane is.
+    fn elsewhere(&self, l: &LaneEnds, used: &[(IpAddr, SocketAddr, u16)]) -> Option<(IpAddr, SocketAddr)> {
         let tired = self.found.tried >= MOST_TRIED;
         // The first is the one that the user named.
         let remotes = self.remotes.iter().take(if tired { 1 } else { usize::MAX });
-        let mut pairs = remotes.filter(|r| **r != l.remote).flat_map(|r| {
+        let pairs = remotes.filter(|r| **r != l.remote).filter_map(|r| {
             let ways = self.network.ways.iter().filter(|w| w.own && w.remote == r.ip());
             ways.max_by_key(|w| w.usual).map(|w| (w.local, *r))
         });
-        pairs.find(|p| !self.found.failed.contains(p))
+        let pairs: Vec<_> = pairs.filter(|p| !self.found.failed.contains(p)).collect();
+        let free = pairs.iter().find(|p| !used.contains(&(p.0, p.1, l.socket)));
+        free.or(pairs.first()).copied()
     }
 
     /// Whether a path from `local` leaves by the interface of one of the other family: then it leads through the same network,

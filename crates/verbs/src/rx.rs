@@ -264,6 +264,10 @@ impl Rx {
             return Ok(Placed::Refused);
         }
         let to = self.destination(tx, pd, seg, (msn, rsn, &range), known_mr, ctx)?;
+        if self.msgs.is_empty() && index == 0 && seg.is_whole_push() {
+            self.place_whole(seg, rsn, range.start, to, payload, ctx)?;
+            return Ok(Placed::New);
+        }
         if index >= self.msgs.len() {
             self.msgs.resize_with(index + 1, InMsg::default);
         }
@@ -271,6 +275,33 @@ impl Rx {
         self.note(index, seg, rsn, range, to);
         self.finish(tx, pd, index, ctx)?;
         Ok(Placed::New)
+    }
+
+    /// Places a Write or Send that is one segment and whose turn it is, and completes its receive: the usual short message,
+    /// of which nothing has to be remembered.
+    fn place_whole(
+        &mut self,
+        seg: &Incoming,
+        rsn: Option<u64>,
+        at: u64,
+        to: Destination,
+        payload: &[u8],
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(), Violation> {
+        match to {
+            Destination::Region(mr) => ctx.regions.write(mr, at, payload),
+            Destination::Receive(i) => self.recvs[i].local.write(ctx.regions, at, payload),
+            Destination::Nowhere | Destination::Request | Destination::Sink(_) => Ok(()),
+        }
+        .map_err(|_| Violation::LocalFault)?;
+        self.floor += 1;
+        match rsn {
+            Some(rsn) => {
+                let tail = seg.last.unwrap_or_default();
+                self.deliver(seg.op, rsn, (payload.len() as u64, tail), ctx)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Finds where a segment's bytes go and whether they may.
@@ -416,24 +447,32 @@ impl Rx {
         while self.msgs.front().is_some_and(|m| m.done) {
             let Some(m) = self.msgs.pop_front() else { break };
             self.floor += 1;
-            match m.op {
-                Some(SegmentOp::Send | SegmentOp::Write) if m.rsn.is_some() => self.deliver(&m, ctx)?,
-                Some(SegmentOp::ReadRequest) => accept_read(tx, pd, &m, ctx)?,
+            match (m.op, m.rsn) {
+                (Some(op @ (SegmentOp::Send | SegmentOp::Write)), Some(rsn)) => {
+                    self.deliver(op, rsn, (m.bytes, m.tail), ctx)?
+                }
+                (Some(SegmentOp::ReadRequest), _) => accept_read(tx, pd, &m, ctx)?,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Completes the receive that message `m` consumes. All earlier messages are complete.
-    fn deliver(&mut self, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
-        if m.rsn != Some(self.recv_base) {
+    /// Completes the receive `rsn` with a message of `op` and so many bytes. All earlier messages are complete.
+    fn deliver(
+        &mut self,
+        op: SegmentOp,
+        rsn: u64,
+        (bytes, tail): (u64, Tail),
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(), Violation> {
+        if rsn != self.recv_base {
             return Err(Violation::ReceiveOrder);
         }
         let r = self.recvs.pop_front().ok_or(Violation::CreditExceeded)?;
         self.recv_base += 1;
-        let opcode = if m.op == Some(SegmentOp::Send) { Opcode::Recv } else { Opcode::RecvWriteImm };
-        complete_receive(&r, Status::Success, opcode, m.bytes, m.tail, ctx);
+        let opcode = if op == SegmentOp::Send { Opcode::Recv } else { Opcode::RecvWriteImm };
+        complete_receive(&r, Status::Success, opcode, bytes, tail, ctx);
         Ok(())
     }
 

@@ -115,6 +115,13 @@ pub struct Incoming {
     pub last: Option<Tail>,
 }
 
+impl Incoming {
+    /// Whether it is all of a Write or Send.
+    pub(crate) const fn is_whole_push(&self) -> bool {
+        self.first && self.last.is_some() && matches!(self.op, SegmentOp::Write | SegmentOp::Send)
+    }
+}
+
 /// What became of a segment that broke no rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {

@@ -173,6 +173,12 @@ fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
     let both = network(&["10.1.0.1", "fd00::1"], &["10.1.0.1 10.1.0.2", "fd00::1 fd00::3"]);
     let silent = LaneEnds { works: false, ..third };
     assert_eq!(go(&both, silent, &f), Step::Move(0, ip("10.1.0.1"), at("10.1.0.2")));
+    // Not to where another lane is being tried, as long as there is somewhere else.
+    let checked = LaneEnds { works: false, checking: true, ..lane(1, "fd00::1", "fd00::2") };
+    let steps = |n: &Network| plan(n, &[first, checked], &Found::default(), &told, Discover::Off);
+    assert_eq!(steps(&only6), [Step::Move(0, ip("fd00::1"), at("fd00::3"))]);
+    let alone = network(&["fd00::1"], &["fd00::1 fd00::2"]);
+    assert_eq!(steps(&alone), [Step::Move(0, ip("fd00::1"), at("fd00::2"))]);
     // With another lane that works, none goes anywhere.
     let lanes = [first, lane(1, "fd00::1", "fd00::2")];
     assert_eq!(plan(&only6, &lanes, &found(&lanes[1..]), &told, Discover::Auto)[0], Step::Cut(0));
