@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::Compare;
 use crate::net::Kind;
-use crate::peer::{self, Place};
+use crate::peer::{self, Both, Place};
 use crate::rounds::{self, Peer, Runs, spread};
 
 /// Measures and tells.
@@ -13,8 +13,7 @@ pub fn compare(c: &Compare) -> Result<()> {
     for (size, text) in [(4u32, "4 B"), (64 << 10, "64 KiB")] {
         for spin in [false, true] {
             let manner = if spin { "spinning" } else { "blocking" };
-            // A datagram holds no 64 KiB.
-            for protocol in if size < 60_000 { &["tcp", "udp"][..] } else { &["tcp"] } {
+            for protocol in ["tcp", "udp"] {
                 let name = format!("{text} {manner} {}", protocol.to_uppercase());
                 peers.push(Peer::new(&name, move |p: &Place<'_>| {
                     let spin = if spin { &["--spin".to_owned()][..] } else { &[] };
@@ -39,12 +38,44 @@ pub fn compare(c: &Compare) -> Result<()> {
 
 fn show(kind: Kind, runs: &Runs) {
     println!("\n{}, microseconds", kind.name());
-    println!("{:28} {:>8} {:>18} {:>8}", "", "median", "(least to most)", "p99");
-    for (name, runs) in runs {
-        let of = |i: usize| spread(runs.iter().filter_map(|b| b[0].trips.map(|t| t[i])));
-        if let (Some(m), Some(p99)) = (of(0), of(1)) {
-            let range = format!("({:.1} to {:.1})", m.least, m.most);
-            println!("{name:28} {:8.1} {range:>18} {:8.1}", m.median, p99.median);
-        }
+    let heads = ["median", "(least to most)", "p99", "to TCP (round by round)", "to UDP (round by round)"];
+    println!("{:28} {:>8} {:>18} {:>8} {:>24} {:>24}", "", heads[0], heads[1], heads[2], heads[3], heads[4]);
+    for (name, own) in runs {
+        let of = |i: usize| spread(own.iter().filter_map(|b| b[0].trips.map(|t| t[i])));
+        let (Some(m), Some(p99)) = (of(0), of(1)) else { continue };
+        let range = format!("({:.1} to {:.1})", m.least, m.most);
+        let [tcp, udp] = ["TCP", "UDP"].map(|peer| ratio(own, runs, &beside(name, peer)));
+        println!("{name:28} {:8.1} {range:>18} {:8.1} {tcp:>24} {udp:>24}", m.median, p99.median);
+    }
+}
+
+/// The peer that did the same in the same manner.
+fn beside(name: &str, peer: &str) -> String {
+    name.rsplit_once(' ').map_or_else(String::new, |(what, _)| format!("{what} {peer}"))
+}
+
+/// Median, least and most of the ratios of rounds to those of another peer: the machine is not the same in every minute.
+fn ratio(own: &[Both], runs: &Runs, other: &str) -> String {
+    let Some((_, other)) = runs.iter().find(|(n, _)| n == other) else { return String::new() };
+    let median = |b: &Both| b[0].trips.map(|t| t[0]);
+    let each = own.iter().zip(other).filter_map(|(a, b)| Some(median(a)? / median(b)?));
+    spread(each).map_or_else(String::new, |s| format!("{:.2} ({:.2} to {:.2})", s.median, s.least, s.most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::End;
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let run = |us: f64| [End { trips: Some([us, us]), ..End::default() }, End::default()];
+        let runs: Runs = vec![
+            ("4 B spinning UDP".to_owned(), vec![run(5.0), run(50.0), run(10.0)]),
+            ("4 B spinning Longhaul".to_owned(), vec![run(6.0), run(75.0), run(14.0)]),
+        ];
+        let udp = beside("4 B spinning Longhaul", "UDP");
+        assert_eq!(ratio(&runs[1].1, &runs, &udp), "1.40 (1.20 to 1.50)");
+        assert_eq!(ratio(&runs[1].1, &runs, &beside("4 B spinning Longhaul", "TCP")), "");
     }
 }

@@ -139,18 +139,27 @@ fn socket(at: SocketAddr, spin: bool) -> Result<StdSocket> {
     Ok(s)
 }
 
-/// Answers datagrams; a message longer than one is a burst of them.
+/// Bytes of the longest datagram over IPv4: a longer message is several of them.
+const MOST: usize = 65_507;
+
+/// Answers messages of `size` bytes.
 pub fn echo(listen: SocketAddr, size: usize, spin: bool) -> Result<()> {
     let s = socket(listen, spin)?;
     report::listening(s.local_addr()?)?;
     let mut buf = vec![0; size.max(1)];
     let mut begun: Option<Begun> = None;
-    let (mut count, mut last) = (0, 0.0);
+    let (mut count, mut last, mut got) = (0, 0.0, 0);
     loop {
-        match s.recv_from(&mut buf) {
+        match s.recv_from(&mut buf[got..]) {
             Ok((n, from)) => {
-                s.send_to(&buf[..n], from)?;
-                count += 1;
+                got += n;
+                if got < buf.len() {
+                    continue;
+                }
+                for part in buf.chunks(MOST) {
+                    s.send_to(part, from)?;
+                }
+                (count, got) = (count + 1, 0);
                 last = begun.get_or_insert_with(Begun::now).seconds();
             }
             Err(_) => {
@@ -168,7 +177,7 @@ pub fn echo(listen: SocketAddr, size: usize, spin: bool) -> Result<()> {
     }
 }
 
-/// Sends datagrams, each when the answer to the last has come.
+/// Sends messages of `size` bytes, each when the answer to the last has come.
 pub fn ping(to: SocketAddr, seconds: f64, size: usize, spin: bool) -> Result<()> {
     let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let s = socket(SocketAddr::new(any, 0), spin)?;
@@ -177,10 +186,13 @@ pub fn ping(to: SocketAddr, seconds: f64, size: usize, spin: bool) -> Result<()>
     let (mut trips, begun) = (Trips::default(), Begun::now());
     while begun.seconds() < seconds {
         trips.leave();
-        s.send(&buf)?;
-        loop {
-            match s.recv(&mut buf) {
-                Ok(_) => break,
+        for part in buf.chunks(MOST) {
+            s.send(part)?;
+        }
+        let mut got = 0;
+        while got < buf.len() {
+            match s.recv(&mut buf[got..]) {
+                Ok(n) => got += n,
                 Err(e) if spin && e.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
                 Err(e) => return Err(e.into()),
             }
