@@ -379,7 +379,7 @@ impl Connection {
         // Before anybody has answered there, a lane carries nothing but what is its own.
         let proven = matches!(self.lanes[lane].stage, Stage::Open | Stage::Dead);
         let main = proven && lane == self.main_lane();
-        self.queue_reports(now, lane, main, room - 64);
+        self.queue_reports(now, lane, (main, false), room - 64);
         let mut bytes = Vec::new();
         self.take_fleeting(lane, room, &mut bytes);
         let ping = core::mem::take(&mut self.lanes[lane].ping);
@@ -432,8 +432,8 @@ impl Connection {
     }
 
     /// Queues what is to be told of a lane, once what was told before has left. The main one also tells of lanes that are
-    /// dead: perhaps they are so in one direction only.
-    fn queue_reports(&mut self, now: Time, lane: usize, main: bool, room: usize) {
+    /// dead: perhaps they are so in one direction only. Those that travel `along` with data leave sooner than alone.
+    fn queue_reports(&mut self, now: Time, lane: usize, (main, along): (bool, bool), room: usize) {
         if self.lanes[lane].fleeting.len() > 1 {
             return;
         }
@@ -445,7 +445,11 @@ impl Connection {
             if !(told_here || for_it) {
                 continue;
             }
-            let (due, floor) = (l.received.due().is_some_and(|t| t <= now), l.take_floor());
+            let due = match along {
+                true => l.received.is_ripe(now),
+                false => l.received.due().is_some_and(|t| t <= now),
+            };
+            let floor = l.take_floor();
             if !due && floor.is_none() {
                 continue;
             }
@@ -655,7 +659,7 @@ impl Connection {
     fn lead_with_reports(&mut self, now: Time, lane: usize, d: &mut Draft, buf: &mut [u8]) {
         let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return };
         let main = lane == self.main_lane();
-        self.queue_reports(now, lane, main, MAX_REPORTS);
+        self.queue_reports(now, lane, (main, true), MAX_REPORTS);
         if self.lanes[lane].fleeting.is_empty() {
             return;
         }

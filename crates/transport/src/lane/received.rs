@@ -13,6 +13,12 @@ pub const MAX_RUNS: usize = 1 << 18;
 const MIN_INTERVAL: Span = Span::from_micros(50);
 const MAX_INTERVAL: Span = Span::from_millis(100);
 
+/// So many packets that nobody asked about wait this many intervals for data to travel with, but no longer than this: well
+/// below the millisecond that a sender allows for delays before it probes.
+const FEW: u64 = 4;
+const LONGER: u64 = 4;
+const PATIENCE: Span = Span::from_micros(400);
+
 /// How a packet arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -158,15 +164,26 @@ impl Received {
         }
     }
 
-    /// When the next report is due; [`Time::ZERO`] means at once.
+    /// When the next report is due; [`Time::ZERO`] means at once. A few packets that nobody asked about wait longer where
+    /// the interval is short: most likely data leaves before, and takes the report along.
     pub fn due(&self) -> Option<Time> {
+        let longer = (self.interval * LONGER).min(PATIENCE);
+        self.due_after(if self.unreported <= FEW { self.interval.max(longer) } else { self.interval })
+    }
+
+    /// Whether data that leaves now should take a report along.
+    pub fn is_ripe(&self, now: Time) -> bool {
+        self.due_after(self.interval).is_some_and(|t| t <= now)
+    }
+
+    fn due_after(&self, wait: Span) -> Option<Time> {
         if self.unreported == 0 {
             return None;
         }
         if self.ask || self.unreported >= self.packets {
             return Some(Time::ZERO);
         }
-        Some(self.first_unreported + self.interval)
+        Some(self.first_unreported + wait)
     }
 
     /// Takes the report that is due, in as many statements as it needs to fit `room` bytes each; `signals`: with what
@@ -373,6 +390,35 @@ mod tests {
         assert_eq!(r.due(), Some(Time::ZERO));
         let f = &taken(&mut r, at(21), 1000, false)[0];
         assert_eq!((f.covered.clone(), f.holes.clone()), (6..11, vec![8..9]));
+    }
+
+    #[test]
+    fn a_few_packets_on_a_short_path_wait_for_data_to_travel_with() {
+        let us = |n: u64| Time::from_nanos(n * 1_000);
+        let mut r = Received::new();
+        let arrives = |r: &mut Received, at, pn, ask| {
+            r.on_packet(&Arrival { at, ecn: Ecn::NotEct, waited: Span::ZERO }, pn, true, ask);
+        };
+        let floor = |interval_us| Floor { lane: 0, floor: 0, interval_us, packets: 64 };
+        r.on_floor(&floor(60));
+        arrives(&mut r, us(1_000), 0, false);
+        assert_eq!(r.due(), Some(us(1_240)));
+        assert!(!r.is_ripe(us(1_059)) && r.is_ripe(us(1_060)));
+        (1..FEW).for_each(|pn| arrives(&mut r, us(1_001), pn, false));
+        assert_eq!(r.due(), Some(us(1_240)));
+        arrives(&mut r, us(1_002), FEW, false);
+        assert_eq!(r.due(), Some(us(1_060)), "more than a few");
+        // No longer than a sender may notice, and never sooner than it wants.
+        taken(&mut r, us(1_100), 1_000, false);
+        for (interval, wait) in [(120, 400), (400, 400), (25_000, 25_000)] {
+            r.on_floor(&floor(interval));
+            arrives(&mut r, us(2_000), FEW + interval, false);
+            assert_eq!(r.due(), Some(us(2_000 + wait)));
+            taken(&mut r, us(2_001), 1_000, false);
+        }
+        r.on_floor(&floor(60));
+        arrives(&mut r, us(3_000), 90_000, true);
+        assert!(r.due() == Some(Time::ZERO) && r.is_ripe(us(3_000)), "asked");
     }
 
     #[test]
