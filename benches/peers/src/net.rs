@@ -58,6 +58,10 @@ impl Net {
         if kind == Kind::Loopback {
             return Ok(Net { veth: false });
         }
+        if matches!(kind, Kind::Offgro | Kind::Vethoff) {
+            // What `ip` cannot find, it does not tell how to get.
+            run("ethtool --version")?;
+        }
         let [a, b] = NAMESPACES;
         run(&format!("ip netns add {a}")).context("veth needs root")?;
         let net = Net { veth: true };
