@@ -288,12 +288,7 @@ impl Rx {
         payload: &[u8],
         ctx: &mut Ctx<'_>,
     ) -> Result<(), Violation> {
-        match to {
-            Destination::Region(mr) => ctx.regions.write(mr, at, payload),
-            Destination::Receive(i) => self.recvs[i].local.write(ctx.regions, at, payload),
-            Destination::Nowhere | Destination::Request | Destination::Sink(_) => Ok(()),
-        }
-        .map_err(|_| Violation::LocalFault)?;
+        put(&self.recvs, to, at, payload, ctx)?;
         self.floor += 1;
         match rsn {
             Some(rsn) => {
@@ -377,26 +372,26 @@ impl Rx {
         let (start, end) = (range.start, range.end);
         let InMsg { received, request, .. } = &mut self.msgs[index];
         let recvs = &self.recvs;
-        let mut put = |gap: Range<u64>| {
+        let mut fill = |gap: Range<u64>| {
             let data = &payload[(gap.start - start) as usize..(gap.end - start) as usize];
             match to {
-                Destination::Nowhere => Ok(()),
-                Destination::Region(mr) => ctx.regions.write(mr, gap.start, data),
-                Destination::Receive(i) => recvs[i].local.write(ctx.regions, gap.start, data),
-                Destination::Sink(number) => tx.fill_sink(number, gap.start, data, ctx.regions),
+                Destination::Sink(number) => {
+                    let filled = tx.fill_sink(number, gap.start, data, ctx.regions);
+                    filled.map_err(|_| Violation::LocalFault)
+                }
                 Destination::Request => {
                     let b = request.get_or_insert_with(|| Box::new([0; READ_REQUEST_LEN]));
                     b[gap.start as usize..gap.end as usize].copy_from_slice(data);
                     Ok(())
                 }
+                pushed => put(recvs, pushed, gap.start, data, ctx),
             }
-            .map_err(|_| Violation::LocalFault)
         };
         if received.last().is_none_or(|r| r.end <= start) {
-            return put(start..end);
+            return fill(start..end);
         }
         for gap in received.gaps(start..end) {
-            put(gap)?;
+            fill(gap)?;
         }
         Ok(())
     }
@@ -509,6 +504,22 @@ impl Rx {
         }
         unused
     }
+}
+
+/// Copies what a Write or Send brings; answers to reads and their requests go elsewhere.
+fn put(
+    recvs: &VecDeque<RecvWqe>,
+    to: Destination,
+    at: u64,
+    data: &[u8],
+    ctx: &mut Ctx<'_>,
+) -> Result<(), Violation> {
+    match to {
+        Destination::Region(mr) => ctx.regions.write(mr, at, data),
+        Destination::Receive(i) => recvs[i].local.write(ctx.regions, at, data),
+        Destination::Nowhere | Destination::Request | Destination::Sink(_) => Ok(()),
+    }
+    .map_err(|_| Violation::LocalFault)
 }
 
 /// Checks a peer's read and queues its answer. In message order, so that it sees all earlier writes.

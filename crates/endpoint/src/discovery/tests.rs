@@ -179,6 +179,12 @@ fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
     assert_eq!(steps(&only6), [Step::Move(0, ip("fd00::1"), at("fd00::3"))]);
     let alone = network(&["fd00::1"], &["fd00::1 fd00::2"]);
     assert_eq!(steps(&alone), [Step::Move(0, ip("fd00::1"), at("fd00::2"))]);
+    // Two that are silent do not go to the same place.
+    let silent = [first, lane(1, "fd00::1", "fd00::2")].map(|l| LaneEnds { works: false, ..l });
+    let all = network(&["10.1.0.1", "fd00::1"], &["10.1.0.1 10.1.0.2", "fd00::1 fd00::2", "fd00::1 fd00::3"]);
+    let steps = plan(&all, &silent, &Found::default(), &told, Discover::Off);
+    let apart = [Step::Move(0, ip("fd00::1"), at("fd00::3")), Step::Move(1, ip("10.1.0.1"), at("10.1.0.2"))];
+    assert_eq!(steps, apart);
     // With another lane that works, none goes anywhere.
     let lanes = [first, lane(1, "fd00::1", "fd00::2")];
     assert_eq!(plan(&only6, &lanes, &found(&lanes[1..]), &told, Discover::Auto)[0], Step::Cut(0));
