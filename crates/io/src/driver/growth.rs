@@ -96,6 +96,7 @@ struct Seen {
     cpu: CpuTime,
     free: Span,
     bytes: u64,
+    own: Turns,
     threads: Vec<Turns>,
 }
 
@@ -188,6 +189,7 @@ impl Growth {
             cpu: CpuTime::of_thread(),
             free: idle_times(&self.pool).into_iter().fold(Span::ZERO, |all, s| all + s),
             bytes: stats.map(|s| s.payload_sent + s.payload_received).sum(),
+            own: Turns::of_loop(),
             threads: threads.iter().map(|t| Turns::of(*t)).collect(),
         };
         let Some(before) = self.last.replace(seen.clone()) else { return };
@@ -207,6 +209,7 @@ impl Growth {
             busy: seen.cpu.since(before.cpu).total().as_secs_f64() / span,
             free: idle / span,
             rate: seen.bytes.saturating_sub(before.bytes) as f64 / span,
+            late: seen.own.shares(before.own, span).1,
             waited: waited.fold(0, |all, (k, _)| all | 1u64 << k),
         };
         if let Some(step) = self.rule.decide(&l) {

@@ -20,6 +20,10 @@ const FREE: f64 = 0.6;
 const GAIN: f64 = 1.03;
 /// With lanes by order, threads that cost more than this rest.
 const COST: f64 = 0.97;
+/// A loop that waits for this share of the time for which it has something to do has no processor to itself.
+const LATE: f64 = 0.2;
+/// From this multiple of what it was on, the rate has not settled.
+const GROWING: f64 = 1.5;
 /// Looks before rates are compared: congestion control has to find them. And those that are compared.
 const SETTLE_LOOKS: u32 = 3;
 const TRIAL_LOOKS: u32 = 3;
@@ -40,6 +44,8 @@ pub(super) struct Look {
     pub free: f64,
     /// Bytes of payload per second, both ways.
     pub rate: f64,
+    /// Share of the time for which it had something to do that the loop's thread waited for a processor.
+    pub late: f64,
     /// Threads that had to wait for a processor for much of the time for which they had something to do.
     pub waited: u64,
 }
@@ -149,8 +155,18 @@ impl Rule {
         if self.trial.is_some() {
             return self.judge(l);
         }
-        self.recent = Some(self.recent.map_or(l.rate, |r| (r + l.rate) / 2.0));
-        self.close_lazy(l).or_else(|| self.begin(l)).or_else(|| self.weigh(l))
+        let steady = self.is_steady(l);
+        let lazy = self.close_lazy(l);
+        if lazy.is_some() || !steady { lazy } else { self.begin(l).or_else(|| self.weigh(l)) }
+    }
+
+    /// What is free while nothing flows does not tell what is free while something does, and a rate that still grows is
+    /// none to compare with: two looks in a row have to be about the same. And while the loop itself waits for a processor,
+    /// one that is free is for the loop.
+    fn is_steady(&mut self, l: &Look) -> bool {
+        let before = self.recent.filter(|r| l.rate > 0.0 && l.rate < r * GROWING && l.late < LATE);
+        self.recent = Some(before.map_or(l.rate, |r| (r + l.rate) / 2.0));
+        before.is_some()
     }
 
     fn rest(&mut self, now: Time, threads: u64) {
@@ -215,7 +231,7 @@ impl Rule {
     /// All rest for a moment: what is free, and what limits, changes while a connection lives.
     fn weigh(&mut self, l: &Look) -> Option<Step> {
         let (before, threads) = (self.recent?, self.working);
-        if threads == 0 || l.now < self.prove_at || before <= 0.0 {
+        if threads == 0 || l.now < self.prove_at {
             return None;
         }
         self.working = 0;

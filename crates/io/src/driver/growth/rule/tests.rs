@@ -9,6 +9,31 @@ fn look(s: u64, busy: f64, free: f64, rate: f64) -> Look {
     Look { now: Time::ZERO + Span::from_secs(s), busy, free, rate, ..Look::default() }
 }
 
+/// One that has seen a rate of 1.0 already.
+fn steady(ordered: bool, most: u16) -> Rule {
+    let mut r = Rule::new(ordered, most);
+    assert_eq!(r.decide(&look(0, 1.0, 9.0, 1.0)), None, "the interval in which it began is not a whole one");
+    r
+}
+
+#[test]
+fn what_is_free_before_a_rate_has_settled_tells_nothing() {
+    // Processors are free while nothing flows, and in the interval in which it begins; then both ends' loops have them.
+    for ordered in [false, true] {
+        let mut r = Rule::new(ordered, 2);
+        for (s, (free, rate)) in
+            [(2.0, 0.0), (1.9, 0.0), (1.9, 1e3), (1.1, 2e8), (0.1, 1e9)].iter().enumerate()
+        {
+            assert_eq!(r.decide(&look(s as u64, 1.0, *free, *rate)), None);
+        }
+        assert!((5..60).all(|s| r.decide(&look(s, 1.0, 0.1, 1e9)).is_none() && r.working() == 0));
+        // The system has put both ends' loops on one processor: the other one is for the one that will move.
+        let together = Look { late: 0.5, ..look(60, 0.5, 1.0, 1e9) };
+        assert_eq!(r.decide(&together), None);
+        assert_eq!(r.decide(&look(61, 1.0, 1.0, 1e9)), Some(Step::Begin(2)));
+    }
+}
+
 #[test]
 fn a_busy_loop_beside_a_free_processor_gets_help() {
     let mut r = Rule::new(false, 4);
@@ -21,17 +46,19 @@ fn a_busy_loop_beside_a_free_processor_gets_help() {
     let steps: Vec<_> = (5..11).map(|s| r.decide(&look(s, 0.99, 1.0, 1.5))).collect();
     assert_eq!(steps, [None, None, None, None, None, Some(Step::Worth(2))]);
     // There is need and room for more.
+    assert_eq!(r.decide(&look(10, 0.99, 1.0, 1.5)), None);
     assert_eq!(r.decide(&look(11, 0.99, 1.0, 1.5)), Some(Step::Begin(4)));
     assert_eq!((r.lanes(), r.working()), (3, 6));
 }
 
 #[test]
 fn a_thread_that_brings_nothing_rests_and_is_not_tried_again_soon() {
-    let mut r = Rule::new(false, 4);
+    let mut r = steady(false, 4);
     assert_eq!(r.decide(&look(1, 1.0, 1.0, 1.0)), Some(Step::Begin(2)));
     let last = (2..8).map(|s| r.decide(&look(s, 1.0, 1.0, 1.0))).last();
     assert_eq!(last, Some(Some(Step::Useless(2))));
     assert_eq!(r.working(), 0);
+    assert_eq!(r.decide(&look(8, 1.0, 0.5, 1.0)), None);
     assert_eq!(r.decide(&look(8, 1.0, 0.5, 1.0)), None);
     // Another one may be on a better processor.
     assert_eq!(r.decide(&look(9, 1.0, 1.0, 1.0)), Some(Step::Begin(4)));
@@ -39,7 +66,7 @@ fn a_thread_that_brings_nothing_rests_and_is_not_tried_again_soon() {
 
 #[test]
 fn a_thread_whose_processor_is_taken_rests_at_once_and_works_again_when_it_is_free() {
-    let mut r = Rule::new(true, 3);
+    let mut r = steady(true, 3);
     assert_eq!(r.decide(&look(1, 0.2, 1.9, 1.0)), Some(Step::Begin(6)), "by order, all of them");
     let taken = Look { waited: 4, ..look(2, 0.2, 0.0, 1.0) };
     assert_eq!(r.decide(&taken), Some(Step::Crowded(4)));
@@ -50,6 +77,7 @@ fn a_thread_whose_processor_is_taken_rests_at_once_and_works_again_when_it_is_fr
     let last = (10..16).map(|s| r.decide(&look(s, 0.2, 0.1, 1.2))).last();
     assert_eq!(last, Some(Some(Step::Worth(4))));
     // What is free changes: later they are weighed, and go on where they are worth it.
+    assert_eq!(r.decide(&look(25, 0.2, 0.1, 1.2)), None);
     assert_eq!(r.decide(&look(26, 0.2, 0.1, 1.2)), Some(Step::Weigh(6)));
     assert_eq!(r.working(), 0);
     let last = (27..33).map(|s| r.decide(&look(s, 0.2, 0.1, 0.8))).last();
@@ -58,7 +86,7 @@ fn a_thread_whose_processor_is_taken_rests_at_once_and_works_again_when_it_is_fr
 
 #[test]
 fn lanes_go_when_there_is_little_to_do_but_not_those_that_were_ordered() {
-    let mut r = Rule::new(false, 4);
+    let mut r = steady(false, 4);
     assert_eq!(r.decide(&look(0, 1.0, 1.0, 1.0)), Some(Step::Begin(2)));
     for s in 1..7 {
         r.decide(&look(s, 1.0, 0.0, 2.0));
@@ -101,7 +129,7 @@ impl Machine {
         let (rate, waited) = self.rate(working);
         let free = (self.processors - self.taken).saturating_sub(working.count_ones());
         let noise = 1.0 + self.noise * (self.rng.unit() * 2.0 - 1.0);
-        let l = Look { now, busy: 1.0, free: f64::from(free), rate: rate * noise, waited };
+        let l = Look { now, busy: 1.0, free: f64::from(free), rate: rate * noise, waited, late: 0.0 };
         (l, rate)
     }
 }
