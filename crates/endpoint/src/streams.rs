@@ -1,7 +1,8 @@
 //! Verbs as the transport sees them: queue pairs by number, headers instead of segments.
 
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
-use verbs::{Adapter, Incoming, Placed, QpId, Segment, SegmentOp};
+use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp};
+use wire::data::{RESPONSE_HEADER, SEND_HEADER, WRITE_HEADER};
 use wire::{DataHeader, DataOp};
 
 /// The adapter with one connection's numbering.
@@ -48,7 +49,14 @@ impl Streams for Numbered<'_> {
     fn next(&mut self, qpn: u16, room: usize) -> Option<NextSegment> {
         let qp = self.qp(qpn)?;
         let room = room.checked_sub(LONGEST_HEADER)?;
-        let mut s = self.adapter.next_segment(qp, room + LONGEST_HEADER - wire::data::WRITE_HEADER)?;
+        // Segments fill their packets whatever they are: a shorter one ends its train.
+        let beside = |header| u32::try_from(room + LONGEST_HEADER - header).unwrap_or(u32::MAX);
+        let rooms = Rooms {
+            tagged: beside(WRITE_HEADER),
+            untagged: beside(SEND_HEADER),
+            response: beside(RESPONSE_HEADER),
+        };
+        let mut s = self.adapter.next_segment_in(qp, rooms)?;
         let mut h = header(qpn, &s);
         let over = (h.encoded_len() + s.len as usize).saturating_sub(room + LONGEST_HEADER);
         if over > 0 {
@@ -120,6 +128,70 @@ impl Streams for Numbered<'_> {
             Ok(Placed::Duplicate) => Ok(transport::Placed::Duplicate),
             Ok(Placed::Refused) => Ok(transport::Placed::Refused),
             Err(v) => Err(PlaceError { code: v.code().into() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::{Access, Data, Limits, Memory, QpInit, QpState, RecvWr, SendOp, SendWr, Sge};
+
+    const LEN: usize = 100_000;
+    const ROOM: usize = 1_443;
+
+    fn adapter(seed: u64) -> (Adapter, QpId, verbs::Mr) {
+        let mut a = Adapter::new(Limits::default(), base::Rng::from_u64(seed));
+        let pd = a.alloc_pd().unwrap();
+        let cq = a.create_cq(16).unwrap();
+        let qp = a.create_qp(pd, QpInit::new(cq, cq)).unwrap();
+        a.modify_qp(qp, QpState::Rtr).unwrap();
+        a.modify_qp(qp, QpState::Rts).unwrap();
+        let mr = a.reg_mr(pd, Memory::zeroed(LEN), Access::ALL).map_err(|e| e.0).unwrap();
+        (a, qp, mr)
+    }
+
+    /// Moves all that waits at `from`; the lengths of the packets of each operation.
+    fn pass(from: &mut Numbered<'_>, to: &mut Numbered<'_>) -> Vec<(DataOp, usize)> {
+        let mut lengths = Vec::new();
+        while let Some(n) = from.next(0, ROOM) {
+            let mut payload = vec![0; n.segment.len as usize];
+            from.gather(0, &n, &mut payload);
+            assert!(to.place(&n.header, &payload).is_ok());
+            from.acked(0, n.segment);
+            lengths.push((n.header.op, n.header.encoded_len() + payload.len()));
+        }
+        lengths
+    }
+
+    /// A packet that is shorter than its train ends it: Sends once left one by one for four bytes, and answers to Reads
+    /// with a packet for each byte that did not fit.
+    #[test]
+    fn segments_of_every_operation_fill_their_packets() {
+        let ((mut a, a_qp, a_mr), (mut b, b_qp, b_mr)) = (adapter(1), adapter(2));
+        let all = |lkey| Sge { lkey, offset: 0, len: LEN as u64 };
+        b.post_recv(b_qp, RecvWr { wr_id: 1, sges: all(b_mr.lkey).into() }).unwrap();
+        a.set_send_limit(a_qp, 1).unwrap();
+        for op in [
+            SendOp::Write { rkey: b_mr.rkey, offset: 0 },
+            SendOp::Send,
+            SendOp::Read { rkey: b_mr.rkey, offset: 0 },
+        ] {
+            let data = Data::from(all(a_mr.lkey));
+            a.post_send(a_qp, SendWr::new(1, op, data)).unwrap();
+        }
+        let (a_qps, b_qps) = ([Some(a_qp)], [Some(b_qp)]);
+        let mut a = Numbered { adapter: &mut a, qps: &a_qps, last: None };
+        let mut b = Numbered { adapter: &mut b, qps: &b_qps, last: None };
+        let (there, back) = (pass(&mut a, &mut b), pass(&mut b, &mut a));
+        for (lengths, op, header) in [
+            (&there, DataOp::Write, WRITE_HEADER),
+            (&there, DataOp::Send, SEND_HEADER),
+            (&back, DataOp::ReadResponse, RESPONSE_HEADER),
+        ] {
+            let of: Vec<_> = lengths.iter().filter(|(o, _)| *o == op).map(|(_, n)| *n).collect();
+            let short = of.iter().filter(|n| **n != ROOM).count();
+            assert!(of.len() == LEN.div_ceil(ROOM - header) && short == 1, "{op:?}: {of:?}");
         }
     }
 }

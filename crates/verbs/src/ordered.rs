@@ -186,7 +186,7 @@ impl Adapter {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let seg = halves.tx.next_ordered(Rooms { tagged, untagged }, gate, &mut ctx);
+        let seg = halves.tx.next_ordered(Rooms { tagged, untagged, response: tagged }, gate, &mut ctx);
         qp.wake(id, &mut self.activated);
         self.settle();
         seg

@@ -6,6 +6,7 @@ use crate::error::{Error, GatherError};
 use crate::qp::QpState;
 use crate::segment::{Incoming, Placed, Segment, SegmentRef, Violation};
 use crate::slab::QpId;
+use crate::tx::Rooms;
 use crate::unreliable;
 use crate::work::Status;
 
@@ -38,11 +39,16 @@ impl Adapter {
     ///
     /// A datagram longer than `max_payload` cannot be sent and completes as lost.
     pub fn next_segment(&mut self, id: QpId, max_payload: usize) -> Option<Segment> {
-        let max = u32::try_from(max_payload).unwrap_or(u32::MAX);
+        self.next_segment_in(id, Rooms::same(u32::try_from(max_payload).unwrap_or(u32::MAX)))
+    }
+
+    /// [`next_segment`](Adapter::next_segment), with as many bytes as its header leaves room for: packets of a train
+    /// are equally long.
+    pub fn next_segment_in(&mut self, id: QpId, rooms: Rooms) -> Option<Segment> {
         let qp = self.qps.get_mut(id)?;
         let gate = qp.gate();
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let seg = halves.tx.next_segment(max, gate, &mut ctx);
+        let seg = halves.tx.next_segment(rooms, gate, &mut ctx);
         qp.wake(id, &mut self.activated);
         seg
     }

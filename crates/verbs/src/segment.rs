@@ -13,13 +13,6 @@ pub enum SegmentOp {
     ReadResponse,
 }
 
-impl SegmentOp {
-    /// Whether it says itself where in memory it belongs.
-    pub(crate) const fn is_tagged(self) -> bool {
-        matches!(self, SegmentOp::Write | SegmentOp::ReadResponse)
-    }
-}
-
 /// Length of a read request in bytes: source key (4), source offset (8), length (8), sink key (4), reserved (4),
 /// all big endian.
 pub const READ_REQUEST_LEN: usize = 28;

@@ -198,11 +198,29 @@ pub(crate) struct Tx {
     send_limit: u64,
 }
 
-/// Payload that fits a segment, by the kind of its header.
-#[derive(Clone, Copy)]
-pub(crate) struct Rooms {
-    pub(crate) tagged: u32,
-    pub(crate) untagged: u32,
+/// Payload that fits a segment, in bytes, by the kind of its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rooms {
+    /// Of a Write.
+    pub tagged: u32,
+    /// Of a Send, and of a request.
+    pub untagged: u32,
+    /// Of an answer to a Read.
+    pub response: u32,
+}
+
+impl Rooms {
+    /// The same for all.
+    pub const fn same(max: u32) -> Rooms {
+        Rooms { tagged: max, untagged: max, response: max }
+    }
+    const fn of(&self, op: SegmentOp) -> u32 {
+        match op {
+            SegmentOp::Write => self.tagged,
+            SegmentOp::Send | SegmentOp::ReadRequest => self.untagged,
+            SegmentOp::ReadResponse => self.response,
+        }
+    }
 }
 
 /// Which parts of the sending half the queue pair's state lets run.
@@ -320,13 +338,13 @@ impl Tx {
         (first, all)
     }
 
-    pub(crate) fn next_segment(&mut self, max: u32, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
-        if max == 0 || !gate.run {
+    pub(crate) fn next_segment(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
+        if [rooms.tagged, rooms.untagged, rooms.response].contains(&0) || !gate.run {
             return None;
         }
-        let seg = match self.next_lost(max) {
+        let seg = match self.next_lost(rooms) {
             Some(s) => s,
-            None => self.next_new(Rooms { tagged: max, untagged: max }, gate, ctx)?,
+            None => self.next_new(rooms, gate, ctx)?,
         };
         ctx.stats.segments_out += 1;
         ctx.stats.bytes_out += u64::from(seg.len);
@@ -338,7 +356,7 @@ impl Tx {
     }
 
     /// The next lost range. Entries of the queue whose loss proved spurious are dropped on the way.
-    fn next_lost(&mut self, max: u32) -> Option<Segment> {
+    fn next_lost(&mut self, rooms: Rooms) -> Option<Segment> {
         while let Some(&msn) = self.lost_queue.front() {
             let Some(m) = self.message(msn).filter(|m| m.is_lost) else {
                 if let Some(m) = self.message(msn) {
@@ -348,7 +366,7 @@ impl Tx {
                 continue;
             };
             let (offset, len) = match m.lost.first() {
-                Some(r) => (r.start, (r.end - r.start).min(u64::from(max))),
+                Some(r) => (r.start, (r.end - r.start).min(u64::from(rooms.of(m.op)))),
                 None => (0, 0),
             };
             m.lost.remove(offset..offset + len);
@@ -368,8 +386,7 @@ impl Tx {
         let msn = self.next_msn(rooms.untagged, gate, ctx)?;
         let m = self.message(msn)?;
         let offset = m.sent;
-        let max = if m.op.is_tagged() { rooms.tagged } else { rooms.untagged };
-        let len = (m.len - offset).min(u64::from(max));
+        let len = (m.len - offset).min(u64::from(rooms.of(m.op)));
         m.sent += len;
         let seg = m.segment(msn, offset, len, false);
         if seg.last.is_some() {

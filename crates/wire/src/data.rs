@@ -61,6 +61,10 @@ const TAIL_SOLICITED: u8 = 2;
 
 /// Bytes of the inner header of a Write that is not its message's last packet: the common case.
 pub const WRITE_HEADER: usize = 14;
+/// The same of a Send.
+pub const SEND_HEADER: usize = 10;
+/// The same of an answer to a Read.
+pub const RESPONSE_HEADER: usize = 15;
 
 impl DataHeader {
     fn wide(&self) -> bool {
