@@ -99,9 +99,9 @@ impl Source {
         }
     }
 
-    /// Lets a thread fail once each lane carried something, and posts until enough was written after that and the lanes
-    /// are those that are to be left.
-    fn is_enough(&mut self, now: Time, e: &mut Endpoint) -> bool {
+    /// Lets a thread fail once each lane carried something; true when enough was written after that and the lanes are
+    /// those that are to be left.
+    fn watch(&mut self, now: Time, e: &Endpoint) -> bool {
         let stats = e.stats(self.conn).expect("open");
         let carried = stats.paths.iter().filter(|p| p.sent > 0).count();
         if self.failed_at.is_none() && self.done >= BEFORE && carried == usize::from(LANES) {
@@ -115,11 +115,7 @@ impl Source {
             self.until = Some(now + PATIENCE);
         }
         let left = usize::from(LANES) - usize::from(self.fault.0 != 0);
-        let enough = written && (self.lanes == left || self.until.is_some_and(|t| now > t));
-        if !enough {
-            self.post(e);
-        }
-        enough
+        written && (self.lanes == left || self.until.is_some_and(|t| now > t))
     }
 }
 
@@ -143,7 +139,12 @@ impl App for Source {
             assert_eq!(c.status, Status::Success);
             self.done += 1;
         }
-        if !self.over && self.is_enough(now, e) && self.done == self.posted {
+        if self.over {
+            return;
+        }
+        if !self.watch(now, e) {
+            self.post(e);
+        } else if self.done == self.posted {
             self.over = true;
             e.close(now, self.conn, 0, "done");
         }

@@ -1,8 +1,9 @@
 //! Which threads of further sockets are to work, decided from what was measured; without a clock.
 //!
-//! A thread is worth having where a processor is free for it. Whether one is, is looked at before it begins: idle time. While
-//! it works it is looked at by how long it waits to run. And because neither tells what it is worth, the rate with it is
-//! compared with the rate without it, when it begins and now and then later. One that is not worth it rests, for longer each time.
+//! A thread is worth having where a processor is free for it. Whether one is, is looked at before it begins: idle time,
+//! while data flows at a rate that has settled. While it works it is looked at by how long it waits to run. And because
+//! neither tells what it is worth, the rate with it is compared with the rate without it, when it begins and now and then
+//! later. One that is not worth it rests, for longer each time.
 
 use base::{Span, Time};
 
@@ -161,10 +162,9 @@ impl Rule {
     }
 
     /// What is free while nothing flows does not tell what is free while something does, and a rate that still grows is
-    /// none to compare with: two looks in a row have to be about the same. And while the loop itself waits for a processor,
-    /// one that is free is for the loop.
+    /// none to compare with: two looks in a row have to be about the same.
     fn is_steady(&mut self, l: &Look) -> bool {
-        let before = self.recent.filter(|r| l.rate > 0.0 && l.rate < r * GROWING && l.late < LATE);
+        let before = self.recent.filter(|r| l.rate > 0.0 && l.rate < r * GROWING);
         self.recent = Some(before.map_or(l.rate, |r| (r + l.rate) / 2.0));
         before.is_some()
     }
@@ -214,9 +214,10 @@ impl Rule {
         Some(Step::Close)
     }
 
-    /// Threads that rest begin where processors are free: by order all of them, by need one after another.
+    /// Threads that rest begin where processors are free: by order all of them, by need one after another. While the loop
+    /// itself waits for a processor, one that is free is for the loop.
     fn begin(&mut self, l: &Look) -> Option<Step> {
-        let needed = self.ordered || l.busy >= BUSY;
+        let needed = l.late < LATE && (self.ordered || l.busy >= BUSY);
         let room = if needed { (l.free / FREE) as usize } else { 0 };
         let room = if self.ordered { room } else { room.min(1) };
         let rested = |k: &u16| self.working >> k & 1 == 0 && self.rests[usize::from(*k)].until <= l.now;

@@ -35,6 +35,15 @@ fn what_is_free_before_a_rate_has_settled_tells_nothing() {
 }
 
 #[test]
+fn threads_that_keep_the_loop_waiting_are_weighed_all_the_same() {
+    let mut r = steady(true, 2);
+    assert_eq!(r.decide(&look(1, 1.0, 1.0, 1.0)), Some(Step::Begin(2)));
+    let late = |s| Look { late: 0.5, ..look(s, 0.5, 0.0, 1.0) };
+    let steps: Vec<_> = (2..30).filter_map(|s| r.decide(&late(s))).collect();
+    assert_eq!(steps[..2], [Step::Worth(2), Step::Weigh(2)]);
+}
+
+#[test]
 fn a_busy_loop_beside_a_free_processor_gets_help() {
     let mut r = Rule::new(false, 4);
     assert_eq!(r.decide(&look(1, 0.5, 1.5, 1.0)), None);
