@@ -55,6 +55,18 @@ pub const LOOPS: &[Loop] = &[
         run: |n| bulk(n, Suite::Crc32c, Side::Receive),
     },
     Loop {
+        name: "send-short",
+        unit: "message",
+        units: 20_000,
+        run: |n| writes(n, Suite::Aegis128L, Side::Send, SHORT),
+    },
+    Loop {
+        name: "receive-short",
+        unit: "message",
+        units: 20_000,
+        run: |n| writes(n, Suite::Aegis128L, Side::Receive, SHORT),
+    },
+    Loop {
         name: "feedback",
         unit: "packet",
         units: 10_000,
@@ -82,8 +94,10 @@ enum Side {
 
 /// Fast enough for full trains.
 const RATE: &str = "fixed:rate=10G";
-/// Bytes of a Write; two are always under way.
+/// Bytes of a long Write; two are always under way.
 const WRITE: u64 = 8 << 20;
+/// Bytes of a short one, and how many are under way.
+const SHORT: (u64, usize) = (64, 500);
 /// One packet of so many is lost where loss is wanted.
 const LOSS_ONE_IN: u64 = 100;
 /// Packets before counting begins: tables have grown, and the search for the path's packet size is over.
@@ -102,19 +116,24 @@ fn options(suite: Suite, cc: &str) -> TransportOptions {
 }
 
 fn bulk(units: u64, suite: Suite, side: Side) -> Result<u64> {
+    writes(units, suite, side, (WRITE, 2))
+}
+
+/// Writes of `len` bytes, `ahead` of them always under way.
+fn writes(units: u64, suite: Suite, side: Side, (len, ahead): (u64, usize)) -> Result<u64> {
     let mut p = Pair::new(&options(suite, RATE))?;
     ensure!(p.infos[CLIENT].suite == suite, "the ends took {:?}", p.infos[CLIENT].suite);
-    let from = p.register(CLIENT, WRITE as usize)?;
-    let to = p.register(SERVER, WRITE as usize)?;
+    let from = p.register(CLIENT, len as usize)?;
+    let to = p.register(SERVER, len as usize)?;
     p.loss_one_in = if side == Side::Feedback { LOSS_ONE_IN } else { 0 };
     let (mut under_way, mut posted) = (0, 0);
     let mut keep_writing = |p: &mut Pair| -> Result<()> {
         let info = p.infos[CLIENT].clone();
         let a = p.ends[CLIENT].adapter();
         under_way -= std::iter::from_fn(|| a.poll_cq(info.cq)).count();
-        while under_way < 2 {
+        while under_way < ahead {
             let op = SendOp::Write { rkey: to.rkey, offset: 0 };
-            let data = Data::from(Sge { lkey: from.lkey, offset: 0, len: WRITE });
+            let data = Data::from(Sge { lkey: from.lkey, offset: 0, len });
             a.post_send(info.qps[0], SendWr::new(posted, op, data)).context("posting")?;
             (under_way, posted) = (under_way + 1, posted + 1);
         }

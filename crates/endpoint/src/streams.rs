@@ -74,6 +74,13 @@ impl Streams for Numbered<'_> {
         Some(NextSegment { header: h, segment, again: s.retransmission, quiet: s.quiet })
     }
 
+    fn next_whole(&mut self, qpn: u16, room: usize) -> Option<NextSegment> {
+        let s = self.adapter.next_whole(self.qp(qpn)?)?;
+        let len = header(qpn, &s).encoded_len() + s.len as usize;
+        // With room for any header it is what was looked at.
+        if len <= room { self.next(qpn, len + LONGEST_HEADER) } else { None }
+    }
+
     fn has_more(&self, qpn: u16) -> bool {
         self.qp(qpn).is_some_and(|q| self.adapter.has_segment(q))
     }

@@ -34,6 +34,12 @@ impl Adapter {
         self.qps.get(id).map_or((0, 0), |q| q.tx.waiting())
     }
 
+    /// The next segment, where that is a message of which nothing was sent yet, as it will be given to whoever has room for
+    /// all of it. Nothing changes.
+    pub fn next_whole(&self, id: QpId) -> Option<Segment> {
+        self.qps.get(id).and_then(|q| q.tx.next_whole(q.gate()))
+    }
+
     /// The next segment to build, with at most `max_payload` bytes: lost ranges first, then new data in order. The
     /// caller must report its fate by [`on_acked`](Adapter::on_acked) or [`on_lost`](Adapter::on_lost).
     ///

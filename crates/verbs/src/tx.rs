@@ -2,6 +2,7 @@
 //! completions.
 
 mod ordered;
+mod whole;
 
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
@@ -143,6 +144,9 @@ impl OutMsg {
             tail: None,
             quiet: false,
         }
+    }
+    fn answer(r: Response) -> OutMsg {
+        OutMsg { key: r.sink, ..OutMsg::new(Source::Response(r), SegmentOp::ReadResponse, r.len) }
     }
     fn is_resolved(&self) -> bool {
         self.sent_all && self.resolved_bytes == self.len && (self.len > 0 || self.empty_resolved)
@@ -428,9 +432,7 @@ impl Tx {
     fn response_msn(&mut self) -> Option<u64> {
         if self.current_response.is_none() && self.window_open() {
             let r = self.responses.pop_front()?;
-            let mut m = OutMsg::new(Source::Response(r), SegmentOp::ReadResponse, r.len);
-            m.key = r.sink;
-            self.current_response = Some(self.push_message(m));
+            self.current_response = Some(self.push_message(OutMsg::answer(r)));
         }
         self.current_response
     }
@@ -467,11 +469,22 @@ impl Tx {
     }
 
     fn start(&mut self, number: u64, ctx: &mut Ctx<'_>) -> Option<OutMsg> {
-        let rsn = self.next_rsn;
-        let w = self.wqes.get_mut(number.checked_sub(self.wqe_base)? as usize)?;
+        let index = number.checked_sub(self.wqe_base)? as usize;
+        let m = self.message_of(number, self.wqes.get(index)?)?;
+        let w = self.wqes.get_mut(index)?;
+        if w.is_answered() {
+            w.sink = fresh_key(&self.sinks, ctx.rng);
+            self.sinks.insert(w.sink, number);
+            self.reads_out += 1;
+        }
+        self.next_rsn += u64::from(m.rsn.is_some());
+        Some(m)
+    }
+
+    /// The message that a work request starts; `None` for what is done here.
+    fn message_of(&self, number: u64, w: &Wqe) -> Option<OutMsg> {
         let source = Source::Wqe(number);
-        let solicited = w.solicited;
-        let tail = |imm| Some(Tail { imm, solicited });
+        let tail = |imm| Some(Tail { imm, solicited: w.solicited });
         let mut m = match w.op {
             SendOp::Write { rkey, offset } | SendOp::WriteImm { rkey, offset, .. } => {
                 let mut m = OutMsg::new(source, SegmentOp::Write, w.len);
@@ -489,19 +502,11 @@ impl Tx {
         match w.op {
             SendOp::WriteImm { imm, .. } | SendOp::SendImm { imm } => m.tail = tail(Some(imm)),
             SendOp::Send | SendOp::SendInvalidate { .. } => m.tail = tail(None),
-            SendOp::Write { .. } | SendOp::LocalInvalidate { .. } => {}
-            SendOp::Read { .. } | SendOp::Atomic { .. } => {
-                w.sink = fresh_key(&self.sinks, ctx.rng);
-                self.sinks.insert(w.sink, number);
-                self.reads_out += 1;
-            }
+            _ => {}
         }
         // Answers complete reads, which others may wait for.
         m.quiet = !w.signaled && m.op != SegmentOp::ReadRequest;
-        if m.tail.is_some() {
-            m.rsn = Some(rsn);
-            self.next_rsn += 1;
-        }
+        m.rsn = m.tail.is_some().then_some(self.next_rsn);
         Some(m)
     }
 

@@ -5,6 +5,7 @@ mod close;
 mod congestion;
 mod coupling;
 mod crypto_stream;
+mod fill;
 mod flows;
 mod frames;
 mod lanes;

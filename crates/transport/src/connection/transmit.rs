@@ -11,8 +11,8 @@ use base::{Ecn, Span, Time};
 use cc::Token;
 use cc::engine::Train;
 use std::net::{IpAddr, SocketAddr};
+use wire::Frame;
 use wire::packet::{SHORT_CLEAR, flag};
-use wire::{Frame, SliceWriter};
 
 /// Segments of a train at most: the kernel's UDP_MAX_SEGMENTS.
 pub const MAX_SEGMENTS: usize = 64;
@@ -82,19 +82,19 @@ impl Outlets for Inline<'_> {
 
 /// Permission to build a train. Only the pacer makes tokens, so unpaced sending does not compile; the one exception is
 /// a probe after a time-out, a single packet, which gets feedback going again.
-enum Permit {
+pub(super) enum Permit {
     Paced(Token),
     Probe(u64),
 }
 
 impl Permit {
-    fn covers(&self, bytes: u64) -> bool {
+    pub(super) fn covers(&self, bytes: u64) -> bool {
         match self {
             Permit::Paced(t) => t.bytes() >= bytes,
             Permit::Probe(left) => *left >= bytes,
         }
     }
-    fn spend(&mut self, bytes: u64) {
+    pub(super) fn spend(&mut self, bytes: u64) {
         match self {
             // Covered: asked before the packet was built.
             Permit::Paced(t) => drop(t.spend(bytes)),
@@ -104,12 +104,12 @@ impl Permit {
 }
 
 /// What one train needs to be entered into the books.
-struct Draft {
-    packets: u64,
-    wire_bytes: u64,
-    len: usize,
-    segment: usize,
-    ecn: Ecn,
+pub(super) struct Draft {
+    pub(super) packets: u64,
+    pub(super) wire_bytes: u64,
+    pub(super) len: usize,
+    pub(super) segment: usize,
+    pub(super) ecn: Ecn,
 }
 
 impl Connection {
@@ -579,33 +579,10 @@ impl Connection {
         let l = &mut self.lanes[lane];
         let most = if lead > 0 { 1 } else { l.most_packets(flow) };
         l.maybe_skip(now, &mut self.rng);
-        let mtu = usize::from(l.mtu.current());
-        let overhead = u64::from(l.overhead());
         let train = Train { ecn, telemetry: lead > 0, ..l.flows[usize::from(flow)].begin_train(now, flow) };
         let number = l.sent.trains_mut().begin(train);
         let first_pn = l.sent.next();
-        let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: 0, ecn };
-        while d.packets < most as u64 && permit.covers(mtu as u64 + overhead) {
-            if d.len + mtu > MAX_TRAIN.min(buf.len()) {
-                break;
-            }
-            let Some(n) =
-                self.build_packet(now, lane, flow, number, &mut buf[d.len + lead..d.len + mtu], streams)
-            else {
-                break;
-            };
-            if d.packets == 0 {
-                d.segment = n;
-            }
-            d.packets += 1;
-            d.len += n;
-            d.wire_bytes += n as u64 + overhead;
-            permit.spend((n + lead) as u64 + overhead);
-            // A shorter packet ends the train: all segments but the last are equally long.
-            if n < mtu {
-                break;
-            }
-        }
+        let mut d = self.fill_train(now, (lane, flow, number), (most, lead, ecn), permit, buf, streams);
         if let Some(qpn) = self.scheduler.current(flow) {
             self.scheduler.rotate(qpn);
         }
@@ -618,8 +595,10 @@ impl Connection {
         }
         // Nothing stands behind it, and somebody waits to hear that it arrived, or something before it.
         let last = !self.scheduler.is_ready(flow) && core::mem::take(&mut self.lanes[lane].asks);
-        let wanted = self.lanes[lane].flows[usize::from(flow)].wants_dispersion();
-        let measured = wanted && self.lanes[lane].dispersion.begin(now);
+        let l = &mut self.lanes[lane];
+        // Short packets tell how fast hosts are, not the path.
+        let full = d.segment == usize::from(l.mtu.current());
+        let measured = full && l.flows[usize::from(flow)].wants_dispersion() && l.dispersion.begin(now);
         let Some(sealing) =
             self.number_train(lane, first_pn, &d, (last, measured), &mut buf[lead..lead + d.len])
         else {
@@ -681,54 +660,6 @@ impl Connection {
             self.lanes[lane].overtaken = false;
         }
         self.lead = lead;
-    }
-
-    /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay.
-    fn build_packet(
-        &mut self,
-        now: Time,
-        lane: usize,
-        flow: u8,
-        train: u64,
-        buf: &mut [u8],
-        streams: &mut impl Streams,
-    ) -> Option<usize> {
-        let tag_len = self.keys.as_ref()?.suite().tag_len();
-        let start = SHORT_CLEAR + tag_len;
-        let (qpn, next) = loop {
-            let qpn = self.scheduler.current(flow)?;
-            match streams.next(qpn, buf.len() - start) {
-                Some(n) => break (qpn, n),
-                None => self.scheduler.deactivate(qpn),
-            }
-        };
-        let mut w = SliceWriter::new(&mut buf[start..]);
-        next.header.put(&mut w);
-        let body = start + w.len();
-        let end = body + next.segment.len as usize;
-        streams.gather(qpn, &next, &mut buf[body..end]);
-        if !streams.has_more(qpn) {
-            self.scheduler.deactivate(qpn);
-        }
-        buf[0] = next.header.flags();
-        self.stats.payload_sent += u64::from(next.segment.len);
-        if next.again {
-            self.stats.packets_again += 1;
-            self.stats.payload_again += u64::from(next.segment.len);
-        }
-        let l = &mut self.lanes[lane];
-        let bytes = end as u32 + u32::from(l.overhead());
-        let content = Content::Data(qpn, next.segment);
-        l.on_data_sent(now, next.again);
-        l.asks |= !next.quiet;
-        l.sent.push(SentPacket {
-            time: now,
-            train,
-            bytes,
-            state: crate::lane::sent::State::Outstanding,
-            content,
-        });
-        Some(end)
     }
 
     /// Writes the clear headers of a train, and reserves its numbers: it is ready to be sealed.

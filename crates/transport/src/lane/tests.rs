@@ -13,6 +13,9 @@ impl Streams for Fates {
     fn next(&mut self, _: u16, _: usize) -> Option<NextSegment> {
         None
     }
+    fn next_whole(&mut self, _: u16, _: usize) -> Option<NextSegment> {
+        None
+    }
     fn has_more(&self, _: u16) -> bool {
         false
     }

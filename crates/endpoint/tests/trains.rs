@@ -1,0 +1,102 @@
+//! Which packets leave together: all segments of a train but the last are equally long.
+
+mod pair;
+
+use longhaul_endpoint::{ConnInfo, MAX_TRAIN, Transmit};
+use pair::{Flying, Pair, read, register};
+use proptest::prelude::*;
+use std::ops::Range;
+use verbs::{Data, Memory, Mr, SendOp, SendWr, Sge};
+
+const ROOM: u64 = 64 << 10;
+
+/// Two ends, and a region of random bytes at the client and one of zeroes at the server.
+fn ends() -> (Pair, ConnInfo, Mr, Mr) {
+    let mut p = Pair::new();
+    let pair::Link { ci, si, .. } = p.linked();
+    let mut bytes = vec![0; ROOM as usize];
+    base::Rng::from_u64(3).fill(&mut bytes);
+    let from = register(&mut p.client, ci.pd, bytes);
+    let to = register(&mut p.server, si.pd, Memory::zeroed(ROOM as usize));
+    (p, ci, from, to)
+}
+
+/// Writes pieces of the region to where they come from.
+fn post(p: &mut Pair, ci: &ConnInfo, (from, to): (&Mr, &Mr), pieces: impl IntoIterator<Item = Range<u64>>) {
+    for (k, r) in pieces.into_iter().enumerate() {
+        let op = SendOp::Write { rkey: to.rkey, offset: r.start };
+        let data = Data::from(Sge { lkey: from.lkey, offset: r.start, len: r.end - r.start });
+        p.client.adapter().post_send(ci.qps[0], SendWr::new(k as u64, op, data)).expect("posted");
+    }
+}
+
+/// The trains that leave at the client within 20 ms, before it hears of any: lengths of the packets of each.
+fn trains(p: &mut Pair) -> Vec<Vec<usize>> {
+    let (mut buf, mut all) = (vec![0; MAX_TRAIN], Vec::new());
+    for _ in 0..20 {
+        while let Some(Transmit { len, segment, .. }) = p.client.poll_transmit(p.now, &mut buf) {
+            all.push(buf[..len].chunks(segment).map(<[u8]>::len).collect());
+            for d in buf[..len].chunks(segment) {
+                p.deliver(Flying { at: p.now, from: p.client_addr, to_server: true, bytes: d.to_vec() });
+            }
+        }
+        p.now += base::Span::from_millis(1);
+        p.client.handle_timeout(p.now);
+    }
+    all
+}
+
+#[test]
+fn short_messages_leave_in_trains() {
+    let (mut p, ci, from, to) = ends();
+    post(&mut p, &ci, (&from, &to), (0..100).map(|k| k * 64..k * 64 + 64));
+    let sent = trains(&mut p);
+    let header = sent[0][0] - 64;
+    assert!(header < 64, "{header}");
+    // The start of a connection permits ten full packets' bytes at once: 14 of these, and more.
+    assert!(sent.len() < 5 && sent[0].len() >= 14, "{sent:?}");
+    assert!(sent.iter().flatten().all(|n| *n == sent[0][0]), "{sent:?}");
+}
+
+#[test]
+fn a_train_ends_with_a_shorter_message_and_before_a_longer_one() {
+    let (mut p, ci, from, to) = ends();
+    let lens = [64, 64, 100, 100, 30, 30, 0, 0, 1, 5_000, 20];
+    let starts = lens.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
+    let pieces: Vec<_> = starts.zip(lens).map(|(at, n)| at..at + n).collect();
+    post(&mut p, &ci, (&from, &to), pieces);
+    let sent = trains(&mut p);
+    let header = sent[0][0] - 64;
+    let payload: Vec<Vec<usize>> =
+        sent.iter().map(|t| t.iter().map(|n| n.saturating_sub(header)).collect()).collect();
+    assert_eq!(payload[..4], [vec![64, 64], vec![100, 100, 30], vec![30, 0], vec![0]]);
+    let full = payload[5][0];
+    assert!(full > 1_400, "{payload:?}");
+    // Only a message's last packet has the byte that says so.
+    let rest = 5_000 - 3 * (full + 1);
+    assert_eq!(payload[4..], [vec![1], vec![full, full, full, rest], vec![20]]);
+    let len = lens.iter().sum::<u64>() as usize;
+    assert_eq!(read(&mut p.server, &to, len), read(&mut p.client, &from, len));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is posted arrives, in trains whose packets are equally long but for the last.
+    #[test]
+    fn messages_of_any_lengths_arrive_in_even_trains(
+        lens in proptest::collection::vec(prop_oneof![3 => 0u64..80, 1 => 1_300u64..1_500, 1 => 0u64..6_000], 1..40),
+    ) {
+        let (mut p, ci, from, to) = ends();
+        let lens: Vec<_> = lens.into_iter().scan(ROOM, |left, n| (*left >= n).then(|| { *left -= n; n })).collect();
+        let starts = lens.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
+        post(&mut p, &ci, (&from, &to), starts.zip(&lens).map(|(at, n)| at..at + n).collect::<Vec<_>>());
+        for train in trains(&mut p) {
+            let (last, others) = train.split_last().expect("not empty");
+            prop_assert!(others.iter().all(|n| *n == train[0]) && *last <= train[0], "{train:?}");
+        }
+        p.run(base::Span::from_secs(2));
+        let len = lens.iter().sum::<u64>() as usize;
+        prop_assert!(read(&mut p.server, &to, len) == read(&mut p.client, &from, len));
+    }
+}
