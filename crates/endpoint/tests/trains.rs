@@ -79,6 +79,25 @@ fn a_train_ends_with_a_shorter_message_and_before_a_longer_one() {
     assert_eq!(read(&mut p.server, &to, len), read(&mut p.client, &from, len));
 }
 
+#[test]
+fn a_probe_after_a_time_out_is_one_packet_however_short() {
+    let (mut p, ci, from, to) = ends();
+    let data = |p: &mut Pair| {
+        let mut buf = vec![0; MAX_TRAIN];
+        let sent = std::iter::from_fn(|| p.client.poll_transmit(p.now, &mut buf));
+        // Control is never ECN-capable.
+        sent.filter(|t| t.ecn != base::Ecn::NotEct).map(|t| t.len / t.segment).collect::<Vec<_>>()
+    };
+    post(&mut p, &ci, (&from, &to), [0..64]);
+    assert_eq!(data(&mut p), [1]);
+    // Nothing arrives; more is posted by the time that this is noticed.
+    p.now = p.client.next_timeout().expect("a time-out");
+    p.client.handle_timeout(p.now);
+    post(&mut p, &ci, (&from, &to), (1..11).map(|k| k * 64..k * 64 + 64));
+    let sent = data(&mut p);
+    assert!(sent[0] == 1 && sent.iter().any(|n| *n > 5) && sent.iter().sum::<usize>() >= 10, "{sent:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -9,7 +9,8 @@ use wire::SliceWriter;
 use wire::packet::SHORT_CLEAR;
 
 impl Connection {
-    /// Writes unsealed packets, behind `lead` bytes for what hops write, as many as are permitted and fit: `most` full ones.
+    /// Writes unsealed packets, as many as are permitted and fit: `most` full ones. A probe is one packet, and one with `lead`
+    /// bytes in front, for what hops write, leaves alone.
     ///
     /// All segments of a train but the last are equally long. Where the first does not fill its packet, whole messages that
     /// are no longer go on with it: short ones travel in trains as well.
@@ -24,10 +25,15 @@ impl Connection {
     ) -> Draft {
         let l = &self.lanes[lane];
         let (mtu, overhead) = (usize::from(l.mtu.current()), u64::from(l.overhead()));
+        let alone = lead > 0 || matches!(permit, Permit::Probe(_));
         let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: mtu, ecn };
         loop {
             let short = d.segment < mtu;
-            let most = if short && lead == 0 { MAX_SEGMENTS } else { most };
+            let most = match (alone, short) {
+                (true, _) => 1,
+                (false, true) => MAX_SEGMENTS,
+                (false, false) => most,
+            };
             let fits = d.len + d.segment <= MAX_TRAIN.min(buf.len());
             if d.packets >= most as u64 || !fits || !permit.covers(d.segment as u64 + overhead) {
                 break;

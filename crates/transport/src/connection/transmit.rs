@@ -574,10 +574,10 @@ impl Connection {
         streams: &mut impl Streams,
     ) -> Option<(Draft, Sealing)> {
         let ecn = self.codepoint(now, lane, flow.into());
-        // A packet that hops write into leaves alone: what they write stands in front of it.
+        // What hops write stands in front of the packet.
         let lead = self.telemetry_room(now, lane, flow.into());
         let l = &mut self.lanes[lane];
-        let most = if lead > 0 { 1 } else { l.most_packets(flow) };
+        let most = l.most_packets(flow);
         l.maybe_skip(now, &mut self.rng);
         let train = Train { ecn, telemetry: lead > 0, ..l.flows[usize::from(flow)].begin_train(now, flow) };
         let number = l.sent.trains_mut().begin(train);
