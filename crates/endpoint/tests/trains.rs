@@ -88,7 +88,7 @@ fn a_probe_after_a_time_out_is_one_packet_however_short() {
         // Control is never ECN-capable.
         sent.filter(|t| t.ecn != base::Ecn::NotEct).map(|t| t.len / t.segment).collect::<Vec<_>>()
     };
-    post(&mut p, &ci, (&from, &to), [0..64]);
+    post(&mut p, &ci, (&from, &to), std::iter::once(0..64));
     assert_eq!(data(&mut p), [1]);
     // Nothing arrives; more is posted by the time that this is noticed.
     p.now = p.client.next_timeout().expect("a time-out");
