@@ -6,6 +6,7 @@ use longhaul_endpoint::{ConnInfo, MAX_TRAIN, Transmit};
 use pair::{Flying, Pair, read, register};
 use proptest::prelude::*;
 use std::ops::Range;
+use transport::connection::MAX_SEGMENTS;
 use verbs::{Data, Memory, Mr, SendOp, SendWr, Sge};
 
 const ROOM: u64 = 64 << 10;
@@ -53,8 +54,8 @@ fn short_messages_leave_in_trains() {
     let sent = trains(&mut p);
     let header = sent[0][0] - 64;
     assert!(header < 64, "{header}");
-    // The start of a connection permits ten full packets' bytes at once: 14 of these, and more.
-    assert!(sent.len() < 5 && sent[0].len() >= 14, "{sent:?}");
+    let packets: Vec<_> = sent.iter().map(Vec::len).collect();
+    assert_eq!(packets, [MAX_SEGMENTS, 100 - MAX_SEGMENTS], "{sent:?}");
     assert!(sent.iter().flatten().all(|n| *n == sent[0][0]), "{sent:?}");
 }
 
