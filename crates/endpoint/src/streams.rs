@@ -1,8 +1,9 @@
 //! Verbs as the transport sees them: queue pairs by number, headers instead of segments.
 
+use transport::connection::MAX_TRAIN;
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
 use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp};
-use wire::data::{RESPONSE_HEADER, SEND_HEADER, WRITE_HEADER};
+use wire::data::{RESPONSE_HEADER, SEND_HEADER, TAIL, TAIL_IMMEDIATE, WRITE_HEADER};
 use wire::{DataHeader, DataOp};
 
 /// The adapter with one connection's numbering.
@@ -16,10 +17,28 @@ pub struct Numbered<'a> {
 /// Inner header and tail of the longest kind: rooms below it fit nothing.
 const LONGEST_HEADER: usize = 1 + 2 + 2 + 4 + 8 + 1 + 2 + 4;
 
+/// Packets are padded by at most a part in 2 to the power of this: bytes are what slow paths have least of.
+const PADDING_SHIFT: u32 = 5;
+
 impl Numbered<'_> {
     fn qp(&self, qpn: u16) -> Option<QpId> {
         self.qps.get(usize::from(qpn)).copied().flatten()
     }
+}
+
+/// Payload that fits packets of `room` bytes: all of a message are to be equally long.
+fn rooms(room: usize) -> Option<Rooms> {
+    room.checked_sub(LONGEST_HEADER)?;
+    let beside = |header| u32::try_from(room - header).unwrap_or(u32::MAX);
+    Some(Rooms {
+        tagged: beside(WRITE_HEADER),
+        untagged: beside(SEND_HEADER),
+        response: beside(RESPONSE_HEADER),
+        tail: TAIL as u32,
+        tail_imm: TAIL_IMMEDIATE as u32,
+        // Where a train has one packet (loopback's are 64 KiB) there is nothing to be alike for, and large ones are cheaper.
+        even: 2 * room <= MAX_TRAIN,
+    })
 }
 
 fn header(qpn: u16, s: &Segment) -> DataHeader {
@@ -37,7 +56,7 @@ fn header(qpn: u16, s: &Segment) -> DataHeader {
         offset: s.position,
         rsn: s.rsn.map(|r| r as u16),
         first: s.first,
-        last: s.last.map(|t| wire::Tail { imm: t.imm, solicited: t.solicited }),
+        last: s.last.map(|t| wire::Tail { imm: t.imm, solicited: t.solicited, padding: None }),
     }
 }
 
@@ -46,39 +65,32 @@ fn reference(s: SegmentRef) -> verbs::SegmentRef {
 }
 
 impl Streams for Numbered<'_> {
-    fn next(&mut self, qpn: u16, room: usize) -> Option<NextSegment> {
-        let qp = self.qp(qpn)?;
-        let room = room.checked_sub(LONGEST_HEADER)?;
-        // Segments fill their packets whatever they are: a shorter one ends its train.
-        let beside = |header| u32::try_from(room + LONGEST_HEADER - header).unwrap_or(u32::MAX);
-        let rooms = Rooms {
-            tagged: beside(WRITE_HEADER),
-            untagged: beside(SEND_HEADER),
-            response: beside(RESPONSE_HEADER),
-        };
+    fn next(&mut self, qpn: u16, room: usize, within: Option<usize>) -> Option<NextSegment> {
+        let (qp, rooms, len) = (self.qp(qpn)?, rooms(room)?, within.unwrap_or(room));
+        if len < room {
+            let s = self.adapter.peek(qp, rooms)?;
+            if header(qpn, &s).encoded_len() + s.len as usize > len {
+                return None;
+            }
+        }
         let mut s = self.adapter.next_segment_in(qp, rooms)?;
         let mut h = header(qpn, &s);
-        let over = (h.encoded_len() + s.len as usize).saturating_sub(room + LONGEST_HEADER);
-        if over > 0 {
+        let takes = h.encoded_len() + s.len as usize;
+        if takes > len {
             // The tail of the last segment, or a wide offset, does not fit: the end goes into another packet.
-            let cut = over.min(s.len as usize) as u32;
+            let cut = (takes - len).min(s.len as usize) as u32;
             s.len -= cut;
             let rest = verbs::SegmentRef { msn: s.msn, offset: s.offset + u64::from(s.len), len: cut };
             (s.last, s.quiet) = (None, false);
             self.adapter.on_lost(qp, rest);
             h = header(qpn, &s);
+        } else if takes < len && within.is_some() && len - takes <= len >> PADDING_SHIFT {
+            h.pad(len - takes);
         }
         self.last = Some(s);
         let r = s.reference();
         let segment = SegmentRef { msn: r.msn, offset: r.offset, len: r.len };
         Some(NextSegment { header: h, segment, again: s.retransmission, quiet: s.quiet })
-    }
-
-    fn next_whole(&mut self, qpn: u16, room: usize) -> Option<NextSegment> {
-        let s = self.adapter.next_whole(self.qp(qpn)?)?;
-        let len = header(qpn, &s).encoded_len() + s.len as usize;
-        // With room for any header it is what was looked at.
-        if len <= room { self.next(qpn, len + LONGEST_HEADER) } else { None }
     }
 
     fn has_more(&self, qpn: u16) -> bool {
@@ -161,7 +173,7 @@ mod tests {
     /// Moves all that waits at `from`; the lengths of the packets of each operation.
     fn pass(from: &mut Numbered<'_>, to: &mut Numbered<'_>) -> Vec<(DataOp, usize)> {
         let mut lengths = Vec::new();
-        while let Some(n) = from.next(0, ROOM) {
+        while let Some(n) = from.next(0, ROOM, None) {
             let mut payload = vec![0; n.segment.len as usize];
             from.gather(0, &n, &mut payload);
             assert!(to.place(&n.header, &payload).is_ok());
@@ -199,6 +211,37 @@ mod tests {
             let of: Vec<_> = lengths.iter().filter(|(o, _)| *o == op).map(|(_, n)| *n).collect();
             let short = of.iter().filter(|n| **n != ROOM).count();
             assert!(of.len() == LEN.div_ceil(ROOM - header) && short == 1, "{op:?}: {of:?}");
+        }
+    }
+
+    /// All packets of messages of a few are equally long, so that one train takes them whatever the operation.
+    #[test]
+    fn packets_of_short_messages_are_alike() {
+        let all = [
+            SendOp::Write { rkey: 7, offset: 0 },
+            SendOp::WriteImm { rkey: 7, offset: 0, imm: 1 },
+            SendOp::Send,
+            SendOp::SendImm { imm: 2 },
+        ];
+        for (op, len) in
+            all.iter().flat_map(|op| (1_425..6_000).step_by(7).chain([LEN / 2]).map(move |n| (*op, n)))
+        {
+            let (mut a, qp, mr) = adapter(1);
+            a.set_send_limit(qp, 3).unwrap();
+            let data = Data::from(Sge { lkey: mr.lkey, offset: 0, len: len as u64 });
+            for _ in 0..3 {
+                a.post_send(qp, SendWr::new(1, op, data.clone())).unwrap();
+            }
+            let qps = [Some(qp)];
+            let mut a = Numbered { adapter: &mut a, qps: &qps, last: None };
+            let takes = |n: NextSegment| n.header.encoded_len() + n.segment.len as usize;
+            let first = takes(a.next(0, ROOM, None).unwrap());
+            let others: Vec<_> = std::iter::from_fn(|| a.next(0, ROOM, Some(first)).map(takes)).collect();
+            let fewest = (len + SEND_HEADER).div_ceil(ROOM) * 3;
+            let most = (len + TAIL_IMMEDIATE).div_ceil(ROOM - WRITE_HEADER) * 3;
+            assert!((fewest..=most).contains(&(1 + others.len())), "{op:?} of {len}: {first}, {others:?}");
+            assert!(others.iter().all(|n| *n == first), "{op:?} of {len}: {first}, {others:?}");
+            assert!(!a.has_more(0), "{op:?} of {len}");
         }
     }
 }

@@ -71,13 +71,41 @@ fn a_train_ends_with_a_shorter_message_and_before_a_longer_one() {
     let payload: Vec<Vec<usize>> =
         sent.iter().map(|t| t.iter().map(|n| n.saturating_sub(header)).collect()).collect();
     assert_eq!(payload[..4], [vec![64, 64], vec![100, 100, 30], vec![30, 0], vec![0]]);
-    let full = payload[5][0];
-    assert!(full > 1_400, "{payload:?}");
-    // Only a message's last packet has the byte that says so.
-    let rest = 5_000 - 3 * (full + 1);
-    assert_eq!(payload[4..], [vec![1], vec![full, full, full, rest], vec![20]]);
+    // 5,000 bytes are four packets that are alike. Only a message's last has the byte that says so.
+    let piece = 5_001_usize.div_ceil(4);
+    assert_eq!(payload[4..], [vec![1], vec![piece - 1, piece - 1, piece - 1, piece - 1, 20]]);
     let len = lens.iter().sum::<u64>() as usize;
     assert_eq!(read(&mut p.server, &to, len), read(&mut p.client, &from, len));
+}
+
+/// Messages of a few packets are cut into pieces that are alike, so that they go on with each other's trains.
+#[test]
+fn messages_of_a_few_packets_leave_in_trains() {
+    for len in [1_500, 2_048, 4_000, 4_096, 9_999, 16_384] {
+        let (mut p, ci, from, to) = ends();
+        // The first flight is 32 full packets.
+        let n = 32 * 1_300 / len;
+        post(&mut p, &ci, (&from, &to), (0..n).map(|k| k * len..(k + 1) * len));
+        let sent = trains(&mut p);
+        let packets: Vec<_> = sent.iter().map(Vec::len).collect();
+        let each = len.div_ceil(1_430) as usize;
+        assert_eq!(packets, [each * n as usize], "{len}");
+        assert!(sent.iter().flatten().all(|n| *n == sent[0][0]), "{len}: {sent:?}");
+        let len = (n * len) as usize;
+        assert_eq!(read(&mut p.server, &to, len), read(&mut p.client, &from, len));
+    }
+}
+
+/// Bytes are what slow paths have least of: what lacks more than a few ends its train instead of being padded.
+#[test]
+fn little_is_padded() {
+    let (mut p, ci, from, to) = ends();
+    let lens = [1_000, 990, 980, 960, 1_000, 500];
+    let starts = lens.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
+    post(&mut p, &ci, (&from, &to), starts.zip(lens).map(|(at, n)| at..at + n).collect::<Vec<_>>());
+    let sent = trains(&mut p);
+    let (full, less) = (sent[0][0], 1_000 - 960);
+    assert_eq!(sent, [vec![full, full, full, full - less], vec![full, full - 500]]);
 }
 
 #[test]

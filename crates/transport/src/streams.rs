@@ -46,12 +46,10 @@ pub struct PlaceError {
 
 /// Messages and memory, seen from the transport. Queue pairs go by their number on the wire.
 pub trait Streams {
-    /// Takes the next piece to send, lost pieces first; header and payload together take at most `room`
-    /// bytes.
-    fn next(&mut self, qpn: u16, room: usize) -> Option<NextSegment>;
-    /// As `next`, but only a message of which nothing was sent yet and that fits `room` whole: otherwise nothing, and nothing
-    /// changes.
-    fn next_whole(&mut self, qpn: u16, room: usize) -> Option<NextSegment>;
+    /// Takes the next piece to send, lost pieces first; header and payload together take at most `room` bytes. With
+    /// `within`, only if that is at most so many (else nothing, and nothing changes); what lacks a little may be padded to
+    /// be as long.
+    fn next(&mut self, qpn: u16, room: usize, within: Option<usize>) -> Option<NextSegment>;
     /// Whether `next` has something.
     fn has_more(&self, qpn: u16) -> bool;
     /// Bytes that wait: about those left of the message whose turn it is, and at least so many in all.

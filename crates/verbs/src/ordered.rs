@@ -185,8 +185,10 @@ impl Adapter {
     pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Segment> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
+        // A stream has no trains: records are filled.
+        let rooms = Rooms { tagged, untagged, response: tagged, even: false, ..Rooms::same(0) };
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let seg = halves.tx.next_ordered(Rooms { tagged, untagged, response: tagged }, gate, &mut ctx);
+        let seg = halves.tx.next_ordered(rooms, gate, &mut ctx);
         qp.wake(id, &mut self.activated);
         self.settle();
         seg

@@ -34,10 +34,9 @@ impl Adapter {
         self.qps.get(id).map_or((0, 0), |q| q.tx.waiting())
     }
 
-    /// The next segment, where that is a message of which nothing was sent yet, as it will be given to whoever has room for
-    /// all of it. Nothing changes.
-    pub fn next_whole(&self, id: QpId) -> Option<Segment> {
-        self.qps.get(id).and_then(|q| q.tx.next_whole(q.gate()))
+    /// What [`next_segment_in`](Adapter::next_segment_in) gives next in the same rooms. Nothing changes.
+    pub fn peek(&self, id: QpId, rooms: Rooms) -> Option<Segment> {
+        self.qps.get(id).and_then(|q| q.tx.peek(rooms, q.gate()))
     }
 
     /// The next segment to build, with at most `max_payload` bytes: lost ranges first, then new data in order. The
@@ -49,7 +48,7 @@ impl Adapter {
     }
 
     /// [`next_segment`](Adapter::next_segment), with as many bytes as its header leaves room for: packets of a train
-    /// are equally long.
+    /// are equally long. Messages of a few segments are cut evenly.
     pub fn next_segment_in(&mut self, id: QpId, rooms: Rooms) -> Option<Segment> {
         let qp = self.qps.get_mut(id)?;
         let gate = qp.gate();

@@ -1,8 +1,8 @@
 //! The sending half of a queue pair: from work requests to segments, and from the segments' fate to
 //! completions.
 
+mod ahead;
 mod ordered;
-mod whole;
 
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
@@ -211,12 +211,18 @@ pub struct Rooms {
     pub untagged: u32,
     /// Of an answer to a Read.
     pub response: u32,
+    /// What the last segment of a message leaves less room for.
+    pub tail: u32,
+    /// The same with immediate data.
+    pub tail_imm: u32,
+    /// Whether messages of a few segments are cut into such as are alike.
+    pub even: bool,
 }
 
 impl Rooms {
     /// The same for all.
     pub const fn same(max: u32) -> Rooms {
-        Rooms { tagged: max, untagged: max, response: max }
+        Rooms { tagged: max, untagged: max, response: max, tail: 0, tail_imm: 0, even: true }
     }
     const fn of(&self, op: SegmentOp) -> u32 {
         match op {
@@ -297,6 +303,9 @@ impl Tx {
     fn message(&mut self, msn: u64) -> Option<&mut OutMsg> {
         self.flight.get_mut(usize::try_from(msn.checked_sub(self.flight_base)?).ok()?)
     }
+    fn flight_of(&self, msn: u64) -> Option<&OutMsg> {
+        self.flight.get(usize::try_from(msn.checked_sub(self.flight_base)?).ok()?)
+    }
 
     /// Whether the first work request not started may start.
     fn head_ready(&self) -> bool {
@@ -324,7 +333,7 @@ impl Tx {
     /// was not started), and that with those of up to [`LOOK_AHEAD`] that follow.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let ranges = |set: &RangeSet| set.iter().take(LOOK_AHEAD).map(|r| r.end - r.start).sum::<u64>();
-        let of = |msn: u64| self.flight.get(usize::try_from(msn.checked_sub(self.flight_base)?).ok()?);
+        let of = |msn: u64| self.flight_of(msn);
         let lost: u64 =
             self.lost_queue.iter().take(LOOK_AHEAD).filter_map(|m| of(*m)).map(|m| ranges(&m.lost)).sum();
         let request = |w: &Wqe| if w.is_answered() { READ_REQUEST_LEN as u64 } else { w.len };
@@ -369,10 +378,7 @@ impl Tx {
                 self.lost_queue.pop_front();
                 continue;
             };
-            let (offset, len) = match m.lost.first() {
-                Some(r) => (r.start, (r.end - r.start).min(u64::from(rooms.of(m.op)))),
-                None => (0, 0),
-            };
+            let (offset, len) = m.next_lost(rooms);
             m.lost.remove(offset..offset + len);
             m.empty_lost = false;
             let seg = m.segment(msn, offset, len, true);
@@ -388,9 +394,10 @@ impl Tx {
 
     fn next_new(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
         let msn = self.next_msn(rooms.untagged, gate, ctx)?;
+        let datagrams = self.kind == Kind::Unreliable;
         let m = self.message(msn)?;
         let offset = m.sent;
-        let len = (m.len - offset).min(u64::from(rooms.of(m.op)));
+        let len = m.next_new(rooms, datagrams);
         m.sent += len;
         let seg = m.segment(msn, offset, len, false);
         if seg.last.is_some() {

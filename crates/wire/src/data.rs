@@ -4,7 +4,7 @@
 //! Write         queue pair 2 | message 2 | memory key 4 | offset 6 (8 if WIDE) | [tail] | payload
 //! Send          queue pair 2 | message 2 | receive 2    | offset 4 (8 if WIDE) | [tail] | payload
 //! Extended      opcode 1, then as Write (ReadResponse) or as Send without `receive` (ReadRequest)
-//! tail          only with LAST: flags 1 | [receive 2, Write only | immediate 4]
+//! tail          only with LAST: flags 1 | [receive 2, Write only | immediate 4] | [padding: length 1, zeroes]
 //! ```
 
 use crate::codec::{Put, Reader, WireError};
@@ -30,6 +30,8 @@ pub struct Tail {
     pub imm: Option<u32>,
     /// Whether the receiver's completion is to raise a solicited event.
     pub solicited: bool,
+    /// Zeroes behind it, besides the byte that tells how many: for the packets of a train to be equally long.
+    pub padding: Option<u8>,
 }
 
 /// The inner header of one data packet, sequence numbers truncated as they travel.
@@ -58,6 +60,11 @@ const KIND_SEND: u8 = 0x20;
 const KIND_EXTENDED: u8 = 0x30;
 const TAIL_IMM: u8 = 1;
 const TAIL_SOLICITED: u8 = 2;
+const TAIL_PADDING: u8 = 4;
+/// Bytes that the last packet of a message has more of at least,
+pub const TAIL: usize = 1;
+/// and with immediate data at most.
+pub const TAIL_IMMEDIATE: usize = TAIL + 2 + 4;
 
 /// Bytes of the inner header of a Write that is not its message's last packet: the common case.
 pub const WRITE_HEADER: usize = 14;
@@ -99,8 +106,16 @@ impl DataHeader {
         fixed
             + self.last.map_or(0, |t| {
                 let rsn = if t.imm.is_some() && self.op == DataOp::Write { 2 } else { 0 };
-                1 + rsn + if t.imm.is_some() { 4 } else { 0 }
+                let padding = t.padding.map_or(0, |n| 1 + usize::from(n));
+                TAIL + rsn + if t.imm.is_some() { 4 } else { 0 } + padding
             })
+    }
+
+    /// Makes the header of a message's last packet `more` bytes longer, where that is 256 at most. Others stay as they are.
+    pub fn pad(&mut self, more: usize) {
+        if let Some(t) = &mut self.last {
+            t.padding = more.checked_sub(1).and_then(|n| u8::try_from(n).ok());
+        }
     }
 
     /// Writes the inner header.
@@ -126,12 +141,17 @@ impl DataHeader {
         }
         if let Some(t) = self.last {
             let imm = if t.imm.is_some() { TAIL_IMM } else { 0 };
-            out.put_u8(imm | if t.solicited { TAIL_SOLICITED } else { 0 });
+            let solicited = if t.solicited { TAIL_SOLICITED } else { 0 };
+            out.put_u8(imm | solicited | if t.padding.is_some() { TAIL_PADDING } else { 0 });
             if let Some(v) = t.imm {
                 if self.op == DataOp::Write {
                     out.put_u16(self.rsn.unwrap_or(0));
                 }
                 out.put_u32(v);
+            }
+            if let Some(n) = t.padding {
+                out.put_u8(n);
+                out.put(&[0; u8::MAX as usize][..n.into()]);
             }
         }
     }
@@ -168,15 +188,20 @@ impl DataHeader {
         let mut last = None;
         if flags & flag::LAST != 0 {
             let t = r.u8("tail")?;
-            if t & !(TAIL_IMM | TAIL_SOLICITED) != 0 {
+            if t & !(TAIL_IMM | TAIL_SOLICITED | TAIL_PADDING) != 0 {
                 return Err(WireError::Invalid("tail"));
             }
-            let mut tail = Tail { imm: None, solicited: t & TAIL_SOLICITED != 0 };
+            let mut tail = Tail { solicited: t & TAIL_SOLICITED != 0, ..Tail::default() };
             if t & TAIL_IMM != 0 {
                 if op == DataOp::Write {
                     rsn = Some(r.u16("receive number")?);
                 }
                 tail.imm = Some(r.u32("immediate")?);
+            }
+            if t & TAIL_PADDING != 0 {
+                let n = r.u8("padding")?;
+                r.bytes(n.into(), "padding")?;
+                tail.padding = Some(n);
             }
             last = Some(tail);
         }
@@ -210,6 +235,46 @@ mod tests {
     }
 
     #[test]
+    fn padding_makes_the_last_packet_as_long_as_wished() {
+        let last = Some(Tail::default());
+        let h = DataHeader {
+            op: DataOp::Send,
+            qpn: 1,
+            msn: 2,
+            key: 0,
+            offset: 3,
+            rsn: Some(4),
+            first: false,
+            last,
+        };
+        for more in 0..260 {
+            let mut padded = h;
+            padded.pad(more);
+            let added = if more <= 256 { more } else { 0 };
+            assert_eq!(padded.encoded_len(), h.encoded_len() + added);
+            let mut b = Vec::new();
+            padded.put(&mut b);
+            b.push(0xaa);
+            let mut r = Reader::new(&b);
+            assert_eq!(DataHeader::parse(padded.flags(), &mut r), Ok(padded));
+            assert_eq!(r.rest(), [0xaa]);
+            // Cut short, it is malformed.
+            assert!(
+                (0..b.len() - 1)
+                    .all(|n| DataHeader::parse(padded.flags(), &mut Reader::new(&b[..n])).is_err())
+            );
+        }
+        let mut between = DataHeader { last: None, ..h };
+        between.pad(9);
+        assert_eq!(between, DataHeader { last: None, ..h });
+        let mut b = Vec::new();
+        let mut padded = h;
+        padded.pad(3);
+        padded.put(&mut b);
+        assert_eq!(b, [0, 1, 0, 2, 0, 4, 0, 0, 0, 3, 4, 2, 0, 0]);
+    }
+
+    #[test]
     fn payload_share_at_mtu_1500_is_at_least_95_5_percent() {
         let payload = 1500 - 20 - 8 - SHORT_CLEAR - 16 - WRITE_HEADER;
         assert_eq!(payload, 1433);
@@ -224,13 +289,13 @@ mod tests {
             any::<u64>(),
             0..64u32,
             any::<bool>(),
-            any::<(bool, bool, Option<u32>)>(),
+            any::<(bool, bool, Option<u32>, Option<u8>)>(),
         )
             .prop_map(
-                |(op, [qpn, msn, rsn], key, offset, shift, first, (is_last, solicited, imm))| {
+                |(op, [qpn, msn, rsn], key, offset, shift, first, (is_last, solicited, imm, padding))| {
                     let op =
                         [DataOp::Write, DataOp::Send, DataOp::ReadRequest, DataOp::ReadResponse][op as usize];
-                    let last = is_last.then_some(Tail { imm, solicited });
+                    let last = is_last.then_some(Tail { imm, solicited, padding });
                     let with_imm = op == DataOp::Write && last.is_some_and(|t| t.imm.is_some());
                     DataHeader {
                         op,

@@ -12,8 +12,8 @@ impl Connection {
     /// Writes unsealed packets, as many as are permitted and fit: `most` full ones. A probe is one packet, and one with `lead`
     /// bytes in front, for what hops write, leaves alone.
     ///
-    /// All segments of a train but the last are equally long. Where the first does not fill its packet, whole messages that
-    /// are no longer go on with it: short ones travel in trains as well.
+    /// All packets of a train but the last are equally long. Where the first is not full, what is no longer goes on with it,
+    /// padded where it lacks little: short messages travel in trains as well.
     pub(super) fn fill_train(
         &mut self,
         now: Time,
@@ -38,8 +38,11 @@ impl Connection {
             if d.packets >= most as u64 || !fits || !permit.covers(d.segment as u64 + overhead) {
                 break;
             }
-            let packet = &mut buf[d.len + lead..d.len + d.segment];
-            let Some(n) = self.build_packet(now, (lane, flow, train), short, packet, streams) else { break };
+            let (packet, first) = (&mut buf[d.len + lead..d.len + d.segment], d.packets == 0);
+            let Some(n) = self.build_packet(now, (lane, flow, train), (mtu - lead, first), packet, streams)
+            else {
+                break;
+            };
             let is_last = d.packets > 0 && n < d.segment;
             if d.packets == 0 {
                 d.segment = n;
@@ -55,13 +58,13 @@ impl Connection {
         d
     }
 
-    /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay. `whole`: only a
-    /// message that was not begun and fits.
+    /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay. It is what would go
+    /// into a packet of `full` bytes; all but the `first` of a train only if that fits `buf`.
     fn build_packet(
         &mut self,
         now: Time,
         (lane, flow, train): (usize, u8, u64),
-        whole: bool,
+        (full, first): (usize, bool),
         buf: &mut [u8],
         streams: &mut impl Streams,
     ) -> Option<usize> {
@@ -69,13 +72,11 @@ impl Connection {
         let start = SHORT_CLEAR + tag_len;
         let (qpn, next) = loop {
             let qpn = self.scheduler.current(flow)?;
-            let room = buf.len() - start;
-            if whole {
-                // What does not fit leaves with the next train.
-                break (qpn, streams.next_whole(qpn, room)?);
-            }
-            match streams.next(qpn, room) {
+            let within = if first { None } else { Some(buf.len() - start) };
+            match streams.next(qpn, full - start, within) {
                 Some(n) => break (qpn, n),
+                // What does not fit leaves with the next train.
+                None if buf.len() < full => return None,
                 None => self.scheduler.deactivate(qpn),
             }
         };

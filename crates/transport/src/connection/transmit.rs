@@ -597,7 +597,7 @@ impl Connection {
         let last = !self.scheduler.is_ready(flow) && core::mem::take(&mut self.lanes[lane].asks);
         let l = &mut self.lanes[lane];
         // Short packets tell how fast hosts are, not the path.
-        let full = d.segment == usize::from(l.mtu.current());
+        let full = 4 * d.segment >= 3 * usize::from(l.mtu.current());
         let measured = full && l.flows[usize::from(flow)].wants_dispersion() && l.dispersion.begin(now);
         let Some(sealing) =
             self.number_train(lane, first_pn, &d, (last, measured), &mut buf[lead..lead + d.len])

@@ -5,6 +5,7 @@
 //! time between them.
 
 use base::{Rate, Span, Time};
+use core::ops::Range;
 
 /// Fewer packets than this tell of clock readings rather than of the path.
 const MIN_PACKETS: u64 = 8;
@@ -38,10 +39,16 @@ impl Dispersion {
         since >= EVERY || since < MIN_ARRIVAL
     }
 
-    /// A report says that packet `pn`, sent at `sent`, was the newest and arrived at `arrival_us`; `bytes` is the size
-    /// of packets. Gives the rate of arrival since the last report if the packets in between left at twice that rate
-    /// or faster.
-    pub fn update(&mut self, pn: u64, sent: Time, arrival_us: u32, bytes: u64) -> Option<Rate> {
+    /// A report says that packet `pn`, sent at `sent`, was the newest and arrived at `arrival_us`. Gives the rate of arrival
+    /// since the last report if the packets in between left at twice that rate or faster; `bytes` tells how long packets
+    /// with these numbers are together, if it is known.
+    pub fn update(
+        &mut self,
+        pn: u64,
+        sent: Time,
+        arrival_us: u32,
+        bytes: impl FnOnce(Range<u64>) -> Option<u64>,
+    ) -> Option<Rate> {
         let now = (pn, sent, arrival_us);
         let (last_pn, last_sent, last_arrival) = *self.last.get_or_insert(now);
         let arrival = Span::from_micros(arrival_us.wrapping_sub(last_arrival).into());
@@ -50,17 +57,19 @@ impl Dispersion {
             return None;
         }
         self.last = Some(now);
-        let packets = pn.checked_sub(last_pn).filter(|n| *n >= MIN_PACKETS)?;
+        pn.checked_sub(last_pn).filter(|n| *n >= MIN_PACKETS)?;
         if arrival < MIN_ARRIVAL || arrival > MAX_ARRIVAL || sent.since(last_sent) * 2 > arrival {
             return None;
         }
-        Some(Rate::from_bytes_in(packets.saturating_mul(bytes), arrival))
+        Some(Rate::from_bytes_in(bytes(last_pn + 1..pn + 1)?, arrival))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FULL: fn(Range<u64>) -> Option<u64> = |r| Some(1_500 * (r.end - r.start));
 
     fn at(us: u64) -> Time {
         Time::from_nanos(us * 1_000)
@@ -69,9 +78,9 @@ mod tests {
     #[test]
     fn a_train_squeezed_apart_shows_the_rate() {
         let mut d = Dispersion::default();
-        assert_eq!(d.update(100, at(10), u32::MAX - 50, 1_500), None);
+        assert_eq!(d.update(100, at(10), u32::MAX - 50, FULL), None);
         // 40 packets of 1,500 bytes in 480 us, across the wrap of the peer's clock: 1 Gbit/s.
-        assert_eq!(d.update(140, at(10), 429, 1_500), Some(Rate::from_mbit(1_000)));
+        assert_eq!(d.update(140, at(10), 429, FULL), Some(Rate::from_mbit(1_000)));
     }
 
     #[test]
@@ -84,10 +93,10 @@ mod tests {
     #[test]
     fn what_was_paced_or_is_too_short_tells_nothing() {
         let mut d = Dispersion::default();
-        d.update(0, at(0), 0, 1_500);
-        assert_eq!(d.update(40, at(300), 480, 1_500), None, "left at the rate at which it arrived");
-        assert_eq!(d.update(44, at(300), 1_480, 1_500), None, "too few packets");
-        assert_eq!(d.update(88, at(300), 1_500, 1_500), None, "read in one batch");
-        assert_eq!(d.update(43, at(200), 9_000, 1_500), None, "an older packet");
+        d.update(0, at(0), 0, FULL);
+        assert_eq!(d.update(40, at(300), 480, FULL), None, "left at the rate at which it arrived");
+        assert_eq!(d.update(44, at(300), 1_480, FULL), None, "too few packets");
+        assert_eq!(d.update(88, at(300), 1_500, FULL), None, "read in one batch");
+        assert_eq!(d.update(43, at(200), 9_000, FULL), None, "an older packet");
     }
 }

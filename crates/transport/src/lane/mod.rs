@@ -566,8 +566,8 @@ impl Lane {
             let waited = f.signals.as_ref().map_or(0, |s| s.host_delay_us.min(f.delay_us));
             self.host_delay = Span::from_micros(waited.min(1_000_000));
             self.trace.add(left, self.owd.latest());
-            let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
-            self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, packet);
+            let bytes = |r| self.sent.bytes(r);
+            self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, bytes);
         }
         if out.spurious > 0 {
             // Packets came later than the reordering window allowed: widen it (RFC 8985, section 6.2).

@@ -182,6 +182,10 @@ impl SentBook {
     pub fn get(&self, pn: u64) -> Option<&SentPacket> {
         self.packets.get(pn.checked_sub(self.base)? as usize)
     }
+    /// Bytes on the wire of packets with these numbers, if all are in the books.
+    pub fn bytes(&self, mut numbers: Range<u64>) -> Option<u64> {
+        numbers.try_fold(0, |sum, pn| Some(sum + u64::from(self.get(pn)?.bytes)))
+    }
     fn get_mut(&mut self, pn: u64) -> Option<&mut SentPacket> {
         self.packets.get_mut(pn.checked_sub(self.base)? as usize)
     }

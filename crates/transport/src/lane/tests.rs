@@ -10,10 +10,7 @@ struct Fates {
 }
 
 impl Streams for Fates {
-    fn next(&mut self, _: u16, _: usize) -> Option<NextSegment> {
-        None
-    }
-    fn next_whole(&mut self, _: u16, _: usize) -> Option<NextSegment> {
+    fn next(&mut self, _: u16, _: usize, _: Option<usize>) -> Option<NextSegment> {
         None
     }
     fn has_more(&self, _: u16) -> bool {

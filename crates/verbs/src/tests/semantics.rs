@@ -348,3 +348,79 @@ fn offsets_of_terabytes_do_not_overflow() {
     assert_eq!(x.a.post_send(x.qp, SendWr::new(1, op, x.source(0, 1))), Err(Error::OutOfBounds));
     assert!(x.sent().is_empty());
 }
+
+/// Posts a Write of `len` bytes and takes its segments in `rooms`: their lengths.
+fn cuts(x: &mut End, len: u64, rooms: Rooms) -> Vec<u32> {
+    let op = SendOp::Write { rkey: 1, offset: 0 };
+    let source = x.source(0, len);
+    x.post(SendWr::new(1, op, Data::from(source)));
+    let mut all = Vec::new();
+    while let Some(ahead) = x.a.peek(x.qp, rooms) {
+        assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+        all.push(ahead.len);
+    }
+    assert_eq!(x.a.next_segment_in(x.qp, rooms), None);
+    all
+}
+
+#[test]
+fn messages_of_a_few_segments_are_cut_evenly_and_longer_ones_filled() {
+    let (mut x, _) = reliable();
+    let rooms = Rooms { tail: 1, tail_imm: 7, ..Rooms::same(100) };
+    for (len, lengths) in [
+        (0, vec![0]),
+        (99, vec![99]),
+        // The last one's tail takes a byte.
+        (100, vec![51, 49]),
+        (101, vec![51, 50]),
+        (199, vec![100, 99]),
+        (200, vec![67, 67, 66]),
+        (6_399, [vec![100; 63], vec![99]].concat()),
+        (6_400, vec![100; 64]),
+        (6_450, [vec![100; 64], vec![50]].concat()),
+    ] {
+        assert_eq!(cuts(&mut x, len, rooms), lengths, "{len}");
+    }
+    let full = Rooms { even: false, ..rooms };
+    assert_eq!(cuts(&mut x, 200, full), [100, 100]);
+    // The path's packets become smaller in the middle of a message.
+    let op = SendOp::Write { rkey: 1, offset: 0 };
+    let source = x.source(0, 200);
+    x.post(SendWr::new(1, op, Data::from(source)));
+    assert_eq!(x.a.next_segment_in(x.qp, rooms).map(|s| s.len), Some(67));
+    let less = Rooms { tail: 1, tail_imm: 7, ..Rooms::same(50) };
+    let rest: Vec<_> = core::iter::from_fn(|| x.a.next_segment_in(x.qp, less)).map(|s| s.len).collect();
+    assert_eq!(rest, [41, 41, 41, 10]);
+}
+
+#[test]
+fn what_was_lost_is_seen_ahead() {
+    let (mut x, _) = reliable();
+    let rooms = Rooms::same(100);
+    let op = SendOp::Write { rkey: 1, offset: 0 };
+    let source = x.source(0, 250);
+    x.post(SendWr::new(1, op, Data::from(source)));
+    let first = x.a.next_segment_in(x.qp, rooms).unwrap();
+    x.a.on_lost(x.qp, first.reference());
+    let ahead = x.a.peek(x.qp, rooms).unwrap();
+    assert!(ahead.retransmission && (ahead.offset, ahead.len) == (0, 84), "{ahead:?}");
+    assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+    // It arrived after all: what is new is next.
+    x.a.on_lost(x.qp, first.reference());
+    x.a.on_acked(x.qp, first.reference());
+    let ahead = x.a.peek(x.qp, rooms).unwrap();
+    assert!(!ahead.retransmission && (ahead.offset, ahead.len) == (84, 84), "{ahead:?}");
+    assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+}
+
+#[test]
+fn what_stands_behind_a_datagram_that_is_too_long_is_not_seen_ahead() {
+    let rooms = Rooms::same(100);
+    let mut x = End::new(1, |i| i.kind = Kind::Unreliable);
+    for len in [101, 10] {
+        let source = x.source(0, len);
+        x.post(SendWr::new(len, SendOp::Send, Data::from(source)));
+    }
+    assert_eq!(x.a.peek(x.qp, rooms), None);
+    assert_eq!(x.a.next_segment_in(x.qp, rooms).map(|s| s.len), Some(10));
+}

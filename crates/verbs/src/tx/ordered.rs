@@ -18,7 +18,7 @@ impl Tx {
     }
     /// What an ordered transport says of the message of `seg`.
     pub(crate) fn outgoing(&self, seg: &Segment) -> Option<Outgoing> {
-        let m = self.flight.get(usize::try_from(seg.msn.checked_sub(self.flight_base)?).ok()?)?;
+        let m = self.flight_of(seg.msn)?;
         let number = match m.source {
             Source::Response(Response { sink, atomic: Some(value), .. }) => {
                 return Some(Outgoing::AtomicResponse { id: sink, value });
