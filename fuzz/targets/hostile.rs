@@ -209,7 +209,11 @@ impl World {
             offset: b.number()?,
             rsn: Some(b.u16()?),
             first: marks & 4 != 0,
-            last: (marks & 1 != 0).then_some(Tail { imm, solicited: marks & 8 != 0 }),
+            last: (marks & 1 != 0).then_some(Tail {
+                imm,
+                solicited: marks & 8 != 0,
+                padding: (marks & 0x20 != 0).then_some(marks),
+            }),
         };
         let mut inner = Vec::new();
         h.put(&mut inner);

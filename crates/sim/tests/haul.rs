@@ -116,9 +116,14 @@ fn flows_that_start_together_lose_little() {
 
 #[test]
 fn a_late_comer_and_flows_of_other_round_trips_get_a_fair_share() {
-    let (mut f, _) = world(GIGABIT, &["1ms"], &[("haul", 0), ("haul", 5_000)]);
-    let shares = goodput(&mut f, 20_000, 25_000);
-    assert!(shares[0] / shares[1] < 1.35 && shares[1] / shares[0] < 1.35, "{shares:?}");
+    // Of 36 seeds the median is 1.22, and one in ten is above 1.35.
+    let ratios = [1, 2, 3].map(|seed| {
+        let (mut f, _) = seeded(seed, GIGABIT, &["1ms"], &[("haul", 0), ("haul", 5_000)]);
+        let shares = goodput(&mut f, 20_000, 25_000);
+        shares[0] / shares[1]
+    });
+    assert!(ratios.iter().all(|r| (0.67..1.5).contains(r)), "{ratios:?}");
+    assert!((0.74..1.35).contains(&(ratios.iter().sum::<f64>() / 3.0)), "{ratios:?}");
     // 20 ms beside 100.
     let (mut f, _) =
         world("rate=1gbit delay=5ms queue=8750000B", &["2ms", "22ms"], &[("haul", 0), ("haul", 0)]);
