@@ -2,7 +2,7 @@
 //! transport can drive it: what a packet is, how loss is found out and what feedback looks like is the transport's.
 
 use super::trace::{Record, Trace, name_of, record};
-use crate::pacer::{Pacer, Token};
+use crate::pacer::{CATCH_UP, Pacer, Token};
 use crate::registry::{self, Marks};
 use crate::{Algorithm, Decision, Event, Hop, MAX_HOPS, PathInfo, RateSample, SentTrain, Signals};
 use base::{Ecn, Rate, Span, Time};
@@ -69,6 +69,10 @@ pub struct Flow {
     /// While `delivered` is below this, samples are limited by the application.
     app_limited_until: u64,
     last_sent: Option<Time>,
+    /// More stood behind the train that left last.
+    more: bool,
+    /// Until when the pacer has made the flow wait since.
+    paced: Option<Time>,
     round: u64,
     next_round: u64,
     /// Bytes per second delivered while the application was not the limit, smoothed over round trips, and of how many.
@@ -145,6 +149,8 @@ impl Flow {
             spurious: 0,
             app_limited_until: 0,
             last_sent: None,
+            more: false,
+            paced: None,
             round: 0,
             next_round: 0,
             carried: (0, 0),
@@ -202,7 +208,9 @@ impl Flow {
                     self.pacer.refund(left);
                 }
                 // Whoever asks has more to send than one train: only so does the pacer take late timers for lateness.
-                (self.pacer.poll(now, &d, u64::MAX)?, now)
+                let polled = self.pacer.poll(now, &d, u64::MAX);
+                self.paced = polled.as_ref().err().copied().or(self.paced);
+                (polled?, now)
             }
         };
         let train = group.0.split(want);
@@ -229,7 +237,10 @@ impl Flow {
 
     /// The state that the next train's books need. `bytes` are not known yet: see [`Flow::on_sent`].
     pub fn begin_train(&mut self, now: Time, flow: u8) -> Train {
-        if self.inflight == 0 {
+        // All has arrived, and not because the pacer waits for longer than a round trip: on a short path it does between any two
+        // trains, and the rate is measured from one to the next.
+        let paced = self.paced.take().is_some_and(|until| now.since(until) <= CATCH_UP);
+        if self.inflight == 0 && !(paced && self.more) {
             if let Some(last) = self.last_sent
                 && now.since(last) > Span::from_millis(1)
             {
@@ -262,6 +273,7 @@ impl Flow {
         if app_limited {
             self.mark_app_limited();
         }
+        self.more = !app_limited;
         self.last_sent = Some(now);
         self.algorithm.on_sent(&SentTrain { now, bytes, packets, inflight: self.inflight, app_limited });
     }
@@ -655,6 +667,52 @@ mod tests {
         assert!(flow.decision().bound >= 30_000, "{:?}", flow.decision());
         flow.on_acked(15_000, Some(&train));
         assert_eq!(flow.inflight(), 0);
+    }
+
+    /// Over loopback and in a rack a train has arrived long before the pacer lets the next one go. Such flows once had no
+    /// samples at all, and kept whatever rate they had fallen to.
+    #[test]
+    fn where_the_pacer_waits_for_longer_than_a_round_trip_the_rate_is_measured_from_train_to_train() {
+        let mut flow = flow("fixed:rate=400M");
+        let rtt = Span::from_micros(100);
+        let mut now = Time::ZERO + Span::from_secs(1);
+        let mut samples = Vec::new();
+        // Whether more stands behind a train, and milliseconds until it does.
+        for (more, pause) in [(true, 0), (true, 0), (true, 0), (false, 9), (true, 0)] {
+            let token = loop {
+                match flow.poll_token(now, 1_500, u64::MAX) {
+                    Ok(t) => break t,
+                    Err(at) => now = at,
+                }
+            };
+            let bytes = token.bytes();
+            let mut train = flow.begin_train(now, 0);
+            flow.on_sent(now, &mut train, bytes, bytes / 1_500, !more);
+            if more && let Ok(t) = flow.poll_token(now, 1_500, u64::MAX) {
+                flow.refund(t);
+            }
+            assert!(bytes > 40_000, "{bytes}");
+            now += rtt;
+            flow.on_acked(bytes, Some(&train));
+            let path = PathSignals {
+                now,
+                acked_at: now,
+                rtt: Some(rtt),
+                srtt: rtt,
+                min_rtt: rtt,
+                queue_delay: Span::ZERO,
+                dispersion: None,
+                rtt_trend: 0,
+                delay_trend: 0,
+                host_delay: Span::ZERO,
+            };
+            flow.sampled = Rate::ZERO;
+            flow.finish(&path);
+            samples.push(flow.sampled.bytes_per_sec() / 125_000);
+            now += Span::from_millis(pause);
+        }
+        // A train that nothing was sent before for other reasons than the pacer's is measured by its round trip.
+        assert_eq!(samples, [3_960, 400, 400, 400, 3_960]);
     }
 
     #[test]
