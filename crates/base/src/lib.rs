@@ -8,6 +8,7 @@ pub mod ranges;
 pub mod rate;
 pub mod rng;
 pub mod seq;
+pub mod soon;
 pub mod telemetry;
 pub mod time;
 
@@ -16,4 +17,5 @@ pub use keys::KeyMap;
 pub use ranges::RangeSet;
 pub use rate::Rate;
 pub use rng::Rng;
+pub use soon::Soon;
 pub use time::{Span, Time};

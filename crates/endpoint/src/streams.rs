@@ -1,5 +1,6 @@
 //! Verbs as the transport sees them: queue pairs by number, headers instead of segments.
 
+use base::Soon;
 use transport::connection::MAX_TRAIN;
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
 use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp};
@@ -111,6 +112,10 @@ impl Streams for Numbered<'_> {
             // what leaves is zeroes, never old bytes of the buffer.
             out.fill(0);
         }
+    }
+
+    fn soon(&self, qpn: u16) -> Soon {
+        self.qp(qpn).map_or_else(Soon::default, |qp| self.adapter.soon(qp))
     }
 
     fn acked(&mut self, qpn: u16, segment: SegmentRef) {

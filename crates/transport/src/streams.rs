@@ -1,5 +1,6 @@
 //! What the transport asks of the layer that knows messages and memory.
 
+use base::Soon;
 use wire::DataHeader;
 
 /// Names a piece of a message of this end, to be given back when its fate is known.
@@ -56,6 +57,10 @@ pub trait Streams {
     fn waiting(&self, qpn: u16) -> (u64, u64);
     /// Writes the payload of a piece into `out`, which is exactly as long.
     fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
+    /// Where the payload lies that is likely to be gathered next: a hint.
+    fn soon(&self, _qpn: u16) -> Soon {
+        Soon::default()
+    }
     /// The piece arrived.
     fn acked(&mut self, qpn: u16, segment: SegmentRef);
     /// The piece was lost: it comes again from `next`, or is reported, as the queue pair has it.

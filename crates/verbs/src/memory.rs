@@ -1,5 +1,6 @@
 //! Bytes that can be registered. The only unsafe code of this crate: copies from and to foreign memory.
 
+use base::Soon;
 use core::fmt;
 
 /// Memory that is not a plain Rust buffer: a mapped file, memory shared with another process, a device.
@@ -29,6 +30,10 @@ pub unsafe trait Backing: Send {
         false
     }
 }
+
+/// Lengths of what is written with the place of more to come fetched ahead: payloads of packets, but not of those as long as
+/// a train, which the processor fetches by itself.
+const AHEAD: core::ops::RangeInclusive<usize> = 512..=16 << 10;
 
 /// Bytes of foreign memory that are looked at together.
 pub(crate) const PIECE: usize = 4096;
@@ -113,6 +118,19 @@ impl Memory {
         Ok(())
     }
 
+    /// The bytes from `offset` on, `len` at most, if they are to be read soon.
+    pub(crate) fn soon(&self, offset: u64, len: u64) -> Soon {
+        let len = len.min(self.len.saturating_sub(offset));
+        let Ok((at, end)) = self.range(offset, usize::try_from(len).unwrap_or(0)) else {
+            return Soon::default();
+        };
+        let first = match &self.owner {
+            Owner::Bytes(b) => b.as_ptr(),
+            Owner::Backing(b) => b.as_ptr().cast_const(),
+        };
+        Soon::new(first.wrapping_add(at), end - at)
+    }
+
     /// Copies `data` to the bytes at `offset`.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), CopyError> {
         if !self.writable {
@@ -129,6 +147,11 @@ impl Memory {
                     return Err(CopyError::Fault);
                 }
             }
+        }
+        if AHEAD.contains(&data.len()) {
+            // Likely the place of the packet after the next: it is brought near while the next one is opened.
+            let n = data.len() as u64;
+            self.soon(end as u64 + n, n).fetch(data.len());
         }
         Ok(())
     }

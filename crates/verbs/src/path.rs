@@ -9,6 +9,7 @@ use crate::slab::QpId;
 use crate::tx::Rooms;
 use crate::unreliable;
 use crate::work::Status;
+use base::Soon;
 
 impl Adapter {
     /// The next queue pair that has come to have segments, or of [`Kind::Ordered`](crate::Kind::Ordered) is in error. It is named once; from then on it stays with the
@@ -70,6 +71,11 @@ impl Adapter {
             let _ = self.set_error(id, Status::LocalProtection);
         }
         done
+    }
+
+    /// Where the payload lies that is likely to be gathered next, as far as it lies together: a hint.
+    pub fn soon(&self, id: QpId) -> Soon {
+        self.qps.get(id).map_or_else(Soon::default, |q| q.tx.soon(&self.regions))
     }
 
     /// The peer has the bytes of a segment. Also right after [`on_lost`](Adapter::on_lost), when the loss proves

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
+use base::Soon;
 
 /// What a region may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -340,6 +341,9 @@ impl Regions {
 
     pub(crate) fn read(&self, id: MrId, offset: u64, out: &mut [u8]) -> Result<(), CopyError> {
         self.slab.get(id).ok_or(CopyError::Bounds)?.memory.read(offset, out)
+    }
+    pub(crate) fn soon(&self, id: MrId, offset: u64, len: u64) -> Soon {
+        self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(offset, len))
     }
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {
         self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.write(offset, data)

@@ -84,6 +84,9 @@ impl End {
     pub(crate) fn received(&mut self) -> Vec<WorkCompletion> {
         core::iter::from_fn(|| self.a.poll_cq(self.rcq)).collect()
     }
+    pub(crate) fn own_sge(&self, offset: u64, len: u64) -> Sge {
+        Sge { lkey: self.own.lkey, offset, len }
+    }
     pub(crate) fn source(&self, offset: u64, len: u64) -> Sge {
         Sge { lkey: self.src.lkey, offset, len }
     }

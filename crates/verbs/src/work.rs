@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::memory::CopyError;
 use crate::region::{Access, Regions};
 use crate::slab::{MrId, PdId, QpId};
+use base::Soon;
 
 /// A scatter/gather element: a range of a local region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -366,6 +367,17 @@ impl Local {
             }
         }
         if done == out.len() { Ok(()) } else { Err(CopyError::Bounds) }
+    }
+
+    /// Where the bytes from byte `at` of the message on lie, as far as they lie together.
+    pub(crate) fn soon(&self, regions: &Regions, mut at: u64) -> Soon {
+        for s in self.sges() {
+            if at < s.len {
+                return regions.soon(s.mr, s.offset + at, s.len - at);
+            }
+            at -= s.len;
+        }
+        Soon::default()
     }
 
     /// Names `len` bytes from byte `at` of the message on, those of registered memory. False when there are fewer.

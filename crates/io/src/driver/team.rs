@@ -272,7 +272,7 @@ impl Outlets for Slots<'_> {
             && let Some(load) = self.team.seat(socket).and_then(|s| s.filling.as_mut())
         {
             let place = load.batch.len();
-            load.sealings[place] = Some(sealing);
+            load.sealings[place] = Some(sealing.elsewhere());
         } else if let Some(slot) = self.slot(socket) {
             sealing.seal(&mut slot[..len], segment);
         }

@@ -7,7 +7,7 @@ use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket};
 use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::streams::Streams;
-use base::{Ecn, Span, Time};
+use base::{Ecn, Soon, Span, Time};
 use cc::Token;
 use cc::engine::Train;
 use std::net::{IpAddr, SocketAddr};
@@ -79,6 +79,9 @@ impl Outlets for Inline<'_> {
         sealing.seal(&mut self.0[..len], segment);
     }
 }
+
+/// Packets of a train while which is sealed the payload of the next one is fetched.
+const LONG_TRAIN: u64 = 4;
 
 /// Permission to build a train. Only the pacer makes tokens, so unpaced sending does not compile; the one exception is
 /// a probe after a time-out, a single packet, which gets feedback going again.
@@ -586,6 +589,7 @@ impl Connection {
         if let Some(qpn) = self.scheduler.current(flow) {
             self.scheduler.rotate(qpn);
         }
+        let next = self.scheduler.current(flow).filter(|_| d.packets >= LONG_TRAIN);
         if d.packets == 0 {
             self.lanes[lane].sent.trains_mut().undo_last(number);
             return None;
@@ -612,7 +616,8 @@ impl Connection {
         let sealing =
             if lead > 0 { self.lead_train(now, lane, &mut d, &mut buf[..lead], sealing) } else { sealing };
         self.finish_train(now, lane, &d, flow);
-        Some((d, sealing))
+        let soon = next.map_or_else(Soon::default, |qpn| streams.soon(qpn));
+        Some((d, sealing.before(soon)))
     }
 
     /// Leaves room for telemetry in front of the train's only packet.

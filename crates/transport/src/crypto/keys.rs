@@ -18,6 +18,7 @@
 //! after its last one was acknowledged, when both ends have discarded the keys before, three generations are
 //! the most there can be.
 
+use base::Soon;
 use hkdf::Hkdf;
 use sha2::Sha256;
 use std::sync::Arc;
@@ -208,7 +209,7 @@ impl SealKeys {
     /// As [`SealKeys::reserve`], for a train that is sealed later or elsewhere.
     pub fn reserve_train(&mut self, lane: u32, first_pn: u64, n: u64) -> Result<Sealing, KeyError> {
         self.reserve(lane, first_pn, n)?;
-        Ok(Sealing { keys: self.keys.clone(), lane, first_pn, lead: 0 })
+        Ok(Sealing { keys: self.keys.clone(), lane, first_pn, lead: 0, soon: Soon::default() })
     }
 
     /// The phase bit of packets sealed now.

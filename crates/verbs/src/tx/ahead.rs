@@ -3,9 +3,11 @@
 //! The packets of a train are equally long but for the last. So what follows the first has to be known before it is built,
 //! and messages of a few packets are cut into pieces that are alike.
 
-use super::{Gate, Opcode, OutMsg, Rooms, Tx, Wqe};
+use super::{Gate, Opcode, OutMsg, Response, Rooms, Source, Tx, Wqe};
 use crate::Kind;
+use crate::region::Regions;
 use crate::segment::Segment;
+use base::Soon;
 
 /// Messages of at most so many segments, a train's, are cut evenly. Longer ones have many trains, of which one ends short:
 /// that is not worth a look at each segment.
@@ -50,6 +52,25 @@ impl Tx {
         self.peek_new(first, rooms, gate).or_else(|| self.peek_new(!first, rooms, gate))
     }
 
+    /// Where the payload lies that is most likely sent next: the rest of the message that is being sent, or the next one.
+    pub(crate) fn soon(&self, regions: &Regions) -> Soon {
+        let current = |msn: Option<u64>| self.flight_of(msn?).filter(|m| m.sent < m.len);
+        let next = match current(self.current_wr).or_else(|| current(self.current_response)) {
+            Some(m) => Some((m.source, m.sent)),
+            None => self.responses.front().map(|r| (Source::Response(*r), 0)),
+        };
+        match next.unwrap_or((Source::Wqe(self.next_wqe), 0)) {
+            (Source::Response(Response { mr: Some(mr), offset, len, .. }), sent) => {
+                regions.soon(mr, offset + sent, len - sent)
+            }
+            (Source::Response(_), _) => Soon::default(),
+            (Source::Wqe(number), sent) => {
+                let w = self.posted(number).filter(|w| !w.is_answered());
+                w.map_or_else(Soon::default, |w| w.local.soon(regions, sent))
+            }
+        }
+    }
+
     fn peek_lost(&self, rooms: Rooms) -> Option<Segment> {
         let lost = |msn: u64| self.flight_of(msn).filter(|m| m.is_lost);
         let (msn, m) = self.lost_queue.iter().find_map(|msn| Some((*msn, lost(*msn)?)))?;
@@ -77,7 +98,11 @@ impl Tx {
 
     /// The first work request that was not started.
     fn head(&self) -> Option<&Wqe> {
-        self.wqes.get(usize::try_from(self.next_wqe - self.wqe_base).ok()?)
+        self.posted(self.next_wqe)
+    }
+
+    fn posted(&self, number: u64) -> Option<&Wqe> {
+        self.wqes.get(usize::try_from(number.checked_sub(self.wqe_base)?).ok()?)
     }
 
     /// Whether a work request is a datagram that does not fit the path, and so ends without a segment.
