@@ -12,6 +12,7 @@ use lab::workload::rest;
 use serde_json::Value;
 
 use crate::net::Net;
+use crate::pattern::REGION;
 use crate::report::{End, LISTENING};
 
 /// A sender may take so much longer than its time: it starts, and what is under way arrives.
@@ -250,13 +251,16 @@ pub fn quinn(p: &Place<'_>) -> Result<Both> {
     let program = p.program("quinn-perf")?;
     let mtu = p.mtu.to_string();
     let listen = SocketAddr::new(p.net.sink(), 0).to_string();
-    let mut server = start(p.command(1, &program).args(["server", "--listen", &listen, "--mtu", &mtu]))?;
+    // As much memory as the others go through.
+    let region = (REGION >> 20).to_string();
+    let shared = ["--mtu", &mtu, "--region", &region];
+    let mut server = start(p.command(1, &program).args(["server", "--listen", &listen]).args(shared))?;
     let (line, rest) = first_line(&mut server)?;
     let address =
         line.trim().strip_prefix(LISTENING).context("quinn did not say where it listens")?.to_owned();
     let seconds = p.seconds.to_string();
     let mut client = p.command(0, &program);
-    client.args(["client", &address, "--json", "--seconds", &seconds, "--mtu", &mtu]);
+    client.args(["client", &address, "--json", "--seconds", &seconds]).args(shared);
     let said = finish(p, &mut client)?;
     drop(rest);
     let v: Value = serde_json::from_str(&said)?;

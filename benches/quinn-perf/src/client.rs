@@ -10,7 +10,7 @@ use bytes::Bytes;
 use quinn::{SendStream, VarInt};
 use tokio::task::JoinSet;
 
-use crate::config::{self, REGION, SERVER_NAME};
+use crate::config::{self, PIECE, SERVER_NAME};
 use crate::report::{End, Report, Start};
 use crate::{ClientOptions, DEFAULT_PORT};
 
@@ -32,6 +32,7 @@ pub async fn measure(options: &ClientOptions) -> Result<()> {
 pub async fn transfer(options: &ClientOptions) -> Result<Report> {
     let server = resolve(&options.host)?;
     let local: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let region = Bytes::from(config::region(&options.path));
     let endpoint = config::endpoint(local, &options.path, None)?;
     let connecting = endpoint.connect_with(config::client(&options.path, &server)?, server, SERVER_NAME)?;
     let connection = connecting.await.with_context(|| format!("cannot connect to {server}"))?;
@@ -43,7 +44,7 @@ pub async fn transfer(options: &ClientOptions) -> Result<Report> {
     for _ in 0..options.streams {
         let stream = connection.open_uni().await?;
         let time = Duration::from_secs(options.seconds);
-        tasks.spawn(fill(stream, start.clone(), time, options.stop, total.clone()));
+        tasks.spawn(fill((stream, region.clone()), start.clone(), time, options.stop, total.clone()));
     }
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
@@ -65,18 +66,19 @@ pub async fn transfer(options: &ClientOptions) -> Result<Report> {
 
 /// Writes the region again and again until `time` is over; then ends the stream, or with `stop` drops what waits.
 async fn fill(
-    mut stream: SendStream,
+    (mut stream, region): (SendStream, Bytes),
     start: Arc<Start>,
     time: Duration,
     stop: bool,
     total: Arc<AtomicU64>,
 ) -> Result<()> {
-    let region = Bytes::from(vec![0x5a; REGION]);
+    let mut at = 0;
     while start.elapsed() < time {
         // Counted before, since part of it may arrive though the time is over before all is written.
-        total.fetch_add(REGION as u64, Ordering::Relaxed);
+        total.fetch_add(PIECE as u64, Ordering::Relaxed);
         // Shared, not copied: what quinn offers to senders that keep their data.
-        let write = stream.write_chunk(region.clone());
+        let write = stream.write_chunk(region.slice(at..at + PIECE));
+        at = (at + PIECE) % region.len();
         if !stop {
             write.await?;
         } else if let Ok(written) = tokio::time::timeout(time.saturating_sub(start.elapsed()), write).await {

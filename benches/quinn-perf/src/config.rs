@@ -17,8 +17,13 @@ use crate::{Control, MAX_STREAMS, PathOptions};
 const ALPN: &[u8] = b"quinn-perf";
 /// The name in the certificate.
 pub const SERVER_NAME: &str = "quinn-perf";
-/// Bytes of the region that is sent from and of the one that is received into.
-pub const REGION: usize = 1 << 20;
+/// Bytes that are written at a time.
+pub const PIECE: usize = 1 << 20;
+
+/// Memory that is there: each page of it was written.
+pub fn region(options: &PathOptions) -> Vec<u8> {
+    vec![0x5a; usize::try_from(options.region).map_or(PIECE, |n| n * PIECE)]
+}
 /// A connection that hears nothing for so long is over.
 const IDLE: Duration = Duration::from_secs(30);
 const UDP_HEADER: u64 = 8;

@@ -26,6 +26,8 @@ const MAX_MTU: u64 = 65_535;
 const MIN_MTU: u64 = 1248;
 /// Windows in MiB: 4 GiB holds 100 Gbit/s over 340 ms.
 const MAX_WINDOW_MIB: u64 = 4096;
+/// More than any comparison needs.
+const MAX_REGION_MIB: u64 = 4096;
 
 #[derive(Parser)]
 #[command(about = "Bulk transfer over quinn, as fast as it goes", version)]
@@ -83,6 +85,9 @@ struct PathOptions {
     /// Receive windows (stream and connection), send window and socket buffers, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=MAX_WINDOW_MIB))]
     window: u64,
+    /// Memory of each stream that is received into and of all that are sent from, in MiB, used round and round
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=MAX_REGION_MIB))]
+    region: u64,
     /// Worker threads of the runtime
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
@@ -117,14 +122,16 @@ mod tests {
     use super::*;
 
     fn transfer(stop: bool) -> report::Report {
-        let path = PathOptions { mtu: 1500, cc: Control::Cubic, window: 8, threads: 2 };
+        let path = PathOptions { mtu: 1500, cc: Control::Cubic, window: 8, region: 2, threads: 2 };
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let (endpoint, address) =
                 server::bind(&ServerOptions { listen: local, path: path.clone() }).unwrap();
-            let server = tokio::spawn(async move { server::accept_one(&endpoint).await });
+            let at_server = path.clone();
+            let server =
+                tokio::spawn(async move { server::accept_one(&endpoint, &at_server, &mut Vec::new()).await });
             let options =
                 ClientOptions { host: address.to_string(), seconds: 1, streams: 3, stop, json: true, path };
             let report = client::transfer(&options).await.unwrap();
