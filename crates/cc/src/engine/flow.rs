@@ -230,6 +230,12 @@ impl Flow {
         if group { Some(Span::ZERO) } else { self.pacer.wait(now, &d) }
     }
 
+    /// Whether with `bytes` more in flight the bound lets no further `packet` go before feedback.
+    pub fn is_full_with(&self, bytes: u64, packet: u64) -> bool {
+        let d = self.decision();
+        self.inflight + bytes + d.quantum.max(packet) / 2 > d.bound
+    }
+
     /// Gives back what was not needed.
     pub fn refund(&mut self, t: Token) {
         self.pacer.refund(t);

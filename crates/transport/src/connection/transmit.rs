@@ -597,8 +597,11 @@ impl Connection {
         if reports && lead == 0 && d.packets == 1 && d.len <= MAX_COMPANION {
             self.lead_with_reports(now, lane, &mut d, buf);
         }
-        // Nothing stands behind it, and somebody waits to hear that it arrived, or something before it.
-        let last = !self.scheduler.is_ready(flow) && core::mem::take(&mut self.lanes[lane].asks);
+        let last = match self.scheduler.is_ready(flow) {
+            true => self.lanes[lane].waits_for_report(flow, d.wire_bytes),
+            // Nothing stands behind it, and somebody waits to hear that it arrived, or something before it.
+            false => core::mem::take(&mut self.lanes[lane].asks),
+        };
         let l = &mut self.lanes[lane];
         // Short packets tell how fast hosts are, not the path.
         let full = 4 * d.segment >= 3 * usize::from(l.mtu.current());

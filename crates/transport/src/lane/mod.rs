@@ -653,6 +653,14 @@ impl Lane {
         interval_over(self.rtt.smoothed())
     }
 
+    /// Whether a flow with `bytes` more in flight can send nothing before it hears of them, on a path on which reports come
+    /// later than a round trip if none is asked for. Where they come in time, asking would only make trains short.
+    pub fn waits_for_report(&self, flow: u8, bytes: u64) -> bool {
+        let packet = u64::from(self.mtu.current()) + u64::from(self.overhead());
+        let late = self.rtt.smoothed() < self.feedback_interval();
+        late && self.flows[usize::from(flow)].is_full_with(bytes, packet)
+    }
+
     /// When suspects are to be declared lost without further feedback.
     pub fn loss_deadline(&mut self) -> Option<Time> {
         let wait = self.rtt.smoothed() + self.reorder + self.feedback_interval() * 2;
