@@ -3,7 +3,7 @@
 use base::Soon;
 use transport::connection::MAX_TRAIN;
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
-use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp};
+use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp, Stripes};
 use wire::data::{RESPONSE_HEADER, SEND_HEADER, TAIL, TAIL_IMMEDIATE, WRITE_HEADER};
 use wire::{DataHeader, DataOp};
 
@@ -17,6 +17,10 @@ pub struct Numbered<'a> {
 
 /// Inner header and tail of the longest kind: rooms below it fit nothing.
 const LONGEST_HEADER: usize = 1 + 2 + 2 + 4 + 8 + 1 + 2 + 4;
+
+/// Pieces that are taken together at most, and the bytes that they reach at most: a train's.
+const MOST_OF_RUN: usize = 64;
+const RUN_REACH: u64 = MAX_TRAIN as u64;
 
 /// Packets are padded by at most a part in 2 to the power of this: bytes are what slow paths have least of.
 const PADDING_SHIFT: u32 = 5;
@@ -92,6 +96,35 @@ impl Streams for Numbered<'_> {
         let r = s.reference();
         let segment = SegmentRef { msn: r.msn, offset: r.offset, len: r.len };
         Some(NextSegment { header: h, segment, again: s.retransmission, quiet: s.quiet })
+    }
+
+    fn run(&mut self, qpn: u16, most: usize) -> Option<(NextSegment, usize)> {
+        let (qp, s) = (self.qp(qpn)?, self.last.filter(|s| s.last.is_none())?);
+        let first = s.following();
+        // Where offsets come to need more bytes, headers are not alike.
+        let end = Segment { position: s.position.saturating_add(RUN_REACH), ..first };
+        let h = header(qpn, &first);
+        if h.encoded_len() != header(qpn, &s).encoded_len()
+            || h.encoded_len() != header(qpn, &end).encoded_len()
+        {
+            return None;
+        }
+        let n = self.adapter.next_run(qp, &s, most.min(MOST_OF_RUN) as u32) as usize;
+        self.last = Some(first);
+        let segment = SegmentRef { msn: first.msn, offset: first.offset, len: first.len };
+        (n > 0).then_some((NextSegment { header: h, segment, again: false, quiet: first.quiet }, n))
+    }
+
+    fn gather_run(&mut self, qpn: u16, out: &mut [u8], stride: usize, at: usize) {
+        let done = match (self.qp(qpn), &self.last) {
+            (Some(qp), Some(s)) => self.adapter.gather_run(qp, s, &mut Stripes { out, stride, at }).is_ok(),
+            _ => false,
+        };
+        if !done {
+            // As for one piece.
+            let len = self.last.map_or(0, |s| s.len as usize);
+            out.chunks_mut(stride).filter_map(|c| c.get_mut(at..at + len)).for_each(|c| c.fill(0));
+        }
     }
 
     fn has_more(&self, qpn: u16) -> bool {
@@ -216,6 +249,49 @@ mod tests {
             let of: Vec<_> = lengths.iter().filter(|(o, _)| *o == op).map(|(_, n)| *n).collect();
             let short = of.iter().filter(|n| **n != ROOM).count();
             assert!(of.len() == LEN.div_ceil(ROOM - header) && short == 1, "{op:?}: {of:?}");
+        }
+    }
+
+    /// Also where offsets come to need more bytes in the midst of a message.
+    #[test]
+    fn runs_are_what_packets_one_by_one_are() {
+        let wide = (1 << 48) - 20 * ROOM as u64;
+        for (op, len) in [
+            (SendOp::Write { rkey: 7, offset: 0 }, LEN),
+            (SendOp::WriteImm { rkey: 7, offset: wide, imm: 1 }, LEN),
+            (SendOp::Write { rkey: 7, offset: 1 << 50 }, LEN),
+            (SendOp::Send, 5_000),
+        ] {
+            let packets = |most: usize| {
+                let (mut a, qp, mr) = adapter(1);
+                a.set_send_limit(qp, 2).unwrap();
+                let bytes: Vec<u8> = (0..LEN).map(|i| (i / 7) as u8).collect();
+                a.write_mr(mr.id, 0, &bytes).unwrap();
+                let data = Data::from(Sge { lkey: mr.lkey, offset: 0, len: len as u64 });
+                a.post_send(qp, SendWr::new(1, op, data)).unwrap();
+                let qps = [Some(qp)];
+                let mut n = Numbered { adapter: &mut a, qps: &qps, last: None };
+                let mut all = Vec::new();
+                while let Some(next) = n.next(0, ROOM, None) {
+                    let mut payload = vec![0; next.segment.len as usize];
+                    n.gather(0, &next, &mut payload);
+                    let (size, at) = (next.header.encoded_len() + payload.len(), next.header.encoded_len());
+                    all.push((next.header, next.segment, payload));
+                    let run = if most > 0 { n.run(0, most) } else { None };
+                    let Some((mut first, k)) = run else { continue };
+                    assert!(k <= most && first.header.encoded_len() == at, "{op:?}");
+                    let mut out = vec![0; k * size];
+                    n.gather_run(0, &mut out, size, at);
+                    for p in out.chunks(size) {
+                        all.push((first.header, first.segment, p[at..].to_vec()));
+                        first.header.offset += p[at..].len() as u64;
+                        first.segment.offset += p[at..].len() as u64;
+                    }
+                }
+                all
+            };
+            let single = packets(0);
+            assert!(single.len() > 3 && [1, 2, 43, 64].iter().all(|most| packets(*most) == single), "{op:?}");
         }
     }
 

@@ -51,17 +51,25 @@ pub trait Streams {
     /// `within`, only if that is at most so many (else nothing, and nothing changes); what lacks a little may be padded to
     /// be as long.
     fn next(&mut self, qpn: u16, room: usize, within: Option<usize>) -> Option<NextSegment>;
+    /// Takes up to `most` pieces more behind the one that `next` gave last: of the next bytes of its message, each as long
+    /// and with a header as long, none of them the last. Gives the first, and how many.
+    fn run(&mut self, _qpn: u16, _most: usize) -> Option<(NextSegment, usize)> {
+        None
+    }
     /// Whether `next` has something.
     fn has_more(&self, qpn: u16) -> bool;
     /// Bytes that wait: about those left of the message whose turn it is, and at least so many in all.
     fn waiting(&self, qpn: u16) -> (u64, u64);
     /// Writes the payload of a piece into `out`, which is exactly as long.
     fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
+    /// Writes the payloads of the pieces that `run` gave last into their places in `out`: the first at byte `at`, each
+    /// `stride` bytes behind the one before.
+    fn gather_run(&mut self, _qpn: u16, _out: &mut [u8], _stride: usize, _at: usize) {}
     /// Where the payload lies that is likely to be gathered next: a hint.
     fn soon(&self, _qpn: u16) -> Soon {
         Soon::default()
     }
-    /// The piece arrived.
+    /// The piece arrived, or several that follow one another in a message.
     fn acked(&mut self, qpn: u16, segment: SegmentRef);
     /// The piece was lost: it comes again from `next`, or is reported, as the queue pair has it.
     fn lost(&mut self, qpn: u16, segment: SegmentRef);

@@ -6,7 +6,7 @@ use crate::error::{Error, GatherError};
 use crate::qp::QpState;
 use crate::segment::{Incoming, Placed, Segment, SegmentRef, Violation};
 use crate::slab::QpId;
-use crate::tx::Rooms;
+use crate::tx::{Rooms, Stripes};
 use crate::unreliable;
 use crate::work::Status;
 use base::Soon;
@@ -59,6 +59,32 @@ impl Adapter {
         seg
     }
 
+    /// Takes up to `most` more segments of the message of `seg`, which
+    /// [`next_segment_in`](Adapter::next_segment_in) gave last: each is [`Segment::following`] the one before, none the
+    /// message's last. Gives how many; none where something else is next.
+    pub fn next_run(&mut self, id: QpId, seg: &Segment, most: u32) -> u32 {
+        let Some(qp) = self.qps.get_mut(id) else { return 0 };
+        let gate = qp.gate();
+        let n = qp.tx.next_run(seg, most, gate);
+        qp.stats.segments_out += u64::from(n);
+        qp.stats.bytes_out += u64::from(n) * u64::from(seg.len);
+        n
+    }
+
+    /// [`gather`](Adapter::gather) for `seg` and those behind it that [`next_run`](Adapter::next_run) gave: `to` has as many
+    /// places.
+    ///
+    /// # Errors
+    /// As [`gather`](Adapter::gather).
+    pub fn gather_run(&mut self, id: QpId, seg: &Segment, to: &mut Stripes<'_>) -> Result<(), GatherError> {
+        let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
+        let done = qp.tx.gather_run(seg, &self.regions, to);
+        if done == Err(GatherError::Fault) {
+            let _ = self.set_error(id, Status::LocalProtection);
+        }
+        done
+    }
+
     /// Copies the payload of `seg`, which [`next_segment`](Adapter::next_segment) gave, to `out`, which must be
     /// exactly as long.
     ///
@@ -78,7 +104,7 @@ impl Adapter {
         self.qps.get(id).map_or_else(Soon::default, |q| q.tx.soon(&self.regions))
     }
 
-    /// The peer has the bytes of a segment. Also right after [`on_lost`](Adapter::on_lost), when the loss proves
+    /// The peer has the bytes of a segment, or of several that follow one another in a message. Also right after [`on_lost`](Adapter::on_lost), when the loss proves
     /// spurious; what nobody waits for any more is ignored.
     pub fn on_acked(&mut self, id: QpId, seg: SegmentRef) {
         let Some(qp) = self.qps.get_mut(id) else { return };
@@ -112,6 +138,15 @@ impl Adapter {
         if !qp.gate().run {
             qp.stats.refused_segments += 1;
             return Ok(Placed::Refused);
+        }
+        if qp.seen.is_none()
+            && let Some(placed) = qp.rx.place_next(qp.pd, seg, payload, &mut self.regions)
+        {
+            if placed.is_ok() {
+                qp.stats.segments_in += 1;
+                qp.stats.bytes_in += payload.len() as u64;
+            }
+            return placed;
         }
         let (pd, shared, consumed) = (qp.pd, qp.init.srq, qp.rx.consumed());
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
+use crate::tx::Stripes;
 use base::Soon;
 
 /// What a region may be used for.
@@ -341,6 +342,20 @@ impl Regions {
 
     pub(crate) fn read(&self, id: MrId, offset: u64, out: &mut [u8]) -> Result<(), CopyError> {
         self.slab.get(id).ok_or(CopyError::Bounds)?.memory.read(offset, out)
+    }
+    /// Copies the bytes from `offset` on to places of `len` bytes, one after the other.
+    pub(crate) fn read_run(
+        &self,
+        id: MrId,
+        offset: u64,
+        len: u32,
+        to: &mut Stripes<'_>,
+    ) -> Result<(), CopyError> {
+        let memory = &self.slab.get(id).ok_or(CopyError::Bounds)?.memory;
+        (offset..)
+            .step_by(len.max(1) as usize)
+            .zip(to.places(len as usize))
+            .try_for_each(|(at, out)| memory.read(at, out))
     }
     pub(crate) fn soon(&self, id: MrId, offset: u64, len: u64) -> Soon {
         self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(offset, len))

@@ -1,5 +1,7 @@
 //! The receiving half of a queue pair: checks segments, places their bytes, completes messages in order.
 
+mod run;
+
 use crate::ordered::Refusal;
 use crate::region::{Access, Denied};
 use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};

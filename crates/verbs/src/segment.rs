@@ -60,6 +60,17 @@ impl Segment {
     pub const fn reference(&self) -> SegmentRef {
         SegmentRef { msn: self.msn, offset: self.offset, len: self.len }
     }
+    /// The one behind it in the same message: as long, neither the first nor the last, and sent for the first time.
+    pub const fn following(&self) -> Segment {
+        let len = self.len as u64;
+        Segment {
+            position: self.position + len,
+            offset: self.offset + len,
+            first: false,
+            retransmission: false,
+            ..*self
+        }
+    }
     /// What the peer decodes.
     pub const fn incoming(&self) -> Incoming {
         Incoming {

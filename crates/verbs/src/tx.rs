@@ -3,6 +3,9 @@
 
 mod ahead;
 mod ordered;
+mod run;
+
+pub use run::Stripes;
 
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};

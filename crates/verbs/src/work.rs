@@ -330,6 +330,14 @@ impl Local {
         Ok((local, total))
     }
 
+    /// The region, and where in it, that all of the bytes lie in, where it is one.
+    pub(crate) fn only(&self) -> Option<(MrId, u64)> {
+        match self {
+            Local::One(s) => Some((s.mr, s.offset)),
+            _ => None,
+        }
+    }
+
     fn sges(&self) -> &[LocalSge] {
         match self {
             Local::None | Local::Inline(_) => &[],

@@ -170,6 +170,25 @@ impl DataHeader {
             _ => return Err(WireError::Invalid("packet kind")),
         };
         let wide = flags & flag::WIDE != 0;
+        if op == DataOp::Write
+            && flags & (flag::WIDE | flag::LAST) == 0
+            && let Some(h) = r.rest().first_chunk::<WRITE_HEADER>()
+        {
+            // The common case, by one look at what is there.
+            let [q0, q1, m0, m1, k0, k1, k2, k3, o @ ..] = *h;
+            let offset = u64::from_be_bytes([0, 0, o[0], o[1], o[2], o[3], o[4], o[5]]);
+            r.bytes(WRITE_HEADER, "header")?;
+            return Ok(DataHeader {
+                op,
+                qpn: u16::from_be_bytes([q0, q1]),
+                msn: u16::from_be_bytes([m0, m1]),
+                key: u32::from_be_bytes([k0, k1, k2, k3]),
+                offset,
+                rsn: None,
+                first: flags & flag::FIRST != 0,
+                last: None,
+            });
+        }
         let qpn = r.u16("queue pair number")?;
         let msn = r.u16("message number")?;
         let (mut key, mut rsn) = (0, None);

@@ -27,39 +27,76 @@ impl Connection {
         let (mtu, overhead) = (usize::from(l.mtu.current()), u64::from(l.overhead()));
         let alone = lead > 0 || matches!(permit, Permit::Probe(_));
         let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: mtu, ecn };
+        let room = MAX_TRAIN.min(buf.len());
         loop {
-            let short = d.segment < mtu;
-            let most = match (alone, short) {
+            let most = match (alone, d.segment < mtu) {
                 (true, _) => 1,
-                (false, true) => MAX_SEGMENTS,
-                (false, false) => most,
+                (false, true) => MAX_SEGMENTS as u64,
+                (false, false) => most as u64,
             };
-            let fits = d.len + d.segment <= MAX_TRAIN.min(buf.len());
-            if d.packets >= most as u64 || !fits || !permit.covers(d.segment as u64 + overhead) {
+            let each = d.segment as u64 + overhead;
+            if d.packets >= most || d.len + d.segment > room || !permit.covers(each) {
                 break;
             }
             let (packet, first) = (&mut buf[d.len + lead..d.len + d.segment], d.packets == 0);
-            let Some(n) = self.build_packet(now, (lane, flow, train), (mtu - lead, first), packet, streams)
-            else {
-                break;
-            };
+            let built = self.build_packet(now, (lane, flow, train), (mtu - lead, first), packet, streams);
+            let Some((n, goes_on)) = built else { break };
             let is_last = d.packets > 0 && n < d.segment;
             if d.packets == 0 {
                 d.segment = n;
             }
-            d.packets += 1;
-            d.len += n;
-            d.wire_bytes += n as u64 + overhead;
+            d.add(1, n, overhead);
             permit.spend((n + lead) as u64 + overhead);
             if is_last {
                 break;
+            }
+            if let Some(qpn) = goes_on.filter(|_| !alone) {
+                let (each, most) = (d.segment as u64 + overhead, most.saturating_sub(d.packets));
+                let fit = ((room - d.len) / d.segment) as u64;
+                let left = most.min(fit).min(permit.bytes() / each) as usize;
+                let rest = &mut buf[d.len..d.len + left * d.segment];
+                let n = self.build_run(now, (lane, train, qpn), (rest, d.segment), streams);
+                d.add(n, d.segment, overhead);
+                permit.spend(n as u64 * each);
             }
         }
         d
     }
 
+    /// Writes more packets, `segment` bytes each, of the message that the last one was of, as many as `buf` holds at most:
+    /// those that are like that one but for the place of what they carry, so that all else is found out once. Gives how many.
+    fn build_run(
+        &mut self,
+        now: Time,
+        (lane, train, qpn): (usize, u64, u16),
+        (buf, segment): (&mut [u8], usize),
+        streams: &mut impl Streams,
+    ) -> usize {
+        let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return 0 };
+        let Some((first, n)) = streams.run(qpn, buf.len() / segment) else { return 0 };
+        let len = first.segment.len as usize;
+        let (start, body) = (SHORT_CLEAR + tag_len, segment - len);
+        let buf = &mut buf[..n * segment];
+        let (flags, mut header) = (first.header.flags(), first.header);
+        for packet in buf.chunks_exact_mut(segment) {
+            packet[0] = flags;
+            header.put(&mut SliceWriter::new(&mut packet[start..body]));
+            header.offset += len as u64;
+        }
+        streams.gather_run(qpn, buf, segment, body);
+        self.stats.payload_sent += (n * len) as u64;
+        let l = &mut self.lanes[lane];
+        let bytes = segment as u32 + u32::from(l.overhead());
+        l.on_data_sent(now, n as u64, false);
+        l.asks |= !first.quiet;
+        let p = SentPacket { time: now, train, bytes, state: State::Outstanding, content: Content::Nothing };
+        l.sent.push_run(&p, (qpn, first.segment), n);
+        n
+    }
+
     /// Writes one unsealed packet of the queue pair whose turn it is: header and payload where they stay. It is what would go
-    /// into a packet of `full` bytes; all but the `first` of a train only if that fits `buf`.
+    /// into a packet of `full` bytes; all but the `first` of a train only if that fits `buf`. Gives its length, and the queue
+    /// pair if its message goes on.
     fn build_packet(
         &mut self,
         now: Time,
@@ -67,7 +104,7 @@ impl Connection {
         (full, first): (usize, bool),
         buf: &mut [u8],
         streams: &mut impl Streams,
-    ) -> Option<usize> {
+    ) -> Option<(usize, Option<u16>)> {
         let tag_len = self.keys.as_ref()?.suite().tag_len();
         let start = SHORT_CLEAR + tag_len;
         let (qpn, next) = loop {
@@ -97,9 +134,9 @@ impl Connection {
         let l = &mut self.lanes[lane];
         let bytes = end as u32 + u32::from(l.overhead());
         let content = Content::Data(qpn, next.segment);
-        l.on_data_sent(now, next.again);
+        l.on_data_sent(now, 1, next.again);
         l.asks |= !next.quiet;
         l.sent.push(SentPacket { time: now, train, bytes, state: State::Outstanding, content });
-        Some(end)
+        Some((end, next.header.last.is_none().then_some(qpn)))
     }
 }

@@ -92,9 +92,13 @@ pub(super) enum Permit {
 
 impl Permit {
     pub(super) fn covers(&self, bytes: u64) -> bool {
+        self.bytes() >= bytes
+    }
+    /// Bytes that it is for.
+    pub(super) fn bytes(&self) -> u64 {
         match self {
-            Permit::Paced(t) => t.bytes() >= bytes,
-            Permit::Probe(left) => *left >= bytes,
+            Permit::Paced(t) => t.bytes(),
+            Permit::Probe(left) => *left,
         }
     }
     pub(super) fn spend(&mut self, bytes: u64) {
@@ -113,6 +117,15 @@ pub(super) struct Draft {
     pub(super) len: usize,
     pub(super) segment: usize,
     pub(super) ecn: Ecn,
+}
+
+impl Draft {
+    /// `n` packets more of so many bytes, each with `overhead` on the wire.
+    pub(super) fn add(&mut self, n: usize, bytes: usize, overhead: u64) {
+        self.packets += n as u64;
+        self.len += n * bytes;
+        self.wire_bytes += n as u64 * (bytes as u64 + overhead);
+    }
 }
 
 impl Connection {

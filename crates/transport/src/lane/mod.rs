@@ -4,6 +4,7 @@ pub mod burst;
 pub mod dispersion;
 pub mod ecn;
 mod floor;
+mod joined;
 pub mod mtu;
 pub mod path;
 pub mod received;
@@ -22,6 +23,7 @@ use cc::engine::{Flow, PathSignals, Train, Trend};
 use cc::platform::PathCapability;
 use dispersion::Dispersion;
 use ecn::{EcnWatch, Marks};
+use joined::Joined;
 use mtu::MtuSearch;
 use path::PathCheck;
 use received::Received;
@@ -295,14 +297,14 @@ impl Lane {
         }
     }
 
-    /// A data packet leaves; `again` when it repeats what was lost. New data behind none that is outstanding starts the
+    /// Data packets leave; `again` when they repeat what was lost. New data behind none that is outstanding starts the
     /// wait anew: what went before was acknowledged, or nobody repeats it.
-    pub fn on_data_sent(&mut self, now: Time, again: bool) {
+    pub fn on_data_sent(&mut self, now: Time, packets: u64, again: bool) {
         if self.data_outstanding == 0 && !again {
             self.data_since = None;
         }
         self.data_since.get_or_insert(now);
-        self.data_outstanding += 1;
+        self.data_outstanding += packets;
         self.start_waiting(now);
     }
 
@@ -454,7 +456,7 @@ impl Lane {
         let acked_at = now - delay;
         let mut out = Outcome::default();
         let mut newest: Option<(u64, Time)> = None;
-        let mut acks = Vec::new();
+        let (mut acks, mut joined) = (Vec::new(), Joined::default());
         let base = self.base_bytes();
         let sampled = self.newly_reported(f);
         let mut large = false;
@@ -478,12 +480,13 @@ impl Lane {
                 Content::Data(qpn, segment) => {
                     data_acked = true;
                     resolved += u64::from(p.state == State::Outstanding);
-                    streams.acked(qpn, segment);
+                    joined.add(qpn, segment, streams);
                 }
                 Content::Nothing => {}
                 Content::Control(_) | Content::MtuProbe(_) => acks.push(p.content.clone()),
             }
         });
+        joined.tell(streams);
         verdict.map_err(false_feedback)?;
         self.data_outstanding = self.data_outstanding.saturating_sub(resolved);
         if data_acked {

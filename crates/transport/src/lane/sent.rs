@@ -172,6 +172,14 @@ impl SentBook {
         self.packets.push_back(p);
         self.next() - 1
     }
+    /// Enters `n` packets of data: `p`, and those that carry what follows in the same message, all alike.
+    pub fn push_run(&mut self, p: &SentPacket, (qpn, first): (u16, SegmentRef), n: usize) {
+        self.outstanding += n as u64;
+        let offsets = (first.offset..).step_by((first.len as usize).max(1));
+        let content = |offset| Content::Data(qpn, SegmentRef { offset, ..first });
+        self.packets
+            .extend(offsets.take(n).map(|offset| SentPacket { content: content(offset), ..p.clone() }));
+    }
     /// The packet entered last is longer than was said.
     pub fn lengthen_last(&mut self, bytes: u32) {
         if let Some(p) = self.packets.back_mut() {

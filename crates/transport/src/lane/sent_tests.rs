@@ -168,3 +168,27 @@ proptest! {
         prop_assert_eq!(lost, (0..end).filter(|pn| !arrived.contains(pn)).collect::<BTreeSet<_>>());
     }
 }
+
+#[test]
+fn a_run_is_what_its_packets_are_one_by_one() {
+    let segment = |k: u64| SegmentRef { msn: 3, offset: 500 + k * 1_400, len: 1_400 };
+    let packet = |content| SentPacket {
+        time: Time::from_nanos(9),
+        train: 2,
+        bytes: 1_500,
+        state: State::Outstanding,
+        content,
+    };
+    let (mut run, mut single) = (book(3), book(3));
+    run.push_run(&packet(Content::Nothing), (7, segment(0)), 5);
+    for k in 0..5 {
+        single.push(packet(Content::Data(7, segment(k))));
+    }
+    assert_eq!((run.next(), run.outstanding()), (8, 8));
+    let all = |b: &mut SentBook| {
+        let mut all = Vec::new();
+        b.on_feedback(0..8, &[4..5], |pn, p, _| all.push((pn, p.bytes, p.content.clone()))).unwrap();
+        (all, b.outstanding())
+    };
+    assert_eq!(all(&mut run), all(&mut single));
+}

@@ -4,8 +4,9 @@ use wire::DataHeader;
 
 /// Notes what became of segments.
 #[derive(Default)]
-struct Fates {
+pub(super) struct Fates {
     acked: Vec<u64>,
+    pub(super) pieces: Vec<SegmentRef>,
     lost: Vec<u64>,
 }
 
@@ -22,6 +23,7 @@ impl Streams for Fates {
     fn gather(&mut self, _: u16, _: &NextSegment, _: &mut [u8]) {}
     fn acked(&mut self, _: u16, s: SegmentRef) {
         self.acked.push(s.msn);
+        self.pieces.push(s);
     }
     fn lost(&mut self, _: u16, s: SegmentRef) {
         self.lost.push(s.msn);
@@ -157,14 +159,14 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     let mut fates = Fates::default();
     assert_eq!(lane.unacknowledged_since(), None);
     for n in 10..20 {
-        lane.on_data_sent(at(n), false);
+        lane.on_data_sent(at(n), 1, false);
         send(&mut lane, &mut rng, at(n));
     }
     assert_eq!(lane.unacknowledged_since(), Some(at(10)));
     // Probes do not start the wait anew.
     for n in 1..4 {
         lane.on_probe_timeout(at(1_000 * n), &mut fates);
-        lane.on_data_sent(at(1_000 * n), true);
+        lane.on_data_sent(at(1_000 * n), 1, true);
         send(&mut lane, &mut rng, at(1_000 * n));
     }
     assert_eq!(lane.unacknowledged_since(), Some(at(10)));
@@ -174,7 +176,7 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     let all = lane.sent.next();
     lane.on_feedback(at(4_001), &feedback(0..all, vec![]), &mut fates).expect("true");
     assert_eq!(lane.unacknowledged_since(), None);
-    lane.on_data_sent(at(9_000), false);
+    lane.on_data_sent(at(9_000), 1, false);
     send(&mut lane, &mut rng, at(9_000));
     assert_eq!(lane.unacknowledged_since(), Some(at(9_000)));
 }

@@ -1,0 +1,66 @@
+//! Pieces of messages that arrived, joined where one goes on with the other: nearly all that a report on a long message
+//! names.
+
+use crate::streams::{SegmentRef, Streams};
+
+/// The piece that grows.
+#[derive(Debug, Default)]
+pub struct Joined(Option<(u16, SegmentRef)>);
+
+impl Joined {
+    /// A piece arrived. What it does not go on with is told.
+    pub fn add(&mut self, qpn: u16, s: SegmentRef, streams: &mut impl Streams) {
+        if let Some((q, r)) = &mut self.0
+            && (*q, r.msn, r.offset + u64::from(r.len)) == (qpn, s.msn, s.offset)
+            && s.len > 0
+            && let Some(len) = r.len.checked_add(s.len)
+        {
+            r.len = len;
+            return;
+        }
+        self.tell(streams);
+        self.0 = Some((qpn, s));
+    }
+
+    /// Tells what is left.
+    pub fn tell(&mut self, streams: &mut impl Streams) {
+        if let Some((qpn, s)) = self.0.take() {
+            streams.acked(qpn, s);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Fates;
+    use super::*;
+
+    #[test]
+    fn what_follows_is_joined_and_all_is_told_once() {
+        let piece = |msn, offset, len| SegmentRef { msn, offset, len };
+        let pieces = [
+            (0, piece(1, 0, 10)),
+            (0, piece(1, 10, 10)),
+            (0, piece(1, 20, 5)),
+            // A hole, another message, another queue pair, a message without payload, and twice the same.
+            (0, piece(1, 30, 5)),
+            (0, piece(2, 35, 5)),
+            (1, piece(2, 40, 5)),
+            (1, piece(3, 0, 0)),
+            (1, piece(3, 0, 0)),
+            // More than a length can say.
+            (1, piece(4, 0, u32::MAX)),
+            (1, piece(4, u64::from(u32::MAX), 1)),
+        ];
+        let (mut fates, mut joined) = (Fates::default(), Joined::default());
+        pieces.iter().for_each(|(qpn, s)| joined.add(*qpn, *s, &mut fates));
+        joined.tell(&mut fates);
+        joined.tell(&mut fates);
+        let lens: Vec<_> = fates.pieces.iter().map(|s| s.len).collect();
+        assert_eq!(lens, [25, 5, 5, 5, 0, 0, u32::MAX, 1]);
+        assert_eq!(
+            lens.iter().map(|l| u64::from(*l)).sum::<u64>(),
+            pieces.iter().map(|p| u64::from(p.1.len)).sum()
+        );
+    }
+}
