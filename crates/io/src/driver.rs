@@ -7,6 +7,7 @@
 //! protocol's state stays with the loop: what goes between them goes by ownership, through rings without locks.
 
 mod alone;
+mod companion;
 mod growth;
 mod loser;
 mod nap;
@@ -26,6 +27,7 @@ use crate::udp::{
 };
 use alone::Alone;
 use base::{Rng, Span, Time};
+use companion::Companion;
 use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
 use growth::Growth;
 use loser::Loser;
@@ -166,6 +168,8 @@ pub struct Driver {
     vain: bool,
     /// Whether messages come one by one.
     alone: Alone,
+    /// A server's, for the one client whose messages do.
+    companion: Companion,
     loser: Option<Loser>,
     options: DriverOptions,
     /// Threads at most, the loop's own included.
@@ -246,6 +250,7 @@ impl Driver {
             looks: 0,
             vain: false,
             alone: Alone::new(),
+            companion: Companion::new(),
             loser: None,
             options,
             most,
@@ -412,13 +417,18 @@ impl Driver {
             if !self.vain {
                 continue;
             }
-            if self.socket.is_attached() && now.since(self.arrived) > SILENCE {
+            let attached = self.socket.is_attached() || self.companion.is_open();
+            if attached && now.since(self.arrived) > SILENCE {
                 self.let_go();
             }
             self.looks = if self.looks_on(now) { LOOKS } else { 0 };
             if self.looks == 0 {
                 self.let_go();
-                self.wait(endpoint, app)?;
+                // What waits at a companion is taken first, by the next turn: a wait would not tell of it.
+                self.told |= self.companion.is_open();
+                if !self.companion.is_open() {
+                    self.wait(endpoint, app)?;
+                }
             }
         }
     }
@@ -449,7 +459,8 @@ impl Driver {
     }
 
     /// Many messages came one by one, and are waited for: leaves out what is of no use to them, and attaches the socket to
-    /// the one peer, if there is only one: each costs half a microsecond less then.
+    /// the one peer, if there is only one, or a companion to the one whose messages they are: each costs half a microsecond
+    /// less then.
     fn expect_single(&mut self, now: Time, endpoint: &Endpoint) {
         if self.idle == Idle::Sleep {
             return;
@@ -460,14 +471,34 @@ impl Driver {
         if self.alone.is_lean() {
             self.received.expect_plain();
         }
-        if !self.options.udp.keep_port || self.socket.is_attached() {
-            return;
-        }
         let last = self.received.iter_mut().last().map(|(m, _)| (m.remote, m.local));
-        if let Some((remote, Some(local))) = last
+        let Some((remote, Some(local))) = last else { return };
+        if self.hosts() && self.alone.is_lean() {
+            let first = self.socket.socket();
+            if first.is_some_and(|first| self.companion.heard(now, (remote, local), first)) {
+                // The first ones are asked for their senders for sure, see `RecvBatch::expect_plain`: in the midst of being
+                // connected, a socket may be given what is not its peer's.
+                self.received.expect_classes();
+            }
+        } else if self.options.udp.keep_port
+            && !self.socket.is_attached()
             && endpoint.only_remote() == Some(remote)
         {
             self.socket.attach(remote, local);
+        }
+    }
+
+    /// Whether a companion may be opened. Sockets that share an address get what is steered to them by the order of their
+    /// opening: another one would put it into disorder.
+    fn hosts(&self) -> bool {
+        self.options.serves && !self.options.udp.reuse_port && self.team.len() == 0
+    }
+
+    /// Looks at the socket, or at the companion.
+    fn look(&mut self) -> Result<usize, UdpError> {
+        match self.companion.look(&mut self.received)? {
+            Some(n) => Ok(n),
+            None => self.socket.recv(&mut self.received),
         }
     }
 
@@ -479,6 +510,7 @@ impl Driver {
     /// Messages do not come one by one any more.
     fn expect_others(&mut self) {
         self.alone.end();
+        self.companion.leave();
         self.received.expect_classes();
         if self.alone.ends() {
             self.socket.set_lean(false);
@@ -488,10 +520,10 @@ impl Driver {
     /// Takes in what has arrived; true when there may be more.
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
-            let mut n = self.socket.recv(&mut self.received)?;
+            let mut n = self.look()?;
             while n == 0 && self.looks > 0 && self.streams.is_empty() {
                 self.looks -= 1;
-                n = self.socket.recv(&mut self.received)?;
+                n = self.look()?;
             }
             if n == 0 {
                 return Ok(false);
@@ -547,7 +579,10 @@ impl Driver {
                 self.full = false;
                 return Ok(false);
             }
-            let report = self.socket.send(&mut self.outgoing)?;
+            let report = match self.companion.carries(&self.outgoing) {
+                Some(companion) => companion.send(&mut self.outgoing)?,
+                None => self.socket.send(&mut self.outgoing)?,
+            };
             self.active = now;
             most = MAX_TRAINS;
             if let Some(big) = report.too_big {

@@ -1,4 +1,4 @@
-//! Two drivers in this process, over loopback, whose threads of lanes fail in the midst of a transfer.
+//! Drivers in this process, over loopback: threads of lanes that fail in the midst of a transfer, and companions.
 
 use super::*;
 use base::Rng;
@@ -243,4 +243,150 @@ fn without_a_fault_all_lanes_stay() {
     let (said, lanes) = with_fault(0);
     assert_eq!(lanes, usize::from(LANES));
     assert!(!said.contains("ERROR"), "{said}");
+}
+
+/// Lends a region to each client, and tells the key.
+struct Lender {
+    lend: Vec<mpsc::Sender<u32>>,
+    left: usize,
+}
+
+impl App for Lender {
+    fn drive(&mut self, _: Time, e: &mut Endpoint) {
+        while let Some(event) = e.poll_event() {
+            match event {
+                Event::Incoming { conn } => {
+                    let pd = e.connection(conn).expect("open").pd;
+                    let mr = e.adapter().reg_mr(pd, vec![0; 8].into(), Access::ALL);
+                    let lend = self.lend.pop().expect("as many as clients");
+                    lend.send(mr.map_err(|e| e.0).expect("registered").rkey).expect("somebody waits");
+                }
+                Event::Closed { .. } => self.left -= 1,
+                _ => {}
+            }
+        }
+    }
+    fn finished(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// Writes few bytes, and again when they have arrived.
+struct Knocker<F> {
+    rkey: mpsc::Receiver<u32>,
+    conn: ConnId,
+    keys: Option<(u32, u32)>,
+    connected: bool,
+    done: usize,
+    enough: F,
+    over: bool,
+}
+
+impl<F: FnMut(usize) -> bool> App for Knocker<F> {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        while let Some(event) = e.poll_event() {
+            match event {
+                Event::Connected { .. } => self.connected = true,
+                Event::Closed { reason, .. } if !self.over => panic!("closed: {reason}"),
+                _ => {}
+            }
+        }
+        let Some(info) = e.connection(self.conn).cloned().filter(|_| self.connected && !self.over) else {
+            return;
+        };
+        match (self.keys, e.adapter().poll_cq(info.cq)) {
+            (None, _) => {
+                let Ok(rkey) = self.rkey.try_recv() else { return };
+                let mr = e.adapter().reg_mr(info.pd, vec![7; 8].into(), Access::ALL);
+                self.keys = Some((mr.map_err(|e| e.0).expect("registered").lkey, rkey));
+            }
+            (Some(_), Some(c)) => {
+                assert_eq!(c.status, Status::Success);
+                self.done += 1;
+            }
+            (Some(_), None) => return,
+        }
+        if (self.enough)(self.done) {
+            self.over = true;
+            return e.close(now, self.conn, 0, "done");
+        }
+        let (lkey, rkey) = self.keys.expect("lent");
+        let sge = Sge { lkey, offset: 0, len: 4 };
+        let wr = SendWr::new(1, SendOp::Write { rkey, offset: 0 }, sge);
+        e.adapter().post_send(info.qps[0], wr).expect("posted");
+    }
+    fn next_timeout(&self) -> Option<Time> {
+        // To look whether the key is there.
+        self.keys.is_none().then_some(Time::ZERO)
+    }
+    fn finished(&self) -> bool {
+        self.over
+    }
+}
+
+fn knock(n: u8, to: SocketAddr, idle: Idle, rkey: mpsc::Receiver<u32>, enough: impl FnMut(usize) -> bool) {
+    let bind = "127.0.0.1:0".parse().expect("an address");
+    let mut d = Driver::with(DriverOptions { idle, ..DriverOptions::new(bind) }).expect("a driver");
+    let mut e = Endpoint::new(config(n), Rng::from_u64(n.into())).expect("an endpoint");
+    let trust = ServerTrust::Pinned(vec![Identity::from_seed([1; 32]).public_key()]);
+    let server_name = "server.example".into();
+    let connect = Connect { remote: to, server_name, trust, token: None, options: None, iwarp: None };
+    let conn = e.connect(d.now(), connect).expect("connecting");
+    let mut app = Knocker { rkey, conn, keys: None, connected: false, done: 0, enough, over: false };
+    d.run(&mut e, &mut app).expect("no failure");
+}
+
+/// A client knocks until it is `enough`, by messages that arrived and companions that its server has had. A second one, if
+/// `second`, comes when there is a companion, and the first goes on meanwhile. Gives how many companions there were.
+fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32) -> bool) -> u32 {
+    let bind = "127.0.0.1:0".parse().expect("an address");
+    let options =
+        DriverOptions { idle, lanes: Lanes::Count(lanes), serves: true, ..DriverOptions::new(bind) };
+    let mut server = Driver::with(options).expect("a driver");
+    assert_eq!(server.team.len() + 1, lanes.into());
+    let (to, opened) = (server.local_addr(), server.companion.opened.clone());
+    let left = 1 + usize::from(second);
+    let (lend, rkeys): (Vec<_>, Vec<_>) = (0..left).map(|_| mpsc::channel()).unzip();
+    let mut rkeys = rkeys.into_iter().rev();
+    let serving = std::thread::spawn(move || {
+        let lets_in = ServerConfig {
+            auth: ClientAuth::AnyKey,
+            authority: Authority { keys: None, tokens: Vec::new() },
+            ..ServerConfig::default()
+        };
+        let config = Config { server: Some(lets_in), ..config(1) };
+        let mut e = Endpoint::new(config, Rng::from_u64(1)).expect("an endpoint");
+        server.run(&mut e, &mut Lender { lend, left }).expect("no failure");
+    });
+    let rkey = rkeys.next().expect("made");
+    let mut guest: Option<std::thread::JoinHandle<()>> = None;
+    knock(2, to, Idle::Poll, rkey, |done| {
+        let had = opened.load(Relaxed);
+        if had > 0 && guest.is_none() {
+            guest = rkeys
+                .next()
+                .map(|rkey| std::thread::spawn(move || knock(3, to, Idle::Sleep, rkey, |n| n == 50)));
+        }
+        enough(done, had) && guest.as_ref().is_none_or(|g| g.is_finished())
+    });
+    if let Some(g) = guest {
+        g.join().expect("no panic");
+    }
+    serving.join().expect("no panic");
+    opened.load(Relaxed)
+}
+
+/// Knocks after which a companion would have been opened long ago.
+const MANY: usize = 400;
+
+#[test]
+fn a_server_that_looks_on_opens_a_companion_and_others_are_served_meanwhile() {
+    let had = with_knocks(Idle::Poll, 1, true, |done, had| had > 0 && done > MANY || done > 100 * MANY);
+    assert!(had > 0);
+}
+
+#[test]
+fn servers_that_sleep_or_have_several_sockets_open_no_companion() {
+    assert_eq!(with_knocks(Idle::Sleep, 1, false, |done, _| done > MANY), 0);
+    assert_eq!(with_knocks(Idle::Poll, 2, false, |done, _| done > MANY), 0);
 }

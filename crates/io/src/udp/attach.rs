@@ -3,8 +3,9 @@
 //! The kernel sends from a connected socket without asking its routes for each datagram, and needs neither an address nor a
 //! source with it: half a microsecond of a round trip. But it then takes in nothing that comes from elsewhere, so a socket is
 //! attached only while nobody else is expected, and let go as soon as the peer falls silent or something is to go elsewhere.
+//! A server expects others all the time: it has a [companion](super::companion) attached instead.
 
-use super::{UdpSocket, addr, check, local_addr, set};
+use super::{UdpSocket, check, connect, local_addr, set};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -27,10 +28,7 @@ impl UdpSocket {
         if !self.keeps_port || self.habits.attached.is_some() || self.habits.v6 {
             return;
         }
-        let mut raw = addr::empty();
-        let Some(len) = addr::encode(dst, false, &mut raw) else { return };
-        // SAFETY: `raw` holds an address of `len` bytes.
-        if check(unsafe { libc::connect(self.fd.as_raw_fd(), (&raw const raw).cast(), len) }).is_err() {
+        if connect(&self.fd, dst, false).is_err() {
             return;
         }
         self.habits.attached = Some(Attached { dst, src });

@@ -6,6 +6,7 @@
 
 pub(crate) mod addr;
 mod attach;
+mod companion;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slot;
@@ -20,8 +21,8 @@ use base::Ecn;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Once};
 
 /// Bytes asked for as receive buffer: what may arrive while the loop is elsewhere. At 10 Gbit/s 16 MiB are
 /// 13 ms. The kernel's default of 208 KiB loses data at any rate worth having.
@@ -165,7 +166,8 @@ pub struct UdpSocket {
     gso: AtomicBool,
     recv_buffer: usize,
     send_buffer: usize,
-    pub(crate) counters: Counters,
+    /// One account for a socket and its companion.
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl AsFd for UdpSocket {
@@ -180,6 +182,14 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Bind`] when the address is taken or foreign, [`UdpError::Option`] on systems too old.
     pub fn open(o: &UdpOptions) -> Result<UdpSocket, UdpError> {
+        let socket = UdpSocket::open_unstamped(o)?;
+        // Where it fails, packets have no age: delays then include the time for which this process waits.
+        let _ = set(&socket.fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+        Ok(socket)
+    }
+
+    /// As [`UdpSocket::open`], but the kernel does not stamp what arrives.
+    fn open_unstamped(o: &UdpOptions) -> Result<UdpSocket, UdpError> {
         let v6 = o.bind.is_ipv6();
         let bind_error = |source| UdpError::Bind { addr: o.bind, source };
         let fd = new_socket(v6).map_err(bind_error)?;
@@ -217,8 +227,6 @@ impl UdpSocket {
                 );
             });
         }
-        // Where it fails, packets have no age: delays then include the time for which this process waits.
-        let _ = set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
         // Reading the option tells whether the kernel knows it; whether each device does, sending tells.
         let gso = o.gso && get(&fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         if o.gso && !gso {
@@ -231,7 +239,7 @@ impl UdpSocket {
         let keeps_port = bind_to(&fd, o, v6).map_err(bind_error)?;
         let local = local_addr(&fd).map_err(bind_error)?;
         let gso = AtomicBool::new(gso);
-        let counters = Counters::default();
+        let counters = Arc::<Counters>::default();
         let class = (v4_set && v6_set).then_some(class);
         let habits = Box::new(Habits { v6, src: receives_at(o.bind.ip()), class, attached: None });
         Ok(UdpSocket { fd, local, habits, keeps_port, gro, gso, recv_buffer, send_buffer, counters })
@@ -408,6 +416,15 @@ fn bind(fd: &OwnedFd, to: SocketAddr, v6: bool) -> io::Result<()> {
     };
     // SAFETY: `raw` holds an address of `len` bytes.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) })
+}
+
+fn connect(fd: &OwnedFd, to: SocketAddr, v6: bool) -> io::Result<()> {
+    let mut raw = addr::empty();
+    let Some(len) = addr::encode(to, v6, &mut raw) else {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    };
+    // SAFETY: `raw` holds an address of `len` bytes.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), len) })
 }
 
 fn local_addr(fd: &OwnedFd) -> io::Result<SocketAddr> {
