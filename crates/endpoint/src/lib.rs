@@ -549,6 +549,9 @@ fn canonical(a: SocketAddr) -> SocketAddr {
 /// Bytes at the start of `train` that belong to one connection: a long packet alone, or short packets with the
 /// same identifier.
 fn run_of_one_connection(train: &[u8], stride: usize) -> usize {
+    if train.len() <= stride {
+        return train.len();
+    }
     let mut pieces = train.chunks(stride);
     let Some(first) = pieces.next() else { return 0 };
     if first[0] & wire::packet::flag::LONG != 0 || first.len() < 5 {

@@ -88,12 +88,13 @@ impl Endpoint {
         self.heed_policy();
         self.collect_work();
         while let Some(id) = self.next_ready(now) {
-            let Some(c) = self.conns.get_mut(&id) else { continue };
+            let Some(mut c) = self.conns.get_mut(&id) else { continue };
             if c.connection.tell_cc(now) {
                 self.stirred = true;
                 self.pass_on_events(now, id);
+                let Some(again) = self.conns.get_mut(&id) else { continue };
+                c = again;
             }
-            let Some(c) = self.conns.get_mut(&id) else { continue };
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
             let waited = c.connection.has_later();
             let train = c.connection.poll_transmit(now, out, &mut s);

@@ -18,8 +18,40 @@ struct Member {
 pub struct Scheduler {
     members: Vec<Option<Member>>,
     known: usize,
-    /// For each flow, its levels.
-    ready: Vec<[VecDeque<u16>; LEVELS]>,
+    /// For each flow, those that are ready.
+    ready: Vec<Levels>,
+}
+
+/// The queue pairs of a flow that have something to send.
+#[derive(Debug, Default)]
+struct Levels {
+    queues: [VecDeque<u16>; LEVELS],
+    /// Levels with any, a bit each: this is asked several times for each train.
+    busy: u8,
+}
+
+const _: () = assert!(LEVELS == u8::BITS as usize);
+
+impl Levels {
+    fn push(&mut self, level: u8, qpn: u16) {
+        self.queues[usize::from(level)].push_back(qpn);
+        self.busy |= 1 << level;
+    }
+    fn remove(&mut self, level: u8, qpn: u16) {
+        let q = &mut self.queues[usize::from(level)];
+        if q.front() == Some(&qpn) {
+            q.pop_front();
+        } else {
+            q.retain(|x| *x != qpn);
+        }
+        if q.is_empty() {
+            self.busy &= !(1 << level);
+        }
+    }
+    /// The first of the most urgent level.
+    fn first(&self) -> Option<u16> {
+        self.queues.get(self.busy.trailing_zeros() as usize)?.front().copied()
+    }
 }
 
 impl Scheduler {
@@ -84,31 +116,33 @@ impl Scheduler {
             && !m.queued
         {
             m.queued = true;
-            self.ready[usize::from(m.flow)][usize::from(m.level)].push_back(qpn);
+            self.ready[usize::from(m.flow)].push(m.level, qpn);
         }
     }
 
     /// Whether any queue pair of the flow is ready.
     pub fn is_ready(&self, flow: u8) -> bool {
-        self.ready.get(usize::from(flow)).is_some_and(|l| l.iter().any(|q| !q.is_empty()))
+        self.ready.get(usize::from(flow)).is_some_and(|l| l.busy != 0)
     }
 
     /// Whether more than one queue pair of the flow is ready.
     pub fn has_several(&self, flow: u8) -> bool {
-        self.ready.get(usize::from(flow)).is_some_and(|l| l.iter().map(VecDeque::len).sum::<usize>() > 1)
+        self.ready
+            .get(usize::from(flow))
+            .is_some_and(|l| l.queues.iter().map(VecDeque::len).sum::<usize>() > 1)
     }
 
     /// The queue pair whose turn it is. It stays at the front until [`Scheduler::rotate`] or
     /// [`Scheduler::deactivate`].
     pub fn current(&self, flow: u8) -> Option<u16> {
-        self.ready.get(usize::from(flow))?.iter().find_map(|q| q.front().copied())
+        self.ready.get(usize::from(flow))?.first()
     }
 
     /// The queue pair had its train: the next of its level has its turn.
     pub fn rotate(&mut self, qpn: u16) {
         if let Some(Some(m)) = self.members.get(usize::from(qpn)) {
-            let q = &mut self.ready[usize::from(m.flow)][usize::from(m.level)];
-            if q.front() == Some(&qpn) {
+            let q = &mut self.ready[usize::from(m.flow)].queues[usize::from(m.level)];
+            if q.front() == Some(&qpn) && q.len() > 1 {
                 q.rotate_left(1);
             }
         }
@@ -120,12 +154,7 @@ impl Scheduler {
             && m.queued
         {
             m.queued = false;
-            let q = &mut self.ready[usize::from(m.flow)][usize::from(m.level)];
-            if q.front() == Some(&qpn) {
-                q.pop_front();
-            } else {
-                q.retain(|x| *x != qpn);
-            }
+            self.ready[usize::from(m.flow)].remove(m.level, qpn);
         }
     }
 

@@ -170,10 +170,10 @@ impl Connection {
         self.couple(now);
         let lanes = self.lanes.len();
         for k in 0..lanes {
-            let lane = (self.next_lane + k) % lanes;
+            let lane = turn(self.next_lane + k, lanes);
             if let Some(t) = self.transmit_lane(now, lane, out, streams) {
                 // Lanes take turns: none waits for another that always has something to send.
-                self.next_lane = (lane + 1) % lanes;
+                self.next_lane = turn(lane + 1, lanes);
                 return Some(t);
             }
         }
@@ -510,7 +510,7 @@ impl Connection {
         }
         let flows = self.lanes[lane].flows.len();
         for k in 0..flows {
-            let flow = (self.next_flow + k) % flows;
+            let flow = turn(self.next_flow + k, flows);
             if !self.scheduler.is_ready(flow as u8) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 self.leave_tree(now, flow);
@@ -534,7 +534,7 @@ impl Connection {
             }
             let Some((d, sealing)) = sent else { continue };
             out.protect(socket, sealing, d.len, d.segment);
-            self.next_flow = (flow + 1) % flows;
+            self.next_flow = turn(flow + 1, flows);
             let l = &self.lanes[lane];
             return Some(Transmit {
                 remote: l.remote,
@@ -710,9 +710,7 @@ impl Connection {
         let app_limited = !self.scheduler.is_ready(flow);
         let l = &mut self.lanes[lane];
         if let Some(t) = l.sent.trains_mut().last_mut() {
-            let mut copy: Train = *t;
-            l.flows[usize::from(flow)].on_sent(now, &mut copy, d.wire_bytes, d.packets, app_limited);
-            *t = copy;
+            l.flows[usize::from(flow)].on_sent(now, t, d.wire_bytes, d.packets, app_limited);
         }
         l.bursts.on_sent(flow, app_limited);
         l.ecn.on_sent(d.ecn, d.packets);
@@ -723,6 +721,12 @@ impl Connection {
         self.stats.bytes_sent += d.wire_bytes;
         self.stats.trains_sent += 1;
     }
+}
+
+/// The `i`th of `n` that take turns, counted on from the first again. Most often there is one: a division would be a part of
+/// what a short message waits for.
+fn turn(i: usize, n: usize) -> usize {
+    if i < n { i } else { i % n.max(1) }
 }
 
 /// Writes the clear part of a short header.
