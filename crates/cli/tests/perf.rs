@@ -39,23 +39,27 @@ fn every_operation_in_both_directions_arrives_verified() {
             assert!(r["server"]["cpu_user_seconds"].is_number());
         }
     }
-    for (operation, size, poll) in [
-        ("send", "4", "sleep"),
-        ("write", "4", "spin"),
-        ("send", "64KiB", "adaptive"),
-        ("write", "64KiB", "sleep"),
+    // Writes are watched for up to 256 bytes; an only byte is the same again after 256 messages.
+    for (operation, size, poll, count) in [
+        ("send", "4", "sleep", 100),
+        ("write", "4", "spin", 100),
+        ("write", "1", "adaptive", 600),
+        ("write", "256", "sleep", 100),
+        ("write", "257", "sleep", 100),
+        ("send", "64KiB", "adaptive", 100),
+        ("write", "64KiB", "sleep", 100),
     ] {
         let what =
             ["perf", "client", &server.address, "--latency", "-o", operation, "-s", size, "--poll", poll];
         for direction in [&[][..], &["--reverse"]] {
-            let o = b.run(
-                &[&what[..], &["-n", if size == "4" { "400" } else { "6400KiB" }, "--json"], direction]
-                    .concat(),
-            );
+            let bytes = count * size.strip_suffix("KiB").map_or(1, |_| 1024);
+            let bytes = bytes * size.trim_end_matches("KiB").parse::<u64>().unwrap();
+            let all = bytes.to_string();
+            let o = b.run(&[&what[..], &["-n", &all, "--json"], direction].concat());
             expect(&o, 0);
             let r = json(&o);
             let l = &r["latency_nanoseconds"];
-            assert_eq!(r["messages"], 100, "{operation} {size} {direction:?}");
+            assert_eq!(r["messages"], count, "{operation} {size} {direction:?}");
             assert!(l["min"].as_u64().unwrap() > 0 && l["min"].as_u64() <= l["median"].as_u64());
             assert!(l["median"].as_u64() <= l["p99"].as_u64() && l["p99"].as_u64() <= l["max"].as_u64());
         }

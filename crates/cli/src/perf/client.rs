@@ -198,11 +198,11 @@ impl Client {
                         Some(l) => l,
                         None => Load::new(ep, &info, self.plan.clone(), true)?,
                     };
-                    load.start(ep, &rkeys)?;
+                    load.start(now, ep, &rkeys)?;
                     self.load = Some(load);
                     self.running = true;
                 } else if let Some(load) = self.load.as_mut().filter(|_| self.plan.latency) {
-                    load.set_keys(ep, &rkeys)?;
+                    load.set_keys(now, ep, &rkeys)?;
                 }
             }
             Message::Finish(each, figures) => {
@@ -238,11 +238,14 @@ impl Client {
                     self.message(now, m, ep)?;
                 }
             } else if let Some(load) = &mut self.load {
-                load.completion(ep, &wc)?;
+                load.completion(now, ep, &wc)?;
             }
         }
+        if let Some(load) = &mut self.load {
+            load.look(now, ep)?;
+        }
         if let Some(load) = self.load.as_mut().filter(|_| self.running) {
-            load.post(ep)?;
+            load.post(now, ep)?;
             if load.is_over() {
                 (self.running, self.next_report) = (false, None);
                 let each = load.each();

@@ -7,7 +7,7 @@ use crate::args::Operation;
 use crate::mapped::Mapped;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
-use lhio::clock::{Clock, CpuTime};
+use lhio::clock::CpuTime;
 use verbs::{
     Access, AtomicOp, Data, Error, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
     WorkCompletion,
@@ -36,7 +36,6 @@ pub struct Load {
     plan: Plan,
     initiator: bool,
     streams: Vec<Stream>,
-    clock: Clock,
     started: Option<Time>,
     ended: Option<Time>,
     /// No further message is to be posted.
@@ -45,8 +44,8 @@ pub struct Load {
     trips: Trips,
     /// The other end's keys are known.
     keyed: bool,
-    /// A message that overtook the keys and is to be answered: its receive's number.
-    owed: Option<u64>,
+    /// A message that overtook the keys and is to be answered: the number of its receive, if it took one.
+    owed: Option<Option<u64>>,
     /// It goes by iWARP.
     ordered: bool,
     /// Reads behind the last messages that are not answered.
@@ -103,7 +102,6 @@ impl Load {
             plan,
             initiator,
             streams: Vec::new(),
-            clock: Clock::new(),
             started: None,
             ended: None,
             stopped: false,
@@ -161,30 +159,43 @@ impl Load {
     }
 
     /// Takes the other end's keys.
-    pub fn set_keys(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+    pub fn set_keys(&mut self, now: Time, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
         let needs = self.plan.operation != Operation::Send;
         if needs && rkeys.len() != self.streams.len() {
             return Err("the other end gave not one remote key for each stream".to_owned());
         }
         self.streams.iter_mut().zip(rkeys).for_each(|(s, k)| s.rkey = *k);
         self.keyed = true;
-        self.owed.take().map_or(Ok(()), |receive| self.ping_arrived(ep, 0, receive))
+        self.owed.take().map_or(Ok(()), |receive| self.ping_arrived(now, ep, 0, receive))
     }
 
     /// Begins as the initiator, with the other end's keys.
-    pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
-        self.set_keys(ep, rkeys)?;
+    pub fn start(&mut self, now: Time, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+        self.set_keys(now, ep, rkeys)?;
         self.cpu = CpuTime::of_process();
-        self.started = Some(self.clock.now());
-        self.post(ep)
+        self.started = Some(now);
+        self.post(now, ep)
     }
 
     fn receives(&self) -> bool {
-        self.pings() || self.plan.operation == Operation::Send && !self.initiator
+        self.pings() && !self.watches() || self.plan.operation == Operation::Send && !self.initiator
     }
     /// Messages go to and fro: round trips of atomic operations need no answer by the other end's application.
     fn pings(&self) -> bool {
         self.plan.latency && !self.plan.operation.is_atomic()
+    }
+    /// Messages are found by looking at memory.
+    fn watches(&self) -> bool {
+        self.pings() && !self.ordered && ping::is_watched(&self.plan)
+    }
+
+    /// Looks whether the next message lies in memory. To be called in each turn.
+    pub fn look(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
+        let Some(s) = self.streams.first().filter(|_| self.watches() && self.keyed) else { return Ok(()) };
+        match ping::is_there(&self.plan, s, s.completed, ep) {
+            true => self.ping_arrived(now, ep, 0, None),
+            false => Ok(()),
+        }
     }
     fn receives_ahead(&self) -> u64 {
         if self.plan.latency {
@@ -218,11 +229,11 @@ impl Load {
     }
 
     /// Whether no further message is to be posted.
-    fn enough(&self) -> bool {
+    fn enough(&self, now: Time) -> bool {
         let Some(start) = self.started else { return true };
         match self.plan.messages {
             Some(n) => self.posted() >= n,
-            None => self.clock.now().since(start).as_nanos() >= self.plan.nanos,
+            None => now.since(start).as_nanos() >= self.plan.nanos,
         }
     }
 
@@ -233,10 +244,10 @@ impl Load {
     }
 
     /// Posts what is to be under way.
-    pub fn post(&mut self, ep: &mut Endpoint) -> Result<(), String> {
+    pub fn post(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
         let depth = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
         for i in 0..self.streams.len() {
-            while self.streams[i].posted - self.streams[i].completed < depth && !self.enough() {
+            while self.streams[i].posted - self.streams[i].completed < depth && !self.enough(now) {
                 let wr = self.request(i);
                 match ep.adapter().post_send(self.streams[i].qp, wr) {
                     Ok(()) => self.streams[i].posted += 1,
@@ -244,14 +255,14 @@ impl Load {
                     Err(e) => return Err(words(e)),
                 }
                 if self.plan.latency {
-                    self.trips.leave(self.clock.now());
+                    self.trips.leave(now);
                 }
             }
         }
-        self.stopped = self.enough();
+        self.stopped = self.enough(now);
         let over = self.stopped && (self.plan.stop || self.posted() == self.completed());
         if self.ended.is_none() && over && self.has_arrived(ep)? {
-            self.ended = self.started.map(|_| self.clock.now());
+            self.ended = self.started.map(|_| now);
         }
         Ok(())
     }
@@ -285,7 +296,7 @@ impl Load {
             return self.atomic(i, n);
         }
         if self.plan.latency {
-            return ping::message(&self.plan, s, n);
+            return ping::message(&self.plan, s, n, self.watches());
         }
         let sge = self.sge(i, n);
         let (rkey, offset) = (s.rkey, sge.offset);
@@ -312,7 +323,7 @@ impl Load {
     }
 
     /// Takes a successful completion of one of its queue pairs.
-    pub fn completion(&mut self, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
+    pub fn completion(&mut self, now: Time, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
         let Some(i) = self.streams.iter().position(|s| s.qp == wc.qp) else { return Ok(()) };
         if wc.wr_id == BEHIND {
             self.behind = self.behind.map(|n| n.saturating_sub(1));
@@ -320,7 +331,7 @@ impl Load {
         }
         let arrived = matches!(wc.opcode, Opcode::Recv | Opcode::RecvWriteImm);
         match (self.pings(), arrived) {
-            (true, true) => self.ping_arrived(ep, i, wc.wr_id)?,
+            (true, true) => self.ping_arrived(now, ep, i, Some(wc.wr_id))?,
             // What left counts when it has come back.
             (true, false) => {}
             (false, true) => {
@@ -330,7 +341,7 @@ impl Load {
             }
             (false, false) => {
                 if self.plan.latency {
-                    self.trips.back(self.clock.now());
+                    self.trips.back(now);
                 }
                 self.streams[i].completed += 1;
             }
@@ -338,23 +349,29 @@ impl Load {
         Ok(())
     }
 
-    /// Answers first: the receive for the next message has time.
-    fn ping_arrived(&mut self, ep: &mut Endpoint, i: usize, receive: u64) -> Result<(), String> {
+    /// Answers first: the receive for the next message, if they take one, has time.
+    fn ping_arrived(
+        &mut self,
+        now: Time,
+        ep: &mut Endpoint,
+        i: usize,
+        receive: Option<u64>,
+    ) -> Result<(), String> {
         if !self.keyed {
             self.owed = Some(receive);
             return Ok(());
         }
         if self.initiator {
-            self.trips.back(self.clock.now());
+            self.trips.back(now);
             self.streams[i].completed += 1;
-            self.post(ep)?;
+            self.post(now, ep)?;
         } else {
             let n = self.streams[i].completed;
-            let wr = ping::message(&self.plan, &self.streams[i], n);
+            let wr = ping::message(&self.plan, &self.streams[i], n, self.watches());
             ep.adapter().post_send(self.streams[i].qp, wr).map_err(words)?;
             self.streams[i].completed += 1;
         }
-        self.post_recv(ep, i, receive + self.receives_ahead())
+        receive.map_or(Ok(()), |n| self.post_recv(ep, i, n + self.receives_ahead()))
     }
 
     /// Whether the initiator's load is over and completed.

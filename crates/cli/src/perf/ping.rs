@@ -4,6 +4,7 @@ use super::load::Stream;
 use super::proto::Plan;
 use crate::args::Operation;
 use base::Time;
+use endpoint::Endpoint;
 use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
 
 /// Round trips that are kept: the latest million.
@@ -73,15 +74,37 @@ fn incoming(plan: &Plan) -> u64 {
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// The `n`th message. A write tells its arrival by immediate data, since its bytes may arrive in any order.
-pub fn message(plan: &Plan, s: &Stream, n: u64) -> SendWr {
+/// Whether messages are found by looking at the memory that they arrive in, as those are whose latency is told of adapters
+/// (perftest's `ib_write_lat`): writes of one packet, which are all there or not at all. Bytes of longer ones arrive in any
+/// order, so that these tell of themselves by immediate data.
+pub fn is_watched(plan: &Plan) -> bool {
+    plan.operation == Operation::Write && (1..=INLINE).contains(&plan.size)
+}
+
+/// What the `n`th message begins with, and how many bytes of it that are: never what the one before did.
+fn mark(plan: &Plan, n: u64) -> ([u8; 8], usize) {
+    ((n + 1).to_le_bytes(), plan.size.min(8) as usize)
+}
+
+/// Whether the `n`th message lies where messages arrive.
+pub fn is_there(plan: &Plan, s: &Stream, n: u64, ep: &mut Endpoint) -> bool {
+    let (want, len) = mark(plan, n);
+    let mut seen = [0; 8];
+    let read = ep.adapter().read_mr(s.region.id, incoming(plan), &mut seen[..len]);
+    read.is_ok() && seen[..len] == want[..len]
+}
+
+/// The `n`th message. A write that is not `watched` for tells its arrival by immediate data.
+pub fn message(plan: &Plan, s: &Stream, n: u64, watched: bool) -> SendWr {
     let op = match plan.operation {
         Operation::Send => SendOp::Send,
+        _ if watched => SendOp::Write { rkey: s.rkey, offset: incoming(plan) },
         _ => SendOp::WriteImm { rkey: s.rkey, offset: incoming(plan), imm: n as u32 },
     };
     let data = if plan.size <= INLINE {
         let mut bytes = vec![0; plan.size as usize];
-        bytes.iter_mut().zip(n.to_le_bytes()).for_each(|(b, c)| *b = c);
+        let (mark, len) = mark(plan, n);
+        bytes[..len].copy_from_slice(&mark[..len]);
         Data::Inline(bytes.into())
     } else {
         Data::from(Sge { lkey: s.region.lkey, offset: FRONT, len: plan.size })

@@ -6,7 +6,7 @@ use admin::proto::PathSignals;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Queue pairs with load at most.
 pub const MAX_STREAMS: u16 = 128;
 /// Bytes of all regions of one end at most.

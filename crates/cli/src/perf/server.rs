@@ -104,7 +104,7 @@ impl Server {
 }
 
 impl Session {
-    fn drive(&mut self, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
+    fn drive(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
         let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
         while let Some(wc) = ep.adapter().poll_cq(cq) {
             if wc.status == Status::FlushError {
@@ -116,14 +116,17 @@ impl Session {
             }
             if wc.qp == self.control.qp() {
                 if let Some(m) = self.control.completion(ep, &wc)? {
-                    self.message(conn, ep, m)?;
+                    self.message(now, conn, ep, m)?;
                 }
             } else if let Some(load) = &mut self.load {
-                load.completion(ep, &wc)?;
+                load.completion(now, ep, &wc)?;
             }
         }
+        if let Some(load) = &mut self.load {
+            load.look(now, ep)?;
+        }
         let Some(load) = self.load.as_mut().filter(|_| self.running) else { return Ok(()) };
-        load.post(ep)?;
+        load.post(now, ep)?;
         if load.is_over() {
             self.running = false;
             let each = load.each();
@@ -133,7 +136,7 @@ impl Session {
         Ok(())
     }
 
-    fn message(&mut self, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
+    fn message(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
         match (m, &mut self.load) {
             (Message::Ask(plan), None) => {
                 if let Err(text) = plan.check().and_then(|()| plan.check_keys()) {
@@ -148,10 +151,10 @@ impl Session {
                 self.control.send(ep, &Message::Ready(load.rkeys()))?;
                 if !reverse {
                     if latency {
-                        load.set_keys(ep, &rkeys)?;
+                        load.set_keys(now, ep, &rkeys)?;
                     }
                 } else {
-                    load.start(ep, &rkeys)?;
+                    load.start(now, ep, &rkeys)?;
                     self.running = true;
                 }
                 self.load = Some(load);
@@ -178,7 +181,7 @@ impl App for Server {
             }
             if stop {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
-            } else if let Err(text) = s.drive(*conn, ep) {
+            } else if let Err(text) = s.drive(now, *conn, ep) {
                 // By iWARP the other end is not told.
                 tracing::warn!(error = %text, "a measurement is given up");
                 ep.close(now, *conn, code::APPLICATION, &text);
