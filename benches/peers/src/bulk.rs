@@ -48,10 +48,16 @@ pub fn compare(c: &Compare) -> Result<()> {
         }));
     }
     peers.push(Peer::new("quinn, AES-128-GCM", |p: &Place<'_>| peer::quinn(p)));
-    peers.push(Peer::new("raw UDP", |p: &Place<'_>| {
-        let options = ["--seconds".to_owned(), p.seconds.to_string(), "--mtu".to_owned(), p.mtu.to_string()];
-        peer::own(p, ["udp-source", "udp-sink"], [&options, &[]])
-    }));
+    // What the machine allows: datagrams without any protocol, then what payload and an encrypting transport take at least.
+    for (name, content) in
+        [("bare UDP, hot memory", "hot"), ("bare UDP, cold memory", "cold"), ("bare UDP, sealed", "sealed")]
+    {
+        peers.push(Peer::new(name, move |p: &Place<'_>| {
+            let content = ["--content", content].map(str::to_owned);
+            let time = ["--seconds".to_owned(), p.seconds.to_string(), "--mtu".to_owned(), p.mtu.to_string()];
+            peer::own(p, ["udp-source", "udp-sink"], [&[&content[..], &time].concat(), &content])
+        }));
+    }
     if has_iperf3() {
         peers.push(Peer::new("iperf3", |p: &Place<'_>| peer::iperf3(p)));
     } else {

@@ -5,6 +5,7 @@
 //! all their processes. What arrived is hashed after each run and compared with what was made.
 
 mod copier;
+pub mod pipeline;
 mod tree;
 mod ways;
 

@@ -7,14 +7,18 @@ use crate::net::Kind;
 use crate::peer::{self, Both, Place};
 use crate::rounds::{self, Peer, Runs, spread};
 
+/// Whether ends sleep while nothing is there, or look on.
+const MANNERS: [&str; 2] = ["blocking", "spinning"];
+/// What the others are compared with: the last does nothing but what an encrypting transport cannot do without.
+const REFERENCES: [&str; 3] = ["TCP", "UDP", "UDP, sealed"];
+
 /// Measures and tells.
 pub fn compare(c: &Compare) -> Result<()> {
     let mut peers = Vec::new();
     for (size, text) in [(4u32, "4 B"), (64 << 10, "64 KiB")] {
-        for spin in [false, true] {
-            let manner = if spin { "spinning" } else { "blocking" };
-            for protocol in ["tcp", "udp"] {
-                let name = format!("{text} {manner} {}", protocol.to_uppercase());
+        for (spin, manner) in [false, true].into_iter().zip(MANNERS) {
+            for (name, protocol) in REFERENCES.into_iter().zip(["tcp", "udp", "sealed"]) {
+                let name = format!("{text} {manner} {name}");
                 peers.push(Peer::new(&name, move |p: &Place<'_>| {
                     let spin = if spin { &["--spin".to_owned()][..] } else { &[] };
                     let size = ["--size".to_owned(), size.to_string()];
@@ -37,21 +41,24 @@ pub fn compare(c: &Compare) -> Result<()> {
 }
 
 fn show(kind: Kind, runs: &Runs) {
-    println!("\n{}, microseconds", kind.name());
-    let heads = ["median", "(least to most)", "p99", "to TCP (round by round)", "to UDP (round by round)"];
-    println!("{:28} {:>8} {:>18} {:>8} {:>24} {:>24}", "", heads[0], heads[1], heads[2], heads[3], heads[4]);
+    println!("\n{}, microseconds; ratios round by round", kind.name());
+    print!("{:28} {:>8} {:>18} {:>8}", "", "median", "(least to most)", "p99");
+    REFERENCES.iter().for_each(|other| print!(" {:>22}", format!("to {other}")));
+    println!();
     for (name, own) in runs {
         let of = |i: usize| spread(own.iter().filter_map(|b| b[0].trips.map(|t| t[i])));
         let (Some(m), Some(p99)) = (of(0), of(1)) else { continue };
         let range = format!("({:.1} to {:.1})", m.least, m.most);
-        let [tcp, udp] = ["TCP", "UDP"].map(|peer| ratio(own, runs, &beside(name, peer)));
-        println!("{name:28} {:8.1} {range:>18} {:8.1} {tcp:>24} {udp:>24}", m.median, p99.median);
+        print!("{name:28} {:8.1} {range:>18} {:8.1}", m.median, p99.median);
+        REFERENCES.iter().for_each(|other| print!(" {:>22}", ratio(own, runs, &beside(name, other))));
+        println!();
     }
 }
 
 /// The peer that did the same in the same manner.
 fn beside(name: &str, peer: &str) -> String {
-    name.rsplit_once(' ').map_or_else(String::new, |(what, _)| format!("{what} {peer}"))
+    let what = MANNERS.iter().find_map(|m| Some(&name[..name.find(m)? + m.len()]));
+    what.map_or_else(String::new, |what| format!("{what} {peer}"))
 }
 
 /// Median, least and most of the ratios of rounds to those of another peer: the machine is not the same in every minute.
@@ -77,5 +84,14 @@ mod tests {
         let udp = beside("4 B spinning Longhaul", "UDP");
         assert_eq!(ratio(&runs[1].1, &runs, &udp), "1.40 (1.20 to 1.50)");
         assert_eq!(ratio(&runs[1].1, &runs, &beside("4 B spinning Longhaul", "TCP")), "");
+    }
+
+    #[test]
+    fn peers_stand_beside_those_of_the_same_size_and_manner() {
+        for name in ["64 KiB blocking Longhaul", "64 KiB blocking UDP, sealed", "64 KiB blocking TCP"] {
+            assert_eq!(beside(name, "UDP, sealed"), "64 KiB blocking UDP, sealed");
+            assert_eq!(beside(name, "TCP"), "64 KiB blocking TCP");
+        }
+        assert_eq!(beside("TCP", "TCP"), "");
     }
 }

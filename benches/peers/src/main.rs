@@ -19,6 +19,7 @@ mod peer;
 mod profile;
 mod report;
 mod rounds;
+mod seal;
 mod tcp;
 mod udp;
 
@@ -101,9 +102,19 @@ enum End {
     /// Sends a region again and again
     TcpSource(Source),
     /// Counts datagrams
-    UdpSink(Sink),
+    UdpSink {
+        #[command(flatten)]
+        sink: Sink,
+        #[arg(long)]
+        content: udp::Content,
+    },
     /// Sends trains of datagrams, as fast as they are taken
-    UdpSource(Source),
+    UdpSource {
+        #[command(flatten)]
+        source: Source,
+        #[arg(long)]
+        content: udp::Content,
+    },
     /// Answers messages of `size` bytes
     TcpEcho(Echo),
     /// Sends messages and waits for each answer
@@ -120,6 +131,12 @@ enum End {
     UdpEcho(Echo),
     /// Sends datagrams and waits for each answer
     UdpPing(Ping),
+    /// Answers messages in sealed datagrams
+    SealedEcho(Echo),
+    /// Sends messages in sealed datagrams and waits for each answer
+    SealedPing(Ping),
+    /// Hashes, seals, opens, hashes and writes all files of a folder, without any network
+    Pipeline(files::pipeline::Folders),
 }
 
 #[derive(Args)]
@@ -207,15 +224,18 @@ fn run(command: Command) -> Result<()> {
         Command::Files(o) => files::compare(&o),
         Command::End(End::TcpSink(s)) => tcp::sink(s.listen),
         Command::End(End::TcpSource(s)) => tcp::source(s.to, s.seconds),
-        Command::End(End::UdpSink(s)) => udp::sink(s.listen),
-        Command::End(End::UdpSource(s)) => udp::source(s.to, s.seconds, s.mtu),
+        Command::End(End::UdpSink { sink, content }) => udp::sink(sink.listen, content),
+        Command::End(End::UdpSource { source: s, content }) => udp::source(s.to, s.seconds, s.mtu, content),
         Command::End(End::TcpEcho(e)) => tcp::echo(&e),
         Command::End(End::TcpPing(p)) => tcp::ping(&p),
         Command::End(End::TcpCollect(e)) => tcp::collect(&e),
         Command::End(End::TcpStream(p)) => tcp::stream(&p),
         Command::End(End::IdleServer(p)) => idle::server(&p),
         Command::End(End::IdleClient(p)) => idle::client(&p),
-        Command::End(End::UdpEcho(e)) => udp::echo(e.listen, e.size, e.spin),
-        Command::End(End::UdpPing(p)) => udp::ping(p.to, p.seconds, p.size, p.spin),
+        Command::End(End::UdpEcho(e)) => udp::trips::echo(&e, false),
+        Command::End(End::UdpPing(p)) => udp::trips::ping(&p, false),
+        Command::End(End::SealedEcho(e)) => udp::trips::echo(&e, true),
+        Command::End(End::SealedPing(p)) => udp::trips::ping(&p, true),
+        Command::End(End::Pipeline(f)) => files::pipeline::run(&f),
     }
 }
