@@ -198,7 +198,7 @@ impl Client {
                         Some(l) => l,
                         None => Load::new(ep, &info, self.plan.clone(), true)?,
                     };
-                    load.start(now, ep, &rkeys)?;
+                    load.start(ep, &rkeys)?;
                     self.load = Some(load);
                     self.running = true;
                 } else if let Some(load) = self.load.as_mut().filter(|_| self.plan.latency) {

@@ -7,7 +7,7 @@ use crate::args::Operation;
 use crate::mapped::Mapped;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
-use lhio::clock::CpuTime;
+use lhio::clock::{Clock, CpuTime};
 use verbs::{
     Access, AtomicOp, Data, Error, Memory, Mr, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
     WorkCompletion,
@@ -170,7 +170,9 @@ impl Load {
     }
 
     /// Begins as the initiator, with the other end's keys.
-    pub fn start(&mut self, now: Time, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+    pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
+        // The turn began before the regions were filled, which may have taken a second.
+        let now = Clock::new().now();
         self.set_keys(now, ep, rkeys)?;
         self.cpu = CpuTime::of_process();
         self.started = Some(now);

@@ -154,7 +154,7 @@ impl Session {
                         load.set_keys(now, ep, &rkeys)?;
                     }
                 } else {
-                    load.start(now, ep, &rkeys)?;
+                    load.start(ep, &rkeys)?;
                     self.running = true;
                 }
                 self.load = Some(load);
