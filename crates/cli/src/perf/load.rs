@@ -36,6 +36,7 @@ pub struct Load {
     plan: Plan,
     initiator: bool,
     streams: Vec<Stream>,
+    clock: Clock,
     started: Option<Time>,
     ended: Option<Time>,
     /// No further message is to be posted.
@@ -44,8 +45,8 @@ pub struct Load {
     trips: Trips,
     /// The other end's keys are known.
     keyed: bool,
-    /// A message that overtook the keys and is to be answered: the number of its receive, if it took one.
-    owed: Option<Option<u64>>,
+    /// A message that overtook the keys and is to be answered: its receive's number.
+    owed: Option<u64>,
     /// It goes by iWARP.
     ordered: bool,
     /// Reads behind the last messages that are not answered.
@@ -102,6 +103,7 @@ impl Load {
             plan,
             initiator,
             streams: Vec::new(),
+            clock: Clock::new(),
             started: None,
             ended: None,
             stopped: false,
@@ -166,13 +168,13 @@ impl Load {
         }
         self.streams.iter_mut().zip(rkeys).for_each(|(s, k)| s.rkey = *k);
         self.keyed = true;
-        self.owed.take().map_or(Ok(()), |receive| self.ping_arrived(now, ep, 0, receive))
+        self.owed.take().map_or(Ok(()), |receive| self.ping_arrived(now, ep, 0, Some(receive)))
     }
 
     /// Begins as the initiator, with the other end's keys.
     pub fn start(&mut self, ep: &mut Endpoint, rkeys: &[u32]) -> Result<(), String> {
         // The turn began before the regions were filled, which may have taken a second.
-        let now = Clock::new().now();
+        let now = self.clock.now();
         self.set_keys(now, ep, rkeys)?;
         self.cpu = CpuTime::of_process();
         self.started = Some(now);
@@ -257,7 +259,7 @@ impl Load {
                     Err(e) => return Err(words(e)),
                 }
                 if self.plan.latency {
-                    self.trips.leave(now);
+                    self.trips.leave(self.clock.now());
                 }
             }
         }
@@ -343,7 +345,7 @@ impl Load {
             }
             (false, false) => {
                 if self.plan.latency {
-                    self.trips.back(now);
+                    self.trips.back(self.clock.now());
                 }
                 self.streams[i].completed += 1;
             }
@@ -360,11 +362,11 @@ impl Load {
         receive: Option<u64>,
     ) -> Result<(), String> {
         if !self.keyed {
-            self.owed = Some(receive);
+            self.owed = receive;
             return Ok(());
         }
         if self.initiator {
-            self.trips.back(now);
+            self.trips.back(self.clock.now());
             self.streams[i].completed += 1;
             self.post(now, ep)?;
         } else {
