@@ -18,10 +18,6 @@ pub struct Numbered<'a> {
 /// Inner header and tail of the longest kind: rooms below it fit nothing.
 const LONGEST_HEADER: usize = 1 + 2 + 2 + 4 + 8 + 1 + 2 + 4;
 
-/// Pieces that are taken together at most, and the bytes that they reach at most: a train's.
-const MOST_OF_RUN: usize = 64;
-const RUN_REACH: u64 = MAX_TRAIN as u64;
-
 /// Packets are padded by at most a part in 2 to the power of this: bytes are what slow paths have least of.
 const PADDING_SHIFT: u32 = 5;
 
@@ -102,17 +98,21 @@ impl Streams for Numbered<'_> {
         let (qp, s) = (self.qp(qpn)?, self.last.filter(|s| s.last.is_none())?);
         let first = s.following();
         // Where offsets come to need more bytes, headers are not alike.
-        let end = Segment { position: s.position.saturating_add(RUN_REACH), ..first };
+        let reach = u64::from(s.len).saturating_mul(most as u64);
+        let end = Segment { position: s.position.saturating_add(reach), ..first };
         let h = header(qpn, &first);
         if h.encoded_len() != header(qpn, &s).encoded_len()
             || h.encoded_len() != header(qpn, &end).encoded_len()
         {
             return None;
         }
-        let n = self.adapter.next_run(qp, &s, most.min(MOST_OF_RUN) as u32) as usize;
+        let n = self.adapter.next_run(qp, &s, u32::try_from(most).unwrap_or(u32::MAX)) as usize;
+        if n == 0 {
+            return None;
+        }
         self.last = Some(first);
         let segment = SegmentRef { msn: first.msn, offset: first.offset, len: first.len };
-        (n > 0).then_some((NextSegment { header: h, segment, again: false, quiet: first.quiet }, n))
+        Some((NextSegment { header: h, segment, again: false, quiet: first.quiet }, n))
     }
 
     fn gather_run(&mut self, qpn: u16, out: &mut [u8], stride: usize, at: usize) {
