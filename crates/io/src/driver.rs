@@ -166,6 +166,8 @@ pub struct Driver {
     looks: u32,
     /// The last turn found nothing to do.
     vain: bool,
+    /// This turn's messages were one, read then.
+    came_alone: Option<Time>,
     /// Whether messages come one by one.
     alone: Alone,
     /// A server's, for the one client whose messages do.
@@ -249,6 +251,7 @@ impl Driver {
             active: Time::ZERO,
             looks: 0,
             vain: false,
+            came_alone: None,
             alone: Alone::new(),
             companion: Companion::new(),
             loser: None,
@@ -381,9 +384,11 @@ impl Driver {
         endpoint.spare_sockets(self.growth.spare());
         endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
         loop {
+            self.came_alone = None;
             let looked = self.look_at_socket(endpoint);
             let mut busy = looked && self.receive(endpoint)?;
-            let mut now = self.clock.now();
+            // The time of a lone message is asked once: all that came since is what was done with it.
+            let mut now = self.came_alone.unwrap_or_else(|| self.clock.now());
             if self.looks_at_streams(endpoint) {
                 // Who has something else to do, or to look at, looks once.
                 let looks = if self.vain && !looked { self.looks } else { self.looks.min(1) };
@@ -409,6 +414,9 @@ impl Driver {
             let mut sent = answers && self.transmit(now, endpoint)?;
             if self.looks_at_streams(endpoint) {
                 sent |= self.streams.transmit(now, endpoint);
+            }
+            if let Some(read) = self.came_alone {
+                self.note_single(read, endpoint);
             }
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
@@ -461,8 +469,8 @@ impl Driver {
     /// Many messages came one by one, and are waited for: leaves out what is of no use to them, and attaches the socket to
     /// the one peer, if there is only one, or a companion to the one whose messages they are: each costs half a microsecond
     /// less then.
-    fn expect_single(&mut self, now: Time, endpoint: &Endpoint) {
-        if self.idle == Idle::Sleep {
+    fn note_single(&mut self, now: Time, endpoint: &Endpoint) {
+        if !self.alone.one() || self.idle == Idle::Sleep {
             return;
         }
         if self.alone.begins(now) {
@@ -550,14 +558,19 @@ impl Driver {
             if train || !one && self.alone.several() {
                 self.expect_others();
             }
-            if one && self.received.is_single() && self.alone.one() {
-                self.expect_single(read, endpoint);
+            let alone = one && self.received.is_single();
+            if alone && self.received.bytes() < PART {
+                // What it says of those to come has time until it is answered.
+                self.came_alone = Some(read);
+                break;
             }
-            let long = one && self.received.bytes() >= PART;
+            if alone {
+                self.note_single(read, endpoint);
+            }
             if !self.received.is_full() {
                 return Ok(false);
             }
-            if self.received.is_single() && !long {
+            if self.received.is_single() && !alone {
                 break;
             }
             self.looks = 0;

@@ -9,7 +9,7 @@ use base::{Span, Time};
 
 /// How often it is looked, and how often once so many looks in a row have found that it need not wait: a look costs some
 /// tenths of a millisecond.
-const EVERY: Span = Span::from_millis(30);
+const EVERY: Span = Span::from_millis(15);
 const CALM_EVERY: Span = Span::from_millis(300);
 const CALM_LOOKS: u32 = 5;
 /// A loop that waited for this part of the time for which it had something to do looks for another processor,
