@@ -14,6 +14,12 @@ use crate::{Compare, Sockets};
 
 /// What all others are compared with.
 const REFERENCE: &str = "TCP";
+/// Plain TCP's line-ups: the ends of round trips, and those of streams. With CRCs and nothing else it is what iWARP with CRCs
+/// cannot do without.
+const TCP: [(&str, [[&str; 2]; 2]); 2] = [
+    (REFERENCE, [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp-collect"]]),
+    ("TCP, CRC", [["checked-ping", "checked-echo"], ["checked-stream", "checked-collect"]]),
+];
 /// iWARP's line-ups.
 const VARIANTS: [(&str, Mpa); 5] = [
     ("iWARP", PLAIN),
@@ -143,15 +149,20 @@ fn groups(o: &Options) -> Vec<Group> {
 fn line_up(o: &Options, g: Group) -> Vec<Peer> {
     let name = |who: &str| format!("{}: {who}", g.name());
     let (sockets, spin) = (o.sockets.args(), g.waiting == Waiting::Spinning);
-    let mut out = vec![Peer::new(&name(REFERENCE), move |p: &Place<'_>| {
-        let mut shared = vec!["--size".to_owned(), g.size.to_string()];
-        shared.extend(spin.then(|| "--spin".to_owned()));
-        shared.extend(sockets.iter().cloned());
-        let time = ["--seconds".to_owned(), p.seconds.to_string()];
-        let ends =
-            if g.what == What::Latency { ["tcp-ping", "tcp-echo"] } else { ["tcp-stream", "tcp-collect"] };
-        peer::own(p, ends, [&[&shared[..], &time].concat(), &shared])
-    })];
+    let mut out: Vec<Peer> = TCP
+        .into_iter()
+        .map(|(who, ends)| {
+            let sockets = sockets.clone();
+            Peer::new(&name(who), move |p: &Place<'_>| {
+                let mut shared = vec!["--size".to_owned(), g.size.to_string()];
+                shared.extend(spin.then(|| "--spin".to_owned()));
+                shared.extend(sockets.iter().cloned());
+                let time = ["--seconds".to_owned(), p.seconds.to_string()];
+                let ends = ends[usize::from(g.what == What::Throughput)];
+                peer::own(p, ends, [&[&shared[..], &time].concat(), &shared])
+            })
+        })
+        .collect();
     let operation = if g.what == What::Latency { o.ping } else { o.operation };
     for (who, mpa) in VARIANTS {
         out.push(Peer::new(&name(who), move |p: &Place<'_>| {

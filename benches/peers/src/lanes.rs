@@ -1,8 +1,9 @@
 //! One lane and two: what a second core brings.
 //!
-//! Four ways of placing the same work, in turn: one lane with both ends on one core; one lane with a core for each end;
-//! two lanes, both ends' threads on both cores, as many of them at work as is worth it; and all of them whatever it costs. The
-//! second against the first tells what a core is worth, the others against both what lanes make of it.
+//! Five ways of placing the same work, in turn: one lane with both ends on one core; one lane with a core for each end; one
+//! lane, both ends where the system puts them; two lanes, both ends' threads on both cores, as many of them at work as is worth it;
+//! and all of them whatever it costs. The second against the first tells what a core is worth, the third against the second
+//! what it is worth to have one to oneself, and the others against these what lanes make of it.
 
 use anyhow::Result;
 
@@ -12,6 +13,8 @@ use crate::net::Kind;
 use crate::peer::{self, Place};
 use crate::rounds::{self, Peer, Runs, spread};
 
+/// Rows of a suite.
+const PLACINGS: usize = 5;
 const SUITES: [&str; 3] = ["aegis-128l", "aes-128-gcm", "crc32c"];
 
 /// Measures and tells.
@@ -33,6 +36,10 @@ pub fn compare(c: &Compare) -> Result<()> {
             options(p, &["--lanes", "1"])
         }));
         let shared = both.clone();
+        peers.push(Peer::new(&format!("{suite}, 1 lane, shared"), move |p: &Place<'_>| {
+            options(&p.on(&shared, &shared), &["--lanes", "1"])
+        }));
+        let shared = both.clone();
         peers.push(Peer::new(&format!("{suite}, 2 lanes, 2 cores"), move |p: &Place<'_>| {
             options(&p.on(&shared, &shared), &["--lanes", "2", "--cores", &shared])
         }));
@@ -51,12 +58,12 @@ pub fn compare(c: &Compare) -> Result<()> {
 fn show(kind: Kind, runs: &Runs) {
     println!("\n{}", kind.name());
     println!(
-        "{:32} {:>8} {:>16} {:>10} {:>10} {:>9}",
-        "", "Gbit/s", "(least to most)", "to 1 core", "to 1 lane", "CPU/GB"
+        "{:32} {:>8} {:>16} {:>10} {:>10} {:>10} {:>9}",
+        "", "Gbit/s", "(least to most)", "to 1 core", "to 1 lane", "to shared", "CPU/GB"
     );
     let mut before: Vec<f64> = Vec::new();
     for (i, (name, runs)) in runs.iter().enumerate() {
-        if i % 4 == 0 {
+        if i % PLACINGS == 0 {
             before.clear();
         }
         let whole = runs.iter().map(|b| cpu(b, 0) + cpu(b, 1));
@@ -64,10 +71,11 @@ fn show(kind: Kind, runs: &Runs) {
         let ratio = |k: usize| before.get(k).map_or("-".to_owned(), |b| format!("{:.2}", rate.median / b));
         let range = format!("({:.1} to {:.1})", rate.least, rate.most);
         println!(
-            "{name:32} {:8.2} {range:>16} {:>10} {:>10} {:9.2}",
+            "{name:32} {:8.2} {range:>16} {:>10} {:>10} {:>10} {:9.2}",
             rate.median,
             ratio(0),
             ratio(1),
+            ratio(2),
             cost.median
         );
         before.push(rate.median);

@@ -8,6 +8,7 @@
 mod algorithms;
 mod budget;
 mod bulk;
+mod checked;
 mod files;
 mod idle;
 mod iwarp;
@@ -123,6 +124,14 @@ enum End {
     TcpCollect(Echo),
     /// Sends messages of `size` bytes, one call each
     TcpStream(Ping),
+    /// As `tcp-echo`, with CRCs
+    CheckedEcho(Echo),
+    /// As `tcp-ping`, with CRCs
+    CheckedPing(Ping),
+    /// As `tcp-collect`, with CRCs
+    CheckedCollect(Echo),
+    /// As `tcp-stream`, with CRCs
+    CheckedStream(Ping),
     /// Takes connections that do nothing
     IdleServer(idle::Part),
     /// Makes connections that do nothing
@@ -230,6 +239,10 @@ fn run(command: Command) -> Result<()> {
         Command::End(End::TcpPing(p)) => tcp::ping(&p),
         Command::End(End::TcpCollect(e)) => tcp::collect(&e),
         Command::End(End::TcpStream(p)) => tcp::stream(&p),
+        Command::End(End::CheckedEcho(e)) => checked::echo(&e),
+        Command::End(End::CheckedPing(p)) => checked::ping(&p),
+        Command::End(End::CheckedCollect(e)) => checked::collect(&e),
+        Command::End(End::CheckedStream(p)) => checked::stream(&p),
         Command::End(End::IdleServer(p)) => idle::server(&p),
         Command::End(End::IdleClient(p)) => idle::client(&p),
         Command::End(End::UdpEcho(e)) => udp::trips::echo(&e, false),

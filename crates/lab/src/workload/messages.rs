@@ -192,7 +192,11 @@ pub fn listen(at: SocketAddr, manner: &Manner) -> Result<TcpListener, String> {
     Ok(socket.into())
 }
 
-fn connect(to: SocketAddr, manner: &Manner) -> Result<TcpStream, String> {
+/// Connects with the options of a manner.
+///
+/// # Errors
+/// The system's, in words.
+pub fn connect(to: SocketAddr, manner: &Manner) -> Result<TcpStream, String> {
     let stream = connected(to, |s| manner.prepare(s))?;
     manner.apply(&stream).map_err(words)?;
     Ok(stream)
