@@ -3,7 +3,7 @@
 //! they are read to and copied from there, as what is written into a peer's memory has to be.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 
 use anyhow::{Context, Error, Result, ensure};
 use crc_fast::{CrcAlgorithm, checksum};
@@ -12,7 +12,7 @@ use lab::workload::messages::{self, Buffer, Trips};
 use crate::report::{self, Begun, End};
 use crate::{Echo, Ping};
 
-/// Bytes of a piece: with its CRC it fits one segment of loopback's.
+/// Bytes of a piece: about a record of iWARP's over loopback.
 const PIECE: usize = 65_480;
 const CRC: usize = 4;
 /// Pieces that are read by one call at most where they are copied.
@@ -68,12 +68,9 @@ fn fill(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
 
 fn accept(e: &Echo) -> Result<TcpStream> {
     let manner = e.manner.manner(e.spin);
-    let listener: TcpListener = messages::listen(e.listen, &manner).map_err(Error::msg)?;
+    let listener = messages::listen(e.listen, &manner).map_err(Error::msg)?;
     report::listening(listener.local_addr()?)?;
-    let (stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(e.spin)?;
-    Ok(stream)
+    messages::accept(&listener, &manner).map_err(Error::msg)
 }
 
 fn connect(p: &Ping) -> Result<TcpStream> {
@@ -155,6 +152,7 @@ pub fn stream(p: &Ping) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn a_message_arrives_whole_and_a_damaged_one_is_noticed() {

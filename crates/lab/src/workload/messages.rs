@@ -173,7 +173,11 @@ fn put(stream: &mut TcpStream, buf: &[u8], spin: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn accept(listener: &TcpListener, manner: &Manner) -> Result<TcpStream, String> {
+/// Takes a connection, with the options of a manner.
+///
+/// # Errors
+/// The system's, in words.
+pub fn accept(listener: &TcpListener, manner: &Manner) -> Result<TcpStream, String> {
     let (stream, _) = listener.accept().map_err(words)?;
     manner.apply(&stream).map_err(words)?;
     Ok(stream)
