@@ -28,16 +28,28 @@ pub fn compare(c: &Compare) -> Result<()> {
                     peer::own(p, [&ends[0], &ends[1]], [&options[0], &options[1]])
                 }));
             }
-            let name = format!("{text} {manner} Longhaul");
-            peers.push(Peer::new(&name, move |p: &Place<'_>| {
-                let size = size.to_string();
-                let spin: &[&str] = if spin { &["--poll", "spin"] } else { &[] };
-                peer::longhaul(p, &["--latency", "-o", "write", "-s", &size], spin, &[])
-            }));
+            peers.push(longhaul(&format!("{text} {manner} Longhaul"), size, spin, "udp"));
+            if size == 4 && spin {
+                // What looks on finds frames in memory, without a system call.
+                peers.push(
+                    longhaul(&format!("{text} {manner} Longhaul, xdp"), size, spin, "xdp").between_hosts(),
+                );
+            }
         }
     }
     println!("Round trips for {} s, {} rounds", c.seconds, c.rounds);
     rounds::run(c, &peers, show)
+}
+
+fn longhaul(name: &str, size: u32, spin: bool, datapath: &'static str) -> Peer {
+    Peer::new(name, move |p: &Place<'_>| {
+        let size = size.to_string();
+        let mut shared = vec!["--datapath", datapath];
+        if spin {
+            shared.extend(["--poll", "spin"]);
+        }
+        peer::longhaul(p, &["--latency", "-o", "write", "-s", &size], &shared, &[])
+    })
 }
 
 fn show(kind: Kind, runs: &Runs) {

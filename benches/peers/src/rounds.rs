@@ -18,12 +18,19 @@ pub struct Peer {
     pub name: String,
     /// One run.
     pub measure: Measure,
+    /// Whether it can be had over loopback.
+    local: bool,
 }
 
 impl Peer {
     /// A peer.
     pub fn new(name: &str, measure: impl Fn(&Place<'_>) -> Result<Both> + 'static) -> Peer {
-        Peer { name: name.to_owned(), measure: Box::new(measure) }
+        Peer { name: name.to_owned(), measure: Box::new(measure), local: true }
+    }
+
+    /// Left out over loopback: it would be another there.
+    pub fn between_hosts(self) -> Peer {
+        Peer { local: false, ..self }
     }
 }
 
@@ -99,6 +106,7 @@ fn network(
         state,
         profile: None,
     };
+    let peers: Vec<_> = peers.iter().filter(|p| p.local || kind != Kind::Loopback).collect();
     let progress = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let mut runs: Runs = peers.iter().map(|p| (p.name.clone(), Vec::new())).collect();
     for round in 1..=c.rounds {

@@ -121,6 +121,35 @@ fn a_server_on_all_addresses_serves_both_families_and_its_own_machine() {
 }
 
 #[test]
+fn what_comes_by_the_kernel_is_heard_while_messages_come_as_frames() {
+    let Some(hosts) = made("s", 1_500) else { return };
+    if !possible(&hosts) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("folder");
+    let (ours, theirs) = (dir.path().join("client"), dir.path().join("server"));
+    let mut c = hosts.longhaul(1, &theirs);
+    let way = format!("xdp:{}", hosts.devices[1]);
+    c.args(["perf", "server", "--json", "--allow-any-key", "--listen", "[::]:4461", "--poll", "spin"]);
+    c.args(["--datapath", &way]);
+    let _server = Server::start(c);
+    // One message at a time, to and fro, between two ends that look on.
+    let mut c = hosts.longhaul(0, &ours);
+    c.args(["-v", "perf", "client", "10.99.0.2:4461", "--accept-new", "--json", "-i", "0", "-t", "4s"]);
+    c.args(["-l", "-s", "4", "--poll", "spin", "--datapath", "xdp"]);
+    let players = c.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("ran");
+    // Meanwhile another one connects from the server's own machine, whose packets are never frames.
+    let others = dir.path().join("other");
+    let words = measure(hosts.longhaul(1, &others), &others, "127.0.0.1:4461", "udp", &["-n", "1MiB"]);
+    assert!(!words.contains(AT_WORK), "{words}");
+    let out = players.wait_with_output().expect("ended");
+    let (said, words) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && words.contains(AT_WORK), "{said} {words}");
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert!(report["messages"].as_u64() > Some(1_000), "{said}");
+}
+
+#[test]
 fn the_program_runs_behind_a_driver_that_cannot_and_over_several_queues() {
     // veth refuses the program where the other end sends over more queues than there are to receive in.
     for (tag, queues, hook) in

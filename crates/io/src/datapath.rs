@@ -129,8 +129,10 @@ impl Datapath {
 
     /// Has the kernel leave out, or do again, what is of no use to a loop that looks on and gets messages one by one.
     pub(crate) fn set_lean(&mut self, lean: bool) {
-        if let Datapath::Udp(s) = self {
-            s.set_lean(lean);
+        match self {
+            Datapath::Udp(s) => s.set_lean(lean),
+            Datapath::Xdp(s) => s.set_lean(lean),
+            Datapath::Uring(_) => {}
         }
     }
 

@@ -125,6 +125,15 @@ impl RecvBatch {
         self.asked == 1
     }
 
+    /// A datagram that came alone, and that nothing stood behind, is what a call for one message would have brought.
+    pub(crate) fn note_single(&mut self) {
+        if let [Some(m)] = self.metas[..self.filled]
+            && m.len == m.stride
+        {
+            self.asked = 1;
+        }
+    }
+
     /// Trains that the last call brought.
     pub(crate) fn trains(&self) -> usize {
         self.filled

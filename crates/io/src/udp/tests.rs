@@ -375,6 +375,20 @@ fn a_lean_socket_takes_trains_as_single_datagrams_and_stamps_nothing() {
 }
 
 #[test]
+fn one_datagram_that_was_pushed_alone_is_a_single_one() {
+    let from = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+    let here = "192.0.2.2".parse().unwrap();
+    let mut batch = RecvBatch::new(true);
+    // Several of one train, two trains, none: none of them is a lone message.
+    for (pushed, single) in [(&[1u16][..], true), (&[1, 1], false), (&[1, 2], false), (&[], false)] {
+        batch.clear();
+        assert!(pushed.iter().all(|port| batch.push(from(*port), here, (0, Ecn::NotEct), b"message")));
+        batch.note_single();
+        assert_eq!((batch.is_single(), batch.is_full()), (single, single), "{pushed:?}");
+    }
+}
+
+#[test]
 fn of_short_messages_one_by_one_most_are_taken_without_being_asked_for_their_class() {
     let a = socket("127.0.0.1:0", |_| {});
     let mut b = socket("127.0.0.1:0", |_| {});

@@ -89,9 +89,10 @@ impl Engine {
     pub(super) fn receive(&mut self, batch: &mut RecvBatch) -> usize {
         batch.clear();
         let interface = self.interface.index;
+        let mut full = false;
         for _ in 0..self.queues.len() {
             let queue = &mut self.queues[self.next];
-            let full = queue.receive(|bytes| match frame::parse(bytes, interface) {
+            full = queue.receive(|bytes| match frame::parse(bytes, interface) {
                 Some(d) => batch.push(d.remote, d.local.ip(), (d.dscp, d.ecn), &bytes[d.payload]),
                 None => true,
             });
@@ -99,6 +100,9 @@ impl Engine {
                 break;
             }
             self.next = (self.next + 1) % self.queues.len();
+        }
+        if !full {
+            batch.note_single();
         }
         batch.trains()
     }

@@ -55,13 +55,19 @@ pub(super) struct Hops {
     netlink: Netlink,
     /// The address and port of the socket.
     local: SocketAddr,
-    table: HashMap<(SocketAddr, Option<IpAddr>), Hop>,
+    table: HashMap<Key, usize>,
+    hops: Vec<(Key, Hop)>,
+    /// Where the last one is: mostly it is the next as well.
+    last: usize,
 }
+
+/// A destination, and the address to send from if that is given.
+type Key = (SocketAddr, Option<IpAddr>);
 
 impl Hops {
     /// For packets from `local`.
     pub(super) fn new(local: SocketAddr) -> io::Result<Hops> {
-        Ok(Hops { netlink: Netlink::open()?, local, table: HashMap::new() })
+        Ok(Hops { netlink: Netlink::open()?, local, table: HashMap::new(), hops: Vec::new(), last: 0 })
     }
 
     pub(super) fn netlink(&mut self) -> &mut Netlink {
@@ -72,16 +78,31 @@ impl Hops {
     pub(super) fn find(&mut self, now: Time, dst: SocketAddr, src: Option<IpAddr>) -> &Way {
         const SOLICIT: &Way = &Way::Kernel(Reason::Soliciting);
         let key = (dst, src);
-        if self.table.get(&key).is_none_or(|h| now >= h.until) {
-            if self.table.len() >= MAX_HOPS {
-                self.table.clear();
-            }
-            let (way, confirm) = self.resolve(dst, src);
-            let lasts = if matches!(way, Way::Kernel(Reason::Soliciting)) { SOLICITING } else { BELIEF };
-            self.table.insert(key, Hop { way, until: now + lasts, confirm });
+        if self.hops.get(self.last).is_none_or(|(k, _)| *k != key) {
+            self.last = self.table.get(&key).copied().unwrap_or(usize::MAX);
         }
-        let Some(hop) = self.table.get_mut(&key) else { return SOLICIT };
+        if self.hops.get(self.last).is_none_or(|(_, h)| now >= h.until) {
+            self.renew(now, key);
+        }
+        let Some((_, hop)) = self.hops.get_mut(self.last) else { return SOLICIT };
         if core::mem::take(&mut hop.confirm) { SOLICIT } else { &hop.way }
+    }
+
+    /// Asks the kernel, and remembers what it says as the last one.
+    fn renew(&mut self, now: Time, key: Key) {
+        let (way, confirm) = self.resolve(key.0, key.1);
+        let lasts = if matches!(way, Way::Kernel(Reason::Soliciting)) { SOLICITING } else { BELIEF };
+        let hop = (key, Hop { way, until: now + lasts, confirm });
+        if let Some(known) = self.hops.get_mut(self.last) {
+            return *known = hop;
+        }
+        if self.hops.len() >= MAX_HOPS {
+            self.hops.clear();
+            self.table.clear();
+        }
+        self.last = self.hops.len();
+        self.hops.push(hop);
+        self.table.insert(key, self.last);
     }
 
     /// Asks the kernel; and whether the neighbour need be confirmed.
@@ -150,11 +171,33 @@ mod tests {
     }
 
     #[test]
+    fn each_destination_keeps_its_own_way() {
+        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        let reason = |hops: &mut Hops, at: u64, dst: &str| match hops.find(
+            Time::from_nanos(at),
+            dst.parse().unwrap(),
+            None,
+        ) {
+            Way::Kernel(r) => *r,
+            Way::Frames { .. } => panic!("{dst} is on this machine or nowhere"),
+        };
+        // In turn, again and again, and asked for anew when what is believed is old.
+        for at in [1, 2, 3, 2 * BELIEF.as_nanos(), 2 * BELIEF.as_nanos() + 1] {
+            assert_eq!(reason(&mut hops, at, "127.0.0.1:1"), Reason::Local);
+            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), Reason::Unsuitable);
+            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), Reason::Unsuitable);
+        }
+        assert_eq!((hops.table.len(), hops.hops.len()), (2, 2));
+        let renewed = Time::from_nanos(2 * BELIEF.as_nanos()) + BELIEF;
+        assert!(hops.hops.iter().all(|(_, h)| h.until >= renewed));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         for port in 1..MAX_HOPS as u16 + 10 {
             hops.find(Time::from_nanos(1), SocketAddr::from(([127, 0, 0, 1], port)), None);
         }
-        assert!(hops.table.len() <= MAX_HOPS);
+        assert!(hops.table.len() <= MAX_HOPS && hops.hops.len() == hops.table.len());
     }
 }

@@ -129,6 +129,8 @@ pub struct Xdp {
     dual: bool,
     /// Receive calls so far.
     calls: u32,
+    /// Messages come one by one, and somebody looks for them all the time.
+    lean: bool,
     /// It was said that destinations are not reached by AF_XDP.
     said: bool,
 }
@@ -152,7 +154,7 @@ impl Xdp {
         let hops = Hops::new(companion.local_addr())?;
         let dual = options.dual_stack;
         let (state, clock) = (State::Waiting, Clock::new());
-        let mut x = Xdp { companion, ready, state, hops, clock, dual, calls: 0, said: false };
+        let mut x = Xdp { companion, ready, state, hops, clock, dual, calls: 0, lean: false, said: false };
         if let Some(name) = name {
             let link = x.hops.netlink().link_named(name).map_err(|e| match e.raw_os_error() {
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => {
@@ -231,9 +233,16 @@ impl Xdp {
             }
         }
         match engine.receive(batch) {
+            // Its turn comes soon enough where looks follow one another: each would be a system call.
+            0 if self.lean => Ok(0),
             0 => self.companion.recv(batch),
             n => Ok(n),
         }
+    }
+
+    /// Has the companion looked at now and then only, or again whenever there are no frames: for a loop that looks on.
+    pub(crate) fn set_lean(&mut self, lean: bool) {
+        self.lean = lean;
     }
 
     /// See [`UdpSocket::send`].
