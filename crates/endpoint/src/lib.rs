@@ -85,6 +85,8 @@ pub struct Endpoint {
     blocked: BTreeSet<ConnId>,
     /// What threads of sockets are to know: at most one entry for each lane and change of keys, taken every turn.
     views: VecDeque<View>,
+    /// Whether there are such threads.
+    shows_views: bool,
     /// What the network was like when it was looked at last.
     network: Network,
     /// It is to be looked at.
@@ -134,6 +136,7 @@ impl Endpoint {
             spare: 0,
             blocked: BTreeSet::new(),
             views: VecDeque::new(),
+            shows_views: true,
             network: Network::default(),
             network_news: true,
             hub: Default::default(),

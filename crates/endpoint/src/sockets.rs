@@ -166,6 +166,21 @@ impl Endpoint {
         c.connection.only_remote()
     }
 
+    /// Whether there are threads that [`Endpoint::poll_view`] is for. Those that begin are told everything.
+    pub fn show_views(&mut self, shown: bool) {
+        if core::mem::replace(&mut self.shows_views, shown) == shown {
+            return;
+        }
+        self.views.clear();
+        let all: Vec<_> = self.conns.keys().copied().collect();
+        for id in all {
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.viewed.clear();
+            }
+            self.tell_views(id, true);
+        }
+    }
+
     /// What threads of sockets are to know next.
     pub fn poll_view(&mut self) -> Option<View> {
         self.views.pop_front()
@@ -173,6 +188,9 @@ impl Endpoint {
 
     /// Tells the threads of a connection's lanes what has changed; `renewed`: their keys, too.
     pub(crate) fn tell_views(&mut self, id: ConnId, renewed: bool) {
+        if !self.shows_views {
+            return;
+        }
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Conn { connection, viewed, closed, .. } = &mut **c;
         let lanes: Vec<_> = connection.apart().filter(|_| !*closed).collect();

@@ -9,6 +9,7 @@
 mod alone;
 mod companion;
 mod growth;
+mod lend;
 mod loser;
 mod nap;
 mod place;
@@ -22,9 +23,7 @@ use crate::datapath::{Datapath, DatapathKind};
 use crate::network::Observer;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
 use crate::tcp::{MAX_WAITED, StreamOptions, Streams, Waited, check_congestion};
-use crate::udp::{
-    Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpSocket, UdpStats,
-};
+use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpStats};
 use alone::Alone;
 use base::{Rng, Span, Time};
 use companion::Companion;
@@ -226,12 +225,6 @@ impl Driver {
     fn open(mut options: DriverOptions) -> Result<Driver, DriverError> {
         crate::numa::tell_of_far_adapters(&options.cores);
         let most = options.most();
-        let shares = options.serves && most > 1;
-        if shares {
-            // Sharing an address must be our doing: whoever has it already is not to be joined unasked.
-            options.udp.bind = UdpSocket::open(&options.udp)?.local_addr();
-            options.udp.reuse_port = true;
-        }
         options.udp.keep_port |= !options.serves && options.idle != Idle::Sleep;
         let socket = Datapath::open(&options.datapath, &options.udp)?;
         let growth = Growth::new(options.lanes, most, &options.cores, options.always);
@@ -271,23 +264,10 @@ impl Driver {
         if let Some(o) = driver.options.streams.clone() {
             driver.listen(&o)?;
         }
-        if shares {
-            driver.share_address(most)?;
+        if driver.lends() && driver.options.always {
+            driver.begin_to_lend();
         }
         Ok(driver)
-    }
-
-    /// Opens the further sockets of a server, and has the kernel give each the packets of its lanes.
-    fn share_address(&mut self, sockets: u16) -> Result<(), DriverError> {
-        let Some(first) = self.socket.socket() else { return Ok(()) };
-        if let Err(error) = first.steer(sockets) {
-            tracing::warn!(%error, "the kernel cannot steer packets to several sockets: all connections share one thread");
-            return Ok(());
-        }
-        while self.team.len() + 1 < usize::from(sockets) {
-            self.add_thread()?;
-        }
-        Ok(())
     }
 
     /// Takes clients by TCP at the socket's own address.
@@ -297,10 +277,7 @@ impl Driver {
     }
 
     fn add_thread(&mut self) -> Result<(), DriverError> {
-        let mut udp = self.options.udp.clone();
-        if !self.options.serves {
-            udp.bind.set_port(0);
-        }
+        let udp = self.further();
         let named = self.options.cores.get(self.team.len() + 1);
         // A new thread would else stay where the loop was told to stay.
         let cores = named.map_or_else(|| self.growth.processors().to_vec(), |c| vec![*c]);
@@ -320,14 +297,17 @@ impl Driver {
             return;
         }
         self.growth.look(now, endpoint, &self.team.threads());
-        if !self.options.serves {
+        if self.options.serves {
+            self.lend(endpoint);
+        } else {
             while self.team.len() + 1 < usize::from(self.growth.sockets()) {
                 if let Err(error) = self.add_thread() {
                     tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
                     self.growth.limit_to(self.team.len() as u16 + 1);
                 }
             }
-            endpoint.use_sockets(self.team.len() as u16 + 1);
+            endpoint.show_views(self.team.len() > 0);
+            endpoint.use_sockets(self.sockets());
             self.growth.spread(now, endpoint);
         }
         endpoint.spare_sockets(self.growth.spare());
@@ -380,7 +360,8 @@ impl Driver {
         // It may be another thread than the last time.
         self.bound.clear();
         self.stay();
-        endpoint.use_sockets(self.team.len() as u16 + 1);
+        endpoint.show_views(self.team.len() > 0);
+        endpoint.use_sockets(self.sockets());
         endpoint.spare_sockets(self.growth.spare());
         endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
         loop {
@@ -628,9 +609,9 @@ impl Driver {
                 break;
             };
             more = true;
-            match t.socket {
-                0 => self.outgoing.commit(team::meta(&t), t.len)?,
-                _ => self.team.commit(&t)?,
+            match self.team.has(t.socket) {
+                false => self.outgoing.commit(team::meta(&t), t.len)?,
+                true => self.team.commit(&t)?,
             }
         }
         self.team.hand_over();

@@ -53,6 +53,10 @@ const WAITED: f64 = 0.3;
 /// One that had something to do for less than this share of the time tells nothing.
 const ACTIVE: f64 = 0.1;
 
+/// Bytes a second below which nothing flows that a second thread could be for: any one thread seals and sends ten times as much.
+/// What ends say to each other before they transfer anything looked like a rate that has settled, and threads began for it.
+const TRICKLE: f64 = 10e6;
+
 /// For how long a thread ran, and for how long it waited for a processor while it could have run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turns {
@@ -120,6 +124,11 @@ pub(super) struct Growth {
     alone: bool,
     /// It was said that no processor is free.
     said: bool,
+    /// What a test wishes: 1, that threads work; 2, that none has anything to do. And how often that has come about.
+    #[cfg(test)]
+    pub wish: std::sync::Arc<std::sync::atomic::AtomicU8>,
+    #[cfg(test)]
+    pub lent: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
 impl Growth {
@@ -140,6 +149,10 @@ impl Growth {
             look_at: Time::ZERO,
             alone: true,
             said: false,
+            #[cfg(test)]
+            wish: std::sync::Arc::default(),
+            #[cfg(test)]
+            lent: std::sync::Arc::default(),
         }
     }
 
@@ -156,6 +169,21 @@ impl Growth {
     /// Whether the loop has the processors of all threads to itself.
     pub fn is_alone(&self) -> bool {
         !self.always && self.alone && self.rule.working() == 0
+    }
+
+    /// Whether further threads are to be there, where `there` tells whether they are: from when one is to work until none has
+    /// had anything to do of late, but not while it is found out what they are worth.
+    pub fn keeps_threads(&self, there: bool) -> bool {
+        #[cfg(test)]
+        match self.wish.load(std::sync::atomic::Ordering::Relaxed) {
+            0 => {}
+            wish => return wish == 1,
+        }
+        if there {
+            !self.is_alone() || self.rule.is_trying()
+        } else {
+            self.always || self.rule.working() != 0
+        }
     }
 
     /// Processors that threads may use that are bound to none.
@@ -208,7 +236,7 @@ impl Growth {
             now,
             busy: seen.cpu.since(before.cpu).total().as_secs_f64() / span,
             free: idle / span,
-            rate: seen.bytes.saturating_sub(before.bytes) as f64 / span,
+            rate: flow(seen.bytes.saturating_sub(before.bytes) as f64 / span),
             late: seen.own.shares(before.own, span).1,
             waited: waited.fold(0, |all, (k, _)| all | 1u64 << k),
         };
@@ -274,6 +302,11 @@ impl Growth {
     }
 }
 
+/// The rate that says something: none, where it is a trickle.
+fn flow(rate: f64) -> f64 {
+    if rate < TRICKLE { 0.0 } else { rate }
+}
+
 /// Numbers of threads, for people.
 fn names(threads: u64) -> String {
     let each = (0..64).filter(|k| threads >> k & 1 == 1).map(|k: u32| k.to_string());
@@ -328,6 +361,18 @@ mod tests {
         assert_eq!(idle_ticks(text, &[12]), [1000]);
         assert_eq!(idle_ticks("", &[0]), [0]);
         assert!(!processors().is_empty());
+    }
+
+    #[test]
+    fn a_trickle_is_no_rate_for_which_threads_begin() {
+        // Messages about a transfer, a whole second of them, while both processors are free; then the transfer itself.
+        let mut r = Rule::new(true, 2);
+        let mut steps = [2e3, 3e3, 2e3, 9.9e6, 5e8, 5e8].into_iter().zip(1u64..).map(|(rate, n)| {
+            let now = Time::ZERO + rule::EVERY * n;
+            r.decide(&Look { now, busy: 1.0, free: 2.0, rate: flow(rate), ..Look::default() })
+        });
+        assert!(steps.by_ref().take(5).all(|s| s.is_none()));
+        assert_eq!(steps.next(), Some(Some(Step::Begin(2))));
     }
 
     #[test]

@@ -112,6 +112,21 @@ impl Team {
         self.seats.len()
     }
 
+    /// Whether a socket is one of its threads'. What is of any other leaves by the loop's own.
+    pub fn has(&self, socket: u16) -> bool {
+        (1..=self.seats.len()).contains(&usize::from(socket))
+    }
+
+    /// Ends all threads, and closes their sockets.
+    pub fn dismiss(&mut self) {
+        for mut s in self.seats.drain(..) {
+            let (nobody, _) = ring(1);
+            drop(core::mem::replace(&mut s.orders, nobody));
+            s.bell.wake();
+            s.mourn();
+        }
+    }
+
     /// The threads as the system numbers them, in order; 0 while it is not known.
     pub fn threads(&self) -> Vec<u32> {
         self.seats.iter().map(|s| s.number).collect()
@@ -170,12 +185,7 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        for mut s in self.seats.drain(..) {
-            let (nobody, _) = ring(1);
-            drop(core::mem::replace(&mut s.orders, nobody));
-            s.bell.wake();
-            s.mourn();
-        }
+        self.dismiss();
     }
 }
 
@@ -255,7 +265,7 @@ pub(super) struct Slots<'a> {
 
 impl Outlets for Slots<'_> {
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]> {
-        if socket == 0 {
+        if !self.team.has(socket) {
             return if self.own.len() < self.most { self.own.slot() } else { None };
         }
         let seat = self.team.seat(socket)?;
@@ -267,7 +277,7 @@ impl Outlets for Slots<'_> {
     }
 
     fn protect(&mut self, socket: u16, sealing: Sealing, len: usize, segment: usize) {
-        if socket > 0
+        if self.team.has(socket)
             && len > SEALED_AT_ONCE
             && let Some(load) = self.team.seat(socket).and_then(|s| s.filling.as_mut())
         {

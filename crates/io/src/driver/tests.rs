@@ -173,8 +173,11 @@ impl std::io::Write for Log {
 
 /// Lets a thread of the client's fail; gives what was said, and how many lanes were left.
 fn with_fault(fault: u8) -> (String, usize) {
+    with_server(fault, driver(true))
+}
+
+fn with_server(fault: u8, mut server: Driver) -> (String, usize) {
     let (lend, rkey) = mpsc::channel();
-    let mut server = driver(true);
     let to = server.local_addr();
     let keys = Some(vec![Identity::from_seed([2; 32]).public_key()]);
     let authority = Authority { keys, tokens: Vec::new() };
@@ -242,6 +245,32 @@ fn a_lane_whose_thread_panics_is_closed_aloud_and_the_others_carry_on() {
 fn without_a_fault_all_lanes_stay() {
     let (said, lanes) = with_fault(0);
     assert_eq!(lanes, usize::from(LANES));
+    assert!(!said.contains("ERROR"), "{said}");
+}
+
+#[test]
+fn a_server_opens_and_closes_its_further_sockets_while_all_lanes_carry_data() {
+    let bind = "127.0.0.1:0".parse().expect("an address");
+    let lanes = Lanes::Count(LANES);
+    let server =
+        Driver::with(DriverOptions { lanes, serves: true, ..DriverOptions::new(bind) }).expect("a driver");
+    assert_eq!(server.team.len(), 0, "nothing is to be done yet");
+    let (wish, lent) = (server.growth.wish.clone(), server.growth.lent.clone());
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let until = over.clone();
+    // To and fro as fast as they come about, from the set-up on to the end.
+    let flip = std::thread::spawn(move || {
+        while !until.load(Relaxed) {
+            wish.store(if lent.load(Relaxed) % 2 == 0 { 1 } else { 2 }, Relaxed);
+            std::thread::yield_now();
+        }
+        lent.load(Relaxed)
+    });
+    let (said, left) = with_server(0, server);
+    over.store(true, Relaxed);
+    let changes = flip.join().expect("no panic");
+    assert!(changes >= 4, "{changes} times");
+    assert_eq!(left, usize::from(LANES));
     assert!(!said.contains("ERROR"), "{said}");
 }
 
@@ -340,8 +369,9 @@ fn knock(n: u8, to: SocketAddr, idle: Idle, rkey: mpsc::Receiver<u32>, enough: i
 /// `second`, comes when there is a companion, and the first goes on meanwhile. Gives how many companions there were.
 fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32) -> bool) -> u32 {
     let bind = "127.0.0.1:0".parse().expect("an address");
+    let (lanes_by_order, always) = (Lanes::Count(lanes), lanes > 1);
     let options =
-        DriverOptions { idle, lanes: Lanes::Count(lanes), serves: true, ..DriverOptions::new(bind) };
+        DriverOptions { idle, lanes: lanes_by_order, serves: true, always, ..DriverOptions::new(bind) };
     let mut server = Driver::with(options).expect("a driver");
     assert_eq!(server.team.len() + 1, lanes.into());
     let (to, opened) = (server.local_addr(), server.companion.opened.clone());

@@ -64,7 +64,8 @@ impl UdpSocket {
         connect(&self.fd, self.local, self.habits.v6)
     }
 
-    fn share_port(&self, shared: bool) -> io::Result<()> {
+    /// Whether others of this user may open sockets at its address, and the kernel takes those that are there for a group.
+    pub(crate) fn share_port(&self, shared: bool) -> io::Result<()> {
         set(&self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, shared.into())
     }
 }

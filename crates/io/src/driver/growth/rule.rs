@@ -128,6 +128,11 @@ impl Rule {
         self.working
     }
 
+    /// Whether rates with threads and without are being compared.
+    pub fn is_trying(&self) -> bool {
+        self.trial.is_some()
+    }
+
     /// Sockets that lanes are to be spread over.
     pub fn lanes(&self) -> u16 {
         self.lanes
