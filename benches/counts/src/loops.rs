@@ -74,6 +74,13 @@ pub const LOOPS: &[Loop] = &[
     },
     Loop { name: "small", unit: "round trip", units: 2_000, run: |n| small(n, true) },
     Loop { name: "small-quiet", unit: "round trip", units: 2_000, run: |n| small(n, false) },
+    Loop { name: "iwarp-small", unit: "round trip", units: 2_000, run: |n| crate::streams::small(n, false) },
+    Loop {
+        name: "iwarp-small-crc",
+        unit: "round trip",
+        units: 2_000,
+        run: |n| crate::streams::small(n, true),
+    },
     Loop { name: "congestion-haul", unit: "report", units: 20_000, run: |n| congestion("haul", n) },
     Loop { name: "congestion-bbr", unit: "report", units: 20_000, run: |n| congestion("bbr", n) },
     Loop { name: "wire", unit: "frame", units: 2_000, run: wire },

@@ -6,6 +6,7 @@
 mod loops;
 mod pair;
 mod region;
+mod streams;
 
 use anyhow::{Context, Result};
 use loops::LOOPS;

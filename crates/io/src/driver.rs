@@ -634,7 +634,8 @@ impl Driver {
         let look = self.observer.as_ref().and_then(|o| o.next_look());
         let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.patience()));
         let end = nap.map(|nap| now + nap);
-        let timeout = at.into_iter().chain(look).chain(end).min().map(|t| t.since(now));
+        let gathers = self.streams.gather(endpoint).map(|latest| now + latest);
+        let timeout = at.into_iter().chain(look).chain(end).chain(gathers).min().map(|t| t.since(now));
         let room = self.socket.room();
         let news = match self.observer.as_ref().and_then(Observer::news) {
             Some(news) => Source::readable(news),

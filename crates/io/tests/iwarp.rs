@@ -123,6 +123,8 @@ struct Client {
     got: Vec<u8>,
     closed: Option<CloseReason>,
     failed: Option<String>,
+    /// It does nothing by itself once it has the key.
+    waits: bool,
 }
 
 impl Client {
@@ -137,6 +139,7 @@ impl Client {
             got: Vec::new(),
             closed: None,
             failed: None,
+            waits: false,
         }
     }
 
@@ -229,6 +232,9 @@ impl App for Client {
                     e.adapter().read_mr(own.id, 0, &mut key).expect("read");
                     self.key = Some(u32::from_be_bytes(key));
                     e.adapter().write_mr(own.id, 0, &content(5)).expect("written");
+                    if self.waits {
+                        return;
+                    }
                     self.next(e);
                     continue;
                 }
@@ -313,4 +319,71 @@ fn who_is_not_there_or_not_served_is_told_so() {
     let c = run(nobody, Iwarp::default(), Idle::Sleep);
     let Some(CloseReason::Stream(text)) = c.closed else { panic!("{:?}", c.closed) };
     assert!(text.contains("refused") && text.contains("TCP port"), "{text}");
+}
+
+/// Writes the region round and round with nothing said to it, and then one word that the other end watches for.
+struct Flow {
+    client: Client,
+    posted: usize,
+    done: usize,
+}
+
+/// Pieces of a flow, and their bytes: more than what makes one.
+const PIECES: usize = 700;
+const PIECE: usize = 64 << 10;
+
+impl App for Flow {
+    fn drive(&mut self, now: Time, e: &mut Endpoint) {
+        if self.client.key.is_none() {
+            self.client.drive(now, e);
+            if self.client.key.is_none() {
+                return;
+            }
+        }
+        let conn = self.client.conn.expect("open");
+        while let Some(event) = e.poll_event() {
+            if let Event::Closed { reason, .. } = event {
+                self.client.closed = Some(reason);
+                e.adapter().dereg_mr(self.client.own.expect("registered").id).expect("free");
+                return e.release(conn).expect("released");
+            }
+        }
+        let info = e.connection(conn).expect("open").clone();
+        let (own, key) = (self.client.own.expect("registered"), self.client.key.expect("told"));
+        while let Some(w) = e.adapter().poll_cq(info.cq) {
+            self.done += usize::from(w.opcode == Opcode::Write && w.status == Status::Success);
+        }
+        while self.posted < PIECES.min(self.done + 16) {
+            let offset = (self.posted * PIECE % REGION) as u64;
+            let op = SendOp::Write { rkey: key, offset };
+            let sge = Sge { lkey: own.lkey, offset, len: PIECE as u64 };
+            e.adapter().post_send(info.qps[0], SendWr::new(7, op, sge)).expect("posted");
+            self.posted += 1;
+        }
+        if self.done == PIECES && self.posted == PIECES {
+            let word = SendWr::new(9, SendOp::Send, Data::Inline(b"stop".to_vec().into()));
+            e.adapter().post_send(info.qps[0], word).expect("posted");
+            self.posted += 1;
+        }
+    }
+    fn finished(&self) -> bool {
+        self.client.finished()
+    }
+}
+
+#[test]
+fn what_ends_a_flow_is_noticed_by_an_end_that_sleeps() {
+    let (to, server) = serve(plain(), || Echo { left: 1, ..Echo::default() }, Idle::Sleep);
+    let trust = ServerTrust::Fingerprint(Identity::from_seed([1; 32]).public_key().fingerprint());
+    let (remote, server_name) = (to, "server.example".to_owned());
+    let iwarp = Some(Iwarp::default());
+    let connect = Connect { remote, server_name, trust, token: None, options: None, iwarp };
+    let mut driver = Driver::bind("127.0.0.1:0".parse().expect("an address")).expect("a driver");
+    let mut e = Endpoint::new(config(2), Rng::from_u64(2)).expect("an endpoint");
+    let client = Client { waits: true, ..Client::new(connect) };
+    let mut app = Flow { client, posted: 0, done: 0 };
+    driver.run(&mut e, &mut app).expect("ran");
+    assert_eq!(app.done, PIECES);
+    assert_eq!(app.client.closed, Some(CloseReason::Peer { code: CODE, reason: WORDS.into() }));
+    server.join().expect("ended well");
 }

@@ -5,6 +5,8 @@
 //! buffer.
 
 mod facts;
+mod gather;
+mod slot;
 mod socket;
 
 use crate::poll::Source;
@@ -13,6 +15,7 @@ use endpoint::{Endpoint, StreamId, StreamIo, StreamOrder};
 use iwarp::{Into, Piece};
 use rustix::event::epoll;
 use rustix::net::SendFlags;
+use slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -65,30 +68,6 @@ pub struct StreamOptions {
     /// Congestion control by the system's name for it (`TCP_CONGESTION`), or several in order of preference, divided by
     /// commas: the first that the system has. `None` takes the system's choice.
     pub congestion: Option<String>,
-}
-
-/// A stream's socket.
-#[derive(Debug)]
-struct Slot {
-    fd: OwnedFd,
-    /// It is not connected yet.
-    connecting: bool,
-    /// Stands among those to be read.
-    due: bool,
-    /// Looks in a row that found nothing.
-    vain: u32,
-    /// It takes nothing more for now.
-    blocked: bool,
-    /// The peer sends nothing more.
-    ended: bool,
-    /// It takes nothing any more, and why.
-    dead: Option<String>,
-    /// Bytes that the endpoint could not take in yet.
-    rest: Vec<u8>,
-    /// When to ask for the segment size.
-    ask: Time,
-    /// What epoll waits for.
-    watched: epoll::EventFlags,
 }
 
 /// Ranges for a system call. Empty but during the call.
@@ -354,21 +333,10 @@ impl Streams {
     }
 
     fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &Endpoint) {
-        let slot = Slot {
-            fd,
-            connecting,
-            due: false,
-            vain: 0,
-            blocked: connecting,
-            ended: false,
-            dead: None,
-            rest: Vec::new(),
-            ask: Time::ZERO,
-            watched: NONE,
-        };
-        self.slots.insert(id, slot);
+        self.slots.insert(id, Slot::new(fd, connecting));
         self.make_due(id);
         if self.slots.len() == FEW + 1 {
+            self.slots.values_mut().for_each(|s| s.set_gathers(false));
             self.slots
                 .keys()
                 .copied()
@@ -408,6 +376,7 @@ impl Streams {
                 }
                 Ok(n) => {
                     (s.vain, self.moved) = (0, true);
+                    s.has_read(n);
                     let more =
                         n >= offered || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
                     give_back(endpoint, id, more);
@@ -418,6 +387,7 @@ impl Streams {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     s.vain = s.vain.saturating_add(1);
+                    s.has_read(0);
                     give_back(endpoint, id, false);
                     return false;
                 }
@@ -573,7 +543,7 @@ impl Streams {
             match send_direct(&s.fd, &mut self.ranges.0, &mut io, now) {
                 Ok(None) => more = false,
                 Ok(Some((sent, offered))) => {
-                    s.blocked = sent < offered;
+                    (s.blocked, s.flowed) = (sent < offered, 0);
                     endpoint.stream_sent();
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => s.blocked = true,
@@ -628,7 +598,10 @@ impl Streams {
     pub fn told(&mut self, of: Waited, (readable, writable): (bool, bool)) {
         match of {
             Waited::Listener => self.called |= readable,
-            Waited::Stream(id) => self.on_ready(id, readable, writable),
+            Waited::Stream(id) => {
+                let readable = self.slots.get_mut(&id).is_some_and(|s| s.was_told(readable));
+                self.on_ready(id, readable, writable);
+            }
             Waited::Many => {}
         }
     }

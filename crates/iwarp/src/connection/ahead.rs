@@ -21,7 +21,7 @@ use verbs::ordered::Foreseen;
 use verbs::{Adapter, Place, QpId};
 
 /// Records that are read ahead at most: as many as an end of ours hands to its stream at a time.
-const RECORDS: usize = 4;
+const RECORDS: usize = 8;
 /// After a record that was not as expected, so many reads go by the headers that are there.
 const DOUBT: u8 = 8;
 
@@ -135,6 +135,25 @@ impl Connection {
             ahead.plan.push(Into::Scratch { start: 0, len: scratch + short + PEEK });
         }
         self.rx.ahead = ahead;
+    }
+
+    /// Bytes that are still to come of the message that is arriving, at least; none where that is not known. Only what its sender
+    /// has begun to send counts, since nothing else need ever come.
+    pub fn to_come(&self, a: &Adapter) -> u64 {
+        let Some(qp) = self.qp.filter(|_| matches!(self.state, State::Running | State::Closing)) else {
+            return 0;
+        };
+        let there = self.rx.waiting() as u64;
+        let rest = match (self.rx.ahead.announced, self.rx.sending) {
+            _ if self.rx.arriving().is_some() => {
+                let run = self.next_run(a, qp).map_or(0, |r| r.end - r.at);
+                self.rx.missing() + run
+            }
+            (Some(Announced { next: Some(next), end, .. }), _) => end - next,
+            (None, Some((_, at))) => self.send_run(a, qp, at).map_or(0, |r| r.end - r.at),
+            _ => 0,
+        };
+        rest.saturating_sub(there)
     }
 
     /// The message that the next record is of.

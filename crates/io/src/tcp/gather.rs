@@ -1,0 +1,130 @@
+//! Waking once for much.
+//!
+//! The end of a long message that sleeps is woken by each segment that arrives while it takes the last one out, and takes as
+//! little each time. While as much is known to be on its way, or much has come lately and this end was only listening, the system
+//! wakes it for [`ENOUGH`] at a time (`SO_RCVLOWAT`, socket(7)), and what comes slower is taken after [`LATEST`]. So one wait and one
+//! reading take what took two or three of each. (Who answers is not let wait: a message's end is known, or something was sent lately.)
+
+use super::{FEW, Slot, Streams, wants_read};
+use base::Span;
+use endpoint::Endpoint;
+use rustix::fd::AsRawFd;
+
+/// Bytes for which the system wakes a reader of a long message.
+const ENOUGH: u32 = 512 << 10;
+/// What comes is taken this much after the wait began at the latest.
+const LATEST: Span = Span::from_micros(150);
+/// Bytes that come without anything being said to them, from which on more of the same is expected. Where they end, this end notices
+/// [`LATEST`] late, which is a twentieth of what so many take at 40 Gbit/s.
+const FLOW: u64 = 16 << 20;
+
+impl Streams {
+    /// Before a wait: asks the system to wake for what is worth it. Gives how long the wait may last then.
+    pub fn gather(&mut self, endpoint: &Endpoint) -> Option<Span> {
+        if self.slots.len() > FEW {
+            return None;
+        }
+        let mut gathers = false;
+        for (id, s) in &mut self.slots {
+            let much = || s.flowed >= FLOW || endpoint.stream_to_come(*id) >= u64::from(ENOUGH);
+            let enough = wants_read(s, *id, endpoint) && much();
+            s.set_gathers(enough);
+            gathers |= s.gathers;
+        }
+        gathers.then_some(LATEST)
+    }
+}
+
+impl Slot {
+    /// A wait is over in which the system told of something to read, or not. Gives whether to read: of little nobody is told while
+    /// much is expected.
+    pub(super) fn was_told(&mut self, readable: bool) -> bool {
+        self.vain_wait = self.gathers && !readable;
+        readable || self.gathers
+    }
+
+    /// So much was read: none where there is none.
+    pub(super) fn has_read(&mut self, bytes: usize) {
+        let ended = bytes == 0 && self.vain_wait;
+        self.flowed = if ended { 0 } else { self.flowed.saturating_add(bytes as u64) };
+        self.vain_wait = false;
+    }
+
+    /// Whether the system wakes for [`ENOUGH`] or for each byte.
+    pub(super) fn set_gathers(&mut self, gathers: bool) {
+        if self.gathers == gathers {
+            return;
+        }
+        let bytes = if gathers { ENOUGH as i32 } else { 1 };
+        let (fd, len) = (self.fd.as_raw_fd(), size_of::<i32>() as libc::socklen_t);
+        // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
+        let done = unsafe {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len)
+        };
+        // Where it cannot be had, each byte wakes, as before.
+        self.gathers = gathers && done == 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::{Poller, Source};
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    fn joined() -> (TcpStream, Slot) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let from = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (to, _) = listener.accept().expect("accepted");
+        (from, Slot::new(to.into(), false))
+    }
+
+    fn is_told(s: &Slot, wait: Span) -> bool {
+        let mut sources = [Source::readable(&s.fd)];
+        Poller::new().expect("a poller").wait(&mut sources, Some(wait)).expect("waited");
+        sources[0].readable
+    }
+
+    #[test]
+    fn the_system_wakes_for_much_and_for_the_end() {
+        let (mut from, mut s) = joined();
+        s.set_gathers(true);
+        assert!(s.gathers);
+        from.write_all(&[7; 1_000]).expect("written");
+        assert!(!is_told(&s, LATEST * 20), "little");
+        s.set_gathers(false);
+        assert!(is_told(&s, Span::ZERO), "each byte counts again");
+        s.set_gathers(true);
+        let mut sent = 1_000;
+        while sent < ENOUGH as usize {
+            sent += from.write(&[7; 50_000]).expect("written");
+        }
+        assert!(is_told(&s, Span::from_secs(5)), "much");
+        let (from, mut s) = joined();
+        s.set_gathers(true);
+        drop(from);
+        assert!(is_told(&s, Span::from_secs(5)), "the end");
+    }
+
+    #[test]
+    fn a_flow_is_one_until_nothing_comes_any_more() {
+        let (_from, mut s) = joined();
+        assert!(s.was_told(true) && !s.was_told(false));
+        s.has_read(FLOW as usize);
+        assert!(s.flowed >= FLOW);
+        s.set_gathers(true);
+        // Nobody was told, but something little is there: it goes on.
+        assert!(s.was_told(false));
+        s.has_read(5);
+        // Told, read, and a second look in vain: it goes on, too.
+        assert!(s.was_told(true));
+        s.has_read(70_000);
+        s.has_read(0);
+        assert!(s.flowed > FLOW);
+        // Nobody was told, and nothing is there.
+        assert!(s.was_told(false));
+        s.has_read(0);
+        assert_eq!(s.flowed, 0);
+    }
+}

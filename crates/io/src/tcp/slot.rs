@@ -1,0 +1,55 @@
+//! What the driver knows of a stream's socket.
+
+use base::Time;
+use rustix::event::epoll;
+use std::os::fd::OwnedFd;
+
+/// A stream's socket.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) fd: OwnedFd,
+    /// It is not connected yet.
+    pub(super) connecting: bool,
+    /// Stands among those to be read.
+    pub(super) due: bool,
+    /// Looks in a row that found nothing.
+    pub(super) vain: u32,
+    /// It takes nothing more for now.
+    pub(super) blocked: bool,
+    /// The peer sends nothing more.
+    pub(super) ended: bool,
+    /// It takes nothing any more, and why.
+    pub(super) dead: Option<String>,
+    /// Bytes that the endpoint could not take in yet.
+    pub(super) rest: Vec<u8>,
+    /// When to ask for the segment size.
+    pub(super) ask: Time,
+    /// What epoll waits for.
+    pub(super) watched: epoll::EventFlags,
+    /// The system tells of much that came, not of little; and nothing was told by the last wait.
+    pub(super) gathers: bool,
+    pub(super) vain_wait: bool,
+    /// Bytes that came since something was sent.
+    pub(super) flowed: u64,
+}
+
+impl Slot {
+    /// Of a socket that is connected, or about to be.
+    pub(super) fn new(fd: OwnedFd, connecting: bool) -> Slot {
+        Slot {
+            fd,
+            connecting,
+            due: false,
+            vain: 0,
+            blocked: connecting,
+            ended: false,
+            dead: None,
+            rest: Vec::new(),
+            ask: Time::ZERO,
+            watched: epoll::EventFlags::empty(),
+            gathers: false,
+            vain_wait: false,
+            flowed: 0,
+        }
+    }
+}
