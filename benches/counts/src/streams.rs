@@ -154,7 +154,7 @@ fn connected(crc: bool) -> Result<[End; 2]> {
     let server = ServerConfig {
         auth: ClientAuth::AnyKey,
         authority: Authority { keys: None, tokens: Vec::new() },
-        iwarp: Some(IwarpServer { plain: true, settings: settings.clone(), ..IwarpServer::default() }),
+        iwarp: Some(IwarpServer { plain: true, settings, ..IwarpServer::default() }),
         ..ServerConfig::default()
     };
     let mut ends = [End::new(2, None)?, End::new(1, Some(server))?];
@@ -216,7 +216,7 @@ pub fn small(units: u64, crc: bool) -> Result<u64> {
     while counted < units {
         let count = ends[0].arrived >= FIRST_TRIPS;
         for k in [1, 0] {
-            now = now + Span::from_micros(4);
+            now += Span::from_micros(4);
             let before = ends[k].arrived;
             ends[k].coming.append(&mut out);
             let end = &mut ends[k];
