@@ -182,7 +182,7 @@ impl Growth {
         if there {
             !self.is_alone() || self.rule.is_trying()
         } else {
-            self.always || self.rule.working() != 0
+            self.most > 1 && (self.always || self.rule.working() != 0)
         }
     }
 

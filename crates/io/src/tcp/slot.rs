@@ -29,6 +29,8 @@ pub(super) struct Slot {
     /// The system tells of much that came, not of little; and nothing was told by the last wait.
     pub(super) gathers: bool,
     pub(super) vain_wait: bool,
+    /// Much was waited for in vain, and has not come since.
+    pub(super) stalls: bool,
     /// Bytes that came since something was sent.
     pub(super) flowed: u64,
 }
@@ -49,6 +51,7 @@ impl Slot {
             watched: epoll::EventFlags::empty(),
             gathers: false,
             vain_wait: false,
+            stalls: false,
             flowed: 0,
         }
     }
