@@ -8,7 +8,7 @@ use endpoint::{
     Authority, Config, ConnInfo, Connect, Endpoint, Event, Iwarp, IwarpServer, ServerConfig, StreamId,
     StreamOrder,
 };
-use iwarp::{Into, Piece};
+use iwarp::Piece;
 use std::hint::black_box;
 use std::sync::Arc;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
@@ -58,27 +58,8 @@ impl End {
             return;
         };
         io.engine.lend(io.spare);
-        io.engine.recheck(io.adapter, now);
-        let places = io.engine.places();
-        let mut at = 0;
-        for range in places.ranges {
-            let rest = &self.coming[at..];
-            match range {
-                Into::Scratch { start, len } => {
-                    let n = rest.len().min(*len);
-                    places.scratch[*start..start + n].copy_from_slice(&rest[..n]);
-                    at += n;
-                }
-                Into::Region(p) => {
-                    let n = rest.len().min(p.len as usize);
-                    // A region that is gone ends the connection, which is noticed.
-                    let _ = io.adapter.write_mr(p.mr, p.offset, &rest[..n]);
-                    at += n;
-                }
-            }
-        }
-        io.engine.on_received(io.adapter, at, now);
-        self.coming.drain(..at);
+        let taken = io.engine.receive(io.adapter, &self.coming, now);
+        self.coming.drain(..taken);
         if let Some(io) = e.stream_io(id) {
             io.engine.give_back(io.spare);
         }
