@@ -236,12 +236,6 @@ impl Endpoint {
         self.hub.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_none_or(|e| !e.is_held()))
     }
 
-    /// Bytes that are still to come on a stream of the message that is arriving, at least, as far as that is known.
-    pub fn stream_to_come(&self, id: StreamId) -> u64 {
-        let engine = self.hub.streams.get(&id).and_then(|s| s.engine.as_ref());
-        engine.map_or(0, |e| e.to_come(&self.adapter))
-    }
-
     /// Takes in bytes of a stream that has no places for them yet. Gives how many were taken: what is left is to be offered
     /// again when the stream [reads](Endpoint::stream_reads).
     pub fn feed_stream(&mut self, now: Time, id: StreamId, bytes: &[u8]) -> usize {

@@ -1,16 +1,17 @@
 //! Waking once for much.
 //!
-//! The end of a long message that sleeps is woken by each segment that arrives while it takes the last one out, and takes as
-//! little each time. While as much is known to be on its way, or much has come lately and this end was only listening, the system
-//! wakes it for [`ENOUGH`] at a time (`SO_RCVLOWAT`, socket(7)), and what comes slower is taken after [`LATEST`]. So one wait and one
-//! reading take what took two or three of each. (Who answers is not let wait: a message's end is known, or something was sent lately.)
+//! A receiver that sleeps is woken by each segment that arrives while it takes the last one out, and takes as little each time. While
+//! much has come lately to which this end said nothing, the system wakes it for [`ENOUGH`] at a time (`SO_RCVLOWAT`, socket(7)), and
+//! what comes slower is taken after [`LATEST`]. So one wait and one reading take what took two or three of each. Messages that are
+//! answered are taken as they come: of one of 1 MiB the receiver's copying would else no longer run beside the sender's (a round
+//! trip takes a quarter longer).
 
 use super::{FEW, Slot, Streams, wants_read};
 use base::Span;
 use endpoint::Endpoint;
 use rustix::fd::AsRawFd;
 
-/// Bytes for which the system wakes a reader of a long message.
+/// Bytes for which the system wakes the receiver of a flow.
 const ENOUGH: u32 = 512 << 10;
 /// What comes is taken this much after the wait began at the latest.
 const LATEST: Span = Span::from_micros(150);
@@ -28,9 +29,8 @@ impl Streams {
         }
         let mut gathers = false;
         for (id, s) in &mut self.slots {
-            let much = || s.flowed >= FLOW || endpoint.stream_to_come(*id) >= u64::from(ENOUGH);
-            let enough = !s.stalls && wants_read(s, *id, endpoint) && much();
-            s.set_gathers(enough);
+            let much = s.flowed >= FLOW && !s.stalls;
+            s.set_gathers(much && wants_read(s, *id, endpoint));
             gathers |= s.gathers;
         }
         gathers.then_some(LATEST)

@@ -137,25 +137,6 @@ impl Connection {
         self.rx.ahead = ahead;
     }
 
-    /// Bytes that are still to come of the message that is arriving, at least; none where that is not known. Only what its sender
-    /// has begun to send counts, since nothing else need ever come.
-    pub fn to_come(&self, a: &Adapter) -> u64 {
-        let Some(qp) = self.qp.filter(|_| matches!(self.state, State::Running | State::Closing)) else {
-            return 0;
-        };
-        let there = self.rx.waiting() as u64;
-        let rest = match (self.rx.ahead.announced, self.rx.sending) {
-            _ if self.rx.arriving().is_some() => {
-                let run = self.next_run(a, qp).map_or(0, |r| r.end - r.at);
-                self.rx.missing() + run
-            }
-            (Some(Announced { next: Some(next), end, .. }), _) => end - next,
-            (None, Some((_, at))) => self.send_run(a, qp, at).map_or(0, |r| r.end - r.at),
-            _ => 0,
-        };
-        rest.saturating_sub(there)
-    }
-
     /// The message that the next record is of.
     fn next_run(&self, a: &Adapter, qp: QpId) -> Option<Run> {
         let ahead = &self.rx.ahead;

@@ -191,14 +191,6 @@ impl Receiver {
     pub(super) fn arriving(&self) -> Option<(&Header, Opcode, usize)> {
         self.direct.as_ref().map(|d| (&d.header, d.op, d.payload))
     }
-    /// Bytes of that payload that are to come.
-    pub(super) fn missing(&self) -> u64 {
-        self.direct.as_ref().map_or(0, |d| d.missing)
-    }
-    /// Bytes that wait to be looked at.
-    pub(super) fn waiting(&self) -> usize {
-        self.end - self.start
-    }
     /// Where that goes on: the rest of the place that its next byte belongs to. `None`: all of it is there.
     fn direct_rest(&self) -> Option<Place> {
         let d = self.direct.as_ref().filter(|d| d.missing > 0)?;

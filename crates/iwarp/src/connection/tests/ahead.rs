@@ -52,37 +52,6 @@ fn a_long_write_is_read_many_records_at_a_time_whatever_its_checksums() {
 }
 
 #[test]
-fn what_is_still_to_come_of_a_message_is_known_once_it_has_begun() {
-    for (crc, placement) in
-        [(false, Placement::Verified), (true, Placement::Verified), (true, Placement::Early)]
-    {
-        let (mut x, mut y) = announcing(Config { crc, placement, ..Config::default() });
-        assert_eq!(y.c.to_come(&y.a), 0);
-        let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
-        x.post(SendWr::new(1, op, x.source(0, 400_000)));
-        let wire = all(&mut x);
-        let mut before = u64::MAX;
-        // Whatever came of it: no more than what is behind it on the wire, and what it says only falls.
-        for cut in (70_000..wire.len()).step_by(10_001) {
-            if before == u64::MAX {
-                y.c.receive(&mut y.a, &wire[..cut], Time::ZERO);
-            } else {
-                y.c.receive(&mut y.a, &wire[cut - 10_001..cut], Time::ZERO);
-            }
-            let left = y.c.to_come(&y.a);
-            assert!(left <= (wire.len() - cut) as u64 && left <= before, "{crc} {cut}: {left}");
-            assert!(left + 1_000 > (wire.len() - cut) as u64, "{crc} {cut}: {left}");
-            before = left;
-        }
-    }
-    // Of a message that nobody has announced, nothing is.
-    let mut y = told(false, Placement::Verified);
-    assert_eq!(y.c.to_come(&y.a), 240_000);
-    y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 60_000, &[1; 240])), Time::ZERO);
-    assert_eq!(y.c.to_come(&y.a), 239_760);
-}
-
-#[test]
 fn an_application_s_empty_write_announces_nothing() {
     let (mut x, mut y) = announcing(Config::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 300_000 };
