@@ -78,7 +78,7 @@ impl End {
                         Piece::Scratch { start, len } => {
                             out.extend_from_slice(&t.scratch[*start..start + len])
                         }
-                        // Likewise.
+                        // A region that is gone ends the connection, which is noticed.
                         Piece::Region(p) => drop(io.adapter.fold_mr(*p, &mut |b| out.extend_from_slice(b))),
                     }
                 }

@@ -634,8 +634,8 @@ impl Driver {
         let look = self.observer.as_ref().and_then(|o| o.next_look());
         let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.patience()));
         let end = nap.map(|nap| now + nap);
-        let gathers = self.streams.gather(endpoint).map(|latest| now + latest);
-        let timeout = at.into_iter().chain(look).chain(end).chain(gathers).min().map(|t| t.since(now));
+        let gathered = self.streams.gather(now, endpoint);
+        let timeout = at.into_iter().chain(look).chain(end).chain(gathered).min().map(|t| t.since(now));
         let room = self.socket.room();
         let news = match self.observer.as_ref().and_then(Observer::news) {
             Some(news) => Source::readable(news),
@@ -658,7 +658,8 @@ impl Driver {
             self.received.expect_many();
         }
         self.unwaited = 0;
-        of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.told(of, *ready));
+        let now = if gathered.is_some() { self.clock.now() } else { now };
+        of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.told(now, of, *ready));
         if let Some(o) = self.observer.as_mut().filter(|_| told) {
             o.glance();
         }

@@ -3,8 +3,8 @@
 //!
 //! Where several sockets share an address the kernel runs a program for each packet that says whose it is
 //! (`udp::steer`). Where packets come one by one that is a twentieth of what a packet costs at all, so a server has one
-//! socket as long as one thread does the work, and lanes of all sockets come and go by it. Its own part of that: identifiers
-//! are given out as if all were there ([`Driver::sockets`]).
+//! socket as long as one thread does the work, and lanes of all sockets come and go by it: identifiers are given out as if all
+//! were there ([`Driver::sockets`]).
 
 use super::{Driver, DriverError};
 use crate::udp::UdpOptions;

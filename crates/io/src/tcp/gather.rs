@@ -7,13 +7,13 @@
 //! trip takes a quarter longer).
 
 use super::{FEW, Slot, Streams, wants_read};
-use base::Span;
+use base::{Span, Time};
 use endpoint::Endpoint;
 use rustix::fd::AsRawFd;
 
 /// Bytes for which the system wakes the receiver of a flow.
 const ENOUGH: u32 = 512 << 10;
-/// What comes is taken this much after the wait began at the latest.
+/// What comes is taken this much after much began to be waited for at the latest, however often others end the wait.
 const LATEST: Span = Span::from_micros(150);
 /// After a wait for nothing, so much has to come at once before much is waited for again.
 const SOME: usize = 32 << 10;
@@ -22,39 +22,40 @@ const SOME: usize = 32 << 10;
 const FLOW: u64 = 16 << 20;
 
 impl Streams {
-    /// Before a wait: asks the system to wake for what is worth it. Gives how long the wait may last then.
-    pub fn gather(&mut self, endpoint: &Endpoint) -> Option<Span> {
+    /// Before a wait: asks the system to wake for what is worth it. Gives until when the wait may last then.
+    pub fn gather(&mut self, now: Time, endpoint: &Endpoint) -> Option<Time> {
         if self.slots.len() > FEW {
             return None;
         }
-        let mut gathers = false;
+        let mut until: Option<Time> = None;
         for (id, s) in &mut self.slots {
             let much = s.flowed >= FLOW && !s.stalls;
             s.set_gathers(much && wants_read(s, *id, endpoint));
-            gathers |= s.gathers;
+            s.since = s.gathers.then(|| s.since.unwrap_or(now));
+            until = until.into_iter().chain(s.since.map(|t| t + LATEST)).min();
         }
-        gathers.then_some(LATEST)
+        until
     }
 }
 
 impl Slot {
     /// A wait is over in which the system told of something to read, or not. Gives whether to read: of little nobody is told while
-    /// much is expected.
-    pub(super) fn was_told(&mut self, readable: bool) -> bool {
-        self.vain_wait = self.gathers && !readable;
-        readable || self.gathers
+    /// much is waited for.
+    pub(super) fn was_told(&mut self, readable: bool, now: Time) -> bool {
+        self.untold = !readable && self.since.is_some_and(|t| now >= t + LATEST);
+        readable || self.untold
     }
 
     /// So much was read: none where there is none.
     pub(super) fn has_read(&mut self, bytes: usize) {
-        if bytes == 0 && core::mem::take(&mut self.vain_wait) {
+        self.since = None;
+        if core::mem::take(&mut self.untold) && bytes == 0 {
             // It has ended, or its sender rests: waking every now and then for nothing costs more than waking for each byte.
             (self.flowed, self.stalls) = (0, true);
             return;
         }
         self.flowed = self.flowed.saturating_add(bytes as u64);
         self.stalls &= bytes < SOME;
-        self.vain_wait = false;
     }
 
     /// Whether the system wakes for [`ENOUGH`] or for each byte.
@@ -117,20 +118,26 @@ mod tests {
     #[test]
     fn a_flow_is_one_until_nothing_comes_any_more() {
         let (_from, mut s) = joined();
-        assert!(s.was_told(true) && !s.was_told(false));
+        let (begin, late) = (Time::from_nanos(1), Time::from_nanos(1) + LATEST);
+        assert!(s.was_told(true, late) && !s.was_told(false, late), "much was not waited for");
         s.has_read(FLOW as usize);
         assert!(s.flowed >= FLOW);
-        s.set_gathers(true);
+        // Others end the wait, again and again: it is time when it is.
+        s.since = Some(begin);
+        assert!(!s.was_told(false, begin) && !s.was_told(false, Time::from_nanos(LATEST.as_nanos())));
         // Nobody was told, but something little is there: it goes on.
-        assert!(s.was_told(false));
+        assert!(s.was_told(false, late));
         s.has_read(5);
+        assert_eq!(s.since, None);
         // Told, read, and a second look in vain: it goes on, too.
-        assert!(s.was_told(true));
+        s.since = Some(begin);
+        assert!(s.was_told(true, late));
         s.has_read(70_000);
         s.has_read(0);
-        assert!(s.flowed > FLOW);
+        assert!(s.flowed > FLOW && !s.stalls);
         // Nobody was told, and nothing is there.
-        assert!(s.was_told(false));
+        s.since = Some(begin);
+        assert!(s.was_told(false, late));
         s.has_read(0);
         assert_eq!((s.flowed, s.stalls), (0, true));
         // Little by little it is waited for as it comes, until much comes at once.

@@ -595,11 +595,11 @@ impl Streams {
     }
 
     /// What came of waiting for one of [`sources`](Streams::sources): whether it is readable, and writable.
-    pub fn told(&mut self, of: Waited, (readable, writable): (bool, bool)) {
+    pub fn told(&mut self, now: Time, of: Waited, (readable, writable): (bool, bool)) {
         match of {
             Waited::Listener => self.called |= readable,
             Waited::Stream(id) => {
-                let readable = self.slots.get_mut(&id).is_some_and(|s| s.was_told(readable));
+                let readable = self.slots.get_mut(&id).is_some_and(|s| s.was_told(readable, now));
                 self.on_ready(id, readable, writable);
             }
             Waited::Many => {}

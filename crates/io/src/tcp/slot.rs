@@ -26,9 +26,12 @@ pub(super) struct Slot {
     pub(super) ask: Time,
     /// What epoll waits for.
     pub(super) watched: epoll::EventFlags,
-    /// The system tells of much that came, not of little; and nothing was told by the last wait.
+    /// The system tells of much that came, not of little.
     pub(super) gathers: bool,
-    pub(super) vain_wait: bool,
+    /// When much began to be waited for; nothing was read since.
+    pub(super) since: Option<Time>,
+    /// It is read though nothing was told of it, since it is time.
+    pub(super) untold: bool,
     /// Much was waited for in vain, and has not come since.
     pub(super) stalls: bool,
     /// Bytes that came since something was sent.
@@ -50,7 +53,8 @@ impl Slot {
             ask: Time::ZERO,
             watched: epoll::EventFlags::empty(),
             gathers: false,
-            vain_wait: false,
+            since: None,
+            untold: false,
             stalls: false,
             flowed: 0,
         }
