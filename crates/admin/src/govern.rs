@@ -27,6 +27,9 @@ impl<'a> Governed<'a> {
 
     /// Keeps in mind where another algorithm decides since a path lacks signals, and where no longer.
     fn tell_substitutions(&self, ep: &mut Endpoint) {
+        if !ep.has_substitutions() {
+            return;
+        }
         for s in ep.take_substitutions() {
             let whose = match s.flow {
                 Some(flow) => format!("flow {}", FlowId { connection: s.conn.0, flow: flow.into() }),

@@ -49,6 +49,10 @@ pub(crate) fn by_policy(n: &mut Negotiation, terms: &PeerTerms) {
 }
 
 impl Endpoint {
+    /// Whether [`take_substitutions`](Endpoint::take_substitutions) has any.
+    pub fn has_substitutions(&self) -> bool {
+        !self.substitutions.is_empty()
+    }
     /// What took an algorithm's place since this was asked last, as far as it is kept ([`MAX_SUBSTITUTIONS`]).
     pub fn take_substitutions(&mut self) -> VecDeque<Substitution> {
         core::mem::take(&mut self.substitutions)

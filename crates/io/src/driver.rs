@@ -618,7 +618,8 @@ impl Driver {
         Ok(more || self.outgoing.len() == most)
     }
 
-    fn wait(&mut self, endpoint: &Endpoint, app: &dyn App) -> Result<(), DriverError> {
+    fn wait(&mut self, endpoint: &mut Endpoint, app: &dyn App) -> Result<(), DriverError> {
+        self.streams.rest(endpoint);
         let mut at = match (endpoint.next_timeout(), app.next_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -651,7 +652,10 @@ impl Driver {
             n += 1;
         });
         self.poller.wait(&mut sources[..3 + n], timeout)?;
-        let ready = sources.map(|s| (s.readable, s.writable));
+        let mut ready = [(false, false); 3 + MAX_WAITED];
+        for (ready, s) in ready.iter_mut().zip(&sources[..3 + n]) {
+            *ready = (s.readable, s.writable);
+        }
         self.told = ready[0].0 || nap.is_some();
         let told = ready[1].0;
         if nap.is_some() {

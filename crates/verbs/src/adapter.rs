@@ -287,6 +287,10 @@ impl Adapter {
     pub fn query_qp(&self, id: QpId) -> Option<QpInfo> {
         self.qps.get(id).map(Qp::info)
     }
+    /// State of a queue pair.
+    pub fn qp_state(&self, id: QpId) -> Option<QpState> {
+        self.qps.get(id).map(|q| q.state)
+    }
     /// What a queue pair holds in memory. Takes time in the number of unfinished messages.
     pub fn usage(&self, id: QpId) -> Option<QpUsage> {
         self.qps.get(id).map(Qp::usage)

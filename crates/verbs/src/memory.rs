@@ -165,6 +165,12 @@ impl Memory {
             f(b.get(at..end).ok_or(CopyError::Bounds)?);
             return Ok(());
         }
+        self.fold_pieces(offset, len, f)
+    }
+
+    /// Not inlined: whoever only might need it would have a page of the stack made for it.
+    #[inline(never)]
+    fn fold_pieces(&self, offset: u64, len: u64, f: &mut dyn FnMut(&[u8])) -> Result<(), CopyError> {
         let mut piece = [0; PIECE];
         let mut at = offset;
         while at < offset + len {

@@ -6,12 +6,11 @@
 //! name regions by handle: one that was deregistered in between is not reached.
 
 use crate::adapter::{Adapter, NO_QP, error_of};
-use crate::error::Error;
+use crate::error::{Error, GatherError};
 use crate::qp::{Kind, Qp};
 use crate::region::{Access, Denied, WindowRange};
-use crate::segment::Segment;
-use crate::slab::{MwId, PdId, QpId};
-use crate::tx::{ATOMIC_LEN, Response, Rooms};
+use crate::slab::{MrId, MwId, PdId, QpId};
+use crate::tx::{ATOMIC_LEN, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
 
 /// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
@@ -70,11 +69,15 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// The message a segment to be sent belongs to.
+/// The message that a piece to be sent belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outgoing {
     /// A write; with `imm`, immediate data follows it.
     Write {
+        /// The peer's key.
+        rkey: u32,
+        /// First byte of the message in the peer's region.
+        offset: u64,
         /// Immediate data.
         imm: Option<u32>,
         /// Whether that is marked as solicited.
@@ -89,7 +92,7 @@ pub enum Outgoing {
         /// The peer's key to be made void.
         invalidate: Option<u32>,
     },
-    /// The request of a read. Its payload is not to be gathered.
+    /// The request of a read.
     Read {
         /// The peer's key.
         rkey: u32,
@@ -100,26 +103,50 @@ pub enum Outgoing {
         /// Key under which the answer comes, from offset 0 on.
         sink: u32,
     },
-    /// The request of an atomic operation. Its payload is not to be gathered.
+    /// The request of an atomic operation; see [`Adapter::atomic_op`].
     Atomic {
         /// The peer's key.
         rkey: u32,
         /// First byte in the peer's region.
         offset: u64,
-        /// What to do.
-        op: AtomicOp,
         /// Number that comes back in the answer.
         id: u32,
     },
     /// The answer to a read.
     ReadResponse,
-    /// The answer to an atomic operation. Its payload is not to be gathered.
+    /// The answer to an atomic operation.
     AtomicResponse {
         /// Number of the request.
         id: u32,
         /// What was there before.
         value: u64,
     },
+}
+
+/// A piece of a message to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// The message.
+    pub what: Outgoing,
+    /// Bytes of the message before this piece.
+    pub offset: u64,
+    /// Bytes of payload. Requests, and answers to atomic operations, have none: what they say is in `what`.
+    pub len: u32,
+    /// Whether the message ends with it.
+    pub last: bool,
+    /// Whether another one can follow it at once.
+    pub more: bool,
+    pub(crate) payload: Payload,
+}
+
+/// Where the payload of a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Payload {
+    None,
+    /// From this byte of the region on.
+    Region(MrId, u64),
+    /// What the work request of this number names.
+    Wqe(u64),
 }
 
 /// What a message that consumes a receive brings beside its bytes.
@@ -161,7 +188,7 @@ pub struct PeerRead {
     pub offset: u64,
     /// Bytes to read.
     pub len: u32,
-    /// The peer's key for the answer; comes back in [`Segment::key`].
+    /// The peer's key for the answer.
     pub sink: u32,
 }
 
@@ -180,27 +207,46 @@ pub struct PeerAtomic {
 
 impl Adapter {
     /// The next piece to send, with at most `tagged` bytes of payload when it is of a write or the answer to a read, else
-    /// at most `untagged`, which must be 64 at least. Report it by [`on_acked`](Adapter::on_acked) when the stream has
-    /// taken it.
-    pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Segment> {
+    /// at most `untagged`, neither of which may be 0. When the stream has taken the last piece of a message, say so by
+    /// [`on_taken`](Adapter::on_taken).
+    pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
-        // A stream has no trains: records are filled.
-        let rooms = Rooms { tagged, untagged, response: tagged, even: false, ..Rooms::same(0) };
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let seg = halves.tx.next_ordered(rooms, gate, &mut ctx);
+        let piece = halves.tx.next_ordered((tagged, untagged), gate, &mut ctx);
+        let more = piece.as_ref().map_or_else(|| qp.tx.has_segment(gate), |p| p.more);
+        qp.wake_if(more, id, &mut self.activated);
+        self.settle();
+        piece
+    }
+    /// The stream has taken so many messages whole, in the order in which their last pieces were given out.
+    pub fn on_taken(&mut self, id: QpId, messages: usize) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        (0..messages).for_each(|_| halves.tx.on_taken(&mut ctx));
         qp.wake(id, &mut self.activated);
         self.settle();
-        seg
     }
-    /// What the message of `seg` is.
-    pub fn outgoing(&self, id: QpId, seg: &Segment) -> Option<Outgoing> {
-        self.qps.get(id)?.tx.outgoing(seg)
+    /// Names the payload of the piece that was given out last. False (and nothing of use in `out`) when it is not in registered
+    /// memory: then [`append_piece`](Adapter::append_piece) copies it.
+    pub fn piece_places(&self, id: QpId, p: &Piece, out: &mut Vec<Place>) -> bool {
+        self.qps.get(id).is_some_and(|q| q.tx.piece_places(p, out))
     }
-    /// Names the payload of `seg`. False (and nothing of use in `out`) when it is not in registered memory: then
-    /// [`gather`](Adapter::gather) copies it.
-    pub fn outgoing_places(&self, id: QpId, seg: &Segment, out: &mut Vec<Place>) -> bool {
-        self.qps.get(id).is_some_and(|q| q.tx.outgoing_places(seg, out))
+    /// Appends the payload of the piece that was given out last to `out`.
+    ///
+    /// # Errors
+    /// See [`GatherError`]; then nothing is appended. After [`GatherError::Fault`] the queue pair is in the error state.
+    pub fn append_piece(&mut self, id: QpId, p: &Piece, out: &mut Vec<u8>) -> Result<(), GatherError> {
+        let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
+        let done = qp.tx.append(p, &self.regions, out);
+        if done == Err(GatherError::Fault) {
+            let _ = self.set_error(id, Status::LocalProtection);
+        }
+        done
+    }
+    /// What an outstanding atomic operation is to do.
+    pub fn atomic_op(&self, qp: QpId, id: u32) -> Option<AtomicOp> {
+        self.qps.get(qp)?.tx.atomic_op(id)
     }
     /// Limits reads and atomic operations outstanding to what was negotiated, ours and the peer's.
     ///
@@ -285,20 +331,33 @@ impl Adapter {
         len: u64,
         out: &mut Vec<Place>,
     ) -> Result<(), Refusal> {
-        receiver(self.qps.get(id))?;
-        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
-        qp.rx.next_receive_places(at, len, out)?;
+        let qp = receiver_mut(self.qps.get_mut(id))?;
+        if !qp.rx.claim_next(at, len)?.local.places(at, len, out) {
+            return Err(Refusal::TooLong);
+        }
         self.count_in(id, len);
         Ok(())
+    }
+    /// A whole message that consumes a receive: copies its bytes there, then as [`deliver`](Adapter::deliver).
+    ///
+    /// # Errors
+    /// [`Refusal::TooLong`], [`Refusal::LocalFault`], and those of [`deliver`](Adapter::deliver).
+    pub fn deliver_bytes(&mut self, id: QpId, bytes: &[u8], a: Arrival) -> Result<(), Refusal> {
+        let qp = receiver_mut(self.qps.get_mut(id))?;
+        let len = bytes.len() as u64;
+        let local = &qp.rx.claim_next(0, len)?.local;
+        local.write(&mut self.regions, 0, bytes).map_err(|_| Refusal::LocalFault)?;
+        (qp.stats.segments_in, qp.stats.bytes_in) = (qp.stats.segments_in + 1, qp.stats.bytes_in + len);
+        self.deliver(id, a)
     }
     /// A message that consumes a receive is complete: its bytes are in place.
     ///
     /// # Errors
     /// Of the key to be made void: [`Refusal::Key`], [`Refusal::Association`] (a window of another queue pair),
     /// [`Refusal::CannotInvalidate`] (a region's). [`Refusal::NoReceive`], [`Refusal::NoQueuePair`]. Nothing completed.
+    #[inline]
     pub fn deliver(&mut self, id: QpId, a: Arrival) -> Result<(), Refusal> {
-        receiver(self.qps.get(id))?;
-        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
+        let qp = receiver_mut(self.qps.get_mut(id))?;
         if qp.rx.posted() == 0 {
             return Err(Refusal::NoReceive);
         }
@@ -481,5 +540,11 @@ impl Adapter {
 
 /// The queue pair, if it takes something in.
 fn receiver(qp: Option<&Qp>) -> Result<&Qp, Refusal> {
-    qp.filter(|q| q.init.kind == Kind::Ordered && q.gate().run).ok_or(Refusal::NoQueuePair)
+    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
+}
+fn receiver_mut(qp: Option<&mut Qp>) -> Result<&mut Qp, Refusal> {
+    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
+}
+fn takes_in(qp: &Qp) -> bool {
+    qp.init.kind == Kind::Ordered && qp.gate().run
 }

@@ -210,7 +210,11 @@ impl Qp {
     /// Queues the queue pair for announcement when it has come to have segments.
     #[inline]
     pub(crate) fn wake(&mut self, id: QpId, activated: &mut VecDeque<QpId>) {
-        let has = self.tx.has_segment(self.gate());
+        self.wake_if(self.tx.has_segment(self.gate()), id, activated);
+    }
+    /// The same by one who knows whether it has any.
+    #[inline]
+    pub(crate) fn wake_if(&mut self, has: bool, id: QpId, activated: &mut VecDeque<QpId>) {
         if has && !self.announced {
             self.announce(id, activated);
         }

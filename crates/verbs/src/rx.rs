@@ -196,19 +196,12 @@ impl Rx {
     pub(crate) fn post_own(&mut self, r: RecvWqe) {
         self.post(RecvWqe { posted_after: Some(self.recv_base), ..r });
     }
-    /// Names `len` bytes from byte `at` on of the receive that is next (ordered queue pairs). It counts as used from now
-    /// on.
-    pub(crate) fn next_receive_places(
-        &mut self,
-        at: u64,
-        len: u64,
-        out: &mut Vec<Place>,
-    ) -> Result<(), Refusal> {
+    /// The receive that is next, for `len` bytes from byte `at` on (ordered queue pairs). It counts as used from now on.
+    pub(crate) fn claim_next(&mut self, at: u64, len: u64) -> Result<&RecvWqe, Refusal> {
         let r = self.recvs.front_mut().ok_or(Refusal::NoReceive)?;
         r.claimed = Some(self.recv_base);
-        let fits = at.checked_add(len).is_some_and(|end| end <= r.room);
-        r.too_long = !fits;
-        if fits && r.local.places(at, len, out) { Ok(()) } else { Err(Refusal::TooLong) }
+        r.too_long = at.checked_add(len).is_none_or(|end| end > r.room);
+        if r.too_long { Err(Refusal::TooLong) } else { Ok(r) }
     }
     /// Bytes that the next receive has room for.
     pub(crate) fn next_room(&self) -> Option<u64> {

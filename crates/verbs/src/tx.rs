@@ -203,6 +203,8 @@ pub(crate) struct Tx {
     sinks: KeyMap<u64>,
     next_rsn: u64,
     send_limit: u64,
+    /// Of an ordered transport: what it has instead of `flight` and what belongs to that.
+    stream: ordered::Stream,
 }
 
 /// Payload that fits a segment, in bytes, by the kind of its header.
@@ -266,6 +268,7 @@ impl Tx {
             sinks: KeyMap::default(),
             next_rsn: 0,
             send_limit: 0,
+            stream: ordered::Stream::default(),
         }
     }
 
@@ -273,7 +276,7 @@ impl Tx {
         self.wqes.len()
     }
     pub(crate) fn unfinished_messages(&self) -> usize {
-        self.flight.len()
+        self.flight.len() + self.stream.unfinished()
     }
     /// Ranges to be sent again, and ranges whose fate is known of messages that are not finished.
     pub(crate) fn ranges(&self) -> (usize, usize) {
@@ -281,7 +284,8 @@ impl Tx {
     }
     /// Answers to the peer's reads that wait or are being sent.
     pub(crate) fn answers(&self) -> usize {
-        self.responses.len() + usize::from(self.current_response.is_some())
+        let answering = self.current_response.is_some() || self.stream.is_answering();
+        self.responses.len() + usize::from(answering)
     }
     /// Messages that are queued to be sent again.
     pub(crate) fn lost_queue(&self) -> usize {
@@ -325,10 +329,11 @@ impl Tx {
         if !gate.run {
             return false;
         }
-        if self.lost_messages > 0 || self.current_wr.is_some() || self.current_response.is_some() {
+        let goes_on = self.current_wr.is_some() || self.current_response.is_some();
+        if goes_on || self.lost_messages > 0 || self.stream.has_current() {
             return true;
         }
-        (self.flight.len() as u64) < MAX_MESSAGES_AHEAD
+        (self.unfinished_messages() as u64) < MAX_MESSAGES_AHEAD
             && (!self.responses.is_empty() || (gate.start && self.head_ready()))
     }
 
@@ -355,7 +360,8 @@ impl Tx {
     }
 
     pub(crate) fn next_segment(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
-        if [rooms.tagged, rooms.untagged, rooms.response].contains(&0) || !gate.run {
+        let no_room = [rooms.tagged, rooms.untagged, rooms.response].contains(&0);
+        if no_room || !gate.run || self.kind == Kind::Ordered {
             return None;
         }
         let seg = match self.next_lost(rooms) {
@@ -416,10 +422,6 @@ impl Tx {
 
     /// The message whose turn it is.
     fn next_msn(&mut self, max: u32, gate: Gate, ctx: &mut Ctx<'_>) -> Option<u64> {
-        if self.kind == Kind::Ordered && (self.current_wr.is_some() || self.current_response.is_some()) {
-            // The pieces of one message follow one another (RFC 5041, section 5.3).
-            return self.current_wr.or(self.current_response);
-        }
         // Answers and own work requests take turns, so that a long message of one kind does not hold up the
         // other for hours.
         self.responses_turn = !self.responses_turn;
@@ -457,13 +459,6 @@ impl Tx {
             if unreliable && w.opcode() == Opcode::Send && w.len > u64::from(max) {
                 // A datagram that no longer fits the path cannot be sent at all.
                 w.status = Status::LossReported { lost: w.len };
-                w.done = true;
-                self.pop_wqes(ctx);
-                continue;
-            }
-            if let SendOp::LocalInvalidate { rkey } = w.op {
-                // A key that is void already is none of the peer's any more: that was the wish.
-                let _ = ctx.regions.invalidate(rkey, ctx.qp);
                 w.done = true;
                 self.pop_wqes(ctx);
                 continue;
@@ -670,7 +665,7 @@ impl Tx {
 
     /// Whether the peer may have one more answer.
     pub(crate) fn takes_response(&self) -> bool {
-        self.responses.len() + usize::from(self.current_response.is_some()) < self.max_reads_in
+        self.answers() < self.max_reads_in
     }
 
     /// Queues the answer to a peer's read, whose region is held. False when there are too many.
@@ -713,9 +708,8 @@ impl Tx {
             Source::Response(r) => Some(r),
             Source::Wqe(_) => None,
         });
-        for r in sent.chain(self.responses.drain(..)) {
-            r.mr.iter().for_each(|mr| ctx.regions.release(*mr));
-        }
+        let held = sent.chain(self.responses.drain(..)).filter_map(|r| r.mr);
+        held.chain(self.stream.abandon()).for_each(|mr| ctx.regions.release(mr));
         self.lost_queue = VecDeque::new();
         self.lost_messages = 0;
         (self.current_wr, self.current_response) = (None, None);

@@ -377,6 +377,24 @@ impl Local {
         if done == out.len() { Ok(()) } else { Err(CopyError::Bounds) }
     }
 
+    /// Appends `len` bytes from byte `at` of the message on to `out`.
+    pub(crate) fn append(
+        &self,
+        regions: &Regions,
+        at: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CopyError> {
+        if let Local::Inline(b) = self {
+            let from = usize::try_from(at).ok().and_then(|at| b.get(at..)?.get(..len));
+            out.extend_from_slice(from.ok_or(CopyError::Bounds)?);
+            return Ok(());
+        }
+        let before = out.len();
+        out.resize(before + len, 0);
+        self.read(regions, at, &mut out[before..])
+    }
+
     /// Where the bytes from byte `at` of the message on lie, as far as they lie together.
     pub(crate) fn soon(&self, regions: &Regions, mut at: u64) -> Soon {
         for s in self.sges() {
@@ -407,6 +425,11 @@ impl Local {
 
     /// Copies `data` to byte `at` of the message and on.
     pub(crate) fn write(&self, regions: &mut Regions, mut at: u64, data: &[u8]) -> Result<(), CopyError> {
+        if let Local::One(s) = self
+            && at.saturating_add(data.len() as u64) <= s.len
+        {
+            return regions.write(s.mr, s.offset + at, data);
+        }
         let mut done = 0;
         for s in self.sges() {
             if at >= s.len {

@@ -224,6 +224,9 @@ impl Client {
         let Some(conn) = self.conn else { return Ok(()) };
         let Some(info) = ep.connection(conn) else { return Ok(()) };
         let cq = info.cq;
+        if let Some(load) = &mut self.load {
+            load.post_late(ep)?;
+        }
         while let Some(wc) = ep.adapter().poll_cq(cq) {
             if wc.status == Status::FlushError {
                 // The connection ends: why is told by its own event.

@@ -47,6 +47,8 @@ pub struct Load {
     keyed: bool,
     /// A message that overtook the keys and is to be answered: its receive's number.
     owed: Option<u64>,
+    /// A receive that is to be posted once the answer has left: its stream and number.
+    late: Option<(usize, u64)>,
     /// It goes by iWARP.
     ordered: bool,
     /// Reads behind the last messages that are not answered.
@@ -111,6 +113,7 @@ impl Load {
             trips: Trips::default(),
             keyed: false,
             owed: None,
+            late: None,
             ordered: info.iwarp.is_some(),
             behind: None,
         };
@@ -190,7 +193,12 @@ impl Load {
     }
     /// Messages are found by looking at memory.
     fn watches(&self) -> bool {
-        self.pings() && !self.ordered && ping::is_watched(&self.plan)
+        !self.ordered && self.pings() && ping::is_watched(&self.plan)
+    }
+
+    /// Posts the receive for the next message, if the last one's answer has left. To be called at the start of each turn.
+    pub fn post_late(&mut self, ep: &mut Endpoint) -> Result<(), String> {
+        self.late.take().map_or(Ok(()), |(i, n)| self.post_recv(ep, i, n))
     }
 
     /// Looks whether the next message lies in memory. To be called in each turn.
@@ -252,14 +260,14 @@ impl Load {
         let depth = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
         for i in 0..self.streams.len() {
             while self.streams[i].posted - self.streams[i].completed < depth && !self.enough(now) {
+                if self.plan.latency && self.streams[i].posted == 0 {
+                    self.trips.begin(self.clock.now());
+                }
                 let wr = self.request(i);
                 match ep.adapter().post_send(self.streams[i].qp, wr) {
                     Ok(()) => self.streams[i].posted += 1,
                     Err(Error::QueueFull | Error::CqFull) => break,
                     Err(e) => return Err(words(e)),
-                }
-                if self.plan.latency {
-                    self.trips.leave(self.clock.now());
                 }
             }
         }
@@ -353,7 +361,8 @@ impl Load {
         Ok(())
     }
 
-    /// Answers first: the receive for the next message, if they take one, has time.
+    /// Answers first: the receive for the next message, if they take one, has time. By iWARP, where no credit goes with it, it has
+    /// time until the answer has left.
     fn ping_arrived(
         &mut self,
         now: Time,
@@ -375,7 +384,12 @@ impl Load {
             ep.adapter().post_send(self.streams[i].qp, wr).map_err(words)?;
             self.streams[i].completed += 1;
         }
-        receive.map_or(Ok(()), |n| self.post_recv(ep, i, n + self.receives_ahead()))
+        let next = receive.map(|n| n + self.receives_ahead());
+        if self.ordered {
+            self.late = next.map(|n| (i, n));
+            return Ok(());
+        }
+        next.map_or(Ok(()), |n| self.post_recv(ep, i, n))
     }
 
     /// Whether the initiator's load is over and completed.

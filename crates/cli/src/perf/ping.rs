@@ -28,14 +28,14 @@ pub struct Trips {
 }
 
 impl Trips {
-    /// A message leaves.
-    pub fn leave(&mut self, now: Time) {
+    /// The first message is about to be made.
+    pub fn begin(&mut self, now: Time) {
         self.left = now;
     }
 
-    /// Its answer is there.
+    /// The answer is there, and the next message is about to be made: what that takes counts, too.
     pub fn back(&mut self, now: Time) {
-        let trip = now.since(self.left).as_nanos();
+        let trip = now.since(core::mem::replace(&mut self.left, now)).as_nanos();
         if self.nanos.len() < MAX_KEPT {
             self.nanos.push(trip);
         } else {
@@ -130,9 +130,11 @@ mod tests {
         let mut t = Trips::default();
         assert_eq!(t.summary(), None);
         let at = Time::from_nanos;
+        let mut now = 0;
+        t.begin(at(now));
         for n in 0..MAX_KEPT as u64 + 10 {
-            t.leave(at(0));
-            t.back(at(if n < 10 { 1_000_000_000 } else { 100 + n % 2 }));
+            now += if n < 10 { 1_000_000_000 } else { 100 + n % 2 };
+            t.back(at(now));
         }
         assert_eq!(t.summary(), Some([100, 100, 101, 101]));
     }

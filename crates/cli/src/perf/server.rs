@@ -106,6 +106,9 @@ impl Server {
 impl Session {
     fn drive(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
         let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
+        if let Some(load) = &mut self.load {
+            load.post_late(ep)?;
+        }
         while let Some(wc) = ep.adapter().poll_cq(cq) {
             if wc.status == Status::FlushError {
                 // The connection ends: why is told by its own event.

@@ -61,8 +61,15 @@ impl Stream {
     }
 
     pub fn timeout(&self) -> Option<Time> {
-        let engine = self.engine.as_ref().and_then(Connection::poll_timeout);
-        self.deadline.into_iter().chain(engine).min()
+        match (self.deadline, self.engine.as_ref().and_then(Connection::poll_timeout)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether something is to be done before it is next looked at.
+    pub fn is_due_sooner(&self) -> bool {
+        self.timeout().is_some_and(|at| self.scheduled.is_none_or(|t| at < t))
     }
 
     /// The system's word on the path's segments. Records are made of words of four bytes.
@@ -91,7 +98,6 @@ impl Endpoint {
     /// A stream that may have something to send, or may read on after it did not: move its bytes, then call
     /// [`Endpoint::stream_done`]. Each comes up once; call again until there is none.
     pub fn poll_stream(&mut self, now: Time) -> Option<StreamId> {
-        self.heed_policy();
         self.collect_work();
         let id = self.hub.ready.pop_front()?;
         let Some(s) = self.hub.streams.get_mut(&id) else { return Some(id) };
@@ -258,6 +264,23 @@ impl Endpoint {
 
     /// Bytes of a stream were moved: what came of it goes to the application, and to the driver as orders.
     pub fn stream_done(&mut self, now: Time, id: StreamId) {
+        if let Some(s) = self.hub.streams.get_mut(&id)
+            && let (Some(engine), true) = (&s.engine, s.sealed.is_none())
+            && !engine.has_news()
+        {
+            // Most often nothing has happened but that bytes were moved.
+            if engine.wants_to_send() && !core::mem::replace(&mut s.queued, true) {
+                self.hub.ready.push_back(id);
+            }
+            if s.is_due_sooner() {
+                self.hub.schedule(id);
+            }
+            return;
+        }
+        self.stream_news(now, id);
+    }
+
+    fn stream_news(&mut self, now: Time, id: StreamId) {
         while let Some(e) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_event()) {
             self.on_stream_event(now, id, e);
         }

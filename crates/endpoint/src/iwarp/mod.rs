@@ -128,7 +128,7 @@ impl Hub {
     /// record.
     pub fn schedule(&mut self, id: StreamId) {
         let Some(s) = self.streams.get_mut(&id) else { return };
-        let Some(at) = s.timeout().filter(|at| s.scheduled.is_none_or(|t| *at < t)) else { return };
+        let Some(at) = s.timeout().filter(|_| s.is_due_sooner()) else { return };
         if let Some(t) = s.scheduled.replace(at) {
             self.deadlines.remove(&(t, id));
         }

@@ -14,6 +14,7 @@ use base::{Span, Time};
 use endpoint::{Endpoint, StreamId, StreamIo, StreamOrder};
 use iwarp::{Into, Piece};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
@@ -211,13 +212,10 @@ impl Streams {
         // Each once: those that have more to read come up in the next turn.
         for _ in 0..self.due.len() {
             let Some(id) = self.due.pop_front() else { break };
-            if let Some(s) = self.slots.get_mut(&id) {
-                s.due = false;
-                if self.read(now, id, endpoint, looks) {
-                    self.make_due(id);
-                }
-                self.watch(id, endpoint);
+            if self.read(now, id, endpoint, looks) {
+                self.make_due(id);
             }
+            self.watch(id, endpoint);
         }
         Ok(self.called || !self.due.is_empty())
     }
@@ -241,9 +239,8 @@ impl Streams {
     }
 
     fn make_due(&mut self, id: StreamId) {
-        if let Some(s) = self.slots.get_mut(&id).filter(|s| !s.ended && !s.connecting && !s.due) {
-            s.due = true;
-            self.due.push_back(id);
+        if let Some(s) = self.slots.get_mut(&id) {
+            s.make_due(id, &mut self.due);
         }
     }
 
@@ -332,10 +329,11 @@ impl Streams {
         self.spare = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
     }
 
-    fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &Endpoint) {
+    fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &mut Endpoint) {
         self.slots.insert(id, Slot::new(fd, connecting));
         self.make_due(id);
         if self.slots.len() == FEW + 1 {
+            self.rest(endpoint);
             self.slots.values_mut().for_each(|s| s.set_gathers(false));
             self.slots
                 .keys()
@@ -349,20 +347,31 @@ impl Streams {
 
     /// Reads from a stream, `looks` times until something is there; true when there may be more.
     fn read(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint, looks: u32) -> bool {
+        // Few keep their scratch memory until the loop sleeps: giving it back with each message is a tenth of what that takes.
+        let many = self.slots.len() > FEW;
         for _ in 0..READS {
-            let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && !s.ended) else { return false };
-            if !endpoint.stream_reads(id) {
+            let Some(s) = self.slots.get_mut(&id) else { return false };
+            s.due = false;
+            if s.connecting || s.ended {
                 return false;
             }
             if !s.rest.is_empty() {
+                if !endpoint.stream_reads(id) {
+                    return false;
+                }
                 let rest = core::mem::take(&mut s.rest);
                 let taken = endpoint.feed_stream(now, id, &rest);
                 s.rest = rest[taken..].to_vec();
                 continue;
             }
-            let (got, offered) = match endpoint.stream_io(id) {
-                Some(mut io) => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
-                None => read_buffered(s, &mut self.buffer, (now, id), endpoint),
+            let direct = endpoint.stream_io(id).map(|mut io| {
+                let reads = !io.engine.is_held();
+                reads.then(|| read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks))
+            });
+            let (got, more) = match direct {
+                Some(Some(read)) => read,
+                None if endpoint.stream_reads(id) => read_buffered(s, &mut self.buffer, (now, id), endpoint),
+                _ => return false,
             };
             match got {
                 Ok(0) => {
@@ -377,29 +386,40 @@ impl Streams {
                 Ok(n) => {
                     (s.vain, self.moved) = (0, true);
                     s.has_read(n);
-                    let more =
-                        n >= offered || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
-                    give_back(endpoint, id, more);
+                    s.borrows = true;
+                    if many && !more {
+                        give_back(endpoint, id, s);
+                    }
                     endpoint.stream_done(now, id);
                     if !more {
                         return false;
                     }
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                Err(Errno::AGAIN) => {
                     s.vain = s.vain.saturating_add(1);
                     s.has_read(0);
-                    give_back(endpoint, id, false);
+                    s.borrows = true;
+                    if many {
+                        give_back(endpoint, id, s);
+                    }
                     return false;
                 }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(Errno::INTR) => {}
                 Err(e) => {
                     s.ended = true;
-                    endpoint.stream_failed(now, id, &e.to_string());
+                    endpoint.stream_failed(now, id, &io::Error::from(e).to_string());
                     return false;
                 }
             }
         }
         true
+    }
+
+    /// Before the loop sleeps: streams give back what memory they can do without.
+    pub fn rest(&mut self, endpoint: &mut Endpoint) {
+        for (id, s) in self.slots.iter_mut().filter(|(_, s)| s.borrows) {
+            give_back(endpoint, *id, s);
+        }
     }
 
     /// Carries out orders, and sends what is to be sent; true when there may be more.
@@ -517,9 +537,8 @@ impl Streams {
         };
         if !s.rest.is_empty() {
             // What waited for a receive may be taken in now.
-            self.make_due(id);
+            s.make_due(id, &mut self.due);
         }
-        let Some(s) = self.slots.get_mut(&id) else { return false };
         let mut more = !s.blocked;
         for _ in 0..SENDS {
             if s.blocked {
@@ -529,7 +548,7 @@ impl Streams {
                 match send_sealed(s, now, id, endpoint) {
                     Ok(true) => continue,
                     Ok(false) => more = false,
-                    Err(e) => return self.is_dead(now, id, &e, endpoint),
+                    Err(e) => return self.is_dead(now, id, e, endpoint),
                 }
                 break;
             };
@@ -543,12 +562,13 @@ impl Streams {
             match send_direct(&s.fd, &mut self.ranges.0, &mut io, now) {
                 Ok(None) => more = false,
                 Ok(Some((sent, offered))) => {
+                    more = io.engine.has_more();
                     (s.blocked, s.flowed) = (sent < offered, 0);
                     endpoint.stream_sent();
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => s.blocked = true,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return self.is_dead(now, id, &e, endpoint),
+                Err(Errno::AGAIN) => s.blocked = true,
+                Err(Errno::INTR) => {}
+                Err(e) => return self.is_dead(now, id, e, endpoint),
             }
             if !more {
                 break;
@@ -564,7 +584,8 @@ impl Streams {
 
     /// A stream takes nothing any more. What the peer said before it went is worth reading: the reading side tells of its end,
     /// unless that has come. It is not waited for to take more: the system would say at once that it can, again and again.
-    fn is_dead(&mut self, now: Time, id: StreamId, e: &io::Error, endpoint: &mut Endpoint) -> bool {
+    fn is_dead(&mut self, now: Time, id: StreamId, e: Errno, endpoint: &mut Endpoint) -> bool {
+        let e = io::Error::from(e);
         tracing::debug!(error = %e, "a stream takes nothing more");
         let Some(s) = self.slots.get_mut(&id) else { return false };
         s.blocked = false;
@@ -611,24 +632,22 @@ fn wants_read(s: &Slot, id: StreamId, endpoint: &Endpoint) -> bool {
     !s.ended && !s.connecting && endpoint.stream_reads(id)
 }
 
-fn give_back(endpoint: &mut Endpoint, id: StreamId, more: bool) {
-    if more {
-        return;
-    }
+fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut Slot) {
+    s.borrows = false;
     if let Some(io) = endpoint.stream_io(id) {
         io.engine.give_back(io.spare);
     }
 }
 
-/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps. Gives how much came, and how much
-/// there was room for.
+/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps. Gives how much came, and whether
+/// there is likely to be more.
 fn read_direct(
     fd: &OwnedFd,
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
     looks: u32,
-) -> (io::Result<usize>, usize) {
+) -> (Result<usize, Errno>, bool) {
     io.engine.lend(io.spare);
     io.engine.recheck(io.adapter, now);
     let places = io.engine.places();
@@ -646,7 +665,7 @@ fn read_direct(
                     // Deregistered in the midst of a record.
                     ranges.clear();
                     io.engine.on_error(io.adapter);
-                    return (Err(ErrorKind::Interrupted.into()), 0);
+                    return (Err(Errno::INTR), true);
                 }
             },
         };
@@ -655,19 +674,18 @@ fn read_direct(
     }
     // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
     // adapter's addresses hold until it is used again, which is after the calls; nobody has references into its regions.
-    let mut got = unsafe { socket::readv(fd, ranges) };
+    let mut got = unsafe { socket::receive(fd, ranges) };
     for _ in 1..looks {
-        if !matches!(&got, Err(e) if e.kind() == ErrorKind::WouldBlock) {
+        if got != Err(Errno::AGAIN) {
             break;
         }
         // SAFETY: as above.
-        got = unsafe { socket::readv(fd, ranges) };
+        got = unsafe { socket::receive(fd, ranges) };
     }
     ranges.clear();
-    if let Ok(n @ 1..) = got {
-        io.engine.on_received(io.adapter, n, now);
-    }
-    (got, offered)
+    let Ok(n @ 1..) = got else { return (got, false) };
+    io.engine.on_received(io.adapter, n, now);
+    (Ok(n), n >= offered || io.engine.lacks_little())
 }
 
 /// Reads what there is into a buffer, and has it taken in.
@@ -676,18 +694,20 @@ fn read_buffered(
     buffer: &mut Vec<u8>,
     (now, id): (Time, StreamId),
     endpoint: &mut Endpoint,
-) -> (io::Result<usize>, usize) {
+) -> (Result<usize, Errno>, bool) {
     buffer.resize(BUFFER, 0);
-    let got = rustix::io::read(&s.fd, &mut buffer[..]).map_err(io::Error::from);
+    let got = rustix::io::read(&s.fd, &mut buffer[..]);
     if let Ok(n @ 1..) = got {
         let taken = endpoint.feed_stream(now, id, &buffer[..n]);
         s.rest = buffer[taken..n].to_vec();
+        let more = n >= BUFFER || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
+        return (Ok(n), more);
     }
-    (got, BUFFER)
+    (got, false)
 }
 
 /// Sends what TLS has sealed; true when there may be more.
-fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -> io::Result<bool> {
+fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -> Result<bool, Errno> {
     let bytes = endpoint.sealed(now, id);
     if bytes.is_empty() {
         return Ok(false);
@@ -698,12 +718,12 @@ fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -
             endpoint.sealed_sent(now, id, n);
             Ok(!s.blocked)
         }
-        Err(rustix::io::Errno::INTR) => Ok(true),
-        Err(rustix::io::Errno::AGAIN) => {
+        Err(Errno::INTR) => Ok(true),
+        Err(Errno::AGAIN) => {
             s.blocked = true;
             Ok(false)
         }
-        Err(e) => Err(e.into()),
+        Err(e) => Err(e),
     }
 }
 
@@ -713,7 +733,7 @@ fn send_direct(
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
-) -> io::Result<Option<(usize, usize)>> {
+) -> Result<Option<(usize, usize)>, Errno> {
     let records_fit = io.engine.emss() < LONG;
     let Some(t) = io.engine.transmit(io.adapter, now) else { return Ok(None) };
     let (mut skip, mut offered) = (t.skip, 0);
@@ -741,7 +761,7 @@ fn send_direct(
     }
     // SAFETY: scratch memory is borrowed from the engine until here; the adapter's addresses hold until it is used again,
     // which is after the call. The kernel reads only.
-    let sent = unsafe { socket::sendv(fd, ranges, whole) };
+    let sent = unsafe { socket::send(fd, ranges, whole) };
     ranges.clear();
     let sent = sent?;
     io.engine.on_sent(io.adapter, sent);

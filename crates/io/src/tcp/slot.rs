@@ -1,7 +1,9 @@
 //! What the driver knows of a stream's socket.
 
 use base::Time;
+use endpoint::StreamId;
 use rustix::event::epoll;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 /// A stream's socket.
@@ -24,6 +26,8 @@ pub(super) struct Slot {
     pub(super) rest: Vec<u8>,
     /// When to ask for the segment size.
     pub(super) ask: Time,
+    /// It may have scratch memory that it need not keep.
+    pub(super) borrows: bool,
     /// What epoll waits for.
     pub(super) watched: epoll::EventFlags,
     /// The system tells of much that came, not of little.
@@ -51,12 +55,21 @@ impl Slot {
             dead: None,
             rest: Vec::new(),
             ask: Time::ZERO,
+            borrows: false,
             watched: epoll::EventFlags::empty(),
             gathers: false,
             since: None,
             untold: false,
             stalls: false,
             flowed: 0,
+        }
+    }
+
+    /// Puts it among those to be read, if there is anything to read from it.
+    pub(super) fn make_due(&mut self, id: StreamId, due: &mut VecDeque<StreamId>) {
+        if !(self.ended || self.connecting || self.due) {
+            self.due = true;
+            due.push_back(id);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! TCP sockets as streams need them: non-blocking, without delay, watched for dead peers.
 
+use crate::call;
 use crate::udp::get;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Connections that wait to be accepted at most; the system may have a lower limit (`net.core.somaxconn`).
@@ -54,7 +56,7 @@ pub fn connect(to: SocketAddr, congestion: Option<&str>, dscp: u8) -> io::Result
         set_congestion(&fd, name)?;
     }
     match rustix::net::connect(&fd, &to) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(fd),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
         Err(e) => Err(e.into()),
     }
 }
@@ -63,12 +65,10 @@ pub fn connect(to: SocketAddr, congestion: Option<&str>, dscp: u8) -> io::Result
 pub fn set_congestion(fd: &OwnedFd, name: &str) -> io::Result<()> {
     sockopt::set_tcp_congestion(fd, name).map_err(|e| {
         let hint = match e {
-            rustix::io::Errno::NOENT => {
+            Errno::NOENT => {
                 "this system does not have it; see /proc/sys/net/ipv4/tcp_available_congestion_control"
             }
-            rustix::io::Errno::PERM => {
-                "only root may choose it; see /proc/sys/net/ipv4/tcp_allowed_congestion_control"
-            }
+            Errno::PERM => "only root may choose it; see /proc/sys/net/ipv4/tcp_allowed_congestion_control",
             _ => "the system refuses it",
         };
         io::Error::new(io::Error::from(e).kind(), format!("congestion control `{name}`: {hint} ({e})"))
@@ -110,7 +110,7 @@ pub fn accept(listener: &OwnedFd) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
         }
         Ok((_, None)) => Ok(None),
         // It has gone again, or there is none.
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => Ok(None),
+        Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
@@ -141,16 +141,20 @@ pub fn reset(fd: OwnedFd) {
 ///
 /// # Safety
 /// Each element names memory that may be written until this returns, and no Rust reference to it is live.
-pub unsafe fn readv(fd: &OwnedFd, places: &[libc::iovec]) -> io::Result<usize> {
-    let n = places.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
-    let got = match places {
+#[inline]
+pub unsafe fn receive(fd: &OwnedFd, places: &[libc::iovec]) -> Result<usize, Errno> {
+    match places {
         // Small messages, and looks in vain: a list need not be taken over from this process.
-        // SAFETY: it names memory that may be written, by this function's contract.
-        [one] => unsafe { libc::read(fd.as_raw_fd(), one.iov_base, one.iov_len) },
-        // SAFETY: the array has `n` elements, each of which names memory that may be written, by this function's contract.
-        _ => unsafe { libc::readv(fd.as_raw_fd(), places.as_ptr(), n) },
-    };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        [one] => {
+            let at = (one.iov_base.cast(), one.iov_len);
+            // SAFETY: it names memory that may be written, by this function's contract; nobody is asked for.
+            unsafe {
+                call::recvfrom(fd, at, libc::MSG_DONTWAIT, (core::ptr::null_mut(), core::ptr::null_mut()))
+            }
+        }
+        // SAFETY: by this function's contract.
+        _ => unsafe { call::readv(fd, places) },
+    }
 }
 
 /// Sends from several places; `whole` marks the end of the bytes as one of records, so that what is sent next begins a
@@ -158,21 +162,20 @@ pub unsafe fn readv(fd: &OwnedFd, places: &[libc::iovec]) -> io::Result<usize> {
 ///
 /// # Safety
 /// Each element names memory that may be read until this returns.
-pub unsafe fn sendv(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> io::Result<usize> {
+pub unsafe fn send(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> Result<usize, Errno> {
     let end = if whole { libc::MSG_EOR } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | end;
     if let [one] = places {
-        // SAFETY: it names memory that may be read, by this function's contract; the kernel writes to none.
-        let sent = unsafe { libc::send(fd.as_fd().as_raw_fd(), one.iov_base, one.iov_len, flags) };
-        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
+        let at = (one.iov_base.cast_const().cast(), one.iov_len);
+        // SAFETY: it names memory that may be read, by this function's contract; the stream is connected.
+        return unsafe { call::sendto(fd, at, flags, (core::ptr::null(), 0)) };
     }
     // SAFETY: all zeroes is a value of this structure of integers and pointers.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = places.as_ptr().cast_mut();
     msg.msg_iovlen = places.len().min(libc::UIO_MAXIOV as usize);
-    // SAFETY: `msg` names `places`, whose elements may be read, by this function's contract; the kernel writes to none.
-    let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const msg, flags) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    // SAFETY: `msg` names `places`, whose elements may be read, by this function's contract.
+    unsafe { call::sendmsg(fd, &msg, flags) }
 }
 
 /// Says that nothing more is sent.

@@ -3,8 +3,10 @@
 use super::addr::{self, Control, RawAddr, Received};
 use super::slot::Slot;
 use super::{UdpError, UdpSocket, errno, is_network_report};
+use crate::call;
 use crate::clock::WallTime;
 use base::{Ecn, Span};
+use rustix::io::Errno;
 use std::cell::LazyCell;
 use std::io;
 use std::mem::MaybeUninit;
@@ -339,10 +341,8 @@ impl UdpSocket {
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: buffer and name have the stated lengths, outlive the call and are not borrowed otherwise; without a name
         // there is no length either.
-        let n = unsafe {
-            libc::recvfrom(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags, name, len)
-        };
-        let Ok(len) = usize::try_from(n) else { return Err(errno()) };
+        let len = unsafe { call::recvfrom(&self.fd, (bytes.as_mut_ptr(), bytes.len()), flags, (name, len)) }
+            .map_err(Errno::raw_os_error)?;
         b.wanted = b.metas.len();
         b.plain = Some(Plain { left: p.left - 1, ..p }).filter(|_| len <= SHORT);
         b.metas[0] = None;

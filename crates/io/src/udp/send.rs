@@ -2,7 +2,9 @@
 
 use super::addr::{self, Control, RawAddr, traffic_class};
 use super::{Habits, UdpError, UdpSocket, errno, is_network_report};
+use crate::call;
 use base::Ecn;
+use rustix::io::Errno;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -292,12 +294,10 @@ impl UdpSocket {
         let len = self.habits.plain(&meta, bytes.len(), &mut name)?;
         let to = if len > 0 { (&raw const name).cast() } else { core::ptr::null() };
         // SAFETY: `bytes` is readable, and `to` points to an address of `len` bytes, or is null where that is zero.
-        let n = unsafe {
-            let at = bytes.as_ptr().cast();
-            libc::sendto(self.fd.as_raw_fd(), at, bytes.len(), libc::MSG_DONTWAIT, to, len)
-        };
+        let sent =
+            unsafe { call::sendto(&self.fd, (bytes.as_ptr(), bytes.len()), libc::MSG_DONTWAIT, (to, len)) };
         // A datagram leaves whole or not at all.
-        Some(if n < 0 { Err(errno()) } else { Ok(1) })
+        Some(sent.map(|_| 1).map_err(Errno::raw_os_error))
     }
 
     /// Sends the rest of the head train as single datagrams. Returns 1 when that finished it.

@@ -111,7 +111,7 @@ impl Connection {
             return;
         }
         let Some(qp) = self.qp else { return };
-        let Some(mut run) = self.next_run(a, qp) else { return };
+        let Some(mut run) = self.next_run(a, qp).filter(|r| r.end - r.at >= DIRECT as u64) else { return };
         let mut ahead = core::mem::take(&mut self.rx.ahead);
         let mut scratch = self.rx.direct_tail();
         let header = run.header();

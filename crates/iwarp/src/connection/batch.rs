@@ -1,7 +1,7 @@
 //! What is handed to the stream in one call: records back to back, as a list of ranges.
 
 use std::collections::VecDeque;
-use verbs::{Place, SegmentRef};
+use verbs::Place;
 
 /// Bytes that each list of a connection without anything to send keeps.
 const KEPT: usize = 2048;
@@ -63,8 +63,8 @@ pub(super) struct Batch {
     skip: usize,
     len: usize,
     sent: usize,
-    /// Segments by where in the batch their last byte stands.
-    ends: VecDeque<(usize, SegmentRef)>,
+    /// Where messages end that the queue pair waits for: behind the last byte of each.
+    ends: VecDeque<usize>,
 }
 
 impl Batch {
@@ -122,9 +122,13 @@ impl Batch {
         }
         (self.sealed, self.len) = (p.scratch, p.len);
     }
-    /// The segment ends here.
-    pub(super) fn mark(&mut self, s: SegmentRef) {
-        self.ends.push_back((self.len, s));
+    /// Drops what was appended to the scratch memory since it was sealed.
+    pub(super) fn drop_unsealed(&mut self) {
+        self.scratch.truncate(self.sealed);
+    }
+    /// A message ends here.
+    pub(super) fn mark(&mut self) {
+        self.ends.push_back(self.len);
     }
     pub(super) fn view(&self) -> Transmit<'_> {
         Transmit {
@@ -146,20 +150,21 @@ impl Batch {
             self.done += 1;
         }
     }
-    /// A segment of which the last byte was taken.
-    pub(super) fn next_sent(&mut self) -> Option<SegmentRef> {
-        let (end, _) = self.ends.front()?;
-        if *end > self.sent {
-            return None;
+    /// How many messages the stream has taken whole since this was asked.
+    pub(super) fn taken(&mut self) -> usize {
+        let mut n = 0;
+        while self.ends.front().is_some_and(|end| *end <= self.sent) {
+            self.ends.pop_front();
+            n += 1;
         }
-        self.ends.pop_front().map(|(_, s)| s)
+        n
     }
     /// Keeps little memory, of a batch of which everything was sent.
     pub(super) fn trim(&mut self) {
         self.clear();
         self.scratch.shrink_to(KEPT);
         self.pieces.shrink_to(KEPT / size_of::<Piece>());
-        self.ends.shrink_to(KEPT / size_of::<(usize, SegmentRef)>());
+        self.ends.shrink_to(KEPT / size_of::<usize>());
     }
     /// Forgets everything; memory is kept.
     pub(super) fn clear(&mut self) {

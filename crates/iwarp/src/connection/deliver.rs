@@ -77,6 +77,12 @@ impl Connection {
         if self.swallow_first(&header, op, payload) {
             return Ok(());
         }
+        if let Some(arrival) = self.whole_send(&header, op, payload.len()) {
+            let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
+            self.rx.ahead.on_send(arrival.len);
+            self.count_send();
+            return a.deliver_bytes(qp, payload, arrival).map_err(untagged_cause);
+        }
         if matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. }) {
             self.begin_segment(a, &header, op, payload.len())?;
             if !put(a, &self.rx.places, payload) {
@@ -97,6 +103,17 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// What a send brings that is whole in its record, as most are, and the next of its queue. What is wrong with others is found by
+    /// `begin_segment`.
+    fn whole_send(&self, h: &Header, op: Opcode, len: usize) -> Option<Arrival> {
+        let Opcode::Send { solicited, invalidate } = op else { return None };
+        let Target::Untagged { invalidate: stag, msn, mo: 0, .. } = h.target else { return None };
+        let is_next = msn == self.rx.msn[ddp::QN_SEND as usize] && self.rx.sending.is_none();
+        let arrival =
+            Arrival { len: len as u64, imm: None, solicited, invalidate: invalidate.then_some(stag) };
+        (h.last && is_next).then_some(arrival)
     }
 
     /// The rest of a record whose payload went straight to its place.
@@ -238,9 +255,14 @@ impl Connection {
     }
 
     fn arrived(&mut self, a: &mut Adapter, qp: QpId, arrival: Arrival) -> Result<(), Cause> {
+        self.count_send();
+        a.deliver(qp, arrival).map_err(untagged_cause)
+    }
+
+    /// A message of the queue of sends is complete.
+    fn count_send(&mut self) {
         let next = &mut self.rx.msn[ddp::QN_SEND as usize];
         *next = next.wrapping_add(1);
-        a.deliver(qp, arrival).map_err(untagged_cause)
     }
 
     /// A message that is whole in its record: the next of its queue, from its first byte on.

@@ -244,7 +244,7 @@ impl Connection {
     }
     /// Whether it is over: the stream is not to be used any more.
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        matches!(self.state, State::Closed)
     }
     /// What was agreed on; meaningful from [`Event::Established`] on.
     pub fn terms(&self) -> &Terms {
@@ -259,10 +259,19 @@ impl Connection {
         self.config.emss = emss;
     }
 
+    /// Whether there is something for [`next_event`](Connection::next_event) or [`next_step`](Connection::next_step), or it is
+    /// over.
+    pub fn has_news(&self) -> bool {
+        !self.events.is_empty() || !self.steps.is_empty() || self.is_closed()
+    }
+
     /// When [`on_timeout`](Connection::on_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let record = self.rx.record_since.map(|t| t + self.config.record_timeout);
-        let held = self.rx.held_since.map(|t| t + self.config.receive_wait);
+        let (record, held) = (self.rx.record_since, self.rx.held_since);
+        // Most often there is none.
+        self.deadline.or(record).or(held).or(self.tx.pause_until)?;
+        let record = record.map(|t| t + self.config.record_timeout);
+        let held = held.map(|t| t + self.config.receive_wait);
         [self.deadline, record, held, self.tx.pause_until].into_iter().flatten().min()
     }
     /// Time has passed.
@@ -400,7 +409,13 @@ impl Connection {
     }
 
     /// Shuts down and closes when it is time to.
+    #[inline]
     fn settle(&mut self, a: &mut Adapter) {
+        if matches!(self.state, State::Closing | State::Ending(..)) {
+            self.settle_up(a);
+        }
+    }
+    fn settle_up(&mut self, a: &mut Adapter) {
         let waits = |c: &Connection| c.qp.is_some_and(|q| a.has_segment(q)) || c.rx.awaits_answers();
         let (end, by_peer, done) = match self.state {
             State::Closing => (End::Closed, false, !waits(self)),

@@ -364,7 +364,10 @@ impl Connection {
             match range {
                 Into::Scratch { .. } => {
                     self.rx.end = (self.rx.end + here).min(self.rx.scratch.len());
-                    self.process(a, now);
+                    if n > here {
+                        // Where what follows belongs depends on it.
+                        self.process(a, now);
+                    }
                 }
                 Into::Region(_) if self.took_direct(a, here as u64) => {}
                 // The region is gone or its memory failed.
@@ -530,7 +533,7 @@ impl Connection {
             self.terminate(a, terminate::CRC, Quote::default(), now);
             return Look::More;
         }
-        if self.holds(a, &record[..len - fpdu::CRC], now) {
+        if self.may_hold(a) && self.holds(a, &record[..len - fpdu::CRC], now) {
             return Look::More;
         }
         if with_markers && markers::remove(at, record).1.is_err() {
@@ -542,7 +545,12 @@ impl Connection {
         let tail = self.rx.was_direct && Header::is_tagged(record[fpdu::LENGTH]);
         self.rx.was_direct = self.may_go_direct() && (ulpdu >= DIRECT || tail);
         self.deliver(a, &record[fpdu::LENGTH..fpdu::LENGTH + ulpdu], now);
-        Look::Again
+        if self.rx.start < self.rx.end { Look::Again } else { Look::More }
+    }
+
+    /// Whether there is something that may have to wait: a receive that is there, and nothing that waited, is the usual case.
+    fn may_hold(&self, a: &Adapter) -> bool {
+        self.is_held() || !self.qp.is_some_and(|qp| a.has_receive(qp))
     }
 
     /// Whether the record at the front is to wait for a receive.
@@ -574,8 +582,8 @@ impl Connection {
         self.rx.position += len as u64;
         self.rx.taken += 1;
         // The answer to a first message that is a read is waited for (`swallow_first`).
-        let asked = self.terms.first == Some(First::Read);
-        if !self.rx.validated && self.state == State::Running && !asked {
+        let asked = || self.terms.first == Some(First::Read);
+        if !self.rx.validated && matches!(self.state, State::Running) && !asked() {
             self.deadline = None;
         }
     }

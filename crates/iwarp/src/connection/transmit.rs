@@ -9,8 +9,8 @@ use crate::rdmap::Opcode;
 use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use verbs::ordered::Outgoing;
-use verbs::{Adapter, Place, QpState, Segment};
+use verbs::ordered::{Outgoing, Piece};
+use verbs::{Adapter, Place, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added.
 const MAX_BATCH: usize = 256 << 10;
@@ -34,6 +34,8 @@ pub(super) struct Transmitter {
     msn: [u32; ddp::QUEUES],
     /// The first message of the peer-to-peer model was sent.
     began: bool,
+    /// When the batch was filled there was more than it takes.
+    more: bool,
     /// What kept work requests back is over.
     pub(super) nudged: bool,
     /// For a record that takes markers.
@@ -45,7 +47,16 @@ pub(super) struct Transmitter {
 #[derive(Clone, Copy)]
 enum Body<'a> {
     Bytes(&'a [u8]),
-    Segment(&'a Segment),
+    Piece(QpId, &'a Piece),
+}
+
+impl Body<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Body::Bytes(b) => b.len(),
+            Body::Piece(_, p) => p.len as usize,
+        }
+    }
 }
 
 /// Local memory failed.
@@ -61,6 +72,7 @@ impl Transmitter {
             in_segment: 0,
             msn: [1; ddp::QUEUES],
             began: false,
+            more: false,
             nudged: false,
             plain: Vec::new(),
             places: Vec::new(),
@@ -97,26 +109,30 @@ impl Connection {
         free && (begins || self.tx.nudged || self.tx.terminate.is_some())
     }
 
+    /// Whether [`transmit`](Connection::transmit) is likely to give something at once.
+    pub fn has_more(&self) -> bool {
+        self.tx.more || !self.tx.batch.is_empty()
+    }
+
     /// The stream took `n` bytes of what [`transmit`](Connection::transmit) gave.
     pub fn on_sent(&mut self, a: &mut Adapter, n: usize) {
         self.tx.batch.on_sent(n);
         // The stream will carry it reliably: that completes it (RFC 5041, section 5.4).
-        while let Some(s) = self.tx.batch.next_sent() {
-            if let Some(qp) = self.qp {
-                a.on_acked(qp, s);
-            }
+        if let (Some(qp), n @ 1..) = (self.qp, self.tx.batch.taken()) {
+            a.on_taken(qp, n);
         }
         self.settle(a);
     }
 
+    #[inline]
     fn fill(&mut self, a: &mut Adapter, now: Time) {
+        self.tx.more = false;
         let Some(qp) = self.qp else { return };
         if self.tx.pause_until.is_some_and(|t| now < t) {
             return;
         }
-        if matches!(self.state, State::Running | State::Closing)
-            && a.query_qp(qp).is_none_or(|q| q.state == QpState::Error)
-        {
+        let runs = matches!(self.state, State::Running | State::Closing);
+        if runs && matches!(a.qp_state(qp), None | Some(QpState::Error)) {
             // The application ended it by way of its queue pair.
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
@@ -163,7 +179,8 @@ impl Connection {
         }
     }
 
-    fn fill_from(&mut self, a: &mut Adapter, qp: verbs::QpId) -> Result<(), Fault> {
+    #[inline]
+    fn fill_from(&mut self, a: &mut Adapter, qp: QpId) -> Result<(), Fault> {
         if self.rx.expects_empty_answer {
             // It takes one of the reads that the peer answers at a time.
             return Ok(());
@@ -171,9 +188,15 @@ impl Connection {
         while self.tx.batch.len() < MAX_BATCH && self.tx.batch.pieces() < MAX_PIECES {
             let most = self.room();
             let room = |header: usize| (most - header) as u32;
-            let Some(s) = a.next_ordered(qp, room(ddp::TAGGED), room(ddp::UNTAGGED)) else { break };
-            self.segment(a, qp, &s)?;
-            self.tx.batch.mark(s.reference());
+            let Some(p) = a.next_ordered(qp, room(ddp::TAGGED), room(ddp::UNTAGGED)) else { break };
+            self.piece(a, qp, &p)?;
+            if p.last {
+                self.tx.batch.mark();
+            }
+            self.tx.more = p.more;
+            if !p.more {
+                break;
+            }
         }
         Ok(())
     }
@@ -191,22 +214,22 @@ impl Connection {
         if used == 0 || rest == fpdu::MIN_ULPDU { fpdu::max_ulpdu(emss, with_markers) } else { rest }
     }
 
-    /// The record of a segment, and what follows it.
-    fn segment(&mut self, a: &mut Adapter, qp: verbs::QpId, s: &Segment) -> Result<(), Fault> {
-        let last = s.last.is_some();
-        match a.outgoing(qp, s).ok_or(Fault)? {
-            Outgoing::Write { imm, solicited, len } => {
-                if self.announces && s.offset == 0 && !last {
-                    let end = s.position.wrapping_add(len);
-                    self.record(a, &tagged(Opcode::Write, s.key, end, true), Body::Bytes(&[]))?;
+    /// The record of a piece, and what goes with it.
+    fn piece(&mut self, a: &mut Adapter, qp: QpId, p: &Piece) -> Result<(), Fault> {
+        let body = Body::Piece(qp, p);
+        match p.what {
+            Outgoing::Write { rkey, offset, imm, solicited, len } => {
+                if self.announces && p.offset == 0 && !p.last {
+                    let end = offset.wrapping_add(len);
+                    self.record(a, &tagged(Opcode::Write, rkey, end, true), Body::Bytes(&[]))?;
                 }
-                if s.len > 0 || imm.is_none() {
+                if p.len > 0 || imm.is_none() {
                     // An empty one with a key would be an announcement.
-                    let bare = self.announces && s.len == 0;
-                    let (key, at) = if bare { (0, 0) } else { (s.key, s.position) };
-                    self.record(a, &tagged(Opcode::Write, key, at, last), Body::Segment(s))?;
+                    let bare = self.announces && p.len == 0;
+                    let (key, at) = if bare { (0, 0) } else { (rkey, offset.wrapping_add(p.offset)) };
+                    self.record(a, &tagged(Opcode::Write, key, at, p.last), body)?;
                 }
-                match imm.filter(|_| last) {
+                match imm.filter(|_| p.last) {
                     // RFC 7306, section 6: immediate data is a message behind the write.
                     Some(imm) => {
                         self.message(a, Opcode::Immediate { solicited }, &u64::from(imm).to_be_bytes())
@@ -218,14 +241,12 @@ impl Connection {
                 let op = Opcode::Send { solicited, invalidate: invalidate.is_some() };
                 let msn = self.tx.msn[QN_SEND as usize];
                 // Sends are 2^31 bytes at most, so offsets fit.
-                let mut header = untagged(op, QN_SEND, msn, s.offset as u32, last);
-                if let Target::Untagged { invalidate: field, .. } = &mut header.target {
-                    *field = invalidate.unwrap_or(0);
-                }
-                if last {
+                let (invalidate, mo) = (invalidate.unwrap_or(0), p.offset as u32);
+                let target = Target::Untagged { invalidate, qn: QN_SEND, msn, mo };
+                if p.last {
                     self.tx.take_msn(QN_SEND);
                 }
-                self.record(a, &header, Body::Segment(s))
+                self.record(a, &Header { last: p.last, control: op.control(), target }, body)
             }
             Outgoing::Read { rkey, offset, len, sink } => {
                 self.rx.reads.push_back(sink);
@@ -236,19 +257,19 @@ impl Connection {
                     .put(&mut b);
                 self.message(a, Opcode::ReadRequest, &b)
             }
-            Outgoing::Atomic { rkey, offset, op, id } => {
+            Outgoing::Atomic { rkey, offset, id } => {
                 self.rx.atomics.push_back(id);
                 let mut b = Vec::with_capacity(messages::ATOMIC_REQUEST);
-                AtomicRequest { id, stag: rkey, to: offset, op: Some(op) }.put(&mut b);
+                AtomicRequest { id, stag: rkey, to: offset, op: a.atomic_op(qp, id) }.put(&mut b);
                 self.message(a, Opcode::AtomicRequest, &b)
             }
             Outgoing::ReadResponse => {
                 let (stag, to) = self.rx.answers.front().copied().ok_or(Fault)?;
-                if last {
+                if p.last {
                     self.rx.answers.pop_front();
                 }
-                let to = to.wrapping_add(s.offset);
-                self.record(a, &tagged(Opcode::ReadResponse, stag, to, last), Body::Segment(s))
+                let to = to.wrapping_add(p.offset);
+                self.record(a, &tagged(Opcode::ReadResponse, stag, to, p.last), body)
             }
             Outgoing::AtomicResponse { id, value } => {
                 let mut b = Vec::with_capacity(messages::ATOMIC_RESPONSE);
@@ -267,44 +288,35 @@ impl Connection {
 
     /// Adds a record to the batch.
     fn record(&mut self, a: &mut Adapter, header: &Header, body: Body<'_>) -> Result<(), Fault> {
-        let payload = match body {
-            Body::Bytes(b) => b.len(),
-            Body::Segment(s) => s.len as usize,
-        };
-        let ulpdu = header.encoded_len() + payload;
         let before = self.tx.batch.len();
-        let point = self.tx.batch.point();
-        let added = if self.terms.markers_out {
-            self.marked(a, header, body, ulpdu)
-        } else {
-            self.unmarked(a, header, body, ulpdu)
-        };
-        if added.is_err() {
-            self.tx.batch.rewind(point);
-            return added;
+        if self.terms.markers_out {
+            self.marked(a, header, body)?;
+        } else if body.len() < COPY_BELOW || !self.in_place(a, header, body)? {
+            self.copied(a, header, body)?;
         }
         let len = self.tx.batch.len() - before;
         self.tx.position += len as u64;
-        self.tx.in_segment = (self.tx.in_segment + len) % self.config.emss.max(1);
+        self.tx.in_segment += len;
+        if self.tx.in_segment >= self.config.emss {
+            self.tx.in_segment %= self.config.emss.max(1);
+        }
         Ok(())
     }
 
     /// A record with markers: copied, as they stand in the midst of the payload.
-    fn marked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>, ulpdu: usize) -> Result<(), Fault> {
+    fn marked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<(), Fault> {
         let mut markers = markers::Inserter::new(self.tx.position);
         let (mut plain, mut places) =
             (core::mem::take(&mut self.tx.plain), core::mem::take(&mut self.tx.places));
         plain.clear();
         places.clear();
-        plain.extend((ulpdu as u16).to_be_bytes());
-        h.put(&mut plain);
-        let in_place = matches!((body, self.qp), (Body::Segment(s), Some(qp))
-            if a.outgoing_places(qp, s, &mut places));
+        let ulpdu = put_header(h, body, &mut plain);
+        let in_place = matches!(body, Body::Piece(qp, p) if a.piece_places(qp, p, &mut places));
         let put = if in_place {
             Ok(())
         } else {
             places.clear();
-            self.put_body(a, body, &mut plain)
+            put_body(a, body, &mut plain)
         };
         let raw = self.tx.batch.raw();
         raw.reserve(fpdu::MAX_FPDU);
@@ -313,6 +325,10 @@ impl Connection {
         markers.put(&[0; 3 + fpdu::CRC][..fpdu::pad(ulpdu) + fpdu::CRC], raw);
         (self.tx.plain, self.tx.places) = (plain, places);
         let batch = &mut self.tx.batch;
+        if put.is_err() || folded.is_err() {
+            batch.drop_unsealed();
+            return Err(Fault);
+        }
         if self.terms.crc {
             let covered = batch.unsealed().len() - fpdu::CRC;
             let crc = fpdu::crc(0, &batch.unsealed()[..covered]);
@@ -320,56 +336,87 @@ impl Connection {
             batch.raw()[at..].copy_from_slice(&fpdu::crc_field(crc));
         }
         batch.seal();
-        put.and(folded.map_err(|_| Fault))
+        Ok(())
     }
 
-    /// A record without markers: a longer payload stays where it is.
-    fn unmarked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>, ulpdu: usize) -> Result<(), Fault> {
-        let raw = self.tx.batch.raw();
-        raw.extend((ulpdu as u16).to_be_bytes());
-        h.put(raw);
-        let mut crc = 0;
+    /// A record whose payload stays where it is. False, and nothing is added: it does not lie in registered memory.
+    fn in_place(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<bool, Fault> {
         let mut places = core::mem::take(&mut self.tx.places);
         places.clear();
-        let in_place = matches!((body, self.qp), (Body::Segment(s), Some(qp))
-            if s.len as usize >= COPY_BELOW && a.outgoing_places(qp, s, &mut places));
-        if in_place {
-            crc = fpdu::crc(crc, self.tx.batch.unsealed());
-            for p in &places {
-                if self.terms.crc && a.fold_mr(*p, &mut |b| crc = fpdu::crc(crc, b)).is_err() {
-                    return Err(Fault);
-                }
-                self.tx.batch.region(*p);
+        let lies = matches!(body, Body::Piece(qp, p) if a.piece_places(qp, p, &mut places));
+        if !lies {
+            self.tx.places = places;
+            return Ok(false);
+        }
+        let (batch, covers) = (&mut self.tx.batch, self.terms.crc);
+        let point = batch.point();
+        let ulpdu = put_header(h, body, batch.raw());
+        let mut crc = if covers { fpdu::crc(0, batch.unsealed()) } else { 0 };
+        for p in &places {
+            if covers && a.fold_mr(*p, &mut |b| crc = fpdu::crc(crc, b)).is_err() {
+                batch.rewind(point);
+                return Err(Fault);
             }
-        } else {
-            let mut raw = core::mem::take(self.tx.batch.raw());
-            let put = self.put_body(a, body, &mut raw);
-            *self.tx.batch.raw() = raw;
-            put?;
+            batch.region(*p);
         }
         self.tx.places = places;
         let batch = &mut self.tx.batch;
-        let pad = fpdu::pad(ulpdu);
-        batch.raw().extend(&[0; 3][..pad]);
-        let crc = if self.terms.crc { fpdu::crc(crc, batch.unsealed()) } else { 0 };
-        // Without CRCs the field may hold anything (RFC 5044, section 4.1).
-        batch.raw().extend(fpdu::crc_field(crc));
+        put_trailer(batch.raw(), ulpdu);
+        if covers {
+            let (pad, at) = (batch.unsealed().len() - fpdu::CRC, batch.raw().len() - fpdu::CRC);
+            let crc = fpdu::crc(crc, &batch.unsealed()[..pad]);
+            batch.raw()[at..].copy_from_slice(&fpdu::crc_field(crc));
+        }
+        batch.seal();
+        Ok(true)
+    }
+
+    /// A record that is copied.
+    #[inline]
+    fn copied(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<(), Fault> {
+        let batch = &mut self.tx.batch;
+        let raw = batch.raw();
+        let start = raw.len();
+        let ulpdu = put_header(h, body, raw);
+        if put_body(a, body, raw).is_err() {
+            raw.truncate(start);
+            return Err(Fault);
+        }
+        put_trailer(raw, ulpdu);
+        if self.terms.crc {
+            let at = raw.len() - fpdu::CRC;
+            let crc = fpdu::crc(0, &raw[start..at]);
+            raw[at..].copy_from_slice(&fpdu::crc_field(crc));
+        }
         batch.seal();
         Ok(())
     }
+}
 
-    fn put_body(&self, a: &mut Adapter, body: Body<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
-        match (body, self.qp) {
-            (Body::Bytes(b), _) => out.extend(b),
-            (Body::Segment(s), Some(qp)) => {
-                let at = out.len();
-                out.resize(at + s.len as usize, 0);
-                a.gather(qp, s, &mut out[at..]).map_err(|_| Fault)?;
-            }
-            (Body::Segment(_), None) => return Err(Fault),
+/// Appends a record's length and header. Gives the length of its contents.
+fn put_header(h: &Header, body: Body<'_>, out: &mut Vec<u8>) -> usize {
+    let (header, len) = h.encode();
+    let ulpdu = len + body.len();
+    let mut front = [0; fpdu::LENGTH + ddp::UNTAGGED];
+    front[..fpdu::LENGTH].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+    front[fpdu::LENGTH..].copy_from_slice(&header);
+    out.extend_from_slice(&front[..fpdu::LENGTH + len]);
+    ulpdu
+}
+
+fn put_body(a: &mut Adapter, body: Body<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+    match body {
+        Body::Bytes(b) => {
+            out.extend_from_slice(b);
+            Ok(())
         }
-        Ok(())
+        Body::Piece(qp, p) => a.append_piece(qp, p, out).map_err(|_| Fault),
     }
+}
+
+/// Appends zeros up to the CRC, and those of its field, which without CRCs may hold anything (RFC 5044, section 4.1).
+fn put_trailer(out: &mut Vec<u8>, ulpdu: usize) {
+    out.extend_from_slice(&[0; 3 + fpdu::CRC][..fpdu::pad(ulpdu) + fpdu::CRC]);
 }
 
 const fn tagged(op: Opcode, stag: u32, to: u64, last: bool) -> Header {

@@ -123,22 +123,33 @@ impl Header {
         }
     }
 
-    /// Appends the header.
-    pub fn put(&self, out: &mut Vec<u8>) {
+    /// The header, and how many bytes of these it has.
+    pub fn encode(&self) -> ([u8; UNTAGGED], usize) {
         let last = if self.last { L } else { 0 };
+        let mut out = [0; UNTAGGED];
+        out[1] = self.control;
         match self.target {
             Target::Tagged { stag, to } => {
-                out.extend([T | last | VERSION, self.control]);
-                out.extend(stag.to_be_bytes());
-                out.extend(to.to_be_bytes());
+                out[0] = T | last | VERSION;
+                out[2..6].copy_from_slice(&stag.to_be_bytes());
+                out[6..14].copy_from_slice(&to.to_be_bytes());
+                (out, TAGGED)
             }
             Target::Untagged { invalidate, qn, msn, mo } => {
-                out.extend([last | VERSION, self.control]);
-                for field in [invalidate, qn, msn, mo] {
-                    out.extend(field.to_be_bytes());
-                }
+                out[0] = last | VERSION;
+                out[2..6].copy_from_slice(&invalidate.to_be_bytes());
+                out[6..10].copy_from_slice(&qn.to_be_bytes());
+                out[10..14].copy_from_slice(&msn.to_be_bytes());
+                out[14..].copy_from_slice(&mo.to_be_bytes());
+                (out, UNTAGGED)
             }
         }
+    }
+
+    /// Appends the header.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let (header, len) = self.encode();
+        out.extend_from_slice(&header[..len]);
     }
 
     /// Reads a header from the front of a record's contents. Reserved bits are not looked at.

@@ -2,7 +2,7 @@
 //! (RFC 5044, section 4.1).
 
 use super::markers;
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// Bytes of the length field.
 pub const LENGTH: usize = 2;
@@ -45,6 +45,10 @@ pub const fn crc_field(crc: u32) -> [u8; CRC] {
 
 /// The CRC of bytes that follow those of `crc`; 0 stands for no bytes.
 pub fn crc(crc: u32, bytes: &[u8]) -> u32 {
+    if crc == 0 {
+        // Of few bytes, making a digest would take longer than the CRC.
+        return checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+    }
     // What a digest begins with is the CRC before its last step, which inverts it.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);

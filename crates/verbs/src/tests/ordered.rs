@@ -1,18 +1,16 @@
 //! Ordered queue pairs: what differs from others.
 
 use super::*;
-use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Refusal};
+use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Piece, Refusal};
 
 fn ordered() -> End {
     End::new(1, |i| (i.kind, i.max_rd_atomic) = (Kind::Ordered, 2))
 }
-fn next(e: &mut End) -> Option<(Segment, Outgoing)> {
-    let s = e.a.next_ordered(e.qp, 1000, 900)?;
-    let o = e.a.outgoing(e.qp, &s).unwrap();
-    Some((s, o))
+fn next(e: &mut End) -> Option<Piece> {
+    e.a.next_ordered(e.qp, 1000, 900)
 }
 fn lens(e: &mut End) -> Vec<u32> {
-    core::iter::from_fn(|| next(e).map(|(s, _)| s.len)).collect()
+    core::iter::from_fn(|| next(e).map(|p| p.len)).collect()
 }
 
 #[test]
@@ -30,6 +28,74 @@ fn messages_follow_one_another_whole_and_need_no_credit() {
 }
 
 #[test]
+fn what_the_stream_has_taken_completes_in_order_and_is_given_back() {
+    let mut e = ordered();
+    let read = PeerRead { rkey: e.src.rkey, offset: 3, len: 1500, sink: 9 };
+    let data = e.source(5, 1200);
+    e.post(SendWr::new(1, SendOp::Send, data));
+    e.post(SendWr::new(2, SendOp::Send, Data::Inline(Box::from(*b"abc"))));
+    let mut out = Vec::new();
+    let first = next(&mut e).unwrap();
+    assert_eq!((first.len, first.last, first.more), (900, false, true));
+    e.a.on_taken(e.qp, 1);
+    assert!(e.sent().is_empty(), "no message was given out whole");
+    let second = next(&mut e).unwrap();
+    e.a.append_piece(e.qp, &first, &mut out).unwrap();
+    e.a.append_piece(e.qp, &second, &mut out).unwrap();
+    assert_eq!(out, e.bytes(e.src, 5, 1200));
+    let mut places = Vec::new();
+    assert!(e.a.piece_places(e.qp, &second, &mut places));
+    assert_eq!(places, [Place { mr: e.src.id, offset: 905, len: 300 }]);
+    let third = next(&mut e).unwrap();
+    assert_eq!((third.len, third.last, third.more), (3, true, false));
+    assert!(!e.a.piece_places(e.qp, &third, &mut places), "it is in no region");
+    e.a.append_piece(e.qp, &third, &mut out).unwrap();
+    assert_eq!(out[1200..], *b"abc");
+    e.a.on_taken(e.qp, 1);
+    assert_eq!(e.sent().iter().map(|w| w.wr_id).collect::<Vec<_>>(), [1]);
+    e.a.on_taken(e.qp, 5);
+    assert_eq!(e.sent().iter().map(|w| w.wr_id).collect::<Vec<_>>(), [2]);
+    assert_eq!(e.a.append_piece(e.qp, &third, &mut out), Err(GatherError::Stale));
+    assert_eq!(out.len(), 1203, "nothing was added");
+    // The answer holds its region until the stream has all of it, or the queue pair ends.
+    for ends in [false, true] {
+        e.a.accept_read(e.qp, read).unwrap();
+        assert_eq!(lens(&mut e), [1000, 500]);
+        assert_eq!(e.a.dereg_mr(e.src.id).err(), Some(Error::Busy("the memory region")));
+        match ends {
+            true => e.a.set_error(e.qp, Status::FlushError).unwrap(),
+            false => e.a.on_taken(e.qp, 1),
+        }
+    }
+    assert!(e.a.dereg_mr(e.src.id).is_ok());
+}
+
+#[test]
+fn an_answer_that_was_begun_gives_its_region_back_when_the_queue_pair_ends() {
+    let mut e = ordered();
+    let read = PeerRead { rkey: e.src.rkey, offset: 0, len: 1500, sink: 9 };
+    e.a.accept_read(e.qp, read).unwrap();
+    assert_eq!(next(&mut e).map(|p| (p.what, p.last)), Some((Outgoing::ReadResponse, false)));
+    assert_eq!(e.a.usage(e.qp).map(|u| (u.answers.0, u.messages_out.0)), Some((1, 1)));
+    e.a.destroy_qp(e.qp).unwrap();
+    assert!(e.a.dereg_mr(e.src.id).is_ok());
+}
+
+#[test]
+fn messages_whole_in_their_records_are_delivered_at_once() {
+    let mut e = ordered();
+    let arrival = |len| Arrival { len, ..Arrival::default() };
+    assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Err(Refusal::NoReceive));
+    e.recv(1, 7, 3);
+    assert_eq!(e.a.deliver_bytes(e.qp, b"abcd", arrival(4)), Err(Refusal::TooLong));
+    assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Ok(()));
+    assert_eq!(e.received().iter().map(|w| (w.wr_id, w.byte_len)).collect::<Vec<_>>(), [(1, 3)]);
+    assert_eq!(e.bytes(e.own, 7, 3), b"abc");
+    let stats = e.a.stats(e.qp).unwrap();
+    assert_eq!((stats.segments_in, stats.bytes_in), (1, 3));
+}
+
+#[test]
 fn limits_and_operations_of_the_kind() {
     let mut e = ordered();
     let op = SendOp::Atomic { rkey: 1, offset: 0, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
@@ -41,7 +107,10 @@ fn limits_and_operations_of_the_kind() {
     for i in 0..3 {
         e.post(SendWr::new(i, op, own(&e, 8)));
     }
-    assert_eq!((next(&mut e).is_some(), next(&mut e).is_some(), next(&mut e)), (true, true, None));
+    let asked = next(&mut e).map(|p| p.what);
+    let Some(Outgoing::Atomic { id, .. }) = asked else { panic!("{asked:?}") };
+    assert_eq!(e.a.atomic_op(e.qp, id), Some(AtomicOp::FetchAdd { add: 1, mask: 0 }));
+    assert_eq!((next(&mut e).is_some(), next(&mut e)), (true, None));
     assert!(matches!(e.a.set_read_depths(e.qp, 3, 1), Err(Error::Invalid(_))));
     e.a.set_read_depths(e.qp, 1, 1).unwrap();
     let (mut r, _) = reliable();
@@ -71,7 +140,7 @@ fn atomics_change_memory_and_answer_in_order() {
     assert_eq!(e.a.accept_atomic(e.qp, ask(8, 3)), Err(Refusal::TooManyReads));
     assert_eq!(e.bytes(mr, 8, 8), 6u64.to_ne_bytes(), "the one too many changed nothing");
     for (id, value) in [(1, 0), (2, 3)] {
-        assert_eq!(next(&mut e).map(|(_, o)| o), Some(Outgoing::AtomicResponse { id, value }));
+        assert_eq!(next(&mut e).map(|p| p.what), Some(Outgoing::AtomicResponse { id, value }));
     }
 }
 

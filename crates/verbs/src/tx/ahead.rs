@@ -101,7 +101,7 @@ impl Tx {
         self.posted(self.next_wqe)
     }
 
-    fn posted(&self, number: u64) -> Option<&Wqe> {
+    pub(super) fn posted(&self, number: u64) -> Option<&Wqe> {
         self.wqes.get(usize::try_from(number.checked_sub(self.wqe_base)?).ok()?)
     }
 
