@@ -621,7 +621,9 @@ impl Streams {
             Waited::Listener => self.called |= readable,
             Waited::Stream(id) => {
                 let readable = self.slots.get_mut(&id).is_some_and(|s| s.was_told(readable, now));
-                self.on_ready(id, readable, writable);
+                if readable || writable {
+                    self.on_ready(id, readable, writable);
+                }
             }
             Waited::Many => {}
         }
