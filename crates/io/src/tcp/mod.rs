@@ -562,7 +562,7 @@ impl Streams {
             match send_direct(&s.fd, &mut self.ranges.0, &mut io, now) {
                 Ok(None) => more = false,
                 Ok(Some((sent, offered))) => {
-                    more = io.engine.has_more();
+                    more = io.engine.has_more(io.adapter);
                     (s.blocked, s.flowed) = (sent < offered, 0);
                     endpoint.stream_sent();
                 }

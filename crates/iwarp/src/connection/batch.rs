@@ -74,6 +74,10 @@ impl Batch {
     pub(super) fn len(&self) -> usize {
         self.len
     }
+    /// Bytes that were copied.
+    pub(super) fn copied(&self) -> usize {
+        self.scratch.len()
+    }
     pub(super) fn pieces(&self) -> usize {
         self.pieces.len()
     }

@@ -10,11 +10,37 @@ use verbs::{MAX_SGE, SendOp};
 /// Ranges that a system call takes (`UIO_MAXIOV`).
 const MAX_RANGES: usize = 1024;
 
+/// Bytes of a call, and where they are to be in a processor's cache.
+const BATCH: usize = 1 << 20;
+const WARM: usize = 256 << 10;
+
+/// What was posted while the stream took nothing was told of then, and is not told of again: it once waited for ever.
+#[test]
+fn what_was_posted_while_the_stream_was_full_is_not_forgotten() {
+    let (mut x, mut y) = pair(Config::default(), Config::default());
+    let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
+    x.post(SendWr::new(1, op, x.source(0, 5_000)));
+    assert_eq!(x.a.activated(), Some(x.qp));
+    assert!(x.c.has_more(&x.a));
+    assert_eq!(x.send(1_000, Time::ZERO), 1_000);
+    x.post(SendWr::new(2, op, x.source(5_000, 5_000)));
+    assert_eq!(x.a.activated(), Some(x.qp));
+    assert!(x.c.has_more(&x.a), "the rest of the first");
+    assert!(x.send(usize::MAX, Time::ZERO) > 0);
+    assert_eq!(x.a.activated(), None);
+    assert!(x.c.has_more(&x.a), "the second");
+    assert!(x.send(usize::MAX, Time::ZERO) > 0);
+    assert!(!x.c.has_more(&x.a));
+    run(&mut x, &mut y, &mut Rng::from_u64(1), 1 << 20, Time::ZERO);
+    assert_eq!(y.bytes(y.dst, 0, 5_000), x.bytes(x.src, 5_000, 5_000));
+}
+
 #[test]
 fn a_call_sends_so_much_and_no_more() {
-    for markers in [false, true] {
+    for (markers, crc) in [(false, false), (false, true), (true, false), (true, true)] {
         for len in [1, 600, 100_000] {
-            let (mut x, mut y) = pair(Config::default(), Config { markers, ..Config::default() });
+            let config = Config { crc, ..Config::default() };
+            let (mut x, mut y) = pair(config, Config { markers, ..config });
             let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
             // As many pieces as there can be.
             let part = len / MAX_SGE as u64;
@@ -28,7 +54,11 @@ fn a_call_sends_so_much_and_no_more() {
             let mut sent = 0;
             while let Some(t) = x.c.transmit(&mut x.a, Time::ZERO) {
                 let (n, ranges, scratch) = (t.len, t.pieces.len(), t.scratch.len());
-                assert!(n <= (256 << 10) + fpdu::MAX_FPDU && scratch <= n, "{n} bytes");
+                let (most, copied) = (if crc { WARM } else { BATCH }, WARM + fpdu::MAX_FPDU);
+                assert!(
+                    n <= most + fpdu::MAX_FPDU && scratch <= n.min(copied),
+                    "{n} bytes, {scratch} copied"
+                );
                 assert!(ranges <= MAX_RANGES, "{ranges} ranges");
                 sent += n;
                 x.c.on_sent(&mut x.a, n);
@@ -51,7 +81,7 @@ fn a_peer_that_asks_and_does_not_read_is_answered_so_far_and_no_further() {
         ReadRequest { sink_stag: 1, sink_to: 0, len, source_stag: key, source_to: 0 }.put(&mut b);
         y.c.receive(&mut y.a, &record(&queue(Opcode::ReadRequest, 1, msn, 0, &b)), Time::ZERO);
         let waits = y.c.transmit(&mut y.a, Time::ZERO).map_or(0, |t| t.len);
-        assert!((1..=(256 << 10) + fpdu::MAX_FPDU).contains(&waits), "{waits} bytes");
+        assert!((1..=BATCH + fpdu::MAX_FPDU).contains(&waits), "{waits} bytes");
     }
     assert_eq!((y.c.rx.answers.len(), y.c.is_closed()), (16, false));
     // Records without payload cost nothing that lasts.
