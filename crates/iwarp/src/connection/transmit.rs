@@ -109,10 +109,11 @@ impl Connection {
         free && (begins || self.tx.nudged || self.tx.terminate.is_some())
     }
 
-    /// Whether [`transmit`](Connection::transmit) is likely to give something at once. What the queue pair has is looked at anew: it
-    /// told of what was posted while the stream took nothing, and does not tell again.
+    /// Whether [`transmit`](Connection::transmit) is likely to give something at once. The queue pair is looked at anew: of what was
+    /// posted while the stream took nothing, and of its end, it told then, and does not tell again.
     pub fn has_more(&self, a: &Adapter) -> bool {
-        !self.tx.batch.is_empty() || self.qp.is_some_and(|qp| a.has_segment(qp))
+        let waits = |qp| a.has_segment(qp) || matches!(a.qp_state(qp), None | Some(QpState::Error));
+        !self.tx.batch.is_empty() || self.qp.is_some_and(waits)
     }
 
     /// The stream took `n` bytes of what [`transmit`](Connection::transmit) gave.

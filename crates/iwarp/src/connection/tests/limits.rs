@@ -33,6 +33,14 @@ fn what_was_posted_while_the_stream_was_full_is_not_forgotten() {
     assert!(!x.c.has_more(&x.a));
     run(&mut x, &mut y, &mut Rng::from_u64(1), 1 << 20, Time::ZERO);
     assert_eq!(y.bytes(y.dst, 0, 5_000), x.bytes(x.src, 5_000, 5_000));
+    // Nor is it that the application has ended it by way of its queue pair.
+    x.post(SendWr::new(3, op, x.source(0, 5_000)));
+    assert_eq!(x.send(1_000, Time::ZERO), 1_000);
+    x.a.set_error(x.qp, Status::FlushError).unwrap();
+    assert!(x.send(usize::MAX, Time::ZERO) > 0);
+    assert!(x.c.has_more(&x.a), "the peer is to be told");
+    run(&mut x, &mut y, &mut Rng::from_u64(1), 1 << 20, Time::ZERO);
+    assert!(y.events.iter().any(|e| matches!(e, Event::Closed { by_peer: true, .. })), "{:?}", y.events);
 }
 
 #[test]
