@@ -262,7 +262,8 @@ impl Tx {
             lost_messages: 0,
             current_wr: None,
             current_response: None,
-            responses_turn: false,
+            // Over a stream an answer to the first message of the peer-to-peer model is waited for with everything else.
+            responses_turn: kind == Kind::Ordered,
             responses: VecDeque::new(),
             reads_out: 0,
             sinks: KeyMap::default(),
