@@ -168,14 +168,14 @@ fn lanes_over_cores_carry_every_operation_verified() {
         let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--lanes", lent];
         let server = Server::start(&b.server, &listen);
         let mut args = vec!["perf", "client", &server.address, "--accept-new", "--json", "--verify"];
-        args.extend(["--lanes", used, "-P", "2", "-n", "192MiB", "--region", "8MiB", "--mtu", "1500"]);
+        args.extend(["--lanes", used, "-P", "2", "-n", "512MiB", "--region", "8MiB", "--mtu", "1500"]);
         for operation in ["write", "read"] {
             for more in [&[][..], &["--reverse"], &["--lose", "0.5%"]] {
                 let o = b.run(&[&args[..], &["-o", operation], more].concat());
                 expect(&o, 0);
                 let r = json(&o);
                 assert!(
-                    r["verified"] == true && r["bytes"] == 192 << 20,
+                    r["verified"] == true && r["bytes"] == 512 << 20,
                     "{lent} {used} {operation} {more:?}"
                 );
                 // A lane whose first packets are lost may come too late for a short transfer.
