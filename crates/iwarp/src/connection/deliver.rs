@@ -1,6 +1,7 @@
 //! What a record asks for: the rules of DDP and RDMAP.
 
 use super::receive::put;
+use super::transmit::is_over;
 use super::{Connection, State};
 use crate::ddp::{self, Header, QUEUES, Target};
 use crate::rdmap::Opcode;
@@ -8,7 +9,7 @@ use crate::rdmap::messages::{self, AtomicRequest, READ_REQUEST, ReadRequest};
 use crate::rdmap::terminate::{self, Cause, Quote};
 use base::Time;
 use verbs::ordered::{Arrival, PeerAtomic, PeerRead, Refusal};
-use verbs::{Adapter, QpId, QpState};
+use verbs::{Adapter, QpId};
 
 /// The code for a refused segment whose buffer the peer named (RFC 5041, section 7.2; DDP has none for rights).
 pub(super) const fn tagged_cause(r: Refusal) -> Cause {
@@ -65,7 +66,7 @@ impl Connection {
 
     /// What does not fit because our own queue pair is in error is not the peer's fault.
     fn blame(&self, a: &Adapter, cause: Cause) -> Cause {
-        let ours = self.qp.and_then(|qp| a.query_qp(qp)).is_none_or(|q| q.state == QpState::Error);
+        let ours = self.qp.is_none_or(|qp| is_over(a, qp));
         if ours { terminate::CATASTROPHIC } else { cause }
     }
 

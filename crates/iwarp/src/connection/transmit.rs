@@ -112,7 +112,7 @@ impl Connection {
     /// Whether [`transmit`](Connection::transmit) is likely to give something at once. The queue pair is looked at anew: of what was
     /// posted while the stream took nothing, and of its end, it told then, and does not tell again.
     pub fn has_more(&self, a: &Adapter) -> bool {
-        let waits = |qp| a.has_segment(qp) || matches!(a.qp_state(qp), None | Some(QpState::Error));
+        let waits = |qp| a.has_segment(qp) || is_over(a, qp);
         !self.tx.batch.is_empty() || self.qp.is_some_and(waits)
     }
 
@@ -133,7 +133,7 @@ impl Connection {
             return;
         }
         let runs = matches!(self.state, State::Running | State::Closing);
-        if runs && matches!(a.qp_state(qp), None | Some(QpState::Error)) {
+        if runs && is_over(a, qp) {
             // The application ended it by way of its queue pair.
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
@@ -397,6 +397,11 @@ impl Connection {
         batch.seal();
         Ok(())
     }
+}
+
+/// Whether a queue pair is in error, or gone.
+pub(super) fn is_over(a: &Adapter, qp: QpId) -> bool {
+    matches!(a.qp_state(qp), None | Some(QpState::Error))
 }
 
 /// Appends a record's length and header. Gives the length of its contents.
