@@ -264,18 +264,10 @@ impl Endpoint {
 
     /// Bytes of a stream were moved: what came of it goes to the application, and to the driver as orders.
     pub fn stream_done(&mut self, now: Time, id: StreamId) {
-        if let Some(s) = self.hub.streams.get_mut(&id)
-            && let (Some(engine), true) = (&s.engine, s.sealed.is_none())
-            && !engine.has_news()
-        {
-            // Most often nothing has happened but that bytes were moved.
-            if engine.wants_to_send() && !core::mem::replace(&mut s.queued, true) {
-                self.hub.ready.push_back(id);
-            }
-            if s.is_due_sooner() {
-                self.hub.schedule(id);
-            }
-            return;
+        // Most often nothing has happened but that bytes were moved.
+        let moved = |s: &Stream| s.sealed.is_none() && s.engine.as_ref().is_some_and(|e| !e.has_news());
+        if self.hub.streams.get(&id).is_some_and(|s| moved(s)) {
+            return self.hub.follow_up(id);
         }
         self.stream_news(now, id);
     }
@@ -309,10 +301,7 @@ impl Endpoint {
             }
             return;
         }
-        if engine.wants_to_send() {
-            self.hub.touch(id);
-        }
-        self.hub.schedule(id);
+        self.hub.follow_up(id);
     }
 
     /// A receive was posted, for which a message may wait.

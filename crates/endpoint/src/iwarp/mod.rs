@@ -116,6 +116,19 @@ impl Hub {
         }
     }
 
+    /// Has the stream looked at by the driver if it has something to send, and in time.
+    pub fn follow_up(&mut self, id: StreamId) {
+        let Some(s) = self.streams.get_mut(&id) else { return };
+        let sends = s.engine.as_ref().is_some_and(::iwarp::Connection::wants_to_send);
+        let due = s.is_due_sooner();
+        if sends {
+            self.touch(id);
+        }
+        if due {
+            self.schedule(id);
+        }
+    }
+
     /// Takes in a stream.
     pub fn insert(&mut self, s: Stream) -> StreamId {
         let id = StreamId(self.next_stream);
