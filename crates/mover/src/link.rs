@@ -256,7 +256,7 @@ impl Link {
     }
     fn post_message(&mut self, a: &mut Adapter, wr_id: u64, m: Vec<u8>) -> Result<(), Vec<u8>> {
         if m.len() <= INLINE {
-            let (data, len) = (verbs::Data::Inline(m.clone().into_boxed_slice()), m.len() as u64);
+            let (data, len) = (verbs::Data::Inline(m.clone().into()), m.len() as u64);
             a.post_send(self.tx, SendWr::new(wr_id, SendOp::Send, data)).map_err(|_| m)?;
             self.note(wr_id, Posted::Message(None), len);
             return Ok(());

@@ -364,11 +364,19 @@ impl Adapter {
         }
         qp.tx.post(Wqe::new(wr_id, op, local, len, Marks { signaled, solicited, fence }));
         if qp.state == QpState::Error {
-            let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-            halves.tx.flush(Status::FlushError, &mut ctx);
+            self.flush_sends(id);
+        } else {
+            qp.wake(id, &mut self.activated);
         }
-        qp.wake(id, &mut self.activated);
         Ok(())
+    }
+    /// What is posted on a queue pair in error ends at once.
+    #[cold]
+    fn flush_sends(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
+        halves.tx.flush(Status::FlushError, &mut ctx);
+        qp.wake(id, &mut self.activated);
     }
 
     /// Posts a receive. On a queue pair in error it completes at once as flushed.

@@ -67,7 +67,9 @@ pub use region::{Access, Mr, WindowRange};
 pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation};
 pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
 pub use tx::{Rooms, Stripes};
-pub use work::{AtomicOp, Data, Opcode, Place, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion};
+pub use work::{
+    AtomicOp, Data, InlineBytes, Opcode, Place, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
+};
 
 /// Longest write or read in bytes (1 TiB).
 pub const MAX_RDMA_LEN: u64 = 1 << 40;

@@ -6,11 +6,12 @@
 //! name regions by handle: one that was deregistered in between is not reached.
 
 use crate::adapter::{Adapter, NO_QP, error_of};
+use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
 use crate::qp::{Kind, Qp};
-use crate::region::{Access, Denied, WindowRange};
+use crate::region::{Access, Denied, Regions, WindowRange};
 use crate::slab::{MrId, MwId, PdId, QpId};
-use crate::tx::{ATOMIC_LEN, Response};
+use crate::tx::{ATOMIC_LEN, Gate, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
 
 /// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
@@ -212,10 +213,24 @@ impl Adapter {
     pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
+        let piece = match qp.tx.next_whole((tagged, untagged), gate) {
+            Some(whole) => whole,
+            None => self.next_of_any(id, (tagged, untagged), gate)?,
+        };
+        let qp = self.qps.get_mut(id)?;
+        qp.stats.segments_out += 1;
+        qp.stats.bytes_out += u64::from(piece.len);
+        qp.wake_if(piece.more, id, &mut self.activated);
+        Some(piece)
+    }
+    #[inline(never)]
+    fn next_of_any(&mut self, id: QpId, rooms: (u32, u32), gate: Gate) -> Option<Piece> {
+        let qp = self.qps.get_mut(id)?;
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let piece = halves.tx.next_ordered((tagged, untagged), gate, &mut ctx);
-        let more = piece.as_ref().map_or_else(|| qp.tx.has_segment(gate), |p| p.more);
-        qp.wake_if(more, id, &mut self.activated);
+        let piece = halves.tx.next_ordered(rooms, gate, &mut ctx);
+        if piece.is_none() {
+            qp.wake(id, &mut self.activated);
+        }
         self.settle();
         piece
     }
@@ -348,45 +363,28 @@ impl Adapter {
         let local = &qp.rx.claim_next(0, len)?.local;
         local.write(&mut self.regions, 0, bytes).map_err(|_| Refusal::LocalFault)?;
         (qp.stats.segments_in, qp.stats.bytes_in) = (qp.stats.segments_in + 1, qp.stats.bytes_in + len);
-        self.deliver(id, a)
+        consume(qp, id, a, &mut self.regions, &mut self.cqs)?;
+        self.consumed(id);
+        Ok(())
     }
     /// A message that consumes a receive is complete: its bytes are in place.
     ///
     /// # Errors
     /// Of the key to be made void: [`Refusal::Key`], [`Refusal::Association`] (a window of another queue pair),
     /// [`Refusal::CannotInvalidate`] (a region's). [`Refusal::NoReceive`], [`Refusal::NoQueuePair`]. Nothing completed.
-    #[inline]
     pub fn deliver(&mut self, id: QpId, a: Arrival) -> Result<(), Refusal> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
-        if qp.rx.posted() == 0 {
-            return Err(Refusal::NoReceive);
-        }
-        if let Some(rkey) = a.invalidate {
-            self.regions.invalidate(rkey, id).map_err(|d| match d {
-                Denied::Key | Denied::Association => d.into(),
-                _ => Refusal::CannotInvalidate,
-            })?;
-        }
-        let r = qp.rx.next_receive(0).ok_or(Refusal::NoReceive)?;
-        r.local.release(&mut self.regions);
-        let (cq, shared) = (qp.init.recv_cq, qp.init.srq);
-        let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
-        let wc = WorkCompletion {
-            wr_id: r.wr_id,
-            qp: id,
-            status: Status::Success,
-            opcode,
-            byte_len: a.len,
-            imm: a.imm,
-            solicited: a.solicited,
-            invalidated: a.invalidate,
-        };
-        self.cqs.push(cq, wc);
-        if let Some(srq) = shared {
+        consume(qp, id, a, &mut self.regions, &mut self.cqs)?;
+        self.consumed(id);
+        Ok(())
+    }
+    /// A queue pair has used one of its receives.
+    #[inline]
+    fn consumed(&mut self, id: QpId) {
+        if let Some(srq) = self.qps.get(id).and_then(|qp| qp.init.srq) {
             self.srq_consumed(srq, id, 1);
         }
         self.settle();
-        Ok(())
     }
     /// Bytes that the read `sink` asked for.
     pub fn read_len(&self, id: QpId, sink: u32) -> Option<u64> {
@@ -536,6 +534,41 @@ impl Adapter {
         }
         self.regions.bind(mw, (q.pd, qp), range, &mut self.rng)
     }
+}
+
+/// Completes the next receive of a queue pair.
+#[inline]
+fn consume(
+    qp: &mut Qp,
+    id: QpId,
+    a: Arrival,
+    regions: &mut Regions,
+    cqs: &mut Cqs,
+) -> Result<(), Refusal> {
+    if qp.rx.posted() == 0 {
+        return Err(Refusal::NoReceive);
+    }
+    if let Some(rkey) = a.invalidate {
+        regions.invalidate(rkey, id).map_err(|d| match d {
+            Denied::Key | Denied::Association => d.into(),
+            _ => Refusal::CannotInvalidate,
+        })?;
+    }
+    let r = qp.rx.next_receive(0).ok_or(Refusal::NoReceive)?;
+    r.local.release(regions);
+    let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
+    let wc = WorkCompletion {
+        wr_id: r.wr_id,
+        qp: id,
+        status: Status::Success,
+        opcode,
+        byte_len: a.len,
+        imm: a.imm,
+        solicited: a.solicited,
+        invalidated: a.invalidate,
+    };
+    cqs.push(qp.init.recv_cq, wc);
+    Ok(())
 }
 
 /// The queue pair, if it takes something in.

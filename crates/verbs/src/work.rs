@@ -53,13 +53,16 @@ impl From<Vec<Sge>> for Sges {
     }
 }
 
+/// Bytes that travel with a work request: of up to 16 without an allocation.
+pub type InlineBytes = smallvec::SmallVec<[u8; 16]>;
+
 /// The bytes of a send work request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
     /// Ranges of registered memory (for a read: where the answer goes).
     Sges(Sges),
     /// A copy that travels with the work request. At most [`MAX_INLINE`](crate::MAX_INLINE) bytes.
-    Inline(Box<[u8]>),
+    Inline(InlineBytes),
 }
 impl From<Sge> for Data {
     fn from(s: Sge) -> Data {
@@ -295,7 +298,7 @@ pub(crate) enum Local {
     None,
     One(LocalSge),
     Many(Box<[LocalSge]>),
-    Inline(Box<[u8]>),
+    Inline(InlineBytes),
 }
 
 impl Local {

@@ -5,7 +5,7 @@ use super::proto::Plan;
 use crate::args::Operation;
 use base::Time;
 use endpoint::Endpoint;
-use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
+use verbs::{Data, InlineBytes, RecvWr, SendOp, SendWr, Sge, Sges};
 
 /// Round trips that are kept: the latest million.
 const MAX_KEPT: usize = 1 << 20;
@@ -104,10 +104,9 @@ pub fn message(plan: &Plan, s: &Stream, n: u64, watched: bool) -> SendWr {
     let data = if plan.size <= INLINE {
         let (mark, len) = mark(plan, n);
         // Zeroed memory is slower to get than memory, by 20 ns.
-        let mut bytes = Vec::with_capacity(plan.size as usize);
-        bytes.extend_from_slice(&mark[..len]);
+        let mut bytes = InlineBytes::from_slice(&mark[..len]);
         bytes.resize(plan.size as usize, 0);
-        Data::Inline(bytes.into())
+        Data::Inline(bytes)
     } else {
         Data::from(Sge { lkey: s.region.lkey, offset: FRONT, len: plan.size })
     };

@@ -79,7 +79,7 @@ impl Stream {
 }
 
 /// A stream whose bytes go from and to their places directly, and what is needed for it. Call
-/// [`Endpoint::stream_done`] afterwards.
+/// [`Endpoint::stream_done`] afterwards, unless the engine [is settled](Connection::is_settled).
 pub struct StreamIo<'a> {
     /// Says where bytes go and come from.
     pub engine: &'a mut Connection,
@@ -102,15 +102,23 @@ impl Endpoint {
         let id = self.hub.ready.pop_front()?;
         let Some(s) = self.hub.streams.get_mut(&id) else { return Some(id) };
         s.queued = false;
-        let sealed = s.sealed.is_some();
-        if let Some(engine) = s.engine.as_mut().filter(|e| e.is_held()) {
-            engine.resume(&mut self.adapter, now);
-            if sealed && !engine.is_held() {
-                // What TLS has taken in already: perhaps nothing more comes to make it look.
-                self.feed_sealed(now, id, &[]);
-            }
+        if s.engine.as_ref().is_some_and(Connection::is_held) {
+            self.resume_held(now, id);
         }
         Some(id)
+    }
+
+    /// A message waits for its receive: perhaps there is one now.
+    #[cold]
+    fn resume_held(&mut self, now: Time, id: StreamId) {
+        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let sealed = s.sealed.is_some();
+        let Some(engine) = &mut s.engine else { return };
+        engine.resume(&mut self.adapter, now);
+        if sealed && !engine.is_held() {
+            // What TLS has taken in already: perhaps nothing more comes to make it look.
+            self.feed_sealed(now, id, &[]);
+        }
     }
 
     /// Has a stream come up in [`Endpoint::poll_stream`] again: it can send again, or has more to send.
@@ -272,6 +280,7 @@ impl Endpoint {
         self.stream_news(now, id);
     }
 
+    #[inline(never)]
     fn stream_news(&mut self, now: Time, id: StreamId) {
         while let Some(e) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_event()) {
             self.on_stream_event(now, id, e);
@@ -313,9 +322,13 @@ impl Endpoint {
 
     /// Lets time pass for streams.
     pub(crate) fn stream_timeouts(&mut self, now: Time) {
-        if self.hub.deadlines.first().is_none_or(|(t, _)| *t > now) {
-            return;
+        if self.hub.deadlines.first().is_some_and(|(t, _)| *t <= now) {
+            self.stream_timeouts_due(now);
         }
+    }
+
+    #[inline(never)]
+    fn stream_timeouts_due(&mut self, now: Time) {
         let later = self.hub.deadlines.split_off(&(now + Span::from_nanos(1), StreamId(0)));
         for (_, id) in core::mem::replace(&mut self.hub.deadlines, later) {
             let Some(s) = self.hub.streams.get_mut(&id) else { continue };

@@ -368,7 +368,7 @@ impl Streams {
                 let reads = !io.engine.is_held();
                 reads.then(|| read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks))
             });
-            let (got, more) = match direct {
+            let Read { got, more, settled } = match direct {
                 Some(Some(read)) => read,
                 None if endpoint.stream_reads(id) => read_buffered(s, &mut self.buffer, (now, id), endpoint),
                 _ => return false,
@@ -390,7 +390,9 @@ impl Streams {
                     if many && !more {
                         give_back(endpoint, id, s);
                     }
-                    endpoint.stream_done(now, id);
+                    if !settled {
+                        endpoint.stream_done(now, id);
+                    }
                     if !more {
                         return false;
                     }
@@ -425,11 +427,8 @@ impl Streams {
     /// Carries out orders, and sends what is to be sent; true when there may be more.
     pub fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
         self.obey(now, endpoint);
-        for id in core::mem::take(&mut self.roomy) {
-            match self.slots.get(&id) {
-                Some(s) if s.connecting => self.on_connected(now, id, endpoint),
-                _ => endpoint.touch_stream(id),
-            }
+        if !self.roomy.is_empty() {
+            self.go_on(now, endpoint);
         }
         let mut more = false;
         let mut turn = self.slots.len().max(FEW);
@@ -442,17 +441,28 @@ impl Streams {
                 break;
             }
         }
-        self.tell_facts(now, endpoint);
+        if now >= self.tell.0 {
+            self.tell_facts(now, endpoint);
+        }
         self.obey(now, endpoint);
         more
     }
 
-    /// Tells what the system says of the streams: of some of them in turn, when there are many.
-    fn tell_facts(&mut self, now: Time, endpoint: &mut Endpoint) {
-        let (at, from) = self.tell;
-        if now < at {
-            return;
+    /// Of those that were waited for: some are connected now, others have room.
+    #[inline(never)]
+    fn go_on(&mut self, now: Time, endpoint: &mut Endpoint) {
+        for id in core::mem::take(&mut self.roomy) {
+            match self.slots.get(&id) {
+                Some(s) if s.connecting => self.on_connected(now, id, endpoint),
+                _ => endpoint.touch_stream(id),
+            }
         }
+    }
+
+    /// Tells what the system says of the streams: of some of them in turn, when there are many.
+    #[inline(never)]
+    fn tell_facts(&mut self, now: Time, endpoint: &mut Endpoint) {
+        let (_, from) = self.tell;
         self.deaf = false;
         let mut next = StreamId(0);
         for (told, (id, s)) in self.slots.range(from..).filter(|(_, s)| !s.connecting).enumerate() {
@@ -467,52 +477,59 @@ impl Streams {
         self.tell = (now + TELL, next);
     }
 
+    #[inline]
     fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(order) = endpoint.poll_stream_order() {
-            match order {
-                StreamOrder::Connect { stream, remote, congestion, dscp } => {
-                    match socket::connect(remote, congestion.as_deref(), dscp) {
-                        Ok(fd) => self.add(stream, fd, true, endpoint),
-                        Err(e) => endpoint.stream_failed(now, stream, &e.to_string()),
-                    }
+            self.carry_out(now, order, endpoint);
+        }
+    }
+
+    #[inline(never)]
+    fn carry_out(&mut self, now: Time, order: StreamOrder, endpoint: &mut Endpoint) {
+        match order {
+            StreamOrder::Connect { stream, remote, congestion, dscp } => {
+                match socket::connect(remote, congestion.as_deref(), dscp) {
+                    Ok(fd) => self.add(stream, fd, true, endpoint),
+                    Err(e) => endpoint.stream_failed(now, stream, &e.to_string()),
                 }
-                StreamOrder::Tell(id) => {
-                    if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
-                        endpoint.set_stream_facts(id, f);
-                    }
+            }
+            StreamOrder::Tell(id) => {
+                if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
+                    endpoint.set_stream_facts(id, f);
                 }
-                StreamOrder::Congestion { stream, name } => {
-                    let done = self.slots.get(&stream).map(|s| socket::set_congestion(&s.fd, &name));
-                    if let Some(Err(error)) = done {
-                        tracing::warn!(%error, "a stream keeps its congestion control");
-                    }
+            }
+            StreamOrder::Congestion { stream, name } => {
+                let done = self.slots.get(&stream).map(|s| socket::set_congestion(&s.fd, &name));
+                if let Some(Err(error)) = done {
+                    tracing::warn!(%error, "a stream keeps its congestion control");
                 }
-                StreamOrder::Mark { stream, dscp } => {
-                    let done = self.slots.get(&stream).map(|s| socket::mark(&s.fd, dscp));
-                    if let Some(Err(error)) = done {
-                        tracing::warn!(%error, dscp, "packets of a stream keep their code point");
-                    }
+            }
+            StreamOrder::Mark { stream, dscp } => {
+                let done = self.slots.get(&stream).map(|s| socket::mark(&s.fd, dscp));
+                if let Some(Err(error)) = done {
+                    tracing::warn!(%error, dscp, "packets of a stream keep their code point");
                 }
-                StreamOrder::Pace { stream, rate } => {
-                    if let Some(s) = self.slots.get(&stream) {
-                        facts::pace(&s.fd, rate);
-                    }
+            }
+            StreamOrder::Pace { stream, rate } => {
+                if let Some(s) = self.slots.get(&stream) {
+                    facts::pace(&s.fd, rate);
                 }
-                StreamOrder::Shutdown(id) => {
-                    if let Some(s) = self.slots.get(&id) {
-                        socket::shutdown(&s.fd);
-                    }
+            }
+            StreamOrder::Shutdown(id) => {
+                if let Some(s) = self.slots.get(&id) {
+                    socket::shutdown(&s.fd);
                 }
-                StreamOrder::Close(id) => drop(self.slots.remove(&id)),
-                StreamOrder::Abort(id) => {
-                    if let Some(s) = self.slots.remove(&id) {
-                        socket::reset(s.fd);
-                    }
+            }
+            StreamOrder::Close(id) => drop(self.slots.remove(&id)),
+            StreamOrder::Abort(id) => {
+                if let Some(s) = self.slots.remove(&id) {
+                    socket::reset(s.fd);
                 }
             }
         }
     }
 
+    #[cold]
     fn on_connected(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) {
         let Some(s) = self.slots.get_mut(&id) else { return };
         match socket::outcome(&s.fd) {
@@ -584,6 +601,7 @@ impl Streams {
 
     /// A stream takes nothing any more. What the peer said before it went is worth reading: the reading side tells of its end,
     /// unless that has come. It is not waited for to take more: the system would say at once that it can, again and again.
+    #[cold]
     fn is_dead(&mut self, now: Time, id: StreamId, e: Errno, endpoint: &mut Endpoint) -> bool {
         let e = io::Error::from(e);
         tracing::debug!(error = %e, "a stream takes nothing more");
@@ -641,15 +659,24 @@ fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut Slot) {
     }
 }
 
-/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps. Gives how much came, and whether
-/// there is likely to be more.
+/// What came of reading.
+struct Read {
+    /// How much came.
+    got: Result<usize, Errno>,
+    /// There is likely to be more.
+    more: bool,
+    /// Nothing is to follow.
+    settled: bool,
+}
+
+/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps.
 fn read_direct(
     fd: &OwnedFd,
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
     looks: u32,
-) -> (Result<usize, Errno>, bool) {
+) -> Read {
     io.engine.lend(io.spare);
     io.engine.recheck(io.adapter, now);
     let places = io.engine.places();
@@ -667,7 +694,7 @@ fn read_direct(
                     // Deregistered in the midst of a record.
                     ranges.clear();
                     io.engine.on_error(io.adapter);
-                    return (Err(Errno::INTR), true);
+                    return Read { got: Err(Errno::INTR), more: true, settled: false };
                 }
             },
         };
@@ -685,30 +712,32 @@ fn read_direct(
         got = unsafe { socket::receive(fd, ranges) };
     }
     ranges.clear();
-    let Ok(n @ 1..) = got else { return (got, false) };
+    let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
     io.engine.on_received(io.adapter, n, now);
-    (Ok(n), n >= offered || io.engine.lacks_little())
+    Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }
 }
 
 /// Reads what there is into a buffer, and has it taken in.
+#[inline(never)]
 fn read_buffered(
     s: &mut Slot,
     buffer: &mut Vec<u8>,
     (now, id): (Time, StreamId),
     endpoint: &mut Endpoint,
-) -> (Result<usize, Errno>, bool) {
+) -> Read {
     buffer.resize(BUFFER, 0);
     let got = rustix::io::read(&s.fd, &mut buffer[..]);
     if let Ok(n @ 1..) = got {
         let taken = endpoint.feed_stream(now, id, &buffer[..n]);
         s.rest = buffer[taken..n].to_vec();
         let more = n >= BUFFER || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
-        return (Ok(n), more);
+        return Read { got, more, settled: false };
     }
-    (got, false)
+    Read { got, more: false, settled: false }
 }
 
 /// Sends what TLS has sealed; true when there may be more.
+#[inline(never)]
 fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -> Result<bool, Errno> {
     let bytes = endpoint.sealed(now, id);
     if bytes.is_empty() {

@@ -56,7 +56,15 @@ impl Connection {
     pub(super) fn deliver(&mut self, a: &mut Adapter, ulpdu: &[u8], now: Time) {
         let done = self.act(a, ulpdu, now);
         self.rx.validated = true;
-        let Err(cause) = done.map_err(|cause| self.blame(a, cause)) else { return };
+        if let Err(cause) = done {
+            let cause = self.blame(a, cause);
+            self.refuse(a, cause, ulpdu, now);
+        }
+    }
+
+    /// Says to the peer what is wrong with a record.
+    #[cold]
+    fn refuse(&mut self, a: &mut Adapter, cause: Cause, ulpdu: &[u8], now: Time) {
         let head = ulpdu.first().map_or(0, |first| Header::len_of(*first));
         let (ddp, payload) = ulpdu.split_at(if ulpdu.len() < head { 0 } else { head });
         let is_read = ddp.get(1).is_some_and(|c| Opcode::parse(*c) == Ok(Opcode::ReadRequest));
@@ -84,14 +92,26 @@ impl Connection {
             self.count_send();
             return a.deliver_bytes(qp, payload, arrival).map_err(untagged_cause);
         }
+        self.act_by_steps(a, (&header, op), payload, now)
+    }
+
+    /// Of everything but sends that are whole in their records.
+    #[inline(never)]
+    fn act_by_steps(
+        &mut self,
+        a: &mut Adapter,
+        (header, op): (&Header, Opcode),
+        payload: &[u8],
+        now: Time,
+    ) -> Result<(), Cause> {
         if matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. }) {
-            self.begin_segment(a, &header, op, payload.len())?;
+            self.begin_segment(a, header, op, payload.len())?;
             if !put(a, &self.rx.places, payload) {
                 return Err(terminate::CATASTROPHIC);
             }
-            return self.end_segment(a, &header, op, payload.len());
+            return self.end_segment(a, header, op, payload.len());
         }
-        self.check_message(&header, op)?;
+        self.check_message(header, op)?;
         let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
         match op {
             Opcode::Immediate { solicited } => self.on_immediate(a, qp, payload, solicited),

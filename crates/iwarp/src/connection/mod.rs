@@ -265,6 +265,12 @@ impl Connection {
         !self.events.is_empty() || !self.steps.is_empty() || self.is_closed()
     }
 
+    /// Whether nothing is to follow what was last done to it: it has no [news](Connection::has_news), nothing to send that only it knows
+    /// of, and waits for no time.
+    pub fn is_settled(&self) -> bool {
+        !self.has_news() && self.poll_timeout().is_none() && !self.wants_to_send()
+    }
+
     /// When [`on_timeout`](Connection::on_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         let (record, held) = (self.rx.record_since, self.rx.held_since);

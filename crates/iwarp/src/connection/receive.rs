@@ -389,6 +389,7 @@ impl Connection {
     }
 
     /// What came is not what was expected: takes `n` bytes from where they are as they would have come.
+    #[cold]
     fn gather_again(&mut self, a: &mut Adapter, ranges: &[Into], n: usize, now: Time) {
         self.rx.ahead.doubt();
         let mut bytes = Vec::with_capacity(n);
@@ -495,6 +496,7 @@ impl Connection {
         }
     }
 
+    #[cold]
     fn look_for_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
         let Some(kind) = expected(self.state) else { return Look::More };
         let waiting = &scratch[self.rx.start..self.rx.end];
@@ -554,6 +556,7 @@ impl Connection {
     }
 
     /// Whether the record at the front is to wait for a receive.
+    #[cold]
     fn holds(&mut self, a: &Adapter, record: &[u8], now: Time) -> bool {
         let since = self.rx.held_since.take().unwrap_or(now);
         // The first message of the peer-to-peer model takes no receive.
@@ -594,6 +597,7 @@ impl Connection {
     }
 
     /// Lets the rest of a payload go straight to its place, if it is allowed and worth it.
+    #[inline(never)]
     fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Look {
         let waiting = &scratch[self.rx.start..self.rx.end];
         let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| !self.terms.markers_in) else {
@@ -628,6 +632,7 @@ impl Connection {
     }
 
     /// The end of a record whose payload went straight to its place.
+    #[inline(never)]
     fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
         let waiting = &scratch[self.rx.start..self.rx.end];
         let Some(d) = self.rx.direct.take_if(|d| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC) else {

@@ -91,8 +91,6 @@ impl Connection {
     /// many records.
     pub fn transmit(&mut self, a: &mut Adapter, now: Time) -> Option<Transmit<'_>> {
         if self.tx.batch.is_empty() {
-            self.tx.batch.clear();
-            self.tx.in_segment = 0;
             self.fill(a, now);
             self.settle(a);
         }
@@ -123,6 +121,10 @@ impl Connection {
         if let (Some(qp), n @ 1..) = (self.qp, self.tx.batch.taken()) {
             a.on_taken(qp, n);
         }
+        if self.tx.batch.is_empty() {
+            self.tx.batch.clear();
+            self.tx.in_segment = 0;
+        }
         self.settle(a);
     }
 
@@ -147,16 +149,15 @@ impl Connection {
             return;
         }
         (self.tx.pause_until, self.tx.nudged) = (None, false);
-        if self.begin(a).is_err() || self.fill_from(a, qp).is_err() {
+        if !self.tx.began && self.begin(a).is_err() || self.fill_from(a, qp).is_err() {
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
     }
 
     /// The first message of the peer-to-peer model, before any other (RFC 6581, section 5).
+    #[cold]
     fn begin(&mut self, a: &mut Adapter) -> Result<(), Fault> {
-        if core::mem::replace(&mut self.tx.began, true) {
-            return Ok(());
-        }
+        self.tx.began = true;
         match self.terms.first {
             None => Ok(()),
             Some(First::Write) => {
@@ -310,6 +311,7 @@ impl Connection {
     }
 
     /// A record with markers: copied, as they stand in the midst of the payload.
+    #[inline(never)]
     fn marked(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<(), Fault> {
         let mut markers = markers::Inserter::new(self.tx.position);
         let (mut plain, mut places) =
@@ -346,6 +348,7 @@ impl Connection {
     }
 
     /// A record whose payload stays where it is. False, and nothing is added: it does not lie in registered memory.
+    #[inline(never)]
     fn in_place(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<bool, Fault> {
         let mut places = core::mem::take(&mut self.tx.places);
         places.clear();
@@ -411,7 +414,7 @@ fn put_header(h: &Header, body: Body<'_>, out: &mut Vec<u8>) -> usize {
     let mut front = [0; fpdu::LENGTH + ddp::UNTAGGED];
     front[..fpdu::LENGTH].copy_from_slice(&(ulpdu as u16).to_be_bytes());
     front[fpdu::LENGTH..].copy_from_slice(&header);
-    out.extend_from_slice(&front[..fpdu::LENGTH + len]);
+    put_front(out, &front, fpdu::LENGTH + len);
     ulpdu
 }
 
@@ -427,7 +430,15 @@ fn put_body(a: &mut Adapter, body: Body<'_>, out: &mut Vec<u8>) -> Result<(), Fa
 
 /// Appends zeros up to the CRC, and those of its field, which without CRCs may hold anything (RFC 5044, section 4.1).
 fn put_trailer(out: &mut Vec<u8>, ulpdu: usize) {
-    out.extend_from_slice(&[0; 3 + fpdu::CRC][..fpdu::pad(ulpdu) + fpdu::CRC]);
+    put_front(out, &[0; 3 + fpdu::CRC], fpdu::pad(ulpdu) + fpdu::CRC);
+}
+
+/// Appends the first `len` of `bytes`. All of them are copied: of a number that the compiler knows that is a few instructions.
+#[inline]
+fn put_front<const N: usize>(out: &mut Vec<u8>, bytes: &[u8; N], len: usize) {
+    let end = out.len() + len.min(N);
+    out.extend_from_slice(bytes);
+    out.truncate(end);
 }
 
 const fn tagged(op: Opcode, stag: u32, to: u64, last: bool) -> Header {

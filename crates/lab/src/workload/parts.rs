@@ -496,7 +496,7 @@ impl Receiver {
         let region = region.map_err(|(e, _)| e.to_string())?;
         self.region = Some((conn, region));
         let first = info.qps.first().ok_or("a connection without queue pairs")?;
-        let key = Data::Inline(region.rkey.to_be_bytes().into());
+        let key = Data::Inline(region.rkey.to_be_bytes()[..].into());
         e.adapter().post_send(*first, SendWr::new(0, SendOp::Send, key)).map_err(|e| e.to_string())
     }
 }

@@ -35,7 +35,7 @@ fn what_the_stream_has_taken_completes_in_order_and_is_given_back() {
     let read = PeerRead { rkey: e.src.rkey, offset: 3, len: 1500, sink: 9 };
     let data = e.source(5, 1200);
     e.post(SendWr::new(1, SendOp::Send, data));
-    e.post(SendWr::new(2, SendOp::Send, Data::Inline(Box::from(*b"abc"))));
+    e.post(SendWr::new(2, SendOp::Send, Data::Inline(b"abc"[..].into())));
     let mut out = Vec::new();
     let first = next(&mut e).unwrap();
     assert_eq!((first.len, first.last, first.more), (900, false, true));

@@ -1,7 +1,7 @@
 //! The sending half over an ordered byte stream: nothing is lost there, so all that is remembered of what was given out is its
 //! order.
 
-use super::{Ctx, Gate, Response, Tx};
+use super::{Ctx, Gate, Response, Tx, Wqe};
 use crate::MAX_MESSAGES_AHEAD;
 use crate::error::GatherError;
 use crate::ordered::{Outgoing, Payload, Piece};
@@ -57,7 +57,59 @@ impl Stream {
     }
 }
 
+impl Wqe {
+    /// What is to be said of its message, where the payload is, and how many bytes that are. Requests have none: what
+    /// they say is all there is.
+    fn outgoing(&self, number: u64) -> Option<(Outgoing, Payload, u64)> {
+        let (solicited, len) = (self.solicited, self.len);
+        let what = match self.op {
+            SendOp::Write { rkey, offset } => Outgoing::Write { rkey, offset, imm: None, solicited, len },
+            SendOp::WriteImm { rkey, offset, imm } => {
+                Outgoing::Write { rkey, offset, imm: Some(imm), solicited, len }
+            }
+            SendOp::Send | SendOp::SendImm { .. } => Outgoing::Send { solicited, invalidate: None },
+            SendOp::SendInvalidate { rkey } => Outgoing::Send { solicited, invalidate: Some(rkey) },
+            SendOp::Read { rkey, offset } => {
+                return Some((Outgoing::Read { rkey, offset, len, sink: self.sink }, Payload::None, 0));
+            }
+            SendOp::Atomic { rkey, offset, .. } => {
+                return Some((Outgoing::Atomic { rkey, offset, id: self.sink }, Payload::None, 0));
+            }
+            SendOp::LocalInvalidate { .. } => return None,
+        };
+        Some((what, Payload::Wqe(number), len))
+    }
+}
+
 impl Tx {
+    /// The next piece where that is a whole message of the send queue with nothing before it, as most are: a shorter way to what
+    /// [`next_ordered`](Tx::next_ordered) would give. `None`: that is to be asked.
+    #[inline]
+    pub(crate) fn next_whole(&mut self, (tagged, untagged): (u32, u32), gate: Gate) -> Option<Piece> {
+        let begins = gate.start && !self.stream.has_current() && self.responses.is_empty();
+        if !begins || self.stream.given.len() as u64 >= MAX_MESSAGES_AHEAD {
+            return None;
+        }
+        let number = self.next_wqe;
+        let at = (number - self.wqe_base) as usize;
+        let w = self.wqes.get(at).filter(|w| !w.fence)?;
+        let room = match w.op {
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => tagged,
+            SendOp::Send => untagged,
+            _ => return None,
+        };
+        if w.len > room.into() {
+            return None;
+        }
+        let (what, payload, len) = w.outgoing(number)?;
+        self.next_wqe += 1;
+        self.responses_turn = true;
+        self.stream.given.push_back(Given::Wqe(number));
+        let more = at + 1 < self.wqes.len() && self.has_segment(gate);
+        // At most `room`, which is a u32.
+        Some(Piece { what, offset: 0, len: len as u32, last: true, more, payload })
+    }
+
     /// The next piece, of at most `tagged` or `untagged` bytes. The pieces of a message follow one another (RFC 5041, section 5.3).
     pub(crate) fn next_ordered(
         &mut self,
@@ -73,7 +125,7 @@ impl Tx {
             None => (self.next_message(gate, ctx)?, 0),
         };
         let (what, payload, len) = match current {
-            Current::Wqe(number) => self.outgoing(number)?,
+            Current::Wqe(number) => self.posted(number)?.outgoing(number)?,
             Current::Answer => self.outgoing_answer()?,
         };
         let room = match what {
@@ -91,8 +143,6 @@ impl Tx {
         } else {
             self.stream.current = Some((current, offset + u64::from(here)));
         }
-        ctx.stats.segments_out += 1;
-        ctx.stats.bytes_out += u64::from(here);
         let more = self.has_segment(gate);
         Some(Piece { what, offset, len: here, last, more, payload })
     }
@@ -140,29 +190,6 @@ impl Tx {
             (None, Some(mr)) => (Outgoing::ReadResponse, Payload::Region(mr, r.offset), r.len),
             (None, None) => (Outgoing::ReadResponse, Payload::None, r.len),
         })
-    }
-
-    /// What is to be said of a work request's message, where its payload is, and how many bytes that are. Requests have none: what
-    /// they say is all there is.
-    fn outgoing(&self, number: u64) -> Option<(Outgoing, Payload, u64)> {
-        let w = self.posted(number)?;
-        let (solicited, len) = (w.solicited, w.len);
-        let what = match w.op {
-            SendOp::Write { rkey, offset } => Outgoing::Write { rkey, offset, imm: None, solicited, len },
-            SendOp::WriteImm { rkey, offset, imm } => {
-                Outgoing::Write { rkey, offset, imm: Some(imm), solicited, len }
-            }
-            SendOp::Send | SendOp::SendImm { .. } => Outgoing::Send { solicited, invalidate: None },
-            SendOp::SendInvalidate { rkey } => Outgoing::Send { solicited, invalidate: Some(rkey) },
-            SendOp::Read { rkey, offset } => {
-                return Some((Outgoing::Read { rkey, offset, len, sink: w.sink }, Payload::None, 0));
-            }
-            SendOp::Atomic { rkey, offset, .. } => {
-                return Some((Outgoing::Atomic { rkey, offset, id: w.sink }, Payload::None, 0));
-            }
-            SendOp::LocalInvalidate { .. } => return None,
-        };
-        Some((what, Payload::Wqe(number), len))
     }
 
     /// What an outstanding atomic operation does.

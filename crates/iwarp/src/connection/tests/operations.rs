@@ -43,8 +43,8 @@ fn post(from: &mut End, to: &mut End, plan: &Plan) {
                 SendWr::new(i as u64, SendOp::Atomic { rkey: to.dst.rkey, offset: SIZE as u64 - 8, op }, sge)
             }
             6 => {
-                let bytes: Box<[u8]> = from.bytes(from.src, at, len.min(1000)).into();
-                SendWr::new(i as u64, SendOp::Send, Data::Inline(bytes))
+                let bytes = from.bytes(from.src, at, len.min(1000));
+                SendWr::new(i as u64, SendOp::Send, Data::Inline(bytes.into()))
             }
             _ => match plan.window {
                 Some(rkey) => SendWr::new(i as u64, SendOp::SendInvalidate { rkey }, data),
