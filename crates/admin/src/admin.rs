@@ -12,6 +12,7 @@ use crate::source::Source;
 use crate::tap::Taps;
 use crate::watch::{self, WatchError, Watching};
 use endpoint::App;
+use lhio::poll::Waker;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,15 +40,15 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Reads the policy, watches its source and listens. `wake` has the loop of the process turn. A control socket that
+    /// Reads the policy, watches its source and listens. `waker` has the loop of the process turn. A control socket that
     /// cannot be had is said, and no error.
     ///
     /// # Errors
     /// [`WatchError`]: the policy that was asked for cannot be used.
-    pub fn start(o: Options<'_>, wake: impl Fn() + Send + Sync + 'static) -> Result<Admin, WatchError> {
+    pub fn start(o: Options<'_>, waker: Waker) -> Result<Admin, WatchError> {
         let office = Office {
             board: Board::new(o.command),
-            desk: Desk::new(wake),
+            desk: Desk::new(waker),
             taps: Taps::default(),
             hooks: o.hooks,
             waiting: Arc::default(),

@@ -4,8 +4,10 @@
 use crate::proto::{Answer, FlowId};
 use base::{Rate, Span};
 use cc::platform::Policy;
+use lhio::poll::Waker;
 use std::collections::VecDeque;
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +62,7 @@ struct Inner {
     waiting: Mutex<Waiting>,
     /// There are some.
     any: AtomicBool,
-    wake: Box<dyn Fn() + Send + Sync>,
+    waker: Waker,
 }
 
 /// Both sides of the desk. Cheap to clone; clones are the same.
@@ -74,10 +76,10 @@ impl fmt::Debug for Desk {
 }
 
 impl Desk {
-    /// A desk whose loop is woken by `wake`.
-    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Desk {
+    /// A desk whose loop is woken by `waker`.
+    pub fn new(waker: Waker) -> Desk {
         let (waiting, any) = (Mutex::default(), AtomicBool::new(false));
-        Desk(Arc::new(Inner { waiting, any, wake: Box::new(wake) }))
+        Desk(Arc::new(Inner { waiting, any, waker }))
     }
 
     fn put(&self, job: Job) -> Result<(), String> {
@@ -92,7 +94,7 @@ impl Desk {
             w.jobs.push_back(job);
             self.0.any.store(true, Ordering::Release);
         }
-        (self.0.wake)();
+        self.0.waker.wake();
         Ok(())
     }
 
@@ -142,7 +144,14 @@ impl Desk {
 
     /// Wakes the loop.
     pub fn wake(&self) {
-        (self.0.wake)();
+        self.0.waker.wake();
+    }
+}
+
+/// The descriptor by which the loop is woken.
+impl AsFd for Desk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.waker.as_fd()
     }
 }
 
@@ -152,7 +161,7 @@ mod tests {
 
     #[test]
     fn orders_are_bounded_answered_and_refused_at_the_end() {
-        let desk = Desk::new(|| {});
+        let desk = Desk::new(lhio::poll::Poller::new().unwrap().waker());
         assert!(desk.take().is_none());
         let asker = desk.clone();
         let asked = std::thread::spawn(move || asker.ask(Order::Flows));

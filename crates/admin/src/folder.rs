@@ -90,9 +90,16 @@ pub struct Listening {
     pub path: PathBuf,
 }
 
+impl Listening {
+    /// Nobody is to come any more.
+    pub fn withdraw(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.withdraw();
     }
 }
 

@@ -1,13 +1,16 @@
 //! The listening side of the control socket: a thread that accepts, and one for each of few clients. The loop that moves
 //! data has no part in it but what it does at its [`desk`](crate::desk).
 
+use crate::desk::Desk;
 use crate::folder::{self, FolderError, Listening};
 use crate::lines::{LineError, Lines};
 use crate::office::Office;
 use crate::proto::{Answer, MAX_REQUEST, Request, line, read_request};
 use base::Span;
+use lhio::apart;
 use lhio::peer::Peer;
 use lhio::poll::{Poller, Source, Waker};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +37,8 @@ pub struct Server {
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+    /// What the thread uses is closed when it has ended.
+    _owned: (Arc<Listening>, Desk),
 }
 
 impl Server {
@@ -42,17 +47,17 @@ impl Server {
     /// # Errors
     /// [`FolderError`].
     pub fn start(folder: &Path, group: Option<u32>, office: Office) -> Result<Server, FolderError> {
-        let listening = folder::listen(folder, group)?;
+        let listening = Arc::new(folder::listen(folder, group)?);
         let path = listening.path.clone();
         let no_thread = |source| FolderError::System { what: "serve the socket", path: path.clone(), source };
         let poller = Poller::new().map_err(no_thread)?;
         let (waker, stop) = (poller.waker(), Arc::new(AtomicBool::new(false)));
-        let door = Door { listening, group, office, stop: stop.clone(), clients: Arc::default() };
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || door.run(poller))
-            .map_err(no_thread)?;
-        Ok(Server { path, stop, waker, thread: Some(thread) })
+        let desk = office.desk.clone();
+        let keeps = [listening.socket.as_fd(), waker.as_fd(), desk.as_fd()];
+        let (listens, stops, clients) = (listening.clone(), stop.clone(), Arc::default());
+        let door = Door { listening: listens, group, office, stop: stops, clients, poller };
+        let thread = apart::spawn("control", door, &keeps, Door::run).map_err(no_thread)?;
+        Ok(Server { path, stop, waker, thread: Some(thread), _owned: (listening, desk) })
     }
 
     /// Where it is.
@@ -73,11 +78,12 @@ impl Drop for Server {
 
 /// Lets clients in.
 struct Door {
-    listening: Listening,
+    listening: Arc<Listening>,
     group: Option<u32>,
     office: Office,
     stop: Arc<AtomicBool>,
     clients: Arc<AtomicUsize>,
+    poller: Poller,
 }
 
 /// One of the places for clients, which is free again when this goes.
@@ -90,7 +96,7 @@ impl Drop for Seat {
 }
 
 impl Door {
-    fn run(self, mut poller: Poller) {
+    fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
             let pause = match self.listening.socket.accept() {
                 Ok((stream, _)) => {
@@ -104,8 +110,9 @@ impl Door {
                 }
             };
             let mut sources = [Source::choose(&self.listening.socket, pause.is_none(), false)];
-            if let Err(error) = poller.wait(&mut sources, pause) {
+            if let Err(error) = self.poller.wait(&mut sources, pause) {
                 tracing::warn!(%error, "the control socket is given up");
+                self.listening.withdraw();
                 return;
             }
         }

@@ -58,7 +58,7 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         news: Arc::new(policies::news),
     };
     let options = Options { command, control: control(&g.control)?, source, state: me.state.path(), hooks };
-    Admin::start(options, move || waker.wake()).map_err(of_watch)
+    Admin::start(options, waker).map_err(of_watch)
 }
 
 /// A source that cannot be watched.

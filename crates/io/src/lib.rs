@@ -44,6 +44,7 @@
 //!
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
+pub mod apart;
 mod call;
 pub mod clock;
 pub mod datapath;

@@ -83,6 +83,24 @@ impl Waker {
     pub fn wake(&self) {
         self.0.ring();
     }
+
+    /// Has `signal` wake the poller, too, from now on: beside what else is registered for it by `signal_hook`.
+    ///
+    /// # Errors
+    /// No such signal, or one that cannot be handled.
+    pub fn wake_on(&self, signal: i32) -> io::Result<()> {
+        let waker = self.clone();
+        // SAFETY: a handler may do what waking is: an atomic swap and a write to an eventfd, which does not touch `errno`.
+        unsafe { signal_hook::low_level::register(signal, move || waker.wake()) }?;
+        Ok(())
+    }
+}
+
+/// The descriptor by which it wakes.
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.signal().0.as_fd()
+    }
 }
 
 impl Poller {

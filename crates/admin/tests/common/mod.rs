@@ -82,7 +82,7 @@ impl Process {
         };
         let office = Office {
             board: Board::new("test"),
-            desk: Desk::new(|| {}),
+            desk: Desk::new(lhio::poll::Poller::new().unwrap().waker()),
             taps: Taps::default(),
             hooks,
             waiting: Arc::default(),

@@ -15,9 +15,9 @@ use cc::platform::{Carrier, Traffic};
 use kernel::{Found, Holding, Rules};
 use lhio::clock::WallTime;
 use lhio::identity::StateFolder;
+use lhio::poll::Poller;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
 /// Has a policy hold; with `--watch`, and every other one that its source has from then on.
 pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
@@ -113,19 +113,15 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
         state: state.path(),
         hooks,
     };
-    let (wake, woken) = sync_channel(1);
-    // One that waits already is enough.
-    let admin = Admin::start(options, move || {
-        let _ = wake.try_send(());
-    })
-    .map_err(govern::of_watch)?;
+    let mut poller = Poller::new().map_err(Failure::system)?;
+    let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
     println!(
         "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `longhaul cc detach --policy`"
     );
-    while woken.recv().is_ok() {
+    loop {
+        poller.wait(&mut [], None).map_err(Failure::system)?;
         admin.idle();
     }
-    Ok(())
 }
 
 /// What holds, a line each.

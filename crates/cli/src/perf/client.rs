@@ -39,7 +39,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
     let waker = driver.waker();
     let admin = govern::start("perf client", &a.governing, &me, driver.waker())?;
-    let stop = stop::on_signal(move || waker.wake())?;
+    let stop = stop::wakes(&waker)?;
     let shown = !a.output.quiet && !a.output.json;
     let mut app = Client::new(trusted.connect(), plan, a.interval, shown, stop);
     driver.run(&mut endpoint, &mut admin.govern(&mut app))?;

@@ -39,7 +39,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     endpoint.set_gate(Some(Box::new(gate)));
     let waker = driver.waker();
     let admin = govern::start("perf server", &a.governing, &me, driver.waker())?;
-    let stop = stop::on_signal(move || waker.wake())?;
+    let stop = stop::wakes(&waker)?;
     let mut app = Server { sessions: BTreeMap::new(), left: a.count, arrivals: a.arrivals, stop };
     Ok(driver.run(&mut endpoint, &mut admin.govern(&mut app))?)
 }
