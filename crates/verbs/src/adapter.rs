@@ -366,7 +366,9 @@ impl Adapter {
         if qp.state == QpState::Error {
             self.flush_sends(id);
         } else {
-            qp.wake(id, &mut self.activated);
+            // A stream finds out for itself whether there is something to give out now.
+            let has = qp.init.kind == Kind::Ordered || qp.tx.has_segment(qp.gate());
+            qp.wake_if(has, id, &mut self.activated);
         }
         Ok(())
     }

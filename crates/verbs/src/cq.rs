@@ -103,6 +103,7 @@ impl Cqs {
         }
     }
     /// Adds a completion in a reserved place.
+    #[inline]
     pub(crate) fn push(&mut self, id: CqId, wc: WorkCompletion) {
         let Some(cq) = self.slab.get_mut(id) else { return };
         cq.reserved = cq.reserved.saturating_sub(1);

@@ -210,6 +210,7 @@ impl Adapter {
     /// The next piece to send, with at most `tagged` bytes of payload when it is of a write or the answer to a read, else
     /// at most `untagged`, neither of which may be 0. When the stream has taken the last piece of a message, say so by
     /// [`on_taken`](Adapter::on_taken).
+    #[inline]
     pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
@@ -251,13 +252,14 @@ impl Adapter {
     ///
     /// # Errors
     /// See [`GatherError`]; then nothing is appended. After [`GatherError::Fault`] the queue pair is in the error state.
+    #[inline]
     pub fn append_piece(&mut self, id: QpId, p: &Piece, out: &mut Vec<u8>) -> Result<(), GatherError> {
         let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
-        let done = qp.tx.append(p, &self.regions, out);
-        if done == Err(GatherError::Fault) {
-            let _ = self.set_error(id, Status::LocalProtection);
-        }
-        done
+        qp.tx.append(p, &self.regions, out).inspect_err(|e| {
+            if *e == GatherError::Fault {
+                let _ = self.set_error(id, Status::LocalProtection);
+            }
+        })
     }
     /// What an outstanding atomic operation is to do.
     pub fn atomic_op(&self, qp: QpId, id: u32) -> Option<AtomicOp> {
@@ -379,7 +381,7 @@ impl Adapter {
         Ok(())
     }
     /// A queue pair has used one of its receives.
-    #[inline]
+    #[inline(always)]
     fn consumed(&mut self, id: QpId) {
         if let Some(srq) = self.qps.get(id).and_then(|qp| qp.init.srq) {
             self.srq_consumed(srq, id, 1);
@@ -537,7 +539,7 @@ impl Adapter {
 }
 
 /// Completes the next receive of a queue pair.
-#[inline]
+#[inline(always)]
 fn consume(
     qp: &mut Qp,
     id: QpId,

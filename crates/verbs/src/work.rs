@@ -381,6 +381,7 @@ impl Local {
     }
 
     /// Appends `len` bytes from byte `at` of the message on to `out`.
+    #[inline]
     pub(crate) fn append(
         &self,
         regions: &Regions,
@@ -427,12 +428,19 @@ impl Local {
     }
 
     /// Copies `data` to byte `at` of the message and on.
-    pub(crate) fn write(&self, regions: &mut Regions, mut at: u64, data: &[u8]) -> Result<(), CopyError> {
-        if let Local::One(s) = self
-            && at.saturating_add(data.len() as u64) <= s.len
-        {
-            return regions.write(s.mr, s.offset + at, data);
+    #[inline]
+    pub(crate) fn write(&self, regions: &mut Regions, at: u64, data: &[u8]) -> Result<(), CopyError> {
+        match self {
+            Local::One(s) if at.saturating_add(data.len() as u64) <= s.len => {
+                regions.write(s.mr, s.offset + at, data)
+            }
+            _ => self.write_list(regions, at, data),
         }
+    }
+
+    /// The same over several ranges.
+    #[inline(never)]
+    fn write_list(&self, regions: &mut Regions, mut at: u64, data: &[u8]) -> Result<(), CopyError> {
         let mut done = 0;
         for s in self.sges() {
             if at >= s.len {

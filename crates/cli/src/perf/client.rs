@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transport::crypto::{PeerIdentity, Suite};
 use transport::error::code;
-use verbs::Status;
+use verbs::{CqId, Status};
 
 /// Bytes under way on all streams unless the user says otherwise.
 const UNDER_WAY: u64 = 64 << 20;
@@ -107,6 +107,7 @@ struct Client {
     shown: bool,
     stop: Arc<AtomicBool>,
     conn: Option<ConnId>,
+    cq: Option<CqId>,
     control: Option<Control>,
     load: Option<Load>,
     running: bool,
@@ -133,6 +134,7 @@ impl Client {
             shown,
             stop,
             conn: None,
+            cq: None,
             control: None,
             load: None,
             running: false,
@@ -154,11 +156,13 @@ impl Client {
         self.failure.get_or_insert(f);
     }
 
+    #[inline(never)]
     fn event(&mut self, e: Event, ep: &mut Endpoint) -> Result<(), String> {
         match e {
             Event::Connected { conn } => {
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                 (self.conn, self.peer, self.suite) = (Some(conn), info.peer.clone(), Some(info.suite));
+                self.cq = Some(info.cq);
                 let mut control = Control::new(ep, &info)?;
                 if self.plan.reverse || self.plan.latency {
                     let load = Load::new(ep, &info, self.plan.clone(), !self.plan.reverse)?;
@@ -186,6 +190,7 @@ impl Client {
         Ok(())
     }
 
+    #[inline(never)]
     fn message(&mut self, now: Time, m: Message, ep: &mut Endpoint) -> Result<(), String> {
         let Some(conn) = self.conn else { return Ok(()) };
         match m {
@@ -221,9 +226,7 @@ impl Client {
     }
 
     fn work(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
-        let Some(conn) = self.conn else { return Ok(()) };
-        let Some(info) = ep.connection(conn) else { return Ok(()) };
-        let cq = info.cq;
+        let (Some(conn), Some(cq)) = (self.conn, self.cq) else { return Ok(()) };
         if let Some(load) = &mut self.load {
             load.post_late(ep)?;
         }
@@ -259,7 +262,9 @@ impl Client {
                 }
             }
         }
-        self.report_interval(now, ep, conn);
+        if self.next_report.is_some_and(|t| t <= now) {
+            self.report_interval(now, ep, conn);
+        }
         let drained = self.control.as_ref().is_none_or(Control::is_drained);
         if (self.ours.is_some() && self.theirs.is_some() && drained) || self.failure.is_some() {
             self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
@@ -268,8 +273,9 @@ impl Client {
         Ok(())
     }
 
+    #[inline(never)]
     fn report_interval(&mut self, now: Time, ep: &Endpoint, conn: ConnId) {
-        let Some(at) = self.next_report.filter(|t| *t <= now) else { return };
+        let Some(at) = self.next_report else { return };
         self.next_report = Some(at + self.interval);
         self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
         let (Some(s), Some(load)) = (ep.stats(conn), &self.load) else { return };

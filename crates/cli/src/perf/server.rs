@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transport::error::code;
-use verbs::Status;
+use verbs::{CqId, Status};
 
 /// Measurements at a time.
 const MAX_SESSIONS: usize = 16;
@@ -45,6 +45,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
 }
 
 struct Session {
+    cq: CqId,
     control: Control,
     load: Option<Load>,
     /// It is the initiator and has not told its figures yet.
@@ -61,6 +62,7 @@ struct Server {
 }
 
 impl Server {
+    #[inline(never)]
     fn event(&mut self, now: Time, e: Event, ep: &mut Endpoint) {
         match e {
             Event::Incoming { conn } => {
@@ -77,7 +79,7 @@ impl Server {
                     Ok(control) => {
                         tracing::info!(client = %info.remote, "a measurement begins");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
-                        self.sessions.insert(conn, Session { control, load: None, running: false, arrivals });
+                        self.sessions.insert(conn, Session { cq: info.cq, control, load: None, running: false, arrivals });
                     }
                     Err(text) => ep.close(now, conn, code::INTERNAL, &text),
                 }
@@ -105,11 +107,10 @@ impl Server {
 
 impl Session {
     fn drive(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint) -> Result<(), String> {
-        let Some(cq) = ep.connection(conn).map(|i| i.cq) else { return Ok(()) };
         if let Some(load) = &mut self.load {
             load.post_late(ep)?;
         }
-        while let Some(wc) = ep.adapter().poll_cq(cq) {
+        while let Some(wc) = ep.adapter().poll_cq(self.cq) {
             if wc.status == Status::FlushError {
                 // The connection ends: why is told by its own event.
                 continue;
@@ -139,6 +140,7 @@ impl Session {
         Ok(())
     }
 
+    #[inline(never)]
     fn message(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
         match (m, &mut self.load) {
             (Message::Ask(plan), None) => {

@@ -222,28 +222,9 @@ impl Connection {
     }
 
     /// The record of a piece, and what goes with it.
+    #[inline]
     fn piece(&mut self, a: &mut Adapter, qp: QpId, p: &Piece) -> Result<(), Fault> {
-        let body = Body::Piece(qp, p);
         match p.what {
-            Outgoing::Write { rkey, offset, imm, solicited, len } => {
-                if self.announces && p.offset == 0 && !p.last {
-                    let end = offset.wrapping_add(len);
-                    self.record(a, &tagged(Opcode::Write, rkey, end, true), Body::Bytes(&[]))?;
-                }
-                if p.len > 0 || imm.is_none() {
-                    // An empty one with a key would be an announcement.
-                    let bare = self.announces && p.len == 0;
-                    let (key, at) = if bare { (0, 0) } else { (rkey, offset.wrapping_add(p.offset)) };
-                    self.record(a, &tagged(Opcode::Write, key, at, p.last), body)?;
-                }
-                match imm.filter(|_| p.last) {
-                    // RFC 7306, section 6: immediate data is a message behind the write.
-                    Some(imm) => {
-                        self.message(a, Opcode::Immediate { solicited }, &u64::from(imm).to_be_bytes())
-                    }
-                    None => Ok(()),
-                }
-            }
             Outgoing::Send { solicited, invalidate } => {
                 let op = Opcode::Send { solicited, invalidate: invalidate.is_some() };
                 let msn = self.tx.msn[QN_SEND as usize];
@@ -253,37 +234,80 @@ impl Connection {
                 if p.last {
                     self.tx.take_msn(QN_SEND);
                 }
-                self.record(a, &Header { last: p.last, control: op.control(), target }, body)
+                self.add(a, &Header { last: p.last, control: op.control(), target }, Body::Piece(qp, p))
             }
+            Outgoing::Write { rkey, offset, imm, solicited, len } => {
+                self.write_piece(a, (qp, p), (rkey, offset, len), imm.map(|imm| (imm, solicited)))
+            }
+            Outgoing::ReadResponse => self.answer_piece(a, (qp, p)),
+            request => self.request(a, qp, request),
+        }
+    }
+
+    /// The record of a piece of a write, which begins at `offset` and has `len` bytes.
+    #[inline(never)]
+    fn write_piece(
+        &mut self,
+        a: &mut Adapter,
+        (qp, p): (QpId, &Piece),
+        (rkey, offset, len): (u32, u64, u64),
+        imm: Option<(u32, bool)>,
+    ) -> Result<(), Fault> {
+        if self.announces && p.offset == 0 && !p.last {
+            let end = offset.wrapping_add(len);
+            self.record(a, &tagged(Opcode::Write, rkey, end, true), Body::Bytes(&[]))?;
+        }
+        if p.len > 0 || imm.is_none() {
+            // An empty one with a key would be an announcement.
+            let bare = self.announces && p.len == 0;
+            let (key, at) = if bare { (0, 0) } else { (rkey, offset.wrapping_add(p.offset)) };
+            self.record(a, &tagged(Opcode::Write, key, at, p.last), Body::Piece(qp, p))?;
+        }
+        match imm.filter(|_| p.last) {
+            // RFC 7306, section 6: immediate data is a message behind the write.
+            Some((imm, solicited)) => {
+                self.message(a, Opcode::Immediate { solicited }, &u64::from(imm).to_be_bytes())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The record of a piece of the answer to a read.
+    #[inline(never)]
+    fn answer_piece(&mut self, a: &mut Adapter, (qp, p): (QpId, &Piece)) -> Result<(), Fault> {
+        let (stag, to) = self.rx.answers.front().copied().ok_or(Fault)?;
+        if p.last {
+            self.rx.answers.pop_front();
+        }
+        let to = to.wrapping_add(p.offset);
+        self.record(a, &tagged(Opcode::ReadResponse, stag, to, p.last), Body::Piece(qp, p))
+    }
+
+    /// A request, or the answer to an atomic one: what it says is all there is.
+    #[inline(never)]
+    fn request(&mut self, a: &mut Adapter, qp: QpId, what: Outgoing) -> Result<(), Fault> {
+        let mut b = Vec::with_capacity(messages::ATOMIC_REQUEST);
+        let op = match what {
             Outgoing::Read { rkey, offset, len, sink } => {
                 self.rx.reads.push_back(sink);
-                let mut b = Vec::with_capacity(messages::READ_REQUEST);
                 // Reads are below 2^32 bytes. The sink's key is made for this read, so it names only its destination.
                 let len = len as u32;
                 ReadRequest { sink_stag: sink, sink_to: 0, len, source_stag: rkey, source_to: offset }
                     .put(&mut b);
-                self.message(a, Opcode::ReadRequest, &b)
+                Opcode::ReadRequest
             }
             Outgoing::Atomic { rkey, offset, id } => {
                 self.rx.atomics.push_back(id);
-                let mut b = Vec::with_capacity(messages::ATOMIC_REQUEST);
                 AtomicRequest { id, stag: rkey, to: offset, op: a.atomic_op(qp, id) }.put(&mut b);
-                self.message(a, Opcode::AtomicRequest, &b)
-            }
-            Outgoing::ReadResponse => {
-                let (stag, to) = self.rx.answers.front().copied().ok_or(Fault)?;
-                if p.last {
-                    self.rx.answers.pop_front();
-                }
-                let to = to.wrapping_add(p.offset);
-                self.record(a, &tagged(Opcode::ReadResponse, stag, to, p.last), body)
+                Opcode::AtomicRequest
             }
             Outgoing::AtomicResponse { id, value } => {
-                let mut b = Vec::with_capacity(messages::ATOMIC_RESPONSE);
                 messages::put_atomic_response(id, value, &mut b);
-                self.message(a, Opcode::AtomicResponse, &b)
+                Opcode::AtomicResponse
             }
-        }
+            Outgoing::Write { .. } | Outgoing::Send { .. } | Outgoing::ReadResponse => return Err(Fault),
+        };
+        self.message(a, op, &b)
     }
 
     /// A message of one record to a queue.
@@ -295,6 +319,11 @@ impl Connection {
 
     /// Adds a record to the batch.
     fn record(&mut self, a: &mut Adapter, header: &Header, body: Body<'_>) -> Result<(), Fault> {
+        self.add(a, header, body)
+    }
+
+    #[inline(always)]
+    fn add(&mut self, a: &mut Adapter, header: &Header, body: Body<'_>) -> Result<(), Fault> {
         let before = self.tx.batch.len();
         if self.terms.markers_out {
             self.marked(a, header, body)?;
@@ -381,7 +410,7 @@ impl Connection {
     }
 
     /// A record that is copied.
-    #[inline]
+    #[inline(always)]
     fn copied(&mut self, a: &mut Adapter, h: &Header, body: Body<'_>) -> Result<(), Fault> {
         let batch = &mut self.tx.batch;
         let raw = batch.raw();
