@@ -28,6 +28,9 @@ const VARIANTS: [(&str, Mpa); 5] = [
     ("iWARP, markers", Mpa { markers: true, ..PLAIN }),
     ("iWARP, CRC and markers", Mpa { crc: true, markers: true, ..PLAIN }),
 ];
+/// Congestion control of all peers, unless another one is asked for. Where the system's is one that paces by what it finds a path to
+/// carry (BBR), what it finds differs by half from run to run over loopback, and that is what would be compared.
+const CONGESTION: &str = "cubic";
 /// Neither CRC nor markers.
 const PLAIN: Mpa = Mpa { crc: false, markers: false, early: false };
 
@@ -148,7 +151,9 @@ fn groups(o: &Options) -> Vec<Group> {
 /// TCP and all of iWARP's variants for one group.
 fn line_up(o: &Options, g: Group) -> Vec<Peer> {
     let name = |who: &str| format!("{}: {who}", g.name());
-    let (sockets, spin) = (o.sockets.args(), g.waiting == Waiting::Spinning);
+    let congestion = o.sockets.congestion.clone().unwrap_or_else(|| CONGESTION.to_owned());
+    let sockets = Sockets { congestion: Some(congestion.clone()), ..o.sockets.clone() }.args();
+    let spin = g.waiting == Waiting::Spinning;
     let mut out: Vec<Peer> = TCP
         .into_iter()
         .map(|(who, ends)| {
@@ -165,6 +170,7 @@ fn line_up(o: &Options, g: Group) -> Vec<Peer> {
         .collect();
     let operation = if g.what == What::Latency { o.ping } else { o.operation };
     for (who, mpa) in VARIANTS {
+        let congestion = congestion.clone();
         out.push(Peer::new(&name(who), move |p: &Place<'_>| {
             let size = g.size.to_string();
             // One buffer of a message's size at each end, as TCP's ends have it.
@@ -172,8 +178,11 @@ fn line_up(o: &Options, g: Group) -> Vec<Peer> {
             if g.what == What::Latency {
                 own.push("--latency");
             }
-            let shared: &[&str] = if spin { &["--poll", "spin"] } else { &[] };
-            peer::iwarp(p, mpa, &own, shared)
+            let mut shared = vec!["--tcp-cc", &congestion];
+            if spin {
+                shared.extend(["--poll", "spin"]);
+            }
+            peer::iwarp(p, mpa, &own, &shared)
         }));
     }
     out

@@ -171,16 +171,20 @@ struct Sockets {
     /// Payload of a segment at most
     #[arg(long)]
     maxseg: Option<u32>,
+    /// Congestion control by the system's name (`TCP_CONGESTION`)
+    #[arg(long)]
+    congestion: Option<String>,
 }
 
 impl Sockets {
     fn manner(&self, spin: bool) -> Manner {
-        Manner { spin, buffer: self.buffer, maxseg: self.maxseg }
+        Manner { spin, buffer: self.buffer, maxseg: self.maxseg, congestion: self.congestion.clone() }
     }
     fn args(&self) -> Vec<String> {
         let each = [
             ("--buffer", self.buffer.map(|b| b.to_string())),
             ("--maxseg", self.maxseg.map(|m| m.to_string())),
+            ("--congestion", self.congestion.clone()),
         ];
         each.into_iter().filter_map(|(k, v)| Some([k.to_owned(), v?])).flatten().collect()
     }

@@ -540,13 +540,7 @@ impl Adapter {
 
 /// Completes the next receive of a queue pair.
 #[inline(always)]
-fn consume(
-    qp: &mut Qp,
-    id: QpId,
-    a: Arrival,
-    regions: &mut Regions,
-    cqs: &mut Cqs,
-) -> Result<(), Refusal> {
+fn consume(qp: &mut Qp, id: QpId, a: Arrival, regions: &mut Regions, cqs: &mut Cqs) -> Result<(), Refusal> {
     if qp.rx.posted() == 0 {
         return Err(Refusal::NoReceive);
     }

@@ -79,7 +79,10 @@ impl Server {
                     Ok(control) => {
                         tracing::info!(client = %info.remote, "a measurement begins");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
-                        self.sessions.insert(conn, Session { cq: info.cq, control, load: None, running: false, arrivals });
+                        self.sessions.insert(
+                            conn,
+                            Session { cq: info.cq, control, load: None, running: false, arrivals },
+                        );
                     }
                     Err(text) => ep.close(now, conn, code::INTERNAL, &text),
                 }

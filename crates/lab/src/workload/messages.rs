@@ -23,6 +23,8 @@ pub struct Manner {
     pub buffer: Option<usize>,
     /// Payload of a segment at most (`TCP_MAXSEG`); `None` leaves it to the system.
     pub maxseg: Option<u32>,
+    /// Congestion control by the system's name; `None` takes the system's choice.
+    pub congestion: Option<String>,
 }
 
 impl Manner {
@@ -40,6 +42,9 @@ impl Manner {
         if let Some(bytes) = self.buffer {
             socket.set_send_buffer_size(bytes)?;
             socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(name) = &self.congestion {
+            socket.set_tcp_congestion(name.as_bytes())?;
         }
         self.maxseg.map_or(Ok(()), |m| socket.set_tcp_mss(m))
     }
@@ -338,7 +343,8 @@ mod tests {
     #[test]
     fn messages_come_back_and_arrive_whole_sleeping_and_spinning() {
         for spin in [false, true] {
-            let manner = Manner { spin, buffer: Some(1 << 16), maxseg: Some(1_000) };
+            let congestion = Some("reno".to_owned());
+            let manner = Manner { spin, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
             let (listener, to) = local(&manner);
             let (there, sunk, region) = std::thread::scope(|s| {
                 let other = s.spawn(|| {
