@@ -4,6 +4,7 @@
 //! where it lies by `sendmsg`, many records at a time. What arrives before a stream has places, and under TLS, goes through a
 //! buffer.
 
+mod bytes;
 mod facts;
 mod gather;
 mod slot;
@@ -11,11 +12,10 @@ mod socket;
 
 use crate::poll::Source;
 use base::{Span, Time};
-use endpoint::{Endpoint, StreamId, StreamIo, StreamOrder};
-use iwarp::{Into, Piece};
+use bytes::{Read, read_buffered, read_direct, send_direct, send_sealed};
+use endpoint::{Endpoint, StreamId, StreamOrder};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 use slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
@@ -657,146 +657,6 @@ fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut Slot) {
     if let Some(io) = endpoint.stream_io(id) {
         io.engine.give_back(io.spare);
     }
-}
-
-/// What came of reading.
-struct Read {
-    /// How much came.
-    got: Result<usize, Errno>,
-    /// There is likely to be more.
-    more: bool,
-    /// Nothing is to follow.
-    settled: bool,
-}
-
-/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps.
-fn read_direct(
-    fd: &OwnedFd,
-    ranges: &mut Vec<libc::iovec>,
-    io: &mut StreamIo<'_>,
-    now: Time,
-    looks: u32,
-) -> Read {
-    io.engine.lend(io.spare);
-    io.engine.recheck(io.adapter, now);
-    let places = io.engine.places();
-    let mut offered = 0;
-    ranges.clear();
-    for range in places.ranges.iter().take(RANGES) {
-        let (base, len) = match range {
-            Into::Scratch { start, len } => match places.scratch.get_mut(*start..start + len) {
-                Some(room) => (room.as_mut_ptr(), room.len()),
-                None => break,
-            },
-            Into::Region(p) => match io.adapter.address(*p) {
-                Ok(at) => (at, p.len as usize),
-                Err(_) => {
-                    // Deregistered in the midst of a record.
-                    ranges.clear();
-                    io.engine.on_error(io.adapter);
-                    return Read { got: Err(Errno::INTR), more: true, settled: false };
-                }
-            },
-        };
-        offered += len;
-        ranges.push(libc::iovec { iov_base: base.cast(), iov_len: len });
-    }
-    // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
-    // adapter's addresses hold until it is used again, which is after the calls; nobody has references into its regions.
-    let mut got = unsafe { socket::receive(fd, ranges) };
-    for _ in 1..looks {
-        if got != Err(Errno::AGAIN) {
-            break;
-        }
-        // SAFETY: as above.
-        got = unsafe { socket::receive(fd, ranges) };
-    }
-    ranges.clear();
-    let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
-    io.engine.on_received(io.adapter, n, now);
-    Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }
-}
-
-/// Reads what there is into a buffer, and has it taken in.
-#[inline(never)]
-fn read_buffered(
-    s: &mut Slot,
-    buffer: &mut Vec<u8>,
-    (now, id): (Time, StreamId),
-    endpoint: &mut Endpoint,
-) -> Read {
-    buffer.resize(BUFFER, 0);
-    let got = rustix::io::read(&s.fd, &mut buffer[..]);
-    if let Ok(n @ 1..) = got {
-        let taken = endpoint.feed_stream(now, id, &buffer[..n]);
-        s.rest = buffer[taken..n].to_vec();
-        let more = n >= BUFFER || endpoint.stream_io(id).is_some_and(|io| io.engine.lacks_little());
-        return Read { got, more, settled: false };
-    }
-    Read { got, more: false, settled: false }
-}
-
-/// Sends what TLS has sealed; true when there may be more.
-#[inline(never)]
-fn send_sealed(s: &mut Slot, now: Time, id: StreamId, endpoint: &mut Endpoint) -> Result<bool, Errno> {
-    let bytes = endpoint.sealed(now, id);
-    if bytes.is_empty() {
-        return Ok(false);
-    }
-    match rustix::net::send(&s.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        Ok(n) => {
-            s.blocked = n < bytes.len();
-            endpoint.sealed_sent(now, id, n);
-            Ok(!s.blocked)
-        }
-        Err(Errno::INTR) => Ok(true),
-        Err(Errno::AGAIN) => {
-            s.blocked = true;
-            Ok(false)
-        }
-        Err(e) => Err(e),
-    }
-}
-
-/// Sends what there is, from where it lies. Gives how much left, and how much there was; `None`: nothing.
-fn send_direct(
-    fd: &OwnedFd,
-    ranges: &mut Vec<libc::iovec>,
-    io: &mut StreamIo<'_>,
-    now: Time,
-) -> Result<Option<(usize, usize)>, Errno> {
-    let records_fit = io.engine.emss() < LONG;
-    let Some(t) = io.engine.transmit(io.adapter, now) else { return Ok(None) };
-    let (mut skip, mut offered) = (t.skip, 0);
-    let whole = records_fit && t.pieces.len() <= RANGES;
-    ranges.clear();
-    for piece in t.pieces.iter().take(RANGES) {
-        let (base, len) = match piece {
-            Piece::Scratch { start, len } => match t.scratch.get(*start..start + len) {
-                Some(b) => (b.as_ptr().cast_mut(), b.len()),
-                None => break,
-            },
-            Piece::Region(p) => match io.adapter.address(*p) {
-                Ok(at) => (at, p.len as usize),
-                Err(_) => {
-                    ranges.clear();
-                    io.engine.on_error(io.adapter);
-                    return Ok(None);
-                }
-            },
-        };
-        // Of the first range, some was sent before.
-        let past = core::mem::take(&mut skip).min(len);
-        offered += len - past;
-        ranges.push(libc::iovec { iov_base: base.wrapping_add(past).cast(), iov_len: len - past });
-    }
-    // SAFETY: scratch memory is borrowed from the engine until here; the adapter's addresses hold until it is used again,
-    // which is after the call. The kernel reads only.
-    let sent = unsafe { socket::send(fd, ranges, whole) };
-    ranges.clear();
-    let sent = sent?;
-    io.engine.on_sent(io.adapter, sent);
-    Ok(Some((sent, offered)))
 }
 
 #[cfg(test)]
