@@ -60,10 +60,14 @@ impl End {
         io.engine.lend(io.spare);
         let taken = io.engine.receive(io.adapter, &self.coming, now);
         self.coming.drain(..taken);
+        let mut settled = false;
         if let Some(io) = e.stream_io(id) {
             io.engine.give_back(io.spare);
+            settled = io.engine.is_settled();
         }
-        e.stream_done(now, id);
+        if !settled {
+            e.stream_done(now, id);
+        }
     }
 
     /// Gives what is to be sent to `out`: its writing.
