@@ -58,6 +58,8 @@ fn engine() -> Result<&'static Engine, String> {
                 .memory_reservation(MAX_MEMORY as u64)
                 .memory_reservation_for_growth(0)
                 .memory_guard_size(0)
+                // Images of memory would be files, and the thread that loads a program need not share descriptors with the one that
+                // runs it.
                 .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .wasm_backtrace(false)
