@@ -106,8 +106,11 @@ mod tests {
         let keeps = [b.as_fd(), a.as_fd()];
         let thread = spawn("apart", carried, &keeps, |c| {
             let [first, second] = c.kept.each_ref().map(|f| is_open(f.as_raw_fd()));
-            let _ = c.said.send([first, second, is_open(c.other)]);
-            close(c.other.max(STANDARD), RawFd::MAX).unwrap();
+            let shares = is_open(c.other);
+            let _ = c.said.send([first, second, shares]);
+            // What others would miss, if it were theirs as well.
+            assert!(!shares);
+            close(STANDARD, RawFd::MAX).unwrap();
         });
         thread.unwrap().join().unwrap();
         assert_eq!(hear.recv(), Ok([true, true, false]));

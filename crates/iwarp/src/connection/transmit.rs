@@ -322,6 +322,7 @@ impl Connection {
         self.add(a, header, body)
     }
 
+    /// The same without a call, for the way of a short send.
     #[inline(always)]
     fn add(&mut self, a: &mut Adapter, header: &Header, body: Body<'_>) -> Result<(), Fault> {
         let before = self.tx.batch.len();
