@@ -124,10 +124,13 @@ impl Desk {
     }
 
     /// The loop's side: what waits next.
+    #[inline]
     pub fn take(&self) -> Option<Job> {
-        if !self.0.any.load(Ordering::Acquire) {
-            return None;
-        }
+        // Looked at with each turn of the loop.
+        if self.0.any.load(Ordering::Acquire) { self.take_waiting() } else { None }
+    }
+    #[cold]
+    fn take_waiting(&self) -> Option<Job> {
         let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let job = w.jobs.pop_front();
         self.0.any.store(!w.jobs.is_empty(), Ordering::Release);

@@ -182,6 +182,7 @@ impl Adapter {
         self.cqs.destroy(cq)
     }
     /// Takes the oldest completion. None also when the queue does not exist.
+    #[inline]
     pub fn poll_cq(&mut self, cq: CqId) -> Option<WorkCompletion> {
         let wc = self.cqs.poll(cq)?;
         self.settle();

@@ -13,6 +13,7 @@ use crate::region::{Access, Denied, Regions, WindowRange};
 use crate::slab::{MrId, MwId, PdId, QpId};
 use crate::tx::{ATOMIC_LEN, Gate, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
+use std::collections::VecDeque;
 
 /// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -214,23 +215,22 @@ impl Adapter {
     pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
-        let piece = match qp.tx.next_whole((tagged, untagged), gate) {
-            Some(whole) => whole,
-            None => self.next_of_any(id, (tagged, untagged), gate)?,
-        };
-        let qp = self.qps.get_mut(id)?;
-        qp.stats.segments_out += 1;
-        qp.stats.bytes_out += u64::from(piece.len);
-        qp.wake_if(piece.more, id, &mut self.activated);
-        Some(piece)
+        match qp.tx.next_whole((tagged, untagged), gate) {
+            Some(whole) => {
+                qp.gave_out(&whole, id, &mut self.activated);
+                Some(whole)
+            }
+            None => self.next_of_any(id, (tagged, untagged), gate),
+        }
     }
     #[inline(never)]
     fn next_of_any(&mut self, id: QpId, rooms: (u32, u32), gate: Gate) -> Option<Piece> {
         let qp = self.qps.get_mut(id)?;
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         let piece = halves.tx.next_ordered(rooms, gate, &mut ctx);
-        if piece.is_none() {
-            qp.wake(id, &mut self.activated);
+        match &piece {
+            Some(p) => qp.gave_out(p, id, &mut self.activated),
+            None => qp.wake(id, &mut self.activated),
         }
         self.settle();
         piece
@@ -252,7 +252,7 @@ impl Adapter {
     ///
     /// # Errors
     /// See [`GatherError`]; then nothing is appended. After [`GatherError::Fault`] the queue pair is in the error state.
-    #[inline]
+    #[inline(always)]
     pub fn append_piece(&mut self, id: QpId, p: &Piece, out: &mut Vec<u8>) -> Result<(), GatherError> {
         let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
         qp.tx.append(p, &self.regions, out).inspect_err(|e| {
@@ -359,6 +359,7 @@ impl Adapter {
     ///
     /// # Errors
     /// [`Refusal::TooLong`], [`Refusal::LocalFault`], and those of [`deliver`](Adapter::deliver).
+    #[inline]
     pub fn deliver_bytes(&mut self, id: QpId, bytes: &[u8], a: Arrival) -> Result<(), Refusal> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
         let len = bytes.len() as u64;
@@ -535,6 +536,16 @@ impl Adapter {
             return Err(Error::Unsupported("windows for queue pairs that are not ordered (iWARP)"));
         }
         self.regions.bind(mw, (q.pd, qp), range, &mut self.rng)
+    }
+}
+
+impl Qp {
+    /// A piece was given out.
+    #[inline(always)]
+    fn gave_out(&mut self, p: &Piece, id: QpId, activated: &mut VecDeque<QpId>) {
+        self.stats.segments_out += 1;
+        self.stats.bytes_out += u64::from(p.len);
+        self.wake_if(p.more, id, activated);
     }
 }
 

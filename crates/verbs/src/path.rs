@@ -14,6 +14,7 @@ use base::Soon;
 impl Adapter {
     /// The next queue pair that has come to have segments, or of [`Kind::Ordered`](crate::Kind::Ordered) is in error. It is named once; from then on it stays with the
     /// caller until [`has_segment`](Adapter::has_segment) is false. May name one that has none any more.
+    #[inline]
     pub fn activated(&mut self) -> Option<QpId> {
         while let Some(id) = self.activated.pop_front() {
             if let Some(qp) = self.qps.get_mut(id) {
@@ -186,6 +187,7 @@ impl Adapter {
     /// The next queue pair whose peer is to hear of its [`recv_limit`](Adapter::recv_limit): it knows of
     /// at most three quarters of the receives that wait. So it hears of credit in steps and not for each receive, and
     /// never has none while there is some.
+    #[inline]
     pub fn take_credit_changes(&mut self) -> Option<QpId> {
         while let Some(id) = self.credit_changes.pop_front() {
             if let Some(qp) = self.qps.get_mut(id) {

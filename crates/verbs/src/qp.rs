@@ -221,6 +221,7 @@ impl Qp {
         self.announced = has;
     }
     /// Has the transport look at this queue pair.
+    #[inline]
     pub(crate) fn announce(&mut self, id: QpId, activated: &mut VecDeque<QpId>) {
         if !self.in_activated {
             self.in_activated = true;

@@ -360,6 +360,7 @@ impl Regions {
     pub(crate) fn soon(&self, id: MrId, offset: u64, len: u64) -> Soon {
         self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(offset, len))
     }
+    #[inline]
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {
         self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.write(offset, data)
     }

@@ -217,6 +217,7 @@ impl Rx {
         self.recvs.front().filter(|r| fits(r)).is_some_and(|r| r.local.places(at, len, out))
     }
     /// Takes the next receive without regard to numbers (queue pairs that are not reliable ones).
+    #[inline(always)]
     pub(crate) fn next_receive(&mut self, fits: u64) -> Option<RecvWqe> {
         if self.recvs.front()?.room < fits {
             return None;

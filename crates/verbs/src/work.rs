@@ -350,6 +350,7 @@ impl Local {
     }
 
     /// Gives the regions back.
+    #[inline(always)]
     pub(crate) fn release(&self, regions: &mut Regions) {
         for s in self.sges() {
             regions.release(s.mr);
@@ -381,7 +382,7 @@ impl Local {
     }
 
     /// Appends `len` bytes from byte `at` of the message on to `out`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(
         &self,
         regions: &Regions,
@@ -394,6 +395,18 @@ impl Local {
             out.extend_from_slice(from.ok_or(CopyError::Bounds)?);
             return Ok(());
         }
+        self.append_list(regions, at, len, out)
+    }
+
+    /// The same of registered memory.
+    #[inline(never)]
+    fn append_list(
+        &self,
+        regions: &Regions,
+        at: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CopyError> {
         let before = out.len();
         out.resize(before + len, 0);
         self.read(regions, at, &mut out[before..])

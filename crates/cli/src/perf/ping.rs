@@ -102,10 +102,14 @@ pub fn message(plan: &Plan, s: &Stream, n: u64, watched: bool) -> SendWr {
         _ => SendOp::WriteImm { rkey: s.rkey, offset: incoming(plan), imm: n as u32 },
     };
     let data = if plan.size <= INLINE {
-        let (mark, len) = mark(plan, n);
-        // Zeroed memory is slower to get than memory, by 20 ns.
-        let mut bytes = InlineBytes::from_slice(&mark[..len]);
-        bytes.resize(plan.size as usize, 0);
+        let mut front = [0; 16];
+        front[..8].copy_from_slice(&(n + 1).to_le_bytes());
+        let size = plan.size as usize;
+        let mut bytes = InlineBytes::from_buf_and_len(front, size.min(16));
+        if size > 16 {
+            // Zeroed memory is slower to get than memory, by 20 ns.
+            bytes.resize(size, 0);
+        }
         Data::Inline(bytes)
     } else {
         Data::from(Sge { lkey: s.region.lkey, offset: FRONT, len: plan.size })

@@ -97,6 +97,7 @@ impl Endpoint {
 
     /// A stream that may have something to send, or may read on after it did not: move its bytes, then call
     /// [`Endpoint::stream_done`]. Each comes up once; call again until there is none.
+    #[inline]
     pub fn poll_stream(&mut self, now: Time) -> Option<StreamId> {
         self.collect_work();
         let id = self.hub.ready.pop_front()?;
@@ -239,6 +240,7 @@ impl Endpoint {
 
     /// A stream whose bytes are to be moved directly. `None`: what arrives goes to [`Endpoint::feed_stream`], or the stream
     /// is over.
+    #[inline]
     pub fn stream_io(&mut self, id: StreamId) -> Option<StreamIo<'_>> {
         let s = self.hub.streams.get_mut(&id)?;
         let engine = s.engine.as_mut().filter(|_| s.sealed.is_none())?;

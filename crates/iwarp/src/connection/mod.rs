@@ -187,7 +187,7 @@ impl Connection {
         self.tx.batch.seal();
         self.qp = Some(qp);
         self.establish(a, terms, Vec::new(), now);
-        self.process(a, now);
+        self.process_between(a, now);
         Ok(())
     }
 

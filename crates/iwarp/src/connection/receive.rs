@@ -252,9 +252,10 @@ impl Connection {
         self.rx.held_since.is_some()
     }
     /// A receive may have been posted.
+    #[cold]
     pub fn resume(&mut self, a: &mut Adapter, now: Time) {
         if self.is_held() {
-            self.process(a, now);
+            self.process_between(a, now);
             self.settle(a);
         }
     }
@@ -366,7 +367,7 @@ impl Connection {
                     self.rx.end = (self.rx.end + here).min(self.rx.scratch.len());
                     if n > here {
                         // Where what follows belongs depends on it.
-                        self.process(a, now);
+                        self.process_between(a, now);
                     }
                 }
                 Into::Region(_) if self.took_direct(a, here as u64) => {}
@@ -459,6 +460,7 @@ impl Connection {
     }
 
     /// Takes what can be taken from the scratch memory.
+    #[inline(always)]
     pub(super) fn process(&mut self, a: &mut Adapter, now: Time) {
         let mut scratch = core::mem::take(&mut self.rx.scratch);
         let taken = self.rx.taken;
@@ -474,6 +476,13 @@ impl Connection {
         }
     }
 
+    /// The same where that is not all there is to a read.
+    #[inline(never)]
+    pub(super) fn process_between(&mut self, a: &mut Adapter, now: Time) {
+        self.process(a, now);
+    }
+
+    #[inline(always)]
     fn look(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
         match self.state {
             State::AwaitReply | State::AwaitRequest => self.look_for_frame(a, scratch, now),
@@ -515,6 +524,7 @@ impl Connection {
         }
     }
 
+    #[inline(always)]
     fn look_for_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
         let (at, with_markers) = (self.rx.position, self.terms.markers_in);
         let waiting = &mut scratch[self.rx.start..self.rx.end];

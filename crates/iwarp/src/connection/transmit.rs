@@ -187,7 +187,7 @@ impl Connection {
             // It takes one of the reads that the peer answers at a time.
             return Ok(());
         }
-        while !self.is_full() {
+        loop {
             let most = self.room();
             let room = |header: usize| (most - header) as u32;
             let Some(p) = a.next_ordered(qp, room(ddp::TAGGED), room(ddp::UNTAGGED)) else { break };
@@ -195,7 +195,7 @@ impl Connection {
             if p.last {
                 self.tx.batch.mark();
             }
-            if !p.more {
+            if !p.more || self.is_full() {
                 break;
             }
         }
@@ -448,6 +448,7 @@ fn put_header(h: &Header, body: Body<'_>, out: &mut Vec<u8>) -> usize {
     ulpdu
 }
 
+#[inline(always)]
 fn put_body(a: &mut Adapter, body: Body<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
     match body {
         Body::Bytes(b) => {

@@ -201,7 +201,7 @@ impl Tx {
     }
 
     /// Appends the payload of `p` to `out`, on which nothing is added when it cannot be had.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(&self, p: &Piece, regions: &Regions, out: &mut Vec<u8>) -> Result<(), GatherError> {
         let (at, len) = (out.len(), p.len as usize);
         let read = match p.payload {
