@@ -235,6 +235,12 @@ impl Adapter {
         self.settle();
         piece
     }
+    /// As [`next_ordered`](Adapter::next_ordered), without its short way.
+    #[cfg(test)]
+    pub(crate) fn next_the_long_way(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
+        let gate = self.qps.get(id)?.gate();
+        self.next_of_any(id, (tagged, untagged), gate)
+    }
     /// The stream has taken so many messages whole, in the order in which their last pieces were given out.
     pub fn on_taken(&mut self, id: QpId, messages: usize) {
         let Some(qp) = self.qps.get_mut(id) else { return };

@@ -72,6 +72,69 @@ fn what_the_stream_has_taken_completes_in_order_and_is_given_back() {
     assert!(e.a.dereg_mr(e.src.id).is_ok());
 }
 
+/// Posts any of the operations, of any length.
+fn post_any(e: &mut End, rng: &mut base::Rng, n: u64) {
+    let len = [0, 3, 16, 17, 300, 900, 901, 1000, 1001, 2500][rng.below(10) as usize];
+    let data = match rng.below(3) {
+        0 => Data::Inline(vec![n as u8; len.min(300) as usize].into()),
+        _ => e.source(rng.below(8), len).into(),
+    };
+    let answer = |len| Data::from(Sge { lkey: e.own.lkey, offset: 0, len });
+    let op = AtomicOp::FetchAdd { add: n, mask: 0 };
+    let (op, data) = match rng.below(7) {
+        0 => (SendOp::Write { rkey: 5, offset: n }, data),
+        1 => (SendOp::WriteImm { rkey: 5, offset: n, imm: 7 }, data),
+        2 => (SendOp::SendInvalidate { rkey: 5 }, data),
+        3 => (SendOp::Read { rkey: 5, offset: n }, answer(len)),
+        4 => (SendOp::Atomic { rkey: 5, offset: 8 * n, op }, answer(8)),
+        _ => (SendOp::Send, data),
+    };
+    let (fence, solicited) = (rng.below(8) == 0, rng.below(4) == 0);
+    e.post(SendWr { fence, solicited, ..SendWr::new(n, op, data) });
+}
+
+#[test]
+fn the_short_way_of_whole_messages_gives_what_the_long_one_does() {
+    for seed in 0..200 {
+        let mut ends = [ordered(), ordered()];
+        let (mut whole, mut given) = (0, [Vec::new(), Vec::new()]);
+        for (way, e) in ends.iter_mut().enumerate() {
+            let mut rng = base::Rng::from_u64(seed);
+            for n in 0..60 {
+                match rng.below(4) {
+                    0 if e.a.usage(e.qp).is_some_and(|u| u.answers.0 == 0) => {
+                        let read =
+                            PeerRead { rkey: e.src.rkey, offset: n, len: rng.below(2500) as u32, sink: 9 };
+                        e.a.accept_read(e.qp, read).unwrap();
+                    }
+                    0 | 1 => post_any(e, &mut rng, n),
+                    2 => {
+                        let piece = match way {
+                            0 => e.a.next_ordered(e.qp, 1000, 900),
+                            _ => e.a.next_the_long_way(e.qp, 1000, 900),
+                        };
+                        let mut bytes = Vec::new();
+                        if let Some(p) = &piece {
+                            e.a.append_piece(e.qp, p, &mut bytes).unwrap();
+                            whole += u32::from(way == 0 && p.offset == 0 && p.last);
+                        }
+                        given[way].push((piece, bytes, e.a.activated().is_some(), None));
+                    }
+                    _ => {
+                        e.a.on_taken(e.qp, rng.below(3) as usize);
+                        let (stats, done) = (e.a.stats(e.qp).unwrap(), e.sent());
+                        let counts = (stats.segments_out, stats.bytes_out);
+                        given[way].push((None, Vec::new(), false, Some((counts, done))));
+                    }
+                }
+            }
+        }
+        assert!(whole > 0, "seed {seed}: no message was whole");
+        let [short, long] = given;
+        assert_eq!(short, long, "seed {seed}");
+    }
+}
+
 #[test]
 fn an_answer_that_was_begun_gives_its_region_back_when_the_queue_pair_ends() {
     let mut e = ordered();
