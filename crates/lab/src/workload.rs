@@ -140,11 +140,14 @@ pub struct Exchange {
     pub trips: bool,
     /// Both ends ask again and again instead of sleeping.
     pub spin: bool,
+    /// Congestion control; empty for the system's.
+    pub cc: String,
 }
 
 impl Exchange {
     fn manner(&self) -> messages::Manner {
-        messages::Manner { spin: self.spin, ..messages::Manner::default() }
+        let congestion = (!self.cc.is_empty()).then(|| self.cc.clone());
+        messages::Manner { spin: self.spin, congestion, ..messages::Manner::default() }
     }
 }
 

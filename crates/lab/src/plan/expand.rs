@@ -552,7 +552,7 @@ impl Expander<'_> {
         let Some(text) = &f.cc else { return Ok(String::new()) };
         let cc = text.get_ref();
         match f.program.get_ref() {
-            p if is_longhaul(*p) => {
+            p if is_longhaul(*p) || *p == Program::LonghaulMessages => {
                 cc::registry::parse(cc).map_err(|e| self.bad(text, "flow.cc", e))?;
             }
             Program::Quic if !["cubic", "bbr", "newreno"].contains(&cc.as_str()) => {

@@ -100,9 +100,12 @@ pub fn missing(flow: &Flow, p: &Programs) -> Option<String> {
         }
         Program::Udt => Some(udt()),
         Program::Tcp if flow.multipath => mptcp::available().and_then(|()| p.by_program.name(&flow.cc)).err(),
-        Program::Tcp | Program::TcpRequests | Program::TcpOnOff | Program::Iperf3 => {
-            p.by_program.name(&flow.cc).err()
-        }
+        Program::Tcp
+        | Program::TcpRequests
+        | Program::TcpOnOff
+        | Program::Iperf3
+        | Program::TcpMessages
+        | Program::IwarpMessages => p.by_program.name(&flow.cc).err(),
         _ => None,
     }
 }
@@ -171,10 +174,13 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
     };
     let (receiver, sender) = match flow.program {
         Program::Longhaul => return perf(flow, p, at, listen),
-        Program::IwarpMessages | Program::LonghaulMessages => return messages(flow, p, at, listen),
+        Program::IwarpMessages | Program::LonghaulMessages => {
+            return messages(flow, p, at, listen, &tcp_cc());
+        }
         Program::TcpMessages => {
             let seconds = flow.duration.as_secs_f64();
-            let exchange = Exchange { size: flow.size, seconds, trips: flow.trips, spin: flow.spin };
+            let (size, trips, spin, cc) = (flow.size, flow.trips, flow.spin, tcp_cc());
+            let exchange = Exchange { size, seconds, trips, spin, cc };
             let sender = Role::TcpMessages { to: at.to, exchange: exchange.clone() };
             (own(&Role::TcpMessageSink { listen, exchange }), own(&sender))
         }
@@ -302,7 +308,7 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
 
 /// Messages over iWARP or over Longhaul's own transport. Both ends are given the flow's own arguments: settings of MPA, or
 /// what the ends must agree on.
-fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, tcp_cc: &str) -> Job {
     let iwarp = flow.program == Program::IwarpMessages;
     let (listen, size, time) = (listen.to_string(), flow.size.to_string(), seconds(flow.duration));
     let to = if iwarp { format!("iwarp://{}", at.to) } else { at.to.to_string() };
@@ -320,7 +326,13 @@ fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
     for (end, kind) in [&mut receiver, &mut sender].into_iter().zip(kind) {
         end.args.extend(kind.iter().map(|a| (*a).to_owned()));
         end.args.extend(flow.spin.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
+        if iwarp && !tcp_cc.is_empty() {
+            end.args.extend(["--tcp-cc", tcp_cc].map(str::to_owned));
+        }
         end.args.extend(flow.args.iter().cloned());
+    }
+    if !iwarp && !flow.cc.is_empty() {
+        sender.args.extend(["--cc".to_owned(), flow.cc.clone()]);
     }
     Job { receiver, sender, file: None }
 }
@@ -642,6 +654,29 @@ mod tests {
             "perf client 10.76.0.2:20000 --json -i 0 -t 3.000 --size 65536 --region 65536 -o write --discover off \
              --accept-new --encryption crc32c"
         );
+    }
+
+    #[test]
+    fn messages_have_the_congestion_control_that_the_plan_says() {
+        // Reno is in every kernel.
+        let text = "title=\"x\"\nduration=\"3s\"\nmetrics=[\"trip\"]\n[topology]\nkind=\"direct\"\n[sweep]\nsize=[\"4B\"]\n\
+            [[peer]]\nname=\"x\"\nflow=[{ program=\"iwarp_messages\", cc=\"reno\" }, { program=\"tcp_messages\", cc=\"reno\" }, \
+            { program=\"longhaul_messages\", cc=\"reno\" }]\n";
+        let plan = Plan::parse("x", text).unwrap_or_else(|e| panic!("{e}"));
+        let p =
+            Programs { longhaul: "/bin/lh".into(), quinn: None, iperf3: None, by_program: Arc::default() };
+        let at = Path0 { full: 0, to: ([10, 76, 0, 2], 20_000).into(), seed: 1, second: None };
+        let ends = |i: usize| {
+            let j = job(&plan.cells[0].peers[0].flows[i], &p, at, Path::new("/tmp/h"));
+            [j.receiver, j.sender].map(|l| l.args.join(" "))
+        };
+        for (i, what) in [(0, "--tcp-cc reno"), (1, "\"cc\":\"reno\"")] {
+            assert!(ends(i).iter().all(|end| end.contains(what)), "{:?}", ends(i));
+        }
+        let [r, s] = ends(2);
+        assert!(s.ends_with("--cc reno") && !r.contains("reno"), "{r}, {s}");
+        let unknown = text.replacen("cc=\"reno\" }]", "cc=\"no_such_thing\" }]", 1);
+        assert!(Plan::parse("x", &unknown).is_err(), "ours are checked when the plan is read");
     }
 
     #[test]
