@@ -22,6 +22,27 @@ fn many_streams_of_small_messages_find_room_for_their_receives() {
 }
 
 #[test]
+fn a_second_signal_ends_a_measurement_at_once() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let b = Bench::new();
+    let args = ["perf", "server", "--json", "--listen", "127.0.0.1:0"];
+    let (_, code) = Server::start(&b.server, &args).stop();
+    assert_eq!(code, Some(0), "one signal ends it in peace");
+    let mut server = Server::start(&b.server, &args);
+    let pid = Pid::from_raw(server.child.id() as i32).unwrap();
+    // It does not run until it has both.
+    kill_process(pid, Signal::STOP).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    while !state().contains("State:\tT") {
+        std::thread::yield_now();
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::CONT] {
+        kill_process(pid, signal).unwrap();
+    }
+    assert_eq!(server.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn every_operation_in_both_directions_arrives_verified() {
     let b = Bench::new();
     let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);

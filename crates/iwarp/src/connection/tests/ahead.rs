@@ -2,8 +2,9 @@
 
 use super::errors::{SEND, queue, record, says, ulpdu, write};
 use super::*;
-use crate::connection::receive::DIRECT;
-use crate::ddp::Target;
+use crate::connection::receive::{DIRECT, PEEK};
+use crate::ddp::{self, Target};
+use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate as term;
 use crate::{Into, Placement};
@@ -239,6 +240,27 @@ fn a_damaged_message_does_not_complete_the_receive_that_was_posted_for_it() {
     }
 }
 
+#[test]
+fn behind_a_short_payload_many_records_are_read_and_behind_a_long_one_a_header() {
+    for (len, long) in [(8_192, false), (30_000, false), (40_000, true), (60_000, true)] {
+        let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
+        let bytes = record(&write(y.dst.rkey, 0, &vec![5; len]));
+        y.c.receive(&mut y.a, &bytes[..100], Time::ZERO);
+        y.c.recheck(&mut y.a, Time::ZERO);
+        let [Into::Region(rest), Into::Scratch { len: behind, .. }] = y.c.places().ranges[..] else {
+            panic!("{len}: the rest of a payload and what is behind it");
+        };
+        assert_eq!(rest.len as usize, len - (100 - fpdu::LENGTH - ddp::TAGGED));
+        assert_eq!(behind == PEEK, long, "{len}: {behind}");
+        assert!(long || behind > 3 * 65_536, "{len}: {behind}");
+        // So is what comes when nothing is under way.
+        y.c.receive(&mut y.a, &bytes[100..], Time::ZERO);
+        y.c.recheck(&mut y.a, Time::ZERO);
+        let [Into::Scratch { len: next, .. }] = y.c.places().ranges[..] else { panic!("{len}: one range") };
+        assert_eq!(next == PEEK, long, "{len}: {next}");
+    }
+}
+
 /// What is said after so many bytes of `bytes`, of which the last are the end of a record.
 fn lacks(y: &mut End, bytes: &[u8], missing: usize) -> bool {
     y.c.receive(&mut y.a, &bytes[..bytes.len() - missing], Time::ZERO);
@@ -255,7 +277,7 @@ fn a_record_of_which_but_a_few_bytes_are_missing_is_worth_another_look() {
             let (_, mut y) = announcing(Config { crc, ..Config::default() });
             assert!(!y.c.lacks_little(), "nothing has come");
             // The first tells that long ones come, so that the next is read by its header.
-            y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 9_000])), Time::ZERO);
+            y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 0, &[5; 40_000])), Time::ZERO);
             assert!(!y.c.lacks_little(), "all of it came");
             let bytes = record(&write(y.dst.rkey, 0, &[6; 60_000]));
             assert_eq!(lacks(&mut y, &bytes, missing), little, "crc {crc}, {missing} bytes");
