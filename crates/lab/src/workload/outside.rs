@@ -132,6 +132,11 @@ fn udt() -> String {
     }
 }
 
+/// What the kernel calls a flow's congestion control. What `missing` has not found fault with has a name.
+fn tcp_cc(flow: &Flow, p: &Programs) -> String {
+    p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone())
+}
+
 fn seconds(s: Span) -> String {
     // Whole milliseconds: what all programs read.
     format!("{:.3}", s.as_secs_f64())
@@ -139,8 +144,7 @@ fn seconds(s: Span) -> String {
 
 /// The command lines of a flow. `home` is a folder of its own.
 pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
-    // What `missing` has not found fault with has a name.
-    let tcp_cc = || p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone());
+    let tcp_cc = || tcp_cc(flow, p);
     let any: IpAddr = if at.to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let listen = SocketAddr::new(any, at.to.port());
     let own = |role: &Role| Line {
@@ -174,9 +178,7 @@ pub fn job(flow: &Flow, p: &Programs, at: Path0, home: &Path) -> Job {
     };
     let (receiver, sender) = match flow.program {
         Program::Longhaul => return perf(flow, p, at, listen),
-        Program::IwarpMessages | Program::LonghaulMessages => {
-            return messages(flow, p, at, listen, &tcp_cc());
-        }
+        Program::IwarpMessages | Program::LonghaulMessages => return messages(flow, p, at, listen),
         Program::TcpMessages => {
             let seconds = flow.duration.as_secs_f64();
             let (size, trips, spin, cc) = (flow.size, flow.trips, flow.spin, tcp_cc());
@@ -308,8 +310,8 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
 
 /// Messages over iWARP or over Longhaul's own transport. Both ends are given the flow's own arguments: settings of MPA, or
 /// what the ends must agree on.
-fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, tcp_cc: &str) -> Job {
-    let iwarp = flow.program == Program::IwarpMessages;
+fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
+    let (iwarp, tcp_cc) = (flow.program == Program::IwarpMessages, tcp_cc(flow, p));
     let (listen, size, time) = (listen.to_string(), flow.size.to_string(), seconds(flow.duration));
     let to = if iwarp { format!("iwarp://{}", at.to) } else { at.to.to_string() };
     let kind: [&[&str]; 2] = match iwarp {
@@ -327,7 +329,7 @@ fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr, tcp_cc: &s
         end.args.extend(kind.iter().map(|a| (*a).to_owned()));
         end.args.extend(flow.spin.then(|| ["--poll", "spin"].map(str::to_owned)).into_iter().flatten());
         if iwarp && !tcp_cc.is_empty() {
-            end.args.extend(["--tcp-cc", tcp_cc].map(str::to_owned));
+            end.args.extend(["--tcp-cc", &tcp_cc].map(str::to_owned));
         }
         end.args.extend(flow.args.iter().cloned());
     }
@@ -401,8 +403,7 @@ fn iperf3(flow: &Flow, p: &Programs, at: Path0) -> Job {
         None => sender.args.extend(["-t".to_owned(), time]),
     }
     if !flow.cc.is_empty() {
-        let cc = p.by_program.name(&flow.cc).unwrap_or_else(|_| flow.cc.clone());
-        sender.args.extend(["-C".to_owned(), cc]);
+        sender.args.extend(["-C".to_owned(), tcp_cc(flow, p)]);
     }
     Job { receiver, sender, file: None }
 }
