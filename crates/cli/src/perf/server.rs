@@ -29,7 +29,9 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
     let iwarp = config.iwarp.is_some();
     let mut driver = setup::driven(a.listen, &a.wire, &a.driving, (true, a.iwarp.streams()))?;
-    let listen = driver.local_addr();
+    let (listen, waker) = (driver.local_addr(), driver.waker());
+    // Before it says that it listens: who hears that may end it.
+    let stop = stop::wakes(&waker)?;
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     if a.json {
         let print = me.fingerprint().map(|p| p.to_string());
@@ -37,9 +39,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     }
     let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
     endpoint.set_gate(Some(Box::new(gate)));
-    let waker = driver.waker();
-    let admin = govern::start("perf server", &a.governing, &me, driver.waker())?;
-    let stop = stop::wakes(&waker)?;
+    let admin = govern::start("perf server", &a.governing, &me, waker)?;
     let mut app = Server { sessions: BTreeMap::new(), left: a.count, arrivals: a.arrivals, stop };
     Ok(driver.run(&mut endpoint, &mut admin.govern(&mut app))?)
 }
