@@ -103,7 +103,7 @@ pub fn message(plan: &Plan, s: &Stream, n: u64, watched: bool) -> SendWr {
     };
     let data = if plan.size <= INLINE {
         let mut front = [0; 16];
-        front[..8].copy_from_slice(&(n + 1).to_le_bytes());
+        front[..8].copy_from_slice(&mark(plan, n).0);
         let size = plan.size as usize;
         let mut bytes = InlineBytes::from_buf_and_len(front, size.min(16));
         if size > 16 {
