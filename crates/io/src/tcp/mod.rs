@@ -40,7 +40,7 @@ pub enum Waited {
 
 /// Reads of a stream in a turn, and sends: so that none keeps the loop from the others.
 const READS: usize = 8;
-const SENDS: usize = 4;
+const SENDS: usize = 2;
 /// Looks in vain after which a stream is looked at only every so often, while nothing is told of any.
 const VAIN: u32 = 1_000;
 const LOOK_AT_ALL: u32 = 16;

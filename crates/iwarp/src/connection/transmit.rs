@@ -13,10 +13,16 @@ use verbs::ordered::{Outgoing, Piece};
 use verbs::{Adapter, Place, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added. Each call of the system ends with a segment that is not full, and begins anew what
-/// TCP does once a call: bare sockets that send records as these carry a fifth more with a mebibyte than with a quarter of it.
-const MAX_BATCH: usize = 1 << 20;
-/// The same where CRCs are computed: what is sent is then still in a processor's second cache. Of what is copied there is never more.
+/// TCP does once a call, so a batch is the longer the longer a stream takes them whole, one after the other: of messages of 1 MiB
+/// twice this carries as much, and half of it a sixth less.
+const MAX_BATCH: usize = 2 << 20;
+/// The first batch, and each behind one that the stream did not take whole: what is said then does not wait behind much.
+const BATCH: usize = 1 << 20;
+/// The same where CRCs are computed: the peer takes the first records out while the next ones are computed. Of what is copied there is
+/// never more, so that it stays in a processor's second cache.
 const MAX_WARM: usize = 256 << 10;
+/// From that to the longest batch.
+const MOST_DOUBLED: u32 = (MAX_BATCH / MAX_WARM).ilog2();
 /// Ranges of a batch, beyond which no record is added. A system call takes 1024.
 const MAX_PIECES: usize = 512;
 /// Shorter payload is copied beside its header: a range of its own would cost as much.
@@ -25,6 +31,8 @@ const COPY_BELOW: usize = 512;
 /// The sending half.
 pub(super) struct Transmitter {
     pub(super) batch: Batch,
+    /// How often the batch's limit was doubled.
+    doubled: u32,
     /// Nothing is sent before.
     pub(super) pause_until: Option<Time>,
     /// A Terminate message to be sent as the last record.
@@ -67,6 +75,7 @@ impl Transmitter {
     pub(super) fn new() -> Transmitter {
         Transmitter {
             batch: Batch::default(),
+            doubled: 0,
             pause_until: None,
             terminate: None,
             position: 0,
@@ -116,6 +125,8 @@ impl Connection {
 
     /// The stream took `n` bytes of what [`transmit`](Connection::transmit) gave.
     pub fn on_sent(&mut self, a: &mut Adapter, n: usize) {
+        // All of it, by one call.
+        let whole = n >= self.tx.batch.len() && n >= self.most();
         self.tx.batch.on_sent(n);
         // The stream will carry it reliably: that completes it (RFC 5041, section 5.4).
         if let (Some(qp), n @ 1..) = (self.qp, self.tx.batch.taken()) {
@@ -125,6 +136,7 @@ impl Connection {
             self.tx.batch.clear();
             self.tx.in_segment = 0;
         }
+        self.tx.doubled = if whole { (self.tx.doubled + 1).min(MOST_DOUBLED) } else { 0 };
         self.settle(a);
     }
 
@@ -202,10 +214,16 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes of the batch, beyond which no record is added.
+    fn most(&self) -> usize {
+        let first = if self.terms.crc { MAX_WARM } else { BATCH };
+        (first << self.tx.doubled).min(MAX_BATCH)
+    }
+
     /// Whether no record is to be added to the batch.
     fn is_full(&self) -> bool {
-        let (batch, most) = (&self.tx.batch, if self.terms.crc { MAX_WARM } else { MAX_BATCH });
-        batch.len() >= most || batch.copied() >= MAX_WARM || batch.pieces() >= MAX_PIECES
+        let batch = &self.tx.batch;
+        batch.len() >= self.most() || batch.copied() >= MAX_WARM || batch.pieces() >= MAX_PIECES
     }
 
     /// The longest contents for the next record, so that it ends with the segment that it begins in.

@@ -10,9 +10,10 @@ use verbs::{MAX_SGE, SendOp};
 /// Ranges that a system call takes (`UIO_MAXIOV`).
 const MAX_RANGES: usize = 1024;
 
-/// Bytes of a call, and where they are to be in a processor's cache.
+/// Bytes of the first call, the same where they are to be in a processor's cache, and of the longest.
 const BATCH: usize = 1 << 20;
 const WARM: usize = 256 << 10;
+const MAX_BATCH: usize = 2 << 20;
 
 /// What was posted while the stream took nothing was told of then, and is not told of again: it once waited for ever.
 #[test]
@@ -59,10 +60,11 @@ fn a_call_sends_so_much_and_no_more() {
             for i in 0..128 {
                 x.post(SendWr::new(i, op, sges.clone()));
             }
-            let mut sent = 0;
+            let first = if crc { WARM } else { BATCH };
+            let (mut sent, mut most) = (0, first);
             while let Some(t) = x.c.transmit(&mut x.a, Time::ZERO) {
                 let (n, ranges, scratch) = (t.len, t.pieces.len(), t.scratch.len());
-                let (most, copied) = (if crc { WARM } else { BATCH }, WARM + fpdu::MAX_FPDU);
+                let copied = WARM + fpdu::MAX_FPDU;
                 assert!(
                     n <= most + fpdu::MAX_FPDU && scratch <= n.min(copied),
                     "{n} bytes, {scratch} copied"
@@ -70,11 +72,41 @@ fn a_call_sends_so_much_and_no_more() {
                 assert!(ranges <= MAX_RANGES, "{ranges} ranges");
                 sent += n;
                 x.c.on_sent(&mut x.a, n);
+                most = if n >= most { MAX_BATCH.min(most * 2) } else { first };
             }
             assert!(sent as u64 >= 128 * len);
             assert_eq!(x.statuses().len(), 128);
             y.look();
         }
+    }
+}
+
+#[test]
+fn a_call_is_the_longer_the_longer_all_of_it_is_taken() {
+    for (crc, first) in [(false, BATCH), (true, WARM)] {
+        // Records of the longest kind.
+        let config = Config { crc, emss: 1 << 20, ..Config::default() };
+        let (mut x, y) = pair(config, config);
+        let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
+        for i in 0..100 {
+            x.post(SendWr::new(i, op, x.source(0, 100_000)));
+        }
+        // The stream takes a half, or all: what there was then.
+        let mut take = |half: bool| {
+            let n = x.c.transmit(&mut x.a, Time::ZERO).expect("more is posted than is taken").len;
+            x.c.on_sent(&mut x.a, if half { n / 2 } else { n });
+            n
+        };
+        let about = |bytes: usize| bytes..=bytes + fpdu::MAX_FPDU;
+        let mut most = first;
+        while most < MAX_BATCH {
+            assert!(about(most).contains(&take(false)));
+            most *= 2;
+        }
+        assert!(about(MAX_BATCH).contains(&take(false)) && about(MAX_BATCH).contains(&take(true)));
+        // Little follows what was not taken at once.
+        assert!(about(MAX_BATCH / 2).contains(&take(false)));
+        assert!(about(first).contains(&take(false)) && about(2 * first).contains(&take(false)));
     }
 }
 
