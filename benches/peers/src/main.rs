@@ -9,6 +9,7 @@ mod algorithms;
 mod budget;
 mod bulk;
 mod checked;
+mod distance;
 mod files;
 mod idle;
 mod iwarp;

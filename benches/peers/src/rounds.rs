@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::Compare;
+use crate::distance::Distance;
 use crate::net::{Kind, Net};
 use crate::peer::{Both, Place};
 
@@ -60,6 +61,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
 /// Measures all peers over all networks asked for; `show` tells of each network when it is done.
 pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Result<()> {
     let cores = <[u32; 2]>::try_from(c.cores.clone()).ok().context("--cores takes two numbers: 0,1")?;
+    let mut distance = Distance::new(cores.map(|c| c as usize))?;
     let cores = cores.map(|c| c.to_string());
     let state = std::env::temp_dir().join(format!("longhaul-bench-{}", std::process::id()));
     std::fs::create_dir_all(&state)?;
@@ -68,7 +70,7 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
     let mut all = BTreeMap::new();
     let mut result = Ok(());
     for kind in &c.nets {
-        match network(c, *kind, cores.clone(), &state, &peers) {
+        match network(c, *kind, (cores.clone(), &mut distance), &state, &peers) {
             Ok(runs) => {
                 show(*kind, &runs);
                 all.insert(kind.name(), to_json(&runs));
@@ -80,6 +82,7 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
         }
     }
     std::fs::remove_dir_all(&state)?;
+    println!("\n{}", distance.words());
     if let Some(file) = &c.json {
         std::fs::write(
             file,
@@ -92,7 +95,7 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
 fn network(
     c: &Compare,
     kind: Kind,
-    cores: [String; 2],
+    (cores, distance): ([String; 2], &mut Distance),
     state: &std::path::Path,
     peers: &[&Peer],
 ) -> Result<Runs> {
@@ -114,7 +117,8 @@ fn network(
             if progress {
                 eprint!("\r\x1b[K{}, round {round} of {}: {}", kind.name(), c.rounds, peer.name);
             }
-            runs.push((peer.measure)(&place).with_context(|| format!("{} failed", peer.name))?);
+            let run = distance.near(|| (peer.measure)(&place));
+            runs.push(run.with_context(|| format!("{} failed", peer.name))?);
         }
     }
     if progress {
