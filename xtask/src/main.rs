@@ -9,6 +9,7 @@ mod interop;
 mod layers;
 mod packages;
 mod process;
+mod profiled;
 mod readme;
 mod style;
 
@@ -125,6 +126,12 @@ const TASKS: &[Task] = &[
             no_options(args)?;
             run(cargo().args(["run", "--quiet", "-p", "longhaul-programs", "--example", "build"]))
         },
+    },
+    Task {
+        name: "profiled",
+        options: "",
+        help: "Build the program by profile into target/profiled: a tenth of it less, and closer together (a quarter of an hour; llvm-tools)",
+        run: |args| no_options(args).and_then(|()| profiled::build()),
     },
     Task {
         name: "man",
