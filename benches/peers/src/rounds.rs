@@ -21,12 +21,19 @@ pub struct Peer {
     pub measure: Measure,
     /// Whether it can be had over loopback.
     local: bool,
+    /// Whether a run may be made again, and the first left out.
+    again: bool,
 }
 
 impl Peer {
     /// A peer.
     pub fn new(name: &str, measure: impl Fn(&Place<'_>) -> Result<Both> + 'static) -> Peer {
-        Peer { name: name.to_owned(), measure: Box::new(measure), local: true }
+        Peer { name: name.to_owned(), measure: Box::new(measure), local: true, again: true }
+    }
+
+    /// Each run counts: it leaves more behind than what it gives.
+    pub fn once(self) -> Peer {
+        Peer { again: false, ..self }
     }
 
     /// Left out over loopback: it would be another there.
@@ -82,7 +89,9 @@ pub fn run(c: &Compare, peers: &[Peer], mut show: impl FnMut(Kind, &Runs)) -> Re
         }
     }
     std::fs::remove_dir_all(&state)?;
-    println!("\n{}", distance.words());
+    if peers.iter().any(|p| p.again) {
+        println!("\n{}", distance.words());
+    }
     if let Some(file) = &c.json {
         std::fs::write(
             file,
@@ -117,7 +126,10 @@ fn network(
             if progress {
                 eprint!("\r\x1b[K{}, round {round} of {}: {}", kind.name(), c.rounds, peer.name);
             }
-            let run = distance.near(|| (peer.measure)(&place));
+            let run = match peer.again {
+                true => distance.near(|| (peer.measure)(&place)),
+                false => (peer.measure)(&place),
+            };
             runs.push(run.with_context(|| format!("{} failed", peer.name))?);
         }
     }
