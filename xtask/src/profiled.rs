@@ -33,10 +33,8 @@ const WAYS: [(bool, &str); 3] =
 pub fn build() -> Result<()> {
     let folder = target_dir().join("profiled");
     let (raw, merged) = (folder.join("raw"), folder.join("merged.profdata"));
-    let merge = tool()?;
-    if raw.exists() {
-        std::fs::remove_dir_all(&raw).with_context(|| format!("cannot empty {}", raw.display()))?;
-    }
+    let (merge, by_profile) = (tool()?, folder.join("built"));
+    remove(&raw)?;
     println!("to be trained ...");
     let trained = compile(&folder.join("trained"), &format!("-Cprofile-generate={}", raw.display()))?;
     println!("training ...");
@@ -52,9 +50,22 @@ pub fn build() -> Result<()> {
     let (merge, raw, to) = (merge.to_string_lossy(), raw.to_string_lossy(), merged.to_string_lossy());
     run(command(&merge).args(["merge", "-o", &to, &raw]))?;
     println!("by profile ...");
-    let built = compile(&folder.join("built"), &format!("-Cprofile-use={to}"))?;
+    // Cargo goes by the profile's name: crates that have not changed would stay as another profile had them, and such ones cannot be
+    // linked together.
+    remove(&by_profile)?;
+    let built = compile(&by_profile, &format!("-Cprofile-use={to}"))?;
     println!("{}", built.display());
     Ok(())
+}
+
+/// Removes a folder, if there is one.
+fn remove(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Builds the program for this machine's system, into a folder of its own. With the target named, what only runs while it is

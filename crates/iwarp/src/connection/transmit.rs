@@ -14,7 +14,7 @@ use verbs::{Adapter, Place, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added. Each call of the system ends with a segment that is not full, and begins anew what
 /// TCP does once a call, so a batch is the longer the longer a stream takes them whole, one after the other. With CRCs half of this carries
-/// a twentieth less of messages of 1 MiB, and an eighth of it a quarter less; twice as much carries no more.
+/// a twentieth less of messages of 1 MiB, and an eighth of it a quarter less; without them twice as much carries no more.
 const MAX_BATCH: usize = 2 << 20;
 /// The first batch, and each behind one that the stream did not take whole: what is said then does not wait behind much.
 const BATCH: usize = 1 << 20;
