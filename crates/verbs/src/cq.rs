@@ -3,6 +3,8 @@
 use crate::error::Error;
 use crate::slab::{CqId, QpId, Slab};
 use crate::work::{Status, WorkCompletion};
+use base::hint::rare;
+use core::hint::cold_path;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl Cqs {
     pub(crate) fn reserve(&mut self, id: CqId) -> Result<(), Error> {
         let cq = self.slab.get_mut(id).ok_or(Error::NotFound("completion queue"))?;
         if cq.reserved + cq.queue.len() >= cq.capacity {
-            return Err(Error::CqFull);
+            return Err(rare(Error::CqFull));
         }
         cq.reserved += 1;
         Ok(())
@@ -126,6 +128,7 @@ impl Cqs {
         let cq = self.slab.get_mut(id)?;
         let wc = cq.queue.pop_front()?;
         if let Some(starved) = cq.starved.pop_front() {
+            cold_path();
             self.fed.push_back(starved);
         }
         Some(wc)

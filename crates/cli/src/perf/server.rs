@@ -10,9 +10,10 @@ use crate::govern;
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
+use base::hint::unlikely;
+use core::hint::cold_path;
 use endpoint::{App, ConnId, Endpoint, Event};
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transport::error::code;
@@ -40,7 +41,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
     endpoint.set_gate(Some(Box::new(gate)));
     let admin = govern::start("perf server", &a.governing, &me, waker)?;
-    let mut app = Server { sessions: BTreeMap::new(), left: a.count, arrivals: a.arrivals, stop };
+    let mut app = Server { sessions: Vec::new(), left: a.count, arrivals: a.arrivals, stop };
     Ok(driver.run(&mut endpoint, &mut admin.govern(&mut app))?)
 }
 
@@ -54,7 +55,8 @@ struct Session {
 }
 
 struct Server {
-    sessions: BTreeMap<ConnId, Session>,
+    /// Gone through in each turn, and by names only where one ends.
+    sessions: Vec<(ConnId, Session)>,
     left: Option<u64>,
     /// Whether to print what arrived when.
     arrivals: bool,
@@ -79,16 +81,15 @@ impl Server {
                     Ok(control) => {
                         tracing::info!(client = %info.remote, "a measurement begins");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
-                        self.sessions.insert(
-                            conn,
-                            Session { cq: info.cq, control, load: None, running: false, arrivals },
-                        );
+                        let s = Session { cq: info.cq, control, load: None, running: false, arrivals };
+                        self.sessions.push((conn, s));
                     }
                     Err(text) => ep.close(now, conn, code::INTERNAL, &text),
                 }
             }
             Event::Closed { conn, reason } => {
-                if let Some(s) = self.sessions.remove(&conn) {
+                if let Some(at) = self.sessions.iter().position(|(c, _)| *c == conn) {
+                    let (_, s) = self.sessions.remove(at);
                     tracing::info!(%reason, "a measurement ended");
                     s.control.close(ep);
                     if let Some(l) = s.load {
@@ -114,14 +115,14 @@ impl Session {
             load.post_late(ep)?;
         }
         while let Some(wc) = ep.adapter().poll_cq(self.cq) {
-            if wc.status == Status::FlushError {
+            if unlikely(wc.status == Status::FlushError) {
                 // The connection ends: why is told by its own event.
                 continue;
             }
-            if wc.status != Status::Success {
+            if unlikely(wc.status != Status::Success) {
                 return Err(format!("a work request ended with {:?}", wc.status));
             }
-            if wc.qp == self.control.qp() {
+            if unlikely(wc.qp == self.control.qp()) {
                 if let Some(m) = self.control.completion(ep, &wc)? {
                     self.message(now, conn, ep, m)?;
                 }
@@ -187,9 +188,10 @@ impl App for Server {
             if let Some(a) = &mut s.arrivals {
                 a.look(now, || Some(ep.stats(*conn)?.payload_received));
             }
-            if stop {
+            if unlikely(stop) {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
             } else if let Err(text) = s.drive(now, *conn, ep) {
+                cold_path();
                 // By iWARP the other end is not told.
                 tracing::warn!(error = %text, "a measurement is given up");
                 ep.close(now, *conn, code::APPLICATION, &text);
@@ -197,7 +199,7 @@ impl App for Server {
         }
     }
     fn next_timeout(&self) -> Option<Time> {
-        self.sessions.values().filter(|s| s.running).filter_map(|s| s.load.as_ref()?.deadline()).min()
+        self.sessions.iter().filter(|(_, s)| s.running).filter_map(|(_, s)| s.load.as_ref()?.deadline()).min()
     }
     fn finished(&self) -> bool {
         self.sessions.is_empty() && (self.left == Some(0) || self.stop.load(Ordering::SeqCst))

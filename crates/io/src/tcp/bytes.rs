@@ -2,7 +2,9 @@
 
 use super::slot::Slot;
 use super::{BUFFER, LONG, RANGES, socket};
+use crate::call;
 use base::Time;
+use core::hint::cold_path;
 use endpoint::{Endpoint, StreamId, StreamIo};
 use iwarp::{Into, Piece};
 use rustix::io::Errno;
@@ -18,6 +20,10 @@ pub(super) struct Read {
     /// Nothing is to follow.
     pub(super) settled: bool,
 }
+
+/// Questions whether there is something to read, instead of each further look. Reading in vain holds the socket's lock, for which what
+/// arrives then waits; asking does not, and takes half as long.
+const ASKS: u32 = 4;
 
 /// Reads what there is straight to its places, at the last of so many looks nothing, perhaps.
 pub(super) fn read_direct(
@@ -41,6 +47,7 @@ pub(super) fn read_direct(
             Into::Region(p) => match io.adapter.address(*p) {
                 Ok(at) => (at, p.len as usize),
                 Err(_) => {
+                    cold_path();
                     // Deregistered in the midst of a record.
                     ranges.clear();
                     io.engine.on_error(io.adapter);
@@ -54,12 +61,14 @@ pub(super) fn read_direct(
     // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
     // adapter's addresses hold until it is used again, which is after the calls; nobody has references into its regions.
     let mut got = unsafe { socket::receive(fd, ranges) };
-    for _ in 1..looks {
+    for _ in 0..looks.saturating_sub(1) * ASKS {
         if got != Err(Errno::AGAIN) {
             break;
         }
-        // SAFETY: as above.
-        got = unsafe { socket::receive(fd, ranges) };
+        if call::is_readable(fd) {
+            // SAFETY: as above.
+            got = unsafe { socket::receive(fd, ranges) };
+        }
     }
     ranges.clear();
     let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
@@ -134,6 +143,7 @@ pub(super) fn send_direct(
             Piece::Region(p) => match io.adapter.address(*p) {
                 Ok(at) => (at, p.len as usize),
                 Err(_) => {
+                    cold_path();
                     ranges.clear();
                     io.engine.on_error(io.adapter);
                     return Ok(None);

@@ -11,8 +11,10 @@ mod slot;
 mod socket;
 
 use crate::poll::Source;
+use base::hint::unlikely;
 use base::{Span, Time};
 use bytes::{Read, read_buffered, read_direct, send_direct, send_sealed};
+use core::hint::cold_path;
 use endpoint::{Endpoint, StreamId, StreamOrder};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -245,10 +247,15 @@ impl Streams {
     }
 
     /// Has epoll wait for what the stream waits for. While there are few, they are waited for one by one.
+    #[inline]
     fn watch(&mut self, id: StreamId, endpoint: &Endpoint) {
-        if self.slots.len() <= FEW {
-            return;
+        if self.slots.len() > FEW {
+            self.watch_by_epoll(id, endpoint);
         }
+    }
+
+    #[inline(never)]
+    fn watch_by_epoll(&mut self, id: StreamId, endpoint: &Endpoint) {
         let Some(s) = self.slots.get_mut(&id) else { return };
         let mut wants = NONE;
         wants.set(epoll::EventFlags::IN, wants_read(s, id, endpoint));
@@ -355,7 +362,7 @@ impl Streams {
             if s.connecting || s.ended {
                 return false;
             }
-            if !s.rest.is_empty() {
+            if unlikely(!s.rest.is_empty()) {
                 if !endpoint.stream_reads(id) {
                     return false;
                 }
@@ -375,6 +382,7 @@ impl Streams {
             };
             match got {
                 Ok(0) => {
+                    cold_path();
                     s.ended = true;
                     let dead = s.dead.take();
                     endpoint.stream_ended(now, id);
@@ -427,7 +435,7 @@ impl Streams {
     /// Carries out orders, and sends what is to be sent; true when there may be more.
     pub fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
         self.obey(now, endpoint);
-        if !self.roomy.is_empty() {
+        if unlikely(!self.roomy.is_empty()) {
             self.go_on(now, endpoint);
         }
         let mut more = false;
@@ -436,7 +444,7 @@ impl Streams {
             more |= self.send(now, id, endpoint);
             self.watch(id, endpoint);
             turn = turn.saturating_sub(1);
-            if turn == 0 {
+            if unlikely(turn == 0) {
                 more = true;
                 break;
             }
@@ -480,6 +488,7 @@ impl Streams {
     #[inline]
     fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(order) = endpoint.poll_stream_order() {
+            cold_path();
             self.carry_out(now, order, endpoint);
         }
     }
@@ -549,10 +558,11 @@ impl Streams {
     /// Sends on a stream; true when there may be more to send.
     fn send(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) -> bool {
         let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && s.dead.is_none()) else {
+            cold_path();
             endpoint.stream_done(now, id);
             return false;
         };
-        if !s.rest.is_empty() {
+        if unlikely(!s.rest.is_empty()) {
             // What waited for a receive may be taken in now.
             s.make_due(id, &mut self.due);
         }
@@ -562,6 +572,7 @@ impl Streams {
                 break;
             }
             let Some(mut io) = endpoint.stream_io(id) else {
+                cold_path();
                 match send_sealed(s, now, id, endpoint) {
                     Ok(true) => continue,
                     Ok(false) => more = false,
@@ -569,7 +580,7 @@ impl Streams {
                 }
                 break;
             };
-            if s.ask <= now && io.engine.emss() < LONG {
+            if unlikely(s.ask <= now) && io.engine.emss() < LONG {
                 s.ask = now + ASK_EMSS;
                 if let Some(emss) = socket::emss(&s.fd) {
                     endpoint.set_stream_emss(id, emss);

@@ -4,10 +4,11 @@ use super::receive::put;
 use super::transmit::is_over;
 use super::{Connection, State};
 use crate::ddp::{self, Header, QUEUES, Target};
-use crate::rdmap::Opcode;
 use crate::rdmap::messages::{self, AtomicRequest, READ_REQUEST, ReadRequest};
 use crate::rdmap::terminate::{self, Cause, Quote};
+use crate::rdmap::{self, Opcode};
 use base::Time;
+use core::hint::cold_path;
 use verbs::ordered::{Arrival, PeerAtomic, PeerRead, Refusal};
 use verbs::{Adapter, QpId};
 
@@ -57,6 +58,7 @@ impl Connection {
         let done = self.act(a, ulpdu, now);
         self.rx.validated = true;
         if let Err(cause) = done {
+            cold_path();
             let cause = self.blame(a, cause);
             self.refuse(a, cause, ulpdu, now);
         }
@@ -79,31 +81,25 @@ impl Connection {
     }
 
     fn act(&mut self, a: &mut Adapter, ulpdu: &[u8], now: Time) -> Result<(), Cause> {
-        // RFC 5040, section 7.2: DDP's fields, the opcode and the version MUST be validated.
-        let header = Header::parse(ulpdu)?;
-        let payload = &ulpdu[header.encoded_len()..];
-        let op = operation(&header)?;
-        if self.swallow_first(&header, op, payload) {
-            return Ok(());
-        }
-        if let Some(arrival) = self.whole_send(&header, op, payload.len()) {
+        if let Some((payload, arrival)) = self.whole_send(ulpdu) {
             let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
             self.rx.ahead.on_send(arrival.len);
             self.count_send();
             return a.deliver_bytes(qp, payload, arrival).map_err(untagged_cause);
         }
-        self.act_by_steps(a, (&header, op), payload, now)
+        self.act_by_steps(a, ulpdu, now)
     }
 
     /// Of everything but sends that are whole in their records.
     #[inline(never)]
-    fn act_by_steps(
-        &mut self,
-        a: &mut Adapter,
-        (header, op): (&Header, Opcode),
-        payload: &[u8],
-        now: Time,
-    ) -> Result<(), Cause> {
+    fn act_by_steps(&mut self, a: &mut Adapter, ulpdu: &[u8], now: Time) -> Result<(), Cause> {
+        // RFC 5040, section 7.2: DDP's fields, the opcode and the version MUST be validated.
+        let header = &Header::parse(ulpdu)?;
+        let payload = &ulpdu[header.encoded_len()..];
+        let op = operation(header)?;
+        if self.swallow_first(header, op, payload) {
+            return Ok(());
+        }
         if matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. }) {
             self.begin_segment(a, header, op, payload.len())?;
             if !put(a, &self.rx.places, payload) {
@@ -126,15 +122,21 @@ impl Connection {
         }
     }
 
-    /// What a send brings that is whole in its record, as most are, and the next of its queue. What is wrong with others is found by
-    /// `begin_segment`.
-    fn whole_send(&self, h: &Header, op: Opcode, len: usize) -> Option<Arrival> {
-        let Opcode::Send { solicited, invalidate } = op else { return None };
-        let Target::Untagged { invalidate: stag, msn, mo: 0, .. } = h.target else { return None };
-        let is_next = msn == self.rx.msn[ddp::QN_SEND as usize] && self.rx.sending.is_none();
-        let arrival =
-            Arrival { len: len as u64, imm: None, solicited, invalidate: invalidate.then_some(stag) };
-        (h.last && is_next).then_some(arrival)
+    /// The payload of a send that is whole in its record and the next of its queue, as most are, and what it brings. All fields are
+    /// what they have to be if the header's bytes are: whatever is otherwise, and what may be the peer-to-peer model's first message,
+    /// goes by [`act_by_steps`](Connection::act_by_steps).
+    #[inline]
+    fn whole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<(&'a [u8], Arrival)> {
+        let (front, payload) = ulpdu.split_first_chunk::<{ ddp::UNTAGGED }>()?;
+        let solicited = match *front {
+            [ddp::WHOLE, rdmap::SEND, ..] => false,
+            [ddp::WHOLE, rdmap::SEND_SOLICITED, ..] => true,
+            _ => return None,
+        };
+        let msn = self.rx.msn[ddp::QN_SEND as usize];
+        let next = Target::queued(front) == (ddp::QN_SEND, msn, 0);
+        let arrival = Arrival { len: payload.len() as u64, imm: None, solicited, invalidate: None };
+        (next && !payload.is_empty() && self.rx.sending.is_none()).then_some((payload, arrival))
     }
 
     /// The rest of a record whose payload went straight to its place.

@@ -11,6 +11,7 @@ use crate::mpa::{fpdu, markers};
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
+use base::hint::unlikely;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
 
@@ -269,7 +270,7 @@ impl Connection {
     pub fn lacks_little(&self) -> bool {
         let rx = &self.rx;
         let runs = matches!(self.state, State::Running | State::Closing) && !self.terms.markers_in;
-        if !runs || self.is_held() {
+        if rx.is_between_records() || !runs || self.is_held() {
             return false;
         }
         let there = rx.end - rx.start;
@@ -349,8 +350,21 @@ impl Connection {
 
     /// `n` bytes came, into the first places that [`places`](Connection::places) named.
     pub fn on_received(&mut self, a: &mut Adapter, n: usize, now: Time) {
+        match self.rx.ranges[..] {
+            // As most often: of a record that is copied it need not be asked where what comes belongs.
+            [Into::Scratch { len, .. }] if n <= len && self.rx.direct.is_none() => {
+                self.rx.end = (self.rx.end + n).min(self.rx.scratch.len());
+            }
+            _ => self.place(a, n, now),
+        }
+        self.process(a, now);
+        self.settle(a);
+    }
+
+    /// What came goes on where it is, or is counted there.
+    #[inline(never)]
+    fn place(&mut self, a: &mut Adapter, mut n: usize, now: Time) {
         let ranges = core::mem::take(&mut self.rx.ranges);
-        let mut n = n;
         for (i, range) in ranges.iter().enumerate() {
             if n == 0 || matches!(self.state, State::Ending(..) | State::Closed) {
                 break;
@@ -380,9 +394,7 @@ impl Connection {
             }
             n -= here;
         }
-        self.process(a, now);
         self.rx.ranges = ranges;
-        self.settle(a);
     }
 
     /// So many bytes of the payload that goes straight to its place are there. False: they cannot be reached.
@@ -501,7 +513,10 @@ impl Connection {
             State::Running | State::Closing if self.rx.direct.is_some() => {
                 self.look_for_trailer(a, scratch, now)
             }
-            State::Running | State::Closing => self.look_for_record(a, scratch, now),
+            State::Running | State::Closing if self.terms.markers_in => {
+                self.look_for_marked_record(a, scratch, now)
+            }
+            State::Running | State::Closing => self.look_for_record::<false>(a, scratch, now),
             State::Ending(..) | State::Closed => {
                 (self.rx.start, self.rx.end) = (self.rx.home, self.rx.home);
                 Look::More
@@ -528,15 +543,26 @@ impl Connection {
         }
     }
 
+    /// The same with markers: apart, so that it does not lie between what others go through.
+    #[inline(never)]
+    fn look_for_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
+        self.look_for_record::<true>(a, scratch, now)
+    }
+
     #[inline(always)]
-    fn look_for_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
-        let (at, with_markers) = (self.rx.position, self.terms.markers_in);
+    fn look_for_record<const MARKED: bool>(
+        &mut self,
+        a: &mut Adapter,
+        scratch: &mut [u8],
+        now: Time,
+    ) -> Look {
+        let at = self.rx.position;
         let waiting = &mut scratch[self.rx.start..self.rx.end];
-        let front = if with_markers && markers::is_here(at) { markers::LEN } else { 0 };
+        let front = if MARKED && markers::is_here(at) { markers::LEN } else { 0 };
         let Some(&[high, low]) = waiting.get(front..front + fpdu::LENGTH) else { return Look::More };
         let ulpdu = usize::from(u16::from_be_bytes([high, low]));
         let mut len = fpdu::len(ulpdu);
-        if with_markers {
+        if MARKED {
             len += markers::LEN * markers::count(at, len);
         }
         if waiting.len() < len {
@@ -545,14 +571,14 @@ impl Connection {
         let record = &mut waiting[..len];
         let (covered, field) = record.split_at(len - fpdu::CRC);
         // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
-        if self.terms.crc && *field != fpdu::crc_field(fpdu::crc(0, covered)) {
+        if self.terms.crc && unlikely(*field != fpdu::crc_field(fpdu::crc(0, covered))) {
             self.terminate(a, terminate::CRC, Quote::default(), now);
             return Look::More;
         }
-        if self.may_hold(a) && self.holds(a, &record[..len - fpdu::CRC], now) {
+        if unlikely(self.may_hold(a)) && self.holds(a, &record[..len - fpdu::CRC], now) {
             return Look::More;
         }
-        if with_markers && markers::remove(at, record).1.is_err() {
+        if MARKED && markers::remove(at, record).1.is_err() {
             self.terminate(a, terminate::MARKER, Quote::default(), now);
             return Look::More;
         }

@@ -106,6 +106,18 @@ pub struct Header {
     pub target: Target,
 }
 
+/// First byte of the untagged header of a message that is whole in its record.
+pub(crate) const WHOLE: u8 = L | VERSION;
+
+impl Target {
+    /// Queue, number and offset that an untagged header names.
+    pub(crate) const fn queued(header: &[u8; UNTAGGED]) -> (u32, u32, u32) {
+        let [.., q0, q1, q2, q3, n0, n1, n2, n3, o0, o1, o2, o3] = *header;
+        let field = u32::from_be_bytes;
+        (field([q0, q1, q2, q3]), field([n0, n1, n2, n3]), field([o0, o1, o2, o3]))
+    }
+}
+
 impl Header {
     /// Whether the header that begins with `first` names a tagged buffer.
     pub const fn is_tagged(first: u8) -> bool {

@@ -37,6 +37,10 @@ pub enum Opcode {
     AtomicResponse,
 }
 
+/// Control fields of sends.
+pub(crate) const SEND: u8 = Opcode::Send { solicited: false, invalidate: false }.control();
+pub(crate) const SEND_SOLICITED: u8 = Opcode::Send { solicited: true, invalidate: false }.control();
+
 impl Opcode {
     /// The control field with this operation.
     pub const fn control(self) -> u8 {
