@@ -16,10 +16,15 @@ use crate::{Compare, Sockets};
 const REFERENCE: &str = "TCP";
 /// Plain TCP's line-ups: the ends of round trips, and those of streams. With CRCs and nothing else it is what iWARP with CRCs
 /// cannot do without.
-const TCP: [(&str, [[&str; 2]; 2]); 2] = [
-    (REFERENCE, [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp-collect"]]),
+const TCP: [(&str, [[&str; 2]; 2]); 3] = [
+    (REFERENCE, UNCHECKED),
+    (ASKING, UNCHECKED),
     ("TCP, CRC", [["checked-ping", "checked-echo"], ["checked-stream", "checked-collect"]]),
 ];
+const UNCHECKED: [[&str; 2]; 2] = [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp-collect"]];
+/// Its ends, spinning, ask whether there is something to read, as iWARP's do, where the others read in vain. Which of them is quicker
+/// depends on when in a look a message arrives.
+const ASKING: &str = "TCP, asking";
 /// iWARP's line-ups.
 const VARIANTS: [(&str, Mpa); 5] = [
     ("iWARP", PLAIN),
@@ -152,12 +157,14 @@ fn groups(o: &Options) -> Vec<Group> {
 fn line_up(o: &Options, g: Group) -> Vec<Peer> {
     let name = |who: &str| format!("{}: {who}", g.name());
     let congestion = o.sockets.congestion.clone().unwrap_or_else(|| CONGESTION.to_owned());
-    let sockets = Sockets { congestion: Some(congestion.clone()), ..o.sockets.clone() }.args();
     let spin = g.waiting == Waiting::Spinning;
+    let asking = spin && g.what == What::Latency;
     let mut out: Vec<Peer> = TCP
         .into_iter()
+        .filter(|(who, _)| asking || *who != ASKING)
         .map(|(who, ends)| {
-            let sockets = sockets.clone();
+            let (congestion, asks) = (Some(congestion.clone()), who == ASKING);
+            let sockets = Sockets { congestion, asks, ..o.sockets.clone() }.args();
             Peer::new(&name(who), move |p: &Place<'_>| {
                 let mut shared = vec!["--size".to_owned(), g.size.to_string()];
                 shared.extend(spin.then(|| "--spin".to_owned()));

@@ -175,11 +175,20 @@ struct Sockets {
     /// Congestion control by the system's name (`TCP_CONGESTION`)
     #[arg(long)]
     congestion: Option<String>,
+    /// Spinning ends ask whether there is something to read (poll(2)) instead of reading in vain
+    #[arg(long)]
+    asks: bool,
 }
 
 impl Sockets {
     fn manner(&self, spin: bool) -> Manner {
-        Manner { spin, buffer: self.buffer, maxseg: self.maxseg, congestion: self.congestion.clone() }
+        Manner {
+            spin,
+            asks: self.asks,
+            buffer: self.buffer,
+            maxseg: self.maxseg,
+            congestion: self.congestion.clone(),
+        }
     }
     fn args(&self) -> Vec<String> {
         let each = [
@@ -187,7 +196,8 @@ impl Sockets {
             ("--maxseg", self.maxseg.map(|m| m.to_string())),
             ("--congestion", self.congestion.clone()),
         ];
-        each.into_iter().filter_map(|(k, v)| Some([k.to_owned(), v?])).flatten().collect()
+        let asks = self.asks.then(|| "--asks".to_owned());
+        each.into_iter().filter_map(|(k, v)| Some([k.to_owned(), v?])).flatten().chain(asks).collect()
     }
 }
 

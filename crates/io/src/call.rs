@@ -28,20 +28,6 @@ pub unsafe fn recvfrom(
     outcome(unsafe { libc::syscall(libc::SYS_recvfrom, fd.as_raw_fd(), at, len, flags, name, name_len) })
 }
 
-/// Whether there is something to read, or an error or the end to be told of, as far as is known without waiting (poll(2)). Of a
-/// connection by TCP that takes no lock: what arrives meanwhile need not wait until this is answered, as it would for a read in vain.
-#[inline]
-pub fn is_readable(fd: &OwnedFd) -> bool {
-    let mut asked = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: it names one descriptor, which is open.
-    #[cfg(target_arch = "x86_64")]
-    let n = unsafe { libc::syscall(libc::SYS_poll, &raw mut asked, 1, 0) };
-    // SAFETY: as above. Newer architectures do not have the system call.
-    #[cfg(not(target_arch = "x86_64"))]
-    let n = unsafe { libc::poll(&raw mut asked, 1, 0) };
-    n > 0
-}
-
 /// Sends from one place, to `name` if that is not null (sendto(2)).
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use super::slot::Slot;
 use super::{BUFFER, LONG, RANGES, socket};
-use crate::call;
+use crate::poll::is_readable;
 use base::Time;
 use core::hint::cold_path;
 use endpoint::{Endpoint, StreamId, StreamIo};
@@ -65,7 +65,7 @@ pub(super) fn read_direct(
         if got != Err(Errno::AGAIN) {
             break;
         }
-        if call::is_readable(fd) {
+        if is_readable(fd) {
             // SAFETY: as above.
             got = unsafe { socket::receive(fd, ranges) };
         }

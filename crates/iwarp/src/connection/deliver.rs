@@ -366,3 +366,42 @@ pub(super) fn operation(h: &Header) -> Result<Opcode, Cause> {
     let op = Opcode::parse(h.control)?;
     if op.queue() == queue { Ok(op) } else { Err(terminate::OPCODE) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pair;
+    use super::*;
+    use crate::config::Config;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What the short way takes is what the rules of DDP and RDMAP make of the record.
+        #[test]
+        fn whole_sends_are_known_by_their_first_bytes(
+            flags in prop_oneof![Just(ddp::WHOLE), any::<u8>()],
+            control in prop_oneof![Just(rdmap::SEND), Just(rdmap::SEND_SOLICITED), 0x40..0x50_u8, any::<u8>()],
+            (qn, msn, mo) in (0..2_u32, prop_oneof![Just(7), 6..9_u32], prop_oneof![Just(0), 0..2_u32]),
+            stag: u32,
+            (len, cut, sends) in (0..3_usize, prop_oneof![3 => Just(64), 1 => 1..24_usize], prop::bool::weighted(0.2)),
+        ) {
+            let (mut end, _) = pair(Config::default(), Config::default());
+            end.c.rx.msn[ddp::QN_SEND as usize] = 7;
+            let begun = Opcode::Send { solicited: false, invalidate: false };
+            end.c.rx.sending = sends.then_some((begun, 1));
+            let mut ulpdu = vec![flags, control];
+            [stag, qn, msn, mo].iter().for_each(|field| ulpdu.extend(field.to_be_bytes()));
+            ulpdu.resize(ddp::UNTAGGED + len, 1);
+            ulpdu.truncate(cut);
+            let found = end.c.whole_send(&ulpdu);
+            let reserved = flags & 0x3c != 0 || control & 0x30 != 0;
+            let expected = Header::parse(&ulpdu).ok().and_then(|h| {
+                let op = operation(&h).ok()?;
+                let Opcode::Send { solicited, invalidate: false } = op else { return None };
+                let payload = ulpdu.get(h.encoded_len()..).filter(|p| !p.is_empty())?;
+                end.c.check_send(&h, op).ok().filter(|()| h.last && !sends && !reserved)?;
+                Some((payload, Arrival { len: payload.len() as u64, imm: None, solicited, invalidate: None }))
+            });
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -5,6 +5,7 @@ use super::tcp::{self, connected};
 use super::{Exchange, Report};
 use base::Time;
 use lhio::clock::{Clock, CpuTime};
+use lhio::poll::is_readable;
 use socket2::SockRef;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,6 +20,8 @@ pub const MAX_SIZE: usize = 1 << 30;
 pub struct Manner {
     /// Asks again and again, instead of sleeping in the call.
     pub spin: bool,
+    /// Doing so, it asks whether there is something to read (poll(2)), where it would else read in vain.
+    pub asks: bool,
     /// Bytes of the socket's buffers, each; `None` leaves them to the system, which adapts them.
     pub buffer: Option<usize>,
     /// Payload of a segment at most (`TCP_MAXSEG`); `None` leaves it to the system.
@@ -149,14 +152,20 @@ fn words(e: std::io::Error) -> String {
 }
 
 /// Reads until the buffer is full; false at the end of the stream.
-fn fill(stream: &mut TcpStream, buf: &mut [u8], spin: bool) -> Result<bool, String> {
+fn fill(stream: &mut TcpStream, buf: &mut [u8], manner: &Manner) -> Result<bool, String> {
     let mut at = 0;
     while at < buf.len() {
         match stream.read(&mut buf[at..]) {
             Ok(0) if at == 0 => return Ok(false),
             Ok(0) => return Err("the stream ended within a message".to_owned()),
             Ok(n) => at += n,
-            Err(e) if spin && e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if manner.spin && e.kind() == ErrorKind::WouldBlock => {
+                if manner.asks {
+                    while !is_readable(stream) {}
+                } else {
+                    std::hint::spin_loop();
+                }
+            }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(words(e)),
         }
@@ -220,7 +229,7 @@ pub fn echo(listener: &TcpListener, size: usize, manner: &Manner) -> Result<Repo
     let mut buf = Buffer::new(0, size);
     let begun = Begun::now();
     let mut bytes = 0;
-    while fill(&mut stream, &mut buf, manner.spin)? {
+    while fill(&mut stream, &mut buf, manner)? {
         put(&mut stream, &buf, manner.spin)?;
         bytes += size as u64;
     }
@@ -238,7 +247,7 @@ pub fn ping(to: SocketAddr, size: usize, seconds: f64, manner: &Manner) -> Resul
     while begun.seconds() < seconds {
         trips.leave();
         put(&mut stream, &buf, manner.spin)?;
-        if !fill(&mut stream, &mut buf, manner.spin)? {
+        if !fill(&mut stream, &mut buf, manner)? {
             return Err("the other end has gone".to_owned());
         }
         trips.back();
@@ -262,7 +271,7 @@ pub fn sink(
     let mut stream = accept(listener, manner)?;
     let slots = slots(region.len(), size)?;
     let (mut begun, mut count) = (None, 0);
-    while fill(&mut stream, &mut region[count % slots * size..][..size], manner.spin)? {
+    while fill(&mut stream, &mut region[count % slots * size..][..size], manner)? {
         begun.get_or_insert_with(Begun::now);
         count += 1;
     }
@@ -342,9 +351,9 @@ mod tests {
 
     #[test]
     fn messages_come_back_and_arrive_whole_sleeping_and_spinning() {
-        for spin in [false, true] {
+        for (spin, asks) in [(false, false), (true, false), (true, true)] {
             let congestion = Some("reno".to_owned());
-            let manner = Manner { spin, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
+            let manner = Manner { spin, asks, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
             let (listener, to) = local(&manner);
             let (there, sunk, region) = std::thread::scope(|s| {
                 let other = s.spawn(|| {
