@@ -382,13 +382,7 @@ impl Streams {
             };
             match got {
                 Ok(0) => {
-                    cold_path();
-                    s.ended = true;
-                    let dead = s.dead.take();
-                    endpoint.stream_ended(now, id);
-                    if let Some(why) = dead {
-                        endpoint.stream_failed(now, id, &why);
-                    }
+                    end(now, id, s, endpoint);
                     return false;
                 }
                 Ok(n) => {
@@ -661,6 +655,17 @@ impl Streams {
 
 fn wants_read(s: &Slot, id: StreamId, endpoint: &Endpoint) -> bool {
     !s.ended && !s.connecting && endpoint.stream_reads(id)
+}
+
+/// The peer sends nothing more.
+#[cold]
+fn end(now: Time, id: StreamId, s: &mut Slot, endpoint: &mut Endpoint) {
+    s.ended = true;
+    let dead = s.dead.take();
+    endpoint.stream_ended(now, id);
+    if let Some(why) = dead {
+        endpoint.stream_failed(now, id, &why);
+    }
 }
 
 fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut Slot) {
