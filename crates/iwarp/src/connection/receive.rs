@@ -543,7 +543,7 @@ impl Connection {
         }
     }
 
-    /// The same with markers: apart, so that it does not lie between what others go through.
+    /// A record with markers: apart, so that what it takes does not lie between what others go through.
     #[inline(never)]
     fn look_for_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
         self.look_for_record::<true>(a, scratch, now)
