@@ -1,8 +1,8 @@
 //! How far the two cores are from each other.
 //!
 //! A virtual machine's processors are moved about by its host, within seconds: next to each other a line of cache goes to and fro in
-//! 55 ns, from one part of the host to another in 340, and then every peer carries a third to a fifth of what it did. Seldom it takes 28:
-//! then both are threads of one core, and take each other's turns. Runs of one place and of another cannot be compared. So a run counts
+//! 55 ns, from one part of the host to another in 340, and then every peer carries a third to a fifth of what it did. Seldom it takes 28,
+//! as if both were threads of one core, which would share its units. Runs of one place and of another cannot be compared. So a run counts
 //! that was made where the cores are near, if that is to be had: the lower quartile of all that was seen is taken for that.
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,8 @@
 //! What the compiler is told of branches.
 //!
-//! Between two messages the system's own code pushes ours out of the processor's first cache, so a short message costs by the lines of
-//! cache that its way lies in more than by the instructions of them. What is rarely done is put elsewhere by these.
+//! Between two messages the system's own code pushes ours out of the processor's first cache. What is rarely done is put elsewhere by
+//! these, so that less is fetched again: a tenth of the lines of a short message, of whose time that is a small part
+//! (docs/performance.md, "What the code between costs").
 
 use core::hint::cold_path;
 

@@ -53,7 +53,8 @@ pub enum Idle {
 }
 
 /// Looks at the socket in a turn that has nothing else to do: some two microseconds, by which timers may be late, for
-/// noticing an answer a part of a turn sooner.
+/// noticing an answer a part of a turn sooner. A stream that is alone is asked for four times instead of each further look, which makes it
+/// some five microseconds.
 const LOOKS: u32 = 8;
 
 /// What comes alone and is as long as this is likely to be a part of a message: the rest is looked for before the next turn.
@@ -63,7 +64,7 @@ const PART: usize = 16 << 10;
 const SILENCE: Span = Span::from_millis(5);
 
 /// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it. A
-/// loop that spins takes less than 0.2 ms for them.
+/// loop that spins takes some 1.3 ms for them at most, where one stream alone is asked for in each turn.
 const UNLOOKED: u32 = 256;
 
 /// Turns without a wait after which all streams are looked at: some keep the loop busy, and others are not told of.

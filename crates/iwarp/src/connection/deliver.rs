@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// The payload of a send that is whole in its record and the next of its queue, as most are, and what it brings. All fields are
-    /// what they have to be if the header's bytes are: whatever is otherwise, and what may be the peer-to-peer model's first message,
+    /// what they MUST be (RFC 5040, section 7.2) if the header's bytes are: whatever is otherwise, and what may be the peer-to-peer model's first message,
     /// goes by [`act_by_steps`](Connection::act_by_steps).
     #[inline]
     fn whole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<(&'a [u8], Arrival)> {

@@ -160,7 +160,7 @@ impl Connection {
             let _ = self.record(a, &header, Body::Bytes(&message));
             return;
         }
-        if unlikely(!self.may_send() || !runs) {
+        if unlikely(!self.may_send() || !matches!(self.state, State::Running | State::Closing)) {
             return;
         }
         (self.tx.pause_until, self.tx.nudged) = (None, false);
