@@ -3,7 +3,6 @@
 //! Nothing here reads a clock or the system's randomness; see `io` for the only place that does.
 
 pub mod ecn;
-pub mod hint;
 pub mod keys;
 pub mod ranges;
 pub mod rate;

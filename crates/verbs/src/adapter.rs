@@ -11,8 +11,6 @@ use crate::srq::Srq;
 use crate::tx::{Marks, Wqe, check_len};
 use crate::work::{Data, Local, RecvWr, SendOp, SendWr, Status, WorkCompletion};
 use crate::{MAX_INLINE, MAX_RD_ATOMIC, MAX_RECV_WR, MAX_SEND_WR, MAX_SGE};
-use base::hint::{rare, unlikely};
-use core::hint::cold_path;
 use std::collections::VecDeque;
 
 /// What an adapter may hold at most.
@@ -335,13 +333,13 @@ impl Adapter {
     pub fn post_send(&mut self, id: QpId, wr: SendWr) -> Result<(), Error> {
         let qp = self.qps.get_mut(id).ok_or(NO_QP)?;
         if matches!(qp.state, QpState::Init | QpState::Rtr) {
-            return Err(rare(Error::State));
+            return Err(Error::State);
         }
         if qp.tx.len() >= qp.init.max_send_wr {
-            return Err(rare(Error::QueueFull));
+            return Err(Error::QueueFull);
         }
         let read = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        if unlikely(read && qp.init.max_rd_atomic == 0) {
+        if read && qp.init.max_rd_atomic == 0 {
             return Err(Error::Unsupported(
                 "reads and atomic operations on a queue pair with max_rd_atomic 0",
             ));
@@ -349,10 +347,10 @@ impl Adapter {
         let need = if read { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
         let SendWr { wr_id, op, data, signaled, solicited, fence } = wr;
         let (local, len) = match data {
-            Data::Inline(_) if unlikely(read) => {
+            Data::Inline(_) if read => {
                 return Err(Error::Invalid("a read needs registered memory"));
             }
-            Data::Inline(b) if unlikely(b.len() > MAX_INLINE) => {
+            Data::Inline(b) if b.len() > MAX_INLINE => {
                 return Err(Error::TooLong { len: b.len() as u64, max: MAX_INLINE as u64 });
             }
             Data::Inline(b) => {
@@ -364,12 +362,11 @@ impl Adapter {
         let checked = check_len(op, len, qp.init.kind, qp.init.max_datagram)
             .and_then(|()| self.cqs.reserve(qp.init.send_cq));
         if let Err(e) = checked {
-            cold_path();
             local.release(&mut self.regions);
             return Err(e);
         }
         qp.tx.post(Wqe::new(wr_id, op, local, len, Marks { signaled, solicited, fence }));
-        if unlikely(qp.state == QpState::Error) {
+        if qp.state == QpState::Error {
             self.flush_sends(id);
         } else {
             // A stream finds out for itself whether there is something to give out now.

@@ -3,8 +3,6 @@
 use crate::error::Error;
 use crate::slab::{CqId, QpId, Slab};
 use crate::work::{Status, WorkCompletion};
-use base::hint::rare;
-use core::hint::cold_path;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,7 +76,7 @@ impl Cqs {
     pub(crate) fn reserve(&mut self, id: CqId) -> Result<(), Error> {
         let cq = self.slab.get_mut(id).ok_or(Error::NotFound("completion queue"))?;
         if cq.reserved + cq.queue.len() >= cq.capacity {
-            return Err(rare(Error::CqFull));
+            return Err(Error::CqFull);
         }
         cq.reserved += 1;
         Ok(())
@@ -128,7 +126,6 @@ impl Cqs {
         let cq = self.slab.get_mut(id)?;
         let wc = cq.queue.pop_front()?;
         if let Some(starved) = cq.starved.pop_front() {
-            cold_path();
             self.fed.push_back(starved);
         }
         Some(wc)

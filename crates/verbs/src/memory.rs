@@ -1,7 +1,6 @@
 //! Bytes that can be registered. The only unsafe code of this crate: copies from and to foreign memory.
 
 use base::Soon;
-use base::hint::{unlikely, usual};
 use core::fmt;
 
 /// Memory that is not a plain Rust buffer: a mapped file, memory shared with another process, a device.
@@ -134,12 +133,12 @@ impl Memory {
 
     /// Copies `data` to the bytes at `offset`.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), CopyError> {
-        if unlikely(!self.writable) {
+        if !self.writable {
             return Err(CopyError::ReadOnly);
         }
         let (at, end) = self.range(offset, data.len())?;
         match &mut self.owner {
-            Owner::Bytes(b) => usual(b.get_mut(at..end)).ok_or(CopyError::Bounds)?.copy_from_slice(data),
+            Owner::Bytes(b) => b.get_mut(at..end).ok_or(CopyError::Bounds)?.copy_from_slice(data),
             Owner::Backing(b) => {
                 // SAFETY: at..end lies within the `len` bytes that `Backing` promises to be writable for its
                 // life (`writable` was true); `data` is a Rust slice, which never overlaps them.
@@ -196,8 +195,8 @@ impl Memory {
 
     /// Checks `offset .. offset + n` without overflow.
     fn range(&self, offset: u64, n: usize) -> Result<(usize, usize), CopyError> {
-        let end = usual(offset.checked_add(n as u64)).ok_or(CopyError::Bounds)?;
-        if unlikely(end > self.len) {
+        let end = offset.checked_add(n as u64).ok_or(CopyError::Bounds)?;
+        if end > self.len {
             return Err(CopyError::Bounds);
         }
         // `len` came from a usize, so everything below it fits one.

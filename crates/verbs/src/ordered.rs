@@ -13,8 +13,6 @@ use crate::region::{Access, Denied, Regions, WindowRange};
 use crate::slab::{MrId, MwId, PdId, QpId};
 use crate::tx::{ATOMIC_LEN, Gate, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
-use base::hint::{unlikely, usual};
-use core::hint::cold_path;
 use std::collections::VecDeque;
 
 /// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
@@ -393,7 +391,6 @@ impl Adapter {
     #[inline(always)]
     fn consumed(&mut self, id: QpId) {
         if let Some(srq) = self.qps.get(id).and_then(|qp| qp.init.srq) {
-            cold_path();
             self.srq_consumed(srq, id, 1);
         }
         self.settle();
@@ -561,17 +558,16 @@ impl Qp {
 /// Completes the next receive of a queue pair.
 #[inline(always)]
 fn consume(qp: &mut Qp, id: QpId, a: Arrival, regions: &mut Regions, cqs: &mut Cqs) -> Result<(), Refusal> {
-    if unlikely(qp.rx.posted() == 0) {
+    if qp.rx.posted() == 0 {
         return Err(Refusal::NoReceive);
     }
     if let Some(rkey) = a.invalidate {
-        cold_path();
         regions.invalidate(rkey, id).map_err(|d| match d {
             Denied::Key | Denied::Association => d.into(),
             _ => Refusal::CannotInvalidate,
         })?;
     }
-    let r = usual(qp.rx.next_receive(0)).ok_or(Refusal::NoReceive)?;
+    let r = qp.rx.next_receive(0).ok_or(Refusal::NoReceive)?;
     r.local.release(regions);
     let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
     let wc = WorkCompletion {
@@ -590,10 +586,10 @@ fn consume(qp: &mut Qp, id: QpId, a: Arrival, regions: &mut Regions, cqs: &mut C
 
 /// The queue pair, if it takes something in.
 fn receiver(qp: Option<&Qp>) -> Result<&Qp, Refusal> {
-    usual(qp.filter(|q| takes_in(q))).ok_or(Refusal::NoQueuePair)
+    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
 }
 fn receiver_mut(qp: Option<&mut Qp>) -> Result<&mut Qp, Refusal> {
-    usual(qp.filter(|q| takes_in(q))).ok_or(Refusal::NoQueuePair)
+    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
 }
 fn takes_in(qp: &Qp) -> bool {
     qp.init.kind == Kind::Ordered && qp.gate().run

@@ -10,7 +10,6 @@ use crate::tx::{Rooms, Stripes};
 use crate::unreliable;
 use crate::work::Status;
 use base::Soon;
-use core::hint::cold_path;
 
 impl Adapter {
     /// The next queue pair that has come to have segments, or of [`Kind::Ordered`](crate::Kind::Ordered) is in error. It is named once; from then on it stays with the
@@ -226,7 +225,6 @@ impl Adapter {
     #[inline]
     pub(crate) fn settle(&mut self) {
         while let Some(id) = self.cqs.fed.pop_front() {
-            cold_path();
             self.feed_starved(id);
         }
     }

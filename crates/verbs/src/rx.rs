@@ -9,7 +9,6 @@ use crate::slab::{MrId, PdId};
 use crate::tx::{Ctx, Response, Tx};
 use crate::work::{Local, Opcode, Place, Status, WorkCompletion};
 use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_RDMA_LEN, MAX_SEND_LEN};
-use base::hint::{unlikely, usual};
 use base::{RangeSet, seq};
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -199,10 +198,10 @@ impl Rx {
     }
     /// The receive that is next, for `len` bytes from byte `at` on (ordered queue pairs). It counts as used from now on.
     pub(crate) fn claim_next(&mut self, at: u64, len: u64) -> Result<&RecvWqe, Refusal> {
-        let r = usual(self.recvs.front_mut()).ok_or(Refusal::NoReceive)?;
+        let r = self.recvs.front_mut().ok_or(Refusal::NoReceive)?;
         r.claimed = Some(self.recv_base);
         r.too_long = at.checked_add(len).is_none_or(|end| end > r.room);
-        if unlikely(r.too_long) { Err(Refusal::TooLong) } else { Ok(r) }
+        if r.too_long { Err(Refusal::TooLong) } else { Ok(r) }
     }
     /// Bytes that the next receive has room for.
     pub(crate) fn next_room(&self) -> Option<u64> {
@@ -220,7 +219,7 @@ impl Rx {
     /// Takes the next receive without regard to numbers (queue pairs that are not reliable ones).
     #[inline(always)]
     pub(crate) fn next_receive(&mut self, fits: u64) -> Option<RecvWqe> {
-        if unlikely(usual(self.recvs.front())?.room < fits) {
+        if self.recvs.front()?.room < fits {
             return None;
         }
         self.recv_base += 1;

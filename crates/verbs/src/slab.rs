@@ -1,7 +1,6 @@
 //! Tables whose entries are named by generation-checked handles: a handle of a destroyed object never
 //! reaches the object that took its place.
 
-use base::hint::{likely, usual};
 use core::marker::PhantomData;
 
 /// A handle: generation in the upper half, index in the lower.
@@ -105,12 +104,12 @@ impl<H: Handle, T> Slab<H, T> {
         Ok(H::from_raw(1 << 32 | index))
     }
     pub(crate) fn get(&self, h: H) -> Option<&T> {
-        let e = usual(self.entries.get(h.raw() as u32 as usize))?;
-        if likely(e.generation == (h.raw() >> 32) as u32) { usual(e.value.as_ref()) } else { None }
+        let e = self.entries.get(h.raw() as u32 as usize)?;
+        if e.generation == (h.raw() >> 32) as u32 { e.value.as_ref() } else { None }
     }
     pub(crate) fn get_mut(&mut self, h: H) -> Option<&mut T> {
-        let e = usual(self.entries.get_mut(h.raw() as u32 as usize))?;
-        if likely(e.generation == (h.raw() >> 32) as u32) { usual(e.value.as_mut()) } else { None }
+        let e = self.entries.get_mut(h.raw() as u32 as usize)?;
+        if e.generation == (h.raw() >> 32) as u32 { e.value.as_mut() } else { None }
     }
     pub(crate) fn remove(&mut self, h: H) -> Option<T> {
         let index = h.raw() as u32;

@@ -5,7 +5,6 @@ use super::ping::{self, Trips};
 use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use crate::args::Operation;
 use crate::mapped::Mapped;
-use base::hint::unlikely;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
@@ -338,7 +337,7 @@ impl Load {
     /// Takes a successful completion of one of its queue pairs.
     pub fn completion(&mut self, now: Time, ep: &mut Endpoint, wc: &WorkCompletion) -> Result<(), String> {
         let Some(i) = self.streams.iter().position(|s| s.qp == wc.qp) else { return Ok(()) };
-        if unlikely(wc.wr_id == BEHIND) {
+        if wc.wr_id == BEHIND {
             self.behind = self.behind.map(|n| n.saturating_sub(1));
             return Ok(());
         }
@@ -371,7 +370,7 @@ impl Load {
         i: usize,
         receive: Option<u64>,
     ) -> Result<(), String> {
-        if unlikely(!self.keyed) {
+        if !self.keyed {
             self.owed = receive;
             return Ok(());
         }

@@ -10,8 +10,6 @@ use crate::govern;
 use crate::setup::{self, Me};
 use crate::stop;
 use base::Time;
-use base::hint::unlikely;
-use core::hint::cold_path;
 use endpoint::{App, ConnId, Endpoint, Event};
 use serde_json::json;
 use std::sync::Arc;
@@ -115,14 +113,14 @@ impl Session {
             load.post_late(ep)?;
         }
         while let Some(wc) = ep.adapter().poll_cq(self.cq) {
-            if unlikely(wc.status == Status::FlushError) {
+            if wc.status == Status::FlushError {
                 // The connection ends: why is told by its own event.
                 continue;
             }
-            if unlikely(wc.status != Status::Success) {
+            if wc.status != Status::Success {
                 return Err(format!("a work request ended with {:?}", wc.status));
             }
-            if unlikely(wc.qp == self.control.qp()) {
+            if wc.qp == self.control.qp() {
                 if let Some(m) = self.control.completion(ep, &wc)? {
                     self.message(now, conn, ep, m)?;
                 }
@@ -188,10 +186,9 @@ impl App for Server {
             if let Some(a) = &mut s.arrivals {
                 a.look(now, || Some(ep.stats(*conn)?.payload_received));
             }
-            if unlikely(stop) {
+            if stop {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
             } else if let Err(text) = s.drive(now, *conn, ep) {
-                cold_path();
                 // By iWARP the other end is not told.
                 tracing::warn!(error = %text, "a measurement is given up");
                 ep.close(now, *conn, code::APPLICATION, &text);

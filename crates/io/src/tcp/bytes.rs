@@ -4,7 +4,6 @@ use super::slot::Slot;
 use super::{BUFFER, LONG, RANGES, socket};
 use crate::poll::is_readable;
 use base::Time;
-use core::hint::cold_path;
 use endpoint::{Endpoint, StreamId, StreamIo};
 use iwarp::{Into, Piece};
 use rustix::io::Errno;
@@ -47,7 +46,6 @@ pub(super) fn read_direct(
             Into::Region(p) => match io.adapter.address(*p) {
                 Ok(at) => (at, p.len as usize),
                 Err(_) => {
-                    cold_path();
                     // Deregistered in the midst of a record.
                     ranges.clear();
                     io.engine.on_error(io.adapter);
@@ -143,7 +141,6 @@ pub(super) fn send_direct(
             Piece::Region(p) => match io.adapter.address(*p) {
                 Ok(at) => (at, p.len as usize),
                 Err(_) => {
-                    cold_path();
                     ranges.clear();
                     io.engine.on_error(io.adapter);
                     return Ok(None);

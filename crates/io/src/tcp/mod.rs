@@ -11,10 +11,8 @@ mod slot;
 mod socket;
 
 use crate::poll::Source;
-use base::hint::unlikely;
 use base::{Span, Time};
 use bytes::{Read, read_buffered, read_direct, send_direct, send_sealed};
-use core::hint::cold_path;
 use endpoint::{Endpoint, StreamId, StreamOrder};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -362,7 +360,7 @@ impl Streams {
             if s.connecting || s.ended {
                 return false;
             }
-            if unlikely(!s.rest.is_empty()) {
+            if !s.rest.is_empty() {
                 if !endpoint.stream_reads(id) {
                     return false;
                 }
@@ -429,7 +427,7 @@ impl Streams {
     /// Carries out orders, and sends what is to be sent; true when there may be more.
     pub fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
         self.obey(now, endpoint);
-        if unlikely(!self.roomy.is_empty()) {
+        if !self.roomy.is_empty() {
             self.go_on(now, endpoint);
         }
         let mut more = false;
@@ -438,7 +436,7 @@ impl Streams {
             more |= self.send(now, id, endpoint);
             self.watch(id, endpoint);
             turn = turn.saturating_sub(1);
-            if unlikely(turn == 0) {
+            if turn == 0 {
                 more = true;
                 break;
             }
@@ -482,7 +480,6 @@ impl Streams {
     #[inline]
     fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(order) = endpoint.poll_stream_order() {
-            cold_path();
             self.carry_out(now, order, endpoint);
         }
     }
@@ -552,11 +549,10 @@ impl Streams {
     /// Sends on a stream; true when there may be more to send.
     fn send(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) -> bool {
         let Some(s) = self.slots.get_mut(&id).filter(|s| !s.connecting && s.dead.is_none()) else {
-            cold_path();
             endpoint.stream_done(now, id);
             return false;
         };
-        if unlikely(!s.rest.is_empty()) {
+        if !s.rest.is_empty() {
             // What waited for a receive may be taken in now.
             s.make_due(id, &mut self.due);
         }
@@ -566,7 +562,6 @@ impl Streams {
                 break;
             }
             let Some(mut io) = endpoint.stream_io(id) else {
-                cold_path();
                 match send_sealed(s, now, id, endpoint) {
                     Ok(true) => continue,
                     Ok(false) => more = false,
@@ -574,7 +569,7 @@ impl Streams {
                 }
                 break;
             };
-            if unlikely(s.ask <= now) && io.engine.emss() < LONG {
+            if s.ask <= now && io.engine.emss() < LONG {
                 s.ask = now + ASK_EMSS;
                 if let Some(emss) = socket::emss(&s.fd) {
                     endpoint.set_stream_emss(id, emss);

@@ -8,7 +8,6 @@ use crate::rdmap::messages::{self, AtomicRequest, READ_REQUEST, ReadRequest};
 use crate::rdmap::terminate::{self, Cause, Quote};
 use crate::rdmap::{self, Opcode};
 use base::Time;
-use core::hint::cold_path;
 use verbs::ordered::{Arrival, PeerAtomic, PeerRead, Refusal};
 use verbs::{Adapter, QpId};
 
@@ -58,7 +57,6 @@ impl Connection {
         let done = self.act(a, ulpdu, now);
         self.rx.validated = true;
         if let Err(cause) = done {
-            cold_path();
             let cause = self.blame(a, cause);
             self.refuse(a, cause, ulpdu, now);
         }

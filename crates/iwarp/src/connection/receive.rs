@@ -11,7 +11,6 @@ use crate::mpa::{fpdu, markers};
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use base::hint::unlikely;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
 
@@ -571,11 +570,11 @@ impl Connection {
         let record = &mut waiting[..len];
         let (covered, field) = record.split_at(len - fpdu::CRC);
         // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
-        if self.terms.crc && unlikely(*field != fpdu::crc_field(fpdu::crc(0, covered))) {
+        if self.terms.crc && *field != fpdu::crc_field(fpdu::crc(0, covered)) {
             self.terminate(a, terminate::CRC, Quote::default(), now);
             return Look::More;
         }
-        if unlikely(self.may_hold(a)) && self.holds(a, &record[..len - fpdu::CRC], now) {
+        if self.may_hold(a) && self.holds(a, &record[..len - fpdu::CRC], now) {
             return Look::More;
         }
         if MARKED && markers::remove(at, record).1.is_err() {

@@ -9,8 +9,6 @@ use crate::rdmap::Opcode;
 use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use base::hint::unlikely;
-use core::hint::cold_path;
 use verbs::ordered::{Outgoing, Piece};
 use verbs::{Adapter, Place, QpId, QpState};
 
@@ -145,26 +143,25 @@ impl Connection {
     #[inline]
     fn fill(&mut self, a: &mut Adapter, now: Time) {
         let Some(qp) = self.qp else { return };
-        if unlikely(self.tx.pause_until.is_some_and(|t| now < t)) {
+        if self.tx.pause_until.is_some_and(|t| now < t) {
             return;
         }
         let runs = matches!(self.state, State::Running | State::Closing);
-        if unlikely(runs && is_over(a, qp)) {
+        if runs && is_over(a, qp) {
             // The application ended it by way of its queue pair.
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
         if let Some(message) = self.tx.terminate.take() {
-            cold_path();
             let msn = self.tx.take_msn(QN_TERMINATE);
             let header = untagged(Opcode::Terminate, QN_TERMINATE, msn, 0, true);
             let _ = self.record(a, &header, Body::Bytes(&message));
             return;
         }
-        if unlikely(!self.may_send() || !matches!(self.state, State::Running | State::Closing)) {
+        if !self.may_send() || !matches!(self.state, State::Running | State::Closing) {
             return;
         }
         (self.tx.pause_until, self.tx.nudged) = (None, false);
-        if unlikely(!self.tx.began && self.begin(a).is_err() || self.fill_from(a, qp).is_err()) {
+        if !self.tx.began && self.begin(a).is_err() || self.fill_from(a, qp).is_err() {
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
     }
@@ -198,7 +195,7 @@ impl Connection {
 
     #[inline]
     fn fill_from(&mut self, a: &mut Adapter, qp: QpId) -> Result<(), Fault> {
-        if unlikely(self.rx.expects_empty_answer) {
+        if self.rx.expects_empty_answer {
             // It takes one of the reads that the peer answers at a time.
             return Ok(());
         }
@@ -438,7 +435,7 @@ impl Connection {
         let raw = batch.raw();
         let start = raw.len();
         let ulpdu = put_header(h, body, raw);
-        if unlikely(put_body(a, body, raw).is_err()) {
+        if put_body(a, body, raw).is_err() {
             raw.truncate(start);
             return Err(Fault);
         }

@@ -8,7 +8,6 @@ use crate::ordered::{Outgoing, Payload, Piece};
 use crate::region::{Regions, fresh_key};
 use crate::slab::MrId;
 use crate::work::{AtomicOp, Place, SendOp};
-use core::hint::cold_path;
 use std::collections::VecDeque;
 
 /// The message of which there is more to give out.
@@ -218,7 +217,6 @@ impl Tx {
             }
         };
         read.map_err(|_| {
-            cold_path();
             out.truncate(at);
             GatherError::Fault
         })
