@@ -57,21 +57,32 @@ pub(super) fn read_direct(
         ranges.push(libc::iovec { iov_base: base.cast(), iov_len: len });
     }
     // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
-    // adapter's addresses hold until it is used again, which is after the calls; nobody has references into its regions.
-    let mut got = unsafe { socket::receive(fd, ranges) };
-    for _ in 0..looks.saturating_sub(1) * ASKS {
-        if got != Err(Errno::AGAIN) {
-            break;
-        }
-        if is_readable(fd) {
-            // SAFETY: as above.
-            got = unsafe { socket::receive(fd, ranges) };
-        }
-    }
+    // adapter's addresses hold until it is used again, which is after the call; nobody has references into its regions.
+    let got = unsafe { read_or_ask(fd, ranges, looks.saturating_sub(1) * ASKS) };
     ranges.clear();
     let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
     io.engine.on_received(io.adapter, n, now);
     Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }
+}
+
+/// Reads what there is. Where that is nothing, asks so many times whether there is something, and reads it then.
+///
+/// # Safety
+/// As [`socket::receive`]'s.
+#[inline(always)]
+unsafe fn read_or_ask(fd: &OwnedFd, ranges: &[libc::iovec], asks: u32) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let mut got = unsafe { socket::receive(fd, ranges) };
+    for _ in 0..asks {
+        if got != Err(Errno::AGAIN) {
+            break;
+        }
+        if is_readable(fd) {
+            // SAFETY: the caller's promise.
+            got = unsafe { socket::receive(fd, ranges) };
+        }
+    }
+    got
 }
 
 /// Reads what there is into a buffer, and has it taken in.
@@ -159,4 +170,38 @@ pub(super) fn send_direct(
     let sent = sent?;
     io.engine.on_sent(io.adapter, sent);
     Ok(Some((sent, offered)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::Poller;
+    use base::Span;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    fn read(fd: &OwnedFd, to: &mut [u8], asks: u32) -> Result<usize, Errno> {
+        let ranges = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
+        // SAFETY: the range is that of `to`, which is borrowed for as long.
+        unsafe { read_or_ask(fd, &ranges, asks) }
+    }
+
+    #[test]
+    fn what_comes_while_it_is_asked_for_is_read_and_so_is_an_end() {
+        let (mut from, to) = UnixStream::pair().expect("a pair");
+        to.set_nonblocking(true).expect("set");
+        let (to, mut bytes) = (OwnedFd::from(to), [0; 4]);
+        assert_eq!(read(&to, &mut bytes, 0), Err(Errno::AGAIN));
+        assert_eq!(read(&to, &mut bytes, 3), Err(Errno::AGAIN), "asked in vain");
+        let writes = std::thread::spawn(move || {
+            // Long after the first read was in vain, in all but the busiest hours.
+            Poller::new().expect("a poller").wait(&mut [], Some(Span::from_millis(20))).expect("waited");
+            from.write_all(b"abcd").expect("written");
+            from
+        });
+        assert_eq!(read(&to, &mut bytes, u32::MAX), Ok(4));
+        assert_eq!(&bytes, b"abcd");
+        drop(writes.join().expect("written"));
+        assert_eq!(read(&to, &mut bytes, 3), Ok(0), "the end");
+    }
 }
