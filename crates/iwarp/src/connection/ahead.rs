@@ -11,8 +11,8 @@
 //! writes to has no completion, and applications watch it: with CRCs in use it is read into only where that was asked for
 //! ([`Placement::Early`](crate::Placement::Early)).
 
+use super::Connection;
 use super::receive::{DIRECT, PEEK};
-use super::{Connection, State};
 use crate::Into;
 use crate::ddp::{self, Target};
 use crate::mpa::fpdu;
@@ -102,7 +102,7 @@ impl Connection {
     /// Plans what is to be read behind the payload that is arriving, or next.
     pub(super) fn plan_ahead(&mut self, a: &Adapter) {
         self.rx.ahead.plan.clear();
-        let runs = matches!(self.state, State::Running | State::Closing) && !self.terms.markers_in;
+        let runs = self.state.runs() && !self.terms.markers_in;
         if !runs || !self.rx.is_at_payload() {
             return;
         }

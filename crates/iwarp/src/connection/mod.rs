@@ -107,6 +107,13 @@ enum State {
     Closed,
 }
 
+impl State {
+    /// Whether records are taken in and sent.
+    const fn runs(&self) -> bool {
+        matches!(self, State::Running | State::Closing)
+    }
+}
+
 /// One end of an iWARP connection.
 pub struct Connection {
     config: Config,
@@ -376,9 +383,7 @@ impl Connection {
     /// A responder MUST have validated a record before it sends any (RFC 5044, section 7.1.2, rule 4).
     pub(super) fn may_send(&self) -> bool {
         let speaks_first = self.config.speak_first && self.terms.expected.is_none();
-        self.initiator
-            || self.rx.validated
-            || speaks_first && matches!(self.state, State::Running | State::Closing)
+        self.initiator || self.rx.validated || speaks_first && self.state.runs()
     }
 
     /// Ends the connection because of something wrong: says so to the peer, once.

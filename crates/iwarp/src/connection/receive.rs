@@ -268,7 +268,7 @@ impl Connection {
     /// others. Then another look costs less than to wait for them elsewhere.
     pub fn lacks_little(&self) -> bool {
         let rx = &self.rx;
-        let runs = matches!(self.state, State::Running | State::Closing) && !self.terms.markers_in;
+        let runs = self.state.runs() && !self.terms.markers_in;
         if rx.is_between_records() || !runs || self.is_held() {
             return false;
         }
@@ -482,7 +482,7 @@ impl Connection {
         // Every turn takes at least the eight bytes of an empty record.
         while let Look::Again = self.look(a, &mut scratch, now) {}
         self.rx.scratch = scratch;
-        let runs = matches!(self.state, State::Running | State::Closing);
+        let runs = self.state.runs();
         let waits = runs && !self.rx.is_between_records() && !self.is_held();
         if !waits {
             self.rx.record_since = None;

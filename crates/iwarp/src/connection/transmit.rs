@@ -1,7 +1,7 @@
 //! From work requests to records.
 
+use super::Connection;
 use super::batch::{Batch, Transmit};
-use super::{Connection, State};
 use crate::ddp::{self, Header, QN_REQUEST, QN_SEND, QN_TERMINATE, Target};
 use crate::mpa::startup::First;
 use crate::mpa::{fpdu, markers};
@@ -109,8 +109,7 @@ impl Connection {
     /// Whether there is something to send beside what the queue pair tells of ([`Adapter::activated`]), or it may go on now:
     /// then call [`transmit`](Connection::transmit).
     pub fn wants_to_send(&self) -> bool {
-        let runs = matches!(self.state, State::Running | State::Closing);
-        let begins = runs && !self.tx.began && self.may_send();
+        let begins = self.state.runs() && !self.tx.began && self.may_send();
         // What is on its way to the stream goes on when that takes more.
         let free = self.tx.pause_until.is_none() && self.tx.batch.is_empty();
         free && (begins || self.tx.nudged || self.tx.terminate.is_some())
@@ -146,8 +145,7 @@ impl Connection {
         if self.tx.pause_until.is_some_and(|t| now < t) {
             return;
         }
-        let runs = matches!(self.state, State::Running | State::Closing);
-        if runs && is_over(a, qp) {
+        if self.state.runs() && is_over(a, qp) {
             // The application ended it by way of its queue pair.
             self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
         }
@@ -157,7 +155,7 @@ impl Connection {
             let _ = self.record(a, &header, Body::Bytes(&message));
             return;
         }
-        if !self.may_send() || !matches!(self.state, State::Running | State::Closing) {
+        if !self.may_send() || !self.state.runs() {
             return;
         }
         (self.tx.pause_until, self.tx.nudged) = (None, false);
