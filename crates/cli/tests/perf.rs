@@ -190,8 +190,7 @@ fn lanes_over_cores_carry_every_operation_verified() {
         let server = Server::start(&b.server, &listen);
         let mut args = vec!["perf", "client", &server.address, "--accept-new", "--json", "--verify"];
         args.extend(["--lanes", used, "-P", "2", "-n", "512MiB", "--region", "8MiB", "--mtu", "1500"]);
-        let mut most = 0;
-        let mut run = |operation: &str, more: &[&str]| {
+        let run = |operation: &str, more: &[&str]| {
             let o = b.run(&[&args[..], &["-o", operation], more].concat());
             expect(&o, 0);
             let r = json(&o);
@@ -201,19 +200,18 @@ fn lanes_over_cores_carry_every_operation_verified() {
             );
             let paths = r["client"]["paths"].as_u64().expect("a number of lanes");
             assert!(paths <= expected, "{lent} {used} {operation} {more:?}: {r}");
-            most = most.max(paths);
-            most
+            paths == expected
         };
         for operation in ["write", "read"] {
-            for more in [&[][..], &["--reverse"], &["--lose", "0.5%"]] {
-                run(operation, more);
+            // A lane is asked for in the background, and asked for again after 50 ms and more where an answer is lost: on a
+            // busy machine it may come after the fifth of a second that a run takes. It does come in some run.
+            for more in [&[][..], &["--reverse"]] {
+                let came = (0..10).any(|_| run(operation, more));
+                assert!(came, "{lent} {used} {operation} {more:?}: {expected} lanes never worked at once");
             }
+            run(operation, &["--lose", "0.5%"]);
         }
         // Processors may be named; one that there is not is no reason to stop.
         run("write", &["--cores", "0,1023"]);
-        // A lane is asked for in the background, and asked for again after 50 ms and more where an answer is lost: on a busy
-        // machine it may come after the fifth of a second that a run takes. It does come in some run.
-        let came = (0..10).any(|_| run("write", &[]) == expected);
-        assert!(came, "{lent} {used}: {expected} lanes never worked at once");
     }
 }
