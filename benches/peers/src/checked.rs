@@ -1,6 +1,7 @@
 //! What iWARP with CRCs cannot do without: messages over plain TCP, of which each piece of at most 64 KiB is followed by its
-//! CRC32C. Both ends compute it; messages to and fro are read to their places and checked there, streams are checked where
-//! they are read to and copied from there, as what is written into a peer's memory has to be.
+//! CRC32C. Both ends compute it; messages to and fro are read to their places and checked there. Streams are checked where
+//! they are read to and copied from there, as what is written into a peer's memory has to be, or are read to their places, too
+//! (`longhaul --mpa-early`).
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -132,6 +133,18 @@ pub fn collect(e: &Echo) -> Result<()> {
         held -= from;
     }
     report::say(&begun.context("nothing arrived")?.end(total))
+}
+
+/// The same, each message straight to its place.
+pub fn place(e: &Echo) -> Result<()> {
+    let (mut stream, mut place) = (accept(e)?, Buffer::new(1, e.size));
+    // From the first message on.
+    ensure!(fill(&mut stream, &mut place)?, "nothing arrived");
+    let (begun, mut total) = (Begun::now(), e.size as u64);
+    while fill(&mut stream, &mut place)? {
+        total += e.size as u64;
+    }
+    report::say(&begun.end(total))
 }
 
 /// Sends messages out of one buffer of their size, one call each.

@@ -16,15 +16,19 @@ use crate::{Compare, Sockets};
 const REFERENCE: &str = "TCP";
 /// Plain TCP's line-ups: the ends of round trips, and those of streams. With CRCs and nothing else it is what iWARP with CRCs
 /// cannot do without.
-const TCP: [(&str, [[&str; 2]; 2]); 3] = [
+const TCP: [(&str, [[&str; 2]; 2]); 4] = [
     (REFERENCE, UNCHECKED),
     (ASKING, UNCHECKED),
-    ("TCP, CRC", [["checked-ping", "checked-echo"], ["checked-stream", "checked-collect"]]),
+    ("TCP, CRC", [CHECKED_TRIPS, ["checked-stream", "checked-collect"]]),
+    (EARLY, [CHECKED_TRIPS, ["checked-stream", "checked-place"]]),
 ];
+const CHECKED_TRIPS: [&str; 2] = ["checked-ping", "checked-echo"];
 const UNCHECKED: [[&str; 2]; 2] = [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp-collect"]];
 /// Its ends, spinning, ask whether there is something to read, as iWARP's do, where the others read in vain. Which of them is quicker
 /// depends on when in a look a message arrives.
 const ASKING: &str = "TCP, asking";
+/// Its streams are read straight to their places, and checked there; round trips are in any case.
+const EARLY: &str = "TCP, CRC, early";
 /// iWARP's line-ups.
 const VARIANTS: [(&str, Mpa); 5] = [
     ("iWARP", PLAIN),
@@ -161,7 +165,11 @@ fn line_up(o: &Options, g: Group) -> Vec<Peer> {
     let asking = spin && g.what == What::Latency;
     let mut out: Vec<Peer> = TCP
         .into_iter()
-        .filter(|(who, _)| asking || *who != ASKING)
+        .filter(|(who, _)| match *who {
+            ASKING => asking,
+            EARLY => g.what == What::Throughput,
+            _ => true,
+        })
         .map(|(who, ends)| {
             let (congestion, asks) = (Some(congestion.clone()), who == ASKING);
             let sockets = Sockets { congestion, asks, ..o.sockets.clone() }.args();

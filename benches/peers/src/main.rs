@@ -131,6 +131,8 @@ enum End {
     CheckedPing(Ping),
     /// As `tcp-collect`, with CRCs
     CheckedCollect(Echo),
+    /// As `checked-collect`, straight to its place
+    CheckedPlace(Echo),
     /// As `tcp-stream`, with CRCs
     CheckedStream(Ping),
     /// Takes connections that do nothing
@@ -257,6 +259,7 @@ fn run(command: Command) -> Result<()> {
         Command::End(End::CheckedEcho(e)) => checked::echo(&e),
         Command::End(End::CheckedPing(p)) => checked::ping(&p),
         Command::End(End::CheckedCollect(e)) => checked::collect(&e),
+        Command::End(End::CheckedPlace(e)) => checked::place(&e),
         Command::End(End::CheckedStream(p)) => checked::stream(&p),
         Command::End(End::IdleServer(p)) => idle::server(&p),
         Command::End(End::IdleClient(p)) => idle::client(&p),

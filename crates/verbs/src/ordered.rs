@@ -489,7 +489,9 @@ impl Adapter {
         qp.wake(id, &mut self.activated);
         Ok(())
     }
-    fn count_in(&mut self, id: QpId, len: u64) {
+    /// Counts a segment that has arrived with `len` bytes of payload. [`write_places`](Adapter::write_places) and the like do; where a place
+    /// was [foreseen](Adapter::foresee) and nothing else is to be asked, call it instead.
+    pub fn count_in(&mut self, id: QpId, len: u64) {
         if let Some(q) = self.qps.get_mut(id) {
             q.stats.segments_in += 1;
             q.stats.bytes_in += len;

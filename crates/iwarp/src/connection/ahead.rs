@@ -80,6 +80,11 @@ impl Ahead {
     pub(super) fn on_chunk(&mut self, tagged: bool, len: usize) {
         self.chunks[usize::from(tagged)] = (len >= DIRECT).then_some(len as u64);
     }
+    /// Whether a write goes on behind the record that begins at `to`, up to `end` at least.
+    pub(super) fn foresees(&self, stag: u32, to: u64, end: u64) -> bool {
+        let foreseen = |w: Announced| w.stag == stag && w.next.is_none_or(|next| next == to) && end <= w.end;
+        self.announced.is_some_and(foreseen)
+    }
     /// A record of a write was verified.
     pub(super) fn on_write(&mut self, stag: u32, to: u64, len: usize) {
         let goes_on = |w: &Announced| w.stag == stag && w.next.is_none_or(|next| next == to);
@@ -117,14 +122,16 @@ impl Connection {
         let header = run.header();
         let chunk = ahead.chunks[usize::from(header == ddp::TAGGED)];
         let chunk = chunk.unwrap_or((fpdu::MAX_ULPDU - header) as u64);
-        for _ in 0..RECORDS {
-            let len = chunk.min(run.end - run.at);
-            ahead.places.clear();
-            if len < DIRECT as u64 || !a.foresee(qp, run.what, (run.at, len), &mut ahead.places) {
-                break;
-            }
+        // Asked for as one range: mostly it is one place, and is found once.
+        let span = (run.end - run.at).min(RECORDS as u64 * chunk);
+        let stop = run.at + span;
+        ahead.places.clear();
+        let found = a.foresee(qp, run.what, (run.at, span), &mut ahead.places);
+        let mut places = (&ahead.places[..], 0);
+        while found && stop - run.at >= DIRECT as u64 {
+            let len = chunk.min(stop - run.at);
             ahead.plan.push(Into::Scratch { start: 0, len: scratch + fpdu::LENGTH + header });
-            ahead.plan.extend(ahead.places.iter().copied().map(Into::Region));
+            places = cut(places, len, &mut ahead.plan);
             scratch = fpdu::pad(header + len as usize) + fpdu::CRC;
             run.at += len;
         }
@@ -199,4 +206,21 @@ impl Connection {
     pub(super) fn is_ours(&self, op: Opcode) -> bool {
         matches!(op, Opcode::ReadResponse | Opcode::Send { .. })
     }
+}
+
+/// Plans to read the next `len` bytes of `places` from byte `skip` of these on; gives where what follows begins.
+fn cut<'a>(
+    (mut places, mut skip): (&'a [Place], u64),
+    mut len: u64,
+    plan: &mut Vec<Into>,
+) -> (&'a [Place], u64) {
+    while len > 0 && let Some((first, behind)) = places.split_first() {
+        let here = len.min(first.len - skip);
+        plan.push(Into::Region(Place { offset: first.offset + skip, len: here, ..*first }));
+        (len, skip) = (len - here, skip + here);
+        if skip == first.len {
+            (places, skip) = (behind, 0);
+        }
+    }
+    (places, skip)
 }

@@ -3,6 +3,7 @@
 mod ahead;
 mod batch;
 mod deliver;
+mod direct;
 mod receive;
 mod transmit;
 

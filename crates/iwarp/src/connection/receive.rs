@@ -1,9 +1,9 @@
 //! From bytes to records.
 
 use super::ahead::Ahead;
-use super::deliver::{operation, tagged_cause};
+use super::direct::Direct;
+use super::deliver::tagged_cause;
 use super::{Connection, End, State, expected};
-use crate::config::Placement;
 use crate::ddp::{self, Header, Target};
 use crate::mpa::frames::Frame;
 use crate::mpa::startup::First;
@@ -36,6 +36,8 @@ pub(super) const DIRECT: usize = 4096;
 /// Behind a payload of at least this much, the next header alone is read, so that its payload goes straight to its place. Of shorter
 /// records many are read by one call, and copied: a call for each of 8 KiB costs a receiver twice what the copies do.
 const LONG: usize = 32 << 10;
+/// So many short records may lie between two long ones of writes: the end of a message, and the announcement of the next.
+const BETWEEN: u8 = 2;
 
 /// Where bytes of the stream go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,35 +91,21 @@ impl Spare {
     }
 }
 
-/// A record whose payload goes straight to its place.
-struct Direct {
-    header: Header,
-    op: Opcode,
-    /// Bytes of the payload.
-    payload: usize,
-    /// Of these, to come.
-    missing: u64,
-    /// Of the record so far.
-    crc: u32,
-    /// Zeros behind the payload.
-    pad: usize,
-}
-
 /// The receiving half.
 pub(super) struct Receiver {
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
     /// Where in it the first bytes are read to, and the [`SCRATCH`] bytes begin that are in use.
     home: usize,
     /// What of it waits to be looked at.
-    start: usize,
-    end: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
     /// Position of `start` in the stream of records.
-    position: u64,
+    pub(super) position: u64,
     /// Records taken so far.
     taken: u64,
-    direct: Option<Direct>,
-    /// The payload of the last record was long and went straight to its place, or would have, had its header come alone.
-    was_direct: bool,
+    pub(super) direct: Option<Direct>,
+    /// Short records since the last long one whose payload went straight to its place, or would have, had its header come alone.
+    pub(super) shorts: u8,
     pub(super) ahead: Ahead,
     /// Where the payload of the record that is being looked at belongs.
     pub(super) places: Vec<Place>,
@@ -154,7 +142,7 @@ impl Receiver {
             position: 0,
             taken: 0,
             direct: None,
-            was_direct: false,
+            shorts: u8::MAX,
             ahead: Ahead::default(),
             places: Vec::new(),
             ranges: Vec::new(),
@@ -195,21 +183,13 @@ impl Receiver {
     pub(super) fn arriving(&self) -> Option<(&Header, Opcode, usize)> {
         self.direct.as_ref().map(|d| (&d.header, d.op, d.payload))
     }
-    /// Where that goes on: the rest of the place that its next byte belongs to. `None`: all of it is there.
-    fn direct_rest(&self) -> Option<Place> {
-        let d = self.direct.as_ref().filter(|d| d.missing > 0)?;
-        let mut skip = d.payload as u64 - d.missing;
-        for p in &self.places {
-            if skip < p.len {
-                return Some(Place { offset: p.offset + skip, len: p.len - skip, ..*p });
-            }
-            skip -= p.len;
+    /// What [`shorts`](Receiver::shorts) is behind one more record.
+    pub(super) fn shorts_with(&self, ulpdu: usize, tagged: bool) -> u8 {
+        match ulpdu {
+            LONG.. => 0,
+            _ if tagged => self.shorts.saturating_add(1),
+            _ => u8::MAX,
         }
-        None
-    }
-    /// Bytes behind that payload that are of the same record.
-    pub(super) fn direct_tail(&self) -> usize {
-        self.direct.as_ref().map_or(0, |d| d.pad + fpdu::CRC)
     }
     pub(super) fn is_between_records(&self) -> bool {
         self.start == self.end && self.direct.is_none()
@@ -220,7 +200,7 @@ impl Receiver {
 }
 
 /// What came of looking at the front of the scratch memory.
-enum Look {
+pub(super) enum Look {
     /// Something was taken; look again.
     Again,
     /// More bytes are needed.
@@ -340,7 +320,7 @@ impl Connection {
         if at == rx.end {
             // Behind a long payload that went straight to its place another one is likely: its header alone is read, since the copy
             // that is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
-            let expects = rx.start == rx.end && rx.was_direct;
+            let expects = rx.start == rx.end && rx.shorts <= BETWEEN;
             let room = if expects { PEEK } else { usize::MAX };
             rx.ranges.push(Into::Scratch { start: at, len: room.min(limit.saturating_sub(at)) });
         }
@@ -382,8 +362,8 @@ impl Connection {
             match range {
                 Into::Scratch { .. } => {
                     self.rx.end = (self.rx.end + here).min(self.rx.scratch.len());
-                    if n > here {
-                        // Where what follows belongs depends on it.
+                    // Where what follows belongs depends on it.
+                    if n > here && !self.goes_on(a, ranges.get(i + 1), now) {
                         self.process_between(a, now);
                     }
                 }
@@ -394,14 +374,6 @@ impl Connection {
             n -= here;
         }
         self.rx.ranges = ranges;
-    }
-
-    /// So many bytes of the payload that goes straight to its place are there. False: they cannot be reached.
-    fn took_direct(&mut self, a: &Adapter, len: u64) -> bool {
-        let Some(d) = &mut self.rx.direct else { return false };
-        let before = d.payload as u64 - d.missing;
-        d.missing -= len;
-        !self.terms.crc || fold(a, &self.rx.places, before, len, &mut d.crc)
     }
 
     /// What came is not what was expected: takes `n` bytes from where they are as they would have come.
@@ -582,9 +554,8 @@ impl Connection {
             return Look::More;
         }
         self.took(len);
-        // The end of a long write may be short: the next one is likely to be as long.
-        let tail = self.rx.was_direct && Header::is_tagged(record[fpdu::LENGTH]);
-        self.rx.was_direct = self.may_go_direct() && (ulpdu >= LONG || tail);
+        let tagged = Header::is_tagged(record[fpdu::LENGTH]);
+        self.rx.shorts = if self.may_go_direct() { self.rx.shorts_with(ulpdu, tagged) } else { u8::MAX };
         self.deliver(a, &record[fpdu::LENGTH..fpdu::LENGTH + ulpdu], now);
         if self.rx.start < self.rx.end { Look::Again } else { Look::More }
     }
@@ -619,7 +590,7 @@ impl Connection {
     }
 
     /// A record was taken from the front.
-    fn took(&mut self, len: usize) {
+    pub(super) fn took(&mut self, len: usize) {
         self.rx.start += len;
         self.rx.position += len as u64;
         self.rx.taken += 1;
@@ -630,64 +601,6 @@ impl Connection {
         }
     }
 
-    /// Whether payload may go to memory that the application can look at before it is known to be right.
-    pub(super) fn may_go_direct(&self) -> bool {
-        !self.terms.markers_in && (!self.terms.crc || self.config.placement == Placement::Early)
-    }
-
-    /// Lets the rest of a payload go straight to its place, if it is allowed and worth it.
-    #[inline(never)]
-    fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Look {
-        let waiting = &scratch[self.rx.start..self.rx.end];
-        let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| !self.terms.markers_in) else {
-            return Look::More;
-        };
-        let Ok(header) = Header::parse(contents) else { return Look::More };
-        let head = header.encoded_len();
-        let Some((payload, there)) = ulpdu.checked_sub(head).zip(contents.get(head..)) else {
-            return Look::More;
-        };
-        // The trailer may be there in part only when all of the payload is.
-        if there.len() + DIRECT > payload {
-            return Look::More;
-        }
-        let Ok(op) = operation(&header) else { return Look::More };
-        let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. })
-            && (self.may_go_direct() || self.is_ours(op));
-        // What is wrong is reported when the record is whole: until its CRC is known, the header may be damaged.
-        if !goes || self.begin_segment(a, &header, op, payload).is_err() {
-            return Look::More;
-        }
-        if !put(a, &self.rx.places, there) {
-            return Look::More;
-        }
-        let crc = if self.terms.crc { fpdu::crc(0, waiting) } else { 0 };
-        let missing = (payload - there.len()) as u64;
-        self.rx.position += waiting.len() as u64;
-        self.rx.start = self.rx.end;
-        self.rx.was_direct = ulpdu >= LONG;
-        self.rx.direct = Some(Direct { header, op, payload, missing, crc, pad: fpdu::pad(ulpdu) });
-        Look::More
-    }
-
-    /// The end of a record whose payload went straight to its place.
-    #[inline(never)]
-    fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
-        let waiting = &scratch[self.rx.start..self.rx.end];
-        let Some(d) = self.rx.direct.take_if(|d| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC) else {
-            return Look::More;
-        };
-        let (pad, rest) = waiting.split_at(d.pad);
-        if self.terms.crc && rest[..fpdu::CRC] != fpdu::crc_field(fpdu::crc(d.crc, pad)) {
-            // Nothing completes with data that did not pass.
-            self.terminate(a, terminate::CRC, Quote::default(), now);
-            return Look::More;
-        }
-        self.rx.position += d.payload as u64;
-        self.took(d.pad + fpdu::CRC);
-        self.finish_direct(a, &d.header, d.op, d.payload, now);
-        Look::Again
-    }
 }
 
 /// Whether the first bytes of `p` are the first of `rest`.
@@ -709,26 +622,6 @@ pub(super) fn put(a: &mut Adapter, places: &[Place], bytes: &[u8]) -> bool {
         rest = later;
     }
     rest.is_empty()
-}
-
-/// Adds `len` bytes of `places` from byte `at` on to a CRC.
-fn fold(a: &Adapter, places: &[Place], mut at: u64, mut len: u64, crc: &mut u32) -> bool {
-    for p in places {
-        if at >= p.len {
-            at -= p.len;
-            continue;
-        }
-        let n = (p.len - at).min(len);
-        let part = Place { offset: p.offset + at, len: n, ..*p };
-        if a.fold_mr(part, &mut |b| *crc = fpdu::crc(*crc, b)).is_err() {
-            return false;
-        }
-        (at, len) = (0, len - n);
-        if len == 0 {
-            break;
-        }
-    }
-    len == 0
 }
 
 #[cfg(test)]

@@ -45,6 +45,9 @@ pub const fn crc_field(crc: u32) -> [u8; CRC] {
 
 /// The CRC of bytes that follow those of `crc`; 0 stands for no bytes.
 pub fn crc(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.is_empty() {
+        return crc;
+    }
     if crc == 0 {
         // Of few bytes, making a digest would take longer than the CRC.
         return checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32;

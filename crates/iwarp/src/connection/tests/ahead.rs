@@ -9,7 +9,7 @@ use crate::rdmap::Opcode;
 use crate::rdmap::terminate as term;
 use crate::{Into, Placement};
 use proptest::prelude::{ProptestConfig, proptest};
-use verbs::SendOp;
+use verbs::{Access, SendOp, WindowRange};
 
 /// Two ends that announce writes, with long records.
 fn announcing(c: Config) -> (End, End) {
@@ -165,6 +165,68 @@ fn a_key_that_becomes_void_takes_nothing_that_was_announced() {
     y.c.receive(&mut y.a, &record(&ulpdu(Opcode::Write.control(), false, part, &[1; 60_000])), Time::ZERO);
     y.a.dereg_mr(y.dst.id).expect("nobody holds it");
     assert_eq!(regions(&mut y), 0);
+}
+
+#[test]
+fn a_long_write_is_not_late_while_its_records_come_wherever_they_are_cut() {
+    let c = Config { crc: true, placement: Placement::Early, ..Config::default() };
+    let (mut x, mut y) = announcing(c);
+    x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 500_000)));
+    let wire = all(&mut x);
+    // Each piece ends in the midst of a payload: no record is ever whole when there is nothing more.
+    let mut now = Time::ZERO;
+    for (i, piece) in wire.chunks(64_790).enumerate() {
+        y.c.receive(&mut y.a, piece, now);
+        now += c.record_timeout - base::Span::from_millis(1);
+        assert!(y.c.poll_timeout().is_none_or(|t| t > now), "piece {i}");
+        y.c.on_timeout(&mut y.a, now);
+    }
+    assert!(!y.c.is_closed());
+    assert_eq!(y.bytes(y.dst, 0, 500_000), x.bytes(x.src, 0, 500_000));
+}
+
+#[test]
+fn a_write_by_another_key_than_the_announced_one_keeps_to_the_bounds_of_its_own() {
+    for crc in [false, true] {
+        let (_, mut y) = announcing(Config { crc, placement: Placement::Early, ..Config::default() });
+        let range = WindowRange { mr: y.dst.id, offset: 0, len: 130_000, access: Access::REMOTE_WRITE };
+        let mw = y.a.alloc_mw(y.pd).expect("a window");
+        let key = y.a.bind_mw(y.qp, mw, range).expect("bound");
+        let part = |to| {
+            let target = Target::Tagged { stag: key, to };
+            record(&ulpdu(Opcode::Write.control(), false, target, &[1; 60_000]))
+        };
+        let announced = record(&write(y.dst.rkey, 300_000, &[]));
+        let bytes = [announced, part(0), part(60_000), part(120_000)].concat();
+        let (cause, _) = says(&mut y, &bytes).expect("it says why");
+        assert_eq!(cause, ddp::tagged::BOUNDS);
+        assert_eq!(y.bytes(y.dst, 0, 120_000), [1; 120_000]);
+        assert_eq!(y.bytes(y.dst, 130_000, 50_000), [0; 50_000]);
+    }
+}
+
+#[test]
+fn behind_the_end_of_a_long_write_and_an_announcement_a_long_one_is_expected_behind_many_short_ones_not() {
+    let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
+    let next = |y: &mut End| {
+        y.c.recheck(&mut y.a, Time::ZERO);
+        let [Into::Scratch { len, .. }] = y.c.places().ranges[..] else { panic!("one range") };
+        len
+    };
+    let rkey = y.dst.rkey;
+    let comes = |y: &mut End, len: usize| {
+        y.c.receive(&mut y.a, &record(&write(rkey, 0, &vec![5; len])), Time::ZERO);
+    };
+    comes(&mut y, 60_000);
+    // The end of the write, straight to its place; the announcement of the next.
+    let end = record(&write(rkey, 60_000, &[5; 12_000]));
+    y.c.receive(&mut y.a, &end[..100], Time::ZERO);
+    y.c.receive(&mut y.a, &end[100..], Time::ZERO);
+    assert_eq!(next(&mut y), PEEK);
+    comes(&mut y, 0);
+    assert_eq!(next(&mut y), PEEK);
+    comes(&mut y, 64);
+    assert!(next(&mut y) > 3 * 65_536, "short ones are read by many");
 }
 
 #[test]
