@@ -1,25 +1,39 @@
 //! Waking once for much.
 //!
 //! A receiver that sleeps is woken by each segment that arrives while it takes the last one out, and takes as little each time. While
-//! much has come lately to which this end said nothing, the system wakes it for [`ENOUGH`] at a time (`SO_RCVLOWAT`, socket(7)), and
-//! what comes slower is taken after [`LATEST`]. So one wait and one reading take what took two or three of each. Messages that are
-//! answered are taken as they come: of one of 1 MiB the receiver's copying would else no longer run beside the sender's (a round
-//! trip takes a quarter longer).
+//! much has come lately to which this end said nothing, the system wakes it for [`enough`] at a time (`SO_RCVLOWAT`, socket(7)), and
+//! what comes slower is taken after [`latest`]. So one wait takes what took five or ten: a wait costs a receiver by loopback some 15 us
+//! of processor time, as long as copying 300 KB takes. Messages that are answered are taken as they come: of one of 1 MiB the
+//! receiver's copying would else no longer run beside the sender's (a round trip takes a quarter longer).
 
 use super::{FEW, Slot, Streams, wants_read};
-use base::{Span, Time};
+use base::{Rate, Span, Time};
 use endpoint::Endpoint;
 use rustix::fd::AsRawFd;
 
-/// Bytes for which the system wakes the receiver of a flow.
-const ENOUGH: u32 = 512 << 10;
-/// What comes is taken this much after much began to be waited for at the latest, however often others end the wait.
-const LATEST: Span = Span::from_micros(150);
+/// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
+/// what a socket may hold at most, `tcp_rmem`, and wakes in any case where the sender's window is used up.)
+const ENOUGH: [u32; 2] = [512 << 10, 2 << 20];
+/// It is a part like this of what has come.
+const PART: u64 = 32;
+/// Bytes a second that are worth waiting for: 28 Gbit/s.
+const WORTH: Rate = Rate::from_mbit(28_000);
 /// After a wait for nothing, so much has to come at once before much is waited for again.
 const SOME: usize = 32 << 10;
 /// Bytes that come without anything being said to them, from which on more of the same is expected. Where they end, this end notices
-/// [`LATEST`] late, which is a twentieth of what so many take at 40 Gbit/s.
-const FLOW: u64 = 16 << 20;
+/// [`latest`] late, which is a twentieth of what so many take at 40 Gbit/s.
+const FLOW: u64 = PART * ENOUGH[0] as u64;
+
+/// How much is waited for behind so much: a power of two, so that it is seldom set.
+fn enough(flowed: u64) -> u32 {
+    let part = u32::try_from(flowed / PART).unwrap_or(u32::MAX);
+    (1 << part.max(1).ilog2()).clamp(ENOUGH[0], ENOUGH[1])
+}
+
+/// What comes is taken this much after `enough` began to be waited for at the latest, however often others end the wait.
+fn latest(enough: u32) -> Span {
+    WORTH.time_for(enough.into())
+}
 
 impl Streams {
     /// Before a wait: asks the system to wake for what is worth it. Gives until when the wait may last then.
@@ -30,9 +44,9 @@ impl Streams {
         let mut until: Option<Time> = None;
         for (id, s) in &mut self.slots {
             let much = s.flowed >= FLOW && !s.stalls;
-            s.set_gathers(much && wants_read(s, *id, endpoint));
-            s.since = s.gathers.then(|| s.since.unwrap_or(now));
-            until = until.into_iter().chain(s.since.map(|t| t + LATEST)).min();
+            s.set_enough(if much && wants_read(s, *id, endpoint) { enough(s.flowed) } else { 1 });
+            s.since = (s.enough > 1).then(|| s.since.unwrap_or(now));
+            until = until.into_iter().chain(s.due_at()).min();
         }
         until
     }
@@ -42,7 +56,7 @@ impl Slot {
     /// A wait is over in which the system told of something to read, or not. Gives whether to read: of little nobody is told while
     /// much is waited for.
     pub(super) fn was_told(&mut self, readable: bool, now: Time) -> bool {
-        self.untold = !readable && self.since.is_some_and(|t| now >= t + LATEST);
+        self.untold = !readable && self.due_at().is_some_and(|t| now >= t);
         readable || self.untold
     }
 
@@ -58,19 +72,24 @@ impl Slot {
         self.stalls &= bytes < SOME;
     }
 
-    /// Whether the system wakes for [`ENOUGH`] or for each byte.
-    pub(super) fn set_gathers(&mut self, gathers: bool) {
-        if self.gathers == gathers {
+    /// When what has come is taken, though it may be little.
+    fn due_at(&self) -> Option<Time> {
+        self.since.map(|t| t + latest(self.enough))
+    }
+
+    /// For how many bytes the system wakes.
+    pub(super) fn set_enough(&mut self, enough: u32) {
+        if self.enough == enough {
             return;
         }
-        let bytes = if gathers { ENOUGH as i32 } else { 1 };
+        let bytes = enough as i32;
         let (fd, len) = (self.fd.as_raw_fd(), size_of::<i32>() as libc::socklen_t);
         // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
         let done = unsafe {
             libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len)
         };
         // Where it cannot be had, each byte wakes, as before.
-        self.gathers = gathers && done == 0;
+        self.enough = if done == 0 { enough } else { 1 };
     }
 }
 
@@ -97,34 +116,50 @@ mod tests {
     #[test]
     fn the_system_wakes_for_much_and_for_the_end() {
         let (mut from, mut s) = joined();
-        s.set_gathers(true);
-        assert!(s.gathers);
+        s.set_enough(ENOUGH[0]);
+        assert_eq!(s.enough, ENOUGH[0]);
         from.write_all(&[7; 1_000]).expect("written");
-        assert!(!is_told(&s, LATEST * 20), "little");
-        s.set_gathers(false);
+        assert!(!is_told(&s, latest(ENOUGH[0]) * 20), "little");
+        s.set_enough(1);
         assert!(is_told(&s, Span::ZERO), "each byte counts again");
-        s.set_gathers(true);
+        s.set_enough(ENOUGH[0]);
         let mut sent = 1_000;
-        while sent < ENOUGH as usize {
+        while sent < ENOUGH[0] as usize {
             sent += from.write(&[7; 50_000]).expect("written");
         }
         assert!(is_told(&s, Span::from_secs(5)), "much");
         let (from, mut s) = joined();
-        s.set_gathers(true);
+        s.set_enough(ENOUGH[0]);
         drop(from);
         assert!(is_told(&s, Span::from_secs(5)), "the end");
     }
 
     #[test]
+    fn the_longer_a_flow_goes_on_the_more_is_waited_for() {
+        assert_eq!(enough(FLOW), 512 << 10);
+        assert_eq!([2 * FLOW - 1, 2 * FLOW, 4 * FLOW, 400 * FLOW, u64::MAX].map(|n| enough(n) >> 10), [
+            512, 1024, 2048, 2048, 2048
+        ]);
+        // Slower than 28 Gbit/s, which this is of each, it is taken before there is so much.
+        for n in ENOUGH {
+            let rate = Rate::from_bytes_in(n.into(), latest(n)).bits_per_sec();
+            assert!((27_900_000_000..28_100_000_000).contains(&rate), "{rate}");
+        }
+        assert!(latest(ENOUGH[1]) < Span::from_micros(600));
+    }
+
+    #[test]
     fn a_flow_is_one_until_nothing_comes_any_more() {
         let (_from, mut s) = joined();
-        let (begin, late) = (Time::from_nanos(1), Time::from_nanos(1) + LATEST);
+        let begin = Time::from_nanos(1);
+        s.set_enough(ENOUGH[0]);
+        let late = begin + latest(ENOUGH[0]);
         assert!(s.was_told(true, late) && !s.was_told(false, late), "much was not waited for");
         s.has_read(FLOW as usize);
         assert!(s.flowed >= FLOW);
         // Others end the wait, again and again: it is time when it is.
         s.since = Some(begin);
-        assert!(!s.was_told(false, begin) && !s.was_told(false, Time::from_nanos(LATEST.as_nanos())));
+        assert!(!s.was_told(false, begin) && !s.was_told(false, Time::from_nanos(late.as_nanos() - 1)));
         // Nobody was told, but something little is there: it goes on.
         assert!(s.was_told(false, late));
         s.has_read(5);

@@ -339,7 +339,7 @@ impl Streams {
         self.make_due(id);
         if self.slots.len() == FEW + 1 {
             self.rest(endpoint);
-            self.slots.values_mut().for_each(|s| s.set_gathers(false));
+            self.slots.values_mut().for_each(|s| s.set_enough(1));
             self.slots
                 .keys()
                 .copied()

@@ -30,8 +30,8 @@ pub(super) struct Slot {
     pub(super) borrows: bool,
     /// What epoll waits for.
     pub(super) watched: epoll::EventFlags,
-    /// The system tells of much that came, not of little.
-    pub(super) gathers: bool,
+    /// Of so many bytes the system tells, not of fewer.
+    pub(super) enough: u32,
     /// When much began to be waited for; nothing was read since.
     pub(super) since: Option<Time>,
     /// It is read though nothing was told of it, since it is time.
@@ -57,7 +57,7 @@ impl Slot {
             ask: Time::ZERO,
             borrows: false,
             watched: epoll::EventFlags::empty(),
-            gathers: false,
+            enough: 1,
             since: None,
             untold: false,
             stalls: false,

@@ -20,8 +20,8 @@ use crate::rdmap::Opcode;
 use verbs::ordered::Foreseen;
 use verbs::{Adapter, Place, QpId};
 
-/// Records that are read ahead at most: half a mebibyte. Twice as many make no difference that could be seen.
-const RECORDS: usize = 8;
+/// Records that are read ahead at most: a mebibyte, and the end of a message of that length.
+const RECORDS: usize = 17;
 /// After a record that was not as expected, so many reads go by the headers that are there.
 const DOUBT: u8 = 8;
 
