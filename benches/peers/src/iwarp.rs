@@ -16,9 +16,10 @@ use crate::{Compare, Sockets};
 const REFERENCE: &str = "TCP";
 /// Plain TCP's line-ups: the ends of round trips, and those of streams. With CRCs and nothing else it is what iWARP with CRCs
 /// cannot do without.
-const TCP: [(&str, [[&str; 2]; 2]); 4] = [
+const TCP: [(&str, [[&str; 2]; 2]); 5] = [
     (REFERENCE, UNCHECKED),
     (ASKING, UNCHECKED),
+    (GATHERING, UNCHECKED),
     ("TCP, CRC", [CHECKED_TRIPS, ["checked-stream", "checked-collect"]]),
     (EARLY, [CHECKED_TRIPS, ["checked-stream", "checked-place"]]),
 ];
@@ -27,6 +28,9 @@ const UNCHECKED: [[&str; 2]; 2] = [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp
 /// Its ends, spinning, ask whether there is something to read, as iWARP's do, where the others read in vain. Which of them is quicker
 /// depends on when in a look a message arrives.
 const ASKING: &str = "TCP, asking";
+/// The receiver of its streams is woken for [`MUCH`], as iWARP's has itself woken while much comes; programs rarely ask for that.
+const GATHERING: &str = "TCP, woken for much";
+const MUCH: u32 = 2 << 20;
 /// Its streams are read straight to their places, and checked there; round trips are in any case.
 const EARLY: &str = "TCP, CRC, early";
 /// iWARP's line-ups.
@@ -168,11 +172,13 @@ fn line_up(o: &Options, g: Group) -> Vec<Peer> {
         .filter(|(who, _)| match *who {
             ASKING => asking,
             EARLY => g.what == What::Throughput,
+            GATHERING => g.what == What::Throughput && !spin,
             _ => true,
         })
         .map(|(who, ends)| {
             let (congestion, asks) = (Some(congestion.clone()), who == ASKING);
-            let sockets = Sockets { congestion, asks, ..o.sockets.clone() }.args();
+            let enough = (who == GATHERING).then_some(MUCH).or(o.sockets.enough);
+            let sockets = Sockets { congestion, asks, enough, ..o.sockets.clone() }.args();
             Peer::new(&name(who), move |p: &Place<'_>| {
                 let mut shared = vec!["--size".to_owned(), g.size.to_string()];
                 shared.extend(spin.then(|| "--spin".to_owned()));

@@ -180,6 +180,9 @@ struct Sockets {
     /// Spinning ends ask whether there is something to read (poll(2)) instead of reading in vain
     #[arg(long)]
     asks: bool,
+    /// Bytes for which the system wakes who reads (`SO_RCVLOWAT`)
+    #[arg(long)]
+    enough: Option<u32>,
 }
 
 impl Sockets {
@@ -187,6 +190,7 @@ impl Sockets {
         Manner {
             spin,
             asks: self.asks,
+            enough: self.enough,
             buffer: self.buffer,
             maxseg: self.maxseg,
             congestion: self.congestion.clone(),
@@ -196,6 +200,7 @@ impl Sockets {
         let each = [
             ("--buffer", self.buffer.map(|b| b.to_string())),
             ("--maxseg", self.maxseg.map(|m| m.to_string())),
+            ("--enough", self.enough.map(|b| b.to_string())),
             ("--congestion", self.congestion.clone()),
         ];
         let asks = self.asks.then(|| "--asks".to_owned());

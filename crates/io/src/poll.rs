@@ -167,6 +167,21 @@ pub fn is_readable(fd: &impl AsFd) -> bool {
     n > 0
 }
 
+/// Has waits for `fd` to become readable last until there are so many bytes (`SO_RCVLOWAT`, socket(7)), or its end, or all that its
+/// sender may send for now.
+///
+/// # Errors
+/// The system's, where it does not have that for such a socket.
+pub fn wake_for(fd: &impl AsFd, bytes: u32) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    let (fd, len) = (fd.as_fd().as_raw_fd(), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
+    let done = unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Asks the kernel to end timed waits of this thread on time: the default lets each come 50 us late so that
 /// wake-ups can be grouped, which is 40 packets of 1,500 bytes at 10 Gbit/s. And to let it run soon after it wakes, for
 /// shorter turns than others. Call once in every driver thread.

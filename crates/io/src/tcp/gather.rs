@@ -8,8 +8,8 @@
 
 use super::{FEW, Slot, Streams, wants_read};
 use base::{Rate, Span, Time};
+use crate::poll::wake_for;
 use endpoint::Endpoint;
-use rustix::fd::AsRawFd;
 
 /// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
 /// what a socket may hold at most, `tcp_rmem`, and wakes in any case where the sender's window is used up.)
@@ -82,14 +82,8 @@ impl Slot {
         if self.enough == enough {
             return;
         }
-        let bytes = enough as i32;
-        let (fd, len) = (self.fd.as_raw_fd(), size_of::<i32>() as libc::socklen_t);
-        // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
-        let done = unsafe {
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len)
-        };
         // Where it cannot be had, each byte wakes, as before.
-        self.enough = if done == 0 { enough } else { 1 };
+        self.enough = if wake_for(&self.fd, enough).is_ok() { enough } else { 1 };
     }
 }
 

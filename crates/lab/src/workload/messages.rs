@@ -5,7 +5,7 @@ use super::tcp::{self, connected};
 use super::{Exchange, Report};
 use base::Time;
 use lhio::clock::{Clock, CpuTime};
-use lhio::poll::is_readable;
+use lhio::poll::{is_readable, wake_for};
 use socket2::SockRef;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,6 +22,8 @@ pub struct Manner {
     pub spin: bool,
     /// Doing so, it asks whether there is something to read (poll(2)), where it would else read in vain.
     pub asks: bool,
+    /// Bytes for which the system wakes who reads (`SO_RCVLOWAT`); `None` leaves that at one.
+    pub enough: Option<u32>,
     /// Bytes of the socket's buffers, each; `None` leaves them to the system, which adapts them.
     pub buffer: Option<usize>,
     /// Payload of a segment at most (`TCP_MAXSEG`); `None` leaves it to the system.
@@ -34,6 +36,9 @@ impl Manner {
     /// Sets a connection's options. Segments are limited before a connection is made, see [`Manner::prepare`].
     fn apply(&self, stream: &TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
+        if let Some(bytes) = self.enough {
+            wake_for(stream, bytes)?;
+        }
         stream.set_nonblocking(self.spin)
     }
 
@@ -353,7 +358,8 @@ mod tests {
     fn messages_come_back_and_arrive_whole_sleeping_and_spinning() {
         for (spin, asks) in [(false, false), (true, false), (true, true)] {
             let congestion = Some("reno".to_owned());
-            let manner = Manner { spin, asks, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
+            let enough = Some(500);
+            let manner = Manner { spin, asks, enough, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
             let (listener, to) = local(&manner);
             let (there, sunk, region) = std::thread::scope(|s| {
                 let other = s.spawn(|| {
