@@ -8,7 +8,7 @@
 
 use super::{FEW, Slot, Streams, wants_read};
 use base::{Rate, Span, Time};
-use crate::poll::wake_for;
+use crate::poll::{is_readable, wake_for};
 use endpoint::Endpoint;
 
 /// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
@@ -43,9 +43,7 @@ impl Streams {
         }
         let mut until: Option<Time> = None;
         for (id, s) in &mut self.slots {
-            let much = s.flowed >= FLOW && !s.stalls;
-            s.set_enough(if much && wants_read(s, *id, endpoint) { enough(s.flowed) } else { 1 });
-            s.since = (s.enough > 1).then(|| s.since.unwrap_or(now));
+            s.expect(now, wants_read(s, *id, endpoint));
             until = until.into_iter().chain(s.due_at()).min();
         }
         until
@@ -53,6 +51,28 @@ impl Streams {
 }
 
 impl Slot {
+    /// From now on much is waited for, if it is to be expected.
+    fn expect(&mut self, now: Time, wants_read: bool) {
+        let much = self.flowed >= FLOW && !self.stalls && wants_read;
+        self.set_enough(if much { enough(self.flowed) } else { 1 });
+        self.since = (self.enough > 1).then(|| self.since.unwrap_or(now));
+    }
+
+    /// Whether much is waited for, or may be.
+    pub(super) fn gathers(&self) -> bool {
+        self.flowed >= FLOW || self.enough > 1
+    }
+
+    /// Whether to read, for an end that asks instead of waiting: where much is to be expected, when there is as much. Such an end
+    /// would else hold the socket's lock most of the time, with little for it, against what arrives.
+    pub(super) fn has_gathered(&mut self, now: Time, wants_read: bool) -> bool {
+        self.expect(now, wants_read);
+        self.enough == 1 || {
+            let readable = is_readable(&self.fd);
+            self.was_told(readable, now)
+        }
+    }
+
     /// A wait is over in which the system told of something to read, or not. Gives whether to read: of little nobody is told while
     /// much is waited for.
     pub(super) fn was_told(&mut self, readable: bool, now: Time) -> bool {
@@ -140,6 +160,33 @@ mod tests {
             assert!((27_900_000_000..28_100_000_000).contains(&rate), "{rate}");
         }
         assert!(latest(ENOUGH[1]) < Span::from_micros(600));
+    }
+
+    #[test]
+    fn who_asks_takes_a_flow_when_there_is_much_or_when_it_is_time() {
+        let (mut from, mut s) = joined();
+        let now = Time::from_nanos(1);
+        assert!(!s.gathers(), "nothing came yet");
+        s.has_read(FLOW as usize);
+        assert!(s.gathers());
+        from.write_all(&[7; 1_000]).expect("written");
+        assert!(!s.has_gathered(now, true), "little");
+        let late = now + latest(ENOUGH[0]);
+        assert!(!s.has_gathered(Time::from_nanos(late.as_nanos() - 1), true));
+        assert!(s.has_gathered(late, true), "it is time");
+        s.has_read(1_000);
+        assert!(!s.has_gathered(late, true), "and again");
+        let mut sent = 1_000;
+        while sent < ENOUGH[0] as usize {
+            sent += from.write(&[7; 50_000]).expect("written");
+        }
+        while !s.has_gathered(late, true) {}
+        // What is not to be read is not waited for either, and each byte counts again.
+        assert!(s.has_gathered(now, false) && s.enough == 1);
+        // This end has said something.
+        s.set_enough(ENOUGH[0]);
+        s.flowed = 0;
+        assert!(s.gathers() && s.has_gathered(now, true) && !s.gathers());
     }
 
     #[test]

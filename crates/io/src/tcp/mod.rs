@@ -206,7 +206,7 @@ impl Streams {
         if self.slots.len() > FEW {
             self.collect()?;
         } else if look {
-            self.look();
+            self.look(now, endpoint);
         }
         let looks = if self.due.len() == 1 { looks } else { 1 };
         // Each once: those that have more to read come up in the next turn.
@@ -220,8 +220,8 @@ impl Streams {
         Ok(self.called || !self.due.is_empty())
     }
 
-    /// Takes it that each stream may have something to read, and room.
-    fn look(&mut self) {
+    /// Takes it that each stream may have something to read, and room. Of one that gathers it is asked.
+    fn look(&mut self, now: Time, endpoint: &Endpoint) {
         self.looks = self.looks.wrapping_add(1);
         let all = self.looks.is_multiple_of(LOOK_AT_ALL);
         // Those that say nothing for long are looked at seldom.
@@ -233,8 +233,11 @@ impl Streams {
             n += 1;
         }
         for id in ids.into_iter().take(n) {
-            let decided = self.slots.get(&id).is_some_and(|s| !s.connecting || socket::is_decided(&s.fd));
-            self.on_ready(id, decided, decided);
+            let Some(s) = self.slots.get_mut(&id) else { continue };
+            let decided = !s.connecting || socket::is_decided(&s.fd);
+            let gathers = s.gathers() && !s.has_gathered(now, wants_read(s, id, endpoint));
+            let readable = decided && !gathers;
+            self.on_ready(id, readable, decided);
         }
     }
 
