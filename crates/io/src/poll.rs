@@ -176,9 +176,8 @@ pub fn wake_for(fd: &impl AsFd, bytes: u32) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     let (fd, len) = (fd.as_fd().as_raw_fd(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
-    let done = unsafe {
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len)
-    };
+    let done =
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

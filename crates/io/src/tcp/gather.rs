@@ -7,8 +7,8 @@
 //! receiver's copying would else no longer run beside the sender's (a round trip takes a quarter longer).
 
 use super::{FEW, Slot, Streams, wants_read};
-use base::{Rate, Span, Time};
 use crate::poll::{is_readable, wake_for};
+use base::{Rate, Span, Time};
 use endpoint::Endpoint;
 
 /// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
@@ -151,9 +151,10 @@ mod tests {
     #[test]
     fn the_longer_a_flow_goes_on_the_more_is_waited_for() {
         assert_eq!(enough(FLOW), 512 << 10);
-        assert_eq!([2 * FLOW - 1, 2 * FLOW, 4 * FLOW, 400 * FLOW, u64::MAX].map(|n| enough(n) >> 10), [
-            512, 1024, 2048, 2048, 2048
-        ]);
+        assert_eq!(
+            [2 * FLOW - 1, 2 * FLOW, 4 * FLOW, 400 * FLOW, u64::MAX].map(|n| enough(n) >> 10),
+            [512, 1024, 2048, 2048, 2048]
+        );
         // Slower than 28 Gbit/s, which this is of each, it is taken before there is so much.
         for n in ENOUGH {
             let rate = Rate::from_bytes_in(n.into(), latest(n)).bits_per_sec();

@@ -214,7 +214,9 @@ fn cut<'a>(
     mut len: u64,
     plan: &mut Vec<Into>,
 ) -> (&'a [Place], u64) {
-    while len > 0 && let Some((first, behind)) = places.split_first() {
+    while len > 0
+        && let Some((first, behind)) = places.split_first()
+    {
         let here = len.min(first.len - skip);
         plan.push(Into::Region(Place { offset: first.offset + skip, len: here, ..*first }));
         (len, skip) = (len - here, skip + here);

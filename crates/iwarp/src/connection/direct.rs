@@ -55,7 +55,10 @@ impl Receiver {
     pub(super) fn go_direct(&mut self, d: Direct, front: usize) {
         self.position += front as u64;
         self.start = self.end;
-        self.shorts = self.shorts_with(d.header.encoded_len() + d.payload, matches!(d.header.target, Target::Tagged { .. }));
+        self.shorts = self.shorts_with(
+            d.header.encoded_len() + d.payload,
+            matches!(d.header.target, Target::Tagged { .. }),
+        );
         self.direct = Some(d);
     }
 }

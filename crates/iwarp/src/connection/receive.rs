@@ -1,8 +1,8 @@
 //! From bytes to records.
 
 use super::ahead::Ahead;
-use super::direct::Direct;
 use super::deliver::tagged_cause;
+use super::direct::Direct;
 use super::{Connection, End, State, expected};
 use crate::ddp::{self, Header, Target};
 use crate::mpa::frames::Frame;
@@ -600,7 +600,6 @@ impl Connection {
             self.deadline = None;
         }
     }
-
 }
 
 /// Whether the first bytes of `p` are the first of `rest`.

@@ -359,7 +359,8 @@ mod tests {
         for (spin, asks) in [(false, false), (true, false), (true, true)] {
             let congestion = Some("reno".to_owned());
             let enough = Some(500);
-            let manner = Manner { spin, asks, enough, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
+            let manner =
+                Manner { spin, asks, enough, buffer: Some(1 << 16), maxseg: Some(1_000), congestion };
             let (listener, to) = local(&manner);
             let (there, sunk, region) = std::thread::scope(|s| {
                 let other = s.spawn(|| {
