@@ -6,6 +6,8 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use lhio::tcp::MUCH;
+
 use crate::bulk::{cpu, gbits};
 use crate::net::Kind;
 use crate::peer::{self, Both, Mpa, Place};
@@ -30,7 +32,6 @@ const UNCHECKED: [[&str; 2]; 2] = [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp
 const ASKING: &str = "TCP, asking";
 /// The receiver of its streams is woken for [`MUCH`], as iWARP's has itself woken while much comes; programs rarely ask for that.
 const GATHERING: &str = "TCP, woken for much";
-const MUCH: u32 = 2 << 20;
 /// Its streams are read straight to their places, and checked there; round trips are in any case.
 const EARLY: &str = "TCP, CRC, early";
 /// iWARP's line-ups.

@@ -2,18 +2,21 @@
 //!
 //! A receiver that sleeps is woken by each segment that arrives while it takes the last one out, and takes as little each time. While
 //! much has come lately to which this end said nothing, the system wakes it for [`enough`] at a time (`SO_RCVLOWAT`, socket(7)), and
-//! what comes slower is taken after [`latest`]. So one wait takes what took five or ten: a wait costs a receiver by loopback some 15 us
-//! of processor time, as long as copying 300 KB takes. Messages that are answered are taken as they come: of one of 1 MiB the
-//! receiver's copying would else no longer run beside the sender's (a round trip takes a quarter longer).
+//! what comes slower is taken after [`latest`]. So one wait takes what took three or ten, one reading what took two, and what arrives
+//! meanwhile is queued by who brings it, joined to what is there, instead of waiting for a receiver that holds the socket's lock.
+//! Messages that are answered are taken as they come: of one of 1 MiB the receiver's copying would else no longer run beside the
+//! sender's (a round trip takes a quarter longer).
 
 use super::{FEW, Slot, Streams, wants_read};
 use crate::poll::{is_readable, wake_for};
 use base::{Rate, Span, Time};
 use endpoint::Endpoint;
 
+/// Bytes of a flow that are taken at a time at most, where it is not answered.
+pub const MUCH: u32 = 2 << 20;
 /// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
 /// what a socket may hold at most, `tcp_rmem`, and wakes in any case where the sender's window is used up.)
-const ENOUGH: [u32; 2] = [512 << 10, 2 << 20];
+const ENOUGH: [u32; 2] = [512 << 10, MUCH];
 /// It is a part like this of what has come.
 const PART: u64 = 32;
 /// Bytes a second that are worth waiting for: 28 Gbit/s.
@@ -181,7 +184,7 @@ mod tests {
         while sent < ENOUGH[0] as usize {
             sent += from.write(&[7; 50_000]).expect("written");
         }
-        while !s.has_gathered(late, true) {}
+        assert!(is_told(&s, Span::from_secs(5)) && s.has_gathered(late, true), "much");
         // What is not to be read is not waited for either, and each byte counts again.
         assert!(s.has_gathered(now, false) && s.enough == 1);
         // This end has said something.

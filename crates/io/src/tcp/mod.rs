@@ -14,6 +14,7 @@ use crate::poll::Source;
 use base::{Span, Time};
 use bytes::{Read, read_buffered, read_direct, send_direct, send_sealed};
 use endpoint::{Endpoint, StreamId, StreamOrder};
+pub use gather::MUCH;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use slot::Slot;

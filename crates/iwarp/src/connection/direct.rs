@@ -106,17 +106,15 @@ impl Connection {
     #[inline(never)]
     pub(super) fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
         let waiting = &scratch[self.rx.start..self.rx.end];
-        let Some(d) = self.rx.direct.take_if(|d| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC) else {
-            return Look::More;
-        };
+        let is_whole = |d: &&Direct| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC;
+        let Some(d) = self.rx.direct.as_ref().filter(is_whole) else { return Look::More };
         if self.terms.crc && !d.passes(waiting) {
             // Nothing completes with data that did not pass.
+            self.rx.direct = None;
             self.terminate(a, terminate::CRC, Quote::default(), now);
             return Look::More;
         }
-        self.rx.position += d.payload as u64;
-        self.took(d.pad + fpdu::CRC);
-        self.finish_direct(a, &d.header, d.op, d.payload, now);
+        self.end_direct(a, now);
         Look::Again
     }
 
@@ -129,36 +127,41 @@ impl Connection {
         let (Some(qp), Some(&Into::Region(place)), Some(d)) = (self.qp, next, &self.rx.direct) else {
             return false;
         };
-        let goes_on = d.op == Opcode::Write && !d.header.last && d.missing == 0;
+        let is_there = d.op == Opcode::Write && !d.header.last && d.missing == 0;
         let Target::Tagged { stag, to } = d.header.target else { return false };
         let waiting = &self.rx.scratch[self.rx.start..self.rx.end];
-        let Some((trailer, front)) = waiting.split_at_checked(d.pad + fpdu::CRC).filter(|_| goes_on) else {
+        let Some((trailer, front)) = waiting.split_at_checked(d.pad + fpdu::CRC).filter(|_| is_there) else {
             return false;
         };
         let Some((&[high, low], contents)) = front.split_first_chunk() else { return false };
-        let (payload, ulpdu) = (d.payload, usize::from(u16::from_be_bytes([high, low])));
         let Ok(header) = Header::parse(contents) else { return false };
-        let target = Target::Tagged { stag, to: to.wrapping_add(payload as u64) };
+        let ulpdu = usize::from(u16::from_be_bytes([high, low]));
+        let at = to.saturating_add(d.payload as u64);
+        let target = Target::Tagged { stag, to: at };
         let foreseen = header == Header { target, last: header.last, ..d.header }
             && contents.len() == ddp::TAGGED
-            && place.len == (ulpdu.saturating_sub(ddp::TAGGED)) as u64
-            && self.rx.ahead.foresees(stag, to, to.saturating_add(payload as u64).saturating_add(place.len));
+            && ulpdu.checked_sub(ddp::TAGGED).is_some_and(|payload| payload as u64 == place.len)
+            && self.rx.ahead.foresees(stag, to, at.saturating_add(place.len));
         if !foreseen || self.terms.crc && !d.passes(trailer) {
             return false;
         }
         let crc = if self.terms.crc { fpdu::crc(0, front) } else { 0 };
-        let (tail, front) = (trailer.len(), front.len());
-        self.rx.position += payload as u64;
-        self.took(tail);
-        (self.rx.validated, self.rx.record_since) = (true, Some(now));
-        self.rx.ahead.on_chunk(true, payload);
-        self.rx.ahead.on_write(stag, to, payload);
+        let (payload, pad, front) = (ulpdu - ddp::TAGGED, fpdu::pad(ulpdu), front.len());
+        self.end_direct(a, now);
+        self.rx.record_since = Some(now);
         a.count_in(qp, place.len);
         self.rx.places.clear();
         self.rx.places.push(place);
-        let (payload, pad) = (ulpdu - ddp::TAGGED, fpdu::pad(ulpdu));
         self.rx.go_direct(Direct { header, op: Opcode::Write, payload, missing: place.len, crc, pad }, front);
         true
+    }
+
+    /// The record whose payload went straight to its place is whole, and was verified.
+    fn end_direct(&mut self, a: &mut Adapter, now: Time) {
+        let Some(d) = self.rx.direct.take() else { return };
+        self.rx.position += d.payload as u64;
+        self.took(d.pad + fpdu::CRC);
+        self.finish_direct(a, &d.header, d.op, d.payload, now);
     }
 
     /// So many bytes of the payload that goes straight to its place are there. False: they cannot be reached.
