@@ -312,6 +312,28 @@ fn the_server_s_policy_says_what_a_get_may_have_its_tcp_send_with() {
     assert!(stderr(&o).contains("reno"), "{}", stderr(&o));
 }
 
+/// So much to which nothing is said that two mebibytes are taken at a time (`crates/io/src/tcp/gather.rs`), and a short end.
+#[test]
+fn a_long_flow_arrives_verified_whether_ends_sleep_or_spin() {
+    let b = Bench::new();
+    for (poll, early) in
+        [("sleep", &[][..]), ("sleep", &["--mpa-early"]), ("spin", &[]), ("spin", &["--mpa-early"])]
+    {
+        let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--poll", poll];
+        let server = Server::start(&b.server, &[&listen[..], &BOTH, early].concat());
+        let to = format!("iwarp://{}", server.address);
+        for operation in ["write", "send"] {
+            let args =
+                ["perf", "client", &to, "--json", "--verify", "--plain", "--poll", poll, "-o", operation];
+            let size = ["-s", "1000001", "-n", "200000200", "--region", "8MiB"];
+            let o = b.run(&[&args[..], &size].concat());
+            expect(&o, 0);
+            let r = json(&o);
+            assert!(r["verified"] == true && r["bytes"] == 200_000_200, "{operation} {early:?} {poll}: {r}");
+        }
+    }
+}
+
 #[test]
 fn every_operation_arrives_verified() {
     let b = Bench::new();

@@ -22,7 +22,8 @@ pub struct Manner {
     pub spin: bool,
     /// Doing so, it asks whether there is something to read (poll(2)), where it would else read in vain.
     pub asks: bool,
-    /// Bytes for which the system wakes who reads (`SO_RCVLOWAT`); `None` leaves that at one.
+    /// Bytes for which the system wakes who reads (`SO_RCVLOWAT`), or the rest of a message; `None` leaves that at one. Who spins
+    /// does not ask then.
     pub enough: Option<u32>,
     /// Bytes of the socket's buffers, each; `None` leaves them to the system, which adapts them.
     pub buffer: Option<usize>,
@@ -165,7 +166,8 @@ fn fill(stream: &mut TcpStream, buf: &mut [u8], manner: &Manner) -> Result<bool,
             Ok(0) => return Err("the stream ended within a message".to_owned()),
             Ok(n) => at += n,
             Err(e) if manner.spin && e.kind() == ErrorKind::WouldBlock => {
-                if manner.asks {
+                // The end of a message may be less than what is told of.
+                if manner.asks && manner.enough.is_none() {
                     while !is_readable(stream) {}
                 } else {
                     std::hint::spin_loop();
