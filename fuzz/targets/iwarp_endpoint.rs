@@ -175,7 +175,9 @@ impl World {
 /// A start-up request, as Longhaul makes it or changed.
 fn request(b: &mut Bytes<'_>) -> Option<Vec<u8>> {
     let (index, count, name) = (b.u8()?, b.u8()?, b.u8()?);
-    let mut private = b"LHiw\x01\0".to_vec();
+    // The version that is spoken, and every flag.
+    let mut private = b"LHiw\x03".to_vec();
+    private.push(name);
     private.extend([0, index % 8, 0, count % 8]);
     private.extend(u32::from(b.u8()?).to_be_bytes());
     private.extend([name % 4; 16]);

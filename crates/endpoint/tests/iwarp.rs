@@ -348,6 +348,40 @@ fn streams_become_one_connection_and_end_with_words() {
     }
 }
 
+/// Records that a write of 300,000 bytes takes, each way.
+fn records_of_a_write(client: Iwarp, server_settings: iwarp::Config) -> [u64; 2] {
+    let mut net = Net::new(config(2), server(&[2], IwarpServer { settings: server_settings, ..both() }));
+    let c = net.connect(1, client);
+    net.run();
+    let [s] = net.incoming()[..] else { panic!("{:?}", net.events) };
+    let conns = [c, s];
+    [0, 1].map(|from| {
+        let infos = [0, 1].map(|i: usize| net.ends[i].connection(conns[i]).cloned().expect("open"));
+        let to = 1 - from;
+        let place = register(&mut net.ends[to], infos[to].pd, vec![0; 300_000]);
+        let own = register(&mut net.ends[from], infos[from].pd, vec![7; 300_000]);
+        let wr = SendWr::new(1, SendOp::Write { rkey: place.rkey, offset: 0 }, whole(&own, 300_000));
+        let before = net.ends[from].adapter().stats(infos[from].qps[0]).expect("a queue pair").segments_out;
+        net.ends[from].adapter().post_send(infos[from].qps[0], wr).expect("posted");
+        net.run();
+        assert!(read(&mut net.ends[to], &place, 300_000).iter().all(|b| *b == 7));
+        net.ends[from].adapter().stats(infos[from].qps[0]).expect("a queue pair").segments_out - before
+    })
+}
+
+#[test]
+fn who_checks_before_placing_gets_writes_in_short_records() {
+    let verified = iwarp::Config::default();
+    let early = iwarp::Config { placement: iwarp::Placement::Early, ..verified };
+    let bare = iwarp::Config { crc: false, ..verified };
+    let by = |settings| Iwarp { settings, ..by(false) };
+    // From the client, from the server; 24 KiB a record, or 64.
+    assert_eq!(records_of_a_write(by(verified), verified), [13, 13]);
+    assert_eq!(records_of_a_write(by(verified), early), [5, 13]);
+    assert_eq!(records_of_a_write(by(early), verified), [13, 5]);
+    assert_eq!(records_of_a_write(by(bare), bare), [5, 5], "no CRC, nothing to check");
+}
+
 #[test]
 fn who_is_not_listed_stays_outside_and_hears_why() {
     // Without TLS nobody shows a key: who serves it so lets everybody in. With it, as by the native transport.

@@ -125,6 +125,17 @@ pub enum Outgoing {
     },
 }
 
+/// Bytes of payload that a piece may have, by what it is of; none is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rooms {
+    /// A write.
+    pub write: u32,
+    /// The answer to a read.
+    pub answer: u32,
+    /// What goes to a queue.
+    pub untagged: u32,
+}
+
 /// A piece of a message to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -208,23 +219,22 @@ pub struct PeerAtomic {
 }
 
 impl Adapter {
-    /// The next piece to send, with at most `tagged` bytes of payload when it is of a write or the answer to a read, else
-    /// at most `untagged`, neither of which may be 0. When the stream has taken the last piece of a message, say so by
+    /// The next piece to send, which has so much room. When the stream has taken the last piece of a message, say so by
     /// [`on_taken`](Adapter::on_taken).
     #[inline]
-    pub fn next_ordered(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
+    pub fn next_ordered(&mut self, id: QpId, rooms: Rooms) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
-        match qp.tx.next_whole((tagged, untagged), gate) {
+        match qp.tx.next_whole(rooms, gate) {
             Some(whole) => {
                 qp.gave_out(&whole, id, &mut self.activated);
                 Some(whole)
             }
-            None => self.next_of_any(id, (tagged, untagged), gate),
+            None => self.next_of_any(id, rooms, gate),
         }
     }
     #[inline(never)]
-    fn next_of_any(&mut self, id: QpId, rooms: (u32, u32), gate: Gate) -> Option<Piece> {
+    fn next_of_any(&mut self, id: QpId, rooms: Rooms, gate: Gate) -> Option<Piece> {
         let qp = self.qps.get_mut(id)?;
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         let piece = halves.tx.next_ordered(rooms, gate, &mut ctx);
@@ -237,9 +247,9 @@ impl Adapter {
     }
     /// As [`next_ordered`](Adapter::next_ordered), without its short way.
     #[cfg(test)]
-    pub(crate) fn next_the_long_way(&mut self, id: QpId, tagged: u32, untagged: u32) -> Option<Piece> {
+    pub(crate) fn next_the_long_way(&mut self, id: QpId, rooms: Rooms) -> Option<Piece> {
         let gate = self.qps.get(id)?.gate();
-        self.next_of_any(id, (tagged, untagged), gate)
+        self.next_of_any(id, rooms, gate)
     }
     /// The stream has taken so many messages whole, in the order in which their last pieces were given out.
     pub fn on_taken(&mut self, id: QpId, messages: usize) {

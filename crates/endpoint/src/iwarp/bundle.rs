@@ -1,7 +1,7 @@
 //! Connections made of streams: how they come about, and how they end.
 
 use super::facts::StreamFacts;
-use super::hello::{self, Hello};
+use super::hello::{self, Hello, Reply};
 use super::io::Stream;
 use super::tls::ClientTls;
 use super::{Iwarp, MAX_STREAMS, StreamId, StreamOrder};
@@ -21,6 +21,20 @@ use verbs::{Access, Data, Kind, Memory, Mr, QpId, QpInit, SendOp, SendWr, SrqId}
 /// Records to another end of Longhaul are as long as they can be, however long segments are: only receivers that take
 /// segments out of order gain by records that fit them, and long ones cost less.
 pub const LONG_RECORDS: usize = 65_532;
+/// Whether an end checks what is written to it before it copies that to its place.
+fn wants_short_writes(settings: &::iwarp::Config) -> bool {
+    settings.placement == ::iwarp::Placement::Verified
+}
+
+/// The peer is another end of Longhaul, and may want records of writes to be short.
+fn suit(engine: &mut Connection, short_writes: bool) {
+    engine.set_emss(LONG_RECORDS);
+    engine.announce_writes();
+    if short_writes {
+        engine.limit_writes(hello::SHORT_WRITE);
+    }
+}
+
 /// Bytes of the region for a farewell: code, length of the words, words.
 const FAREWELL: usize = 8 + 2 + WORDS;
 /// Bytes of these words at most.
@@ -229,7 +243,10 @@ impl Endpoint {
         let farewell = b.farewell.filter(|_| index == 0).map_or(0, |mr| mr.rkey);
         let count = b.streams.len() as u16;
         let private = match b.id {
-            Some(id) => Hello { id, index, count, farewell }.put(&wanted.private_data),
+            Some(id) => {
+                let short_writes = wants_short_writes(&wanted.settings);
+                Hello { id, index, count, farewell, short_writes }.put(&wanted.private_data)
+            }
             None => wanted.private_data,
         };
         let crc = wanted.settings.crc && b.tls.is_none();
@@ -348,7 +365,9 @@ impl Endpoint {
             }
         }
         let farewell = b.farewell.filter(|_| index == 0).map_or(0, |mr| mr.rkey);
-        let reply = if hello.is_some() { hello::reply(farewell, &[]) } else { Vec::new() };
+        let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref());
+        let short_writes = server.is_some_and(|s| wants_short_writes(&s.settings));
+        let reply = hello.map_or_else(Vec::new, |_| Reply { farewell, short_writes }.put());
         let qp = self.stream_qp(conn, index, id).map_err(|e| {
             if known.is_none() {
                 // Nobody else would end it.
@@ -360,9 +379,8 @@ impl Endpoint {
         let Some(s) = self.hub.streams.get_mut(&id) else { return Ok(()) };
         (s.conn, s.index) = (Some(conn), index);
         let Some(engine) = &mut s.engine else { return Ok(()) };
-        if hello.is_some() {
-            engine.set_emss(LONG_RECORDS);
-            engine.announce_writes();
+        if let Some((h, _)) = hello {
+            suit(engine, h.short_writes);
         }
         engine.accept(&mut self.adapter, qp, &reply, now).map_err(|e| e.to_string())
     }
@@ -396,16 +414,15 @@ impl Endpoint {
         b.established += 1;
         let whole = b.established == b.streams.len();
         if b.info.is_client && b.is_longhaul() {
-            let Some((farewell, private)) = hello::parse_reply(private) else {
+            let Some((reply, private)) = Reply::parse(private) else {
                 self.note_failure(conn, true, "the server speaks iWARP but is not Longhaul");
                 return self.end_streams(now, conn, false);
             };
             if let Some(engine) = &mut s.engine {
-                engine.set_emss(LONG_RECORDS);
-                engine.announce_writes();
+                suit(engine, reply.short_writes);
             }
             if index == 0 {
-                b.farewell_out = farewell;
+                b.farewell_out = reply.farewell;
                 if let Some(info) = &mut b.info.iwarp {
                     (info.private_data, info.longhaul) = (private.to_vec(), true);
                 }

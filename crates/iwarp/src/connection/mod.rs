@@ -133,6 +133,8 @@ pub struct Connection {
     peer_shut: bool,
     /// Both ends say how far long writes reach.
     announces: bool,
+    /// Bytes of a write that a record with a CRC holds at most.
+    longest_write: u32,
 }
 
 impl Connection {
@@ -178,6 +180,7 @@ impl Connection {
             shut: false,
             peer_shut: false,
             announces: false,
+            longest_write: u32::MAX,
         }
     }
 
@@ -265,6 +268,12 @@ impl Connection {
     /// The path's segments carry this much from now on, in bytes.
     pub fn set_emss(&mut self, emss: usize) {
         self.config.emss = emss;
+    }
+
+    /// Records hold at most so many bytes of a write, where CRCs are in use: a receiver that checks a record and then copies it
+    /// finds it in its first cache, if it is short.
+    pub fn limit_writes(&mut self, payload: u32) {
+        self.longest_write = payload.max(1);
     }
 
     /// Whether there is something for [`next_event`](Connection::next_event) or [`next_step`](Connection::next_step), or it is

@@ -14,9 +14,9 @@ use base::Time;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
 
-/// Bytes of scratch memory: four of the longest records, so that as many of a long write are read by one call. What is
-/// checked there and copied from there stays in a processor's second cache.
-const SCRATCH: usize = (4 * fpdu::MAX_FPDU).next_multiple_of(PAGE);
+/// Bytes of scratch memory: eight of the longest records, or twenty of a write as ends of Longhaul cut it, so that as many are
+/// read by one call. What is checked there and copied from there stays in a processor's second cache.
+const SCRATCH: usize = (8 * fpdu::MAX_FPDU).next_multiple_of(PAGE);
 /// What comes first lies so far behind the start of a page: the kernel copies a message that is alone from the start of one, and
 /// processors copy slowly to a place that is 1 to 63 bytes further in its page, as the start of a long `Vec` is.
 const BEHIND: usize = 128;

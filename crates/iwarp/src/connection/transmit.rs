@@ -9,7 +9,7 @@ use crate::rdmap::Opcode;
 use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use verbs::ordered::{Outgoing, Piece};
+use verbs::ordered::{Outgoing, Piece, Rooms};
 use verbs::{Adapter, Place, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added. Each call of the system ends with a segment that is not full, and begins anew what
@@ -200,7 +200,10 @@ impl Connection {
         loop {
             let most = self.room();
             let room = |header: usize| (most - header) as u32;
-            let Some(p) = a.next_ordered(qp, room(ddp::TAGGED), room(ddp::UNTAGGED)) else { break };
+            let (answer, untagged) = (room(ddp::TAGGED), room(ddp::UNTAGGED));
+            let write = if self.terms.crc { answer.min(self.longest_write) } else { answer };
+            let rooms = Rooms { write, answer, untagged };
+            let Some(p) = a.next_ordered(qp, rooms) else { break };
             self.piece(a, qp, &p)?;
             if p.last {
                 self.tx.batch.mark();

@@ -130,6 +130,9 @@ impl End {
         if plan.announces {
             end.c.announce_writes();
         }
+        if let Some(longest) = plan.longest_write {
+            end.c.limit_writes(longest);
+        }
         end.offer(Span::ZERO)?;
         Ok(end)
     }

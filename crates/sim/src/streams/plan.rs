@@ -121,6 +121,8 @@ pub struct Plan {
     pub shares: bool,
     /// Both ends say how far long writes reach, as two ends of Longhaul do.
     pub announces: bool,
+    /// Bytes of a write in a record with a CRC, as ends of Longhaul that check first ask for.
+    pub longest_write: Option<u32>,
 }
 
 fn configs(rng: &mut Rng, crc: bool) -> [Config; 2] {
@@ -311,7 +313,8 @@ impl Plan {
         let answer = Span::from_millis(if fault == Fault::SlowAnswer { 11_000 } else { rng.below(100) });
         let (closer, shares) = (rng.below(2) as usize, rng.chance(0.7));
         let announces = rng.chance(0.5);
-        Plan { sides, ways, fault, closer, answer, shares, announces }
+        let longest_write = rng.chance(0.3).then(|| 1 + rng.below(40_000) as u32);
+        Plan { sides, ways, fault, closer, answer, shares, announces, longest_write }
     }
 }
 

@@ -1,13 +1,15 @@
 //! Ordered queue pairs: what differs from others.
 
 use super::*;
-use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Piece, Refusal};
+use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Piece, Refusal, Rooms};
+
+const ROOMS: Rooms = Rooms { write: 1000, answer: 1000, untagged: 900 };
 
 fn ordered() -> End {
     End::new(1, |i| (i.kind, i.max_rd_atomic) = (Kind::Ordered, 2))
 }
 fn next(e: &mut End) -> Option<Piece> {
-    e.a.next_ordered(e.qp, 1000, 900)
+    e.a.next_ordered(e.qp, ROOMS)
 }
 fn lens(e: &mut End) -> Vec<u32> {
     core::iter::from_fn(|| next(e).map(|p| p.len)).collect()
@@ -110,8 +112,8 @@ fn the_short_way_of_whole_messages_gives_what_the_long_one_does() {
                     0 | 1 => post_any(e, &mut rng, n),
                     2 => {
                         let piece = match way {
-                            0 => e.a.next_ordered(e.qp, 1000, 900),
-                            _ => e.a.next_the_long_way(e.qp, 1000, 900),
+                            0 => e.a.next_ordered(e.qp, ROOMS),
+                            _ => e.a.next_the_long_way(e.qp, ROOMS),
                         };
                         let mut bytes = Vec::new();
                         if let Some(p) = &piece {
@@ -186,7 +188,7 @@ fn limits_and_operations_of_the_kind() {
             "{op:?}"
         );
     }
-    assert_eq!(r.a.next_ordered(r.qp, 100, 100), None, "of another kind");
+    assert_eq!(r.a.next_ordered(r.qp, ROOMS), None, "of another kind");
     assert_eq!(r.a.receive_places(r.qp, 0, 0, &mut Vec::new()), Err(Refusal::NoQueuePair));
 }
 

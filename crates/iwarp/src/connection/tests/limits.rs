@@ -155,3 +155,34 @@ fn answers_and_events_are_counted() {
     }
     assert_eq!((z.c.events.len(), z.c.steps.len()), (1, 1));
 }
+
+#[test]
+fn records_of_writes_with_checksums_are_as_short_as_is_asked_and_no_others() {
+    for (crc, expected) in [(true, [4, 1, 1]), (false, [1, 1, 1])] {
+        let config = Config { crc, ..Config::default() };
+        let (mut x, mut y) = pair(config, config);
+        for e in [&mut x, &mut y] {
+            e.c.set_emss(65_532);
+            e.c.limit_writes(1_000);
+        }
+        y.recv(9, 0, 3_500);
+        // A write and a send, and a read, whose answer x sends.
+        let write = SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 5 }, x.source(0, 3_500));
+        let send = SendWr::new(2, SendOp::Send, x.source(0, 3_500));
+        let read = SendOp::Read { rkey: x.src.rkey, offset: 0 };
+        let read = SendWr::new(3, read, y.own(8_000, 3_500));
+        let mut records = |from_x: bool, wr| {
+            let before = x.a.stats(x.qp).expect("a queue pair").segments_out;
+            if from_x {
+                x.post(wr)
+            } else {
+                y.post(wr)
+            }
+            run(&mut x, &mut y, &mut Rng::from_u64(1), usize::MAX, Time::ZERO);
+            x.a.stats(x.qp).expect("a queue pair").segments_out - before
+        };
+        assert_eq!([(true, write), (true, send), (false, read)].map(|(by, wr)| records(by, wr)), expected);
+        assert_eq!(y.bytes(y.dst, 5, 3_500), x.bytes(x.src, 0, 3_500));
+        assert_eq!(y.bytes(y.own, 8_000, 3_500), x.bytes(x.src, 0, 3_500));
+    }
+}

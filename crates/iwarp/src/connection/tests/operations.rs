@@ -130,6 +130,9 @@ fn exchange(seed: u64) {
         x.c.announce_writes();
         y.c.announce_writes();
     }
+    if rng.below(2) == 1 {
+        x.c.limit_writes(1 + rng.below(3000) as u32);
+    }
     let (wx, wy) = (window_for(&mut x), window_for(&mut y));
     // A client has to send first.
     let (px, py) = (plan(rng, 1, Some(wy)), plan(rng, 0, Some(wx)));
