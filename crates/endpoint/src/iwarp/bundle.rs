@@ -21,6 +21,13 @@ use verbs::{Access, Data, Kind, Memory, Mr, QpId, QpInit, SendOp, SendWr, SrqId}
 /// Records to another end of Longhaul are as long as they can be, however long segments are: only receivers that take
 /// segments out of order gain by records that fit them, and long ones cost less.
 pub const LONG_RECORDS: usize = 65_532;
+/// Bytes of the region for a farewell: code, length of the words, words.
+const FAREWELL: usize = 8 + 2 + WORDS;
+/// Bytes of these words at most.
+const WORDS: usize = 256;
+/// Work requests of our own have this number; they make no completion when they succeed.
+const OWN: u64 = u64::MAX;
+
 /// Whether an end checks what is written to it before it copies that to its place.
 fn wants_short_writes(settings: &::iwarp::Config) -> bool {
     settings.placement == ::iwarp::Placement::Verified
@@ -34,13 +41,6 @@ fn suit(engine: &mut Connection, short_writes: bool) {
         engine.limit_writes(hello::SHORT_WRITE);
     }
 }
-
-/// Bytes of the region for a farewell: code, length of the words, words.
-const FAREWELL: usize = 8 + 2 + WORDS;
-/// Bytes of these words at most.
-const WORDS: usize = 256;
-/// Work requests of our own have this number; they make no completion when they succeed.
-const OWN: u64 = u64::MAX;
 
 /// A connection.
 pub(crate) struct Bundle {

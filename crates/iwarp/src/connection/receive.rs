@@ -14,7 +14,7 @@ use base::Time;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
 
-/// Bytes of scratch memory: eight of the longest records, or twenty of a write as ends of Longhaul cut it, so that as many are
+/// Bytes of scratch memory: eight of the longest records, or twenty-one of a write as ends of Longhaul cut it, so that as many are
 /// read by one call. What is checked there and copied from there stays in a processor's second cache.
 const SCRATCH: usize = (8 * fpdu::MAX_FPDU).next_multiple_of(PAGE);
 /// What comes first lies so far behind the start of a page: the kernel copies a message that is alone from the start of one, and
