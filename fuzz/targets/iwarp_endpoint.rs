@@ -17,7 +17,9 @@ use base::{Rng, Span, Time};
 use bytes::Bytes;
 use iwarp::mpa::{fpdu, startup};
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{ConnId, Endpoint, Event, IwarpConfig, IwarpServer, StreamId, StreamOrder};
+use longhaul_endpoint::{
+    ConnId, Endpoint, Event, IwarpConfig, IwarpHello, IwarpServer, StreamId, StreamOrder,
+};
 use pair::server_config;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -175,12 +177,14 @@ impl World {
 /// A start-up request, as Longhaul makes it or changed.
 fn request(b: &mut Bytes<'_>) -> Option<Vec<u8>> {
     let (index, count, name) = (b.u8()?, b.u8()?, b.u8()?);
-    // The version that is spoken, and every flag.
-    let mut private = b"LHiw\x03".to_vec();
-    private.push(name);
-    private.extend([0, index % 8, 0, count % 8]);
-    private.extend(u32::from(b.u8()?).to_be_bytes());
-    private.extend([name % 4; 16]);
+    let private = IwarpHello {
+        id: [name % 4; 16],
+        index: (index % 8).into(),
+        count: (count % 8).into(),
+        farewell: b.u8()?.into(),
+        short_writes: name & 16 != 0,
+    }
+    .put(&[]);
     let settings = IwarpConfig { peer_to_peer: name & 4 == 0, crc: name & 8 == 0, ..IwarpConfig::default() };
     let mut out = Vec::new();
     startup::request(&settings).put(&private, &mut out);

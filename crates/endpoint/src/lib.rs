@@ -17,6 +17,9 @@ mod patience;
 mod sockets;
 mod streams;
 
+/// For programs that play a peer, fuzzers for one.
+#[doc(hidden)]
+pub use crate::iwarp::Hello as IwarpHello;
 pub use crate::iwarp::{
     HasCongestion, Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder,
 };

@@ -38,7 +38,7 @@ fn suit(engine: &mut Connection, short_writes: bool) {
     engine.set_emss(LONG_RECORDS);
     engine.announce_writes();
     if short_writes {
-        engine.limit_writes(hello::SHORT_WRITE);
+        engine.shorten_writes(hello::SHORT_WRITE);
     }
 }
 

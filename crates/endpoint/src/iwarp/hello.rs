@@ -21,7 +21,7 @@ const MAGIC: [u8; 4] = *b"LHiw";
 const VERSION: u8 = 3;
 const SHORT_WRITES: u8 = 1;
 /// Bytes of a write in a record for an end that says so: what was checked is in a processor's first cache of 32 KiB still when it
-/// is copied. Records of 64 KiB, which are not, cost such a receiver a tenth more; of 16 KiB, the sender (docs/performance.md).
+/// is copied. Records of 64 KiB, which are not, cost such a receiver more, and those of 16 KiB cost the sender (docs/performance.md).
 pub const SHORT_WRITE: u32 = 24 << 10;
 const REQUEST: usize = MAGIC.len() + 2 + 2 + 2 + 4 + ID;
 const REPLY: usize = MAGIC.len() + 2 + 4;

@@ -16,6 +16,7 @@ mod tls;
 
 pub use congestion::HasCongestion;
 pub use facts::StreamFacts;
+pub use hello::Hello;
 pub use io::StreamIo;
 pub use options::{Iwarp, IwarpServer};
 

@@ -133,8 +133,8 @@ pub struct Connection {
     peer_shut: bool,
     /// Both ends say how far long writes reach.
     announces: bool,
-    /// Bytes of a write that a record with a CRC holds at most.
-    longest_write: u32,
+    /// Bytes of a write that a record holds at most where CRCs are in use.
+    short_writes: Option<u32>,
 }
 
 impl Connection {
@@ -180,7 +180,7 @@ impl Connection {
             shut: false,
             peer_shut: false,
             announces: false,
-            longest_write: u32::MAX,
+            short_writes: None,
         }
     }
 
@@ -270,10 +270,11 @@ impl Connection {
         self.config.emss = emss;
     }
 
-    /// Records hold at most so many bytes of a write, where CRCs are in use: a receiver that checks a record and then copies it
-    /// finds it in its first cache, if it is short.
-    pub fn limit_writes(&mut self, payload: u32) {
-        self.longest_write = payload.max(1);
+    /// The peer checks what is written to it before it copies that to its place, where CRCs are in use: then records hold at most
+    /// so many bytes of a write, which are in the peer's first cache still when it copies them. Nothing is announced to it, since
+    /// it reads nothing straight to its place.
+    pub fn shorten_writes(&mut self, payload: u32) {
+        self.short_writes = Some(payload.max(1));
     }
 
     /// Whether there is something for [`next_event`](Connection::next_event) or [`next_step`](Connection::next_step), or it is

@@ -632,6 +632,10 @@ impl Spare {
 }
 #[cfg(test)]
 impl Connection {
+    /// Records that came.
+    pub(super) fn taken(&self) -> u64 {
+        self.rx.taken
+    }
     pub(super) fn scratch_kept(&self) -> usize {
         self.rx.scratch.len()
     }

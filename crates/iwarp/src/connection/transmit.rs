@@ -201,7 +201,7 @@ impl Connection {
             let most = self.room();
             let room = |header: usize| (most - header) as u32;
             let (answer, untagged) = (room(ddp::TAGGED), room(ddp::UNTAGGED));
-            let write = if self.terms.crc { answer.min(self.longest_write) } else { answer };
+            let write = self.short_writes().map_or(answer, |most| most.min(answer));
             let rooms = Rooms { write, answer, untagged };
             let Some(p) = a.next_ordered(qp, rooms) else { break };
             self.piece(a, qp, &p)?;
@@ -225,6 +225,11 @@ impl Connection {
     fn is_full(&self) -> bool {
         let batch = &self.tx.batch;
         batch.len() >= self.most() || batch.copied() >= MAX_WARM || batch.pieces() >= MAX_PIECES
+    }
+
+    /// Bytes of a write in a record at most, if its peer checks it first.
+    fn short_writes(&self) -> Option<u32> {
+        self.short_writes.filter(|_| self.terms.crc)
     }
 
     /// The longest contents for the next record, so that it ends with the segment that it begins in.
@@ -272,7 +277,7 @@ impl Connection {
         (rkey, offset, len): (u32, u64, u64),
         imm: Option<(u32, bool)>,
     ) -> Result<(), Fault> {
-        if self.announces && p.offset == 0 && !p.last {
+        if self.announces && p.offset == 0 && !p.last && self.short_writes().is_none() {
             let end = offset.wrapping_add(len);
             self.record(a, &tagged(Opcode::Write, rkey, end, true), Body::Bytes(&[]))?;
         }

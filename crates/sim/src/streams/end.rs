@@ -131,7 +131,7 @@ impl End {
             end.c.announce_writes();
         }
         if let Some(longest) = plan.longest_write {
-            end.c.limit_writes(longest);
+            end.c.shorten_writes(longest);
         }
         end.offer(Span::ZERO)?;
         Ok(end)

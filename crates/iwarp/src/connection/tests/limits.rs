@@ -163,7 +163,8 @@ fn records_of_writes_with_checksums_are_as_short_as_is_asked_and_no_others() {
         let (mut x, mut y) = pair(config, config);
         for e in [&mut x, &mut y] {
             e.c.set_emss(65_532);
-            e.c.limit_writes(1_000);
+            e.c.announce_writes();
+            e.c.shorten_writes(1_000);
         }
         y.recv(9, 0, 3_500);
         // A write and a send, and a read, whose answer x sends.
@@ -173,13 +174,17 @@ fn records_of_writes_with_checksums_are_as_short_as_is_asked_and_no_others() {
         let read = SendWr::new(3, read, y.own(8_000, 3_500));
         let mut records = |from_x: bool, wr| {
             let before = x.a.stats(x.qp).expect("a queue pair").segments_out;
+            let arrived = y.c.taken();
             if from_x {
                 x.post(wr)
             } else {
                 y.post(wr)
             }
             run(&mut x, &mut y, &mut Rng::from_u64(1), usize::MAX, Time::ZERO);
-            x.a.stats(x.qp).expect("a queue pair").segments_out - before
+            let records = x.a.stats(x.qp).expect("a queue pair").segments_out - before;
+            // Nothing but these: who checks first is told no length.
+            assert_eq!(y.c.taken() - arrived, records, "crc {crc}");
+            records
         };
         assert_eq!([(true, write), (true, send), (false, read)].map(|(by, wr)| records(by, wr)), expected);
         assert_eq!(y.bytes(y.dst, 5, 3_500), x.bytes(x.src, 0, 3_500));

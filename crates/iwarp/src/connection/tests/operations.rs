@@ -131,7 +131,7 @@ fn exchange(seed: u64) {
         y.c.announce_writes();
     }
     if rng.below(2) == 1 {
-        x.c.limit_writes(1 + rng.below(3000) as u32);
+        x.c.shorten_writes(1 + rng.below(3000) as u32);
     }
     let (wx, wy) = (window_for(&mut x), window_for(&mut y));
     // A client has to send first.
