@@ -20,17 +20,25 @@ pub(super) struct Read {
     pub(super) settled: bool,
 }
 
-/// Questions whether there is something to read, instead of each further look. Reading in vain holds the socket's lock, for which what
-/// arrives then waits; asking does not, and takes half as long.
-const ASKS: u32 = 4;
+/// Questions whether there is something to read, or readings in vain, instead of each further look.
+const TRIES: u32 = 4;
 
-/// Reads what there is straight to its places, at the last of so many looks nothing, perhaps.
+/// How a stream is looked at that nobody told of.
+#[derive(Clone, Copy)]
+pub(super) struct Looks {
+    /// So many times, at the last nothing, perhaps.
+    pub(super) times: u32,
+    /// By [asking](Slot::asks) after the first.
+    pub(super) asks: bool,
+}
+
+/// Reads what there is straight to its places.
 pub(super) fn read_direct(
     fd: &OwnedFd,
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
-    looks: u32,
+    looks: Looks,
 ) -> Read {
     io.engine.lend(io.spare);
     io.engine.recheck(io.adapter, now);
@@ -58,26 +66,26 @@ pub(super) fn read_direct(
     }
     // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
     // adapter's addresses hold until it is used again, which is after the call; nobody has references into its regions.
-    let got = unsafe { read_or_ask(fd, ranges, looks.saturating_sub(1) * ASKS) };
+    let got = unsafe { read_or_try(fd, ranges, looks) };
     ranges.clear();
     let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
     io.engine.on_received(io.adapter, n, now);
     Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }
 }
 
-/// Reads what there is. Where that is nothing, asks so many times whether there is something, and reads it then.
+/// Reads what there is. Where that is nothing, looks for more, and reads it then.
 ///
 /// # Safety
 /// As [`socket::receive`]'s.
 #[inline(always)]
-unsafe fn read_or_ask(fd: &OwnedFd, ranges: &[libc::iovec], asks: u32) -> Result<usize, Errno> {
+unsafe fn read_or_try(fd: &OwnedFd, ranges: &[libc::iovec], looks: Looks) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let mut got = unsafe { socket::receive(fd, ranges) };
-    for _ in 0..asks {
+    for _ in 0..looks.times.saturating_sub(1).saturating_mul(TRIES) {
         if got != Err(Errno::AGAIN) {
             break;
         }
-        if is_readable(fd) {
+        if !looks.asks || is_readable(fd) {
             // SAFETY: the caller's promise.
             got = unsafe { socket::receive(fd, ranges) };
         }
@@ -180,28 +188,31 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    fn read(fd: &OwnedFd, to: &mut [u8], asks: u32) -> Result<usize, Errno> {
+    fn read(fd: &OwnedFd, to: &mut [u8], looks: Looks) -> Result<usize, Errno> {
         let ranges = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
         // SAFETY: the range is that of `to`, which is borrowed for as long.
-        unsafe { read_or_ask(fd, &ranges, asks) }
+        unsafe { read_or_try(fd, &ranges, looks) }
     }
 
     #[test]
-    fn what_comes_while_it_is_asked_for_is_read_and_so_is_an_end() {
-        let (mut from, to) = UnixStream::pair().expect("a pair");
-        to.set_nonblocking(true).expect("set");
-        let (to, mut bytes) = (OwnedFd::from(to), [0; 4]);
-        assert_eq!(read(&to, &mut bytes, 0), Err(Errno::AGAIN));
-        assert_eq!(read(&to, &mut bytes, 3), Err(Errno::AGAIN), "asked in vain");
-        let writes = std::thread::spawn(move || {
-            // Long after the first read was in vain, in all but the busiest hours.
-            Poller::new().expect("a poller").wait(&mut [], Some(Span::from_millis(20))).expect("waited");
-            from.write_all(b"abcd").expect("written");
-            from
-        });
-        assert_eq!(read(&to, &mut bytes, u32::MAX), Ok(4));
-        assert_eq!(&bytes, b"abcd");
-        drop(writes.join().expect("written"));
-        assert_eq!(read(&to, &mut bytes, 3), Ok(0), "the end");
+    fn what_comes_while_it_is_looked_for_is_read_and_so_is_an_end() {
+        for asks in [true, false] {
+            let looks = |times| Looks { times, asks };
+            let (mut from, to) = UnixStream::pair().expect("a pair");
+            to.set_nonblocking(true).expect("set");
+            let (to, mut bytes) = (OwnedFd::from(to), [0; 4]);
+            assert_eq!(read(&to, &mut bytes, looks(0)), Err(Errno::AGAIN));
+            assert_eq!(read(&to, &mut bytes, looks(2)), Err(Errno::AGAIN), "looked in vain");
+            let writes = std::thread::spawn(move || {
+                // Long after the first read was in vain, in all but the busiest hours.
+                Poller::new().expect("a poller").wait(&mut [], Some(Span::from_millis(20))).expect("waited");
+                from.write_all(b"abcd").expect("written");
+                from
+            });
+            assert_eq!(read(&to, &mut bytes, looks(u32::MAX)), Ok(4));
+            assert_eq!(&bytes, b"abcd");
+            drop(writes.join().expect("written"));
+            assert_eq!(read(&to, &mut bytes, looks(2)), Ok(0), "the end");
+        }
     }
 }

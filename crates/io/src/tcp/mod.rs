@@ -12,7 +12,7 @@ mod socket;
 
 use crate::poll::Source;
 use base::{Span, Time};
-use bytes::{Read, read_buffered, read_direct, send_direct, send_sealed};
+use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed};
 use endpoint::{Endpoint, StreamId, StreamOrder};
 pub use gather::MUCH;
 use rustix::event::epoll;
@@ -375,6 +375,7 @@ impl Streams {
             }
             let direct = endpoint.stream_io(id).map(|mut io| {
                 let reads = !io.engine.is_held();
+                let looks = Looks { times: looks, asks: s.asks() };
                 reads.then(|| read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks))
             });
             let Read { got, more, settled } = match direct {
@@ -390,6 +391,7 @@ impl Streams {
                 Ok(n) => {
                     (s.vain, self.moved) = (0, true);
                     s.has_read(n);
+                    s.brought(n);
                     s.borrows = true;
                     if many && !more {
                         give_back(endpoint, id, s);
