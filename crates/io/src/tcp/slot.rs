@@ -6,7 +6,8 @@ use rustix::event::epoll;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Bytes from which on what comes at once takes two of the system's segments, or most of one.
+/// Bytes that come at once from which on reading in vain costs less than asking: measured for 16 to 64 KiB; between
+/// 4 B, where it does not, and 16 KiB nothing was measured.
 const LARGE: usize = 16 << 10;
 
 /// A stream's socket.
