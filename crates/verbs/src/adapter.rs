@@ -160,8 +160,10 @@ impl Adapter {
     /// # Errors
     /// [`Error::NotFound`], [`Error::OutOfBounds`], [`Error::Access`] (read-only memory), [`Error::Fault`].
     pub fn write_mr(&mut self, mr: MrId, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.query_mr(mr).ok_or(Error::NotFound("memory region"))?;
-        self.regions.write(mr, offset, data).map_err(error_of)
+        self.regions.write(mr, offset, data).map_err(|e| match self.query_mr(mr) {
+            Some(_) => error_of(e),
+            None => Error::NotFound("memory region"),
+        })
     }
 
     /// Creates a completion queue for `capacity` completions. Work requests reserve their places when posted.

@@ -309,7 +309,7 @@ impl Adapter {
         let pd = receiver(self.qps.get(id))?.pd;
         let (mr, offset) = self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
         out.push(Place { mr, offset, len });
-        self.count_in(id, len);
+        self.count_in(id, 1, len);
         Ok(())
     }
     /// Whether a peer's write of `len` bytes is allowed, as [`write_places`](Adapter::write_places) checks it: a key may have
@@ -321,6 +321,13 @@ impl Adapter {
         let pd = receiver(self.qps.get(id))?.pd;
         self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
         Ok(())
+    }
+    /// Where a peer's writes from byte `at` on belong, as [`write_places`](Adapter::write_places) checks each, and how far that reaches:
+    /// for several that are all here. What of it they fill is [counted](Adapter::count_in) by whoever copies it there.
+    pub fn write_reach(&self, id: QpId, rkey: u32, at: u64) -> Option<Place> {
+        let pd = receiver(self.qps.get(id)).ok()?.pd;
+        let (mr, offset, len) = self.regions.reach(rkey, (pd, id), Access::REMOTE_WRITE, at)?;
+        Some(Place { mr, offset, len })
     }
     /// Where `len` bytes from byte `at` on will belong if they arrive, as [`write_places`](Adapter::write_places),
     /// [`sink_places`](Adapter::sink_places) and [`receive_places`](Adapter::receive_places) will say when they have. False,
@@ -368,7 +375,7 @@ impl Adapter {
         if !qp.rx.claim_next(at, len)?.local.places(at, len, out) {
             return Err(Refusal::TooLong);
         }
-        self.count_in(id, len);
+        self.count_in(id, 1, len);
         Ok(())
     }
     /// A whole message that consumes a receive: copies its bytes there, then as [`deliver`](Adapter::deliver).
@@ -422,7 +429,7 @@ impl Adapter {
         let qp = receiver(self.qps.get(id))?;
         qp.tx.sink(sink).ok_or(Refusal::NothingAsked)?;
         qp.tx.sink_places(sink, at, len, out).ok_or(Refusal::Bounds)?;
-        self.count_in(id, len);
+        self.count_in(id, 1, len);
         Ok(())
     }
     /// The answer to our read is in place.
@@ -499,12 +506,12 @@ impl Adapter {
         qp.wake(id, &mut self.activated);
         Ok(())
     }
-    /// Counts a segment that has arrived with `len` bytes of payload. [`write_places`](Adapter::write_places) and the like do; where a place
+    /// Counts segments that have arrived with `bytes` bytes of payload. [`write_places`](Adapter::write_places) and the like do; where a place
     /// was [foreseen](Adapter::foresee) and nothing else is to be asked, call it instead.
-    pub fn count_in(&mut self, id: QpId, len: u64) {
+    pub fn count_in(&mut self, id: QpId, segments: u64, bytes: u64) {
         if let Some(q) = self.qps.get_mut(id) {
-            q.stats.segments_in += 1;
-            q.stats.bytes_in += len;
+            q.stats.segments_in += segments;
+            q.stats.bytes_in += bytes;
         }
     }
 

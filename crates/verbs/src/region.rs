@@ -233,13 +233,38 @@ impl Regions {
         at: u64,
         len: u64,
     ) -> Result<(MrId, u64), Denied> {
-        let (mr, base, room, access) = match self.by_rkey.get(&rkey).ok_or(Denied::Key)? {
+        let shown = self.shown(rkey, (pd, qp))?;
+        let end = at.checked_add(len).ok_or(Denied::Wrap)?;
+        if end > shown.len {
+            return Err(Denied::Bounds);
+        }
+        if !shown.access.contains(need) {
+            return Err(Denied::Rights);
+        }
+        Ok((shown.mr, shown.offset + at))
+    }
+    /// The region, and what of it from byte `at` on a key reaches: first byte and length. `None`: it does not, or not for that.
+    pub(crate) fn reach(
+        &self,
+        rkey: u32,
+        owner: (PdId, QpId),
+        need: Access,
+        at: u64,
+    ) -> Option<(MrId, u64, u64)> {
+        let shown = self.shown(rkey, owner).ok().filter(|s| s.access.contains(need))?;
+        let room = shown.len.checked_sub(at)?;
+        Some((shown.mr, shown.offset + at, room))
+    }
+    /// What a key stands for.
+    #[inline]
+    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<WindowRange, Denied> {
+        match self.by_rkey.get(&rkey).ok_or(Denied::Key)? {
             Keyed::Region(id) => {
                 let r = self.slab.get(*id).ok_or(Denied::Key)?;
                 if r.pd != pd {
                     return Err(Denied::Association);
                 }
-                (*id, 0, r.memory.len(), r.access)
+                Ok(WindowRange { mr: *id, offset: 0, len: r.memory.len(), access: r.access })
             }
             Keyed::Window(id) => {
                 let w = self.windows.get(*id).ok_or(Denied::Key)?;
@@ -247,17 +272,9 @@ impl Regions {
                 if w.pd != pd || b.qp != qp {
                     return Err(Denied::Association);
                 }
-                (b.mr, b.offset, b.len, b.access)
+                Ok(WindowRange { mr: b.mr, offset: b.offset, len: b.len, access: b.access })
             }
-        };
-        let end = at.checked_add(len).ok_or(Denied::Wrap)?;
-        if end > room {
-            return Err(Denied::Bounds);
         }
-        if !access.contains(need) {
-            return Err(Denied::Rights);
-        }
-        Ok((mr, base + at))
     }
 
     pub(crate) fn alloc_window(&mut self, pd: PdId) -> Result<MwId, Error> {

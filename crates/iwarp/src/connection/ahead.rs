@@ -85,10 +85,10 @@ impl Ahead {
         let foreseen = |w: Announced| w.stag == stag && w.next.is_none_or(|next| next == to) && end <= w.end;
         self.announced.is_some_and(foreseen)
     }
-    /// A record of a write was verified.
-    pub(super) fn on_write(&mut self, stag: u32, to: u64, len: usize) {
+    /// Records of a write with `len` bytes were verified.
+    pub(super) fn on_write(&mut self, stag: u32, to: u64, len: u64) {
         let goes_on = |w: &Announced| w.stag == stag && w.next.is_none_or(|next| next == to);
-        let next = to.saturating_add(len as u64);
+        let next = to.saturating_add(len);
         self.announced = self
             .announced
             .filter(|w| goes_on(w) && next < w.end)

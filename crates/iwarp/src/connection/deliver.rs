@@ -246,7 +246,7 @@ impl Connection {
             (Opcode::Write, Target::Tagged { stag, to }) => {
                 match len {
                     0 if self.announces && stag != 0 => self.rx.ahead.on_announced(stag, to),
-                    _ => self.rx.ahead.on_write(stag, to, len),
+                    _ => self.rx.ahead.on_write(stag, to, len as u64),
                 }
                 Ok(())
             }

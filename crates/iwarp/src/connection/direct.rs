@@ -149,7 +149,7 @@ impl Connection {
         let (payload, pad, front) = (ulpdu - ddp::TAGGED, fpdu::pad(ulpdu), front.len());
         self.end_direct(a, now);
         self.rx.record_since = Some(now);
-        a.count_in(qp, place.len);
+        a.count_in(qp, 1, place.len);
         self.rx.places.clear();
         self.rx.places.push(place);
         self.rx.go_direct(Direct { header, op: Opcode::Write, payload, missing: place.len, crc, pad }, front);

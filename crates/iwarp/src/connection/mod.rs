@@ -6,6 +6,7 @@ mod deliver;
 mod direct;
 mod receive;
 mod transmit;
+mod writes;
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use crate::ddp::{self, Header, Target};
 use crate::mpa::frames::Frame;
 use crate::mpa::startup::First;
 use crate::mpa::{fpdu, markers};
-use crate::rdmap::Opcode;
 use crate::rdmap::terminate::{self, Quote};
+use crate::rdmap::{self, Opcode};
 use base::Time;
 use std::collections::VecDeque;
 use verbs::{Adapter, Place};
@@ -190,6 +190,12 @@ impl Receiver {
             _ if tagged => self.shorts.saturating_add(1),
             _ => u8::MAX,
         }
+    }
+    /// A record was taken from the front.
+    pub(super) fn take(&mut self, len: usize) {
+        self.start += len;
+        self.position += len as u64;
+        self.taken += 1;
     }
     pub(super) fn is_between_records(&self) -> bool {
         self.start == self.end && self.direct.is_none()
@@ -528,7 +534,7 @@ impl Connection {
         now: Time,
     ) -> Look {
         let at = self.rx.position;
-        let waiting = &mut scratch[self.rx.start..self.rx.end];
+        let waiting = &scratch[self.rx.start..self.rx.end];
         let front = if MARKED && markers::is_here(at) { markers::LEN } else { 0 };
         let Some(&[high, low]) = waiting.get(front..front + fpdu::LENGTH) else { return Look::More };
         let ulpdu = usize::from(u16::from_be_bytes([high, low]));
@@ -539,7 +545,10 @@ impl Connection {
         if waiting.len() < len {
             return self.try_direct(a, scratch, ulpdu);
         }
-        let record = &mut waiting[..len];
+        if !MARKED && is_write(waiting) && self.take_writes(a, scratch) {
+            return if self.rx.start < self.rx.end { Look::Again } else { Look::More };
+        }
+        let record = &mut scratch[self.rx.start..][..len];
         let (covered, field) = record.split_at(len - fpdu::CRC);
         // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
         if self.terms.crc && *field != fpdu::crc_field(fpdu::crc(0, covered)) {
@@ -589,17 +598,20 @@ impl Connection {
         held
     }
 
-    /// A record was taken from the front.
+    /// The same, and what begins with the first one that is taken.
     pub(super) fn took(&mut self, len: usize) {
-        self.rx.start += len;
-        self.rx.position += len as u64;
-        self.rx.taken += 1;
+        self.rx.take(len);
         // The answer to a first message that is a read is waited for (`swallow_first`).
         let asked = || self.terms.first == Some(First::Read);
         if !self.rx.validated && matches!(self.state, State::Running) && !asked() {
             self.deadline = None;
         }
     }
+}
+
+/// Whether the record at the front is one of a write.
+fn is_write(waiting: &[u8]) -> bool {
+    matches!(*waiting, [_, _, first, rdmap::WRITE, ..] if Header::is_tagged(first))
 }
 
 /// Whether the first bytes of `p` are the first of `rest`.

@@ -37,6 +37,8 @@ pub enum Opcode {
     AtomicResponse,
 }
 
+/// Control field of a write.
+pub(crate) const WRITE: u8 = Opcode::Write.control();
 /// Control fields of sends.
 pub(crate) const SEND: u8 = Opcode::Send { solicited: false, invalidate: false }.control();
 pub(crate) const SEND_SOLICITED: u8 = Opcode::Send { solicited: true, invalidate: false }.control();

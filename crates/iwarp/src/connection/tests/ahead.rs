@@ -12,7 +12,7 @@ use proptest::prelude::{ProptestConfig, proptest};
 use verbs::{Access, SendOp, WindowRange};
 
 /// Two ends that announce writes, with long records.
-fn announcing(c: Config) -> (End, End) {
+pub(super) fn announcing(c: Config) -> (End, End) {
     let (mut x, mut y) = pair(c, c);
     for e in [&mut x, &mut y] {
         e.c.announce_writes();

@@ -8,6 +8,7 @@ mod held;
 mod limits;
 mod operations;
 mod startup;
+mod writes;
 
 use super::{Connection, Event, Piece, Step};
 use crate::Config;

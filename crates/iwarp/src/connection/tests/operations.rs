@@ -107,7 +107,7 @@ fn plan(rng: &mut Rng, least: usize, window: Option<u32>) -> Plan {
     Plan { ops: ops.collect(), window }
 }
 
-fn window_for(e: &mut End) -> u32 {
+pub(super) fn window_for(e: &mut End) -> u32 {
     let mw = e.a.alloc_mw(e.pd).unwrap();
     let range = WindowRange { mr: e.dst.id, offset: 64, len: 64, access: Access::REMOTE_WRITE };
     e.a.bind_mw(e.qp, mw, range).unwrap()
