@@ -644,6 +644,7 @@ impl Driver {
             None => Source::choose(&self.socket, false, false),
         };
         let room = Source::choose(&room, false, self.full);
+        let ranges = self.streams.lend_ranges();
         // Of constant size: this runs with every turn that sleeps.
         let mut sources = [room; 3 + MAX_WAITED];
         (sources[0], sources[1]) = (Source::choose(&self.socket, nap.is_none(), false), news);
@@ -652,6 +653,7 @@ impl Driver {
             (sources[3 + n], of[n]) = (source, waited);
             n += 1;
         });
+        let first = self.streams.make_ready(ranges, now, endpoint);
         self.poller.wait(&mut sources[..3 + n], timeout)?;
         let mut ready = [(false, false); 3 + MAX_WAITED];
         for (ready, s) in ready.iter_mut().zip(&sources[..3 + n]) {
@@ -665,6 +667,7 @@ impl Driver {
         self.unwaited = 0;
         let now = if gathered.is_some() { self.clock.now() } else { now };
         of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.told(now, of, *ready));
+        self.streams.read_ready(first);
         if let Some(o) = self.observer.as_mut().filter(|_| told) {
             o.glance();
         }

@@ -313,6 +313,26 @@ fn everything_arrives_and_the_end_is_told_in_words() {
     }
 }
 
+/// Before it sleeps, the server makes a reading ready of the stream that was read last. The other client's may come first, and one of
+/// the two ends before the other.
+#[test]
+fn two_clients_at_once_get_what_is_theirs() {
+    for crc in [true, false] {
+        let wanted = move || {
+            let mut wanted = Iwarp { tls: false, ..Iwarp::default() };
+            wanted.settings.crc = crc;
+            wanted
+        };
+        let (to, server) = serve(plain(), || Echo { left: 2, ..Echo::default() }, Idle::Sleep);
+        let other = std::thread::spawn(move || run(to, wanted(), Idle::Sleep));
+        for c in [run(to, wanted(), Idle::Sleep), other.join().expect("ran")] {
+            assert_eq!(c.closed, Some(CloseReason::Peer { code: CODE, reason: WORDS.into() }));
+            assert!(c.got == content(5), "what came back is not what was sent");
+        }
+        server.join().expect("ended well");
+    }
+}
+
 #[test]
 fn who_is_not_there_or_not_served_is_told_so() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");

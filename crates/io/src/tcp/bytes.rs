@@ -40,6 +40,18 @@ pub(super) fn read_direct(
     now: Time,
     looks: Looks,
 ) -> Read {
+    let Some(offered) = name_places(ranges, io, now) else {
+        return Read { got: Err(Errno::INTR), more: true, settled: false };
+    };
+    // SAFETY: they are scratch memory and registered regions of the endpoint, which `io` borrows, so that neither was touched since
+    // they were named; nobody else has references into them.
+    let got = unsafe { read_or_try(fd, ranges, looks) };
+    ranges.clear();
+    take_in(io, got, offered, now)
+}
+
+/// Lists where what comes next goes. Gives for how many bytes there is room; `None`: nothing can be read, for now.
+pub(super) fn name_places(ranges: &mut Vec<libc::iovec>, io: &mut StreamIo<'_>, now: Time) -> Option<usize> {
     io.engine.lend(io.spare);
     io.engine.recheck(io.adapter, now);
     let places = io.engine.places();
@@ -57,17 +69,18 @@ pub(super) fn read_direct(
                     // Deregistered in the midst of a record.
                     ranges.clear();
                     io.engine.on_error(io.adapter);
-                    return Read { got: Err(Errno::INTR), more: true, settled: false };
+                    return None;
                 }
             },
         };
         offered += len;
         ranges.push(libc::iovec { iov_base: base.cast(), iov_len: len });
     }
-    // SAFETY: scratch memory is borrowed from the engine until its last use below, and no other range of it is used. The
-    // adapter's addresses hold until it is used again, which is after the call; nobody has references into its regions.
-    let got = unsafe { read_or_try(fd, ranges, looks) };
-    ranges.clear();
+    Some(offered)
+}
+
+/// Takes in what was read to the places that were [named](name_places).
+pub(super) fn take_in(io: &mut StreamIo<'_>, got: Result<usize, Errno>, offered: usize, now: Time) -> Read {
     let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
     io.engine.on_received(io.adapter, n, now);
     Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }

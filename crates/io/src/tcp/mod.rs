@@ -7,14 +7,16 @@
 mod bytes;
 mod facts;
 mod gather;
+mod ready;
 mod slot;
 mod socket;
 
 use crate::poll::Source;
 use base::{Span, Time};
-use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed};
+use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
 use endpoint::{Endpoint, StreamId, StreamOrder};
 pub use gather::MUCH;
+use ready::Early;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use slot::Slot;
@@ -72,9 +74,9 @@ pub struct StreamOptions {
     pub congestion: Option<String>,
 }
 
-/// Ranges for a system call. Empty but during the call.
+/// Ranges for a system call. Empty but from when they are named until after the call.
 #[derive(Debug, Default)]
-struct Ranges(Vec<libc::iovec>);
+pub struct Ranges(Vec<libc::iovec>);
 // SAFETY: there are no pointers in it when another thread gets it.
 unsafe impl Send for Ranges {}
 
@@ -101,6 +103,10 @@ pub struct Streams {
     due: VecDeque<StreamId>,
     /// Those of which it is decided whether they are connected, and those that have room again.
     roomy: Vec<StreamId>,
+    /// The one that something came from last.
+    last: Option<StreamId>,
+    /// What was read from it before its turn.
+    early: Option<Early>,
     epoll: OwnedFd,
     ranges: Ranges,
     buffer: Vec<u8>,
@@ -153,6 +159,8 @@ impl Streams {
             slots: BTreeMap::new(),
             due: VecDeque::new(),
             roomy: Vec::new(),
+            last: None,
+            early: None,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             ranges: Ranges::default(),
             buffer: Vec::new(),
@@ -373,10 +381,14 @@ impl Streams {
                 s.rest = rest[taken..].to_vec();
                 continue;
             }
+            let early = self.early.take_if(|e| e.id == id);
             let direct = endpoint.stream_io(id).map(|mut io| {
                 let reads = !io.engine.is_held();
                 let looks = Looks { times: looks, asks: s.asks() };
-                reads.then(|| read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks))
+                reads.then(|| match early {
+                    Some(e) => take_in(&mut io, e.got, e.offered, now),
+                    None => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
+                })
             });
             let Read { got, more, settled } = match direct {
                 Some(Some(read)) => read,
@@ -389,7 +401,7 @@ impl Streams {
                     return false;
                 }
                 Ok(n) => {
-                    (s.vain, self.moved) = (0, true);
+                    (s.vain, self.moved, self.last) = (0, true, Some(id));
                     s.has_read(n);
                     s.brought(n);
                     s.borrows = true;
