@@ -383,9 +383,8 @@ impl Streams {
             }
             let early = self.early.take_if(|e| e.id == id);
             let direct = endpoint.stream_io(id).map(|mut io| {
-                let reads = !io.engine.is_held();
                 let looks = Looks { times: looks, asks: s.asks() };
-                reads.then(|| match early {
+                (!io.engine.is_held()).then(|| match early {
                     Some(e) => take_in(&mut io, e.got, e.offered, now),
                     None => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
                 })
