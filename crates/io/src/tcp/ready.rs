@@ -35,7 +35,8 @@ impl Streams {
         core::mem::take(&mut self.ranges)
     }
 
-    /// Before a wait: finds out where the next bytes go of the stream that was read last.
+    /// Before a wait: finds out where the next bytes go of the stream that was read last. What is wrong with that place, a key that became
+    /// void, is told of when the peer goes on, as without this.
     pub fn make_ready<'e>(&self, mut ranges: Ranges, now: Time, endpoint: &'e mut Endpoint) -> Ready<'e> {
         let of = self.likely().and_then(|id| {
             let mut io = endpoint.stream_io(id).filter(|io| !io.engine.is_held())?;
