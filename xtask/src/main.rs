@@ -11,6 +11,7 @@ mod packages;
 mod process;
 mod profiled;
 mod readme;
+mod siege;
 mod style;
 
 use std::ops::Range;
@@ -34,6 +35,7 @@ const TEST_TOOLS: &[Tool] = &[
     Tool { needs: "clang", package: "clang" },
     Tool { needs: "wasm-ld", package: "lld" },
     Tool { needs: "etcd", package: "etcd-server" },
+    Tool { needs: "rsync", package: "rsync" },
 ];
 
 /// One command: its name, its options, its help text, and what it does.
@@ -111,6 +113,12 @@ const TASKS: &[Task] = &[
         options: "[--accept]",
         help: "Count the instructions of the hot loops (valgrind) and compare with benches/counts.json; --accept keeps them",
         run: |args| counts::run_counts(flag(args, "--accept")?),
+    },
+    Task {
+        name: "siege",
+        options: "[--seconds N]",
+        help: "Attack servers in every known way at once for N seconds (default 600); fails when a client's rate, memory or descriptors do not hold",
+        run: siege::run_siege,
     },
     Task {
         name: "interop",

@@ -27,6 +27,12 @@ const MAY_BE_UNSAFE: &[&str] = &[
 ];
 /// Macros that mark unfinished work or a debugging session.
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
+/// Macros that panic where standard output or error cannot be written to: a closed pipe, a full disk.
+const PANIC_ON_A_CLOSED_PIPE: &[&str] = &["print", "println", "eprint", "eprintln"];
+/// Whose code is that of programs. What else prints are examples, tests and development tools.
+const PROGRAMS: &[&str] = &["crates/cli/src/", "crates/lab/src/"];
+/// The program of users, and the only file of it that knows of standard output and error: it escapes what others wrote.
+const USERS: (&str, &str) = ("crates/cli/src/", "crates/cli/src/out.rs");
 /// Where the exceptions stand.
 const ALLOW_FILE: &str = "xtask/style-allow.txt";
 /// The rules that have exceptions, as they are named in the list.
@@ -175,6 +181,26 @@ impl File<'_> {
         }
     }
 
+    /// Programs say everything by what neither panics nor steers a terminal.
+    fn output(&mut self, name: &str, line: usize, rest: &[TokenTree]) {
+        let is_macro = rest.first().is_some_and(|token| is_punct(token, '!'));
+        if is_macro
+            && PANIC_ON_A_CLOSED_PIPE.contains(&name)
+            && PROGRAMS.iter().any(|p| self.path.starts_with(p))
+        {
+            self.report(None, None, line, format!("`{name}!` panics where its reader has gone"));
+        }
+        let is_call = matches!(rest.first(), Some(TokenTree::Group(group))
+            if group.delimiter() == Delimiter::Parenthesis && group.stream().is_empty());
+        if is_call
+            && matches!(name, "stdout" | "stderr")
+            && self.path.starts_with(USERS.0)
+            && self.path != USERS.1
+        {
+            self.report(None, None, line, format!("`{name}()` belongs to {} only", USERS.1));
+        }
+    }
+
     /// A word of the code, and what follows it on its level.
     fn word(&mut self, name: &str, line: usize, rest: &[TokenTree]) {
         if name == "unsafe" && !MAY_BE_UNSAFE.iter().any(|folder| self.path.starts_with(folder)) {
@@ -184,6 +210,7 @@ impl File<'_> {
         if LEFTOVERS.contains(&name) && rest.first().is_some_and(|token| is_punct(token, '!')) {
             self.report(None, None, line, format!("`{name}!` is unfinished work"));
         }
+        self.output(name, line, rest);
         if name == "fn"
             && let [TokenTree::Ident(function), rest @ ..] = rest
             && let Some(body) = body(rest)
@@ -281,6 +308,23 @@ mod tests {
             assert_eq!(found("a.rs", code).len(), 1, "{code}");
         }
         assert_eq!(found("a.rs", "// todo!()\n/// dbg!(1)\nfn todo() -> &'static str { \"todo!()\" }"), []);
+    }
+
+    #[test]
+    fn output_that_can_panic_or_is_not_escaped_is_found_in_programs() {
+        for code in ["fn f() { println!(\"x\") }", "fn f() { g(|| eprint!(\"x\")) }"] {
+            assert_eq!(found("crates/cli/src/a.rs", code).len(), 1, "{code}");
+            assert_eq!(found("crates/lab/src/a.rs", code).len(), 1, "{code}");
+            assert_eq!(found("crates/cli/src/out.rs", code).len(), 1, "{code}");
+            assert_eq!(found("crates/sim/examples/a.rs", code), [], "{code}");
+        }
+        let code = "fn f() { std::io::stdout().lock(); }";
+        assert_eq!(found("crates/cli/src/a.rs", code).len(), 1);
+        assert_eq!(found("crates/cli/src/out.rs", code), []);
+        assert_eq!(
+            found("crates/cli/src/a.rs", "fn f(c: Command) { c.stdout(Stdio::null()); c.stdout.take(); }"),
+            []
+        );
     }
 
     #[test]

@@ -209,6 +209,7 @@ pub fn server(p: &Part) -> Result<()> {
         auth: ClientAuth::AnyKey,
         authority: Authority { keys: None, tokens: Vec::new() },
         max_connections: p.connections,
+        max_half_open: p.connections,
         retry_above: p.connections,
         iwarp: Some(IwarpServer { plain: true, ..IwarpServer::default() }),
     };

@@ -163,6 +163,8 @@ pub fn longhaul(p: &Place<'_>, options: &[&str], shared: &[&str], at_server: &[&
         "--json",
         "--mtu",
         &mtu,
+        "--memory",
+        MEMORY,
     ]);
     let mut server = start(server.args(shared).args(at_server))?;
     let (_, rest) = first_line(&mut server)?;
@@ -206,6 +208,9 @@ impl Mpa {
     }
 }
 
+/// Memory that `longhaul perf server` may give: the largest regions that are compared, twice.
+const MEMORY: &str = "4GiB";
+
 /// `longhaul perf` over iWARP, with options of the client and of both ends.
 pub fn iwarp(p: &Place<'_>, mpa: Mpa, options: &[&str], shared: &[&str]) -> Result<Both> {
     let program = p.program("longhaul")?;
@@ -213,7 +218,7 @@ pub fn iwarp(p: &Place<'_>, mpa: Mpa, options: &[&str], shared: &[&str]) -> Resu
     let shared = [shared, &mpa.args()].concat();
     let mut server = p.command(1, &program);
     server.args(["perf", "server", "--iwarp", "plain", "--allow-any-key", "--listen", &listen]);
-    server.args(["--count", "1", "--json"]);
+    server.args(["--count", "1", "--json", "--memory", MEMORY]);
     let mut server = start(server.args(&shared))?;
     let (_, rest) = first_line(&mut server)?;
     let (seconds, url) = (format!("{}s", p.seconds), format!("iwarp://{listen}"));

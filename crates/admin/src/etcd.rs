@@ -6,6 +6,7 @@
 use crate::source::Store;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use lhio::identity::{Holds, open_strictly, read_secret};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use ureq::http::Response;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig};
 use ureq::{Agent, Body, BodyReader, Timeout};
+use zeroize::Zeroizing;
 
 /// Longest policy that is read or written; etcd itself takes 1.5 MiB at most.
 pub const MAX_POLICY: usize = 1 << 20;
@@ -39,7 +41,7 @@ pub struct Access {
     /// Files of this host's certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// User and password.
-    pub user: Option<(String, String)>,
+    pub user: Option<(String, Zeroizing<String>)>,
 }
 
 impl std::fmt::Debug for Access {
@@ -219,14 +221,19 @@ pub fn read_change(line: &[u8]) -> Result<Change, String> {
 }
 
 /// A store that is asked. Blocks: for threads of its own, and for commands.
-#[derive(Debug)]
 pub struct Etcd {
     store: Store,
     agent: Agent,
-    user: Option<(String, String)>,
-    token: Option<String>,
+    user: Option<(String, Zeroizing<String>)>,
+    token: Option<Zeroizing<String>>,
     /// Index of the server that answered last.
     host: usize,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").field("store", &self.store).field("host", &self.host).finish_non_exhaustive()
+    }
 }
 
 impl Etcd {
@@ -267,7 +274,7 @@ impl Etcd {
             let url = format!("{scheme}://{}{path}", self.store.hosts[self.host]);
             let mut request = self.agent.post(url).config().timeout_per_read(Some(quiet)).build();
             if let Some(token) = &self.token {
-                request = request.header("Authorization", token);
+                request = request.header("Authorization", token.as_str());
             }
             match request.content_type("application/json").send(body.to_string()) {
                 Ok(answer) => return Ok(answer),
@@ -282,12 +289,12 @@ impl Etcd {
     /// The same, signed in where there is a user.
     fn call(&mut self, path: &str, body: &Value, quiet: Duration) -> Result<Response<Body>, StoreError> {
         if let (Some((name, password)), None) = (self.user.clone(), &self.token) {
-            let ask = json!({ "name": name, "password": password });
+            let ask = json!({ "name": name, "password": password.as_str() });
             let answer = self.post("/v3/auth/authenticate", &ask, ANSWER)?;
             let text = self.text(answer)?;
             let text: Value = serde_json::from_slice(&text).map_err(|e| self.form(e.to_string()))?;
             let token = text["token"].as_str().ok_or_else(|| self.form("no token".into()))?;
-            self.token = Some(token.to_owned());
+            self.token = Some(Zeroizing::new(token.to_owned()));
         }
         self.post(path, body, quiet)
     }
@@ -395,16 +402,16 @@ fn timed_out(e: &std::io::Error) -> bool {
     matches!(inner, Some(ureq::Error::Timeout(Timeout::PerRead))) || e.kind() == std::io::ErrorKind::TimedOut
 }
 
-fn pem(path: &Path) -> Result<Vec<u8>, StoreError> {
+fn pem(path: &Path, holds: Holds) -> Result<Zeroizing<Vec<u8>>, StoreError> {
     let failed = |text: String| StoreError::File { path: path.to_owned(), text };
-    let file = std::fs::File::open(path).map_err(|e| failed(e.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_PEM).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
-    Ok(bytes)
+    std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
+    let file = open_strictly(path, holds).map_err(|e| failed(e.to_string()))?;
+    let file = file.ok_or_else(|| failed("it is not there".into()))?;
+    read_secret(&file, MAX_PEM).map_err(|e| failed(e.to_string()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, StoreError> {
-    let bytes = pem(path)?;
+    let bytes = pem(path, Holds::Trust)?;
     let items = ureq::tls::parse_pem(&bytes).filter_map(|item| match item {
         Ok(PemItem::Certificate(c)) => Some(c),
         _ => None,
@@ -421,7 +428,7 @@ fn tls(access: &Access) -> Result<TlsConfig, StoreError> {
     let roots = certificates(access.ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS)))?;
     let ours = access.certificate.as_ref().map(|(certificate, key)| {
         let failed = |e: ureq::Error| StoreError::File { path: key.clone(), text: e.to_string() };
-        let private = PrivateKey::from_pem(&pem(key)?).map_err(failed)?;
+        let private = PrivateKey::from_pem(&pem(key, Holds::SharedSecret)?).map_err(failed)?;
         Ok(ClientCert::new_with_certs(&certificates(certificate)?, private))
     });
     Ok(TlsConfig::builder()

@@ -1,5 +1,6 @@
 //! The folder of control sockets: one for each running process, named by its number.
 
+use lhio::identity::{IdentityError, check_folder};
 use lhio::peer::Peer;
 use std::fs;
 use std::io;
@@ -36,6 +37,14 @@ pub enum FolderError {
     Unsafe {
         /// The folder.
         path: PathBuf,
+    },
+    /// Others could replace the folder.
+    #[error("no control sockets in {}: {source}; set LONGHAUL_RUN to another folder, or say --no-control", path.display())]
+    Above {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong above it, and what mends it.
+        source: IdentityError,
     },
     /// There is no such group.
     #[error("there is no group \"{name}\": give the name of a line in /etc/group, or a number")]
@@ -153,6 +162,7 @@ fn prepare(folder: &Path, group: Option<u32>) -> Result<(), FolderError> {
     if !facts.is_dir() || !ours || facts.mode() & 0o022 != 0 {
         return Err(FolderError::Unsafe { path: folder.to_owned() });
     }
+    check_folder(folder).map_err(|source| FolderError::Above { path: folder.to_owned(), source })?;
     if let Some(g) = group {
         std::os::unix::fs::chown(folder, None, Some(g)).map_err(failed("give a group to", folder))?;
         let mode = fs::Permissions::from_mode(0o750);
@@ -242,6 +252,10 @@ mod tests {
         std::os::unix::fs::symlink(&open, &link).unwrap();
         assert!(matches!(listen(&link, None), Err(FolderError::Unsafe { .. })));
         assert!(listen(&open, None).is_ok());
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let e = listen(&open, None).unwrap_err();
+        assert!(matches!(e, FolderError::Above { .. }) && e.to_string().contains("chmod go-w"), "{e}");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         assert!(matches!(group("no such group"), Err(FolderError::NoGroup { .. })));
         assert_eq!((group("12").unwrap(), group("root").unwrap()), (12, 0));
     }

@@ -1,9 +1,10 @@
 //! The last good policy of a store, kept on disk for the time when the store is gone.
 
 use crate::etcd::MAX_POLICY;
+use lhio::identity::{Holds, open_strictly};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where copies are kept: one file for each source.
@@ -27,15 +28,11 @@ impl Kept {
 
     /// The copy, when there is one that nobody else could have changed.
     pub fn read(&self) -> Option<String> {
-        let file = fs::File::open(&self.path).ok()?;
-        let facts = file.metadata().ok()?;
-        if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
-            tracing::warn!(
-                "{} belongs to somebody else or others may write to it: not used",
-                self.path.display()
-            );
-            return None;
-        }
+        let opened = open_strictly(&self.path, Holds::Trust);
+        let file = opened.unwrap_or_else(|e| {
+            tracing::warn!("{e}; it is not used");
+            None
+        })?;
         let mut text = String::new();
         file.take(MAX_POLICY as u64).read_to_string(&mut text).ok()?;
         Some(text)

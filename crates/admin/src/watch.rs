@@ -6,6 +6,7 @@ use crate::office::{Offer, Office};
 use crate::source::{Source, Store};
 use base::{Rng, Span};
 use lhio::clock::{self, WallTime};
+use lhio::identity::check_for_root;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -103,11 +104,12 @@ pub(crate) fn content(office: &Office, source: &str) {
     }
 }
 
-/// Reads a policy's text, which is short.
+/// Reads a policy's text, which is short. Of root's processes nobody else may write it: it says what is loaded and sent.
 ///
 /// # Errors
 /// In words.
 pub fn read_policy_file(path: &Path) -> Result<String, String> {
+    check_for_root(path).map_err(|e| e.to_string())?;
     let read = || {
         let mut bytes = Vec::new();
         std::fs::File::open(path)?.take(MAX_POLICY as u64 + 1).read_to_end(&mut bytes)?;

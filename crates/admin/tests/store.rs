@@ -175,6 +175,8 @@ fn users_and_certificates_are_asked_for_by_the_store() {
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
         fs::write(&path, text).unwrap();
+        // Private keys among them, and nobody else may read those.
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         path
     };
     let (mut params, key) = (CertificateParams::default(), KeyPair::generate().unwrap());
@@ -221,7 +223,10 @@ fn passwords_are_asked_for_by_the_store() {
     post(etcd.port, "/v3/auth/role/add", r#"{"name":"root"}"#);
     post(etcd.port, "/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#);
     post(etcd.port, "/v3/auth/enable", "{}");
-    let with = |password: &str| Access { user: Some(("root".into(), password.into())), ..Access::default() };
+    let with = |password: &str| Access {
+        user: Some(("root".into(), password.to_owned().into())),
+        ..Access::default()
+    };
     let get = |access: &Access| Etcd::new(&etcd.store(), access).unwrap().get();
     for refused in [get(&nobody), get(&with("wrong"))] {
         let e = refused.unwrap_err();

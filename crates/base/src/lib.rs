@@ -10,6 +10,7 @@ pub mod rng;
 pub mod seq;
 pub mod soon;
 pub mod telemetry;
+pub mod text;
 pub mod time;
 
 pub use ecn::Ecn;

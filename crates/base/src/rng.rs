@@ -23,6 +23,13 @@ impl Rng {
         self.fill(&mut seed);
         Rng::from_seed(seed)
     }
+    /// An independent generator of the same seed, which draws nothing from this one: streams of ChaCha with other nonces
+    /// have nothing in common. For what must not change what else is drawn; each `number` once, none of them zero.
+    pub fn stream(&self, number: u64) -> Rng {
+        let mut other = self.0.clone();
+        other.set_stream(number);
+        Rng(other)
+    }
     /// 64 random bits.
     pub fn u64(&mut self) -> u64 {
         self.0.next_u64()
@@ -70,5 +77,8 @@ mod tests {
         assert_ne!(a.fork().u64(), a.fork().u64());
         assert!((0..1000).all(|_| a.below(10) < 10));
         assert_eq!(a.below(0), 0);
+        let (mut one, mut two) = (b.stream(1), b.stream(2));
+        let before = b.clone().u64();
+        assert!(one.u64() != two.u64() && one.u64() != before && b.u64() == before);
     }
 }

@@ -6,6 +6,7 @@
 use crate::units;
 use crate::url::{Server, Url};
 use base::{Rate, Span};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use endpoint::{Coupling, Discover, FurtherPath, LaneChoice};
 use lhio::datapath::DatapathKind;
@@ -34,6 +35,8 @@ pub enum Command {
     Get(Get),
     /// List a served folder.
     Ls(Ls),
+    /// Remove what interrupted transfers left in a folder.
+    Clean(Clean),
     /// Measure a path between two machines.
     #[command(subcommand)]
     Perf(Perf),
@@ -63,6 +66,8 @@ pub enum Command {
 }
 
 mod cc;
+mod clean;
+mod hidden;
 mod intent;
 mod iwarp;
 mod live;
@@ -70,6 +75,8 @@ mod operation;
 mod sending;
 
 pub use self::cc::{Attach, Build, Cc, DetachWhat, Policy as PolicyCommand, Programs, Test};
+pub use clean::Clean;
+pub use hidden::Hidden;
 pub use intent::Intent;
 pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{
@@ -153,7 +160,7 @@ pub struct Trusting {
     pub ca: Option<PathBuf>,
     /// A one-time token of the server (better in the environment: LONGHAUL_TOKEN).
     #[arg(long, value_name = "TOKEN", conflicts_with = "cert")]
-    pub token: Option<String>,
+    pub token: Option<Hidden>,
     /// Trust a server that was never met without asking. A changed key is refused all the same.
     #[arg(long)]
     pub accept_new: bool,
@@ -201,10 +208,25 @@ pub struct Admission {
     pub allow_any_key: bool,
 }
 
+/// What clients get.
+#[derive(Args, Clone, Debug)]
+pub struct ClientMemory {
+    /// Memory for all clients together; a quarter of what is free at the start, 640 MiB at most. One client may have half of
+    /// it.
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub memory: Option<u64>,
+}
+
+/// Takes an empty path too: what is done with it says what is wrong, better than that a value is missing.
+fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// Serve a folder until interrupted (Ctrl-C or SIGTERM).
 #[derive(Args, Debug)]
 pub struct Serve {
     /// The folder; nothing outside of it is ever touched.
+    #[arg(value_parser = any_path())]
     pub dir: PathBuf,
     /// UDP address to listen on. Without it only this machine can connect.
     #[arg(long, value_name = "ADDR:PORT", default_value_t = loopback(crate::url::DEFAULT_PORT))]
@@ -224,6 +246,8 @@ pub struct Serve {
     /// Read large files past the page cache (O_DIRECT): slower where they are in it, but what else is in it stays.
     #[arg(long)]
     pub direct: bool,
+    #[command(flatten)]
+    pub memory: ClientMemory,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
@@ -264,8 +288,8 @@ pub struct Comparing {
 /// Send files and folders. Repeating an interrupted command continues where it was.
 #[derive(Args, Debug)]
 pub struct Put {
-    /// Files and folders; DIR/ with a slash at its end means what is in it.
-    #[arg(required = true, value_name = "SRC")]
+    /// Files and folders; DIR/ with a slash at its end means what is in it, - standard input.
+    #[arg(required = true, value_name = "SRC", value_parser = any_path())]
     pub sources: Vec<PathBuf>,
     /// longhaul://HOST[:PORT]/PATH or, by iWARP, iwarp://HOST[:PORT]/PATH, where a slash at the end means a folder.
     #[arg(required = true, value_name = "URL")]
@@ -293,8 +317,8 @@ pub struct Get {
     /// longhaul://HOST[:PORT]/PATH (or iwarp://...), several of one server; a slash at the end means what is in the folder.
     #[arg(required = true, value_name = "URL")]
     pub sources: Vec<Url>,
-    /// Where to.
-    #[arg(required = true, value_name = "DST")]
+    /// Where to; - is standard output. A pipe or device is written to.
+    #[arg(required = true, value_name = "DST", value_parser = any_path())]
     pub dest: PathBuf,
     #[command(flatten)]
     pub comparing: Comparing,
@@ -350,6 +374,8 @@ pub struct PerfServer {
     /// End after this many measurements.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+    #[command(flatten)]
+    pub memory: ClientMemory,
     #[command(flatten)]
     pub driving: Driving,
     #[command(flatten)]
@@ -431,9 +457,9 @@ pub struct PerfClient {
     /// The server starts the operations instead of the client.
     #[arg(short = 'R', long)]
     pub reverse: bool,
-    /// Memory that each queue pair's messages go round in.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
-    pub region: u64,
+    /// Memory that each queue pair's messages go round in; 64 MiB, of many queue pairs 256 MiB together.
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub region: Option<u64>,
     /// Compare what arrived with what was sent, at the end.
     #[arg(long)]
     pub verify: bool,

@@ -5,17 +5,18 @@ use crate::exit::{self, Code, Failure, Outcome};
 use crate::mapped::Mapped;
 use crate::setup::{self, Me};
 use crate::show::Display;
+use crate::stream::{self, Spool, Stream};
 use crate::trust::{self, Trusted};
 use crate::url::{Server, Url};
-use crate::{govern, remedy, show, stop};
+use crate::{govern, out, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
 use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
-use std::io::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use transport::crypto::{PeerIdentity, ServerTrust, Suite};
 
 /// How often figures of the connection are taken for the display and the samples.
@@ -131,6 +132,8 @@ struct Session {
     trusted: Trusted,
     /// What it does, for administrators, and what they may do about it.
     governed: (&'static str, Governing),
+    /// Whether the user wants it to stop; set when it runs.
+    stopped: OnceLock<Arc<AtomicBool>>,
 }
 
 impl Session {
@@ -144,7 +147,8 @@ impl Session {
         let me = Me::with(&t.certificate)?;
         let trusted = trust::establish(&me, server, t, &options)?;
         let governed = (command, governing.clone());
-        Ok(Session { me, server: server.clone(), options, wire: wire.clone(), trusted, governed })
+        let (server, wire, stopped) = (server.clone(), wire.clone(), OnceLock::new());
+        Ok(Session { me, server, options, wire, trusted, governed, stopped })
     }
 
     /// Runs a transfer to its end.
@@ -165,10 +169,11 @@ impl Session {
         let progress = inner.progress();
         let board = Board::default();
         let interrupted = progress.clone();
-        stop::on_signal(move || {
+        let stopped = stop::on_signal(move || {
             interrupted.interrupt();
             wake();
         })?;
+        self.stopped.get_or_init(|| stopped);
         let display = display(&progress, &board)?;
         let (start, next) = (None, Time::ZERO);
         let mut app = Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives };
@@ -217,7 +222,7 @@ impl Session {
     fn verdict(&self, summary: &Summary, live: &Live) -> Outcome<()> {
         let Some(error) = &summary.error else { return Ok(()) };
         let mut failure = exit::of_transfer(error);
-        if let mover::Error::Connection { text } = error {
+        if let mover::Error::Connection { text, .. } = error {
             let changed = match self.trusted.trust {
                 ServerTrust::Pinned(_) if live.suite.is_none() => {
                     trust::explain(&self.me, &self.server, self.trusted.remote, &self.options)
@@ -225,8 +230,9 @@ impl Session {
                 _ => None,
             };
             if live.suite.is_none() || failure.code == Code::Untrusted {
-                let code = if failure.code == Code::Untrusted { Code::Untrusted } else { Code::Connect };
-                failure = Failure::new(code, format!("cannot connect to {}: {text}", self.server));
+                let code = if failure.code == Code::Interrupted { Code::Connect } else { failure.code };
+                failure =
+                    Failure { code, text: format!("cannot connect to {}: {text}", self.server), ..failure };
             }
             failure = changed.unwrap_or_else(|| remedy::explain(failure, self.trusted.manner()));
         }
@@ -249,8 +255,10 @@ fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
 /// `longhaul put`.
 pub fn put(a: &Put) -> Outcome<()> {
     let options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
+    let input = if stream::is_input(&a.sources, &a.dest.path)? { Some(Spool::of_input()?) } else { None };
     let o = PutOptions {
-        sources: a.sources.clone(),
+        sources: input.as_ref().map_or_else(|| a.sources.clone(), |i| vec![i.file()]),
+        nameless: input.is_some(),
         dest: a.dest.path.clone(),
         transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false) },
     };
@@ -260,7 +268,7 @@ pub fn put(a: &Put) -> Outcome<()> {
         false,
         |p, b| Display::start(p, b, a.output.quiet || a.output.json),
     );
-    finish(&session, result, &a.output, a.comparing.dry_run)
+    finish(&session, result, &a.output, a.comparing.dry_run, false)
 }
 
 /// `longhaul get`.
@@ -277,13 +285,15 @@ pub fn get(a: &Get) -> Outcome<()> {
                     which takes none of them. Leave them out, or fetch from longhaul://";
         return Err(Failure::usage(text));
     }
+    let (stream, spool) = stream_to(a)?;
     let mut options = setup::options(&a.wire, None, Some(&a.trusting));
     options.negotiation = a.asking.wishing.negotiation();
     options.intent = endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.asking.intent) };
     let o = GetOptions {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
-        dest: a.dest.clone(),
-        transfer: transfer(&a.comparing, a.no_sync),
+        dest: spool.as_ref().map_or_else(|| a.dest.clone(), Spool::file),
+        one_file: stream.is_some(),
+        transfer: transfer(&a.comparing, a.no_sync || stream.is_some()),
         sending: mover::Sending {
             rate_limit: a.asking.limit,
             cc: a.asking.cc.clone(),
@@ -304,41 +314,75 @@ pub fn get(a: &Get) -> Outcome<()> {
         // Who asked for nothing wants to hear of rules only.
         live.mapped = live.mapped.take().filter(|m| !m.rule.is_empty());
     }
-    finish(&session, result, &a.output, a.comparing.dry_run)
+    let taken = stream.as_ref().is_some_and(Stream::takes_output);
+    if let (Some(stream), Some(spool)) = (stream, spool) {
+        result = result.and_then(|done| {
+            if done.0.success() && !a.comparing.dry_run {
+                stream.deliver(spool, &|| session.stopped.get().is_some_and(|s| s.load(Ordering::SeqCst)))?;
+            }
+            Ok(done)
+        });
+    }
+    finish(&session, result, &a.output, a.comparing.dry_run, taken)
 }
 
-fn finish(session: &Session, result: Outcome<(Summary, Live)>, out: &Output, dry_run: bool) -> Outcome<()> {
+/// Where a `get` goes that makes no file, and where its file is kept until it is whole.
+fn stream_to(a: &Get) -> Outcome<(Option<Stream>, Option<Spool>)> {
+    let Some(stream) = Stream::of(&a.dest)? else { return Ok((None, None)) };
+    if a.sources.len() > 1 {
+        return Err(Failure::usage(
+            "cannot write several sources to standard output, a pipe or a device; name one file, or a folder as the destination",
+        ));
+    }
+    Ok((Some(stream), Some(Spool::new()?)))
+}
+
+/// Says how it went; on standard output only if that is not `taken`.
+fn finish(
+    session: &Session,
+    result: Outcome<(Summary, Live)>,
+    out: &Output,
+    dry_run: bool,
+    taken: bool,
+) -> Outcome<()> {
+    let say = |report: &serde_json::Value| if taken { err_line!("{report}") } else { out::json(report) };
     let (summary, live) = match result {
         Ok(r) => r,
         Err(f) => {
             if out.json {
-                println!("{}", json!({ "code": f.code as u8, "error": { "text": f.text } }));
+                say(&json!({ "code": f.code as u8, "error": { "text": f.text } }));
             }
             return Err(f);
         }
     };
     let verdict = session.verdict(&summary, &live);
     if out.json {
-        println!("{}", report(&summary, &live, &verdict));
-    } else if !out.quiet {
-        eprintln!("{}", show::summary(&summary, &live, dry_run));
+        say(&report(&summary, &live, &verdict));
+    } else if !out.quiet && moved(&summary) {
+        err_lines!("{}", show::summary(&summary, &live, dry_run));
         if let Some(m) = &live.mapped {
-            eprintln!("{m}");
+            err_line!("{m}");
         }
     }
     if !out.json {
         for e in &summary.progress.errors {
-            eprintln!("error: {e}");
+            err_line!("error: {e}");
         }
         let unlisted = summary.progress.failed.saturating_sub(summary.progress.errors.len() as u64);
         if unlisted > 0 {
-            eprintln!("error: {unlisted} more");
+            err_line!("error: {unlisted} more");
         }
     }
     verdict.map_err(|f| match f.code {
         Code::Interrupted => Failure::new(f.code, format!("{}\nto go on: {}", f.text, command_line())),
         _ => f,
     })
+}
+
+/// Whether there was a transfer of which there is something to say.
+fn moved(s: &Summary) -> bool {
+    let p = &s.progress;
+    matches!(s.error, None | Some(mover::Error::Partial { .. })) || p.bytes_moved > 0 || p.files_done > 0
 }
 
 /// This command, quoted for a shell.
@@ -349,6 +393,9 @@ fn command_line() -> String {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if !bytes.is_empty() && bytes.iter().all(plain) {
             text
+        } else if std::str::from_utf8(&bytes).is_err() || text.chars().any(base::text::is_hidden) {
+            // What is shown of it, bash reads as it is.
+            format!("$'{}'", mover::path::show(&bytes).replace('\'', "\\'"))
         } else {
             format!("'{}'", text.replace('\'', "'\\''"))
         }
@@ -390,14 +437,16 @@ pub fn ls(a: &Ls) -> Outcome<()> {
         |connect, wake| {
             let (app, entries) = ClientApp::list(connect, &o, wake).map_err(Failure::usage)?;
             let print = move || {
-                let mut out = std::io::stdout().lock();
                 for e in entries.iter().flatten() {
-                    let line = if json { entry_json(&e) } else { entry_line(&e) };
-                    if out.write_all(&line).is_err() {
-                        return; // the reader of our output has gone; the listing ends with it
+                    if json {
+                        out::json(&entry_json(&e));
+                    } else {
+                        out_line!("{}", entry_line(&e));
+                    }
+                    if out::is_gone() {
+                        return; // the listing ends with the reader of our output
                     }
                 }
-                let _ = out.flush();
             };
             let named = std::thread::Builder::new().name("printer".into());
             let started = named.spawn(print);
@@ -413,7 +462,7 @@ pub fn ls(a: &Ls) -> Outcome<()> {
     }
     let (summary, live) = result?;
     for e in &summary.progress.errors {
-        eprintln!("error: {e}");
+        err_line!("error: {e}");
     }
     session.verdict(&summary, &live)
 }
@@ -422,7 +471,7 @@ fn entry_name(e: &mover::proto::Entry) -> &[u8] {
     if e.path.is_root() { b"." } else { e.path.as_bytes() }
 }
 
-fn entry_line(e: &mover::proto::Entry) -> Vec<u8> {
+fn entry_line(e: &mover::proto::Entry) -> String {
     use mover::proto::Kind;
     let kind = match e.kind {
         Kind::File => '-',
@@ -431,23 +480,19 @@ fn entry_line(e: &mover::proto::Entry) -> Vec<u8> {
         Kind::Other => '?',
     };
     let hash = e.hash.map(|h| format!(" {}", hex(&h))).unwrap_or_default();
-    let mut line = format!("{kind}{:03o} {:>15}{hash} ", e.meta.mode & 0o777, e.size).into_bytes();
-    line.extend_from_slice(mover::path::show(entry_name(e)).as_bytes());
-    line.push(b'\n');
-    line
+    format!("{kind}{:03o} {:>15}{hash} {}", e.meta.mode & 0o777, e.size, mover::path::show(entry_name(e)))
 }
 
-fn entry_json(e: &mover::proto::Entry) -> Vec<u8> {
+fn entry_json(e: &mover::proto::Entry) -> serde_json::Value {
     let name = std::ffi::OsStr::from_bytes(entry_name(e));
-    let value = json!({
+    json!({
         "path": name.to_str(),
         "url_path": Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path: entry_name(e).to_vec() }.path_text(),
         "kind": format!("{:?}", e.kind).to_lowercase(),
         "size": e.size,
         "mode": e.meta.mode & 0o777,
         "blake3": e.hash.map(|h| hex(&h)),
-    });
-    format!("{value}\n").into_bytes()
+    })
 }
 
 fn hex(bytes: &[u8]) -> String {

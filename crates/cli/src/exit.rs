@@ -42,6 +42,8 @@ pub struct Failure {
     pub code: Code,
     /// For people; empty when everything has been said already.
     pub text: String,
+    /// The code with which the peer closed the connection, if that is what happened.
+    pub peer: Option<u64>,
 }
 
 /// What commands return.
@@ -50,7 +52,19 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// A failure in words.
     pub fn new(code: Code, text: impl Into<String>) -> Failure {
-        Failure { code, text: text.into() }
+        Failure { code, text: text.into(), peer: None }
+    }
+    /// A failure in words that another has a part in, such as a peer: they stay in one line.
+    pub fn line(code: Code, text: impl fmt::Display) -> Failure {
+        Failure::new(code, base::text::line(&text.to_string()))
+    }
+    /// The words, in which no line but the first begins as those of the program do: a name of a file may hold the end of a
+    /// line.
+    pub fn indented(&self) -> String {
+        let later = |l: &str| if l.starts_with("  ") { l.to_owned() } else { format!("  {l}") };
+        let mut lines = self.text.split('\n');
+        let first = lines.next().unwrap_or_default().to_owned();
+        lines.fold(first, |text, l| text + "\n" + &later(l))
     }
     /// A setting that cannot be used.
     pub fn usage(e: impl fmt::Display) -> Failure {
@@ -93,34 +107,41 @@ impl From<endpoint::ConnectError> for Failure {
 
 /// The code and words of a transfer's end.
 pub fn of_transfer(e: &mover::Error) -> Failure {
+    let peer = if let mover::Error::Connection { code, .. } = e { *code } else { None };
     let code = match e {
         mover::Error::Refused { .. } => Code::Refused,
-        mover::Error::Connection { text } => of_connection(text),
+        mover::Error::Connection { code, .. } => of_peer(*code).unwrap_or(Code::Interrupted),
         mover::Error::Interrupted => Code::Interrupted,
+        mover::Error::Partial { system: Some(_), .. } => Code::System,
         mover::Error::Partial { .. } => Code::Partial,
+        mover::Error::Unusable { .. } => Code::Usage,
         mover::Error::Protocol { .. } | mover::Error::Local { .. } | mover::Error::Peer { .. } => {
             Code::System
         }
     };
-    Failure::new(code, e.to_string())
+    Failure { peer, ..Failure::new(code, e.to_string()) }
 }
 
-/// Whose words a closed connection's text are. The transfer hands on text only.
-fn of_connection(text: &str) -> Code {
-    let unauthorised = format!("(code {:#x})", transport::error::code::UNAUTHORISED);
-    if text.contains(&unauthorised) { Code::Untrusted } else { Code::Interrupted }
+/// What the code tells with which a peer closed a connection; `None` of those that only say that it is over.
+fn of_peer(code: Option<u64>) -> Option<Code> {
+    use transport::error::code::{NO_COMMON_CC, NO_COMMON_SUITE, UNAUTHORISED};
+    match code? {
+        UNAUTHORISED => Some(Code::Untrusted),
+        // The same command would be told the same again.
+        NO_COMMON_CC | NO_COMMON_SUITE => Some(Code::Refused),
+        _ => None,
+    }
 }
 
 /// The code and words of a connection that did not come about or ended.
 pub fn of_close(reason: &endpoint::CloseReason, connected: bool) -> Failure {
     use endpoint::CloseReason as R;
+    let peer = if let R::Peer { code, .. } = reason { Some(*code) } else { None };
     let code = match reason {
-        R::Peer { code, .. } if *code == transport::error::code::UNAUTHORISED => Code::Untrusted,
         R::Handshake(_) => Code::Untrusted,
-        _ if connected => Code::Interrupted,
-        _ => Code::Connect,
+        _ => of_peer(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
     };
-    Failure::new(code, reason.to_string())
+    Failure { peer, ..Failure::new(code, reason.to_string()) }
 }
 
 #[cfg(test)]
@@ -146,18 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn further_lines_of_a_failure_are_indented() {
+        let f = Failure::new(Code::Usage, "a\nb\n  c\n\nd");
+        assert_eq!(f.indented(), "a\n  b\n  c\n  \n  d");
+        assert_eq!(Failure::new(Code::Usage, "a").indented(), "a");
+    }
+
+    #[test]
     fn transfers_map_to_codes() {
         let code = |e: mover::Error| of_transfer(&e).code;
-        assert_eq!(code(mover::Error::Partial { failed: 2 }), Code::Partial);
+        assert_eq!(code(mover::Error::Partial { failed: 2, system: None }), Code::Partial);
+        let system = Some(mover::Cause::Full);
+        assert_eq!(code(mover::Error::Partial { failed: 2, system }), Code::System);
         assert_eq!(code(mover::Error::Interrupted), Code::Interrupted);
+        assert_eq!(code(mover::Error::Unusable { text: "a folder".into() }), Code::Usage);
         assert_eq!(code(mover::Error::Refused { text: "read-only".into() }), Code::Refused);
         let closed = CloseReason::Peer { code: transport::error::code::UNAUTHORISED, reason: "no".into() };
-        assert_eq!(code(mover::Error::Connection { text: closed.to_string() }), Code::Untrusted);
+        let ended = |code| mover::Error::Connection { text: "(code 0x6)".into(), code };
+        assert_eq!(code(ended(Some(transport::error::code::UNAUTHORISED))), Code::Untrusted);
+        assert_eq!(code(ended(Some(transport::error::code::NO_COMMON_CC))), Code::Refused);
+        assert_eq!(code(ended(Some(transport::error::code::BUSY))), Code::Interrupted);
+        assert_eq!(code(ended(None)), Code::Interrupted, "a peer's words decide nothing");
         assert_eq!(of_close(&closed, true).code, Code::Untrusted);
-        assert_eq!(
-            code(mover::Error::Connection { text: CloseReason::IdleTimeout(30).to_string() }),
-            Code::Interrupted
-        );
         assert_eq!(of_close(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
         assert_eq!(of_close(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
     }

@@ -7,12 +7,15 @@ use crate::setup::Me;
 use crate::x509;
 use base::Time;
 use lhio::clock::WallTime;
-use lhio::identity::{AuthorizedKeys, IdentityError, PublicKey as HostKey, StateFolder, Tokens};
+use lhio::identity::{
+    AuthorizedKeys, Holds, IdentityError, PublicKey as HostKey, StateFolder, Tokens, open_strictly,
+};
 use rustls_pki_types::ServerName;
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use transport::crypto::{Identity, OneTimeToken, PeerIdentity};
+use zeroize::Zeroizing;
 
 /// What a client with a key that is not known here is told; the transport carries 128 characters.
 const STRANGER: &str =
@@ -21,11 +24,17 @@ const STRANGER: &str =
 const OTHER_NAME: &str =
     "no name in this certificate is allowed here: ask the one who runs the server for --allow-name";
 
+/// Who a client is, for a line of the log.
+pub fn shown(peer: Option<&PeerIdentity>) -> String {
+    peer.map_or_else(|| "no key".to_owned(), ToString::to_string)
+}
+
 /// The key that a token stands for. It is derived, so that it is not the token's secret itself that signs.
 pub fn key_of(token: &OneTimeToken) -> Identity {
     let text = token.to_text();
     let secret = text.split('.').next().unwrap_or("");
-    Identity::from_seed(blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes()))
+    let seed = blake3::derive_key("longhaul 2026 key of a one-time token", secret.as_bytes());
+    Identity::of_seed(&Zeroizing::new(seed))
 }
 
 /// Decides about each connection once: given to the endpoint by `Endpoint::set_gate`.
@@ -40,15 +49,16 @@ enum Who {
     Certificates(Vec<ServerName<'static>>),
 }
 
-/// Identity of a version of a file: number, length, and time of change.
-type Stamp = (u64, u64, i64, i64);
+/// Identity of a version of a file (number, length, and time of change; none when it is not there), or why nobody should
+/// believe it.
+type Stamp = Result<Option<(u64, u64, i64, i64)>, String>;
 
 struct Keys {
     state: StateFolder,
     file: PathBuf,
     /// Named on the command line.
     named: bool,
-    stamp: Option<Stamp>,
+    stamp: Stamp,
     listed: HashSet<HostKey>,
     /// Keys of the tokens made at the start; they end with the server.
     own: HashSet<HostKey>,
@@ -80,7 +90,7 @@ impl Gate {
     pub fn describe(&self, a: &Admission) {
         match &self.who {
             Who::Everybody => {
-                eprintln!("WARNING: --allow-any-key: everybody who reaches this port is let in")
+                err_line!("WARNING: --allow-any-key: everybody who reaches this port is let in")
             }
             Who::Certificates(names) => {
                 let ca = a.ca.as_deref().unwrap_or(Path::new("")).display();
@@ -89,20 +99,20 @@ impl Gate {
                 } else {
                     format!(", for {}", a.allow_name.join(", "))
                 };
-                eprintln!("clients with a certificate that {ca} vouches for may connect{only}");
+                err_line!("clients with a certificate that {ca} vouches for may connect{only}");
             }
             Who::Keys(k) => {
                 let waiting = k.tokens.list(WallTime::now().unix_secs()).map_or(0, |t| t.len()) + k.own.len();
                 let file = k.file.display();
                 match (k.listed.len(), waiting) {
-                    (0, 0) => eprintln!(
+                    (0, 0) => err_line!(
                         "nobody may connect yet: {file} lists no key. On the client, `longhaul keys show` prints its \
                          key; add it here with `longhaul keys authorize FILE`, or make a one-time token with `longhaul \
                          keys token`; neither needs a restart"
                     ),
-                    (n, 0) => eprintln!("{n} listed keys may connect"),
+                    (n, 0) => err_line!("{n} listed keys may connect"),
                     (n, t) => {
-                        eprintln!("{n} listed keys may connect, and {t} one-time tokens wait to be used")
+                        err_line!("{n} listed keys may connect, and {t} one-time tokens wait to be used")
                     }
                 }
             }
@@ -134,7 +144,7 @@ impl Gate {
 impl endpoint::Gate for Gate {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         self.check(peer).map_err(|text| {
-            tracing::info!(text, "a client was turned away");
+            tracing::info!(peer = shown(Some(peer)), text, "a client was turned away");
             text.to_owned()
         })
     }
@@ -142,10 +152,15 @@ impl endpoint::Gate for Gate {
 
 impl Keys {
     fn admits(&mut self, key: HostKey) -> bool {
+        // Whether others may write to it is looked at every time: that can change without it.
         let stamp = stamp_of(&self.file);
         if stamp != self.stamp {
+            let read = match &stamp {
+                Ok(_) => read(&self.state, self.named.then_some(&self.file)),
+                Err(text) => Err(Failure::usage(text)),
+            };
             self.stamp = stamp;
-            self.listed = read(&self.state, self.named.then_some(&self.file)).unwrap_or_else(|f| {
+            self.listed = read.unwrap_or_else(|f| {
                 tracing::error!("{f}; no listed key is let in until that is mended");
                 HashSet::new()
             });
@@ -164,18 +179,21 @@ impl Keys {
     }
 }
 
-fn stamp_of(file: &Path) -> Option<Stamp> {
-    std::fs::metadata(file).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec()))
+fn stamp_of(file: &Path) -> Stamp {
+    let open = open_strictly(file, Holds::Trust).map_err(|e| e.to_string())?;
+    let meta = open.and_then(|f| f.metadata().ok());
+    // The time of the last change of any kind: what was replaced may have an old time of its own.
+    Ok(meta.map(|m| (m.ino(), m.len(), m.ctime(), m.ctime_nsec())))
 }
 
 /// The keys of the file named on the command line, or of the one in the state folder.
 fn read(state: &StateFolder, file: Option<&PathBuf>) -> Outcome<HashSet<HostKey>> {
     let listed = match file {
         Some(file) => {
-            let text = std::fs::read_to_string(file).map_err(|e| {
+            std::fs::metadata(file).map_err(|e| {
                 Failure::usage(format!("cannot read the authorised keys in {}: {e}", file.display()))
             })?;
-            AuthorizedKeys::parse(&text)
+            AuthorizedKeys::read(file)?
         }
         None => state.authorized_keys()?,
     };

@@ -12,6 +12,7 @@ use admin::{Admin, Options};
 use lhio::poll::Waker;
 use std::path::PathBuf;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// How to get at a store, as the command line and the environment say.
 pub fn access(a: &StoreAccess) -> Outcome<Access> {
@@ -20,7 +21,7 @@ pub fn access(a: &StoreAccess) -> Outcome<Access> {
         Some(name) => {
             let password = std::env::var("LONGHAUL_STORE_PASSWORD");
             let missing = |_| Failure::usage("--store-user needs the password in LONGHAUL_STORE_PASSWORD");
-            Some((name.clone(), password.map_err(missing)?))
+            Some((name.clone(), Zeroizing::new(password.map_err(missing)?)))
         }
     };
     let certificate = a.store_cert.clone().zip(a.store_key.clone());

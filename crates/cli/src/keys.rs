@@ -18,29 +18,29 @@ pub fn run(k: &Keys) -> Outcome<()> {
     let me = Me::load()?;
     let key = me.identity.public_key();
     match k {
-        Keys::Show => println!("{key} {}", comment()),
-        Keys::Fingerprint => println!("{}", key.fingerprint()),
+        Keys::Show => out_line!("{key} {}", comment()),
+        Keys::Fingerprint => out_line!("{}", key.fingerprint()),
         Keys::Token { lifetime, count } => {
             for _ in 0..*count {
-                println!("{}", *me.issue_token(*lifetime)?.to_text());
+                out_line!("{}", *me.issue_token(*lifetime)?.to_text());
             }
         }
         Keys::Authorize { file } => return authorize(&me, file),
         Keys::List => {
-            println!("folder       {}", me.state.path().display());
-            println!("this machine {}", key.fingerprint());
+            out_line!("folder       {}", me.state.path().display());
+            out_line!("this machine {}", key.fingerprint());
             for (k, comment) in me.state.authorized_keys()?.iter() {
-                println!("may connect  {} {comment}", PublicKey::from_bytes(k.0).fingerprint());
+                out_line!("may connect  {} {comment}", PublicKey::from_bytes(k.0).fingerprint());
             }
             let now = WallTime::now().unix_secs();
             for (k, until) in me.state.tokens()?.list(now)? {
                 let print = PublicKey::from_bytes(k.0).fingerprint();
-                println!("may connect  {print} once, with a token that is good for {} s more", until - now);
+                out_line!("may connect  {print} once, with a token that is good for {} s more", until - now);
             }
             let known = me.state.path().join("known_hosts");
             if let Ok(text) = std::fs::read_to_string(&known) {
                 for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
-                    println!("known host   {line}");
+                    out_line!("known host   {line}");
                 }
             }
         }
@@ -85,6 +85,6 @@ fn authorize(me: &Me, file: &Path) -> Outcome<()> {
         added += 1;
     }
     out.write_all(lines.as_bytes()).and_then(|()| out.sync_data()).map_err(fail)?;
-    println!("{added} keys added to {}; servers let them in from now on", path.display());
+    out_line!("{added} keys added to {}; servers let them in from now on", path.display());
     Ok(())
 }

@@ -138,7 +138,7 @@ pub fn main(c: &Command) -> Outcome<()> {
         Command::Exec(a) => exec(a),
         Command::Clean => {
             let gone = ::lab::clean().map_err(|e| of_lab(&e))?;
-            eprintln!("removed {} left behind{}", gone.len(), names(&gone));
+            err_line!("removed {} left behind{}", gone.len(), names(&gone));
             Ok(())
         }
     }
@@ -170,7 +170,7 @@ fn run(a: &Run) -> Outcome<()> {
     let end = if a.sim { "-sim" } else { "" };
     let out = a.out.clone().unwrap_or_else(|| PathBuf::from(format!("lab-{}{end}", plan.name)));
     let longhaul = std::env::current_exe().map_err(Failure::system)?;
-    let stop = stop::on_signal(|| eprintln!("\nending; once more ends at once"))?;
+    let stop = stop::on_signal(|| err_lines!("\nending; once more ends at once"))?;
     let settings = Settings { longhaul, out: out.clone(), keep_records: a.records, stop: stop.clone() };
     let (runs, time) = plan.cost();
     let bar = ProgressBar::new(runs);
@@ -178,7 +178,7 @@ fn run(a: &Run) -> Outcome<()> {
         bar.set_style(style);
     }
     let unit = if a.sim { "virtual" } else { "real" };
-    eprintln!(
+    err_line!(
         "{}: {runs} runs, {} minutes of {unit} time and set-up",
         plan.name,
         time.as_secs_f64() as u64 / 60 + 1
@@ -190,9 +190,9 @@ fn run(a: &Run) -> Outcome<()> {
             bar.set_position(at.0);
             bar.set_message(last.clone());
         }
-        Progress::Good(value) => bar.suspend(|| eprintln!("{last}: {value}")),
-        Progress::Spoiled(why) => bar.suspend(|| eprintln!("{last}: spoiled: {why}")),
-        Progress::Skipped { name, why } => bar.suspend(|| eprintln!("{name}: skipped: {why}")),
+        Progress::Good(value) => bar.suspend(|| err_line!("{last}: {value}")),
+        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: spoiled: {why}")),
+        Progress::Skipped { name, why } => bar.suspend(|| err_line!("{name}: skipped: {why}")),
     };
     let results = if a.sim {
         ::lab::simulate::run(&plan, &settings, &mut watch)
@@ -203,18 +203,18 @@ fn run(a: &Run) -> Outcome<()> {
     let results = results.map_err(Failure::system)?;
     write_page(&results, None, &out)?;
     if a.json {
-        println!("{}", serde_json::to_string(&results).map_err(Failure::system)?);
+        crate::out::json(&results);
     } else {
-        print!("{}", table(&results));
+        out_text!("{}", table(&results));
         let parts = ::lab::report::parts(&results);
         if !parts.is_empty() {
-            print!("\n{parts}");
+            out_text!("\n{parts}");
         }
         if !results.published.is_empty() {
-            print!("\n{}", ::lab::report::published(&results));
+            out_text!("\n{}", ::lab::report::published(&results));
         }
     }
-    eprintln!("{} and {} are in {}", RESULTS, PAGE, out.display());
+    err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
     if stop.load(Ordering::SeqCst) {
         return Err(Failure::new(Code::Interrupted, "interrupted; what had been measured is in the results"));
     }
@@ -267,15 +267,14 @@ fn report(a: &Report) -> Outcome<()> {
     let sim = a.sim.as_deref().map(|s| Results::read(&file_of(s)).map_err(Failure::usage)).transpose()?;
     let folder = file.parent().unwrap_or(Path::new("."));
     write_page(&results, sim.as_ref(), folder)?;
-    eprintln!("wrote {}", folder.join(PAGE).display());
+    err_line!("wrote {}", folder.join(PAGE).display());
     Ok(())
 }
 
 fn list(a: &List) -> Outcome<()> {
     if a.keys {
-        println!("{}", ::lab::plan::HELP.trim_end());
-        println!("\nmetrics:");
-        Metric::ALL.iter().for_each(|m| println!("  {:<16}{}", m.name(), m.title()));
+        out_text!("{}\n\nmetrics:\n", ::lab::plan::HELP.trim_end());
+        Metric::ALL.iter().for_each(|m| out_line!("  {:<16}{}", m.name(), m.title()));
         return Ok(());
     }
     if let Some(name) = &a.plan {
@@ -284,18 +283,18 @@ fn list(a: &List) -> Outcome<()> {
             plan.cells
                 .iter()
                 .flat_map(|c| c.peers.iter().map(|p| c.name_of(p)))
-                .for_each(|n| println!("{n}"));
+                .for_each(|n| out_line!("{n}"));
             return Ok(());
         }
         let text = shipped(name)
             .ok_or_else(|| Failure::usage(format!("no plan `{name}` comes with the program")))?;
-        print!("{text}");
+        out_text!("{text}");
         return Ok(());
     }
     for (name, text) in SHIPPED {
         let plan = Plan::parse(name, text).map_err(Failure::usage)?;
         let (runs, time) = plan.cost();
-        println!(
+        out_line!(
             "{name:<14} {} ({} cells, {runs} runs, {} min)",
             plan.title,
             plan.cells.len(),
@@ -329,7 +328,7 @@ fn exec(a: &Exec) -> Outcome<()> {
     let mut addresses = Vec::new();
     for node in lab.nodes() {
         let address = lab.address(node).map_err(|e| of_lab(&e))?;
-        eprintln!("{node}: {address}");
+        err_line!("{node}: {address}");
         addresses.push((format!("LAB_{}", node.to_uppercase()), address.to_string()));
     }
     let start = |node: &str, line: &[String]| -> Outcome<std::process::Child> {

@@ -1,7 +1,12 @@
 //! The `longhaul` program.
 
+// First: the rest says everything by its macros.
+#[macro_use]
+mod out;
+
 mod args;
 mod cc;
+mod clean;
 mod client;
 mod demo;
 mod exit;
@@ -9,6 +14,7 @@ mod gate;
 mod govern;
 mod keys;
 mod lab;
+mod log;
 mod mapped;
 mod perf;
 mod reference;
@@ -18,6 +24,7 @@ mod setup;
 mod show;
 mod simulate;
 mod stop;
+mod stream;
 mod trust;
 mod units;
 mod url;
@@ -26,9 +33,10 @@ mod x509;
 
 use args::{Cli, Command, Perf, Sim, Wan};
 use clap::Parser as _;
-use exit::Outcome;
+use exit::{Code, Failure, Outcome};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// What cannot be had ends the program in words and with a code of its own, not by a signal.
 #[global_allocator]
@@ -36,20 +44,43 @@ static MEMORY: lhio::memory::OrExit = lhio::memory::OrExit;
 
 fn main() -> ExitCode {
     lhio::memory::spare_address_space();
+    lhio::descriptors::raise();
     if let Some(code) = lab::hidden() {
         return code;
     }
-    let cli = Cli::parse();
-    log(cli.verbose);
-    match run(&cli.command) {
+    let done = match Cli::try_parse() {
+        Ok(cli) => {
+            log::begin(cli.verbose);
+            run(&cli.command)
+        }
+        Err(e) => {
+            let e = with_shown_arguments().unwrap_or(e);
+            out::command_line(&e);
+            if e.use_stderr() { Err(Failure::new(Code::Usage, "")) } else { Ok(()) }
+        }
+    };
+    match out::checked(done) {
         Ok(()) => ExitCode::SUCCESS,
         Err(f) => {
             if !f.text.is_empty() {
-                eprintln!("longhaul: {f}");
+                err_lines!("longhaul: {}", f.indented());
             }
             ExitCode::from(f.code as u8)
         }
     }
+}
+
+/// What is wrong with the command line in which names of files, that a shell may have put there, are written as they are shown;
+/// `None` where all are anyway.
+fn with_shown_arguments() -> Option<clap::Error> {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let hidden = |a: &OsString| a.to_str().is_none_or(|a| a.chars().any(base::text::is_hidden));
+    if !arguments.iter().any(hidden) {
+        return None;
+    }
+    let shown =
+        arguments.iter().map(|a| if hidden(a) { base::text::name(a.as_bytes()).into() } else { a.clone() });
+    Cli::try_parse_from(shown).err()
 }
 
 fn run(command: &Command) -> Outcome<()> {
@@ -58,6 +89,7 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Put(a) => client::put(a),
         Command::Get(a) => client::get(a),
         Command::Ls(a) => client::ls(a),
+        Command::Clean(a) => clean::run(a),
         Command::Perf(Perf::Server(a)) => perf::server::run(a),
         Command::Perf(Perf::Client(a)) => perf::client::run(a),
         Command::Wan(Wan::Relay(a)) => wan::relay(a),
@@ -69,17 +101,4 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Lab(c) => lab::main(c),
         Command::Man { dir } => reference::man(dir),
     }
-}
-
-/// RUST_LOG, else warnings and, with -v, more; on standard error.
-fn log(verbose: u8) {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // No colours in files and pipes.
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(verbose > 1)
-        .init();
 }

@@ -34,7 +34,13 @@ mod tests {
     fn every_command_has_a_page() {
         let dir = tempfile::tempdir().unwrap();
         super::man(dir.path()).unwrap();
-        for page in ["longhaul.1", "longhaul-put.1", "longhaul-perf-client.1", "longhaul-wan-relay.1"] {
+        for page in [
+            "longhaul.1",
+            "longhaul-put.1",
+            "longhaul-perf-client.1",
+            "longhaul-wan-relay.1",
+            "longhaul-clean.1",
+        ] {
             let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
             assert!(text.contains(".SH"), "{page}");
         }

@@ -20,25 +20,28 @@ pub struct Manner {
 /// Adds the remedy to a failure that comes of distrust, or of TLS at one end only; any other stays as it is.
 pub fn explain(f: Failure, m: Manner) -> Failure {
     if let Some(r) = m.plain.and_then(|plain| one_end_only(&f, plain)) {
-        return Failure::new(Code::Connect, format!("{}\n{r}", f.text));
+        return Failure { code: Code::Connect, text: format!("{}\n{r}", f.text), ..f };
     }
-    match remedy(&f.text, m) {
-        Some(r) => Failure::new(Code::Untrusted, format!("{}\n{r}", f.text)),
+    match remedy(&f, m) {
+        Some(r) => Failure { code: Code::Untrusted, text: format!("{}\n{r}", f.text), ..f },
         None => f,
     }
 }
 
-/// The way out, by the words of a connection's end.
-fn remedy(text: &str, m: Manner) -> Option<String> {
-    let has = |w: &str| text.contains(w);
-    if has(&format!("(code {:#x})", code::UNAUTHORISED)) {
-        return unauthorised(m).map(str::to_owned);
+/// The way out, by the peer's code, or by what TLS says at either end.
+fn remedy(f: &Failure, m: Manner) -> Option<String> {
+    let has = |w: &str| f.text.contains(w);
+    match f.peer {
+        Some(code::UNAUTHORISED) => return unauthorised(m).map(str::to_owned),
+        // Whatever it says, it is not TLS that speaks.
+        Some(code) if !(code::TLS..code::APPLICATION).contains(&code) => return None,
+        _ => {}
     }
     if has("CertificateTypeExtension") || has("RawPublicKey") {
         return Some(mismatch(m));
     }
     // The peer's words are about what this end shows; this end's, about what the server shows.
-    let own = has("closed by the peer");
+    let own = f.peer.is_some();
     let pick = |of_own: &str, of_server: &str| Some(if own { of_own } else { of_server }.to_owned());
     if has("UnknownIssuer") || has("BadSignature") {
         pick(
@@ -84,7 +87,8 @@ fn remedy(text: &str, m: Manner) -> Option<String> {
 /// once, and so do others.
 fn one_end_only(f: &Failure, plain: bool) -> Option<&'static str> {
     let no_tls = f.text.contains("InvalidContentType");
-    let ended = f.code == Code::Connect
+    let ended = f.peer.is_none()
+        && f.code == Code::Connect
         && ["reset by peer", "was lost", "cut it off"].iter().any(|w| f.text.contains(w));
     match plain {
         false if no_tls || ended => Some(
@@ -137,16 +141,18 @@ mod tests {
         explain(Failure::new(Code::Connect, text), m)
     }
 
+    /// Closed by the peer.
+    fn by_peer(code: u64, text: &str, m: Manner) -> Failure {
+        explain(Failure { peer: Some(code), ..Failure::new(Code::Connect, text) }, m)
+    }
+
     #[test]
     fn the_remedy_is_for_the_end_that_is_at_fault() {
         let m = Manner { shows_certificate: true, wants_certificate: true, ..Manner::default() };
         let f = of("handshake failed: invalid peer certificate: UnknownIssuer", m);
         assert_eq!(f.code, Code::Untrusted);
         assert!(f.text.contains("none of the roots in --ca"), "{f}");
-        let f = of(
-            "closed by the peer: handshake failed: invalid peer certificate: UnknownIssuer (code 0x130)",
-            m,
-        );
+        let f = by_peer(0x130, "handshake failed: invalid peer certificate: UnknownIssuer", m);
         assert!(f.text.contains("--cert"), "{f}");
     }
 
@@ -154,8 +160,10 @@ mod tests {
     fn what_is_no_matter_of_trust_stays_as_it_is() {
         let f = of("nothing heard from the peer for 30 s", Manner::default());
         assert_eq!((f.code, f.text.as_str()), (Code::Connect, "nothing heard from the peer for 30 s"));
-        let f = of("closed by the peer: no (code 0x60)", Manner::default());
-        assert_eq!(f.code, Code::Connect);
+        for words in ["closed by the peer: no (code 0x6)", "UnknownIssuer", "CertificateRequired"] {
+            let f = by_peer(code::BUSY, words, Manner::default());
+            assert_eq!((f.code, f.text.as_str()), (Code::Connect, words), "a peer's words decide nothing");
+        }
     }
 
     #[test]
@@ -174,9 +182,9 @@ mod tests {
 
     #[test]
     fn strangers_learn_how_to_get_in() {
-        let closed = "closed by the peer: no (code 0x6)";
-        assert!(of(closed, Manner::default()).text.contains("longhaul keys authorize"));
+        let turned_away = |m| by_peer(code::UNAUTHORISED, "no", m).text;
+        assert!(turned_away(Manner::default()).contains("longhaul keys authorize"));
         let token = Manner { token: true, ..Manner::default() };
-        assert!(of(closed, token).text.contains("used already"));
+        assert!(turned_away(token).contains("used already"));
     }
 }

@@ -3,21 +3,25 @@
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
 use crate::govern;
-use crate::setup::{self, Me};
-use crate::stop;
-use crate::units::show_bytes;
+use crate::setup::{self, Me, Serving};
+use crate::{out, stop};
 use base::Time;
 use endpoint::{App, Endpoint};
+use lhio::budget::memory_for_clients;
 use lhio::clock::CpuTime;
-use mover::{Monitor, ServeOptions, ServerApp, Wake};
+use mover::{Monitor, ServeOptions, ServerApp, Snapshot, Wake, Who};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Queue pairs of a connection at most: a transfer has one, and another where the client chooses how the server sends.
+const QUEUE_PAIRS: u32 = 8;
+
 /// Serves until interrupted.
 pub fn run(a: &Serve) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
-    let options = setup::options(&a.wire, Some(&a.sending), None);
+    let mut options = setup::options(&a.wire, Some(&a.sending), None);
+    options.max_qps = QUEUE_PAIRS;
     let (gate, mut config, tokens) = me.admission(&a.admission)?;
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
     let iwarp = config.iwarp.is_some();
@@ -31,6 +35,8 @@ pub fn run(a: &Serve) -> Outcome<()> {
         allow_overwrite: !a.no_overwrite,
         durable: !a.no_sync,
         direct: a.direct,
+        memory: memory_for_clients(a.memory.memory),
+        descriptors: lhio::descriptors::for_files(),
         rate_limit: a.sending.limit,
         cc: a.sending.first_cc().to_owned(),
         ..ServeOptions::new(&a.dir)
@@ -40,16 +46,18 @@ pub fn run(a: &Serve) -> Outcome<()> {
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
-    eprintln!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
+    err_line!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
     if let Some(how) = config.iwarp.as_ref() {
         let plain = if how.tls { "" } else { " --plain" };
-        eprintln!("or by iWARP: longhaul put{plain} FILES... iwarp://{host}:{}/", listen.port());
+        err_line!("or by iWARP: longhaul put{plain} FILES... iwarp://{host}:{}/", listen.port());
     }
     if a.json {
         let print = me.fingerprint().map(|p| p.to_string());
-        println!("{}", json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
+        let tokens: Vec<&str> = tokens.iter().map(|t| t.as_str()).collect();
+        out::json(&json!({ "listening": listen.to_string(), "fingerprint": print, "tokens": tokens }));
     }
-    let mut endpoint = me.endpoint(&me.credentials, options, Some(config))?;
+    let mut endpoint =
+        me.endpoint(&me.credentials, options, Some(Serving { config, role: "serve", listen }))?;
     endpoint.set_gate(Some(Box::new(gate)));
     let monitor = inner.monitor();
     let stopping = monitor.clone();
@@ -63,9 +71,9 @@ pub fn run(a: &Serve) -> Outcome<()> {
         let cpu = CpuTime::of_process();
         let cpu =
             json!({ "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() });
-        println!("{}", json!({ "ended": true, "cpu": cpu }));
+        out::json(&json!({ "ended": true, "cpu": cpu }));
     }
-    eprintln!("stopped; unfinished transfers go on when their commands are repeated");
+    err_line!("stopped; unfinished transfers go on when their commands are repeated");
     Ok(())
 }
 
@@ -73,8 +81,8 @@ pub fn run(a: &Serve) -> Outcome<()> {
 struct Served {
     inner: ServerApp,
     monitor: Monitor,
-    /// Of each session: client, operation, files and bytes done, notes told.
-    seen: BTreeMap<u64, (String, &'static str, u64, u64, usize)>,
+    /// Of each session: its operation, and how many of its notes and errors were told.
+    seen: BTreeMap<u64, (&'static str, usize, usize)>,
     next: Time,
 }
 
@@ -83,33 +91,41 @@ const LOOK_EVERY: base::Span = base::Span::from_millis(500);
 
 impl Served {
     fn log(&mut self) {
-        let sessions = self.monitor.sessions();
-        for s in &sessions {
-            let p = &s.progress;
-            let entry = (s.remote.clone(), s.operation, p.files_done, p.bytes_done, p.notes.len());
-            let old = self.seen.insert(s.conn, entry);
-            for note in p.notes.iter().skip(old.as_ref().map_or(0, |o| o.4)) {
-                tracing::info!(client = s.remote, "{note}");
-            }
-            if old.is_none_or(|old| old.1 != s.operation) && !s.operation.is_empty() {
-                tracing::info!(client = s.remote, operation = s.operation, "a session began");
-            }
+        for s in self.monitor.sessions() {
+            self.told(s.conn, &s.who, &s.progress);
         }
-        self.seen.retain(|conn, (remote, operation, files, bytes, _)| {
-            let open = sessions.iter().any(|s| s.conn == *conn);
-            if !open {
-                let bytes = show_bytes(*bytes);
-                tracing::info!(client = remote, operation, files, bytes, "a session ended");
-            }
-            open
-        });
+        for e in self.monitor.take_ended() {
+            self.told(e.conn, &e.who, &e.progress);
+            self.seen.remove(&e.conn);
+            let (files, bytes, failed, status) = (e.files, e.bytes, e.failed, &e.status);
+            let (client, peer) = (&e.who.remote, &e.who.peer);
+            let operation = e.who.operation;
+            tracing::info!(client, peer, operation, files, bytes, failed, status, "a session ended");
+        }
+    }
+    /// What is new of a session.
+    fn told(&mut self, conn: u64, who: &Who, p: &Snapshot) {
+        let (client, peer, operation) = (&who.remote, &who.peer, who.operation);
+        let (before, notes, errors) = self.seen.get(&conn).copied().unwrap_or_default();
+        for note in p.notes.iter().skip(notes) {
+            tracing::info!(client, peer, "{note}");
+        }
+        // The client may not be told all of it.
+        for e in p.errors.iter().skip(errors) {
+            tracing::info!(client, peer, "{e}");
+        }
+        if before != operation {
+            tracing::info!(client, peer, operation, "a session began");
+        }
+        self.seen.insert(conn, (operation, p.notes.len(), p.errors.len()));
     }
 }
 
 impl App for Served {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         self.inner.drive(now, ep);
-        if now >= self.next {
+        // The last ones as well.
+        if now >= self.next || self.inner.finished() {
             self.next = now + LOOK_EVERY;
             self.log();
         }

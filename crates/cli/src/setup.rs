@@ -13,9 +13,25 @@ use lhio::tcp::StreamOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use transport::crypto::{ClientAuth, Credentials, Fingerprint, Identity, OneTimeToken, Suite, rank};
+use zeroize::Zeroizing;
 
 /// Seconds that a token can be good for: 400 days. What is needed longer should be a listed key.
 const MAX_LIFETIME: u64 = 400 * 86_400;
+
+/// With this set to anything, debuggers of the same user may attach and the process leaves core dumps.
+const DEBUG: &str = "LONGHAUL_DEBUG";
+
+/// Before the first secret is read: no core dump may hold it, and no other process of this user may look into this one's
+/// memory (`prctl(2)`, PR_SET_DUMPABLE).
+pub fn protect() -> Outcome<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    if std::env::var_os(DEBUG).is_some_and(|v| !v.is_empty()) {
+        return Ok(());
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| {
+        Failure::system(format!("cannot keep core dumps from holding keys: {e}; set {DEBUG}=1 to go without"))
+    })
+}
 
 /// This machine's identity.
 pub struct Me {
@@ -25,7 +41,7 @@ pub struct Me {
     pub identity: Identity,
     /// What it shows of itself: the key, or a certificate.
     pub credentials: Arc<Credentials>,
-    static_secret: [u8; 32],
+    static_secret: Zeroizing<[u8; 32]>,
 }
 
 impl Me {
@@ -36,13 +52,13 @@ impl Me {
 
     /// With the certificate that the command line names, if it names one.
     pub fn with(c: &Certificate) -> Outcome<Me> {
+        protect()?;
         let certificate = x509::credentials(c)?;
         let state = StateFolder::open_default()?;
         let key = state.host_key()?;
-        let seed = *key.seed();
         // Survives restarts, so that resets reach peers of the time before; tells nothing of the key.
-        let static_secret = blake3::derive_key("longhaul 2026 stateless reset and address validation", &seed);
-        let identity = Identity::from_seed(seed);
+        let static_secret = Zeroizing::new(blake3::derive_key("longhaul 2026 stateless reset", key.seed()));
+        let identity = Identity::of_seed(key.seed());
         let credentials = certificate.unwrap_or_else(|| Credentials::RawKey(identity.clone()));
         Ok(Me { state, identity, credentials: Arc::new(credentials), static_secret })
     }
@@ -58,12 +74,14 @@ impl Me {
         &self,
         credentials: &Arc<Credentials>,
         options: TransportOptions,
-        server: Option<ServerConfig>,
+        server: Option<Serving>,
     ) -> Outcome<Endpoint> {
         let mut config = Config::client(credentials.clone());
         config.options = options;
-        config.server = server;
-        config.static_secret = self.static_secret;
+        if let Some(s) = server {
+            config.static_secret = s.reset_secret(&self.static_secret);
+            config.server = Some(s.config);
+        }
         let up = Clock::new().now().as_nanos() / 1_000_000_000;
         config.unix_epoch = WallTime::now().unix_secs().saturating_sub(up);
         let seed = clock::seed().map_err(Failure::system)?;
@@ -78,7 +96,7 @@ impl Me {
     }
 
     /// The gate of a server, what its handshake accepts, and the tokens made for it, as text.
-    pub fn admission(&self, a: &Admission) -> Outcome<(Gate, ServerConfig, Vec<String>)> {
+    pub fn admission(&self, a: &Admission) -> Outcome<(Gate, ServerConfig, Vec<Zeroizing<String>>)> {
         let auth = match &a.ca {
             Some(file) => ClientAuth::X509 { roots: x509::roots(file)? },
             None => ClientAuth::AnyKey,
@@ -86,15 +104,16 @@ impl Me {
         let tokens =
             (0..a.token.unwrap_or(0)).map(|_| self.new_token()).collect::<Outcome<Vec<OneTimeToken>>>()?;
         let gate = Gate::new(self, a, &tokens)?;
-        let texts = tokens.iter().map(|t| t.to_text().to_string()).collect();
+        let texts = tokens.iter().map(OneTimeToken::to_text).collect();
         // The gate decides, since it can learn of new keys and tokens while the server runs.
         let authority = Authority { keys: None, tokens: Vec::new() };
         Ok((gate, ServerConfig { auth, authority, ..ServerConfig::default() }, texts))
     }
 
     fn new_token(&self) -> Outcome<OneTimeToken> {
-        let secret = clock::seed().map_err(Failure::system)?;
-        Ok(OneTimeToken::new(secret, Some(self.identity.public_key().fingerprint())))
+        let mut secret = Zeroizing::new([0; 32]);
+        clock::fill_random(&mut *secret).map_err(Failure::system)?;
+        Ok(OneTimeToken::of(&secret, Some(self.identity.public_key().fingerprint())))
     }
 
     /// Makes a token that every server of this key takes within `lifetime`, and whichever is first takes it.
@@ -111,10 +130,41 @@ impl Me {
     }
 }
 
+/// A server among those of one host key.
+pub struct Serving {
+    /// What the endpoint is told.
+    pub config: ServerConfig,
+    /// Which command it is.
+    pub role: &'static str,
+    /// Where it listens.
+    pub listen: SocketAddr,
+}
+
+impl Serving {
+    /// The secret of its stateless resets. Servers that run beside each other must not have the same (RFC 9000, section
+    /// 21.11): else one of them ends the connections of another for whoever has seen their identifiers. One that is started
+    /// again in its place must.
+    fn reset_secret(&self, of_key: &[u8; 32]) -> [u8; 32] {
+        // Containers and clones of one machine may have the same key and the same addresses.
+        let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        let mut h = blake3::Hasher::new_derive_key("longhaul 2026 stateless reset of one server");
+        for part in [of_key, self.role.as_bytes(), self.listen.to_string().as_bytes(), &host] {
+            h.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        *h.finalize().as_bytes()
+    }
+}
+
 /// Says what a server listens on, who may come and how.
-pub fn announce(me: &Me, (listen, iwarp): (SocketAddr, bool), a: &Admission, gate: &Gate, tokens: &[String]) {
+pub fn announce(
+    me: &Me,
+    (listen, iwarp): (SocketAddr, bool),
+    a: &Admission,
+    gate: &Gate,
+    tokens: &[Zeroizing<String>],
+) {
     let ip = listen.ip();
-    eprintln!(
+    err_line!(
         "listening on {} {listen}{}",
         if iwarp { "UDP and TCP (iWARP)" } else { "UDP" },
         match () {
@@ -125,9 +175,9 @@ pub fn announce(me: &Me, (listen, iwarp): (SocketAddr, bool), a: &Admission, gat
         }
     );
     match (me.fingerprint(), &a.certificate.cert) {
-        (Some(print), _) => eprintln!("fingerprint of this server: {print}"),
+        (Some(print), _) => err_line!("fingerprint of this server: {print}"),
         (None, Some(file)) => {
-            eprintln!(
+            err_line!(
                 "this server shows the certificate in {}; clients name its root with --ca",
                 file.display()
             )
@@ -136,7 +186,7 @@ pub fn announce(me: &Me, (listen, iwarp): (SocketAddr, bool), a: &Admission, gat
     }
     gate.describe(a);
     for t in tokens {
-        eprintln!("one-time token (for one connection): {t}");
+        err_line!("one-time token (for one connection): {}", **t);
     }
 }
 
@@ -152,14 +202,14 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         Encryption::Aead => &[],
         Encryption::Integrity => {
             o.module = ::wire::Module::Integrity;
-            eprintln!(
+            err_line!(
                 "WARNING: --encryption integrity: data is NOT encrypted, everybody on the way can read it"
             );
             &[Suite::IntegrityAegis, Suite::IntegrityGmac]
         }
         Encryption::Crc32c => {
             o.module = ::wire::Module::Crc32c;
-            eprintln!(
+            err_line!(
                 "WARNING: --encryption crc32c: data is NOT encrypted and NOT authenticated, everybody on the way \
                  can read and change it"
             );
@@ -265,9 +315,34 @@ pub fn driven(
 /// environment.
 pub fn token(t: &Trusting) -> Outcome<Option<OneTimeToken>> {
     let text = match (&t.token, &t.certificate.cert) {
-        (Some(text), _) => Some(text.clone()),
+        (Some(text), _) => Some(text.0.clone()),
         (None, Some(_)) => None,
-        (None, None) => std::env::var("LONGHAUL_TOKEN").ok().filter(|v| !v.is_empty()),
+        (None, None) => std::env::var("LONGHAUL_TOKEN").ok().filter(|v| !v.is_empty()).map(Zeroizing::new),
     };
     text.map(|t| t.parse().map_err(|e| Failure::new(Code::Untrusted, format!("{e}")))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_one_key_have_secrets_of_their_own_that_survive_a_restart() {
+        let secret = |key: u8, role, listen: &str| {
+            let (config, listen) = (ServerConfig::default(), listen.parse().unwrap());
+            Serving { config, role, listen }.reset_secret(&[key; 32])
+        };
+        let one = secret(1, "serve", "0.0.0.0:4460");
+        assert_eq!(one, secret(1, "serve", "0.0.0.0:4460"));
+        let others = [
+            secret(2, "serve", "0.0.0.0:4460"),
+            secret(1, "perf server", "0.0.0.0:4460"),
+            secret(1, "serve", "0.0.0.0:4461"),
+            secret(1, "serve", "192.0.2.1:4460"),
+            secret(1, "serve", "[::]:4460"),
+        ];
+        for (n, other) in others.iter().enumerate() {
+            assert!(*other != one && !others[..n].contains(other), "{n}");
+        }
+    }
 }

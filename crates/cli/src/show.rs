@@ -2,14 +2,15 @@
 
 use crate::client::{Board, Live};
 use crate::exit::{Failure, Outcome};
+use crate::out;
 use crate::units::show_bytes;
 use base::{Rate, Span};
 use endpoint::IwarpInfo;
 use indicatif::{ProgressBar, ProgressStyle};
+use mover::proto::NotCarried;
 use mover::{Progress, Snapshot, Summary};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,7 +39,7 @@ impl Display {
         }
         let (stop, stopped) = sync_channel(1);
         let (progress, board) = (progress.clone(), board.clone());
-        let terminal = std::io::stderr().is_terminal();
+        let terminal = out::error_is_terminal();
         let run = move || {
             let bar = terminal.then(bar);
             let every = if terminal { BAR_EVERY } else { LINE_EVERY };
@@ -48,9 +49,9 @@ impl Display {
                     Some(b) => {
                         b.set_length(p.bytes_known.max(1));
                         b.set_position(p.bytes_done.min(p.bytes_known));
-                        b.set_message(line(&p, &live));
+                        b.set_message(base::text::line(&line(&p, &live)).into_owned());
                     }
-                    None => eprintln!(
+                    None => err_line!(
                         "{} of {}, {}",
                         show_bytes(p.bytes_done),
                         show_bytes(p.bytes_known),
@@ -162,7 +163,24 @@ pub fn summary(s: &Summary, live: &Live, dry_run: bool) -> String {
     for note in &p.notes {
         out.push_str(&format!("\nnote: {note}"));
     }
+    if let Some(behind) = not_carried(&p.not_carried) {
+        out.push_str(&format!("\nnot carried: {behind}"));
+    }
     out
+}
+
+/// What of the things that were sent did not travel; `None` where that is nothing.
+fn not_carried(n: &NotCarried) -> Option<String> {
+    let of = |n: u64| if n == 1 { "1 file or folder".to_owned() } else { format!("{n} files or folders") };
+    let all = [
+        (n.hard_links, format!("{} hard links (each name became a file)", n.hard_links)),
+        (n.extended_attributes, format!("extended attributes of {}", of(n.extended_attributes))),
+        (n.access_control_lists, format!("access control lists of {}", of(n.access_control_lists))),
+        (n.owners, format!("owners of {}", of(n.owners))),
+        (n.special_bits, format!("set-user-id, set-group-id or sticky bits of {}", of(n.special_bits))),
+    ];
+    let some: Vec<String> = all.into_iter().filter(|(n, _)| *n > 0).map(|(_, text)| text).collect();
+    (!some.is_empty()).then(|| some.join(", "))
 }
 
 /// Name of what carries a connection.
@@ -238,6 +256,15 @@ mod tests {
         assert_eq!(clock(59), "59 s");
         assert_eq!(clock(61), "1:01 min");
         assert_eq!(clock(7_380), "2:03 h");
+    }
+
+    #[test]
+    fn what_stays_behind_is_counted_by_kind() {
+        assert_eq!(not_carried(&NotCarried::default()), None);
+        let n = NotCarried { hard_links: 3, owners: 1, special_bits: 2, ..NotCarried::default() };
+        let text = "3 hard links (each name became a file), owners of 1 file or folder, set-user-id, set-group-id or sticky bits \
+                    of 2 files or folders";
+        assert_eq!(not_carried(&n).unwrap(), text);
     }
 
     #[test]

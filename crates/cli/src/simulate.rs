@@ -42,7 +42,7 @@ pub fn steady(a: &Steady) -> Outcome<()> {
         let done = pair.board.borrow().completed * MESSAGE as u64;
         rows.push((second, (done - last) * 8));
         if !a.json {
-            println!("{second:>6} s  {:>10.1} Mbit/s", (done - last) as f64 * 8.0 / 1e6);
+            out_line!("{second:>6} s  {:>10.1} Mbit/s", (done - last) as f64 * 8.0 / 1e6);
         }
         last = done;
     }
@@ -51,14 +51,14 @@ pub fn steady(a: &Steady) -> Outcome<()> {
     let goodput = last as f64 * 8.0 / a.seconds as f64;
     if a.json {
         let rows: Vec<_> = rows.iter().map(|(s, b)| json!({ "second": s, "bits": b })).collect();
-        println!(
+        out_line!(
             "{}",
             json!({ "link": text, "seed": a.seed, "goodput_bits_per_second": goodput, "share_of_link": goodput / bits as f64,
                     "seconds": rows, "connection": crate::show::stats_json(&stats, None) })
         );
     } else {
         let again = stats.payload_again as f64 / stats.payload_sent.max(1) as f64;
-        println!(
+        out_line!(
             "{:.1} Mbit/s, {:.1}% of the link; {:.3}% sent again; round trip {}",
             goodput / 1e6,
             goodput / bits as f64 * 100.0,
@@ -77,21 +77,21 @@ pub fn swarm(a: &Swarm) -> Outcome<()> {
     let stopped = stop::on_signal(|| ())?;
     let summary = sim::swarm::run_range(a.seeds.clone(), threads, |done, failure| {
         if let Some(f) = failure {
-            eprintln!("{f}");
+            err_lines!("{f}");
         } else if !a.json && done.is_multiple_of(REPORT_EVERY) {
-            eprintln!("{done} of {total} worlds");
+            err_line!("{done} of {total} worlds");
         }
         !stopped.load(Ordering::SeqCst)
     });
     let failed: Vec<u64> = summary.failures.iter().map(|f| f.seed).collect();
     if a.json {
-        println!(
+        out_line!(
             "{}",
             json!({ "worlds": summary.seeds, "failed_seeds": failed, "datagrams": summary.datagrams,
                     "completions": summary.completions })
         );
     } else {
-        println!(
+        out_line!(
             "{} worlds, {} datagrams, {} completions checked, {} worlds failed",
             summary.seeds,
             summary.datagrams,

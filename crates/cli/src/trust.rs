@@ -2,16 +2,16 @@
 
 use crate::args::Trusting;
 use crate::exit::{self, Code, Failure, Outcome};
-use crate::gate;
 use crate::remedy::{self, Manner};
 use crate::setup::{self, Me};
 use crate::url::Server;
 use crate::x509;
+use crate::{gate, out};
 use base::{Span, Time};
 use endpoint::{App, CloseReason, Connect, Endpoint, Event, Iwarp, TransportOptions};
 use lhio::driver::Driver;
 use lhio::identity::{Host, HostCheck, KnownHosts, PublicKey as HostKey};
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,7 @@ pub fn remember(me: &Me, server: &Server, peer: Option<&PeerIdentity>) -> Outcom
         HostCheck::Unknown => Ok(known.add(&host, key)?),
         HostCheck::Known => Ok(()),
         HostCheck::Changed(c) => {
-            eprintln!("WARNING: the token vouched for this server, but {c}");
+            err_line!("WARNING: the token vouched for this server, but {c}");
             Ok(())
         }
     }
@@ -153,7 +153,7 @@ fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> O
         return Err(Failure::new(Code::Untrusted, format!("{host} was not trusted; nothing was sent")));
     }
     known.add(host, as_file)?;
-    eprintln!("{host} is a known host from now on ({print})");
+    err_line!("{host} is a known host from now on ({print})");
     Ok(())
 }
 
@@ -165,18 +165,17 @@ fn certified(server: &Server) -> Failure {
 
 fn ask(host: &Host, print: &str) -> Outcome<bool> {
     let stdin = std::io::stdin();
-    if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+    if !stdin.is_terminal() || !out::error_is_terminal() {
         let text = format!(
             "{host} was never met and there is no terminal to ask on. Its fingerprint is {print}: compare it with \
              what the server prints, then repeat with --accept-new"
         );
         return Err(Failure::new(Code::Untrusted, text));
     }
-    eprint!(
+    out::ask(&format!(
         "{host} was never met. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it from \
          now on? (yes/no) "
-    );
-    std::io::stderr().flush().map_err(Failure::system)?;
+    ));
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(Failure::system)?;
     Ok(answer.trim().eq_ignore_ascii_case("yes"))

@@ -62,7 +62,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     number(text, SIZES).map(|b| b as u64).ok_or_else(|| "write a size such as 64KiB, 1GiB or 1GB".to_owned())
 }
 
-/// A time, as `70ms`, `1.5s`, `2m`, or seconds without a unit.
+/// A time, as `70ms`, `1.5s`, `2m`, `1d`, or seconds without a unit.
 pub fn span(text: &str) -> Result<Span, String> {
     const TIMES: &[(&str, f64)] = &[
         ("", 1.0),
@@ -73,6 +73,7 @@ pub fn span(text: &str) -> Result<Span, String> {
         ("m", 60.0),
         ("min", 60.0),
         ("h", 3600.0),
+        ("d", 86_400.0),
     ];
     number(text, TIMES)
         .map(Span::from_secs_f64)

@@ -2,7 +2,7 @@
 
 use crate::args::Relay;
 use crate::exit::{Failure, Outcome};
-use crate::stop;
+use crate::{out, stop};
 use lhio::relay::{DirectionStats, RelayConfig, RelayError, RelayHandle, RelayStats};
 use netem::LinkConfig;
 use serde_json::{Value, json};
@@ -28,11 +28,10 @@ pub fn relay(a: &Relay) -> Outcome<()> {
         e => Failure::system(e),
     })?;
     let listen = relay.local_addr();
-    eprintln!("relaying UDP {listen} to {}\nthere: {up}\nback:  {down}", a.to);
+    err_lines!("relaying UDP {listen} to {}\nthere: {up}\nback:  {down}", a.to);
     if a.json {
-        println!(
-            "{}",
-            json!({ "listening": listen.to_string(), "there": up.to_string(), "back": down.to_string() })
+        out::json(
+            &json!({ "listening": listen.to_string(), "there": up.to_string(), "back": down.to_string() }),
         );
     }
     let (tx, stopped) = sync_channel(2);
@@ -42,13 +41,13 @@ pub fn relay(a: &Relay) -> Outcome<()> {
     let every = a.interval.filter(|i| !i.is_zero()).map_or(FOREVER, |i| i.to_std());
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
         if a.interval.is_some() {
-            eprintln!("{}", text(&relay.stats().map_err(Failure::system)?));
+            err_lines!("{}", text(&relay.stats().map_err(Failure::system)?));
         }
     }
     let last = relay.stop().map_err(Failure::system)?;
-    eprintln!("{}", text(&last));
+    err_lines!("{}", text(&last));
     if a.json {
-        println!("{}", to_json(&last));
+        out::json(&to_json(&last));
     }
     Ok(())
 }

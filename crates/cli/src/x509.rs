@@ -3,17 +3,16 @@
 use crate::args::Certificate;
 use crate::exit::{Failure, Outcome};
 use lhio::clock::WallTime;
+use lhio::identity::{Holds, open_strictly, read_secret};
 use rustls::client::verify_server_name;
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use transport::crypto::Credentials;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Bytes of a PEM file: a system's bundle of all public roots has a quarter of a MiB.
 const MAX_FILE: u64 = 16 << 20;
@@ -36,9 +35,11 @@ pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
         return Err(Failure::usage(text));
     }
     let file = c.key.as_deref().unwrap_or(cert);
-    let key = private_key(file, c.key.is_some())?;
-    let provider = rustls::crypto::ring::default_provider();
-    let signer = provider.key_provider.load_private_key(key.clone_key()).map_err(|e| {
+    // These overwrite their key in the end, also when it cannot be used.
+    let credentials = Credentials::X509 { chain: chain.clone(), key: private_key(file, c.key.is_some())? };
+    let Credentials::X509 { key, .. } = &credentials else { return Ok(None) };
+    // By reference: what rustls takes for its own it does not overwrite.
+    let signer = any_supported_type(key).map_err(|e| {
         let text = format!(
             "the private key in {} cannot be used: {e}; keys can be RSA (2048 bits or more), ECDSA (P-256, P-384) or \
              Ed25519",
@@ -58,7 +59,7 @@ pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
     if let Some(own) = chain.first() {
         warn_of_validity(own, cert, WallTime::now().secs);
     }
-    Ok(Some(Credentials::X509 { chain, key }))
+    Ok(Some(credentials))
 }
 
 /// The roots of `--ca`.
@@ -100,24 +101,25 @@ pub fn is_for(cert: &CertificateDer<'_>, names: &[ServerName<'_>]) -> bool {
         .is_ok_and(|parsed| names.iter().any(|n| verify_server_name(&parsed, n).is_ok()))
 }
 
-fn read(file: &Path, flag: &str) -> Outcome<(Zeroizing<Vec<u8>>, u32)> {
+fn read(file: &Path, flag: &str, holds: Holds) -> Outcome<Zeroizing<Vec<u8>>> {
     let fail = |e: std::io::Error| {
         Failure::usage(format!("cannot read {} ({flag}): {e}; give a file in PEM", file.display()))
     };
-    let f = File::open(file).map_err(fail)?;
-    let mode = f.metadata().map_err(fail)?.mode();
-    let mut bytes = Zeroizing::new(Vec::new());
-    f.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(fail)?;
+    // What is not there is named by its flag.
+    std::fs::metadata(file).map_err(fail)?;
+    let f = open_strictly(file, holds).map_err(|e| Failure::usage(format!("{flag}: {e}")))?;
+    let f = f.ok_or_else(|| fail(std::io::ErrorKind::NotFound.into()))?;
+    let bytes = read_secret(&f, MAX_FILE).map_err(fail)?;
     if bytes.len() as u64 > MAX_FILE {
         let text =
             format!("{} ({flag}) is larger than 16 MiB: it cannot be what it should be", file.display());
         return Err(Failure::usage(text));
     }
-    Ok((bytes, mode))
+    Ok(bytes)
 }
 
 fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>> {
-    let (bytes, _) = read(file, flag)?;
+    let bytes = read(file, flag, Holds::Trust)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found =
         found.map_err(|e| Failure::usage(format!("{} ({flag}) is no sound PEM: {e}", file.display())))?;
@@ -141,15 +143,8 @@ fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>
 
 fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
     let flag = if named { "--key" } else { "--cert" };
-    let (bytes, mode) = read(file, flag)?;
-    if mode & 0o077 != 0 {
-        eprintln!(
-            "WARNING: the private key in {} is open to other users (mode {:03o}): run `chmod 600 {0}`",
-            file.display(),
-            mode & 0o777
-        );
-    }
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
+    let bytes = read(file, flag, Holds::Trust)?;
+    let mut key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
         let sealed = b"ENCRYPTED";
         let way_out = if bytes.windows(sealed.len()).any(|w| w == sealed) {
             "it is protected by a passphrase; `openssl pkey -in FILE -out NEW` makes a copy without one"
@@ -159,7 +154,13 @@ fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
             "name the key's file with --key"
         };
         Failure::usage(format!("no private key in {} ({flag}): {e}; {way_out}", file.display()))
-    })
+    })?;
+    // Only now is it known to hold a secret.
+    if let Err(e) = open_strictly(file, Holds::SharedSecret) {
+        key.zeroize();
+        return Err(Failure::usage(format!("{flag}: {e}")));
+    }
+    Ok(key)
 }
 
 /// The peer decides, by its own clock; but nobody should have to find out there.
@@ -167,9 +168,9 @@ fn warn_of_validity(cert: &CertificateDer<'_>, file: &Path, now: i64) {
     let Some((from, until)) = validity(cert) else { return };
     let file = file.display();
     if now > until.0 {
-        eprintln!("WARNING: the certificate in {file} expired on {}: have it renewed", until.1);
+        err_line!("WARNING: the certificate in {file} expired on {}: have it renewed", until.1);
     } else if now < from.0 {
-        eprintln!("WARNING: the certificate in {file} is not valid before {}: is this clock right?", from.1);
+        err_line!("WARNING: the certificate in {file} is not valid before {}: is this clock right?", from.1);
     }
 }
 

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Bench, Server, bytes, expect, json, stderr, tree};
 use std::fs;
-use std::process::Stdio;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 /// Bytes of the tree: the short version, unless LONGHAUL_FULL_TESTS asks for 1 GiB.
 fn size() -> usize {
@@ -64,6 +66,52 @@ fn either_end_killed_at_random_moments() {
     assert!(kept + acknowledged / 20 >= acknowledged, "kept {kept} of {acknowledged} acknowledged");
     println!("{} kills: kept {kept} of {acknowledged} acknowledged, {whole} in all", kills());
     drop::<Server>(server);
+}
+
+/// Kills a transfer once a third of the file is noted in the journal, and changes four places of what it left.
+fn cut_off_and_changed(mut client: Child, server: Option<&mut Server>, dir: &Path) {
+    let (journal, part) = (dir.join(".file.longhaul-journal"), dir.join(".file.longhaul-part"));
+    // 128 chunks, a record of 48 bytes for each.
+    while fs::metadata(&journal).map_or(0, |m| m.len()) < 43 * 48 {
+        assert!(client.try_wait().unwrap().is_none(), "it ended early");
+        wait_ms(20);
+    }
+    client.kill().unwrap();
+    client.wait().unwrap();
+    if let Some(s) = server {
+        s.kill();
+    }
+    let f = fs::File::options().write(true).open(part).unwrap();
+    for at in [100, 300_000, 5_000_000, 9_999_999] {
+        f.write_all_at(b"tampered", at).unwrap();
+    }
+}
+
+#[test]
+fn what_was_changed_in_an_unfinished_file_is_sent_again_both_ways() {
+    let b = Bench::new();
+    let mut server = b.serve("srv", &[]);
+    let address = server.address.clone();
+    let want = bytes(5, 32 << 20);
+    fs::write(b.path("file"), &want).unwrap();
+    let (file, url) = (b.path("file"), server.url("in/"));
+    let put = ["put", "--accept-new", "--json", "--limit", "16MB/s", file.to_str().unwrap(), &url];
+    let start = |args: &[&str]| b.client(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    cut_off_and_changed(start(&put), Some(&mut server), &b.path("srv/in"));
+    let server = b.serve_at("srv", &address, &[]);
+    let check = |args: &[&str], at: &Path| {
+        let o = b.run(args);
+        expect(&o, 0);
+        assert!(fs::read(at).unwrap() == want, "wrong bytes");
+        let p = &json(&o)["transfer"]["progress"];
+        let (resumed, moved) = (p["bytes_resumed"].as_u64().unwrap(), p["bytes_moved"].as_u64().unwrap());
+        assert!(resumed > 0 && moved < want.len() as u64, "{resumed} resumed, {moved} moved");
+    };
+    check(&put, &b.path("srv/in/file"));
+    let (url, back) = (server.url("in/file"), format!("{}/", b.path("back").display()));
+    let get = ["get", "--accept-new", "--json", "--limit", "16MB/s", &url, &back];
+    cut_off_and_changed(start(&get), None, &b.path("back"));
+    check(&get, &b.path("back/file"));
 }
 
 #[test]

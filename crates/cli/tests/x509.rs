@@ -211,8 +211,13 @@ fn files_that_cannot_be_used_are_named_with_the_way_out() {
     fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     let broken = broken.to_str().unwrap();
     says(&ls(&["--ca", broken]), 2, &["certificate 1 in", broken]);
-    // A key that others can read is used, but not without a word.
-    fs::set_permissions(key, fs::Permissions::from_mode(0o644)).unwrap();
-    let seen = ls(&["--cert", cert, "--key", key, "--ca", &o.ca.file]);
-    says(&seen, 3, &["WARNING", key, "chmod 600"]);
+    // Neither is a key used that others can read, nor are roots that others can change.
+    let chmod = |file: &str, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    chmod(key, 0o644);
+    let command = format!("`chmod 600 {key}`");
+    says(&ls(&["--cert", cert, "--key", key, "--ca", &o.ca.file]), 2, &["--key", &command]);
+    chmod(key, 0o600);
+    chmod(&o.ca.file, 0o666);
+    let command = format!("`chmod go-w {}`", o.ca.file);
+    says(&ls(&["--ca", &o.ca.file]), 2, &["--ca", &command]);
 }

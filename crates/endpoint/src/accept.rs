@@ -1,9 +1,11 @@
 //! Answering: new clients, retries, unknown versions and packets of connections that are forgotten.
 
 use crate::config::Config;
+use crate::half_open::HalfOpen;
 use crate::{ConnId, Endpoint, Meta, Transmit};
 use base::{Rng, Span, Time};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use transport::connection::{Accept, RETRY_PN};
 use transport::crypto::{HandshakeError, KeyPair, ServerSetup, Side, TokenKey, TokenKind};
 use transport::{Connection, Gauge};
@@ -18,6 +20,9 @@ const TOKEN_LIFETIME: Span = Span::from_secs(30);
 const RESETS_PER_SECOND: u32 = 1_000;
 /// Clients told in a second at most that the server is full: each costs opening and sealing a packet.
 const BUSY_PER_SECOND: u32 = 1_000;
+/// Answers to unknown versions per second at most (RFC 9000, section 6.1, lets a server limit them): a client that gets none
+/// asks again.
+const VERSIONS_PER_SECOND: u32 = 1_000;
 
 /// So many a second and no more.
 #[derive(Default)]
@@ -43,26 +48,31 @@ pub(crate) struct Acceptor {
     setup: Option<ServerSetup>,
     tokens: TokenKey,
     pending: VecDeque<(Transmit, Vec<u8>)>,
-    handshakes: usize,
+    half_open: HalfOpen,
     open: usize,
     resets: Ration,
     refusals: Ration,
+    versions: Ration,
 }
 
 impl Acceptor {
-    pub fn new(config: &Config) -> Result<Acceptor, HandshakeError> {
+    pub fn new(config: &Config, mut rng: Rng) -> Result<Acceptor, HandshakeError> {
         let setup = match &config.server {
             Some(s) => Some(ServerSetup::new(&config.credentials, &s.auth)?),
             None => None,
         };
+        let mut secret = [0; 32];
+        rng.fill(&mut secret);
         Ok(Acceptor {
             setup,
-            tokens: TokenKey::new(&config.static_secret),
+            // Of this endpoint and this start: what another server of the same host has issued proves nothing here.
+            tokens: TokenKey::new(&secret),
             pending: VecDeque::new(),
-            handshakes: 0,
+            half_open: HalfOpen::default(),
             open: 0,
             resets: Ration::default(),
             refusals: Ration::default(),
+            versions: Ration::default(),
         })
     }
 
@@ -104,24 +114,28 @@ impl Acceptor {
         }
     }
 
-    pub fn on_established(&mut self, is_client: bool) {
-        if !is_client {
-            self.handshakes = self.handshakes.saturating_sub(1);
-            self.open += 1;
-        }
+    /// A client's handshake is complete.
+    pub fn on_established(&mut self, id: ConnId) {
+        self.half_open.remove(id);
+        self.open += 1;
     }
 
-    pub fn on_closed(&mut self, established: bool, is_client: bool) {
-        match (is_client, established) {
-            (true, _) => {}
-            (false, true) => self.open = self.open.saturating_sub(1),
-            (false, false) => self.handshakes = self.handshakes.saturating_sub(1),
+    /// A client's connection, or its handshake, is over.
+    pub fn on_closed(&mut self, id: ConnId, established: bool) {
+        if established {
+            self.open = self.open.saturating_sub(1);
         }
+        self.half_open.remove(id);
+    }
+
+    /// How many connections there are, when there is no room for another.
+    pub fn full(&self, limit: usize) -> Option<String> {
+        (self.open >= limit).then(|| format!("{} connections", self.open))
     }
 
     /// RFC 9000, section 6.1: only to datagrams that are long enough to be a first packet.
-    pub fn version_negotiation(&mut self, meta: Meta, dcid: &[u8], scid: &[u8], len: usize) {
-        if self.setup.is_some() && len >= MIN_INITIAL {
+    pub fn version_negotiation(&mut self, now: Time, meta: Meta, dcid: &[u8], scid: &[u8], len: usize) {
+        if self.setup.is_some() && len >= MIN_INITIAL && self.versions.take(now, VERSIONS_PER_SECOND) {
             let mut b = Vec::new();
             put_version_negotiation(&mut b, scid, dcid, &[VERSION]);
             self.push(meta, b);
@@ -178,7 +192,7 @@ impl Endpoint {
         if datagram.len() < MIN_INITIAL || h.dcid.len() < 8 || h.scid.len() != 4 {
             return None;
         }
-        let full = self.acceptor.open + self.acceptor.handshakes >= server.max_connections;
+        let full = self.acceptor.full(server.max_connections).is_some();
         let mut original = h.dcid.to_vec();
         let mut retried = false;
         if !h.token.is_empty() {
@@ -189,7 +203,7 @@ impl Endpoint {
                 .check(TokenKind::Retry, meta.remote, now, TOKEN_LIFETIME, h.token)
                 .ok()?;
             retried = true;
-        } else if !full && self.acceptor.handshakes >= server.retry_above {
+        } else if !full && self.acceptor.half_open.len() >= server.retry_above {
             self.acceptor.retry(now, meta, h, &mut self.rng);
             return None;
         }
@@ -205,6 +219,7 @@ impl Endpoint {
             self.refuse(meta, h, datagram.len());
             return None;
         }
+        self.make_way(now, meta.remote, server.max_half_open)?;
         let local_cid = self.new_cid();
         let mut options = self.recalling(meta.remote, now, self.config.options.clone());
         let said = options.negotiation.clone();
@@ -229,15 +244,25 @@ impl Endpoint {
             self.refuse(meta, h, datagram.len());
             return None;
         };
-        self.acceptor.handshakes += 1;
+        self.acceptor.half_open.insert(now, id, meta.remote);
         self.by_initial.insert((meta.remote, h.dcid.to_vec()), id);
         Some(id)
+    }
+
+    /// Gives up handshakes until there is room for another. None: the newcomer waits, by sending its first packet again.
+    fn make_way(&mut self, now: Time, remote: SocketAddr, limit: usize) -> Option<()> {
+        while self.acceptor.half_open.len() >= limit {
+            let id = self.acceptor.half_open.gives_way(now, remote)?;
+            self.acceptor.half_open.remove(id);
+            self.abandon(id);
+        }
+        Some(())
     }
 
     /// Tells a client that there is no room for it, and keeps nothing. Its address is not proven: the answer is at most a
     /// third of what it answers.
     fn refuse(&mut self, meta: Meta, h: &LongHeader<'_>, received: usize) {
-        let words = format!("{} connections", self.acceptor.open + self.acceptor.handshakes);
+        let words = format!("{} connections", self.acceptor.open);
         let mut b = vec![0; received / 3];
         let scid = self.new_cid();
         if let Some(n) = Connection::refuse(h, scid, &words, &mut b) {

@@ -7,7 +7,6 @@ use transport::connection::Authority;
 use transport::crypto::{ClientAuth, Credentials, OneTimeToken, ServerTrust};
 
 /// Settings of an endpoint.
-#[derive(Debug)]
 pub struct Config {
     /// Options of its connections.
     pub options: TransportOptions,
@@ -17,11 +16,26 @@ pub struct Config {
     pub server: Option<ServerConfig>,
     /// Limits of verbs objects.
     pub limits: verbs::Limits,
-    /// Secret from which stateless-reset and address-validation keys come. Derived from something that survives
-    /// a restart (the host key), resets reach peers of the time before.
+    /// Secret of stateless resets. One that survives a restart lets resets reach peers of the time before. No two endpoints
+    /// at the same time may have the same: each would end the other's connections for whoever knows their identifiers (RFC
+    /// 9000, section 21.11). All zero, as a client has it, which is at another port when it starts again: a random one.
     pub static_secret: [u8; 32],
     /// Seconds since 1970 at time zero of the driver's clock, for certificates.
     pub unix_epoch: u64,
+}
+
+impl core::fmt::Debug for Config {
+    /// Without the secret.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Config { options, credentials, server, limits, static_secret: _, unix_epoch } = self;
+        f.debug_struct("Config")
+            .field("options", options)
+            .field("credentials", credentials)
+            .field("server", server)
+            .field("limits", limits)
+            .field("unix_epoch", unix_epoch)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -47,6 +61,9 @@ pub struct ServerConfig {
     pub authority: Authority,
     /// Connections at most; further ones are refused with a word.
     pub max_connections: usize,
+    /// Unfinished handshakes at most, counted apart. When there are more, the oldest of the address that has most of them is
+    /// given up for one of another address.
+    pub max_half_open: usize,
     /// From this many unfinished handshakes on, clients must prove their address first (Retry).
     pub retry_above: usize,
     /// Answers clients by iWARP, too, where the driver listens for them.
@@ -59,6 +76,7 @@ impl Default for ServerConfig {
             auth: ClientAuth::AnyKey,
             authority: Authority { keys: Some(Vec::new()), tokens: Vec::new() },
             max_connections: 10_000,
+            max_half_open: 4_096,
             retry_above: 256,
             iwarp: None,
         }
@@ -97,6 +115,9 @@ pub enum ConnectError {
     /// A guarantee or a deadline that cannot be kept.
     #[error("{0}")]
     Refused(#[from] cc::engine::admission::Refusal),
+    /// The client at the other end has as many queue pairs here as it may.
+    #[error("this client has its share of the {0} queue pairs; end other connections first")]
+    Share(usize),
     /// The adapter has no room.
     #[error("{0}")]
     Verbs(#[from] verbs::Error),

@@ -4,6 +4,7 @@ use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
 use crate::govern::Asks;
+use crate::qp_shares::{Party, parties};
 use base::Time;
 use std::net::SocketAddr;
 use transport::{ConnEvent, Connection, FurtherPath};
@@ -47,6 +48,8 @@ pub(crate) struct Conn {
     pub viewed: Vec<(wire::Cid, u16)>,
     /// Queue pairs this end has opened and waits for.
     pub opening: Vec<(QpOpen, Asks, Option<crate::govern::Ruled>)>,
+    /// Of a server's: the client by which its queue pairs are counted.
+    pub parties: Vec<Party>,
     /// Where queue pairs without another instruction take their receives from.
     pub srq: Option<SrqId>,
     /// Credits that came before the queue pair they are about.
@@ -77,6 +80,7 @@ impl Conn {
             released: false,
             viewed: Vec::new(),
             opening: Vec::new(),
+            parties: Vec::new(),
             srq: None,
             early_limits: Vec::new(),
             flows: Vec::new(),
@@ -198,7 +202,12 @@ impl Endpoint {
             srq: srq.or(c.srq),
             ..QpInit::new(c.info.cq, c.info.cq)
         };
-        let qp = self.adapter.create_qp(c.info.pd, init)?;
+        let (limit, by_client) = (self.config.limits.qps, !c.parties.is_empty());
+        if by_client && !self.qp_shares.take(&c.parties, limit) {
+            return Err(ConnectError::Share(limit));
+        }
+        let qp =
+            self.adapter.create_qp(c.info.pd, init).inspect_err(|_| self.qp_shares.give(&c.parties, 1))?;
         self.adapter.modify_qp(qp, QpState::Rtr)?;
         self.adapter.modify_qp(qp, QpState::Rts)?;
         let i = usize::from(qpn);
@@ -363,6 +372,15 @@ impl Endpoint {
         self.after(now, conn);
     }
 
+    /// Others took the last places while the client's handshake was under way.
+    fn without_room(&self, id: ConnId) -> Option<String> {
+        let server = self.config.server.as_ref()?;
+        let c = self.conns.get(&id).filter(|c| !c.info.is_client)?;
+        let full = self.acceptor.full(server.max_connections)?;
+        debug_assert!(!c.established, "established once");
+        Some(format!("the server is full ({full}): try again later"))
+    }
+
     /// Why a client that the transport lets in may not come in after all.
     fn turned_away(&mut self, now: Time, id: ConnId) -> Option<String> {
         let c = self.conns.get(&id).filter(|c| !c.info.is_client)?;
@@ -380,9 +398,17 @@ impl Endpoint {
     }
 
     fn on_established(&mut self, now: Time, id: ConnId) {
-        if let Some(words) = self.turned_away(now, id) {
+        if self.conns.get(&id).is_none_or(|c| c.closed) {
+            // The application has closed it meanwhile, and what belonged to it is freed.
+            return;
+        }
+        let refused = match self.without_room(id) {
+            Some(words) => Some((transport::error::code::BUSY, words)),
+            None => self.turned_away(now, id).map(|w| (transport::error::code::UNAUTHORISED, w)),
+        };
+        if let Some((code, words)) = refused {
             if let Some(c) = self.conns.get_mut(&id) {
-                c.connection.close(now, transport::error::code::UNAUTHORISED, &words);
+                c.connection.close(now, code, &words);
             }
             return;
         }
@@ -390,12 +416,17 @@ impl Endpoint {
         c.established = true;
         c.info.peer = c.connection.peer().cloned();
         c.info.suite = c.connection.suite();
+        if !c.info.is_client {
+            c.parties = parties(c.info.peer.as_ref(), c.info.remote);
+        }
         let (n, reliable, is_client) =
             (c.connection.initial_qps(), c.connection.initial_reliable(), c.info.is_client);
         if let Some(t) = c.connection.peer_params().reset_token {
             self.by_reset.insert(t, id);
         }
-        self.acceptor.on_established(is_client);
+        if !is_client {
+            self.acceptor.on_established(id);
+        }
         for qpn in 0..n {
             match self.create_qp(id, qpn, reliable, None) {
                 Ok(qp) => {
@@ -460,6 +491,7 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&id) {
             c.qps[usize::from(qpn)] = None;
             c.info.qps.retain(|q| *q != qp);
+            self.qp_shares.give(&c.parties, 1);
         }
         self.by_qp.remove(&qp);
         let _ = self.adapter.destroy_qp(qp);
@@ -508,7 +540,9 @@ impl Endpoint {
         if let Some(path) = c.connection.carried().filter(|_| c.established) {
             self.paths.remember(c.info.remote.ip(), path, now);
         }
-        self.acceptor.on_closed(c.established, c.info.is_client);
+        if !c.info.is_client {
+            self.acceptor.on_closed(id, c.established);
+        }
         let qps = c.info.qps.clone();
         for qp in qps {
             let _ = self.adapter.set_error(qp, Status::TransportFailed);
@@ -539,10 +573,24 @@ impl Endpoint {
 
     /// Forgets a connection that is over and released.
     pub(crate) fn reap(&mut self, id: ConnId) {
-        let Some(c) = self.conns.get(&id) else { return };
-        if !c.connection.is_closed() {
-            return;
+        if self.conns.get(&id).is_some_and(|c| c.connection.is_closed()) {
+            self.forget(id);
         }
+    }
+
+    /// Drops a handshake that gives way to another: nothing is sent, and nothing kept.
+    pub(crate) fn abandon(&mut self, id: ConnId) {
+        let Some(c) = self.conns.get_mut(&id).filter(|c| !c.established) else { return };
+        c.closed = true;
+        self.forget_shares(id);
+        // It has no queue pairs and no regions: nothing is in the way.
+        let _ = self.release(id);
+        self.forget(id);
+    }
+
+    /// Takes a connection off the tables that lead to it, and drops it once it is released.
+    fn forget(&mut self, id: ConnId) {
+        let Some(c) = self.conns.get(&id) else { return };
         for cid in c.connection.local_cids() {
             self.by_cid.remove(&cid);
         }

@@ -11,9 +11,12 @@ mod congestion;
 mod conn;
 mod discovery;
 mod govern;
+mod half_open;
 mod iwarp;
 mod paths;
 mod patience;
+mod qp_shares;
+mod shares;
 mod sockets;
 mod streams;
 
@@ -32,6 +35,7 @@ pub use congestion::{MAX_SUBSTITUTIONS, Substitution};
 pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
 pub use govern::FlowReport;
 pub use paths::LIFETIME as PATH_LIFETIME;
+pub use shares::{Displaced, Full, Holder, Moved, ShareLimits, Shares, network_of};
 pub use sockets::{MAX_SOCKETS, View, socket_of};
 pub use transport::connection::{Authority, Change, FlowFacts, Heard, Runs};
 pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
@@ -55,6 +59,9 @@ use wire::{Cid, Clear, LongType};
 pub const MAX_TRAIN: usize = connection::MAX_TRAIN;
 /// Events that wait for the application at most; beyond, new connections are not accepted.
 const MAX_EVENTS: usize = 1 << 16;
+/// Streams of the endpoint's randomness, for secrets that are drawn at its start.
+const RESETS: u64 = 1;
+const ADDRESS_TOKENS: u64 = 2;
 
 /// Connections, and the verbs objects of one application.
 pub struct Endpoint {
@@ -101,6 +108,8 @@ pub struct Endpoint {
     /// Algorithms that took others' places, since somebody asked.
     substitutions: VecDeque<congestion::Substitution>,
     patience: patience::Patience,
+    /// Queue pairs that clients hold.
+    qp_shares: qp_shares::QpShares,
 }
 
 impl core::fmt::Debug for Endpoint {
@@ -114,9 +123,13 @@ impl Endpoint {
     ///
     /// # Errors
     /// Credentials that cannot be used, in words.
-    pub fn new(config: Config, mut rng: Rng) -> Result<Endpoint, ConnectError> {
+    pub fn new(mut config: Config, mut rng: Rng) -> Result<Endpoint, ConnectError> {
+        if config.static_secret == [0; 32] {
+            rng.stream(RESETS).fill(&mut config.static_secret);
+        }
         let adapter = Adapter::new(config.limits, rng.fork());
-        let acceptor = Acceptor::new(&config).map_err(|e| ConnectError::Settings(e.to_string()))?;
+        let acceptor = Acceptor::new(&config, rng.stream(ADDRESS_TOKENS))
+            .map_err(|e| ConnectError::Settings(e.to_string()))?;
         Ok(Endpoint {
             config,
             rng,
@@ -146,6 +159,7 @@ impl Endpoint {
             governor: None,
             substitutions: VecDeque::new(),
             patience: patience::Patience::default(),
+            qp_shares: Default::default(),
         })
     }
 
@@ -178,6 +192,12 @@ impl Endpoint {
         let mut stats = c.connection.stats();
         stats.paths.iter_mut().for_each(|p| p.found = c.found.has(p.lane));
         Some(stats)
+    }
+
+    /// Payload that a connection has moved so far, both ways together, what was sent again left out; zero when it is gone.
+    pub fn moved(&self, conn: ConnId) -> u64 {
+        let Some(s) = self.stats(conn) else { return 0 };
+        s.payload_sent.saturating_sub(s.payload_again).saturating_add(s.payload_received)
     }
 
     /// What is held in memory for a connection and each of its queue pairs, beside the limits: by name, those of queue
@@ -328,6 +348,7 @@ impl Endpoint {
             return Err(ConnectError::NotOpen);
         }
         let info = c.info.clone();
+        self.qp_shares.give(&c.parties, info.qps.len());
         for qp in info.qps {
             self.by_qp.remove(&qp);
             self.adapter.destroy_qp(qp)?;
@@ -439,7 +460,7 @@ impl Endpoint {
         match clear {
             Clear::Short(_) => {}
             Clear::UnknownVersion { dcid, scid, .. } => {
-                self.acceptor.version_negotiation(meta, dcid, scid, datagram.len())
+                self.acceptor.version_negotiation(now, meta, dcid, scid, datagram.len())
             }
             Clear::VersionNegotiation { dcid, versions, .. } => {
                 if let Some(id) = known(self, dcid)

@@ -2,6 +2,7 @@
 //!
 //! | module | what it wraps |
 //! | --- | --- |
+//! | [`budget`] | memory and descriptors that clients share, and how much there is |
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
 //! | [`datapath`] | one face for the ways to the network |
 //! | [`udp`] | batches of UDP trains with GSO, GRO, ECN and packet information |
@@ -9,6 +10,7 @@
 //! | [`uring`] | the same through io_uring |
 //! | [`xdp`] | the same past the kernel's network stack, where privilege and interface allow |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
+//! | [`descriptors`] | how many file descriptors there are, and who gets them |
 //! | [`peer`] | who is at the other end of a local socket |
 //! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
 //! | [`identity`] | host keys, known hosts, authorised keys and one-time tokens, in the manner of ssh |
@@ -45,9 +47,11 @@
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
 pub mod apart;
+pub mod budget;
 mod call;
 pub mod clock;
 pub mod datapath;
+pub mod descriptors;
 pub mod direct;
 pub mod driver;
 pub mod identity;

@@ -103,7 +103,7 @@ fn a_thousand_idle_connections_take_little_memory_and_hardly_any_turns() {
             authority: Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() },
             max_connections: CONNECTIONS,
             retry_above: CONNECTIONS,
-            iwarp: None,
+            ..ServerConfig::default()
         }),
         ..config(1)
     };

@@ -16,6 +16,8 @@ mod session;
 mod trace;
 mod turn;
 
+use std::io::Write as _;
+
 pub use engine::MAX_MEMORY;
 pub use flows::MAX_FLOWS;
 
@@ -26,14 +28,19 @@ pub(crate) use session::Setup;
 /// ([`EMULATOR_ARGUMENT`](crate::EMULATOR_ARGUMENT)): the state folder of the laboratory. The exit code comes back.
 pub fn main(args: &[String]) -> i32 {
     let [folder] = args else {
-        eprintln!("the emulator is started by the laboratory, with its state folder as the only argument");
+        complain("the emulator is started by the laboratory, with its state folder as the only argument");
         return 2;
     };
     match session::run(std::path::Path::new(folder)) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{error}");
+            complain(&error.to_string());
             1
         }
     }
+}
+
+/// Where nobody hears it, the exit code has to do.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", base::text::line(text));
 }

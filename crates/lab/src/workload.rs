@@ -19,7 +19,7 @@ mod udp;
 use base::{Span, Time};
 use lhio::clock::{Clock, CpuTime};
 use serde::{Deserialize, Serialize};
-use std::io::Read as _;
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -250,25 +250,27 @@ pub fn main(args: &[String]) -> i32 {
             if report.cpu_seconds == 0.0 {
                 report.cpu_seconds = CpuTime::of_process().since(cpu).total().as_secs_f64();
             }
-            match serde_json::to_string(&report) {
-                Ok(text) => println!("{text}"),
-                Err(e) => return complain(&e.to_string()),
+            let said = serde_json::to_string(&report).map_err(io::Error::from);
+            match said.and_then(|text| writeln!(io::stdout(), "{text}")) {
+                Ok(()) => 0,
+                Err(e) => complain(&format!("cannot say what was measured: {e}")),
             }
-            0
         }
         Err(text) => complain(&text),
     }
 }
 
 fn complain(text: &str) -> i32 {
-    eprintln!("lab workload: {text}");
+    // Where nobody hears it, the code has to do.
+    let _ = writeln!(io::stderr(), "lab workload: {}", base::text::line(text));
     1
 }
 
 /// Says that it can be sent to, and returns a flag that is set when standard input ends.
 fn ready() -> Arc<AtomicBool> {
     let over = Arc::new(AtomicBool::new(false));
-    println!("{READY}");
+    // An owner that is gone does not wait for it, and the end of standard input ends this.
+    let _ = writeln!(io::stdout(), "{READY}");
     let flag = over.clone();
     std::thread::spawn(move || {
         let mut rest = Vec::new();

@@ -1,18 +1,17 @@
 //! The asking side: `put`, `get` and `ls` over one connection each.
 
 use crate::error::{Cause, Error, FileError};
-use crate::path::RelPath;
+use crate::path::{RelPath, show};
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Summary};
-use crate::proto::{Entry, Flags, Hello, Kind, Op, Record, Root, Sending, Totals, VERSION};
+use crate::proto::{Entry, Flags, Hello, MAX_MESSAGE, MAX_ROOTS, Op, Record, Sending, Totals, VERSION, put};
+use crate::roots::{self, Sources, means_contents, means_folder, not_empty};
 use crate::session::{Control, Fatal, Role, Session, code};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
 use crate::tree::Tree;
-use crate::walk::Start;
 use base::{Span, Time};
 use endpoint::{App, ConnId, ConnInfo, Connect, Endpoint, Event};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +20,8 @@ use transport::CloseReason;
 
 /// Interval over which the rate in the progress is measured.
 const RATE_EVERY: Span = Span::from_millis(500);
+/// When nothing has moved for so long, the log says once what is waited for.
+const STANDS_STILL: Span = Span::from_secs(10);
 /// How often a listing that its reader does not take is offered again.
 const RETRY_EVERY: Span = Span::from_millis(10);
 /// Messages of a listing that may wait for their reader.
@@ -74,8 +75,10 @@ impl TransferOptions {
 /// What to send where.
 #[derive(Clone, Debug)]
 pub struct PutOptions {
-    /// Files and folders of this machine. `DIR/` with a slash at its end means what is in it.
+    /// Files and folders of this machine. `DIR/` with a slash (or `.`, or `..`) at its end means what is in it.
     pub sources: Vec<PathBuf>,
+    /// The one source is a file without a name of its own: it goes to `dest` itself, never into a folder there.
+    pub nameless: bool,
     /// Path in the served folder, as in the address. A slash at its end means a folder.
     pub dest: Vec<u8>,
     /// How.
@@ -89,6 +92,8 @@ pub struct GetOptions {
     pub sources: Vec<Vec<u8>>,
     /// Where to, on this machine.
     pub dest: PathBuf,
+    /// Take a single file and nothing else.
+    pub one_file: bool,
     /// How.
     pub transfer: TransferOptions,
     /// How the server is to send.
@@ -111,9 +116,21 @@ pub type CheckPeer = Box<dyn FnOnce(&ConnInfo) -> Result<(), String> + Send>;
 
 /// What the client does once it is connected.
 enum Job {
-    Put { starts: Vec<Start>, roots: Vec<Root>, direct: bool },
-    Get { tree: Arc<Tree>, options: SinkOptions },
-    List { out: SyncSender<Vec<Entry>>, waiting: Option<Vec<Entry>>, ended: bool },
+    Put {
+        sources: Sources,
+        direct: bool,
+    },
+    Get {
+        tree: Arc<Tree>,
+        options: SinkOptions,
+    },
+    /// `owed`: messages read for which no credit was given back.
+    List {
+        out: SyncSender<Vec<Entry>>,
+        waiting: Option<Vec<Entry>>,
+        owed: u64,
+        ended: bool,
+    },
 }
 
 /// A transfer of a client.
@@ -133,6 +150,8 @@ pub struct ClientApp {
     done: bool,
     closed: bool,
     rated: (Time, u64),
+    /// What had been done when something was done last, when that was, and whether the log has it.
+    still: (u64, Time, bool),
     retry: Option<Time>,
 }
 
@@ -141,45 +160,67 @@ fn local(text: String) -> Error {
 }
 
 impl ClientApp {
-    /// Sends files and folders. `wake` must wake the endpoint's loop, from any thread.
+    /// Sends files and folders. `wake` must wake the endpoint's loop, from any thread. Sources that cannot be read are
+    /// reported, and the others go on.
     ///
     /// # Errors
-    /// [`Error::Local`] names a source that is not there or a destination that cannot be.
+    /// [`Error::Local`] names a destination that cannot be, or what is wrong with the list of sources as a whole.
     pub fn put(connect: Connect, o: &PutOptions, wake: Wake) -> Result<ClientApp, Error> {
-        if o.sources.is_empty() {
-            return Err(local("nothing to send; name at least one file or folder".into()));
-        }
-        let (mut starts, mut roots) = (Vec::new(), Vec::new());
+        count(o.sources.len(), "send")?;
+        let mut sources = Sources::default();
         let mut id = identity();
         for s in &o.sources {
-            let (start, root, full) = source(s)?;
-            id.update(full.as_os_str().as_bytes());
-            id.update(&[0]);
-            starts.push(start);
-            roots.push(root);
+            let shown = s.as_os_str().as_bytes();
+            not_empty(shown, "read")?;
+            match roots::local(s) {
+                Ok((start, mut root, full)) => {
+                    if o.nameless {
+                        root.name = RelPath::root();
+                    }
+                    let full = full.as_os_str().as_bytes();
+                    id.update(full);
+                    id.update(&[0]);
+                    sources.add(shown, full, Ok((start, root)));
+                }
+                Err(e) => sources.add(shown, b"", Err(e)),
+            }
         }
+        fits(&Record::Roots(sources.roots.clone()))?;
         id.update(&o.dest);
-        let dest = remote_path(&o.dest)?;
-        let mut hello = hello(Op::Put, o.transfer.flags(), vec![dest], &id);
-        hello.into = o.dest.ends_with(b"/") || roots.len() > 1;
-        Ok(ClientApp::new(connect, hello, Job::Put { starts, roots, direct: o.transfer.direct }, wake))
+        let mut hello = hello(Op::Put, o.transfer.flags(), vec![remote_path(&o.dest)?], &id);
+        hello.into = means_folder(&o.dest) || o.sources.len() > 1;
+        Ok(ClientApp::new(connect, hello, Job::Put { sources, direct: o.transfer.direct }, wake))
     }
-    /// Fetches files and folders.
+    /// Fetches files and folders. Sources that no server can have are reported, as are those that this one has not, and the
+    /// others go on.
     ///
     /// # Errors
-    /// [`Error::Local`] names a path that cannot be used.
+    /// [`Error::Local`] names a destination that cannot be used, or what is wrong with the list of sources as a whole.
     pub fn get(connect: Connect, o: &GetOptions, wake: Wake) -> Result<ClientApp, Error> {
-        if o.sources.is_empty() {
-            return Err(local("nothing to fetch; name at least one path of the server".into()));
-        }
+        count(o.sources.len(), "fetch")?;
         o.sending.check().map_err(local)?;
-        let paths = o.sources.iter().map(|s| remote_path(s)).collect::<Result<Vec<_>, _>>()?;
-        let (tree, dest, into) = destination(&o.dest, paths.len() > 1)?;
+        let (mut paths, mut contents, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for s in &o.sources {
+            match RelPath::parse_lenient(s) {
+                Ok(p) => {
+                    paths.push(p);
+                    contents.push(means_contents(s));
+                }
+                Err(e) => failed.push(FileError::of_path(s, e)),
+            }
+        }
+        if let (true, Some(e)) = (paths.is_empty(), failed.first()) {
+            return Err(local(e.to_string()));
+        }
+        let (tree, dest, into) = destination(&o.dest, o.sources.len() > 1, o.transfer.dry_run)?;
         let mut hello = hello(Op::Get, o.transfer.flags(), paths, &identity());
-        hello.contents = o.sources.iter().map(|s| s.ends_with(b"/")).collect();
-        hello.sending = o.sending.clone();
-        let options = SinkOptions { dest, into, flags: hello.flags, durable: o.transfer.durable };
-        Ok(ClientApp::new(connect, hello, Job::Get { tree: Arc::new(tree), options }, wake))
+        (hello.contents, hello.sending) = (contents, o.sending.clone());
+        fits(&Record::Hello(hello.clone()))?;
+        let (durable, one_file) = (o.transfer.durable, o.one_file);
+        let options = SinkOptions { dest, into, flags: hello.flags, durable, one_file, write_only: None };
+        let app = ClientApp::new(connect, hello, Job::Get { tree: Arc::new(tree), options }, wake);
+        failed.into_iter().for_each(|e| app.progress.fail(e));
+        Ok(app)
     }
     /// Lists; the entries come out of the channel in the order of their names, until it is closed.
     ///
@@ -194,7 +235,7 @@ impl ClientApp {
             Flags { recursive: o.recursive, checksum: o.checksum, ..TransferOptions::default().flags() };
         let hello = hello(Op::List, flags, vec![remote_path(&o.path)?], &identity());
         let (out, entries) = sync_channel(LISTED);
-        let job = Job::List { out, waiting: None, ended: false };
+        let job = Job::List { out, waiting: None, owed: 0, ended: false };
         Ok((ClientApp::new(connect, hello, job, wake), entries))
     }
     fn new(connect: Connect, hello: Hello, job: Job, wake: Wake) -> ClientApp {
@@ -213,6 +254,7 @@ impl ClientApp {
             done: false,
             closed: false,
             rated: (Time::ZERO, 0),
+            still: (0, Time::ZERO, false),
             retry: None,
         }
     }
@@ -225,6 +267,10 @@ impl ClientApp {
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
+    /// What it does and waits for, for those who look into one that stands still.
+    pub fn state(&self) -> String {
+        self.session.as_ref().map_or_else(|| "no connection yet".into(), |s| format!("{s:?}"))
+    }
     /// Its connection, once there is one.
     pub fn connection(&self) -> Option<ConnId> {
         self.conn
@@ -233,8 +279,9 @@ impl ClientApp {
     /// The first result counts.
     fn finish(&mut self, now: Time, error: Option<Error>) {
         let progress = self.progress.snapshot();
-        let failed = progress.failed;
-        let error = error.or((failed > 0).then_some(Error::Partial { failed }));
+        self.still.2 = true;
+        let (failed, system) = (progress.failed, progress.system);
+        let error = error.or((failed > 0).then_some(Error::Partial { failed, system }));
         let nanos = self.started.map_or(0, |s| now.since(s).as_nanos());
         let dry_run = self.hello.flags.dry_run;
         self.progress.finish(Summary { error, progress, totals: self.totals, nanos, dry_run });
@@ -250,7 +297,9 @@ impl ClientApp {
         let (code, text) = f.close();
         let error = match f {
             Fatal::Protocol(t) => Error::Protocol { text: t.clone() },
-            Fatal::Local(t) | Fatal::Refuse(t) => local(t.clone()),
+            Fatal::Local(t) | Fatal::Unable(t) => local(t.clone()),
+            // By this end, of what it was told to do with what would come.
+            Fatal::Refuse(text) => Error::Unusable { text: text.clone() },
         };
         self.stop(now, ep, error, code, text);
     }
@@ -274,7 +323,8 @@ impl ClientApp {
                             text: format!("it says that this end broke the protocol: {reason}"),
                         },
                         CloseReason::Peer { code: code::LOCAL, reason } => Error::Peer { text: reason },
-                        _ => Error::Connection { text },
+                        CloseReason::Peer { code, .. } => Error::Connection { text, code: Some(code) },
+                        _ => Error::Connection { text, code: None },
                     }),
                 );
                 self.closed = true;
@@ -302,9 +352,11 @@ impl ClientApp {
         s.send(&[Record::Hello(self.hello.clone())]);
         let (pool, wake, progress) = (self.pool.clone(), self.wake.clone(), self.progress.clone());
         s.role = match &mut self.job {
-            Job::Put { starts, roots, direct } => {
-                let (starts, roots) = (std::mem::take(starts), std::mem::take(roots));
-                let source = Source::new(pool, wake, starts, roots, self.hello.flags, progress, &mut s.link)?;
+            Job::Put { sources, direct } => {
+                let Sources { starts, roots, failed, .. } = std::mem::take(sources);
+                let (flags, link) = (self.hello.flags, &mut s.link);
+                let mut source = Source::new(pool, wake, starts, roots, flags, progress, link)?;
+                source.without(failed, link);
                 Role::Source(Box::new(source.directly(*direct)))
             }
             Job::Get { tree, options } => {
@@ -340,6 +392,11 @@ impl ClientApp {
                     waiting.get_or_insert_default().extend(e);
                 }
             }
+            Control::Listed => {
+                if let Job::List { owed, .. } = &mut self.job {
+                    *owed += 1;
+                }
+            }
             Control::ListEnd => {
                 if let Job::List { ended, .. } = &mut self.job {
                     *ended = true;
@@ -354,13 +411,17 @@ impl ClientApp {
     }
     /// Hands listed entries over, and lets as many more come.
     fn listed(&mut self, now: Time, s: &mut Session) {
-        let Job::List { out, waiting, ended } = &mut self.job else { return };
+        let Job::List { out, waiting, owed, ended } = &mut self.job else { return };
         if let Some(e) = waiting.take() {
             match out.try_send(e) {
-                Ok(()) => s.send(&[Record::ListCredit(1)]),
+                Ok(()) => {}
                 Err(TrySendError::Full(e)) => *waiting = Some(e),
                 Err(TrySendError::Disconnected(_)) => *ended = true,
             }
+        }
+        // Also for messages without entries, which tell of failures only.
+        if waiting.is_none() && *owed > 0 {
+            s.send(&[Record::ListCredit(std::mem::take(owed))]);
         }
         self.retry = waiting.is_some().then(|| now + RETRY_EVERY);
         self.done |= *ended && waiting.is_none();
@@ -406,6 +467,22 @@ impl ClientApp {
             let rate = (moved.saturating_sub(before) as f64 / passed.as_secs_f64()) as u64;
             self.progress.update(|s| s.bytes_per_second = rate);
             self.rated = (now, moved);
+            self.watch(now);
+        }
+    }
+}
+
+impl ClientApp {
+    /// Says in the log what a transfer waits for that stands still.
+    fn watch(&mut self, now: Time) {
+        let p = self.progress.snapshot();
+        let received = self.session.as_ref().map_or(0, |s| s.link.received());
+        let done = p.bytes_moved + p.bytes_done + p.files_done + p.files_known + received;
+        if done != self.still.0 {
+            self.still = (done, now, false);
+        } else if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
+            self.still.2 = true;
+            tracing::debug!("nothing has moved for {STANDS_STILL}: {}", self.state());
         }
     }
 }
@@ -415,6 +492,7 @@ impl App for ClientApp {
         if let Some(c) = self.connect.take() {
             self.started = Some(now);
             self.rated.0 = now;
+            self.still.1 = now;
             match ep.connect(now, c) {
                 Ok(id) => self.conn = Some(id),
                 Err(e) => {
@@ -432,10 +510,14 @@ impl App for ClientApp {
         if self.progress.outcome().is_none() {
             self.run(now, ep);
             self.rate(now);
+            if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
+                self.watch(now);
+            }
         }
     }
     fn next_timeout(&self) -> Option<Time> {
-        self.retry
+        let look = (!self.still.2 && self.session.is_some()).then(|| self.still.1 + STANDS_STILL);
+        self.retry.into_iter().chain(look).min()
     }
     fn finished(&self) -> bool {
         self.closed
@@ -458,51 +540,63 @@ fn identity() -> blake3::Hasher {
     h
 }
 fn remote_path(p: &[u8]) -> Result<RelPath, Error> {
-    RelPath::parse_lenient(p).map_err(|e| local(format!("the path {} {e}", crate::path::show(p))))
+    RelPath::parse_lenient(p)
+        .map_err(|e| local(format!("cannot use the path {} of the server: it {e}", show(p))))
 }
-/// Where a source lies, its name at the destination, and its full path.
-fn source(p: &Path) -> Result<(Start, Root, PathBuf), Error> {
-    let fail = |e: std::io::Error| {
-        local(format!("cannot send {}: {e}", crate::path::show(p.as_os_str().as_bytes())))
-    };
-    let full = std::fs::canonicalize(p).map_err(fail)?;
-    let contents = p.as_os_str().as_bytes().ends_with(b"/") || full.parent().is_none();
-    let is_dir = full.is_dir();
-    if contents && !is_dir {
-        return Err(fail(std::io::Error::from_raw_os_error(libc::ENOTDIR)));
+/// Whether so many sources can be named at a time.
+fn count(n: usize, what: &str) -> Result<(), Error> {
+    match n {
+        0 => Err(local(format!("nothing to {what}; name at least one file or folder"))),
+        n if n > MAX_ROOTS => Err(local(format!(
+            "cannot {what} {n} sources by one command: {MAX_ROOTS} are the most; name the folder that they are in"
+        ))),
+        _ => Ok(()),
     }
-    if contents {
-        let tree = Arc::new(Tree::open(&full).map_err(fail)?);
-        let root = Root { name: RelPath::root(), kind: Kind::Dir };
-        return Ok((Start { tree, path: RelPath::root() }, root, full.join("")));
-    }
-    let tree = Arc::new(Tree::open(full.parent().unwrap_or(Path::new("/"))).map_err(fail)?);
-    let real = full.file_name().unwrap_or(OsStr::new(""));
-    let rel =
-        |n: &OsStr| RelPath::parse(n.as_bytes()).map_err(|e| fail(std::io::Error::other(e.to_string())));
-    let path = rel(real)?;
-    let kind = tree.info(&path).map_err(fail)?.kind;
-    let name = rel(p.file_name().unwrap_or(real))?;
-    Ok((Start { tree, path }, Root { name, kind }, full))
 }
-/// The folder that is written to, where in it, and whether that is meant as a folder.
-fn destination(p: &Path, several: bool) -> Result<(Tree, RelPath, bool), Error> {
-    let fail = |e: std::io::Error| {
-        local(format!("cannot use {} as the destination: {e}", crate::path::show(p.as_os_str().as_bytes())))
-    };
-    let slash = p.as_os_str().as_bytes().ends_with(b"/");
-    if slash || several {
+/// Whether the names of all sources fit in one message.
+fn fits(r: &Record<'_>) -> Result<(), Error> {
+    let mut m = Vec::new();
+    put(&mut m, r);
+    if m.len() > MAX_MESSAGE {
+        let text = "the names of the sources are too long together for one command; name fewer at a time";
+        return Err(local(text.into()));
+    }
+    Ok(())
+}
+/// The folder that is written to, where in it, and whether that is meant as a folder. It is made where it is missing, with
+/// those above it; in a rehearsal nothing is.
+fn destination(p: &Path, several: bool, rehearsal: bool) -> Result<(Tree, RelPath, bool), Error> {
+    let shown = p.as_os_str().as_bytes();
+    not_empty(shown, "write to")?;
+    let fail = |e: std::io::Error| local(format!("cannot use {} as the destination: {e}", show(shown)));
+    let folder = means_folder(shown);
+    // Without a `.` at its end, which cannot be made.
+    let p: &Path = &p.components().collect::<PathBuf>();
+    if (folder || several) && !rehearsal {
         std::fs::create_dir_all(p).map_err(fail)?;
     }
     if p.is_dir() {
         return Ok((Tree::open(p).map_err(fail)?, RelPath::root(), true));
     }
-    let parent = match p.parent() {
-        Some(x) if !x.as_os_str().is_empty() => x,
-        _ => Path::new("."),
-    };
+    let mut parent = above(p);
     let name = p.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
-    std::fs::create_dir_all(parent).map_err(fail)?;
-    let dest = RelPath::parse(name.as_bytes()).map_err(|e| fail(std::io::Error::other(e.to_string())))?;
-    Ok((Tree::open(parent).map_err(fail)?, dest, false))
+    let mut dest = name.as_bytes().to_vec();
+    while rehearsal && !parent.exists() {
+        let missing = parent.file_name().ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
+        dest = [missing.as_bytes(), b"/", &dest].concat();
+        parent = above(parent);
+    }
+    if !rehearsal {
+        std::fs::create_dir_all(parent).map_err(fail)?;
+    }
+    let dest = RelPath::parse(&dest).map_err(|e| fail(std::io::Error::other(e.to_string())))?;
+    Ok((Tree::open(parent).map_err(fail)?, dest, folder || several))
+}
+/// The folder that a path lies in.
+fn above(p: &Path) -> &Path {
+    match p.parent() {
+        Some(x) if !x.as_os_str().is_empty() => x,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    }
 }

@@ -1,6 +1,6 @@
 //! What goes wrong with one file, and what ends a whole transfer.
 
-use crate::path::show;
+use crate::path::{PathError, show};
 use std::io;
 
 /// Longest explanation that travels with an error, in bytes.
@@ -53,13 +53,19 @@ pub enum Cause {
     TooManyOpen = 19,
     /// The system gives that end no more memory.
     NoMemory = 20,
+    /// A source that the user named is not there.
+    Missing = 21,
+    /// Its name is one of those that unfinished transfers use.
+    Reserved = 22,
+    /// A source named before it has the same name.
+    SameName = 23,
 }
 
 impl Cause {
     /// From the wire; unknown numbers of a newer peer are [`Cause::Other`].
     pub fn from_wire(n: u8) -> Cause {
         use Cause::*;
-        const ALL: [Cause; 21] = [
+        const ALL: [Cause; 24] = [
             Other,
             Full,
             ReadOnlyFileSystem,
@@ -81,6 +87,9 @@ impl Cause {
             InUse,
             TooManyOpen,
             NoMemory,
+            Missing,
+            Reserved,
+            SameName,
         ];
         ALL.get(n as usize).copied().unwrap_or(Other)
     }
@@ -108,7 +117,7 @@ impl Cause {
             Cause::Changed => "repeat the command when the file is at rest",
             Cause::Exists => "overwriting is off; allow it or choose another destination",
             Cause::Link => "symbolic links are not followed here; give the path it points to",
-            Cause::Special => "devices, sockets and pipes are not transferred",
+            Cause::Special => "devices, sockets and pipes are neither transferred nor replaced",
             Cause::TooLarge => "choose a file system that can hold files of this size",
             Cause::Corrupt => "check memory and storage of both ends; nothing wrong was put in place",
             Cause::Storage => "the storage device failed; check it (see the kernel log)",
@@ -121,7 +130,18 @@ impl Cause {
                 "give the program at that end more memory (ulimit -v, MemoryMax of its service), then repeat the command; \
                  what arrived is kept"
             }
+            Cause::Missing => "check the spelling; longhaul ls shows what a server has",
+            Cause::Reserved => {
+                "if it is a file of yours, rename it; what an unfinished transfer left goes away when that is finished"
+            }
+            Cause::SameName => "send it by a command of its own, to another destination",
         }
+    }
+    /// Whether the system of one of the ends is to blame (its disk, its memory, its limits), not the one file: what else
+    /// is sent there would likely fail as well, and the remedy is that system's.
+    pub fn is_system(self) -> bool {
+        use Cause::*;
+        matches!(self, Full | ReadOnlyFileSystem | Storage | TooManyOpen | NoMemory)
     }
     /// From an error of the operating system.
     pub fn of(e: &io::Error) -> Cause {
@@ -131,6 +151,8 @@ impl Cause {
                 io::ErrorKind::NotFound => Cause::Vanished,
                 io::ErrorKind::PermissionDenied => Cause::Denied,
                 io::ErrorKind::StorageFull => Cause::Full,
+                // No plain file where one is needed (see `lhio::safe_path`).
+                io::ErrorKind::InvalidInput => Cause::Special,
                 _ => Cause::Other,
             };
         };
@@ -171,7 +193,18 @@ impl FileError {
     pub fn new(path: &[u8], cause: Cause, text: impl Into<String>) -> FileError {
         let mut text: String = text.into();
         truncate(&mut text, MAX_TEXT);
+        // The root of a transfer has no name of its own.
+        let path = if path.is_empty() { b"." } else { path };
         FileError { path: show(path), cause, text }
+    }
+    /// About a name that no transfer can carry.
+    pub fn of_path(path: &[u8], e: PathError) -> FileError {
+        let cause = match e {
+            PathError::Reserved => Cause::Reserved,
+            PathError::NameTooLong | PathError::TooLong | PathError::TooDeep => Cause::NameTooLong,
+            _ => Cause::BadPath,
+        };
+        FileError::new(path, cause, e.to_string())
     }
     /// From an error of the operating system while doing `what` ("read", "create") with `path`.
     pub fn io(path: &[u8], what: &str, e: &io::Error) -> FileError {
@@ -218,6 +251,8 @@ pub enum Error {
     Connection {
         /// Reason of the transport.
         text: String,
+        /// The code with which the peer closed it, if that is how it ended.
+        code: Option<u64>,
     },
     /// Stopped by the user.
     #[error("stopped; repeat the command to continue where it was")]
@@ -226,6 +261,12 @@ pub enum Error {
     #[error("{text}")]
     Local {
         /// What happened and the way out.
+        text: String,
+    },
+    /// What this end was told to do does not fit what the peer has, or what is at the destination.
+    #[error("{text}")]
+    Unusable {
+        /// What does not fit and the way out.
         text: String,
     },
     /// The peer could not go on.
@@ -239,6 +280,9 @@ pub enum Error {
     Partial {
         /// How many.
         failed: u64,
+        /// The cause of the first of them that the system of one of the ends is to blame for
+        /// ([`Cause::is_system`]): a full disk, say. `None` where all failures are of single files.
+        system: Option<Cause>,
     },
 }
 
@@ -272,10 +316,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_system_is_to_blame_for_is_told_from_what_one_file_is() {
+        let of = |n| Cause::of(&io::Error::from_raw_os_error(n)).is_system();
+        for n in
+            [libc::ENOSPC, libc::EDQUOT, libc::EROFS, libc::EIO, libc::EMFILE, libc::ENFILE, libc::ENOMEM]
+        {
+            assert!(of(n), "{n}");
+        }
+        for n in [libc::EACCES, libc::ENOENT, libc::EISDIR, libc::ENAMETOOLONG, libc::EEXIST, libc::EFBIG] {
+            assert!(!of(n), "{n}");
+        }
+    }
+
+    #[test]
+    fn an_error_about_the_root_has_a_path_to_show() {
+        let e = FileError::new(b"", Cause::IsFolder, "is a directory");
+        assert!(e.to_string().starts_with(".: is a directory; "), "{e}");
+    }
+
+    #[test]
     fn causes_survive_the_wire() {
         for n in 0..=255u8 {
             let c = Cause::from_wire(n);
-            assert!(c as u8 == n || (c == Cause::Other && n >= 21), "{n} -> {c:?}");
+            assert!(c as u8 == n || (c == Cause::Other && n >= 24), "{n} -> {c:?}");
         }
     }
 

@@ -3,22 +3,20 @@
 //! `.NAME.longhaul-journal`: one header, then one record for each verified chunk, appended as chunks are verified.
 //! Every record carries a checksum; reading stops at the first that does not match (a torn tail).
 //!
-//! After `kill -9` the page cache still holds everything that was written, so records count as they stand. After a
-//! reboot (another boot id) the disk may lack data that a record claims, so the claimed chunks are hashed again.
+//! A record says where to look, no more: a disk may lose data in a crash of the machine, and anybody who may write to
+//! the folder can change the data, or the journal, between two attempts. So each chunk that it lists is read and
+//! compared with the source's hash before it counts.
 
 use crate::hash::{Digest, MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
 use crate::proto::Meta;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
-const MAGIC: &[u8; 8] = b"lhjrnl1\n";
-const HEADER: usize = 8 + 8 + 8 + 4 + 1 + 32 + 36 + 16;
+const MAGIC: &[u8; 8] = b"lhjrnl2\n";
+pub(crate) const HEADER: usize = 8 + 8 + 8 + 4 + 1 + 32 + 16;
 const RECORD: usize = 8 + 32 + 8;
-/// Longest journal that is read: 2^24 chunks, each noted up to twice.
-const MAX_JOURNAL: u64 = HEADER as u64 + (RECORD as u64) * (1 << 25);
-
 /// What must be the same for chunks of an earlier attempt to count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -44,7 +42,17 @@ impl Identity {
         }
         Identity { size, secs: meta.secs, nanos: meta.nanos, chunk_log2, extents: *h.finalize().as_bytes() }
     }
-    fn encode(&self, boot: &BootId) -> Vec<u8> {
+    /// The same, of a file that only this owner goes on with.
+    pub fn of(mut self, owner: &Digest) -> Identity {
+        let mut h = blake3::Hasher::new_derive_key("longhaul 2026 extents of an owner's file");
+        h.update(&self.extents).update(owner);
+        self.extents = *h.finalize().as_bytes();
+        self
+    }
+    fn chunks(&self) -> u64 {
+        self.size.div_ceil(1 << self.chunk_log2)
+    }
+    fn encode(&self) -> Vec<u8> {
         let mut v = Vec::with_capacity(HEADER);
         v.extend_from_slice(MAGIC);
         v.extend_from_slice(&self.size.to_be_bytes());
@@ -52,40 +60,33 @@ impl Identity {
         v.extend_from_slice(&self.nanos.to_be_bytes());
         v.push(self.chunk_log2);
         v.extend_from_slice(&self.extents);
-        v.extend_from_slice(&boot.0);
         let sum = blake3::hash(&v);
         v.extend_from_slice(&sum.as_bytes()[..16]);
         v
     }
 }
 
-/// Identifies the time since the machine was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootId(pub [u8; 36]);
+/// Characters of a boot's identifier.
+const BOOT: usize = 36;
 
-impl BootId {
-    /// Of this machine now. Where the kernel does not tell, a value that equals none in a journal's header, so that
-    /// everything is verified again.
-    pub fn current() -> BootId {
-        let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut id = [b'?'; 36];
-        if let Some(t) = text.get(..36) {
-            id.copy_from_slice(t);
-        }
-        BootId(id)
-    }
-    fn known(&self) -> bool {
-        self.0[0] != b'?'
-    }
+/// Whether a file begins as journals do, or is the mark of a session: a boot's identifier, 36 characters (RFC 9562,
+/// section 4). Such a file holds notes of this program and nothing of a user.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn is_note(file: &File) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    file.take(HEADER as u64).read_to_end(&mut begin)?;
+    let id = |b: &[u8]| b.iter().all(|c| c.is_ascii_hexdigit() || b"-?".contains(c));
+    let journal = <[u8; HEADER]>::try_from(&begin[..]).is_ok_and(|h| intact(&h));
+    Ok(journal || begin.len() == BOOT && id(&begin))
 }
 
 /// What a journal says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Verified chunks and their hashes.
+    /// Chunks that were verified when they were written, and their hashes.
     pub chunks: BTreeMap<u64, Digest>,
-    /// Whether they must be hashed again before they count: the machine was restarted since.
-    pub doubtful: bool,
     /// A journal of the same state of the source was there.
     pub same_source: bool,
     /// A journal was there, but of another state of the source.
@@ -103,36 +104,36 @@ impl Journal {
     ///
     /// # Errors
     /// The system's.
-    pub fn open(mut file: File, id: &Identity, boot: &BootId) -> io::Result<(Journal, Found)> {
+    pub fn open(file: File, id: &Identity) -> io::Result<(Journal, Found)> {
         let mut found = Found::default();
-        let mut bytes = Vec::new();
-        (&mut file).take(MAX_JOURNAL).read_to_end(&mut bytes)?;
+        let want = id.encode();
+        // A chunk is noted again when it had to come again, which is seldom; a longer journal is nobody's.
+        let longest = HEADER as u64 + (RECORD as u64) * id.chunks().max(1) * 2;
+        let mut r = BufReader::with_capacity(RECORD * 1024, (&file).take(longest));
         let mut keep = 0;
-        if let Some(old) = header(&bytes) {
-            let same = id.encode(&old);
-            if bytes.starts_with(&same) {
-                found.same_source = true;
-                keep = HEADER
-                    + records(&bytes[HEADER..], id.size.div_ceil(1 << id.chunk_log2), &mut found.chunks);
-                found.doubtful = old != *boot || !boot.known();
-            } else {
-                found.other_source = true;
-            }
+        let mut head = [0; HEADER];
+        if fill(&mut r, &mut head)? {
+            found.same_source = head[..] == want[..];
+            found.other_source = !found.same_source && intact(&head);
+        }
+        if found.same_source {
+            keep = HEADER as u64 + records(&mut r, id.chunks(), &mut found.chunks)?;
         }
         let mut j = Journal { file };
-        if keep == 0 || found.doubtful {
-            // A new header; doubtful records are written again as they are verified again.
-            j.restart(id, boot)?;
-        } else {
-            j.file.set_len(keep as u64)?;
-            j.file.seek(SeekFrom::Start(keep as u64))?;
+        // One that is full says things twice: what it says is written anew, so that there is room for more.
+        let full = keep == longest;
+        if full {
+            keep = 0;
+        }
+        j.file.set_len(keep)?;
+        j.file.seek(SeekFrom::Start(keep))?;
+        if keep == 0 {
+            j.file.write_all(&want)?;
+        }
+        if full {
+            j.append(&found.chunks.iter().map(|(c, d)| (*c, *d)).collect::<Vec<_>>())?;
         }
         Ok((j, found))
-    }
-    fn restart(&mut self, id: &Identity, boot: &BootId) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&id.encode(boot))
     }
     /// Notes verified chunks. Their data must have been written before.
     ///
@@ -172,14 +173,15 @@ pub struct Contents {
 impl Contents {
     /// Of a journal's bytes, up to the first damaged record; `None` when the header is not intact.
     pub fn read(b: &[u8]) -> Option<Contents> {
-        header(b)?;
-        let size = u64::from_be_bytes(b[8..16].try_into().ok()?);
-        let chunk_log2 = b[28];
-        if size > MAX_FILE || !(MIN_CHUNK_LOG2..=MAX_CHUNK_LOG2).contains(&chunk_log2) {
+        let (head, mut rest) = b.split_at_checked(HEADER)?;
+        let size = u64::from_be_bytes(head[8..16].try_into().ok()?);
+        let chunk_log2 = head[28];
+        let possible = size <= MAX_FILE && (MIN_CHUNK_LOG2..=MAX_CHUNK_LOG2).contains(&chunk_log2);
+        if !intact(head) || !possible {
             return None;
         }
         let mut chunks = BTreeMap::new();
-        records(&b[HEADER..], size.div_ceil(1 << chunk_log2), &mut chunks);
+        records(&mut rest, size.div_ceil(1 << chunk_log2), &mut chunks).ok()?;
         Some(Contents { size, chunk_log2, chunks })
     }
     /// Bytes of the file that are safe: those of the verified chunks.
@@ -189,21 +191,34 @@ impl Contents {
     }
 }
 
-/// The boot id of an intact header.
-fn header(b: &[u8]) -> Option<BootId> {
-    let h = b.get(..HEADER)?;
-    let (body, sum) = h.split_at(HEADER - 16);
-    if !body.starts_with(MAGIC) || blake3::hash(body).as_bytes()[..16] != *sum {
-        return None;
+/// Whether these first bytes are a journal's, which may have been cut off while they were written.
+pub(crate) fn is_header(b: &[u8]) -> bool {
+    match b.get(..HEADER) {
+        Some(h) => intact(h),
+        None => b.starts_with(MAGIC) || MAGIC.starts_with(b),
     }
-    Some(BootId(body[HEADER - 16 - 36..].try_into().ok()?))
+}
+
+/// Whether these bytes are a header.
+fn intact(h: &[u8]) -> bool {
+    let (body, sum) = h.split_at(HEADER - 16);
+    body.starts_with(MAGIC) && blake3::hash(body).as_bytes()[..16] == *sum
+}
+
+/// Reads all of `b`; false when there is less.
+fn fill(r: &mut impl Read, b: &mut [u8]) -> io::Result<bool> {
+    match r.read_exact(b) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        r => r.map(|()| true),
+    }
 }
 
 /// Reads records of a file of `n` chunks up to the first damaged one; returns the length of the intact part.
-fn records(b: &[u8], n: u64, out: &mut BTreeMap<u64, Digest>) -> usize {
+fn records(r: &mut impl Read, n: u64, out: &mut BTreeMap<u64, Digest>) -> io::Result<u64> {
     let mut good = 0;
-    for r in b.chunks_exact(RECORD) {
-        let (body, sum) = r.split_at(40);
+    let mut record = [0; RECORD];
+    while fill(r, &mut record)? {
+        let (body, sum) = record.split_at(40);
         let (index, digest) = body.split_at(8);
         let index = index.iter().fold(0u64, |v, b| v << 8 | u64::from(*b));
         let Ok(digest) = Digest::try_from(digest) else { break };
@@ -211,16 +226,15 @@ fn records(b: &[u8], n: u64, out: &mut BTreeMap<u64, Digest>) -> usize {
             break;
         }
         out.insert(index, digest);
-        good += RECORD;
+        good += RECORD as u64;
     }
-    good
+    Ok(good)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BOOT: BootId = BootId([b'a'; 36]);
     fn id() -> Identity {
         Identity::new(
             10 << 18,
@@ -229,16 +243,16 @@ mod tests {
             std::slice::from_ref(&(0..10 << 18)),
         )
     }
-    fn open(p: &std::path::Path, id: &Identity, boot: &BootId) -> (Journal, Found) {
+    fn open(p: &std::path::Path, id: &Identity) -> (Journal, Found) {
         let f = File::options().read(true).write(true).create(true).truncate(false).open(p).unwrap();
-        Journal::open(f, id, boot).unwrap()
+        Journal::open(f, id).unwrap()
     }
 
     #[test]
     fn verified_chunks_survive_and_a_torn_tail_does_not() {
         let d = tempfile::tempdir().unwrap();
         let p = d.path().join("j");
-        let (mut j, f) = open(&p, &id(), &BOOT);
+        let (mut j, f) = open(&p, &id());
         assert_eq!(f, Found::default());
         j.append(&[(3, [3; 32]), (1, [1; 32])]).unwrap();
         j.append(&[(7, [7; 32])]).unwrap();
@@ -250,39 +264,60 @@ mod tests {
         assert_eq!(Contents::read(&whole[1..]), None);
         for cut in 0..whole.len() {
             std::fs::write(&p, &whole[..cut]).unwrap();
-            let (mut j, f) = open(&p, &id(), &BOOT);
+            let (mut j, f) = open(&p, &id());
             assert_eq!(f.chunks.len(), cut.saturating_sub(HEADER) / RECORD, "cut at {cut}");
             // What is appended after a torn tail is read again.
             j.append(&[(9, [9; 32])]).unwrap();
             drop(j);
-            assert_eq!(open(&p, &id(), &BOOT).1.chunks.get(&9), Some(&[9; 32]));
+            assert_eq!(open(&p, &id()).1.chunks.get(&9), Some(&[9; 32]));
         }
     }
 
     #[test]
-    fn another_source_starts_over_and_a_reboot_casts_doubt() {
+    fn another_source_starts_over() {
         let d = tempfile::tempdir().unwrap();
         let p = d.path().join("j");
-        open(&p, &id(), &BOOT).0.append(&[(3, [3; 32])]).unwrap();
-        let (_, f) = open(&p, &id(), &BootId([b'b'; 36]));
-        assert!(f.doubtful && f.chunks.len() == 1);
-        assert!(open(&p, &id(), &BOOT).1.chunks.is_empty(), "doubtful records were not carried over");
-        open(&p, &id(), &BOOT).0.append(&[(3, [3; 32])]).unwrap();
-        let (_, f) = open(&p, &Identity { secs: 6, ..id() }, &BOOT);
+        open(&p, &id()).0.append(&[(3, [3; 32])]).unwrap();
+        assert_eq!(open(&p, &id()).1.chunks.len(), 1);
+        let (_, f) = open(&p, &Identity { secs: 6, ..id() });
         assert!(f.other_source && f.chunks.is_empty());
+        assert!(open(&p, &id()).1.other_source);
+        // So is what another owner has sent, and what has no owner.
+        for other in [id().of(&[2; 32]), id()] {
+            open(&p, &id().of(&[1; 32])).0.append(&[(3, [3; 32])]).unwrap();
+            assert_eq!(open(&p, &id().of(&[1; 32])).1.chunks.len(), 1);
+            let (_, f) = open(&p, &other);
+            assert!(f.other_source && f.chunks.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_journal_that_is_longer_than_any_can_be_is_cut() {
+        let d = tempfile::tempdir().unwrap();
+        let p = d.path().join("j");
+        let all: Vec<(u64, Digest)> = (0..10).map(|i| (i, [i as u8; 32])).collect();
+        let mut j = open(&p, &id()).0;
+        for _ in 0..5 {
+            j.append(&all).unwrap();
+        }
+        // Garbage, as long as a disk would have it.
+        j.file.set_len(1 << 40).unwrap();
+        let (_, f) = open(&p, &id());
+        assert_eq!(f.chunks, all.into_iter().collect());
+        assert_eq!(std::fs::metadata(&p).unwrap().len(), (HEADER + 10 * RECORD) as u64);
     }
 
     #[test]
     fn damage_anywhere_is_noticed() {
         let d = tempfile::tempdir().unwrap();
         let p = d.path().join("j");
-        open(&p, &id(), &BOOT).0.append(&[(3, [3; 32]), (4, [4; 32])]).unwrap();
+        open(&p, &id()).0.append(&[(3, [3; 32]), (4, [4; 32])]).unwrap();
         let whole = std::fs::read(&p).unwrap();
         for i in 0..whole.len() {
             let mut b = whole.clone();
             b[i] ^= 4;
             std::fs::write(&p, &b).unwrap();
-            let f = open(&p, &id(), &BOOT).1;
+            let f = open(&p, &id()).1;
             assert!(f.chunks.iter().all(|(i, d)| d[0] as u64 == *i), "byte {i}");
             assert!(f.chunks.len() < 2, "byte {i}");
         }

@@ -6,6 +6,7 @@
 
 use crate::proto::MAX_MESSAGE;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use verbs::{
     Access, Adapter, CqId, Error, Memory, Mr, MrId, Opcode, PdId, QpId, RecvWr, SendOp, SendWr, Sge, Sges,
     Status,
@@ -82,6 +83,8 @@ pub struct Link {
     queue: VecDeque<Item>,
     posted: HashMap<u64, Sent>,
     posted_bytes: u64,
+    /// Bytes of messages that are queued, or posted and not acknowledged.
+    messages: u64,
     max_bytes: u64,
     receives: HashMap<u64, Mr>,
     /// Consumed and not posted again: held back, or the queue was full.
@@ -91,6 +94,16 @@ pub struct Link {
     next_id: u64,
     received: u64,
     broken: bool,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link: {} items queued, ", self.queue.len())?;
+        write!(f, "{} posted and not acknowledged ({} bytes), ", self.posted.len(), self.posted_bytes)?;
+        write!(f, "{} receives posted, {} held back, ", self.receives.len(), self.idle.len())?;
+        write!(f, "{} messages received", self.received)?;
+        if self.broken { f.write_str(", broken") } else { Ok(()) }
+    }
 }
 
 impl Link {
@@ -108,6 +121,7 @@ impl Link {
             queue: VecDeque::new(),
             posted: HashMap::new(),
             posted_bytes: 0,
+            messages: 0,
             max_bytes: u64::MAX,
             receives: HashMap::new(),
             idle: Vec::new(),
@@ -187,6 +201,7 @@ impl Link {
     /// Queues a message of at most [`MAX_MESSAGE`] bytes.
     pub fn send(&mut self, message: Vec<u8>) {
         debug_assert!(message.len() <= MAX_MESSAGE);
+        self.messages += message.len() as u64;
         self.queue.push_back(Item::Message(message));
     }
     /// Registers `buffer` and queues a Write for every piece of it: (offset in the buffer, length, target). The
@@ -221,6 +236,10 @@ impl Link {
     /// Work that is queued and not posted yet.
     pub fn queued(&self) -> usize {
         self.queue.len()
+    }
+    /// Bytes of messages that were queued and are not acknowledged.
+    pub fn messages(&self) -> u64 {
+        self.messages
     }
     /// Whether everything queued was sent and acknowledged.
     pub fn drained(&self) -> bool {
@@ -309,6 +328,8 @@ impl Link {
     fn sent(&mut self, a: &mut Adapter, wr_id: u64, out: &mut Vec<LinkEvent>) {
         let sent = self.posted.remove(&wr_id);
         self.posted_bytes -= sent.as_ref().map_or(0, |s| s.len);
+        let message = sent.as_ref().filter(|s| matches!(s.what, Posted::Message(_)));
+        self.messages -= message.map_or(0, |s| s.len);
         match sent.map(|s| s.what) {
             Some(Posted::Message(Some(mr))) => {
                 let _ = a.dereg_mr(mr); // its only user has completed

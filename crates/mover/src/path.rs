@@ -121,6 +121,11 @@ impl RelPath {
             None => Some((RelPath::root(), &self.0)),
         }
     }
+    /// Whether this lies beneath a folder.
+    pub fn is_below(&self, folder: &RelPath) -> bool {
+        let rest = self.0.strip_prefix(&folder.0[..]);
+        rest.is_some_and(|r| !r.is_empty() && (folder.is_root() || r[0] == b'/'))
+    }
     /// The components in order.
     pub fn components(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|&b| b == b'/').filter(|c| !c.is_empty())
@@ -189,13 +194,18 @@ fn check(b: &[u8]) -> Result<(), PathError> {
     Ok(())
 }
 
-const PART: &[u8] = b".longhaul-part";
-const JOURNAL: &[u8] = b".longhaul-journal";
-const SESSION: &[u8] = b".longhaul-session";
+pub(crate) const PART: &[u8] = b".longhaul-part";
+pub(crate) const JOURNAL: &[u8] = b".longhaul-journal";
+pub(crate) const SESSION: &[u8] = b".longhaul-session";
 
-/// Whether a name belongs to an unfinished transfer. Such files are never sent, listed or accepted.
+/// Whether a name is one of those that unfinished transfers use. Nothing of such a name is sent, listed or accepted; where
+/// a source has one, that is reported (see [`crate::walk`]).
 pub fn is_reserved(name: &[u8]) -> bool {
     name.first() == Some(&b'.') && [PART, JOURNAL, SESSION].iter().any(|s| name.ends_with(s))
+}
+/// Where the journal beside an unfinished file would be; `None` for a name of something else.
+pub(crate) fn journal_beside(part: &[u8]) -> Option<Vec<u8>> {
+    Some(journal_name(part.strip_prefix(b".")?.strip_suffix(PART)?))
 }
 /// Where a file's data lies until it is verified: `.NAME.longhaul-part`.
 pub fn part_name(name: &[u8]) -> Vec<u8> {
@@ -223,19 +233,9 @@ fn temporary(name: &[u8], suffix: &[u8]) -> Vec<u8> {
     v
 }
 
-/// A name for people: UTF-8 stays, control characters and other bytes are written as `\xNN`, so that a name can
-/// neither garble a terminal nor be taken for another.
+/// A name for people, which can neither garble a terminal nor be taken for another (see [`base::text::name`]).
 pub fn show(name: &[u8]) -> String {
-    let mut out = String::with_capacity(name.len());
-    for part in name.utf8_chunks() {
-        for c in part.valid().chars() {
-            if c.is_control() || c == '\\' { out.extend(c.escape_default()) } else { out.push(c) }
-        }
-        for b in part.invalid() {
-            out.push_str(&format!("\\x{b:02x}"));
-        }
-    }
-    out
+    base::text::name(name)
 }
 
 #[cfg(test)]
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn names_for_people_are_unambiguous() {
         assert_eq!(show("grüße.txt".as_bytes()), "grüße.txt");
-        assert_eq!(show(b"a\xffb\x1b[0m\n"), "a\\xffb\\u{1b}[0m\\n");
+        assert_eq!(show(b"a\xffb\x1b[0m\n"), "a\\xffb\\x1b[0m\\n");
     }
 
     proptest! {

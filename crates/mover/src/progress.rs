@@ -1,7 +1,7 @@
 //! What a transfer has done so far, for progress bars and for machines.
 
-use crate::error::{Error, FileError};
-use crate::proto::{Mapping, Totals};
+use crate::error::{Cause, Error, FileError};
+use crate::proto::{Mapping, NotCarried, SourceCounts, Totals};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,10 +37,23 @@ pub struct Snapshot {
     pub current: String,
     /// Things to know that are no failures: a file that started over because its source changed.
     pub notes: Vec<String>,
+    /// What of the things sent does not travel, once everything was sent.
+    pub not_carried: NotCarried,
     /// What could not be transferred, the first [`MAX_ERRORS`].
     pub errors: Vec<FileError>,
     /// How many could not be transferred.
     pub failed: u64,
+    /// The cause of the first failure that the system of one of the ends is to blame for ([`Cause::is_system`]).
+    pub system: Option<Cause>,
+}
+
+impl Snapshot {
+    /// What the source says at its end, which is all there is.
+    pub(crate) fn found(&mut self, c: &SourceCounts) {
+        (self.files_known, self.bytes_known, self.complete) = (c.files, c.bytes, true);
+        (self.files_skipped, self.bytes_skipped) = (c.same_files, c.same_bytes);
+        self.not_carried = c.not_carried;
+    }
 }
 
 /// How a transfer ended.
@@ -106,6 +119,7 @@ impl Progress {
     pub(crate) fn fail(&self, e: FileError) {
         self.update(|s| {
             s.failed += 1;
+            s.system = s.system.or(Some(e.cause).filter(|c| c.is_system()));
             if s.errors.len() < MAX_ERRORS {
                 s.errors.push(e);
             }
@@ -126,16 +140,20 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Cause;
 
     #[test]
     fn errors_are_counted_beyond_their_list() {
         let p = Progress::default();
         for _ in 0..MAX_ERRORS + 5 {
-            p.fail(FileError::new(b"x", Cause::Full, "no room"));
+            p.fail(FileError::new(b"x", Cause::Denied, "not yours"));
         }
         let s = p.snapshot();
-        assert_eq!((s.errors.len(), s.failed), (MAX_ERRORS, MAX_ERRORS as u64 + 5));
+        assert_eq!((s.errors.len(), s.failed, s.system), (MAX_ERRORS, MAX_ERRORS as u64 + 5, None));
+        // The first that is the system's counts, also where the list is full.
+        for cause in [Cause::Full, Cause::Storage] {
+            p.fail(FileError::new(b"x", cause, "no room"));
+        }
+        assert_eq!(p.snapshot().system, Some(Cause::Full));
         assert!(!p.interrupted());
         p.interrupt();
         assert!(p.interrupted());
@@ -143,11 +161,11 @@ mod tests {
 
     #[test]
     fn a_summary_is_readable_by_machines() {
-        let error = Some(Error::Partial { failed: 2 });
+        let error = Some(Error::Partial { failed: 2, system: Some(Cause::Full) });
         let (progress, totals) = (Snapshot::default(), Totals::default());
         let s = Summary { error, progress, totals, nanos: 7, dry_run: false };
         let j = serde_json::to_value(&s).unwrap();
-        assert_eq!(j["error"]["kind"], "partial");
+        assert_eq!((&j["error"]["kind"], &j["error"]["system"]), (&"partial".into(), &"full".into()));
         assert_eq!(j["nanos"], 7);
     }
 }

@@ -1,24 +1,30 @@
 //! The serving side: any number of sessions over one endpoint, all beneath one folder.
 
-use crate::error::{Error, NO_THREAD};
+use crate::doing::Doing;
+use crate::error::{Cause, Error, FileError, NO_THREAD};
+use crate::limits::Budgets;
+use crate::monitor::{Monitor, Who};
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Hello, Op, Record, Root, Sending, VERSION};
+use crate::proto::{Hello, Kind, Op, Record, Sending, Totals, VERSION};
+use crate::roots::{self, Sources};
 use crate::sending::{PathNow, Policy, congestion_control, mapping};
 use crate::session::{Control, Fatal, Role, Session, code};
-use crate::sink::list::Lister;
+use crate::sink::list::{Asking, Lister};
+use crate::sink::write_only::{self, WriteOnly};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
 use crate::tree::Tree;
-use crate::walk::Start;
 use base::{Rate, Span, Time};
-use endpoint::{App, ConnId, Endpoint, Event, QpOptions};
+use endpoint::{App, CloseReason, ConnId, Displaced, Endpoint, Event, Moved, QpOptions, ShareLimits, Shares};
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use transport::crypto::PeerIdentity;
+use transport::error::code::BUSY;
 use verbs::QpId;
 
 /// Sessions at a time unless the options say otherwise: 4 MiB of receive buffers each at the start.
@@ -43,8 +49,12 @@ pub struct ServeOptions {
     pub durable: bool,
     /// Large files are read past the page cache.
     pub direct: bool,
-    /// Sessions at a time; further ones are refused.
-    pub max_sessions: usize,
+    /// Sessions at a time, and when one that is not made use of gives way to another.
+    pub sessions: ShareLimits,
+    /// Memory of all sessions together for data on its way, in bytes.
+    pub memory: u64,
+    /// Descriptors of all sessions together for files that they receive.
+    pub descriptors: u64,
     /// Most that each session sends; a client can ask for less. Must be the `rate_cap` of the endpoint's options,
     /// where there is one, since it takes its place.
     pub rate_limit: Option<Rate>,
@@ -65,7 +75,9 @@ impl ServeOptions {
             allow_overwrite: true,
             durable: true,
             direct: false,
-            max_sessions: DEFAULT_SESSIONS,
+            sessions: ShareLimits::of(DEFAULT_SESSIONS),
+            memory: lhio::budget::memory_for_clients(None),
+            descriptors: u64::MAX,
             rate_limit: None,
             cc: cc::registry::DEFAULT.to_owned(),
             offered_cc: cc::registry::names().into_iter().map(str::to_owned).collect(),
@@ -73,25 +85,15 @@ impl ServeOptions {
     }
 }
 
-/// One line about a session, for the server's log or display.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct SessionInfo {
-    /// Number of the connection.
-    pub conn: u64,
-    /// The client's address.
-    pub remote: String,
-    /// `put`, `get`, `list`, or nothing yet.
-    pub operation: &'static str,
-    /// What it has done.
-    pub progress: crate::progress::Snapshot,
-}
-
 struct Client {
     session: Session,
     progress: Progress,
-    remote: String,
-    peer: String,
-    operation: &'static str,
+    /// Who it is; none over plain iWARP.
+    identity: Option<PeerIdentity>,
+    /// The same for the log.
+    who: Who,
+    /// What the receiving end counted, once it has come to its end.
+    totals: Option<Totals>,
     transfer: Option<[u8; 16]>,
     /// A put that waits for an older session of the same transfer to end.
     waiting: Option<Box<Hello>>,
@@ -101,45 +103,10 @@ struct Client {
     deadline: Option<(Time, u64, String)>,
 }
 
-#[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
-    sessions: Mutex<BTreeMap<u64, (String, &'static str, Progress)>>,
-}
-
-/// Watches and stops a server from other threads while its loop runs.
-#[derive(Clone)]
-pub struct Monitor(Arc<Shared>);
-
-impl Monitor {
-    /// Sessions at present.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let v = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let info = |(conn, (remote, operation, p)): (u64, (String, &'static str, Progress))| SessionInfo {
-            conn,
-            remote,
-            operation,
-            progress: p.snapshot(),
-        };
-        v.into_iter().map(info).collect()
-    }
-    /// Closes all sessions, in a state that can be resumed, and ends the loop at its next turn. The one who asks
-    /// wakes it.
-    pub fn stop(&self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-    }
-    fn set(&self, id: ConnId, c: Option<&Client>) {
-        let mut v = self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        match c {
-            Some(c) => drop(v.insert(id.0, (c.remote.clone(), c.operation, c.progress.clone()))),
-            None => drop(v.remove(&id.0)),
-        }
-    }
-}
-
 /// The server.
 pub struct ServerApp {
     options: ServeOptions,
+    budgets: Budgets,
     tree: Arc<Tree>,
     pool: Arc<Pool>,
     wake: Wake,
@@ -147,6 +114,7 @@ pub struct ServerApp {
     /// Closed, but jobs of theirs still run: (transfer, session).
     settling: Vec<(Option<[u8; 16]>, Session)>,
     monitor: Monitor,
+    shares: Shares,
     next: Option<Time>,
 }
 
@@ -156,6 +124,7 @@ impl ServerApp {
     /// # Errors
     /// [`Error::Local`] when the folder cannot be opened.
     pub fn new(options: ServeOptions, wake: Wake) -> Result<ServerApp, Error> {
+        roots::not_empty(options.root.as_os_str().as_bytes(), "serve")?;
         let tree = Tree::open(&options.root).map_err(|e| Error::Local {
             text: format!(
                 "cannot serve {}: {e}; give a folder that exists and can be read",
@@ -165,33 +134,36 @@ impl ServerApp {
         let (clients, settling) = Default::default();
         let pool = Arc::new(Pool::new());
         Ok(ServerApp {
+            budgets: Budgets::new(options.memory, options.descriptors),
+            shares: Shares::new(options.sessions, "transfers"),
             options,
             tree: Arc::new(tree),
             pool,
             wake,
             clients,
             settling,
-            monitor: Monitor(Arc::default()),
+            monitor: Monitor::default(),
             next: None,
         })
+    }
+    /// What each session does and waits for, a line each, for those who look into one that stands still.
+    pub fn state(&self) -> String {
+        let line = |(c, x): (&ConnId, &Client)| format!("{} {}: {:?}\n", c.0, x.who.operation, x.session);
+        self.clients.iter().map(line).collect()
     }
     /// A view of it for other threads.
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
     fn stopped(&self) -> bool {
-        self.monitor.0.stop.load(Ordering::Relaxed)
+        self.monitor.stopped()
     }
 
     fn event(&mut self, now: Time, e: Event, ep: &mut Endpoint) {
         match e {
             Event::Incoming { conn } => self.incoming(now, conn, ep),
-            Event::Closed { conn, .. } => {
-                self.monitor.set(conn, None);
-                if let Some(mut c) = self.clients.remove(&conn) {
-                    c.session.close(ep.adapter());
-                    self.settling.push((c.transfer, c.session));
-                }
+            Event::Closed { conn, reason } => {
+                self.retire(conn, &reason, ep);
                 let _ = ep.release(conn); // what is left is freed with the endpoint
             }
             Event::QpReady { conn, qp, by_peer: false, .. } => self.opened(now, conn, (qp, true), ep),
@@ -200,39 +172,68 @@ impl ServerApp {
         }
     }
     fn incoming(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint) {
-        let Some((remote, peer)) =
-            ep.connection(conn).map(|i| (i.remote.to_string(), format!("{:?}", i.peer)))
-        else {
+        let Some((remote, identity)) = ep.connection(conn).map(|i| (i.remote, i.peer.clone())) else {
             return;
         };
+        match self.shares.enter(now, conn, identity.as_ref(), remote) {
+            Ok(displaced) => displaced.into_iter().for_each(|d| self.displace(now, &d, ep)),
+            // A word with the end of the connection: no memory is spent on those who are refused.
+            Err(full) => return ep.close(now, conn, code::REFUSED, &full.to_string()),
+        }
+        let peer = identity.as_ref().map_or_else(|| "no key".to_owned(), ToString::to_string);
+        let remote = remote.to_string();
         match Session::new(now, ep, conn) {
             Ok(session) => {
-                let full = self.clients.len() >= self.options.max_sessions;
-                let mut c = Client {
+                let c = Client {
                     session,
                     progress: Progress::default(),
-                    remote,
-                    peer,
-                    operation: "",
+                    who: Who { remote, peer, operation: "" },
+                    identity,
+                    totals: None,
                     transfer: None,
                     waiting: None,
                     opening: None,
                     deadline: None,
                 };
-                if full {
-                    let n = self.options.max_sessions;
-                    let text = format!(
-                        "{n} transfers are running, the server's limit; try again when one has ended"
-                    );
-                    end(&mut c, now, Fatal::Refuse(text));
-                }
-                self.monitor.set(conn, Some(&c));
+                self.monitor.set(conn, &c.who, &c.progress);
                 self.clients.insert(conn, c);
             }
             Err(f) => {
+                self.shares.leave(conn);
                 let (code, text) = f.close();
                 ep.close(now, conn, code, text);
             }
+        }
+    }
+    /// A session is over; jobs of it may still run.
+    fn retire(&mut self, conn: ConnId, reason: &CloseReason, ep: &mut Endpoint) {
+        self.shares.leave(conn);
+        if let Some(mut c) = self.clients.remove(&conn) {
+            self.monitor.end(conn, c.totals, status(&c, reason));
+            c.session.close(ep.adapter());
+            self.settling.push((c.transfer, c.session));
+        }
+    }
+    /// Ends a session that has lost its place. What it has done stays, and can be gone on with.
+    fn displace(&mut self, now: Time, d: &Displaced, ep: &mut Endpoint) {
+        let (client, peer) = match self.clients.get(&d.conn) {
+            Some(c) => (c.who.remote.as_str(), c.who.peer.as_str()),
+            None => ("", ""),
+        };
+        tracing::info!(client, peer, why = d.words, "a session gave way");
+        ep.close(now, d.conn, BUSY, &d.words);
+        let reason = CloseReason::Peer { code: BUSY, reason: d.words.to_string() };
+        self.retire(d.conn, &reason, ep);
+    }
+    /// Closes sessions that do not say what they want.
+    fn look(&mut self, now: Time, ep: &mut Endpoint) {
+        let clients = &self.clients;
+        let moved = |conn| {
+            let working = clients.get(&conn).is_some_and(|c| c.session.works());
+            Moved { bytes: ep.moved(conn), working }
+        };
+        for d in self.shares.look(now, moved) {
+            self.displace(now, &d, ep);
         }
     }
     /// Runs one client's session as far as it goes.
@@ -252,15 +253,17 @@ impl ServerApp {
             match c.session.step(ep.adapter()) {
                 Ok(None) => break,
                 Ok(Some(Control::Hello(h))) => {
+                    self.shares.spoke(now, conn, ep.moved(conn));
                     if let Err(f) = self.hello(now, conn, &mut c, h, ep) {
                         end(&mut c, now, f);
                     }
-                    self.monitor.set(conn, Some(&c));
+                    self.monitor.set(conn, &c.who, &c.progress);
                     if c.waiting.is_some() {
                         break;
                     }
                 }
-                Ok(Some(Control::SinkEnd(_))) => {
+                Ok(Some(Control::SinkEnd(totals))) => {
+                    c.totals = Some(totals);
                     c.deadline = Some((now + LINGER, code::DONE, "done".into()));
                 }
                 Ok(Some(_)) => end(&mut c, now, Fatal::protocol("a record that only a server may send")),
@@ -275,6 +278,11 @@ impl ServerApp {
         c.session.fit(now, ep, conn);
         c.session.link.flush(ep.adapter());
         let over = matches!(&c.session.role, Role::Sink(s) if s.ended());
+        if let Role::Sink(s) = &c.session.role
+            && over
+        {
+            c.totals = Some(s.totals());
+        }
         if over && c.deadline.is_none() {
             c.deadline = Some((now + LINGER, code::DONE, "done".into()));
         }
@@ -309,15 +317,13 @@ impl ServerApp {
             let older: Vec<ConnId> = self
                 .clients
                 .iter()
-                .filter(|(_, o)| o.transfer == Some(h.transfer) && o.peer == c.peer)
+                .filter(|(_, o)| o.transfer == Some(h.transfer) && o.identity == c.identity)
                 .map(|(id, _)| *id)
                 .collect();
             for id in older {
                 ep.close(now, id, code::SUPERSEDED, "a newer session of the same transfer took over");
-                if let Some(mut o) = self.clients.remove(&id) {
-                    o.session.close(ep.adapter());
-                    self.settling.push((o.transfer, o.session));
-                }
+                let superseded = "a newer session of the same transfer took over";
+                self.retire(id, &CloseReason::Peer { code: code::SUPERSEDED, reason: superseded.into() }, ep);
             }
             c.transfer = Some(h.transfer);
             self.settle();
@@ -394,9 +400,13 @@ impl ServerApp {
             if let Err(f) = r {
                 end(&mut c, now, f);
             }
-            self.monitor.set(conn, Some(&c));
+            self.monitor.set(conn, &c.who, &c.progress);
         }
         self.clients.insert(conn, c);
+    }
+    /// Whether clients are to learn nothing of what lies here.
+    fn write_only(&self) -> bool {
+        !self.options.allow_read
     }
     fn allowed(&self, h: &Hello) -> Result<(), Fatal> {
         let refuse = |t: &str| Err(Fatal::Refuse(t.into()));
@@ -407,6 +417,14 @@ impl ServerApp {
             Op::Get | Op::List if !self.options.allow_read => {
                 refuse("the server takes files but gives none; ask the one who runs it to allow reading")
             }
+            Op::Put if self.write_only() && h.flags.dry_run => refuse(
+                "the server takes files and does not say what it has, so nothing can be found out in advance; leave out \
+                 --dry-run",
+            ),
+            Op::Put if self.write_only() && self.options.allow_overwrite && !h.flags.overwrite => refuse(
+                "the server takes files and does not say which it has, so --no-overwrite would tell; leave it out, or ask \
+                 the one who runs the server to serve with --no-overwrite",
+            ),
             Op::Put if h.paths.len() != 1 => Err(Fatal::protocol("a put has one destination")),
             Op::Put | Op::List if !h.sending.is_default() => {
                 Err(Fatal::protocol("only a get says how the server is to send"))
@@ -417,6 +435,8 @@ impl ServerApp {
     }
     /// Gives the session its role.
     fn begin(&self, c: &mut Client, h: &Hello, (conn, ep): (ConnId, &Endpoint)) -> Result<(), Fatal> {
+        let info = ep.connection(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
+        let limits = self.budgets.share(info);
         c.session.send(&[Record::Welcome { version: VERSION }]);
         let limit = self.options.rate_limit.into_iter().chain(h.sending.rate_limit).min();
         if let Some(m) = mapping(ep, conn, c.session.link.sends_on(), limit).filter(|_| h.sending.tell) {
@@ -424,67 +444,75 @@ impl ServerApp {
         }
         match h.op {
             Op::Put => {
-                c.operation = "put";
+                c.who.operation = "put";
                 let mut flags = h.flags;
                 flags.overwrite &= self.options.allow_overwrite;
+                let write_only = self.write_only().then(|| WriteOnly::new(c.identity.as_ref()));
+                // What is the same cannot be left out by a client that is not told what is there.
+                flags.skip_same &= write_only.is_none();
+                flags.checksum &= write_only.is_none();
                 let dest = h.paths.first().cloned().unwrap_or_default();
-                let options = SinkOptions { dest, into: h.into, flags, durable: self.options.durable };
+                // Following it could lead outside; replacing it would take away what is behind it, perhaps a folder.
+                if self.tree.info(&dest).is_ok_and(|i| i.kind == Kind::Link) {
+                    let text = "it is a symbolic link, and none is followed here; name the path it points to";
+                    let e = FileError::new(dest.as_bytes(), Cause::Link, text);
+                    let (_, text) = write_only::told(&e, write_only.as_ref());
+                    return Err(Fatal::Refuse(format!("cannot write to {dest}: {text}")));
+                }
+                let (into, durable) = (h.into, self.options.durable);
+                let options = SinkOptions { dest, into, flags, durable, one_file: false, write_only };
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let sink = Sink::new(pool, wake, self.tree.clone(), options, c.progress.clone());
+                let sink = sink.within(limits);
                 c.session.role = Role::Sink(Box::new(sink));
             }
             Op::Get => {
-                c.operation = "get";
-                let (starts, roots) = self.roots(h)?;
+                c.who.operation = "get";
+                let Sources { starts, roots, failed, .. } = self.sources(h);
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let progress = c.progress.clone();
                 let link = &mut c.session.link;
-                let s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?
-                    .directly(self.options.direct);
+                let mut s = Source::new(pool, wake, starts, roots, h.flags, progress, link)?
+                    .directly(self.options.direct)
+                    .within(limits);
+                s.without(failed, link);
                 c.session.role = Role::Source(Box::new(s));
             }
             Op::List => {
-                c.operation = "list";
+                c.who.operation = "list";
                 self.list(c, h)?;
             }
         }
         Ok(())
     }
-    fn roots(&self, h: &Hello) -> Result<(Vec<Start>, Vec<Root>), Fatal> {
-        let (mut starts, mut roots) = (Vec::new(), Vec::new());
+    fn sources(&self, h: &Hello) -> Sources {
+        let mut out = Sources::default();
         for (i, p) in h.paths.iter().enumerate() {
-            let info = self.tree.info(p).map_err(|e| {
-                Fatal::Refuse(format!(
-                    "{p}: {e}; list the folder above it (longhaul ls) to see what is there"
-                ))
-            })?;
             let contents = h.contents.get(i).copied().unwrap_or(false);
-            let name = match p.split() {
-                Some((_, n)) if !contents => RelPath::parse(n).unwrap_or_default(),
-                _ => RelPath::root(),
-            };
-            starts.push(Start { tree: self.tree.clone(), path: p.clone() });
-            roots.push(Root { name, kind: info.kind });
+            let place = [p.as_bytes(), if contents { b"/" } else { b"" }].concat();
+            out.add(roots::shown(p), &place, roots::served(&self.tree, p, contents));
         }
-        Ok((starts, roots))
+        out
     }
     fn list(&self, c: &mut Client, h: &Hello) -> Result<(), Fatal> {
         let roots: Vec<(u32, RelPath)> = (0u32..).zip(h.paths.iter().cloned()).collect();
-        let ((credit, credits), (out, listing)) = (channel(), sync_channel(4));
+        let (asking, (out, listing)) = (Asking::default(), sync_channel(4));
+        let doing = Doing::default();
         let lister = Lister {
             tree: self.tree.clone(),
             roots,
             depth: if h.flags.recursive { usize::MAX } else { 1 },
             hash: h.flags.checksum,
             report: true,
-            credit: credits,
+            asked: asking.asked(),
             out,
             wake: self.wake.clone(),
+            doing: doing.clone(),
         };
         lister
             .spawn()
             .map_err(|e| Fatal::Local(format!("the server cannot start a thread: {e}; {NO_THREAD}")))?;
-        c.session.role = Role::Lister { out: listing, credit };
+        c.session.role = Role::Lister { out: listing, asking, doing };
         Ok(())
     }
     fn settle(&mut self) {
@@ -492,16 +520,35 @@ impl ServerApp {
     }
 }
 
-/// Says the last word. A refusal may take its time to be heard; after anything worse the connection ends at once, with
-/// the reason, and nothing more of the client is carried out.
+/// How a session ended, for the log.
+fn status(c: &Client, reason: &CloseReason) -> String {
+    let done = |code: u64| code == code::DONE;
+    match (c.totals, &c.deadline) {
+        (Some(t), _) if t.failed > 0 => format!("{} could not be transferred", t.failed),
+        (Some(_), _) => "done".to_owned(),
+        (None, Some((_, code, _))) if done(*code) => "done".to_owned(),
+        (None, Some((_, code::REFUSED, text))) => format!("refused: {text}"),
+        (None, Some((_, _, text))) => format!("given up: {text}"),
+        // A client that lists or is rehearsing says when it has all.
+        (None, None) => match reason {
+            CloseReason::Peer { code, .. } if done(*code) => "done".to_owned(),
+            CloseReason::Peer { code: code::SUPERSEDED | BUSY, reason } => format!("interrupted: {reason}"),
+            reason => format!("interrupted: {reason}"),
+        },
+    }
+}
+
+/// Says the last word. Where nothing was begun, it may take its time to be heard; after anything worse the connection
+/// ends at once, with the reason, and nothing more of the client is carried out.
 fn end(c: &mut Client, now: Time, f: Fatal) {
     if c.deadline.is_some() {
         return;
     }
     let (code, text) = f.close();
     let mut at = now;
-    if matches!(f, Fatal::Refuse(_)) {
-        c.session.send(&[Record::Abort { refused: true, text: text.to_string() }]);
+    if matches!(f, Fatal::Refuse(_) | Fatal::Unable(_)) {
+        let refused = matches!(f, Fatal::Refuse(_));
+        c.session.send(&[Record::Abort { refused, text: text.to_string() }]);
         at = now + LINGER;
     }
     c.deadline = Some((at, code, text.to_string()));
@@ -513,6 +560,7 @@ impl App for ServerApp {
             self.event(now, e, ep);
         }
         self.settle();
+        self.look(now, ep);
         for conn in self.clients.keys().copied().collect::<Vec<_>>() {
             if self.stopped() {
                 ep.close(
@@ -527,7 +575,7 @@ impl App for ServerApp {
         }
         let deadlines = self.clients.values().filter_map(|c| c.deadline.as_ref()).map(|d| d.0);
         let settle = (!self.settling.is_empty()).then(|| now + SETTLE_EVERY);
-        self.next = deadlines.chain(settle).min();
+        self.next = deadlines.chain(settle).chain(self.shares.next_timeout()).min();
     }
     fn next_timeout(&self) -> Option<Time> {
         self.next

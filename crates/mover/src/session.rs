@@ -1,14 +1,17 @@
 //! One transfer over one connection: hands messages to the side that they are for. What is common to client and
 //! server; which of them is the source does not matter here.
 
+use crate::doing::Doing;
 use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
 use crate::proto::{Entry, Hello, Mapping, Record, Totals, decode};
 use crate::sink::Sink;
+use crate::sink::list::Asking;
 use crate::source::{Source, send};
 use base::{Span, Time};
 use endpoint::{ConnId, Endpoint};
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender};
+use std::fmt;
+use std::sync::mpsc::Receiver;
 
 /// Close codes of the mover, in the application's space of the transport.
 pub(crate) mod code {
@@ -35,6 +38,8 @@ pub(crate) enum Fatal {
     Local(String),
     /// The request cannot be served.
     Refuse(String),
+    /// Nothing was begun, since this end's system failed (a full disk, say).
+    Unable(String),
 }
 impl Fatal {
     pub fn protocol(text: &str) -> Fatal {
@@ -44,7 +49,7 @@ impl Fatal {
     pub fn close(&self) -> (u64, &str) {
         match self {
             Fatal::Protocol(t) => (code::PROTOCOL, t),
-            Fatal::Local(t) => (code::LOCAL, t),
+            Fatal::Local(t) | Fatal::Unable(t) => (code::LOCAL, t),
             Fatal::Refuse(t) => (code::REFUSED, t),
         }
     }
@@ -61,8 +66,10 @@ pub(crate) enum Control {
         text: String,
     },
     SinkEnd(Totals),
-    /// Entries of one message, for a client that lists.
+    /// Entries of a message, for a client that lists.
     Entries(Vec<Entry>),
+    /// One message of a listing was read: it took one of the credit.
+    Listed,
     ListEnd,
     /// A failure that the peer met, for a client that lists.
     Failed {
@@ -81,12 +88,15 @@ pub(crate) enum Role {
     /// A server that lists.
     Lister {
         out: Receiver<Vec<u8>>,
-        credit: Sender<u64>,
+        asking: Asking,
+        doing: Doing,
     },
     /// A client that lists.
     Reader,
 }
 
+/// Bytes of a listing that are on their way to its reader at most.
+const MAX_LISTED: u64 = 1 << 20;
 /// How often memory is adapted to the path when no round-trip time is known.
 const FIT_EVERY: Span = Span::from_millis(100);
 
@@ -99,6 +109,19 @@ pub(crate) struct Session {
     fitted: Time,
     received: u64,
     pub retransmitted: u64,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.role {
+            Role::None => f.write_str("no role yet")?,
+            Role::Source(s) => write!(f, "{s:?}")?,
+            Role::Sink(s) => write!(f, "{s:?}")?,
+            Role::Lister { doing, .. } => write!(f, "lister: {doing:?}")?,
+            Role::Reader => f.write_str("reader of a listing")?,
+        }
+        write!(f, "; {:?}; {} messages and returns to handle", self.link, self.events.len())
+    }
 }
 
 impl Session {
@@ -152,6 +175,7 @@ impl Session {
             }
             Role::Lister { out, .. } => {
                 while self.link.queued() < FIRST_RECEIVES
+                    && self.link.messages() < MAX_LISTED
                     && let Ok(m) = out.try_recv()
                 {
                     self.link.send(m);
@@ -164,14 +188,22 @@ impl Session {
     }
     pub(crate) fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
         let mut entries = Vec::new();
-        let mut small = false;
+        let (mut small, mut listed) = (false, false);
         for r in decode(&m).map_err(|e| Fatal::Protocol(e.to_string()))? {
             match r {
+                // It says that what is there is the same, which only who was told can know.
+                Record::Touch { .. } if matches!(&self.role, Role::Sink(s) if !s.lists()) => {
+                    return Err(Fatal::protocol("mode and time of a file that nobody was told of"));
+                }
                 Record::Dir { .. } | Record::Link { .. } | Record::Small { .. } | Record::Touch { .. } => {
                     small = true
                 }
-                Record::Entry(e) => entries.push(e),
+                Record::Entry(e) => {
+                    listed = true;
+                    entries.push(e);
+                }
                 r => {
+                    listed |= matches!(r, Record::Failed { .. } | Record::ListEnd);
                     // The listing's end comes after its entries.
                     if !entries.is_empty() {
                         self.entries(std::mem::take(&mut entries))?;
@@ -186,12 +218,16 @@ impl Session {
         match &mut self.role {
             Role::Sink(s) if small => s.message(m),
             _ if small => Err(Fatal::protocol("files came to the sending side")),
+            Role::Reader if listed => {
+                self.controls.push_back(Control::Listed);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
     fn entries(&mut self, e: Vec<Entry>) -> Result<(), Fatal> {
         match &mut self.role {
-            Role::Source(s) => s.entries(e),
+            Role::Source(s) => s.entries(e)?,
             Role::Reader => self.controls.push_back(Control::Entries(e)),
             _ => return Err(Fatal::protocol("a listing that was not asked for")),
         }
@@ -207,8 +243,8 @@ impl Session {
             r => match (&mut self.role, r) {
                 (Role::Source(s), r) => return s.record(r, &mut self.link),
                 (Role::Sink(s), r) => return s.record(r, a),
-                (Role::Lister { credit, .. }, Record::ListCredit(n)) => {
-                    let _ = credit.send(n); // all is listed already
+                (Role::Lister { asking, .. }, Record::ListCredit(n)) => {
+                    asking.more(n);
                     return Ok(());
                 }
                 (Role::Reader, Record::ListEnd) => Control::ListEnd,
@@ -245,6 +281,15 @@ impl Session {
     /// Queues one message of these records.
     pub fn send(&mut self, records: &[Record<'_>]) {
         send(&mut self.link, records);
+    }
+    /// Whether jobs of this end's own are under way for it: nothing moving is not the peer's doing.
+    pub fn works(&self) -> bool {
+        match &self.role {
+            Role::Source(s) => s.works(),
+            Role::Sink(s) => s.works(),
+            Role::Lister { doing, .. } => doing.works(),
+            _ => false,
+        }
     }
     /// Gives all regions back. What is unfinished can be resumed.
     pub fn close(&mut self, a: &mut verbs::Adapter) {

@@ -1,11 +1,15 @@
 //! Whole transfers between two adapters in memory: everything but the network is real.
 
+mod listing;
+mod tamper;
+
 use crate::error::Cause;
+use crate::limits::Budgets;
 use crate::link::Link;
 use crate::path::RelPath;
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Snapshot};
-use crate::proto::{Flags, Kind, Name, Offer, Record, Root, Totals, put};
+use crate::proto::{Entry, Flags, Kind, Name, Offer, Record, Root, Totals, put};
 use crate::session::{Control, Fatal, Role, Session};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
@@ -157,6 +161,8 @@ struct Outcome {
     source: Snapshot,
     sink: Snapshot,
     written: u64,
+    /// Messages that came back to the source.
+    answers: u64,
     /// How often the sink's disk stood still.
     stood: u32,
     fatal: Option<Fatal>,
@@ -190,11 +196,19 @@ impl Attempt {
             &mut a.s.link,
         );
         a.s.role = Role::Source(Box::new(source.ok().unwrap()));
-        let options = SinkOptions { dest: rel(dest), into: false, flags: self.flags, durable: false };
+        let options = SinkOptions {
+            dest: rel(dest),
+            into: false,
+            flags: self.flags,
+            durable: false,
+            one_file: false,
+            write_only: None,
+        };
         let tree = Arc::new(Tree::open(to).unwrap());
         let pool = self.slow.as_ref().map_or(pool, |s| s.pool.clone());
         b.s.role = Role::Sink(Box::new(Sink::new(pool, wake, tree, options, pb.clone())));
         let (totals, fatal) = self.turn(&mut a, &mut b, &bell);
+        let answers = a.s.link.received();
         a.s.close(&mut a.a);
         b.s.close(&mut b.a);
         while !b.s.settle() {
@@ -206,6 +220,7 @@ impl Attempt {
             source: pa.snapshot(),
             sink: pb.snapshot(),
             written: self.wire.written,
+            answers,
             stood,
             fatal,
         }
@@ -240,7 +255,8 @@ impl Attempt {
                 }
             }
             if !busy {
-                bell.recv_timeout(STUCK).expect("nothing happens any more");
+                let rang = bell.recv_timeout(STUCK).is_ok();
+                assert!(rang, "nothing happens any more:\nthe sender: {:?}\nthe receiver: {:?}", a.s, b.s);
             }
             while bell.try_recv().is_ok() {}
         }
@@ -635,7 +651,14 @@ fn a_sink_takes_nothing_out_of_turn() {
         let _ = ring.send(());
     });
     let mut b = End::new(1);
-    let options = SinkOptions { dest: rel(""), into: false, flags: FLAGS, durable: false };
+    let options = SinkOptions {
+        dest: rel(""),
+        into: false,
+        flags: FLAGS,
+        durable: false,
+        one_file: false,
+        write_only: None,
+    };
     let tree = Arc::new(Tree::open(to.path()).unwrap());
     let pool = Arc::new(Pool::with_threads(1));
     b.s.role = Role::Sink(Box::new(Sink::new(pool, wake, tree, options, Progress::default())));
@@ -664,4 +687,81 @@ fn a_sink_takes_nothing_out_of_turn() {
     while !b.s.settle() {
         std::thread::yield_now();
     }
+}
+
+/// A sink that is ready for files, with memory and descriptors for clients, and what wakes it.
+fn limited_sink(to: &Path, budgets: &Budgets) -> (End, Progress, Receiver<()>) {
+    let (ring, bell) = channel();
+    let wake: Wake = Arc::new(move || {
+        let _ = ring.send(());
+    });
+    let mut b = End::new(1);
+    let options = SinkOptions {
+        dest: rel(""),
+        into: false,
+        flags: FLAGS,
+        durable: false,
+        one_file: false,
+        write_only: None,
+    };
+    let (tree, pool, p) =
+        (Arc::new(Tree::open(to).unwrap()), Arc::new(Pool::with_threads(1)), Progress::default());
+    let sink = Sink::new(pool, wake, tree, options, p.clone()).within(budgets.share_of(vec!["a".to_owned()]));
+    b.s.role = Role::Sink(Box::new(sink));
+    b.s.message(forged(Record::Roots(vec![Root { name: rel("t"), kind: Kind::Dir }])), &mut b.a).unwrap();
+    bell.recv_timeout(STUCK).unwrap();
+    b.s.step(&mut b.a).unwrap();
+    (b, p, bell)
+}
+
+/// Hashes of 1,000 such files would take 4 GiB, and their ranges 256 MiB; a message of 12 KiB brings one.
+#[test]
+fn offers_of_huge_sparse_files_take_no_more_than_the_sessions_share() {
+    const SIZE: u64 = 1 << 43;
+    let (to, budgets) = (tempfile::tempdir().unwrap(), Budgets::new(256 << 20, 100));
+    let (mut b, progress, bell) = limited_sink(to.path(), &budgets);
+    let extents: Vec<_> = (0..4_096).map(|n| n << 30..(n << 30) + 4_096).collect();
+    for file in 0..1_000 {
+        let name = Name { root: 0, path: rel(&format!("x{file}")) };
+        let o = Offer { file, name, meta: Default::default(), size: SIZE, extents: extents.clone() };
+        b.s.message(forged(Record::Offer(o)), &mut b.a).unwrap();
+    }
+    assert!(budgets.used() <= 256 << 20, "{}", budgets.used());
+    let opened = |b: &End| match &b.s.role {
+        Role::Sink(s) => s.open_files(),
+        _ => 0,
+    };
+    assert!((4..=20).contains(&opened(&b)), "{} of 1,000", opened(&b));
+    // Every one whose ranges found no room failed by itself.
+    while std::fs::read_dir(to.path().join("t")).map_or(0, Iterator::count) < 2 * opened(&b) {
+        bell.recv_timeout(STUCK).unwrap();
+        b.s.step(&mut b.a).unwrap();
+    }
+    assert!(
+        progress.snapshot().errors.iter().all(|e| e.cause == Cause::NoMemory || e.cause == Cause::TooLarge)
+    );
+    b.s.close(&mut b.a);
+    while !b.s.settle() {
+        std::thread::yield_now();
+    }
+    drop(b);
+    assert_eq!(budgets.used(), 0);
+}
+
+#[test]
+fn a_listing_that_was_not_asked_for_ends_the_session() {
+    let from = tempfile::tempdir().unwrap();
+    std::fs::write(from.path().join("f"), b"x").unwrap();
+    let mut a = End::new(1);
+    let start = Start { tree: Arc::new(Tree::open(from.path()).unwrap()), path: rel("f") };
+    let root = Root { name: rel("f"), kind: Kind::File };
+    let (pool, p) = (Arc::new(Pool::with_threads(1)), Progress::default());
+    let s =
+        Source::new(pool, Arc::new(|| ()), vec![start], vec![root], FLAGS, p, &mut a.s.link).ok().unwrap();
+    a.s.role = Role::Source(Box::new(s));
+    // The walk has one name, and asks for no more than the first messages.
+    let e =
+        Entry { root: 0, path: rel("a"), kind: Kind::File, size: 1, meta: Default::default(), hash: None };
+    let sent = (0..10_000).take_while(|_| a.s.message(forged(Record::Entry(e.clone())), &mut a.a).is_ok());
+    assert_eq!(sent.count() as u64, crate::source::FIRST_LIST_CREDIT);
 }

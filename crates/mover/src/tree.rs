@@ -3,7 +3,7 @@
 use crate::path::{RelPath, part_name};
 use crate::proto::{Kind, Meta};
 use lhio::clock::WallTime;
-use lhio::safe_path::{self, Folder, Stat};
+use lhio::safe_path::{self, Attributes, Folder, Stat};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// Mode of folders until their own arrives.
 const DIR_MODE: u32 = 0o700;
+/// Said of a file that did not stay as it was written.
+pub(crate) const DISTURBED: &str = "its unfinished file was changed or replaced by another program";
+/// How often a name is tried that stands for another file each time.
+const MAX_TRIES: usize = 64;
 /// Mode of files until their own arrives.
 const FILE_MODE: u32 = 0o600;
 
@@ -34,6 +38,21 @@ pub struct Info {
     pub meta: Meta,
     /// Device and inode number.
     pub id: (u64, u64),
+    /// Names that the file has.
+    pub links: u64,
+    /// The user it belongs to.
+    pub owner: u32,
+    /// A set-user-id, set-group-id or sticky bit, none of which travels.
+    pub special_bits: bool,
+}
+
+/// What is in a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Sorted by their bytes. Names that are reserved for unfinished transfers are among them.
+    pub sorted: Vec<Vec<u8>>,
+    /// What the folder itself has beside its names.
+    pub attributes: Attributes,
 }
 
 impl From<Stat> for Info {
@@ -45,7 +64,16 @@ impl From<Stat> for Info {
             safe_path::Kind::Other => Kind::Other,
         };
         let meta = Meta { mode: s.mode & 0o777, secs: s.modified.secs, nanos: s.modified.nanos };
-        Info { kind, size: s.len, allocated: s.allocated, meta, id: s.id }
+        Info {
+            kind,
+            size: s.len,
+            allocated: s.allocated,
+            meta,
+            id: s.id,
+            links: s.names,
+            owner: s.owner,
+            special_bits: s.mode & 0o7000 != 0,
+        }
     }
 }
 
@@ -88,8 +116,20 @@ impl Tree {
     /// # Errors
     /// The system's.
     pub fn make_dir(&self, path: &RelPath) -> io::Result<Dir> {
+        self.make_dir_telling(path, |_| ())
+    }
+    /// The same; tells each folder that was made.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make_dir_telling(&self, path: &RelPath, mut made: impl FnMut(RelPath)) -> io::Result<Dir> {
         let f = &self.folder;
-        Ok(Dir(if path.is_root() { f.again()? } else { f.create_dir_all(path.as_bytes(), DIR_MODE)? }))
+        if path.is_root() {
+            return Ok(Dir(f.again()?));
+        }
+        // The beginning of a checked path is one.
+        let tell = |p: &[u8]| made(RelPath::parse(p).unwrap_or_default());
+        Ok(Dir(f.create_dir_all_telling(path.as_bytes(), DIR_MODE, tell)?))
     }
     /// What a path is; links are not followed.
     ///
@@ -106,16 +146,16 @@ impl Tree {
     pub fn read_file(&self, path: &RelPath) -> io::Result<File> {
         self.folder.open_read(path.as_bytes())
     }
-    /// Names in a folder, sorted by their bytes, without those of unfinished transfers.
+    /// What is in a folder.
     ///
     /// # Errors
     /// The system's.
-    pub fn names(&self, path: &RelPath) -> io::Result<Vec<Vec<u8>>> {
-        let all = self.dir(path)?.0.list()?.map(|e| e.map(|e| e.name));
-        let mut v = all.collect::<io::Result<Vec<_>>>()?;
-        v.retain(|n| !crate::path::is_reserved(n));
-        v.sort_unstable();
-        Ok(v)
+    pub fn names(&self, path: &RelPath) -> io::Result<Names> {
+        let all = self.dir(path)?.0.list()?;
+        let attributes = all.attributes();
+        let mut sorted = all.map(|e| e.map(|e| e.name)).collect::<io::Result<Vec<_>>>()?;
+        sorted.sort_unstable();
+        Ok(Names { sorted, attributes })
     }
     /// Writes everything of this file system to the disk and waits.
     ///
@@ -145,22 +185,50 @@ impl Dir {
     pub fn read_link(&self, n: &[u8]) -> io::Result<Vec<u8>> {
         self.0.read_link(n)
     }
-    /// Opens a file for reading and writing, made (mode 0600) when missing; emptied when `fresh`.
+    /// Opens a file of our own for reading and writing (mode 0600): one that is there if `keep` is set and nobody
+    /// else has a hand in it, else a new one ([`Folder::open_own`]).
     ///
     /// # Errors
-    /// The system's; `InvalidInput` when something else of that name exists.
-    pub fn open_rw(&self, n: &[u8], fresh: bool) -> io::Result<File> {
-        self.0.open_or_create(n, FILE_MODE, fresh)
+    /// The system's.
+    pub fn open_own(&self, n: &[u8], keep: bool) -> io::Result<File> {
+        self.0.open_own(n, FILE_MODE, keep)
+    }
+    /// The same, for one transfer at a time: another one that has opened it is told to wait.
+    ///
+    /// # Errors
+    /// The system's; `EAGAIN` while another transfer has it.
+    pub fn open_own_alone(&self, n: &[u8]) -> io::Result<File> {
+        for _ in 0..MAX_TRIES {
+            let f = self.open_own(n, true)?;
+            match rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(e) => return Err(e.into()),
+            }
+            // The one that had it may have renamed or removed it just before it let go.
+            if self.is(n, &Info::of_file(&f)?) {
+                return Ok(f);
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+    /// Whether a name stands for this very file.
+    pub fn is(&self, n: &[u8], file: &Info) -> bool {
+        self.info(n).is_ok_and(|i| i.id == file.id)
     }
     /// Puts a whole file in place under a temporary name first.
     ///
     /// # Errors
     /// The system's; nothing of the old file is lost then.
     pub fn put_file(&self, n: &[u8], data: &[u8], meta: &Meta, overwrite: bool) -> io::Result<()> {
+        self.check_free(n, overwrite)?;
         let part = part_name(n);
-        let r = self.open_rw(&part, true).and_then(|f| {
+        let r = self.open_own(&part, false).and_then(|f| {
             io::Write::write_all(&mut &f, data)?;
             set_meta(&f, meta)?;
+            let i = Info::of_file(&f)?;
+            if i.size != data.len() as u64 || !self.is(&part, &i) {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, DISTURBED));
+            }
             self.rename(&part, n, overwrite)
         });
         if r.is_err() {
@@ -168,26 +236,59 @@ impl Dir {
         }
         r
     }
+    /// Without `overwrite`, what exists is seen before anything is made beside it: so the folder keeps its time. Renaming
+    /// decides.
+    fn check_free(&self, n: &[u8], overwrite: bool) -> io::Result<()> {
+        if overwrite || self.info(n).is_err() {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EEXIST))
+        }
+    }
     /// Puts a link in place.
     ///
     /// # Errors
     /// The system's.
     pub fn put_link(&self, n: &[u8], target: &[u8], meta: &Meta, overwrite: bool) -> io::Result<()> {
+        self.check_free(n, overwrite)?;
         let part = part_name(n);
-        let _ = self.remove(&part); // left by an attempt that was killed
-        self.0.symlink(target, &part)?;
+        if let Err(e) = self.0.symlink(target, &part) {
+            if e.kind() != io::ErrorKind::AlreadyExists {
+                return Err(e);
+            }
+            // Left by an attempt that was killed, or whatever else: a file of our own takes its place first.
+            drop(self.open_own(&part, false)?);
+            self.remove(&part)?;
+            self.0.symlink(target, &part)?;
+        }
         let r = self.0.set_modified(&part, time(meta)).and_then(|()| self.rename(&part, n, overwrite));
         if r.is_err() {
             let _ = self.remove(&part);
         }
         r
     }
-    /// Renames within the folder; without `overwrite` never replaces anything, not even in a race.
+    /// Renames within the folder; without `overwrite` never replaces anything, not even in a race. A device, pipe or
+    /// socket is never replaced: others have it open, and it cannot be had again by a further transfer.
     ///
     /// # Errors
-    /// `EEXIST` without `overwrite`, and the system's.
+    /// `EEXIST` without `overwrite`, that something is in the way for a device, and the system's.
     pub fn rename(&self, from: &[u8], to: &[u8], overwrite: bool) -> io::Result<()> {
-        if overwrite { self.0.rename(from, to) } else { self.0.rename_new(from, to) }
+        // Most names are new, and need no look at what they replace.
+        match self.0.rename_new(from, to) {
+            Err(_) if overwrite => {}
+            r => return r,
+        }
+        match self.info(to) {
+            Ok(i) if i.kind == Kind::Other => Err(in_the_way()),
+            _ => self.0.rename(from, to),
+        }
+    }
+    /// Opens a plain file of this folder for reading.
+    ///
+    /// # Errors
+    /// The system's; `InvalidInput` when it is no regular file.
+    pub fn read_file(&self, n: &[u8]) -> io::Result<File> {
+        self.0.open_read(n)
     }
     /// Removes a file or link.
     ///
@@ -211,6 +312,13 @@ impl Dir {
         self.0.sync()
     }
 }
+
+/// A device, pipe or socket has the name that a file or link should get.
+pub(crate) fn in_the_way() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, SPECIAL_IN_THE_WAY)
+}
+/// The same in words.
+pub(crate) const SPECIAL_IN_THE_WAY: &str = "a device, pipe or socket of that name is never replaced";
 
 fn time(m: &Meta) -> WallTime {
     WallTime { secs: m.secs, nanos: m.nanos }
@@ -254,10 +362,15 @@ mod tests {
         t.dir(&RelPath::root()).unwrap().put_file(b"f", b"new", &M, true).unwrap();
         assert_eq!(std::fs::read(inside.path().join("f")).unwrap(), b"new");
         assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"s");
-        // So is a link in place of the temporary file, which makes the call fail.
-        symlink(outside.path().join("secret"), inside.path().join(".g.longhaul-part")).unwrap();
-        assert!(t.dir(&RelPath::root()).unwrap().put_file(b"g", b"new", &M, true).is_err());
-        assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"s");
+        // So is a link in place of the temporary file, of either kind.
+        let (secret, part) = (outside.path().join("secret"), inside.path().join(".g.longhaul-part"));
+        for plant in [std::fs::hard_link::<&Path, &Path>, |a, b| symlink(a, b)] {
+            plant(&secret, &part).unwrap();
+            t.dir(&RelPath::root()).unwrap().put_file(b"g", b"new", &M, true).unwrap();
+            assert_eq!(std::fs::read(inside.path().join("g")).unwrap(), b"new");
+            assert_eq!(std::fs::read(&secret).unwrap(), b"s");
+            assert!(!part.exists());
+        }
     }
 
     #[test]
@@ -277,7 +390,7 @@ mod tests {
         assert_eq!(sub.info(b"l").unwrap().meta.secs, M.secs);
         sub.set_meta(&Meta { mode: 0o500, ..M }).unwrap();
         assert_eq!(t.info(&p("a/b/c")).unwrap().meta, Meta { mode: 0o500, ..M });
-        assert_eq!(t.names(&p("a/b/c")).unwrap(), [b"l".to_vec(), b"\xff".to_vec()]);
+        assert_eq!(t.names(&p("a/b/c")).unwrap().sorted, [b"l".to_vec(), b"\xff".to_vec()]);
         t.sync_all().unwrap();
     }
 
@@ -300,6 +413,12 @@ mod tests {
         .unwrap();
         assert!(t.read_file(&p("pipe")).is_err());
         assert_eq!(t.info(&p("pipe")).unwrap().kind, Kind::Other);
+        for r in [root.put_file(b"pipe", b"x", &M, true), root.put_link(b"pipe", b"x", &M, true)] {
+            let e = r.unwrap_err();
+            assert_eq!(crate::error::Cause::of(&e), crate::error::Cause::Special, "{e}");
+        }
+        assert_eq!(t.info(&p("pipe")).unwrap().kind, Kind::Other, "it stays");
+        assert_eq!(root.put_file(b"pipe", b"x", &M, false).unwrap_err().raw_os_error(), Some(libc::EEXIST));
         let e = root.put_file(&[b'n'; 256], b"", &M, true).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::ENAMETOOLONG));
         assert_eq!(

@@ -2,11 +2,17 @@
 //!
 //! Only the names of the folders between the root and the present place are held, so a tree of any number of files
 //! can be walked; and only one folder is open at a time.
+//!
+//! Names reserved for unfinished transfers are reported as errors, since what they stand for does not travel. Unfinished files
+//! with their journals, and what else this program notes, are no content, and are passed over.
 
 use crate::error::{Cause, FileError};
-use crate::path::{MAX_DEPTH, RelPath};
+use crate::journal::is_note;
+use crate::path::{MAX_DEPTH, RelPath, is_reserved, journal_beside};
 use crate::proto::Kind;
-use crate::tree::{Info, Tree};
+use crate::tree::{Dir, Info, Tree};
+use lhio::safe_path::Attributes;
+use std::io;
 use std::sync::Arc;
 
 /// A root to walk: a path in a tree.
@@ -27,6 +33,8 @@ pub struct Found {
     pub path: RelPath,
     /// What it is.
     pub info: Info,
+    /// What a folder that was entered has beside its names.
+    pub attributes: Attributes,
 }
 
 struct Level {
@@ -41,56 +49,106 @@ pub struct Walk {
     stack: Vec<Level>,
     depth: usize,
     /// The folder that names are looked up in, while it stays the same.
-    open: Option<crate::tree::Dir>,
+    open: Option<Dir>,
     /// Reported after the folder it is about.
     pending: Option<FileError>,
+    /// Nothing before this is looked at: number of a start, and a path inside of it.
+    from: (u32, RelPath),
 }
 
 impl Walk {
     /// Walks all of `starts`, one after the other, into folders of at most `depth` levels below each.
     pub fn new(starts: Vec<Start>, depth: usize) -> Walk {
-        Walk { starts, next: 0, stack: Vec::new(), depth: depth.min(MAX_DEPTH), open: None, pending: None }
+        let (next, stack, open, pending, from) = Default::default();
+        Walk { starts, next, stack, depth: depth.min(MAX_DEPTH), open, pending, from }
+    }
+    /// Passes over all before this, but the folders that lead to it; what was passed already stays so.
+    pub fn skip_to(&mut self, root: u32, path: RelPath) {
+        self.from = (root, path).max(std::mem::take(&mut self.from));
+    }
+    /// Whether this may be passed over.
+    fn passed(&self, root: u32, path: &RelPath) -> bool {
+        let (r, from) = &self.from;
+        (root, path) < (*r, from) && !(root == *r && from.is_below(path))
     }
     fn start(&self) -> &Start {
         &self.starts[self.next - 1]
     }
     /// Begins the next start.
     fn begin(&mut self) -> Option<Result<Found, FileError>> {
+        self.next = self.next.max(self.from.0 as usize);
         let s = self.starts.get(self.next)?;
         let (found, root) = (s.tree.info(&s.path), self.next as u32);
         self.next += 1;
         let s = self.start();
         let info = match found {
             Ok(i) => i,
-            Err(e) => return Some(Err(FileError::io(s.path.as_bytes(), "look at", &e))),
+            Err(e) => return Some(Err(unreadable(s.path.as_bytes(), &e))),
         };
-        if info.kind == Kind::Dir && self.depth > 0 {
-            self.pending = self.enter(RelPath::root()).err();
+        let attributes = self.try_enter(&RelPath::root(), &info, self.depth > 0);
+        Some(Ok(Found { root, path: RelPath::root(), info, attributes }))
+    }
+    /// Enters what is a folder, if that is `wanted`. The folder itself is sent even when its names cannot be read; that is
+    /// reported next.
+    fn try_enter(&mut self, path: &RelPath, info: &Info, wanted: bool) -> Attributes {
+        if info.kind != Kind::Dir || !wanted {
+            return Attributes::default();
         }
-        Some(Ok(Found { root, path: RelPath::root(), info }))
+        match self.enter(path.clone()) {
+            Ok(a) => a,
+            Err(e) => {
+                self.pending = Some(e);
+                Attributes::default()
+            }
+        }
     }
     /// Reads a folder's names; `path` is relative to the start.
-    fn enter(&mut self, path: RelPath) -> Result<(), FileError> {
+    fn enter(&mut self, path: RelPath) -> Result<Attributes, FileError> {
         let s = self.start();
         let full = s
             .path
             .append(&path)
             .map_err(|e| FileError::new(path.as_bytes(), Cause::NameTooLong, e.to_string()))?;
         let names = s.tree.names(&full).map_err(|e| FileError::io(full.as_bytes(), "read the folder", &e))?;
-        self.stack.push(Level { path, names: names.into_iter() });
+        self.stack.push(Level { path, names: names.sorted.into_iter() });
         self.open = None;
-        Ok(())
+        Ok(names.attributes)
     }
-    fn look(&mut self, dir: &RelPath, name: &[u8]) -> std::io::Result<Info> {
+    fn look(&mut self, dir: &RelPath, name: &[u8]) -> io::Result<Info> {
+        self.folder(dir)?.info(name)
+    }
+    /// Opens the folder that names are looked up in.
+    fn folder(&mut self, dir: &RelPath) -> io::Result<&Dir> {
         if self.open.is_none() {
             let s = self.start();
-            let full = s.path.append(dir).map_err(|e| std::io::Error::other(e.to_string()))?;
+            let full = s.path.append(dir).map_err(|e| io::Error::other(e.to_string()))?;
             self.open = Some(s.tree.dir(&full)?);
         }
-        match &self.open {
-            Some(d) => d.info(name),
-            None => Err(std::io::ErrorKind::NotFound.into()),
+        self.open.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+    /// Reports something with a reserved name; `None` for what an unfinished transfer of this program has
+    /// there, and for what is gone again.
+    fn reserved(&mut self, dir: &RelPath, name: &[u8]) -> Option<FileError> {
+        let full = [self.start().path.as_bytes(), dir.as_bytes(), name];
+        let full = full.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(&b'/');
+        let ours = self.folder(dir).and_then(|folder| {
+            if folder.info(name)?.kind != Kind::File {
+                return Ok(false);
+            }
+            match journal_beside(name) {
+                // A journal begins when its file does, so what has none beside it may be anybody's.
+                Some(journal) => Ok(folder.read_file(&journal).and_then(|f| is_note(&f)).unwrap_or(false)),
+                None => folder.read_file(name).and_then(|f| is_note(&f)),
+            }
+        });
+        match ours {
+            Ok(true) => return None,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            // Whatever it is that cannot be read, it does not travel.
+            Ok(false) | Err(_) => {}
         }
+        let text = "is left out, since names of this form (.NAME.longhaul-...) are for unfinished transfers";
+        Some(FileError::new(&full, Cause::Reserved, text))
     }
     fn step(&mut self) -> Option<Result<Found, FileError>> {
         loop {
@@ -101,6 +159,12 @@ impl Walk {
                 continue;
             };
             let dir = level.path.clone();
+            if is_reserved(&name) {
+                match self.reserved(&dir, &name) {
+                    Some(e) => return Some(Err(e)),
+                    None => continue,
+                }
+            }
             let path = match dir.join(&name) {
                 Ok(p) => p,
                 Err(e) => {
@@ -108,6 +172,9 @@ impl Walk {
                     return Some(Err(FileError::new(&name, Cause::NameTooLong, text)));
                 }
             };
+            if self.passed((self.next - 1) as u32, &path) {
+                continue;
+            }
             let info = match self.look(&dir, &name) {
                 Ok(i) => i,
                 Err(e) => {
@@ -116,13 +183,17 @@ impl Walk {
                 }
             };
             let root = (self.next - 1) as u32;
-            if info.kind == Kind::Dir && self.stack.len() < self.depth {
-                // The folder itself is sent even when its names cannot be read; that is reported next.
-                self.pending = self.enter(path.clone()).err();
-            }
-            return Some(Ok(Found { root, path, info }));
+            let attributes = self.try_enter(&path, &info, self.stack.len() < self.depth);
+            return Some(Ok(Found { root, path, info, attributes }));
         }
     }
+}
+
+/// A source that cannot be read.
+pub(crate) fn unreadable(path: &[u8], e: &io::Error) -> FileError {
+    let missing = matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    let cause = if missing { Cause::Missing } else { Cause::of(e) };
+    FileError::new(path, cause, format!("cannot be read: {e}"))
 }
 
 impl Iterator for Walk {
@@ -145,7 +216,7 @@ mod tests {
         for p in ["t/a/b/c", "t/a.d", "t/empty", "t/z"] {
             std::fs::create_dir_all(d.path().join(p)).unwrap();
         }
-        for p in ["t/a/b/f", "t/a/f", "t/a.txt", "t/z/1", "t/.hidden", "t/.x.longhaul-part"] {
+        for p in ["t/a/b/f", "t/a/f", "t/a.txt", "t/z/1", "t/.hidden"] {
             std::fs::write(d.path().join(p), p).unwrap();
         }
         std::os::unix::fs::symlink("a", d.path().join("t/link")).unwrap();
@@ -181,6 +252,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_passed_over_is_not_looked_at_and_the_way_to_the_rest_is() {
+        let d = tempfile::tempdir().unwrap();
+        for p in ["a/1", "b/1", "b/2/x", "b/2/y", "b/3", "c/1"] {
+            let p = d.path().join(p);
+            std::fs::create_dir_all(p.parent().unwrap()).unwrap();
+            std::fs::write(p, "").unwrap();
+        }
+        let tree = Arc::new(Tree::open(d.path()).unwrap());
+        let p = |s: &str| RelPath::parse(s.as_bytes()).unwrap();
+        let walk =
+            || Walk::new(["a", "b", "c"].map(|n| Start { tree: tree.clone(), path: p(n) }).to_vec(), 9);
+        let names =
+            |w: Walk| w.map(|f| f.map(|f| format!("{}:{}", f.root, f.path)).unwrap()).collect::<Vec<_>>();
+        let mut w = walk();
+        w.skip_to(1, p("2/y"));
+        w.skip_to(1, p("1")); // back: changes nothing
+        assert_eq!(names(w), ["1:.", "1:2", "1:2/y", "1:3", "2:.", "2:1"]);
+        // On the way.
+        let mut w = walk();
+        let first: Vec<_> = w.by_ref().take(5).map(|f| f.unwrap().path.to_string()).collect();
+        assert_eq!(first, [".", "1", ".", "1", "2"]);
+        w.skip_to(2, p("1"));
+        assert_eq!(names(w), ["2:.", "2:1"]);
+        let mut w = walk();
+        w.skip_to(u32::MAX, p("z"));
+        assert_eq!(names(w), [""; 0]);
+    }
+
+    #[test]
     fn a_missing_start_is_named_and_the_others_go_on() {
         let d = tempfile::tempdir().unwrap();
         std::fs::write(d.path().join("there"), "x").unwrap();
@@ -188,7 +288,48 @@ mod tests {
         let start = |p: &str| Start { tree: tree.clone(), path: RelPath::parse(p.as_bytes()).unwrap() };
         let v: Vec<_> = Walk::new(vec![start("gone"), start("there")], 9).collect();
         let e = v[0].as_ref().unwrap_err();
-        assert!(e.path == "gone" && e.cause == Cause::Vanished, "{e}");
+        assert!(e.path == "gone" && e.cause == Cause::Missing, "{e}");
         assert_eq!(v[1].as_ref().unwrap().root, 1);
+    }
+
+    #[test]
+    fn reserved_names_are_reported_and_notes_of_this_program_are_passed_over() {
+        let d = tempfile::tempdir().unwrap();
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap();
+        std::fs::create_dir_all(d.path().join("t/s/.dir.longhaul-part")).unwrap();
+        for (p, data) in [
+            ("t/.a.longhaul-part", &b"data"[..]),
+            ("t/.b.longhaul-journal", b"a diary"),
+            ("t/.c.longhaul-session", b"minutes"),
+            ("t/.d.longhaul-session", &boot[..36]),
+            ("t/.e.longhaul-session", b""),
+            ("t/s/.dir.longhaul-part/f", b"below"),
+            ("t/s/plain.longhaul-part", b"an ordinary name"),
+        ] {
+            std::fs::write(d.path().join(p), data).unwrap();
+        }
+        let journal = d.path().join("t/.f.longhaul-journal");
+        let journal = std::fs::File::options().read(true).write(true).create_new(true).open(journal).unwrap();
+        let meta = crate::proto::Meta::default();
+        let id = crate::journal::Identity::new(7, &meta, 18, &[]);
+        std::fs::write(d.path().join("t/.f.longhaul-part"), "what has arrived of f").unwrap();
+        crate::journal::Journal::open(journal, &id).unwrap();
+        let tree = Arc::new(Tree::open(d.path()).unwrap());
+        let start = Start { tree, path: RelPath::parse(b"t").unwrap() };
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        for f in Walk::new(vec![start], 9) {
+            match f {
+                Ok(f) => found.push(f.path.to_string()),
+                Err(e) => {
+                    assert_eq!(e.cause, Cause::Reserved, "{e}");
+                    errors.push(e.path);
+                }
+            }
+        }
+        assert_eq!(found, [".", "s", "s/plain.longhaul-part"]);
+        let named = ["a.longhaul-part", "b.longhaul-journal", "c.longhaul-session", "e.longhaul-session"];
+        let mut named: Vec<String> = named.iter().map(|n| format!("t/.{n}")).collect();
+        named.push("t/s/.dir.longhaul-part".into());
+        assert_eq!(errors, named);
     }
 }

@@ -70,7 +70,8 @@ fn get_to_a_full_disk(addr: SocketAddr, dir: &Path) {
 }
 /// Only `t/big` failed, since the disk is full.
 fn full(r: &longhaul_mover::Summary) {
-    assert_eq!(r.error, Some(longhaul_mover::Error::Partial { failed: 1 }), "{:?}", r.progress.errors);
+    let only = longhaul_mover::Error::Partial { failed: 1, system: Some(Cause::Full) };
+    assert_eq!(r.error, Some(only), "{:?}", r.progress.errors);
     let e = &r.progress.errors[0];
     assert!(
         e.cause == Cause::Full && e.path.ends_with("t/big") && e.to_string().contains("free some space"),
@@ -237,6 +238,84 @@ fn a_killed_client_loses_nothing_that_was_acknowledged() {
     killed_again_and_again(false);
 }
 
+/// Every file of `dir` that has its name has the bytes of that in `of`; how many there are.
+fn all_right(dir: &Path, of: &Path) -> usize {
+    let Ok(all) = std::fs::read_dir(dir) else { return 0 };
+    // The server may be at work: a name may go meanwhile, none that has no dot before it.
+    let names = all.map(|e| e.unwrap().file_name()).filter(|n| !n.as_encoded_bytes().starts_with(b"."));
+    let mut n = 0;
+    for name in names {
+        let same = std::fs::read(dir.join(&name)).unwrap() == std::fs::read(of.join(&name)).unwrap();
+        assert!(same, "{} has wrong bytes", name.display());
+        n += 1;
+    }
+    n
+}
+
+/// 20 kills; 300 with LONGHAUL_FULL_TESTS=1.
+#[test]
+fn files_have_their_names_with_the_right_bytes_only_however_ends_are_killed_and_remains_tampered_with() {
+    let kills = if std::env::var_os("LONGHAUL_FULL_TESTS").is_some() { 300 } else { 20 };
+    let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (t, there) = (from.path().join("t"), served.path().join("t"));
+    std::fs::create_dir(&t).unwrap();
+    // Files of many chunks, of one, and such as travel in messages.
+    let sizes = [SIZE, SIZE / 2 + 1, 5 << 20, 3_000_000, 400_000, 200_000].into_iter();
+    for (i, size) in sizes.chain(std::iter::repeat_n(50_000, 20)).enumerate() {
+        std::fs::write(t.join(i.to_string()), noise(i as u64, size)).unwrap();
+    }
+    let precious = served.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    let mut rng = Rng::from_u64(29);
+    let (mut server, mut addr) = start_server(served.path());
+    let (mut done, mut tampered, mut named, mut whole) = (0, 0, 0, 0);
+    while done < kills {
+        let at = u64::from(rng.u32()) % (20 << 20);
+        let (mut client, lines) = start(format!("put {addr} {}", t.display()));
+        let mut cut = false;
+        for l in lines {
+            cut = l.split(' ').next().unwrap().parse::<u64>().unwrap() >= at;
+            if cut {
+                break;
+            }
+        }
+        // What is changed while somebody writes it is another test's (`tamper`): here both ends are gone.
+        let spoil = cut && rng.below(3) > 0;
+        let kill_server = spoil || done % 2 == 0;
+        if kill_server {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+        client.kill().unwrap();
+        client.wait().unwrap();
+        if spoil {
+            tampered += common::tamper::tamper(&there, &precious, &mut rng);
+        }
+        named += all_right(&there, &t);
+        if kill_server {
+            (server, addr) = start_server(served.path());
+        }
+        done += u64::from(cut);
+        if !cut {
+            let r = put(addr, &t, "").unwrap();
+            assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
+            same(&t, &there);
+            std::fs::remove_dir_all(&there).unwrap();
+            whole += 1;
+        }
+    }
+    let r = put(addr, &t, "").unwrap();
+    assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
+    same(&t, &there);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+    println!(
+        "{done} kills, {tampered} files tampered with, {named} files looked at, {whole} transfers ended"
+    );
+    assert!(tampered > 0 && named > 0, "{tampered} were tampered with, {named} looked at");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
 #[test]
 fn a_full_disk_is_named_and_what_fits_arrives() {
     let (from, served) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -280,7 +359,7 @@ fn a_read_only_file_system_is_named() {
     std::fs::write(from.path().join("f"), "f").unwrap();
     let (mut server, addr) = start_server_on(served.path(), "ro");
     match put(addr, &from.path().join("f"), "into/").unwrap().error {
-        Some(longhaul_mover::Error::Refused { text }) => {
+        Some(longhaul_mover::Error::Peer { text }) => {
             assert!(text.contains("into") && text.contains("mount it writable"), "{text}");
         }
         e => panic!("{e:?}"),

@@ -4,6 +4,7 @@ mod common;
 
 use base::Rate;
 use common::{get, get_with, list, noise, put, put_with, same, serve};
+use endpoint::ShareLimits;
 use longhaul_mover::{Error, Sending, ServeOptions, TransferOptions};
 use std::path::Path;
 
@@ -55,22 +56,37 @@ fn what_is_not_allowed_is_refused_in_words() {
     };
     let s = serve(ServeOptions { allow_write: false, ..ServeOptions::new(served.path()) });
     refused(put(s.addr, &f, ""), "read-only");
-    refused(get(s.addr, "nothing", from.path()), "nothing");
     drop(s);
     let s = serve(ServeOptions { allow_read: false, ..ServeOptions::new(served.path()) });
     refused(get(s.addr, "f", from.path()), "gives none");
     drop(s);
     let s = serve(ServeOptions { allow_overwrite: false, ..ServeOptions::new(served.path()) });
     let r = put(s.addr, &f, "").unwrap();
-    assert_eq!(r.error, Some(Error::Partial { failed: 1 }));
+    assert_eq!(r.error, Some(Error::Partial { failed: 1, system: None }));
     assert_eq!(std::fs::read(served.path().join("f")).unwrap(), b"older");
     refused(put(s.addr, &f, "f/below"), "f");
-    for (source, dest, word) in [("/nowhere/at/all", "x", "/nowhere/at/all"), ("/tmp", "../up", "..")] {
+    for (source, dest, word) in [("", "x", "empty"), ("/tmp", "../up", "..")] {
         match put(s.addr, Path::new(source), dest) {
             Err(Error::Local { text }) => assert!(text.contains(word), "{text}"),
             r => panic!("{r:?}"),
         }
     }
+}
+
+#[test]
+fn sources_that_are_missing_are_named_by_the_end_that_looks() {
+    let (from, served) = dirs();
+    let s = serve(ServeOptions::new(served.path()));
+    let nowhere = from.path().join("nowhere");
+    let missing = |r: longhaul_mover::Summary, path: &str| {
+        let e: Vec<_> = r.progress.errors.iter().map(|e| (e.path.as_str(), e.cause)).collect();
+        assert_eq!(e, [(path, longhaul_mover::Cause::Missing)]);
+        assert!(matches!(r.error, Some(Error::Partial { failed: 1, .. })), "{:?}", r.error);
+    };
+    missing(put(s.addr, &nowhere, "x").unwrap(), nowhere.to_str().unwrap());
+    missing(get(s.addr, "nothing", from.path()).unwrap(), "nothing");
+    let names = |p: &Path| std::fs::read_dir(p).unwrap().count();
+    assert_eq!((names(from.path()), names(served.path())), (0, 0), "nothing is made for nothing");
 }
 
 #[test]
@@ -91,7 +107,7 @@ fn several_clients_at_once_and_no_more_than_the_limit() {
         same(&from.path().join("t"), &served.path().join(format!("d{i}/t")));
     }
     drop(s);
-    let s = serve(ServeOptions { max_sessions: 0, ..ServeOptions::new(served.path()) });
+    let s = serve(ServeOptions { sessions: ShareLimits::of(0), ..ServeOptions::new(served.path()) });
     match put(s.addr, &from.path().join("t"), "x").unwrap().error {
         Some(Error::Refused { text }) => assert!(text.contains("limit"), "{text}"),
         e => panic!("{e:?}"),

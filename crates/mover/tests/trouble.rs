@@ -50,7 +50,8 @@ fn failed(r: &Summary, what: &[(&str, Cause)]) {
         let text = e.to_string();
         assert!(text.starts_with(&e.path) && text.ends_with(cause.advice()) && !e.text.is_empty(), "{text}");
     }
-    assert_eq!(r.error, Some(Error::Partial { failed: what.len() as u64 }));
+    let system = r.progress.errors.iter().map(|e| e.cause).find(|c| c.is_system());
+    assert_eq!(r.error, Some(Error::Partial { failed: what.len() as u64, system }));
 }
 /// Nothing of unfinished transfers lies in a folder.
 fn clean(dir: &Path) {

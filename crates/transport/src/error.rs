@@ -98,10 +98,9 @@ pub enum CloseReason {
     },
 }
 
-/// A peer's words, fit to be shown: what is not text, or would steer a terminal, is replaced.
+/// A peer's words, fit to be shown in a line (see [`base::text`]).
 pub fn words(reason: &[u8]) -> String {
-    let visible = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    String::from_utf8_lossy(reason).chars().map(visible).collect()
+    base::text::line_of(reason)
 }
 
 /// A peer's violation found while handling a packet: closes the connection with a code.

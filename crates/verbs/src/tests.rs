@@ -4,6 +4,7 @@ mod adversary;
 mod lossy;
 mod ordered;
 mod queues;
+mod regions;
 mod runs;
 mod semantics;
 mod shared;

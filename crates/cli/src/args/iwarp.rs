@@ -86,7 +86,7 @@ impl ByIwarp {
     /// How a connection by iWARP is to be made, within how long. Says aloud what is not protected.
     pub fn wanted(&self, connect_timeout: Span) -> Iwarp {
         if self.plain {
-            eprintln!(
+            err_line!(
                 "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not checked: \
                  everybody on the way can read and change everything"
             );
@@ -138,13 +138,15 @@ impl ServeIwarp {
                 .to_owned());
         }
         if plain {
-            eprintln!(
+            err_line!(
                 "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and everybody who \
                  reaches the port is let in",
                 if answers == Answers::Plain { "plain" } else { "both" }
             );
         }
         let mut s = IwarpServer { plain, tls: answers != Answers::Plain, ..IwarpServer::default() };
+        // Those that have shown nothing have half of what connections by TCP may have.
+        s.max_half_open = s.max_half_open.min(lhio::descriptors::for_streams() / 2).max(1);
         self.mpa.apply(&mut s.settings);
         Ok(Some(s))
     }

@@ -6,20 +6,20 @@ use crate::exit::{Failure, Outcome};
 pub fn list() {
     for d in cc::registry::list() {
         let mark = if d.name == cc::registry::DEFAULT { " (default)" } else { "" };
-        println!("{:<12} {}{mark}", d.name, d.summary);
+        out_line!("{:<12} {}{mark}", d.name, d.summary);
     }
 }
 
 /// Parameters of the algorithm called `name`, or of all.
 pub fn describe(name: Option<&str>) -> Outcome<()> {
     let Some(name) = name else {
-        print!("{}", cc::registry::help());
+        out_text!("{}", cc::registry::help());
         return Ok(());
     };
     let d = cc::registry::find(name).map_err(Failure::usage)?;
-    println!("{}: {}", d.name, d.summary);
+    out_line!("{}: {}", d.name, d.summary);
     for p in d.params {
-        println!("    {}={}  {}", p.name, p.kind.describe(), p.help);
+        out_line!("    {}={}  {}", p.name, p.kind.describe(), p.help);
     }
     Ok(())
 }

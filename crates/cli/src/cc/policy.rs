@@ -20,7 +20,7 @@ pub fn run(command: &PolicyCommand) -> Outcome<()> {
             explain(&flow.join(" "), &policy, *json)
         }
         PolicyCommand::BuiltIn => {
-            print!("{}", policy::BUILT_IN);
+            out_text!("{}", policy::BUILT_IN);
             Ok(())
         }
     }
@@ -73,21 +73,21 @@ fn check(file: &Path, json: bool) -> Outcome<()> {
             "problems": problems.list,
             "more": problems.more,
         });
-        println!("{value}");
+        crate::out::json(&value);
         return if usable { Ok(()) } else { Err(Failure::new(Code::Usage, "")) };
     }
     match &read {
         Err(problems) => Err(Failure::usage(named(file, problems))),
         Ok((policy, warnings)) => {
             for w in &warnings.list {
-                println!("{}: {w}", file.display());
+                out_line!("{}: {w}", file.display());
             }
             let s = policy.spec();
             let counts =
                 [(s.rules.len(), "rules"), (s.classes.len(), "classes"), (warnings.list.len(), "warnings")];
             let counts =
                 counts.map(|(n, what)| format!("{n} {}", if n == 1 { singular(what) } else { what }));
-            println!("{} can be used: {}", file.display(), counts.join(", "));
+            out_line!("{} can be used: {}", file.display(), counts.join(", "));
             Ok(())
         }
     }
@@ -104,11 +104,11 @@ fn explain(flow: &str, policy: &Policy, json: bool) -> Outcome<()> {
     if json {
         let mut value = serde_json::to_value(&explanation).map_err(Failure::system)?;
         value["kernel"] = serde_json::json!(in_kernel);
-        println!("{value}");
+        crate::out::json(&value);
     } else {
-        print!("{explanation}");
+        out_text!("{explanation}");
         if let Some(text) = in_kernel {
-            println!("kernel TCP  {text}");
+            out_line!("kernel TCP  {text}");
         }
     }
     Ok(())

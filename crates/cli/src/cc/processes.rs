@@ -17,7 +17,7 @@ impl Running {
     pub fn ask(&mut self, request: &Request) -> Outcome<Answer> {
         match self.client.ask(request).map_err(unreachable)? {
             Answer::Refused { errors } => {
-                let text = format!("process {}: {}", self.process.pid, errors.join("\n  "));
+                let text = format!("process {}: {}", self.process.pid, one_line_each(&errors).join("\n  "));
                 Err(Failure::new(Code::Refused, text))
             }
             answer => Ok(answer),
@@ -25,10 +25,15 @@ impl Running {
     }
 }
 
+/// Words of another process: each stays in its line.
+pub fn one_line_each(texts: &[String]) -> Vec<String> {
+    texts.iter().map(|t| base::text::line(t).into_owned()).collect()
+}
+
 fn unreachable(e: ClientError) -> Failure {
     let denied = matches!(&e, ClientError::Connect { source, .. }
         if source.kind() == std::io::ErrorKind::PermissionDenied);
-    Failure::new(if denied { Code::Untrusted } else { Code::Connect }, e.to_string())
+    Failure::line(if denied { Code::Untrusted } else { Code::Connect }, e)
 }
 
 fn place() -> Outcome<PathBuf> {
@@ -43,7 +48,7 @@ pub fn unexpected(r: &Running) -> Failure {
 fn hello(mut client: Client) -> Outcome<Running> {
     match client.ask(&Request::Hello).map_err(unreachable)? {
         Answer::Process(process) => Ok(Running { client, process }),
-        Answer::Refused { errors } => Err(Failure::new(Code::Refused, errors.join("; "))),
+        Answer::Refused { errors } => Err(Failure::new(Code::Refused, one_line_each(&errors).join("; "))),
         _ => Err(Failure::system(format!(
             "{} answers something else: use programs of one version",
             client.path().display()
@@ -58,7 +63,7 @@ pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
         match result.map_err(unreachable).and_then(hello) {
             Ok(r) => found.push(r),
             // It may have ended just now; anything else is worth a word.
-            Err(f) => eprintln!("longhaul: {f}"),
+            Err(f) => err_line!("longhaul: {f}"),
         }
     }
     found.sort_by_key(|r| r.process.pid);

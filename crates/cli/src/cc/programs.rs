@@ -2,6 +2,7 @@
 
 use crate::args::{Build, Test};
 use crate::exit::{Code, Failure, Outcome};
+use lhio::identity::check_for_root;
 use programs::{Options, compile, load_bytes, manifest};
 use sim::card::{self, Mark, Row};
 use std::io::Read;
@@ -22,16 +23,16 @@ pub fn build(b: &Build) -> Outcome<()> {
     let place = |ending: &str| folder.join(stem).with_extension(ending);
     let wasm = place("wasm");
     let manifest = compile::wasm(&b.source, &wasm).map_err(Failure::usage)?;
-    println!("{}: {}, for Longhaul", wasm.display(), manifest.name);
+    out_line!("{}: {}, for Longhaul", wasm.display(), manifest.name);
     if manifest.needs.telemetry {
-        println!("not for the kernel's TCP: it needs telemetry, which TCP has not");
+        out_line!("not for the kernel's TCP: it needs telemetry, which TCP has not");
         return Ok(());
     }
     let object = kernel::build(&b.source, &HEADERS)
         .map_err(|e| Failure::new(Code::Partial, format!("not for the kernel's TCP: {e}")))?;
     let path = place("bpf.o");
     std::fs::write(&path, object).map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
-    println!("{}: {}, for the kernel's TCP", path.display(), manifest.name);
+    out_line!("{}: {}, for the kernel's TCP", path.display(), manifest.name);
     Ok(())
 }
 
@@ -47,6 +48,7 @@ pub fn module(file: &Path) -> Result<Vec<u8>, String> {
     if let Some(shipped) = file.to_str().filter(|_| !file.exists()).and_then(programs::shipped::module) {
         return Ok(shipped.to_vec());
     }
+    check_for_root(file).map_err(|e| e.to_string())?;
     if file.extension().is_none_or(|e| e != "c") {
         return read(file).map_err(|e| say(&e));
     }
@@ -78,9 +80,9 @@ fn selection(text: &str) -> Outcome<String> {
 /// Grades an algorithm.
 pub fn test(t: &Test) -> Outcome<()> {
     let selection = selection(&t.algorithm)?;
-    let line = |r: &Row| println!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.mark.name(), r.found);
+    let line = |r: &Row| out_line!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.mark.name(), r.found);
     if !t.json {
-        println!("{selection}");
+        out_line!("{selection}");
     }
     let mut card = card::grade(&selection, |r| {
         if !t.json {
@@ -99,9 +101,9 @@ pub fn test(t: &Test) -> Outcome<()> {
         card.rows.push(row);
     }
     if t.json {
-        println!("{}", json(&card));
+        crate::out::json(&json(&card));
     } else {
-        println!("{}", card.summary());
+        out_line!("{}", card.summary());
     }
     if card.passed() { Ok(()) } else { Err(Failure::new(Code::Partial, String::new())) }
 }

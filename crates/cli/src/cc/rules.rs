@@ -35,11 +35,11 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
         read(&text).map_err(|lines| Failure::usage(format!("{name}:\n  {}", lines.join("\n  "))))?;
     let (replaced, remarks) = hold(&policy, &text, &name, &group).map_err(failure)?;
     let instead = if replaced { ", instead of the one before" } else { "" };
-    println!(
+    out_line!(
         "{name} holds for new TCP connections of {}{instead}; `longhaul cc detach --policy` takes it away",
         group.display()
     );
-    warnings.iter().chain(&remarks).for_each(|w| println!("  {w}"));
+    warnings.iter().chain(&remarks).for_each(|w| out_line!("  {w}"));
     Ok(())
 }
 
@@ -47,7 +47,7 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
 pub fn detach(what: &DetachWhat) -> Outcome<()> {
     let group = group(what.cgroup.as_deref())?;
     kernel::release(&group).map_err(failure)?;
-    println!(
+    out_line!(
         "no policy holds for TCP connections of {} any more; those that are there keep what they have",
         group.display()
     );
@@ -115,7 +115,7 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     };
     let mut poller = Poller::new().map_err(Failure::system)?;
     let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
-    println!(
+    out_line!(
         "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `longhaul cc detach --policy`"
     );
     loop {

@@ -4,7 +4,7 @@ use super::processes::{self, Running};
 use super::{policies, programs};
 use crate::args::{Cap, Load, Pull, Push, Set, Unload};
 use crate::exit::{Code, Failure, Outcome};
-use crate::govern;
+use crate::{govern, out};
 use admin::etcd::{Etcd, StoreError};
 use admin::proto::{Answer, Request};
 use admin::watch::read_policy_file;
@@ -18,11 +18,12 @@ use std::path::Path;
 /// Reads a policy and checks all of it, as far as that can be done without knowing the hosts.
 fn checked(path: &Path) -> Outcome<String> {
     let text = read_policy_file(path).map_err(Failure::usage)?;
-    let say = |lines: Vec<String>| format!("{}:\n  {}", path.display(), lines.join("\n  "));
+    let name = path.display().to_string();
+    let say = |lines: Vec<String>| format!("{}:\n  {}", base::text::line(&name), lines.join("\n  "));
     match Policy::read_for_hosts(&text) {
         Ok((_, warnings)) if warnings.list.is_empty() => Ok(text),
         Ok((_, warnings)) => {
-            eprintln!("longhaul: {}", say(policies::lines(&warnings)));
+            err_lines!("longhaul: {}", say(policies::lines(&warnings)));
             Ok(text)
         }
         Err(p) => Err(Failure::usage(format!("nothing was changed: {}", say(policies::lines(&p))))),
@@ -73,8 +74,8 @@ fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
 fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
     match r.ask(request)? {
         Answer::Done { text, warnings } => {
-            println!("process {} ({}): {text}", r.process.pid, r.process.command);
-            warnings.iter().for_each(|w| println!("  {w}"));
+            out_line!("process {} ({}): {text}", r.process.pid, r.process.command);
+            warnings.iter().for_each(|w| out_line!("  {w}"));
             Ok(())
         }
         _ => Err(processes::unexpected(r)),
@@ -88,7 +89,7 @@ pub fn of_store(e: StoreError) -> Failure {
         StoreError::File { .. } | StoreError::TooLong(_) => Code::Usage,
         StoreError::Form { .. } => Code::System,
     };
-    Failure::new(code, e.to_string())
+    Failure::line(code, e)
 }
 
 /// Writes a policy into the store, from which all hosts that watch it take it.
@@ -97,9 +98,9 @@ pub fn push(a: &Push) -> Outcome<()> {
     let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
     let revision = etcd.put(&text).map_err(of_store)?;
     if a.json {
-        println!("{}", json!({ "store": a.store.to_string(), "revision": revision }));
+        out::json(&json!({ "store": a.store.to_string(), "revision": revision }));
     } else {
-        println!("{} has it as revision {revision}", a.store);
+        out_line!("{} has it as revision {revision}", a.store);
     }
     Ok(())
 }
@@ -110,7 +111,7 @@ pub fn pull(a: &Pull) -> Outcome<()> {
     let Some((bytes, revision)) = etcd.get().map_err(of_store)?.value else {
         return Err(Failure::new(Code::Partial, format!("there is no policy at {}", a.store)));
     };
-    eprintln!("revision {revision}");
-    print!("{}", String::from_utf8_lossy(&bytes));
+    err_line!("revision {revision}");
+    out::data(&bytes);
     Ok(())
 }

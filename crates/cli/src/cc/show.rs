@@ -4,29 +4,28 @@ use super::processes::{self, Running, unexpected};
 use super::rules;
 use crate::args::{ShowFlows, Status};
 use crate::exit::{Failure, Outcome};
+use crate::out;
 use admin::proto::{Answer, Event, Flow, PolicyStatus, Request};
-use base::{Rate, Span};
+use base::{Rate, Span, text};
 use lhio::clock::WallTime;
 use lhio::poll::Poller;
 use serde_json::{Value, json};
-use std::io::{IsTerminal as _, Write as _};
 
 /// How often --watch looks again.
 const AGAIN: Span = Span::from_secs(1);
-/// Clears a terminal, and goes to its first place (ECMA-48, ED and CUP).
-const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Processes and their flows.
 pub fn show(a: &ShowFlows) -> Outcome<()> {
     let mut poller = Poller::new().map_err(Failure::system)?;
     loop {
-        let text = if a.json { format!("{}\n", flows_json(a)?) } else { flows_text(a)? };
-        let clear = if a.watch && !a.json && std::io::stdout().is_terminal() { CLEAR } else { "" };
-        let mut out = std::io::stdout().lock();
-        if write!(out, "{clear}{text}").and_then(|()| out.flush()).is_err() || !a.watch {
-            return Ok(()); // the reader of our output has gone
+        match (a.json, a.watch) {
+            (true, _) => out::json(&flows_json(a)?),
+            (false, true) => out::redraw(&flows_text(a)?),
+            (false, false) => out_text!("{}", flows_text(a)?),
         }
-        drop(out);
+        if !a.watch || out::is_gone() {
+            return Ok(());
+        }
         poller.wait(&mut [], Some(AGAIN)).map_err(Failure::system)?;
     }
 }
@@ -56,7 +55,8 @@ fn flows_text(a: &ShowFlows) -> Outcome<String> {
     for mut r in processes::all(a.pid)? {
         let Ok((flows, left_out)) = flows_of(&mut r) else { continue };
         let (p, now) = (&r.process, WallTime::now().unix_secs());
-        text += &format!("process {} ({}), policy: {}\n", p.pid, p.command, policy_line(&p.policy, now));
+        let head = format!("process {} ({}), policy: {}", p.pid, p.command, policy_line(&p.policy, now));
+        text += &format!("{}\n", text::line(&head));
         text += &table(&flows, p.pid, a.why);
         if left_out > 0 {
             text += &format!("  and {left_out} more flows\n");
@@ -99,7 +99,7 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         if running == name { algorithm.to_owned() } else { format!("{algorithm} by {running}") }
     };
     let state = if f.state.is_empty() { String::new() } else { format!(" ({})", f.state) };
-    vec![
+    let cells = vec![
         format!("{pid}/{}", f.id),
         f.remote.clone(),
         or(&f.application, "-"),
@@ -112,7 +112,8 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         f.cap_bits_per_second.map_or("-".into(), rate),
         Span::from_secs_f64(f.srtt_seconds).to_string(),
         format!("{:.2}%", f.loss * 100.0),
-    ]
+    ];
+    cells.into_iter().map(|c| text::line(&c).into_owned()).collect()
 }
 
 const HEAD: [&str; 12] = [
@@ -147,7 +148,7 @@ fn table(flows: &[Flow], pid: u32, why: bool) -> String {
         text += &line(row);
         if why {
             let change = Some(&f.change).filter(|c| !c.is_empty());
-            f.why.iter().chain(change).for_each(|w| text += &format!("      {w}\n"));
+            f.why.iter().chain(change).for_each(|w| text += &format!("      {}\n", text::line(w)));
         }
     }
     text
@@ -169,27 +170,27 @@ pub fn status(a: &Status) -> Outcome<()> {
             one
         };
         let processes: Vec<_> = all.iter().map(one).collect();
-        println!("{}", json!({ "processes": processes, "tcp": rules::values() }));
+        out::json(&json!({ "processes": processes, "tcp": rules::values() }));
         return Ok(());
     }
     if all.is_empty() {
-        println!("no process of this user moves data");
+        out_line!("no process of this user moves data");
     }
     let begun = |since: u64| ago(WallTime::now().unix_secs().saturating_sub(since));
-    rules::lines(begun).iter().for_each(|l| println!("{l}"));
+    rules::lines(begun).iter().for_each(|l| out_line!("{l}"));
     let now = WallTime::now().unix_secs();
     for (p, events) in &all {
-        println!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));
-        println!("  policy: {}, {} changes", policy_line(&p.policy, now), p.policy.changes);
+        out_line!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));
+        out_line!("  policy: {}, {} changes", policy_line(&p.policy, now), p.policy.changes);
         if !p.policy.source.is_empty() {
-            println!("  watched: {}", p.policy.source);
+            out_line!("  watched: {}", p.policy.source);
         }
-        p.policy.errors.iter().for_each(|e| println!("  TROUBLE: {e}"));
+        p.policy.errors.iter().for_each(|e| out_line!("  TROUBLE: {e}"));
         if !p.programs.is_empty() {
-            println!("  programs: {}", p.programs.join(", "));
+            out_line!("  programs: {}", p.programs.join(", "));
         }
         for e in events {
-            println!("  {} ago, {}: {}", ago(now.saturating_sub(e.time)), e.kind, e.text);
+            out_line!("  {} ago, {}: {}", ago(now.saturating_sub(e.time)), e.kind, e.text);
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 use crate::args::Attach;
 use crate::exit::{Code, Failure, Outcome};
 use kernel::{Error, Include, Scope};
+use lhio::identity::check_for_root;
 use std::path::Path;
 
 /// The headers that programs include.
@@ -30,14 +31,14 @@ pub fn attach(a: &Attach, program: &Path) -> Outcome<()> {
         Scope::Namespace => "new connections of this network namespace use it".to_owned(),
         Scope::Group(group) => format!("new connections of {} use it", group.display()),
     };
-    println!("{name} is attached: {whom}; `longhaul cc detach {name}` takes it away");
+    out_line!("{name} is attached: {whom}; `longhaul cc detach {name}` takes it away");
     Ok(())
 }
 
 /// Takes a program away from the kernel.
 pub fn detach(name: &str) -> Outcome<()> {
     kernel::detach(name).map_err(failure)?;
-    println!("{name} is detached");
+    out_line!("{name} is detached");
     Ok(())
 }
 
@@ -49,12 +50,12 @@ pub fn list() -> Outcome<()> {
         all => all.map_err(failure)?,
     };
     if !all.is_empty() {
-        println!("\nIn the kernel's TCP:");
+        out_text!("\nIn the kernel's TCP:\n");
     }
     for k in all {
         let default = if k.default { " (default of this network namespace)" } else { "" };
         let group = if k.group { " (default of a cgroup)" } else { "" };
-        println!("{}{default}{group}", k.name);
+        out_line!("{}{default}{group}", k.name);
     }
     Ok(())
 }
@@ -63,6 +64,7 @@ pub fn list() -> Outcome<()> {
 fn object(path: &Path) -> Outcome<Vec<u8>> {
     let is_source = path.extension().is_some_and(|e| e == "c");
     let unreadable = |e: std::io::Error| Failure::usage(format!("cannot read {}: {e}", path.display()));
+    check_for_root(path)?;
     if is_source {
         std::fs::metadata(path).map_err(unreadable)?;
         return kernel::build(path, &HEADERS).map_err(failure);

@@ -3,45 +3,40 @@
 use super::processes::{self, unexpected};
 use crate::args::TraceFlow;
 use crate::exit::{Code, Failure, Outcome};
+use crate::out;
 use admin::client::ClientError;
 use admin::lines::LineError;
 use admin::proto::{Answer, Decision, Request};
 use base::{Rate, Span};
-use std::io::Write as _;
 
 /// Prints decisions until the process ends, there were enough, or the reader of our output has gone.
 pub fn run(a: &TraceFlow) -> Outcome<()> {
     let mut r = processes::one(a.flow.and_then(|f| f.pid).or(a.pid))?;
     let request = Request::Trace { flow: a.flow.map(|f| f.flow), every: a.every };
-    r.client.trace(&request).map_err(|e| Failure::new(Code::Connect, e.to_string()))?;
+    r.client.trace(&request).map_err(|e| Failure::line(Code::Connect, e))?;
     let mut left = a.count.unwrap_or(u64::MAX);
-    let mut out = std::io::stdout().lock();
-    while left > 0 {
-        let line = match r.client.follow() {
-            Ok(None) => {
-                if out.flush().is_err() {
-                    return Ok(());
-                }
-                continue;
-            }
+    while left > 0 && !out::is_gone() {
+        let answer = match r.client.follow() {
+            Ok(None) => continue,
             Ok(Some(answer @ (Answer::Decision(_) | Answer::Missed { .. }))) => {
                 if matches!(answer, Answer::Decision(_)) {
                     left -= 1;
                 }
-                if a.json { serde_json::to_string(&answer).map_err(Failure::system)? } else { text(&answer) }
+                answer
             }
             Ok(Some(Answer::Refused { errors })) => {
-                return Err(Failure::new(Code::Refused, errors.join("; ")));
+                return Err(Failure::new(Code::Refused, processes::one_line_each(&errors).join("; ")));
             }
             Ok(Some(_)) => return Err(unexpected(&r)),
             Err(ClientError::Line { source: LineError::Ended, .. }) => break,
-            Err(e) => return Err(Failure::new(Code::Connect, e.to_string())),
+            Err(e) => return Err(Failure::line(Code::Connect, e)),
         };
-        if writeln!(out, "{line}").is_err() {
-            return Ok(());
+        if a.json {
+            out::json(&answer);
+        } else {
+            out_line!("{}", text(&answer));
         }
     }
-    let _ = out.flush();
     Ok(())
 }
 

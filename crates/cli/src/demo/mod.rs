@@ -5,6 +5,7 @@ mod tree;
 
 use crate::args::Demo;
 use crate::exit::{Code, Failure, Outcome};
+use crate::setup;
 use crate::stop;
 use crate::units::show_bytes;
 use base::Time;
@@ -32,7 +33,7 @@ pub fn run(a: &Demo) -> Outcome<()> {
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     let say = |text: String| {
         if !a.json {
-            println!("{text}");
+            out_line!("{text}");
         }
     };
     say(format!(
@@ -52,11 +53,11 @@ pub fn run(a: &Demo) -> Outcome<()> {
     let same = before == after && moved.code == 0;
     let result = figures(&moved, &link, files, same);
     if a.json {
-        println!("{result}");
+        crate::out::json(&result);
     } else {
         table(&result, &link);
-        println!("tree at the source      {}", before.to_hex());
-        println!("tree at the destination {}", after.to_hex());
+        out_line!("tree at the source      {}", before.to_hex());
+        out_line!("tree at the destination {}", after.to_hex());
     }
     dir.close().map_err(Failure::system)?;
     if same {
@@ -95,6 +96,7 @@ fn transfer(
     let loud = tracing::enabled!(tracing::Level::INFO);
 
     // The two ends know each other's keys beforehand, as after `keys authorize` and a first connection.
+    setup::protect()?;
     let client_key = StateFolder::open(&client_home)?.host_key()?.public();
     let server_state = StateFolder::open(&server_home)?;
     let server_key = server_state.host_key()?.public();
@@ -194,8 +196,8 @@ fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
 
 fn table(r: &Value, link: &LinkConfig) {
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
-    let row = |name: &str, value: String| println!("  {name:<24}{value}");
-    println!();
+    let row = |name: &str, value: String| out_line!("  {name:<24}{value}");
+    out_line!("");
     row("moved", format!("{} in {} files", show_bytes(number(&r["bytes"]) as u64), r["files"]));
     row("time", format!("{:.2} s", number(&r["seconds"])));
     row("goodput", format!("{:.1} Mbit/s", number(&r["goodput_bits_per_second"]) / 1e6));
@@ -216,7 +218,7 @@ fn table(r: &Value, link: &LinkConfig) {
     row("CPU per GB, client", format!("{:.2} s", number(&cpu["client"])));
     row("CPU per GB, server", format!("{:.2} s", number(&cpu["server"])));
     row("protection", r["suite"].as_str().unwrap_or("").to_owned());
-    println!();
+    out_line!("");
 }
 
 #[cfg(test)]

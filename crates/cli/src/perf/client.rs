@@ -6,7 +6,7 @@ use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
 use crate::args::{Operation, PerfClient, Polling};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
-use crate::{govern, remedy, show, stop, trust};
+use crate::{govern, out, remedy, show, stop, trust};
 use base::{Span, Time};
 use endpoint::{App, ConnId, Connect, Endpoint, Event, IwarpInfo};
 use serde_json::{Value, json};
@@ -18,6 +18,10 @@ use verbs::{CqId, Status};
 
 /// Bytes under way on all streams unless the user says otherwise.
 const UNDER_WAY: u64 = 64 << 20;
+/// Memory of each queue pair unless the user says otherwise, and of all of them together, but two messages each: what a server
+/// gives a client beside others.
+const REGION: u64 = 64 << 20;
+const REGIONS: u64 = 256 << 20;
 /// Size of a message unless the user says otherwise; and for latency.
 const SIZE: u64 = 1 << 20;
 const PING: u64 = 64;
@@ -57,7 +61,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     };
     let report = report(&app, ours, theirs);
     if a.output.json {
-        println!("{report}");
+        out::json(&report);
     } else {
         let by = app.iwarp.as_ref().map(show::by_iwarp);
         let by = by.as_deref().or(report["suite"].as_str()).unwrap_or("");
@@ -66,7 +70,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         let asked = a.sending.intent.asks() || a.governing.policy.is_some();
         let source = source(&app.plan, ours, theirs);
         if let Some(m) = source.policy.as_ref().filter(|m| asked || !m.rule.is_empty()) {
-            println!("{m}");
+            out_line!("{m}");
         }
     }
     if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
@@ -94,7 +98,10 @@ fn plan(a: &PerfClient) -> Plan {
         messages: a.bytes.map(|b| b.div_ceil(size.max(1))),
         stop: a.stop,
         reverse: a.reverse,
-        region: a.region.max(size),
+        region: a
+            .region
+            .unwrap_or_else(|| (REGIONS / u64::from(a.streams)).min(REGION).max(2 * size))
+            .max(size),
         verify: a.verify,
         rkeys: Vec::new(),
     }
@@ -165,7 +172,7 @@ impl Client {
                 self.cq = Some(info.cq);
                 let mut control = Control::new(ep, &info)?;
                 if self.plan.reverse || self.plan.latency {
-                    let load = Load::new(ep, &info, self.plan.clone(), !self.plan.reverse)?;
+                    let load = Load::prepared(ep, &info, self.plan.clone(), !self.plan.reverse)?;
                     self.plan.rkeys = load.rkeys();
                     self.load = Some(load);
                 }
@@ -201,7 +208,7 @@ impl Client {
                     let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                     let mut load = match self.load.take() {
                         Some(l) => l,
-                        None => Load::new(ep, &info, self.plan.clone(), true)?,
+                        None => Load::prepared(ep, &info, self.plan.clone(), true)?,
                     };
                     load.start(ep, &rkeys)?;
                     self.load = Some(load);
@@ -218,7 +225,7 @@ impl Client {
             }
             Message::Done(figures) => self.theirs = Some(figures),
             Message::Refused(text) => {
-                self.fail(Failure::new(Code::Refused, format!("the server refused: {text}")));
+                self.fail(Failure::line(Code::Refused, format_args!("the server refused: {text}")));
             }
             Message::Ask(_) => return Err("the server sent a message out of turn".to_owned()),
         }
@@ -286,7 +293,7 @@ impl Client {
         let resent = s.payload_again.saturating_sub(again);
         let seconds = now.since(self.began).as_secs_f64();
         if self.shown {
-            println!(
+            out_line!(
                 "{seconds:>7.2} s  {:>10.1} Mbit/s  resent {resent:>10} B  round trip {}  {} {}",
                 rate / 1e6,
                 s.srtt,
@@ -388,7 +395,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     let number = |key: &str| r[key].as_f64().unwrap_or(0.0);
     if let Some([min, p50, p99, max]) = latency {
         let t = Span::from_nanos;
-        println!(
+        out_line!(
             "{:?}, {} bytes to and fro: {} min, {} median, {} p99, {} max ({} round trips, {})",
             plan.operation,
             plan.size,
@@ -403,9 +410,9 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     }
     if plan.operation.is_atomic() {
         let (rate, count, seconds) = (number("messages_per_second"), number("messages"), number("seconds"));
-        println!("{:?}: {rate:.0} operations/s ({count} in {seconds:.3} s)", plan.operation);
+        out_line!("{:?}: {rate:.0} operations/s ({count} in {seconds:.3} s)", plan.operation);
     } else {
-        println!(
+        out_line!(
             "{:?}: {:.1} Mbit/s ({} bytes in {:.3} s, {} messages)",
             plan.operation,
             number("goodput_bits_per_second") / 1e6,
@@ -414,7 +421,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
             number("messages"),
         );
     }
-    println!(
+    out_line!(
         "sent again {:.4}%, feedback {:.4}%, round trip {}, {}",
         number("retransmitted_share") * 100.0,
         number("feedback_share") * 100.0,
@@ -423,8 +430,8 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     );
     let cpu = &r["cpu_seconds_per_gigabyte"];
     let cpu = |end: &str| cpu[end].as_f64().unwrap_or(0.0);
-    println!("CPU per GB: client {:.3} s, server {:.3} s", cpu("client"), cpu("server"));
+    out_line!("CPU per GB: client {:.3} s, server {:.3} s", cpu("client"), cpu("server"));
     if let Some(v) = r["verified"].as_bool() {
-        println!("content {}", if v { "verified" } else { "DIFFERS" });
+        out_line!("content {}", if v { "verified" } else { "DIFFERS" });
     }
 }

@@ -13,13 +13,6 @@ use verbs::{
     WorkCompletion,
 };
 
-/// Receives that a responder keeps posted at most; the queue pairs hold as many.
-const MAX_RECEIVES: u64 = 4_096;
-/// And all its streams together: half of what the connection's completion queue has room for.
-const ALL_RECEIVES: u64 = 1 << 16;
-/// Bytes that posted receives stand for at most.
-const RECEIVE_BYTES: u64 = 256 << 20;
-
 /// A queue pair with its region.
 pub struct Stream {
     qp: QpId,
@@ -53,6 +46,18 @@ pub struct Load {
     ordered: bool,
     /// Reads behind the last messages that are not answered.
     behind: Option<usize>,
+    /// How its regions are made.
+    regions: Regions,
+}
+
+/// Regions that are to be made.
+struct Regions {
+    pd: PdId,
+    qps: Vec<QpId>,
+    len: usize,
+    access: Access,
+    /// This end's hold what is sent.
+    source: bool,
 }
 
 /// Number of the work requests that tell when everything has arrived.
@@ -80,15 +85,14 @@ fn words(e: Error) -> String {
 }
 
 impl Load {
-    /// Registers regions, and posts receives where messages come in.
-    pub fn new(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
+    /// Without its regions, which [`Load::prepare`] makes.
+    pub fn new(info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
         let qps =
             info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
         if plan.operation.is_atomic() && info.iwarp.is_none() {
             return Err("atomic operations are measured by iWARP: give an iwarp:// address".to_owned());
         }
-        let len = if plan.latency { ping::region(&plan) } else { plan.slots() * plan.size };
-        let len = usize::try_from(len).map_err(|e| e.to_string())?;
+        let len = usize::try_from(plan.region_len()).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
         let access = match plan.operation {
             o if o.is_atomic() && !initiator => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
@@ -101,7 +105,8 @@ impl Load {
         };
         // Reads of nothing name a place for it, too.
         let access = if info.iwarp.is_some() { access | Access::LOCAL_WRITE } else { access };
-        let mut load = Load {
+        let regions = Regions { pd: info.pd, qps: qps.to_vec(), len, access, source };
+        Ok(Load {
             plan,
             initiator,
             streams: Vec::new(),
@@ -116,38 +121,43 @@ impl Load {
             late: None,
             ordered: info.iwarp.is_some(),
             behind: None,
-        };
-        match load.prepare(ep, (info.pd, qps), len, access, source) {
-            Ok(()) => {
-                // What comes before the load is not its cost: 1 GiB of pages takes a third of a second.
-                load.cpu = CpuTime::of_process();
-                Ok(load)
-            }
-            Err(text) => {
-                load.close(ep);
-                Err(text)
+            regions,
+        })
+    }
+
+    /// With all its regions.
+    pub fn prepared(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
+        let mut load = Load::new(info, plan, initiator)?;
+        loop {
+            match load.prepare(ep) {
+                Ok(true) => return Ok(load),
+                Ok(false) => {}
+                Err(text) => {
+                    load.close(ep);
+                    return Err(text);
+                }
             }
         }
     }
 
-    fn prepare(
-        &mut self,
-        ep: &mut Endpoint,
-        (pd, qps): (PdId, &[QpId]),
-        len: usize,
-        access: Access,
-        source: bool,
-    ) -> Result<(), String> {
-        for (i, qp) in qps.iter().enumerate() {
-            let content = if source {
-                lhio::memory::has_room(len as u64, lhio::memory::LEFT).map_err(no_memory(len))?;
-                pattern::fill(i, len)
+    /// Makes and registers the next region, and behind the last posts receives where messages come in; true when all is there. One
+    /// at a time, so that others need not wait for more than that.
+    pub fn prepare(&mut self, ep: &mut Endpoint) -> Result<bool, String> {
+        let r = &self.regions;
+        let i = self.streams.len();
+        if let Some(&qp) = r.qps.get(i) {
+            let content = if r.source {
+                lhio::memory::has_room(r.len as u64, lhio::memory::LEFT).map_err(no_memory(r.len))?;
+                pattern::fill(i, r.len)
             } else {
-                present(len)?
+                present(r.len)?
             };
-            let region = ep.adapter().reg_mr(pd, Memory::from(content), access);
+            let region = ep.adapter().reg_mr(r.pd, Memory::from(content), r.access);
             let region = region.map_err(|(e, _)| words(e))?;
-            self.streams.push(Stream { qp: *qp, region, rkey: 0, posted: 0, completed: 0 });
+            self.streams.push(Stream { qp, region, rkey: 0, posted: 0, completed: 0 });
+        }
+        if self.streams.len() < self.regions.qps.len() {
+            return Ok(false);
         }
         let receives = if self.receives() { self.receives_ahead() } else { 0 };
         for i in 0..self.streams.len() {
@@ -155,7 +165,14 @@ impl Load {
                 self.post_recv(ep, i, n)?;
             }
         }
-        Ok(())
+        // What comes before the load is not its cost: 1 GiB of pages takes a third of a second.
+        self.cpu = CpuTime::of_process();
+        Ok(true)
+    }
+
+    /// What is measured.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Remote keys for the other end.
@@ -213,8 +230,7 @@ impl Load {
         if self.plan.latency {
             return ping::receives(self.ordered);
         }
-        let most = (ALL_RECEIVES / u64::from(self.plan.streams.max(1))).min(MAX_RECEIVES);
-        (RECEIVE_BYTES / self.plan.size).clamp(2, most)
+        self.plan.receives()
     }
     fn sge(&self, i: usize, n: u64) -> Sge {
         let offset = n % self.plan.slots() * self.plan.size;
@@ -259,7 +275,10 @@ impl Load {
     pub fn post(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
         let depth = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
         for i in 0..self.streams.len() {
-            while self.streams[i].posted - self.streams[i].completed < depth && !self.enough(now) {
+            // Answers may come that were not asked for.
+            while self.streams[i].posted.saturating_sub(self.streams[i].completed) < depth
+                && !self.enough(now)
+            {
                 if self.plan.latency && self.streams[i].posted == 0 {
                     self.trips.begin(self.clock.now());
                 }
@@ -404,7 +423,8 @@ impl Load {
     pub fn figures(&mut self, ep: &mut Endpoint, conn: ConnId, messages: &[u64]) -> Figures {
         let cpu = CpuTime::of_process().since(self.cpu);
         let s: Stats = ep.stats(conn).unwrap_or_default();
-        let count: u64 = messages.iter().sum();
+        // The other end's numbers may be any.
+        let count = messages.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
         let seconds = match (self.started, self.ended) {
             (Some(a), Some(b)) => b.since(a).as_secs_f64(),
             _ => 0.0,

@@ -4,6 +4,7 @@
 //! Whoever starts the operations is the initiator: the client, or with `--reverse` the server.
 
 mod arrivals;
+mod claim;
 pub mod client;
 mod control;
 mod load;

@@ -1,7 +1,7 @@
 //! Round trips: one message to and fro, again and again.
 
 use super::load::Stream;
-use super::proto::Plan;
+use super::proto::{FRONT, PAGE, Plan};
 use crate::args::Operation;
 use base::Time;
 use endpoint::Endpoint;
@@ -56,23 +56,10 @@ impl Trips {
 /// Messages up to so many bytes travel with their work requests: a copy of longer ones costs more than naming their place.
 const INLINE: u64 = 256;
 
-/// Bytes in front of a message in an end's region, so that it begins 128 bytes behind the start of a page (a long list of
-/// bytes begins 16 behind it). The kernel copies a message to or from pages of its own, and processors copy slowly to where
-/// lies 1 to 63 bytes behind the source, counted from the starts of their pages. What precedes a message is at most 20 bytes.
-const FRONT: u64 = 112;
-
-/// Bytes of an end's region: a message that leaves, and behind it one that arrives.
-pub fn region(plan: &Plan) -> u64 {
-    2 * (FRONT + plan.size).next_multiple_of(PAGE)
-}
-
 /// Where a message that arrives begins.
 fn incoming(plan: &Plan) -> u64 {
     FRONT + (FRONT + plan.size).next_multiple_of(PAGE)
 }
-
-/// Bytes of a page.
-const PAGE: u64 = 4096;
 
 /// Whether messages are found by looking at the memory that they arrive in, as those are whose latency is told of adapters
 /// (perftest's `ib_write_lat`): writes of one packet, which are all there or not at all. Bytes of longer ones arrive in any

@@ -9,10 +9,26 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 4;
 /// Queue pairs with load at most.
 pub const MAX_STREAMS: u16 = 128;
-/// Bytes of all regions of one end at most.
-pub const MAX_MEMORY: u64 = 8 << 30;
+/// Messages under way on each at most.
+pub const MAX_DEPTH: u32 = 4_096;
+/// What a work request or a receive takes while it is posted, with its completion: an upper bound.
+const REQUEST: u64 = 512;
+/// Receives that a responder keeps posted at most; the queue pairs hold as many.
+const MAX_RECEIVES: u64 = 4_096;
+/// And all its streams together: half of what the connection's completion queue has room for.
+const ALL_RECEIVES: u64 = 1 << 16;
+/// Bytes that posted receives stand for at most.
+const RECEIVE_BYTES: u64 = 256 << 20;
+/// Bytes in front of a message in an end's region, so that it begins 128 bytes behind the start of a page (a long list of
+/// bytes begins 16 behind it). The kernel copies a message to or from pages of its own, and processors copy slowly to where
+/// lies 1 to 63 bytes behind the source, counted from the starts of their pages. What precedes a message is at most 20 bytes.
+pub const FRONT: u64 = 112;
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 /// Longest message that is measured.
 pub const MAX_SIZE: u64 = 1 << 30;
+/// Longest region. How many there may be is a question of the memory that an end has for them.
+pub const MAX_REGION: u64 = 1 << 40;
 /// Bytes that an atomic operation changes.
 pub const ATOMIC_LEN: u64 = 8;
 /// Longest measurement in nanoseconds: a day.
@@ -70,13 +86,13 @@ impl Plan {
         if self.operation.is_atomic() && self.size != ATOMIC_LEN {
             return Err(format!("an atomic operation has {ATOMIC_LEN} bytes: leave --size out"));
         }
-        if self.streams == 0 || self.streams > MAX_STREAMS || self.depth == 0 || self.depth > 4_096 {
-            return Err(format!("1 to {MAX_STREAMS} streams with 1 to 4096 messages under way are possible"));
-        }
-        if self.region.saturating_mul(u64::from(self.streams)) > MAX_MEMORY {
+        if !(1..=MAX_STREAMS).contains(&self.streams) || !(1..=MAX_DEPTH).contains(&self.depth) {
             return Err(format!(
-                "more than {MAX_MEMORY} bytes of memory; choose a smaller region or fewer streams"
+                "1 to {MAX_STREAMS} streams with 1 to {MAX_DEPTH} messages under way are possible"
             ));
+        }
+        if self.region > MAX_REGION {
+            return Err(format!("a region has {MAX_REGION} bytes at most; choose a smaller one"));
         }
         if self.latency && (self.streams != 1 || self.operation == Operation::Read) {
             return Err("latency is measured on one stream, of writes or sends".to_owned());
@@ -94,6 +110,32 @@ impl Plan {
     pub fn check_keys(&self) -> Result<(), String> {
         let needed = if self.reverse || self.latency { usize::from(self.streams) } else { 0 };
         if self.rkeys.len() == needed { Ok(()) } else { Err(format!("{needed} remote keys are needed")) }
+    }
+
+    /// Bytes of each stream's memory at either end.
+    pub fn region_len(&self) -> u64 {
+        match self.latency {
+            // A message that leaves, and behind it one that arrives.
+            true => 2 * (FRONT + self.size).next_multiple_of(PAGE),
+            false => self.slots() * self.size,
+        }
+    }
+
+    /// Receives that a responder posts on each stream.
+    pub fn receives(&self) -> u64 {
+        let most = (ALL_RECEIVES / u64::from(self.streams.max(1))).clamp(2, MAX_RECEIVES);
+        (RECEIVE_BYTES / self.size.max(1)).clamp(2, most)
+    }
+
+    /// What the server takes of memory for it in all: regions, and work requests or receives that are posted.
+    pub fn memory(&self) -> u64 {
+        let streams = u64::from(self.streams);
+        let posted = match self.operation {
+            _ if self.latency => 0,
+            Operation::Send if !self.reverse => self.receives() * streams,
+            _ => u64::from(self.depth).saturating_mul(streams),
+        };
+        self.region_len().saturating_mul(streams).saturating_add(posted.saturating_mul(REQUEST))
     }
 
     /// Messages that lie in a region side by side.
@@ -233,7 +275,9 @@ impl Message {
     /// # Errors
     /// What is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Message, String> {
-        serde_json::from_slice(bytes).map_err(|e| format!("the other end sent what is no message: {e}"))
+        serde_json::from_slice(bytes).map_err(|e| {
+            format!("the other end sent what is no message: {}", base::text::line(&e.to_string()))
+        })
     }
 }
 
@@ -243,20 +287,42 @@ mod tests {
     use proptest::prelude::*;
 
     fn plan() -> Plan {
-        Plan {
-            version: VERSION,
-            latency: false,
-            operation: Operation::Write,
-            size: 1 << 20,
-            streams: 4,
-            depth: 16,
-            nanos: 1_000_000_000,
-            stop: false,
-            messages: None,
-            reverse: false,
-            region: 64 << 20,
-            verify: true,
-            rkeys: vec![],
+        Plan::example()
+    }
+
+    #[test]
+    fn what_a_plan_takes_is_counted_for_every_number_in_it() {
+        let of = |change: fn(&mut Plan)| {
+            let mut p = plan();
+            change(&mut p);
+            p.memory()
+        };
+        let (regions, depth) = (4 * (64 << 20), 4 * 16 * REQUEST);
+        assert_eq!(of(|_| ()), regions + depth);
+        assert_eq!(of(|p| p.streams = 8), 2 * (regions + depth));
+        assert_eq!(of(|p| p.depth = 4_096), regions + 256 * depth);
+        // Receives are as many as the responder posts, whatever the depth.
+        assert_eq!(of(|p| (p.operation, p.size) = (Operation::Send, 1)), regions + 4 * 4_096 * REQUEST);
+        assert_eq!(of(|p| (p.region, p.streams) = (MAX_REGION, 128)), 128 * MAX_REGION + 32 * depth);
+    }
+
+    impl Plan {
+        pub fn example() -> Plan {
+            Plan {
+                version: VERSION,
+                latency: false,
+                operation: Operation::Write,
+                size: 1 << 20,
+                streams: 4,
+                depth: 16,
+                nanos: 1_000_000_000,
+                stop: false,
+                messages: None,
+                reverse: false,
+                region: 64 << 20,
+                verify: true,
+                rkeys: vec![],
+            }
         }
     }
 
@@ -282,7 +348,7 @@ mod tests {
             |p| p.size = p.region + 1,
             |p| p.streams = 0,
             |p| p.depth = 5_000,
-            |p| p.region = u64::MAX,
+            |p| p.region = MAX_REGION + 1,
             |p| p.nanos = u64::MAX,
             |p| (p.latency, p.operation) = (true, Operation::Read),
             |p| (p.size, p.operation) = (16, Operation::FetchAdd),

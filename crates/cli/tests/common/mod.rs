@@ -17,6 +17,9 @@ pub fn longhaul(home: &Path) -> Command {
     c
 }
 
+/// A command that takes longer has failed: something waits for what never comes.
+const STUCK: std::time::Duration = std::time::Duration::from_secs(600);
+
 /// A folder for one test with a home for each end.
 pub struct Bench {
     pub dir: TempDir,
@@ -47,9 +50,27 @@ impl Bench {
         c.args(args);
         c
     }
-    /// Runs a command of the client to its end.
+    /// Runs a command of the client to its end. One that does not end fails, with what it says that it waits for.
     pub fn run(&self, args: &[&str]) -> Output {
-        self.client(args).output().unwrap()
+        let mut c = self.client(args);
+        if !args.iter().any(|a| a.starts_with("-v")) {
+            // Said by transfers that stand still only.
+            c.env("RUST_LOG", "warn,longhaul_mover=debug");
+        }
+        let child = c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let stuck = std::thread::spawn(move || {
+            let stuck = end.recv_timeout(STUCK) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if stuck {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+            stuck
+        });
+        let o = child.wait_with_output().unwrap();
+        drop(ended);
+        assert!(!stuck.join().unwrap(), "{args:?} did not end: {}", stderr(&o));
+        o
     }
     /// Serves `folder`, made if it is not there, on a free port.
     pub fn serve(&self, folder: &str, args: &[&str]) -> Server {

@@ -9,6 +9,7 @@ use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{Connect, ConnectError};
 use crate::conn::{CQ_ENTRIES, READS, RECV_WR, SEND_WR};
 use crate::govern::Ruled;
+use crate::qp_shares::{Party, parties};
 use crate::{Endpoint, IwarpInfo};
 use ::iwarp::{Connection, End};
 use base::{Rate, Time};
@@ -75,6 +76,8 @@ pub(crate) struct Bundle {
     pub ruled: Option<Ruled>,
     /// Code point that the driver was told for its streams.
     pub(super) marked: u8,
+    /// Of a server's: the client by which its queue pairs are counted.
+    parties: Vec<Party>,
 }
 
 impl Bundle {
@@ -98,6 +101,7 @@ impl Bundle {
             rate_share: None,
             ruled: None,
             marked: 0,
+            parties: Vec::new(),
         }
     }
 
@@ -217,7 +221,18 @@ impl Endpoint {
             srq: b.srq,
             ..QpInit::new(b.info.cq, b.info.cq)
         };
-        let qp = self.adapter.create_qp(b.info.pd, init)?;
+        let limit = self.config.limits.qps;
+        if !b.info.is_client {
+            if b.parties.is_empty() {
+                let peer = self.hub.streams.get(&stream).and_then(|s| s.peer.as_ref());
+                b.parties = parties(peer, b.info.remote);
+            }
+            if !self.qp_shares.take(&b.parties, limit) {
+                return Err(ConnectError::Share(limit));
+            }
+        }
+        let qp =
+            self.adapter.create_qp(b.info.pd, init).inspect_err(|_| self.qp_shares.give(&b.parties, 1))?;
         b.streams[usize::from(index)] = Some((stream, Some(qp)));
         self.hub.by_qp.insert(qp, stream);
         Ok(qp)
@@ -393,6 +408,10 @@ impl Endpoint {
             return Err(format!("the server is full ({open} connections): try again later"));
         }
         let count = hello.map_or(1, |h| h.count);
+        let most = self.config.options.max_qps;
+        if u32::from(count) > most {
+            return Err(format!("a connection has {most} streams at most here, not {count}"));
+        }
         let conn = self.new_bundle(remote, count, false).map_err(|e| e.to_string())?;
         self.hub.open += 1;
         if let (Some(h), Some(b)) = (hello, self.hub.bundles.get_mut(&conn)) {
@@ -406,7 +425,7 @@ impl Endpoint {
     }
 
     fn on_stream_established(&mut self, now: Time, id: StreamId, private: &[u8]) {
-        self.hub.half_open.remove(&id);
+        self.hub.half_open.remove(id);
         let Some(s) = self.hub.streams.get_mut(&id) else { return };
         s.established = true;
         let (Some(conn), index) = (s.conn, s.index) else { return };
@@ -618,6 +637,7 @@ impl Endpoint {
             return Err(ConnectError::NotOpen);
         }
         let (pd, cq) = (b.info.pd, b.info.cq);
+        self.qp_shares.give(&b.parties, b.info.qps.len());
         for qp in core::mem::take(&mut b.info.qps) {
             self.hub.by_qp.remove(&qp);
             self.adapter.destroy_qp(qp)?;

@@ -6,7 +6,7 @@ use crate::Endpoint;
 use crate::app::ConnId;
 use ::iwarp::{Connection, Spare, Step};
 use base::{Span, Time};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use transport::crypto::PeerIdentity;
 use verbs::Adapter;
 
@@ -155,8 +155,8 @@ impl Endpoint {
         self.stream_done(now, id);
     }
 
-    /// A client has connected. `None`: nobody is served by streams, reset it. Where as many have said too little as may, the one
-    /// that has had most time for it makes room.
+    /// A client has connected. `None`: nobody is served by streams, reset it. Where as many have said too little as may, one makes
+    /// room: of the address with most of them, the one that has had most time for it.
     pub fn stream_accepted(
         &mut self,
         now: Time,
@@ -171,24 +171,36 @@ impl Endpoint {
         let mut s = Stream::new(remote, false, now + patience);
         s.set_emss(emss);
         let id = self.hub.insert(s);
-        self.hub.half_open.insert(id);
+        self.hub.half_open.insert(id, remote.ip());
         self.hub.schedule(id);
         Some(id)
     }
 
-    /// Ends the oldest stream that is not established: of none that belongs to a connection yet, if there is one, since such a
-    /// one would take that with it.
+    /// Ends the oldest stream that is not established, of the address that has most of them: of none that belongs to a connection
+    /// yet, if there is one, since such a one would take that with it.
     fn evict_half_open(&mut self, now: Time) {
-        let alone = |id: &&StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
-        let all = &self.hub.half_open;
-        let Some(id) = all.iter().find(alone).or(all.first()).copied() else { return };
+        let alone = |id: &StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
+        if let Some(id) = self.hub.half_open.of_most(alone) {
+            self.evict(now, id);
+        }
+    }
+
+    /// Ends the oldest stream that is not established of those from this address, so that another one from there can come in its
+    /// place; false when there is none.
+    pub fn evict_stream_of(&mut self, now: Time, ip: IpAddr) -> bool {
+        let alone = |id: &StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
+        let id = self.hub.half_open.of(ip, alone);
+        id.inspect(|id| self.evict(now, *id)).is_some()
+    }
+
+    fn evict(&mut self, now: Time, id: StreamId) {
         if let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
             engine.on_error(&mut self.adapter);
             engine.give_back(&mut self.hub.spare);
         }
         self.hub.orders.push_back(StreamOrder::Abort(id));
         self.stream_over(now, id);
-        self.hub.half_open.remove(&id);
+        self.hub.half_open.remove(id);
     }
 
     /// A stream could not be connected, or has failed; `why` in words.

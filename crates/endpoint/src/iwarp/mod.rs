@@ -8,6 +8,7 @@
 mod bundle;
 mod congestion;
 mod facts;
+mod half_open;
 mod hello;
 mod io;
 mod marks;
@@ -96,8 +97,8 @@ pub(crate) struct Hub {
     pub deadlines: BTreeSet<(Time, StreamId)>,
     /// Incoming connections that are not over.
     pub open: usize,
-    /// Incoming streams that are not established; the oldest first.
-    pub half_open: BTreeSet<StreamId>,
+    /// Incoming streams that are not established.
+    pub half_open: half_open::HalfOpen,
     pub next_stream: u64,
     /// What is gathered to be sealed.
     pub plain: Vec<u8>,
@@ -155,6 +156,6 @@ impl Hub {
         if let Some(t) = s.scheduled {
             self.deadlines.remove(&(t, id));
         }
-        self.half_open.remove(&id);
+        self.half_open.remove(id);
     }
 }

@@ -1,6 +1,6 @@
 //! `known_hosts` and `authorized_keys`.
 
-use super::{IdentityError, MAX_FILE, PUBLIC, PublicKey, open_trusted, read_text};
+use super::{Holds, IdentityError, MAX_FILE, PUBLIC, PublicKey, open_strictly, read_text};
 use core::fmt;
 use std::fs::File;
 use std::io::Write as _;
@@ -128,7 +128,7 @@ impl KnownHosts {
     /// A file that cannot be read or that others may change. Lines that cannot be understood count as absent
     /// unless they name this very host, which is [`IdentityError::Line`].
     pub fn lookup(&self, host: &Host) -> Result<Vec<(usize, PublicKey)>, IdentityError> {
-        let Some(file) = open_trusted(&self.path, 0o022)? else { return Ok(Vec::new()) };
+        let Some(file) = open_strictly(&self.path, Holds::Trust)? else { return Ok(Vec::new()) };
         let text = read_text(file, &self.path, MAX_FILE)?;
         let (mut exact, mut general) = (Vec::new(), Vec::new());
         for (number, line) in lines(&text) {
@@ -167,8 +167,9 @@ impl KnownHosts {
     /// write of one line: processes that add at the same time do not disturb each other.
     ///
     /// # Errors
-    /// [`IdentityError::File`] when the file cannot be written.
+    /// [`IdentityError::File`] when the file cannot be written; those of a file that others may change.
     pub fn add(&self, host: &Host, key: PublicKey) -> Result<(), IdentityError> {
+        open_strictly(&self.path, Holds::Trust)?;
         let fail = |e| IdentityError::file("add a line to", &self.path, e);
         let options = File::options().read(true).append(true).create(true).mode(0o600).open(&self.path);
         let mut file = options.map_err(fail)?;
@@ -189,8 +190,13 @@ pub struct AuthorizedKeys {
 }
 
 impl AuthorizedKeys {
-    pub(super) fn read(path: &Path) -> Result<AuthorizedKeys, IdentityError> {
-        match open_trusted(path, 0o022)? {
+    /// Reads such a file, if it is there.
+    ///
+    /// # Errors
+    /// [`IdentityError::WritableByOthers`] and [`IdentityError::ForeignOwner`] if others may change it,
+    /// [`IdentityError::File`] if it cannot be read.
+    pub fn read(path: &Path) -> Result<AuthorizedKeys, IdentityError> {
+        match open_strictly(path, Holds::Trust)? {
             Some(file) => Ok(AuthorizedKeys::parse(&read_text(file, path, MAX_FILE)?)),
             None => Ok(AuthorizedKeys::default()),
         }

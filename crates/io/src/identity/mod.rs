@@ -12,12 +12,14 @@
 
 mod known;
 mod paths;
+mod strict;
 #[cfg(test)]
 mod tests;
 mod token;
 
 pub use known::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
 pub use paths::KnownPaths;
+pub use strict::{Holds, check_folder, check_for_root, open_strictly, read_secret};
 pub use token::{MAX_TOKENS, Tokens};
 
 use crate::clock;
@@ -26,10 +28,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 /// What a private key's line begins with.
 const PRIVATE: &str = "longhaul-ed25519-private";
@@ -60,8 +62,9 @@ pub enum IdentityError {
     },
     /// A private file that others can read or change.
     #[error(
-        "{path} is open to other users (mode {mode:03o}): run `chmod 600 {path}`, and if others may have read \
-         it, delete it so that a new key is made"
+        "{path} is open to other users (mode {mode:03o}): run `chmod 600 {}`, and if others may have read it, replace the \
+         secret in it by a new one",
+        strict::shell(path)
     )]
     OpenToOthers {
         /// The file.
@@ -69,13 +72,29 @@ pub enum IdentityError {
         /// Its permissions.
         mode: u32,
     },
-    /// A private file that belongs to somebody else.
-    #[error("{path} belongs to user {owner}, not to you: remove it or run `chown` on it")]
+    /// A file that says whom to trust, or a folder above such a file or a private one, that others can change.
+    #[error(
+        "{path} can be changed by other users (mode {mode:03o}), who could so become trusted here: run `chmod go-w {}`",
+        strict::shell(path)
+    )]
+    WritableByOthers {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file or a folder above it that belongs to somebody else.
+    #[error(
+        "{path} belongs to user {owner}, neither to you nor to root: run `chown {us} {}`, or keep the file elsewhere",
+        strict::shell(path)
+    )]
     ForeignOwner {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// Its owner's number.
         owner: u32,
+        /// Whose it should be: ours.
+        us: u32,
     },
     /// A line that cannot be understood.
     #[error("{path}, line {line}: {problem}")]
@@ -141,7 +160,7 @@ impl PublicKey {
     pub fn parse(line: &str) -> Option<PublicKey> {
         let mut words = line.split_ascii_whitespace();
         (words.next()? == PUBLIC).then_some(())?;
-        decode32(words.next()?).map(PublicKey)
+        decode32(words.next()?).map(|key| PublicKey(*key))
     }
 }
 
@@ -163,9 +182,9 @@ impl PrivateKey {
     /// # Errors
     /// When the system has no randomness to give.
     pub fn generate() -> io::Result<PrivateKey> {
-        let mut seed = clock::seed()?;
+        let mut seed = Zeroizing::new([0; 32]);
+        clock::fill_random(&mut *seed)?;
         let key = PrivateKey::from_seed(&seed);
-        seed.zeroize();
         key.ok_or_else(|| io::Error::other("the system's randomness makes no key"))
     }
 
@@ -174,7 +193,9 @@ impl PrivateKey {
     pub fn from_seed(seed: &[u8; 32]) -> Option<PrivateKey> {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).ok()?;
         let public = PublicKey(pair.public_key().as_ref().try_into().ok()?);
-        Some(PrivateKey { seed: Zeroizing::new(*seed), public })
+        let mut own = Zeroizing::new([0; 32]);
+        own.copy_from_slice(seed);
+        Some(PrivateKey { seed: own, public })
     }
 
     /// The secret seed.
@@ -208,10 +229,12 @@ impl StateFolder {
     /// A folder of the caller's choice, made if it is not there.
     ///
     /// # Errors
-    /// [`IdentityError::File`] when it cannot be made.
+    /// [`IdentityError::File`] when it cannot be made, [`IdentityError::WritableByOthers`] and
+    /// [`IdentityError::ForeignOwner`] when others could change what is in it.
     pub fn open(path: impl Into<PathBuf>) -> Result<StateFolder, IdentityError> {
         let path = path.into();
         make_private_folder(&path)?;
+        check_folder(&path)?;
         Ok(StateFolder { path })
     }
 
@@ -233,7 +256,10 @@ impl StateFolder {
                 return Ok(key);
             }
             let key = PrivateKey::generate().map_err(|e| IdentityError::file("make a key for", &path, e))?;
-            let text = Zeroizing::new(format!("{PRIVATE} {}\n", *Zeroizing::new(BASE64.encode(key.seed()))));
+            // With room for all of it, so that no copy is left behind where the text grows.
+            let (mut text, secret) = (Zeroizing::new(String::with_capacity(128)), BASE64.encode(key.seed()));
+            let secret = Zeroizing::new(secret);
+            [PRIVATE, " ", &secret, "\n"].iter().for_each(|t| text.push_str(t));
             // Complete before it has its name, and a name that exists is left alone: whoever is first wins,
             // and the others read the winner's.
             if write_new(&path, text.as_bytes())? {
@@ -289,50 +315,29 @@ fn make_private_folder(path: &Path) -> Result<(), IdentityError> {
         .map_err(|e| IdentityError::file("make the folder", path, e))
 }
 
-fn decode32(text: &str) -> Option<[u8; 32]> {
+fn decode32(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let bytes = Zeroizing::new(BASE64.decode(text).ok()?);
-    bytes.as_slice().try_into().ok()
-}
-
-/// Opens a file for reading if it exists, refusing it when users other than its owner have the permissions in
-/// `forbidden`, or when it belongs to somebody who is neither us nor root. Checks the open file, not the
-/// name, so that nothing can change in between.
-fn open_trusted(path: &Path, forbidden: u32) -> Result<Option<File>, IdentityError> {
-    let file = match File::open(path) {
-        Ok(f) => f,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(IdentityError::file("open", path, e)),
-    };
-    let meta = file.metadata().map_err(|e| IdentityError::file("examine", path, e))?;
-    let mode = meta.mode() & 0o777;
-    if mode & forbidden != 0 {
-        return Err(IdentityError::OpenToOthers { path: path.to_owned(), mode });
-    }
-    let owner = meta.uid();
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(IdentityError::ForeignOwner { path: path.to_owned(), owner });
-    }
-    Ok(Some(file))
+    let mut out = Zeroizing::new([0; 32]);
+    out.copy_from_slice(bytes.first_chunk::<32>().filter(|_| bytes.len() == 32)?);
+    Some(out)
 }
 
 /// The whole text, which must not exceed `limit` bytes. Bytes that are not UTF-8 are replaced: they can only
 /// be in comments, or make a line unreadable.
-fn read_text(mut file: File, path: &Path, limit: u64) -> Result<Zeroizing<String>, IdentityError> {
-    let mut bytes = Zeroizing::new(Vec::new());
-    let n = (&mut file).take(limit + 1).read_to_end(&mut bytes);
-    let n = n.map_err(|e| IdentityError::file("read", path, e))?;
-    if n as u64 > limit {
+fn read_text(file: File, path: &Path, limit: u64) -> Result<Zeroizing<String>, IdentityError> {
+    let bytes = read_secret(&file, limit).map_err(|e| IdentityError::file("read", path, e))?;
+    if bytes.len() as u64 > limit {
         return Err(IdentityError::TooLarge { path: path.to_owned(), limit });
     }
     Ok(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 fn read_private(path: &Path) -> Result<Option<PrivateKey>, IdentityError> {
-    let Some(file) = open_trusted(path, 0o077)? else { return Ok(None) };
+    let Some(file) = open_strictly(path, Holds::Secret)? else { return Ok(None) };
     let text = read_text(file, path, MAX_KEY_FILE)?;
     let mut words = text.split_ascii_whitespace();
     let seed = match (words.next(), words.next().and_then(decode32)) {
-        (Some(PRIVATE), Some(seed)) => Zeroizing::new(seed),
+        (Some(PRIVATE), Some(seed)) => seed,
         _ => {
             return Err(IdentityError::Line {
                 path: path.to_owned(),

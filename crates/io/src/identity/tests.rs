@@ -1,7 +1,7 @@
 //! Keys and lists in temporary folders.
 
 use super::*;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 fn folder() -> (tempfile::TempDir, StateFolder) {
     let dir = tempfile::tempdir().unwrap();
@@ -60,6 +60,34 @@ fn a_key_others_can_read_is_refused_with_the_remedy() {
     assert!(e.to_string().contains(&format!("chmod 600 {}", path.display())), "{e}");
     chmod(&path, 0o400);
     state.host_key().unwrap();
+}
+
+#[test]
+fn nothing_of_a_state_folder_that_others_may_change_is_used() {
+    let (dir, state) = folder();
+    let (key, host) = (PublicKey([1; 32]), Host::parse("h").unwrap());
+    state.host_key().unwrap();
+    state.known_hosts().add(&host, key).unwrap();
+    let tokens = state.tokens().unwrap();
+    tokens.issue(&key, 100, 200).unwrap();
+    for open in [state.path().to_owned(), dir.path().join("a")] {
+        chmod(&open, 0o777);
+        let refused = |e: IdentityError| {
+            let text = e.to_string();
+            assert!(text.contains(&format!("`chmod go-w {}`", open.display())), "{text}");
+        };
+        refused(StateFolder::open(state.path()).unwrap_err());
+        refused(state.host_key().unwrap_err());
+        refused(state.known_hosts().lookup(&host).unwrap_err());
+        refused(state.authorized_keys().unwrap_err());
+        refused(state.known_paths().recall([192, 0, 2, 1].into(), clock::WallTime::now()).unwrap_err());
+        refused(tokens.redeem(&key, 150).unwrap_err());
+        chmod(&open, 0o700);
+    }
+    chmod(&state.path().join("tokens"), 0o777);
+    assert!(matches!(tokens.redeem(&key, 150), Err(IdentityError::WritableByOthers { .. })));
+    chmod(&state.path().join("tokens"), 0o700);
+    tokens.redeem(&key, 150).unwrap();
 }
 
 #[test]
@@ -136,7 +164,10 @@ fn known_hosts_tells_known_from_unknown_from_changed() {
     let other = Host::parse("other:1").unwrap();
     assert!(matches!(known.check(&other, a), Err(IdentityError::Line { line: 2, .. })));
     chmod(&path, 0o666);
-    assert!(matches!(known.check(&host, a), Err(IdentityError::OpenToOthers { .. })));
+    assert!(matches!(known.check(&host, a), Err(IdentityError::WritableByOthers { .. })));
+    let before = fs::read(&path).unwrap();
+    assert!(known.add(&Host::parse("new").unwrap(), a).is_err());
+    assert_eq!(fs::read(&path).unwrap(), before);
 }
 
 #[test]
@@ -170,7 +201,7 @@ fn authorised_keys_grant_only_what_is_understood() {
     assert_eq!(keys.iter().collect::<Vec<_>>(), [(&a, "alice at work")]);
     assert_eq!(keys.ignored().iter().map(|(n, _)| *n).collect::<Vec<_>>(), [4, 5, 6]);
     chmod(&path, 0o664);
-    assert!(matches!(state.authorized_keys(), Err(IdentityError::OpenToOthers { .. })));
+    assert!(matches!(state.authorized_keys(), Err(IdentityError::WritableByOthers { .. })));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! A token is the seed of a key that may connect once. Whoever holds it proves so by the handshake, as with any other
 //! key, so this folder holds public keys only: reading it lets nobody in, and no secret is ever compared.
 
-use super::{IdentityError, MAX_KEY_FILE, PublicKey, open_trusted, read_text, sync_folder, write_new};
+use super::{
+    Holds, IdentityError, MAX_KEY_FILE, PublicKey, open_strictly, read_text, sync_folder, write_new,
+};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,7 +90,7 @@ impl Tokens {
 
 /// Until when a token's file says that it can be used; never, when it does not say.
 fn read_expiry(path: &Path) -> Result<Option<u64>, IdentityError> {
-    let Some(file) = open_trusted(path, 0o077)? else { return Ok(None) };
+    let Some(file) = open_strictly(path, Holds::Secret)? else { return Ok(None) };
     let text = read_text(file, path, MAX_KEY_FILE)?;
     Ok(Some(text.split_ascii_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0)))
 }

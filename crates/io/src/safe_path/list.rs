@@ -1,5 +1,6 @@
 //! Listing a folder.
 
+use super::Attributes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use std::os::fd::BorrowedFd;
 
@@ -47,6 +48,11 @@ impl List {
         // Anew: the descriptor of a folder is good for resolving names only (O_PATH).
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(List { dir: Dir::new(rustix::fs::openat(folder, ".", flags, Mode::empty())?)? })
+    }
+
+    /// What the folder itself has beside its names.
+    pub fn attributes(&self) -> Attributes {
+        self.dir.fd().map(|fd| Attributes::of_file(&fd)).unwrap_or_default()
     }
 
     /// The kind, where the file system does not tell it with the name. A name that has gone is `Other`.

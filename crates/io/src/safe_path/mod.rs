@@ -8,10 +8,12 @@
 //! Names are bytes separated by `/`; they need not be UTF-8. Errors are the system's: `ELOOP` for a link on the way
 //! or in place of a file, `EINVAL` for a name that is not one inside the folder, `ENAMETOOLONG` beyond the limits.
 
+mod attributes;
 mod list;
 #[cfg(test)]
 mod tests;
 
+pub use attributes::Attributes;
 pub use list::{Entry, Kind, List};
 
 use crate::clock::WallTime;
@@ -70,9 +72,15 @@ pub struct Stat {
     pub modified: WallTime,
     /// Device and number: the same for names of the same file.
     pub id: (u64, u64),
+    /// How many names it has.
+    pub names: u64,
+    /// The user that it belongs to.
+    pub owner: u32,
 }
 
 impl Stat {
+    // The number of names has 64 bits or fewer, by the architecture.
+    #[allow(clippy::useless_conversion)]
     fn of(s: &rustix::fs::Stat) -> Stat {
         Stat {
             kind: Kind::of(rustix::fs::FileType::from_raw_mode(s.st_mode)),
@@ -81,6 +89,8 @@ impl Stat {
             mode: s.st_mode & 0o7777,
             modified: WallTime { secs: s.st_mtime, nanos: (s.st_mtime_nsec as u32).min(999_999_999) },
             id: (s.st_dev, s.st_ino),
+            names: s.st_nlink.into(),
+            owner: s.st_uid,
         }
     }
 
@@ -188,20 +198,44 @@ impl Folder {
         }
     }
 
-    /// Opens a plain file for reading and writing; it is made when missing (the umask applies to `mode`), and
-    /// emptied when `truncate`.
+    /// Opens a file of our own for reading and writing, made (the umask applies to `mode`) where there is none. One that
+    /// is there already is opened only if `keep` is set and nobody else has a hand in it: a plain file that belongs to this
+    /// process's user and has no other name. Whatever else has that name (a link, a pipe, a file with a second name, an
+    /// empty folder) is removed first: writing to it would change what lies elsewhere, or let others write along.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` when something else has that name.
-    pub fn open_or_create(&self, path: &[u8], mode: u32, truncate: bool) -> io::Result<File> {
+    /// The system's; `ENOTEMPTY` when a folder that is not empty has that name.
+    pub fn open_own(&self, path: &[u8], mode: u32, keep: bool) -> io::Result<File> {
         let (parent, name) = self.parent(path)?;
-        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
-        flags.set(OFlags::TRUNC, truncate);
-        match rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o7777)) {
-            Err(Errno::NXIO) => Err(not_plain()),
-            fd => plain(fd?.into()),
+        let rw = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        for _ in 0..MAX_TRIES {
+            let new = rw | OFlags::CREATE | OFlags::EXCL;
+            match rustix::fs::openat(&parent, name, new, Mode::from_raw_mode(mode & 0o7777)) {
+                Err(Errno::EXIST) => {}
+                fd => return Ok(fd?.into()),
+            }
+            // The name is looked at before it is opened, since opening a device can do something; what was opened
+            // is what counts.
+            let there = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW);
+            if keep && there.is_ok_and(|s| ours(&Stat::of(&s))) {
+                let file: Option<File> =
+                    rustix::fs::openat(&parent, name, rw, Mode::empty()).ok().map(File::from);
+                if let Some(f) = file
+                    && ours(&Stat::of_file(&f)?)
+                {
+                    return Ok(f);
+                }
+            }
+            let removed = match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+                Err(Errno::ISDIR) => rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR),
+                r => r,
+            };
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
+        Err(Errno::BUSY.into())
     }
 
     /// Makes a folder and those above it as far as they are missing, and opens it. The umask applies to `mode`.
@@ -209,17 +243,34 @@ impl Folder {
     /// # Errors
     /// The system's.
     pub fn create_dir_all(&self, path: &[u8], mode: u32) -> io::Result<Folder> {
+        self.create_dir_all_telling(path, mode, |_| ())
+    }
+
+    /// The same; tells the path of each folder that was made.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create_dir_all_telling(
+        &self,
+        path: &[u8],
+        mode: u32,
+        mut made: impl FnMut(&[u8]),
+    ) -> io::Result<Folder> {
         match self.sub(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             r => return r,
         }
         let mut at: Option<Folder> = None;
+        let mut end = 0;
         for part in path.split(|b| *b == b'/') {
             let here = at.as_ref().unwrap_or(self);
+            end += part.len();
             match rustix::fs::mkdirat(here, part, Mode::from_raw_mode(mode & 0o7777)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+                Ok(()) => made(&path[..end]),
+                Err(Errno::EXIST) => {}
                 Err(e) => return Err(e.into()),
             }
+            end += 1; // the slash
             at = Some(here.sub(part)?);
         }
         at.ok_or_else(|| Errno::INVAL.into())
@@ -388,6 +439,11 @@ impl Folder {
 
 fn not_plain() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
+/// Whether nobody else has a hand in a file: see [`Folder::open_own`].
+fn ours(s: &Stat) -> bool {
+    s.kind == Kind::File && s.names == 1 && s.owner == rustix::process::geteuid().as_raw()
 }
 
 fn plain(f: File) -> io::Result<File> {

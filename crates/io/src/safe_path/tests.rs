@@ -53,9 +53,7 @@ fn names_that_could_leave_are_refused() {
             let want = if name.len() > MAX_NAME { Errno::NAMETOOLONG } else { Errno::INVAL };
             let refused = |r: io::Result<()>| r.is_err_and(|e| is(&e, want));
             assert!(refused(f.open_read(name).map(drop)), "{name:?}");
-            assert!(
-                refused(f.sub(name).map(drop)) && refused(f.open_or_create(name, 0o600, false).map(drop))
-            );
+            assert!(refused(f.sub(name).map(drop)) && refused(f.open_own(name, 0o600, true).map(drop)));
             assert!(refused(f.create_dir_all(name, 0o700).map(drop)));
             assert!(refused(f.rename(name, b"x")) && refused(f.rename(b"a/b/file", name)));
             assert!(refused(f.rename_new(name, b"x")) && refused(f.rename_new(b"a/b/file", name)));
@@ -80,12 +78,14 @@ fn links_do_not_lead_outside() {
         let escapes = |r: io::Result<()>| r.is_err_and(|e| is(&e, Errno::LOOP));
         for name in [&b"out/secret"[..], b"up/secret", b"direct", b"magic/etc/passwd", b"short/file"] {
             assert!(escapes(f.open_read(name).map(drop)), "{name:?}");
-            assert!(escapes(f.open_or_create(name, 0o600, true).map(drop)), "{name:?}");
+        }
+        for name in [&b"out/secret"[..], b"up/secret", b"magic/etc/passwd", b"short/file"] {
+            assert!(escapes(f.open_own(name, 0o600, false).map(drop)), "{name:?}");
         }
         for folder in [&b"out"[..], b"up"] {
             assert!(escapes(f.sub(folder).map(drop)));
             let inner = [folder, b"/new"].concat();
-            assert!(escapes(f.open_or_create(&inner, 0o600, false).map(drop)));
+            assert!(escapes(f.open_own(&inner, 0o600, true).map(drop)));
             assert!(escapes(f.create_dir_all(&inner, 0o700).map(drop)));
             assert!(escapes(f.rename(b"a/b/file", &inner)) && escapes(f.rename_new(b"a/b/file", &inner)));
             assert!(escapes(f.symlink(b"x", &inner)));
@@ -128,7 +128,7 @@ fn a_folder_exchanged_for_a_link_meanwhile_gains_nothing() {
             if let Ok(file) = f.open_read(b"a/b/file") {
                 assert_eq!(text(file), "inside");
             }
-            if let Ok(mut file) = f.open_or_create(b"a/b/new", 0o600, true) {
+            if let Ok(mut file) = f.open_own(b"a/b/new", 0o600, false) {
                 file.write_all(b"x").unwrap();
             }
             drop(f.create_dir_all(b"a/b/dir", 0o700));
@@ -147,10 +147,10 @@ fn files_are_made_renamed_examined_and_removed() {
     for f in &folders {
         let sub = f.create_dir_all(b"x/y/z", 0o755).unwrap();
         f.create_dir_all(b"x/y/z", 0o755).unwrap();
-        let mut file = f.open_or_create(b"x/y/z/temp", 0o600, false).unwrap();
+        let mut file = f.open_own(b"x/y/z/temp", 0o600, true).unwrap();
         file.write_all(b"content").unwrap();
         f.rename_new(b"x/y/z/temp", b"x/y/z/final").unwrap();
-        f.open_or_create(b"x/other", 0o600, false).unwrap();
+        f.open_own(b"x/other", 0o600, true).unwrap();
         let e = f.rename_new(b"x/other", b"x/y/z/final").unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::AlreadyExists);
         let at = WallTime { secs: 1_000_000_007, nanos: 123_456_789 };
@@ -163,15 +163,15 @@ fn files_are_made_renamed_examined_and_removed() {
         assert_eq!((own.kind, own.mode, own.modified), (Kind::Folder, 0o710, at));
         assert_eq!(Stat::of_file(&sub.again().unwrap()).unwrap().id, own.id);
         assert_eq!(text(sub.open_read(b"final").unwrap()), "content");
-        assert_eq!(text(sub.open_or_create(b"final", 0o600, false).unwrap()), "content");
-        assert_eq!(text(sub.open_or_create(b"final", 0o600, true).unwrap()), "");
+        assert_eq!(text(sub.open_own(b"final", 0o600, true).unwrap()), "content");
+        assert_eq!(text(sub.open_own(b"final", 0o600, false).unwrap()), "");
         f.rename(b"x/other", b"x/y/z/final").unwrap();
         assert_eq!(f.stat(b"x/y/z/final").unwrap().len, 0);
         sub.sync().unwrap();
         sub.sync_all().unwrap();
         sub.remove_file(b"final").unwrap();
         assert_eq!(f.stat(b"x/y/z/final").unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(f.open_read(b"a/b").is_err() && f.open_or_create(b"a/b", 0o600, true).is_err());
+        assert!(f.open_read(b"a/b").is_err() && f.open_own(b"a/b", 0o600, false).is_err());
         assert!(is(&f.create_dir_all(b"a/b/file/x", 0o700).unwrap_err(), Errno::NOTDIR));
     }
 }
@@ -182,7 +182,7 @@ fn listing_tells_kinds_and_takes_any_bytes() {
     let f = &folders[0];
     let sub = f.create_dir_all(b"list/folder", 0o755).and(f.sub(b"list")).unwrap();
     let odd = b"not utf-8: \xff\xfe\n";
-    sub.open_or_create(odd, 0o600, false).unwrap();
+    sub.open_own(odd, 0o600, true).unwrap();
     sub.symlink(b"nowhere", b"link").unwrap();
     rustix::fs::mkfifoat(&sub, "pipe", Mode::from_raw_mode(0o600)).unwrap();
     let mut all: Vec<_> = sub.list().unwrap().map(|e| e.unwrap()).map(|e| (e.name, e.kind)).collect();
@@ -195,10 +195,48 @@ fn listing_tells_kinds_and_takes_any_bytes() {
     ];
     assert_eq!(all, expected);
     // Opening a pipe does not wait for its other end.
-    for r in [sub.open_read(b"pipe"), sub.open_or_create(b"pipe", 0o600, false), sub.open_read(b"folder")] {
+    for r in [sub.open_read(b"pipe"), sub.open_read(b"folder")] {
         assert_eq!(r.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
     assert!(Folder::open(&dir.path().join("secret")).is_err());
+}
+
+#[test]
+fn a_file_of_our_own_is_never_what_somebody_else_has_a_hand_in() {
+    let (dir, folders) = scene();
+    let inside = dir.path().join("in");
+    for f in &folders {
+        for keep in [true, false] {
+            let at = inside.join("temp");
+            let precious = || fs::write(dir.path().join("precious"), "precious").unwrap();
+            let plant: [&dyn Fn(); 4] = [
+                &|| fs::hard_link(dir.path().join("precious"), &at).unwrap(),
+                &|| symlink(dir.path().join("precious"), &at).unwrap(),
+                &|| rustix::fs::mkfifoat(rustix::fs::CWD, &at, Mode::from_raw_mode(0o600)).unwrap(),
+                &|| fs::create_dir(&at).unwrap(),
+            ];
+            for (i, p) in plant.iter().enumerate() {
+                precious();
+                p();
+                let mut file = f.open_own(b"temp", 0o600, keep).unwrap();
+                file.write_all(b"spoilt").unwrap();
+                assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious", "{i}");
+                assert_eq!(fs::read_to_string(&at).unwrap(), "spoilt", "{i}");
+                fs::remove_file(&at).unwrap();
+            }
+            fs::create_dir_all(at.join("full")).unwrap();
+            assert!(is(&f.open_own(b"temp", 0o600, keep).unwrap_err(), Errno::NOTEMPTY));
+            fs::remove_dir_all(&at).unwrap();
+        }
+        // Somebody else's file: only the superuser can make one here.
+        fs::write(inside.join("temp"), "theirs").unwrap();
+        let id = Stat::of_file(&f.open_own(b"temp", 0o600, true).unwrap()).unwrap().id;
+        assert_eq!(f.stat(b"temp").unwrap().id, id, "our own is kept");
+        if std::os::unix::fs::chown(inside.join("temp"), Some(65_534), None).is_ok() {
+            assert_eq!(text(f.open_own(b"temp", 0o600, true).unwrap()), "");
+        }
+        fs::remove_file(inside.join("temp")).unwrap();
+    }
 }
 
 proptest::proptest! {

@@ -5,6 +5,7 @@
 //! buffer.
 
 mod bytes;
+mod crowd;
 mod facts;
 mod gather;
 mod ready;
@@ -14,6 +15,7 @@ mod socket;
 use crate::poll::Source;
 use base::{Span, Time};
 use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
+use crowd::Crowd;
 use endpoint::{Endpoint, StreamId, StreamOrder};
 pub use gather::MUCH;
 use ready::Early;
@@ -22,7 +24,7 @@ use rustix::io::Errno;
 use slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// So many streams are waited for one by one, more of them through epoll: which costs a system call more for each wait.
@@ -90,6 +92,8 @@ pub struct Streams {
     spare: Option<OwnedFd>,
     /// Clients cannot be taken in, and it was said.
     full: bool,
+    /// Those that clients have made, by where they are.
+    crowd: Crowd,
     /// Nor turned away: they are not looked at for a while.
     deaf: bool,
     /// Looks at streams, all told.
@@ -152,6 +156,7 @@ impl Streams {
             called: false,
             spare: None,
             full: false,
+            crowd: Crowd::default(),
             deaf: false,
             looks: 0,
             uncalled: 0,
@@ -178,6 +183,7 @@ impl Streams {
         let local = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(local).map_err(io::Error::from)?;
         self.listener = Some((fd, local));
+        self.crowd = Crowd::new(crate::descriptors::for_streams());
         self.spare = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         Ok(())
     }
@@ -314,13 +320,14 @@ impl Streams {
         for _ in 0..ACCEPTS {
             let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) else { return false };
             match socket::accept(listener) {
-                Ok(Some((fd, remote))) => {
-                    self.full = false;
-                    match endpoint.stream_accepted(now, remote, socket::emss(&fd)) {
-                        Some(id) => self.add(id, fd, false, endpoint),
-                        None => socket::reset(fd),
-                    }
+                Ok(Some((fd, remote))) if !self.has_room(now, remote.ip(), endpoint) => {
+                    self.say_full(&"as many are connected as may be");
+                    socket::reset(fd);
                 }
+                Ok(Some((fd, remote))) => match endpoint.stream_accepted(now, remote, socket::emss(&fd)) {
+                    Some(id) => self.add_client(id, fd, remote.ip(), endpoint),
+                    None => socket::reset(fd),
+                },
                 Ok(None) => return false,
                 Err(error) => self.turn_away(&error),
             }
@@ -330,13 +337,7 @@ impl Streams {
 
     /// A client cannot be taken in, for lack of descriptors most likely. It would wait, and keep the loop awake.
     fn turn_away(&mut self, error: &io::Error) {
-        if !core::mem::replace(&mut self.full, true) {
-            tracing::warn!(
-                %error,
-                "clients by TCP cannot be taken in and are turned away until that changes: is the limit of open files \
-                 (ulimit -n) too low?"
-            );
-        }
+        self.say_full(error);
         self.spare = None;
         let next = self.listener.as_ref().map(|(fd, _)| socket::accept(fd));
         self.deaf = !matches!(next, Some(Ok(_)));
@@ -344,6 +345,44 @@ impl Streams {
             socket::reset(fd);
         }
         self.spare = epoll::create(epoll::CreateFlags::CLOEXEC).ok();
+    }
+
+    /// Whether a client from there may have a descriptor. One that has as many as a place may have, or comes when all are taken, has
+    /// it instead of the oldest of its own that has shown nothing yet.
+    fn has_room(&mut self, now: Time, from: IpAddr, endpoint: &mut Endpoint) -> bool {
+        if self.crowd.takes(from) {
+            self.full = self.full && !self.crowd.has_ease();
+            return true;
+        }
+        let evicted = endpoint.evict_stream_of(now, from);
+        self.obey(now, endpoint);
+        evicted && self.crowd.takes(from)
+    }
+
+    /// Says it once, until it changes.
+    fn say_full(&mut self, error: &dyn core::fmt::Display) {
+        if !core::mem::replace(&mut self.full, true) {
+            tracing::warn!(
+                %error,
+                "clients by TCP cannot be taken in and are turned away until that changes: is the limit of open files \
+                 (ulimit -n) too low?"
+            );
+        }
+    }
+
+    fn add_client(&mut self, id: StreamId, fd: OwnedFd, from: IpAddr, endpoint: &mut Endpoint) {
+        self.crowd.enters(from);
+        self.add(id, fd, false, endpoint);
+        if let Some(s) = self.slots.get_mut(&id) {
+            s.from = Some(from);
+        }
+    }
+
+    /// Takes a stream out of the list, if it is there.
+    fn remove(&mut self, id: StreamId) -> Option<Slot> {
+        let s = self.slots.remove(&id)?;
+        s.from.inspect(|from| self.crowd.leaves(*from));
+        Some(s)
     }
 
     fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &mut Endpoint) {
@@ -537,9 +576,9 @@ impl Streams {
                     socket::shutdown(&s.fd);
                 }
             }
-            StreamOrder::Close(id) => drop(self.slots.remove(&id)),
+            StreamOrder::Close(id) => drop(self.remove(id)),
             StreamOrder::Abort(id) => {
-                if let Some(s) = self.slots.remove(&id) {
+                if let Some(s) = self.remove(id) {
                     socket::reset(s.fd);
                 }
             }

@@ -4,6 +4,7 @@ use base::Time;
 use endpoint::StreamId;
 use rustix::event::epoll;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// Bytes that come at once from which on reading in vain costs less than asking: measured for 16 to 64 KiB; between
@@ -44,6 +45,8 @@ pub(super) struct Slot {
     pub(super) stalls: bool,
     /// Bytes that came since something was sent.
     pub(super) flowed: u64,
+    /// Where a client is that has come by it.
+    pub(super) from: Option<IpAddr>,
     /// The most that a reading brought, half of it after each since.
     lately: usize,
 }
@@ -68,6 +71,7 @@ impl Slot {
             untold: false,
             stalls: false,
             flowed: 0,
+            from: None,
             lately: 0,
         }
     }

@@ -5,7 +5,7 @@
 //! - `longhaul-lab-node clean` removes what dead ones have left;
 //! - `longhaul-lab-node lab-emulator FOLDER` is the emulator that the first one starts.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use longhaul_lab::{EMULATOR_ARGUMENT, Lab, TopologySpec, clean, emulator};
 
@@ -15,11 +15,12 @@ fn main() {
     let done = match words[..] {
         [EMULATOR_ARGUMENT, ..] => std::process::exit(emulator::main(&arguments[1..])),
         ["up", name, topology] => up(name, topology),
-        ["clean"] => clean().map(|names| println!("{}", names.join("\n"))).map_err(|error| error.to_string()),
+        ["clean"] => clean().map_err(|error| error.to_string()).and_then(|names| say(&names.join("\n"))),
         _ => Err("usage: longhaul-lab-node up NAME TOPOLOGY | clean".to_owned()),
     };
     if let Err(error) = done {
-        eprintln!("{error}");
+        // Where nobody hears it, the exit code has to do.
+        let _ = writeln!(std::io::stderr(), "{error}");
         std::process::exit(1);
     }
 }
@@ -27,10 +28,13 @@ fn main() {
 fn up(name: &str, topology: &str) -> Result<(), String> {
     let topology: TopologySpec = serde_json::from_str(topology).map_err(|error| error.to_string())?;
     let lab = Lab::up(name, &topology, 1).map_err(|error| error.to_string())?;
-    println!("up");
+    say("up")?;
     // Until the end, whatever is said.
     std::io::stdin().read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
     let summary = lab.down().map_err(|error| error.to_string())?;
-    println!("{}", serde_json::to_string(&summary).map_err(|error| error.to_string())?);
-    Ok(())
+    say(&serde_json::to_string(&summary).map_err(|error| error.to_string())?)
+}
+
+fn say(text: &str) -> Result<(), String> {
+    writeln!(std::io::stdout(), "{text}").map_err(|error| format!("cannot write to standard output: {error}"))
 }

@@ -17,6 +17,8 @@ const TCP_SHARE: f64 = 1448.0 / 1500.0;
 const MESSAGE: (u64, u64) = (1 << 20, 64 << 10);
 /// Below this many bytes in flight, the small message is used.
 const SMALL_PATH: u64 = 4 << 20;
+/// Memory that `perf server` may give a flow: a flow's queue pairs are as many as its plan says.
+const MEMORY: &str = "16GiB";
 /// Messages under way on a queue pair at most, as `longhaul perf` has it.
 const MAX_DEPTH: u64 = 4_096;
 /// Bytes of the region of each queue pair.
@@ -263,6 +265,8 @@ fn perf(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
         "--discover",
         "off",
         "--arrivals",
+        "--memory",
+        MEMORY,
     ];
     let receiver = line(&p.longhaul, &args);
     let (size, depth) = depth(at.full, flow.streams);
@@ -319,7 +323,9 @@ fn messages(flow: &Flow, p: &Programs, at: Path0, listen: SocketAddr) -> Job {
         false => [&["--discover", "off"], &["--discover", "off", "--accept-new"]],
     };
     let mut receiver = line(&p.longhaul, &["perf", "server", "--allow-any-key"]);
-    receiver.args.extend(["--listen", &listen, "--json", "--count", "1"].map(str::to_owned));
+    receiver
+        .args
+        .extend(["--listen", &listen, "--json", "--count", "1", "--memory", MEMORY].map(str::to_owned));
     let mut sender = line(&p.longhaul, &["perf", "client", &to, "--json", "-i", "0", "-t", &time]);
     // One buffer of a message's size at each end, as TCP's ends have it.
     sender.args.extend(["--size", &size, "--region", &size].map(str::to_owned));
@@ -577,7 +583,7 @@ mod tests {
         );
         assert_eq!(
             r,
-            "/bin/lh perf server --listen 0.0.0.0:20000 --allow-any-key --json --discover off --arrivals"
+            "/bin/lh perf server --listen 0.0.0.0:20000 --allow-any-key --json --discover off --arrivals --memory 16GiB"
         );
         assert_eq!(
             s,
@@ -629,7 +635,7 @@ mod tests {
         let [r, s] = words(0);
         assert_eq!(
             r,
-            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --iwarp plain --mpa-crc off"
+            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --memory 16GiB --iwarp plain --mpa-crc off"
         );
         assert_eq!(
             s,
@@ -648,7 +654,7 @@ mod tests {
         let [r, s] = words(3);
         assert_eq!(
             r,
-            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --discover off --encryption crc32c"
+            "perf server --allow-any-key --listen 0.0.0.0:20000 --json --count 1 --memory 16GiB --discover off --encryption crc32c"
         );
         assert_eq!(
             s,

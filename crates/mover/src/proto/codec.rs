@@ -42,8 +42,9 @@ impl<'a> Reader<'a> {
         let n = self.num_max(max as u64, what)?;
         self.bytes(n as usize)
     }
+    /// Words of the peer, fit to be shown in a line.
     pub fn text(&mut self, max: usize) -> Result<String, ProtoError> {
-        Ok(String::from_utf8_lossy(self.blob(max, "text")?).into_owned())
+        Ok(base::text::line_of(self.blob(max, "text")?))
     }
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtoError> {
         let b = self.bytes(N)?;

@@ -4,8 +4,8 @@ use super::codec::Reader;
 use super::encode::{addition, ty};
 use super::{
     Entry, Flags, Hello, Kind, MAX_ADDITION, MAX_ADDITIONS, MAX_EXTENTS, MAX_HASHES, MAX_LINK, MAX_MESSAGE,
-    MAX_RANGES, MAX_REASONS, MAX_ROOTS, MAX_SMALL, Mapping, Meta, Name, Offer, Op, ProtoError, RATES, Record,
-    Root, Sending, Totals, application_text, cc_text,
+    MAX_RANGES, MAX_REASONS, MAX_ROOTS, MAX_SMALL, Mapping, Meta, Name, NotCarried, Offer, Op, ProtoError,
+    RATES, Record, Root, Sending, SourceCounts, Totals, application_text, cc_text,
 };
 use crate::error::MAX_TEXT;
 use crate::hash::{MAX_CHUNK_LOG2, MAX_FILE, MIN_CHUNK_LOG2};
@@ -47,6 +47,7 @@ fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
         ty::LIST_END => Record::ListEnd,
         ty::LIST_CREDIT => Record::ListCredit(r.num_max(u64::from(u32::MAX), "credit")?),
         ty::DIR => Record::Dir { name: name(r)?, meta: meta(r)? },
+        ty::LIST_FROM => Record::ListFrom(name(r)?),
         ty::TOUCH => Record::Touch { name: name(r)?, meta: meta(r)? },
         ty::LINK => {
             let (name, meta) = (name(r)?, meta(r)?);
@@ -65,6 +66,7 @@ fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
         }
         ty::FAILED => Record::Failed { path: r.text(4 * MAX_PATH)?, cause: r.u8()?, text: r.text(MAX_TEXT)? },
         ty::PROGRESS => Record::Progress { files: r.num()?, bytes: r.num()? },
+        ty::COUNTS => Record::Counts(counts(r)?),
         ty::SOURCE_END => Record::SourceEnd,
         ty::SINK_END => Record::SinkEnd(totals(r)?),
         _ => file_record(t, r)?,
@@ -229,6 +231,21 @@ fn totals(r: &mut Reader<'_>) -> Result<Totals, ProtoError> {
         resumed_bytes: r.num()?,
         repaired_chunks: r.num()?,
         failed: r.num()?,
+    })
+}
+fn counts(r: &mut Reader<'_>) -> Result<SourceCounts, ProtoError> {
+    Ok(SourceCounts {
+        files: r.num()?,
+        bytes: r.num()?,
+        same_files: r.num()?,
+        same_bytes: r.num()?,
+        not_carried: NotCarried {
+            hard_links: r.num()?,
+            extended_attributes: r.num()?,
+            access_control_lists: r.num()?,
+            owners: r.num()?,
+            special_bits: r.num()?,
+        },
     })
 }
 /// Ascending, none empty, none touching the one before, all below `end`.

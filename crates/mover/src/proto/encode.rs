@@ -1,7 +1,7 @@
 //! Records to bytes.
 
 use super::codec::Put;
-use super::{Entry, Hello, Mapping, Meta, Name, Offer, Record, Sending, Totals};
+use super::{Entry, Hello, Mapping, Meta, Name, Offer, Record, Sending, SourceCounts, Totals};
 use crate::path::RelPath;
 use base::Rate;
 use std::ops::Range;
@@ -32,6 +32,8 @@ pub(super) mod ty {
     pub const SINK_END: u8 = 22;
     pub const TOUCH: u8 = 23;
     pub const MAPPED: u8 = 24;
+    pub const COUNTS: u8 = 25;
+    pub const LIST_FROM: u8 = 26;
 }
 
 /// Additions to a Hello.
@@ -86,6 +88,10 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
         Record::Entry(e) => entry(b, e),
         Record::ListEnd => ty::LIST_END,
         Record::ListCredit(n) => (b.num(*n), ty::LIST_CREDIT).1,
+        Record::ListFrom(name) => {
+            put_name(b, name);
+            ty::LIST_FROM
+        }
         Record::Dir { name, meta } => {
             put_name(b, name);
             put_meta(b, meta);
@@ -103,6 +109,7 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
             ty::LINK
         }
         Record::Small { .. } => ty::SMALL, // written by `put`
+        Record::Counts(c) => counts(b, c),
         Record::SourceEnd => ty::SOURCE_END,
         Record::SinkEnd(t) => totals(b, t),
         Record::Failed { path, cause, text } => {
@@ -240,6 +247,16 @@ fn totals(b: &mut Vec<u8>, t: &Totals) -> u8 {
         b.num(v);
     }
     ty::SINK_END
+}
+fn counts(b: &mut Vec<u8>, c: &SourceCounts) -> u8 {
+    let n = &c.not_carried;
+    for v in [c.files, c.bytes, c.same_files, c.same_bytes] {
+        b.num(v);
+    }
+    for v in [n.hard_links, n.extended_attributes, n.access_control_lists, n.owners, n.special_bits] {
+        b.num(v);
+    }
+    ty::COUNTS
 }
 fn put_path(b: &mut Vec<u8>, p: &RelPath) {
     b.blob(p.as_bytes());

@@ -19,7 +19,7 @@ use std::ops::Range;
 pub use decode::decode;
 
 /// Version of this protocol. Peers of different versions refuse each other with a clear text.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Longest message, in bytes: the size of every receive buffer.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 /// Files up to this size travel inside messages, with others; larger ones are written by RDMA.
@@ -329,6 +329,36 @@ pub struct Totals {
     pub failed: u64,
 }
 
+/// How many of the files, folders and links that were sent have something that does not travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct NotCarried {
+    /// Further names of files that were sent: each became a file of its own.
+    pub hard_links: u64,
+    /// Files and folders with extended attributes, access control lists and those of the system itself apart.
+    pub extended_attributes: u64,
+    /// Files and folders with an access control list.
+    pub access_control_lists: u64,
+    /// Files, folders and links of another user than the one who runs the source.
+    pub owners: u64,
+    /// Files and folders with a set-user-id, set-group-id or sticky bit.
+    pub special_bits: u64,
+}
+
+/// What a source found and left out, for the other end to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SourceCounts {
+    /// Files found.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Files of them that are the same at the destination.
+    pub same_files: u64,
+    /// Bytes of those.
+    pub same_bytes: u64,
+    /// What does not travel of the rest.
+    pub not_carried: NotCarried,
+}
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -356,6 +386,8 @@ pub enum Record<'a> {
     ListEnd,
     /// Source (or List client): this many more messages with entries may come.
     ListCredit(u64),
+    /// Source: it asks about nothing before this name any more.
+    ListFrom(Name),
     /// Source: a folder.
     Dir {
         /// Its name.
@@ -465,6 +497,8 @@ pub enum Record<'a> {
         /// Bytes verified.
         bytes: u64,
     },
+    /// Source: what it found, before [`Record::SourceEnd`].
+    Counts(SourceCounts),
     /// Source: everything was sent.
     SourceEnd,
     /// Sink: everything is in place.

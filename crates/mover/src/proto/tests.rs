@@ -43,16 +43,33 @@ fn sending() -> impl Strategy<Value = Sending> {
         },
     )
 }
+fn counts() -> impl Strategy<Value = Record<'static>> {
+    any::<[u64; 9]>().prop_map(|v| {
+        Record::Counts(SourceCounts {
+            files: v[0],
+            bytes: v[1],
+            same_files: v[2],
+            same_bytes: v[3],
+            not_carried: NotCarried {
+                hard_links: v[4],
+                extended_attributes: v[5],
+                access_control_lists: v[6],
+                owners: v[7],
+                special_bits: v[8],
+            },
+        })
+    })
+}
 fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
     prop_oneof![
         (any::<u64>()).prop_map(|version| Record::Welcome { version }),
-        (any::<bool>(), ".{0,20}").prop_map(|(refused, text)| Record::Abort { refused, text }),
+        (any::<bool>(), "[ -\\[\\]-~äΩ中]{0,20}").prop_map(|(refused, text)| Record::Abort { refused, text }),
         (
-            ".{0,20}",
-            ".{0,20}",
+            "[ -\\[\\]-~äΩ中]{0,20}",
+            "[ -\\[\\]-~äΩ中]{0,20}",
             proptest::option::of(1..1u64 << 40),
-            proptest::collection::vec(".{0,9}", 0..4)
+            proptest::collection::vec("[ -\\[\\]-~äΩ中]{0,9}", 0..4)
         )
             .prop_map(|(rule, algorithm, cap, why)| {
                 let cap = cap.map(Rate::from_bytes_per_sec);
@@ -61,6 +78,8 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
             }),
         Just(Record::ListEnd),
         Just(Record::SourceEnd),
+        counts(),
+        name().prop_map(Record::ListFrom),
         (name(), meta()).prop_map(|(name, meta)| Record::Dir { name, meta }),
         (name(), meta()).prop_map(|(name, meta)| Record::Touch { name, meta }),
         (name(), meta()).prop_map(|(name, meta)| Record::Link { name, meta, target: b"../else\xff" }),
@@ -79,7 +98,7 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
         (any::<u64>(), 0..1u64 << 20, proptest::collection::vec(any::<[u8; 32]>(), 0..9))
             .prop_map(|(file, first, hashes)| Record::Hashes { file, first, hashes }),
         (any::<u64>(), any::<[u8; 32]>()).prop_map(|(file, hash)| Record::End { file, hash }),
-        (any::<u64>(), proptest::option::of((any::<u8>(), ".{0,9}")))
+        (any::<u64>(), proptest::option::of((any::<u8>(), "[ -\\[\\]-~äΩ中]{0,9}")))
             .prop_map(|(file, failed)| Record::Done { file, failed }),
         (name(), meta(), any::<u64>(), proptest::option::of(any::<[u8; 32]>())).prop_map(
             |(n, meta, size, hash)| {

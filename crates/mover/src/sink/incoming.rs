@@ -1,7 +1,8 @@
 //! One large file that is being received: which chunks are wanted, granted, hashed and verified.
 
 use super::large::Part;
-use crate::hash::{Digest, HOLE, MIN_CHUNK_LOG2};
+use crate::hash::{Digest, MIN_CHUNK_LOG2};
+use crate::hashes::Hashes;
 use crate::path::RelPath;
 use base::RangeSet;
 use lhio::staging::Staging;
@@ -34,12 +35,16 @@ pub(super) struct Incoming {
     data: RangeSet,
     /// Chunks that no window was made for yet.
     need: RangeSet,
-    /// Chunks an earlier attempt left, to be confirmed by the source's hashes.
-    pub have: BTreeMap<u64, Digest>,
+    /// Chunks an earlier attempt may have left, to be compared with the source's hashes.
+    pub have: RangeSet,
     pub windows: BTreeMap<u64, Window>,
     /// Bytes verified since the file was brought to the disk last.
     pub unsynced: u64,
-    pub hashes: Vec<Digest>,
+    pub hashes: Hashes,
+    /// What was taken for it of the memory for notes.
+    pub noted: u64,
+    /// It was given descriptors.
+    pub has_descriptors: bool,
     verified: RangeSet,
     tries: HashMap<u64, u8>,
     /// Chunks that the source believes are here; it must be told once there is memory for them.
@@ -53,12 +58,10 @@ pub(super) struct Incoming {
 /// What a chunk's hash from the source means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hashed {
-    /// The same as an earlier attempt verified: done.
-    Confirmed,
-    /// Its bytes are in the file: verify them.
+    /// An earlier attempt may have left it: compare what is in the file.
+    Compare,
+    /// Its bytes are in memory: verify them.
     Verify,
-    /// An earlier attempt left something else: it must come again.
-    Stale,
     /// The source may not have sent this.
     Forged,
 }
@@ -73,10 +76,12 @@ impl Incoming {
             part: None,
             data,
             need: RangeSet::new(),
-            have: BTreeMap::new(),
+            have: RangeSet::new(),
             windows: BTreeMap::new(),
             unsynced: 0,
-            hashes: vec![HOLE; size.div_ceil(1 << log2) as usize],
+            hashes: Hashes::new(size, log2),
+            noted: 0,
+            has_descriptors: false,
             verified: RangeSet::new(),
             tries: HashMap::new(),
             again: BTreeSet::new(),
@@ -88,20 +93,25 @@ impl Incoming {
     pub fn chunk_len(&self, c: u64) -> u64 {
         ((c + 1) << self.log2).min(self.size) - (c << self.log2)
     }
-    /// The file is open, with these chunks in it; returns their ranges, at most `max`.
-    pub fn opened(&mut self, part: Part, have: BTreeMap<u64, Digest>, max: usize) -> Vec<Range<u64>> {
+    /// The file is open, perhaps with these chunks in it; returns their ranges, at most `max`.
+    pub fn opened(&mut self, part: Part, have: RangeSet, max: usize) -> Vec<Range<u64>> {
         self.part = Some(Arc::new(part));
-        let mut set = RangeSet::new();
-        for &c in have.keys().filter(|c| self.data.contains_all(**c..**c + 1)) {
-            set.insert(c..c + 1);
-        }
-        let ranges: Vec<Range<u64>> = set.iter().take(max).collect();
         self.need = self.data.clone();
+        let mut ranges = Vec::new();
+        for d in self.data.iter() {
+            // What is neither missing nor a hole.
+            let mut at = d.start;
+            for gap in have.gaps(d.clone()).chain([Range { start: d.end, end: d.end }]) {
+                if at < gap.start && ranges.len() < max {
+                    ranges.push(at..gap.start);
+                }
+                at = gap.end;
+            }
+        }
         for r in &ranges {
             self.need.remove(r.clone());
+            self.have.insert(r.clone());
         }
-        self.have = have.into_iter().filter(|(c, _)| !self.need.contains_all(*c..*c + 1)).collect();
-        self.have.retain(|c, _| self.data.contains_all(*c..*c + 1));
         ranges
     }
     /// The next part to grant memory for, of about `most` bytes and one chunk at least, and the memory that it takes.
@@ -127,6 +137,10 @@ impl Incoming {
     pub fn data_bytes(&self) -> u64 {
         self.data.iter().map(|r| self.bytes(&r)).map(|b| b.end - b.start).sum()
     }
+    /// Bytes of those that are verified.
+    pub fn verified_bytes(&self) -> u64 {
+        self.verified.iter().map(|r| self.bytes(&r)).map(|b| b.end - b.start).sum()
+    }
     pub fn bytes(&self, chunks: &Range<u64>) -> Range<u64> {
         chunks.start << self.log2..(chunks.end << self.log2).min(self.size)
     }
@@ -144,23 +158,28 @@ impl Incoming {
         if !self.data.contains_all(c..c + 1) || self.verified.contains_all(c..c + 1) {
             return Hashed::Forged;
         }
-        if let Some(mine) = self.have.remove(&c) {
-            self.hashes[c as usize] = d;
-            if mine == d {
-                self.verified.insert(c..c + 1);
-                return Hashed::Confirmed;
-            }
-            self.need.insert(c..c + 1);
-            self.again.insert(c);
-            return Hashed::Stale;
+        if self.have.remove(c..c + 1) > 0 {
+            self.hashes.set(c, d);
+            return Hashed::Compare;
         }
         match self.window(c) {
             Some(w) if w.memory.is_some() => {
-                self.hashes[c as usize] = d;
+                self.hashes.set(c, d);
                 Hashed::Verify
             }
             _ => Hashed::Forged,
         }
+    }
+    /// What an earlier attempt left of a chunk is right.
+    pub fn confirmed(&mut self, c: u64) {
+        self.verified.insert(c..c + 1);
+    }
+    /// What is in the file is not right: the chunk must come again. Whether it may be tried once more.
+    pub fn missing(&mut self, c: u64) -> bool {
+        self.verified.remove(c..c + 1);
+        self.need.insert(c..c + 1);
+        self.again.insert(c);
+        self.mismatch(c)
     }
     /// A chunk was verified; returns the window when that was its last one.
     pub fn verified(&mut self, c: u64) -> Option<Window> {
@@ -194,15 +213,20 @@ mod tests {
         let size = 10u64 << 18;
         let mut f = Incoming::new(RelPath::root(), size, 18, &[0..3 << 18, 6 << 18..size]);
         // As `opened` does, without a file.
-        f.have = [0, 1, 7].into_iter().map(|c| (c, [1; 32])).collect();
+        [0..2, 7..8].into_iter().for_each(|r| {
+            f.have.insert(r);
+        });
         f.need = f.data.clone();
         f.need.remove(0..2);
         f.need.remove(7..8);
         assert_eq!(f.hashed(2, [5; 32]), Hashed::Forged, "nothing was granted yet");
         assert_eq!(f.hashed(4, [5; 32]), Hashed::Forged, "a hole");
-        assert_eq!(f.hashed(0, [1; 32]), Hashed::Confirmed);
+        assert_eq!(f.hashed(0, [1; 32]), Hashed::Compare);
         assert_eq!(f.hashed(0, [1; 32]), Hashed::Forged, "twice");
-        assert_eq!(f.hashed(1, [2; 32]), Hashed::Stale);
+        f.confirmed(0);
+        assert_eq!(f.hashed(0, [1; 32]), Hashed::Forged, "it is there");
+        assert_eq!(f.hashed(1, [2; 32]), Hashed::Compare);
+        assert!(f.missing(1));
         assert!(f.again.contains(&1) && f.need.contains_all(1..3));
         let w = Window { chunks: 8..10, left: 2, len: 2 << 18, memory: None };
         f.windows.insert(8, w);

@@ -1,29 +1,37 @@
 //! Jobs of the receiving side for one large file: opening with what is there, memory for Writes, verification, and
 //! putting it in place.
 
+use super::made::Made;
+use super::watch::{Watch, Watched};
+use super::write_only::WriteOnly;
 use crate::error::{Cause, FileError};
-use crate::hash::{ChunkHasher, Digest, root};
-use crate::journal::{BootId, Identity, Journal};
+use crate::hash::{ChunkHasher, Digest};
+use crate::hashes::Hashes;
+use crate::journal::{Identity, Journal};
 use crate::path::{RelPath, journal_name, part_name};
 use crate::proto::{Flags, Kind, Meta};
 use crate::source::overlapping;
-use crate::tree::{Dir, Tree, set_meta};
+use crate::tree::{DISTURBED, Dir, Info, SPECIAL_IN_THE_WAY, set_meta};
+use base::RangeSet;
 use lhio::staging::Staging;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files below this keep no journal: sending them again costs less.
 pub(super) const JOURNAL_FROM: u64 = 1 << 20;
-/// Bytes hashed of what was written but not verified before an interruption: what may have been granted.
+/// Bytes tried of what was written but not noted before an interruption: what may have been granted.
 const MAX_GUESS: u64 = 256 << 20;
 /// File systems that store bytes as they are (`statfs(2)`: ext4, XFS, tmpfs), so that a file takes its size; others compress.
 const AS_THEY_ARE: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+/// Mode of files that have no name yet.
+const PART_MODE: u32 = 0o600;
 /// Bytes hashed at a time.
 const READ: usize = 1 << 18;
+/// How often a file is read again that others open or change all the time.
+const MAX_LOOKS: usize = 4;
 
 /// A file that is being received.
 pub(super) struct Part {
@@ -31,6 +39,8 @@ pub(super) struct Part {
     name: Vec<u8>,
     path: RelPath,
     file: File,
+    /// Tells whether others open it.
+    watched: Watched,
     /// Held while the file is written to: the kernel lets one in at a time too, but has the others spin meanwhile,
     /// which takes the processor from the network's loops.
     turn: Mutex<()>,
@@ -46,7 +56,8 @@ pub(super) struct Part {
 /// An opened file with what an earlier attempt left.
 pub(super) struct Opened {
     pub part: Part,
-    pub have: BTreeMap<u64, Digest>,
+    /// Chunks that may be there: they count once they were compared with the source's hashes ([`Part::compare`]).
+    pub have: RangeSet,
     /// An earlier attempt was of another state of the source.
     pub restarted: bool,
 }
@@ -68,38 +79,39 @@ pub(super) struct Wanted {
     pub extents: Vec<Range<u64>>,
     pub meta: Meta,
     pub flags: Flags,
+    /// Only what this one sent counts of an earlier attempt.
+    pub from: Option<WriteOnly>,
 }
 
-pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, FileError> {
+pub(super) fn open(made: &Made, w: Wanted, watch: &Arc<Watch>) -> Result<Opened, FileError> {
     let fail = |e: io::Error| FileError::io(w.path.as_bytes(), "create", &e);
     let Some((dir, name)) = w.path.split() else {
         return Err(FileError::new(b".", Cause::IsFolder, "cannot be replaced by a file"));
     };
     let name = name.to_vec();
-    let dir = tree.make_dir(&dir).map_err(fail)?;
+    let dir = made.dir(&dir).map_err(fail)?;
     match dir.info(&name).map(|i| i.kind) {
         Ok(Kind::Dir) => return Err(FileError::new(w.path.as_bytes(), Cause::IsFolder, "is a folder")),
+        Ok(Kind::Other) => {
+            return Err(FileError::new(w.path.as_bytes(), Cause::Special, SPECIAL_IN_THE_WAY));
+        }
         Ok(_) if !w.flags.overwrite => {
             return Err(FileError::new(w.path.as_bytes(), Cause::Exists, "exists"));
         }
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
         _ => {}
     }
-    let file = dir.open_rw(&part_name(&name), false).map_err(fail)?;
     // Two transfers into one file would spoil each other's data.
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-        Err(_) => {
-            return Err(FileError::new(
-                w.path.as_bytes(),
-                Cause::Busy,
-                "is being written by another transfer",
-            ));
+    let file = dir.open_own_alone(&part_name(&name)).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            FileError::new(w.path.as_bytes(), Cause::Busy, "is being written by another transfer")
         }
-    }
+        _ => fail(e),
+    })?;
     let mut part = Part {
         dir,
         path: w.path.clone(),
+        watched: watch.file(&file),
         file,
         turn: Mutex::default(),
         journal: None,
@@ -110,7 +122,7 @@ pub(super) fn open(tree: &Tree, w: Wanted, boot: &BootId) -> Result<Opened, File
         meta: w.meta,
         name,
     };
-    let (have, restarted) = part.resume(boot, w.flags.fresh).map_err(fail)?;
+    let (have, restarted) = part.resume(w.flags.fresh, w.from).map_err(fail)?;
     Ok(Opened { part, have, restarted })
 }
 
@@ -128,49 +140,57 @@ fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Part {
-    /// Reads the journal and makes the file ready; returns chunks that count. When `fresh`, none does.
-    fn resume(&mut self, boot: &BootId, fresh: bool) -> io::Result<(BTreeMap<u64, Digest>, bool)> {
-        let whole = !fresh && self.file.metadata()?.len() == self.size;
+    /// Reads the journal and makes the file ready; returns chunks that may be there. When `fresh`, none is.
+    fn resume(&mut self, fresh: bool, from: Option<WriteOnly>) -> io::Result<(RangeSet, bool)> {
+        // Where nobody knows who sent it, nobody is told that it is there.
+        let fresh = fresh || from.is_some_and(|f| f.owner.is_none());
+        if fresh {
+            self.file.set_len(0)?;
+        }
+        let there = self.file.metadata()?.len().min(self.size);
         if self.size < JOURNAL_FROM {
             if fresh {
                 drop_journal(&self.dir, &self.name)?;
             }
             self.file.set_len(0)?;
             self.file.set_len(self.size)?;
-            return Ok((BTreeMap::new(), false));
+            return Ok((RangeSet::new(), false));
         }
-        let id = Identity::new(self.size, &self.meta, self.log2, &self.extents);
-        let jf = self.dir.open_rw(&journal_name(&self.name), !whole)?;
-        let (mut journal, mut found) = Journal::open(jf, &id, boot)?;
-        if !found.same_source || !whole {
-            self.file.set_len(0)?;
-            self.file.set_len(self.size)?;
-            found.chunks.clear();
-        } else if found.doubtful {
-            let mut good = BTreeMap::new();
-            for (i, want) in found.chunks {
-                if self.hash(i)? == want {
-                    good.insert(i, want);
-                }
-            }
-            journal.append(&good.iter().map(|(i, d)| (*i, *d)).collect::<Vec<_>>())?;
-            found.chunks = good;
+        rustix::fs::fchmod(&self.file, rustix::fs::Mode::from_raw_mode(PART_MODE))?;
+        let mut id = Identity::new(self.size, &self.meta, self.log2, &self.extents);
+        if let Some(owner) = from.and_then(|f| f.owner) {
+            id = id.of(&owner);
         }
+        let jf = self.dir.open_own(&journal_name(&self.name), there > 0)?;
+        let (journal, found) = Journal::open(jf, &id)?;
         self.journal = Some(Mutex::new(journal));
-        if found.same_source && whole {
-            self.guess(&mut found.chunks)?;
+        if !found.same_source {
+            self.file.set_len(0)?;
         }
-        Ok((found.chunks, found.other_source))
+        // It may have been cut or made longer meanwhile: what is missing then does not match.
+        self.file.set_len(self.size)?;
+        let mut have = RangeSet::new();
+        if found.same_source && there > 0 {
+            self.clear_holes()?;
+            for c in found.chunks.into_keys().filter(|c| self.span(*c).end <= there) {
+                have.insert(c..c + 1);
+            }
+            self.guess(&mut have, there)?;
+        }
+        Ok((have, found.other_source))
     }
-    /// What was written when the last attempt ended, but not verified, is hashed now: the source's hashes tell whether
-    /// it is right. A chunk whose ends are zero was hardly written to its end.
-    fn guess(&self, have: &mut BTreeMap<u64, Digest>) -> io::Result<()> {
+    /// Adds what was written when the last attempt ended, but not noted. A chunk whose ends are zero was hardly
+    /// written to its end.
+    fn guess(&self, have: &mut RangeSet, there: u64) -> io::Result<()> {
         let mut left = MAX_GUESS;
         let data = crate::source::data_chunks(&self.extents, self.log2);
         for c in data.iter().flatten() {
             let r = self.span(c);
-            if have.contains_key(&c) {
+            if have.contains_all(c..c + 1) {
                 continue;
+            }
+            if left == 0 || r.end > there {
+                break;
             }
             let mut ends = [[0u8; 64]; 2];
             let n = ends[0].len().min((r.end - r.start) as usize);
@@ -179,10 +199,37 @@ impl Part {
             if ends.iter().any(|e| e.iter().all(|b| *b == 0)) {
                 continue;
             }
-            have.insert(c, self.hash(c)?);
+            have.insert(c..c + 1);
             left = left.saturating_sub(r.end - r.start);
-            if left == 0 {
-                break;
+        }
+        Ok(())
+    }
+    /// Takes away what lies in the source's holes: nothing arrives for them, so nothing else would.
+    fn clear_holes(&self) -> io::Result<()> {
+        let mut at = 0;
+        let after = Range { start: self.size, end: self.size };
+        for e in self.extents.iter().chain([&after]) {
+            if at < e.start {
+                self.clear(at..e.start)?;
+            }
+            at = e.end;
+        }
+        Ok(())
+    }
+    fn clear(&self, r: Range<u64>) -> io::Result<()> {
+        use rustix::fs::FallocateFlags as F;
+        use rustix::io::Errno;
+        match rustix::fs::fallocate(&self.file, F::PUNCH_HOLE | F::KEEP_SIZE, r.start, r.end - r.start) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            x => return Ok(x?),
+        }
+        // A file system without holes.
+        let (mut buf, zero) = (vec![0; READ], vec![0; READ]);
+        for start in r.clone().step_by(READ) {
+            let n = READ.min((r.end - start) as usize);
+            self.file.read_exact_at(&mut buf[..n], start)?;
+            if buf[..n] != zero[..n] {
+                self.file.write_all_at(&zero[..n], start)?;
             }
         }
         Ok(())
@@ -203,6 +250,20 @@ impl Part {
             at += n as u64;
         }
         Ok(h.finish())
+    }
+    /// Reads chunks and compares them with the source's hashes; returns those that differ or are not there.
+    pub fn compare(&self, chunks: impl Iterator<Item = (u64, Digest)>) -> Result<Vec<u64>, FileError> {
+        let mut bad = Vec::new();
+        for (c, want) in chunks {
+            match self.hash(c) {
+                Ok(h) if h == want => {}
+                Ok(_) => bad.push(c),
+                // Somebody has cut it.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => bad.push(c),
+                Err(e) => return Err(self.fail("read back", &e)),
+            }
+        }
+        Ok(bad)
     }
     /// Reserves disk for the data of a range, and makes memory for what arrives of it unless there is some.
     pub fn window(&self, r: Range<u64>, memory: Option<Staging>, len: u64) -> Result<Staging, FileError> {
@@ -294,22 +355,64 @@ impl Part {
         }
         Ok(())
     }
-    /// Checks the whole and gives it its name.
+    /// Checks the whole and gives it its name. Where somebody else has opened it meanwhile, all of it is read once more
+    /// before; the chunks that are not right then are returned, and it has no name yet.
     pub fn finish(
         &self,
-        chunks: &[Digest],
+        chunks: &Hashes,
         want: &Digest,
         durable: bool,
         overwrite: bool,
-    ) -> Result<(), FileError> {
-        if root(chunks, self.size, self.log2).as_ref() != Some(want) {
+    ) -> Result<Vec<u64>, FileError> {
+        if chunks.root().as_ref() != Some(want) {
             let text = "the whole does not match its checksum";
             return Err(FileError::new(self.path.as_bytes(), Cause::Corrupt, text));
         }
-        set_meta(&self.file, &self.meta).map_err(|e| self.fail("set mode and time of", &e))?;
-        if durable {
-            self.file.sync_all().map_err(|e| self.fail("write to the disk", &e))?;
+        let mut doubt = self.watched.opened();
+        for _ in 0..MAX_LOOKS {
+            if doubt {
+                self.restore().map_err(|e| self.fail("restore the length of", &e))?;
+            }
+            let stamped = self.stamp().map_err(|e| self.fail("set mode and time of", &e))?;
+            if doubt {
+                let data = crate::source::data_chunks(&self.extents, self.log2);
+                let bad = self.compare(data.iter().flatten().map(|c| (c, chunks.get(c))))?;
+                if !bad.is_empty() {
+                    return Ok(bad);
+                }
+            }
+            if durable {
+                self.file.sync_all().map_err(|e| self.fail("write to the disk", &e))?;
+            }
+            let now = Info::of_file(&self.file).map_err(|e| self.fail("look at", &e))?;
+            if !self.dir.is(&part_name(&self.name), &now) {
+                return Err(FileError::new(self.path.as_bytes(), Cause::Changed, DISTURBED));
+            }
+            // Whoever has changed it since then has changed its time. So somebody who only reads it, again and again,
+            // has it read once.
+            let changed = now.size != self.size || now.meta != stamped.meta;
+            doubt = changed || !doubt && self.watched.opened();
+            if !doubt {
+                return self.put_in_place(durable, overwrite).map(|()| Vec::new());
+            }
         }
+        let text = "another program keeps changing its unfinished file";
+        Err(FileError::new(self.path.as_bytes(), Cause::Changed, text))
+    }
+    /// Gives the file its length and its holes back.
+    fn restore(&self) -> io::Result<()> {
+        self.file.set_len(self.size)?;
+        self.clear_holes()
+    }
+    /// Gives the file its time, and says what the file system made of it.
+    fn stamp(&self) -> io::Result<Info> {
+        // Its mode comes with its name: without a name it is nobody else's, and it may have to be opened again.
+        set_meta(&self.file, &Meta { mode: PART_MODE, ..self.meta })?;
+        Info::of_file(&self.file)
+    }
+    fn put_in_place(&self, durable: bool, overwrite: bool) -> Result<(), FileError> {
+        let mode = rustix::fs::Mode::from_raw_mode(self.meta.mode & 0o777);
+        rustix::fs::fchmod(&self.file, mode).map_err(|e| self.fail("set the mode of", &e.into()))?;
         let part = part_name(&self.name);
         self.dir.rename(&part, &self.name, overwrite).map_err(|e| self.fail("put in place", &e))?;
         if self.journal.is_some() {
@@ -342,7 +445,7 @@ mod tests {
         base::Rng::from_u64(5).fill(&mut out);
         out
     }
-    fn begin(at: &Path, extents: &[Range<u64>]) -> (Part, BTreeMap<u64, Digest>) {
+    fn begin(at: &Path, extents: &[Range<u64>]) -> (Part, RangeSet) {
         let w = Wanted {
             path: RelPath::parse(b"f").unwrap(),
             size: SIZE as u64,
@@ -350,8 +453,10 @@ mod tests {
             extents: extents.to_vec(),
             meta: Meta { mode: 0o644, secs: 1, nanos: 2 },
             flags: crate::tests::FLAGS,
+            from: None,
         };
-        let o = open(&Tree::open(at).unwrap(), w, &BootId([b'a'; 36])).unwrap();
+        let made = Made::new(Arc::new(crate::tree::Tree::open(at).unwrap()), true);
+        let o = open(&made, w, &Watch::shared()).unwrap();
         (o.part, o.have)
     }
     /// Memory with `data` in it, as if it had arrived.
@@ -397,14 +502,19 @@ mod tests {
         })
     }
     /// Chunks that the journal has. Those that are in the file only are guessed at unless they are zero.
-    fn noted(part: Part, at: &Path, extents: &[Range<u64>]) -> BTreeMap<u64, Digest> {
+    fn noted(part: Part, at: &Path, extents: &[Range<u64>]) -> RangeSet {
         part.file.set_len(0).unwrap();
         part.file.set_len(SIZE as u64).unwrap();
         drop(part);
         begin(at, extents).1
     }
-    fn matching(jobs: &[Vec<Arrived>], but: &[u64]) -> BTreeMap<u64, Digest> {
-        jobs.iter().flatten().filter(|a| !but.contains(&a.chunk)).map(|a| (a.chunk, a.want)).collect()
+    fn matching(jobs: &[Vec<Arrived>], but: &[u64]) -> RangeSet {
+        let mut set = RangeSet::new();
+        let good = jobs.iter().flatten().map(|a| a.chunk).filter(|c| !but.contains(c));
+        good.for_each(|c| {
+            set.insert(c..c + 1);
+        });
+        set
     }
 
     #[test]

@@ -7,16 +7,23 @@
 mod incoming;
 mod large;
 pub(crate) mod list;
+mod made;
 mod place;
+mod room;
+mod state;
+mod watch;
+pub(crate) mod write_only;
 
+use crate::doing::Doing;
 use crate::error::{Cause, FileError, NO_THREAD};
 use crate::hash::{Digest, chunk_log2};
-use crate::journal::BootId;
+use crate::hashes::Hashes;
+use crate::limits::Limits;
 use crate::link::Link;
 use crate::path::RelPath;
 use crate::pool::{Desk, Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Flags, MAX_RANGES, Meta, Name, Offer, Record, Root, Totals};
+use crate::proto::{Flags, Kind, MAX_RANGES, Meta, Name, Offer, Record, Root, Totals};
 use crate::session::Fatal;
 use crate::source::send;
 use crate::tree::Tree;
@@ -24,12 +31,17 @@ use base::Span;
 use incoming::{Hashed, Incoming, Window};
 use large::{Arrived, Wanted};
 use lhio::staging::Staging;
-use list::Lister;
+use list::{Asking, Lister};
+use made::Made;
+pub(crate) use place::BootId;
+use room::Unopened;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use verbs::{Adapter, Memory};
+use watch::Watch;
+use write_only::{WriteOnly, told};
 
 /// Memory granted and not verified, in bytes: at least, and at most. The less it is, the more of it stays in the cache.
 const MIN_GRANTED: u64 = 32 << 20;
@@ -46,8 +58,6 @@ const SYNC_EVERY: u64 = 64 << 20;
 const MAX_WAITING: usize = 32 << 20;
 /// Large files open or waiting at a time; a peer that offers more breaks the protocol.
 const MAX_OPEN: usize = 1024;
-/// Folders whose mode and time are remembered for the end; those beyond get them at once.
-const MAX_DIRS: usize = 4_000_000;
 
 /// How the receiving end is to behave.
 #[derive(Clone, Debug)]
@@ -59,6 +69,10 @@ pub(crate) struct SinkOptions {
     pub flags: Flags,
     /// Everything is on the disk before the transfer counts as done.
     pub durable: bool,
+    /// Only a single file is taken.
+    pub one_file: bool,
+    /// The peer is to learn nothing of what lies here.
+    pub write_only: Option<WriteOnly>,
 }
 
 enum Report {
@@ -66,9 +80,10 @@ enum Report {
     Placed { len: usize, placed: place::Placed },
     Opened { file: u64, result: Box<Result<large::Opened, FileError>> },
     Window { file: u64, chunks: Range<u64>, result: Result<Staging, FileError>, new: u64 },
+    Compared { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Verified { file: u64, chunks: Vec<u64>, result: Result<Vec<u64>, FileError> },
     Closed { file: u64, result: Result<(), FileError> },
-    Finished { file: u64, result: Result<(), FileError> },
+    Finished { file: u64, hashes: Hashes, result: Result<Vec<u64>, FileError> },
     Final(Vec<FileError>),
     Died,
 }
@@ -86,15 +101,20 @@ enum Stage {
 pub(crate) struct Sink {
     desk: Desk<Report>,
     wake: Wake,
-    tree: Arc<Tree>,
+    /// The tree, and which of its folders this transfer has made.
+    made: Made,
     options: SinkOptions,
     boot: BootId,
+    /// Tells who else opens unfinished files.
+    watch: Arc<Watch>,
     progress: Progress,
     stage: Stage,
     targets: Arc<Vec<RelPath>>,
-    credit: Option<Sender<u64>>,
-    credit_first: u64,
+    /// What the source wants of the listing.
+    asking: Asking,
     listing: Option<Receiver<Vec<u8>>>,
+    /// What the thread that lists is doing.
+    lister: Doing,
     dirs: Vec<(RelPath, Meta)>,
     files: BTreeMap<u64, Incoming>,
     next_file: u64,
@@ -103,6 +123,13 @@ pub(crate) struct Sink {
     windows: usize,
     granted: u64,
     granted_max: u64,
+    /// What it is to be for the path; others may need the memory.
+    wanted: u64,
+    limits: Limits,
+    /// Offered, and not opened as long as others have the descriptors.
+    unopened: VecDeque<Unopened>,
+    /// Files that are open, or being opened.
+    open: usize,
     /// Bytes of windows that workers have not made yet, perhaps.
     making: u64,
     /// Memory to be granted again: no more than `granted_max` together with what is granted.
@@ -115,6 +142,8 @@ pub(crate) struct Sink {
     totals: Totals,
     told: (u64, u64),
     source_ended: bool,
+    /// A transfer of an earlier boot was cut off: what looks finished is compared.
+    doubtful: bool,
     /// Keep other transfers away from the same roots.
     locks: Vec<std::fs::File>,
 }
@@ -130,15 +159,16 @@ impl Sink {
         Sink {
             desk: Desk::new(pool, wake.clone()),
             wake,
-            tree,
+            made: Made::new(tree, options.flags.overwrite),
             options,
             boot: BootId::current(),
+            watch: Watch::shared(),
             progress,
             stage: Stage::Roots,
             targets: Arc::default(),
-            credit: None,
-            credit_first: 0,
+            asking: Asking::default(),
             listing: None,
+            lister: Doing::default(),
             dirs: Vec::new(),
             files: BTreeMap::new(),
             next_file: 0,
@@ -146,6 +176,10 @@ impl Sink {
             windows: 0,
             granted: 0,
             granted_max: MIN_GRANTED,
+            wanted: MIN_GRANTED,
+            limits: Limits::alone(),
+            unopened: VecDeque::new(),
+            open: 0,
             making: 0,
             spare: Vec::new(),
             arrived: 0,
@@ -154,8 +188,15 @@ impl Sink {
             totals: Totals::default(),
             told: (0, 0),
             source_ended: false,
+            doubtful: false,
             locks: Vec::new(),
         }
+    }
+    /// Within a server's limits.
+    pub fn within(mut self, limits: Limits) -> Sink {
+        self.limits = limits;
+        self.granted_max = self.limits.data(self.wanted, 0);
+        self
     }
     /// Adapts memory to the path: `total` payload bytes have arrived on the connection so far, `passed` after the
     /// last call; `rtt` is a round trip.
@@ -164,14 +205,20 @@ impl Sink {
         self.arrived = total;
         // Grants take a round trip to be used, verification some time more, and the rate may still double.
         let want = (rate * rtt.as_secs_f64() * 4.0) as u64;
-        self.granted_max = self.granted_max.max(want).clamp(MIN_GRANTED, MAX_GRANTED);
+        self.wanted = self.wanted.max(want).clamp(MIN_GRANTED, MAX_GRANTED);
+        self.granted_max = self.limits.data(self.wanted, self.in_use());
     }
     /// Whether the source should be slowed down.
     pub fn full(&self) -> bool {
-        self.waiting > MAX_WAITING
+        // What waits is a part of what may be on its way.
+        self.waiting as u64 > (MAX_WAITING as u64).min(self.granted_max / 4)
     }
     pub fn ended(&self) -> bool {
         self.stage == Stage::Ended
+    }
+    /// Whether the source was told what is there.
+    pub fn lists(&self) -> bool {
+        self.options.write_only.is_none()
     }
     pub fn totals(&self) -> Totals {
         self.totals
@@ -179,8 +226,8 @@ impl Sink {
     fn fail(&mut self, e: FileError, link: Option<&mut Link>) {
         self.totals.failed += 1;
         if let Some(link) = link {
-            let r = Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() };
-            send(link, &[r]);
+            let (cause, text) = told(&e, self.options.write_only.as_ref());
+            send(link, &[Record::Failed { path: e.path.clone(), cause: cause as u8, text }]);
         }
         self.progress.fail(e);
     }
@@ -192,9 +239,9 @@ impl Sink {
         }
         self.waiting += m.len();
         self.progress.update(|s| s.bytes_moved += m.len() as u64);
-        let (tree, targets, flags) = (self.tree.clone(), self.targets.clone(), self.options.flags);
+        let (made, targets, flags) = (self.made.clone(), self.targets.clone(), self.options.flags);
         self.desk.submit(Report::Died, move || {
-            let placed = place::small(&tree, &targets, &m, flags);
+            let placed = place::small(&made, &targets, &m, flags);
             Report::Placed { len: m.len(), placed }
         });
         Ok(())
@@ -203,10 +250,8 @@ impl Sink {
     pub fn record(&mut self, r: Record<'_>, a: &mut Adapter) -> Result<(), Fatal> {
         match r {
             Record::Roots(v) => self.roots(v)?,
-            Record::ListCredit(n) => match &self.credit {
-                Some(c) => drop(c.send(n)), // the listing may be complete already
-                None => self.credit_first = self.credit_first.saturating_add(n),
-            },
+            Record::ListCredit(n) => self.asking.more(n),
+            Record::ListFrom(name) => self.asking.from(name),
             Record::Offer(o) => self.offer(o)?,
             Record::Hashes { file, first, hashes } => self.hashes(file, first, hashes)?,
             Record::End { file, hash } => {
@@ -220,7 +265,13 @@ impl Sink {
                 let e = FileError { path, cause: Cause::from_wire(cause), text };
                 self.fail(e, None);
             }
-            Record::SourceEnd => self.source_ended = true,
+            Record::Counts(c) => self.progress.update(|s| s.found(&c)),
+            Record::SourceEnd => {
+                self.source_ended = true;
+                // Nobody asks any more what else is here.
+                self.asking.stop();
+                self.listing = None;
+            }
             _ => return Err(Fatal::protocol("a record that only the receiving side may send")),
         }
         Ok(())
@@ -229,35 +280,45 @@ impl Sink {
         if self.stage != Stage::Roots {
             return Err(Fatal::protocol("the roots came twice"));
         }
+        if self.options.one_file
+            && let Some(r) = roots.iter().find(|r| roots.len() > 1 || r.kind != Kind::File)
+        {
+            let text = format!(
+                "cannot write {} to a stream or device: only a single file can be; name one, or a folder as the destination",
+                r.name
+            );
+            return Err(Fatal::Refuse(text));
+        }
         self.stage = Stage::Preparing;
-        let (tree, o, boot) = (self.tree.clone(), self.options.clone(), self.boot);
+        let (made, o, boot) = (self.made.clone(), self.options.clone(), self.boot);
         self.desk.submit(Report::Died, move || {
-            Report::Prepared(place::prepare(&tree, &o.dest, o.into, &roots, !o.flags.dry_run, &boot))
+            Report::Prepared(place::prepare(&made, &o.dest, o.into, &roots, !o.flags.dry_run, &boot))
         });
         Ok(())
     }
     fn prepared(&mut self, p: place::Prepared) -> Result<(), Fatal> {
         self.targets = Arc::new(p.targets);
         self.locks = p.locks;
+        self.doubtful = p.doubtful;
         self.stage = Stage::Running;
-        let ((credit, credits), (out, listing)) = (channel(), sync_channel(4));
-        let _ = credit.send(self.credit_first); // the other end is in the next lines
+        let (out, listing) = sync_channel(4);
         let f = self.options.flags;
-        // Without these nobody asks what is there.
-        let wanted = f.skip_same || !f.overwrite;
-        let roots = if wanted { place::present(&self.tree, &self.targets) } else { Vec::new() };
+        // Without these nobody asks what is there; a write-only server tells nobody.
+        let wanted = self.lists() && (f.skip_same || !f.overwrite);
+        let roots = if wanted { place::present(self.made.tree(), &self.targets) } else { Vec::new() };
         let lister = Lister {
-            tree: self.tree.clone(),
+            tree: self.made.tree().clone(),
             roots,
             depth: usize::MAX,
             hash: f.checksum || p.doubtful,
             report: false,
-            credit: credits,
+            asked: self.asking.asked(),
             out,
             wake: self.wake.clone(),
+            doing: self.lister.clone(),
         };
         lister.spawn().map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
-        (self.credit, self.listing) = (Some(credit), Some(listing));
+        self.listing = Some(listing);
         Ok(())
     }
     /// A file that was offered; `None` when it is over already.
@@ -288,50 +349,91 @@ impl Sink {
             s.files_known += 1;
             s.bytes_known += o.size;
         });
-        let f = Incoming::new(path.clone(), o.size, log2, &o.extents);
+        let noted = self.limits.note_offer(path.as_bytes(), o.extents.len());
+        let mut f = Incoming::new(path.clone(), o.size, log2, if noted.is_ok() { &o.extents } else { &[] });
+        f.noted = noted.as_ref().copied().unwrap_or(0);
         self.files.insert(o.file, f);
-        let (tree, boot, flags) = (self.tree.clone(), self.boot, self.options.flags);
-        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, flags };
-        self.desk.submit(Report::Died, move || Report::Opened {
-            file: o.file,
-            result: Box::new(target.and_then(|_| large::open(&tree, w, &boot))),
-        });
+        let (flags, from) = (self.options.flags, self.options.write_only);
+        let w = Wanted { path, size: o.size, log2, extents: o.extents, meta: o.meta, flags, from };
+        let failed = target.err().or(noted.err());
+        self.unopened.push_back(Unopened { file: o.file, wanted: w, failed });
+        self.open_some();
         Ok(())
     }
     fn hashes(&mut self, id: u64, first: u64, hashes: Vec<Digest>) -> Result<(), Fatal> {
-        let mut arrived = Vec::new();
-        let (mut resumed, mut stale) = (0, false);
+        let (mut arrived, mut left) = (Vec::new(), Vec::new());
         let Some(f) = self.file(id)? else { return Ok(()) };
         if f.failed {
             return Ok(());
         }
-        if first + hashes.len() as u64 > f.hashes.len() as u64 {
+        if first + hashes.len() as u64 > f.hashes.len() {
             return Err(Fatal::protocol("hashes beyond the end of a file"));
         }
         for (c, d) in (first..).zip(hashes) {
             match f.hashed(c, d) {
-                Hashed::Confirmed => resumed += f.chunk_len(c),
+                Hashed::Compare => left.push((c, d)),
                 Hashed::Verify => arrived.extend(f.staged(c).map(|(memory, offset)| Arrived {
                     chunk: c,
                     want: d,
                     memory,
                     offset,
                 })),
-                Hashed::Stale => stale = true,
                 Hashed::Forged => {
                     return Err(Fatal::protocol("the hash of a chunk that no memory was granted for"));
                 }
             }
         }
-        if stale {
-            self.hungry.push_back(id);
+        self.compare(id, left);
+        self.place(id, arrived);
+        Ok(())
+    }
+    /// Has what an earlier attempt left compared, while more arrives.
+    fn compare(&mut self, id: u64, chunks: Vec<(u64, Digest)>) {
+        let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
+        let Some(part) = f.part.clone() else { return };
+        self.desk.submit(Report::Died, move || {
+            let result = part.compare(chunks.iter().copied());
+            Report::Compared { file: id, chunks: chunks.into_iter().map(|c| c.0).collect(), result }
+        });
+    }
+    fn compared(&mut self, id: u64, chunks: &[u64], r: Result<Vec<u64>, FileError>, link: &mut Link) {
+        let bad = match r {
+            Ok(b) => b,
+            Err(e) => return self.abandon(id, e, link),
+        };
+        let Some(f) = self.files.get_mut(&id).filter(|f| !f.failed) else { return };
+        let mut resumed = 0;
+        for &c in chunks {
+            if bad.contains(&c) {
+                f.missing(c); // the first time
+            } else {
+                f.confirmed(c);
+                resumed += f.chunk_len(c);
+            }
         }
         self.verified += resumed;
         self.totals.resumed_bytes += resumed;
         self.progress.update(|s| s.bytes_resumed += resumed);
-        self.place(id, arrived);
         self.advance(id);
-        Ok(())
+    }
+    /// Somebody has changed what was verified: it comes again.
+    fn spoilt(&mut self, id: u64, hashes: Hashes, bad: &[u64], link: &mut Link) {
+        let Some(f) = self.files.get_mut(&id) else { return };
+        (f.hashes, f.finishing) = (hashes, false);
+        let again = bad.iter().all(|c| f.missing(*c));
+        let (n, bytes) = (bad.len() as u64, bad.iter().map(|c| f.chunk_len(*c)).sum::<u64>());
+        self.verified = self.verified.saturating_sub(bytes);
+        if !again {
+            let text = "another program keeps changing its unfinished file";
+            let e = FileError::new(f.path.as_bytes(), Cause::Changed, text);
+            return self.abandon(id, e, link);
+        }
+        let path = f.path.clone();
+        self.totals.repaired_chunks += n;
+        self.progress.note(format!(
+            "{path}: another program changed its unfinished file; {bytes} bytes are sent again"
+        ));
+        self.advance(id);
     }
     fn place(&mut self, id: u64, chunks: Vec<Arrived>) {
         let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
@@ -365,6 +467,7 @@ impl Sink {
     /// The source writes no more to this file: memory goes back.
     fn forget(&mut self, id: u64, a: &mut Adapter) {
         let Some(f) = self.files.remove(&id) else { return };
+        self.release(&f);
         for w in f.windows.into_values() {
             self.close_window(w, a);
         }
@@ -394,7 +497,8 @@ impl Sink {
     fn abandon(&mut self, id: u64, e: FileError, link: &mut Link) {
         let Some(f) = self.files.get_mut(&id).filter(|f| !f.failed) else { return };
         f.failed = true;
-        let failed = Some((e.cause as u8, e.text.clone()));
+        let (cause, text) = told(&e, self.options.write_only.as_ref());
+        let failed = Some((cause as u8, text));
         send(link, &[Record::Done { file: id, failed }]);
         self.fail(e, None);
     }
@@ -411,9 +515,9 @@ impl Sink {
         f.finishing = true;
         let hashes = std::mem::take(&mut f.hashes);
         let (durable, overwrite) = (self.options.durable, self.options.flags.overwrite);
-        self.desk.submit(Report::Died, move || Report::Finished {
-            file: id,
-            result: part.finish(&hashes, &end, durable, overwrite),
+        self.desk.submit(Report::Died, move || {
+            let result = part.finish(&hashes, &end, durable, overwrite);
+            Report::Finished { file: id, hashes, result }
         });
     }
 
@@ -425,20 +529,22 @@ impl Sink {
         while let Some(m) = self.listing.as_ref().and_then(|l| l.try_recv().ok()) {
             link.send(m);
         }
+        self.open_some();
         self.grant();
         self.tell(link);
         let idle = self.files.is_empty() && self.desk.outstanding() == 0;
         if self.source_ended && idle && self.stage == Stage::Running {
             self.stage = Stage::Finishing;
-            let (tree, targets, dirs) =
-                (self.tree.clone(), self.targets.clone(), std::mem::take(&mut self.dirs));
+            let (made, targets, dirs) =
+                (self.made.clone(), self.targets.clone(), std::mem::take(&mut self.dirs));
             let durable = self.options.durable;
-            let (dry, clean) = (self.options.flags.dry_run, self.totals.failed == 0);
+            // What failed may not have been compared.
+            let (dry, clean) = (self.options.flags.dry_run, self.totals.failed == 0 || !self.doubtful);
             self.desk.submit(Report::Died, move || {
                 Report::Final(if dry {
                     Vec::new()
                 } else {
-                    place::finish(&tree, &targets, dirs, durable, clean)
+                    place::finish(&made, &targets, dirs, durable, clean)
                 })
             });
         }
@@ -456,49 +562,15 @@ impl Sink {
             });
         }
     }
-    /// Has memory made while the budget lasts.
-    fn grant(&mut self) {
-        while self.windows < MAX_WINDOWS && self.granted < self.granted_max {
-            let Some(&id) = self.hungry.front() else { return };
-            let most = (self.granted_max / 16).clamp(MIN_WINDOW, MAX_WINDOW);
-            // Where address space ends, there are fewer windows at a time; one must do.
-            if self.windows > 0
-                && self.spare.is_empty()
-                && lhio::memory::has_room(self.making + most, lhio::memory::LEFT).is_err()
-            {
-                return;
-            }
-            let Some(f) = self.files.get_mut(&id) else {
-                self.hungry.pop_front();
-                continue;
-            };
-            let (Some((chunks, len)), Some(part)) = (f.next_window(most), f.part.clone()) else {
-                self.hungry.pop_front();
-                continue;
-            };
-            let bytes = f.bytes(&chunks);
-            self.windows += 1;
-            self.granted += len;
-            // The one used last is the likeliest to be in the cache.
-            let same = self.spare.iter().rposition(|s| s.len() as u64 == len);
-            let memory = same.map(|i| self.spare.remove(i));
-            let new = if memory.is_some() { 0 } else { len };
-            if memory.is_none() {
-                self.spare.clear(); // sizes have changed
-            }
-            self.making += new;
-            self.desk.submit(Report::Died, move || Report::Window {
-                file: id,
-                chunks,
-                result: part.window(bytes, memory, len),
-                new,
-            });
-        }
-    }
     fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {
         match r {
             Report::Prepared(Ok(p)) => return self.prepared(p),
-            Report::Prepared(Err(e)) => return Err(Fatal::Refuse(e.to_string())),
+            // A disk that is full or read-only is no decision of whoever runs this end.
+            Report::Prepared(Err(e)) if e.cause.is_system() => return Err(Fatal::Unable(e.to_string())),
+            Report::Prepared(Err(mut e)) => {
+                (e.cause, e.text) = told(&e, self.options.write_only.as_ref());
+                return Err(Fatal::Refuse(e.to_string()));
+            }
             Report::Placed { len, placed } => self.placed(len, placed, link),
             Report::Opened { file, result } => self.opened(file, *result, link),
             Report::Window { file, chunks, result, new } => {
@@ -511,20 +583,21 @@ impl Sink {
                     self.abandon(file, e, link);
                 }
             }
-            Report::Finished { file, result } => {
-                match result {
-                    Ok(()) => {
-                        if let Some(f) = self.files.remove(&file) {
-                            self.totals.files += 1;
-                            // From here on counted with the small ones.
-                            self.totals.bytes += f.size;
-                            self.verified = self.verified.saturating_sub(f.data_bytes());
-                        }
-                        send(link, &[Record::Done { file, failed: None }]);
+            Report::Compared { file, chunks, result } => self.compared(file, &chunks, result, link),
+            Report::Finished { file, hashes, result } => match result {
+                Ok(bad) if bad.is_empty() => {
+                    if let Some(f) = self.files.remove(&file) {
+                        self.release(&f);
+                        self.totals.files += 1;
+                        // From here on counted with the small ones.
+                        self.totals.bytes += f.size;
+                        self.verified = self.verified.saturating_sub(f.data_bytes());
                     }
-                    Err(e) => self.abandon(file, e, link),
+                    send(link, &[Record::Done { file, failed: None }]);
                 }
-            }
+                Ok(bad) => self.spoilt(file, hashes, &bad, link),
+                Err(e) => self.abandon(file, e, link),
+            },
             Report::Final(failed) => {
                 for e in failed {
                     self.fail(e, Some(link));
@@ -543,16 +616,7 @@ impl Sink {
         self.totals.links += p.links;
         self.totals.bytes += p.bytes;
         self.totals.dirs += p.dirs.len() as u64;
-        let room = MAX_DIRS.saturating_sub(self.dirs.len());
-        let mut dirs = p.dirs;
-        if dirs.len() > room {
-            let rest = dirs.split_off(room);
-            for (path, meta) in rest {
-                // Their times may change once more when files come into them.
-                let _ = self.tree.dir(&path).and_then(|d| d.set_meta(&meta));
-            }
-        }
-        self.dirs.append(&mut dirs);
+        self.remember(p.dirs);
         for e in p.failed {
             self.fail(e, Some(link));
         }
@@ -649,6 +713,10 @@ impl Sink {
         let spare: u64 = self.spare.iter().map(|s| s.len() as u64).sum();
         (self.granted + spare, self.granted_max + MIN_WINDOW)
     }
+    /// Whether a thread works for it, lists or is about to.
+    pub fn works(&self) -> bool {
+        self.desk.outstanding() > 0 || self.listing.is_some() && self.lister.works()
+    }
     /// After [`close`](Self::close): takes reports away; true when no job is left.
     pub fn settle(&mut self) -> bool {
         while self.desk.poll().is_some() {}
@@ -657,7 +725,8 @@ impl Sink {
     /// Gives all memory back; what arrived is kept for the next attempt.
     pub fn close(&mut self, a: &mut Adapter) {
         self.desk.cancel();
-        (self.credit, self.listing) = (None, None);
+        self.asking.stop();
+        self.listing = None;
         for id in self.files.keys().copied().collect::<Vec<_>>() {
             self.forget(id, a);
         }

@@ -1,14 +1,34 @@
 //! Jobs of the receiving side for folders, links and small files, and for finding out where things go.
 
 use super::large::drop_journal;
+use super::made::Made;
 use crate::error::{Cause, FileError};
-use crate::journal::BootId;
 use crate::path::{RelPath, session_name};
 use crate::proto::{Flags, Kind, Meta, Name, Record, Root, decode};
 use crate::tree::{Dir, Tree};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+
+/// Identifies the time since the machine was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BootId(pub [u8; 36]);
+
+impl BootId {
+    /// Of this machine now.
+    pub fn current() -> BootId {
+        let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mut id = [b'?'; 36];
+        if let Some(t) = text.get(..36) {
+            id.copy_from_slice(t);
+        }
+        BootId(id)
+    }
+    /// Whether the kernel told it.
+    pub fn known(&self) -> bool {
+        self.0[0] != b'?'
+    }
+}
 
 /// What one message of small things came to.
 #[derive(Debug, Default)]
@@ -33,7 +53,7 @@ pub(super) struct Prepared {
 
 /// The folder that the last name was in; sorted names share it.
 struct Parent<'a> {
-    tree: &'a Tree,
+    made: &'a Made,
     last: Option<(RelPath, Dir)>,
 }
 impl Parent<'_> {
@@ -41,7 +61,7 @@ impl Parent<'_> {
     fn of<'p>(&mut self, path: &'p RelPath) -> io::Result<(&Dir, &'p [u8])> {
         let Some((dir, name)) = path.split() else { return Err(io::ErrorKind::IsADirectory.into()) };
         if self.last.as_ref().is_none_or(|(p, _)| *p != dir) {
-            let d = self.tree.make_dir(&dir)?;
+            let d = self.made.dir(&dir)?;
             self.last = Some((dir, d));
         }
         match &self.last {
@@ -69,9 +89,9 @@ pub(super) fn target(targets: &[RelPath], n: &Name) -> Result<RelPath, FileError
 }
 
 /// Carries out the folders, links and small files of a message. It was decoded once already.
-pub(super) fn small(tree: &Tree, targets: &[RelPath], message: &[u8], flags: Flags) -> Placed {
+pub(super) fn small(made: &Made, targets: &[RelPath], message: &[u8], flags: Flags) -> Placed {
     let mut out = Placed::default();
-    let mut parent = Parent { tree, last: None };
+    let mut parent = Parent { made, last: None };
     for r in decode(message).unwrap_or_default() {
         let (name, r) = match &r {
             Record::Dir { name, .. } | Record::Link { name, .. } => (name.clone(), r),
@@ -96,7 +116,11 @@ fn cause_of(e: &io::Error) -> Cause {
 fn one(p: &mut Parent<'_>, path: &RelPath, r: &Record<'_>, flags: Flags, out: &mut Placed) -> io::Result<()> {
     match r {
         Record::Dir { meta, .. } => {
-            p.tree.make_dir(path)?;
+            let d = p.made.dir(path)?;
+            if !flags.overwrite && p.made.may_change(path) {
+                // If this attempt is interrupted, the next one finds a folder that exists, and leaves it as it is.
+                d.set_meta(&Meta { mode: meta.mode | 0o700, ..*meta })?;
+            }
             out.dirs.push((path.clone(), *meta));
         }
         Record::Link { meta, target, .. } => {
@@ -117,8 +141,10 @@ fn one(p: &mut Parent<'_>, path: &RelPath, r: &Record<'_>, flags: Flags, out: &m
             out.files += 1;
             out.bytes += data.len() as u64;
         }
+        // Attributes of what exists are not overwritten either.
+        Record::Touch { .. } if !flags.overwrite => {}
         Record::Touch { meta, .. } => {
-            let f = p.tree.read_file(path)?;
+            let f = p.made.tree().read_file(path)?;
             crate::tree::set_meta(&f, meta)?;
         }
         _ => {}
@@ -131,14 +157,19 @@ fn one(p: &mut Parent<'_>, path: &RelPath, r: &Record<'_>, flags: Flags, out: &m
 /// A single file goes to `dest` itself unless that is a folder or was given with a slash; everything else goes into
 /// `dest` under its own name; the contents of a folder (`DIR/`, a root without a name) go to `dest` itself.
 pub(super) fn prepare(
-    tree: &Tree,
+    made: &Made,
     dest: &RelPath,
     into: bool,
     roots: &[Root],
     write: bool,
     boot: &BootId,
 ) -> Result<Prepared, FileError> {
+    let tree = made.tree();
     let fail = |e: &io::Error| FileError::io(dest.as_bytes(), "use as the destination", e);
+    if roots.is_empty() {
+        // All sources failed: not even a folder is made for them.
+        return Ok(Prepared { targets: Vec::new(), doubtful: false, locks: Vec::new() });
+    }
     let there = match tree.info(dest) {
         Ok(i) => Some(i.kind),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -162,19 +193,28 @@ pub(super) fn prepare(
         }
         targets.push(t);
     }
-    let (mut doubtful, mut locks) = (false, Vec::new());
+    let (mut doubtful, mut locks, mut marked) = (false, Vec::new(), Vec::new());
     if write {
         let above = if as_file { dest.split().map(|s| s.0).unwrap_or_default() } else { dest.clone() };
-        tree.make_dir(&above).map_err(|e| fail(&e))?;
-        for t in &targets {
-            let (doubt, lock) = mark(tree, t, boot).map_err(|e| match e.kind() {
-                io::ErrorKind::WouldBlock => {
-                    FileError::new(t.as_bytes(), Cause::Busy, "another transfer is writing here")
+        made.dir(&above).map_err(|e| fail(&e))?;
+        for (i, t) in targets.iter().enumerate() {
+            match mark(tree, t, boot) {
+                Ok(m) => {
+                    doubtful |= m.doubtful;
+                    locks.push(m.lock);
+                    marked.push(m.made);
                 }
-                _ => fail(&e),
-            })?;
-            doubtful |= doubt;
-            locks.push(lock);
+                Err(e) => {
+                    // Nothing was written beneath the others.
+                    marked.iter().zip(&targets[..i]).filter(|m| *m.0).for_each(|m| unmark(tree, m.1));
+                    return Err(match e.kind() {
+                        io::ErrorKind::WouldBlock => {
+                            FileError::new(t.as_bytes(), Cause::Busy, "another transfer is writing here")
+                        }
+                        _ => fail(&e),
+                    });
+                }
+            }
         }
     }
     Ok(Prepared { targets, doubtful, locks })
@@ -187,38 +227,49 @@ fn marker(t: &RelPath) -> (RelPath, Vec<u8>) {
     }
 }
 
-/// Writes the boot id beside a root and locks it against other transfers; true when that of another boot stood there.
-fn mark(tree: &Tree, t: &RelPath, boot: &BootId) -> io::Result<(bool, File)> {
-    use std::io::{Read, Seek, Write};
+/// The mark of a root.
+struct Mark {
+    /// A transfer was cut off by a crash of this machine, and none has come to its end since.
+    doubtful: bool,
+    /// It was not there before.
+    made: bool,
+    lock: File,
+}
+
+/// Writes the boot id beside a root and locks it against other transfers. That of another boot stays until a transfer has
+/// come to its end: what was written before is in doubt until then, however many are cut off.
+fn mark(tree: &Tree, t: &RelPath, boot: &BootId) -> io::Result<Mark> {
+    use std::io::{Read, Write};
     let (dir, name) = marker(t);
     let dir = tree.dir(&dir)?;
-    let mut f = dir.open_rw(&name, false)?;
-    match rustix::fs::flock(&f, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-        Err(e) => return Err(e.into()),
-    }
+    let mut lock = dir.open_own_alone(&name)?;
     let mut old = Vec::new();
-    (&mut f).take(64).read_to_end(&mut old)?;
-    if old == boot.0 {
-        return Ok((false, f));
+    (&mut lock).take(64).read_to_end(&mut old)?;
+    let made = old.is_empty();
+    if made {
+        lock.write_all(&boot.0)?;
+        lock.sync_all()?;
     }
-    f.set_len(0)?;
-    f.rewind()?;
-    f.write_all(&boot.0)?;
-    f.sync_all()?;
-    Ok((!old.is_empty(), f))
+    Ok(Mark { doubtful: !made && (old != boot.0 || !boot.known()), made, lock })
+}
+
+/// Takes the mark of a root away. One that stays costs the next transfer a little time and nothing else.
+fn unmark(tree: &Tree, t: &RelPath) {
+    let (dir, name) = marker(t);
+    let _ = tree.dir(&dir).and_then(|d| d.remove(&name));
 }
 
 /// Sets modes and times of folders, innermost first, brings everything to the disk if asked, and takes the marks
-/// away when nothing failed.
+/// away if `clean`: also where files failed, since what is in place is on the disk then.
 pub(super) fn finish(
-    tree: &Tree,
+    made: &Made,
     targets: &[RelPath],
     mut dirs: Vec<(RelPath, Meta)>,
     durable: bool,
     clean: bool,
 ) -> Vec<FileError> {
-    let mut failed = Vec::new();
+    let (tree, mut failed) = (made.tree(), Vec::new());
+    dirs.retain(|(path, _)| made.may_change(path));
     dirs.sort_unstable_by(|a, b| b.0.cmp(&a.0));
     for (path, meta) in &dirs {
         if let Err(e) = tree.dir(path).and_then(|d| d.set_meta(meta)) {
@@ -227,13 +278,10 @@ pub(super) fn finish(
     }
     if durable && let Err(e) = tree.sync_all() {
         failed.push(FileError::io(b".", "write everything to the disk", &e));
+        return failed; // what is in place is in doubt until the next transfer
     }
-    if clean && failed.is_empty() {
-        for t in targets {
-            let (dir, name) = marker(t);
-            // A mark that stays costs the next transfer a little time and nothing else.
-            let _ = tree.dir(&dir).and_then(|d| d.remove(&name));
-        }
+    if clean {
+        targets.iter().for_each(|t| unmark(tree, t));
     }
     failed
 }
@@ -250,6 +298,9 @@ mod tests {
 
     const BOOT: BootId = BootId([b'a'; 36]);
     const FLAGS: Flags = crate::tests::FLAGS;
+    fn made(at: &std::path::Path, overwrite: bool) -> Made {
+        Made::new(Arc::new(Tree::open(at).unwrap()), overwrite)
+    }
     fn p(s: &str) -> RelPath {
         RelPath::parse(s.as_bytes()).unwrap()
     }
@@ -260,7 +311,7 @@ mod tests {
     #[test]
     fn destinations_are_those_people_expect_and_the_same_at_the_second_attempt() {
         let d = tempfile::tempdir().unwrap();
-        let t = Tree::open(d.path()).unwrap();
+        let t = made(d.path(), true);
         std::fs::create_dir(d.path().join("dir")).unwrap();
         std::fs::write(d.path().join("file"), "x").unwrap();
         let go = |dest: &str, into, r: &[(&str, Kind)]| {
@@ -289,21 +340,43 @@ mod tests {
     #[test]
     fn a_mark_of_another_boot_casts_doubt_until_a_transfer_is_finished() {
         let d = tempfile::tempdir().unwrap();
-        let t = Tree::open(d.path()).unwrap();
+        let t = made(d.path(), true);
         let go = |boot| {
             prepare(&t, &p("x"), false, &roots(&[("t", Kind::Dir)]), true, &BootId([boot; 36])).unwrap()
         };
         assert!(!go(b'a').doubtful && !go(b'a').doubtful);
+        // Also when the next ones are cut off as well.
+        assert!(go(b'b').doubtful && go(b'b').doubtful);
         let x = go(b'b');
-        assert!(x.doubtful);
+        assert!(finish(&t, &x.targets, Vec::new(), true, false).is_empty());
+        drop(x);
+        let x = go(b'b');
+        assert!(x.doubtful, "what could not be compared is in doubt still");
         assert!(finish(&t, &x.targets, Vec::new(), true, true).is_empty());
         assert!(!go(b'c').doubtful);
     }
 
     #[test]
+    fn a_refused_transfer_leaves_no_marks() {
+        let d = tempfile::tempdir().unwrap();
+        let t = made(d.path(), true);
+        let three = [("a", Kind::Dir), ("b", Kind::Dir), ("c", Kind::Dir)];
+        std::fs::write(d.path().join(".a.longhaul-session"), BOOT.0).unwrap();
+        let busy = prepare(&t, &p(""), false, &roots(&three[2..]), true, &BOOT).unwrap();
+        let e = prepare(&t, &p(""), false, &roots(&three), true, &BOOT).unwrap_err();
+        assert_eq!((e.cause, e.path.as_str()), (Cause::Busy, "c"));
+        let mut left: Vec<_> = std::fs::read_dir(d.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        // That of an earlier attempt, and that of the one that runs.
+        assert_eq!(left, [".a.longhaul-session", ".c.longhaul-session"]);
+        drop(busy);
+        assert!(prepare(&t, &p(""), false, &roots(&three), true, &BOOT).is_ok());
+    }
+
+    #[test]
     fn small_things_are_placed_and_failures_named() {
         let d = tempfile::tempdir().unwrap();
-        let t = Tree::open(d.path()).unwrap();
+        let t = made(d.path(), true);
         let meta = Meta { mode: 0o755, secs: 77, nanos: 1 };
         let name = |s: &str| Name { root: 0, path: p(s) };
         let small = |m: &mut Vec<u8>, n: &str, data: &[u8], good: bool| {
@@ -331,10 +404,10 @@ mod tests {
         let causes: Vec<Cause> = r.failed.iter().map(|e| e.cause).collect();
         assert_eq!(causes, [Cause::Corrupt, Cause::IsFolder, Cause::BadPath, Cause::Link]);
         assert!(finish(&t, &[], r.dirs, true, true).is_empty());
-        assert_eq!(t.info(&p("to/d")).unwrap().meta, meta);
+        assert_eq!(t.tree().info(&p("to/d")).unwrap().meta, meta);
         assert_eq!(std::fs::read(d.path().join("to/d/e/f")).unwrap(), b"data");
         // Nothing is overwritten when that is not allowed.
-        let r = super::small(&t, &[p("to")], &m[..m.len()], Flags { overwrite: false, ..FLAGS });
+        let r = super::small(&made(d.path(), false), &[p("to")], &m, Flags { overwrite: false, ..FLAGS });
         assert!(r.failed.iter().any(|e| e.cause == Cause::Exists && e.path == "to/d/e/f"));
     }
 }

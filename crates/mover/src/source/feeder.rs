@@ -1,15 +1,20 @@
 //! The thread that walks the source, leaves out what the sink has, and packs small things together.
 
+use crate::doing::{Doing, Step};
 use crate::error::{Cause, FileError};
 use crate::hash::{Digest, MAX_FILE};
 use crate::path::RelPath;
 use crate::pool::Wake;
 use crate::progress::Progress;
 use crate::proto::{Entry, Flags, Kind, MAX_EXTENTS, MAX_MESSAGE, MAX_SMALL, Name, Record, put};
-use crate::tree::Info;
+use crate::source::not_carried::{Counter, Linked};
+use crate::tree::{Info, SPECIAL_IN_THE_WAY};
 use crate::walk::{Found, Start, Walk};
+use lhio::safe_path::Attributes;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 /// Messages of records without file data are sent at this length.
@@ -18,6 +23,9 @@ const MESSAGE_AIM: usize = 32 * 1024;
 const MAX_PACK: usize = 512;
 /// Bytes of one pack, with names: what fits in a message.
 const PACK_MAX: usize = MAX_MESSAGE;
+
+/// Bytes of a file that are hashed before it is asked whether the hash is still wanted.
+const HASH_STEP: u64 = 64 << 20;
 
 /// What the feeder found, for the session to send.
 pub(super) enum Feed {
@@ -29,6 +37,8 @@ pub(super) enum Feed {
     Large { found: Found, file: File, extents: Vec<Range<u64>> },
     /// One message of the sink's listing was used up.
     Credit,
+    /// Nothing before this is asked about any more.
+    ListFrom(Name),
     /// That was all.
     End,
 }
@@ -41,6 +51,8 @@ pub(super) struct Feeder {
     pub out: SyncSender<Feed>,
     pub progress: Progress,
     pub wake: Wake,
+    pub doing: Doing,
+    pub behind: Arc<Counter>,
 }
 
 /// The session is gone.
@@ -54,12 +66,14 @@ struct State {
     message: Vec<u8>,
     pack: Vec<Found>,
     pack_bytes: usize,
+    linked: Linked,
 }
 
 impl Feeder {
     /// Runs to the end of the walk, or until the session is gone.
     pub fn run(self) {
         let walk = Walk::new(self.starts.clone(), usize::MAX);
+        let doing = self.doing.clone();
         let mut s = State {
             feeder: self,
             batch: Vec::new().into_iter(),
@@ -67,16 +81,18 @@ impl Feeder {
             message: Vec::new(),
             pack: Vec::new(),
             pack_bytes: 0,
+            linked: Linked::default(),
         };
         // Err: the session is gone, and with it everyone who could be told.
         let _ = s.run(walk);
+        doing.set(Step::Ended);
     }
 }
 
 impl State {
     fn run(&mut self, walk: Walk) -> Result<(), Gone> {
         // The listing's first batch or its end comes before anything may be sent.
-        self.pull()?;
+        self.pull(None)?;
         for found in walk {
             match found {
                 Ok(f) => self.found(f)?,
@@ -88,7 +104,9 @@ impl State {
         self.feed(Feed::End)
     }
     fn feed(&mut self, f: Feed) -> Result<(), Gone> {
+        self.feeder.doing.set(Step::AwaitsSession);
         let r = self.feeder.out.send(f).map_err(|_| Gone);
+        self.feeder.doing.set(Step::Works);
         (self.feeder.wake)();
         r
     }
@@ -108,6 +126,10 @@ impl State {
         if self.feeder.flags.dry_run {
             return Ok(());
         }
+        self.say(r)
+    }
+    /// As [`record`](Self::record), in a rehearsal too.
+    fn say(&mut self, r: &Record<'_>) -> Result<(), Gone> {
         put(&mut self.message, r);
         if self.message.len() >= MESSAGE_AIM {
             let m = std::mem::take(&mut self.message);
@@ -117,20 +139,27 @@ impl State {
     }
     fn fail(&mut self, e: FileError) -> Result<(), Gone> {
         let r = Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() };
-        let sent = self.record(&r);
+        let sent = self.say(&r);
         self.feeder.progress.fail(e);
         sent
     }
 
-    /// Makes `head` the next listed entry, waiting for it; `None` at the end of the listing.
-    fn pull(&mut self) -> Result<(), Gone> {
+    /// Makes `head` the next listed entry, waiting for it; `None` at the end of the listing. What is listed before
+    /// `wanted` is of no use.
+    fn pull(&mut self, wanted: Option<&Found>) -> Result<(), Gone> {
         loop {
             self.head = self.batch.next();
             if self.head.is_some() {
                 return Ok(());
             }
             self.flush()?;
-            match self.feeder.listing.recv() {
+            if let Some(f) = wanted {
+                self.feed(Feed::ListFrom(Name { root: f.root, path: f.path.clone() }))?;
+            }
+            self.feeder.doing.set(Step::AwaitsListing);
+            let more = self.feeder.listing.recv();
+            self.feeder.doing.set(Step::Works);
+            match more {
                 Ok(b) => self.batch = b.into_iter(),
                 Err(_) => return Ok(()),
             }
@@ -141,7 +170,7 @@ impl State {
     fn existing(&mut self, f: &Found) -> Result<Option<Entry>, Gone> {
         while let Some(h) = &self.head {
             match (h.root, &h.path).cmp(&(f.root, &f.path)) {
-                std::cmp::Ordering::Less => self.pull()?,
+                std::cmp::Ordering::Less => self.pull(Some(f))?,
                 std::cmp::Ordering::Equal => return Ok(self.head.clone()),
                 std::cmp::Ordering::Greater => return Ok(None),
             }
@@ -157,10 +186,19 @@ impl State {
         let there = self.existing(&f)?;
         let name = Name { root: f.root, path: f.path.clone() };
         match f.info.kind {
-            Kind::Dir => self.record(&Record::Dir { name, meta: f.info.meta }),
+            Kind::Dir => {
+                self.feeder.behind.sent(&f.info, false);
+                self.feeder.behind.attributes(f.attributes);
+                self.record(&Record::Dir { name, meta: f.info.meta })
+            }
             Kind::Other => {
                 let (_, p) = self.start(&f);
                 self.fail(FileError::new(p.as_bytes(), Cause::Special, "is neither file, folder nor link"))
+            }
+            // The sink says so by its own name for it, but not in a rehearsal.
+            _ if self.feeder.flags.dry_run && there.as_ref().is_some_and(|e| e.kind == Kind::Other) => {
+                let (_, p) = self.start(&f);
+                self.fail(FileError::new(p.as_bytes(), Cause::Special, SPECIAL_IN_THE_WAY))
             }
             Kind::Link => self.link(f, name, there.as_ref()),
             Kind::File => self.file(f, name, there),
@@ -178,7 +216,11 @@ impl State {
                     e.kind == Kind::Link && e.hash.is_some_and(|h| h == *blake3::hash(&t).as_bytes())
                 });
                 let skip = self.feeder.flags.skip_same && same;
-                if skip { Ok(()) } else { self.record(&Record::Link { name, meta: f.info.meta, target: &t }) }
+                if skip {
+                    return Ok(());
+                }
+                self.feeder.behind.sent(&f.info, false);
+                self.record(&Record::Link { name, meta: f.info.meta, target: &t })
             }
             Err(e) => self.fail(FileError::io(full.as_bytes(), "read the link", &e)),
         }
@@ -188,13 +230,15 @@ impl State {
             s.files_known += 1;
             s.bytes_known += f.info.size;
         });
+        let again = self.linked.again(&f.info);
         if let Some(e) = there {
             if self.feeder.flags.skip_same && self.same(&f, &e) {
                 self.feeder.progress.update(|s| {
                     s.files_skipped += 1;
                     s.bytes_skipped += f.info.size;
                 });
-                if e.meta == f.info.meta {
+                // Attributes of what exists are not overwritten either.
+                if e.meta == f.info.meta || !self.feeder.flags.overwrite {
                     return Ok(());
                 }
                 return self.record(&Record::Touch { name, meta: f.info.meta });
@@ -208,6 +252,7 @@ impl State {
         if self.feeder.flags.dry_run {
             return Ok(());
         }
+        self.feeder.behind.sent(&f.info, again);
         if f.info.size <= MAX_SMALL as u64 {
             let cost = f.info.size as usize + f.path.as_bytes().len() + 96;
             if self.pack_bytes + cost > PACK_MAX || self.pack.len() >= MAX_PACK {
@@ -230,7 +275,7 @@ impl State {
             None => (e.meta.secs, e.meta.nanos) == (f.info.meta.secs, f.info.meta.nanos),
             Some(h) => {
                 let (s, p) = self.start(f);
-                s.tree.read_file(&p).and_then(|file| hash_file(&file)).is_ok_and(|mine| mine == *h)
+                s.tree.read_file(&p).and_then(|file| hash_file(&file, || false)).is_ok_and(|mine| mine == *h)
             }
         }
     }
@@ -249,6 +294,7 @@ impl State {
             )),
             Ok((file, info, extents)) => {
                 found.info = info;
+                self.feeder.behind.attributes(Attributes::of_file(&file));
                 self.feed(Feed::Large { found, file, extents })
             }
             Err(e) => self.fail(FileError::io(p.as_bytes(), "read", &e)),
@@ -261,14 +307,22 @@ pub(super) fn full_path(s: &Start, f: &Found) -> RelPath {
     s.path.append(&f.path).unwrap_or_default()
 }
 
-/// BLAKE3 of a whole file.
+/// BLAKE3 of a whole file, unless `gone` says meanwhile that nobody wants to know any more.
 ///
 /// # Errors
-/// The system's.
-pub(crate) fn hash_file(f: &File) -> std::io::Result<Digest> {
+/// The system's; `Interrupted` when nobody wants to know.
+pub(crate) fn hash_file(f: &File, gone: impl Fn() -> bool) -> std::io::Result<Digest> {
     let mut h = blake3::Hasher::new();
-    h.update_reader(f)?;
-    Ok(*h.finalize().as_bytes())
+    loop {
+        let before = h.count();
+        h.update_reader(f.take(HASH_STEP))?;
+        if h.count() == before {
+            return Ok(*h.finalize().as_bytes());
+        }
+        if gone() {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+    }
 }
 
 /// Where a file has data, joined until there are no more than [`MAX_EXTENTS`].

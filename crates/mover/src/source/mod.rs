@@ -4,23 +4,29 @@
 //! deliver and bounds what they may have outstanding.
 
 mod feeder;
+mod not_carried;
 mod read;
+mod state;
 
 pub(crate) use feeder::hash_file;
 pub(crate) use read::{data_chunks, overlapping};
 
+use crate::doing::Doing;
 use crate::error::{Cause, FileError, NO_THREAD};
-use crate::hash::{Digest, HOLE, chunk_log2, root};
+use crate::hash::{Digest, HOLE, chunk_log2};
+use crate::hashes::Hashes;
+use crate::limits::Limits;
 use crate::link::{Link, Target};
 use crate::path::RelPath;
 use crate::pool::{Desk, Pool, Wake};
 use crate::progress::Progress;
-use crate::proto::{Entry, Flags, Name, Offer, Record, Root, put};
+use crate::proto::{Entry, Flags, Name, Offer, Record, Root, SourceCounts, put};
 use crate::session::Fatal;
 use crate::tree::Info;
 use crate::walk::{Found, Start};
 use base::RangeSet;
 use feeder::{Feed, Feeder};
+use not_carried::Counter;
 use read::{Direct, Piece, Ready};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -45,11 +51,15 @@ const DIRECT_FROM: u64 = 16 << 20;
 /// Bytes read and not acknowledged: at least, and at most. The fewer they are, the more of them stay in the cache.
 const MIN_STAGED: u64 = 32 << 20;
 const MAX_STAGED: u64 = 2 << 30;
+/// Pieces up to this size are read in any case, one at a time.
+const MIN_PIECE: u64 = 4 << 20;
 /// Address space that the only piece leaves.
 const LEAST_LEFT: u64 = 16 << 20;
 /// Buffers kept for reuse.
 const MAX_SPARE: usize = 64;
-/// Messages of the sink's listing that may be on their way.
+/// Messages of the sink's listing that may be on their way at first, and later: what is behind in it may concern nobody,
+/// as the first name that is asked about tells.
+pub(crate) const FIRST_LIST_CREDIT: u64 = 16;
 pub(crate) const LIST_CREDIT: u64 = 64;
 /// How often one chunk may be asked for again before the peer is taken for broken.
 const MAX_AGAIN: u64 = 4;
@@ -75,7 +85,7 @@ struct Outgoing {
     data: RangeSet,
     /// Chunks given to readers.
     taken: RangeSet,
-    hashes: Vec<Digest>,
+    hashes: Hashes,
     /// Chunks whose hash has not been sent.
     left: u64,
     grants: BTreeMap<u64, (u64, u32)>,
@@ -102,8 +112,16 @@ impl Outgoing {
 pub(crate) struct Source {
     desk: Desk<Report>,
     starts: Arc<Vec<Start>>,
+    /// What the thread that walks is doing.
+    walk: Doing,
     feeds: Receiver<Feed>,
+    /// To that thread, until the listing has ended.
     listing: Option<Sender<Vec<Entry>>>,
+    /// Messages of the sink's listing that came, and that were asked for.
+    listed: u64,
+    list_credit: u64,
+    /// Messages of it that were used up.
+    used: u64,
     progress: Progress,
     files: BTreeMap<u64, Outgoing>,
     next_file: u64,
@@ -113,6 +131,9 @@ pub(crate) struct Source {
     spare: Vec<Vec<u8>>,
     staged: u64,
     staged_max: u64,
+    /// What it is to be for the path; others may need the memory.
+    wanted: u64,
+    limits: Limits,
     /// Bytes of new buffers that readers have not made yet, perhaps.
     making: u64,
     packs: usize,
@@ -120,6 +141,8 @@ pub(crate) struct Source {
     ended: bool,
     /// Large files are to be read past the page cache.
     direct: bool,
+    /// What of the things sent stays behind.
+    behind: Arc<Counter>,
 }
 
 impl Source {
@@ -136,15 +159,29 @@ impl Source {
         let desk = Desk::new(pool, wake.clone());
         let (out, feeds) = sync_channel(MAX_PACKS);
         let (listing, listed) = channel();
-        let f =
-            Feeder { starts: starts.clone(), flags, listing: listed, out, progress: progress.clone(), wake };
+        let walk = Doing::default();
+        let behind = Arc::new(Counter::new());
+        let f = Feeder {
+            starts: starts.clone(),
+            flags,
+            listing: listed,
+            out,
+            progress: progress.clone(),
+            wake,
+            doing: walk.clone(),
+            behind: behind.clone(),
+        };
         feeder::spawn(f).map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
-        send(link, &[Record::Roots(roots), Record::ListCredit(LIST_CREDIT)]);
+        send(link, &[Record::Roots(roots), Record::ListCredit(FIRST_LIST_CREDIT)]);
         Ok(Source {
             desk,
             starts: Arc::new(starts),
+            walk,
             feeds,
             listing: Some(listing),
+            listed: 0,
+            used: 0,
+            list_credit: FIRST_LIST_CREDIT,
             progress,
             files: BTreeMap::new(),
             next_file: 0,
@@ -153,11 +190,14 @@ impl Source {
             spare: Vec::new(),
             staged: 0,
             staged_max: MIN_STAGED,
+            wanted: MIN_STAGED,
+            limits: Limits::alone(),
             making: 0,
             packs: 0,
             fed: false,
             ended: false,
             direct: false,
+            behind,
         })
     }
     /// Has large files read past the page cache, where their file system can do that.
@@ -165,16 +205,41 @@ impl Source {
         self.direct = direct;
         self
     }
+    /// Within a server's limits.
+    pub fn within(mut self, limits: Limits) -> Source {
+        self.limits = limits;
+        self.staged_max = self.limits.data(self.wanted, 0);
+        self
+    }
+    /// Reports sources that were named and cannot be sent.
+    pub fn without(&mut self, failed: Vec<FileError>, link: &mut Link) {
+        for e in failed {
+            send(
+                link,
+                &[Record::Failed { path: e.path.clone(), cause: e.cause as u8, text: e.text.clone() }],
+            );
+            self.progress.fail(e);
+        }
+    }
     /// Adapts memory to the path: `bdp` bytes are in flight at its rate.
     pub fn fit(&mut self, bdp: u64) {
-        self.staged_max =
-            self.staged_max.max(bdp.saturating_mul(2) + (8 << 20)).clamp(MIN_STAGED, MAX_STAGED);
+        let want = bdp.saturating_mul(2).saturating_add(8 << 20);
+        self.wanted = self.wanted.max(want).clamp(MIN_STAGED, MAX_STAGED);
+        self.staged_max = self.limits.data(self.wanted, self.staged);
     }
     /// Listed entries of one message.
-    pub fn entries(&mut self, e: Vec<Entry>) {
+    ///
+    /// # Errors
+    /// It was not asked for so many: what is listed and not looked at yet takes memory.
+    pub fn entries(&mut self, e: Vec<Entry>) -> Result<(), Fatal> {
+        self.listed += 1;
+        if self.listed > self.list_credit {
+            return Err(Fatal::protocol("more of a listing than was asked for"));
+        }
         if let Some(l) = &self.listing {
             let _ = l.send(e); // the walk may have ended already
         }
+        Ok(())
     }
     /// A buffer came back from the link.
     pub fn returned(&mut self, b: Vec<u8>) {
@@ -296,13 +361,24 @@ impl Source {
             && self.files.len() < MAX_OFFERS
             && self.packs < MAX_PACKS
             && link.queued() < MAX_QUEUED
+            && link.messages() < self.staged_max
             && let Ok(f) = self.feeds.try_recv()
         {
             self.feed(f, link);
         }
         self.read(link);
-        if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 && self.listing.is_none() {
-            send(link, &[Record::SourceEnd]);
+        // What the sink lists behind the last name of the walk concerns nobody; it stops when it hears this.
+        if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 {
+            let (found, not_carried) = (self.progress.snapshot(), self.behind.get());
+            self.progress.update(|s| s.not_carried = not_carried);
+            let counts = SourceCounts {
+                files: found.files_known,
+                bytes: found.bytes_known,
+                same_files: found.files_skipped,
+                same_bytes: found.bytes_skipped,
+                not_carried,
+            };
+            send(link, &[Record::Counts(counts), Record::SourceEnd]);
             self.ended = true;
         }
         Ok(())
@@ -310,12 +386,22 @@ impl Source {
     fn feed(&mut self, f: Feed, link: &mut Link) {
         match f {
             Feed::Message(m) => link.send(m),
-            Feed::Credit => send(link, &[Record::ListCredit(1)]),
+            Feed::Credit => {
+                // One more than was used up, until as many as may be are on their way.
+                let more = 1 + u64::from(self.list_credit - self.used < LIST_CREDIT);
+                self.used += 1;
+                self.list_credit += more;
+                send(link, &[Record::ListCredit(more)]);
+            }
+            Feed::ListFrom(name) => send(link, &[Record::ListFrom(name)]),
             Feed::End => self.fed = true,
             Feed::Pack(p) => {
                 self.packs += 1;
-                let (starts, progress) = (self.starts.clone(), self.progress.clone());
-                self.desk.submit(Report::Died, move || Report::Packed(read::pack(&starts, &p, &progress)));
+                let (starts, progress, behind) =
+                    (self.starts.clone(), self.progress.clone(), self.behind.clone());
+                self.desk.submit(Report::Died, move || {
+                    Report::Packed(read::pack(&starts, &p, &progress, &behind))
+                });
             }
             Feed::Large { found, file, extents } => self.offer(found, file, extents, link),
         }
@@ -346,7 +432,7 @@ impl Source {
             log2,
             extents: Arc::new(extents),
             left: data.count(),
-            hashes: vec![HOLE; size.div_ceil(1 << log2) as usize],
+            hashes: Hashes::new(size, log2),
             data,
             taken: RangeSet::new(),
             grants: BTreeMap::new(),
@@ -371,8 +457,14 @@ impl Source {
             };
             let slack = if f.direct.is_some() { lhio::direct::ALIGN as u64 } else { 0 };
             let need = f.piece() + slack;
-            if self.staged > 0 && self.staged + need > self.staged_max {
-                return;
+            if self.staged + need > self.staged_max {
+                if self.staged > 0 || need > MIN_PIECE {
+                    // One piece at least is read, but a large one only when there is memory for it.
+                    self.staged_max = self.limits.data(self.wanted.max(need), self.staged);
+                }
+                if self.staged + need > self.staged_max && (self.staged > 0 || need > MIN_PIECE) {
+                    return;
+                }
             }
             let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
             // Where address space ends, fewer pieces are read at a time; one must do.
@@ -486,9 +578,8 @@ impl Source {
             hashed_only = Some(buffer);
         }
         for (i, h) in (p.first..).zip(&hashes) {
-            let slot = &mut f.hashes[i as usize];
-            f.left -= u64::from(*slot == HOLE);
-            *slot = *h;
+            f.left -= u64::from(f.hashes.get(i) == HOLE);
+            f.hashes.set(i, *h);
         }
         self.progress.update(|s| s.bytes_moved += moved);
         send(link, &[Record::Hashes { file: p.file, first: p.first, hashes }]);
@@ -505,17 +596,21 @@ impl Source {
             return;
         }
         f.checking = true;
-        let (file, info, hashes, log2, shown) =
-            (f.file.clone(), f.info, f.hashes.clone(), f.log2, f.shown.clone());
+        let (file, info, hashes, shown) = (f.file.clone(), f.info, f.hashes.clone(), f.shown.clone());
         self.desk.submit(Report::Died, move || {
             let result = match Info::of_file(&file) {
-                Ok(now) if read::unchanged(&now, &info) => root(&hashes, info.size, log2)
-                    .ok_or_else(|| FileError::new(&shown, Cause::Other, "cannot be hashed")),
+                Ok(now) if read::unchanged(&now, &info) => {
+                    hashes.root().ok_or_else(|| FileError::new(&shown, Cause::Other, "cannot be hashed"))
+                }
                 Ok(_) => Err(FileError::new(&shown, Cause::Changed, "changed while it was sent")),
                 Err(e) => Err(FileError::io(&shown, "look at", &e)),
             };
             Report::Checked { file: id, result }
         });
+    }
+    /// Whether a thread reads, walks or is about to.
+    pub fn works(&self) -> bool {
+        self.desk.outstanding() > 0 || !self.fed && self.walk.works()
     }
     /// Whether a thread reads or is about to.
     #[cfg(test)]

@@ -5,9 +5,11 @@ use crate::hash::{ChunkHasher, Digest};
 use crate::progress::Progress;
 use crate::proto::{MAX_MESSAGE, MAX_SMALL, Name, Record, put};
 use crate::source::feeder::full_path;
+use crate::source::not_carried::Counter;
 use crate::tree::Info;
 use crate::walk::{Found, Start};
 use lhio::direct::Reader;
+use lhio::safe_path::Attributes;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reads small files into as few messages as they fit in; failures become records too.
-pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress) -> Vec<Vec<u8>> {
+pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress, behind: &Counter) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     let mut m = Vec::with_capacity(MAX_MESSAGE);
     let mut data = Vec::new();
@@ -25,8 +27,13 @@ pub(super) fn pack(starts: &[Start], files: &[Found], progress: &Progress) -> Ve
         let full = full_path(s, f);
         let name = Name { root: f.root, path: f.path.clone() };
         let need = f.path.as_bytes().len() + 96;
-        match s.tree.read_file(&full).and_then(|file| read_small(&file, &mut data)) {
-            Ok(info) => {
+        let read = s.tree.read_file(&full).and_then(|file| {
+            let info = read_small(&file, &mut data)?;
+            Ok((info, Attributes::of_file(&file)))
+        });
+        match read {
+            Ok((info, attributes)) => {
+                behind.attributes(attributes);
                 if m.len() + need + data.len() > MAX_MESSAGE {
                     out.push(std::mem::take(&mut m));
                 }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod tamper;
+mod watchdog;
+
 use base::{Rate, Rng};
 use endpoint::{Authority, Config, Connect, Endpoint, ServerConfig, TransportOptions};
 use lhio::driver::Driver;
@@ -13,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
+use watchdog::Watched;
 
 /// Any port of the loopback interface.
 pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -62,7 +66,10 @@ fn serve_with(
     ready: impl FnOnce(SocketAddr, Monitor, Wake),
 ) {
     let mut driver = Driver::bind(at).unwrap();
-    let authority = Authority { keys: Some(vec![identity(2).public_key()]), tokens: Vec::new() };
+    let authority = Authority {
+        keys: Some(vec![identity(2).public_key(), identity(3).public_key()]),
+        tokens: Vec::new(),
+    };
     let server = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
     let mut ep = Endpoint::new(Config { server: Some(server), ..config(1) }, rng()).unwrap();
     let wake = wake(&driver);
@@ -76,6 +83,8 @@ fn serve_with(
     });
     let mut app = ServerApp::new(o, slowly).unwrap();
     ready(driver.local_addr(), app.monitor(), wake);
+    let name = format!("server {}", driver.local_addr());
+    let mut app = Watched::new(&mut app, name, ServerApp::state, false);
     driver.run(&mut ep, &mut app).unwrap();
 }
 
@@ -105,13 +114,23 @@ fn run(
     make: impl FnOnce(Wake) -> Result<ClientApp, Error>,
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
+    run_as(2, remote, make, watch)
+}
+/// As the client with this key: 2, or 3.
+fn run_as(
+    key: u8,
+    remote: SocketAddr,
+    make: impl FnOnce(Wake) -> Result<ClientApp, Error>,
+    watch: impl FnOnce(Progress, Wake),
+) -> Result<Summary, Error> {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let mut driver = Driver::bind(if remote.ip().is_loopback() { LOCAL } else { any }).unwrap();
-    let mut ep = Endpoint::new(config(2), rng()).unwrap();
+    let mut ep = Endpoint::new(config(key), rng()).unwrap();
     let w = wake(&driver);
     let mut app = make(w.clone())?;
     watch(app.progress(), w);
-    driver.run(&mut ep, &mut app).unwrap();
+    let name = format!("client {} of {remote}", driver.local_addr());
+    driver.run(&mut ep, &mut Watched::new(&mut app, name, ClientApp::state, true)).unwrap();
     Ok(app.progress().outcome().expect("an outcome"))
 }
 
@@ -125,13 +144,39 @@ pub fn put_with(
     transfer: TransferOptions,
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
-    let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
+    let o = PutOptions {
+        sources: vec![source.to_path_buf()],
+        dest: dest.as_bytes().to_vec(),
+        transfer,
+        nameless: false,
+    };
     run(addr, |w| ClientApp::put(connect(addr), &o, w), watch)
+}
+/// As the other client that the server knows.
+pub fn put_as_another(addr: SocketAddr, source: &Path, dest: &str) -> Result<Summary, Error> {
+    let transfer = TransferOptions::default();
+    let o = PutOptions {
+        sources: vec![source.to_path_buf()],
+        dest: dest.as_bytes().to_vec(),
+        transfer,
+        nameless: false,
+    };
+    run_as(3, addr, |w| ClientApp::put(connect(addr), &o, w), |_, _| ())
+}
+/// An endpoint of a client that the server knows, to speak the protocol by hand.
+pub fn client_endpoint(remote: SocketAddr) -> (Driver, Endpoint, Connect) {
+    let driver = Driver::bind(LOCAL).unwrap();
+    (driver, Endpoint::new(config(2), rng()).unwrap(), connect(remote))
 }
 /// Several sources at once.
 pub fn put_all(addr: SocketAddr, sources: &[&Path], dest: &str) -> Result<Summary, Error> {
     let sources = sources.iter().map(|s| s.to_path_buf()).collect();
-    let o = PutOptions { sources, dest: dest.as_bytes().to_vec(), transfer: TransferOptions::default() };
+    let o = PutOptions {
+        sources,
+        dest: dest.as_bytes().to_vec(),
+        transfer: TransferOptions::default(),
+        nameless: false,
+    };
     run(addr, |w| ClientApp::put(connect(addr), &o, w), |_, _| ())
 }
 /// No faster than this many Mbit/s.
@@ -143,7 +188,12 @@ pub fn put_slowly(
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
     let transfer = TransferOptions::default();
-    let o = PutOptions { sources: vec![source.to_path_buf()], dest: dest.as_bytes().to_vec(), transfer };
+    let o = PutOptions {
+        sources: vec![source.to_path_buf()],
+        dest: dest.as_bytes().to_vec(),
+        transfer,
+        nameless: false,
+    };
     let options = TransportOptions { rate_cap: Some(Rate::from_mbit(mbit)), ..TransportOptions::default() };
     let connect = Connect { options: Some(options), ..connect(addr) };
     run(addr, |w| ClientApp::put(connect, &o, w), watch)
@@ -160,7 +210,7 @@ pub fn get_with(
     watch: impl FnOnce(Progress, Wake),
 ) -> Result<Summary, Error> {
     let (sources, dest) = (vec![source.as_bytes().to_vec()], dest.to_path_buf());
-    let o = GetOptions { sources, dest, transfer, sending };
+    let o = GetOptions { sources, dest, transfer, sending, one_file: false };
     run(addr, |w| ClientApp::get(connect(addr), &o, w), watch)
 }
 pub fn list(addr: SocketAddr, path: &str, recursive: bool) -> Result<(Summary, Vec<String>), Error> {

@@ -195,19 +195,26 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// From its seed (RFC 8032, the 32 bytes called the private key).
+    /// From its seed (RFC 8032, the 32 bytes called the private key). The caller has a copy of its own, which nobody
+    /// overwrites: for tests. Else see [`Identity::of_seed`].
     pub fn from_seed(seed: [u8; 32]) -> Identity {
-        let seed = Zeroizing::new(seed);
-        let pair = Ed25519KeyPair::from_seed_unchecked(&*seed).expect("a seed has 32 bytes");
+        Identity::of_seed(&Zeroizing::new(seed))
+    }
+
+    /// From its seed where it lies, for callers that overwrite it.
+    pub fn of_seed(seed: &[u8; 32]) -> Identity {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("a seed has 32 bytes");
         let public = pair.public_key().as_ref().try_into().expect("a public key has 32 bytes");
-        Identity { seed, public: PublicKey(public) }
+        let mut own = Zeroizing::new([0; 32]);
+        own.copy_from_slice(seed);
+        Identity { seed: own, public: PublicKey(public) }
     }
 
     /// A new one, by the operating system's randomness.
     pub fn generate() -> Result<Identity, IdentityError> {
-        let mut seed = [0; 32];
-        ring::rand::SystemRandom::new().fill(&mut seed).map_err(|_| IdentityError::NoRandomness)?;
-        Ok(Identity::from_seed(seed))
+        let mut seed = Zeroizing::new([0; 32]);
+        ring::rand::SystemRandom::new().fill(&mut *seed).map_err(|_| IdentityError::NoRandomness)?;
+        Ok(Identity::of_seed(&seed))
     }
 
     /// From PKCS#8 in DER, version 1 (as [`Identity::to_pkcs8`] writes and `openssl genpkey` too) or version 2
@@ -218,8 +225,8 @@ impl Identity {
         // of 34; it does not give the seed back itself.
         let at =
             der.windows(4).position(|w| w == [0x04, 0x22, 0x04, 0x20]).ok_or(IdentityError::PrivateKey)? + 4;
-        let seed = der.get(at..at + 32).and_then(|s| s.try_into().ok()).ok_or(IdentityError::PrivateKey)?;
-        let identity = Identity::from_seed(seed);
+        let seed = der.get(at..at + 32).and_then(|s| s.first_chunk()).ok_or(IdentityError::PrivateKey)?;
+        let identity = Identity::of_seed(seed);
         if identity.public.as_bytes() != pair.public_key().as_ref() {
             return Err(IdentityError::PrivateKey);
         }

@@ -50,7 +50,14 @@ pub struct OneTimeToken {
 impl OneTimeToken {
     /// From 32 random bytes and, so that the client need not ask its user, the server's fingerprint.
     pub fn new(secret: [u8; 32], server: Option<Fingerprint>) -> OneTimeToken {
-        OneTimeToken { secret: Zeroizing::new(secret), server }
+        OneTimeToken::of(&Zeroizing::new(secret), server)
+    }
+
+    /// The same, of bytes that the caller overwrites.
+    pub fn of(secret: &[u8; 32], server: Option<Fingerprint>) -> OneTimeToken {
+        let mut own = Zeroizing::new([0; 32]);
+        own.copy_from_slice(secret);
+        OneTimeToken { secret: own, server }
     }
 
     /// The text to hand over. Whoever reads it can connect.

@@ -129,7 +129,7 @@ impl ClientSetup {
     pub fn new(credentials: &Credentials, trust: &ServerTrust) -> Result<ClientSetup, HandshakeError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let time = Arc::new(GivenTime::default());
-        let certified = credentials.certified(&provider)?;
+        let certified = credentials.certified()?;
         let resolver: Arc<dyn ResolvesClientCert> = if credentials.is_raw_key() {
             Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified))
         } else {
@@ -191,7 +191,7 @@ impl ServerSetup {
     pub fn new(credentials: &Credentials, auth: &ClientAuth) -> Result<ServerSetup, HandshakeError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let time = Arc::new(GivenTime::default());
-        let resolver = server_resolver(credentials, &provider)?;
+        let resolver = server_resolver(credentials)?;
         let verifier = auth.verifier(&provider)?;
         let make = |provider: Arc<CryptoProvider>, alpn: &[u8]| {
             let mut tls = rustls::ServerConfig::builder_with_details(provider, time.clone())
@@ -225,11 +225,8 @@ fn stream_provider(provider: &CryptoProvider) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites, ..provider.clone() })
 }
 
-fn server_resolver(
-    credentials: &Credentials,
-    provider: &CryptoProvider,
-) -> Result<Arc<dyn ResolvesServerCert>, HandshakeError> {
-    let certified: Arc<CertifiedKey> = credentials.certified(provider)?;
+fn server_resolver(credentials: &Credentials) -> Result<Arc<dyn ResolvesServerCert>, HandshakeError> {
+    let certified: Arc<CertifiedKey> = credentials.certified()?;
     Ok(if credentials.is_raw_key() {
         Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified))
     } else {

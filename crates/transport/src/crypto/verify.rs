@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -17,6 +18,9 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
     SignatureScheme,
 };
+use sha2::{Digest as _, Sha256};
+
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::identity::{Fingerprint, Identity, PublicKey};
 use super::tls::HandshakeError;
@@ -95,6 +99,34 @@ impl PeerIdentity {
             PeerIdentity::X509(_) => None,
         }
     }
+
+    /// SHA-256 of the key, or of the end's own certificate: tells one peer from another.
+    pub fn digest(&self) -> [u8; 32] {
+        match self {
+            PeerIdentity::RawKey(key) => *key.fingerprint().as_bytes(),
+            PeerIdentity::X509(chain) => Sha256::digest(chain.first().map_or(&[][..], |c| c.as_ref())).into(),
+        }
+    }
+}
+
+/// For logs: the fingerprint of the key, or that of the end's own certificate, marked as such.
+impl core::fmt::Display for PeerIdentity {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let print = Fingerprint::from_bytes(self.digest());
+        match self {
+            PeerIdentity::RawKey(_) => write!(f, "{print}"),
+            PeerIdentity::X509(_) => write!(f, "certificate {print}"),
+        }
+    }
+}
+
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        // A raw key overwrites itself.
+        if let Credentials::X509 { key, .. } = self {
+            key.zeroize();
+        }
+    }
 }
 
 impl Credentials {
@@ -103,16 +135,23 @@ impl Credentials {
     }
 
     /// In the form TLS wants: a raw key stands in place of the certificate.
-    pub(super) fn certified(&self, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, HandshakeError> {
+    pub(super) fn certified(&self) -> Result<Arc<CertifiedKey>, HandshakeError> {
         let config = |e: Error| HandshakeError::Config(format!("credentials: {e}"));
-        let (chain, key) = match self {
+        // By reference: what rustls takes for its own it does not overwrite.
+        let signer = match self {
             Credentials::RawKey(identity) => {
                 let der = PrivateKeyDer::Pkcs8(identity.to_pkcs8().to_vec().into());
-                (vec![CertificateDer::from(identity.public_key().spki().to_vec())], der)
+                any_supported_type(&Zeroizing::new(der))
             }
-            Credentials::X509 { chain, key } => (chain.clone(), key.clone_key()),
+            Credentials::X509 { key, .. } => any_supported_type(key),
         };
-        let signer = provider.key_provider.load_private_key(key).map_err(config)?;
+        let signer = signer.map_err(config)?;
+        let chain = match self {
+            Credentials::RawKey(identity) => {
+                vec![CertificateDer::from(identity.public_key().spki().to_vec())]
+            }
+            Credentials::X509 { chain, .. } => chain.clone(),
+        };
         let certified = CertifiedKey::new(chain, signer);
         if !self.is_raw_key() {
             certified.keys_match().map_err(config)?;
@@ -281,4 +320,25 @@ impl ClientCertVerifier for RawKeyVerifier {
     }
 
     of_either_end!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_told_from_others_by_its_key_or_by_its_own_certificate() {
+        let key = Identity::from_seed([3; 32]).public_key();
+        let raw = PeerIdentity::RawKey(key);
+        assert_eq!(raw.digest(), *key.fingerprint().as_bytes());
+        assert_eq!(raw.to_string(), key.fingerprint().to_string());
+        let chain =
+            |own: &[u8], issuer: &[u8]| PeerIdentity::X509(vec![own.to_vec().into(), issuer.to_vec().into()]);
+        let certified = chain(b"own", b"issuer");
+        assert_eq!(certified.digest(), <[u8; 32]>::from(Sha256::digest(b"own")));
+        assert_eq!(certified.digest(), chain(b"own", b"another issuer").digest());
+        assert_ne!(certified.digest(), chain(b"other", b"issuer").digest());
+        assert!(certified.to_string().starts_with("certificate lh-SHA256:"), "{certified}");
+        assert_ne!(PeerIdentity::X509(Vec::new()).digest(), certified.digest());
+    }
 }

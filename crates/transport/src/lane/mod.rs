@@ -40,6 +40,9 @@ use wire::{Cid, Feedback, Floor, Frame};
 const MIN_FEEDBACK: Span = Span::from_micros(250);
 const MAX_FEEDBACK: Span = Span::from_millis(25);
 const SHORT_FEEDBACK: Span = Span::from_micros(500);
+/// A host that is busy lets its program wait for milliseconds, in which nothing is lost. On paths much shorter than that a time-out
+/// after less says little, and data is not repeated on it: Linux, too, waits so long for its tail-loss probe.
+const BUSY_PEER: Span = Span::from_millis(10);
 /// A probe time-out is never longer than this, so that work resumes soon after a long black-out.
 const MAX_PTO: Span = Span::from_millis(1_000);
 /// A packet number is left out on average this often: whoever acknowledges it acknowledges optimistically.
@@ -691,18 +694,24 @@ impl Lane {
         out
     }
 
-    /// The probe timer fired: the newest data goes out again beside pacing (RFC 8985, section 7).
+    /// The probe timer fired: the newest data goes out again beside pacing (RFC 8985, section 7). Where asking costs little
+    /// beside what was waited, nothing does: the report on a PING tells what is lost (RFC 9002, section 6.2.4, allows both).
     pub fn on_probe_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
         let mut out = Outcome::default();
         self.pto_count += 1;
         let base = self.base_bytes();
         let mut large = false;
+        let waited = now.since(self.last_eliciting);
+        let asks_first = waited < BUSY_PEER && self.rtt.is_known() && self.rtt.min() * 4 <= waited;
         // The clock of the next time-out starts here even when nothing can be sent.
         self.last_eliciting = now;
-        self.probes = 2;
+        self.probes = if asks_first { 0 } else { 2 };
         for pn in self.sent.newest_data(2) {
+            large |= self.sent.get(pn).is_some_and(|p| p.bytes > base);
+            if asks_first {
+                continue;
+            }
             let Some(p) = self.sent.force_lost(pn) else { continue };
-            large |= p.bytes > base;
             if let Some(t) = self.sent.trains().get(p.train) {
                 self.flows[usize::from(t.flow)].on_lost(p.bytes.into(), p.time, false);
             }

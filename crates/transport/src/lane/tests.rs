@@ -154,6 +154,35 @@ fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
 }
 
 #[test]
+fn on_a_short_path_the_peer_is_asked_before_data_is_repeated() {
+    let (mut lane, mut rng) = lane();
+    let mut fates = Fates::default();
+    let micros = |n: u64| Time::from_nanos(n * 1_000);
+    for n in 0..10 {
+        send(&mut lane, &mut rng, micros(1_000 + n));
+    }
+    // A round trip of a tenth of a millisecond.
+    lane.on_feedback(micros(1_104), &feedback(0..5, vec![]), &mut fates).expect("true");
+    let mut last = micros(1_009);
+    let mut waits = Vec::new();
+    while fates.lost.is_empty() {
+        let t = lane.pto_deadline().expect("armed");
+        waits.push(t.since(last).as_millis());
+        last = t;
+        lane.on_probe_timeout(t, &mut fates);
+        assert_eq!(
+            lane.probes > 0,
+            !fates.lost.is_empty(),
+            "data leaves beside the pacer only where it is a probe"
+        );
+    }
+    // When nobody has answered for long, data is repeated after all, the newest first.
+    assert!(waits.len() >= 3 && waits.iter().rev().skip(1).all(|w| *w < 10), "{waits:?}");
+    assert!(waits.last().is_some_and(|w| (10..25).contains(w)), "{waits:?}");
+    assert_eq!(fates.lost, [9, 8]);
+}
+
+#[test]
 fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     let (mut lane, mut rng) = lane();
     let mut fates = Fates::default();

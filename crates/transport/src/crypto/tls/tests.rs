@@ -366,9 +366,8 @@ fn modes_must_match() {
 fn long_chains_within_the_limit() {
     let ca = Authority::new();
     let names = (0..500).map(|i| format!("host-{i:05}.a-rather-long-name-of-a-site.server.test")).collect();
-    let Credentials::X509 { chain, key } = ca.issue(names, ExtendedKeyUsagePurpose::ServerAuth) else {
-        unreachable!()
-    };
+    let issued = ca.issue(names, ExtendedKeyUsagePurpose::ServerAuth);
+    let Credentials::X509 { chain, key } = &issued else { unreachable!() };
     // The certificate, some 26 KB, `n` times: the further copies are intermediates of no use, as in sloppily
     // configured servers.
     let run = |n: usize, piece| {
@@ -389,9 +388,10 @@ fn long_chains_within_the_limit() {
 #[test]
 fn settings_that_cannot_work_are_refused() {
     let ca = Authority::new();
-    let Credentials::X509 { chain, .. } = ca.client() else { unreachable!() };
-    let Credentials::X509 { key: other, .. } = ca.client() else { unreachable!() };
-    let mismatch = Credentials::X509 { chain, key: other };
+    let (one, other) = (ca.client(), ca.client());
+    let Credentials::X509 { chain, .. } = &one else { unreachable!() };
+    let Credentials::X509 { key, .. } = &other else { unreachable!() };
+    let mismatch = Credentials::X509 { chain: chain.clone(), key: key.clone_key() };
     let e = ClientSetup::new(&mismatch, &ServerTrust::FirstUse).unwrap_err();
     assert!(matches!(e, HandshakeError::Config(_)), "{e}");
     let e = ServerSetup::new(&raw(1), &ClientAuth::X509 { roots: vec![] }).unwrap_err();

@@ -1,0 +1,61 @@
+//! `longhaul clean`.
+
+use crate::args::Clean;
+use crate::exit::{Code, Failure, Outcome};
+use crate::out;
+use crate::units::show_bytes;
+use lhio::clock::WallTime;
+use mover::clean::{CleanOptions, Fate, Found, clean};
+use mover::path::show;
+use serde_json::json;
+
+/// Goes through the folder; says what it removed, and with -v what it kept.
+pub fn run(a: &Clean) -> Outcome<()> {
+    let o = CleanOptions {
+        dir: a.dir.clone(),
+        older: a.older.as_nanos() / 1_000_000_000,
+        doubtful: a.doubtful,
+        dry_run: a.dry_run,
+    };
+    let (mut removed, mut kept, mut failed, mut bytes) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut tell = |f: Found| {
+        match &f.fate {
+            Fate::Removed => (removed, bytes) = (removed + 1, bytes + f.bytes),
+            Fate::Kept(_) => kept += 1,
+            Fate::Failed(_) => failed += 1,
+        }
+        let name = show(&f.path);
+        if a.json {
+            return out::json(&line(&f, a.dry_run));
+        }
+        match &f.fate {
+            Fate::Removed => out_line!("{:>12}  {name}", show_bytes(f.bytes)),
+            Fate::Kept(why) => tracing::info!("{name} stays: {why}"),
+            Fate::Failed(e) => err_line!("error: {e}"),
+        }
+    };
+    clean(&o, WallTime::now(), &mut tell).map_err(|e| {
+        Failure::usage(format!("cannot clean {}: {e}", show(a.dir.as_os_str().as_encoded_bytes())))
+    })?;
+    if !a.json {
+        let done = if a.dry_run { "would be removed" } else { "removed" };
+        let stay = if kept > 0 { format!(", {kept} stay (-v says why)") } else { String::new() };
+        err_line!("{removed} {done}, {}{stay}", show_bytes(bytes));
+    }
+    match failed {
+        0 => Ok(()),
+        n => {
+            Err(Failure::new(Code::Partial, format!("{n} could not be removed; the list of errors says why")))
+        }
+    }
+}
+
+fn line(f: &Found, dry_run: bool) -> serde_json::Value {
+    let (fate, why) = match &f.fate {
+        Fate::Removed if dry_run => ("would-be-removed", None),
+        Fate::Removed => ("removed", None),
+        Fate::Kept(why) => ("kept", Some((*why).to_owned())),
+        Fate::Failed(e) => ("failed", Some(e.to_string())),
+    };
+    json!({ "path": show(&f.path), "kind": f.what, "bytes": f.bytes, "fate": fate, "why": why })
+}
