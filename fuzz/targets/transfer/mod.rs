@@ -1,0 +1,344 @@
+//! The end of a transfer that the fuzzer plays: it says whatever record it wants, and writes where it was let and where not.
+
+#![allow(dead_code, reason = "each target uses its part")]
+
+use crate::bytes::Bytes;
+use crate::house::{FILLING, SECRET};
+use longhaul_endpoint::{ConnInfo, Endpoint};
+use mover::hash::{ChunkHasher, Digest, HOLE, chunk_log2, root};
+use mover::path::RelPath;
+use mover::proto::{
+    Entry, Flags, Hello, Kind, MAX_MESSAGE, Mapping, Meta, Name, Offer, Op, Record, Root, Sending,
+    SourceCounts, VERSION, decode, put,
+};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use verbs::{Access, CqId, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Sges, Status};
+
+/// Operations of one input at most.
+pub const MAX_OPS: usize = 64;
+/// Bytes that all of this may take at most: buffers for messages, and mapped files.
+pub const MAX_GROWTH: usize = 96 << 20;
+/// How often the threads of the other end are waited for after one operation.
+pub const MAX_WAITS: usize = 64;
+/// Receives of this end, a message each.
+const RECEIVES: u64 = 16;
+/// Bytes of one Write.
+const PIECE: usize = 60_000;
+/// Longest file that is offered.
+const MAX_OFFER: u64 = 1 << 20;
+/// Parts that names are made of. What no path may have is put in later: see `FORBIDDEN`.
+const PARTS: [&str; 11] =
+    ["a", "b", "dir", "out", "link", "secret", "@@", "@", "b#", "x%y", ".a.longhaul-part"];
+/// What stands for bytes that lead elsewhere.
+const FORBIDDEN: [(u8, u8); 3] = [(b'@', b'.'), (b'#', b'/'), (b'%', 0)];
+
+/// Rung by the threads of the other end.
+#[derive(Default)]
+pub struct Bell(Mutex<bool>, Condvar);
+
+impl Bell {
+    /// What those threads are to call.
+    pub fn wake(self: &Arc<Bell>) -> mover::Wake {
+        let ring = self.clone();
+        Arc::new(move || {
+            *ring.0.lock().expect("not poisoned") = true;
+            ring.1.notify_one();
+        })
+    }
+
+    /// Waits so long for it; whether it rang.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let rung = self.0.lock().expect("not poisoned");
+        let waited = self.1.wait_timeout_while(rung, patience, |rung| !*rung);
+        core::mem::take(&mut *waited.expect("not poisoned").0)
+    }
+}
+
+/// The fuzzer's end.
+pub struct Peer {
+    qp: QpId,
+    cq: CqId,
+    inbox: Mr,
+    /// Memory of this end that the other may write, as far as it is told of it.
+    pub key: u32,
+    /// Memory that the other end granted: key, length.
+    grants: Vec<(u32, u64)>,
+    /// Large files offered: size.
+    offered: Vec<u64>,
+    /// What must not be heard: what is outside, and what each target adds.
+    pub untold: Vec<&'static [u8]>,
+}
+
+impl Peer {
+    /// On the first queue pair of a connection.
+    pub fn new(ep: &mut Endpoint, info: &ConnInfo) -> Peer {
+        let len = RECEIVES as usize * MAX_MESSAGE;
+        let inbox = ep.adapter().reg_mr(info.pd, Memory::zeroed(len), Access::LOCAL_WRITE);
+        let inbox = inbox.map_err(|e| e.0).expect("room");
+        let (grants, offered) = Default::default();
+        let (qp, cq, untold) = (info.qps[0], info.cq, vec![SECRET]);
+        let peer = Peer { qp, cq, inbox, key: 5, grants, offered, untold };
+        (0..RECEIVES).for_each(|i| peer.receive(ep, i));
+        peer
+    }
+
+    fn receive(&self, ep: &mut Endpoint, i: u64) {
+        let len = MAX_MESSAGE as u64;
+        let sges = Sges::from(Sge { lkey: self.inbox.lkey, offset: i * len, len });
+        let _ = ep.adapter().post_recv(self.qp, RecvWr { wr_id: i, sges });
+    }
+
+    /// Takes what the other end says.
+    pub fn hear(&mut self, ep: &mut Endpoint) {
+        while let Some(wc) = ep.adapter().poll_cq(self.cq) {
+            if wc.opcode != Opcode::Recv || wc.status != Status::Success {
+                continue;
+            }
+            let mut message = vec![0; wc.byte_len as usize];
+            let at = wc.wr_id * MAX_MESSAGE as u64;
+            ep.adapter().read_mr(self.inbox.id, at, &mut message).expect("registered");
+            self.receive(ep, wc.wr_id);
+            for secret in &self.untold {
+                let told = message.windows(secret.len()).any(|w| w == *secret);
+                assert!(!told, "{:?} was told", String::from_utf8_lossy(secret));
+            }
+            for record in decode(&message).expect("the other end writes sound records") {
+                if let Record::Grant { rkey, len, .. } = record {
+                    self.grants.push((rkey, len));
+                }
+            }
+        }
+    }
+
+    fn post(&self, ep: &mut Endpoint, op: SendOp, data: Vec<u8>) {
+        let _ = ep.adapter().post_send(self.qp, SendWr::new(1, op, Data::Inline(data.into())));
+    }
+
+    /// Says these records in one message.
+    pub fn say(&self, ep: &mut Endpoint, records: &[Record<'_>]) {
+        let mut message = Vec::new();
+        records.iter().for_each(|r| put(&mut message, r));
+        self.post(ep, SendOp::Send, message);
+    }
+
+    /// Writes all of what was granted.
+    fn fill(&self, ep: &mut Endpoint, which: usize) {
+        let Some((rkey, len)) = self.grants.get(which).copied() else { return };
+        for offset in (0..len.min(MAX_OFFER)).step_by(PIECE) {
+            let n = (len - offset).min(PIECE as u64);
+            self.post(ep, SendOp::Write { rkey, offset }, vec![FILLING; n as usize]);
+        }
+    }
+
+    /// Carries out an operation; `None` when the input has ended. The first kind of record is made by `first`: each end has
+    /// words of its own to begin with.
+    pub fn operation(
+        &mut self,
+        ep: &mut Endpoint,
+        op: u8,
+        b: &mut Bytes<'_>,
+        first: fn(&mut Bytes<'_>) -> Option<Record<'static>>,
+    ) -> Option<()> {
+        match op & 15 {
+            0..=10 => {
+                let mut message = Vec::new();
+                for _ in 0..1 + (op >> 6) {
+                    put(&mut message, &self.record(op & 15, b, first)?);
+                }
+                if op & 0x20 != 0 {
+                    let (at, xor) = (usize::from(b.u16()?), b.u8()?);
+                    match message.get_mut(at) {
+                        Some(byte) => *byte ^= xor,
+                        None => forbid(&mut message),
+                    }
+                }
+                self.post(ep, SendOp::Send, message);
+            }
+            11 => {
+                let n = usize::from(b.u16()?);
+                let message = b.take(n).to_vec();
+                self.post(ep, SendOp::Send, message);
+            }
+            12 => self.fill(ep, usize::from(b.u8()?)),
+            13 => {
+                // Somewhere in granted memory, or beside it.
+                let (which, len, offset) = (usize::from(b.u8()?), usize::from(b.u16()?), b.number()?);
+                let (rkey, _) = self.grants.get(which).copied().unwrap_or((u32::from(op), 0));
+                self.post(ep, SendOp::Write { rkey, offset }, vec![FILLING; len]);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn record(
+        &mut self,
+        kind: u8,
+        b: &mut Bytes<'_>,
+        first: fn(&mut Bytes<'_>) -> Option<Record<'static>>,
+    ) -> Option<Record<'static>> {
+        let file = u64::from(b.u8()?);
+        Some(match kind {
+            0 => first(b)?,
+            1 => {
+                let kind = [Kind::File, Kind::Dir, Kind::Link, Kind::Other][(file & 3) as usize];
+                Record::Roots(vec![Root { name: path(b)?, kind }; 1 + usize::from(file > 250)])
+            }
+            2 => Record::Dir { name: name(b)?, meta: meta(b)? },
+            3 => {
+                let targets: [&'static [u8]; 4] = [b"../outside", b"/", b"a", b""];
+                Record::Link { name: name(b)?, meta: meta(b)?, target: targets[(file & 3) as usize] }
+            }
+            4 => {
+                let data: &'static [u8] = if file & 1 == 0 { b"small" } else { &[FILLING; 5_000] };
+                let hash = if file & 2 == 0 { *blake3::hash(data).as_bytes() } else { [7; 32] };
+                Record::Small { name: name(b)?, meta: meta(b)?, hash, data }
+            }
+            5 => {
+                let size = b.number()? % MAX_OFFER;
+                let name = name(b)?;
+                let file = if file & 0x80 == 0 { self.offered.len() as u64 } else { file };
+                let half = size / 2;
+                let extents = match file & 3 {
+                    0 | 1 if size > 0 => one(0..size),
+                    2 if half > 0 => one(0..half),
+                    _ => Vec::new(),
+                };
+                self.offered.push(size);
+                Record::Offer(Offer { file, name, meta: meta(b)?, size, extents })
+            }
+            6 => {
+                let hashes = self.hashes(file);
+                let first = if file & 0x80 == 0 { 0 } else { b.number()? };
+                Record::Hashes { file: file & 0x7f, first, hashes }
+            }
+            7 => {
+                let size = self.offered.get(usize::from(file as u8 & 0x7f)).copied().unwrap_or_default();
+                let hash = root(&self.hashes(file), size, chunk_log2(size)).unwrap_or(HOLE);
+                Record::End { file: file & 0x7f, hash }
+            }
+            8 => match file & 7 {
+                0 => Record::SourceEnd,
+                1 => Record::Counts(SourceCounts { files: b.number()?, ..SourceCounts::default() }),
+                4 => Record::ListFrom(name(b)?),
+                2 => Record::ListCredit(b.number()?),
+                _ => Record::Drop { file: file >> 2, cause: b.u8()?, text: "gone".into() },
+            },
+            9 => Record::Touch { name: name(b)?, meta: meta(b)? },
+            _ => self.answer(file, b)?,
+        })
+    }
+
+    /// What a sink says.
+    fn answer(&self, file: u64, b: &mut Bytes<'_>) -> Option<Record<'static>> {
+        Some(match file & 7 {
+            0 => Record::ListEnd,
+            1 => {
+                let end = b.number()? >> 1;
+                Record::Accept { file: file >> 3, have: if end == 0 { Vec::new() } else { one(0..end) } }
+            }
+            2 => Record::Grant { file: file >> 3, start: b.number()?, len: b.number()?, rkey: self.key },
+            3 => Record::Again { file: file >> 3, chunk: b.number()? },
+            4 => Record::Done { file: file >> 3, failed: None },
+            5 => Record::SinkEnd(Default::default()),
+            6 => {
+                let (name, meta, size) = (name(b)?, meta(b)?, b.number()?);
+                let (root, path, kind, hash) = (name.root, name.path, Kind::File, None);
+                Record::Entry(Entry { root, path, kind, size, meta, hash })
+            }
+            _ => Record::Abort { refused: false, text: "enough".into() },
+        })
+    }
+
+    /// The true hashes of an offered file whose contents are all filling.
+    fn hashes(&self, file: u64) -> Vec<Digest> {
+        let size = self.offered.get(usize::from(file as u8 & 0x7f)).copied().unwrap_or(1);
+        let chunk = 1u64 << chunk_log2(size);
+        let hash = |at: u64| {
+            let mut h = ChunkHasher::new(at, size <= chunk);
+            h.update(&vec![FILLING; chunk.min(size - at) as usize]);
+            h.finish()
+        };
+        (0..size.div_ceil(chunk)).map(|n| hash(n * chunk)).collect()
+    }
+}
+
+fn one(range: Range<u64>) -> Vec<Range<u64>> {
+    core::iter::once(range).collect()
+}
+
+/// Puts what no path may have into all names.
+fn forbid(message: &mut [u8]) {
+    for byte in message {
+        if let Some((_, real)) = FORBIDDEN.iter().find(|(mark, _)| mark == byte) {
+            *byte = *real;
+        }
+    }
+}
+
+/// What a client says first.
+pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
+    let (kind, flags) = (b.u8()?, b.u8()?);
+    let paths = (0..1 + usize::from(kind >> 6)).map(|_| path(b)).collect::<Option<Vec<_>>>()?;
+    let bit = |n: u8| flags >> n & 1 == 1;
+    Some(Record::Hello(Hello {
+        version: VERSION,
+        op: [Op::Put, Op::Get, Op::List, Op::Put][usize::from(kind & 3)],
+        flags: Flags {
+            skip_same: bit(0),
+            checksum: bit(1),
+            overwrite: bit(2),
+            dry_run: bit(3) && bit(6),
+            recursive: bit(4),
+            fresh: bit(5),
+        },
+        transfer: [kind & 4; 16],
+        contents: vec![bit(7); paths.len()],
+        paths,
+        into: kind & 8 != 0,
+        sending: Sending { cc: (kind & 0x30 == 0x30).then(|| "cubic".to_owned()), ..Sending::default() },
+    }))
+}
+
+/// What only a server says.
+pub fn welcome(b: &mut Bytes<'_>) -> Option<Record<'static>> {
+    let n = b.u8()?;
+    // Escape sequences, for whoever shows them.
+    let text = || "\u{1b}[31mno\u{202e}".to_owned();
+    Some(match n & 7 {
+        0..=2 => Record::Welcome { version: VERSION + u64::from(n > 250) },
+        3 => Record::Mapped(Mapping {
+            rule: text(),
+            why: vec![text(); usize::from(n >> 3)],
+            ..Mapping::default()
+        }),
+        4 => Record::Progress { files: b.number()?, bytes: b.number()? },
+        5 => Record::Failed { path: text(), cause: n >> 3, text: text() },
+        6 => Record::Abort { refused: n & 8 == 0, text: text() },
+        _ => Record::Done { file: u64::from(n >> 3), failed: Some((n >> 3, text())) },
+    })
+}
+
+fn meta(b: &mut Bytes<'_>) -> Option<Meta> {
+    let secs = i64::from(b.u8()?);
+    Some(Meta {
+        mode: 0o700 | (secs as u32 & 0o77),
+        secs: if secs == 255 { i64::MIN } else { secs },
+        nanos: 5,
+    })
+}
+
+fn name(b: &mut Bytes<'_>) -> Option<Name> {
+    let path = path(b)?;
+    Some(Name { root: u32::from(b.u8()? & 1), path })
+}
+
+/// A path of up to three parts.
+fn path(b: &mut Bytes<'_>) -> Option<RelPath> {
+    let n = b.u8()? % 4;
+    let parts =
+        (0..n).map(|_| Some(PARTS[usize::from(b.u8()?) % PARTS.len()])).collect::<Option<Vec<_>>>()?;
+    Some(RelPath::parse(parts.join("/").as_bytes()).unwrap_or_default())
+}
