@@ -64,6 +64,7 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
     prop_oneof![
         (any::<u64>()).prop_map(|version| Record::Welcome { version }),
+        // Words of a peer are escaped when they are read: these have nothing to escape, so they stay as they are.
         (any::<bool>(), "[ -\\[\\]-~äΩ中]{0,20}").prop_map(|(refused, text)| Record::Abort { refused, text }),
         (
             "[ -\\[\\]-~äΩ中]{0,20}",
