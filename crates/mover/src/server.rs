@@ -27,7 +27,7 @@ use transport::crypto::PeerIdentity;
 use transport::error::code::BUSY;
 use verbs::QpId;
 
-/// Sessions at a time unless the options say otherwise: 4 MiB of receive buffers each at the start.
+/// Sessions at a time unless the options say otherwise: 8 MiB of receive buffers each at the start.
 pub const DEFAULT_SESSIONS: usize = 64;
 /// How long a refused or finished client may take to close before the server does.
 const LINGER: Span = Span::from_secs(5);
