@@ -76,6 +76,7 @@ fn client(choice: u8, job: Job, pair: &Pair, wake: mover::Wake) -> (ClientApp, O
         dry_run: choice & 32 != 0,
         durable: false,
         fresh: choice & 64 != 0,
+        scan: choice & 12 == 12,
         direct: false,
     };
     let connect = pair.connect_options();

@@ -10,9 +10,9 @@
 #[allow(dead_code, unreachable_pub)]
 mod manifest;
 
-use cc::registry::{Kind, MAX_TEXT};
+use cc::registry::{Kind, MAX_NAME, MAX_TEXT};
 use libfuzzer_sys::fuzz_target;
-use manifest::{MAX_NAME, MAX_PARAMS, MAX_STATES, Manifest};
+use manifest::{MAX_PARAMS, MAX_STATES, Manifest};
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, rest)) = input.split_first() else { return };

@@ -12,6 +12,7 @@ use toml::{Table, Value};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("handover", &[]),
+    ("observe", &["base"]),
     ("wire", &["base"]),
     ("cc", &["base"]),
     ("policy", &["base", "cc"]),
@@ -21,11 +22,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("verbs", &["base"]),
     ("iwarp", &["base", "verbs"]),
     ("transport", &["base", "wire", "cc"]),
-    ("endpoint", &["base", "wire", "cc", "verbs", "transport", "iwarp"]),
+    ("endpoint", &["base", "observe", "wire", "cc", "verbs", "transport", "iwarp"]),
     ("io", &["base", "handover", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
-    ("mover", &["base", "wire", "cc", "verbs", "transport", "iwarp", "endpoint", "io"]),
-    ("admin", &["base", "cc", "policy", "endpoint", "io"]),
+    ("mover", &["base", "observe", "wire", "cc", "verbs", "transport", "iwarp", "endpoint", "io"]),
+    ("admin", &["base", "observe", "cc", "policy", "endpoint", "io"]),
     (
         "lab",
         &[
@@ -49,6 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "base",
+            "observe",
             "wire",
             "cc",
             "policy",

@@ -5,6 +5,7 @@ mod ci;
 mod counts;
 mod deny;
 mod fuzz;
+mod guides;
 mod interop;
 mod layers;
 mod packages;
@@ -119,6 +120,12 @@ const TASKS: &[Task] = &[
         options: "[--seconds N]",
         help: "Attack servers in every known way at once for N seconds (default 600); fails when a client's rate, memory or descriptors do not hold",
         run: siege::run_siege,
+    },
+    Task {
+        name: "guides",
+        options: "[NAME...]",
+        help: "Follow the README and the guides to the letter, on hosts in network namespaces (root); NAME: those with this in their path",
+        run: guides::run_guides,
     },
     Task {
         name: "interop",

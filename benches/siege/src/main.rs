@@ -113,6 +113,7 @@ fn run(r: &Run) -> Result<()> {
     // The first of each makes keys known, and has memory made that is used again.
     client.use_all()?;
     let before = servers.map(|s| s.descriptors());
+    let open = servers.map(Server::what_is_open);
     let mut rates = Rates::default();
     client.measure(quiet, &servers, &mut rates)?;
     println!("under attack, for {} s", r.seconds);
@@ -143,6 +144,7 @@ fn run(r: &Run) -> Result<()> {
         }
         if after[n] > before[n] {
             broken.push(format!("{} holds {} descriptors, {} before", s.name, after[n], before[n]));
+            println!("{}: before {:?}, now {:?}", s.name, open[n], s.what_is_open());
         }
     }
     client.use_all().context("after the attack")?;

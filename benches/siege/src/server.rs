@@ -101,6 +101,16 @@ impl Server {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(usize::MAX, Iterator::count)
     }
 
+    /// What each of them is, for a report of one that was lost.
+    pub fn what_is_open(&self) -> Vec<String> {
+        let all = fs::read_dir(format!("/proc/{}/fd", self.child.id())).into_iter().flatten().flatten();
+        let shown = |e: fs::DirEntry| {
+            let to = fs::read_link(e.path()).unwrap_or_default();
+            format!("{} {}", e.file_name().display(), to.display())
+        };
+        all.map(shown).collect()
+    }
+
     /// Memory that was in use at most, in bytes (VmHWM).
     pub fn most_memory(&self) -> Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).context("it has ended")?;

@@ -52,6 +52,7 @@ impl Admin {
             taps: Taps::default(),
             hooks: o.hooks,
             waiting: Arc::default(),
+            standing: Arc::default(),
         };
         let watch = |(source, access): (Source, Access)| watch::watch(&source, &access, o.state, &office);
         let watching = o.source.map(watch).transpose()?;
@@ -70,6 +71,8 @@ impl Admin {
             let answer = match &job.order {
                 Order::Flows => Answer::Flows { flows: Vec::new(), left_out: 0 },
                 Order::Policy(_) => Answer::done("the policy is in force"),
+                Order::Programs(programs) => Answer::Programs { programs: programs.clone() },
+                Order::Renew(_) => Answer::done("no flow runs it"),
                 Order::SetFlow { .. } => Answer::Refused { errors: vec!["this process has no flows".into()] },
             };
             job.done(answer);

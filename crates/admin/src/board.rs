@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Events kept: the latest.
 pub const MAX_EVENTS: usize = 1_024;
-/// Programs named.
-const MAX_PROGRAMS: usize = 1_000;
+/// Digits of the hash that tells policies apart.
+const HASH_DIGITS: usize = 12;
 /// Longest text of an event, in characters.
 const MAX_EVENT_TEXT: usize = 2_000;
 
@@ -25,6 +25,11 @@ struct Facts {
     next: u64,
 }
 
+/// What tells a policy's text from others: the first digits of its BLAKE3 hash.
+pub fn hash(text: &[u8]) -> String {
+    blake3::hash(text).to_hex()[..HASH_DIGITS].to_owned()
+}
+
 impl Board {
     /// Of a process that does `command`.
     pub fn new(command: &str) -> Board {
@@ -36,6 +41,7 @@ impl Board {
             started: WallTime::now().unix_secs(),
             policy: PolicyStatus::default(),
             programs: Vec::new(),
+            trouble: Vec::new(),
         };
         Board(Arc::new(Mutex::new(Facts { process, text: "".into(), events: VecDeque::new(), next: 1 })))
     }
@@ -44,7 +50,7 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it but the policy's text.
+    /// All of it but the policy's text, the programs and what is wrong with those.
     pub fn process(&self) -> Process {
         self.facts().process.clone()
     }
@@ -60,13 +66,15 @@ impl Board {
         source.clone_into(&mut self.facts().process.policy.source);
     }
 
-    /// A policy is in force now.
-    pub fn runs(&self, text: &str, from: &str, revision: u64) {
+    /// A policy is in force now that was found in `from`, and read from the file `path`, if it was one.
+    pub fn runs(&self, text: &str, from: &str, path: &str, revision: u64) {
         {
             let mut f = self.facts();
             f.text = text.into();
             let p = &mut f.process.policy;
             from.clone_into(&mut p.from);
+            path.clone_into(&mut p.path);
+            p.hash = hash(text.as_bytes());
             (p.revision, p.since) = (revision, WallTime::now().unix_secs());
             p.changes += 1;
         }
@@ -82,20 +90,6 @@ impl Board {
             f.process.policy.errors = errors.to_vec();
         }
         news
-    }
-
-    /// A program was loaded.
-    pub fn loaded(&self, name: &str) {
-        let programs = &mut self.facts().process.programs;
-        programs.retain(|p| p != name);
-        if programs.len() < MAX_PROGRAMS {
-            programs.push(name.to_owned());
-        }
-    }
-
-    /// A program's name was taken away.
-    pub fn unloaded(&self, name: &str) {
-        self.facts().process.programs.retain(|p| p != name);
     }
 
     /// Keeps an event; the oldest one goes when there are too many.

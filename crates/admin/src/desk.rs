@@ -1,7 +1,7 @@
 //! Where other threads ask things of the loop that moves data. It looks once a turn, which costs one load while nobody
 //! asks; whoever asks waits, and the loop never does.
 
-use crate::proto::{Answer, FlowId};
+use crate::proto::{Answer, FlowId, Program};
 use base::{Rate, Span};
 use cc::platform::Policy;
 use lhio::poll::Waker;
@@ -25,6 +25,10 @@ pub enum Order {
     Flows,
     /// Run another policy.
     Policy(Arc<dyn Policy>),
+    /// Count the flows of these programs, and say whether the process itself needs them.
+    Programs(Vec<Program>),
+    /// Have flows that run other code by this name run what is loaded now.
+    Renew(String),
     /// Change one flow.
     SetFlow {
         /// Which.

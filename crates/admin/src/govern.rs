@@ -1,15 +1,20 @@
 //! The loop's side: an application with an administrator beside it.
 
 use crate::desk::{Job, Order};
-use crate::office::Office;
-use crate::proto::{Answer, Decision, Flow, FlowId, MAX_LISTED, PathSignals};
+use crate::meter::Meter;
+use crate::office::{OWN, Office};
+use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathSignals, Program};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
-use cc::platform::{Carrier, Choice};
-use endpoint::{App, ConnId, Endpoint, FlowReport, Substitution};
+use cc::platform::Carrier;
+use endpoint::{App, CapOf, ConnId, Endpoint, FlowReport, Heeded, Renewed, StreamFacts, Substitution};
 
 /// Orders done in one turn: more wait for the next.
 const PER_TURN: usize = 4;
+/// How long the system may take to say that it does what it was told.
+const CONFIRMED_WITHIN: Span = Span::from_secs(2);
+/// How often that is looked at where nothing else happens.
+const LOOK_EVERY: Span = Span::from_millis(20);
 
 /// An application whose endpoint an administrator watches and changes while it runs.
 #[allow(missing_debug_implementations, reason = "the application need not show itself")]
@@ -18,11 +23,17 @@ pub struct Governed<'a> {
     office: Office,
     /// Who watches decisions: how often that had changed when it was looked at last, and which flow they want.
     taps: (u32, Option<Option<FlowId>>),
+    /// Changes of which it is not known yet whether they act, and until when that is waited for.
+    unconfirmed: Vec<(Job, Time)>,
+    /// When to look at them next, unless something happens before.
+    look: Time,
+    meter: Meter,
 }
 
 impl<'a> Governed<'a> {
     pub(crate) fn new(app: &'a mut dyn App, office: Office) -> Governed<'a> {
-        Governed { app, office, taps: (0, None) }
+        let (unconfirmed, meter) = (Vec::new(), Meter::default());
+        Governed { app, office, taps: (0, None), unconfirmed, look: Time::ZERO, meter }
     }
 
     /// Keeps in mind where another algorithm decides since a path lacks signals, and where no longer.
@@ -41,8 +52,24 @@ impl<'a> Governed<'a> {
         }
     }
 
+    /// Answers those whose changes are known to act, or not to.
+    fn confirm(&mut self, now: Time, ep: &Endpoint) {
+        self.look = now + LOOK_EVERY;
+        for (job, until) in core::mem::take(&mut self.unconfirmed) {
+            match outcome(&job.order, ep) {
+                Some(answer) => job.done(answer),
+                None if now < until => self.unconfirmed.push((job, until)),
+                None => job.done(Answer::Refused {
+                    errors: vec![
+                        "it is ordered, and the system has not confirmed it within 2 s: see `longhaul cc show`".into(),
+                    ],
+                }),
+            }
+        }
+    }
+
     /// Hands decisions to those who watch them.
-    fn show_decisions(&mut self, ep: &mut Endpoint) {
+    fn show_decisions(&mut self, now: Time, ep: &mut Endpoint) {
         let changes = self.office.taps.changes();
         if changes != self.taps.0 {
             self.taps = (changes, self.office.taps.wanted());
@@ -51,6 +78,10 @@ impl<'a> Governed<'a> {
         let Some(only) = self.taps.1 else { return };
         let only = only.map(|id| (ConnId(id.connection), u8::try_from(id.flow).unwrap_or(u8::MAX)));
         let taps = &self.office.taps;
+        ep.take_stream_samples(only.filter(|o| o.1 == 0).map(|o| o.0), |conn, stream, before, now_said| {
+            let id = FlowId { connection: conn.0, flow: 0 };
+            taps.offer(&sample(now, id, stream, before, now_said), id);
+        });
         let missed = ep.take_trace(only, |conn, lane, flow, r| {
             let id = FlowId { connection: conn.0, flow: flow.into() };
             taps.offer(&decision(id, lane, &r), id);
@@ -61,16 +92,22 @@ impl<'a> Governed<'a> {
 
 impl App for Governed<'_> {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        self.confirm(now, ep);
         for _ in 0..PER_TURN {
             let Some(job) = self.office.desk.take() else { break };
-            serve(job, ep);
+            let waits = serve(job, now, ep, &self.meter);
+            self.unconfirmed.extend(waits.map(|job| (job, now + CONFIRMED_WITHIN)));
         }
         self.app.drive(now, ep);
         self.tell_substitutions(ep);
-        self.show_decisions(ep);
+        self.show_decisions(now, ep);
+        if self.meter.is_due(now) {
+            self.meter.look(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
+        }
     }
     fn next_timeout(&self) -> Option<Time> {
-        self.app.next_timeout()
+        let look = Some(self.look).filter(|_| !self.unconfirmed.is_empty());
+        self.app.next_timeout().into_iter().chain(look).min()
     }
     fn finished(&self) -> bool {
         self.app.finished()
@@ -83,35 +120,150 @@ impl Drop for Governed<'_> {
     }
 }
 
-fn serve(job: Job, ep: &mut Endpoint) {
+/// Carries an order out. It is given back if only the next turns can tell whether it is done.
+fn serve(job: Job, now: Time, ep: &mut Endpoint, meter: &Meter) -> Option<Job> {
     let answer = match &job.order {
-        Order::Flows => flows(ep),
+        Order::Flows => flows(now, ep, meter),
         Order::Policy(policy) => {
             ep.set_policy(policy.clone());
-            Answer::done("the policy is in force")
+            return Some(job);
         }
+        Order::Programs(programs) => count(programs.clone(), ep),
+        Order::Renew(name) => renewed(&ep.renew_program(name), name),
         Order::SetFlow { flow, algorithm, cap } => {
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
-                Ok(()) => Answer::done(format!("flow {flow} is changed, until the policy changes")),
+                Ok(()) => return Some(job),
                 Err(text) => Answer::Refused { errors: vec![format!("{text}; see `longhaul cc show`")] },
             }
         }
     };
     job.done(answer);
+    None
 }
 
-fn flows(ep: &Endpoint) -> Answer {
+/// What became of a change, as read back from where it acts; `None`: that is not known yet.
+fn outcome(order: &Order, ep: &Endpoint) -> Option<Answer> {
+    let (heeded, done) = match order {
+        // Answered at once.
+        Order::Flows | Order::Programs(_) | Order::Renew(_) => return None,
+        Order::Policy(_) => {
+            let text = "the policy is in force".to_owned();
+            (ep.all_heed(), Answer::Done { text, warnings: ep.tcp_remarks() })
+        }
+        Order::SetFlow { flow, cap, .. } => {
+            let (conn, number) = (ConnId(flow.connection), u8::try_from(flow.flow).unwrap_or(u8::MAX));
+            let mut text = format!("flow {flow} is changed, until the policy changes");
+            // A cap that is not the smallest changes nothing.
+            if let (Some(cap), Some((least, whose))) = (cap, ep.cap_of(conn, number))
+                && whose != CapOf::Own
+                && cap.is_none_or(|cap| least < cap)
+            {
+                text.push_str(&format!("; {whose} still keeps it to {least}"));
+            }
+            (ep.heeds(conn, number), Answer::done(text))
+        }
+    };
+    match heeded {
+        Heeded::NotYet => None,
+        Heeded::Yes => Some(done),
+        Heeded::No(why) => {
+            Some(Answer::Refused { errors: vec![format!("it is ordered and not done: {why}")] })
+        }
+    }
+}
+
+/// What became of flows whose program was loaded anew.
+fn renewed(r: &Renewed, name: &str) -> Answer {
+    let text = match r.moved.len() {
+        0 => "no flow ran another code of it".to_owned(),
+        1 => "1 flow that ran another code of it runs this one now".to_owned(),
+        n => format!("{n} flows that ran another code of it run this one now"),
+    };
+    let kept = |(conn, flow, why): &(ConnId, u8, String)| {
+        let id = FlowId { connection: conn.0, flow: (*flow).into() };
+        format!(
+            "flow {id} still runs the code it had: {why}; try `longhaul cc set --flow {}/{id} --cc {name}`",
+            std::process::id()
+        )
+    };
+    Answer::Done { text, warnings: r.kept.iter().take(MAX_ERRORS).map(kept).collect() }
+}
+
+/// Counts which flows run these programs, and which were to.
+fn count(mut programs: Vec<Program>, ep: &Endpoint) -> Answer {
+    let flows = ep.flows();
+    let begins = name_of(ep.begins_with());
+    for p in &mut programs {
+        for f in &flows {
+            let runs = name_of(&f.facts.spec) == p.name;
+            p.flows += u64::from(runs && f.facts.code == p.code);
+            p.flows_of_other_code += u64::from(runs && f.facts.code != p.code);
+            p.flows_without += u64::from(missing(f) == p.name);
+        }
+        if begins == p.name {
+            p.needed_by.push(OWN.to_owned());
+        }
+    }
+    Answer::Programs { programs }
+}
+
+/// What the policy chose for a flow and nobody can have, so that another algorithm decides; empty: nothing.
+fn missing(r: &FlowReport) -> String {
+    let chosen = r.choice.as_ref().map_or_else(String::new, |c| name_of(&c.algorithm));
+    let is_missing = r.traffic.carrier == Carrier::Native
+        && name_of(&r.facts.spec) != chosen
+        && cc::registry::find(&chosen).is_err();
+    if is_missing { chosen } else { String::new() }
+}
+
+fn flows(now: Time, ep: &Endpoint, meter: &Meter) -> Answer {
     let all = ep.flows();
-    let flows = all.iter().take(MAX_LISTED).map(|f| flow(ep, f)).collect();
+    let flows = all.iter().take(MAX_LISTED).map(|f| flow(now, ep, meter, f)).collect();
     Answer::Flows { flows, left_out: all.len().saturating_sub(MAX_LISTED) }
 }
 
-fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
+/// The smallest of the caps that hold for a flow, and whose it is.
+fn cap(ep: &Endpoint, r: &FlowReport) -> Option<(Rate, String)> {
+    let (cap, of) = ep.cap_of(r.conn, r.facts.flow)?;
+    let by = match of {
+        CapOf::Limit => "limit".to_owned(),
+        CapOf::Own => "cc set".to_owned(),
+        CapOf::Rule(name) if name.is_empty() => "policy".to_owned(),
+        CapOf::Rule(name) => format!("rule {name}"),
+        CapOf::Class(name) => format!("class {name}"),
+        CapOf::Process => "process".to_owned(),
+    };
+    Some((cap, by))
+}
+
+/// How many windows a pacer would send in a round trip for which it is said to limit nothing: no algorithm that paces is so far
+/// above what it lets be in flight.
+const UNPACED: u64 = 8;
+
+/// The rate at which packets of a flow leave; `None` where only the window limits. TCP holds back by a rate where there is a
+/// cap, and by itself with BBR; what else it reports as its pacing rate only holds with the queueing discipline fq, which it
+/// does not tell of.
+fn pacing(r: &FlowReport, cap: Option<Rate>) -> Option<Rate> {
+    let f = &r.facts;
+    let paces = match r.traffic.carrier {
+        Carrier::Native => {
+            f.srtt.is_zero() || f.rate <= Rate::from_bytes_in(f.bound.saturating_mul(UNPACED), f.srtt)
+        }
+        _ => f.spec.starts_with("bbr"),
+    };
+    // Where a class or the host is the cap, whoever divides what the host sends holds the flow back and not its own pacer.
+    let own = paces.then_some(f.rate);
+    own.into_iter().chain(cap).min().filter(|rate| *rate != Rate::MAX)
+}
+
+fn flow(now: Time, ep: &Endpoint, meter: &Meter, r: &FlowReport) -> Flow {
     let (t, f) = (&r.traffic, &r.facts);
     let stats = ep.stats(r.conn).unwrap_or_default();
-    let chosen = |get: fn(&Choice) -> Option<Rate>| r.choice.as_ref().and_then(get).map(Rate::bits_per_sec);
+    let guarantee = r.choice.as_ref().and_then(|c| c.guarantee);
     let is_anywhere = t.local.ip().is_unspecified() && t.local.port() == 0;
+    let (cap, cap_by) = cap(ep, r).unzip();
+    let (delivered, over) = meter.rate(now, (r.conn.0, f.flow), f.delivered).unzip();
     Flow {
         id: FlowId { connection: r.conn.0, flow: f.flow.into() }.to_string(),
         carrier: t.carrier.name().into(),
@@ -123,6 +275,8 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
         class: r.class.clone(),
         weight: r.choice.as_ref().map_or(0, |c| c.weight),
         algorithm: if f.spec.is_empty() { f.name.into() } else { f.spec.clone() },
+        code: f.code.into(),
+        missing: missing(r),
         running: f.name.into(),
         state: f.state.into(),
         change: f
@@ -131,9 +285,12 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
             .map_or_else(String::new, |c| format!("{} instead of {}: {}", c.to, c.from, c.why.words())),
         peer_algorithm: r.peer.as_ref().map_or_else(String::new, |p| p.runs.chosen.clone()),
         peer_running: r.peer.as_ref().map_or_else(String::new, |p| name_of(p.runs.deciding())),
-        rate_bits_per_second: f.rate.bits_per_sec(),
-        cap_bits_per_second: f.cap.map(Rate::bits_per_sec),
-        guarantee_bits_per_second: chosen(|c| c.guarantee),
+        delivered_bits_per_second: delivered.map(Rate::bits_per_sec),
+        delivered_over_seconds: over.map_or(0.0, Span::as_secs_f64),
+        pacing_bits_per_second: pacing(r, cap).map(Rate::bits_per_sec),
+        cap_bits_per_second: cap.map(Rate::bits_per_sec),
+        cap_by: cap_by.unwrap_or_default(),
+        guarantee_bits_per_second: guarantee.map(Rate::bits_per_sec),
         srtt_seconds: f.srtt.as_secs_f64(),
         min_rtt_seconds: f.min_rtt.as_secs_f64(),
         inflight_bytes: f.inflight,
@@ -143,6 +300,29 @@ fn flow(ep: &Endpoint, r: &FlowReport) -> Flow {
         marked_packets: stats.ce_packets,
         signals: stats.paths.iter().map(PathSignals::new).collect(),
         why: r.choice.as_ref().map_or_else(Vec::new, |c| c.why.clone()),
+    }
+}
+
+/// What the system's TCP said of a stream, as a decision: it is asked ten times a second, and tells no reasons.
+fn sample(now: Time, id: FlowId, stream: u32, before: &StreamFacts, f: &StreamFacts) -> Decision {
+    let since = |get: fn(&StreamFacts) -> u64| get(f).saturating_sub(get(before));
+    Decision {
+        flow: id.to_string(),
+        lane: stream,
+        time: now.since(Time::ZERO).as_secs_f64(),
+        what: "tcp".into(),
+        algorithm: f.congestion.clone(),
+        state: String::new(),
+        rate_bits_per_second: f.rate.bits_per_sec(),
+        bound_bytes: f.window,
+        inflight_bytes: f.inflight,
+        acked_bytes: since(|f| f.acked),
+        lost_bytes: since(|f| f.again),
+        marked_packets: since(|f| f.marked),
+        rtt_seconds: None,
+        srtt_seconds: f.srtt.as_secs_f64(),
+        queue_seconds: (f.srtt - f.min_rtt).as_secs_f64(),
+        delivery_bits_per_second: Some(f.delivery.bits_per_sec()),
     }
 }
 

@@ -21,6 +21,7 @@ pub mod folder;
 pub mod govern;
 pub mod kept;
 pub mod lines;
+mod meter;
 pub mod office;
 pub mod proto;
 pub mod server;

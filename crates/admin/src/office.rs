@@ -3,13 +3,14 @@
 use crate::board::Board;
 use crate::desk::{Desk, Order};
 use crate::kept::Kept;
-use crate::proto::{Answer, MAX_ERRORS, Request};
+use crate::proto::{Answer, FlowId, MAX_ERRORS, Process, Program, Request};
 use crate::tap::Taps;
 use crate::watch::{complain, content};
 use base::Rate;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use cc::platform::Policy;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,11 +18,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub type WithWarnings = (Arc<dyn Policy>, Vec<String>);
 /// Reads a policy, or names all of its errors.
 pub type ReadPolicy = dyn Fn(&str) -> Result<WithWarnings, Vec<String>> + Send + Sync;
-/// Loads a program from its bytes, and tells its name.
-pub type LoadProgram = dyn Fn(&[u8]) -> Result<String, Vec<String>> + Send + Sync;
+/// Loads a program from its bytes, which are from this file, and tells its name.
+pub type LoadProgram = dyn Fn(&[u8], &str) -> Result<String, Vec<String>> + Send + Sync;
 
 /// Tells what happened since it was asked last: kind and text of each event.
 pub type News = dyn Fn() -> Vec<(String, String)> + Send + Sync;
+
+/// Who needs a program, where that is the process itself.
+pub(crate) const OWN: &str = "--cc of this process";
+
+/// Longest path of a file that is kept, in characters.
+const MAX_PATH: usize = 4_096;
+/// Places of a policy that a text names.
+const MAX_PLACES: usize = 5;
+
+/// Places of a policy, for people: the first few.
+pub fn places(all: &[String]) -> String {
+    let more = all.len().saturating_sub(MAX_PLACES);
+    let shown = all[..all.len().min(MAX_PLACES)].join("; ");
+    if more > 0 { format!("{shown}; and {more} more") } else { shown }
+}
 
 /// What others provide.
 #[derive(Clone)]
@@ -32,6 +48,10 @@ pub struct Hooks {
     pub load_program: Arc<LoadProgram>,
     /// Takes a program's name away; whether there was one.
     pub unload_program: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    /// The programs that are loaded: name, path, code and since when.
+    pub programs: Arc<dyn Fn() -> Vec<Program> + Send + Sync>,
+    /// Whether flows can be given an algorithm of this name.
+    pub is_known: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     /// What befell programs.
     pub news: Arc<News>,
 }
@@ -55,6 +75,8 @@ pub struct Office {
     pub hooks: Hooks,
     /// The newest policy of the source, if it cannot be used as things are.
     pub waiting: Arc<Mutex<Option<Offer>>>,
+    /// The policy in force.
+    pub standing: Arc<Mutex<Option<Arc<dyn Policy>>>>,
 }
 
 /// A policy that a source has.
@@ -64,6 +86,8 @@ pub struct Offer {
     pub text: String,
     /// Which source.
     pub from: String,
+    /// The file, with its whole path; empty of a store.
+    pub path: String,
     /// The source's revision; 0 where it has none.
     pub revision: u64,
     /// Where a copy is kept once it is in force.
@@ -97,11 +121,69 @@ impl Office {
     ///
     /// # Errors
     /// All that is wrong with it; the policy that runs goes on.
-    pub fn install(&self, text: &str, from: &str, revision: u64) -> Result<Vec<String>, Vec<String>> {
-        let (policy, warnings) = (self.hooks.read_policy)(text)?;
-        self.desk.order(Order::Policy(policy)).map_err(|e| vec![e])?;
-        self.board.runs(text, from, revision);
+    pub fn install(&self, offer: &Offer) -> Result<Vec<String>, Vec<String>> {
+        let (policy, warnings) = (self.hooks.read_policy)(&offer.text)?;
+        self.desk.order(Order::Policy(policy.clone())).map_err(|e| vec![e])?;
+        self.stands(policy, offer);
         Ok(warnings)
+    }
+
+    /// A policy is the one in force from now on.
+    fn stands(&self, policy: Arc<dyn Policy>, offer: &Offer) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+        self.board.runs(&offer.text, &offer.from, &offer.path, offer.revision);
+    }
+
+    /// The algorithms that the policy in force names, with all places of each.
+    fn named(&self) -> BTreeMap<String, Vec<String>> {
+        let mut all = BTreeMap::<_, Vec<_>>::new();
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        standing
+            .iter()
+            .flat_map(|p| p.algorithms())
+            .for_each(|(name, by)| all.entry(name).or_default().push(by));
+        all
+    }
+
+    /// What the policy in force names and nobody can have any more, in words.
+    fn trouble(&self) -> Vec<String> {
+        let missing = self.named().into_iter().filter(|(name, _)| !(self.hooks.is_known)(name));
+        let tell = |(name, by): (String, Vec<String>)| {
+            format!(
+                "the policy in force names the program \"{name}\" ({}), which is not loaded: flows of it run their substitute \
+                 instead; try `longhaul cc load FILE` with it, or another policy",
+                places(&by)
+            )
+        };
+        bounded(missing.map(tell).collect())
+    }
+
+    /// What this process is, and what is wrong with it.
+    pub fn process(&self) -> Process {
+        let programs = (self.hooks.programs)().into_iter().map(|p| p.name).collect();
+        Process { programs, trouble: self.trouble(), ..self.board.process() }
+    }
+
+    /// The programs that are loaded or needed, with what runs them.
+    fn programs(&self) -> Answer {
+        let mut all = (self.hooks.programs)();
+        let mut named = self.named();
+        named.values_mut().for_each(|by| *by = bounded(std::mem::take(by)));
+        all.iter_mut()
+            .for_each(|p| (p.loaded, p.needed_by) = (true, named.remove(&p.name).unwrap_or_default()));
+        named.retain(|name, _| !(self.hooks.is_known)(name));
+        all.extend(named.into_iter().map(|(name, needed_by)| Program {
+            name,
+            needed_by,
+            ..Program::default()
+        }));
+        self.desk.ask(Order::Programs(all))
+    }
+
+    /// A policy that nobody but whoever tells it has.
+    fn told(text: String, path: &str) -> Offer {
+        let path = path.chars().take(MAX_PATH).collect();
+        Offer { text, from: "control socket".into(), path, revision: 0, kept: None }
     }
 
     /// Puts the newest policy of the source in force. One that cannot be used waits until a program is loaded, which may be
@@ -112,7 +194,7 @@ impl Office {
     pub fn take(&self, offer: Offer) -> Result<(), Vec<String>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = None;
-        match self.install(&offer.text, &offer.from, offer.revision) {
+        match self.install(&offer) {
             Ok(warnings) => {
                 warnings.iter().for_each(|w| tracing::warn!("policy source {}: {w}", offer.from));
                 offer.keep();
@@ -144,42 +226,19 @@ impl Office {
     /// Answers what one answer is enough for; of a trace, only whether it could be had.
     pub fn answer(&self, request: Request) -> Answer {
         match request {
-            Request::Hello => Answer::Process(self.board.process()),
+            Request::Hello => Answer::Process(self.process()),
             Request::Flows => self.desk.ask(Order::Flows),
+            Request::Programs => self.programs(),
             Request::Policy => {
                 let (text, status) = self.board.policy();
                 Answer::Policy { text: text.to_string(), status }
             }
-            Request::SetPolicy { text } => self.set_policy(&text),
+            Request::SetPolicy { text, path } => self.set_policy(Office::told(text, &path)),
             Request::SetFlow { flow, algorithm, cap_bits_per_second } => {
-                let rate = |bits| (bits > 0).then(|| Rate::from_bits_per_sec(bits));
-                let what = match (&algorithm, cap_bits_per_second) {
-                    (None, None) => {
-                        return refused(vec!["nothing to change: name an algorithm or a cap".into()]);
-                    }
-                    (Some(a), None) => a.clone(),
-                    (a, Some(bits)) => {
-                        let cap = rate(bits).map_or("no cap of its own".into(), |r| format!("at most {r}"));
-                        a.iter().cloned().chain([cap]).collect::<Vec<_>>().join(", ")
-                    }
-                };
-                let cap = cap_bits_per_second.map(rate);
-                let answer = self.desk.ask(Order::SetFlow { flow, algorithm, cap });
-                if matches!(answer, Answer::Done { .. }) {
-                    self.board.tell("flow", format!("flow {flow} was changed to {what}"));
-                }
-                answer
+                self.set_flow(flow, algorithm, cap_bits_per_second)
             }
-            Request::Load { program } => self.load(&program),
-            Request::Unload { name } => {
-                if !(self.hooks.unload_program)(&name) {
-                    let name: String = name.chars().take(64).collect();
-                    return refused(vec![format!("no program called \"{name}\" is loaded here")]);
-                }
-                self.board.unloaded(&name);
-                self.board.tell("program", format!("{name} was unloaded"));
-                Answer::done(format!("{name} is unloaded; flows that run it go on with it"))
-            }
+            Request::Load { program, path } => self.load(&program, &path),
+            Request::Unload { name, force } => self.unload(&name, force),
             Request::Events { after } => {
                 (self.hooks.news)().into_iter().for_each(|(kind, text)| self.board.tell(&kind, text));
                 let (events, missed) = self.board.events(after);
@@ -189,10 +248,34 @@ impl Office {
         }
     }
 
-    fn set_policy(&self, text: &str) -> Answer {
-        match self.install(text, "control socket", 0) {
-            Ok(warnings) => {
-                Answer::Done { text: "the policy is in force".into(), warnings: bounded(warnings) }
+    fn set_flow(&self, flow: FlowId, algorithm: Option<String>, cap_bits: Option<u64>) -> Answer {
+        let rate = |bits| (bits > 0).then(|| Rate::from_bits_per_sec(bits));
+        let what = match (&algorithm, cap_bits) {
+            (None, None) => {
+                return refused(vec!["nothing to change: name an algorithm or a cap".into()]);
+            }
+            (Some(a), None) => a.clone(),
+            (a, Some(bits)) => {
+                let cap = rate(bits).map_or("no cap of its own".into(), |r| format!("at most {r}"));
+                a.iter().cloned().chain([cap]).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let answer = self.desk.ask(Order::SetFlow { flow, algorithm, cap: cap_bits.map(rate) });
+        if matches!(answer, Answer::Done { .. }) {
+            self.board.tell("flow", format!("flow {flow} was changed to {what}"));
+        }
+        answer
+    }
+
+    /// Puts a policy in force and waits until the loop says that it acts, and what of it cannot.
+    fn set_policy(&self, offer: Offer) -> Answer {
+        match (self.hooks.read_policy)(&offer.text) {
+            Ok((policy, mut warnings)) => {
+                let answer = self.desk.ask(Order::Policy(policy.clone()));
+                self.stands(policy, &offer);
+                let Answer::Done { text, warnings: more } = answer else { return answer };
+                warnings.extend(more);
+                Answer::Done { text, warnings: bounded(warnings) }
             }
             Err(errors) => {
                 self.board.tell("refused", format!("a policy with {} errors", errors.len()));
@@ -201,22 +284,102 @@ impl Office {
         }
     }
 
-    fn load(&self, program: &str) -> Answer {
+    /// Loads a program. Flows that run other code by its name are moved to it, so that nobody goes on with what was thought to be
+    /// replaced; those that were to run it while it was missing get it.
+    fn load(&self, program: &str, path: &str) -> Answer {
         let bytes = match BASE64_STANDARD.decode(program) {
             Ok(bytes) => bytes,
             Err(e) => return refused(vec![format!("the program is not in base64: {e}")]),
         };
-        match (self.hooks.load_program)(&bytes) {
-            Ok(name) => {
-                self.board.loaded(&name);
-                self.board.tell("program", format!("{name} was loaded"));
-                self.take_again();
-                Answer::done(format!("{name} is loaded"))
-            }
+        let (before, missing) = ((self.hooks.programs)(), self.trouble());
+        let path: String = path.chars().take(MAX_PATH).collect();
+        let name = match (self.hooks.load_program)(&bytes, &path) {
+            Ok(name) => name,
             Err(errors) => {
                 self.board.tell("refused", "a program that cannot be loaded");
-                refused(errors)
+                return refused(errors);
             }
+        };
+        let code = |all: &[Program]| all.iter().find(|p| p.name == name).map(|p| p.code.clone());
+        let (old, new) = (code(&before), code(&(self.hooks.programs)()).unwrap_or_default());
+        let text = match old {
+            Some(old) if old == new => format!("{name} is loaded already, with this very code {new}"),
+            Some(old) => format!("{name} (code {new}) is loaded in place of code {old}"),
+            None => format!("{name} (code {new}) is loaded"),
+        };
+        self.board.tell("program", text.clone());
+        self.take_again();
+        self.come_back(&missing);
+        match self.desk.ask(Order::Renew(name)) {
+            Answer::Done { text: flows, warnings } => {
+                Answer::Done { text: format!("{text}; {flows}"), warnings }
+            }
+            Answer::Refused { errors } => Answer::Done { text, warnings: errors },
+            _ => Answer::done(text),
         }
+    }
+
+    /// What was missing may be there now: flows that were to run it are asked about again.
+    fn come_back(&self, missing: &[String]) {
+        let still = self.trouble();
+        if missing.len() == still.len() {
+            return;
+        }
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // No room at the desk: the next policy mends it.
+        let asked = standing.map(|policy| self.desk.order(Order::Policy(policy)));
+        if let Some(Err(e)) = asked {
+            tracing::warn!("flows are not asked about again: {e}");
+        }
+        let text = if still.is_empty() {
+            "all that the policy in force names is loaded again".into()
+        } else {
+            still.join("; ")
+        };
+        self.board.tell("trouble", text);
+    }
+
+    /// Takes a program's name away, unless somebody needs it.
+    fn unload(&self, name: &str, force: bool) -> Answer {
+        let told: String = name.chars().take(64).collect();
+        if !(self.hooks.programs)().iter().any(|p| p.name == name) {
+            return refused(vec![format!(
+                "cannot unload \"{told}\": no program of this name is loaded here; try `longhaul cc status`"
+            )]);
+        }
+        let counted = match self.programs() {
+            Answer::Programs { programs } => programs.into_iter().find(|p| p.name == name),
+            Answer::Refused { errors } => return Answer::Refused { errors },
+            _ => None,
+        };
+        let p = counted.unwrap_or_default();
+        let own = p.needed_by.iter().any(|by| by == OWN);
+        if own || (!force && !p.needed_by.is_empty()) {
+            let way = if own {
+                "try another --cc when it is started again".to_owned()
+            } else {
+                format!(
+                    "try another policy first (`longhaul cc set FILE`), or `longhaul cc unload {name} --force`, after which new \
+                     flows of it run their substitute"
+                )
+            };
+            let by = places(&p.needed_by);
+            return refused(vec![format!("cannot unload \"{told}\": it is needed here ({by}); {way}")]);
+        }
+        if !(self.hooks.unload_program)(name) {
+            return refused(vec![format!("cannot unload \"{told}\": it was unloaded meanwhile")]);
+        }
+        self.board.tell("program", format!("{name} was unloaded"));
+        let trouble = self.trouble();
+        for text in &trouble {
+            tracing::warn!("{text}");
+            self.board.tell("trouble", text.clone());
+        }
+        let flows = match p.flows + p.flows_of_other_code {
+            0 => "no flow runs it".to_owned(),
+            1 => "1 flow that runs it goes on with it".to_owned(),
+            n => format!("{n} flows that run it go on with it"),
+        };
+        Answer::Done { text: format!("{name} is unloaded; {flows}"), warnings: trouble }
     }
 }

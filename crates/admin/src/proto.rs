@@ -73,6 +73,9 @@ pub enum Request {
     SetPolicy {
         /// The policy, as a file would have it.
         text: String,
+        /// The file it was read from, with its whole path, for people; empty when left out.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        path: String,
     },
     /// Change one flow, until the policy changes: [`Answer::Done`].
     SetFlow {
@@ -85,16 +88,24 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cap_bits_per_second: Option<u64>,
     },
-    /// Load a program: [`Answer::Done`].
+    /// Load a program; flows that run other code by its name run this from now on: [`Answer::Done`].
     Load {
         /// Its bytes (wasm), in base64.
         program: String,
+        /// The file it was read from, with its whole path, for people; empty when left out.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        path: String,
     },
     /// Take a loaded program's name away: [`Answer::Done`].
     Unload {
         /// Its name.
         name: String,
+        /// Even if the policy in force or the process itself needs it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        force: bool,
     },
+    /// Which programs are loaded or needed, and how many flows run them: [`Answer::Programs`].
+    Programs,
     /// What happened: [`Answer::Events`].
     Events {
         /// Only those after the one of this number; 0 for all that are kept.
@@ -114,6 +125,11 @@ pub enum Request {
 
 fn one() -> u32 {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What a process answers. The fields of an answer may grow in number.
@@ -156,6 +172,11 @@ pub enum Answer {
         /// How many that were asked for are no longer kept.
         missed: u64,
     },
+    /// To [`Request::Programs`].
+    Programs {
+        /// Those that are loaded, then those that are only needed.
+        programs: Vec<Program>,
+    },
     /// Part of a trace.
     Decision(Decision),
     /// So many decisions are missing here in a trace: they came faster than they were taken.
@@ -187,8 +208,35 @@ pub struct Process {
     pub started: u64,
     /// Its policy.
     pub policy: PolicyStatus,
-    /// Programs that were loaded.
+    /// Programs that are loaded.
     pub programs: Vec<String>,
+    /// What is not as the policy in force or the process itself means it, one entry for each; none when all is well.
+    #[serde(default)]
+    pub trouble: Vec<String>,
+}
+
+/// A program that is loaded, or needed and not loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// Whether it is loaded.
+    pub loaded: bool,
+    /// The file it is from; empty when that is not known.
+    pub path: String,
+    /// The first digits of the BLAKE3 hash of its module.
+    pub code: String,
+    /// When it was loaded, in seconds since 1970.
+    pub since: u64,
+    /// Flows that run this code.
+    pub flows: u64,
+    /// Flows that run other code, which was loaded by this name before.
+    pub flows_of_other_code: u64,
+    /// Flows that were to run it and run another algorithm, since it is not loaded.
+    pub flows_without: u64,
+    /// What names it: places of the policy in force, and the process's own options.
+    pub needed_by: Vec<String>,
 }
 
 /// Where a policy is from, and how it fares.
@@ -198,6 +246,12 @@ pub struct PolicyStatus {
     pub source: String,
     /// Where the policy that runs is from: the source, `control socket`, `kept copy of SOURCE`, or empty: none runs.
     pub from: String,
+    /// The file that the policy that runs was read from, with its whole path; empty of one from a store.
+    #[serde(default)]
+    pub path: String,
+    /// The first digits of the BLAKE3 hash of the text that runs; empty: none runs.
+    #[serde(default)]
+    pub hash: String,
     /// The store's revision; 0 of what has none.
     pub revision: u64,
     /// Since when it runs, in seconds since 1970.
@@ -244,10 +298,26 @@ pub struct Flow {
     /// The name of what decides there now.
     #[serde(default)]
     pub peer_running: String,
-    /// What it may send at, as decided, under all caps.
-    pub rate_bits_per_second: u64,
-    /// Its own cap.
+    /// What tells its algorithm's code from other code by this name: see [`Program::code`]; empty of what is built in.
+    #[serde(default)]
+    pub code: String,
+    /// What the policy chose and is not loaded here, so that another algorithm decides; empty: nothing is missing.
+    #[serde(default)]
+    pub missing: String,
+    /// What it delivered per second lately, on the wire; none before the process has looked twice.
+    #[serde(default)]
+    pub delivered_bits_per_second: Option<u64>,
+    /// Over how long that was measured: a second or a little more while data moves.
+    #[serde(default)]
+    pub delivered_over_seconds: f64,
+    /// The rate at which packets leave, as decided, under all caps; none where only the window limits.
+    #[serde(default)]
+    pub pacing_bits_per_second: Option<u64>,
+    /// What it may send at most: the smallest of all caps that hold for it.
     pub cap_bits_per_second: Option<u64>,
+    /// Whose cap that is: `rule NAME`, `cc set`, `limit` (`--limit`, or what the peer asked for), `class NAME`, `host`; empty: there is none.
+    #[serde(default)]
+    pub cap_by: String,
     /// What it was guaranteed.
     pub guarantee_bits_per_second: Option<u64>,
     /// Smoothed round trip.
@@ -314,7 +384,7 @@ pub struct Event {
     pub number: u64,
     /// When, in seconds since 1970.
     pub time: u64,
-    /// Of what kind: `policy`, `source`, `flow`, `program`, `fallback`, `substitute`, `refused`.
+    /// Of what kind: `policy`, `source`, `flow`, `program`, `fallback`, `substitute`, `trouble`, `refused`.
     pub kind: String,
     /// In words.
     pub text: String,
@@ -399,7 +469,15 @@ mod tests {
             (r#"{"do":"hello"}"#, Request::Hello),
             (r#"{"do":"flows"}"#, Request::Flows),
             (r#"{"do":"policy"}"#, Request::Policy),
-            (r#"{"do":"set-policy","text":"x = 1"}"#, Request::SetPolicy { text: "x = 1".into() }),
+            (
+                r#"{"do":"set-policy","text":"x = 1"}"#,
+                Request::SetPolicy { text: "x = 1".into(), path: String::new() },
+            ),
+            (
+                r#"{"do":"set-policy","text":"x = 1","path":"/p"}"#,
+                Request::SetPolicy { text: "x = 1".into(), path: "/p".into() },
+            ),
+            (r#"{"do":"programs"}"#, Request::Programs),
             (
                 r#"{"do":"set-flow","flow":"3.1","algorithm":"cubic","cap_bits_per_second":0}"#,
                 Request::SetFlow { flow, algorithm: Some("cubic".into()), cap_bits_per_second: Some(0) },
@@ -408,8 +486,12 @@ mod tests {
                 r#"{"do":"set-flow","flow":"3.1"}"#,
                 Request::SetFlow { flow, algorithm: None, cap_bits_per_second: None },
             ),
-            (r#"{"do":"load","program":"AGFzbQ=="}"#, Request::Load { program: "AGFzbQ==".into() }),
-            (r#"{"do":"unload","name":"x"}"#, Request::Unload { name: "x".into() }),
+            (
+                r#"{"do":"load","program":"AGFzbQ==","path":"/x.c"}"#,
+                Request::Load { program: "AGFzbQ==".into(), path: "/x.c".into() },
+            ),
+            (r#"{"do":"unload","name":"x"}"#, Request::Unload { name: "x".into(), force: false }),
+            (r#"{"do":"unload","name":"x","force":true}"#, Request::Unload { name: "x".into(), force: true }),
             (r#"{"do":"events","after":7}"#, Request::Events { after: 7 }),
             (r#"{"do":"trace","flow":"3.1","every":10}"#, Request::Trace { flow: Some(flow), every: 10 }),
         ] {
@@ -451,8 +533,9 @@ mod tests {
         fn what_was_read_is_written_and_read_again(text in ".*", after: u64, every: u32, flow: u32) {
             let flow = FlowId { connection: after, flow };
             for request in [
-                Request::SetPolicy { text: text.clone() },
-                Request::Unload { name: text.clone() },
+                Request::SetPolicy { text: text.clone(), path: text.clone() },
+                Request::Load { program: text.clone(), path: text.clone() },
+                Request::Unload { name: text.clone(), force: every > 1 },
                 Request::Events { after },
                 Request::Trace { flow: Some(flow), every },
                 Request::SetFlow { flow, algorithm: Some(text), cap_bits_per_second: Some(after) },

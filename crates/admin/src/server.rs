@@ -5,7 +5,7 @@ use crate::desk::Desk;
 use crate::folder::{self, FolderError, Listening};
 use crate::lines::{LineError, Lines};
 use crate::office::Office;
-use crate::proto::{Answer, MAX_REQUEST, Request, line, read_request};
+use crate::proto::{Answer, FlowId, MAX_REQUEST, Request, line, read_request};
 use base::Span;
 use lhio::apart;
 use lhio::peer::Peer;
@@ -179,6 +179,12 @@ impl Session {
                 }
             };
             let answer = match read_request(&text) {
+                Ok(Request::Trace { flow: Some(flow), .. }) if self.is_none(flow) => {
+                    let text = format!(
+                        "cannot trace flow {flow}: there is none of this number; try `longhaul cc show`"
+                    );
+                    Answer::Refused { errors: vec![text] }
+                }
                 Ok(Request::Trace { flow, every }) => match self.office.taps.watch(flow, every) {
                     Some(tap) => {
                         self.office.desk.wake();
@@ -192,6 +198,15 @@ impl Session {
             self.lines.write(&line(&answer), ANSWER)?;
         }
         Ok(())
+    }
+
+    /// Whether the process says that it has no such flow; one that lists only some of its flows does not say so.
+    fn is_none(&self, flow: FlowId) -> bool {
+        let id = flow.to_string();
+        match self.office.answer(Request::Flows) {
+            Answer::Flows { flows, left_out: 0 } => !flows.iter().any(|f| f.id == id),
+            _ => false,
+        }
     }
 
     /// Hands decisions over until the client hangs up or says anything.

@@ -58,7 +58,10 @@ pub fn watch(
     state: &Path,
     office: &Office,
 ) -> Result<Watching, WatchError> {
-    office.board.watches(&source.to_string());
+    office.board.watches(&match source {
+        Source::File(path) => whole(path).display().to_string(),
+        Source::Store(_) => source.to_string(),
+    });
     let (stop, stopped) = sync_channel(0);
     let (name, run): (_, Box<dyn FnOnce() + Send>) = match source {
         Source::File(path) => {
@@ -125,6 +128,11 @@ pub fn read_policy_file(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|e| format!("{} is not text in UTF-8: {e}", path.display()))
 }
 
+/// A path that means the same elsewhere: from the root on.
+pub fn whole(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// What tells that a file was changed: place, length and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
@@ -176,8 +184,8 @@ impl PolicyFile {
 
     fn install(&mut self, text: String) -> Result<(), Vec<String>> {
         self.text = Some(text.clone());
-        let from = self.path.display().to_string();
-        let result = self.office.take(Offer { text, from, revision: 0, kept: None });
+        let (from, path) = (self.path.display().to_string(), whole(&self.path).display().to_string());
+        let result = self.office.take(Offer { text, from, path, revision: 0, kept: None });
         if result.is_ok() {
             content(&self.office, &self.path.display().to_string());
         }
@@ -230,9 +238,10 @@ impl PolicyStore {
         }
         let from = format!("kept copy of {}", self.name);
         // What the store has waits for programs, if it has anything; else the copy does.
+        let offer = |text| Offer { text, from: from.clone(), path: String::new(), revision: 0, kept: None };
         let take = |text: String| match found {
-            Ok(_) => self.office.install(&text, &from, 0).map(drop),
-            Err(_) => self.office.take(Offer { text, from: from.clone(), revision: 0, kept: None }),
+            Ok(_) => self.office.install(&offer(text)).map(drop),
+            Err(_) => self.office.take(offer(text)),
         };
         match self.kept.read().map(take) {
             Some(Ok(())) => {
@@ -279,7 +288,9 @@ impl PolicyStore {
         };
         self.seen = Some((revision, bytes));
         let (from, kept) = (self.name.clone(), Some(self.kept.clone()));
-        match text.and_then(|text| self.office.take(Offer { text, from, revision, kept })) {
+        match text
+            .and_then(|text| self.office.take(Offer { text, from, path: String::new(), revision, kept }))
+        {
             Ok(()) => content(&self.office, &self.name),
             Err(mut errors) => {
                 errors.insert(0, format!("its policy of revision {revision} cannot be used"));

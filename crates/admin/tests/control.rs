@@ -17,6 +17,14 @@ fn ask(c: &mut Client, text: Request) -> Answer {
     c.ask(&text).unwrap()
 }
 
+fn policy(text: &str) -> Request {
+    Request::SetPolicy { text: text.into(), path: "/p.toml".into() }
+}
+
+fn unload(name: &str, force: bool) -> Request {
+    Request::Unload { name: name.into(), force }
+}
+
 fn errors(a: Answer) -> Vec<String> {
     match a {
         Answer::Refused { errors } => errors,
@@ -37,14 +45,14 @@ fn requests_are_answered_one_after_the_other() {
     let Answer::Flows { flows, left_out: 0 } = ask(&mut c, Request::Flows) else { panic!("no flows") };
     assert_eq!(flows[0].id, "1.0");
     // A policy as a whole or not at all; all errors at once.
-    assert_eq!(errors(ask(&mut c, Request::SetPolicy { text: "bad".into() })).len(), 2);
+    assert_eq!(errors(ask(&mut c, policy("bad"))).len(), 2);
     let Answer::Policy { text, status } = ask(&mut c, Request::Policy) else { panic!("no policy") };
     assert_eq!((text.as_str(), status.changes), ("", 0));
-    assert!(matches!(ask(&mut c, Request::SetPolicy { text: "good 1".into() }), Answer::Done { .. }));
+    assert!(matches!(ask(&mut c, policy("good 1")), Answer::Done { .. }));
     let Answer::Policy { text, status } = ask(&mut c, Request::Policy) else { panic!("no policy") };
     assert_eq!((text.as_str(), status.from.as_str(), status.changes), ("good 1", "control socket", 1));
     // What may not be meant so is told to whoever sets it.
-    let doubtful = ask(&mut c, Request::SetPolicy { text: "good 2, in doubt".into() });
+    let doubtful = ask(&mut c, policy("good 2, in doubt"));
     assert!(matches!(doubtful, Answer::Done { warnings, .. } if warnings == ["line 1: warning: doubtful"]));
     let flow = FlowId { connection: 7, flow: 2 };
     let set = |algorithm: Option<&str>, cap| Request::SetFlow {
@@ -55,16 +63,43 @@ fn requests_are_answered_one_after_the_other() {
     assert_eq!(ask(&mut c, set(Some("cubic"), Some(8))), Answer::done("7.2"));
     assert!(errors(ask(&mut c, set(Some("nonsense"), None)))[0].contains("nonsense"));
     assert!(errors(ask(&mut c, set(None, None)))[0].contains("nothing to change"));
-    let load = |program: &str| Request::Load { program: program.into() };
+    let load = |program: &str| Request::Load { program: program.into(), path: "/p.c".into() };
     assert!(matches!(ask(&mut c, load("cHJvZ3JhbQ==")), Answer::Done { .. }));
     assert_eq!(errors(ask(&mut c, load("YQ=="))), ["not a program"]);
     assert!(errors(ask(&mut c, load("?")))[0].contains("base64"));
-    assert!(errors(ask(&mut c, Request::Unload { name: "reno".into() }))[0].contains("reno"));
+    assert!(errors(ask(&mut c, unload("reno", false)))[0].contains("reno"));
     let Answer::Events { events, missed: 0 } = ask(&mut c, Request::Events { after: 0 }) else {
         panic!("none")
     };
     let kinds: Vec<_> = events.iter().map(|e| e.kind.as_str()).collect();
     assert_eq!(kinds, ["refused", "policy", "policy", "flow", "program", "refused"]);
+    // What the policy needs is not taken away, unless that is meant; then what is missing is told, until it is back.
+    let process = |c: &mut Client| match ask(c, Request::Hello) {
+        Answer::Process(p) => p,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(ask(&mut c, policy("good 3, by novel")), Answer::Done { .. }));
+    let p = process(&mut c);
+    assert_eq!((p.policy.path.as_str(), p.policy.hash.len(), &p.trouble[..]), ("/p.toml", 12, &[][..]));
+    let why = errors(ask(&mut c, unload("novel", false)));
+    assert!(why[0].contains("rule \"r\", line 1") && why[0].contains("--force"), "{why:?}");
+    let Answer::Done { text, warnings } = ask(&mut c, unload("novel", true)) else { panic!("refused") };
+    assert!(text.contains("novel is unloaded") && warnings.len() == 1, "{text} {warnings:?}");
+    assert_eq!(process(&mut c).trouble, warnings);
+    let Answer::Programs { programs } = ask(&mut c, Request::Programs) else { panic!("no programs") };
+    assert_eq!((programs.len(), programs[0].loaded, programs[0].needed_by.len()), (1, false, 1));
+    let Answer::Done { text, .. } = ask(&mut c, load("cHJvZ3JhbQ==")) else { panic!("refused") };
+    assert!(text.contains("code c0de") && text.ends_with("2 flows run it"), "{text}");
+    assert!(process(&mut c).trouble.is_empty());
+    let Answer::Events { events, .. } = ask(&mut c, Request::Events { after: 6 }) else { panic!("none") };
+    let kinds: Vec<_> = events.iter().map(|e| e.kind.as_str()).collect();
+    assert_eq!(kinds, ["policy", "program", "trouble", "program", "trouble"]);
+    // A flow that there is not is not waited for.
+    let mut watcher = Client::connect(server.path()).unwrap();
+    watcher.trace(&Request::Trace { flow: Some(flow), every: 1 }).unwrap();
+    assert!(
+        matches!(watcher.follow().unwrap(), Some(Answer::Refused { errors }) if errors[0].contains("7.2"))
+    );
     drop(server);
     assert!(all(&folder).is_empty() && fs::read_dir(&folder).unwrap().count() == 0);
 }

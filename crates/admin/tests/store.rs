@@ -277,7 +277,7 @@ fn a_file_is_read_again_and_a_bad_one_leaves_the_policy() {
 /// Loads the one program that there is.
 fn load(o: &Office) {
     let program = "cHJvZ3JhbQ==".to_owned();
-    assert!(matches!(o.answer(Request::Load { program }), Answer::Done { .. }));
+    assert!(matches!(o.answer(Request::Load { program, path: String::new() }), Answer::Done { .. }));
 }
 
 #[test]

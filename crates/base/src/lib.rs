@@ -12,6 +12,7 @@ pub mod soon;
 pub mod telemetry;
 pub mod text;
 pub mod time;
+pub mod units;
 
 pub use ecn::Ecn;
 pub use keys::KeyMap;

@@ -171,7 +171,12 @@ pub trait Policy: Send + Sync + Debug {
     /// The classes; at least one. Parents stand before their children.
     fn classes(&self) -> &[Class];
     /// What this host may send at most, all flows together.
-    fn host_cap(&self) -> Option<Rate>;
+    fn process_cap(&self) -> Option<Rate>;
     /// Grows with every change, so that whoever asked before knows to ask again.
     fn version(&self) -> u64;
+    /// The algorithms that it names for what this host sends, by their names, and where: `rule "nightly" (line 7)`. One that
+    /// is named in several places is there several times.
+    fn algorithms(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 }

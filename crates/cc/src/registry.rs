@@ -1,11 +1,13 @@
 //! Algorithms by name: one definition of each algorithm and its parameters feeds parsing, help and making.
 
+mod kernel;
 mod loaded;
 mod params;
 #[cfg(test)]
 mod tests;
 
-pub use loaded::{Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, kept, load, loadable, unload};
+pub use kernel::kernel_names;
+pub use loaded::{KERNEL_NAMES, Loading, MAX_LOADS, MAX_NAME, MAX_TEXTS, kept, load, loadable, unload};
 pub use params::{Kind, MAX_TEXT, ParamDef, Params, Value};
 
 use crate::{Algorithm, PathInfo, algorithms};
@@ -54,6 +56,8 @@ pub struct Definition {
     pub params: &'static [ParamDef],
     /// What the path has to tell.
     pub needs: Needs,
+    /// Tells the code of one that was loaded from other code by the same name: a short hash of it. Empty: it is built in.
+    pub code: &'static str,
     /// Makes one for a flow.
     pub build: &'static Build,
 }
@@ -68,6 +72,11 @@ impl core::fmt::Debug for Definition {
 }
 
 impl Definition {
+    /// Makes one for a flow, of these parameters: also after its name was taken away or given to other code.
+    pub fn make(&'static self, params: &Params, info: &PathInfo, rng: Rng) -> Box<dyn Algorithm> {
+        (self.build)(&params.for_definition(self), info, rng)
+    }
+
     /// All parameters at their defaults.
     pub fn defaults(&'static self) -> Params {
         Params::default().for_definition(self)
@@ -92,6 +101,20 @@ impl Definition {
         }
         hash.max(1)
     }
+}
+
+/// Why a program cannot have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameFault {
+    /// It is that of a built-in algorithm.
+    #[error("an algorithm of this name is built in")]
+    BuiltIn,
+    /// It is that of an algorithm of Linux: whoever said it could mean either.
+    #[error("an algorithm of the Linux kernel's TCP has this name")]
+    Kernel,
+    /// It is too long, or of other characters.
+    #[error("a name has not this form")]
+    Form,
 }
 
 /// Why an algorithm could not be selected or made.
@@ -145,14 +168,14 @@ pub enum Error {
     },
     /// An algorithm that is to be loaded has no name that it can have.
     #[error(
-        "an algorithm cannot be loaded as \"{name}\"{}: choose a name of lower-case letters, digits, - and _, a letter first, \
-         {MAX_NAME} at most", if *.taken { ", which is built in" } else { "" }
+        "cannot call a program \"{name}\": {fault}; try another name, of lower-case letters, digits, - and _, a letter first, \
+         {MAX_NAME} at most"
     )]
     BadName {
         /// The name.
         name: String,
-        /// Whether it is that of a built-in algorithm.
-        taken: bool,
+        /// What is wrong with it.
+        fault: NameFault,
     },
     /// Too many were loaded.
     #[error("{MAX_LOADS} algorithms were loaded by this process already: start it again")]
@@ -180,8 +203,11 @@ pub fn names() -> Vec<&'static str> {
 /// [`Error::UnknownAlgorithm`].
 pub fn find(name: &str) -> Result<&'static Definition, Error> {
     let built_in = algorithms::ALL.iter().find(|d| d.name == name);
+    // The kernel's names have _ where those of programs have -: who copies one from there means the same.
+    let as_here = || loaded::find(&name.replace('_', "-"));
     built_in
         .or_else(|| loaded::find(name))
+        .or_else(as_here)
         .ok_or_else(|| Error::UnknownAlgorithm { name: name.chars().take(MAX_TEXT).collect() })
 }
 
@@ -219,7 +245,7 @@ pub fn create(name: &str, params: &Params, info: &PathInfo, rng: Rng) -> Result<
     let def = find(name)?;
     match params.algorithm() {
         Some(theirs) if theirs != def.name => Err(Error::WrongAlgorithm { name: def.name, theirs }),
-        _ => Ok((def.build)(&params.for_definition(def), info, rng)),
+        _ => Ok(def.make(params, info, rng)),
     }
 }
 

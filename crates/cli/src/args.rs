@@ -71,6 +71,7 @@ mod hidden;
 mod intent;
 mod iwarp;
 mod live;
+mod logging;
 mod operation;
 mod sending;
 
@@ -82,6 +83,7 @@ pub use iwarp::{ByIwarp, ServeIwarp};
 pub use live::{
     Cap, Control, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload,
 };
+pub use logging::{AccessLog, LogFormat};
 pub use operation::Operation;
 pub use sending::{Asking, Sending};
 
@@ -104,7 +106,7 @@ pub struct Wire {
     #[arg(long, value_enum, default_value_t)]
     pub encryption: Encryption,
     /// Largest IP packet to send in bytes; the path's own limit is found by itself.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1228..=65_535))]
+    #[arg(long, value_name = "BYTES", value_parser = units::packet)]
     pub mtu: Option<u32>,
     /// How packets reach the network: auto; udp, the kernel's UDP; uring, the same through io_uring; xdp, AF_XDP past the kernel on the interface to the peer,
     /// or xdp:INTERFACE. AF_XDP needs root, and the packet filter does not see it; where it cannot be had, udp is used.
@@ -167,7 +169,7 @@ pub struct Trusting {
     #[command(flatten)]
     pub by_iwarp: ByIwarp,
     /// Give up connecting after this long.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::patience)]
     pub connect_timeout: Span,
 }
 
@@ -248,6 +250,8 @@ pub struct Serve {
     pub direct: bool,
     #[command(flatten)]
     pub memory: ClientMemory,
+    #[command(flatten)]
+    pub logging: AccessLog,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
@@ -496,7 +500,7 @@ pub struct Relay {
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: SocketAddr,
     /// Words that describe the link of each direction: rate=500mbit delay=35ms loss=0.1% queue=1bdp jitter=2ms
-    /// reorder=0.1%(5ms) duplicate=0.01% corrupt=0.01% mtu=1500B at=10s:rate=100mbit ...
+    /// reorder=0.1%(5ms) duplicate=0.01% corrupt=0.01% mtu=9000 (1500 when left out; off: any) at=10s:rate=100mbit ...
     #[arg(value_name = "LINK")]
     pub link: Vec<String>,
     /// A link known by name, which the words then change: transatlantic, transpacific, satellite-geo, lossy-wifi,
@@ -526,11 +530,7 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub small: u32,
     /// The emulated path, as `longhaul wan relay` takes it.
-    #[arg(
-        long,
-        value_name = "LINK",
-        default_value = "rate=500mbit delay=35ms loss=0.1% queue=1bdp mtu=1500B"
-    )]
+    #[arg(long, value_name = "LINK", default_value = "rate=500mbit delay=35ms loss=0.1% queue=1bdp")]
     pub link: String,
     /// Seed of the content and of the path's chance.
     #[arg(long, default_value_t = 1)]
@@ -586,7 +586,7 @@ pub struct Steady {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Largest IP packet.
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1228..=65_535))]
+    #[arg(long, default_value_t = 1500, value_parser = units::packet)]
     pub mtu: u32,
     /// Congestion control.
     #[arg(long, default_value = ::cc::registry::DEFAULT, value_parser = congestion)]
@@ -613,7 +613,7 @@ pub enum Keys {
     /// the state folder (see `longhaul keys list`).
     Token {
         /// How long they can be used.
-        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::span)]
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::lifetime)]
         lifetime: Span,
         /// How many.
         #[arg(short = 'n', long, value_name = "N", default_value_t = 1,

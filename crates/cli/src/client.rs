@@ -1,6 +1,6 @@
 //! `put`, `get` and `ls`.
 
-use crate::args::{Comparing, Control, Get, Governing, Ls, Output, Put, Trusting, Wire};
+use crate::args::{Comparing, Control, Encryption, Get, Governing, Ls, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::mapped::Mapped;
 use crate::setup::{self, Me};
@@ -37,7 +37,7 @@ pub struct Live {
     pub iwarp: Option<IwarpInfo>,
     /// What the policy made of what this end sends; `None` where there is none.
     pub mapped: Option<Mapped>,
-    /// Seconds since the start of the transfer, and bytes delivered so far.
+    /// Seconds since the start of the transfer, and payload that had been received, or confirmed by the other end.
     pub samples: Vec<(f64, u64)>,
 }
 
@@ -63,6 +63,8 @@ struct Watched {
     next: Time,
     every: Span,
     receives: bool,
+    /// What the user wants of the encryption, until it was told what was agreed.
+    asked: Option<Encryption>,
 }
 
 impl Watched {
@@ -75,10 +77,13 @@ impl Watched {
         }
         self.next = now + self.every;
         let seconds = now.since(*self.start.get_or_insert(now)).as_secs_f64();
-        let delivered = if self.receives { stats.payload_received } else { stats.delivered };
+        let delivered = if self.receives { stats.payload_received } else { stats.payload_acked };
         let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
         let iwarp = info.iwarp.clone();
         // Of what the other end sends, that tells.
+        if let Some(asked) = self.asked.take().filter(|_| iwarp.is_none()) {
+            setup::tell_protection(asked, suite);
+        }
         let mapped = if self.receives {
             self.inner.progress().mapped().map(Mapped::told)
         } else {
@@ -156,11 +161,12 @@ impl Session {
         &self,
         make: impl FnOnce(Connect, Wake) -> Outcome<ClientApp>,
         receives: bool,
-        display: impl FnOnce(&Progress, &Board) -> Outcome<Display>,
+        display: impl FnOnce(&Progress) -> Outcome<Display>,
     ) -> Outcome<(Summary, Live)> {
         let bind = setup::client_address(self.trusted.remote, &self.options, false);
         let mut driver = setup::driver(bind, &self.wire, (false, None))?;
-        let options = TransportOptions { remembered: self.recall_path(), ..self.options.clone() };
+        let options =
+            TransportOptions { remembered: self.recall_path(), ..self.trusted.in_time(&self.options) };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
         let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
@@ -174,9 +180,11 @@ impl Session {
             wake();
         })?;
         self.stopped.get_or_init(|| stopped);
-        let display = display(&progress, &board)?;
+        let display = display(&progress)?;
         let (start, next) = (None, Time::ZERO);
-        let mut app = Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives };
+        let asked = Some(self.wire.encryption);
+        let mut app =
+            Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives, asked };
         let ran = driver.run(&mut endpoint, &mut admin.govern(&mut app));
         display.end();
         ran?;
@@ -225,7 +233,7 @@ impl Session {
         if let mover::Error::Connection { text, .. } = error {
             let changed = match self.trusted.trust {
                 ServerTrust::Pinned(_) if live.suite.is_none() => {
-                    trust::explain(&self.me, &self.server, self.trusted.remote, &self.options)
+                    trust::explain(&self.me, &self.server, &self.trusted, &self.options)
                 }
                 _ => None,
             };
@@ -240,7 +248,7 @@ impl Session {
     }
 }
 
-fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
+fn transfer(c: &Comparing, no_sync: bool, out: &Output) -> TransferOptions {
     TransferOptions {
         skip_same: !c.all,
         checksum: c.checksum,
@@ -249,30 +257,33 @@ fn transfer(c: &Comparing, no_sync: bool) -> TransferOptions {
         durable: !no_sync,
         fresh: c.no_resume,
         direct: false,
+        scan: !out.quiet && !out.json,
     }
 }
 
 /// `longhaul put`.
 pub fn put(a: &Put) -> Outcome<()> {
+    out::set_quiet(a.output.quiet);
     let options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
     let input = if stream::is_input(&a.sources, &a.dest.path)? { Some(Spool::of_input()?) } else { None };
     let o = PutOptions {
         sources: input.as_ref().map_or_else(|| a.sources.clone(), |i| vec![i.file()]),
         nameless: input.is_some(),
         dest: a.dest.path.clone(),
-        transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false) },
+        transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false, &a.output) },
     };
     let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting, ("put", &a.governing))?;
     let result = session.run(
         |connect, wake| ClientApp::put(connect, &o, wake).map_err(Failure::usage),
         false,
-        |p, b| Display::start(p, b, a.output.quiet || a.output.json),
+        |p| Display::start(p, a.output.quiet || a.output.json),
     );
-    finish(&session, result, &a.output, a.comparing.dry_run, false)
+    finish(&session, result, &a.output, (a.comparing.dry_run, false, false))
 }
 
 /// `longhaul get`.
 pub fn get(a: &Get) -> Outcome<()> {
+    out::set_quiet(a.output.quiet);
     let Some(Url { server, .. }) = a.sources.first() else { return Err(Failure::usage("nothing to fetch")) };
     if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
         let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
@@ -293,7 +304,7 @@ pub fn get(a: &Get) -> Outcome<()> {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
         dest: spool.as_ref().map_or_else(|| a.dest.clone(), Spool::file),
         one_file: stream.is_some(),
-        transfer: transfer(&a.comparing, a.no_sync || stream.is_some()),
+        transfer: transfer(&a.comparing, a.no_sync || stream.is_some(), &a.output),
         sending: mover::Sending {
             rate_limit: a.asking.limit,
             cc: a.asking.cc.clone(),
@@ -308,7 +319,7 @@ pub fn get(a: &Get) -> Outcome<()> {
     let mut result = session.run(
         |connect, wake| ClientApp::get(connect, &o, wake).map_err(Failure::usage),
         true,
-        |p, b| Display::start(p, b, a.output.quiet || a.output.json),
+        |p| Display::start(p, a.output.quiet || a.output.json),
     );
     if let (Ok((_, live)), false) = (&mut result, a.output.json || a.asking.asks()) {
         // Who asked for nothing wants to hear of rules only.
@@ -323,7 +334,7 @@ pub fn get(a: &Get) -> Outcome<()> {
             Ok(done)
         });
     }
-    finish(&session, result, &a.output, a.comparing.dry_run, taken)
+    finish(&session, result, &a.output, (a.comparing.dry_run, true, taken))
 }
 
 /// Where a `get` goes that makes no file, and where its file is kept until it is whole.
@@ -342,8 +353,7 @@ fn finish(
     session: &Session,
     result: Outcome<(Summary, Live)>,
     out: &Output,
-    dry_run: bool,
-    taken: bool,
+    (dry_run, receives, taken): (bool, bool, bool),
 ) -> Outcome<()> {
     let say = |report: &serde_json::Value| if taken { err_line!("{report}") } else { out::json(report) };
     let (summary, live) = match result {
@@ -357,9 +367,9 @@ fn finish(
     };
     let verdict = session.verdict(&summary, &live);
     if out.json {
-        say(&report(&summary, &live, &verdict));
+        say(&report(&summary, &live, &verdict, receives));
     } else if !out.quiet && moved(&summary) {
-        err_lines!("{}", show::summary(&summary, &live, dry_run));
+        err_lines!("{}", show::summary(&summary, &live, (dry_run, receives)));
         if let Some(m) = &live.mapped {
             err_line!("{m}");
         }
@@ -382,7 +392,9 @@ fn finish(
 /// Whether there was a transfer of which there is something to say.
 fn moved(s: &Summary) -> bool {
     let p = &s.progress;
-    matches!(s.error, None | Some(mover::Error::Partial { .. })) || p.bytes_moved > 0 || p.files_done > 0
+    matches!(s.error, None | Some(mover::Error::Partial { .. }))
+        || p.bytes_confirmed > 0
+        || p.files_confirmed > 0
 }
 
 /// This command, quoted for a shell.
@@ -403,20 +415,27 @@ fn command_line() -> String {
     std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>) -> serde_json::Value {
+fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>, receives: bool) -> serde_json::Value {
     let seconds = summary.nanos as f64 / 1e9;
     let cpu = CpuTime::of_process();
-    let s = &live.stats;
+    let (s, moved) = (&live.stats, summary.progress.bytes_transferred());
+    let mut connection = show::stats_json(s, live.iwarp.as_ref());
+    if receives && let Some(m) = &live.mapped {
+        // What counts is how the other end sends, as it has told.
+        (connection["congestion_control"], connection["congestion_state"]) =
+            (json!(m.algorithm), json!(null));
+    }
     json!({
         "code": verdict.as_ref().map_or_else(|f| f.code as u8, |()| Code::Ok as u8),
         "message": verdict.as_ref().err().map(|f| f.text.as_str()),
         "transfer": summary,
         "seconds": seconds,
-        "goodput_bits_per_second": if seconds > 0.0 { summary.progress.bytes_moved as f64 * 8.0 / seconds } else { 0.0 },
+        "bytes_transferred": moved,
+        "goodput_bits_per_second": if seconds > 0.0 { moved as f64 * 8.0 / seconds } else { 0.0 },
         "transport": show::transport(live.iwarp.as_ref()),
         "iwarp": show::iwarp_json(live.iwarp.as_ref()),
         "suite": show::suite(live.suite, live.iwarp.as_ref()),
-        "connection": show::stats_json(s, live.iwarp.as_ref()),
+        "connection": connection,
         "policy": live.mapped,
         "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
         "samples": live.samples,
@@ -454,7 +473,7 @@ pub fn ls(a: &Ls) -> Outcome<()> {
             Ok(app)
         },
         true,
-        |_, _| Ok(Display::none()),
+        |_| Ok(Display::none()),
     );
     // The channel's sender went with the app.
     if let Some(p) = printer {
@@ -462,9 +481,22 @@ pub fn ls(a: &Ls) -> Outcome<()> {
     }
     let (summary, live) = result?;
     for e in &summary.progress.errors {
-        err_line!("error: {e}");
+        err_line!("error: {}", of_listing(e));
     }
     session.verdict(&summary, &live)
+}
+
+/// A failure of a listing, in its own words: what is not there was not removed meanwhile.
+fn of_listing(e: &mover::FileError) -> String {
+    match e.cause {
+        mover::Cause::Missing => {
+            format!(
+                "cannot list \"{}\": no such file or folder; try `longhaul ls` with the folder above it",
+                e.path
+            )
+        }
+        _ => e.to_string(),
+    }
 }
 
 fn entry_name(e: &mover::proto::Entry) -> &[u8] {

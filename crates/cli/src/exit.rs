@@ -44,6 +44,8 @@ pub struct Failure {
     pub text: String,
     /// The code with which the peer closed the connection, if that is what happened.
     pub peer: Option<u64>,
+    /// The status of a command that was run for the user, which is then the program's own.
+    pub status: Option<u8>,
 }
 
 /// What commands return.
@@ -52,7 +54,18 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// A failure in words.
     pub fn new(code: Code, text: impl Into<String>) -> Failure {
-        Failure { code, text: text.into(), peer: None }
+        Failure { code, text: text.into(), peer: None, status: None }
+    }
+    /// What a command that was run for the user ended with: its own status, or as shells have it 128 and the signal that ended
+    /// it.
+    pub fn of_command(name: &str, status: std::process::ExitStatus) -> Failure {
+        use std::os::unix::process::ExitStatusExt as _;
+        let (n, text) = match (status.code(), status.signal()) {
+            (Some(n), _) => (n, String::new()),
+            (None, Some(n)) => (128 + n, format!("{name} was ended by signal {n}")),
+            (None, None) => (Code::Partial as i32, format!("{name} ended in an unknown way")),
+        };
+        Failure { status: u8::try_from(n).ok(), ..Failure::new(Code::Partial, text) }
     }
     /// A failure in words that another has a part in, such as a peer: they stay in one line.
     pub fn line(code: Code, text: impl fmt::Display) -> Failure {
@@ -109,7 +122,7 @@ impl From<endpoint::ConnectError> for Failure {
 pub fn of_transfer(e: &mover::Error) -> Failure {
     let peer = if let mover::Error::Connection { code, .. } = e { *code } else { None };
     let code = match e {
-        mover::Error::Refused { .. } => Code::Refused,
+        mover::Error::Refused { .. } | mover::Error::OtherService { .. } => Code::Refused,
         mover::Error::Connection { code, .. } => of_peer(*code).unwrap_or(Code::Interrupted),
         mover::Error::Interrupted => Code::Interrupted,
         mover::Error::Partial { system: Some(_), .. } => Code::System,
@@ -128,7 +141,7 @@ fn of_peer(code: Option<u64>) -> Option<Code> {
     match code? {
         UNAUTHORISED => Some(Code::Untrusted),
         // The same command would be told the same again.
-        NO_COMMON_CC | NO_COMMON_SUITE => Some(Code::Refused),
+        NO_COMMON_CC | NO_COMMON_SUITE | mover::OTHER_SERVICE => Some(Code::Refused),
         _ => None,
     }
 }
@@ -139,6 +152,8 @@ pub fn of_close(reason: &endpoint::CloseReason, connected: bool) -> Failure {
     let peer = if let R::Peer { code, .. } = reason { Some(*code) } else { None };
     let code = match reason {
         R::Handshake(_) => Code::Untrusted,
+        // The same command would be told the same again, whichever end is the first to say so.
+        R::NothingInCommon(_) => Code::Refused,
         _ => of_peer(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
     };
     Failure { peer, ..Failure::new(code, reason.to_string()) }
@@ -164,6 +179,15 @@ mod tests {
         for c in all {
             assert!(HELP.contains(&format!("\n  {}  ", c as u8)), "{c:?}");
         }
+    }
+
+    #[test]
+    fn a_command_that_was_run_gives_its_own_status() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let of = |raw| Failure::of_command("sh", std::process::ExitStatus::from_raw(raw));
+        assert_eq!((of(3 << 8).status, of(3 << 8).text.as_str()), (Some(3), ""));
+        assert_eq!((of(9).status, of(9).text.as_str()), (Some(137), "sh was ended by signal 9"));
+        assert_eq!(of(255 << 8).status, Some(255));
     }
 
     #[test]

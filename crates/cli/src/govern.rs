@@ -56,6 +56,8 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         read_policy: Arc::new(policies::read),
         load_program: Arc::new(policies::load_program),
         unload_program: Arc::new(programs::unload),
+        programs: Arc::new(policies::loaded),
+        is_known: Arc::new(policies::is_known),
         news: Arc::new(policies::news),
     };
     let options = Options { command, control: control(&g.control)?, source, state: me.state.path(), hooks };

@@ -35,7 +35,7 @@ pub fn run(k: &Keys) -> Outcome<()> {
             let now = WallTime::now().unix_secs();
             for (k, until) in me.state.tokens()?.list(now)? {
                 let print = PublicKey::from_bytes(k.0).fingerprint();
-                out_line!("may connect  {print} once, with a token that is good for {} s more", until - now);
+                out_line!("may connect  {print} once, with a token that {}", validity(until, now));
             }
             let known = me.state.path().join("known_hosts");
             if let Ok(text) = std::fs::read_to_string(&known) {
@@ -46,6 +46,15 @@ pub fn run(k: &Keys) -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// For how long a token can be used, in Unix time; its last second is included.
+fn validity(until: u64, now: u64) -> String {
+    match until.checked_sub(now) {
+        None => "has expired".to_owned(),
+        Some(0) => "is good for less than a second more".to_owned(),
+        Some(left) => format!("is good for {left} s more"),
+    }
 }
 
 /// USER@HOST, as far as it is known: only for people.
@@ -87,4 +96,18 @@ fn authorize(me: &Me, file: &Path) -> Outcome<()> {
     out.write_all(lines.as_bytes()).and_then(|()| out.sync_data()).map_err(fail)?;
     out_line!("{added} keys added to {}; servers let them in from now on", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_cannot_be_used_any_more_is_said_to_have_expired() {
+        assert_eq!(validity(100, 99), "is good for 1 s more");
+        assert_eq!(validity(100, 100), "is good for less than a second more");
+        for now in [101, u64::MAX] {
+            assert_eq!(validity(100, now), "has expired");
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub enum Command {
     /// List the plans that come with the program.
     List(List),
     /// Run a command in a node of an emulated network (needs root). Every node's address is in the environment: LAB_A,
-    /// LAB_B, ...
+    /// LAB_B, ... Ends with the command's status, or 128 and the number of the signal that ended it.
     Exec(Exec),
     /// Remove what laboratories that were killed have left behind (needs root).
     Clean,
@@ -362,11 +362,7 @@ fn exec(a: &Exec) -> Outcome<()> {
         let _ = c.wait();
     }
     lab.down().map_err(|e| of_lab(&e))?;
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(n) => Err(Failure::new(Code::Partial, format!("{} ended with code {n}", a.command[0]))),
-        None => Err(Failure::new(Code::Interrupted, format!("{} was ended by a signal", a.command[0]))),
-    }
+    if status.success() { Ok(()) } else { Err(Failure::of_command(&a.command[0], status)) }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 #[macro_use]
 mod out;
 
+mod access_log;
 mod args;
 mod cc;
 mod clean;
@@ -12,6 +13,8 @@ mod demo;
 mod exit;
 mod gate;
 mod govern;
+#[cfg(test)]
+mod hints;
 mod keys;
 mod lab;
 mod log;
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
             if !f.text.is_empty() {
                 err_lines!("longhaul: {}", f.indented());
             }
-            ExitCode::from(f.code as u8)
+            ExitCode::from(f.status.unwrap_or(f.code as u8))
         }
     }
 }

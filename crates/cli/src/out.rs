@@ -35,6 +35,19 @@ static FAILED: AtomicBool = AtomicBool::new(false);
 /// Lines of several threads do not mix.
 static WRITING: Mutex<()> = Mutex::new(());
 
+/// Only errors are wanted.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Whether only errors are to be said, from now on.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether the user wants to hear of errors only.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// One line on standard output.
 pub fn line(a: Arguments<'_>) {
     write_out(format!("{}\n", text::line(&a.to_string())).as_bytes());

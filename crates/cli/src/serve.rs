@@ -1,15 +1,17 @@
 //! `longhaul serve`.
 
+use crate::access_log::AccessLog;
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
 use crate::govern;
 use crate::setup::{self, Me, Serving};
 use crate::{out, stop};
 use base::Time;
-use endpoint::{App, Endpoint};
+use endpoint::{App, ConnId, Endpoint};
 use lhio::budget::memory_for_clients;
 use lhio::clock::CpuTime;
-use mover::{Monitor, ServeOptions, ServerApp, Snapshot, Wake, Who};
+use mover::{ServeOptions, ServerApp, Wake};
+use observe::{Event, Reader, SessionEnd, What};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     let me = Me::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     options.max_qps = QUEUE_PAIRS;
+    let access_log = AccessLog::open(&a.logging)?;
     let (gate, mut config, tokens) = me.admission(&a.admission)?;
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
     let iwarp = config.iwarp.is_some();
@@ -59,13 +62,12 @@ pub fn run(a: &Serve) -> Outcome<()> {
     let mut endpoint =
         me.endpoint(&me.credentials, options, Some(Serving { config, role: "serve", listen }))?;
     endpoint.set_gate(Some(Box::new(gate)));
-    let monitor = inner.monitor();
-    let stopping = monitor.clone();
+    let stopping = inner.monitor();
     stop::on_signal(move || {
         stopping.stop();
         wake();
     })?;
-    let mut app = Served { inner, monitor, seen: BTreeMap::new(), next: Time::ZERO };
+    let mut app = Served { inner, events: None, access_log, who: BTreeMap::new() };
     driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if a.json {
         let cpu = CpuTime::of_process();
@@ -77,58 +79,86 @@ pub fn run(a: &Serve) -> Outcome<()> {
     Ok(())
 }
 
-/// The server, watched: sessions are logged as they come and go.
+/// The server, with what happens to its sessions in the logs.
 struct Served {
     inner: ServerApp,
-    monitor: Monitor,
-    /// Of each session: its operation, and how many of its notes and errors were told.
-    seen: BTreeMap<u64, (&'static str, usize, usize)>,
-    next: Time,
+    events: Option<Reader>,
+    access_log: Option<AccessLog>,
+    /// Of each connection: its client and key.
+    who: BTreeMap<u64, (String, String)>,
 }
 
-/// How often sessions are looked at for the log.
-const LOOK_EVERY: base::Span = base::Span::from_millis(500);
-
 impl Served {
-    fn log(&mut self) {
-        for s in self.monitor.sessions() {
-            self.told(s.conn, &s.who, &s.progress);
+    /// Reads what happened since the last time.
+    fn read(&mut self, ep: &mut Endpoint) {
+        let mut reader = match self.events.take() {
+            Some(r) => r,
+            None => ep.log().subscribe(),
+        };
+        if ep.log().has_news(&reader) {
+            let (missed, events) = ep.log().read(&mut reader);
+            let events: Vec<Event> = events.cloned().collect();
+            if missed > 0 {
+                tracing::warn!("{missed} events came faster than they could be logged, and are left out");
+            }
+            events.iter().for_each(|e| self.log(e, ep));
         }
-        for e in self.monitor.take_ended() {
-            self.told(e.conn, &e.who, &e.progress);
-            self.seen.remove(&e.conn);
-            let (files, bytes, failed, status) = (e.files, e.bytes, e.failed, &e.status);
-            let (client, peer) = (&e.who.remote, &e.who.peer);
-            let operation = e.who.operation;
-            tracing::info!(client, peer, operation, files, bytes, failed, status, "a session ended");
-        }
+        self.events = Some(reader);
     }
-    /// What is new of a session.
-    fn told(&mut self, conn: u64, who: &Who, p: &Snapshot) {
-        let (client, peer, operation) = (&who.remote, &who.peer, who.operation);
-        let (before, notes, errors) = self.seen.get(&conn).copied().unwrap_or_default();
-        for note in p.notes.iter().skip(notes) {
-            tracing::info!(client, peer, "{note}");
+
+    fn log(&mut self, e: &Event, ep: &Endpoint) {
+        let known = |conn: u64| {
+            let info = ep.connection(ConnId(conn))?;
+            let key = info.peer.as_ref().map_or_else(|| "no key".to_owned(), ToString::to_string);
+            Some((info.remote.to_string(), key))
+        };
+        if let What::SessionEnded(end) = &e.what {
+            self.who.remove(&e.connection);
+            if let Some(log) = &mut self.access_log {
+                log.write(end);
+            }
+            let SessionEnd { client, key, operation, path, files, bytes, failed, status, .. } = end;
+            return tracing::info!(
+                client,
+                key,
+                operation,
+                path,
+                files,
+                bytes,
+                failed,
+                status,
+                "a session ended"
+            );
         }
-        // The client may not be told all of it.
-        for e in p.errors.iter().skip(errors) {
-            tracing::info!(client, peer, "{e}");
+        let unknown = || ("unknown".to_owned(), "unknown".to_owned());
+        match &e.what {
+            What::SessionStarted { operation } => {
+                let (client, key) = self
+                    .who
+                    .entry(e.connection)
+                    .or_insert_with(|| known(e.connection).unwrap_or_else(unknown));
+                tracing::info!(client, key, operation, "a session began");
+            }
+            // The client may not be told all of it.
+            What::SessionNote { text } | What::FileFailed { text } => {
+                let (client, key) = self
+                    .who
+                    .entry(e.connection)
+                    .or_insert_with(|| known(e.connection).unwrap_or_else(unknown));
+                tracing::info!(client, key, "{text}");
+            }
+            _ => {}
         }
-        if before != operation {
-            tracing::info!(client, peer, operation, "a session began");
-        }
-        self.seen.insert(conn, (operation, p.notes.len(), p.errors.len()));
     }
 }
 
 impl App for Served {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
-        self.inner.drive(now, ep);
-        // The last ones as well.
-        if now >= self.next || self.inner.finished() {
-            self.next = now + LOOK_EVERY;
-            self.log();
+        if self.events.is_none() {
+            self.read(ep); // subscribes
         }
+        self.inner.drive(now, ep);
+        self.read(ep);
     }
     fn next_timeout(&self) -> Option<Time> {
         self.inner.next_timeout()

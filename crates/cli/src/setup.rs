@@ -190,7 +190,8 @@ pub fn announce(
     }
 }
 
-/// Options of the transport. Says aloud when packets are not encrypted.
+/// Options of the transport. A server says aloud when packets may not be encrypted; a client does when it knows what was agreed
+/// ([`tell_protection`]).
 pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trusting>) -> TransportOptions {
     let measured = aead_suites();
     let mut o = TransportOptions {
@@ -198,24 +199,21 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         suite_costs: measured,
         ..TransportOptions::default()
     };
-    let first: &[Suite] = match wire.encryption {
-        Encryption::Aead => &[],
+    let (name, first): (_, &[Suite]) = match wire.encryption {
+        Encryption::Aead => ("", &[]),
         Encryption::Integrity => {
             o.module = ::wire::Module::Integrity;
-            err_line!(
-                "WARNING: --encryption integrity: data is NOT encrypted, everybody on the way can read it"
-            );
-            &[Suite::IntegrityAegis, Suite::IntegrityGmac]
+            ("integrity", &[Suite::IntegrityAegis, Suite::IntegrityGmac])
         }
         Encryption::Crc32c => {
             o.module = ::wire::Module::Crc32c;
-            err_line!(
-                "WARNING: --encryption crc32c: data is NOT encrypted and NOT authenticated, everybody on the way \
-                 can read and change it"
-            );
-            &[Suite::Crc32c]
+            ("crc32c", &[Suite::Crc32c])
         }
     };
+    if let (Some(suite), None) = (first.first(), trusting) {
+        let what = unprotected(*suite).unwrap_or_default();
+        err_line!("WARNING: --encryption {name}: with clients that ask for it too, {what}");
+    }
     // If the other end does not agree, the connection is encrypted after all.
     o.suites.splice(0..0, first.iter().copied());
     o.discover = wire.discover;
@@ -235,6 +233,32 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.paths = [&t.paths[..], &t.backup_paths].concat();
     }
     o
+}
+
+/// What packets of a suite are open to; `None` where they are encrypted.
+fn unprotected(suite: Suite) -> Option<&'static str> {
+    match suite {
+        Suite::IntegrityGmac | Suite::IntegrityAegis => {
+            Some("data is NOT encrypted, everybody on the way can read it")
+        }
+        Suite::Crc32c => {
+            Some("data is NOT encrypted and NOT authenticated, everybody on the way can read and change it")
+        }
+        Suite::Aes128Gcm | Suite::ChaCha20Poly1305 | Suite::Aegis128L | Suite::Aegis128X2 => None,
+    }
+}
+
+/// Says aloud what protects a connection that is up, where that is less than encryption, or more than was asked for.
+pub fn tell_protection(asked: Encryption, agreed: Suite) {
+    match (unprotected(agreed), asked) {
+        (Some(what), _) => err_line!("WARNING: {what} ({})", agreed.name()),
+        (None, Encryption::Aead) => {}
+        (None, _) => err_line!(
+            "the server does not agree to less than encryption: data is encrypted ({}); to change that, have it run with the same \
+             --encryption",
+            agreed.name()
+        ),
+    }
 }
 
 /// What this end asks of the network. A program that does not say its name has that of its file.

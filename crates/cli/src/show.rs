@@ -1,6 +1,6 @@
 //! What people see of a transfer.
 
-use crate::client::{Board, Live};
+use crate::client::Live;
 use crate::exit::{Failure, Outcome};
 use crate::out;
 use crate::units::show_bytes;
@@ -20,6 +20,8 @@ use transport::crypto::Suite;
 const BAR_EVERY: Duration = Duration::from_millis(200);
 /// How often a line appears where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Of files that are smaller on average, it is told how many a second are done.
+const SMALL_FILE: u64 = 256 << 10;
 /// Characters of a file's name on the bar.
 const NAME: usize = 40;
 
@@ -33,30 +35,28 @@ impl Display {
     }
 
     /// A bar on a terminal, plain lines otherwise.
-    pub fn start(progress: &Progress, board: &Board, quiet: bool) -> Outcome<Display> {
+    pub fn start(progress: &Progress, quiet: bool) -> Outcome<Display> {
         if quiet {
             return Ok(Display::none());
         }
         let (stop, stopped) = sync_channel(1);
-        let (progress, board) = (progress.clone(), board.clone());
+        let progress = progress.clone();
         let terminal = out::error_is_terminal();
         let run = move || {
             let bar = terminal.then(bar);
             let every = if terminal { BAR_EVERY } else { LINE_EVERY };
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(every) {
-                let (p, live) = (progress.snapshot(), board.get());
+                let p = progress.snapshot();
+                let done = p.bytes_confirmed.saturating_add(p.bytes_skipped).min(p.bytes_total);
                 match &bar {
                     Some(b) => {
-                        b.set_length(p.bytes_known.max(1));
-                        b.set_position(p.bytes_done.min(p.bytes_known));
-                        b.set_message(base::text::line(&line(&p, &live)).into_owned());
+                        b.set_length(p.bytes_total.max(1));
+                        b.set_position(done);
+                        b.set_message(base::text::line(&line(&p)).into_owned());
                     }
-                    None => err_line!(
-                        "{} of {}, {}",
-                        show_bytes(p.bytes_done),
-                        show_bytes(p.bytes_known),
-                        line(&p, &live)
-                    ),
+                    None => {
+                        err_line!("{} of {}, {}", show_bytes(done), show_bytes(p.bytes_total), line(&p));
+                    }
                 }
             }
             if let Some(b) = bar {
@@ -86,27 +86,23 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// Rate, share of the path's estimated capacity, time left, files.
-fn line(p: &Snapshot, live: &Live) -> String {
-    let rate = Rate::from_bytes_per_sec(p.bytes_per_second);
-    let mut out = format!("{rate}");
-    let path = live.stats.rate;
-    // What TCP paces at is above what it takes the path for.
-    let known = live.iwarp.is_none() && path > Rate::ZERO && path < Rate::MAX;
-    if known && live.stats.delivered > live.stats.payload_received {
-        let share = rate.bytes_per_sec() as f64 / path.bytes_per_sec() as f64;
-        out.push_str(&format!(" ({:.0}% of the path's {path})", (share * 100.0).min(100.0)));
+/// Rate over the last seconds, time left, files.
+fn line(p: &Snapshot) -> String {
+    let mut parts = Vec::new();
+    if let Some(bytes) = p.bytes_per_second {
+        let files = p.files_per_second.unwrap_or(0);
+        if files > 0 && bytes / files < SMALL_FILE {
+            parts.push(format!("{files} files/s"));
+        }
+        parts.push(Rate::from_bytes_per_sec(bytes).to_string());
     }
-    if p.bytes_per_second > 0 && p.complete {
-        let left = p.bytes_known.saturating_sub(p.bytes_done) / p.bytes_per_second;
-        out.push_str(&format!(", {} left", clock(left)));
+    if let Some(left) = p.seconds_left {
+        parts.push(format!("{} left", clock(left.ceil() as u64)));
     }
-    out.push_str(&format!(
-        ", {} of {}{} files",
-        p.files_done,
-        p.files_known,
-        if p.complete { "" } else { "+" }
-    ));
+    let more = if p.complete { "" } else { "+" };
+    let done = p.files_confirmed.saturating_add(p.files_skipped);
+    parts.push(format!("{done} of {}{more} files", p.files_total));
+    let mut out = parts.join(", ");
     if !p.current.is_empty() {
         let name: String = p.current.chars().rev().take(NAME).collect::<Vec<_>>().into_iter().rev().collect();
         out.push_str(&format!(" {name}"));
@@ -122,25 +118,25 @@ fn clock(seconds: u64) -> String {
     }
 }
 
-/// The last line of a transfer.
-pub fn summary(s: &Summary, live: &Live, dry_run: bool) -> String {
+/// The last line of a transfer. What counts is what the receiving end has confirmed.
+pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> String {
     let p = &s.progress;
     if dry_run {
         return format!(
             "would send {} files, {}; {} files ({}) are the same already",
-            p.files_known.saturating_sub(p.files_skipped),
-            show_bytes(p.bytes_known.saturating_sub(p.bytes_skipped)),
+            p.files_total.saturating_sub(p.files_skipped),
+            show_bytes(p.bytes_total.saturating_sub(p.bytes_skipped)),
             p.files_skipped,
             show_bytes(p.bytes_skipped),
         );
     }
     let seconds = s.nanos as f64 / 1e9;
-    let rate = Rate::from_bytes_in(p.bytes_moved, Span::from_nanos(s.nanos.max(1)));
+    let rate = Rate::from_bytes_in(p.bytes_transferred(), Span::from_nanos(s.nanos.max(1)));
     let mut out = format!(
-        "{} files, {} in place; {} moved in {seconds:.2} s ({rate})",
-        p.files_done,
-        show_bytes(p.bytes_done),
-        show_bytes(p.bytes_moved),
+        "{} files in place; {} {} and verified in {seconds:.2} s ({rate})",
+        p.files_confirmed,
+        show_bytes(p.bytes_transferred()),
+        if receives { "received" } else { "sent" },
     );
     if p.files_skipped > 0 {
         out.push_str(&format!("; {} files were the same already", p.files_skipped));
@@ -225,6 +221,7 @@ pub fn iwarp_json(i: Option<&IwarpInfo>) -> serde_json::Value {
 pub fn stats_json(s: &endpoint::Stats, i: Option<&IwarpInfo>) -> serde_json::Value {
     json!({
         "payload_sent": s.payload_sent,
+        "payload_acked": s.payload_acked,
         "payload_received": s.payload_received,
         "payload_again": s.payload_again,
         "packets_sent": s.packets_sent,
@@ -241,6 +238,7 @@ pub fn stats_json(s: &endpoint::Stats, i: Option<&IwarpInfo>) -> serde_json::Val
         "min_rtt_seconds": s.min_rtt.as_secs_f64(),
         "pacing_bits_per_second": s.rate.bits_per_sec(),
         "mtu": s.mtu,
+        // Of what this end sends; a get's report has the sender's instead.
         "congestion_control": i.map_or(s.cc.0, |i| i.congestion.as_str()),
         "congestion_state": s.cc.1,
         "paths": s.paths.iter().map(crate::perf::PathFigures::new).collect::<Vec<_>>(),
@@ -268,15 +266,20 @@ mod tests {
     }
 
     #[test]
-    fn the_line_names_rate_and_rest() {
+    fn the_line_has_rate_time_left_and_files() {
         let p = Snapshot {
-            bytes_per_second: 1_250_000,
-            bytes_known: 2_500_000,
+            bytes_per_second: Some(1_250_000),
+            files_per_second: Some(0),
+            seconds_left: Some(1.2),
             complete: true,
-            files_known: 3,
-            files_done: 1,
+            files_total: 3,
+            files_confirmed: 1,
             ..Snapshot::default()
         };
-        assert_eq!(line(&p, &Live::default()), "10.0 Mbit/s, 2 s left, 1 of 3 files");
+        assert_eq!(line(&p), "10.0 Mbit/s, 2 s left, 1 of 3 files");
+        // Nothing is made up before anything was measured.
+        assert_eq!(line(&Snapshot::default()), "0 of 0+ files");
+        let small = Snapshot { files_per_second: Some(1000), files_skipped: 1, ..p };
+        assert_eq!(line(&small), "1000 files/s, 10.0 Mbit/s, 2 s left, 2 of 3 files");
     }
 }

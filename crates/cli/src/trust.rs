@@ -9,6 +9,7 @@ use crate::x509;
 use crate::{gate, out};
 use base::{Span, Time};
 use endpoint::{App, CloseReason, Connect, Endpoint, Event, Iwarp, TransportOptions};
+use lhio::clock::Clock;
 use lhio::driver::Driver;
 use lhio::identity::{Host, HostCheck, KnownHosts, PublicKey as HostKey};
 use std::io::{BufRead as _, IsTerminal as _};
@@ -17,8 +18,38 @@ use std::sync::Arc;
 use std::time::Duration;
 use transport::crypto::{Credentials, OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
 
+/// Too little time for another look.
+const LEAST: Span = Span::from_millis(20);
 /// Code with which the look at an unknown server's key ends.
 const LOOKED: u64 = transport::error::code::APPLICATION;
+
+/// The time for connecting, in all: looks at keys, the connection itself, and a second look when that fails. Questions to the
+/// user are no part of it.
+#[derive(Clone)]
+pub struct Patience {
+    clock: Clock,
+    until: Time,
+}
+
+impl Patience {
+    fn begin(most: Span) -> Patience {
+        let clock = Clock::new();
+        Patience { until: clock.now() + most, clock }
+    }
+
+    /// What is left of it.
+    pub fn left(&self) -> Span {
+        self.until.since(self.clock.now())
+    }
+
+    /// Stops while the user is asked.
+    fn paused<T>(&mut self, ask: impl FnOnce() -> T) -> T {
+        let left = self.left();
+        let answer = ask();
+        self.until = self.clock.now() + left;
+        answer
+    }
+}
 
 /// A server whose address answers, and how its key is checked.
 pub struct Trusted {
@@ -34,6 +65,8 @@ pub struct Trusted {
     pub credentials: Arc<Credentials>,
     /// It is reached by iWARP.
     pub iwarp: Option<Iwarp>,
+    /// For connecting to it.
+    pub patience: Patience,
 }
 
 impl Trusted {
@@ -49,14 +82,23 @@ impl Trusted {
 
     /// For the endpoint.
     pub fn connect(&self) -> Connect {
+        let mut iwarp = self.iwarp.clone();
+        if let Some(i) = &mut iwarp {
+            i.settings.startup_timeout = self.patience.left();
+        }
         Connect {
             remote: self.remote,
             server_name: self.name.clone(),
             trust: self.trust.clone(),
             token: None,
             options: None,
-            iwarp: self.iwarp.clone(),
+            iwarp,
         }
+    }
+
+    /// The options, with what is left of the time for connecting.
+    pub fn in_time(&self, options: &TransportOptions) -> TransportOptions {
+        TransportOptions { connect_timeout: self.patience.left(), ..options.clone() }
     }
 }
 
@@ -64,6 +106,7 @@ impl Trusted {
 /// connection of its own, so that nothing is sent before the user has agreed. A server that is known costs nothing.
 pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOptions) -> Outcome<Trusted> {
     let token = setup::token(t)?;
+    let mut patience = Patience::begin(t.connect_timeout);
     let addresses = server.resolve()?;
     let host = server.host()?;
     let known = me.state.known_hosts();
@@ -78,47 +121,51 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
         Some(t) => Arc::new(Credentials::RawKey(gate::key_of(t))),
         None => me.credentials.clone(),
     };
-    let make = |remote, trust| {
+    let make = |remote, trust, patience: &Patience| {
         let (name, token, credentials) = (server.name.clone(), token.clone(), credentials.clone());
-        let iwarp = iwarp.clone();
-        Trusted { remote, name, trust, token, credentials, iwarp }
+        let (iwarp, patience) = (iwarp.clone(), patience.clone());
+        Trusted { remote, name, trust, token, credentials, iwarp, patience }
     };
     if iwarp.as_ref().is_some_and(|i| !i.tls) {
         let remote = which_listens(&addresses, t.connect_timeout)
             .ok_or_else(|| Failure::new(Code::Connect, format!("{server} has no address")))?;
         // Nobody shows anything.
-        return Ok(make(remote, ServerTrust::FirstUse));
+        return Ok(make(remote, ServerTrust::FirstUse, &patience));
     }
     if let Some(file) = &t.ca {
         let trust = ServerTrust::X509 { roots: x509::roots(file)? };
         let remote = match one(&addresses) {
             Some(remote) => remote,
-            None => first_answer(me, &addresses, server, options, &trust)?.0,
+            None => first_answer(me, &addresses, server, (options, &patience), &trust)?.0,
         };
-        return Ok(make(remote, trust));
+        return Ok(make(remote, trust, &patience));
     }
     let listed: Vec<PublicKey> =
         known.lookup(&host)?.iter().map(|(_, k)| PublicKey::from_bytes(k.0)).collect();
     if let (Some(remote), Some(print)) = (one(&addresses), token.as_ref().and_then(OneTimeToken::server)) {
-        return Ok(make(remote, ServerTrust::Fingerprint(print)));
+        return Ok(make(remote, ServerTrust::Fingerprint(print), &patience));
     }
     if let (Some(remote), false) = (one(&addresses), listed.is_empty()) {
-        return Ok(make(remote, ServerTrust::Pinned(listed)));
+        return Ok(make(remote, ServerTrust::Pinned(listed), &patience));
     }
-    let (remote, peer) = first_answer(me, &addresses, server, options, &ServerTrust::FirstUse)?;
+    let (remote, peer) = first_answer(me, &addresses, server, (options, &patience), &ServerTrust::FirstUse)?;
     if let Some(print) = token.as_ref().and_then(OneTimeToken::server) {
-        return Ok(make(remote, ServerTrust::Fingerprint(print)));
+        return Ok(make(remote, ServerTrust::Fingerprint(print), &patience));
     }
     let PeerIdentity::RawKey(key) = peer else { return Err(certified(server)) };
-    admit(&known, &host, key, t.accept_new)?;
-    Ok(make(remote, ServerTrust::Pinned(vec![key])))
+    patience.paused(|| admit(&known, &host, key, t.accept_new))?;
+    Ok(make(remote, ServerTrust::Pinned(vec![key]), &patience))
 }
 
 /// After a handshake with a known server failed: if it shows another key now, says where the old one stands and
-/// what to do.
-pub fn explain(me: &Me, server: &Server, remote: SocketAddr, options: &TransportOptions) -> Option<Failure> {
+/// what to do. In what is left of the time for connecting: of a server that did not answer nothing is, and it is not asked again.
+pub fn explain(me: &Me, server: &Server, trusted: &Trusted, options: &TransportOptions) -> Option<Failure> {
     let host = server.host().ok()?;
-    let peer = look(me, remote, server, options.clone(), &ServerTrust::FirstUse).ok()?;
+    let options = trusted.in_time(options);
+    if options.connect_timeout < LEAST {
+        return None;
+    }
+    let peer = look(me, trusted.remote, server, options, &ServerTrust::FirstUse).ok()?;
     let PeerIdentity::RawKey(key) = peer else { return None };
     match me.state.known_hosts().check(&host, HostKey(*key.as_bytes())).ok()? {
         HostCheck::Changed(c) => Some(Failure::new(Code::Untrusted, c.to_string())),
@@ -153,7 +200,9 @@ fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> O
         return Err(Failure::new(Code::Untrusted, format!("{host} was not trusted; nothing was sent")));
     }
     known.add(host, as_file)?;
-    err_line!("{host} is a known host from now on ({print})");
+    if !out::is_quiet() {
+        err_line!("{host} is a known host from now on ({print})");
+    }
     Ok(())
 }
 
@@ -198,18 +247,18 @@ fn first_answer(
     me: &Me,
     addresses: &[SocketAddr],
     server: &Server,
-    options: &TransportOptions,
+    (options, patience): (&TransportOptions, &Patience),
     trust: &ServerTrust,
 ) -> Outcome<(SocketAddr, PeerIdentity)> {
+    let whole = patience.left();
     let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
         o.paths.clear();
         o.discover = endpoint::Discover::Off;
-        if i + 1 < addresses.len() {
-            // A name with a dead address must not cost the whole time.
-            o.connect_timeout = o.connect_timeout / 4;
-        }
+        // A name with a dead address must not cost the whole time.
+        let (left, others) = (patience.left(), (addresses.len() - i - 1) as u64);
+        o.connect_timeout = if others == 0 { left } else { (whole / 4).min(left / (others + 1)) };
         match look(me, *remote, server, o, trust) {
             Ok(key) => return Ok((*remote, key)),
             Err(f) if f.code == Code::Connect => last = f,

@@ -1,83 +1,40 @@
-//! Rates, sizes and times as users write them.
+//! Rates, sizes and times of options: read by [`base::units`], as everywhere.
 
-use base::{Rate, Span};
+use base::{Rate, Span, units};
+use std::ops::RangeInclusive;
 
-/// Reads a number with a unit out of `units` (lower case); the unit may be left out when `units` has an empty one.
-fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let text = text.trim().to_ascii_lowercase();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let factor = units.iter().find(|(u, _)| *u == unit.trim()).map(|(_, f)| *f)?;
-    let n: f64 = digits.parse().ok()?;
-    let value = n * factor;
-    (value.is_finite() && value >= 0.0 && value < u64::MAX as f64).then_some(value)
-}
+/// What an option takes for a rate: from a byte per second to 100 Tbit/s.
+const RATES: RangeInclusive<Rate> = Rate::from_bits_per_sec(8)..=Rate::from_bits_per_sec(100_000_000_000_000);
 
 /// Bits per second, as `500mbit`, `1.5gbit`, `500M`; or bytes per second, as `20MB/s`, `64MiB/s`.
 pub fn rate(text: &str) -> Result<Rate, String> {
-    const BITS: &[(&str, f64)] = &[
-        ("", 1.0),
-        ("bit", 1.0),
-        ("k", 1e3),
-        ("kbit", 1e3),
-        ("m", 1e6),
-        ("mbit", 1e6),
-        ("g", 1e9),
-        ("gbit", 1e9),
-        ("t", 1e12),
-        ("tbit", 1e12),
-    ];
-    let lower = text.trim().to_ascii_lowercase();
-    let per_second = lower.strip_suffix("/s").or(lower.strip_suffix("ps")).unwrap_or(&lower);
-    let bytes = match number(per_second, BITS) {
-        Some(bits) => Some(bits / 8.0),
-        None if per_second != lower => number(per_second, SIZES),
-        None => None,
-    };
-    bytes
-        .filter(|b| *b >= 1.0)
-        .map(|b| Rate::from_bytes_per_sec(b as u64))
-        .ok_or_else(|| "write bits per second such as 500mbit or 1.5gbit, or bytes such as 60MB/s".to_owned())
+    units::rate_within(text, *RATES.start(), *RATES.end()).map_err(|e| e.to_string())
 }
-
-const SIZES: &[(&str, f64)] = &[
-    ("", 1.0),
-    ("b", 1.0),
-    ("k", 1024.0),
-    ("kib", 1024.0),
-    ("kb", 1e3),
-    ("m", 1048576.0),
-    ("mib", 1048576.0),
-    ("mb", 1e6),
-    ("g", 1073741824.0),
-    ("gib", 1073741824.0),
-    ("gb", 1e9),
-    ("t", 1099511627776.0),
-    ("tib", 1099511627776.0),
-    ("tb", 1e12),
-];
 
 /// Bytes, as `65536`, `64K`, `64KiB`, `1GiB` or `1GB`.
 pub fn size(text: &str) -> Result<u64, String> {
-    number(text, SIZES).map(|b| b as u64).ok_or_else(|| "write a size such as 64KiB, 1GiB or 1GB".to_owned())
+    units::size(text).map_err(|e| e.to_string())
 }
 
-/// A time, as `70ms`, `1.5s`, `2m`, `1d`, or seconds without a unit.
+/// A time, as `70ms`, `1.5s`, `2min`, `1d`, or seconds without a unit.
 pub fn span(text: &str) -> Result<Span, String> {
-    const TIMES: &[(&str, f64)] = &[
-        ("", 1.0),
-        ("s", 1.0),
-        ("ms", 1e-3),
-        ("us", 1e-6),
-        ("ns", 1e-9),
-        ("m", 60.0),
-        ("min", 60.0),
-        ("h", 3600.0),
-        ("d", 86_400.0),
-    ];
-    number(text, TIMES)
-        .map(Span::from_secs_f64)
-        .ok_or_else(|| "write a time such as 10s, 70ms or 2m".to_owned())
+    units::time(text).map_err(|e| e.to_string())
+}
+
+/// How long something is waited for that may not take forever, nor no time at all.
+pub fn patience(text: &str) -> Result<Span, String> {
+    units::time_within(text, Span::from_millis(1), Span::from_secs(86_400)).map_err(|e| e.to_string())
+}
+
+/// How long a token can be used: 400 days at most. What is needed longer should be a listed key.
+pub fn lifetime(text: &str) -> Result<Span, String> {
+    units::time_within(text, Span::from_secs(1), Span::from_secs(400 * 86_400)).map_err(|e| e.to_string())
+}
+
+/// Bytes of an IP packet.
+pub fn packet(text: &str) -> Result<u32, String> {
+    let fits = |n: u64| u32::try_from(n).ok().filter(|n| (1228..=65_535).contains(n));
+    fits(size(text)?).ok_or_else(|| format!("{text} is out of range; give one from 1228 to 65535 bytes"))
 }
 
 /// A share, as `0.1%` or `0.001`.
@@ -113,38 +70,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_in_bits_and_bytes() {
-        for (text, bits) in [
-            ("500mbit", 500_000_000),
-            ("1.5gbit", 1_500_000_000),
-            ("1G", 1_000_000_000),
-            ("900M", 900_000_000),
-            ("60MB/s", 480_000_000),
-            ("1MiB/s", 8 << 20),
-            ("100Mbit/s", 100_000_000),
-            ("400gbit", 400_000_000_000),
-        ] {
-            assert_eq!(rate(text).map(Rate::bits_per_sec), Ok(bits), "{text}");
+    fn options_say_what_they_take() {
+        assert_eq!(rate("20M"), Ok(Rate::from_mbit(20)));
+        assert!(rate("0").unwrap_err().contains("from 8bit to 100tbit"));
+        assert_eq!(lifetime("100d"), Ok(Span::from_secs(8_640_000)));
+        assert_eq!(lifetime("400d"), Ok(Span::from_secs(34_560_000)));
+        for bad in ["401d", "0", "0.5s"] {
+            assert!(lifetime(bad).unwrap_err().contains("from 1s to 400d"), "{bad}");
         }
-        for bad in ["", "fast", "-5mbit", "0", "1e30gbit", "5 furlongs", "1..5g", "nan"] {
-            assert!(rate(bad).is_err(), "{bad}");
-        }
+        assert!(patience("0s").is_err() && patience("3s").is_ok());
+        assert_eq!(size("64K"), Ok(65_536));
+        assert!(span("soon").is_err());
     }
 
     #[test]
-    fn sizes_times_and_shares() {
-        assert_eq!(size("64K"), Ok(65_536));
-        assert_eq!(size("1GB"), Ok(1_000_000_000));
-        assert_eq!(size("1.5 GiB"), Ok(3 << 29));
-        assert_eq!(size("17"), Ok(17));
-        assert!(size("x").is_err() && size("99999999999tib").is_err());
-        assert_eq!(span("70ms"), Ok(Span::from_millis(70)));
-        assert_eq!(span("2m"), Ok(Span::from_secs(120)));
-        assert_eq!(span("3"), Ok(Span::from_secs(3)));
-        assert!(span("soon").is_err());
+    fn shares_are_percentages_or_fractions() {
         assert_eq!(share("0.1%"), Ok(0.001));
         assert_eq!(share("0.5"), Ok(0.5));
         assert!(share("101%").is_err() && share("-1%").is_err());
+    }
+
+    /// What a summary says of an amount can be given to an option.
+    #[test]
+    fn bytes_for_people_are_read_again() {
+        for n in [0, 1, 1023, 1024, 1 << 20, 5 << 30, 3 << 50, 1 << 62] {
+            assert_eq!(size(&show_bytes(n)), Ok(n));
+        }
     }
 
     #[test]

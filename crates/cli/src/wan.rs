@@ -16,9 +16,9 @@ const FOREVER: Duration = Duration::from_secs(1 << 30);
 pub fn relay(a: &Relay) -> Outcome<()> {
     let mut words = a.profile.clone().into_iter().collect::<Vec<_>>();
     words.extend(a.link.iter().cloned());
-    let up = LinkConfig::parse(&words.join(" ")).map_err(Failure::usage)?;
+    let up = LinkConfig::parse_path(&words.join(" ")).map_err(Failure::usage)?;
     let down = match &a.back {
-        Some(text) => LinkConfig::parse(text).map_err(Failure::usage)?,
+        Some(text) => LinkConfig::parse_path(text).map_err(Failure::usage)?,
         None => up.clone(),
     };
     let mut config = RelayConfig::new(a.listen, a.to);
@@ -52,34 +52,83 @@ pub fn relay(a: &Relay) -> Outcome<()> {
     Ok(())
 }
 
-fn text(s: &RelayStats) -> String {
-    let one = |d: &DirectionStats| {
-        format!(
-            "{} packets in, {} out, lost {} by chance, {} by the queue, {} otherwise; late by {} (99%), {} at most",
-            d.link.sent,
-            d.link.delivered,
-            d.link.dropped_loss,
-            d.link.dropped_queue,
-            d.link.dropped() - d.link.dropped_loss - d.link.dropped_queue,
-            d.lateness.quantile(0.99),
-            d.lateness.max(),
-        )
+/// Why packets were dropped on a link, for people and as keys of JSON. In all they are [`netem::Stats::dropped`].
+fn drops(l: &netem::Stats) -> [(&'static str, &'static str, u64); 6] {
+    [
+        ("queue full", "queue_full", l.dropped_queue),
+        ("random loss", "random_loss", l.dropped_loss),
+        ("larger than the MTU", "mtu", l.dropped_mtu),
+        ("blackout", "blackout", l.dropped_black_out),
+        ("ECN-capable (ect=drop)", "ecn_capable", l.dropped_ect),
+        ("the relay holds no more", "relay_full", l.dropped_link_full),
+    ]
+}
+
+/// Each with how many, but those that are none; behind a word for all of them.
+fn listed<'a>(what: &str, all: impl IntoIterator<Item = (&'a str, u64)>) -> String {
+    let some: Vec<String> =
+        all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{n} {name}")).collect();
+    if some.is_empty() { String::new() } else { format!("{what}{}", some.join(", ")) }
+}
+
+/// In and duplicated are out, dropped and on the way.
+fn direction(d: &DirectionStats) -> String {
+    let l = &d.link;
+    let dropped = match l.dropped() {
+        0 => "; none dropped".to_owned(),
+        n => listed(&format!("; {n} dropped: "), drops(l).map(|(name, _, n)| (name, n))),
     };
+    let changed = [
+        ("marked (ECN CE)", l.marked),
+        ("duplicated", l.duplicated),
+        ("corrupted", l.corrupted),
+        ("reordered", l.reordered),
+    ];
+    let changed = listed("; ", changed);
+    let unsent = listed("; of those out: ", [("trains that this machine would not send", d.send_dropped)]);
+    format!(
+        "{} packets in, {} out, {} on the way{dropped}{changed}{unsent}; late by {} (99%), {} at most",
+        l.sent,
+        l.delivered,
+        l.in_link,
+        d.lateness.quantile(0.99),
+        d.lateness.max(),
+    )
+}
+
+fn text(s: &RelayStats) -> String {
     let cpu = s.cpu.total().as_secs_f64();
-    format!("there: {}\nback:  {}\n{} clients, {cpu:.2} s of CPU", one(&s.up), one(&s.down), s.clients)
+    let ignored = [
+        ("packets of clients beyond the limit", s.refused),
+        ("packets from elsewhere or to clients that went", s.stray),
+    ];
+    let ignored = listed(", ", ignored);
+    format!(
+        "there: {}\nback:  {}\n{} clients{ignored}, {cpu:.2} s of CPU",
+        direction(&s.up),
+        direction(&s.down),
+        s.clients
+    )
 }
 
 fn to_json(s: &RelayStats) -> Value {
     let one = |d: &DirectionStats| {
+        let dropped: serde_json::Map<String, Value> =
+            drops(&d.link).into_iter().map(|(_, key, n)| (key.to_owned(), n.into())).collect();
         json!({
             "packets_in": d.link.sent,
             "bytes_in": d.link.sent_bytes,
             "packets_out": d.link.delivered,
             "bytes_out": d.link.delivered_bytes,
+            "on_the_way": d.link.in_link,
+            "dropped": dropped,
             "lost_by_chance": d.link.dropped_loss,
             "lost_by_queue": d.link.dropped_queue,
             "lost": d.link.dropped(),
             "marked": d.link.marked,
+            "duplicated": d.link.duplicated,
+            "corrupted": d.link.corrupted,
+            "reordered": d.link.reordered,
             "longest_queue_bytes": d.link.max_queue_bytes,
             "unsent_by_this_machine": d.send_dropped,
             "late_p99_seconds": d.lateness.quantile(0.99).as_secs_f64(),
@@ -88,4 +137,56 @@ fn to_json(s: &RelayStats) -> Value {
     };
     json!({ "ended": true, "there": one(&s.up), "back": one(&s.down), "refused": s.refused, "stray": s.stray,
             "cpu_seconds": s.cpu.total().as_secs_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Ecn, Rng, Span, Time};
+    use netem::{Link, Packet};
+
+    /// Packets of several sizes, one for each 1 ms, over a link that does everything to them.
+    fn driven() -> netem::Stats {
+        let config = LinkConfig::parse_path(
+            "rate=8mbit delay=20ms loss=5% queue=6000B ecn=3000B duplicate=2% corrupt=1% reorder=1%(5ms) at=500ms:blackout=100ms",
+        );
+        let mut link: Link<Vec<u8>> = Link::new(config.unwrap(), Rng::from_u64(7));
+        for ms in 0..1_000 {
+            let now = Time::ZERO + Span::from_millis(ms);
+            let (bytes, ecn) = if ms % 50 == 0 { (9_000, Ecn::NotEct) } else { (1_100, Ecn::Ect0) };
+            let _ = link.send(now, Packet { bytes, ecn, payload: vec![0] });
+            while link.poll(now).is_some() {}
+        }
+        link.stats()
+    }
+
+    #[test]
+    fn every_packet_of_a_report_is_accounted_for_by_name() {
+        let link = driven();
+        let d = DirectionStats { link, ..DirectionStats::default() };
+        let s = RelayStats { up: d.clone(), ..RelayStats::default() };
+        let json = to_json(&s);
+        let there = &json["there"];
+        let number = |key: &str| there[key].as_u64().unwrap();
+        let reasons: u64 = there["dropped"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        assert_eq!(
+            number("packets_in") + number("duplicated"),
+            number("packets_out") + reasons + number("on_the_way")
+        );
+        for key in ["queue_full", "random_loss", "mtu", "blackout"] {
+            assert!(there["dropped"][key].as_u64().unwrap() > 0, "{key}: {there}");
+        }
+        assert!(number("marked") > 0 && number("on_the_way") > 0);
+
+        let text = direction(&d);
+        for (name, _, n) in drops(&link) {
+            assert_eq!(text.contains(&format!("{n} {name}")), n > 0, "{name}: {text}");
+        }
+        assert!(text.contains(&format!("{} marked (ECN CE)", link.marked)), "{text}");
+        assert!(text.contains(&format!("{} dropped: ", link.dropped())), "{text}");
+        assert!(!text.contains("otherwise"), "{text}");
+        assert!(
+            direction(&DirectionStats::default()).contains("0 packets in, 0 out, 0 on the way; none dropped")
+        );
+    }
 }

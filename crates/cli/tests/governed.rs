@@ -126,7 +126,10 @@ fn a_thousand_changes_under_64_streams_lose_nothing() {
         let algorithm = ["haul", "cubic", "bbr", "copa", "reno", "vegas"][i % 6];
         let request = match i % 4 {
             // A whole policy, one flow's algorithm, one flow's cap, and none.
-            0 => Request::SetPolicy { text: policy(algorithm, ["300M", "350M", "10G"][i % 3]) },
+            0 => Request::SetPolicy {
+                text: policy(algorithm, ["300M", "350M", "10G"][i % 3]),
+                path: String::new(),
+            },
             n => Request::SetFlow {
                 flow: before[0].id.parse().unwrap(),
                 algorithm: (n == 1).then(|| algorithm.to_owned()),

@@ -64,6 +64,7 @@ fn a_policy_is_attached_shown_explained_exchanged_and_detached() {
     let attach = ["cc", "attach", "--cgroup", g.path(), "--policy", file.to_str().unwrap()];
     let o = b.run(&attach);
     expect(&o, 0);
+    let hint = out(&o).split('`').nth(1).map(str::to_owned).unwrap();
     assert!(
         out(&o).contains("holds for new TCP connections")
             && out(&o).contains("no copa: reno is used (rule \"copies\")"),
@@ -81,6 +82,7 @@ fn a_policy_is_attached_shown_explained_exchanged_and_detached() {
     };
     let is = held(&b.run(&["cc", "status", "--json"])).unwrap();
     assert_eq!((is["alive"].as_bool(), is["from"].as_str()), (Some(true), file.to_str()), "{is}");
+    assert_eq!(is["on_disk"], "same", "{is}");
     assert!(out(&b.run(&["cc", "status"])).contains(&format!("policy: {}", file.display())));
     let flow =
         ["cc", "policy", "explain", "10.0.0.1->10.0.0.2:873 carrier=tcp app=rsync", "--attached", g.path()];
@@ -97,7 +99,13 @@ fn a_policy_is_attached_shown_explained_exchanged_and_detached() {
     fs::write(&file, "[default]\nalgorithm = \"nonsense\"\n").unwrap();
     expect(&b.run(&attach), 2);
     expect(&b.run(&flow), 0);
-    let detach = ["cc", "detach", "--policy", "--cgroup", g.path()];
+    // What holds is what the file said, not what it says now.
+    let is = held(&b.run(&["cc", "status", "--json"])).unwrap();
+    assert_eq!(is["on_disk"], "differs", "{is}");
+    assert!(out(&b.run(&["cc", "status"])).contains("the file has changed since"));
+    // As the first answer told to take it away.
+    let detach: Vec<&str> = hint.split(' ').skip(1).collect();
+    assert_eq!(detach, ["cc", "detach", "--policy", "--cgroup", g.path()]);
     expect(&b.run(&detach), 0);
     assert_eq!(held(&b.run(&["cc", "status", "--json"])), None);
     let o = b.run(&detach);

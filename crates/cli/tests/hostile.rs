@@ -4,7 +4,7 @@ mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
 
-use admin::proto::{Answer, Decision, Event, Flow, PolicyStatus, Process};
+use admin::proto::{Answer, Decision, Event, Flow, PolicyStatus, Process, Program};
 use common::{Bench, longhaul, stderr};
 use endpoint::Connect;
 use hostile::{EVIL, Evil, Host, Say, endpoint, evil_name, message};
@@ -178,6 +178,7 @@ fn words_of_clients() -> Vec<Say> {
         dry_run: false,
         recursive: true,
         fresh: false,
+        scan: false,
     };
     let hello = |op| {
         Record::Hello(mover::proto::Hello {
@@ -333,9 +334,15 @@ fn answers() -> Vec<(&'static str, Answer)> {
     let evil = || EVIL.to_owned();
     let policy =
         PolicyStatus { source: evil(), from: evil(), errors: vec![evil()], ..PolicyStatus::default() };
+    let policy = PolicyStatus { path: evil(), hash: evil(), ..policy };
+    let program = |loaded| {
+        let (name, path, code, needed_by) = (evil(), evil(), evil(), vec![evil()]);
+        Program { name, loaded, path, code, needed_by, ..Program::default() }
+    };
     let (protocol, pid, started) = (admin::proto::VERSION, 1, 1);
     let (command, version, programs) = (evil(), evil(), vec![evil()]);
-    let process = Process { protocol, pid, command, version, started, policy, programs };
+    let trouble = vec![evil()];
+    let process = Process { protocol, pid, command, version, started, policy, programs, trouble };
     let flow = Flow {
         id: evil(),
         remote: evil(),
@@ -349,6 +356,10 @@ fn answers() -> Vec<(&'static str, Answer)> {
         change: evil(),
         peer_algorithm: evil(),
         peer_running: evil(),
+        code: evil(),
+        missing: evil(),
+        cap_by: evil(),
+        cap_bits_per_second: Some(1),
         why: vec![evil()],
         ..Flow::default()
     };
@@ -358,6 +369,7 @@ fn answers() -> Vec<(&'static str, Answer)> {
     vec![
         ("hello", Answer::Process(process)),
         ("flows", Answer::Flows { flows: vec![flow], left_out: 0 }),
+        ("programs", Answer::Programs { programs: vec![program(true), program(false)] }),
         ("events", Answer::Events { events: vec![event], missed: 0 }),
         ("unload", Answer::Done { text: evil(), warnings: vec![evil()] }),
         ("trace", Answer::Decision(decision)),

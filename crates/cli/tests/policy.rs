@@ -32,7 +32,7 @@ fn the_example_can_be_used_without_a_warning() {
 fn everything_that_is_wrong_is_told_at_once_with_lines() {
     let b = Bench::new();
     let file = b.path("bad.toml");
-    fs::write(&file, "[host]\ncap = \"fast\"\n[default]\nclass = \"bulkk\"\n[[rule]]\nname = \"a\"\nmatch = {}\n[[rule]]\nname = \"b\"\nmatch = { dscp = 1 }\n").unwrap();
+    fs::write(&file, "[process]\ncap = \"fast\"\n[default]\nclass = \"bulkk\"\n[[rule]]\nname = \"a\"\nmatch = {}\n[[rule]]\nname = \"b\"\nmatch = { dscp = 1 }\n").unwrap();
     let file = file.to_str().unwrap();
     let o = b.run(&["cc", "policy", "check", file]);
     expect(&o, 2);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, Server, bytes, expect, json, stderr, tree};
+use common::{Bench, Server, bytes, carried, expect, json, stderr, tree};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -65,7 +65,7 @@ fn what_cannot_be_asked_is_said() {
     let get =
         |asked: &[&str]| b.run(&[&["get", "--accept-new", &url, back.to_str().unwrap()], asked].concat());
     for (asked, word) in
-        [(["--limit", "8"], "rate"), (["--cc", "nonsense"], "bbr"), (["--limit", "x"], "500mbit")]
+        [(["--limit", "8"], "rate"), (["--cc", "nonsense"], "bbr"), (["--limit", "x"], "20mbit")]
     {
         let o = get(&asked);
         expect(&o, 2);
@@ -120,7 +120,7 @@ fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
             expect(&o, 0);
             let p = &json(&o)["transfer"]["progress"];
             let resumed = p["bytes_resumed"].as_u64().unwrap();
-            let moved = p["bytes_moved"].as_u64().unwrap();
+            let moved = carried(&o);
             if flag == "--all" {
                 assert!(resumed > 0 && moved < big as u64, "get {get}: resumed {resumed}, moved {moved}");
             } else {
@@ -129,8 +129,77 @@ fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
             assert_eq!(tree(&b.path("src")), tree(&folder));
             // Finished and the same: left out, unless everything is asked for.
             let o = b.run(&[&args[..], &[flag]].concat());
-            let moved = json(&o)["transfer"]["progress"]["bytes_moved"].as_u64().unwrap();
+            let moved = carried(&o);
             assert_eq!(moved >= big as u64, flag == "--all", "get {get}: moved {moved}");
         }
     }
+}
+
+#[test]
+fn a_get_is_refused_what_the_server_does_not_lend_and_told_what_it_does() {
+    let b = Bench::new();
+    fs::create_dir_all(b.path("srv")).unwrap();
+    fs::write(b.path("srv/file"), bytes(1, 100_000)).unwrap();
+    let policy = b.path("policy.toml");
+    fs::write(&policy, "[default]\nalgorithm = \"haul\"\ncc_allow = \"none\"\n").unwrap();
+    let by_policy = ["--policy", policy.to_str().unwrap()];
+    for (lends, refused, list) in [
+        (&["--cc", "haul", "--cc-allow", "none"][..], &["cubic", "bbr"][..], "it offers haul"),
+        (&["--cc", "haul", "--cc-allow", "bbr"], &["cubic"], "it offers haul, bbr"),
+        (&["--cc", "haul", "--cc-firm"], &["cubic", "bbr"], "it offers haul"),
+        (&by_policy, &["cubic"], "it offers haul"),
+    ] {
+        let iwarp = ["--iwarp", "plain", "--allow-any-key"];
+        let server = b.serve("srv", &[lends, &iwarp].concat());
+        let get = |url: &str, how: &str, cc: &str| {
+            let back = b.path("back");
+            let _ = fs::remove_file(&back);
+            b.run(&["get", how, "--cc", cc, url, back.to_str().unwrap()])
+        };
+        let url = server.url("file");
+        for cc in refused {
+            let o = get(&url, "--accept-new", cc);
+            expect(&o, 6);
+            assert!(stderr(&o).contains(list), "{lends:?} {cc}: {}", stderr(&o));
+            assert!(!b.path("back").exists(), "{lends:?} {cc}");
+        }
+        // Of several, the first that it lends.
+        expect(&get(&url, "--accept-new", "cubic,haul"), 0);
+        // By iWARP the same, where every kernel has Reno; what TCP sends with anyhow may be asked for.
+        let url = format!("iwarp://{}/file", server.address);
+        let default = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        if default.trim() != "reno" {
+            let o = get(&url, "--plain", "reno");
+            expect(&o, 6);
+            assert!(stderr(&o).contains("does not lend"), "{lends:?}: {}", stderr(&o));
+        }
+        expect(&get(&url, "--plain", default.trim()), 0);
+    }
+    // Who puts, and who measures, wishes: what must be and cannot ends the connection.
+    let server = b.serve("srv", &["--cc", "haul", "--cc-allow", "none"]);
+    let file = b.path("srv/file");
+    let put = |wish: &[&str]| {
+        b.run(&[&["put", "--accept-new", file.to_str().unwrap(), &server.url("there")], wish].concat())
+    };
+    let o = put(&["--cc-wish", "cubic", "--cc-wish-only"]);
+    expect(&o, 6);
+    assert!(stderr(&o).contains("it offers haul"), "{}", stderr(&o));
+    expect(&put(&["--cc-wish", "cubic"]), 0);
+    let listen =
+        ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--cc", "haul", "--cc-allow", "none"];
+    let server = Server::start(&b.server, &listen);
+    let perf = [
+        "perf",
+        "client",
+        &server.address,
+        "--accept-new",
+        "-n",
+        "1MiB",
+        "--cc-wish",
+        "cubic",
+        "--cc-wish-only",
+    ];
+    let o = b.run(&perf);
+    expect(&o, 6);
+    assert!(stderr(&o).contains("it offers haul"), "{}", stderr(&o));
 }

@@ -212,6 +212,15 @@ fn refused(b: &Bench, cases: &mut Cases) {
     let server = b.serve("srv", &["--read-only"]);
     let o = client(b, "put", &server.address).output().unwrap();
     cases.add(6, "the server is read-only", "put", o, "read-only");
+    let perf = perf_server(b);
+    for command in CLIENTS {
+        let (address, names) = match command {
+            "perf client" => (&server.address, "cannot measure with"),
+            _ => (&perf.address, "longhaul perf server"),
+        };
+        let o = client(b, command, address).output().unwrap();
+        cases.add(6, "the server is of another service", command, o, names);
+    }
     drop(server);
     let server = b.serve("srv", &["--write-only"]);
     for command in ["get", "ls"] {

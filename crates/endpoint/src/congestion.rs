@@ -114,6 +114,35 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Whether the peer may have this end send with this on a connection: what this end names itself, and of the rest what it
+    /// lends ([`Negotiation::allow`]) unless its own order goes first; nothing that the policy does not let this traffic have.
+    /// By iWARP, where the system's TCP sends, what TCP sends with now counts as named.
+    pub fn lends_cc(&self, conn: ConnId, spec: &str) -> bool {
+        let name = |spec: &str| spec.split(':').next().unwrap_or_default().trim().to_owned();
+        let asked = name(spec);
+        let (ruled, mut said, runs) = match (self.conns.get(&conn), self.hub.bundles.get(&conn)) {
+            (Some(c), _) => (c.flows.first(), c.said.clone(), String::new()),
+            (None, Some(b)) => {
+                let runs = b.info.iwarp.as_ref().map(|i| i.congestion.clone()).unwrap_or_default();
+                (b.ruled.as_ref(), self.config.options.negotiation.clone(), runs)
+            }
+            (None, None) => return false,
+        };
+        let own = |name: &str| name == asked;
+        let mut named = own(&name(&self.config.options.cc)) || own(&runs);
+        if let Some((ruled, choice)) = ruled.and_then(|r| Some((r, r.choice.as_ref()?))) {
+            if own(&name(&choice.algorithm)) {
+                return true;
+            }
+            if !self.permits(&ruled.traffic, spec) {
+                return false;
+            }
+            by_policy(&mut said, &choice.peer);
+        }
+        named |= said.also.iter().any(|also| own(&name(also)));
+        named || !said.firm && said.allow.has(&asked)
+    }
+
     /// What this end sends with (`sending`), or the peer as far as it has said, on a queue pair or on all that have none of
     /// their own. `None`: no such connection or queue pair, or a peer that does not negotiate.
     pub fn agreed_cc(&self, conn: ConnId, qp: Option<QpId>, sending: bool) -> Option<&str> {
@@ -151,7 +180,7 @@ impl Endpoint {
                     code => {
                         tracing::info!(cc = spec, sending, code, "not agreed on: {}", refusal::words(code));
                         let (qp, cc) = (self.qp_at(conn, *qpn), spec.clone());
-                        self.events.push_back(Event::CcRefused { conn, qp, sending: *sending, cc, code });
+                        self.tell(Event::CcRefused { conn, qp, sending: *sending, cc, code });
                     }
                 }
             }
@@ -162,12 +191,12 @@ impl Endpoint {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
                 self.note_substitution(conn, Some(*flow), (from, to), *why);
                 let (flow, from, to, why) = (*flow, from.clone(), to.clone(), *why);
-                self.events.push_back(Event::CcReplaced { conn, flow, from, to, why });
+                self.tell(Event::CcReplaced { conn, flow, from, to, why });
             }
             ConnEvent::CcReplacedByPeer { qpn, from, to, why } => {
                 self.note_substitution(conn, None, (from, to), *why);
                 let (qp, from, to, why) = (self.qp_at(conn, *qpn), from.clone(), to.clone(), *why);
-                self.events.push_back(Event::CcReplacedByPeer { conn, qp, from, to, why });
+                self.tell(Event::CcReplacedByPeer { conn, qp, from, to, why });
             }
             _ => return false,
         }
@@ -181,7 +210,7 @@ impl Endpoint {
     fn tell_cc(&mut self, conn: ConnId, qpn: Option<u16>, (sending, by_peer): (bool, bool), cc: String) {
         tracing::info!(cc, sending, by_peer, "another congestion control holds");
         let qp = self.qp_at(conn, qpn);
-        self.events.push_back(Event::CcChanged { conn, qp, sending, cc, by_peer });
+        self.tell(Event::CcChanged { conn, qp, sending, cc, by_peer });
     }
 
     /// What this end sends from now on on a queue pair, or on all that have none of their own, is decided by this

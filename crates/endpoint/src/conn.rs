@@ -6,7 +6,7 @@ use crate::config::{ConnectError, QpOptions};
 use crate::govern::Asks;
 use crate::qp_shares::{Party, parties};
 use base::Time;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use transport::{ConnEvent, Connection, FurtherPath};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
@@ -96,6 +96,11 @@ impl Conn {
             self.early_limits.push((qpn, limit));
         }
     }
+}
+
+/// Two ends of a path, for people.
+fn between(to: SocketAddr, from: Option<IpAddr>) -> String {
+    from.map_or_else(|| format!("to {to}"), |from| format!("{from} to {to}"))
 }
 
 impl Endpoint {
@@ -230,6 +235,7 @@ impl Endpoint {
     }
 
     pub(crate) fn pass_on_events(&mut self, now: Time, id: ConnId) {
+        self.log.set_time(now);
         while let Some(e) = self.conns.get_mut(&id).and_then(|c| c.connection.poll_event()) {
             self.on_conn_event(now, id, e);
         }
@@ -270,7 +276,7 @@ impl Endpoint {
                 if let Some(c) = self.conns.get_mut(&id) {
                     c.info.remote = remote;
                 }
-                self.events.push_back(Event::PathChanged { conn: id, remote });
+                self.tell(Event::PathChanged { conn: id, remote });
             }
             ConnEvent::ViewsChanged => self.tell_views(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
@@ -278,6 +284,28 @@ impl Endpoint {
                 if !self.on_cc_event(id, &e) {
                     self.on_lane_event(id, e);
                 }
+            }
+        }
+    }
+
+    /// Between which addresses a path leads, for people.
+    fn ends(&self, id: ConnId, path: u32) -> String {
+        let ends = self.conns.get(&id).and_then(|c| c.connection.ends_of_lane(path));
+        ends.map_or_else(String::new, |(to, from)| between(to, from))
+    }
+
+    /// Says which of the paths that the user named never came up, where the connection ended before that was found out.
+    fn tell_of_unanswered_paths(&self, c: &Conn) {
+        for (path, to, from) in c.connection.unanswered_lanes() {
+            let ends = between(to, from);
+            if c.found.has(path) {
+                tracing::debug!(path, ends, "a path that was found never came up");
+            } else {
+                tracing::warn!(
+                    path,
+                    ends,
+                    "a path never came up: nobody had answered there when the connection ended"
+                );
             }
         }
     }
@@ -298,16 +326,16 @@ impl Endpoint {
                 if let Some(c) = self.conns.get_mut(&id) {
                     c.found.on_up(path);
                 }
-                tracing::info!(path, "a path is up");
-                self.events.push_back(Event::PathUp { conn: id, path });
+                tracing::info!(path, ends = self.ends(id, path), "a path is up");
+                self.tell(Event::PathUp { conn: id, path });
             }
             ConnEvent::LaneDown(path) => {
                 if let Some(c) = self.conns.get_mut(&id) {
                     self.network_news |= c.info.is_client;
                     c.found.on_down(path);
                 }
-                tracing::info!(path, "a path is down");
-                self.events.push_back(Event::PathDown { conn: id, path });
+                tracing::info!(path, ends = self.ends(id, path), "a path is down");
+                self.tell(Event::PathDown { conn: id, path });
                 self.tell_views(id, false);
             }
             ConnEvent::StandIn { lane, flow, spec, why: Some(why) } => {
@@ -326,7 +354,9 @@ impl Endpoint {
                     "the path carries the signals it needs again"
                 );
             }
-            ConnEvent::LaneTrouble(path, why) => tracing::warn!(path, "a path is of no use for now: {why}"),
+            ConnEvent::LaneTrouble(path, why) => {
+                tracing::warn!(path, ends = self.ends(id, path), "a path is of no use for now: {why}");
+            }
             ConnEvent::PacketsShrank(path, bytes, true) => {
                 tracing::warn!(path, bytes, "{SHRANK}");
             }
@@ -438,11 +468,7 @@ impl Endpoint {
             }
         }
         self.note_agreed_cc(id);
-        self.events.push_back(if is_client {
-            Event::Connected { conn: id }
-        } else {
-            Event::Incoming { conn: id }
-        });
+        self.tell(if is_client { Event::Connected { conn: id } } else { Event::Incoming { conn: id } });
         if is_client {
             self.network_news = true;
             self.add_further_paths(id);
@@ -483,7 +509,7 @@ impl Endpoint {
         c.connection.note_peers_cc(q.qpn, &cc);
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
-        self.events.push_back(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
+        self.tell(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
     }
 
     /// Takes back a queue pair that was never used.
@@ -520,7 +546,7 @@ impl Endpoint {
         if joins {
             c.connection.note_peers_cc(qpn, &String::from_utf8_lossy(&cc));
             c.connection.activate(qpn);
-            self.events.push_back(Event::QpReady { conn: id, qp, private_data, by_peer: false });
+            self.tell(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.
             if let (Some(limit), Some(c)) = (self.adapter.recv_limit(qp), self.conns.get_mut(&id)) {
                 c.connection.send_recv_limit(qpn, limit);
@@ -528,7 +554,7 @@ impl Endpoint {
             return;
         }
         self.drop_qp(id, qpn, qp);
-        self.events.push_back(Event::QpRefused { conn: id, qp, code });
+        self.tell(Event::QpRefused { conn: id, qp, code });
     }
 
     fn on_closed(&mut self, now: Time, id: ConnId, reason: transport::CloseReason) {
@@ -536,6 +562,9 @@ impl Endpoint {
         c.closed = true;
         self.forget_shares(id);
         self.tell_views(id, false);
+        if let Some(c) = self.conns.get(&id).filter(|c| c.established && c.info.is_client) {
+            self.tell_of_unanswered_paths(c);
+        }
         let Some(c) = self.conns.get_mut(&id) else { return };
         if let Some(path) = c.connection.carried().filter(|_| c.established) {
             self.paths.remember(c.info.remote.ip(), path, now);
@@ -549,7 +578,7 @@ impl Endpoint {
         }
         let (established, is_client) = (c.established, c.info.is_client);
         if established || is_client {
-            self.events.push_back(Event::Closed { conn: id, reason });
+            self.tell(Event::Closed { conn: id, reason });
         }
         if !established {
             // The application has nothing of it.

@@ -1,6 +1,8 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
+use crate::cap_of::CapOf;
 use crate::congestion::by_policy;
+use crate::iwarp::above;
 use crate::{ConnId, Endpoint};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
@@ -22,6 +24,30 @@ pub(crate) struct Ruled {
     pub due: Option<Due>,
     /// Its place in the tree.
     pub share: Option<FlowId>,
+    /// What an administrator lets it send at most, beside all else, until the policy is another one.
+    pub own_cap: Option<Rate>,
+}
+
+impl Ruled {
+    fn new(traffic: Traffic) -> Ruled {
+        Ruled { traffic, choice: None, due: None, share: None, own_cap: None }
+    }
+
+    /// The smaller of what the policy's rule and an administrator let it send.
+    fn cap(&self) -> Option<Rate> {
+        self.choice.as_ref().and_then(|c| c.cap).into_iter().chain(self.own_cap).min()
+    }
+}
+
+/// Whether what was ordered is what is done, as read back from where it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heeded {
+    /// It is not known yet: the system was asked.
+    NotYet,
+    /// It is.
+    Yes,
+    /// It is not; what is done instead, in words.
+    No(String),
 }
 
 /// One flow of an endpoint: what is known of it, what the policy made of it, and what it does.
@@ -43,6 +69,15 @@ pub struct FlowReport {
     pub due: Option<Due>,
     /// What the peer says that it sends with on the same queue pairs; `None`: it does not say.
     pub peer: Option<Heard>,
+}
+
+/// What became of flows whose program was loaded anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// Flows that run the new code now.
+    pub moved: Vec<(ConnId, u8)>,
+    /// Flows that go on with the code they have, and why.
+    pub kept: Vec<(ConnId, u8, String)>,
 }
 
 /// What is asked for a queue pair, where it is not what its connection asks.
@@ -80,15 +115,6 @@ fn on_wire(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 16).saturating_add(1_500)
 }
 
-/// What the system calls an algorithm of ours (`TCP_CONGESTION`); `None` of those that it does not have. What is not built
-/// in here is the system's by the name it was attached by.
-pub(crate) fn kernel_name(spec: &str) -> Option<String> {
-    const SAME: [&str; 5] = ["reno", "cubic", "dctcp", "vegas", "bbr"];
-    let name = spec.split(':').next().unwrap_or_default();
-    let known = SAME.contains(&name) || !cc::registry::is_built_in(name);
-    (known && !name.is_empty()).then(|| name.to_owned())
-}
-
 impl Endpoint {
     /// From now on this policy says by what algorithm each flow is decided, in which class it stands, and what it may send.
     /// Flows that run are asked about at once, and again whenever the policy's version grows: what changes takes effect
@@ -97,10 +123,11 @@ impl Endpoint {
         match &mut self.governor {
             Some(g) => (g.policy, g.applied) = (policy, None),
             None => {
-                let tree = SharedTree::new(Tree::new(policy.classes(), policy.host_cap()));
+                let tree = SharedTree::new(Tree::new(policy.classes(), policy.process_cap()));
                 self.governor = Some(Governor { policy, applied: None, tree });
             }
         }
+        self.stirred = true;
     }
 
     /// The policy that holds.
@@ -130,6 +157,7 @@ impl Endpoint {
                 flow: 0,
                 // What the system says that it goes by, whoever chose it.
                 spec: b.info.iwarp.as_ref().map_or_else(String::new, |i| i.congestion.clone()),
+                code: "",
                 name: s.cc.0,
                 state: s.cc.1,
                 rate: s.rate,
@@ -140,7 +168,7 @@ impl Endpoint {
                 carried: None,
                 srtt: s.srtt,
                 min_rtt: s.min_rtt,
-                cap: b.rate_cap,
+                cap: self.bundle_cap(*id).map(|(rate, _)| rate),
                 backlogged: s.inflight > 0,
                 change: None,
             };
@@ -149,8 +177,45 @@ impl Endpoint {
         all
     }
 
-    /// Changes one flow, until the policy is another one: by what algorithm it is decided, and what it may send at most, where
-    /// the inner `None` takes its cap away. What is `None` stays.
+    /// Bytes that each flow has delivered so far: what tells its rate, at little cost.
+    pub fn delivered(&self) -> impl Iterator<Item = (ConnId, u8, u64)> + '_ {
+        let native = self
+            .conns
+            .iter()
+            .flat_map(|(id, c)| c.connection.delivered().map(move |(flow, bytes)| (*id, flow, bytes)));
+        let by_tcp = self.hub.bundles.iter().filter(|(_, b)| b.ruled.is_some());
+        native.chain(by_tcp.filter_map(|(id, _)| Some((*id, 0, self.bundle_stats(*id)?.delivered))))
+    }
+
+    /// The algorithm with which connections begin that this end makes or accepts, unless a policy says otherwise.
+    pub fn begins_with(&self) -> &str {
+        &self.config.options.cc
+    }
+
+    /// A program was loaded anew: flows that chose it by this name run the new code from now on, with the parameters they
+    /// have. Nothing in flight is lost.
+    pub fn renew_program(&mut self, name: &str) -> Renewed {
+        let mut renewed = Renewed::default();
+        let Ok(code) = cc::registry::find(name).map(|def| def.code) else { return renewed };
+        for (id, c) in &mut self.conns {
+            let runs = |spec: &str| spec.split(':').next().is_some_and(|n| n.trim() == name);
+            let flows: Vec<_> =
+                c.connection.flow_facts().filter(|f| runs(&f.spec) && f.code != code).collect();
+            for f in flows {
+                match c.connection.set_algorithm(f.flow, &f.spec, Reason::Policy) {
+                    Ok(()) => renewed.moved.push((*id, f.flow)),
+                    Err(why) => renewed.kept.push((*id, f.flow, why)),
+                }
+            }
+        }
+        // What decides may send at once.
+        renewed.moved.iter().for_each(|(id, _)| self.touch(*id));
+        renewed
+    }
+
+    /// Changes one flow, until the policy is another one: by what algorithm it is decided, and what it may send at most beside
+    /// all other caps, where the inner `None` takes this one away. What is `None` stays. [`Endpoint::heeds`] says whether it is
+    /// done.
     ///
     /// # Errors
     /// In words: no such flow, or an algorithm that cannot be made; of a connection by TCP, one that the system does not have.
@@ -162,6 +227,8 @@ impl Endpoint {
         cap: Option<Option<Rate>>,
     ) -> Result<(), String> {
         let none = || format!("there is no flow {}.{flow}", conn.0);
+        // A policy that came before must not undo it.
+        self.heed_policy();
         if let Some(c) = self.conns.get_mut(&conn) {
             if usize::from(flow) >= c.flows.len() {
                 return Err(none());
@@ -169,8 +236,9 @@ impl Endpoint {
             if let Some(spec) = algorithm {
                 c.connection.set_algorithm(flow, spec, Reason::Policy)?;
             }
-            if let Some(cap) = cap {
-                c.connection.set_flow_cap(flow, cap);
+            if let (Some(cap), Some(f)) = (cap, c.flows.get_mut(usize::from(flow))) {
+                f.own_cap = cap;
+                c.connection.set_flow_cap(flow, f.cap());
             }
             self.touch(conn);
             return Ok(());
@@ -182,13 +250,78 @@ impl Endpoint {
             self.set_bundle_congestion(conn, spec)?;
         }
         if let Some(cap) = cap {
-            self.set_rate_cap(conn, cap);
+            self.set_bundle_cap(conn, cap);
         }
         Ok(())
     }
 
+    /// Whether a flow keeps to its caps and its algorithm, as read back from where they act: from the lanes' pacers, or from
+    /// the system's sockets.
+    pub fn heeds(&self, conn: ConnId, flow: u8) -> Heeded {
+        match self.conns.get(&conn) {
+            Some(c) if c.connection.keeps_cap(flow) => Heeded::Yes,
+            Some(_) => {
+                Heeded::No("its pacer keeps another cap than it was told: end the connection".to_owned())
+            }
+            None => match self.bundle_heeds(conn) {
+                None => Heeded::NotYet,
+                Some(Ok(())) => Heeded::Yes,
+                Some(Err(why)) => Heeded::No(why),
+            },
+        }
+    }
+
+    /// The same of all flows: the first that does otherwise, with its connection.
+    pub fn all_heed(&self) -> Heeded {
+        if self.governor.as_ref().is_some_and(|g| g.applied != Some(g.policy.version())) {
+            return Heeded::NotYet;
+        }
+        let native = self.conns.iter().filter(|(_, c)| !c.closed).flat_map(|(id, c)| {
+            let flows = u8::try_from(c.flows.len()).unwrap_or(u8::MAX);
+            (0..flows).map(|flow| (*id, flow))
+        });
+        let by_tcp = self.hub.bundles.iter().filter(|(_, b)| !b.closed).map(|(id, _)| (*id, 0));
+        let mut all = Heeded::Yes;
+        for (conn, flow) in native.chain(by_tcp) {
+            match self.heeds(conn, flow) {
+                Heeded::Yes => {}
+                Heeded::NotYet => all = Heeded::NotYet,
+                Heeded::No(why) => return Heeded::No(format!("flow {}.{flow}: {why}", conn.0)),
+            }
+        }
+        all
+    }
+
+    /// The smallest cap of a flow, and whose it is; `None`: it has none. Of a cap that flows share it is the whole that is
+    /// given, of connections by iWARP the part.
+    pub fn cap_of(&self, conn: ConnId, flow: u8) -> Option<(Rate, CapOf)> {
+        let Some(c) = self.conns.get(&conn) else { return self.bundle_cap(conn) };
+        let ruled = c.flows.get(usize::from(flow))?;
+        self.caps(c.connection.rate_cap(), ruled, &[]).into_iter().min_by_key(|(rate, _)| *rate)
+    }
+
+    /// All caps of a flow. Those of the policy's classes, and of the process, are divided by how many share them.
+    pub(crate) fn caps(&self, limit: Option<Rate>, ruled: &Ruled, crowd: &[u64]) -> Vec<(Rate, CapOf)> {
+        let rule = || ruled.choice.as_ref().and_then(|c| Some((c.cap?, CapOf::Rule(c.rule.clone()))));
+        let own = ruled.own_cap.map(|cap| (cap, CapOf::Own));
+        let mut all: Vec<_> =
+            limit.map(|cap| (cap, CapOf::Limit)).into_iter().chain(rule()).chain(own).collect();
+        let Some(policy) = self.policy() else { return all };
+        let classes = policy.classes();
+        for node in above(classes, ruled) {
+            let (cap, of) = match node.checked_sub(1) {
+                Some(i) => (classes[i].cap, CapOf::Class(classes[i].name.clone())),
+                None => (policy.process_cap(), CapOf::Process),
+            };
+            let sharers = crowd.get(node).copied().unwrap_or(1).max(1);
+            all.extend(cap.map(|cap| (cap.scale(1, sharers), of)));
+        }
+        all
+    }
+
     /// Gives out what algorithms were told and decided since the last call, of one flow or of all, with connection, lane and
-    /// flow; and keeps it from now on. How many records were not kept is returned. Flows of the system's TCP tell nothing.
+    /// flow; and keeps it from now on. How many records were not kept is returned. Of flows by the system's TCP,
+    /// [`Endpoint::take_stream_samples`] has what that tells.
     pub fn take_trace(
         &mut self,
         only: Option<(ConnId, u8)>,
@@ -204,6 +337,7 @@ impl Endpoint {
     /// Nobody watches any more.
     pub fn end_trace(&mut self) {
         self.conns.values_mut().for_each(|c| c.connection.end_trace());
+        self.hub.end_trace();
     }
 
     fn report(&self, conn: ConnId, ruled: &Ruled, qps: Vec<QpId>, facts: FlowFacts) -> FlowReport {
@@ -260,7 +394,7 @@ impl Endpoint {
         traffic: Traffic,
         known: (Option<Rate>, Span),
     ) -> Result<Ruled, Refusal> {
-        let mut ruled = Ruled { traffic, choice: None, due: None, share: None };
+        let mut ruled = Ruled::new(traffic);
         let Some(g) = &self.governor else { return Ok(ruled) };
         let choice = g.policy.choose(&ruled.traffic);
         if let Qos::Deadline { bytes, within } = ruled.traffic.qos
@@ -296,7 +430,7 @@ impl Endpoint {
         };
         let classes = g.policy.classes();
         let (dues, guaranteed) = g.tree.lock().promised(choice.class);
-        let sure = admission::sure_rate(classes, g.policy.host_cap(), choice.class);
+        let sure = admission::sure_rate(classes, g.policy.process_cap(), choice.class);
         if let Some(wanted) = choice.guarantee {
             admission::guarantee(sure, guaranteed, wanted)?;
         }
@@ -361,7 +495,7 @@ impl Endpoint {
 
     /// What the policy makes of traffic of which nobody here can refuse anything.
     pub(crate) fn unpromised(&self, owner: ConnId, traffic: Traffic) -> Ruled {
-        let mut ruled = Ruled { traffic, choice: None, due: None, share: None };
+        let mut ruled = Ruled::new(traffic);
         let Some(g) = &self.governor else { return ruled };
         let mut choice = g.policy.choose(&ruled.traffic);
         if let Err(e) = self.admit(Time::ZERO, &choice, None, (None, Span::ZERO)) {
@@ -427,8 +561,8 @@ impl Endpoint {
         let traffic = self.traffic(Carrier::Tcp, None, remote, o);
         // TCP paces by itself: nobody is asked.
         let choice = self.policy().map(|p| p.choose(&traffic));
-        let ruled = Ruled { traffic, choice, due: None, share: None };
-        let name = ruled.choice.as_ref().and_then(|c| kernel_name(&c.algorithm));
+        let ruled = Ruled { choice, ..Ruled::new(traffic) };
+        let name = ruled.choice.as_ref().and_then(|c| self.tcp_name(c));
         (ruled, name)
     }
 
@@ -546,24 +680,27 @@ impl Endpoint {
     fn ask_policy(&mut self) {
         let Some(g) = &self.governor else { return };
         let (policy, tree) = (g.policy.clone(), g.tree.clone());
-        tree.lock().configure(policy.classes(), policy.host_cap());
+        tree.lock().configure(policy.classes(), policy.process_cap());
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
-            let Some(c) = self.conns.get(&id).filter(|c| !c.closed) else { continue };
+            let Some(c) = self.conns.get_mut(&id).filter(|c| !c.closed) else { continue };
+            c.flows.iter_mut().for_each(|f| f.own_cap = None);
             let remote = c.connection.remote();
             let all: Vec<Traffic> = c.flows.iter().map(|f| Traffic { remote, ..f.traffic.clone() }).collect();
             all.into_iter().enumerate().for_each(|(i, traffic)| self.choose_again(id, i, traffic));
             self.touch(id);
         }
         let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
-        for id in all {
+        for id in all.iter().copied() {
             let Some(b) = self.hub.bundles.get_mut(&id) else { continue };
             let Some(ruled) = &mut b.ruled else { continue };
             ruled.choice = Some(policy.choose(&ruled.traffic));
-            self.share_rate(id);
+            ruled.own_cap = None;
             self.mark_streams(id);
             self.obey_by_tcp(id);
         }
+        self.divide_caps();
+        all.into_iter().for_each(|id| self.ask_back(id));
     }
 
     /// The policy says what becomes of a flow of which this is known now. What it was promised stays promised.
@@ -588,6 +725,7 @@ impl Endpoint {
         let Some(f) = c.flows.get_mut(flow) else { return };
         let marked = f.choice.as_ref().and_then(|choice| choice.dscp);
         c.connection.set_flow_dscp(flow as u8, marked.unwrap_or(f.traffic.dscp));
+        c.connection.set_flow_cap(flow as u8, f.cap());
         let Some(choice) = &mut f.choice else { return };
         if let Some(g) = &self.governor {
             c.connection.set_tree(Some(g.tree.clone()));
@@ -598,7 +736,6 @@ impl Endpoint {
         if let Err(error) = c.connection.set_algorithm(flow as u8, &spec, Reason::Policy) {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
-        c.connection.set_flow_cap(flow as u8, choice.cap);
         c.connection.set_substitute(flow as u8, &choice.substitute);
         let mut says = c.said.clone();
         by_policy(&mut says, &choice.peer);

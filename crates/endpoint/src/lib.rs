@@ -6,6 +6,7 @@
 
 mod accept;
 mod app;
+mod cap_of;
 mod config;
 mod congestion;
 mod conn;
@@ -13,6 +14,7 @@ mod discovery;
 mod govern;
 mod half_open;
 mod iwarp;
+mod observed;
 mod paths;
 mod patience;
 mod qp_shares;
@@ -28,12 +30,13 @@ pub use crate::iwarp::{
 };
 pub use ::iwarp::{Config as IwarpConfig, Placement};
 pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
+pub use cap_of::CapOf;
 pub use cc::Remembered;
 pub use cc::platform::{Choice, Intent, Policy, Qos, Traffic};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
 pub use congestion::{MAX_SUBSTITUTIONS, Substitution};
 pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
-pub use govern::FlowReport;
+pub use govern::{FlowReport, Heeded, Renewed};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use shares::{Displaced, Full, Holder, Moved, ShareLimits, Shares, network_of};
 pub use sockets::{MAX_SOCKETS, View, socket_of};
@@ -42,7 +45,7 @@ pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
 pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
 pub use transport::{
     Allow, CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, Negotiation, PathStats,
-    Reason, Stats, Transmit, TransportOptions, Usage, limits, refusal,
+    Reason, Stats, Transmit, TransportOptions, Unreachable, Usage, limits, refusal,
 };
 
 use accept::Acceptor;
@@ -78,6 +81,8 @@ pub struct Endpoint {
     by_reset: HashMap<[u8; 16], ConnId>,
     acceptor: Acceptor,
     events: VecDeque<Event>,
+    /// What happened, for those who show it.
+    log: observe::EventLog,
     /// Connections that may have something to send.
     ready: VecDeque<ConnId>,
     /// Reports were digested while trains were built: there may be completions that the application has not seen.
@@ -108,6 +113,8 @@ pub struct Endpoint {
     /// Algorithms that took others' places, since somebody asked.
     substitutions: VecDeque<congestion::Substitution>,
     patience: patience::Patience,
+    /// Where a client began to connect last, until the driver has asked.
+    asked: Option<SocketAddr>,
     /// Queue pairs that clients hold.
     qp_shares: qp_shares::QpShares,
 }
@@ -141,6 +148,7 @@ impl Endpoint {
             by_reset: HashMap::new(),
             acceptor,
             events: VecDeque::new(),
+            log: observe::EventLog::default(),
             ready: VecDeque::new(),
             stirred: false,
             deadlines: BTreeSet::new(),
@@ -159,6 +167,7 @@ impl Endpoint {
             governor: None,
             substitutions: VecDeque::new(),
             patience: patience::Patience::default(),
+            asked: None,
             qp_shares: Default::default(),
         })
     }
@@ -191,6 +200,9 @@ impl Endpoint {
         let Some(c) = self.conns.get(&conn) else { return self.bundle_stats(conn) };
         let mut stats = c.connection.stats();
         stats.paths.iter_mut().for_each(|p| p.found = c.found.has(p.lane));
+        // Queue pairs of a connection live as long as it does.
+        stats.payload_acked =
+            c.info.qps.iter().filter_map(|qp| self.adapter.stats(*qp)).map(|s| s.bytes_delivered).sum();
         Some(stats)
     }
 
@@ -274,7 +286,31 @@ impl Endpoint {
         };
         let connection = Connection::open(now, open, self.rng.fork()).map_err(settings);
         let connection = connection.inspect_err(|_| self.forget_share(&ruled))?;
+        self.asked = Some(c.remote);
         self.insert(connection, c.remote, true, (ruled, said))
+    }
+
+    /// Where a client has begun to connect by datagrams since the last call: for a driver that can hear of ICMP.
+    pub fn take_asked(&mut self) -> Option<SocketAddr> {
+        self.asked.take()
+    }
+
+    /// Whether a client waits for the first answer from there.
+    pub fn is_unanswered(&self, remote: SocketAddr) -> bool {
+        self.conns.values().any(|c| c.info.remote == remote && c.connection.is_unanswered())
+    }
+
+    /// The network says that nothing will answer there. Ends what still waits for the first answer, so that the caller is to be
+    /// sure: whoever is on the way can say so.
+    pub fn on_unreachable(&mut self, now: Time, remote: SocketAddr, why: Unreachable) {
+        let waiting =
+            self.conns.iter().filter(|(_, c)| c.info.remote == remote && c.connection.is_unanswered());
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.connection.unreachable(why);
+            }
+            self.after(now, id);
+        }
     }
 
     /// Options for a connection on a path that an earlier one may have used.
@@ -385,7 +421,7 @@ impl Endpoint {
             c.connection.set_rate_cap(cap);
             self.touch(conn);
         } else {
-            self.set_bundle_cap(conn, cap);
+            self.set_bundle_limit(conn, cap);
         }
     }
 
@@ -536,6 +572,7 @@ impl Endpoint {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Time) {
         self.stirred = false;
+        self.log.set_time(now);
         self.heed_policy();
         self.stream_timeouts(now);
         while let Some(&(t, id)) = self.deadlines.first() {

@@ -3,12 +3,14 @@
 mod pair;
 mod streams;
 
-use base::{Span, Time};
+use base::{Rate, Span, Time};
 use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Traffic};
 use longhaul_endpoint::{
-    Authority, CloseReason, ConnId, Endpoint, Event, Gate, Iwarp, IwarpServer, StreamOrder,
+    Authority, CapOf, CloseReason, ConnId, Endpoint, Event, Gate, Heeded, Iwarp, IwarpServer, StreamFacts,
+    StreamId, StreamOrder,
 };
 use pair::{complete, config, read, register, whole};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use streams::{Net, both, by, server};
 use transport::crypto::{OneTimeToken, PeerIdentity};
@@ -240,6 +242,129 @@ fn the_systems_congestion_control_changes_under_a_connection() {
     assert_eq!(orders(end).len(), 2);
 }
 
+/// A system whose streams have sent something each time it is asked, and have nothing on the way.
+#[derive(Default)]
+struct Tcp {
+    rates: BTreeMap<StreamId, Option<Rate>>,
+    sent: u64,
+    /// It keeps the rates that it has.
+    refuses: bool,
+}
+
+impl Tcp {
+    /// Does what it is told; the rates that it was told.
+    fn obey(&mut self, end: &mut Endpoint) -> Vec<Option<Rate>> {
+        self.sent += 1_000;
+        let mut told = Vec::new();
+        while let Some(order) = end.poll_stream_order() {
+            match order {
+                StreamOrder::Pace { stream, rate } => {
+                    told.push(rate);
+                    let held = self.rates.entry(stream).or_default();
+                    *held = if self.refuses { *held } else { rate };
+                }
+                StreamOrder::Tell(id) => {
+                    let max_rate = self.rates.get(&id).copied().flatten();
+                    let facts =
+                        StreamFacts { sent: self.sent, max_rate, mss: 1_448, ..StreamFacts::default() };
+                    end.set_stream_facts(id, facts);
+                }
+                _ => {}
+            }
+        }
+        told
+    }
+}
+
+#[test]
+fn a_changed_cap_reaches_streams_that_have_nothing_on_the_way_and_is_read_back() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let c = net.connect(1, by(false));
+    net.run();
+    let mbit = |n| Some(Rate::from_mbit(n));
+    let mut tcp = Tcp::default();
+    net.ends[0].set_rate_cap(c, mbit(60));
+    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(60)]);
+    let set = |net: &mut Net, cap| net.ends[0].set_flow(c, 0, None, Some(cap)).expect("set");
+    for cap in [20, 40] {
+        set(&mut net, mbit(cap));
+        assert_eq!(net.ends[0].heeds(c, 0), Heeded::NotYet, "nobody has asked the system");
+        assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(cap)]);
+        assert_eq!(net.ends[0].heeds(c, 0), Heeded::Yes);
+        assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(cap), CapOf::Own)));
+    }
+    // What the system makes of it instead is told.
+    tcp.refuses = true;
+    set(&mut net, mbit(30));
+    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(30)]);
+    let Heeded::No(why) = net.ends[0].heeds(c, 0) else { panic!("it keeps 40 Mbit/s") };
+    assert!(why.contains("told 30.0 Mbit/s") && why.contains("keeps 40.0 Mbit/s"), "{why}");
+    // Without a cap of its own the limit holds.
+    tcp.refuses = false;
+    set(&mut net, None);
+    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(60)]);
+    assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(60), CapOf::Limit)));
+    set(&mut net, mbit(80));
+    assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(60), CapOf::Limit)));
+}
+
+/// A class in which everything is, and a process, each with a cap.
+#[derive(Debug)]
+struct Capped(Vec<Class>, Option<Rate>);
+
+impl Policy for Capped {
+    fn choose(&self, traffic: &Traffic) -> Choice {
+        Marks(self.0.clone(), 0).choose(traffic)
+    }
+    fn classes(&self) -> &[Class] {
+        &self.0
+    }
+    fn process_cap(&self) -> Option<Rate> {
+        self.1
+    }
+    fn version(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn connections_that_send_divide_the_caps_of_their_class_and_of_the_process() {
+    let mut net = Net::new(config(2), server(&[2], both()));
+    let all = [net.connect(1, by(false)), net.connect(1, by(false))];
+    net.run();
+    let mbit = |n| Some(Rate::from_mbit(n));
+    let class = |cap| Class {
+        name: "all".into(),
+        parent: None,
+        weight: 1,
+        level: 0,
+        guarantee: None,
+        cap,
+        order: Order::Fair,
+    };
+    let mut tcp = Tcp::default();
+    for (cap, process, whose) in
+        [(mbit(40), None, CapOf::Class("all".into())), (mbit(90), mbit(40), CapOf::Process)]
+    {
+        net.ends[0].set_policy(Arc::new(Capped(vec![class(cap)], process)));
+        net.ends[0].handle_timeout(net.now);
+        assert_eq!(net.ends[0].all_heed(), Heeded::NotYet);
+        tcp.obey(&mut net.ends[0]);
+        // Both have sent: half of it each.
+        assert_eq!(
+            all.map(|c| net.ends[0].cap_of(c, 0)),
+            [(); 2].map(|()| Some((Rate::from_mbit(20), whose.clone())))
+        );
+    }
+    net.ends[0].close(net.now, all[0], 0, "");
+    net.run();
+    assert_eq!(
+        net.ends[0].cap_of(all[1], 0),
+        Some((Rate::from_mbit(40), CapOf::Process)),
+        "the other has ended"
+    );
+}
+
 /// Marks all traffic of one application.
 #[derive(Debug)]
 struct Marks(Vec<Class>, u8);
@@ -262,7 +387,7 @@ impl Policy for Marks {
     fn classes(&self) -> &[Class] {
         &self.0
     }
-    fn host_cap(&self) -> Option<base::Rate> {
+    fn process_cap(&self) -> Option<base::Rate> {
         None
     }
     fn version(&self) -> u64 {

@@ -78,7 +78,7 @@ impl Policy for Rules {
     fn classes(&self) -> &[Class] {
         &self.classes
     }
-    fn host_cap(&self) -> Option<Rate> {
+    fn process_cap(&self) -> Option<Rate> {
         None
     }
     fn version(&self) -> u64 {

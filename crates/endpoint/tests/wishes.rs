@@ -63,7 +63,7 @@ impl Policy for Terms {
     fn classes(&self) -> &[Class] {
         &self.classes
     }
-    fn host_cap(&self) -> Option<base::Rate> {
+    fn process_cap(&self) -> Option<base::Rate> {
         None
     }
     fn version(&self) -> u64 {

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
 use crate::network::Observer;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
+use crate::reach::Lookout;
 use crate::tcp::{MAX_WAITED, StreamOptions, Streams, Waited, check_congestion};
 use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpStats};
 use alone::Alone;
@@ -193,6 +194,8 @@ pub struct Driver {
     unwaited: u32,
     /// Of the kernel's socket; other datapaths have their own ways to gather what arrives.
     naps: Option<Naps>,
+    /// While a client waits for the first answer.
+    lookout: Option<Lookout>,
 }
 
 impl Driver {
@@ -261,6 +264,7 @@ impl Driver {
             told: true,
             unwaited: 0,
             naps,
+            lookout: None,
         };
         if let Some(o) = driver.options.streams.clone() {
             driver.listen(&o)?;
@@ -386,6 +390,8 @@ impl Driver {
                 now = self.clock.now();
             }
             endpoint.handle_timeout(now);
+            // Before the application's turn, in which it learns of it.
+            self.look_out(now, endpoint);
             app.drive(now, endpoint);
             if let Some(o) = &mut self.observer {
                 o.turn(now, endpoint);
@@ -420,6 +426,20 @@ impl Driver {
                     self.wait(endpoint, app)?;
                 }
             }
+        }
+    }
+
+    /// Whether the network says that nothing will answer a client.
+    fn look_out(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if let Some(remote) = endpoint.take_asked().filter(|_| !self.options.serves) {
+            self.lookout = Lookout::begin(remote, self.poller.waker());
+        }
+        let Some(lookout) = &self.lookout else { return };
+        if let Some((remote, why)) = lookout.found() {
+            self.lookout = None;
+            endpoint.on_unreachable(now, remote, why);
+        } else if !endpoint.is_unanswered(lookout.remote()) {
+            self.lookout = None;
         }
     }
 

@@ -62,6 +62,7 @@ mod network;
 mod numa;
 pub mod peer;
 pub mod poll;
+mod reach;
 pub mod relay;
 pub mod safe_path;
 pub mod staging;

@@ -22,7 +22,7 @@ mod sys;
 pub use compile::{GLUE, Include, build, build_traced};
 pub use error::Error;
 pub use govern::{Holding, all_processes, govern, holding, release};
-pub use pins::{Kept, Scope, detach, keep, list};
+pub use pins::{Kept, Scope, detach, keep, kept_as, list};
 pub use rules::{Found, Rules, found};
 
 use load::{Kernel, Registered};

@@ -69,12 +69,20 @@ pub fn keep(object: &[u8], name: &str, params: &[(&str, u64)], scope: Scope<'_>)
     more
 }
 
-/// Removes a program. Where it is the default of the calling thread's network namespace, what it had replaced is the
+/// What a program that was attached to stay is called in the kernel, by this name or by that of the algorithm that it decides
+/// as; `None`: there is none.
+pub fn kept_as(name: &str) -> Option<String> {
+    let kept = |name: &String| load::check_name(name).is_ok() && Path::new(FOLDER).join(name).exists();
+    core::iter::once(name.to_owned()).chain(policy::kernel_names(name)).find(kept)
+}
+
+/// Removes a program, by any of its names ([`kept_as`]); that in the kernel is given. Where it is the default of the calling thread's network namespace, what it had replaced is the
 /// default again. Connections that use it keep it.
 ///
 /// # Errors
 /// [`Error::NotAttached`], or what the operating system says.
-pub fn detach(name: &str) -> Result<(), Error> {
+pub fn detach(name: &str) -> Result<String, Error> {
+    let name = &kept_as(name).ok_or_else(|| Error::NotAttached(name.to_owned()))?;
     load::check_name(name)?;
     let remove = |path: PathBuf| match std::fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotAttached(name.to_owned())),
@@ -90,7 +98,8 @@ pub fn detach(name: &str) -> Result<(), Error> {
         Err(Error::NotAttached(_)) => {}
         done => done?,
     }
-    remove(path)
+    remove(path)?;
+    Ok(name.clone())
 }
 
 /// The programs that were attached to stay, by their names.

@@ -12,14 +12,15 @@ use crate::source::Source;
 use crate::tree::Tree;
 use base::{Span, Time};
 use endpoint::{App, ConnId, ConnInfo, Connect, Endpoint, Event};
+use observe::Speed;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use transport::CloseReason;
 
-/// Interval over which the rate in the progress is measured.
-const RATE_EVERY: Span = Span::from_millis(500);
+/// How often the counters of the connection go into the progress.
+const COUNT_EVERY: Span = Span::from_millis(100);
 /// When nothing has moved for so long, the log says once what is waited for.
 const STANDS_STILL: Span = Span::from_secs(10);
 /// How often a listing that its reader does not take is offered again.
@@ -43,6 +44,8 @@ pub struct TransferOptions {
     /// Start over: unfinished files and journals that an earlier attempt left are dropped, not used. Files that are
     /// finished and the same are still left out by `skip_same`.
     pub fresh: bool,
+    /// Count ahead what is to be sent, so that the progress can tell how long it takes.
+    pub scan: bool,
     /// Put only: large files are read past the page cache.
     pub direct: bool,
 }
@@ -55,6 +58,7 @@ impl Default for TransferOptions {
             dry_run: false,
             durable: true,
             fresh: false,
+            scan: false,
             direct: false,
         }
     }
@@ -68,6 +72,7 @@ impl TransferOptions {
             dry_run: self.dry_run,
             recursive: false,
             fresh: self.fresh,
+            scan: self.scan,
         }
     }
 }
@@ -149,7 +154,9 @@ pub struct ClientApp {
     /// Everything is done; the connection closes when the last words are acknowledged.
     done: bool,
     closed: bool,
-    rated: (Time, u64),
+    /// When the counters of the connection were looked at last, and how fast they grow.
+    counted: Time,
+    speed: Speed,
     /// What had been done when something was done last, when that was, and whether the log has it.
     still: (u64, Time, bool),
     retry: Option<Time>,
@@ -166,7 +173,7 @@ impl ClientApp {
     /// # Errors
     /// [`Error::Local`] names a destination that cannot be, or what is wrong with the list of sources as a whole.
     pub fn put(connect: Connect, o: &PutOptions, wake: Wake) -> Result<ClientApp, Error> {
-        count(o.sources.len(), "send")?;
+        check_count(o.sources.len(), "send")?;
         let mut sources = Sources::default();
         let mut id = identity();
         for s in &o.sources {
@@ -197,7 +204,7 @@ impl ClientApp {
     /// # Errors
     /// [`Error::Local`] names a destination that cannot be used, or what is wrong with the list of sources as a whole.
     pub fn get(connect: Connect, o: &GetOptions, wake: Wake) -> Result<ClientApp, Error> {
-        count(o.sources.len(), "fetch")?;
+        check_count(o.sources.len(), "fetch")?;
         o.sending.check().map_err(local)?;
         let (mut paths, mut contents, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for s in &o.sources {
@@ -253,7 +260,8 @@ impl ClientApp {
             totals: Totals::default(),
             done: false,
             closed: false,
-            rated: (Time::ZERO, 0),
+            counted: Time::ZERO,
+            speed: Speed::default(),
             still: (0, Time::ZERO, false),
             retry: None,
         }
@@ -287,6 +295,7 @@ impl ClientApp {
         self.progress.finish(Summary { error, progress, totals: self.totals, nanos, dry_run });
     }
     fn stop(&mut self, now: Time, ep: &mut Endpoint, error: Error, code: u64, text: &str) {
+        self.count(now, ep);
         self.finish(now, Some(error));
         match self.conn {
             Some(c) => ep.close(now, c, code, text),
@@ -297,6 +306,7 @@ impl ClientApp {
         let (code, text) = f.close();
         let error = match f {
             Fatal::Protocol(t) => Error::Protocol { text: t.clone() },
+            Fatal::OtherService => Error::Protocol { text: "it does not speak of transfers".into() },
             Fatal::Local(t) | Fatal::Unable(t) => local(t.clone()),
             // By this end, of what it was told to do with what would come.
             Fatal::Refuse(text) => Error::Unusable { text: text.clone() },
@@ -310,6 +320,7 @@ impl ClientApp {
                 Err(f) => self.fatal(now, ep, &f),
             },
             Event::Closed { conn, reason } => {
+                self.count(now, ep);
                 if let Some(mut s) = self.session.take() {
                     s.close(ep.adapter());
                 }
@@ -323,6 +334,9 @@ impl ClientApp {
                             text: format!("it says that this end broke the protocol: {reason}"),
                         },
                         CloseReason::Peer { code: code::LOCAL, reason } => Error::Peer { text: reason },
+                        CloseReason::Peer { code: code::OTHER_SERVICE, reason } => {
+                            Error::OtherService { text: reason }
+                        }
                         CloseReason::Peer { code, .. } => Error::Connection { text, code: Some(code) },
                         _ => Error::Connection { text, code: None },
                     }),
@@ -451,24 +465,33 @@ impl ClientApp {
         }
         s.fit(now, ep, conn);
         s.link.flush(ep.adapter());
-        let again = s.retransmitted;
-        self.progress.update(|p| p.bytes_retransmitted = again);
         // The sink's last word must reach the source before the connection goes.
         if self.done && (s.link.drained() || matches!(s.role, Role::Source(_) | Role::Reader)) {
+            self.count(now, ep);
             self.finish(now, None);
             ep.close(now, conn, code::DONE, "done");
         }
         self.session = Some(s);
     }
-    fn rate(&mut self, now: Time) {
-        let passed = now.since(self.rated.0);
-        if passed >= RATE_EVERY {
-            let (before, moved) = (self.rated.1, self.progress.snapshot().bytes_moved);
-            let rate = (moved.saturating_sub(before) as f64 / passed.as_secs_f64()) as u64;
-            self.progress.update(|s| s.bytes_per_second = rate);
-            self.rated = (now, moved);
-            self.watch(now);
+    /// Takes the counters of the connection into the progress, with what follows from them.
+    fn count(&mut self, now: Time, ep: &Endpoint) {
+        self.counted = now;
+        let Some(stats) = self.conn.and_then(|c| ep.stats(c)) else { return };
+        self.progress.carried(&stats);
+        if self.session.is_none() {
+            return;
         }
+        let payload = match self.job {
+            Job::Put { .. } => stats.payload_acked,
+            Job::Get { .. } | Job::List { .. } => stats.payload_received,
+        };
+        let speed = &mut self.speed;
+        self.progress.update(|s| {
+            speed.add(now, payload, s.files_confirmed);
+            (s.bytes_per_second, s.files_per_second) = (speed.bytes_per_second(), speed.files_per_second());
+            let left = || speed.seconds_left(s.bytes_left(), s.files_left());
+            s.seconds_left = s.complete.then(left).flatten();
+        });
     }
 }
 
@@ -477,7 +500,7 @@ impl ClientApp {
     fn watch(&mut self, now: Time) {
         let p = self.progress.snapshot();
         let received = self.session.as_ref().map_or(0, |s| s.link.received());
-        let done = p.bytes_moved + p.bytes_done + p.files_done + p.files_known + received;
+        let done = p.bytes_sent + p.bytes_confirmed + p.files_confirmed + p.files_total + received;
         if done != self.still.0 {
             self.still = (done, now, false);
         } else if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
@@ -491,7 +514,7 @@ impl App for ClientApp {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if let Some(c) = self.connect.take() {
             self.started = Some(now);
-            self.rated.0 = now;
+            self.counted = now;
             self.still.1 = now;
             match ep.connect(now, c) {
                 Ok(id) => self.conn = Some(id),
@@ -509,7 +532,10 @@ impl App for ClientApp {
         }
         if self.progress.outcome().is_none() {
             self.run(now, ep);
-            self.rate(now);
+            if now.since(self.counted) >= COUNT_EVERY {
+                self.count(now, ep);
+                self.watch(now);
+            }
             if !self.still.2 && now.since(self.still.1) >= STANDS_STILL {
                 self.watch(now);
             }
@@ -544,7 +570,7 @@ fn remote_path(p: &[u8]) -> Result<RelPath, Error> {
         .map_err(|e| local(format!("cannot use the path {} of the server: it {e}", show(p))))
 }
 /// Whether so many sources can be named at a time.
-fn count(n: usize, what: &str) -> Result<(), Error> {
+fn check_count(n: usize, what: &str) -> Result<(), Error> {
     match n {
         0 => Err(local(format!("nothing to {what}; name at least one file or folder"))),
         n if n > MAX_ROOTS => Err(local(format!(

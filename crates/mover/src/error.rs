@@ -240,6 +240,14 @@ pub enum Error {
         /// Its reason and the way out.
         text: String,
     },
+    /// The server is one of another service.
+    #[error(
+        "cannot transfer files with this server: {text}, not `longhaul serve`; try the address and port of `longhaul serve`"
+    )]
+    OtherService {
+        /// What it says that it is.
+        text: String,
+    },
     /// The peer broke the protocol; nothing of it was carried out.
     #[error("the peer broke the protocol: {text}")]
     Protocol {

@@ -78,8 +78,9 @@ mod tests;
 
 pub use client::{CheckPeer, ClientApp, GetOptions, ListOptions, PutOptions, TransferOptions};
 pub use error::{Cause, Error, FileError};
-pub use monitor::{Ended, Monitor, SessionInfo, Who};
+pub use monitor::{Monitor, SessionInfo, Who};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
 pub use proto::{Mapping, Sending};
 pub use server::{ServeOptions, ServerApp};
+pub use session::OTHER_SERVICE;

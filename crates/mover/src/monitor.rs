@@ -1,14 +1,13 @@
-//! A server seen from other threads: its sessions, those that ended, and the way to stop it.
+//! A server seen from outside: its sessions for other threads and the way to stop it, and what happens to them in the endpoint's log.
 
 use crate::progress::{Progress, Snapshot};
 use crate::proto::Totals;
+use base::Time;
 use endpoint::ConnId;
-use std::collections::{BTreeMap, VecDeque};
+use observe::{EventLog, SessionEnd, What};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Sessions that ended and that nobody has asked for; the oldest are forgotten.
-const MAX_ENDED: usize = 1024;
 
 /// What a session is, for the server's log or display.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -19,6 +18,8 @@ pub struct Who {
     pub peer: String,
     /// `put`, `get`, `list`, or nothing yet.
     pub operation: &'static str,
+    /// The paths that it named, as they are shown; several are separated by spaces.
+    pub path: String,
 }
 
 /// A session that runs.
@@ -32,30 +33,10 @@ pub struct SessionInfo {
     pub progress: Snapshot,
 }
 
-/// A session that ended.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Ended {
-    /// Number of the connection.
-    pub conn: u64,
-    /// Whose it was.
-    pub who: Who,
-    /// Files put in place, as the client is told.
-    pub files: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Files, folders and links that failed.
-    pub failed: u64,
-    /// How it ended, in words.
-    pub status: String,
-    /// The last picture.
-    pub progress: Snapshot,
-}
-
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
     sessions: Mutex<BTreeMap<u64, (Who, Progress)>>,
-    ended: Mutex<VecDeque<Ended>>,
 }
 
 /// Watches and stops a server from other threads while its loop runs.
@@ -72,10 +53,6 @@ impl Monitor {
         let all = locked(&self.0.sessions).clone();
         all.into_iter().map(|(conn, (who, p))| SessionInfo { conn, who, progress: p.snapshot() }).collect()
     }
-    /// Sessions that ended since this was asked last, the oldest first.
-    pub fn take_ended(&self) -> Vec<Ended> {
-        locked(&self.0.ended).drain(..).collect()
-    }
     /// Closes all sessions, in a state that can be resumed, and ends the loop at its next turn. The one who asks
     /// wakes it.
     pub fn stop(&self) {
@@ -87,38 +64,71 @@ impl Monitor {
     pub(crate) fn set(&self, id: ConnId, who: &Who, progress: &Progress) {
         locked(&self.0.sessions).insert(id.0, (who.clone(), progress.clone()));
     }
-    /// A session is over. Without totals it did not come to its end: then what is in place counts.
-    pub(crate) fn end(&self, id: ConnId, totals: Option<Totals>, status: String) {
-        let Some((who, p)) = locked(&self.0.sessions).remove(&id.0) else { return };
-        let progress = p.snapshot();
-        let (files, bytes, failed) = match totals {
-            Some(t) => (t.files, t.bytes, t.failed),
-            None => (progress.files_done, progress.bytes_done, progress.failed),
-        };
-        let mut ended = locked(&self.0.ended);
-        if ended.len() >= MAX_ENDED {
-            ended.pop_front();
-        }
-        ended.push_back(Ended { conn: id.0, who, files, bytes, failed, status, progress });
+    pub(crate) fn end(&self, id: ConnId) {
+        locked(&self.0.sessions).remove(&id.0);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Records what happens to a session in the endpoint's log.
+pub(crate) struct Recorder {
+    begun: Time,
+    /// The operation was recorded, and so many notes and failures.
+    started: bool,
+    notes: usize,
+    errors: usize,
+}
 
-    #[test]
-    fn ended_sessions_wait_to_be_asked_for_and_do_not_pile_up() {
-        let m = Monitor::default();
-        let who = Who { remote: "192.0.2.1:1".into(), peer: "no key".into(), operation: "put" };
-        for n in 0..MAX_ENDED as u64 + 3 {
-            m.set(ConnId(n), &who, &Progress::default());
-            assert_eq!(m.sessions().len(), 1);
-            m.end(ConnId(n), Some(Totals { files: n, ..Totals::default() }), "done".into());
-            m.end(ConnId(n), None, "a second time".into());
+impl Recorder {
+    pub fn new(now: Time) -> Recorder {
+        Recorder { begun: now, started: false, notes: 0, errors: 0 }
+    }
+    /// What is new of it.
+    pub fn update(&mut self, conn: ConnId, who: &Who, progress: &Progress, log: &mut EventLog) {
+        if !log.is_on() {
+            return;
         }
-        let all = m.take_ended();
-        assert_eq!((all.len(), all[0].files, all[0].status.as_str()), (MAX_ENDED, 3, "done"));
-        assert!(m.take_ended().is_empty() && m.sessions().is_empty());
+        if !self.started && !who.operation.is_empty() {
+            self.started = true;
+            log.record(conn.0, || What::SessionStarted { operation: who.operation });
+        }
+        progress.with(|s| {
+            for text in s.notes.iter().skip(self.notes) {
+                log.record(conn.0, || What::SessionNote { text: text.clone() });
+            }
+            for e in s.errors.iter().skip(self.errors) {
+                log.record(conn.0, || What::FileFailed { text: e.to_string() });
+            }
+            (self.notes, self.errors) = (s.notes.len(), s.errors.len());
+        });
+    }
+    /// It is over. Without totals it did not come to its end: then what was confirmed counts.
+    pub fn end(
+        &mut self,
+        (now, conn): (Time, ConnId),
+        who: &Who,
+        progress: &Progress,
+        totals: Option<Totals>,
+        (status, log): (String, &mut EventLog),
+    ) {
+        self.update(conn, who, progress, log);
+        let begun = self.begun;
+        log.record(conn.0, || {
+            progress.with(|s| {
+                What::SessionEnded(SessionEnd {
+                    client: who.remote.clone(),
+                    key: who.peer.clone(),
+                    operation: who.operation,
+                    path: who.path.clone(),
+                    files: totals.map_or(s.files_confirmed, |t| t.files),
+                    bytes: totals.map_or(s.bytes_transferred(), |t| t.bytes.saturating_sub(t.resumed_bytes)),
+                    resumed_bytes: totals.map_or(s.bytes_resumed, |t| t.resumed_bytes),
+                    failed: totals.map_or(s.failed, |t| t.failed.max(s.failed)),
+                    sent: s.bytes_sent,
+                    received: s.bytes_received,
+                    nanos: now.since(begun).as_nanos(),
+                    status,
+                })
+            })
+        });
     }
 }

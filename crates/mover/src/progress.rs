@@ -8,31 +8,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most errors kept; the rest are counted.
 pub const MAX_ERRORS: usize = 1000;
 
-/// A picture of a transfer at one moment. Sizes in bytes.
+/// Counters of a transfer at one moment: planned, sent and confirmed are apart. Sizes in bytes.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Snapshot {
-    /// Files found so far.
-    pub files_known: u64,
-    /// Bytes of them.
-    pub bytes_known: u64,
+    /// Planned: files found so far, those that turn out to be the same at the destination included.
+    pub files_total: u64,
+    /// Planned: bytes of them.
+    pub bytes_total: u64,
     /// Whether everything has been found, so that the totals are final.
     pub complete: bool,
-    /// Files that are verified and in place at the destination.
-    pub files_done: u64,
-    /// Bytes that are verified at the destination, those of earlier attempts included.
-    pub bytes_done: u64,
-    /// Payload bytes handed to the network by this attempt (source) or received (sink).
-    pub bytes_moved: u64,
+    /// Confirmed: files that the receiving end has verified and put in place.
+    pub files_confirmed: u64,
+    /// Confirmed: bytes that the receiving end has verified, those of earlier attempts included.
+    pub bytes_confirmed: u64,
+    /// Bytes of unfinished files that an earlier attempt had brought over, as far as they were confirmed.
+    pub bytes_resumed: u64,
     /// Files that were the same at the destination already.
     pub files_skipped: u64,
     /// Bytes of them.
     pub bytes_skipped: u64,
-    /// Bytes of unfinished files that an earlier attempt had brought over.
-    pub bytes_resumed: u64,
-    /// Bytes that the network had to carry again.
+    /// Sent: payload that this end has sent, names and checksums included, each byte once.
+    pub bytes_sent: u64,
+    /// Payload that this end has received, each byte once.
+    pub bytes_received: u64,
+    /// Payload that this end had to send again, since the network lost it.
     pub bytes_retransmitted: u64,
-    /// Payload per second of the last measuring interval; 0 before the first.
-    pub bytes_per_second: u64,
+    /// Payload confirmed or received per second, over the last seconds; null before there is anything to tell.
+    pub bytes_per_second: Option<u64>,
+    /// Files confirmed per second, likewise.
+    pub files_per_second: Option<u64>,
+    /// Time until the end, if it goes on like that; null while that or the totals are not known.
+    pub seconds_left: Option<f64>,
     /// The file that was touched last, for people.
     pub current: String,
     /// Things to know that are no failures: a file that started over because its source changed.
@@ -48,9 +54,22 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What the source says at its end, which is all there is.
+    /// Bytes that this attempt has brought to the receiving end, which has verified them.
+    pub fn bytes_transferred(&self) -> u64 {
+        self.bytes_confirmed.saturating_sub(self.bytes_resumed)
+    }
+    /// Bytes that are neither confirmed nor left out, as far as is known.
+    pub fn bytes_left(&self) -> u64 {
+        self.bytes_total.saturating_sub(self.bytes_confirmed).saturating_sub(self.bytes_skipped)
+    }
+    /// Files likewise.
+    pub fn files_left(&self) -> u64 {
+        let over = self.files_confirmed.saturating_add(self.files_skipped).saturating_add(self.failed);
+        self.files_total.saturating_sub(over)
+    }
+    /// What the source says of all there is.
     pub(crate) fn found(&mut self, c: &SourceCounts) {
-        (self.files_known, self.bytes_known, self.complete) = (c.files, c.bytes, true);
+        (self.files_total, self.bytes_total, self.complete) = (c.files, c.bytes, true);
         (self.files_skipped, self.bytes_skipped) = (c.same_files, c.same_bytes);
         self.not_carried = c.not_carried;
     }
@@ -115,6 +134,45 @@ impl Progress {
     }
     pub(crate) fn update(&self, f: impl FnOnce(&mut Snapshot)) {
         f(&mut self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    /// Looks at the counters as they are.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&Snapshot) -> T) -> T {
+        f(&self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// The walk has found so much until now.
+    pub(crate) fn found_more(&self, files: u64, bytes: u64) {
+        self.update(|s| {
+            if !s.complete {
+                (s.files_total, s.bytes_total) = (files, bytes);
+            }
+        });
+    }
+    /// The walk has found so much in all.
+    pub(crate) fn found_all(&self, files: u64, bytes: u64) {
+        self.update(|s| (s.files_total, s.bytes_total, s.complete) = (files, bytes, true));
+    }
+    /// So much was there when it was counted ahead of the walk.
+    pub(crate) fn scanned(&self, files: u64, bytes: u64) {
+        self.update(|s| {
+            if !s.complete {
+                (s.files_total, s.bytes_total, s.complete) = (files, bytes, true);
+            }
+        });
+    }
+    /// Whether the totals are known.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.with(|s| s.complete)
+    }
+    /// The receiving end has verified so much, cumulative.
+    pub(crate) fn confirmed(&self, files: u64, bytes: u64, resumed: u64) {
+        self.update(|s| (s.files_confirmed, s.bytes_confirmed, s.bytes_resumed) = (files, bytes, resumed));
+    }
+    /// So much payload went over the connection, by its own counters.
+    pub(crate) fn carried(&self, c: &endpoint::Stats) {
+        self.update(|s| {
+            s.bytes_sent = c.payload_sent.saturating_sub(c.payload_again);
+            (s.bytes_received, s.bytes_retransmitted) = (c.payload_received, c.payload_again);
+        });
     }
     pub(crate) fn fail(&self, e: FileError) {
         self.update(|s| {

@@ -3,8 +3,8 @@
 use crate::doing::Doing;
 use crate::error::{Cause, Error, FileError, NO_THREAD};
 use crate::limits::Budgets;
-use crate::monitor::{Monitor, Who};
-use crate::path::RelPath;
+use crate::monitor::{Monitor, Recorder, Who};
+use crate::path::{RelPath, show};
 use crate::pool::{Pool, Wake};
 use crate::progress::Progress;
 use crate::proto::{Hello, Kind, Op, Record, Sending, Totals, VERSION};
@@ -31,6 +31,8 @@ use verbs::QpId;
 pub const DEFAULT_SESSIONS: usize = 64;
 /// How long a refused or finished client may take to close before the server does.
 const LINGER: Span = Span::from_secs(5);
+/// Paths of a request that the log names at most.
+const SHOWN_PATHS: usize = 8;
 /// How often closed sessions are looked at while their last jobs end.
 const SETTLE_EVERY: Span = Span::from_millis(20);
 
@@ -92,6 +94,8 @@ struct Client {
     identity: Option<PeerIdentity>,
     /// The same for the log.
     who: Who,
+    /// What of it was recorded in the endpoint's log.
+    recorder: Recorder,
     /// What the receiving end counted, once it has come to its end.
     totals: Option<Totals>,
     transfer: Option<[u8; 16]>,
@@ -163,7 +167,7 @@ impl ServerApp {
         match e {
             Event::Incoming { conn } => self.incoming(now, conn, ep),
             Event::Closed { conn, reason } => {
-                self.retire(conn, &reason, ep);
+                self.retire(now, conn, &reason, ep);
                 let _ = ep.release(conn); // what is left is freed with the endpoint
             }
             Event::QpReady { conn, qp, by_peer: false, .. } => self.opened(now, conn, (qp, true), ep),
@@ -187,7 +191,8 @@ impl ServerApp {
                 let c = Client {
                     session,
                     progress: Progress::default(),
-                    who: Who { remote, peer, operation: "" },
+                    who: Who { remote, peer, operation: "", path: String::new() },
+                    recorder: Recorder::new(now),
                     identity,
                     totals: None,
                     transfer: None,
@@ -206,10 +211,15 @@ impl ServerApp {
         }
     }
     /// A session is over; jobs of it may still run.
-    fn retire(&mut self, conn: ConnId, reason: &CloseReason, ep: &mut Endpoint) {
+    fn retire(&mut self, now: Time, conn: ConnId, reason: &CloseReason, ep: &mut Endpoint) {
         self.shares.leave(conn);
         if let Some(mut c) = self.clients.remove(&conn) {
-            self.monitor.end(conn, c.totals, status(&c, reason));
+            self.monitor.end(conn);
+            if let Some(stats) = ep.stats(conn) {
+                c.progress.carried(&stats);
+            }
+            let last = (status(&c, reason), ep.log());
+            c.recorder.end((now, conn), &c.who, &c.progress, c.totals, last);
             c.session.close(ep.adapter());
             self.settling.push((c.transfer, c.session));
         }
@@ -223,7 +233,7 @@ impl ServerApp {
         tracing::info!(client, peer, why = d.words, "a session gave way");
         ep.close(now, d.conn, BUSY, &d.words);
         let reason = CloseReason::Peer { code: BUSY, reason: d.words.to_string() };
-        self.retire(d.conn, &reason, ep);
+        self.retire(now, d.conn, &reason, ep);
     }
     /// Closes sessions that do not say what they want.
     fn look(&mut self, now: Time, ep: &mut Endpoint) {
@@ -286,6 +296,7 @@ impl ServerApp {
         if over && c.deadline.is_none() {
             c.deadline = Some((now + LINGER, code::DONE, "done".into()));
         }
+        c.recorder.update(conn, &c.who, &c.progress, ep.log());
         if let Some((at, code, text)) = &c.deadline
             && *at <= now
         {
@@ -311,6 +322,12 @@ impl ServerApp {
                 format!("this server speaks version {VERSION}, the client {v}; update the older of the two");
             return Err(Fatal::Refuse(text));
         }
+        c.who.operation = match h.op {
+            Op::Put => "put",
+            Op::Get => "get",
+            Op::List => "list",
+        };
+        c.who.path = shown_paths(&h.paths);
         self.allowed(&h)?;
         if h.op == Op::Put {
             // A client that was cut off and comes again must not wait until its old connection times out.
@@ -323,7 +340,12 @@ impl ServerApp {
             for id in older {
                 ep.close(now, id, code::SUPERSEDED, "a newer session of the same transfer took over");
                 let superseded = "a newer session of the same transfer took over";
-                self.retire(id, &CloseReason::Peer { code: code::SUPERSEDED, reason: superseded.into() }, ep);
+                self.retire(
+                    now,
+                    id,
+                    &CloseReason::Peer { code: code::SUPERSEDED, reason: superseded.into() },
+                    ep,
+                );
             }
             c.transfer = Some(h.transfer);
             self.settle();
@@ -349,7 +371,8 @@ impl ServerApp {
         }
         let stats = ep.stats(conn).ok_or(Fatal::Local("the connection is gone".into()))?;
         let path = PathNow { rtt: stats.srtt, packet: stats.mtu };
-        let policy = Policy { offered: &self.options.offered_cc, own: &self.options.cc };
+        let offered = self.offered(conn, ep);
+        let policy = Policy { offered: &offered, own: &self.options.cc };
         let cc = congestion_control(&h.sending, &policy, path).map_err(Fatal::Refuse)?;
         if !h.sending.needs_own_pair() {
             return Ok(None);
@@ -360,6 +383,10 @@ impl ServerApp {
             Ok(qp) => Ok(Some(qp)),
             Err(e) => Err(Fatal::Refuse(format!("it cannot send as it is asked to: {e}"))),
         }
+    }
+    /// What a client may ask for: of the algorithms that the server has, what its command line and its policy lend.
+    fn offered(&self, conn: ConnId, ep: &Endpoint) -> Vec<String> {
+        self.options.offered_cc.iter().filter(|name| ep.lends_cc(conn, name)).cloned().collect()
     }
     /// The same by iWARP, where the system's TCP sends, by its own names for congestion control.
     fn sending_by_tcp(&self, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<(), Fatal> {
@@ -373,11 +400,13 @@ impl ServerApp {
             ep.ask_by_tcp(conn, h.sending.application.as_deref(), h.sending.dscp).map_err(cannot)?;
         }
         let Some(cc) = &h.sending.cc else { return Ok(()) };
-        let offered = &self.options.offered_cc;
+        let offered = self.offered(conn, ep);
         let mut lent = cc::registry::preferences(cc);
         lent.retain(|spec| offered.iter().any(|o| spec.split(':').next() == Some(o)));
         if lent.is_empty() {
-            let offers = offered.join(", ");
+            let there: Vec<&str> =
+                offered.iter().map(String::as_str).filter(|name| ep.tcp_has(name)).collect();
+            let offers = there.join(", ");
             let text = format!(
                 "the server does not lend the congestion control `{cc}` to clients; it offers {offers}"
             );
@@ -444,7 +473,6 @@ impl ServerApp {
         }
         match h.op {
             Op::Put => {
-                c.who.operation = "put";
                 let mut flags = h.flags;
                 flags.overwrite &= self.options.allow_overwrite;
                 let write_only = self.write_only().then(|| WriteOnly::new(c.identity.as_ref()));
@@ -467,7 +495,6 @@ impl ServerApp {
                 c.session.role = Role::Sink(Box::new(sink));
             }
             Op::Get => {
-                c.who.operation = "get";
                 let Sources { starts, roots, failed, .. } = self.sources(h);
                 let (pool, wake) = (self.pool.clone(), self.wake.clone());
                 let progress = c.progress.clone();
@@ -478,10 +505,7 @@ impl ServerApp {
                 s.without(failed, link);
                 c.session.role = Role::Source(Box::new(s));
             }
-            Op::List => {
-                c.who.operation = "list";
-                self.list(c, h)?;
-            }
+            Op::List => self.list(c, h)?,
         }
         Ok(())
     }
@@ -518,6 +542,15 @@ impl ServerApp {
     fn settle(&mut self) {
         self.settling.retain_mut(|(_, s)| !s.settle());
     }
+}
+
+/// The paths of a request for the log, escaped; the first of many.
+fn shown_paths(paths: &[RelPath]) -> String {
+    let mut out: Vec<String> = paths.iter().take(SHOWN_PATHS).map(|p| show(roots::shown(p))).collect();
+    if paths.len() > SHOWN_PATHS {
+        out.push(format!("and {} more", paths.len() - SHOWN_PATHS));
+    }
+    out.join(" ")
 }
 
 /// How a session ended, for the log.

@@ -3,7 +3,7 @@
 
 use crate::doing::Doing;
 use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
-use crate::proto::{Entry, Hello, Mapping, Record, Totals, decode};
+use crate::proto::{Entry, Hello, Mapping, ProtoError, Record, Totals, decode};
 use crate::sink::Sink;
 use crate::sink::list::Asking;
 use crate::source::{Source, send};
@@ -27,7 +27,12 @@ pub(crate) mod code {
     pub const INTERRUPTED: u64 = 0x1004;
     /// A newer session of the same transfer took over.
     pub const SUPERSEDED: u64 = 0x1005;
+    /// The client is one of another service than this server's.
+    pub const OTHER_SERVICE: u64 = 0x1006;
 }
+
+/// Code with which a server closes a connection whose client is one of another service.
+pub const OTHER_SERVICE: u64 = code::OTHER_SERVICE;
 
 /// What ends a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub(crate) enum Fatal {
     Protocol(String),
     /// This end cannot go on.
     Local(String),
+    /// The peer speaks of something else than transfers.
+    OtherService,
     /// The request cannot be served.
     Refuse(String),
     /// Nothing was begun, since this end's system failed (a full disk, say).
@@ -49,9 +56,18 @@ impl Fatal {
     pub fn close(&self) -> (u64, &str) {
         match self {
             Fatal::Protocol(t) => (code::PROTOCOL, t),
+            Fatal::OtherService => (code::OTHER_SERVICE, "this is a file server (longhaul serve)"),
             Fatal::Local(t) | Fatal::Unable(t) => (code::LOCAL, t),
             Fatal::Refuse(t) => (code::REFUSED, t),
         }
+    }
+}
+
+/// What is wrong with a message. One that begins as JSON does is `longhaul perf`'s.
+fn of_decoding(e: ProtoError) -> Fatal {
+    match e {
+        ProtoError::Type(b'{') => Fatal::OtherService,
+        e => Fatal::Protocol(e.to_string()),
     }
 }
 
@@ -108,7 +124,6 @@ pub(crate) struct Session {
     controls: VecDeque<Control>,
     fitted: Time,
     received: u64,
-    pub retransmitted: u64,
 }
 
 impl fmt::Debug for Session {
@@ -139,7 +154,7 @@ impl Session {
     }
     pub(crate) fn over(link: Link, now: Time) -> Session {
         let (events, controls) = Default::default();
-        Session { link, role: Role::None, events, controls, fitted: now, received: 0, retransmitted: 0 }
+        Session { link, role: Role::None, events, controls, fitted: now, received: 0 }
     }
     /// Takes completions, and messages up to the first record that the owner decides about. Call again until it
     /// returns `None`.
@@ -189,7 +204,7 @@ impl Session {
     pub(crate) fn message(&mut self, m: Vec<u8>, a: &mut verbs::Adapter) -> Result<(), Fatal> {
         let mut entries = Vec::new();
         let (mut small, mut listed) = (false, false);
-        for r in decode(&m).map_err(|e| Fatal::Protocol(e.to_string()))? {
+        for r in decode(&m).map_err(of_decoding)? {
             match r {
                 // It says that what is there is the same, which only who was told can know.
                 Record::Touch { .. } if matches!(&self.role, Role::Sink(s) if !s.lists()) => {
@@ -263,7 +278,6 @@ impl Session {
         if passed < rtt {
             return;
         }
-        self.retransmitted = s.payload_again;
         // What came in, scaled to one round trip: wake-ups may be further apart.
         let came = (self.link.received() - self.received) as f64 * rtt.as_secs_f64() / passed.as_secs_f64();
         (self.fitted, self.received) = (now, self.link.received());

@@ -148,6 +148,7 @@ pub(crate) const FLAGS: Flags = Flags {
     dry_run: false,
     recursive: false,
     fresh: false,
+    scan: false,
 };
 
 impl Default for Attempt {
@@ -364,7 +365,7 @@ fn a_tree_with_everything_arrives_and_a_second_time_costs_nothing() {
     assert!(o.source.errors.is_empty() && o.fatal.is_none(), "{:?} {:?}", o.source.errors, o.fatal);
     let t = o.totals.unwrap();
     assert_eq!((t.files, t.links, t.dirs, t.failed), (709, 2, 6, 0));
-    assert_eq!(o.source.bytes_done, o.source.bytes_known);
+    assert_eq!(o.source.bytes_confirmed, o.source.bytes_total);
     let o = Attempt::default().run(from.path(), "t", to.path(), "");
     assert_eq!((o.written, o.totals.unwrap().files, o.source.files_skipped), (0, 0, 709));
     // By contents too, where only times differ.
@@ -539,7 +540,7 @@ fn a_rehearsal_changes_nothing() {
     sample(from.path());
     let flags = Flags { dry_run: true, ..FLAGS };
     let o = Attempt { flags, ..Attempt::default() }.run(from.path(), "t", to.path(), "new/place");
-    assert_eq!((o.source.files_known, o.source.complete, o.written), (709, true, 0));
+    assert_eq!((o.source.files_total, o.source.complete, o.written), (709, true, 0));
     assert_eq!(o.totals.unwrap(), Totals::default());
     assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
 }

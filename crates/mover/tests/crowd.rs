@@ -111,7 +111,10 @@ impl Crowd {
         };
         let app = ClientApp::get(connect(), &o, Arc::new(|| ())).expect("a client");
         let n = self.add(key, last, Some(app));
-        self.until("the first bytes", |c| c.progress(n).bytes_moved > 0);
+        self.until("the first bytes", |c| {
+            let p = c.progress(n);
+            p.bytes_confirmed > 0 || p.bytes_received > 100_000
+        });
         self.clients[n].runs = false;
         n
     }

@@ -21,8 +21,15 @@ use verbs::{Access, Data, Memory, MrId, Opcode, RecvWr, SendOp, SendWr, Sge, Sge
 /// A transfer that takes longer has failed.
 const WATCHDOG: Span = Span::from_secs(30);
 const META: Meta = Meta { mode: 0o640, secs: 1_000_000_000, nanos: 5 };
-const FLAGS: Flags =
-    Flags { skip_same: true, checksum: true, overwrite: true, dry_run: false, recursive: true, fresh: false };
+const FLAGS: Flags = Flags {
+    skip_same: true,
+    checksum: true,
+    overwrite: true,
+    dry_run: false,
+    recursive: true,
+    fresh: false,
+    scan: false,
+};
 
 fn path(p: &str) -> RelPath {
     RelPath::parse(p.as_bytes()).unwrap()
@@ -323,7 +330,7 @@ fn parts_on_a_write_only_server_are_resumed_by_their_sender_only() {
     let interrupt = |s: &common::Server| {
         let r = put_slowly(s.addr, &file, "", 200, |p, wake| {
             std::thread::spawn(move || {
-                while p.snapshot().bytes_done < 8 << 20 && p.outcome().is_none() {
+                while p.snapshot().bytes_confirmed < 8 << 20 && p.outcome().is_none() {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 p.interrupt();

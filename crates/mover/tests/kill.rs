@@ -36,7 +36,7 @@ fn child() {
                     loop {
                         let over = p.outcome().is_some();
                         let s = p.snapshot();
-                        let now = (s.bytes_moved, s.bytes_resumed + s.bytes_skipped);
+                        let now = (s.bytes_transferred(), s.bytes_resumed + s.bytes_skipped);
                         if now != last {
                             eprintln!("AT {} {}", now.0, now.1);
                             last = now;
@@ -222,7 +222,7 @@ fn killed_again_and_again(kill_server: bool) {
     let r = put(addr, &t, "").unwrap();
     assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
     let missing = (FILES * SIZE) as u64 - safe.kept;
-    assert!(r.progress.bytes_moved <= missing + safe.kept / 20, "{} for {missing}", r.progress.bytes_moved);
+    assert!(r.progress.bytes_sent <= missing + safe.kept / 20, "{} for {missing}", r.progress.bytes_sent);
     same(&t, &there);
     server.kill().unwrap();
     server.wait().unwrap();

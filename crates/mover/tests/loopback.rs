@@ -123,7 +123,7 @@ fn a_stopped_transfer_goes_on() {
     let o = TransferOptions::default();
     let r = put_with(s.addr, &f, "", o, |p, wake| {
         std::thread::spawn(move || {
-            while p.snapshot().bytes_done < 50 << 20 && p.outcome().is_none() {
+            while p.snapshot().bytes_confirmed < 50 << 20 && p.outcome().is_none() {
                 std::thread::yield_now();
             }
             p.interrupt();
@@ -135,7 +135,7 @@ fn a_stopped_transfer_goes_on() {
     let r = put(s.addr, &f, "").unwrap();
     assert!(r.success(), "{:?} {:?}", r.error, r.progress.errors);
     assert!(r.progress.bytes_resumed >= 50 << 20, "{}", r.progress.bytes_resumed);
-    assert!(r.progress.bytes_moved <= 151 << 20);
+    assert!(r.progress.bytes_sent <= 151 << 20);
     assert!(std::fs::read(&f).unwrap() == std::fs::read(served.path().join("f")).unwrap());
 }
 
@@ -220,7 +220,7 @@ fn a_fresh_start_uses_nothing_that_was_left() {
     let s = serve(ServeOptions::new(served.path()));
     let stop = |p: longhaul_mover::Progress, wake: longhaul_mover::Wake| {
         std::thread::spawn(move || {
-            while p.snapshot().bytes_done < 20 << 20 && p.outcome().is_none() {
+            while p.snapshot().bytes_confirmed < 20 << 20 && p.outcome().is_none() {
                 std::thread::yield_now();
             }
             p.interrupt();

@@ -32,7 +32,7 @@ fn when(
 ) -> impl FnOnce(longhaul_mover::Progress, longhaul_mover::Wake) {
     move |p, _| {
         std::thread::spawn(move || {
-            while p.snapshot().bytes_done < bytes && p.outcome().is_none() {
+            while p.snapshot().bytes_confirmed < bytes && p.outcome().is_none() {
                 std::thread::yield_now();
             }
             act();

@@ -71,6 +71,14 @@ impl LinkConfig {
     /// The queue in bytes when none is asked for: 1 MiB, about that of a shallow-buffered switch port.
     pub const DEFAULT_QUEUE: u64 = 1 << 20;
 
+    /// Largest packet of a path across networks, unless it is said otherwise: what Ethernet carries (RFC 894).
+    pub const DEFAULT_MTU: u64 = 1500;
+
+    /// A perfect link that carries packets of [`LinkConfig::DEFAULT_MTU`] bytes at most: what a path is described on top of.
+    pub fn path() -> LinkConfig {
+        LinkConfig { mtu: Some(LinkConfig::DEFAULT_MTU), ..LinkConfig::default() }
+    }
+
     /// The bandwidth-delay product in bytes for a round trip of `rtt`; `None` when the rate is infinite.
     pub fn bdp(&self, rtt: Span) -> Option<u64> {
         self.rate.map(|r| r.bytes_in(rtt))

@@ -6,7 +6,7 @@ use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Markin
 use crate::profiles;
 use base::{Span, Time};
 use core::fmt;
-use units::{parse_bytes, parse_probability, parse_rate, parse_span};
+use units::{parse_bytes, parse_packet, parse_probability, parse_rate, parse_span};
 use units::{show_bytes, show_probability, show_rate, show_span};
 
 /// Longest description in bytes: room for a thousand scheduled changes.
@@ -57,9 +57,9 @@ pub enum SpecError {
 }
 
 const FIELDS: &str = "rate= queue= ecn= ecn1= ect= telemetry= delay= jitter= order= loss= reorder= duplicate= corrupt= mtu= at=<time>:<change>=";
-const RATE: &str = "a rate with its unit, such as 500mbit, 1.5gbit, or `unlimited`";
-const SPAN: &str = "a time with its unit, such as 35ms, 250us, or 1.5s";
-const BYTES: &str = "a size with its unit, such as 1500B, 64KiB, or 2MiB";
+const RATE: &str = "a rate with its unit, such as 500mbit, 20M, 60MB/s, or `unlimited`";
+const SPAN: &str = "a time with its unit, such as 35ms, 250us, 1.5s, or 2min";
+const BYTES: &str = "a size with its unit, such as 1500B, 64KiB, 2M (1024), or 2MB (1000)";
 const BYTES_OR_OFF: &str = "a size with its unit, such as 1500B or 64KiB, or `off`";
 const MARKING: &str = "a size with its unit, such as 64KiB, beyond which all are marked, where marking at random begins and ends and \
      what it grows to, such as 5KiB..200KiB(1%), or `off`";
@@ -93,19 +93,19 @@ impl LinkConfig {
     ///
     /// | field | value | meaning |
     /// | --- | --- | --- |
-    /// | `rate` | `500mbit`, `unlimited` | units `bit`, `kbit`, `mbit`, `gbit`, `tbit` (powers of 1000, per second) |
-    /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit; units `B`, `KiB`, `MiB`, `GiB`; `bdp` is rate times twice the delay, or times the round trip given |
+    /// | `rate` | `500mbit`, `60MB/s`, `unlimited` | as [`base::units::rate`] reads it, with its unit |
+    /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit, as [`base::units::size`] reads it, with its unit; `bdp` is rate times twice the delay, or times the round trip given |
     /// | `ecn` | `400KiB`, `5KiB..200KiB(1%)`, `off` | marking threshold, or where marking at random begins and ends, see [`Marking`] |
     /// | `ecn1` | `10KiB`, `off` | the same for ECT(1); off: as `ecn` |
     /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EctPath`] |
     /// | `telemetry` | `on`, `off` | whether packets are told of the queue |
-    /// | `delay` | `35ms` | one way; units `ns`, `us`, `ms`, `s` |
+    /// | `delay` | `35ms` | one way, as [`base::units::time`] reads it, with its unit |
     /// | `jitter` | `2ms`, `uniform(2ms)`, `normal(2ms)`, `off` | see [`Jitter`] |
     /// | `order` | `keep`, `free` | see [`LinkConfig::keep_order`] |
     /// | `loss` | `0.1%`, `burst(p=0.1%,r=20%,good=0%,bad=100%)` | see [`Loss`]; `good` and `bad` may be left out and are then 0 % and 100 % |
     /// | `reorder` | `0.1%(5ms)`, `off` | see [`Reorder`] |
     /// | `duplicate`, `corrupt` | `0.01%` | share of packets |
-    /// | `mtu` | `9000B`, `off` | on the wire |
+    /// | `mtu` | `9000B`, `9000`, `off` | on the wire |
     /// | `at` | `10s:rate=100mbit` | a scheduled change of `rate`, `delay`, `loss`, `path`, `blackout`, `ecn`, `ecn1`, `ect` or `telemetry`, see [`Change`]; may be repeated |
     ///
     /// `Display` writes the same language, with the queue in bytes, and reading that gives an equal value.
@@ -114,10 +114,24 @@ impl LinkConfig {
     ///
     /// A [`SpecError`] that names the field and says what to write.
     pub fn parse(text: &str) -> Result<LinkConfig, SpecError> {
+        LinkConfig::default().changed(text)
+    }
+
+    /// Reads the description of a path across networks: as [`LinkConfig::parse`], but what is left out is as in
+    /// [`LinkConfig::path`], so that packets are as small as those of networks are. `mtu=off` carries any size.
+    ///
+    /// # Errors
+    /// As of [`LinkConfig::parse`].
+    pub fn parse_path(text: &str) -> Result<LinkConfig, SpecError> {
+        LinkConfig::path().changed(text)
+    }
+
+    /// This link with the fields of a description.
+    fn changed(self, text: &str) -> Result<LinkConfig, SpecError> {
         if text.len() > MAX_SPEC_LEN {
             return Err(SpecError::TooLong(text.len()));
         }
-        let mut config = LinkConfig::default();
+        let mut config = self;
         // A queue in bandwidth-delay products waits for rate and delay, which may stand behind it.
         let mut queue = None;
         let mut seen: Vec<&str> = Vec::new();
@@ -157,7 +171,7 @@ impl LinkConfig {
             "ecn1" => self.ecn1 = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
             "ect" => self.ect = parse_ect(value).ok_or_else(|| bad(ECT))?,
             "telemetry" => self.telemetry = parse_on(value).ok_or_else(|| bad(ON_OFF))?,
-            "mtu" => self.mtu = parse_off(value, parse_bytes).ok_or_else(|| bad(BYTES_OR_OFF))?,
+            "mtu" => self.mtu = parse_off(value, parse_packet).ok_or_else(|| bad(BYTES_OR_OFF))?,
             "delay" => self.delay = parse_span(value).ok_or_else(|| bad(SPAN))?,
             "jitter" => self.jitter = parse_jitter(value).ok_or_else(|| bad(JITTER))?,
             "loss" => self.loss = parse_loss(value).ok_or_else(|| bad(LOSS))?,

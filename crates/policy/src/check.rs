@@ -67,10 +67,10 @@ pub(crate) fn regions(when: &Match, paths: &[PathSpec]) -> Vec<Region> {
 pub(crate) fn references(
     spec: &Spec,
     classes: &[(Class, usize)],
-    host_cap: Option<Rate>,
+    process_cap: Option<Rate>,
     problems: &mut Problems,
 ) {
-    let c = Known { classes, host_cap };
+    let c = Known { classes, process_cap };
     c.treatment("[default]", &spec.default, problems);
     for (word, t) in &spec.qos {
         c.treatment(&format!("[qos.{}]", word.name()), t, problems);
@@ -115,7 +115,7 @@ pub(crate) fn references(
 
 struct Known<'a> {
     classes: &'a [(Class, usize)],
-    host_cap: Option<Rate>,
+    process_cap: Option<Rate>,
 }
 
 impl Known<'_> {
@@ -147,13 +147,13 @@ impl Known<'_> {
             }
             at = c.parent;
         }
-        if let Some(cap) = self.host_cap.filter(|cap| g.value > *cap) {
+        if let Some(cap) = self.process_cap.filter(|cap| g.value > *cap) {
             let text = format!(
-                "{what} guarantees {}; the host sends {} at most",
+                "{what} guarantees {}; a process sends {} at most",
                 show_rate(g.value),
                 show_rate(cap)
             );
-            problems.error(g.line, text, "lower the guarantee, or raise the host's cap and rate");
+            problems.error(g.line, text, "lower the guarantee, or raise cap and rate of [process]");
         }
     }
 

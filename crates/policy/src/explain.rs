@@ -38,7 +38,7 @@ pub struct Explanation {
     pub cap: Option<u64>,
     /// What is to be settled with the other end, in words; empty where the policy says nothing of it.
     pub peer: PeerView,
-    /// What it gets of the host's cap; `None` without one.
+    /// What it gets of the process's cap; `None` without one.
     pub share: Option<Share>,
     /// The reasons, a sentence each.
     pub why: Vec<String>,
@@ -152,10 +152,10 @@ impl PeerView {
     }
 }
 
-/// What a flow gets of what the host may send, in bit/s, within its own cap.
+/// What a flow gets of what the process may send, in bit/s, within its own cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// What the host may send.
+    /// What the process may send.
     pub of: u64,
     /// What its class gets while every class has enough to send; the class's flows divide it.
     pub class_when_all_send: u64,
@@ -223,16 +223,16 @@ impl Policy {
     }
 
     fn share(&self, choice: &Choice) -> Option<Share> {
-        let host = self.host_cap()?;
-        let class = tree::shares(self.classes(), &self.used(), host)[choice.class];
-        let mut alone = choice.cap.map_or(host, |c| c.min(host));
+        let all = self.process_cap()?;
+        let class = tree::shares(self.classes(), &self.used(), all)[choice.class];
+        let mut alone = choice.cap.map_or(all, |c| c.min(all));
         let mut up = Some(choice.class);
         while let Some(i) = up {
             alone = self.classes()[i].cap.map_or(alone, |c| c.min(alone));
             up = self.classes()[i].parent;
         }
         Some(Share {
-            of: host.bits_per_sec(),
+            of: all.bits_per_sec(),
             class_when_all_send: class.bits_per_sec(),
             alone: alone.bits_per_sec(),
         })
@@ -353,7 +353,7 @@ impl fmt::Display for Explanation {
                 rate(s.class_when_all_send),
                 rate(s.alone)
             )?,
-            None => writeln!(f, "\nshare       the host has no cap: what its path gives")?,
+            None => writeln!(f, "\nshare       the process has no cap: what its path gives")?,
         }
         let peer = self.peer.phrases();
         if !peer.is_empty() {

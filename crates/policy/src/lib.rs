@@ -17,6 +17,7 @@ pub mod table;
 mod tree;
 mod units;
 
+pub use cc::registry::kernel_names;
 pub use explain::*;
 pub use flow::{BadFlow, MAX_FLOW, parse_flow};
 pub use policy::{BUILT_IN, Policy};

@@ -87,8 +87,8 @@ impl Policy {
         let spec = read::spec(text, &mut reader);
         let mut problems = reader.problems;
         let classes = tree::classes(&spec.classes, &built_in().classes, &mut problems);
-        tree::sums(&classes, &spec.host, &mut problems);
-        let cap = tree::host_cap(&spec.host).map(|r| r.value);
+        tree::sums(&classes, &spec.process, &mut problems);
+        let cap = tree::process_cap(&spec.process).map(|r| r.value);
         check::references(&spec, &classes, cap, &mut problems);
         let regions: Vec<_> = spec.rules.iter().map(|r| check::regions(&r.when, &spec.paths)).collect();
         let rules: Vec<_> = spec.rules.iter().zip(regions.iter().map(Vec::as_slice)).collect();
@@ -394,13 +394,32 @@ impl cc::platform::Policy for Policy {
         &self.classes
     }
 
-    fn host_cap(&self) -> Option<Rate> {
+    fn process_cap(&self) -> Option<Rate> {
         self.cap
     }
 
     fn version(&self) -> u64 {
         self.version
     }
+
+    fn algorithms(&self) -> Vec<(String, String)> {
+        let s = &self.spec;
+        let rules =
+            s.rules.iter().map(|r| (format!("rule {}", crate::problem::quote(&r.name.value)), &r.then));
+        let words = s.qos.iter().map(|(word, t)| (format!("[qos.{}]", word.name()), t));
+        let layers = rules.chain(words).chain([("[default]".to_owned(), &s.default)]);
+        let named = layers.flat_map(|(by, t)| {
+            let both = [&t.algorithm, &t.substitute].into_iter().flatten();
+            both.map(move |a| (name_of(&a.value).to_owned(), format!("{by}, line {}", a.line)))
+        });
+        let needed = s.programs.iter().map(|p| (p.value.clone(), format!("programs, line {}", p.line)));
+        needed.chain(named).collect()
+    }
+}
+
+/// The name in front of an algorithm's parameters.
+fn name_of(selection: &str) -> &str {
+    selection.split(':').next().unwrap_or_default().trim()
 }
 
 impl Policy {

@@ -107,10 +107,10 @@ impl Word {
     }
 }
 
-/// What there is to divide.
+/// What there is to divide: of each process that has the policy, by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Host {
-    /// What all flows together may send at most.
+pub struct Process {
+    /// What all flows of a process together may send at most.
     pub cap: Option<At<Rate>>,
     /// What the interface carries: bounds what can be promised, and is the cap where none is named.
     pub rate: Option<At<Rate>>,
@@ -230,7 +230,7 @@ pub struct Spec {
     /// Names of the programs that have to be loaded where this policy is in force.
     pub programs: Vec<At<String>>,
     /// What there is to divide.
-    pub host: Host,
+    pub process: Process,
     /// Classes, in the order of the file.
     pub classes: Vec<ClassSpec>,
     /// Paths, in the order of their names.
@@ -360,9 +360,9 @@ impl fmt::Display for Spec {
         if !self.programs.is_empty() {
             writeln!(f, "programs = {}\n", list(&self.programs, |p| p.value.clone()))?;
         }
-        if self.host != Host::default() {
-            writeln!(f, "[host]")?;
-            rates(f, [("cap", &self.host.cap), ("rate", &self.host.rate)])?;
+        if self.process != Process::default() {
+            writeln!(f, "[process]")?;
+            rates(f, [("cap", &self.process.cap), ("rate", &self.process.rate)])?;
         }
         if self.default != Treatment::default() {
             writeln!(f, "\n[default]")?;

@@ -1,15 +1,15 @@
-//! The tree of classes: its order, what is wrong with it, and how a host's cap is divided.
+//! The tree of classes: its order, what is wrong with it, and how the cap of a process is divided.
 
 use crate::problem::{Problems, did_you_mean, quote};
-use crate::spec::{At, ClassSpec, Host, MAX_DEPTH};
+use crate::spec::{At, ClassSpec, MAX_DEPTH, Process};
 use crate::units::show_rate;
 use base::Rate;
 use cc::platform::Class;
 use std::collections::BTreeMap;
 
-/// What this host may send at most: the cap, or else what its interface carries.
-pub(crate) fn host_cap(host: &Host) -> Option<At<Rate>> {
-    [&host.cap, &host.rate].into_iter().flatten().min_by_key(|r| r.value).cloned()
+/// What a process may send at most: the cap, or else what its interface carries.
+pub(crate) fn process_cap(process: &Process) -> Option<At<Rate>> {
+    [&process.cap, &process.rate].into_iter().flatten().min_by_key(|r| r.value).cloned()
 }
 
 /// The classes, parents before children, each with the line it stands on. What is wrong is told of those of `ours` only,
@@ -99,13 +99,13 @@ fn place(c: &ClassSpec, out: &mut Vec<(Class, usize)>) {
     }
 }
 
-/// Whether guarantees fit into caps: of each class, of its parent, and of the host.
-pub(crate) fn sums(classes: &[(Class, usize)], host: &Host, problems: &mut Problems) {
-    if let (Some(cap), Some(rate)) = (&host.cap, &host.rate)
+/// Whether guarantees fit into caps: of each class, of its parent, and of the process.
+pub(crate) fn sums(classes: &[(Class, usize)], process: &Process, problems: &mut Problems) {
+    if let (Some(cap), Some(rate)) = (&process.cap, &process.rate)
         && cap.value > rate.value
     {
         let what = format!(
-            "the host's cap of {} is above its interface's rate of {}",
+            "the cap of {} is above its interface's rate of {}",
             show_rate(cap.value),
             show_rate(rate.value)
         );
@@ -140,19 +140,19 @@ pub(crate) fn sums(classes: &[(Class, usize)], host: &Host, problems: &mut Probl
         }
     }
     let promised = || classes.iter().find(|(c, _)| c.guarantee.is_some());
-    match host_cap(host) {
+    match process_cap(process) {
         Some(cap) if top > cap.value.bytes_per_sec() => {
             let (sum, cap_text) = (show_rate(Rate::from_bytes_per_sec(top)), show_rate(cap.value));
-            let what = format!("all guarantees add up to {sum}; the host sends {cap_text} at most");
-            problems.error(cap.line, what, "lower guarantees, or raise the host's cap and rate");
+            let what = format!("all guarantees add up to {sum}; a process sends {cap_text} at most");
+            problems.error(cap.line, what, "lower guarantees, or raise cap and rate of [process]");
         }
         None if top > 0 => {
             let line = promised().map_or(1, |(_, line)| *line);
-            let what = "a guarantee is given, but not what this host can send";
+            let what = "a guarantee is given, but not what this process can send";
             problems.warning(
                 line,
                 what,
-                "add rate = \"...\" (of its interface) or cap to [host]: without, a guarantee cannot be kept",
+                "add rate = \"...\" (of its interface) or cap to [process]: without, a guarantee cannot be kept",
             );
         }
         _ => {}

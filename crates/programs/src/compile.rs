@@ -100,5 +100,9 @@ pub fn wasm(source: &Path, wasm: &Path) -> Result<Manifest, BuildError> {
         return Err(BuildError::Refused { path: source.to_owned(), messages });
     }
     let module = std::fs::read(wasm).map_err(file(wasm))?;
-    Manifest::of_wasm(&module).map_err(|bad| BuildError::Manifest { path: source.to_owned(), bad })
+    Manifest::of_wasm(&module).map_err(|bad| {
+        // What cannot be loaded is not left to be loaded.
+        let _ = std::fs::remove_file(wasm);
+        BuildError::Manifest { path: source.to_owned(), bad }
+    })
 }

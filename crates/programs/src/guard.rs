@@ -19,6 +19,8 @@ pub const MAX_RATE: Rate = Rate::from_bytes_per_sec(u64::MAX / 8);
 pub const MAX_BOUND: u64 = 1 << 50;
 /// A rate that carries fewer packets in a round trip is no more than any start finds by itself: not worth beginning with.
 const WORTH_PACKETS: u64 = 20;
+/// After so many round trips it is what the flow has: as many as a start takes, and some.
+const SERVED_ROUNDS: u32 = 8;
 
 /// Why a program was replaced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +97,10 @@ pub(crate) struct Guarded {
     silent: Option<Time>,
     /// The highest delivery rate sampled in this round trip and in the last.
     carried: [Rate; 2],
+    /// Round trips whose samples tell what the flow was let have: by the path, or by a cap.
+    served: u32,
+    /// The function that was called last, and how many calls there were.
+    calls: (Call, u64),
 }
 
 impl Guarded {
@@ -119,6 +125,8 @@ impl Guarded {
             state: 0,
             silent: None,
             carried: [Rate::ZERO; 2],
+            served: 0,
+            calls: (Call::Init, 0),
         };
         match fault {
             Some(fault) => guarded.never = Some((fault, None)),
@@ -140,6 +148,7 @@ impl Guarded {
     /// Makes a call; what it decided, if anything.
     fn call(&mut self, call: Call, words: &[u64; SIGNALS]) -> Result<Option<Decision>, Fault> {
         let Runs::Program(running) = &mut self.runs else { return Ok(None) };
+        self.calls = (call, self.calls.1 + 1);
         let answer = running.call(call, words)?;
         if answer.rate == NONE {
             return Ok(None);
@@ -155,7 +164,9 @@ impl Guarded {
         let rate = self.decision.rate.min(carried.scale(5, 4));
         let worth = Rate::from_bytes_in(WORTH_PACKETS.saturating_mul(self.view.packet), self.view.srtt);
         let info = self.view.info();
-        let known_rate = if rate > worth { Some(rate) } else { info.known_rate };
+        // Under a cap, or on a short path, the rate that served can be below that, and is the rate to begin with.
+        let serves = rate > worth || self.served >= SERVED_ROUNDS && rate >= MIN_RATE;
+        let known_rate = if serves { Some(rate) } else { info.known_rate };
         let chosen = self.substitute.as_ref().unwrap_or(&self.program.fallback);
         self.runs = Runs::Fallback(fallback(chosen, &PathInfo { known_rate, ..info }, &self.rng));
         if self.begun {
@@ -181,6 +192,8 @@ impl Guarded {
             program: self.program.name,
             fallback: algorithm.name(),
             fault,
+            call: function(self.calls.0),
+            calls: self.calls.1,
             rate,
         });
     }
@@ -189,6 +202,8 @@ impl Guarded {
     fn ask(&mut self, s: &Signals) -> bool {
         if s.round_start {
             self.carried = [Rate::ZERO, self.carried[0]];
+            let tells = self.carried[1] > Rate::ZERO && s.rate.is_some_and(|sample| !sample.app_limited);
+            self.served = self.served.saturating_add(tells.into());
         }
         if let Some(sample) = s.rate {
             self.carried[0] = self.carried[0].max(sample.rate);
@@ -215,6 +230,16 @@ impl Guarded {
             Ok(decision) => self.decision = decision.unwrap_or(self.decision),
             Err(fault) => self.replace(now, fault),
         }
+    }
+}
+
+/// What `opencc.h` calls the function that is called.
+const fn function(call: Call) -> &'static str {
+    match call {
+        Call::Init => "start",
+        Call::Feedback => "feedback",
+        Call::Event(_) => "event",
+        Call::Sent => "sent",
     }
 }
 

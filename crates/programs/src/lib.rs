@@ -15,9 +15,9 @@ mod load;
 mod sandbox;
 mod words;
 
-pub use events::{MAX_EVENTS, Replaced, events};
+pub use events::{MAX_EVENTS, Replaced, events, log_no_faults};
 pub use guard::{Fault, MAX_BOUND, MAX_RATE};
-pub use load::{LoadError, Options, load_bytes, unload};
+pub use load::{LoadError, Loaded, Options, code_of, load_bytes, loaded, unload};
 pub use manifest::Manifest;
 pub use sandbox::{BUDGET, MAX_INSTANCES, MAX_MEMORY};
 

@@ -9,17 +9,37 @@ use cc::registry::{self, Definition, Loading};
 use cc::{Params, PathInfo};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Digits of the hash that tells programs apart.
+const CODE_DIGITS: usize = 12;
+
 /// How a program is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The algorithm that takes its place when it misbehaves, with parameters: a built-in one.
     pub fallback: String,
+    /// The file it is from, for people; empty when that is not known.
+    pub source: String,
+    /// When it is loaded, in seconds since 1970, for people; 0 when that is not known.
+    pub since: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { fallback: registry::DEFAULT.to_owned() }
+        Options { fallback: registry::DEFAULT.to_owned(), source: String::new(), since: 0 }
     }
+}
+
+/// A program that is loaded now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The name it is selected by.
+    pub name: &'static str,
+    /// The first digits of the BLAKE3 hash of its module: what tells its code from other code by this name.
+    pub code: &'static str,
+    /// [`Options::source`].
+    pub source: String,
+    /// [`Options::since`].
+    pub since: u64,
 }
 
 /// Why a program cannot be loaded.
@@ -58,11 +78,22 @@ pub(crate) struct Program {
     pub fallback: (&'static str, Params),
 }
 
-/// Names of the programs that are loaded now.
-static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+/// The programs that are loaded now.
+static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
+
+/// The programs that are loaded now, in the order in which their names came.
+pub fn loaded() -> Vec<Loaded> {
+    LOADED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// What tells a module from others: the first digits of its BLAKE3 hash.
+pub fn code_of(module: &[u8]) -> String {
+    blake3::hash(module).to_hex()[..CODE_DIGITS].to_owned()
+}
 
 /// Loads a WebAssembly module as an algorithm that can be selected from now on by the name it gives itself. A program of this
-/// name that was loaded before is replaced; flows go on with what they run.
+/// name that was loaded before is replaced. Flows go on with what they run, until they are told to run the new code
+/// (`Endpoint::renew_program`).
 ///
 /// Takes some milliseconds: the module is compiled.
 ///
@@ -83,11 +114,14 @@ pub fn load_bytes(module: &[u8], options: &Options) -> Result<&'static Definitio
     let build = move |params: &Params, info: &PathInfo, rng: Rng| -> Box<dyn cc::Algorithm> {
         Box::new(Guarded::new(program.clone(), params, info, rng))
     };
-    let loading = Loading { name, summary: &summary, params: definitions, needs, build: Box::new(build) };
+    let (build, code) = (Box::new(build), code_of(module));
+    let loading = Loading { name, summary: &summary, params: definitions, needs, code: &code, build };
     let definition = registry::load(loading)?;
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if !names.contains(&name) {
-        names.push(name);
+    let this = Loaded { name, code: definition.code, source: options.source.clone(), since: options.since };
+    let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.iter_mut().find(|l| l.name == name) {
+        Some(l) => *l = this,
+        None => all.push(this),
     }
     Ok(definition)
 }
@@ -95,10 +129,10 @@ pub fn load_bytes(module: &[u8], options: &Options) -> Result<&'static Definitio
 /// Takes a program's name away: it cannot be selected any more, and flows that run it go on with it. Whether one of this name
 /// was loaded.
 pub fn unload(name: &str) -> bool {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = names.len();
-    names.retain(|n| *n != name);
-    names.len() < before && registry::unload(name)
+    let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = all.len();
+    all.retain(|l| l.name != name);
+    all.len() < before && registry::unload(name)
 }
 
 /// Starts it once as for a flow, so that what cannot work is told to whoever loads it and not found by the first flow.

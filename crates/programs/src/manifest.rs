@@ -5,7 +5,7 @@
 
 use base::{Rate, Span};
 use cc::Marks;
-use cc::registry::{Kind, Needs, ParamDef, kept};
+use cc::registry::{Kind, Needs, ParamDef, kept, loadable};
 use std::collections::BTreeSet;
 
 /// The version of `opencc.h` that programs are built against (`OC_ABI`).
@@ -16,8 +16,6 @@ pub const SECTION: &str = "opencc";
 pub const MAX_SECTION: usize = 16 * 1024;
 /// Longest module that is read, in bytes.
 pub const MAX_MODULE: usize = 256 * 1024;
-/// Longest name: what the kernel's `TCP_CONGESTION` takes.
-pub const MAX_NAME: usize = 15;
 /// Longest field, in bytes.
 pub const MAX_FIELD: usize = 240;
 /// Most parameters (`OC_MAX_PARAMS`).
@@ -64,7 +62,7 @@ pub enum Bad {
         /// What is wrong with it, and what to do.
         wrong: &'static str,
     },
-    /// There is no room for more texts of programs in this process.
+    /// It has a name that no program can have, or there is no room for more texts of programs in this process.
     #[error(transparent)]
     Registry(#[from] cc::Error),
 }
@@ -109,16 +107,8 @@ impl Manifest {
         // Before all else: what follows means what the header of that version says.
         check_abi(&records)?;
         let name = one(&records, "name")?.ok_or(Bad::NoManifest)?;
-        let shape = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
-        if name.len() > MAX_NAME
-            || !name.bytes().all(shape)
-            || !name.starts_with(|c: char| c.is_ascii_lowercase())
-        {
-            return Err(bad(
-                &["name", name],
-                "is no name: 15 lower-case letters, digits, - and _ at most, a letter first",
-            ));
-        }
+        // One that could not be loaded is not built either: what is built in, and what the kernel has, are taken.
+        loadable(name)?;
         let mut manifest = Manifest {
             name: name.to_owned(),
             summary: one(&records, "summary")?.unwrap_or("").to_owned(),

@@ -9,9 +9,14 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("vegas", include_str!("../programs/vegas.c")),
 ];
 
+/// A program's name without what tells it from its twin: `-c`, or `_c` as the kernel has it.
+fn plain(name: &str) -> &str {
+    name.strip_suffix("-c").or_else(|| name.strip_suffix("_c")).unwrap_or(name)
+}
+
 /// The source of the shipped program of this name, with or without `-c`.
 pub fn source(name: &str) -> Option<&'static str> {
-    let name = name.strip_suffix("-c").unwrap_or(name);
+    let name = plain(name);
     SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
 }
 
@@ -30,7 +35,7 @@ pub const BUILT: &[(&str, &[u8], &str)] = &[
 
 /// The built module of this name, with or without `-c`.
 pub fn module(name: &str) -> Option<&'static [u8]> {
-    let name = name.strip_suffix("-c").unwrap_or(name);
+    let name = plain(name);
     BUILT.iter().find(|(known, ..)| *known == name).map(|(_, module, _)| *module)
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use base::{Rng, Span};
 use cc::{Params, PathInfo, registry};
-use common::Parts;
+use common::parts::Parts;
 use longhaul_programs::{LoadError, Options, load_bytes, unload};
 
 fn refused(parts: &Parts) -> String {
@@ -66,7 +66,9 @@ fn what_is_no_program_is_refused_with_a_reason() {
 #[test]
 fn a_fallback_has_to_be_built_in() {
     let module = Parts::default().module();
-    let with = |fallback: &str| load_bytes(&module, &Options { fallback: fallback.into() }).map(|d| d.name);
+    let with = |fallback: &str| {
+        load_bytes(&module, &Options { fallback: fallback.into(), ..Options::default() }).map(|d| d.name)
+    };
     assert_eq!(with("cubic:hystart=off"), Ok("by-hand"));
     assert_eq!(with("by-hand"), Err(LoadError::Fallback("by-hand".into())));
     assert!(matches!(with("no-such"), Err(LoadError::Registry(_))));

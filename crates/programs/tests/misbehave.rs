@@ -3,7 +3,7 @@
 mod common;
 
 use base::{Rate, Rng, Span, Time};
-use cc::{Params, PathInfo, Signals, registry};
+use cc::{Params, PathInfo, RateSample, Signals, registry};
 use common::bad::{BAD, misbehaving};
 use common::build_text;
 use longhaul_programs::{Fault, Options, Replaced, events, load_bytes};
@@ -110,9 +110,51 @@ fn the_substitute_of_a_flow_is_its_fallback() {
 #[test]
 fn the_fallback_is_the_one_that_was_chosen() {
     let Some(module) = build_text(&misbehaving("x-to-cubic", 100, "return;")) else { return };
-    load_bytes(&module, &Options { fallback: "cubic".into() }).unwrap();
+    load_bytes(&module, &Options { fallback: "cubic".into(), ..Options::default() }).unwrap();
     run("x-to-cubic");
     let seen = replaced("x-to-cubic");
     assert_eq!((seen.len(), seen[0].fallback), (1, "cubic"));
     assert!(seen[0].rate.is_some(), "it begins from the rate that served: {seen:?}");
+}
+
+/// On a short path a cap is below what a start would find by itself: that is no reason to forget it.
+#[test]
+fn a_flow_under_a_cap_goes_on_from_the_rate_that_served() {
+    let Some(module) = build_text(&misbehaving("x-capped", 300, "return;")) else { return };
+    load_bytes(&module, &Options::default()).unwrap();
+    let (srtt, capped) = (Span::from_millis(1), Rate::from_mbit(60));
+    let info = PathInfo {
+        packet_bytes: 1_500,
+        handshake_rtt: Some(srtt),
+        ecn: true,
+        known_rate: None,
+        remembered: None,
+    };
+    let mut made = registry::create("x-capped", &Params::default(), &info, Rng::from_u64(1)).unwrap();
+    for ms in 1..400 {
+        let rate = RateSample {
+            rate: capped,
+            interval: srtt,
+            delivered: 7_500,
+            prior_delivered: 0,
+            tx_inflight: 7_500,
+            lost: 0,
+            forgone: 0,
+            app_limited: false,
+        };
+        made.on_feedback(&Signals {
+            now: Time::ZERO + Span::from_millis(ms),
+            acked: 7_500,
+            srtt,
+            min_rtt: srtt,
+            rate: Some(rate),
+            round_start: true,
+            round: ms,
+            ..Signals::default()
+        });
+    }
+    let seen = replaced("x-capped");
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let from = seen[0].rate.expect("it begins from the rate that served");
+    assert!(from >= capped.scale(4, 5) && from <= capped.scale(5, 4), "{seen:?}");
 }

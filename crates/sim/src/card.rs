@@ -93,26 +93,35 @@ impl Card {
     }
 }
 
-/// Grades an algorithm, a selection as `--cc` takes it. Says each line as soon as it is there.
+/// Grades an algorithm, a selection as `--cc` takes it. Says each line as soon as it is there. Once `ended` says why it is the
+/// algorithm no more that decides, nothing more is graded: it would be what took its place.
 ///
 /// # Errors
-/// A selection that cannot be used, in words.
-pub fn grade(selection: &str, mut say: impl FnMut(&Row)) -> Result<Card, String> {
+/// A selection that cannot be used, or why the algorithm decided no more, in words.
+pub fn grade(
+    selection: &str,
+    ended: &dyn Fn() -> Option<String>,
+    mut say: impl FnMut(&Row),
+) -> Result<Card, String> {
     let (definition, params) = registry::parse(selection).map_err(|e| e.to_string())?;
-    let subject = Subject { name: definition.name, params: &params };
+    let subject = Subject { name: definition.name, params: &params, ended };
     let mut rows = Vec::new();
     let mut add = |row: Row| {
+        if let Some(why) = ended() {
+            return Err(why);
+        }
         say(&row);
         rows.push(row);
+        Ok(())
     };
     for (what, check) in RULES {
-        add(rule(what, check(&subject)));
+        add(rule(what, check(&subject)))?;
     }
     for trial in TRIALS {
-        add(trial.run(selection));
+        add(trial.run(selection))?;
     }
     for other in [None, Some("reno"), Some("cubic")] {
-        add(sharing(selection, other));
+        add(sharing(selection, other))?;
     }
     Ok(Card { algorithm: selection.to_owned(), rows })
 }
@@ -122,10 +131,14 @@ pub fn grade(selection: &str, mut say: impl FnMut(&Row)) -> Result<Card, String>
 struct Subject<'a> {
     name: &'static str,
     params: &'a Params,
+    ended: &'a dyn Fn() -> Option<String>,
 }
 
 impl Subject<'_> {
     fn made(&self, path: &Path) -> Result<Box<dyn Algorithm>, String> {
+        if let Some(why) = (self.ended)() {
+            return Err(why);
+        }
         registry::create(self.name, self.params, &path.info(), Rng::from_u64(7)).map_err(|e| e.to_string())
     }
     fn harness(&self, path: Path) -> Result<Harness, String> {

@@ -41,7 +41,7 @@ impl Policy for Rules {
     fn classes(&self) -> &[Class] {
         &self.classes
     }
-    fn host_cap(&self) -> Option<Rate> {
+    fn process_cap(&self) -> Option<Rate> {
         self.cap
     }
     fn version(&self) -> u64 {

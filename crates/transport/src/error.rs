@@ -1,5 +1,6 @@
 //! Why connections end, by owner and consequence.
 
+use std::net::SocketAddr;
 use thiserror::Error;
 
 /// Codes of the CLOSE frame. Applications use codes from [`code::APPLICATION`] on.
@@ -61,12 +62,23 @@ pub enum CloseReason {
         "no answer from {0}: is the server running, is its UDP port open in the firewall, and is the address right?"
     )]
     NoAnswer(String),
+    /// The handshake got no answer, and the network said twice that there will be none.
+    #[error("{}", why.words(*remote))]
+    Unreachable {
+        /// Where it was asked.
+        remote: SocketAddr,
+        /// What the network said.
+        why: Unreachable,
+    },
     /// The peer has no memory of the connection: it was restarted.
     #[error("the peer has forgotten this connection: it was restarted; connect again")]
     Reset,
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Violation(String),
+    /// Both ends have no congestion control, or no encryption, in common: this end has found it out, as the other would have.
+    #[error("{0}")]
+    NothingInCommon(String),
     /// The server takes no more connections. Not authenticated: it comes before any key is agreed on.
     #[error("the server at {remote} is full ({words}): try again later")]
     Busy {
@@ -96,6 +108,46 @@ pub enum CloseReason {
         /// What this end speaks.
         ours: String,
     },
+}
+
+/// What ICMP says of a place (RFC 792, RFC 4443), or the system where it knows no way there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// Nobody listens at the port.
+    Port,
+    /// No host answers at the address.
+    Host,
+    /// There is no route.
+    Network,
+    /// A packet filter does not let packets there.
+    Forbidden,
+}
+
+impl Unreachable {
+    /// All of them.
+    pub const ALL: [Unreachable; 4] =
+        [Unreachable::Port, Unreachable::Host, Unreachable::Network, Unreachable::Forbidden];
+
+    fn words(self, remote: SocketAddr) -> String {
+        let (ip, port) = (remote.ip(), remote.port());
+        match self {
+            Unreachable::Port => format!(
+                "nobody listens there at UDP port {port} (ICMP port unreachable from {ip}); is `longhaul serve` or `longhaul perf \
+                 server` running, and is the port right?"
+            ),
+            Unreachable::Host => {
+                format!(
+                    "no host answers at {ip} (host unreachable); is it running, and is the address right?"
+                )
+            }
+            Unreachable::Network => {
+                format!("there is no route to {ip} (network unreachable); is this host on the network?")
+            }
+            Unreachable::Forbidden => {
+                format!("a packet filter lets nothing to {remote}; open UDP port {port} in the firewall")
+            }
+        }
+    }
 }
 
 /// A peer's words, fit to be shown in a line (see [`base::text`]).

@@ -18,7 +18,7 @@ pub mod tls_stream;
 pub use config::{Coupling, Discover, FurtherPath, LaneChoice, Negotiation, TransportOptions};
 pub use connection::LaneEnds;
 pub use connection::{ConnEvent, Connection, Meta, Transmit};
-pub use error::{CloseReason, Violation};
+pub use error::{CloseReason, Unreachable, Violation};
 pub use negotiation::{Allow, Reason, refusal};
 pub use stats::{Gauge, PathStats, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};

@@ -9,6 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Stats {
     /// Payload bytes sent, repeated ones included.
     pub payload_sent: u64,
+    /// Payload bytes that the peer has confirmed, each counted once. By iWARP what its TCP has acknowledged.
+    pub payload_acked: u64,
     /// Payload bytes received and placed.
     pub payload_received: u64,
     /// Payload bytes received that had been there before.

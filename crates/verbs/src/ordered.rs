@@ -515,6 +515,14 @@ impl Adapter {
         }
     }
 
+    /// Takes note that all but the last `queued` bytes that were given out have reached the peer. Without effect where more is
+    /// known already.
+    pub fn count_delivered(&mut self, id: QpId, queued: u64) {
+        if let Some(q) = self.qps.get_mut(id) {
+            q.stats.bytes_delivered = q.stats.bytes_delivered.max(q.stats.bytes_out.saturating_sub(queued));
+        }
+    }
+
     /// Gives the bytes of a range of a region to `f`, in one or more pieces in order.
     ///
     /// # Errors

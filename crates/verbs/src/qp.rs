@@ -136,6 +136,9 @@ pub struct Stats {
     pub segments_out: u64,
     /// Payload bytes of these.
     pub bytes_out: u64,
+    /// Payload bytes of messages that the peer is known to have, each once: what was acknowledged of messages that are under way,
+    /// too. Of an ordered queue pair as far as was told by [`Adapter::count_delivered`](crate::Adapter::count_delivered).
+    pub bytes_delivered: u64,
     /// Segments built for bytes that were lost.
     pub retransmitted_segments: u64,
     /// Payload bytes of these.

@@ -563,7 +563,11 @@ impl Tx {
             if !m.lost.is_empty() {
                 m.lost.remove(range.clone());
             }
-            m.resolved_bytes += m.resolved.insert(range);
+            let new = m.resolved.insert(range);
+            m.resolved_bytes += new;
+            if m.op != SegmentOp::ReadRequest {
+                ctx.stats.bytes_delivered += new;
+            }
         }
         if m.is_lost && m.lost.is_empty() && !m.empty_lost {
             m.is_lost = false;

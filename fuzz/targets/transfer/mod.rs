@@ -293,6 +293,7 @@ pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
             dry_run: bit(3) && bit(6),
             recursive: bit(4),
             fresh: bit(5),
+            scan: bit(5) && bit(6),
         },
         transfer: [kind & 4; 16],
         contents: vec![bit(7); paths.len()],
@@ -314,7 +315,7 @@ pub fn welcome(b: &mut Bytes<'_>) -> Option<Record<'static>> {
             why: vec![text(); usize::from(n >> 3)],
             ..Mapping::default()
         }),
-        4 => Record::Progress { files: b.number()?, bytes: b.number()? },
+        4 => Record::Progress { files: b.number()?, bytes: b.number()?, resumed: b.number()? },
         5 => Record::Failed { path: text(), cause: n >> 3, text: text() },
         6 => Record::Abort { refused: n & 8 == 0, text: text() },
         _ => Record::Done { file: u64::from(n >> 3), failed: Some((n >> 3, text())) },

@@ -154,6 +154,7 @@ const TRANSFER: TransferOptions = TransferOptions {
     durable: false,
     fresh: true,
     direct: false,
+    scan: false,
 };
 
 /// Get a large file, or many small ones, and do not take them.

@@ -5,15 +5,15 @@ use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};
 use longhaul_admin::board::Board;
 use longhaul_admin::desk::{Desk, Order};
 use longhaul_admin::office::{Hooks, Office, WithWarnings};
-use longhaul_admin::proto::{Answer, Flow};
+use longhaul_admin::proto::{Answer, Flow, Program};
 use longhaul_admin::tap::Taps;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// A policy that says nothing.
+/// A policy that says nothing but the names of algorithms.
 #[derive(Debug)]
-struct Nothing(Vec<Class>);
+struct Nothing(Vec<Class>, Vec<(String, String)>);
 
 impl Policy for Nothing {
     fn choose(&self, _: &Traffic) -> Choice {
@@ -22,11 +22,14 @@ impl Policy for Nothing {
     fn classes(&self) -> &[Class] {
         &self.0
     }
-    fn host_cap(&self) -> Option<base::Rate> {
+    fn process_cap(&self) -> Option<base::Rate> {
         None
     }
     fn version(&self) -> u64 {
         0
+    }
+    fn algorithms(&self) -> Vec<(String, String)> {
+        self.1.clone()
     }
 }
 
@@ -48,7 +51,11 @@ fn read_policy(text: &str, novel: &Novel) -> Result<WithWarnings, Vec<String>> {
             order: ClassOrder::Fair,
         };
         let warnings = text.contains("doubt").then(|| "line 1: warning: doubtful".into());
-        return Ok((Arc::new(Nothing(vec![class])), warnings.into_iter().collect()));
+        let named = text.contains("novel").then(|| ("novel".into(), "rule \"r\", line 1".into()));
+        return Ok((
+            Arc::new(Nothing(vec![class], named.into_iter().collect())),
+            warnings.into_iter().collect(),
+        ));
     }
     Err(vec!["line 1: it is not good".into(), "line 2: neither".into()])
 }
@@ -67,17 +74,22 @@ pub struct Process {
 impl Process {
     pub fn start() -> Process {
         let novel = Novel::default();
-        let loaded = novel.clone();
+        let [loaded, unloaded, listed, known] = std::array::from_fn(|_| novel.clone());
         let hooks = Hooks {
             read_policy: Arc::new(move |text| read_policy(text, &novel)),
-            load_program: Arc::new(move |bytes| match bytes {
+            load_program: Arc::new(move |bytes, _| match bytes {
                 b"program" => {
                     loaded.store(true, Ordering::Relaxed);
                     Ok("novel".into())
                 }
                 _ => Err(vec!["not a program".into()]),
             }),
-            unload_program: Arc::new(|name| name == "novel"),
+            unload_program: Arc::new(move |name| name == "novel" && unloaded.swap(false, Ordering::Relaxed)),
+            programs: Arc::new(move || {
+                let novel = || Program { name: "novel".into(), code: "c0de".into(), ..Program::default() };
+                listed.load(Ordering::Relaxed).then(novel).into_iter().collect()
+            }),
+            is_known: Arc::new(move |name| name != "novel" || known.load(Ordering::Relaxed)),
             news: Arc::new(Vec::new),
         };
         let office = Office {
@@ -86,6 +98,7 @@ impl Process {
             taps: Taps::default(),
             hooks,
             waiting: Arc::default(),
+            standing: Arc::default(),
         };
         let (policies, turns, stop) =
             (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::default());
@@ -107,6 +120,8 @@ impl Process {
                         counts.0.fetch_add(1, Ordering::Relaxed);
                         Answer::done("done")
                     }
+                    Order::Programs(programs) => Answer::Programs { programs: programs.clone() },
+                    Order::Renew(_) => Answer::done("2 flows run it"),
                     // Which names there are is known where programs are loaded.
                     Order::SetFlow { algorithm: Some(name), .. } if cc::registry::parse(name).is_err() => {
                         Answer::Refused { errors: vec![format!("there is no `{name}`")] }

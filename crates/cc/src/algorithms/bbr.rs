@@ -86,6 +86,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, rng| Box::new(Bbr::new(Config::from_params(params), info, rng)),
 };
 

@@ -42,6 +42,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, rng| Box::new(Bbr1::new(Config::from_params(params), info, rng)),
 };
 

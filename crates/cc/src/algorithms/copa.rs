@@ -57,6 +57,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| {
         let config = Config {
             initial: params.count("initial_window"),

@@ -24,6 +24,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| {
         Box::new(Cubic::new(
             Config {

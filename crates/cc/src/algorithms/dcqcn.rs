@@ -67,6 +67,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs { marks: Marks::Step, telemetry: false },
+    code: "",
     build: &|params, info, _| Box::new(Dcqcn::new(Config::from_params(params), info)),
 };
 

@@ -29,6 +29,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs { marks: Marks::Step, telemetry: false },
+    code: "",
     build: &|params, info, _| {
         let config = Config {
             initial: params.count("initial_window"),

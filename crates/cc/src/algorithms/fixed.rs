@@ -36,6 +36,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| Box::new(Fixed::new(params, info)),
 };
 

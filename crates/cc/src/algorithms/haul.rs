@@ -95,6 +95,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, rng| {
         let known_rate = params.rate("known_rate").or(info.known_rate);
         Box::new(Haul::new(Config::from_params(params), &PathInfo { known_rate, ..*info }, rng))

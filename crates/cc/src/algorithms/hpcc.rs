@@ -40,6 +40,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs { marks: Marks::Optional, telemetry: true },
+    code: "",
     build: &|params, info, _| Box::new(Hpcc::new(Config::from_params(params), info)),
 };
 

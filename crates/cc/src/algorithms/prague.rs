@@ -45,6 +45,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs { marks: Marks::L4s, telemetry: false },
+    code: "",
     build: &|params, info, _| Box::new(Prague::new(Config::from_params(params), info)),
 };
 

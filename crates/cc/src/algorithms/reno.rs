@@ -11,6 +11,7 @@ pub(crate) const DEFINITION: Definition = Definition {
     summary: "NewReno (RFC 9002): halves on loss, grows by a packet a round trip; for comparison",
     params: &[INITIAL_WINDOW],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| Box::new(Reno::new(info, params.count("initial_window"))),
 };
 

@@ -81,6 +81,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| Box::new(Swift::new(Config::from_params(params), info)),
 };
 

@@ -62,6 +62,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| Box::new(Timely::new(Config::from_params(params), info)),
 };
 

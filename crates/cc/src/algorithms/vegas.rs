@@ -41,6 +41,7 @@ pub(crate) const DEFINITION: Definition = Definition {
         },
     ],
     needs: Needs::NOTHING,
+    code: "",
     build: &|params, info, _| {
         let alpha = params.count("alpha");
         let config = Config {

@@ -74,7 +74,7 @@ fn claims(classes: &[Class]) -> Vec<Rate> {
 ///
 /// # Errors
 /// All that cannot.
-pub fn guarantees(classes: &[Class], host_cap: Option<Rate>) -> Result<(), Vec<Refusal>> {
+pub fn guarantees(classes: &[Class], process_cap: Option<Rate>) -> Result<(), Vec<Refusal>> {
     let claims = claims(classes);
     let mut wrong = Vec::new();
     let check = |of: &str, parent: Option<usize>, room: Option<Rate>| {
@@ -83,7 +83,7 @@ pub fn guarantees(classes: &[Class], host_cap: Option<Rate>) -> Result<(), Vec<R
         let room = room.filter(|r| all > *r)?;
         Some(Refusal::Oversold { of: of.to_owned(), sum: all, room })
     };
-    wrong.extend(check("the host", None, host_cap));
+    wrong.extend(check("the host", None, process_cap));
     for (i, c) in classes.iter().enumerate() {
         wrong.extend(check(&format!("class \"{}\"", c.name), Some(i), c.guarantee.or(c.cap)));
         if let Some((g, cap)) = c.guarantee.zip(c.cap).filter(|(g, cap)| g > cap) {
@@ -96,12 +96,12 @@ pub fn guarantees(classes: &[Class], host_cap: Option<Rate>) -> Result<(), Vec<R
 /// What a class can count on when all others want as much as they may: its guarantee, or its share of what siblings of its
 /// level have when those of higher levels, and all guarantees, have had theirs. `None` where nothing is known: no cap of
 /// the host, and none of its own.
-pub fn sure_rate(classes: &[Class], host_cap: Option<Rate>, class: usize) -> Option<Rate> {
+pub fn sure_rate(classes: &[Class], process_cap: Option<Rate>, class: usize) -> Option<Rate> {
     let c = classes.get(class)?;
     let above = match c.parent {
-        Some(p) if p < class => sure_rate(classes, host_cap, p),
+        Some(p) if p < class => sure_rate(classes, process_cap, p),
         Some(_) => None,
-        None => host_cap,
+        None => process_cap,
     };
     let Some(room) = above else {
         // Nobody limits all of them together, so that nobody is in another's way here.

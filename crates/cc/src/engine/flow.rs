@@ -177,6 +177,11 @@ impl Flow {
         self.algorithm.decision().rate
     }
 
+    /// The cap that the pacer keeps.
+    pub const fn cap(&self) -> Option<Rate> {
+        self.cap
+    }
+
     /// The administrator's cap on the rate.
     pub fn set_cap(&mut self, cap: Option<Rate>) {
         self.cap = cap;

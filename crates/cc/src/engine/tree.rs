@@ -107,7 +107,7 @@ fn sane(classes: &[Class]) -> impl Iterator<Item = (usize, &Class)> {
 
 impl Tree {
     /// A tree of these classes below a host that may send so much.
-    pub fn new(classes: &[Class], host_cap: Option<Rate>) -> Tree {
+    pub fn new(classes: &[Class], process_cap: Option<Rate>) -> Tree {
         let mut t = Tree {
             nodes: Vec::new(),
             classes: 0,
@@ -116,12 +116,12 @@ impl Tree {
             waiting: 0,
             last_call: None,
         };
-        t.build(classes, host_cap);
+        t.build(classes, process_cap);
         t
     }
 
-    fn build(&mut self, classes: &[Class], host_cap: Option<Rate>) {
-        let host = Node { cap: host_cap.map(Bucket::new), ..Node::new("", Order::Fair) };
+    fn build(&mut self, classes: &[Class], process_cap: Option<Rate>) {
+        let host = Node { cap: process_cap.map(Bucket::new), ..Node::new("", Order::Fair) };
         self.nodes = vec![host];
         for (i, c) in sane(classes) {
             let parent = c.parent.filter(|p| *p < i).map_or(0, |p| p + 1);
@@ -154,9 +154,9 @@ impl Tree {
 
     /// Other classes from now on. Classes of the same name keep their credit and their turn. Flows that wait go on waiting, in
     /// the class of the name that theirs had, until [`Tree::change`] says where they belong.
-    pub fn configure(&mut self, classes: &[Class], host_cap: Option<Rate>) {
+    pub fn configure(&mut self, classes: &[Class], process_cap: Option<Rate>) {
         let old = core::mem::take(&mut self.nodes);
-        self.build(classes, host_cap);
+        self.build(classes, process_cap);
         for n in &mut self.nodes {
             let is_host = n.name.is_empty();
             if let Some(o) = old.iter().find(|o| o.name == n.name && (is_host || o.is_class)) {

@@ -1,6 +1,6 @@
 //! What an application asks for, as a value and in words.
 
-use base::{Rate, Span};
+use base::{Rate, Span, units};
 use core::fmt;
 use core::str::FromStr;
 
@@ -94,63 +94,16 @@ fn read(text: &str) -> Option<Qos> {
     })
 }
 
-/// A number and the unit behind it.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let text = text.trim();
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = (text[..at].trim(), text[at..].trim());
-    let size = units.iter().find(|(name, _)| *name == unit)?.1;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // Digits after the point: a division of the whole, so that 1.5TiB is exact.
-    let places = fraction.len().min(9);
-    let tens = 10_u128.pow(places as u32);
-    let mut value = u128::from(whole.parse::<u64>().ok()?) * tens;
-    for (i, digit) in fraction[..places].chars().enumerate() {
-        value += u128::from(digit.to_digit(10)?) * 10_u128.pow((places - 1 - i) as u32);
-    }
-    let value = value * u128::from(size) / tens;
-    u64::try_from(value).ok().filter(|v| *v > 0)
-}
-
 fn rate(text: &str) -> Option<Rate> {
-    let text = text.trim();
-    let text = text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bit")).unwrap_or(text);
-    let units = [
-        ("", 1),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("m", 1_000_000),
-        ("G", 1_000_000_000),
-        ("g", 1_000_000_000),
-    ];
-    scaled(text, &units).map(Rate::from_bits_per_sec)
+    units::rate(text).ok().filter(|r| *r > Rate::ZERO)
 }
 
 fn bytes_of(text: &str) -> Option<u64> {
-    let units = [
-        ("B", 1),
-        ("", 1),
-        ("kB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-    ];
-    scaled(text, &units)
+    units::size(text).ok().filter(|n| *n > 0)
 }
 
 fn span(text: &str) -> Option<Span> {
-    let units = [
-        ("us", 1_000),
-        ("ms", 1_000_000),
-        ("s", 1_000_000_000),
-        ("min", 60_000_000_000),
-        ("h", 3_600_000_000_000),
-    ];
-    scaled(text, &units).map(Span::from_nanos)
+    units::time(text).ok().filter(|t| !t.is_zero())
 }
 
 #[cfg(test)]

@@ -3,16 +3,38 @@
 //! A definition that was loaded stays in memory for as long as the process: flows may use it after its name was taken
 //! away. So loads are counted, and texts that come again are kept once.
 
-use super::{Build, Definition, Error, Needs, ParamDef};
+use super::{Build, Definition, Error, NameFault, Needs, ParamDef};
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Loads that one process takes, those included that were unloaded again.
 pub const MAX_LOADS: usize = 10_000;
-/// Different texts (names, units, help) that one process keeps for loaded algorithms.
-pub const MAX_TEXTS: usize = 10_000;
-/// Longest name of an algorithm that can be loaded, in bytes.
-pub const MAX_NAME: usize = 32;
+/// Different texts (names, units, help, codes) that one process keeps for loaded algorithms.
+pub const MAX_TEXTS: usize = 20_000;
+/// Longest name of an algorithm that can be loaded, in bytes: what the kernel's TCP takes as well, which is Linux's
+/// `TCP_CA_NAME_MAX` without the zero at the end.
+pub const MAX_NAME: usize = 15;
+/// What Linux calls its own algorithms (`net/ipv4/tcp_*.c`). Those that are built in here as well are among them.
+pub const KERNEL_NAMES: [&str; 18] = [
+    "bbr",
+    "bic",
+    "cdg",
+    "cubic",
+    "dctcp",
+    "dctcp-reno",
+    "highspeed",
+    "htcp",
+    "hybla",
+    "illinois",
+    "lp",
+    "nv",
+    "reno",
+    "scalable",
+    "vegas",
+    "veno",
+    "westwood",
+    "yeah",
+];
 
 #[derive(Default)]
 struct Loaded {
@@ -33,7 +55,8 @@ fn write() -> RwLockWriteGuard<'static, Loaded> {
 /// What is to be loaded: a [`Definition`] whose parameters were built while running.
 #[allow(missing_debug_implementations, reason = "its maker is a closure")]
 pub struct Loading<'a> {
-    /// Lower-case letters, digits, `-` and `_`, [`MAX_NAME`] at most, a letter first; not that of a built-in algorithm.
+    /// Lower-case letters, digits, `-` and `_`, [`MAX_NAME`] at most, a letter first; not that of a built-in algorithm, nor
+    /// one of [`KERNEL_NAMES`].
     pub name: &'a str,
     /// What it is, in a line.
     pub summary: &'a str,
@@ -41,6 +64,8 @@ pub struct Loading<'a> {
     pub params: Vec<ParamDef>,
     /// What the path has to tell.
     pub needs: Needs,
+    /// Tells its code from other code: [`Definition::code`].
+    pub code: &'a str,
     /// Makes one for a flow.
     pub build: Box<Build>,
 }
@@ -69,11 +94,16 @@ pub fn kept(text: &str) -> Result<&'static str, Error> {
 pub fn loadable(name: &str) -> Result<(), Error> {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     let starts = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-    let taken = super::is_built_in(name);
-    if !starts || taken || name.len() > MAX_NAME || !name.bytes().all(fits) {
-        return Err(Error::BadName { name: name.chars().take(MAX_NAME).collect(), taken });
-    }
-    Ok(())
+    let fault = if super::is_built_in(name) {
+        NameFault::BuiltIn
+    } else if KERNEL_NAMES.contains(&name) {
+        NameFault::Kernel
+    } else if !starts || name.len() > MAX_NAME || !name.bytes().all(fits) {
+        NameFault::Form
+    } else {
+        return Ok(());
+    };
+    Err(Error::BadName { name: name.chars().take(2 * MAX_NAME).collect(), fault })
 }
 
 /// Makes an algorithm known by its name. One that was loaded under this name before is replaced: flows that run it go on
@@ -83,7 +113,7 @@ pub fn loadable(name: &str) -> Result<(), Error> {
 /// [`Error::BadName`] for names that are taken or not of the right form, [`Error::Full`] beyond [`MAX_LOADS`].
 pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
     loadable(l.name)?;
-    let (name, summary) = (kept(l.name)?, kept(l.summary)?);
+    let (name, summary, code) = (kept(l.name)?, kept(l.summary)?, kept(l.code)?);
     let mut all = write();
     if all.loads >= MAX_LOADS {
         return Err(Error::Full);
@@ -94,6 +124,7 @@ pub fn load(l: Loading<'_>) -> Result<&'static Definition, Error> {
         summary,
         params: Vec::leak(l.params),
         needs: l.needs,
+        code,
         build: Box::leak(l.build),
     }));
     all.now.retain(|d| d.name != name);

@@ -1,7 +1,7 @@
 //! Parameters of algorithms: defined once, read from text, checked against their range.
 
 use super::{Definition, Error, find};
-use base::{Rate, Span};
+use base::{Rate, Span, units};
 use std::collections::BTreeMap;
 
 /// Longest selection that is read, in bytes.
@@ -46,15 +46,14 @@ pub enum Kind {
         /// Its default.
         default: u64,
     },
-    /// A rate in bit/s, written with k, M, G or T (powers of 1000), for instance `2.5G`. `auto` where there is
-    /// no default.
+    /// A rate as [`units::rate`] reads it, for instance `2.5G`. `auto` where there is no default.
     Rate {
         /// Least value.
         min: Rate,
         /// Greatest value.
         max: Rate,
     },
-    /// A length of time, written with us, ms or s.
+    /// A length of time as [`units::time`] reads it.
     Span {
         /// Least value.
         min: Span,
@@ -137,13 +136,9 @@ impl Kind {
                 if text == "auto" {
                     return Some(Value::Rate(None));
                 }
-                let r = read_rate(text)?;
-                (min..=max).contains(&r).then_some(Value::Rate(Some(r)))
+                units::rate_within(text, min, max).ok().map(|r| Value::Rate(Some(r)))
             }
-            Kind::Span { min, max, .. } => {
-                let s = read_span(text)?;
-                (min..=max).contains(&s).then_some(Value::Span(s))
-            }
+            Kind::Span { min, max, .. } => units::time_within(text, min, max).ok().map(Value::Span),
         }
     }
 }
@@ -164,27 +159,6 @@ fn scaled(text: &str, scale: u64) -> Option<u64> {
         return None;
     }
     int.checked_mul(scale)?.checked_add(u64::try_from(frac / den).ok()?)
-}
-
-fn read_rate(text: &str) -> Option<Rate> {
-    let text = text.trim_end_matches("bit/s").trim_end();
-    let (number, scale) = match text.chars().last()? {
-        'k' | 'K' => (&text[..text.len() - 1], 1_000),
-        'M' => (&text[..text.len() - 1], 1_000_000),
-        'G' => (&text[..text.len() - 1], 1_000_000_000),
-        'T' => (&text[..text.len() - 1], 1_000_000_000_000),
-        _ => (text, 1),
-    };
-    scaled(number, scale).map(Rate::from_bits_per_sec)
-}
-
-fn read_span(text: &str) -> Option<Span> {
-    for (unit, scale) in [("us", 1_000), ("ms", 1_000_000), ("ns", 1), ("s", 1_000_000_000)] {
-        if let Some(number) = text.strip_suffix(unit) {
-            return scaled(number, scale).map(Span::from_nanos);
-        }
-    }
-    None
 }
 
 /// Checked parameters of one algorithm. The default holds no value: all defaults, for any algorithm.

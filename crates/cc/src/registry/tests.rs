@@ -61,6 +61,7 @@ fn loading(name: &str) -> Loading<'_> {
             kind: Kind::Count { unit: "", min: 1, max: 9, default: 3 },
         }],
         needs: Needs::NOTHING,
+        code: "c0de",
         build: Box::new(|p, info, rng| {
             assert_eq!(p.get("gain"), Some(Value::Count(4)));
             create("reno", &Params::default(), info, rng).unwrap()
@@ -74,6 +75,11 @@ fn algorithms_are_loaded_replaced_and_unloaded() {
     for bad in ["", "Reno", "9lives", "a b", "reno", &long] {
         assert!(matches!(load(loading(bad)), Err(Error::BadName { .. })), "{bad}");
     }
+    for (taken, why) in [("cubic", "is built in"), ("htcp", "Linux kernel"), (&long, "15 at most")] {
+        let e = loadable(taken).unwrap_err().to_string();
+        assert!(e.contains("cannot call a program") && e.contains(why), "{e}");
+    }
+    assert_eq!(loadable(&"x".repeat(MAX_NAME)), Ok(()));
     let first = load(loading("of-the-test")).unwrap();
     let second = load(loading("of-the-test")).unwrap();
     assert!(!core::ptr::eq(first, second) && core::ptr::eq(first.name, second.name));
@@ -81,8 +87,11 @@ fn algorithms_are_loaded_replaced_and_unloaded() {
     assert!(parse("of-the-test:gain=10").is_err());
     let (def, params) = parse("of-the-test:gain=4").unwrap();
     assert_eq!(create(def.name, &params, &info(), Rng::from_u64(1)).unwrap().name(), "reno");
+    assert_eq!(def.code, "c0de");
     assert!(unload("of-the-test") && !unload("of-the-test") && !unload("reno"));
     assert!(matches!(parse("of-the-test"), Err(Error::UnknownAlgorithm { .. })));
+    // Whoever runs it may make another of it, on a further path.
+    assert_eq!(def.make(&params, &info(), Rng::from_u64(1)).name(), "reno");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::live::{Control, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 use admin::source::Source;
+use base::units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -27,9 +28,11 @@ pub enum Cc {
     Pull(Pull),
     /// Print decisions of algorithms as they are made, until interrupted.
     Trace(TraceFlow),
-    /// Load a program into running processes: its name can be selected there from then on.
+    /// Load a program into running processes: its name can be selected there from then on, and flows that run other code by
+    /// this name run this.
     Load(Load),
-    /// Take a program's name away in running processes; flows that run it go on with it.
+    /// Take a program's name away in running processes; flows that run it go on with it. Refused where the policy in force
+    /// names it.
     Unload(Unload),
     /// Build a program (C against opencc.h): ALG.wasm for Longhaul and ALG.bpf.o for the kernel's TCP. Needs clang and lld.
     Build(Build),
@@ -150,8 +153,9 @@ pub struct Attach {
     /// Its name in the kernel: letters, digits and _, 15 at most [default: the program's own].
     #[arg(long, conflicts_with = "policy")]
     pub name: Option<String>,
-    /// A parameter, in the units of opencc.h (bytes, nanoseconds, parts of 100,000); may be given several times.
-    #[arg(long = "param", value_name = "NAME=NUMBER", value_parser = param, conflicts_with = "policy")]
+    /// A parameter: a number in the units of opencc.h (bytes or bytes per second, nanoseconds, parts of 100,000), or one with its
+    /// unit (20mbit, 10ms, 64KiB, 0.5%); may be given several times.
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = param, conflicts_with = "policy")]
     pub params: Vec<(String, u64)>,
     /// Makes it what new connections in this network namespace use unless they ask for another.
     #[arg(long, conflicts_with_all = ["cgroup", "policy"])]
@@ -161,8 +165,65 @@ pub struct Attach {
     pub cgroup: Option<PathBuf>,
 }
 
+/// A parameter as programs have them in memory: bytes per second, nanoseconds, bytes, parts of 100,000. With a unit it is
+/// converted; a letter alone (20M) could be a rate or a size.
 fn param(text: &str) -> Result<(String, u64), String> {
-    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER")?;
-    let value = value.parse().map_err(|_| format!("{value} is not a whole number"))?;
-    Ok((name.to_owned(), value))
+    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER, or a number with a unit")?;
+    Ok((name.to_owned(), number_of(value.trim())?))
+}
+
+fn number_of(value: &str) -> Result<u64, String> {
+    if let Ok(n) = value.parse() {
+        return Ok(n);
+    }
+    if let Some(percent) = value.strip_suffix('%') {
+        let parts = units::decimal(percent.trim(), 1_000);
+        return parts.ok_or_else(|| format!("cannot read `{value}` as a percentage; write one such as 0.5%"));
+    }
+    let unit = value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim().to_ascii_lowercase();
+    if unit.len() > 1 {
+        // No unit of two letters or more is one of two quantities.
+        let rate = units::rate(value).map(|r| r.bytes_per_sec());
+        let time = || units::time(value).map(|t| t.as_nanos());
+        if let Ok(n) = rate.or_else(|_| time()).or_else(|_| units::size(value)) {
+            return Ok(n);
+        }
+    }
+    let one = match unit.as_str() {
+        "s" | "h" | "d" => units::time(value).map(|t| t.as_nanos()),
+        "b" => units::size(value),
+        _ => {
+            return Err(format!(
+                "cannot read `{value}`; write a whole number, a rate such as 20mbit or 60MB/s, a time such as 10ms, a size such as \
+                 64KiB, or a percentage such as 0.5%"
+            ));
+        }
+    };
+    one.map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_programs_are_read_with_and_without_units() {
+        for (text, value) in [
+            ("x=17", 17),
+            ("x=20mbit", 2_500_000),
+            ("x=20Mbit/s", 2_500_000),
+            ("x=1MB/s", 1_000_000),
+            ("x=10ms", 10_000_000),
+            ("x=3s", 3_000_000_000),
+            ("x=64KiB", 65_536),
+            ("x=1500B", 1_500),
+            ("x=0.5%", 500),
+        ] {
+            assert_eq!(param(text), Ok(("x".to_owned(), value)), "{text}");
+        }
+        for bad in ["x=20M", "x=fast", "x=", "x=1.5", "x=-3s"] {
+            assert!(param(bad).unwrap_err().contains("a rate such as 20mbit"), "{bad}");
+        }
+        assert!(param("x").is_err() && param("x=5y%").is_err());
+    }
 }

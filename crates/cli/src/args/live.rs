@@ -112,7 +112,8 @@ pub struct Set {
     /// Its congestion control with parameters; of a flow by iWARP, a name of the system's TCP.
     #[arg(long, value_name = "SPEC", value_parser = of_running, requires = "flow", conflicts_with = "file")]
     pub cc: Option<String>,
-    /// What it may send at most (500mbit, 60MB/s); none: no cap of its own.
+    /// What it may send at most, beside --limit and the policy's caps, of which the smallest holds (500mbit, 60MB/s); none: no
+    /// cap of its own.
     #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file")]
     pub cap: Option<Cap>,
     /// This process only.
@@ -175,6 +176,9 @@ pub struct Load {
 pub struct Unload {
     /// Its name.
     pub name: String,
+    /// Even if the policy in force names it: new flows of it run their substitute then, and `longhaul cc status` says so.
+    #[arg(long)]
+    pub force: bool,
     /// From this process only.
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,

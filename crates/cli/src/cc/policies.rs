@@ -1,6 +1,8 @@
 //! Policies and programs, as the administrator's side of a process takes them.
 
 use admin::office::WithWarnings;
+use admin::proto::Program;
+use lhio::clock::WallTime;
 use policy::{Policy, Problems};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +25,35 @@ pub fn lines(problems: &Problems) -> Vec<String> {
     problems.to_string().lines().map(str::to_owned).collect()
 }
 
-/// Loads a program for the algorithms of this process; its name.
+/// Loads a program, from the file `path`, for the algorithms of this process; its name.
 ///
 /// # Errors
 /// Why it cannot be.
-pub fn load_program(module: &[u8]) -> Result<String, Vec<String>> {
-    let loaded = programs::load_bytes(module, &programs::Options::default());
+pub fn load_program(module: &[u8], path: &str) -> Result<String, Vec<String>> {
+    let options = programs::Options {
+        source: path.to_owned(),
+        since: WallTime::now().unix_secs(),
+        ..programs::Options::default()
+    };
+    let loaded = programs::load_bytes(module, &options);
     loaded.map(|d| d.name.to_owned()).map_err(|e| vec![e.to_string()])
+}
+
+/// The programs that this process has loaded.
+pub fn loaded() -> Vec<Program> {
+    let tell = |l: programs::Loaded| Program {
+        name: l.name.to_owned(),
+        path: l.source,
+        code: l.code.to_owned(),
+        since: l.since,
+        ..Program::default()
+    };
+    programs::loaded().into_iter().map(tell).collect()
+}
+
+/// Whether flows of this process can be given an algorithm of this name.
+pub fn is_known(name: &str) -> bool {
+    cc::registry::find(name).is_ok()
 }
 
 /// What befell programs of this process since it was asked last: kind and text of each.
@@ -38,7 +62,10 @@ pub fn news() -> Vec<(String, String)> {
     let new = programs::events(SEEN.load(Ordering::Relaxed));
     SEEN.fetch_max(new.last().map_or(0, |e| e.number), Ordering::Relaxed);
     let tell = |e: programs::Replaced| {
-        ("fallback".to_owned(), format!("program {} {}: {} takes its place", e.program, e.fault, e.fallback))
+        let (program, fault, fallback) = (e.program, e.fault, e.fallback);
+        let text =
+            format!("program {program} {fault} in call {}, {}: {fallback} takes its place", e.calls, e.call);
+        ("fallback".to_owned(), text)
     };
     new.into_iter().map(tell).collect()
 }

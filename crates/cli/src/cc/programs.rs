@@ -2,9 +2,11 @@
 
 use crate::args::{Build, Test};
 use crate::exit::{Code, Failure, Outcome};
+use admin::watch::whole;
+use lhio::clock::WallTime;
 use lhio::identity::check_for_root;
 use programs::{Options, compile, load_bytes, manifest};
-use sim::card::{self, Mark, Row};
+use sim::card::{self, Row};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -38,8 +40,18 @@ pub fn build(b: &Build) -> Outcome<()> {
 
 /// Loads a program from a WebAssembly module or a source into this process; its name.
 pub fn load(file: &Path) -> Result<&'static str, String> {
-    let loaded = load_bytes(&module(file)?, &Options::default());
+    let options = Options { source: place(file), since: WallTime::now().unix_secs(), ..Options::default() };
+    let loaded = load_bytes(&module(file)?, &options);
     loaded.map(|d| d.name).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// Where a program is from: its file with its whole path, or that it comes with Longhaul.
+pub fn place(file: &Path) -> String {
+    let shipped = file.to_str().filter(|_| !file.exists()).and_then(programs::shipped::module);
+    match shipped {
+        Some(_) => format!("{} of Longhaul", file.display()),
+        None => whole(file).display().to_string(),
+    }
 }
 
 /// The WebAssembly module in a file, or what a source is built into; of a name that is no file, the shipped program.
@@ -77,29 +89,43 @@ fn selection(text: &str) -> Outcome<String> {
     Ok(params.map_or_else(|| name.to_owned(), |p| format!("{name}:{p}")))
 }
 
-/// Grades an algorithm.
+/// Why the program that is graded decides no more, if so: the first fault of it.
+fn ended(name: &str) -> Option<String> {
+    let event = programs::events(0).into_iter().find(|e| e.program == name)?;
+    Some(format!(
+        "cannot grade {name}: it {} in call {} of a flow, {}; what decides from there on is {}, which is not graded under its \
+         name. Try to mend its function {}",
+        event.fault, event.calls, event.call, event.fallback, event.call
+    ))
+}
+
+/// Grades an algorithm. A program that misbehaves has no grades: those would be its fallback's.
 pub fn test(t: &Test) -> Outcome<()> {
     let selection = selection(&t.algorithm)?;
+    let name = selection.split(':').next().unwrap_or_default();
+    // Told once, below, and not for each of a thousand flows.
+    programs::log_no_faults();
     let line = |r: &Row| out_line!("  {:<12} {:<44} {:<6}  {}", r.section, r.what, r.mark.name(), r.found);
     if !t.json {
         out_line!("{selection}");
     }
-    let mut card = card::grade(&selection, |r| {
+    let say = |r: &Row| {
         if !t.json {
             line(r)
         }
-    })
-    .map_err(Failure::usage)?;
-    let name = selection.split(':').next().unwrap_or_default();
-    if let Some(event) = programs::events(0).iter().find(|e| e.program == name) {
-        let found = format!("{}: {} took its place", event.fault, event.fallback);
-        let what = "never had to be replaced".to_owned();
-        let row = Row { section: "guard", what, found, value: None, mark: Mark::Failed };
-        if !t.json {
-            line(&row);
+    };
+    let card = match card::grade(&selection, &|| ended(name), say) {
+        Ok(card) => card,
+        Err(why) => {
+            let Some(fault) = ended(name) else { return Err(Failure::usage(why)) };
+            if t.json {
+                crate::out::json(&serde_json::json!({
+                    "algorithm": selection, "passed": false, "fault": fault, "rows": [],
+                }));
+            }
+            return Err(Failure::new(Code::Partial, fault));
         }
-        card.rows.push(row);
-    }
+    };
     if t.json {
         crate::out::json(&json(&card));
     } else {

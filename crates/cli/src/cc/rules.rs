@@ -1,15 +1,17 @@
 //! `longhaul cc attach --policy`: a policy's rules for the TCP sockets of programs that know nothing of them.
 
+use super::on_disk::{self, OnDisk};
 use super::policies;
 use super::tcp::failure;
 use crate::args::{Attach, DetachWhat, StoreAccess};
 use crate::exit::{Code, Failure, Outcome};
 use crate::govern;
 use ::policy::Policy;
+use admin::board::hash;
 use admin::etcd::Etcd;
 use admin::office::{Hooks, WithWarnings};
 use admin::source::{Source, Store};
-use admin::watch::read_policy_file;
+use admin::watch::{read_policy_file, whole};
 use admin::{Admin, Options};
 use cc::platform::{Carrier, Traffic};
 use kernel::{Found, Holding, Rules};
@@ -25,7 +27,7 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
     if let (true, Some(source)) = (a.watch, source) {
         return watch(a, source, group);
     }
-    let name = source.map_or_else(|| "the built-in policy".to_owned(), Source::to_string);
+    let name = source.map_or_else(|| "the built-in policy".to_owned(), name_of);
     let text = match source {
         None => String::new(),
         Some(Source::File(file)) => read_policy_file(file).map_err(Failure::usage)?,
@@ -36,11 +38,35 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
     let (replaced, remarks) = hold(&policy, &text, &name, &group).map_err(failure)?;
     let instead = if replaced { ", instead of the one before" } else { "" };
     out_line!(
-        "{name} holds for new TCP connections of {}{instead}; `longhaul cc detach --policy` takes it away",
-        group.display()
+        "{name} holds for new TCP connections of {}{instead}; `{}` takes it away",
+        group.display(),
+        detaching(a.cgroup.as_deref())
     );
     warnings.iter().chain(&remarks).for_each(|w| out_line!("  {w}"));
     Ok(())
+}
+
+/// The command that takes away what was attached to this cgroup, or to all processes.
+pub(super) fn detaching(group: Option<&Path>) -> String {
+    match group {
+        None => "longhaul cc detach --policy".to_owned(),
+        Some(group) => format!("longhaul cc detach --policy --cgroup {}", in_shell(group)),
+    }
+}
+
+/// A path as a shell takes it for one word.
+fn in_shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// What a source is called wherever somebody looks for it: a file by its whole path.
+fn name_of(source: &Source) -> String {
+    match source {
+        Source::File(file) => whole(file).display().to_string(),
+        Source::Store(_) => source.to_string(),
+    }
 }
 
 /// Takes a policy away.
@@ -86,7 +112,7 @@ fn from_store(store: &Store, access: &StoreAccess) -> Outcome<String> {
 
 /// Follows a source until this ends. What cannot be used changes nothing, and is told as of other processes.
 fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
-    let name = source.to_string();
+    let name = name_of(source);
     let told = group.display().to_string();
     let read_policy = move |text: &str| -> Result<WithWarnings, Vec<String>> {
         let (policy, mut warnings) = read(text)?;
@@ -96,13 +122,16 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     };
     let hooks = Hooks {
         read_policy: Arc::new(read_policy),
-        load_program: Arc::new(|_| {
+        load_program: Arc::new(|_, _| {
             Err(vec![
-                "this process moves nothing: give programs to the kernel by `longhaul cc attach --tcp`"
+                "this process moves nothing: give programs to the kernel by `longhaul cc attach --tcp FILE`"
                     .into(),
             ])
         }),
         unload_program: Arc::new(|_| false),
+        programs: Arc::new(Vec::new),
+        // The kernel has others than are known here, which is looked at when rules are put in force.
+        is_known: Arc::new(|_| true),
         news: Arc::new(Vec::new),
     };
     let state = StateFolder::open_default()?;
@@ -116,7 +145,8 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     let mut poller = Poller::new().map_err(Failure::system)?;
     let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
     out_line!(
-        "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `longhaul cc detach --policy`"
+        "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `{}`",
+        detaching(a.cgroup.as_deref())
     );
     loop {
         poller.wait(&mut [], None).map_err(Failure::system)?;
@@ -124,11 +154,20 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     }
 }
 
+/// How the file that a policy was read from compares with what holds.
+fn on_disk(h: &Holding) -> Option<OnDisk> {
+    let is_file = h.source.starts_with('/');
+    on_disk::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
+}
+
 /// What holds, a line each.
 pub fn lines(ago: impl Fn(u64) -> String) -> Vec<String> {
     let line = |h: Holding| {
         let gone = if h.alive { "" } else { " (the cgroup is gone)" };
-        format!("TCP of {}{gone}, policy: {}, for {}", h.group.display(), h.source, ago(h.since))
+        let hash = hash(h.policy.as_bytes());
+        let disk = on_disk(&h).and_then(OnDisk::text).map_or_else(String::new, |t| format!("; {t}"));
+        let (group, since) = (h.group.display(), ago(h.since));
+        format!("TCP of {group}{gone}, policy: {}, hash {hash}, for {since}{disk}", h.source)
     };
     holding().into_iter().map(line).collect()
 }
@@ -139,6 +178,8 @@ pub fn values() -> Vec<serde_json::Value> {
         serde_json::json!({
             "cgroup": h.group.display().to_string(),
             "from": h.source,
+            "hash": hash(h.policy.as_bytes()),
+            "on_disk": on_disk(&h).map(OnDisk::word),
             "since": h.since,
             "alive": h.alive,
         })
@@ -165,6 +206,7 @@ pub fn in_kernel(t: &Traffic, algorithm: &str, substitute: &str) -> Option<Strin
     (t.carrier == Carrier::Tcp).then(|| match kernel::found(algorithm, substitute, kernel::has) {
         Found::Algorithm(name) => format!("this kernel has {name}"),
         Found::Substitute(name) => format!("this kernel has it not: the substitute, {name}"),
+        Found::Neither if substitute == algorithm => format!("this kernel has no {algorithm}: its default"),
         Found::Neither => "this kernel has neither the algorithm nor the substitute: its default".to_owned(),
     })
 }

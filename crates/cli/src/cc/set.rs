@@ -7,7 +7,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::{govern, out};
 use admin::etcd::{Etcd, StoreError};
 use admin::proto::{Answer, Request};
-use admin::watch::read_policy_file;
+use admin::watch::{read_policy_file, whole};
 use base::Rate;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -42,19 +42,21 @@ pub fn set(a: &Set) -> Outcome<()> {
     }
     let Some(file) = &a.file else { return Err(Failure::usage("name a policy, or a flow")) };
     // What it may name is known to the process: it checks, and says what is wrong.
-    tell_all(a.pid, &Request::SetPolicy { text: read_policy_file(file).map_err(Failure::usage)? })
+    let text = read_policy_file(file).map_err(Failure::usage)?;
+    tell_all(a.pid, &Request::SetPolicy { text, path: whole(file).display().to_string() })
 }
 
 /// Loads a program, which is tried here first.
 pub fn load(a: &Load) -> Outcome<()> {
     let module = programs::module(&a.file).map_err(Failure::usage)?;
-    policies::load_program(&module).map_err(|e| Failure::usage(e.join("\n  ")))?;
-    tell_all(a.pid, &Request::Load { program: BASE64_STANDARD.encode(module) })
+    let path = programs::place(&a.file);
+    policies::load_program(&module, &path).map_err(|e| Failure::usage(e.join("\n  ")))?;
+    tell_all(a.pid, &Request::Load { program: BASE64_STANDARD.encode(module), path })
 }
 
 /// Takes a program's name away.
 pub fn unload(a: &Unload) -> Outcome<()> {
-    tell_all(a.pid, &Request::Unload { name: a.name.clone() })
+    tell_all(a.pid, &Request::Unload { name: a.name.clone(), force: a.force })
 }
 
 /// Asks the same of all processes, or of one. What each answers is said.

@@ -1,11 +1,13 @@
 //! `longhaul cc show` and `status`: what runs, for people and for programs.
 
+use super::on_disk::{self, OnDisk};
 use super::processes::{self, Running, unexpected};
 use super::rules;
 use crate::args::{ShowFlows, Status};
 use crate::exit::{Failure, Outcome};
 use crate::out;
-use admin::proto::{Answer, Event, Flow, PolicyStatus, Request};
+use admin::office::places;
+use admin::proto::{Answer, Event, Flow, PolicyStatus, Process, Program, Request};
 use base::{Rate, Span, text};
 use lhio::clock::WallTime;
 use lhio::poll::Poller;
@@ -55,7 +57,7 @@ fn flows_text(a: &ShowFlows) -> Outcome<String> {
     for mut r in processes::all(a.pid)? {
         let Ok((flows, left_out)) = flows_of(&mut r) else { continue };
         let (p, now) = (&r.process, WallTime::now().unix_secs());
-        let head = format!("process {} ({}), policy: {}", p.pid, p.command, policy_line(&p.policy, now));
+        let head = format!("process {} ({}), policy: {}", p.pid, p.command, policy_line(p, now));
         text += &format!("{}\n", text::line(&head));
         text += &table(&flows, p.pid, a.why);
         if left_out > 0 {
@@ -78,13 +80,17 @@ fn ago(seconds: u64) -> String {
     }
 }
 
-fn policy_line(p: &PolicyStatus, now: u64) -> String {
-    let trouble = if p.errors.is_empty() { "" } else { "; TROUBLE: see `longhaul cc status`" };
-    if p.from.is_empty() {
+/// Where the policy of a process is from, which one it is, and since when it is in force.
+fn policy_line(p: &Process, now: u64) -> String {
+    let PolicyStatus { from, path, hash, revision, since, errors, .. } = &p.policy;
+    let trouble = !errors.is_empty() || !p.trouble.is_empty();
+    let trouble = if trouble { "; TROUBLE: see `longhaul cc status`" } else { "" };
+    if from.is_empty() {
         return format!("none{trouble}");
     }
-    let revision = if p.revision > 0 { format!(" revision {}", p.revision) } else { String::new() };
-    format!("{}{revision}, for {}{trouble}", p.from, ago(now.saturating_sub(p.since)))
+    let file = if path.is_empty() || path == from { String::new() } else { format!(" ({path})") };
+    let revision = if *revision > 0 { format!(" revision {revision}") } else { String::new() };
+    format!("{from}{file}{revision}, hash {hash}, for {}{trouble}", ago(now.saturating_sub(*since)))
 }
 
 fn rate(bits: u64) -> String {
@@ -99,6 +105,9 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         if running == name { algorithm.to_owned() } else { format!("{algorithm} by {running}") }
     };
     let state = if f.state.is_empty() { String::new() } else { format!(" ({})", f.state) };
+    let missing = if f.missing.is_empty() { String::new() } else { format!(" instead of {}", f.missing) };
+    let cap =
+        |bits: u64| if f.cap_by.is_empty() { rate(bits) } else { format!("{} ({})", rate(bits), f.cap_by) };
     let cells = vec![
         format!("{pid}/{}", f.id),
         f.remote.clone(),
@@ -106,17 +115,18 @@ fn cells(f: &Flow, pid: u32) -> Vec<String> {
         f.qos.clone(),
         or(&f.rule, "-"),
         or(&f.class, "-"),
-        format!("{}{state}", by(&f.algorithm, &f.running)),
+        format!("{}{state}{missing}", by(&f.algorithm, &f.running)),
         or(&by(&f.peer_algorithm, &f.peer_running), "-"),
-        rate(f.rate_bits_per_second),
-        f.cap_bits_per_second.map_or("-".into(), rate),
+        f.delivered_bits_per_second.map_or("-".into(), rate),
+        f.pacing_bits_per_second.map_or("-".into(), rate),
+        f.cap_bits_per_second.map_or("-".into(), cap),
         Span::from_secs_f64(f.srtt_seconds).to_string(),
         format!("{:.2}%", f.loss * 100.0),
     ];
     cells.into_iter().map(|c| text::line(&c).into_owned()).collect()
 }
 
-const HEAD: [&str; 12] = [
+const HEAD: [&str; 13] = [
     "FLOW",
     "TO",
     "APPLICATION",
@@ -125,7 +135,8 @@ const HEAD: [&str; 12] = [
     "CLASS",
     "ALGORITHM",
     "PEER SENDS",
-    "RATE",
+    "DELIVERED",
+    "PACING",
     "CAP",
     "RTT",
     "LOSS",
@@ -154,45 +165,103 @@ fn table(flows: &[Flow], pid: u32, why: bool) -> String {
     text
 }
 
+/// What a process says of itself.
+struct Told {
+    process: Process,
+    /// Its programs and what runs them; none when it did not say.
+    programs: Vec<Program>,
+    events: Vec<Event>,
+    /// How the file of its policy compares with what is in force.
+    on_disk: Option<OnDisk>,
+}
+
+impl Told {
+    fn by(r: &mut Running, events: bool) -> Outcome<Told> {
+        let events = if events { events_of(r)? } else { Vec::new() };
+        let programs = match r.ask(&Request::Programs) {
+            Ok(Answer::Programs { programs }) => programs,
+            Ok(_) => return Err(unexpected(r)),
+            // One that ends, or does not come to it: the rest is worth telling.
+            Err(f) => {
+                err_line!("longhaul: {f}");
+                Vec::new()
+            }
+        };
+        let process = r.process.clone();
+        let on_disk = on_disk::compare(&process.policy.path, &process.policy.hash);
+        Ok(Told { process, programs, events, on_disk })
+    }
+
+    fn value(&self, events: bool) -> Value {
+        let mut one = json!(self.process);
+        one["program_states"] = json!(self.programs);
+        one["policy"]["on_disk"] = json!(self.on_disk.map(OnDisk::word));
+        if events {
+            one["events"] = json!(self.events);
+        }
+        one
+    }
+
+    fn lines(&self, now: u64) {
+        let p = &self.process;
+        out_line!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));
+        out_line!("  policy: {}, {} changes", policy_line(p, now), p.policy.changes);
+        if let Some(text) = self.on_disk.and_then(OnDisk::text) {
+            out_line!("  {}: {text}", p.policy.path);
+        }
+        if !p.policy.source.is_empty() {
+            out_line!("  watched: {}", p.policy.source);
+        }
+        p.policy.errors.iter().chain(&p.trouble).for_each(|e| out_line!("  TROUBLE: {e}"));
+        self.programs.iter().for_each(|p| out_line!("  program {}", program_line(p, now)));
+        for e in &self.events {
+            out_line!("  {} ago, {}: {}", ago(now.saturating_sub(e.time)), e.kind, e.text);
+        }
+    }
+}
+
+fn flows_in_words(n: u64) -> String {
+    format!("{n} {}", if n == 1 { "flow" } else { "flows" })
+}
+
+/// A program that is loaded or needed: its source, its code, since when, and what runs it.
+fn program_line(p: &Program, now: u64) -> String {
+    let needed =
+        if p.needed_by.is_empty() { String::new() } else { format!("; needed by {}", places(&p.needed_by)) };
+    if !p.loaded {
+        return format!(
+            "{}: NOT LOADED; another algorithm decides for {} instead{needed}",
+            p.name,
+            flows_in_words(p.flows_without)
+        );
+    }
+    let path = if p.path.is_empty() { String::new() } else { format!("{}, ", p.path) };
+    let other = match p.flows_of_other_code {
+        0 => String::new(),
+        n => format!("; {} still on code loaded before", flows_in_words(n)),
+    };
+    let (for_long, flows) = (ago(now.saturating_sub(p.since)), flows_in_words(p.flows));
+    format!("{}: {path}code {}, for {for_long}, {flows}{other}{needed}", p.name, p.code)
+}
+
 /// Where policies are from, and how they fare.
 pub fn status(a: &Status) -> Outcome<()> {
     let mut all = Vec::new();
     for mut r in processes::all(a.pid)? {
-        let events = if a.events { events_of(&mut r)? } else { Vec::new() };
-        all.push((r.process, events));
+        all.push(Told::by(&mut r, a.events)?);
     }
     if a.json {
-        let one = |(p, events): &(admin::proto::Process, Vec<Event>)| {
-            let mut one = json!(p);
-            if a.events {
-                one["events"] = json!(events);
-            }
-            one
-        };
-        let processes: Vec<_> = all.iter().map(one).collect();
+        let processes: Vec<_> = all.iter().map(|t| t.value(a.events)).collect();
         out::json(&json!({ "processes": processes, "tcp": rules::values() }));
         return Ok(());
     }
     if all.is_empty() {
         out_line!("no process of this user moves data");
     }
-    let begun = |since: u64| ago(WallTime::now().unix_secs().saturating_sub(since));
-    rules::lines(begun).iter().for_each(|l| out_line!("{l}"));
     let now = WallTime::now().unix_secs();
-    for (p, events) in &all {
-        out_line!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));
-        out_line!("  policy: {}, {} changes", policy_line(&p.policy, now), p.policy.changes);
-        if !p.policy.source.is_empty() {
-            out_line!("  watched: {}", p.policy.source);
-        }
-        p.policy.errors.iter().for_each(|e| out_line!("  TROUBLE: {e}"));
-        if !p.programs.is_empty() {
-            out_line!("  programs: {}", p.programs.join(", "));
-        }
-        for e in events {
-            out_line!("  {} ago, {}: {}", ago(now.saturating_sub(e.time)), e.kind, e.text);
-        }
-    }
+    let begun = |since: u64| ago(now.saturating_sub(since));
+    rules::lines(begun).iter().for_each(|l| out_line!("{l}"));
+    all.iter().for_each(|t| t.lines(now));
     Ok(())
 }
 
@@ -216,7 +285,9 @@ mod tests {
             algorithm: algorithm.into(),
             running: running.into(),
             state: "startup".into(),
-            rate_bits_per_second: 500_000_000,
+            delivered_bits_per_second: Some(500_000_000),
+            cap_bits_per_second: Some(600_000_000),
+            cap_by: "rule nightly".into(),
             why: vec!["because".into()],
             change: "this instead of that: so".into(),
             peer_algorithm: "dctcp".into(),
@@ -235,17 +306,50 @@ mod tests {
         );
         assert_eq!(column(lines[4], "dctcp by haul"), column(lines[0], "PEER SENDS"));
         assert_eq!(lines[2..4], ["      because", "      this instead of that: so"]);
-        assert!(lines[1].starts_with("  4711/1.0") && lines[1].contains("500"));
+        assert!(lines[1].starts_with("  4711/1.0"), "{text}");
+        assert_eq!(column(lines[0], "DELIVERED"), column(lines[1], "500.0 Mbit/s"));
+        assert_eq!(column(lines[0], "CAP"), column(lines[1], "600.0 Mbit/s (rule nightly)"));
         assert_eq!(table(&[], 1, false), "  no flows\n");
     }
 
     #[test]
     fn policies_are_told_in_a_line() {
-        let mut p = PolicyStatus::default();
+        let policy = PolicyStatus::default();
+        let mut p = Process {
+            protocol: 1,
+            pid: 1,
+            command: String::new(),
+            version: String::new(),
+            started: 0,
+            policy,
+            programs: Vec::new(),
+            trouble: Vec::new(),
+        };
         assert_eq!(policy_line(&p, 9), "none");
-        (p.from, p.revision, p.since) = ("etcd://h:1/k".into(), 7, 1_000);
-        assert_eq!(policy_line(&p, 1_090), "etcd://h:1/k revision 7, for 90 s");
-        p.errors.push("gone".into());
+        let s = &mut p.policy;
+        (s.from, s.revision, s.since, s.hash) = ("etcd://h:1/k".into(), 7, 1_000, "abc".into());
+        assert_eq!(policy_line(&p, 1_090), "etcd://h:1/k revision 7, hash abc, for 90 s");
+        (p.policy.path, p.policy.revision) = ("/p.toml".into(), 0);
+        assert_eq!(policy_line(&p, 1_090), "etcd://h:1/k (/p.toml), hash abc, for 90 s");
+        p.trouble.push("gone".into());
         assert!(policy_line(&p, 1_000 + 7_200).contains("2 h; TROUBLE"));
+    }
+
+    #[test]
+    fn programs_are_told_in_a_line() {
+        let mut p = Program {
+            name: "x".into(),
+            flows_without: 1,
+            needed_by: vec!["rule a".into()],
+            ..Program::default()
+        };
+        assert_eq!(
+            program_line(&p, 9),
+            "x: NOT LOADED; another algorithm decides for 1 flow instead; needed by rule a"
+        );
+        (p.loaded, p.path, p.code, p.since, p.flows) = (true, "/x.c".into(), "abc".into(), 4, 2);
+        assert_eq!(program_line(&p, 9), "x: /x.c, code abc, for 5 s, 2 flows; needed by rule a");
+        p.flows_of_other_code = 1;
+        assert!(program_line(&p, 9).contains("1 flow still on code loaded before"));
     }
 }

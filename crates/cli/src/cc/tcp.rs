@@ -18,26 +18,45 @@ pub fn attach(a: &Attach, program: &Path) -> Outcome<()> {
     kernel::supported().map_err(failure)?;
     let object = object(program)?;
     let own = kernel::about(&object).map_err(failure)?.name;
-    let name = a.name.as_deref().unwrap_or(&own);
     let params: Vec<(&str, u64)> = a.params.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let scope = match &a.cgroup {
         Some(group) => Scope::Group(group),
         None if a.default => Scope::Namespace,
         None => Scope::Asked,
     };
-    kernel::keep(&object, name, &params, scope).map_err(failure)?;
+    let keep = |name: &str| kernel::keep(&object, name, &params, scope);
+    // Called like the algorithm that it decides as, unless the kernel has one of that name.
+    let mut names = ::cc::registry::kernel_names(&own);
+    let plain = names.pop().unwrap_or(own);
+    let (name, taken) = match (&a.name, names.pop()) {
+        (Some(name), _) => (name.clone(), keep(name).map(|()| false)),
+        (None, Some(other)) => match keep(&plain) {
+            Err(Error::NameTaken(_)) if kernel::kept_as(&plain).is_none() => {
+                (other.clone(), keep(&other).map(|()| true))
+            }
+            done => (plain.clone(), done.map(|()| false)),
+        },
+        (None, None) => (plain.clone(), keep(&plain).map(|()| false)),
+    };
+    let taken = taken.map_err(failure)?;
+    let name = &name;
     let whom = match scope {
         Scope::Asked => format!("sockets choose it by TCP_CONGESTION \"{name}\""),
         Scope::Namespace => "new connections of this network namespace use it".to_owned(),
         Scope::Group(group) => format!("new connections of {} use it", group.display()),
     };
     out_line!("{name} is attached: {whom}; `longhaul cc detach {name}` takes it away");
+    if taken {
+        out_line!(
+            "  the kernel has a {plain} of its own: this one is {name}, and policies that say {plain} mean it"
+        );
+    }
     Ok(())
 }
 
 /// Takes a program away from the kernel.
 pub fn detach(name: &str) -> Outcome<()> {
-    kernel::detach(name).map_err(failure)?;
+    let name = kernel::detach(name).map_err(failure)?;
     out_line!("{name} is detached");
     Ok(())
 }

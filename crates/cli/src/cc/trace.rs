@@ -65,6 +65,9 @@ fn decision(d: &Decision) -> String {
         span(d.srtt_seconds),
         span(d.queue_seconds),
     );
+    if let Some(delivery) = d.delivery_bits_per_second {
+        line += &format!(" delivery {}", Rate::from_bits_per_sec(delivery));
+    }
     for (name, n) in [("acked", d.acked_bytes), ("lost", d.lost_bytes), ("marked", d.marked_packets)] {
         if n > 0 {
             line += &format!(" {name} {n}");

@@ -11,7 +11,7 @@ use crate::units::show_bytes;
 use base::Time;
 use lhio::clock::Clock;
 use lhio::identity::{Host, PublicKey, StateFolder};
-use netem::LinkConfig;
+use netem::{Change, LinkConfig};
 use process::Process;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,7 +25,7 @@ const SHARE: f64 = 0.9;
 /// Runs all of it.
 pub fn run(a: &Demo) -> Outcome<()> {
     let deadline = Clock::new().now() + a.within;
-    let link = LinkConfig::parse(&a.link).map_err(Failure::usage)?;
+    let link = LinkConfig::parse_path(&a.link).map_err(Failure::usage)?;
     let dir = tempfile::Builder::new().prefix("longhaul-demo-").tempdir().map_err(Failure::system)?;
     // Dropping the folder and the processes cleans up; a signal must not end us before.
     let stopped = stop::on_signal(|| ())?;
@@ -165,14 +165,11 @@ fn time_to_share(samples: &[(f64, u64)], limit: f64) -> Option<f64> {
 fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
     let samples: Vec<(f64, u64)> = serde_json::from_value(m.client["samples"].clone()).unwrap_or_default();
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
-    let (c, p) = (&m.client["connection"], &m.client["transfer"]["progress"]);
-    let bytes = number(&p["bytes_moved"]);
+    let c = &m.client["connection"];
+    let bytes = number(&m.client["bytes_transferred"]);
     let seconds = number(&m.client["seconds"]);
     let goodput = if seconds > 0.0 { bytes * 8.0 / seconds } else { 0.0 };
-    // What the path can carry of payload: rate x (1 - loss) x payload share of a packet.
-    let (sent, payload) = (number(&c["bytes_sent"]), number(&c["payload_sent"]));
-    let share = if sent > 0.0 { payload / sent } else { 1.0 };
-    let limit = link.rate.map(|r| r.bytes_per_sec() as f64 * (1.0 - link.loss.mean().get()) * share);
+    let limit = path_limit(link, c, &m.relay["there"]);
     let cpu = |v: &Value| number(&v["cpu"]["user_seconds"]) + number(&v["cpu"]["system_seconds"]);
     let per_gigabyte = |v: &Value| if bytes > 0.0 { cpu(v) / (bytes / 1e9) } else { 0.0 };
     json!({
@@ -182,7 +179,7 @@ fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
         "seconds": seconds,
         "goodput_bits_per_second": goodput,
         "path_bits_per_second": limit.map(|l| l * 8.0),
-        "share_of_path": limit.map(|l| goodput / (l * 8.0)),
+        "share_of_path": limit.map(|l| (goodput / (l * 8.0)).min(1.0)),
         "seconds_to_90_percent": limit.and_then(|l| time_to_share(&samples, l)),
         "retransmitted_share": number(&c["payload_again"]) / number(&c["payload_sent"]).max(1.0),
         "srtt_seconds": c["srtt_seconds"],
@@ -192,6 +189,22 @@ fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
         "server": m.server,
         "relay": m.relay,
     })
+}
+
+/// Bytes of payload that the path can carry in a second: its rate x what of it was not lost at random x what of the bytes on
+/// the wire is payload. As it came about in this run, since chance takes a little more or less than its mean. `None` of a path
+/// whose rate changes.
+fn path_limit(link: &LinkConfig, connection: &Value, there: &Value) -> Option<f64> {
+    let number = |v: &Value| v.as_f64().unwrap_or(0.0);
+    if link.schedule.iter().any(|(_, change)| matches!(change, Change::Rate(_))) {
+        return None;
+    }
+    let (offered, lost) = (number(&there["packets_in"]), number(&there["lost_by_chance"]));
+    // The link counts headers of IP and UDP, too, as its rate does.
+    let (wire, payload) = (number(&there["bytes_in"]), number(&connection["payload_sent"]));
+    let arrives = if offered > 0.0 { 1.0 - lost / offered } else { 1.0 };
+    let share = if wire > 0.0 { (payload / wire).min(1.0) } else { 1.0 };
+    link.rate.map(|r| r.bytes_per_sec() as f64 * arrives * share)
 }
 
 fn table(r: &Value, link: &LinkConfig) {
@@ -212,7 +225,10 @@ fn table(r: &Value, link: &LinkConfig) {
     let lost = &r["relay"]["there"];
     row(
         "lost on the way",
-        format!("{} by chance, {} by the queue", lost["lost_by_chance"], lost["lost_by_queue"]),
+        format!(
+            "{} by chance, {} by the full queue, {} as too large (path MTU discovery), {} in all",
+            lost["lost_by_chance"], lost["lost_by_queue"], lost["dropped"]["mtu"], lost["lost"]
+        ),
     );
     let cpu = &r["cpu_seconds_per_gigabyte"];
     row("CPU per GB, client", format!("{:.2} s", number(&cpu["client"])));
@@ -224,6 +240,17 @@ fn table(r: &Value, link: &LinkConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_path_can_carry_counts_headers_and_the_loss_that_came_about() {
+        let link = LinkConfig::parse_path("rate=8mbit loss=50%").unwrap();
+        let connection = json!({ "payload_sent": 900 });
+        let there = json!({ "packets_in": 100, "lost_by_chance": 10, "bytes_in": 1_000 });
+        assert_eq!(path_limit(&link, &connection, &there), Some(1e6 * 0.9 * 0.9));
+        let changing = LinkConfig::parse_path("rate=8mbit at=1s:rate=9mbit").unwrap();
+        assert_eq!(path_limit(&changing, &connection, &there), None);
+        assert_eq!(path_limit(&LinkConfig::path(), &connection, &there), None);
+    }
 
     #[test]
     fn the_time_to_a_share_is_that_of_a_window() {

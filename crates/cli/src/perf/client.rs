@@ -1,14 +1,16 @@
 //! `longhaul perf client`.
 
 use super::control::Control;
+use super::intervals::Intervals;
 use super::load::Load;
 use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
-use crate::args::{Operation, PerfClient, Polling};
+use crate::args::{Encryption, Operation, PERF_PORT, PerfClient, Polling};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::setup::{self, Me};
+use crate::url::Server;
 use crate::{govern, out, remedy, show, stop, trust};
 use base::{Span, Time};
-use endpoint::{App, ConnId, Connect, Endpoint, Event, IwarpInfo};
+use endpoint::{App, ConnId, Connect, Endpoint, Event, IwarpInfo, Stats};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +30,7 @@ const PING: u64 = 64;
 
 /// Measures.
 pub fn run(a: &PerfClient) -> Outcome<()> {
+    out::set_quiet(a.output.quiet);
     let me = Me::with(&a.trusting.certificate)?;
     let plan = plan(a);
     plan.check().map_err(Failure::usage)?;
@@ -40,20 +43,28 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     let polls = a.driving.poll != Polling::Sleep;
     let bind = setup::client_address(trusted.remote, &options, polls);
     let mut driver = setup::driven(bind, &a.wire, &a.driving, (false, None))?;
-    let mut endpoint = me.endpoint(&trusted.credentials, options.clone(), None)?;
+    let mut endpoint = me.endpoint(&trusted.credentials, trusted.in_time(&options), None)?;
     let waker = driver.waker();
     let admin = govern::start("perf client", &a.governing, &me, driver.waker())?;
     let stop = stop::wakes(&waker)?;
     let shown = !a.output.quiet && !a.output.json;
     let mut app = Client::new(trusted.connect(), plan, a.interval, shown, stop);
+    app.encryption = a.suite.is_none().then_some(a.wire.encryption);
     driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if trusted.token.is_some() {
         trust::remember(&me, &a.server, app.peer.as_ref())?;
     }
     if let Some(f) = app.failure.take() {
+        if f.peer == Some(mover::OTHER_SERVICE) {
+            return Err(files_only(&a.server, f));
+        }
         let changed = (f.code == Code::Untrusted && app.peer.is_none())
-            .then(|| trust::explain(&me, &a.server, trusted.remote, &options))
+            .then(|| trust::explain(&me, &a.server, &trusted, &options))
             .flatten();
+        let f = match f.code {
+            Code::Connect => Failure { text: format!("cannot connect to {}: {f}", a.server), ..f },
+            _ => f,
+        };
         return Err(changed.unwrap_or_else(|| remedy::explain(f, trusted.manner())));
     }
     let (Some(ours), Some(theirs)) = (&app.ours, &app.theirs) else {
@@ -62,7 +73,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     let report = report(&app, ours, theirs);
     if a.output.json {
         out::json(&report);
-    } else {
+    } else if !a.output.quiet {
         let by = app.iwarp.as_ref().map(show::by_iwarp);
         let by = by.as_deref().or(report["suite"].as_str()).unwrap_or("");
         print(&app.plan, &report, by, ours.latency.or(theirs.latency));
@@ -77,6 +88,15 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
     }
     Ok(())
+}
+
+/// The server is no `longhaul perf server`.
+fn files_only(server: &Server, f: Failure) -> Failure {
+    let text = format!(
+        "cannot measure with {server}: it is a file server (longhaul serve), not `longhaul perf server`; try the port of \
+         `longhaul perf server` ({PERF_PORT} unless it was told another), or start one there"
+    );
+    Failure { text, ..f }
 }
 
 fn plan(a: &PerfClient) -> Plan {
@@ -110,8 +130,6 @@ fn plan(a: &PerfClient) -> Plan {
 struct Client {
     connect: Option<Connect>,
     plan: Plan,
-    interval: Span,
-    shown: bool,
     stop: Arc<AtomicBool>,
     conn: Option<ConnId>,
     cq: Option<CqId>,
@@ -120,16 +138,17 @@ struct Client {
     running: bool,
     peer: Option<PeerIdentity>,
     suite: Option<Suite>,
+    /// What the user asked for, where no suite was named.
+    encryption: Option<Encryption>,
     /// What is particular to a connection by iWARP, as it was last.
     iwarp: Option<IwarpInfo>,
     ours: Option<Figures>,
     theirs: Option<Figures>,
     failure: Option<Failure>,
     closed: bool,
-    intervals: Vec<Value>,
-    began: Time,
-    next_report: Option<Time>,
-    reported: (Time, u64, u64),
+    intervals: Intervals,
+    /// Bytes that the initiator counted, and no less than this end saw.
+    total: u64,
 }
 
 impl Client {
@@ -137,8 +156,6 @@ impl Client {
         Client {
             connect: Some(connect),
             plan,
-            interval,
-            shown,
             stop,
             conn: None,
             cq: None,
@@ -147,15 +164,14 @@ impl Client {
             running: false,
             peer: None,
             suite: None,
+            encryption: None,
             iwarp: None,
             ours: None,
             theirs: None,
             failure: None,
             closed: false,
-            intervals: Vec::new(),
-            began: Time::ZERO,
-            next_report: None,
-            reported: (Time::ZERO, 0, 0),
+            intervals: Intervals::new(interval, shown),
+            total: 0,
         }
     }
 
@@ -170,6 +186,9 @@ impl Client {
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                 (self.conn, self.peer, self.suite) = (Some(conn), info.peer.clone(), Some(info.suite));
                 self.cq = Some(info.cq);
+                if let Some(asked) = self.encryption.filter(|_| info.iwarp.is_none()) {
+                    setup::tell_protection(asked, info.suite);
+                }
                 let mut control = Control::new(ep, &info)?;
                 if self.plan.reverse || self.plan.latency {
                     let load = Load::prepared(ep, &info, self.plan.clone(), !self.plan.reverse)?;
@@ -202,8 +221,7 @@ impl Client {
         let Some(conn) = self.conn else { return Ok(()) };
         match m {
             Message::Ready(rkeys) => {
-                (self.began, self.reported) = (now, (now, 0, 0));
-                self.next_report = (!self.interval.is_zero()).then(|| now + self.interval);
+                self.intervals.begin(now);
                 if !self.plan.reverse {
                     let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                     let mut load = match self.load.take() {
@@ -220,8 +238,8 @@ impl Client {
             Message::Finish(each, figures) => {
                 let load = self.load.as_mut().ok_or("a result before the measurement")?;
                 self.ours = Some(load.figures(ep, conn, &each));
+                self.end_intervals(now, ep, conn, figures.bytes);
                 self.theirs = Some(figures);
-                self.next_report = None;
             }
             Message::Done(figures) => self.theirs = Some(figures),
             Message::Refused(text) => {
@@ -260,18 +278,17 @@ impl Client {
         if let Some(load) = self.load.as_mut().filter(|_| self.running) {
             load.post(now, ep)?;
             if load.is_over() {
-                (self.running, self.next_report) = (false, None);
+                self.running = false;
                 let each = load.each();
                 let figures = load.figures(ep, conn, &each);
                 self.ours = Some(figures.clone());
+                self.end_intervals(now, ep, conn, figures.bytes);
                 if let Some(c) = &mut self.control {
                     c.send(ep, &Message::Finish(each, figures))?;
                 }
             }
         }
-        if self.next_report.is_some_and(|t| t <= now) {
-            self.report_interval(now, ep, conn);
-        }
+        self.report_interval(now, ep, conn);
         let drained = self.control.as_ref().is_none_or(Control::is_drained);
         if (self.ours.is_some() && self.theirs.is_some() && drained) || self.failure.is_some() {
             self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
@@ -280,31 +297,28 @@ impl Client {
         Ok(())
     }
 
+    /// Looks after the reports at intervals.
     #[inline(never)]
-    fn report_interval(&mut self, now: Time, ep: &Endpoint, conn: ConnId) {
-        let Some(at) = self.next_report else { return };
-        self.next_report = Some(at + self.interval);
-        self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
-        let (Some(s), Some(load)) = (ep.stats(conn), &self.load) else { return };
-        // Only the initiator of writes and reads sees their completions; the other end counts what arrived.
-        let bytes = if self.running { load.completed() * self.plan.size } else { s.payload_received };
-        let (last, before, again) = self.reported;
-        let rate = bytes.saturating_sub(before) as f64 * 8.0 / now.since(last).as_secs_f64().max(1e-9);
-        let resent = s.payload_again.saturating_sub(again);
-        let seconds = now.since(self.began).as_secs_f64();
-        if self.shown {
-            out_line!(
-                "{seconds:>7.2} s  {:>10.1} Mbit/s  resent {resent:>10} B  round trip {}  {} {}",
-                rate / 1e6,
-                s.srtt,
-                s.cc.0,
-                self.iwarp.as_ref().map_or(s.cc.1, |i| i.congestion.as_str())
-            );
+    fn report_interval(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) {
+        if !self.intervals.is_due(now, || ep.refresh_stats(conn)) {
+            return;
         }
-        self.reported = (now, bytes, s.payload_again);
-        self.intervals.push(json!({ "seconds": seconds, "bits_per_second": rate, "resent_bytes": resent,
-                                    "srtt_seconds": s.srtt.as_secs_f64(), "marked_packets": s.ce_packets,
-                                    "congestion_control": s.cc.0 }));
+        let Some(arrived) = self.load.as_ref().map(|l| l.arrived(ep)) else { return };
+        let Some(s) = self.figures_of(ep, conn) else { return };
+        let control = control(&s, self.iwarp.as_ref());
+        self.intervals.add(now, arrived, &s, &control);
+    }
+
+    /// The measurement is over, of which the initiator counted `total` bytes.
+    fn end_intervals(&mut self, now: Time, ep: &Endpoint, conn: ConnId, total: u64) {
+        let Some(s) = self.figures_of(ep, conn) else { return };
+        let control = control(&s, self.iwarp.as_ref());
+        self.total = self.intervals.end(now, total, &s, &control);
+    }
+
+    fn figures_of(&mut self, ep: &Endpoint, conn: ConnId) -> Option<Stats> {
+        self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
+        ep.stats(conn)
     }
 }
 
@@ -335,7 +349,7 @@ impl App for Client {
     }
     fn next_timeout(&self) -> Option<Time> {
         let deadline = self.load.as_ref().filter(|_| self.running).and_then(Load::deadline);
-        match (deadline, self.next_report) {
+        match (deadline, self.intervals.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -343,6 +357,11 @@ impl App for Client {
     fn finished(&self) -> bool {
         self.closed
     }
+}
+
+/// What congestion control says of itself: its state, or by iWARP its name in the system.
+fn control(s: &Stats, iwarp: Option<&IwarpInfo>) -> String {
+    iwarp.map_or(s.cc.1, |i| i.congestion.as_str()).to_owned()
 }
 
 /// The figures of the end that sends.
@@ -357,10 +376,10 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
     let source = source(plan, ours, theirs);
     let sink = if core::ptr::eq(source, ours) { theirs } else { ours };
     let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    let gigabytes = initiator.bytes as f64 / 1e9;
+    let bytes = app.total.max(initiator.bytes);
+    let gigabytes = bytes as f64 / 1e9;
     let per_gigabyte = |f: &Figures| if gigabytes > 0.0 { f.cpu() / gigabytes } else { 0.0 };
-    let goodput =
-        if initiator.seconds > 0.0 { initiator.bytes as f64 * 8.0 / initiator.seconds } else { 0.0 };
+    let goodput = if initiator.seconds > 0.0 { bytes as f64 * 8.0 / initiator.seconds } else { 0.0 };
     json!({
         "operation": plan.operation,
         "latency": plan.latency,
@@ -371,7 +390,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "iwarp": show::iwarp_json(app.iwarp.as_ref()),
         "suite": show::suite(app.suite, app.iwarp.as_ref()),
         "seconds": initiator.seconds,
-        "bytes": initiator.bytes,
+        "bytes": bytes,
         "messages": initiator.messages,
         "messages_per_second": if initiator.seconds > 0.0 { initiator.messages as f64 / initiator.seconds } else { 0.0 },
         "goodput_bits_per_second": goodput,
@@ -386,7 +405,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "policy": source.policy,
         "client": ours,
         "server": theirs,
-        "intervals": app.intervals,
+        "intervals": app.intervals.list(),
     })
 }
 

@@ -11,6 +11,9 @@ const SLOTS: u64 = 4;
 /// Work requests of messages that are sent have this number; receives have their slot's.
 const SENT: u64 = SLOTS;
 
+/// What is said to a client whose messages are not about measurements.
+pub const OTHER_SERVICE: &str = "this is a measuring server (longhaul perf server)";
+
 /// The receiving and sending of messages on one connection.
 pub struct Control {
     qp: QpId,
@@ -70,6 +73,10 @@ impl Control {
         let at = wc.wr_id % SLOTS * MAX;
         ep.adapter().read_mr(self.region.id, at, &mut bytes).map_err(|e| e.to_string())?;
         self.post(ep, wc.wr_id)?;
+        // Messages about measurements are JSON; those about files are not.
+        if bytes.first() != Some(&b'{') {
+            return Err(OTHER_SERVICE.to_owned());
+        }
         Message::decode(&bytes).map(Some)
     }
 

@@ -251,6 +251,16 @@ impl Load {
     pub fn completed(&self) -> u64 {
         self.streams.iter().map(|s| s.completed).sum()
     }
+    /// Payload that has arrived at the end it goes to, as far as this end knows: parts of messages that are under way, too, so that
+    /// it grows as the path carries it and not by whole messages.
+    pub fn arrived(&self, ep: &mut Endpoint) -> u64 {
+        if self.plan.latency || self.plan.operation.is_atomic() {
+            return self.completed().saturating_mul(self.plan.size);
+        }
+        let source = (self.plan.operation == Operation::Read) != self.initiator;
+        let of = |s: verbs::Stats| if source { s.bytes_delivered } else { s.bytes_in };
+        self.streams.iter().filter_map(|s| ep.adapter().stats(s.qp)).map(of).sum()
+    }
     /// Messages completed on each stream.
     pub fn each(&self) -> Vec<u64> {
         self.streams.iter().map(|s| s.completed).collect()
@@ -430,9 +440,11 @@ impl Load {
             _ => 0.0,
         };
         let sink = (self.plan.operation == Operation::Read) == self.initiator;
+        // What was given up is no message, but parts of it have arrived.
+        let parts = if self.plan.stop { self.arrived(ep) } else { 0 };
         let compare = self.plan.verify && sink && !self.pings();
         Figures {
-            bytes: count.saturating_mul(self.plan.size),
+            bytes: count.saturating_mul(self.plan.size).max(parts),
             messages: count,
             seconds,
             cpu_user_seconds: cpu.user.as_secs_f64(),

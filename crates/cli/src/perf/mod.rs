@@ -7,6 +7,7 @@ mod arrivals;
 mod claim;
 pub mod client;
 mod control;
+mod intervals;
 mod load;
 mod pattern;
 mod ping;

@@ -196,7 +196,7 @@ impl PathFigures {
 /// What one end counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Payload of completed messages.
+    /// Payload of completed messages; with [`Plan::stop`], of what had arrived of those that were given up, too.
     pub bytes: u64,
     /// Completed messages.
     pub messages: u64,

@@ -292,7 +292,9 @@ impl App for Server {
                 // By iWARP the other end is not told.
                 let (client, peer) = &s.who;
                 tracing::warn!(client, peer, error = %text, "a measurement is given up");
-                ep.close(now, *conn, code::APPLICATION, &text);
+                let other = text == super::control::OTHER_SERVICE;
+                let code = if other { mover::OTHER_SERVICE } else { code::APPLICATION };
+                ep.close(now, *conn, code, &text);
             }
         }
     }

@@ -200,6 +200,13 @@ pub fn json(o: &Output) -> Value {
     serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {text} {}", stderr(o)))
 }
 
+/// Payload that a transfer of this end carried by its connection, each byte once, whichever way it went.
+pub fn carried(o: &Output) -> u64 {
+    let c = &json(o)["connection"];
+    let n = |k: &str| c[k].as_u64().unwrap();
+    (n("payload_sent") - n("payload_again")).max(n("payload_received"))
+}
+
 pub fn stderr(o: &Output) -> String {
     String::from_utf8_lossy(&o.stderr).into_owned()
 }

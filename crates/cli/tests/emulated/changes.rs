@@ -41,7 +41,10 @@ fn a_thousand_changes_under_64_streams_lose_nothing_and_hold_nobody_up() {
         longest = longest.max(f.srtt_seconds);
         let request = match i % 4 {
             // A whole policy, one flow's algorithm, one flow's cap, and none.
-            0 => Request::SetPolicy { text: policy(algorithm, ["150M", "180M", "1G"][i % 3]) },
+            0 => Request::SetPolicy {
+                text: policy(algorithm, ["150M", "180M", "1G"][i % 3]),
+                path: String::new(),
+            },
             n => Request::SetFlow {
                 flow: f.id.parse().unwrap(),
                 algorithm: (n == 1).then(|| algorithm.to_owned()),

@@ -27,7 +27,7 @@ fn three_classes(receivers: &[String; 4]) -> String {
     let [r1, r2, r3, r4] = receivers;
     format!(
         r#"
-[host]
+[process]
 cap = "{cap}"
 [[class]]
 name = "guaranteed"
@@ -140,7 +140,7 @@ fn have_what_they_were_promised(mut net: Net) -> Result<(), String> {
 }
 
 const DEADLINES: &str = r#"
-[host]
+[process]
 cap = "90M"
 [[class]]
 name = "deadline"
@@ -224,7 +224,7 @@ fn refused_with_a_time_that_is_enough(ask: impl Fn(&str) -> Output) {
     panic!("never let in");
 }
 
-/// Whether each was whole before as much had been carried as its deadline leaves time for at the host's cap.
+/// Whether each was whole before as much had been carried as its deadline leaves time for at the process's cap.
 fn kept(counts: &[(u64, BTreeMap<String, u64>)], ports: &BTreeMap<String, String>) -> Result<(), String> {
     let all = |c: &BTreeMap<String, u64>| c.values().sum::<u64>() as f64;
     let (mut last, mut in_time) = (Vec::new(), 0);

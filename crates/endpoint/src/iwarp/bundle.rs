@@ -13,6 +13,7 @@ use crate::qp_shares::{Party, parties};
 use crate::{Endpoint, IwarpInfo};
 use ::iwarp::{Connection, End};
 use base::{Rate, Time};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use transport::CloseReason;
 use transport::crypto::{ClientSetup, Suite};
@@ -58,8 +59,9 @@ pub(crate) struct Bundle {
     pub srq: Option<SrqId>,
     /// What the client calls it, if that is Longhaul.
     id: Option<[u8; hello::ID]>,
-    /// Of a client: how it was asked for.
+    /// Of a client: how it was asked for, and until when it must be there: connecting, TLS, MPA and further streams together.
     pub(super) wanted: Option<Iwarp>,
+    until: Time,
     /// The application has named a congestion control itself.
     pub(super) asked_congestion: bool,
     tls: Option<ClientTls>,
@@ -69,9 +71,19 @@ pub(crate) struct Bundle {
     farewell_out: u32,
     /// What the system said of each stream last, by index.
     pub facts: Vec<StreamFacts>,
-    /// What this end sends at most, and the share of each stream in it that the driver was told.
-    pub rate_cap: Option<Rate>,
+    /// Words of the system in a row without anything sent, of each stream by index.
+    pub quiet: Vec<u8>,
+    /// Streams of which the system has not said what they go by since it was told last, with how many orders it has not had.
+    pub unheard: BTreeMap<StreamId, u32>,
+    /// Congestion control that the driver was told for its streams last.
+    pub ordered: Option<String>,
+    /// What of it was given out, while somebody watches.
+    pub(super) traced: Option<Vec<StreamFacts>>,
+    /// What this end sends at most, as whoever made it wants.
+    pub rate_limit: Option<Rate>,
+    /// The share of each stream in the smallest cap that the driver was told, and of how many streams.
     pub rate_share: Option<Rate>,
+    pub sharers: usize,
     /// What is known of it, and what the policy made of it.
     pub ruled: Option<Ruled>,
     /// Code point that the driver was told for its streams.
@@ -92,13 +104,19 @@ impl Bundle {
             srq: None,
             id: None,
             wanted: None,
+            until: Time::MAX,
             asked_congestion: false,
             tls: None,
             farewell: None,
             farewell_out: 0,
             facts: Vec::new(),
-            rate_cap: None,
+            quiet: Vec::new(),
+            unheard: BTreeMap::new(),
+            ordered: None,
+            traced: None,
+            rate_limit: None,
             rate_share: None,
+            sharers: 0,
             ruled: None,
             marked: 0,
             parties: Vec::new(),
@@ -149,21 +167,22 @@ impl Endpoint {
         self.rng.fill(&mut id);
         if let Some(b) = self.hub.bundles.get_mut(&conn) {
             b.id = wanted.to_longhaul.then_some(id);
+            b.until = now + wanted.settings.startup_timeout;
             (b.wanted, b.tls) = (Some(wanted), tls);
-            (b.rate_cap, b.asked_congestion) = (cap, asked);
+            (b.rate_limit, b.asked_congestion) = (cap, asked);
             b.marked = super::marks::of(&ruled);
             b.ruled = Some(ruled);
         }
         // The server lets the client in with the first one, which may use up a token; the others follow it.
-        self.open_stream(now, conn, 0);
+        self.open_stream(conn, 0);
         Ok(conn)
     }
 
     /// Starts to connect a client's stream.
-    fn open_stream(&mut self, now: Time, conn: ConnId, index: u16) {
+    fn open_stream(&mut self, conn: ConnId, index: u16) {
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
         let (remote, Some(wanted)) = (b.info.remote, &b.wanted) else { return };
-        let mut s = Stream::new(remote, true, now + wanted.settings.startup_timeout);
+        let mut s = Stream::new(remote, true, b.until);
         (s.conn, s.index) = (Some(conn), index);
         let (congestion, dscp) = (wanted.congestion.clone(), b.marked);
         let stream = self.hub.insert(s);
@@ -202,7 +221,7 @@ impl Endpoint {
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         b.farewell = self.adapter.reg_mr(pd, Memory::zeroed(FAREWELL), rights).ok();
         b.srq = self.incoming_srq.filter(|_| !is_client);
-        b.rate_cap = self.config.options.rate_cap;
+        b.rate_limit = self.config.options.rate_cap;
         let ruled = self.rule_tcp(remote, &self.config.options).0;
         b.marked = super::marks::of(&ruled);
         b.ruled = Some(ruled);
@@ -265,7 +284,9 @@ impl Endpoint {
             None => wanted.private_data,
         };
         let crc = wanted.settings.crc && b.tls.is_none();
-        let settings = ::iwarp::Config { emss, crc, ..wanted.settings };
+        // What TCP and TLS took is not given again.
+        let startup_timeout = b.until.since(now);
+        let settings = ::iwarp::Config { emss, crc, startup_timeout, ..wanted.settings };
         let engine = self
             .stream_qp(conn, index, id)
             .and_then(|qp| Ok(Connection::initiator(settings, qp, &private, now)?));
@@ -393,6 +414,8 @@ impl Endpoint {
         self.mark_stream(conn, id);
         let Some(s) = self.hub.streams.get_mut(&id) else { return Ok(()) };
         (s.conn, s.index) = (Some(conn), index);
+        // What it goes by is to be known before the client asks for something else.
+        self.hub.orders.push_back(StreamOrder::Tell(id));
         let Some(engine) = &mut s.engine else { return Ok(()) };
         if let Some((h, _)) = hello {
             suit(engine, h.short_writes);
@@ -458,14 +481,14 @@ impl Endpoint {
         }
         if b.info.is_client && index == 0 {
             let count = b.streams.len() as u16;
-            (1..count).for_each(|i| self.open_stream(now, conn, i));
+            (1..count).for_each(|i| self.open_stream(conn, i));
         }
-        // All of them come soon, or none is of use. A client waits for as long as it was told to wait for the first.
-        let own = self.hub.bundles.get(&conn).and_then(|b| b.wanted.as_ref().map(|w| w.settings));
+        // All of them come soon, or none is of use.
+        let own = self.hub.bundles.get(&conn).filter(|b| b.info.is_client).map(|b| b.until);
         let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref()).map(|s| s.settings);
-        let patience = own.or(server).unwrap_or_default().startup_timeout;
+        let until = own.unwrap_or_else(|| now + server.unwrap_or_default().startup_timeout);
         let Some(s) = self.hub.streams.get_mut(&id) else { return };
-        s.deadline = Some(now + patience);
+        s.deadline = Some(until);
         self.hub.schedule(id);
     }
 
@@ -487,11 +510,9 @@ impl Endpoint {
         }
         // The application may have had its turn before.
         self.stirred = true;
-        self.events.push_back(match b.info.is_client {
-            true => Event::Connected { conn },
-            false => Event::Incoming { conn },
-        });
         let streams: Vec<_> = b.streams.iter().flatten().map(|s| s.0).collect();
+        let is_client = b.info.is_client;
+        self.tell(if is_client { Event::Connected { conn } } else { Event::Incoming { conn } });
         self.hub.orders.extend(streams.into_iter().map(StreamOrder::Tell));
         self.share_rate(conn);
         self.obey_by_tcp(conn);
@@ -593,6 +614,7 @@ impl Endpoint {
         self.hub.forget(id);
         let Some(conn) = conn else { return };
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        b.unheard.remove(&id);
         let before = b.ending.is_some();
         b.ending.get_or_insert_with(|| CloseReason::Stream("a stream of the connection ended".to_owned()));
         let left = b.streams.iter().flatten().any(|(s, _)| self.hub.streams.contains_key(s));
@@ -610,6 +632,10 @@ impl Endpoint {
         if !b.info.is_client {
             self.hub.open = self.hub.open.saturating_sub(1);
         }
+        if self.divides_caps() {
+            self.divide_caps();
+        }
+        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
         // What the peer wrote may have come after the first stream ended.
         if b.ending != Some(CloseReason::Local) {
             b.ending = said.or(b.ending.take());
@@ -623,7 +649,7 @@ impl Endpoint {
         b.info.qps = b.streams.iter().filter_map(|s| s.as_ref()?.1).collect();
         if told || is_client {
             self.stirred = true;
-            self.events.push_back(Event::Closed { conn, reason });
+            self.tell(Event::Closed { conn, reason });
         }
         if !told {
             let _ = self.release_bundle(conn);

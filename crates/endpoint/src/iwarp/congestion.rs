@@ -3,7 +3,6 @@
 use super::StreamOrder;
 use crate::Endpoint;
 use crate::app::{ConnId, Event};
-use crate::govern::kernel_name;
 use cc::platform::Choice;
 
 /// Says whether the system has a congestion control of this name for connections by TCP, in words if not.
@@ -14,18 +13,32 @@ const NAME: usize = 15;
 /// Preferences that are looked at; asking the system about one takes a socket.
 const MAX_PREFERENCES: usize = 16;
 
-/// The system's name for what is asked for.
-fn system_name(spec: &str) -> Result<String, String> {
+/// What the system may call an algorithm of ours (`TCP_CONGESTION`), as [`cc::registry::kernel_names`] has it; none of those
+/// that it cannot have. What is not built in here is the system's by the name it was attached by.
+fn kernel_names(spec: &str) -> Vec<String> {
+    const SAME: [&str; 5] = ["reno", "cubic", "dctcp", "vegas", "bbr"];
+    let mut names = cc::registry::kernel_names(spec);
+    let known = |name: &String| SAME.contains(&name.as_str()) || !cc::registry::is_built_in(name);
+    if !names.last().is_some_and(known) {
+        return Vec::new();
+    }
+    names.retain(|n| !n.is_empty() && n.len() <= NAME && n.bytes().all(|b| b.is_ascii_graphic()));
+    names
+}
+
+/// The system's names for what is asked for, at least one.
+fn system_names(spec: &str) -> Result<Vec<String>, String> {
     if let Some((name, _)) = spec.split_once(':') {
         return Err(format!("the system's TCP takes no parameters: ask for `{name}` alone"));
     }
-    let name = kernel_name(spec).filter(|n| n.len() <= NAME && n.bytes().all(|b| b.is_ascii_graphic()));
-    name.ok_or_else(|| {
-        format!(
+    let names = kernel_names(spec);
+    if names.is_empty() {
+        return Err(format!(
             "`{spec}` is no congestion control of the system's TCP, which this connection goes by; see \
              /proc/sys/net/ipv4/tcp_available_congestion_control"
-        )
-    })
+        ));
+    }
+    Ok(names)
 }
 
 impl Endpoint {
@@ -34,15 +47,29 @@ impl Endpoint {
         self.hub.has_congestion = Some(has);
     }
 
+    /// Whether the system's TCP has a congestion control by this name of ours.
+    pub fn tcp_has(&self, name: &str) -> bool {
+        self.system_congestion(name).is_ok()
+    }
+
     /// The first of these, in order of preference and divided by commas, that the system has.
     ///
     /// # Errors
     /// In words, why each cannot be had.
     pub(super) fn system_congestion(&self, specs: &str) -> Result<String, String> {
-        let has = |name: String| self.hub.has_congestion.map_or(Ok(()), |has| has(&name)).map(|()| name);
+        let has = |names: Vec<String>| {
+            let asked = self.hub.has_congestion;
+            let found = names.iter().find(|name| asked.is_some_and(|has| has(name).is_ok()));
+            match (found, names.last(), asked) {
+                (Some(name), ..) => Ok(name.clone()),
+                // What it says is about the name that was meant.
+                (None, Some(name), Some(has)) => has(name).map(|()| name.clone()),
+                (None, name, _) => Ok(name.cloned().unwrap_or_default()),
+            }
+        };
         let mut refusals = Vec::new();
         for spec in cc::registry::preferences(specs).into_iter().take(MAX_PREFERENCES) {
-            match system_name(spec).and_then(has) {
+            match system_names(spec).and_then(has) {
                 Ok(name) => return Ok(name),
                 Err(why) => refusals.push(why),
             }
@@ -51,6 +78,17 @@ impl Endpoint {
             [only] => Err(only.clone()),
             all => Err(format!("none of `{specs}` can be had: {}", all.join("; "))),
         }
+    }
+
+    /// What the system calls what a policy chose: the algorithm, or else the substitute, if it is one of TCP's; `None`: the
+    /// system's own choice stays.
+    pub(crate) fn tcp_name(&self, choice: &Choice) -> Option<String> {
+        let names = |spec: &str| spec.split(':').next().unwrap_or_default().to_owned();
+        let algorithm = names(&choice.algorithm);
+        if kernel_names(&algorithm).is_empty() {
+            return None;
+        }
+        [algorithm, names(&choice.substitute)].iter().find_map(|name| self.system_congestion(name).ok())
     }
 
     /// Has the system decide by another algorithm what this end sends on a connection by iWARP, on all of its streams: by the
@@ -71,13 +109,15 @@ impl Endpoint {
         if let Some(i) = &mut b.info.iwarp {
             i.congestion.clone_from(&name);
         }
-        for (stream, _) in b.streams.iter().flatten() {
+        b.ordered = Some(name.clone());
+        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+            *b.unheard.entry(*stream).or_default() += 1;
             self.hub.orders.push_back(StreamOrder::Congestion { stream: *stream, name: name.clone() });
-            self.hub.orders.push_back(StreamOrder::Tell(*stream));
         }
+        self.ask_back(conn);
         tracing::info!(cc = name, "another congestion control of the system's TCP holds");
         self.stirred = true;
-        self.events.push_back(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
+        self.tell(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
         Ok(())
     }
 
@@ -88,15 +128,11 @@ impl Endpoint {
     /// In words, and then nothing has changed: the policy lets the peer have none of them, or the system has none of those.
     pub fn lend_by_tcp(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
         self.heed_policy();
-        let Some(ruled) = self.hub.bundles.get(&conn).and_then(|b| b.ruled.as_ref()) else {
+        if !self.hub.bundles.contains_key(&conn) {
             return Err("there is no such connection by iWARP".to_owned());
-        };
-        let allows = |spec: &str| {
-            let lent = |c: &Choice| c.algorithm == spec || c.peer.allows(spec);
-            ruled.choice.as_ref().is_none_or(lent) && self.permits(&ruled.traffic, spec)
-        };
+        }
         let mut lent = cc::registry::preferences(specs);
-        lent.retain(|spec| allows(spec));
+        lent.retain(|spec| self.lends_cc(conn, spec));
         if lent.is_empty() {
             return Err(format!("this host's policy does not let the other end have {specs}"));
         }
@@ -116,8 +152,7 @@ impl Endpoint {
             return;
         };
         let choice = b.ruled.as_ref().and_then(|r| r.choice.as_ref());
-        let Some((rule, name)) = choice.and_then(|c| Some((c.rule.clone(), kernel_name(&c.algorithm)?)))
-        else {
+        let Some((rule, name)) = choice.and_then(|c| Some((c.rule.clone(), self.tcp_name(c)?))) else {
             return;
         };
         if b.info.iwarp.as_ref().is_some_and(|i| i.congestion == name) {
@@ -140,10 +175,11 @@ mod tests {
 
     #[test]
     fn only_what_can_be_the_system_s_is_asked_for() {
-        assert_eq!(system_name("cubic"), Ok("cubic".to_owned()));
-        assert_eq!(system_name("a_program"), Ok("a_program".to_owned()));
+        assert_eq!(system_names("cubic"), Ok(vec!["cubic_c".to_owned(), "cubic".to_owned()]));
+        assert_eq!(system_names("dctcp-c"), system_names("dctcp"));
+        assert_eq!(system_names("a-program"), Ok(vec!["a_program".to_owned()]));
         for wrong in ["", "haul", "bbr:initial_window=9", "sixteen_letters_", "two words", "\u{e9}"] {
-            assert!(system_name(wrong).is_err(), "{wrong}");
+            assert!(system_names(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What the system tells of a connection's streams, and how fast they may go.
+//! What the system tells of a connection's streams.
 
-use super::{StreamId, StreamOrder};
-use crate::Endpoint;
+use super::StreamId;
+use super::caps::QUIET;
 use crate::app::ConnId;
+use crate::{Endpoint, StreamOrder};
 use base::{Rate, Span};
 
 /// What TCP says of a stream. Counters count from its start, and bytes without headers.
@@ -16,6 +17,10 @@ pub struct StreamFacts {
     pub min_rtt: Span,
     /// How fast it leaves; `Rate::MAX` when it is not paced.
     pub rate: Rate,
+    /// The most that the system lets it send (`SO_MAX_PACING_RATE`), as the system has it; `None`: no limit.
+    pub max_rate: Option<Rate>,
+    /// Code point of its packets, as the system has it, 0 to 63.
+    pub dscp: u8,
     /// Bytes that are on the way.
     pub inflight: u64,
     /// Bytes sent, repeated ones included.
@@ -24,6 +29,8 @@ pub struct StreamFacts {
     pub again: u64,
     /// Bytes that the peer's system has acknowledged.
     pub acked: u64,
+    /// Bytes that were given to the system and not sent yet.
+    pub unsent: u64,
     /// Bytes received.
     pub received: u64,
     /// Segments sent.
@@ -38,6 +45,10 @@ pub struct StreamFacts {
     pub marked: u64,
     /// Bytes of a segment.
     pub mss: u64,
+    /// Bytes that may be on the way: the congestion window.
+    pub window: u64,
+    /// The newest sample of the rate at which data arrives.
+    pub delivery: Rate,
 }
 
 /// Bytes of headers around a segment with time stamps: IPv4 (20) or IPv6 (40), TCP (20), its option (12).
@@ -50,43 +61,67 @@ impl Endpoint {
     pub fn set_stream_facts(&mut self, id: StreamId, facts: StreamFacts) {
         let Some(s) = self.hub.streams.get(&id) else { return };
         let Some((conn, index)) = s.conn.map(|c| (c, usize::from(s.index))) else { return };
+        let records = s.engine.as_ref().map_or(0, ::iwarp::Connection::unsent);
+        let sealed = s.sealed.as_ref().map_or(0, |s| s.tls.outgoing().len());
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
         if let Some(info) = b.info.iwarp.as_mut().filter(|i| i.congestion != facts.congestion) {
             info.congestion.clone_from(&facts.congestion);
         }
+        // Of what is still to be carried out it has said nothing.
+        if b.unheard.get(&id) == Some(&0) {
+            b.unheard.remove(&id);
+        }
+        let before = b.is_busy();
         if b.facts.len() <= index {
             b.facts.resize(index + 1, StreamFacts::default());
+            b.quiet.resize(index + 1, QUIET);
         }
+        // On a short path nothing is on the way at most moments, also while much is sent.
+        let sends = facts.inflight > 0 || facts.sent > b.facts[index].sent;
+        b.quiet[index] = if sends { 0 } else { b.quiet[index].saturating_add(1).min(QUIET) };
+        // Headers of MPA and records of TLS are in it: a little more than the payload.
+        let on_the_way = facts.sent.saturating_sub(facts.again).saturating_sub(facts.acked);
+        let queued = facts.unsent.saturating_add(on_the_way).saturating_add((records + sealed) as u64);
         b.facts[index] = facts;
-        self.share_rate(conn);
-    }
-
-    /// What this end sends on a connection by iWARP at most.
-    pub(crate) fn set_bundle_cap(&mut self, conn: ConnId, cap: Option<Rate>) {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
-        b.rate_cap = cap;
-        self.share_rate(conn);
-    }
-
-    /// Divides the cap among the streams that send; TCP keeps to it by pacing. A stream that begins to send is counted when
-    /// the system's next word on it comes: so long it may take a share that another has.
-    pub(crate) fn share_rate(&mut self, conn: ConnId) {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
-        let busy = b.facts.iter().filter(|f| f.inflight > 0).count();
-        let ruled = b.ruled.as_ref().and_then(|r| r.choice.as_ref()?.cap);
-        let cap = b.rate_cap.into_iter().chain(ruled).min();
-        let share = match (cap, busy) {
-            (None, _) => None,
-            // Nothing was told yet: all of them may begin.
-            (Some(cap), 0) => Some(b.rate_share.unwrap_or(cap.scale(1, b.streams.len().max(1) as u64))),
-            (Some(cap), n) => Some(cap.scale(1, n as u64)),
-        };
-        if b.rate_share == share || !b.told {
-            return;
+        let qp = b.streams.get(index).and_then(|s| (*s)?.1);
+        let is_same = b.is_busy() == before;
+        if let Some(qp) = qp {
+            self.adapter.count_delivered(qp, queued);
         }
-        b.rate_share = share;
-        for (stream, _) in b.streams.iter().flatten() {
-            self.hub.orders.push_back(StreamOrder::Pace { stream: *stream, rate: share });
+        if is_same || !self.divides_caps() {
+            self.share_rate(conn);
+        } else {
+            self.divide_caps();
+        }
+    }
+
+    /// Has the driver tell at once what the system says of the streams of a connection by iWARP: [`Endpoint::stats`] are up to
+    /// date in the next turn. Those of the native transport always are.
+    pub fn refresh_stats(&mut self, conn: ConnId) {
+        if let Some(b) = self.hub.bundles.get(&conn) {
+            self.hub.orders.extend(b.streams.iter().flatten().map(|(stream, _)| StreamOrder::Tell(*stream)));
+        }
+    }
+
+    /// Gives out what the system has said of streams since the last call, of one connection or of all: connection, stream's
+    /// index, what was said before, and now. What was said before the first call is not given out.
+    pub fn take_stream_samples(
+        &mut self,
+        only: Option<ConnId>,
+        mut out: impl FnMut(ConnId, u32, &StreamFacts, &StreamFacts),
+    ) {
+        for (id, b) in self.hub.bundles.iter_mut().filter(|(id, _)| only.is_none_or(|o| o == **id)) {
+            let Some(seen) = &mut b.traced else {
+                b.traced = Some(b.facts.clone());
+                continue;
+            };
+            seen.resize(b.facts.len(), StreamFacts::default());
+            for ((index, seen), now) in
+                (0..).zip(seen).zip(&b.facts).filter(|((_, seen), now)| **seen != **now)
+            {
+                out(*id, index, seen, now);
+                seen.clone_from(now);
+            }
         }
     }
 
@@ -100,6 +135,7 @@ impl Endpoint {
         for s in b.streams.iter().flatten().filter_map(|(_, qp)| self.adapter.stats((*qp)?)) {
             all.payload_sent += s.bytes_out;
             all.payload_received += s.bytes_in;
+            all.payload_acked += s.bytes_delivered;
         }
         let least = |a: Span, b: Span| if a.is_zero() || (b < a && !b.is_zero()) { b } else { a };
         let (mut acked, mut busiest) = (0, 0);

@@ -92,7 +92,9 @@ pub struct StreamIo<'a> {
 impl Endpoint {
     /// What to do to a stream next.
     pub fn poll_stream_order(&mut self) -> Option<StreamOrder> {
-        self.hub.orders.pop_front()
+        let order = self.hub.orders.pop_front()?;
+        self.note_order(&order);
+        Some(order)
     }
 
     /// A stream that may have something to send, or may read on after it did not: move its bytes, then call

@@ -43,7 +43,8 @@ impl Endpoint {
         let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
         let Some(dscp) = b.ruled.as_ref().map(of).filter(|d| *d != b.marked) else { return };
         b.marked = dscp;
-        for (stream, _) in b.streams.iter().flatten() {
+        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+            *b.unheard.entry(*stream).or_default() += 1;
             self.hub.orders.push_back(StreamOrder::Mark { stream: *stream, dscp });
         }
         self.stirred = true;

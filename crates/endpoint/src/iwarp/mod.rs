@@ -6,6 +6,7 @@
 //! [`hello`]). With anybody else a stream is a connection.
 
 mod bundle;
+mod caps;
 mod congestion;
 mod facts;
 mod half_open;
@@ -15,6 +16,7 @@ mod marks;
 mod options;
 mod tls;
 
+pub(crate) use caps::above;
 pub use congestion::HasCongestion;
 pub use facts::StreamFacts;
 pub use hello::Hello;
@@ -100,6 +102,8 @@ pub(crate) struct Hub {
     /// Incoming streams that are not established.
     pub half_open: half_open::HalfOpen,
     pub next_stream: u64,
+    /// Connections that send, below each class of the policy (by its index and one), and all (0).
+    pub crowd: Vec<u64>,
     /// What is gathered to be sealed.
     pub plain: Vec<u8>,
     /// Whether the system has a congestion control.
@@ -109,6 +113,11 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
+    /// Nobody watches what the system says of streams any more.
+    pub fn end_trace(&mut self) {
+        self.bundles.values_mut().for_each(|b| b.traced = None);
+    }
+
     /// Has the stream looked at by the driver.
     pub fn touch(&mut self, id: StreamId) {
         if let Some(s) = self.streams.get_mut(&id)

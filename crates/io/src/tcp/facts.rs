@@ -41,10 +41,13 @@ pub fn facts(fd: &OwnedFd) -> Option<StreamFacts> {
         srtt: span(raw.u32(68)),
         min_rtt: span(raw.u32(148)),
         rate: Rate::from_bytes_per_sec(raw.u64(104)),
+        dscp: super::socket::dscp(fd),
+        max_rate: Some(raw.u64(112)).filter(|r| *r != u64::MAX).map(Rate::from_bytes_per_sec),
         inflight: raw.u32(24).saturating_mul(mss),
         sent: raw.u64(200),
         again: raw.u64(208),
         acked: raw.u64(120),
+        unsent: raw.u32(144),
         received: raw.u64(128),
         segments_out: raw.u32(136),
         data_segments_out: raw.u32(156),
@@ -52,6 +55,8 @@ pub fn facts(fd: &OwnedFd) -> Option<StreamFacts> {
         segments_again: raw.u32(100),
         marked: raw.u32(196),
         mss,
+        window: raw.u32(80).saturating_mul(mss),
+        delivery: Rate::from_bytes_per_sec(raw.u64(160)),
     })
 }
 
@@ -93,6 +98,7 @@ mod tests {
         assert_eq!((f.sent, f.again, f.received), (10_000, 0, 1), "{f:?}");
         assert!(f.acked >= 10_000 && f.mss > 500 && !f.srtt.is_zero(), "{f:?}");
         assert!(f.segments_out >= f.data_segments_out && f.data_segments_out > 0, "{f:?}");
+        assert!(f.window >= f.mss && f.delivery > Rate::ZERO, "{f:?}");
         assert!(f.rate <= Rate::from_mbit(8) && !f.congestion.is_empty(), "{f:?}");
         let most = || Raw::ask(&fd).expect("told").u64(MAX_PACING);
         assert_eq!(most(), Rate::from_mbit(8).bytes_per_sec());

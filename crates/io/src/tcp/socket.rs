@@ -88,6 +88,13 @@ pub fn mark(fd: &OwnedFd, dscp: u8) -> io::Result<()> {
     Ok(sockopt::set_ip_tos(fd, octet)?)
 }
 
+/// The code point that its packets carry.
+pub fn dscp(fd: &OwnedFd) -> u8 {
+    let six = sockopt::socket_domain(fd) == Ok(AddressFamily::INET6);
+    let class = if six { sockopt::ipv6_tclass(fd).ok().and_then(|c| u8::try_from(c).ok()) } else { None };
+    class.or_else(|| sockopt::ip_tos(fd).ok()).unwrap_or_default() >> 2
+}
+
 /// What came of connecting.
 pub fn outcome(fd: &OwnedFd) -> io::Result<()> {
     sockopt::socket_error(fd)?.map_err(Into::into)
@@ -192,12 +199,13 @@ mod tests {
     fn sockets_of_both_families_are_marked_for_both() {
         let four = socket(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
         mark(&four, 46).expect("marked");
-        assert_eq!(sockopt::ip_tos(&four), Ok(46 << 2));
+        assert_eq!((sockopt::ip_tos(&four), dscp(&four)), (Ok(46 << 2), 46));
         mark(&four, 0).expect("marked");
         assert_eq!(sockopt::ip_tos(&four), Ok(0));
         let six = socket(SocketAddr::from(([0u16; 8], 0))).expect("a socket");
         mark(&six, 63).expect("marked");
         // One that listens at all addresses speaks IPv4 as well.
         assert_eq!((sockopt::ipv6_tclass(&six), sockopt::ip_tos(&six)), (Ok(63 << 2), Ok(63 << 2)));
+        assert_eq!(dscp(&six), 63);
     }
 }

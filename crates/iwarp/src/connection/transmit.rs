@@ -106,6 +106,11 @@ impl Connection {
         (!self.tx.batch.is_empty()).then(|| self.tx.batch.view())
     }
 
+    /// Bytes that were given out to be sent and that the stream has not taken.
+    pub fn unsent(&self) -> usize {
+        self.tx.batch.view().len
+    }
+
     /// Whether there is something to send beside what the queue pair tells of ([`Adapter::activated`]), or it may go on now:
     /// then call [`transmit`](Connection::transmit).
     pub fn wants_to_send(&self) -> bool {

@@ -140,9 +140,9 @@ pub(super) mod act {
 }
 
 impl Act {
-    pub(super) fn of(o: &Outcome) -> Act {
-        let substitute = kernel_name(&o.substitute);
-        let algorithm = kernel_name(&o.algorithm);
+    pub(super) fn of(o: &Outcome, has: &dyn Fn(&str) -> bool) -> Act {
+        let substitute = kernel_name(&o.substitute, has);
+        let algorithm = kernel_name(&o.algorithm, has);
         let cap = o.cap.map(base::Rate::bytes_per_sec).filter(|c| *c < NO_CAP);
         Act {
             substitute: substitute.filter(|s| algorithm.as_ref() != Some(s)),

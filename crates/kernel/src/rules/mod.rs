@@ -14,8 +14,9 @@ use super::btf::Btf;
 use super::object::Function;
 use super::{Error, load};
 use code::{Act, Places, Socket};
-use policy::Policy;
 use policy::table::{Conditions, Outcome, Row};
+use policy::{Policy, Process};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -64,7 +65,7 @@ pub enum Found {
 
 /// Which of an algorithm and its substitute, with parameters as in policies, the kernel has.
 pub fn found(algorithm: &str, substitute: &str, has: impl Fn(&str) -> bool) -> Found {
-    let there = |spec: &str| kernel_name(spec).filter(|n| has(n));
+    let there = |spec: &str| kernel_name(spec, &has).filter(|n| has(n));
     match (there(algorithm), there(substitute)) {
         (Some(name), _) => Found::Algorithm(name),
         (None, Some(name)) => Found::Substitute(name),
@@ -72,16 +73,20 @@ pub fn found(algorithm: &str, substitute: &str, has: impl Fn(&str) -> bool) -> F
     }
 }
 
-/// What the kernel could call an algorithm of a policy; `None` of what can be no name there.
-fn kernel_name(spec: &str) -> Option<String> {
-    let name = spec.split(':').next().unwrap_or_default().trim().replace('-', "_");
-    load::check_name(&name).is_ok().then_some(name)
+/// What the kernel calls an algorithm of a policy, or would if it had it; `None` of what can be no name there.
+fn kernel_name(spec: &str, has: impl Fn(&str) -> bool) -> Option<String> {
+    let mut names = policy::kernel_names(spec);
+    names.retain(|name| load::check_name(name).is_ok());
+    names.iter().find(|name| has(name)).or(names.last()).cloned()
 }
 
 impl Rules {
     /// The rules of a policy. `has` says whether the kernel has an algorithm of this name now; those that it gets later are
     /// used from then on.
     pub fn of(policy: &Policy, has: impl Fn(&str) -> bool) -> Rules {
+        // Asking the kernel about a name that it lacks has it look for a module: once for each is enough.
+        let asked = RefCell::new(BTreeMap::new());
+        let has = |name: &str| *asked.borrow_mut().entry(name.to_owned()).or_insert_with(|| has(name));
         let table = policy.table();
         let mut out = Rules { rows: Vec::new(), acts: Vec::new(), remarks: Vec::new() };
         let mut known: BTreeMap<Act, usize> = BTreeMap::new();
@@ -100,7 +105,7 @@ impl Rules {
             if names.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let act = Act::of(&row.then);
+            let act = Act::of(&row.then, &has);
             let next = out.acts.len();
             let act = *known.entry(act.clone()).or_insert_with(|| {
                 out.acts.push(act);
@@ -208,6 +213,9 @@ fn remarks(
     tell(&|o| match found(&o.algorithm, &o.substitute, &has) {
         Found::Algorithm(_) => None,
         Found::Substitute(s) => Some(format!("this kernel has no {}: {s} is used", o.algorithm)),
+        Found::Neither if o.substitute == o.algorithm || o.substitute.is_empty() => {
+            Some(format!("this kernel has no {}: its default stays", o.algorithm))
+        }
         Found::Neither => {
             Some(format!("this kernel has neither {} nor {}: its default stays", o.algorithm, o.substitute))
         }
@@ -223,8 +231,19 @@ fn remarks(
         Some(format!("a cap of {beyond} is above what a socket can be told, 34.3 Gbit/s: it has none"))
     });
     tell(&|o| o.guarantee.map(|g| format!("the kernel's sockets share nothing: {g} is not guaranteed")));
-    if policy.spec().rules.iter().any(|r| r.then.class.is_some() || r.then.weight.is_some()) {
+    out.extend(not_shared(policy));
+    out
+}
+
+/// What of the policy divides what Longhaul sends, and nothing else.
+fn not_shared(policy: &Policy) -> Vec<String> {
+    let (spec, mut out) = (policy.spec(), Vec::new());
+    let classed = spec.rules.iter().any(|r| r.then.class.is_some() || r.then.weight.is_some());
+    if classed || spec.classes.iter().any(|c| c.cap.is_some()) {
         out.push("classes and weights divide what Longhaul sends: the kernel's sockets are in none".into());
+    }
+    if spec.process != Process::default() {
+        out.push("[process] is about what Longhaul sends: of the kernel's sockets each has the cap of its rule only".into());
     }
     out
 }

@@ -90,18 +90,36 @@ fn decide(insns: &[Insn], start: usize, stack: &[u8]) -> Option<usize> {
 fn meant(policy: &Policy, t: &Traffic) -> Act {
     let c = policy.choose(t);
     let asks = policy.choose(&Traffic { asked: ASKED.into(), ..t.clone() });
-    Act::of(&Outcome {
+    let outcome = Outcome {
         algorithm: c.algorithm,
         substitute: c.substitute,
         may_choose: asks.algorithm == ASKED,
         cap: c.cap,
         guarantee: c.guarantee,
         dscp: c.dscp,
-    })
+    };
+    Act::of(&outcome, &all)
+}
+
+/// A kernel with every algorithm, and no program.
+fn all(name: &str) -> bool {
+    !name.ends_with("_c")
+}
+
+#[test]
+fn a_rule_finds_the_program_by_the_name_of_the_algorithm_that_it_decides_as() {
+    let has = |names: &'static [&'static str]| move |name: &str| names.contains(&name);
+    for spec in ["dctcp", "dctcp-c", "dctcp_c"] {
+        assert_eq!(found(spec, "reno", has(&["reno", "dctcp"])), Found::Algorithm("dctcp".into()), "{spec}");
+        // Where the kernel has one of its own, the program is the one that was attached on purpose.
+        let both = has(&["reno", "dctcp", "dctcp_c"]);
+        assert_eq!(found(spec, "reno", both), Found::Algorithm("dctcp_c".into()), "{spec}");
+        assert_eq!(found(spec, "reno", has(&["reno"])), Found::Substitute("reno".into()), "{spec}");
+    }
 }
 
 fn program(policy: &Policy) -> (Rules, usize, Vec<Insn>) {
-    let rules = Rules::of(policy, |_| true);
+    let rules = Rules::of(policy, all);
     let (start, code) = rules.code(&Socket::NOWHERE, NOWHERE).expect("few rules");
     (rules, start, code)
 }
@@ -240,6 +258,7 @@ fn what_a_socket_cannot_be_told_is_said_with_what_happens_instead() {
          [[rule]]\nname = \"due\"\nmatch = { qos = \"deadline\" }\nalgorithm = \"bbr\"\n\
          [[rule]]\nname = \"odd\"\nmatch = { destination_port = 1 }\nalgorithm = \"copa\"\nsubstitute = \"reno\"\n\
          [[rule]]\nname = \"none\"\nmatch = { destination_port = 2 }\nalgorithm = \"copa\"\nsubstitute = \"swift\"\n\
+         [[rule]]\nname = \"twice\"\nmatch = { destination_port = 5 }\nalgorithm = \"swift\"\nsubstitute = \"swift\"\n\
          [[rule]]\nname = \"set\"\nmatch = { destination_port = 3 }\nalgorithm = \"cubic:hystart=off\"\n\
          [[rule]]\nname = \"fast\"\nmatch = { destination_port = 4 }\ncap = \"40G\"\nguarantee = \"1G\"\nclass = \"bulk\"\n",
     )
@@ -250,6 +269,7 @@ fn what_a_socket_cannot_be_told_is_said_with_what_happens_instead() {
         ("rule \"due\" is for what asks for deadline", "due"),
         ("this kernel has no copa: reno is used", "rule \"odd\""),
         ("this kernel has neither copa nor swift: its default stays", "rule \"none\""),
+        ("this kernel has no swift: its default stays", "rule \"twice\""),
         ("the parameters of cubic:hystart=off are not the kernel's", "rule \"set\""),
         ("a cap of 40.00 Gbit/s is above", "rule \"fast\""),
         ("1.00 Gbit/s is not guaranteed", "rule \"fast\""),
@@ -258,7 +278,7 @@ fn what_a_socket_cannot_be_told_is_said_with_what_happens_instead() {
         let is = |r: &&String| r.contains(words) && r.contains(rule);
         assert_eq!(rules.remarks().iter().filter(is).count(), 1, "{words}: {:#?}", rules.remarks());
     }
-    let built_in = Rules::of(&Policy::built_in(), |_| true);
+    let built_in = Rules::of(&Policy::built_in(), all);
     // The kernel's names have no plus.
     let [one] = built_in.remarks() else { panic!("{:#?}", built_in.remarks()) };
     assert!(one.contains("no ledbat++: haul is used"), "{one}");
@@ -275,11 +295,11 @@ fn more_rules_than_the_kernel_takes_are_refused() {
             )
         })
         .collect();
-    let rules = Rules::of(&read(&text).expect("a policy"), |_| true);
+    let rules = Rules::of(&read(&text).expect("a policy"), all);
     let e = rules.code(&Socket::NOWHERE, NOWHERE).map(drop).expect_err("too many");
     assert!(e.to_string().contains("at most 8000"), "{e}");
     // What it is to do is written down once.
-    assert_eq!(rules.acts.len(), Rules::of(&Policy::built_in(), |_| true).acts.len() * 2);
+    assert_eq!(rules.acts.len(), Rules::of(&Policy::built_in(), all).acts.len() * 2);
 }
 
 #[test]

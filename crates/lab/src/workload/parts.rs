@@ -75,7 +75,7 @@ pub enum Basis {
     Guarantee,
     /// What the part asks to send, as payload.
     Offered,
-    /// What the host's cap leaves it beside all others, on the wire.
+    /// What the process's cap leaves it beside all others, on the wire.
     Rest,
     /// A deadline.
     Deadline,
@@ -385,7 +385,7 @@ impl Sender {
     /// Puts down what came of it.
     fn end(&mut self, now: Time, e: &mut Endpoint) {
         let flows = e.flows();
-        let cap = e.policy().and_then(|p| p.host_cap()).map(|r| r.bits_per_sec() as f64);
+        let cap = e.policy().and_then(|p| p.process_cap()).map(|r| r.bits_per_sec() as f64);
         let seconds = now.since(self.line.start + self.warm_up).as_secs_f64();
         let mut board = self.board.borrow_mut();
         board.parts = self.parts.iter().map(|p| result(p, &flows, seconds)).collect();
@@ -448,7 +448,7 @@ fn result(p: &Running, flows: &[FlowReport], seconds: f64) -> PartResult {
     r
 }
 
-/// Where one part alone takes whatever it can have, the rest of the host's cap is its promise.
+/// Where one part alone takes whatever it can have, the rest of the process's cap is its promise.
 fn leave_rest(parts: &mut [PartResult], wire: &[f64], cap: Option<f64>) {
     let free: Vec<usize> = (0..parts.len())
         .filter(|i| parts[*i].basis == Basis::Nothing && parts[*i].refused.is_empty())

@@ -65,7 +65,7 @@ fn record<'a>(t: u8, r: &mut Reader<'a>) -> Result<Record<'a>, ProtoError> {
             Record::Small { name, meta, hash, data: r.bytes(r.0.len())? }
         }
         ty::FAILED => Record::Failed { path: r.text(4 * MAX_PATH)?, cause: r.u8()?, text: r.text(MAX_TEXT)? },
-        ty::PROGRESS => Record::Progress { files: r.num()?, bytes: r.num()? },
+        ty::PROGRESS => Record::Progress { files: r.num()?, bytes: r.num()?, resumed: r.num()? },
         ty::COUNTS => Record::Counts(counts(r)?),
         ty::SOURCE_END => Record::SourceEnd,
         ty::SINK_END => Record::SinkEnd(totals(r)?),

@@ -118,9 +118,10 @@ fn body(b: &mut Vec<u8>, r: &Record<'_>) -> u8 {
             b.blob(text.as_bytes());
             ty::FAILED
         }
-        Record::Progress { files, bytes } => {
+        Record::Progress { files, bytes, resumed } => {
             b.num(*files);
             b.num(*bytes);
+            b.num(*resumed);
             ty::PROGRESS
         }
         _ => file_body(b, r),

@@ -19,7 +19,7 @@ use std::ops::Range;
 pub use decode::decode;
 
 /// Version of this protocol. Peers of different versions refuse each other with a clear text.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Longest message, in bytes: the size of every receive buffer.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 /// Files up to this size travel inside messages, with others; larger ones are written by RDMA.
@@ -101,23 +101,26 @@ pub struct Flags {
     pub recursive: bool,
     /// Nothing that an earlier attempt left is used; it is dropped.
     pub fresh: bool,
+    /// The source counts ahead what it will send, and says so, for a person who waits.
+    pub scan: bool,
 }
 impl Flags {
     pub(crate) fn bits(self) -> u64 {
-        [self.skip_same, self.checksum, self.overwrite, self.dry_run, self.recursive, self.fresh]
+        [self.skip_same, self.checksum, self.overwrite, self.dry_run, self.recursive, self.fresh, self.scan]
             .iter()
             .enumerate()
             .fold(0, |v, (i, &on)| v | u64::from(on) << i)
     }
     pub(crate) fn from_bits(v: u64) -> Option<Flags> {
         let b = |i: u32| v >> i & 1 == 1;
-        (v < 64).then(|| Flags {
+        (v < 128).then(|| Flags {
             skip_same: b(0),
             checksum: b(1),
             overwrite: b(2),
             dry_run: b(3),
             recursive: b(4),
             fresh: b(5),
+            scan: b(6),
         })
     }
 }
@@ -496,8 +499,10 @@ pub enum Record<'a> {
         files: u64,
         /// Bytes verified.
         bytes: u64,
+        /// Bytes of them that were there from an earlier attempt.
+        resumed: u64,
     },
-    /// Source: what it found, before [`Record::SourceEnd`].
+    /// Source: what it found: in any case before [`Record::SourceEnd`], and as soon as it knows where the sink has asked for that.
     Counts(SourceCounts),
     /// Source: everything was sent.
     SourceEnd,

@@ -238,7 +238,6 @@ impl Sink {
             return Err(Fatal::protocol("files came before the destination was prepared"));
         }
         self.waiting += m.len();
-        self.progress.update(|s| s.bytes_moved += m.len() as u64);
         let (made, targets, flags) = (self.made.clone(), self.targets.clone(), self.options.flags);
         self.desk.submit(Report::Died, move || {
             let placed = place::small(&made, &targets, &m, flags);
@@ -346,8 +345,11 @@ impl Sink {
         let path = target.as_ref().map_or(name.path, Clone::clone);
         self.progress.update(|s| {
             s.current = path.to_string();
-            s.files_known += 1;
-            s.bytes_known += o.size;
+            // Until the source says how much there is.
+            if !s.complete {
+                s.files_total += 1;
+                s.bytes_total += o.size;
+            }
         });
         let noted = self.limits.note_offer(path.as_bytes(), o.extents.len());
         let mut f = Incoming::new(path.clone(), o.size, log2, if noted.is_ok() { &o.extents } else { &[] });
@@ -413,7 +415,6 @@ impl Sink {
         }
         self.verified += resumed;
         self.totals.resumed_bytes += resumed;
-        self.progress.update(|s| s.bytes_resumed += resumed);
         self.advance(id);
     }
     /// Somebody has changed what was verified: it comes again.
@@ -438,8 +439,6 @@ impl Sink {
     fn place(&mut self, id: u64, chunks: Vec<Arrived>) {
         let Some(f) = self.files.get_mut(&id).filter(|_| !chunks.is_empty()) else { return };
         let Some(part) = f.part.clone() else { return };
-        let n: u64 = chunks.iter().map(|c| f.chunk_len(c.chunk)).sum();
-        self.progress.update(|s| s.bytes_moved += n);
         // Also when the connection ends now: the next attempt finds it.
         self.desk.submit_to_last(Report::Died, move || {
             let result = part.place(&chunks);
@@ -555,11 +554,9 @@ impl Sink {
         let now = (self.totals.files, self.totals.bytes + self.verified);
         if now != self.told && link.queued() == 0 {
             self.told = now;
-            send(link, &[Record::Progress { files: now.0, bytes: now.1 }]);
-            self.progress.update(|s| {
-                s.files_done = now.0;
-                s.bytes_done = now.1;
-            });
+            let resumed = self.totals.resumed_bytes;
+            send(link, &[Record::Progress { files: now.0, bytes: now.1, resumed }]);
+            self.progress.confirmed(now.0, now.1, resumed);
         }
     }
     fn report(&mut self, r: Report, a: &mut Adapter, link: &mut Link) -> Result<(), Fatal> {

@@ -67,6 +67,9 @@ struct State {
     pack: Vec<Found>,
     pack_bytes: usize,
     linked: Linked,
+    /// Files found so far, and their bytes.
+    files: u64,
+    bytes: u64,
 }
 
 impl Feeder {
@@ -82,6 +85,8 @@ impl Feeder {
             pack: Vec::new(),
             pack_bytes: 0,
             linked: Linked::default(),
+            files: 0,
+            bytes: 0,
         };
         // Err: the session is gone, and with it everyone who could be told.
         let _ = s.run(walk);
@@ -100,7 +105,7 @@ impl State {
             }
         }
         self.flush()?;
-        self.feeder.progress.update(|s| s.complete = true);
+        self.feeder.progress.found_all(self.files, self.bytes);
         self.feed(Feed::End)
     }
     fn feed(&mut self, f: Feed) -> Result<(), Gone> {
@@ -226,10 +231,9 @@ impl State {
         }
     }
     fn file(&mut self, f: Found, name: Name, there: Option<Entry>) -> Result<(), Gone> {
-        self.feeder.progress.update(|s| {
-            s.files_known += 1;
-            s.bytes_known += f.info.size;
-        });
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(f.info.size);
+        self.feeder.progress.found_more(self.files, self.bytes);
         let again = self.linked.again(&f.info);
         if let Some(e) = there {
             if self.feeder.flags.skip_same && self.same(&f, &e) {

@@ -6,6 +6,7 @@
 mod feeder;
 mod not_carried;
 mod read;
+mod scan;
 mod state;
 
 pub(crate) use feeder::hash_file;
@@ -19,7 +20,7 @@ use crate::limits::Limits;
 use crate::link::{Link, Target};
 use crate::path::RelPath;
 use crate::pool::{Desk, Pool, Wake};
-use crate::progress::Progress;
+use crate::progress::{Progress, Snapshot};
 use crate::proto::{Entry, Flags, Name, Offer, Record, Root, SourceCounts, put};
 use crate::session::Fatal;
 use crate::tree::Info;
@@ -28,6 +29,7 @@ use base::RangeSet;
 use feeder::{Feed, Feeder};
 use not_carried::Counter;
 use read::{Direct, Piece, Ready};
+use scan::Scan;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
@@ -38,6 +40,8 @@ use verbs::Adapter;
 
 /// Large files offered and not finished, at most. Each takes a file descriptor at both ends.
 const MAX_OFFERS: usize = 192;
+/// A sink whose user waits is told anew how much there is when so large a part more was left out.
+const COUNTS_TOLD: u64 = 64;
 /// Packs of small files being read, at most: 16 MiB.
 const MAX_PACKS: usize = 64;
 /// Messages and Writes that wait for the queue pair, at most, before reading pauses.
@@ -143,6 +147,10 @@ pub(crate) struct Source {
     direct: bool,
     /// What of the things sent stays behind.
     behind: Arc<Counter>,
+    /// Counts ahead.
+    scan: Option<Scan>,
+    /// Files that were left out when the sink was told last how much there is.
+    counts_told: Option<u64>,
 }
 
 impl Source {
@@ -167,11 +175,12 @@ impl Source {
             listing: listed,
             out,
             progress: progress.clone(),
-            wake,
+            wake: wake.clone(),
             doing: walk.clone(),
             behind: behind.clone(),
         };
         feeder::spawn(f).map_err(|e| Fatal::Local(format!("cannot start a thread: {e}; {NO_THREAD}")))?;
+        let scan = if flags.scan { Scan::start(starts.clone(), progress.clone(), wake) } else { None };
         send(link, &[Record::Roots(roots), Record::ListCredit(FIRST_LIST_CREDIT)]);
         Ok(Source {
             desk,
@@ -198,6 +207,8 @@ impl Source {
             ended: false,
             direct: false,
             behind,
+            scan,
+            counts_told: None,
         })
     }
     /// Has large files read past the page cache, where their file system can do that.
@@ -268,10 +279,7 @@ impl Source {
             Record::Failed { path, cause, text } => {
                 self.progress.fail(FileError { path, cause: Cause::from_wire(cause), text });
             }
-            Record::Progress { files, bytes } => self.progress.update(|s| {
-                s.files_done = files;
-                s.bytes_done = bytes;
-            }),
+            Record::Progress { files, bytes, resumed } => self.progress.confirmed(files, bytes, resumed),
             _ => return Err(Fatal::protocol("a record that only the sending side may send")),
         }
         Ok(())
@@ -285,7 +293,6 @@ impl Source {
     }
     fn accept(&mut self, id: u64, have: &[Range<u64>]) -> Result<(), Fatal> {
         let mut pieces = Vec::new();
-        let mut resumed = 0;
         let Some(f) = self.file(id)? else { return Ok(()) };
         if std::mem::replace(&mut f.accepted, true) {
             return Err(Fatal::protocol("a file was accepted twice"));
@@ -295,11 +302,9 @@ impl Source {
                 return Err(Fatal::protocol("an accepted file has chunks outside of its data"));
             }
             f.taken.insert(r.clone());
-            resumed += ((r.end << f.log2).min(f.info.size)) - (r.start << f.log2);
             pieces.extend(split(id, r.clone(), f, false));
         }
         self.todo.extend(pieces);
-        self.progress.update(|s| s.bytes_resumed += resumed);
         Ok(())
     }
     fn grant(&mut self, id: u64, start: u64, len: u64, rkey: u32) -> Result<(), Fatal> {
@@ -369,19 +374,36 @@ impl Source {
         self.read(link);
         // What the sink lists behind the last name of the walk concerns nobody; it stops when it hears this.
         if self.fed && !self.ended && self.files.is_empty() && self.packs == 0 {
-            let (found, not_carried) = (self.progress.snapshot(), self.behind.get());
+            let not_carried = self.behind.get();
             self.progress.update(|s| s.not_carried = not_carried);
-            let counts = SourceCounts {
-                files: found.files_known,
-                bytes: found.bytes_known,
-                same_files: found.files_skipped,
-                same_bytes: found.bytes_skipped,
-                not_carried,
-            };
-            send(link, &[Record::Counts(counts), Record::SourceEnd]);
+            send(link, &[Record::Counts(self.counts()), Record::SourceEnd]);
             self.ended = true;
         }
+        self.tell_counts(link);
         Ok(())
+    }
+    /// What was found so far.
+    fn counts(&self) -> SourceCounts {
+        let not_carried = self.behind.get();
+        self.progress.with(|s| SourceCounts {
+            files: s.files_total,
+            bytes: s.bytes_total,
+            same_files: s.files_skipped,
+            same_bytes: s.bytes_skipped,
+            not_carried,
+        })
+    }
+    /// Tells a sink whose user waits how much there is, as soon as that is known, and then now and then how much of it is left out.
+    fn tell_counts(&mut self, link: &mut Link) {
+        let due = |s: &Snapshot| {
+            let step = (s.files_total / COUNTS_TOLD).max(1);
+            s.complete && self.counts_told.is_none_or(|told| s.files_skipped >= told + step)
+        };
+        if self.scan.is_some() && !self.ended && link.queued() == 0 && self.progress.with(due) {
+            let counts = self.counts();
+            self.counts_told = Some(counts.same_files);
+            send(link, &[Record::Counts(counts)]);
+        }
     }
     fn feed(&mut self, f: Feed, link: &mut Link) {
         match f {
@@ -511,8 +533,6 @@ impl Source {
         match r {
             Report::Packed(messages) => {
                 self.packs -= 1;
-                let n: usize = messages.iter().map(Vec::len).sum();
-                self.progress.update(|s| s.bytes_moved += n as u64);
                 messages.into_iter().for_each(|m| link.send(m));
             }
             Report::Read { piece, ready, new } => {
@@ -558,7 +578,7 @@ impl Source {
         };
         let start = p.first << f.log2;
         let end = ((p.first + p.count) << f.log2).min(f.info.size);
-        let (mut moved, mut hashed_only) = (0, None);
+        let mut hashed_only = None;
         if p.send {
             let grant = f.grants.range(..=start).next_back().filter(|(s, (len, _))| end <= *s + len);
             let Some((&base, &(_, rkey))) = grant else {
@@ -568,7 +588,6 @@ impl Source {
             let pieces: Vec<(u64, u64, Target)> = overlapping(&f.extents, start..end)
                 .map(|e| (lead + e.start - start, e.end - e.start, Target { rkey, offset: e.start - base }))
                 .collect();
-            moved = pieces.iter().map(|p| p.1).sum();
             if let Err(b) = link.write(a, buffer, &pieces) {
                 self.stalled.push_front((p, Ready { hashes, buffer: b, lead }));
                 return false;
@@ -581,7 +600,6 @@ impl Source {
             f.left -= u64::from(f.hashes.get(i) == HOLE);
             f.hashes.set(i, *h);
         }
-        self.progress.update(|s| s.bytes_moved += moved);
         send(link, &[Record::Hashes { file: p.file, first: p.first, hashes }]);
         self.check(p.file);
         if let Some(b) = hashed_only {
@@ -629,7 +647,7 @@ impl Source {
     /// Ends the threads; nothing is sent any more.
     pub fn close(&mut self) {
         self.desk.cancel();
-        self.listing = None;
+        (self.listing, self.scan) = (None, None);
     }
 }
 

@@ -75,5 +75,5 @@ fn a_rehearsal_beside_very_many_files_ends() {
     crowd(to.path());
     std::fs::write(from.path().join("aaa"), "a").unwrap();
     let o = contents(from.path(), to.path(), Flags { dry_run: true, ..FLAGS });
-    assert_eq!((o.source.files_known, o.totals.unwrap()), (1, Totals::default()));
+    assert_eq!((o.source.files_total, o.totals.unwrap()), (1, Totals::default()));
 }

@@ -62,6 +62,22 @@ fn a_queue_in_bdp_follows_rate_and_delay() {
 }
 
 #[test]
+fn numbers_are_read_as_everywhere_else() {
+    let read = |text: &str| LinkConfig::parse(text).unwrap();
+    assert_eq!(read("rate=20M delay=35ms queue=1MB"), read("rate=20Mbit/s delay=35MS queue=1000000B"));
+    assert_eq!(read("rate=1MB/s at=2min:rate=1gbit"), read("rate=8mbit at=120s:rate=1000mbit"));
+}
+
+#[test]
+fn a_path_carries_packets_of_1500_bytes_unless_told_otherwise() {
+    let mtu = |text: &str| LinkConfig::parse_path(text).unwrap().mtu;
+    assert_eq!(mtu("rate=20mbit delay=35ms"), Some(1500));
+    assert_eq!((mtu("mtu=9000"), mtu("mtu=9000B"), mtu("mtu=off")), (Some(9000), Some(9000), None));
+    assert_eq!((mtu("datacenter"), mtu("transatlantic loss=1%")), (Some(9000), Some(1500)));
+    assert_eq!(LinkConfig::parse("rate=20mbit").unwrap().mtu, None);
+}
+
+#[test]
 fn profiles_are_read_and_overridden() {
     for (name, spec) in profiles::ALL {
         let c = LinkConfig::parse(name).unwrap();
@@ -79,8 +95,9 @@ fn errors_name_the_field_and_the_remedy() {
     let cases = [
         ("delay=35", "delay: cannot read `35`; write a time with its unit"),
         ("delay=-3ms", "delay: cannot read"),
-        ("rate=5mbps", "rate: cannot read `5mbps`; write a rate with its unit, such as 500mbit"),
-        ("rate=99999999tbit", "rate: cannot read"),
+        ("rate=5mb/s", "rate: cannot read `5mb/s`; write a rate with its unit, such as 500mbit"),
+        ("rate=500", "rate: cannot read `500`; write a rate with its unit, such as 500mbit"),
+        ("rate=999999999tbit", "rate: cannot read"),
         ("loss=0.1", "loss: cannot read `0.1`; write a percentage such as 0.1%"),
         ("loss=101%", "loss: cannot read"),
         ("loss=nan%", "loss: cannot read"),

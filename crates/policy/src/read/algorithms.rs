@@ -4,7 +4,7 @@ use super::table::{Reader, Refusal, Table};
 use crate::problem::{did_you_mean, quote};
 use crate::spec::{At, MAX_NAMES, Peer};
 use cc::Marks;
-use cc::registry::{self, Error};
+use cc::registry::{self, Error, NameFault};
 use std::rc::Rc;
 
 /// Where a policy is to be in force, and the programs that it says are loaded there.
@@ -99,8 +99,9 @@ fn form(params: &str) -> Result<(), Error> {
 /// The programs that the policy says are loaded: those that are not are told, where it is known what is.
 pub fn programs(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Vec<At<String>> {
     let read = |text: &str| match registry::loadable(text) {
-        Ok(()) => Ok(vec![text.to_owned()]),
-        Err(Error::BadName { taken: true, .. }) => {
+        // The kernel's own are what rules for TCP connections name so.
+        Ok(()) | Err(Error::BadName { fault: NameFault::Kernel, .. }) => Ok(vec![text.to_owned()]),
+        Err(Error::BadName { fault: NameFault::BuiltIn, .. }) => {
             Err(Refusal { what: "is built in: every host has it".into(), remedy: "leave it out".into() })
         }
         Err(e) => Err(Refusal { what: "is not the name of a program".into(), remedy: e.to_string() }),

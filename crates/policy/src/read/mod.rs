@@ -5,7 +5,7 @@ mod table;
 
 use crate::problem::{did_you_mean, quote};
 use crate::spec::{
-    At, ClassSpec, Host, LEVEL, MAX_CLASSES, MAX_FILE, MAX_LEVEL, MAX_PATHS, MAX_RULES, Match, PathSpec,
+    At, ClassSpec, LEVEL, MAX_CLASSES, MAX_FILE, MAX_LEVEL, MAX_PATHS, MAX_RULES, Match, PathSpec, Process,
     Rule, Spec, Treatment, WEIGHT, Word, order_name,
 };
 use crate::units::{self, BadPrefix, Ports, Prefix, Priorities};
@@ -45,9 +45,7 @@ pub(crate) fn spec(text: &str, r: &mut Reader<'_>) -> Spec {
     let mut root = Table::root(document.get_ref());
     // First: what other parts may name.
     spec.programs = algorithms::programs(&mut root, r);
-    if let Some(t) = root.get("host").and_then(|i| Table::of("[host]", i, r)) {
-        spec.host = host(t, r);
-    }
+    spec.process = process(&mut root, r);
     if let Some(t) = root.get("default").and_then(|i| Table::of("[default]", i, r)) {
         spec.default = whole_treatment(t, r);
     }
@@ -91,10 +89,18 @@ fn tables<'t, 'a>(
     all.iter().take(max).filter_map(|i| Table::of(format!("[[{key}]]"), i, r)).collect()
 }
 
-fn host(mut t: Table<'_, '_>, r: &mut Reader<'_>) -> Host {
-    let host = Host { cap: t.rate("cap", r), rate: t.rate("rate", r) };
+fn process(root: &mut Table<'_, '_>, r: &mut Reader<'_>) -> Process {
+    let (now, before) = (root.get("process"), root.get("host"));
+    if let Some(t) = before.and_then(|i| Table::of("[host]", i, r)) {
+        let what =
+            "[host] promises what is not so: each process of the host that has the policy sends as much";
+        r.problems.error(t.line, what, "write [process], with what each of them is to have");
+    }
+    let name = if now.is_some() { "[process]" } else { "[host]" };
+    let Some(mut t) = now.or(before).and_then(|i| Table::of(name, i, r)) else { return Process::default() };
+    let process = Process { cap: t.rate("cap", r), rate: t.rate("rate", r) };
     t.finish(r);
-    host
+    process
 }
 
 /// The name of a class or rule, which goes into what is said of its other keys.

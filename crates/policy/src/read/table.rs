@@ -135,9 +135,10 @@ impl<'t, 'a> Table<'t, 'a> {
             return None;
         }
         self.text(key, r, |text| {
-            units::rate(text).ok_or_else(|| Refusal {
+            units::rate(text).map_err(|_| Refusal {
                 what: "is not a rate from 8k to 100T".into(),
-                remedy: "write bits per second such as \"300M\" or \"2.5G\"".into(),
+                remedy: "write bits per second such as \"300M\" or \"2.5G\", or bytes such as \"60MB/s\""
+                    .into(),
             })
         })
     }

@@ -21,8 +21,10 @@ fn one(text: &str, words: &[&str]) {
 
 #[test]
 fn keys_and_names_are_known_or_guessed() {
-    one("[hots]\ncap = \"1G\"", &["1 Error", "\"hots\"", "mean \"host\""]);
-    one("[host]\ncapp = \"1G\"", &["2 Error", "[host] has no key \"capp\"", "mean \"cap\""]);
+    one("[proces]\ncap = \"1G\"", &["1 Error", "\"proces\"", "mean \"process\""]);
+    // The word of before promised more than it did.
+    one("[host]\ncap = \"1G\"", &["1 Error", "each process", "write [process]"]);
+    one("[process]\ncapp = \"1G\"", &["2 Error", "[process] has no key \"capp\"", "mean \"cap\""]);
     one("[[class]]\nname = \"a\"\nwieght = 3", &["3 Error", "class \"a\" has no key", "mean \"weight\""]);
     one("[default]\nalgorithm = \"cubik\"", &["2 Error", "cubik", "mean \"cubic\""]);
     one("[default]\nclass = \"bulkk\"", &["2 Error", "the class \"bulkk\"", "mean \"bulk\""]);
@@ -45,9 +47,9 @@ fn keys_and_names_are_known_or_guessed() {
 
 #[test]
 fn values_are_of_their_kind_and_in_their_range() {
-    one("[host]\ncap = \"fast\"", &["2 Error", "cap = \"fast\" of [host] is not a rate", "\"300M\""]);
-    one("[host]\ncap = 300", &["2 Error", "without a unit", "\"300M\""]);
-    one("[host]\ncap = true", &["2 Error", "true or false", "quotation marks"]);
+    one("[process]\ncap = \"fast\"", &["2 Error", "cap = \"fast\" of [process] is not a rate", "\"300M\""]);
+    one("[process]\ncap = 300", &["2 Error", "without a unit", "\"300M\""]);
+    one("[process]\ncap = true", &["2 Error", "true or false", "quotation marks"]);
     one("[[class]]\nname = \"a\"\nweight = 0", &["3 Error", "1 to 10000"]);
     one("[[class]]\nname = \"a\"\nlevel = 8", &["3 Error", "0 to 7"]);
     one("[[class]]\nname = \"a\"\norder = \"edf\"", &["3 Error", "fair, strict, deadline"]);
@@ -102,7 +104,7 @@ fn what_is_settled_with_the_other_end_is_checked() {
 #[test]
 fn everything_is_told_at_once_in_the_order_of_lines() {
     let text = "\
-[host]
+[process]
 cap = \"1 G\"
 rate = \"fast\"
 [[class]]
@@ -128,16 +130,16 @@ match = { destination = \"10.1.0.0/16\" }
 
 #[test]
 fn text_that_is_no_toml_has_lines_too() {
-    let all = problems("[host]\ncap = \n[[rule]\nname = \"x\"\n");
+    let all = problems("[process]\ncap = \n[[rule]\nname = \"x\"\n");
     assert!(all.iter().any(|p| p.starts_with("2 Error not TOML")), "{all:#?}");
-    one("[host]\ncap = \"1G\"\ncap = \"2G\"", &["3 Error", "not TOML", "duplicate"]);
+    one("[process]\ncap = \"1G\"\ncap = \"2G\"", &["3 Error", "not TOML", "duplicate"]);
 }
 
 #[test]
 fn promises_are_within_caps() {
-    one("[host]\ncap = \"2G\"\nrate = \"1G\"", &["2 Error", "2G", "1G"]);
+    one("[process]\ncap = \"2G\"\nrate = \"1G\"", &["2 Error", "2G", "1G"]);
     one("[[class]]\nname = \"a\"\nguarantee = \"1G\"", &["1 Warning", "rate = "]);
-    let host = "[host]\nrate = \"1G\"\n";
+    let host = "[process]\nrate = \"1G\"\n";
     let class = |name: &str, more: &str| format!("[[class]]\nname = \"{name}\"\n{more}\n");
     one(
         &format!("{host}{}", class("a", "guarantee = \"600M\"\ncap = \"500M\"")),
@@ -148,14 +150,14 @@ fn promises_are_within_caps() {
     let tree = class("p", "cap = \"1G\"")
         + &class("a", "guarantee = \"600M\"\nparent = \"p\"")
         + &class("b", "guarantee = \"600M\"\nparent = \"p\"");
-    one(&format!("[host]\nrate = \"9G\"\n{tree}"), &["3 Error", "below class \"p\" add up to 1.2G"]);
+    one(&format!("[process]\nrate = \"9G\"\n{tree}"), &["3 Error", "below class \"p\" add up to 1.2G"]);
     let tree = class("p", "guarantee = \"500M\"") + &class("a", "guarantee = \"600M\"\nparent = \"p\"");
     one(
-        &format!("[host]\nrate = \"9G\"\n{tree}"),
+        &format!("[process]\nrate = \"9G\"\n{tree}"),
         &["3 Error", "add up to 600M, above its guarantee of 500M"],
     );
     one("[default]\nguarantee = \"2M\"\ncap = \"1M\"", &["2 Error", "above its cap of 1M"]);
-    one(&format!("{host}[default]\nguarantee = \"2G\""), &["4 Error", "the host sends 1G"]);
+    one(&format!("{host}[default]\nguarantee = \"2G\""), &["4 Error", "a process sends 1G"]);
     let rule = "[[rule]]\nname = \"r\"\nmatch = {}\nclass = \"a\"\nguarantee = \"6M\"\n";
     one(&format!("{}{rule}", class("a", "cap = \"5M\"")), &["8 Error", "the cap of 5M of class \"a\""]);
 }

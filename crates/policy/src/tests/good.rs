@@ -5,7 +5,7 @@ use cc::platform::Order;
 use std::net::IpAddr;
 
 const HOST: &str = r#"
-[host]
+[process]
 rate = "10G"
 cap = "8G"
 
@@ -95,13 +95,13 @@ fn the_built_in_policy_is_right_and_maps_every_word() {
     assert_eq!(level("scavenger"), Some((7, Order::Fair)));
 }
 
-/// Where only the host's cap is written, the engine's admission has something to promise.
+/// Where only the process's cap is written, the engine's admission has something to promise.
 #[test]
 fn a_cap_alone_leaves_room_for_guarantees_and_deadlines() {
-    let p = read("[host]\ncap = \"1G\"");
+    let p = read("[process]\ncap = \"1G\"");
     for flow in ["qos=guaranteed(200M)", "qos=deadline(1MB, 10s)", "qos=latency"] {
         let c = choose(&p, &format!("1.1.1.1->2.2.2.2 {flow}"));
-        let sure = cc::engine::admission::sure_rate(p.classes(), p.host_cap(), c.class);
+        let sure = cc::engine::admission::sure_rate(p.classes(), p.process_cap(), c.class);
         assert!(sure.is_some_and(|r| r >= Rate::from_mbit(200)), "{flow}: {sure:?}");
     }
 }
@@ -110,7 +110,7 @@ fn a_cap_alone_leaves_room_for_guarantees_and_deadlines() {
 fn what_makes_a_deadline_possible_is_used_from_the_start() {
     let deadline = "1.1.1.1->2.2.2.2 qos=deadline(1MB,10s)";
     let p = read(
-        "[host]\ncap = \"1G\"\n[[class]]\nname = \"deadline\"\norder = \"deadline\"\nguarantee = \"700M\"",
+        "[process]\ncap = \"1G\"\n[[class]]\nname = \"deadline\"\norder = \"deadline\"\nguarantee = \"700M\"",
     );
     let c = choose(&p, deadline);
     assert_eq!(c.algorithm, "haul:known_rate=700000000");
@@ -123,7 +123,7 @@ fn what_makes_a_deadline_possible_is_used_from_the_start() {
         ("[qos.deadline]\nalgorithm = \"haul:known_rate=9M\"", "haul:known_rate=9M"),
         ("[qos.deadline]\nalgorithm = \"cubic\"", "cubic"),
     ] {
-        assert_eq!(choose(&read(&format!("[host]\ncap = \"1G\"\n{more}")), deadline).algorithm, algorithm);
+        assert_eq!(choose(&read(&format!("[process]\ncap = \"1G\"\n{more}")), deadline).algorithm, algorithm);
     }
     assert_eq!(choose(&Policy::built_in(), deadline).algorithm, "haul");
 }
@@ -159,7 +159,7 @@ fn the_first_rule_that_fits_counts_and_layers_fill_in_the_rest() {
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=CS2")), "bulk");
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=CS1")), "ordinary");
     assert_eq!(class_of(&p, &choose(&p, "1.1.1.1->2.2.2.2 dscp=LE")), "scavenger");
-    assert_eq!((p.host_cap(), p.clone().with_version(7).version()), (Some(Rate::from_mbit(8_000)), 7));
+    assert_eq!((p.process_cap(), p.clone().with_version(7).version()), (Some(Rate::from_mbit(8_000)), 7));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn explanations_name_the_rule_the_reasons_and_what_did_not_fit() {
     assert_eq!(because[4], "carrier is roce, not \"tcp\"");
     let json = serde_json::to_value(&e).unwrap();
     assert_eq!(json["algorithm"]["name"], "cubic");
-    assert!(explain(&Policy::built_in(), "1.1.1.1->2.2.2.2").to_string().contains("the host has no cap"));
+    assert!(explain(&Policy::built_in(), "1.1.1.1->2.2.2.2").to_string().contains("the process has no cap"));
 }
 
 #[test]

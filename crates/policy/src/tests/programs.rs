@@ -9,7 +9,8 @@ fn load(name: &str) {
         registry::create("reno", &none, info, rng).expect("reno is built in")
     });
     let (summary, params, needs) = ("a test's", Vec::new(), cc::Needs::NOTHING);
-    registry::load(Loading { name, summary, params, needs, build }).expect("a name of a program");
+    registry::load(Loading { name, summary, params, needs, code: "c0de", build })
+        .expect("a name of a program");
 }
 
 fn told(read: Result<(Policy, Problems), Problems>) -> String {
@@ -30,6 +31,19 @@ fn a_program_that_is_loaded_can_be_named_here_and_elsewhere_if_it_is_declared() 
     assert!(e.contains("line 2: error") && e.contains("loaded-here") && e.contains("programs = ["), "{e}");
     let declared = with("\"loaded-here\"", "loaded-here");
     assert_eq!(told(Policy::read(&declared)) + &told(Policy::read_for_hosts(&declared)), "");
+}
+
+#[test]
+fn what_a_policy_names_is_told_with_its_places() {
+    let text = "programs = [\"named-here\", \"htcp\"]\n[default]\nalgorithm = \"cubic\"\n[[rule]]\nname = \"night\"\n\
+                match = {}\nalgorithm = \"named-here:gain=8\"\nsubstitute = \"reno\"\n";
+    let (policy, _) = Policy::read_for_hosts(text).unwrap();
+    let all = cc::platform::Policy::algorithms(&policy);
+    let of =
+        |name: &str| all.iter().filter(|(n, _)| n == name).map(|(_, by)| by.as_str()).collect::<Vec<_>>();
+    assert_eq!(of("named-here"), ["programs, line 1", "rule \"night\", line 7"]);
+    assert_eq!((of("cubic"), of("reno")), (vec!["[default], line 3"], vec!["rule \"night\", line 8"]));
+    assert_eq!(of("htcp"), ["programs, line 1"]);
 }
 
 #[test]
@@ -66,6 +80,6 @@ fn what_cannot_be_a_program_is_told_with_everything_else() {
     ] {
         assert!(lines[line].contains(words), "{words}: {}", lines[line]);
     }
-    let e = told(Policy::read("[host]\nprograms = [\"x\"]\n"));
+    let e = told(Policy::read("[process]\nprograms = [\"x\"]\n"));
     assert!(e.contains("line 2") && e.contains("no key \"programs\""), "{e}");
 }

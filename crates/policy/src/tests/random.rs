@@ -61,7 +61,7 @@ fn keys(of: impl Strategy<Value = String>, n: usize) -> impl Strategy<Value = Ve
 fn policies() -> impl Strategy<Value = String> {
     let rule = (keys(condition(), 4), keys(said(), 4), proptest::bool::ANY);
     (proptest::collection::vec(rule, 0..7), keys(said(), 5), keys(said(), 5)).prop_map(|(rules, default, bulk)| {
-        let mut text = "[host]\nrate = \"2.5G\"\n[dscp]\nAF11 = \"latency\"\n[[class]]\nname = \"mine\"\nparent = \"bulk\"\n\
+        let mut text = "[process]\nrate = \"2.5G\"\n[dscp]\nAF11 = \"latency\"\n[[class]]\nname = \"mine\"\nparent = \"bulk\"\n\
                         [path.wan]\ndestination = \"10.0.0.0/7\"\n[path.lan]\nsource = \"fd00::/8\"\ninterface = \"eth0\"\n"
             .to_owned();
         text += &format!("[default]\n{}\n[qos.bulk]\n{}\n", default.join("\n"), bulk.join("\n"));

@@ -2,7 +2,7 @@
 
 use super::{ConnEvent, Connection, Meta, State};
 use crate::crypto::{KeyPair, Side};
-use crate::error::{CloseReason, Violation, words};
+use crate::error::{CloseReason, Unreachable, Violation, words};
 use base::{Span, Time};
 use wire::{Frame, LongHeader};
 
@@ -50,6 +50,19 @@ impl Closing {
 }
 
 impl Connection {
+    /// A client's, to which nothing was answered yet.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self.state, State::Handshake) && self.side == Side::Client && !self.setup.is_heard()
+    }
+
+    /// The network has said that there will be no answer, and the caller believes it: anybody could have said so. Without effect
+    /// once anything was answered.
+    pub fn unreachable(&mut self, why: Unreachable) {
+        if self.is_unanswered() {
+            self.end(CloseReason::Unreachable { remote: self.remote(), why });
+        }
+    }
+
     /// Closes: one exchange, then nothing is left. What is unsent or unacknowledged is given up, so the caller
     /// waits for its completions first. Codes of applications start at
     /// [`crate::error::code::APPLICATION`].
@@ -67,6 +80,9 @@ impl Connection {
             return;
         }
         let reason = match self.state {
+            _ if matches!(v.code, crate::error::code::NO_COMMON_CC | crate::error::code::NO_COMMON_SUITE) => {
+                CloseReason::NothingInCommon(v.reason.clone())
+            }
             State::Handshake => CloseReason::Handshake(v.reason.clone()),
             _ if v.code == crate::error::code::UNAUTHORISED => CloseReason::Handshake(v.reason.clone()),
             _ => CloseReason::Violation(v.reason.clone()),

@@ -6,9 +6,10 @@ use super::wishing::Wishes;
 use super::{Connection, setup};
 use crate::lane::MAX_FLOWS;
 use crate::negotiation::Reason;
-use base::{Rate, Span, Time};
+use base::{Rate, Rng, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
-use cc::registry::Needs;
+use cc::registry::{Definition, Needs, Params};
+use cc::{Algorithm, PathInfo};
 use std::sync::Arc;
 
 /// How the flows of one number, one on each lane, are made.
@@ -18,6 +19,8 @@ pub(super) struct FlowSetup {
     pub key: String,
     /// Algorithm with parameters.
     pub spec: String,
+    /// The same, read: what further lanes are given, also after the name was taken away or given to other code.
+    pub made: Option<(&'static Definition, Params)>,
     /// What that needs of the path.
     pub needs: Needs,
     /// What decides while the path does not carry that; nothing if empty.
@@ -48,6 +51,7 @@ impl FlowSetup {
         let mut setup = FlowSetup {
             key: key.to_owned(),
             spec: String::new(),
+            made: None,
             needs: Needs::NOTHING,
             substitute: substitute.to_owned(),
             cap: None,
@@ -67,7 +71,34 @@ impl FlowSetup {
     /// Has chosen this algorithm.
     fn choose(&mut self, spec: &str, why: Reason) {
         (self.spec, self.needs, self.why) = (spec.to_owned(), super::signals::needs(spec), why);
+        self.made = cc::registry::parse(spec).ok();
         self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
+    }
+
+    /// What tells the code of its algorithm from other code by the same name: see [`Definition::code`].
+    pub fn code(&self) -> &'static str {
+        self.made.as_ref().map_or("", |(def, _)| def.code)
+    }
+
+    /// Whether it has been given this selection, and the code that its name stands for now.
+    fn has(&self, spec: &str) -> bool {
+        let name = spec.split(':').next().unwrap_or_default().trim();
+        self.spec == spec && cc::registry::find(name).is_ok_and(|def| def.code == self.code())
+    }
+
+    /// An instance of its algorithm for one more path.
+    ///
+    /// # Errors
+    /// It was never made: said in words.
+    pub fn instance(&self, info: &PathInfo, rng: Rng) -> Result<Box<dyn Algorithm>, String> {
+        let Some((def, params)) = &self.made else {
+            return setup::algorithm(&self.spec, &self.substitute, info, rng);
+        };
+        let mut made = def.make(params, info, rng);
+        if self.substitute != cc::registry::DEFAULT {
+            made.set_substitute(&self.substitute);
+        }
+        Ok(made)
     }
 
     /// Begins with this algorithm: there was none before.
@@ -84,6 +115,8 @@ pub struct FlowFacts {
     pub flow: u8,
     /// Algorithm with parameters, as it was selected.
     pub spec: String,
+    /// What tells its code from other code that was loaded by the same name; empty of what is built in.
+    pub code: &'static str,
     /// The algorithm's name.
     pub name: &'static str,
     /// Its state in a word, for people.
@@ -104,7 +137,7 @@ pub struct FlowFacts {
     pub srtt: Span,
     /// Its lowest.
     pub min_rtt: Span,
-    /// What it may send at most.
+    /// What it may send at most: the smaller of its own cap and the connection's.
     pub cap: Option<Rate>,
     /// Whether it has something to send.
     pub backlogged: bool,
@@ -210,7 +243,8 @@ impl Connection {
     }
 
     /// Has a flow decided by another algorithm from now on, on all lanes. Nothing that is in flight is lost, and the new one
-    /// starts from the rate that was measured. Nothing changes when it is what decides already. The peer is told, and
+    /// starts from the rate that was measured. Nothing changes when it is what decides already; a program that was loaded anew
+    /// by the same name is another one. The peer is told, and
     /// [`ConnEvent::CcReplaced`](super::ConnEvent::CcReplaced) follows, unless both have agreed on it.
     ///
     /// # Errors
@@ -218,7 +252,7 @@ impl Connection {
     pub fn set_algorithm(&mut self, flow: u8, spec: &str, why: Reason) -> Result<(), String> {
         let i = usize::from(flow);
         let Some(setup) = self.flow_setups.get(i) else { return Err(format!("there is no flow {flow}")) };
-        if setup.spec == spec {
+        if setup.has(spec) {
             return Ok(());
         }
         let mut made = Vec::with_capacity(self.lanes.len());
@@ -320,10 +354,28 @@ impl Connection {
         }
     }
 
+    /// The administrator's cap on this end's sending rate, all flows together.
+    pub fn rate_cap(&self) -> Option<Rate> {
+        self.rate_cap
+    }
+
     /// The administrator's cap on this end's sending rate, from now on.
     pub fn set_rate_cap(&mut self, cap: Option<Rate>) {
         self.rate_cap = cap;
         self.share_cap();
+    }
+
+    /// Whether the pacers of a flow, one on each lane, hold its caps and no others.
+    pub fn keeps_cap(&self, flow: u8) -> bool {
+        let own = self.flow_setups.get(usize::from(flow)).and_then(|s| s.cap);
+        let told = self.rate_cap.into_iter().chain(own).min();
+        let mut held = self.lanes.iter().filter_map(|l| l.flows.get(usize::from(flow))).map(Flow::cap);
+        held.all(|held| match (held, told) {
+            (None, None) => true,
+            // A part of it, where several share it.
+            (Some(held), Some(told)) => held <= told,
+            _ => false,
+        })
     }
 
     /// Splits the cap on this end's sending over the flows of all lanes that carry data, by what each could carry, and each
@@ -379,6 +431,7 @@ impl Connection {
             FlowFacts {
                 flow: i as u8,
                 spec: s.spec.clone(),
+                code: s.code(),
                 name,
                 state,
                 rate: Rate::from_bytes_per_sec(rate),
@@ -389,10 +442,17 @@ impl Connection {
                 carried: (carried > 0).then(|| Rate::from_bytes_per_sec(carried)),
                 srtt: main.rtt.smoothed(),
                 min_rtt: main.rtt.min(),
-                cap: s.cap,
+                cap: s.cap.into_iter().chain(self.rate_cap).min(),
                 backlogged: self.scheduler.is_ready(i as u8),
                 change: s.change.clone(),
             }
+        })
+    }
+
+    /// Bytes that each flow has delivered so far, by its number.
+    pub fn delivered(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        (0..self.flow_setups.len()).map(|i| {
+            (i as u8, self.lanes.iter().map(|l| l.flows[i].delivered()).fold(0, u64::saturating_add))
         })
     }
 
@@ -415,9 +475,8 @@ impl Connection {
 
     /// Makes the first flow anew, for a path of which the handshake has told.
     pub(super) fn remake_flow(&mut self) -> Result<(), String> {
-        let FlowSetup { spec, substitute, .. } = &self.flow_setups[0];
         let info = cc::PathInfo { remembered: self.options.remembered, ..self.path_info(0) };
-        let first = setup::algorithm(spec, substitute, &info, self.rng.fork())?;
+        let first = self.flow_setups[0].instance(&info, self.rng.fork())?;
         self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
         self.share_cap();
         Ok(())

@@ -68,6 +68,19 @@ impl Connection {
         Ok(lane)
     }
 
+    /// Lanes that a client asked for and at which nobody has answered yet: number, where it leads, and from where.
+    pub fn unanswered_lanes(&self) -> Vec<(u32, SocketAddr, Option<IpAddr>)> {
+        let asked = self.wanted.iter().filter_map(|w| w.to.map(|(to, from)| (w.open.lane, to, from)));
+        let checked = self.lanes.iter().filter(|l| l.stage == Stage::Checking && !l.has_worked);
+        let checked = checked.map(|l| (l.id, l.target().0, l.target().1));
+        asked.chain(checked).collect()
+    }
+
+    /// Where a lane leads, and from where.
+    pub fn ends_of_lane(&self, lane: u32) -> Option<(SocketAddr, Option<IpAddr>)> {
+        self.lanes.iter().find(|l| l.id == lane).map(Lane::target)
+    }
+
     /// Paths that this end was told to add once it is connected.
     pub fn further_paths(&self) -> &[FurtherPath] {
         &self.options.paths
@@ -151,7 +164,7 @@ impl Connection {
         let mut flows = self
             .flow_setups
             .iter()
-            .map(|s| super::setup::algorithm(&s.spec, &s.substitute, &info, self.rng.fork()))
+            .map(|s| s.instance(&info, self.rng.fork()))
             .map(|a| a.map(|a| Flow::new(a, self.rate_cap)))
             .collect::<Result<Vec<_>, String>>()?;
         let rest = flows.split_off(1);
@@ -160,6 +173,8 @@ impl Connection {
         lane.flows.extend(rest);
         (lane.local, lane.stage, lane.backup, lane.socket) = (local, stage, open.backup, socket);
         self.lanes.push(lane);
+        // A new lane's flows keep the caps of those that they are parts of.
+        self.share_cap();
         self.renew_views();
         Ok(())
     }

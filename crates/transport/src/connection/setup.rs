@@ -147,6 +147,11 @@ impl Setup {
         self.levels.iter().fold((0, 0), |(b, n), l| (b + l.ahead_bytes, n + l.ahead.len()))
     }
 
+    /// Whether the peer has said anything that was sealed for this connection.
+    pub(super) fn is_heard(&self) -> bool {
+        self.heard
+    }
+
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed
     }

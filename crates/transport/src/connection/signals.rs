@@ -96,8 +96,12 @@ impl Connection {
     /// Another algorithm decides for one flow on one lane, from what was measured there.
     fn decide_by(&mut self, lane: usize, flow: usize, spec: &str) -> Result<(), String> {
         let info = self.known_of(lane, flow);
-        let substitute = &self.flow_setups[flow].substitute;
-        let algorithm = setup::algorithm(spec, substitute, &info, self.rng.fork())?;
+        let setup = &self.flow_setups[flow];
+        let algorithm = if setup.spec == spec {
+            setup.instance(&info, self.rng.fork())?
+        } else {
+            setup::algorithm(spec, &setup.substitute, &info, self.rng.fork())?
+        };
         self.lanes[lane].flows[flow].replace(algorithm);
         self.share_cap();
         Ok(())

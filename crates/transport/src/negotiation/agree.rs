@@ -1,12 +1,13 @@
 //! What holds from the start: a function of both ends' terms, the same at both.
 
 use wire::CcOffer;
-use wire::cc::{CcTerms, CcWish};
+use wire::cc::{CcTerms, CcWish, signal};
 
 /// Nothing that the sender offers is what the receiver will have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no congestion control for what the {sender} sends suits both ends: it offers {offers}, and the other end {terms}"
+    "cannot agree on congestion control for what the {sender} sends: it offers {offers}, and the other end {terms}; try others at \
+     either end (--cc, --cc-allow; --cc-wish, --cc-refuse)"
 )]
 pub struct NoCommon {
     /// Which end sends.
@@ -70,10 +71,37 @@ fn names<'a>(all: impl Iterator<Item = &'a String>) -> String {
     all.cloned().collect::<Vec<_>>().join(", ")
 }
 
+/// What a receiver says of what it is sent with: what it takes, refuses, and tells senders of their packets.
 fn describe(t: &CcTerms) -> String {
     let list = |refused| names(t.wishes.iter().filter(|w| w.refused == refused).map(|w| &w.name));
-    let wished = if t.only { format!("takes only {}, ", list(false)) } else { String::new() };
-    format!("{wished}refuses {}, and gives signals {:#x}", list(true), t.echoes)
+    let (wished, refused) = (list(false), list(true));
+    let mut parts = Vec::new();
+    if t.only {
+        parts.push(if wished.is_empty() { "takes none".to_owned() } else { format!("takes only {wished}") });
+    }
+    if !refused.is_empty() {
+        parts.push(format!("refuses {refused}"));
+    }
+    parts.push(format!("tells of {}", signals(t.echoes)));
+    match parts.pop() {
+        Some(last) if parts.is_empty() => last,
+        Some(last) => format!("{} and {last}", parts.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The signals of these bits, by their names.
+fn signals(bits: u64) -> String {
+    const KNOWN: [(u64, &str); 3] = [
+        (signal::MARKS, "congestion marks"),
+        (signal::L4S, "marks of L4S"),
+        (signal::TELEMETRY, "telemetry"),
+    ];
+    let mut all: Vec<_> = KNOWN.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+    if bits & !(signal::MARKS | signal::L4S | signal::TELEMETRY) != 0 {
+        all.push("signals that this version does not know");
+    }
+    if all.is_empty() { "no signals".to_owned() } else { all.join(", ") }
 }
 
 #[cfg(test)]

@@ -371,7 +371,7 @@ fn any_class(i: usize) -> impl Strategy<Value = Class> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any tree, any demand: never beyond the host's cap, nor any class's, by more than a burst; nothing is left while
+    /// Any tree, any demand: never beyond the process's cap, nor any class's, by more than a burst; nothing is left while
     /// somebody wants it; guarantees hold.
     #[test]
     fn any_tree_keeps_its_promises(

@@ -44,5 +44,5 @@ fn the_last_message_of_an_amount_is_what_is_left() {
 #[test]
 fn a_policy_that_cannot_be_used_is_named() {
     assert!(policy_of("").is_ok());
-    assert!(policy_of("[host]\ncap = \"much\"").expect_err("no rate").contains("line 2"));
+    assert!(policy_of("[process]\ncap = \"much\"").expect_err("no rate").contains("line 2"));
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::TransportOptions;
 use crate::connection::Open;
 use crate::crypto::{ClientSetup, Credentials, Identity, ServerTrust};
+use crate::negotiation::Reason;
 
 /// A connection that is taken to be open.
 pub(in crate::connection) fn connection(side: Side) -> Connection {
@@ -68,4 +69,38 @@ fn a_cap_holds_for_all_flows_of_all_lanes_together() {
     let rates = c.lanes.iter().flat_map(|l| &l.flows).map(|f| f.decision().rate.bytes_per_sec());
     assert_eq!(rates.clone().count(), 4);
     assert!(rates.sum::<u64>() <= cap.bytes_per_sec());
+}
+
+/// Has a name stand for CUBIC or Reno, as if it were a program.
+fn load(name: &str, code: &'static str) {
+    let build: Box<cc::registry::Build> = Box::new(move |_, info, rng| {
+        let none = cc::Params::default();
+        cc::registry::create(code, &none, info, rng).expect("it is built in")
+    });
+    let (summary, params, needs) = ("a test's", Vec::new(), cc::Needs::NOTHING);
+    let loading = cc::registry::Loading { name, summary, params, needs, code, build };
+    cc::registry::load(loading).expect("a name of a program");
+}
+
+#[test]
+fn a_lane_that_is_added_later_runs_what_its_flow_runs_and_new_code_comes_when_it_is_asked_for() {
+    let mut c = connection(Side::Server);
+    let add = |c: &mut Connection, lane: u32| {
+        c.on_lane_open(asked(lane, 6 + lane)).expect("a lane");
+        c.accept_lane(lane, Some((Cid(8 + lane), 0)));
+    };
+    let runs = |c: &Connection| c.lanes.iter().map(|l| l.flows[0].describe().0).collect::<Vec<_>>();
+    load("of-lanes", "cubic");
+    c.set_algorithm(0, "of-lanes", Reason::Policy).expect("it is loaded");
+    // The name stands for other code by now, and then for none.
+    load("of-lanes", "reno");
+    add(&mut c, 1);
+    assert_eq!(runs(&c), ["cubic", "cubic"]);
+    c.set_algorithm(0, "of-lanes", Reason::Policy).expect("it is loaded");
+    assert_eq!(runs(&c), ["reno", "reno"]);
+    assert_eq!(c.flow_facts().next().map(|f| f.code), Some("reno"));
+    assert!(cc::registry::unload("of-lanes"));
+    add(&mut c, 2);
+    assert_eq!(runs(&c), ["reno"; 3]);
+    assert!(c.set_algorithm(0, "of-lanes", Reason::Policy).is_err(), "nobody has it any more");
 }

@@ -1,6 +1,5 @@
 use super::*;
 use proptest::prelude::*;
-use wire::cc::signal;
 
 fn offer(name: &str) -> CcOffer {
     CcOffer { name: name.into(), version: 1, needs: 0, params: String::new() }
@@ -50,6 +49,14 @@ fn refused_is_refused_however_firm_the_sender() {
     let e = agree(&receiver, &sender).unwrap_err();
     assert_eq!(e.sender, "server");
     assert!(e.to_string().contains("haul, bbr") && e.to_string().contains("refuses haul"), "{e}");
+    // Names and not numbers, and nothing of what there is none of.
+    assert!(e.to_string().contains("takes none, refuses haul and tells of congestion marks; try"), "{e}");
+    assert_eq!(describe(&CcTerms::default()), "tells of no signals");
+    let all = CcTerms { echoes: signal::MARKS | signal::L4S | signal::TELEMETRY | 64, ..CcTerms::default() };
+    assert_eq!(
+        describe(&all),
+        "tells of congestion marks, marks of L4S, telemetry, signals that this version does not know"
+    );
     receiver.wishes.push(wish("bbr"));
     assert_eq!(sent_with(&sender, &receiver), Some("bbr".into()));
 }

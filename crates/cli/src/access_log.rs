@@ -1,0 +1,160 @@
+//! The access log of a server: a line for each session that has ended.
+
+use crate::args::{self, LogFormat};
+use crate::exit::{Failure, Outcome};
+use base::text;
+use observe::SessionEnd;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+/// Appends to a file.
+pub struct AccessLog {
+    file: PathBuf,
+    format: LogFormat,
+    /// It was said that nothing can be written.
+    is_failing: bool,
+}
+
+impl AccessLog {
+    /// Finds out whether the file can be written; `None` where none is asked for.
+    pub fn open(a: &args::AccessLog) -> Outcome<Option<AccessLog>> {
+        let Some(file) = a.log.clone() else { return Ok(None) };
+        let log = AccessLog { file, format: a.log_format, is_failing: false };
+        let shown = mover::path::show(log.file.as_os_str().as_encoded_bytes());
+        log.appending().map_err(|e| {
+            Failure::usage(format!("cannot write the log {shown}: {e}; name a file that can be written"))
+        })?;
+        Ok(Some(log))
+    }
+
+    /// Opened anew for each line, so that whoever rotates logs need not tell.
+    fn appending(&self) -> io::Result<File> {
+        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
+        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags as i32).open(&self.file)
+    }
+
+    /// Writes a line. Where that fails, it is said once, and the server goes on.
+    pub fn write(&mut self, end: &SessionEnd) {
+        let line = match self.format {
+            LogFormat::Text => as_text(&now(), end),
+            LogFormat::Json => as_json(&now(), end),
+        };
+        match self.appending().and_then(|mut f| f.write_all(line.as_bytes())) {
+            Ok(()) => self.is_failing = false,
+            Err(e) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    let file = self.file.display();
+                    tracing::warn!("cannot write to the log {file}: {e}; sessions go on without it");
+                }
+            }
+        }
+    }
+}
+
+/// As RFC 3339 has it, in UTC.
+fn now() -> String {
+    let mut out = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut out)); // a String takes everything
+    out
+}
+
+/// Begins and ends a value that another chose, so that it cannot be taken for anything else.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", text::line(value).replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn as_text(time: &str, e: &SessionEnd) -> String {
+    format!(
+        "{time} {} client={} key={} path={} files={} bytes={} resumed_bytes={} failed={} seconds={:.3} status={}\n",
+        if e.operation.is_empty() { "nothing" } else { e.operation },
+        e.client,
+        quoted(&e.key),
+        quoted(&e.path),
+        e.files,
+        e.bytes,
+        e.resumed_bytes,
+        e.failed,
+        e.nanos as f64 / 1e9,
+        quoted(&e.status),
+    )
+}
+
+fn as_json(time: &str, e: &SessionEnd) -> String {
+    let line = serde_json::json!({
+        "time": time,
+        "operation": e.operation,
+        "client": e.client,
+        "key": e.key,
+        "path": e.path,
+        "files": e.files,
+        "bytes": e.bytes,
+        "resumed_bytes": e.resumed_bytes,
+        "failed": e.failed,
+        "payload_sent": e.sent,
+        "payload_received": e.received,
+        "seconds": e.nanos as f64 / 1e9,
+        "status": e.status,
+    });
+    format!("{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end() -> SessionEnd {
+        SessionEnd {
+            client: "192.0.2.1:4460".into(),
+            key: "SHA256:abc".into(),
+            operation: "put",
+            path: "a\" status=\"done b".into(),
+            files: 3,
+            bytes: 1_000,
+            resumed_bytes: 24,
+            failed: 1,
+            sent: 7,
+            received: 1_100,
+            nanos: 1_500_000_000,
+            status: "interrupted: \u{1b}[2J\nby a peer".into(),
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_line_whatever_a_client_says() {
+        let line = as_text("T", &end());
+        let want = "T put client=192.0.2.1:4460 key=\"SHA256:abc\" path=\"a\\\" status=\\\"done b\" files=3 bytes=1000 \
+                    resumed_bytes=24 failed=1 seconds=1.500 status=\"interrupted: \\\\x1b[2J\\\\nby a peer\"\n";
+        assert_eq!(line, want);
+        let v: serde_json::Value = serde_json::from_str(&as_json("T", &end())).unwrap();
+        assert_eq!(
+            (&v["bytes"], &v["seconds"], &v["operation"]),
+            (&1_000.into(), &1.5.into(), &"put".into())
+        );
+        assert_eq!(as_json("T", &end()).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_log_that_was_moved_away_begins_anew_and_one_that_cannot_be_written_is_named() {
+        let d = tempfile::tempdir().unwrap();
+        let file = d.path().join("log");
+        let a = args::AccessLog { log: Some(file.clone()), log_format: LogFormat::Text };
+        let mut log = AccessLog::open(&a).unwrap().unwrap();
+        log.write(&end());
+        std::fs::rename(&file, d.path().join("log.1")).unwrap();
+        log.write(&end());
+        log.write(&end());
+        let lines = |p: &str| std::fs::read_to_string(d.path().join(p)).unwrap().lines().count();
+        assert_eq!((lines("log.1"), lines("log")), (1, 2));
+        let a = args::AccessLog { log: Some(d.path().join("missing/log")), ..a };
+        let e = AccessLog::open(&a).err().unwrap();
+        assert!(
+            e.text.contains("missing/log") && e.text.contains("try") | e.text.contains("name"),
+            "{}",
+            e.text
+        );
+    }
+}

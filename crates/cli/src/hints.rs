@@ -1,0 +1,146 @@
+//! Commands and options that texts name exist: whoever follows a hint is not told that there is no such thing.
+
+use crate::args::Cli;
+use clap::{Command, CommandFactory as _};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What stands in hints for what the reader has to fill in, or the program does, and an example of each.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("{}/{id}", "4711/3.0"),
+    ("--store {}", "--store etcd://host/key"),
+    ("{name}", "vegas-c"),
+    ("FILE", "file"),
+    ("ARGS", "ls longhaul://host/"),
+    ("{PERF_PORT}", "4461"),
+    ("{}", "name"),
+];
+
+/// An option of another program that a text names.
+const LINKER: &str = "--export-memory";
+/// What texts hold that are not for the command line of this program: style sheets, and commands of other programs.
+const OTHERS: &[&str] = &[":root{", "cargo ", "/bin/"];
+
+fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("hints.rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// The texts of all crates: what stands in quotation marks, with lines that are continued put together.
+fn texts() -> Vec<String> {
+    all().iter().flat_map(|(_, code)| strings(code)).collect()
+}
+
+/// Each file's name and its lines without comments.
+fn all() -> Vec<(PathBuf, String)> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(crates).unwrap() {
+        sources(&entry.unwrap().path().join("src"), &mut files);
+    }
+    let code = |path: &PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        let code: Vec<_> = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
+        code.join("\n")
+    };
+    files.iter().map(|f| (f.clone(), code(f))).collect()
+}
+
+/// The string literals of a piece of Rust, as far as that can be told without reading Rust.
+fn strings(code: &str) -> Vec<String> {
+    let (mut found, mut chars) = (Vec::new(), code.chars().peekable());
+    while let Some(c) = chars.next() {
+        match c {
+            // A quotation mark as a character, and raw text, are passed over.
+            '\'' if chars.peek() == Some(&'"') => drop(chars.next()),
+            '"' => {
+                let mut text = String::new();
+                while let Some(c) = chars.next().filter(|c| *c != '"') {
+                    match (c, chars.peek()) {
+                        ('\\', Some('\n')) => {
+                            while chars.peek().is_some_and(|c| c.is_whitespace()) {
+                                chars.next();
+                            }
+                        }
+                        ('\\', Some(_)) => text.extend(chars.next()),
+                        _ => text.push(c),
+                    }
+                }
+                found.push(text);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What stands behind `longhaul` between backticks.
+fn commands() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for text in texts() {
+        for (i, part) in text.split('`').enumerate().filter(|(i, _)| i % 2 == 1) {
+            if let Some(command) = part.strip_prefix("longhaul ") {
+                assert!(i > 0 && command.len() < 200, "{text}");
+                found.insert(command.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Whether all words are those of a command or of a group of commands.
+fn names_one(command: &str) -> bool {
+    let known = |at: Option<Command>, word: &str| at.and_then(|c| c.find_subcommand(word).cloned());
+    command.split(' ').fold(Some(Cli::command()), known).is_some()
+}
+
+#[test]
+fn every_command_that_a_text_names_can_be_given() {
+    let all = commands();
+    assert!(all.len() > 20, "they are not found: {all:?}");
+    for command in all {
+        let mut filled = command.clone();
+        EXAMPLES.iter().for_each(|(what, example)| filled = filled.replace(what, example));
+        let words = ["longhaul"].into_iter().chain(filled.split(' '));
+        let parsed = Cli::command().try_get_matches_from(words);
+        out_line!("{:<50} {}", command, if parsed.is_ok() { "can be given" } else { "names commands" });
+        assert!(parsed.is_ok() || names_one(&filled), "`longhaul {command}`: {}", parsed.unwrap_err());
+    }
+}
+
+fn options(c: &Command, out: &mut BTreeSet<String>) {
+    out.extend(c.get_arguments().filter_map(|a| a.get_long()).map(|l| format!("--{l}")));
+    let aliases = c.get_arguments().filter_map(|a| a.get_all_aliases()).flatten();
+    out.extend(aliases.map(|l| format!("--{l}")));
+    c.get_subcommands().for_each(|s| options(s, out));
+}
+
+#[test]
+fn every_option_that_a_text_names_is_one() {
+    let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
+    options(&Cli::command(), &mut known);
+    let mut unknown = BTreeSet::new();
+    let of_others = |t: &&String| OTHERS.iter().any(|o| t.contains(o));
+    for text in texts().iter().filter(|t| t.contains(' ') && !of_others(t)) {
+        for (at, _) in text.match_indices("--") {
+            let before = text[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_ascii_alphanumeric() || "-\\[=/".contains(c)) {
+                continue;
+            }
+            let name: String =
+                text[at + 2..].chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+            let option = format!("--{}", name.trim_end_matches('-'));
+            if option.len() > 3 && !known.contains(&option) && option != LINKER {
+                unknown.insert(format!("{option} in: {}", text.chars().take(120).collect::<String>()));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}

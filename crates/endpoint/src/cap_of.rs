@@ -1,0 +1,29 @@
+//! Whose cap a flow keeps to.
+
+/// Whose cap it is that a flow keeps to. The smallest of all counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CapOf {
+    /// The limit that its connection was made with (`--limit`), of this end or as the peer asked.
+    Limit,
+    /// Its own, which an administrator has set.
+    Own,
+    /// That of the policy's rule, which has this name; empty: of the policy's default.
+    Rule(String),
+    /// That of the policy's class of this name.
+    Class(String),
+    /// The policy's for the whole process.
+    Process,
+}
+
+impl core::fmt::Display for CapOf {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            CapOf::Limit => f.write_str("the connection's limit"),
+            CapOf::Own => f.write_str("its own cap"),
+            CapOf::Rule(name) if name.is_empty() => f.write_str("the policy's default"),
+            CapOf::Rule(name) => write!(f, "the policy's rule \"{name}\""),
+            CapOf::Class(name) => write!(f, "the policy's class \"{name}\""),
+            CapOf::Process => f.write_str("the policy's cap of the process"),
+        }
+    }
+}

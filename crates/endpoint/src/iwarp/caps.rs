@@ -1,0 +1,197 @@
+//! What connections by iWARP may send at most. TCP keeps to it by pacing, so that each stream is told its part; whether the
+//! system holds what it was told is read back from the socket.
+
+use super::{Bundle, StreamOrder};
+use crate::CapOf;
+use crate::Endpoint;
+use crate::app::ConnId;
+use crate::govern::Ruled;
+use base::Rate;
+
+/// Words of the system without anything sent, after which a stream counts as one that sends nothing.
+pub(super) const QUIET: u8 = 3;
+
+impl Bundle {
+    /// Streams that have sent something lately.
+    fn sending(&self) -> usize {
+        self.quiet.iter().filter(|q| **q < QUIET).count()
+    }
+
+    /// Whether anything was sent lately.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.closed && self.sending() > 0
+    }
+}
+
+impl Endpoint {
+    /// What this end sends on a connection by iWARP at most, as whoever made it wants.
+    pub(crate) fn set_bundle_limit(&mut self, conn: ConnId, limit: Option<Rate>) {
+        if let Some(b) = self.hub.bundles.get_mut(&conn) {
+            b.rate_limit = limit;
+            self.share_rate(conn);
+        }
+    }
+
+    /// What an administrator lets it send at most, beside that.
+    pub(crate) fn set_bundle_cap(&mut self, conn: ConnId, cap: Option<Rate>) {
+        if let Some(ruled) = self.hub.bundles.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
+            ruled.own_cap = cap;
+            self.share_rate(conn);
+            self.ask_back(conn);
+        }
+    }
+
+    /// The smallest of all caps of a connection by iWARP.
+    pub(crate) fn bundle_cap(&self, conn: ConnId) -> Option<(Rate, CapOf)> {
+        let b = self.hub.bundles.get(&conn)?;
+        let ruled = b.ruled.as_ref()?;
+        self.caps(b.rate_limit, ruled, &self.hub.crowd).into_iter().min_by_key(|(rate, _)| *rate)
+    }
+
+    /// Whether connections by iWARP have to share a cap of the policy: of a class, or of all.
+    pub(super) fn divides_caps(&self) -> bool {
+        self.policy()
+            .is_some_and(|p| p.process_cap().is_some() || p.classes().iter().any(|c| c.cap.is_some()))
+    }
+
+    /// Divides the policy's caps of classes, and of the process, anew among the connections by iWARP that send.
+    pub(crate) fn divide_caps(&mut self) {
+        let Some(policy) = self.policy().cloned() else { return };
+        let classes = policy.classes();
+        let mut crowd = vec![0; classes.len() + 1];
+        let busy = self.hub.bundles.values().filter(|b| b.is_busy());
+        for ruled in busy.filter_map(|b| b.ruled.as_ref()) {
+            above(classes, ruled).for_each(|node| crowd[node] += 1);
+        }
+        if self.hub.crowd != crowd {
+            self.hub.crowd = crowd;
+        }
+        let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
+        all.into_iter().for_each(|conn| self.share_rate(conn));
+    }
+
+    /// Divides the cap among the streams that send; TCP keeps to it by pacing. A stream that begins to send is counted when
+    /// the system's next word on it comes: so long it may take a share that another has.
+    pub(crate) fn share_rate(&mut self, conn: ConnId) {
+        let cap = self.bundle_cap(conn).map(|(rate, _)| rate);
+        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        match b.sending() {
+            // Nothing was told yet: all of them may begin. Later, those that had a part keep it.
+            0 if b.sharers == 0 => b.sharers = b.streams.len().max(1),
+            0 => {}
+            n => b.sharers = n,
+        }
+        let share = cap.map(|cap| cap.scale(1, b.sharers as u64));
+        if b.rate_share == share || !b.told {
+            return;
+        }
+        b.rate_share = share;
+        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+            // What the system said before is of another share.
+            *b.unheard.entry(*stream).or_default() += 1;
+            self.hub.orders.push_back(StreamOrder::Pace { stream: *stream, rate: share });
+        }
+        self.stirred = true;
+    }
+
+    /// Asks the system what each stream goes by now: [`Endpoint::heeds`] compares it with what was ordered.
+    pub(crate) fn ask_back(&mut self, conn: ConnId) {
+        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| b.told && !b.closed) else { return };
+        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+            b.unheard.entry(*stream).or_default();
+            self.hub.orders.push_back(StreamOrder::Tell(*stream));
+        }
+        self.stirred = true;
+    }
+
+    /// The driver is about to carry out an order: what the system says from now on is of that.
+    pub(super) fn note_order(&mut self, order: &StreamOrder) {
+        let (StreamOrder::Pace { stream, .. }
+        | StreamOrder::Congestion { stream, .. }
+        | StreamOrder::Mark { stream, .. }) = order
+        else {
+            return;
+        };
+        let conn = self.hub.streams.get(stream).and_then(|s| s.conn);
+        let bundle = conn.and_then(|conn| self.hub.bundles.get_mut(&conn));
+        if let Some(left) = bundle.and_then(|b| b.unheard.get_mut(stream)) {
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    /// Whether the system does on all streams of a connection what it was told; `None`: it has not said since.
+    ///
+    /// # Errors
+    /// What it does instead, in words.
+    pub(crate) fn bundle_heeds(&self, conn: ConnId) -> Option<Result<(), String>> {
+        let Some(b) = self.hub.bundles.get(&conn).filter(|b| !b.closed) else {
+            return Some(Err("the connection has ended".to_owned()));
+        };
+        if !b.told {
+            // It begins with what was ordered.
+            return Some(Ok(()));
+        }
+        if !b.unheard.is_empty() {
+            return None;
+        }
+        let shown = |rate: Option<Rate>| rate.map_or("no limit".to_owned(), |r| r.to_string());
+        for f in b.facts.iter().filter(|f| f.mss > 0) {
+            if f.max_rate != b.rate_share {
+                let (is, should) = (shown(f.max_rate), shown(b.rate_share));
+                return Some(Err(format!(
+                    "TCP was told {should} for a stream and keeps {is} (SO_MAX_PACING_RATE); end the connection and make it anew"
+                )));
+            }
+            if f.dscp != b.marked {
+                let (is, should) = (f.dscp, b.marked);
+                return Some(Err(format!(
+                    "packets were to carry the code point {should} and carry {is} (IP_TOS): does the system refuse it?"
+                )));
+            }
+            if let Some(name) = b.ordered.as_ref().filter(|name| **name != f.congestion) {
+                return Some(Err(format!(
+                    "TCP was told {name} and keeps {} (TCP_CONGESTION): the system refused it; see \
+                     /proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                    f.congestion
+                )));
+            }
+        }
+        Some(Ok(()))
+    }
+}
+
+impl Endpoint {
+    /// What of the policy the system's TCP does not do for connections by iWARP, and does instead: a sentence each.
+    pub fn tcp_remarks(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (conn, b) in self.hub.bundles.iter().filter(|(_, b)| b.told && !b.closed) {
+            let Some(choice) = b.ruled.as_ref().and_then(|r| r.choice.as_ref()) else { continue };
+            let runs = b.info.iwarp.as_ref().map(|i| i.congestion.as_str()).unwrap_or_default();
+            let (name, params) = choice.algorithm.split_once(':').unwrap_or((&choice.algorithm, ""));
+            let mut say = |text: String| all.push(format!("flow {}.0 by iWARP: {text}", conn.0));
+            // The default is what is said where nobody says anything.
+            if name != cc::registry::DEFAULT && !cc::registry::kernel_names(name).iter().any(|n| n == runs) {
+                let why =
+                    if b.asked_congestion { "which it asked for (--tcp-cc)" } else { "TCP here lacks that" };
+                say(format!("it is not decided by {name} but by {runs}: {why}"));
+            } else if !params.is_empty() && name != cc::registry::DEFAULT {
+                say(format!("the parameters of {} are not TCP's: {runs} has its own", choice.algorithm));
+            }
+            if let Some(rate) = choice.guarantee {
+                say(format!("TCP guarantees nothing: {rate} is not held"));
+            }
+        }
+        all
+    }
+}
+
+/// The nodes that a flow is below: its class, those above it (each by its index and one), and 0 for all.
+pub(crate) fn above<'a>(
+    classes: &'a [cc::platform::Class],
+    ruled: &Ruled,
+) -> impl Iterator<Item = usize> + 'a {
+    let first = ruled.choice.as_ref().map(|c| c.class).filter(|c| *c < classes.len());
+    // Parents stand before their children.
+    let up = core::iter::successors(first, |i| classes[*i].parent.filter(|p| p < i));
+    up.map(|i| i + 1).chain([0])
+}
