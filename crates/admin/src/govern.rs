@@ -7,7 +7,8 @@ use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathS
 use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::Carrier;
-use endpoint::{App, CapOf, ConnId, Endpoint, FlowReport, Heeded, Renewed, StreamFacts, Substitution};
+use endpoint::{App, CapOf, ConnId, Endpoint, FlowReport, Heeded, Renewed, StreamFacts};
+use observe::{Event, Reader, Subject, What};
 
 /// Orders done in one turn: more wait for the next.
 const PER_TURN: usize = 4;
@@ -28,26 +29,24 @@ pub struct Governed<'a> {
     /// When to look at them next, unless something happens before.
     look: Time,
     meter: Meter,
+    /// What happens to connections; `None` before the first turn.
+    events: Option<Reader>,
 }
 
 impl<'a> Governed<'a> {
     pub(crate) fn new(app: &'a mut dyn App, office: Office) -> Governed<'a> {
         let (unconfirmed, meter) = (Vec::new(), Meter::default());
-        Governed { app, office, taps: (0, None), unconfirmed, look: Time::ZERO, meter }
+        Governed { app, office, taps: (0, None), unconfirmed, look: Time::ZERO, meter, events: None }
     }
 
-    /// Keeps in mind where another algorithm decides since a path lacks signals, and where no longer.
-    fn tell_substitutions(&self, ep: &mut Endpoint) {
-        if !ep.has_substitutions() {
+    /// Tells where another algorithm decides since a path lacks signals, and where no longer.
+    fn tell_substitutions(&mut self, ep: &mut Endpoint) {
+        let Some(reader) = &mut self.events else { return };
+        if !ep.log().has_news(reader) {
             return;
         }
-        for s in ep.take_substitutions() {
-            let whose = match s.flow {
-                Some(flow) => format!("flow {}", FlowId { connection: s.conn.0, flow: flow.into() }),
-                None => format!("what the peer sends on connection {}", s.conn.0),
-            };
-            let Substitution { remote, from, to, why, .. } = s;
-            let text = format!("{whose} (with {remote}): {to} decides instead of {from}: {}", why.words());
+        let news: Vec<Event> = ep.log().read(reader).1.cloned().collect();
+        for text in news.iter().filter_map(|e| substitution(e, ep)) {
             self.office.board.tell("substitute", text);
         }
     }
@@ -92,6 +91,7 @@ impl<'a> Governed<'a> {
 
 impl App for Governed<'_> {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
+        self.events.get_or_insert_with(|| ep.log().subscribe());
         self.confirm(now, ep);
         for _ in 0..PER_TURN {
             let Some(job) = self.office.desk.take() else { break };
@@ -118,6 +118,19 @@ impl Drop for Governed<'_> {
     fn drop(&mut self) {
         self.office.desk.close();
     }
+}
+
+/// An event as it is told, if it is about an algorithm that another replaces for want of signals.
+fn substitution(e: &Event, ep: &Endpoint) -> Option<String> {
+    let What::AlgorithmReplaced { subject, from, to, why, by_signals: true } = &e.what else { return None };
+    let whose = match subject {
+        Subject::Flow(flow) => format!("flow {}", FlowId { connection: e.connection, flow: (*flow).into() }),
+        Subject::Sending => format!("what connection {} sends", e.connection),
+        Subject::Peer => format!("what the peer sends on connection {}", e.connection),
+    };
+    let with =
+        ep.connection(ConnId(e.connection)).map_or_else(String::new, |i| format!(" (with {})", i.remote));
+    Some(format!("{whose}{with}: {to} decides instead of {from}: {why}"))
 }
 
 /// Carries an order out. It is given back if only the next turns can tell whether it is done.

@@ -4,55 +4,89 @@ use crate::args::{self, LogFormat};
 use crate::exit::{Failure, Outcome};
 use base::text;
 use observe::SessionEnd;
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-/// Appends to a file.
+/// Lines that wait for a slow disk at most; what comes then is left out, and said to be.
+const MAX_WAITING: usize = 1024;
+
+/// Appends to a file, on a thread of its own: a disk that hangs holds up no transfer. Ends, with all that waits, when dropped.
 pub struct AccessLog {
-    file: PathBuf,
     format: LogFormat,
-    /// It was said that nothing can be written.
-    is_failing: bool,
+    lines: Option<SyncSender<String>>,
+    writer: Option<JoinHandle<()>>,
+    /// It was said that lines are left out.
+    is_behind: bool,
 }
 
 impl AccessLog {
     /// Finds out whether the file can be written; `None` where none is asked for.
     pub fn open(a: &args::AccessLog) -> Outcome<Option<AccessLog>> {
         let Some(file) = a.log.clone() else { return Ok(None) };
-        let log = AccessLog { file, format: a.log_format, is_failing: false };
-        let shown = mover::path::show(log.file.as_os_str().as_encoded_bytes());
-        log.appending().map_err(|e| {
+        appending(&file).map_err(|e| {
+            let shown = mover::path::show(file.as_os_str().as_encoded_bytes());
             Failure::usage(format!("cannot write the log {shown}: {e}; name a file that can be written"))
         })?;
-        Ok(Some(log))
+        let (lines, waiting) = sync_channel(MAX_WAITING);
+        let writer = std::thread::Builder::new().name("access-log".into());
+        let writer = writer.spawn(move || write_all(&file, &waiting)).map_err(Failure::no_thread)?;
+        Ok(Some(AccessLog {
+            format: a.log_format,
+            lines: Some(lines),
+            writer: Some(writer),
+            is_behind: false,
+        }))
     }
 
-    /// Opened anew for each line, so that whoever rotates logs need not tell.
-    fn appending(&self) -> io::Result<File> {
-        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
-        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags as i32).open(&self.file)
-    }
-
-    /// Writes a line. Where that fails, it is said once, and the server goes on.
+    /// Has a line written.
     pub fn write(&mut self, end: &SessionEnd) {
         let line = match self.format {
             LogFormat::Text => as_text(&now(), end),
             LogFormat::Json => as_json(&now(), end),
         };
-        match self.appending().and_then(|mut f| f.write_all(line.as_bytes())) {
-            Ok(()) => self.is_failing = false,
+        let is_behind = self.lines.as_ref().is_some_and(|lines| lines.try_send(line).is_err());
+        if is_behind && !self.is_behind {
+            tracing::warn!("the log cannot be written as fast as sessions end: lines are left out");
+        }
+        self.is_behind = is_behind;
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.lines = None;
+        let _ = self.writer.take().map(JoinHandle::join);
+    }
+}
+
+/// Writes lines until nobody sends any. Where that fails, it is said once, and the server goes on.
+fn write_all(file: &Path, lines: &Receiver<String>) {
+    let mut is_failing = false;
+    for line in lines {
+        match appending(file).and_then(|mut f| f.write_all(line.as_bytes())) {
+            Ok(()) => is_failing = false,
             Err(e) => {
-                if !std::mem::replace(&mut self.is_failing, true) {
-                    let file = self.file.display();
+                if !std::mem::replace(&mut is_failing, true) {
+                    let file = file.display();
                     tracing::warn!("cannot write to the log {file}: {e}; sessions go on without it");
                 }
             }
         }
     }
+}
+
+/// Opened anew for each line, so that whoever rotates logs need not tell. Nothing but a file: a pipe may never be read.
+fn appending(file: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
+    let f = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags as i32).open(file)?;
+    if f.metadata()?.is_file() { Ok(f) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// As RFC 3339 has it, in UTC.
@@ -142,11 +176,13 @@ mod tests {
         let d = tempfile::tempdir().unwrap();
         let file = d.path().join("log");
         let a = args::AccessLog { log: Some(file.clone()), log_format: LogFormat::Text };
-        let mut log = AccessLog::open(&a).unwrap().unwrap();
-        log.write(&end());
+        let write = |n: usize| {
+            let mut log = AccessLog::open(&a).unwrap().unwrap();
+            (0..n).for_each(|_| log.write(&end()));
+        };
+        write(1);
         std::fs::rename(&file, d.path().join("log.1")).unwrap();
-        log.write(&end());
-        log.write(&end());
+        write(2);
         let lines = |p: &str| std::fs::read_to_string(d.path().join(p)).unwrap().lines().count();
         assert_eq!((lines("log.1"), lines("log")), (1, 2));
         let a = args::AccessLog { log: Some(d.path().join("missing/log")), ..a };

@@ -80,10 +80,10 @@ impl Watched {
         let delivered = if self.receives { stats.payload_received } else { stats.payload_acked };
         let (every, peer, suite) = (&mut self.every, info.peer.clone(), info.suite);
         let iwarp = info.iwarp.clone();
-        // Of what the other end sends, that tells.
         if let Some(asked) = self.asked.take().filter(|_| iwarp.is_none()) {
             setup::tell_protection(asked, suite);
         }
+        // Of what the other end sends, that tells.
         let mapped = if self.receives {
             self.inner.progress().mapped().map(Mapped::told)
         } else {

@@ -1,10 +1,13 @@
 //! What administrators change while data moves: nothing is lost, nothing waits for them, and one word reaches all.
 
 mod common;
+#[path = "common/desk.rs"]
+mod desk;
 
 use admin::client::Client;
 use admin::proto::{Answer, Flow, Request};
-use common::{Bench, Server, expect, json, longhaul, stderr};
+use common::{Server, expect, json, longhaul, stderr};
+use desk::Desk;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -17,31 +20,7 @@ const MAX_PAUSES: u32 = 12_000;
 /// Round trip of the emulated path, in milliseconds.
 const RTT: u64 = 60;
 
-/// A test's bench with a folder for control sockets of its own.
-struct Desk {
-    bench: Bench,
-    run: PathBuf,
-}
-
 impl Desk {
-    fn new() -> Desk {
-        let bench = Bench::new();
-        let run = bench.path("run");
-        Desk { bench, run }
-    }
-    fn client(&self, args: &[&str]) -> Command {
-        let mut c = self.bench.client(args);
-        c.env("LONGHAUL_RUN", &self.run);
-        c
-    }
-    fn run(&self, args: &[&str]) -> Output {
-        self.client(args).output().unwrap()
-    }
-    fn policy(&self, name: &str, text: &str) -> String {
-        let path = self.bench.path(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().into()
-    }
     /// The process that listens here, once it does.
     fn process(&self) -> Client {
         loop {
@@ -114,7 +93,7 @@ fn a_thousand_changes_under_64_streams_lose_nothing() {
     let listen = ["--listen", "127.0.0.1:0", "--arrivals", "--count", "1", "--no-control"];
     let mut server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
     let relay = d.relay(&server, "400mbit");
-    let first = d.policy("first.toml", &policy("cubic", "350M"));
+    let first = d.file("first.toml", &policy("cubic", "350M"));
     let what = ["perf", "client", &relay.address, "--accept-new", "--json", "--verify", "--policy", &first];
     let load = ["-P", "64", "-s", "64KiB", "--region", "1MiB", "-n", "640MiB"];
     let child = start(d.client(&[&what[..], &load].concat()));
@@ -206,11 +185,11 @@ fn what_runs_is_shown_changed_and_traced() {
     let o = d.run(&["cc", "set", "--flow", &format!("{}/77.0", child.id()), "--cc", "cubic"]);
     expect(&o, 6);
     assert!(stderr(&o).contains("no flow 77.0"), "{}", stderr(&o));
-    expect(&d.run(&["cc", "set", &d.policy("good.toml", &policy("copa", "150M"))]), 0);
+    expect(&d.run(&["cc", "set", &d.file("good.toml", &policy("copa", "150M"))]), 0);
     let f = &json(&d.run(&["cc", "show", "--json"]))["processes"][0]["flows"][0];
     assert_eq!((f["algorithm"].as_str(), f["rule"].as_str()), (Some("copa"), Some("all of copa")));
     // A bad one is refused by the process, with all of its errors, and changes nothing.
-    let bad = d.policy("bad.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
+    let bad = d.file("bad.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
     let o = d.run(&["cc", "set", &bad]);
     expect(&o, 6);
     assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
@@ -268,7 +247,7 @@ fn by_iwarp_the_systems_congestion_control_changes_while_data_moves() {
         assert_eq!(flows(&mut c)[0].algorithm, "reno");
     }
     // A policy takes its place.
-    expect(&d.run(&["cc", "set", &d.policy("cubic.toml", &policy("cubic", "150M"))]), 0);
+    expect(&d.run(&["cc", "set", &d.file("cubic.toml", &policy("cubic", "150M"))]), 0);
     decided_by(&mut c, "cubic");
     let before = flows(&mut c)[0].delivered_bytes;
     while flows(&mut c)[0].delivered_bytes < before + (1 << 20) {
@@ -289,13 +268,13 @@ fn end(child: Child) -> Output {
 fn a_policy_file_that_is_bad_is_refused_at_the_start_and_left_alone_later() {
     let d = Desk::new();
     let server = d.bench.serve("served", &["--no-control"]);
-    let bad = d.policy("p.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
-    let file = d.policy("file", "data");
+    let bad = d.file("p.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
+    let file = d.file("file", "data");
     let put = ["put", &file, &server.url("x"), "--accept-new", "--policy", &bad];
     let o = d.run(&put);
     expect(&o, 2);
     assert!(stderr(&o).contains("line 2") && stderr(&o).contains("line 3"), "{}", stderr(&o));
-    let good = d.policy("p.toml", &policy("cubic", "100M"));
+    let good = d.file("p.toml", &policy("cubic", "100M"));
     assert_eq!(good, bad);
     expect(&d.run(&put), 0);
 }
@@ -316,7 +295,7 @@ fn a_policy_may_name_what_the_running_process_has_loaded() {
     let mut c = d.process();
     moving(&mut c);
     let (bare, declared) =
-        (d.policy("bare.toml", &by_program(false)), d.policy("declared.toml", &by_program(true)));
+        (d.file("bare.toml", &by_program(false)), d.file("declared.toml", &by_program(true)));
     let refused = |args: &[&str], code, words: &[&str]| {
         let o = d.run(args);
         expect(&o, code);
@@ -333,7 +312,7 @@ fn a_policy_may_name_what_the_running_process_has_loaded() {
     refused(&["cc", "set", &declared], 6, &["line 1: error", "needs the program \"vegas-c\"", "cc load"]);
     expect(&d.run(&["cc", "load", "vegas"]), 0);
     for file in [&bare, &declared] {
-        expect(&d.run(&["cc", "set", &d.policy("other.toml", &policy("cubic", "150M"))]), 0);
+        expect(&d.run(&["cc", "set", &d.file("other.toml", &policy("cubic", "150M"))]), 0);
         decided_by(&mut c, "cubic");
         expect(&d.run(&["cc", "set", file]), 0);
         decided_by(&mut c, "vegas-c");
@@ -347,17 +326,17 @@ fn a_pushed_policy_waits_at_hosts_that_lack_its_program() {
     let d = Desk::new();
     let Some(etcd) = Etcd::new(&d.bench.path("")) else { return };
     let store = etcd.store();
-    let first = push(&d, &store, &d.policy("one.toml", &policy("cubic", "90M")));
+    let first = push(&d, &store, &d.file("one.toml", &policy("cubic", "90M")));
     let listen = ["--listen", "127.0.0.1:0", "--no-control"];
     let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
     let what = ["perf", "client", &server.address, "--accept-new", "--json", "--policy", &store];
     let child = start(d.client(&[&what[..], &["-t", "1h", "--stop"]].concat()));
     let mut c = d.process();
     decided_by(&mut c, "cubic");
-    let o = d.run(&["cc", "push", &d.policy("bare.toml", &by_program(false)), "--store", &store]);
+    let o = d.run(&["cc", "push", &d.file("bare.toml", &by_program(false)), "--store", &store]);
     expect(&o, 2);
     assert!(stderr(&o).contains("nothing was changed") && stderr(&o).contains("vegas-c"), "{}", stderr(&o));
-    let second = push(&d, &store, &d.policy("two.toml", &by_program(true)));
+    let second = push(&d, &store, &d.file("two.toml", &by_program(true)));
     let status = || status(&d, child.id());
     while !status()["errors"].to_string().contains("needs the program") {
         pause();
@@ -450,7 +429,7 @@ fn one_push_reaches_all_processes_and_a_store_that_is_gone_is_only_told() {
     let d = Desk::new();
     let Some(mut etcd) = Etcd::new(&d.bench.path("")) else { return };
     let store = etcd.store();
-    let push = |name: &str, text: &str| push(&d, &store, &d.policy(name, text));
+    let push = |name: &str, text: &str| push(&d, &store, &d.file(name, text));
     let first = push("one.toml", &policy("cubic", "90M"));
     let server = Server::start(
         &d.bench.server,
@@ -477,7 +456,7 @@ fn one_push_reaches_all_processes_and_a_store_that_is_gone_is_only_told() {
     let o = d.run(&[
         "cc",
         "push",
-        &d.policy("bad.toml", "[default]\nalgorithm = \"nonsense\"\n"),
+        &d.file("bad.toml", "[default]\nalgorithm = \"nonsense\"\n"),
         "--store",
         &store,
     ]);
@@ -511,7 +490,7 @@ fn who_is_refused_a_socket_goes_on_without() {
     let d = Desk::new();
     fs::write(&d.run, "a file where the folder should be").unwrap();
     let server = d.bench.serve("served", &["--no-control"]);
-    let file = d.policy("file", "data");
+    let file = d.file("file", "data");
     let o = d.run(&["put", &file, &server.url("x"), "--accept-new"]);
     expect(&o, 0);
     assert!(stderr(&o).contains("no control socket"), "{}", stderr(&o));

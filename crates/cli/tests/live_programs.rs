@@ -5,14 +5,16 @@
 )]
 
 mod common;
+#[path = "common/desk.rs"]
+mod desk;
 #[path = "../../programs/tests/common/parts.rs"]
 mod parts;
 
-use common::{Bench, Server, expect, json, stderr};
+use common::{Server, expect, json, stderr};
+use desk::Desk;
 use parts::Parts;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,31 +23,7 @@ const RATE: i64 = 1_000_000;
 /// How long what is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A bench with a folder for control sockets.
-struct Desk {
-    bench: Bench,
-    run: PathBuf,
-}
-
 impl Desk {
-    fn new() -> Desk {
-        let bench = Bench::new();
-        let run = bench.path("run");
-        Desk { bench, run }
-    }
-    fn client(&self, args: &[&str]) -> Command {
-        let mut c = self.bench.client(args);
-        c.env("LONGHAUL_RUN", &self.run);
-        c
-    }
-    fn run(&self, args: &[&str]) -> Output {
-        self.client(args).output().unwrap()
-    }
-    fn file(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.bench.path(name);
-        fs::write(&path, bytes).unwrap();
-        path.to_str().unwrap().into()
-    }
     /// A program that always decides this rate.
     fn steady(&self, file: &str, name: &str, rate: i64) -> String {
         self.file(file, &Parts::steady(name, rate).module())

@@ -6,30 +6,7 @@ use crate::govern::key_of;
 use crate::{Endpoint, QpId};
 use base::Time;
 use cc::platform::{Choice, PeerTerms, Traffic};
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use transport::{Allow, ConnEvent, Negotiation, Reason, refusal};
-
-/// Substitutions that are kept until they are taken: the latest.
-pub const MAX_SUBSTITUTIONS: usize = 256;
-
-/// Another algorithm decides than the one chosen, since a path does not carry the signals that it needs; or the chosen one
-/// does again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Substitution {
-    /// The connection.
-    pub conn: ConnId,
-    /// Its other end.
-    pub remote: SocketAddr,
-    /// Which flow of this end; `None`: it is about what the peer sends.
-    pub flow: Option<u8>,
-    /// What decided.
-    pub from: String,
-    /// What decides now.
-    pub to: String,
-    /// Why: [`Reason::Lacks`] or [`Reason::Back`].
-    pub why: Reason,
-}
 
 /// What is settled with the peer, as the policy has it.
 pub(crate) fn by_policy(n: &mut Negotiation, terms: &PeerTerms) {
@@ -49,27 +26,6 @@ pub(crate) fn by_policy(n: &mut Negotiation, terms: &PeerTerms) {
 }
 
 impl Endpoint {
-    /// Whether [`take_substitutions`](Endpoint::take_substitutions) has any.
-    pub fn has_substitutions(&self) -> bool {
-        !self.substitutions.is_empty()
-    }
-    /// What took an algorithm's place since this was asked last, as far as it is kept ([`MAX_SUBSTITUTIONS`]).
-    pub fn take_substitutions(&mut self) -> VecDeque<Substitution> {
-        core::mem::take(&mut self.substitutions)
-    }
-
-    fn note_substitution(&mut self, conn: ConnId, flow: Option<u8>, (from, to): (&str, &str), why: Reason) {
-        let Some(c) = self.conns.get(&conn) else { return };
-        if !matches!(why, Reason::Lacks(_) | Reason::Back) {
-            return;
-        }
-        if self.substitutions.len() == MAX_SUBSTITUTIONS {
-            self.substitutions.pop_front();
-        }
-        let (remote, from, to) = (c.connection.remote(), from.to_owned(), to.to_owned());
-        self.substitutions.push_back(Substitution { conn, remote, flow, from, to, why });
-    }
-
     /// Proposes to the peer another algorithm, or other parameters (as [`cc::registry::parse`] reads them): for what this
     /// end sends (`sending`) or for what the peer sends, on a queue pair, or (`None`) on all that have none of their own.
     /// [`Event::CcChanged`] or [`Event::CcRefused`] follows, a round trip later unless frames are lost. Nothing stops
@@ -189,12 +145,10 @@ impl Endpoint {
             }
             ConnEvent::CcReplaced { flow, from, to, why } => {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
-                self.note_substitution(conn, Some(*flow), (from, to), *why);
                 let (flow, from, to, why) = (*flow, from.clone(), to.clone(), *why);
                 self.tell(Event::CcReplaced { conn, flow, from, to, why });
             }
             ConnEvent::CcReplacedByPeer { qpn, from, to, why } => {
-                self.note_substitution(conn, None, (from, to), *why);
                 let (qp, from, to, why) = (self.qp_at(conn, *qpn), from.clone(), to.clone(), *why);
                 self.tell(Event::CcReplacedByPeer { conn, qp, from, to, why });
             }

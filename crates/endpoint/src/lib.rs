@@ -34,7 +34,6 @@ pub use cap_of::CapOf;
 pub use cc::Remembered;
 pub use cc::platform::{Choice, Intent, Policy, Qos, Traffic};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
-pub use congestion::{MAX_SUBSTITUTIONS, Substitution};
 pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
 pub use govern::{FlowReport, Heeded, Renewed};
 pub use paths::LIFETIME as PATH_LIFETIME;
@@ -110,8 +109,6 @@ pub struct Endpoint {
     hub: crate::iwarp::Hub,
     /// The administrator's policy.
     governor: Option<govern::Governor>,
-    /// Algorithms that took others' places, since somebody asked.
-    substitutions: VecDeque<congestion::Substitution>,
     patience: patience::Patience,
     /// Where a client began to connect last, until the driver has asked.
     asked: Option<SocketAddr>,
@@ -165,7 +162,6 @@ impl Endpoint {
             network_news: true,
             hub: Default::default(),
             governor: None,
-            substitutions: VecDeque::new(),
             patience: patience::Patience::default(),
             asked: None,
             qp_shares: Default::default(),

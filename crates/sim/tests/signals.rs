@@ -3,9 +3,9 @@
 
 use base::{Span, Time};
 use cc::platform::{EcnFault, EcnPath, Found};
-use endpoint::MAX_SUBSTITUTIONS;
 use longhaul_sim::pair::{Load, Pair};
 use netem::LinkConfig;
+use observe::{Event, Subject, What};
 use transport::{Reason, TransportOptions};
 
 const RTT_MS: u64 = 10;
@@ -97,9 +97,20 @@ fn each_fault_of_the_path_is_named_and_another_algorithm_decides() {
     }
 }
 
+/// Whose algorithm was replaced for want of signals, by which, and why.
+fn replaced(e: &Event) -> Option<(Subject, &str, &str, &str)> {
+    match &e.what {
+        What::AlgorithmReplaced { subject, from, to, why, by_signals: true } => {
+            Some((*subject, from, to, why))
+        }
+        _ => None,
+    }
+}
+
 /// Signals vanish at 1 s and come back at 2 s.
 fn vanish(seed: u64, cc: &'static str, link: &str) {
     let mut p = pair(seed, cc, link);
+    let mut readers = [p.sender, p.receiver].map(|node| p.world.endpoint(node).log().subscribe());
     let seen = look(&mut p, 990);
     assert_eq!(seen.algorithm, cc, "{seed}: {:?}", seen.path);
     let before = look(&mut p, 1_000).delivered;
@@ -118,14 +129,19 @@ fn vanish(seed: u64, cc: &'static str, link: &str) {
     assert_eq!((back.algorithm, back.path.stands_in), (cc, None), "{seed}: {:?}", back.path);
     // The frame that says so may still be under way.
     look(&mut p, 2_000 + 200 * RTT_MS);
-    for node in [p.sender, p.receiver] {
-        let told = p.world.endpoint(node).take_substitutions();
-        let (first, all) = (&told[0], told.len());
-        assert_eq!((first.from.as_str(), first.to.as_str()), (cc, "haul"), "{seed}");
-        assert!(matches!(first.why, Reason::Lacks(_)) && all <= MAX_SUBSTITUTIONS, "{seed}: {told:?}");
-        assert_eq!(first.flow.is_some(), node == p.sender, "{seed}");
-        assert!(told.iter().any(|s| s.why == Reason::Back && s.to == cc), "{seed}: {told:?}");
-        assert!(p.world.endpoint(node).take_substitutions().is_empty(), "taken once");
+    for (node, reader) in [p.sender, p.receiver].into_iter().zip(&mut readers) {
+        let (missed, all) = p.world.endpoint(node).log().read(reader);
+        let all: Vec<_> = all.cloned().collect();
+        let told: Vec<_> = all.iter().filter_map(replaced).collect();
+        assert!(matches!(all[0].what, What::ConnectionOpened { .. }), "{seed}: {:?}", all[0]);
+        let (subject, from, to, why) = told[0];
+        assert_eq!((missed, from, to), (0, cc, "haul"), "{seed}");
+        assert_ne!(why, Reason::Back.words(), "{seed}");
+        assert_eq!(matches!(subject, Subject::Flow(_)), node == p.sender, "{seed}");
+        let back = |(_, _, to, why): &(_, _, &str, &str)| *to == cc && *why == Reason::Back.words();
+        assert!(told.iter().any(back), "{seed}: {told:?}");
+        // Numbered without gaps, and each no earlier than the one before.
+        assert!(all.windows(2).all(|w| w[0].number + 1 == w[1].number && w[0].time <= w[1].time), "{seed}");
     }
     let (ours, theirs, why) = shown(&mut p);
     if ours == cc {

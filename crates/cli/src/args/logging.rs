@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// An access log.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AccessLog {
-    /// Append a line to FILE for each session that ends: client, key, operation, paths, files, bytes, status. FILE may be moved away
-    /// while the server runs; the next line begins a new one.
+    /// Append a line to FILE for each session that ends: client, key, operation, paths, files, bytes, status. FILE is a regular
+    /// file, no symbolic link, and may be moved away while the server runs; the next line begins a new one.
     #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub log: Option<PathBuf>,
     /// How the lines of --log are written.

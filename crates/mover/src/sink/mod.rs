@@ -530,7 +530,7 @@ impl Sink {
         }
         self.open_some();
         self.grant();
-        self.tell(link);
+        self.tell(link, false);
         let idle = self.files.is_empty() && self.desk.outstanding() == 0;
         if self.source_ended && idle && self.stage == Stage::Running {
             self.stage = Stage::Finishing;
@@ -549,10 +549,10 @@ impl Sink {
         }
         Ok(())
     }
-    /// Tells the source what is verified, one message at a time.
-    fn tell(&mut self, link: &mut Link) {
+    /// Tells the source what is verified, one message at a time but for the `last`, which says what the end of the transfer shows.
+    fn tell(&mut self, link: &mut Link, last: bool) {
         let now = (self.totals.files, self.totals.bytes + self.verified);
-        if now != self.told && link.queued() == 0 {
+        if now != self.told && (last || link.queued() == 0) {
             self.told = now;
             let resumed = self.totals.resumed_bytes;
             send(link, &[Record::Progress { files: now.0, bytes: now.1, resumed }]);
@@ -599,7 +599,7 @@ impl Sink {
                 for e in failed {
                     self.fail(e, Some(link));
                 }
-                self.tell(link);
+                self.tell(link, true);
                 send(link, &[Record::SinkEnd(self.totals)]);
                 self.stage = Stage::Ended;
             }
