@@ -128,6 +128,32 @@ fn a_path_that_a_firewall_blocks_from_the_start_is_done_without() {
 }
 
 #[test]
+fn a_path_that_never_came_up_is_told_of_when_the_transfer_was_over_before() {
+    let Some(hosts) = Hosts::new("dn", 1_500) else { return eprintln!("{SKIPPED}") };
+    second_path(&hosts);
+    block(&hosts, 1, &["from", "10.98.0.1"]);
+    let dir = tempfile::tempdir().expect("folder");
+    let _server = server(&hosts, &dir.path().join("server"), &[]);
+    let mut c = hosts.longhaul(0, &dir.path().join("client"));
+    c.args([
+        "perf",
+        "client",
+        "10.99.0.2",
+        "--accept-new",
+        "--json",
+        "-n",
+        "1MiB",
+        "--path",
+        "10.98.0.1,10.98.0.2",
+    ]);
+    let out = c.stdin(Stdio::null()).output().expect("ran");
+    let words = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{words}");
+    let told: Vec<_> = words.lines().filter(|l| l.contains("10.98.0.1 to 10.98.0.2")).collect();
+    assert!(told.len() == 1 && told[0].contains("WARN a path never came up"), "{words}");
+}
+
+#[test]
 fn a_path_that_a_firewall_blocks_while_it_is_used_leaves_its_data_to_the_other() {
     // Either path: that of the connection, too.
     for (path, blocked) in [(1, "10.98.0.1"), (0, "10.99.0.1")] {

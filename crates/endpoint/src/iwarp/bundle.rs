@@ -525,7 +525,7 @@ impl Endpoint {
         let text = match connected {
             true => format!("the connection by iWARP to {remote} failed: {why}"),
             false => format!(
-                "cannot connect to {remote} by TCP, for iWARP: {why}. Is the server running with iWARP, and is its TCP port open in the firewall?"
+                "no connection by TCP to {remote}, for iWARP: {why}; is the server running with iWARP, and is its TCP port open in the firewall?"
             ),
         };
         b.ending.get_or_insert(CloseReason::Stream(text));
