@@ -27,7 +27,7 @@ impl Desk {
         self.client(args).output().unwrap()
     }
     /// A file of the test's own.
-    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    pub fn file(&self, name: &str, bytes: &(impl AsRef<[u8]> + ?Sized)) -> String {
         let path = self.bench.path(name);
         fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().into()
