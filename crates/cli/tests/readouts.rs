@@ -31,7 +31,11 @@ fn on_a_terminal(b: &Bench, args: &[&str]) -> (Vec<Frame>, f64) {
     let words: Vec<String> = args.iter().map(|a| format!("'{a}'")).collect();
     let line = format!("stty cols 250; exec '{}' {}", env!("CARGO_BIN_EXE_longhaul"), words.join(" "));
     let mut c = Command::new("script");
-    c.args(["-qec", &line, "/dev/null"]).env("LONGHAUL_HOME", &b.client).env("SHELL", "/bin/sh");
+    // Without TERM nothing is drawn.
+    c.args(["-qec", &line, "/dev/null"])
+        .env("LONGHAUL_HOME", &b.client)
+        .env("SHELL", "/bin/sh")
+        .env("TERM", "xterm");
     let started = Instant::now();
     let mut child = c.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = child.stdout.take().unwrap();
