@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cc = args.get(2).map_or("bbr", |s| s);
     let step = args.get(3).map_or(Ok(100), |s| s.parse())?;
     let module = args.get(4).map_or("aead", |s| s);
+    let seed = args.get(5).map_or(Ok(1), |s| s.parse())?;
     let mut options = TransportOptions { cc: cc.into(), ..TransportOptions::default() };
     options.max_packet = 1500;
     if module == "crc32c" {
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let back = LinkConfig { loss: netem::Loss::NONE, ..link.clone() };
     let load = Load { message: 1_000_000, ahead: 4096, messages: Some(megabytes) };
-    let mut pair = Pair::new(1, Span::from_micros(20), (link, back), options, load)?;
+    let mut pair = Pair::new(seed, Span::from_micros(20), (link, back), options, load)?;
     let mut at = Time::ZERO;
     let mut last = 0;
     while pair.board.borrow().finished.is_none() && at < Time::from_nanos(600_000_000_000) {

@@ -25,6 +25,7 @@
 //!   another one: a queue of one's own is never taken for the path.
 
 mod loss;
+mod probe;
 mod rival;
 mod round;
 mod run_off;
@@ -35,6 +36,7 @@ mod steady;
 mod tests;
 
 use self::loss::Losses;
+use self::probe::Probe;
 use self::rival::Rival;
 use self::round::{Base, Round};
 use self::shallow::Shallow;
@@ -179,6 +181,7 @@ pub struct Haul {
     phase: Phase,
     steady: Steady,
     rival: Rival,
+    probe: Probe,
     shallow: Shallow,
     /// Bytes per second.
     rate: f64,
@@ -203,6 +206,7 @@ impl Haul {
             rate: known.unwrap_or(window / base.or(NOMINAL_RTT)),
             steady: Steady::default(),
             rival: Rival::default(),
+            probe: Probe::default(),
             shallow: Shallow::default(),
             config,
             rng,
@@ -244,7 +248,7 @@ impl Haul {
         let gain = match &self.phase {
             Phase::Drain { .. } => steady::DRAIN_GAIN,
             Phase::Sounding(s) => s.gain(),
-            Phase::Steady => self.steady.gain(),
+            Phase::Steady => self.steady.gain() * self.probe.gain(),
             Phase::Start(s) => s.gain(),
             Phase::RunOff => 1.0,
         };
@@ -286,6 +290,7 @@ impl Haul {
         self.phase = if full { Phase::Drain { rounds: 0 } } else { Phase::Steady };
         self.losses.answer(now);
         self.steady.restart(now, self.rtt(), &mut self.rng);
+        self.probe.restart();
     }
 }
 
@@ -310,7 +315,7 @@ impl Algorithm for Haul {
         self.round.update(s, queue, self.losses.counts(s));
         self.base.learn(s, self.round.standing(), self.round.noise_reach(), self.rate);
         self.losses.undo(s, &mut self.rate);
-        let runs_away = self.has_run_away();
+        let runs_away = self.has_run_away(s);
         match &self.phase {
             Phase::Start(_) => self.on_start(s),
             Phase::Drain { rounds } => {
@@ -319,6 +324,8 @@ impl Algorithm for Haul {
                 self.phase = Phase::Drain { rounds };
                 if s.inflight as f64 <= pipe || rounds > steady::DRAIN_ROUNDS {
                     self.phase = Phase::Steady;
+                    self.losses.answer(s.now);
+                    self.steady.drained = s.now;
                     self.steady.restart(s.now, self.rtt(), &mut self.rng);
                 }
             }
@@ -347,6 +354,7 @@ impl Algorithm for Haul {
                 self.heard = None;
                 self.round.restart();
                 self.shallow.restart();
+                self.probe.restart();
                 if matches!(self.phase, Phase::Sounding(_)) {
                     // Nothing was queued: as good as a sounding, which would begin again and again with less.
                     self.base.end_sounding(now, false, self.round.noise());

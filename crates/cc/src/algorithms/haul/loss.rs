@@ -40,7 +40,7 @@ impl Default for Losses {
 impl Losses {
     /// Packets of this feedback that count: not those lost before the last reduction or in an outage.
     pub(super) fn counts(&self, s: &Signals) -> Counts {
-        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
+        let old = s.latest_lost_sent.is_some_and(|sent| self.is_answered(sent));
         let lost = if old { 0 } else { s.lost_packets };
         Counts {
             acked: s.acked_packets,
@@ -49,6 +49,11 @@ impl Losses {
             reports: u64::from(s.acked_packets > 0 || lost > 0),
             lossy: u64::from(lost > 0),
         }
+    }
+
+    /// Whether what was sent then belongs to what was answered.
+    pub(super) fn is_answered(&self, sent: Time) -> bool {
+        sent <= self.answered
     }
 
     /// Everything sent until now is dealt with.
@@ -102,7 +107,7 @@ impl Losses {
 }
 
 /// More loss than this is never a path's usual one: it would let an overflow pass for the path's nature.
-pub(super) const MOST_USUAL: f64 = 0.05;
+pub(super) const MOST_USUAL: f64 = 0.12;
 
 /// Whether `lost` of `total` exceed `share` by more than chance explains.
 pub(super) fn exceeds(lost: u64, total: u64, share: f64) -> bool {
@@ -134,7 +139,14 @@ impl Haul {
 
     /// Whether there was a queue that could overflow in the round now ending.
     pub(super) fn is_queued(&self) -> bool {
-        self.round.most() > self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0
+        let least = self.target(self.rate).max(2.0 * super::HOST_NOISE) / 2.0;
+        self.round.most() > least + self.round.spread()
+    }
+
+    /// Whether so many are lost in the round now ending that it is congestion wherever they were.
+    pub(super) fn loses_much(&self) -> bool {
+        let c = self.round.counts();
+        exceeds(c.lost, c.total(), self.config.loss_alone)
     }
 
     /// Whether the losses of the round now ending mean congestion: many do wherever they come from, fewer where a queue
@@ -143,7 +155,7 @@ impl Haul {
         let c = self.round.counts();
         let total = c.total();
         let share = (self.config.loss + self.losses.usual).min(self.config.loss_alone);
-        exceeds(c.lost, total, self.config.loss_alone)
+        self.loses_much()
             || self.is_queued()
                 && exceeds(c.lost, total, share)
                 && !in_bursts(c.lost as f64, total as f64, c.reports as f64, c.lossy as f64)

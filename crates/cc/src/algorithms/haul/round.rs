@@ -18,6 +18,8 @@ const MORE: f64 = 1.1;
 /// one holds up all behind it: the denser they are sent, the nearer to the longest delay all of them come, and the less
 /// is seen of the noise.
 const NOISE_REACH: f64 = 10.0;
+/// Standard deviations between the shortest and the longest delay: of a uniform distribution 3.5.
+const SPREAD: f64 = 5.0;
 /// What is left after a round of the most noise seen.
 const NOISE_FADES: f64 = 0.998;
 /// Samples that the noise is averaged over.
@@ -258,6 +260,16 @@ impl Round {
     /// How far above the lowest delay noise may reach.
     pub(super) fn noise_reach(&self) -> f64 {
         (self.most_noise.max(self.deviation) - HOST_NOISE).max(0.0) * NOISE_REACH
+    }
+
+    /// How far apart the shortest and the longest delay may be without a queue.
+    pub(super) fn spread(&self) -> f64 {
+        self.deviation() * SPREAD
+    }
+
+    /// The standard deviation of delays of packets that were sent apart, the most lately.
+    pub(super) fn deviation(&self) -> f64 {
+        self.most_noise.max(self.deviation)
     }
 
     pub(super) fn finish(&mut self) {

@@ -24,10 +24,14 @@ impl Haul {
 
     /// The queue is longer than any that flows under the law keep, and was not when it was last let run off: a queue
     /// that this does not shorten is somebody else's.
-    pub(super) fn has_run_away(&mut self) -> bool {
-        let long = self.round.standing().is_some_and(|q| q > RUN_AWAY * self.scale());
+    pub(super) fn has_run_away(&mut self, s: &Signals) -> bool {
+        // Delays that differ by a round trip are seen on short paths; there more is needed.
+        let most = (RUN_AWAY * self.scale()).max(self.round.spread().min(self.scale()));
+        let long = self.round.standing().is_some_and(|q| q > most);
         self.steady.ran_off &= long;
-        long && !self.steady.ran_off && !self.rival.is_at_work()
+        // What was sent while the start's queue ran off has met that queue.
+        let old = s.newest_acked_sent.is_some_and(|sent| sent <= self.steady.drained);
+        long && !old && !self.steady.ran_off && !self.rival.is_at_work()
     }
 
     /// The part of the queue that may be in flight besides the bare path's product. A queue of others is theirs to

@@ -144,7 +144,7 @@ impl Haul {
         let check = *check;
         self.shallow.check = None;
         let share = check.lost as f64 / check.total.max(1) as f64;
-        if share > self.config.loss_alone {
+        if exceeds(check.lost, check.total, self.config.loss_alone) {
             self.on_congestion(s);
         } else if share < check.share * LESS {
             self.losses.usual = self.losses.usual.min(share);

@@ -40,6 +40,8 @@ const NEAR: f64 = 0.12;
 const HELD_BACK: f64 = 0.5;
 /// Quartiles of trains so far apart are no rate.
 const DISAGREE: f64 = 2.0;
+/// The same where delays change by more than a train takes to pass.
+const DIFFER: f64 = 1.2;
 /// Samples of dispersion kept: their median is believed.
 const SAMPLES: usize = 15;
 /// A delay above this part of the round trip is a queue also to an application that sends little.
@@ -101,6 +103,8 @@ pub(super) struct Start {
     gentle: u32,
     /// The newest report saw a queue that noise does not explain.
     doubtful: bool,
+    /// Delays change by more than the time that a train takes to pass.
+    noisy: bool,
     /// Whether a report of this round saw a queue, and of the one before.
     waited: [bool; 2],
     /// The longest train of this round and of the one before.
@@ -125,6 +129,7 @@ impl Start {
             rounds: 0,
             gentle: 0,
             doubtful: false,
+            noisy: false,
             waited: [false; 2],
             trains: [0; 2],
             longest: u64::MAX,
@@ -205,12 +210,17 @@ impl Start {
     }
 
     /// Trains that do not agree with each other, or with what was found since, show a path whose delay changes by
-    /// itself.
+    /// itself. Where it is known to do so, few trains tell nothing.
     fn trains_mislead(&self) -> bool {
         let mut sorted: Vec<f64> = self.shown.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
-        matches!(self.step, Step::Distrust) || n >= AGREE && sorted[n * 3 / 4] > sorted[n / 4] * DISAGREE
+        let apart = if self.noisy { DIFFER } else { DISAGREE };
+        match (self.step, n) {
+            (Step::Distrust, _) => true,
+            (_, AGREE..) => sorted[n * 3 / 4] > sorted[n / 4] * apart,
+            _ => self.noisy,
+        }
     }
 
     /// How far to go, and the growth in a round trip.
@@ -221,8 +231,9 @@ impl Start {
             BLIND_ROUNDS.. => DOUBLE,
             _ => BLIND,
         };
+        let blindly = self.noisy && self.known.is_none() && self.trains_mislead();
         match (self.known, self.narrowest()) {
-            _ if matches!(self.step, Step::Distrust) => (f64::INFINITY, blind),
+            _ if blindly || matches!(self.step, Step::Distrust) => (f64::INFINITY, blind),
             (Some(known), _) if exceed => (known * MORE, DOUBLE),
             (Some(known), _) => (known, SEEING),
             (None, Some((narrow, _))) if exceed => (narrow * MORE, DOUBLE),
@@ -267,7 +278,7 @@ impl Start {
         long
     }
 
-    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, (noise, reach): (f64, f64)) {
+    fn update(&mut self, s: &Signals, rtt: f64, queue: Option<f64>, (noise, reach, spread): (f64, f64, f64)) {
         if let Some(rate) = s.dispersion {
             self.shown.push_back(rate.bytes_per_sec() as f64);
             if self.shown.len() > SAMPLES {
@@ -282,7 +293,9 @@ impl Start {
             let longest = self.trains[0].max(self.trains[1]) as f64;
             let own = self.narrowest().map_or(0.0, |(narrow, _)| longest / narrow);
             let limit = (rtt / 24.0).max(2.0 * HOST_NOISE).max(own + HOST_NOISE) + 3.0 * noise;
-            self.doubtful = q > limit.max(reach) && self.known.is_none();
+            self.noisy =
+                self.narrowest().is_some_and(|(narrow, _)| spread > (longest / narrow).max(5.0 * HOST_NOISE));
+            self.doubtful = q > limit.max(reach).max(spread) && self.known.is_none();
             self.waited[0] |= q > limit;
             self.queued = if q > limit { self.queued + 1 } else { 0 };
             if self.queued <= 1 {
@@ -322,7 +335,7 @@ impl Start {
 impl Haul {
     pub(super) fn on_start(&mut self, s: &Signals) {
         let (rtt, queue) = (self.rtt(), self.base.queue(s));
-        let noise = (self.round.noise(), self.round.noise_reach());
+        let noise = (self.round.noise(), self.round.noise_reach(), self.round.spread());
         let congested = s.round_start && self.is_congested();
         let Phase::Start(start) = &mut self.phase else { return };
         start.update(s, rtt, queue, noise);
@@ -363,11 +376,11 @@ impl Haul {
 
     /// Something says that the path is full. If ever more arrives it is not, where noise explains the delay.
     fn on_full(&mut self, s: &Signals, congested: bool) {
-        let (rtt, reach) = (self.rtt(), self.round.noise_reach());
+        let (rtt, reach, much) = (self.rtt(), self.round.noise_reach(), self.loses_much());
         let Phase::Start(start) = &mut self.phase else { return };
         let lately = start.delivered_lately(rtt, reach);
-        let noise = self.round.standing().is_some_and(|q| q < reach);
-        if !congested && noise && self.base.grows(s.now) {
+        let noise = !congested && self.round.standing().is_some_and(|q| q < reach);
+        if (congested && !much || noise) && self.base.grows(s.now) {
             start.queued = 0;
             return;
         }

@@ -15,8 +15,6 @@ pub(super) const DRAIN_ROUNDS: u32 = 4;
 const STEP: f64 = 0.5;
 /// Packets in flight below which the rate delivered is the highest sample of a round.
 const FEW: u64 = 16;
-/// Delays that reach so far above the lowest by themselves make bunches: what arrives in a round is no measure.
-const NOISY: f64 = 0.3;
 /// Of a queue of one's own a dip leaves less than this part.
 const UNDIPPED: f64 = 0.5;
 /// Least factor of a round.
@@ -77,6 +75,8 @@ pub(super) struct Steady {
     /// What was delivered when a queue stood, smoothed.
     ceiling: f64,
     next_dip: Time,
+    /// When the queue that the start made had run off.
+    pub(super) drained: Time,
     /// The factor of a dip under way.
     dip: Option<f64>,
     /// The queue before the last dip, and the least after it.
@@ -119,15 +119,9 @@ impl Steady {
         self.dip.unwrap_or(1.0)
     }
 
-    /// A round with a queue so many times longer than aimed at. One of noise keeps just that length where the rate has
-    /// fallen far enough, but one of packets is as often shorter.
-    fn crowd(&mut self, longer: f64, noisy: bool) {
-        let most = if noisy { 1.0 } else { CROWDED };
-        self.crowded = match longer > most {
-            true => self.crowded.saturating_add(1),
-            false if noisy => self.crowded.saturating_sub(2),
-            false => 0,
-        };
+    /// A round with a queue so many times longer than the one aimed at.
+    fn crowd(&mut self, longer: f64) {
+        self.crowded = if longer > CROWDED { self.crowded.saturating_add(1) } else { 0 };
     }
 
     /// The rate after a round without a queue, where the first step up is `step`.
@@ -194,16 +188,11 @@ impl Haul {
     /// At the end of a round.
     pub(super) fn on_steady(&mut self, s: &Signals) {
         let counts = self.round.counts();
+        self.probe.end_of_round(s);
         if self.rival.looks(s.now, self.round.standing()) {
             return;
         }
-        let mut in_vain = self.steady.crowded >= IN_VAIN && !s.app_limited;
-        let noise = in_vain && !self.rival.is_recent(s.now);
-        if let Some(standing) = self.round.standing().filter(|q| noise && *q < self.round.noise_reach()) {
-            self.base.is_noise(standing);
-            self.steady.crowded = 0;
-            in_vain = false;
-        }
+        let in_vain = self.steady.crowded >= IN_VAIN && !s.app_limited;
         if in_vain || self.is_time_to_sound(s) {
             self.steady.crowded = 0;
             // A part of what arrives: a part of much more than that would empty nothing.
@@ -217,7 +206,7 @@ impl Haul {
             self.phase = Phase::Sounding(Sounding { until: s.now + time, rounds: 0, crowd, before });
         } else if self.steady.dip.take().is_some() {
             self.steady.restart(s.now, self.rtt(), &mut self.rng);
-        } else if self.looks_at_loss(s, counts) {
+        } else if self.on_probe(s) || self.looks_at_loss(s, counts) {
             self.steady.free = 0;
         } else if self.is_congested() {
             self.on_congestion(s);
@@ -266,7 +255,7 @@ impl Haul {
         self.steady.free = 0;
     }
 
-    /// After a dip: on a path whose delay changes by itself, what a dip of a large flow has not shortened is no queue.
+    /// After a dip: what a dip of a large flow has not shortened may be no queue, which a probe tells.
     fn looks_at_dip(&mut self) {
         let Some(standing) = self.round.standing() else { return };
         let Some((before, least)) = &mut self.steady.dipped else { return };
@@ -275,16 +264,10 @@ impl Haul {
         if self.steady.settle == 0 {
             self.steady.dipped = None;
             let large = self.narrowest.is_none_or(|path| self.rate > path * LARGE);
-            if large && self.is_noisy(before) && least > before * UNDIPPED {
-                self.base.is_noise(least);
+            if large && least > before * UNDIPPED {
+                self.probe.doubt();
             }
         }
-    }
-
-    /// Whether delays differ so much by themselves that a `queue` may be none.
-    fn is_noisy(&self, queue: f64) -> bool {
-        let reach = self.round.noise_reach();
-        reach > self.rtt() * NOISY && queue < reach
     }
 
     fn follow_law(&mut self, s: &Signals, counts: Counts) {
@@ -298,7 +281,7 @@ impl Haul {
         self.steady.late += (late - self.steady.late) / 8.0;
         // With a few packets in flight a sample that cuts a pair of them is a fifth too low.
         let few = self.rate * rtt < (FEW * self.packet) as f64;
-        let sample = r.rate.bytes_per_sec() as f64;
+        let sample = self.arrived_lately().unwrap_or(r.rate.bytes_per_sec() as f64);
         let sample = if few { sample.max(self.round.fastest()) } else { sample };
         let x = (sample * (1.0 + late) * total / arrived).min(self.rate * 1.05);
         // A longer queue keeps the path busy while the host is.
@@ -338,12 +321,10 @@ impl Haul {
             if self.steady.crowded == 0 {
                 self.steady.uncrowded = self.rate;
             }
-            let noisy = self.is_noisy(queue);
-            self.steady.crowd(queue / target, noisy);
+            self.steady.crowd(queue / target);
             let law = x * (1.0 + STEP * (target - queue) / scale).max(LEAST);
-            // Of samples too low and too high by bunches only the low ones count: they would take the rate down forever.
-            let law = if noisy && queue < target { law.max(self.rate) } else { law };
             self.rate = law.max(self.not_below(s.now, x, queue, target));
+            self.probe(target, queue);
         }
         if s.now >= self.steady.next_dip {
             // For a round, as much less as empties twice the queue.
