@@ -446,17 +446,17 @@ pub struct PerfClient {
     /// Queue pairs that carry messages at the same time.
     #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub streams: u16,
-    /// Messages under way on each queue pair; 64 MiB worth of them by default.
+    /// Messages under way on each queue pair; by default what the path has shown to carry in some seconds, 64 MiB of all at most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: Option<u32>,
-    /// How long.
+    /// How long; what is under way then is given up.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     pub time: Span,
     /// How many bytes, instead of a time.
     #[arg(short = 'n', long, value_name = "SIZE", value_parser = units::size, conflicts_with = "time")]
     pub bytes: Option<u64>,
-    /// When the time is over, give up what is under way instead of waiting for it.
-    #[arg(long, conflicts_with = "bytes")]
+    /// What has become the rule: kept for scripts that say it.
+    #[arg(long, hide = true, conflicts_with = "bytes")]
     pub stop: bool,
     /// The server starts the operations instead of the client.
     #[arg(short = 'R', long)]

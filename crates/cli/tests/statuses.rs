@@ -206,6 +206,17 @@ fn ended_early(b: &Bench, cases: &mut Cases) {
         let o = client(b, command, &host.address.to_string()).output().unwrap();
         cases.add(5, "the server ends the connection", command, o, "0x1000");
     }
+    let server = perf_server(b);
+    let what = ["perf", "client", "--accept-new", &server.address, "-t", "1s", "-i", "100ms"];
+    let mut child = b.client(&what).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It has begun when it tells of an interval.
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+    let pid = Pid::from_raw(server.child.id() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let o = child.wait_with_output().unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    cases.add(5, "the server falls silent in a measurement", "perf client", o, "tells no result");
 }
 
 fn refused(b: &Bench, cases: &mut Cases) {

@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::intervals::Intervals;
 use super::load::Load;
+use super::patience::Patience;
 use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
 use crate::args::{Encryption, Operation, PERF_PORT, PerfClient, Polling};
 use crate::exit::{self, Code, Failure, Outcome};
@@ -18,7 +19,7 @@ use transport::crypto::{PeerIdentity, Suite};
 use transport::error::code;
 use verbs::{CqId, Status};
 
-/// Bytes under way on all streams unless the user says otherwise.
+/// Bytes under way on all streams at most unless the user says otherwise.
 const UNDER_WAY: u64 = 64 << 20;
 /// Memory of each queue pair unless the user says otherwise, and of all of them together, but two messages each: what a server
 /// gives a client beside others.
@@ -114,9 +115,11 @@ fn plan(a: &PerfClient) -> Plan {
         size,
         streams: a.streams,
         depth: a.depth.unwrap_or(under_way.clamp(2, 4_096) as u32),
+        grows: a.depth.is_none(),
         nanos: a.time.as_nanos(),
         messages: a.bytes.map(|b| b.div_ceil(size.max(1))),
-        stop: a.stop,
+        // Of atomic operations little is under way, and what they changed is compared with what was counted.
+        stop: a.bytes.is_none() && !a.operation.is_atomic(),
         reverse: a.reverse,
         region: a
             .region
@@ -147,6 +150,7 @@ struct Client {
     failure: Option<Failure>,
     closed: bool,
     intervals: Intervals,
+    patience: Patience,
     /// Bytes that the initiator counted, and no less than this end saw.
     total: u64,
 }
@@ -155,6 +159,7 @@ impl Client {
     fn new(connect: Connect, plan: Plan, interval: Span, shown: bool, stop: Arc<AtomicBool>) -> Client {
         Client {
             connect: Some(connect),
+            patience: Patience::default(),
             plan,
             stop,
             conn: None,
@@ -191,7 +196,7 @@ impl Client {
                 }
                 let mut control = Control::new(ep, &info)?;
                 if self.plan.reverse || self.plan.latency {
-                    let load = Load::prepared(ep, &info, self.plan.clone(), !self.plan.reverse)?;
+                    let load = Load::prepared(ep, conn, self.plan.clone(), !self.plan.reverse)?;
                     self.plan.rkeys = load.rkeys();
                     self.load = Some(load);
                 }
@@ -221,12 +226,14 @@ impl Client {
         let Some(conn) = self.conn else { return Ok(()) };
         match m {
             Message::Ready(rkeys) => {
-                self.intervals.begin(now);
+                self.intervals.begin(now, self.plan.time());
+                if let Some(time) = self.plan.time() {
+                    self.patience.begin(now + time);
+                }
                 if !self.plan.reverse {
-                    let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                     let mut load = match self.load.take() {
                         Some(l) => l,
-                        None => Load::prepared(ep, &info, self.plan.clone(), true)?,
+                        None => Load::prepared(ep, conn, self.plan.clone(), true)?,
                     };
                     load.start(ep, &rkeys)?;
                     self.load = Some(load);
@@ -238,7 +245,7 @@ impl Client {
             Message::Finish(each, figures) => {
                 let load = self.load.as_mut().ok_or("a result before the measurement")?;
                 self.ours = Some(load.figures(ep, conn, &each));
-                self.end_intervals(now, ep, conn, figures.bytes);
+                self.end_intervals(now, ep, conn, &figures);
                 self.theirs = Some(figures);
             }
             Message::Done(figures) => self.theirs = Some(figures),
@@ -279,22 +286,34 @@ impl Client {
             load.post(now, ep)?;
             if load.is_over() {
                 self.running = false;
-                let each = load.each();
+                let each = load.each(ep);
                 let figures = load.figures(ep, conn, &each);
                 self.ours = Some(figures.clone());
-                self.end_intervals(now, ep, conn, figures.bytes);
+                self.end_intervals(now, ep, conn, &figures);
                 if let Some(c) = &mut self.control {
                     c.send(ep, &Message::Finish(each, figures))?;
                 }
             }
         }
         self.report_interval(now, ep, conn);
+        self.look_for_peer(now, ep, conn);
         let drained = self.control.as_ref().is_none_or(Control::is_drained);
         if (self.ours.is_some() && self.theirs.is_some() && drained) || self.failure.is_some() {
             self.iwarp = ep.connection(conn).and_then(|info| info.iwarp.clone());
-            ep.close(now, conn, code::NO_ERROR, "done");
+            self.close(now, ep, conn);
         }
         Ok(())
+    }
+
+    /// Closes the connection. What is under way is given up, and of a peer that has fallen silent nothing is waited for.
+    fn close(&self, now: Time, ep: &mut Endpoint, conn: ConnId) {
+        ep.close(now, conn, code::NO_ERROR, "done");
+        let qps = ep.connection(conn).map(|info| info.qps.clone()).unwrap_or_default();
+        if self.patience.is_over() {
+            ep.reset_streams(now, conn, &qps);
+        } else if self.plan.stop || self.failure.is_some() {
+            ep.reset_streams(now, conn, qps.get(1..).unwrap_or_default());
+        }
     }
 
     /// Looks after the reports at intervals.
@@ -309,11 +328,31 @@ impl Client {
         self.intervals.add(now, arrived, &s, &control);
     }
 
-    /// The measurement is over, of which the initiator counted `total` bytes.
-    fn end_intervals(&mut self, now: Time, ep: &Endpoint, conn: ConnId, total: u64) {
+    /// The measurement is over, of which the initiator counted `f`.
+    fn end_intervals(&mut self, now: Time, ep: &Endpoint, conn: ConnId, f: &Figures) {
         let Some(s) = self.figures_of(ep, conn) else { return };
         let control = control(&s, self.iwarp.as_ref());
-        self.total = self.intervals.end(now, total, &s, &control);
+        let lasted = Span::from_secs_f64(f.seconds);
+        self.total = self.intervals.end(now, lasted, f.bytes, &s, &control);
+    }
+
+    /// Gives up on a peer that has fallen silent, once the time is over.
+    #[inline(never)]
+    fn look_for_peer(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) {
+        if self.ours.is_some() && self.theirs.is_some()
+            || !self.patience.is_due(now, || ep.refresh_stats(conn))
+        {
+            return;
+        }
+        let Some(s) = ep.stats(conn) else { return };
+        if let Some(silent) = self.patience.look(now, s.packets_received, s.srtt) {
+            let acked = self.ours.as_ref().map_or(0, |f| f.bytes);
+            let text = format!(
+                "the time is over, and the server tells no result: nothing came from it for {silent}; is the path up, and \
+                 is the server still running? ({acked} bytes had been acknowledged)"
+            );
+            self.fail(Failure::new(Code::Interrupted, text));
+        }
     }
 
     fn figures_of(&mut self, ep: &Endpoint, conn: ConnId) -> Option<Stats> {
@@ -349,10 +388,7 @@ impl App for Client {
     }
     fn next_timeout(&self) -> Option<Time> {
         let deadline = self.load.as_ref().filter(|_| self.running).and_then(Load::deadline);
-        match (deadline, self.intervals.next()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [deadline, self.intervals.next(), self.patience.next()].into_iter().flatten().min()
     }
     fn finished(&self) -> bool {
         self.closed
@@ -412,6 +448,14 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
 /// For people; `by`: what carried it, or protected it.
 fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     let number = |key: &str| r[key].as_f64().unwrap_or(0.0);
+    if plan.latency && latency.is_none() {
+        let seconds = number("seconds");
+        return out_line!(
+            "{:?}, {} bytes to and fro: none came back in {seconds:.3} s",
+            plan.operation,
+            plan.size
+        );
+    }
     if let Some([min, p50, p99, max]) = latency {
         let t = Span::from_nanos;
         out_line!(

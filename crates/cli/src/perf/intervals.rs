@@ -14,6 +14,8 @@ pub struct Intervals {
     /// For people, as they come.
     shown: bool,
     began: Time,
+    /// When the measurement is over, if that is known.
+    until: Option<Time>,
     next: Option<Time>,
     /// Figures of now were asked for.
     asked: bool,
@@ -26,13 +28,21 @@ impl Intervals {
     /// Nothing yet.
     pub fn new(every: Span, shown: bool) -> Intervals {
         let (began, last) = (Time::ZERO, (Time::ZERO, 0, 0));
-        Intervals { every, shown, began, next: None, asked: false, last, list: Vec::new() }
+        Intervals { every, shown, began, until: None, next: None, asked: false, last, list: Vec::new() }
     }
 
     /// The measurement begins.
-    pub fn begin(&mut self, now: Time) {
+    pub fn begin(&mut self, now: Time, lasts: Option<Span>) {
         (self.began, self.last) = (now, (now, 0, 0));
-        self.next = (!self.every.is_zero()).then(|| now + self.every);
+        self.until = lasts.map(|t| now + t);
+        self.next = Some(now);
+        self.advance(now);
+    }
+
+    /// After one that took long the next is as long as it should be; the last one is what is left at the end.
+    fn advance(&mut self, now: Time) {
+        let next = self.next.map(|at| if at + self.every > now { at + self.every } else { now + self.every });
+        self.next = next.filter(|at| !self.every.is_zero() && self.until.is_none_or(|end| *at < end));
     }
 
     /// When [`Intervals::is_due`] is to be asked again.
@@ -55,9 +65,7 @@ impl Intervals {
 
     /// An interval is over: `arrived` bytes in all, with `control` of what sends.
     pub fn add(&mut self, now: Time, arrived: u64, s: &Stats, control: &str) {
-        // After one that took long the next is as long as it should be.
-        self.next =
-            self.next.map(|at| if at + self.every > now { at + self.every } else { now + self.every });
+        self.advance(now);
         self.tell(now, arrived, s, control);
     }
 
@@ -84,9 +92,10 @@ impl Intervals {
         );
     }
 
-    /// The measurement is over, with `total` bytes: what was not reported yet is the last interval. Gives the total, which is
-    /// no less than what was reported.
-    pub fn end(&mut self, now: Time, total: u64, s: &Stats, control: &str) -> u64 {
+    /// The measurement is over, with `total` bytes, and lasted so long, which may have been heard of later: what was not reported
+    /// yet is the last interval. Gives the total, which is no less than what was reported.
+    pub fn end(&mut self, now: Time, lasted: Span, total: u64, s: &Stats, control: &str) -> u64 {
+        let now = now.min(self.began + lasted).max(self.last.0);
         if self.every.is_zero() {
             return total;
         }
@@ -144,13 +153,13 @@ mod tests {
     fn a_short_rest_counts_with_the_interval_before() {
         let at = |ms: u64| Time::from_nanos(5_000_000_000) + Span::from_millis(ms);
         let mut i = Intervals::new(Span::from_secs(1), false);
-        i.begin(at(0));
+        i.begin(at(0), None);
         assert!(!i.is_due(at(999), || panic!("too early")));
         let mut asked = false;
         assert!(!i.is_due(at(1_000), || asked = true));
         assert!(asked && i.is_due(at(1_000), || panic!("asked already")));
         i.add(at(1_000), 1_000, &Stats::default(), "");
-        assert_eq!(i.end(at(1_010), 1_100, &Stats::default(), ""), 1_100);
+        assert_eq!(i.end(at(1_010), Span::from_millis(1_010), 1_100, &Stats::default(), ""), 1_100);
         assert_eq!((i.list().len(), sum(&i)), (1, 1_100));
         assert_eq!(i.list()[0]["seconds"], 1.01);
         let rate = i.list()[0]["bits_per_second"].as_f64().unwrap();
@@ -163,13 +172,14 @@ mod tests {
             arrived in proptest::collection::vec(0u64..1_000_000, 0..20), total in 0u64..1_000_000, ms in 1u64..3_000,
         ) {
             let mut i = Intervals::new(Span::from_secs(1), false);
-            i.begin(Time::ZERO);
+            i.begin(Time::ZERO, None);
             let mut now = Time::ZERO;
             for a in &arrived {
                 now += Span::from_secs(1);
                 i.add(now, *a, &Stats::default(), "");
             }
-            let total = i.end(now + Span::from_millis(ms), total, &Stats::default(), "");
+            let end = now + Span::from_millis(ms);
+            let total = i.end(end, end.since(Time::ZERO), total, &Stats::default(), "");
             prop_assert_eq!(sum(&i), total);
         }
     }

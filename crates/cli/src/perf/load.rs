@@ -3,6 +3,7 @@
 use super::pattern;
 use super::ping::{self, Trips};
 use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
+use super::window::Window;
 use crate::args::Operation;
 use crate::mapped::Mapped;
 use base::{Span, Time};
@@ -27,6 +28,7 @@ pub struct Stream {
 /// One end's part of a measurement.
 pub struct Load {
     plan: Plan,
+    conn: ConnId,
     initiator: bool,
     streams: Vec<Stream>,
     clock: Clock,
@@ -34,6 +36,10 @@ pub struct Load {
     ended: Option<Time>,
     /// No further message is to be posted.
     stopped: bool,
+    /// How much is under way, of a plan that grows.
+    window: Option<Window>,
+    /// The system was asked what TCP has had acknowledged by the end.
+    asked: bool,
     cpu: CpuTime,
     trips: Trips,
     /// The other end's keys are known.
@@ -86,7 +92,7 @@ fn words(e: Error) -> String {
 
 impl Load {
     /// Without its regions, which [`Load::prepare`] makes.
-    pub fn new(info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
+    pub fn new(conn: ConnId, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
         let qps =
             info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
         if plan.operation.is_atomic() && info.iwarp.is_none() {
@@ -108,12 +114,15 @@ impl Load {
         let regions = Regions { pd: info.pd, qps: qps.to_vec(), len, access, source };
         Ok(Load {
             plan,
+            conn,
             initiator,
             streams: Vec::new(),
             clock: Clock::new(),
             started: None,
             ended: None,
             stopped: false,
+            window: None,
+            asked: false,
             cpu: CpuTime::of_process(),
             trips: Trips::default(),
             keyed: false,
@@ -126,8 +135,9 @@ impl Load {
     }
 
     /// With all its regions.
-    pub fn prepared(ep: &mut Endpoint, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
-        let mut load = Load::new(info, plan, initiator)?;
+    pub fn prepared(ep: &mut Endpoint, conn: ConnId, plan: Plan, initiator: bool) -> Result<Load, String> {
+        let info = ep.connection(conn).cloned().ok_or("the connection is gone")?;
+        let mut load = Load::new(conn, &info, plan, initiator)?;
         loop {
             match load.prepare(ep) {
                 Ok(true) => return Ok(load),
@@ -198,6 +208,9 @@ impl Load {
         self.set_keys(now, ep, rkeys)?;
         self.cpu = CpuTime::of_process();
         self.started = Some(now);
+        let most = u64::from(self.plan.depth).saturating_mul(self.plan.size);
+        let most = most.saturating_mul(u64::from(self.plan.streams));
+        self.window = (self.plan.grows && !self.plan.latency).then(|| Window::new(most, now));
         self.post(now, ep)
     }
 
@@ -257,13 +270,30 @@ impl Load {
         if self.plan.latency || self.plan.operation.is_atomic() {
             return self.completed().saturating_mul(self.plan.size);
         }
-        let source = (self.plan.operation == Operation::Read) != self.initiator;
-        let of = |s: verbs::Stats| if source { s.bytes_delivered } else { s.bytes_in };
-        self.streams.iter().filter_map(|s| ep.adapter().stats(s.qp)).map(of).sum()
+        self.streams.iter().map(|s| self.arrived_of(s, ep)).sum()
     }
-    /// Messages completed on each stream.
-    pub fn each(&self) -> Vec<u64> {
-        self.streams.iter().map(|s| s.completed).collect()
+    fn arrived_of(&self, s: &Stream, ep: &mut Endpoint) -> u64 {
+        let of = |s: verbs::Stats| if self.is_source() { s.bytes_delivered } else { s.bytes_in };
+        ep.adapter().stats(s.qp).map_or(0, of)
+    }
+    /// Data leaves this end.
+    fn is_source(&self) -> bool {
+        (self.plan.operation == Operation::Read) != self.initiator
+    }
+    /// Whether completions do not tell what has arrived: by iWARP a message completes when TCP has taken it.
+    fn completes_early(&self) -> bool {
+        self.ordered
+            && !self.plan.latency
+            && matches!(self.plan.operation, Operation::Write | Operation::Send)
+    }
+    /// Messages completed on each stream; by iWARP, where what is under way is given up, those that the other end's TCP has.
+    pub fn each(&self, ep: &mut Endpoint) -> Vec<u64> {
+        let told = self.plan.stop && self.completes_early();
+        let of = |s: &Stream| match told {
+            true => s.completed.min(self.arrived_of(s, ep) / self.plan.size.max(1)),
+            false => s.completed,
+        };
+        self.streams.iter().map(of).collect()
     }
 
     /// Whether no further message is to be posted.
@@ -275,15 +305,15 @@ impl Load {
         }
     }
 
-    /// When the initiator stops posting, as long as it has not: what is under way then ends by itself.
+    /// When the initiator stops posting, as long as it has not: what is under way then is given up, or ends by itself.
     pub fn deadline(&self) -> Option<Time> {
-        let timed = self.plan.messages.is_none() && !self.stopped;
+        let timed = self.plan.messages.is_none() && !self.stopped || self.asked && self.ended.is_none();
         self.started.filter(|_| timed).map(|s| s + Span::from_nanos(self.plan.nanos))
     }
 
     /// Posts what is to be under way.
     pub fn post(&mut self, now: Time, ep: &mut Endpoint) -> Result<(), String> {
-        let depth = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
+        let depth = self.depth(now, ep);
         for i in 0..self.streams.len() {
             // Answers may come that were not asked for.
             while self.streams[i].posted.saturating_sub(self.streams[i].completed) < depth
@@ -302,22 +332,41 @@ impl Load {
         }
         self.stopped = self.enough(now);
         let over = self.stopped && (self.plan.stop || self.posted() == self.completed());
-        if self.ended.is_none() && over && self.has_arrived(ep)? {
+        if self.ended.is_none() && over && self.is_counted(ep)? {
             self.ended = self.started.map(|_| now);
         }
         Ok(())
     }
 
-    /// Whether what has completed has arrived. By iWARP a message completes when TCP has taken it: a read of nothing behind
-    /// the last one of each stream is answered when that is in its place.
-    fn has_arrived(&mut self, ep: &mut Endpoint) -> Result<bool, String> {
-        if !self.ordered
-            || self.plan.latency
-            || self.plan.operation == Operation::Read
-            || self.plan.operation.is_atomic()
-            || self.started.is_none()
-        {
+    /// Messages that may be under way on each stream now: one at least.
+    fn depth(&mut self, now: Time, ep: &mut Endpoint) -> u64 {
+        let most = if self.plan.latency { 1 } else { u64::from(self.plan.depth) };
+        let Some(mut w) = self.window.take() else { return most };
+        if w.is_due(now) {
+            let acked = match self.completes_early() {
+                true => self.completed().saturating_mul(self.plan.size),
+                false => self.arrived(ep),
+            };
+            let sends = self.is_source() && !self.ordered;
+            let in_flight = if sends { ep.stats(self.conn).map_or(0, |s| s.bound) } else { 0 };
+            w.reckon(now, acked, in_flight);
+        }
+        let bytes = w.bytes();
+        self.window = Some(w);
+        bytes.div_ceil(self.plan.size.max(1)).div_ceil(u64::from(self.plan.streams.max(1))).clamp(1, most)
+    }
+
+    /// Whether it is known what has arrived of what was sent. By iWARP the system is asked what TCP has had acknowledged; or, where
+    /// nothing is given up, a read of nothing behind the last message of each stream is answered when that is in its place.
+    fn is_counted(&mut self, ep: &mut Endpoint) -> Result<bool, String> {
+        if !self.completes_early() || self.started.is_none() {
             return Ok(true);
+        }
+        if self.plan.stop {
+            if !self.asked {
+                ep.refresh_stats(self.conn);
+            }
+            return Ok(core::mem::replace(&mut self.asked, true));
         }
         if self.behind.is_none() {
             for s in &self.streams {
@@ -440,11 +489,15 @@ impl Load {
             _ => 0.0,
         };
         let sink = (self.plan.operation == Operation::Read) == self.initiator;
-        // What was given up is no message, but parts of it have arrived.
-        let parts = if self.plan.stop { self.arrived(ep) } else { 0 };
+        let whole = count.saturating_mul(self.plan.size);
+        let bytes = match self.plan.stop {
+            // What was given up is no message, but parts of it have arrived.
+            true => self.arrived(ep).max(whole),
+            false => whole,
+        };
         let compare = self.plan.verify && sink && !self.pings();
         Figures {
-            bytes: count.saturating_mul(self.plan.size).max(parts),
+            bytes,
             messages: count,
             seconds,
             cpu_user_seconds: cpu.user.as_secs_f64(),
@@ -480,7 +533,10 @@ impl Load {
         messages.len() == self.streams.len()
             && self.streams.iter().zip(messages).enumerate().all(|(i, (s, n))| {
                 let block = pattern::block(i);
-                let end = (*n).min(self.plan.slots()) * self.plan.size;
+                // By iWARP what the other end's TCP has may not have been read from it yet.
+                let told = self.ordered && self.plan.stop;
+                let n = if told { (*n).min(self.arrived_of(s, ep) / self.plan.size) } else { *n };
+                let end = n.min(self.plan.slots()) * self.plan.size;
                 (0..end).step_by(pattern::STEP).all(|at| {
                     let piece = &mut buffer[..(end - at).min(pattern::STEP as u64) as usize];
                     ep.adapter().read_mr(s.region.id, at, piece).is_ok()

@@ -3,6 +3,7 @@
 use crate::args::Operation;
 use crate::mapped::Mapped;
 use admin::proto::PathSignals;
+use base::Span;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
@@ -47,8 +48,11 @@ pub struct Plan {
     pub size: u64,
     /// Queue pairs with load.
     pub streams: u16,
-    /// Messages under way on each.
+    /// Messages under way on each at most.
     pub depth: u32,
+    /// Fewer are under way until the path has shown to carry them.
+    #[serde(default)]
+    pub grows: bool,
     /// How long, in nanoseconds.
     pub nanos: u64,
     /// How many messages in all, instead.
@@ -101,6 +105,11 @@ impl Plan {
             return Err("a measurement lasts a day at most".to_owned());
         }
         Ok(())
+    }
+
+    /// How long it lasts, unless it is over after so many messages.
+    pub fn time(&self) -> Option<Span> {
+        self.messages.is_none().then(|| Span::from_nanos(self.nanos))
     }
 
     /// Whether the client's keys are those that its plan needs.
@@ -315,6 +324,7 @@ mod tests {
                 size: 1 << 20,
                 streams: 4,
                 depth: 16,
+                grows: false,
                 nanos: 1_000_000_000,
                 stop: false,
                 messages: None,

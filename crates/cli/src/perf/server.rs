@@ -134,7 +134,10 @@ impl Server {
                 if let Some(at) = self.sessions.iter().position(|(c, _)| *c == conn) {
                     let (_, s) = self.sessions.remove(at);
                     let (client, peer) = &s.who;
-                    tracing::info!(client, peer, %reason, "a measurement ended");
+                    // Once all is said, what is still under way is cut off.
+                    let reason =
+                        if s.stage == Stage::Over { "all is said".into() } else { reason.to_string() };
+                    tracing::info!(client, peer, reason, "a measurement ended");
                     s.control.close(ep);
                     if let Some(l) = s.load {
                         if let Some(a) = s.arrivals {
@@ -159,7 +162,7 @@ impl Session {
             load.post_late(ep)?;
         }
         while let Some(wc) = ep.adapter().poll_cq(self.cq) {
-            if wc.status == Status::FlushError {
+            if wc.status == Status::FlushError || wc.status != Status::Success && self.stage == Stage::Over {
                 // The connection ends: why is told by its own event.
                 continue;
             }
@@ -184,7 +187,7 @@ impl Session {
         load.post(now, ep)?;
         if load.is_over() {
             self.running = false;
-            let each = load.each();
+            let each = load.each(ep);
             let figures = load.figures(ep, conn, &each);
             self.over(now);
             self.control.send(ep, &Message::Finish(each, figures))?;
@@ -200,7 +203,7 @@ impl Session {
                 let reverse = plan.reverse;
                 let checked =
                     plan.check().and_then(|()| plan.check_keys()).and_then(|()| self.claim.take(&plan));
-                match checked.and_then(|()| Load::new(&info, plan, reverse)) {
+                match checked.and_then(|()| Load::new(conn, &info, plan, reverse)) {
                     Ok(load) => (self.load, self.stage) = (Some(load), Stage::Preparing),
                     Err(text) => self.refuse(now, ep, text)?,
                 }

@@ -589,6 +589,22 @@ impl Endpoint {
         self.end_streams(now, conn, true);
     }
 
+    /// Gives up queue pairs of a connection by iWARP that is being [closed](Endpoint::close): what was posted to them, and what TCP
+    /// has of it, is thrown away instead of waited for, and their streams are reset. Without effect on other connections: those
+    /// throw it away anyway.
+    pub fn reset_streams(&mut self, now: Time, conn: ConnId, qps: &[QpId]) {
+        let Some(b) = self.hub.bundles.get(&conn).filter(|b| b.ending.is_some() && !b.closed) else { return };
+        let streams: Vec<_> = b.streams.iter().flatten().filter_map(|(id, qp)| Some((*id, (*qp)?))).collect();
+        for (id, qp) in streams {
+            if qps.contains(&qp) && self.hub.streams.contains_key(&id) {
+                // What it holds of regions is free with it. Fails only if it is gone.
+                let _ = self.adapter.set_error(qp, verbs::Status::FlushError);
+                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.stream_over(now, id);
+            }
+        }
+    }
+
     /// Ends all streams that have not ended.
     fn end_streams(&mut self, now: Time, conn: ConnId, gently: bool) {
         let Some(b) = self.hub.bundles.get(&conn) else { return };
