@@ -346,10 +346,10 @@ impl Client {
         }
         let Some(s) = ep.stats(conn) else { return };
         if let Some(silent) = self.patience.look(now, s.packets_received, s.srtt) {
-            let acked = self.ours.as_ref().map_or(0, |f| f.bytes);
+            let arrived = self.load.as_ref().map_or(0, |l| l.arrived(ep));
             let text = format!(
                 "the time is over, and the server tells no result: nothing came from it for {silent}; is the path up, and \
-                 is the server still running? ({acked} bytes had been acknowledged)"
+                 is the server still running? ({arrived} bytes had arrived)"
             );
             self.fail(Failure::new(Code::Interrupted, text));
         }
