@@ -13,6 +13,8 @@ pub struct LinkConfig {
     pub rate: Option<Rate>,
     /// Most bytes that wait, not counting the packet that is being sent. Zero is a link without a buffer.
     pub queue: u64,
+    /// A policer at the entrance: what is faster than it allows is dropped and never waits. `None`: none.
+    pub police: Option<Police>,
     /// When a packet of an ECN-capable transport is marked; `None`: never.
     pub ecn: Option<Marking>,
     /// The same for packets with ECT(1), as a queue for L4S marks them when it is all but empty (RFC 9332); `None`: as
@@ -50,6 +52,7 @@ impl Default for LinkConfig {
         LinkConfig {
             rate: None,
             queue: LinkConfig::DEFAULT_QUEUE,
+            police: None,
             ecn: None,
             ecn1: None,
             ect: EctPath::Pass,
@@ -83,6 +86,16 @@ impl LinkConfig {
     pub fn bdp(&self, rtt: Span) -> Option<u64> {
         self.rate.map(|r| r.bytes_in(rtt))
     }
+}
+
+/// A policer: a bucket of tokens that fills at a rate up to a size, of which each packet takes its bytes; one that finds too few is
+/// dropped (RFC 2697, of one colour; as networks police: Flach and others, "An Internet-Wide Analysis of Traffic Policing", 2016).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Police {
+    /// Bytes per second that it lets through in the long run.
+    pub rate: Rate,
+    /// Bytes that it lets through at once after a rest.
+    pub burst: u64,
 }
 
 /// How a queue marks, by the bytes that wait ahead of a packet as it arrives: never up to `low`, always beyond `high`, and

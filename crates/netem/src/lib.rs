@@ -30,13 +30,14 @@ mod flight;
 mod link;
 mod network;
 mod packet;
+mod police;
 pub mod profiles;
 mod serializer;
 mod spec;
 mod topology;
 
 pub use chance::Probability;
-pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Reorder};
+pub use config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Police, Reorder};
 pub use link::{Link, MAX_PACKETS, Stats as LinkStats, Stats};
 pub use network::{Arrival, Entered, Network, Transit};
 pub use packet::{Delivery, DropReason, Packet, Payload, Verdict, flip_bits};

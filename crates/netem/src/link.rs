@@ -4,6 +4,7 @@ use crate::chance::{Chance, LossProcess};
 use crate::config::{Change, Jitter, LinkConfig};
 use crate::flight::Flight;
 use crate::packet::{Delivery, DropReason, Packet, Payload, Verdict};
+use crate::police::Policer;
 use crate::serializer::Serializer;
 use base::telemetry::Hop;
 use base::{Ecn, Rng, Span, Time};
@@ -33,6 +34,7 @@ pub struct Link<P> {
     corrupt: Chance,
     duplicate: Chance,
     reorder: Chance,
+    policer: Policer,
     serializer: Serializer,
     /// The first is being sent, the others wait.
     queue: VecDeque<Packet<P>>,
@@ -67,7 +69,7 @@ pub struct Stats {
     pub dropped_loss: u64,
     /// Dropped because they were ECN-capable.
     pub dropped_ect: u64,
-    /// Dropped because the queue was full.
+    /// Dropped because the queue was full, or by a policer.
     pub dropped_queue: u64,
     /// Dropped because the model was full, see [`MAX_PACKETS`].
     pub dropped_link_full: u64,
@@ -110,6 +112,7 @@ impl<P: Payload> Link<P> {
             corrupt: Chance::new(config.corrupt, &mut rng),
             duplicate: Chance::new(config.duplicate, &mut rng),
             reorder: Chance::new(config.reorder.probability, &mut rng),
+            policer: Policer::new(config.police),
             serializer: Serializer::new(config.rate),
             queue: VecDeque::new(),
             waiting: 0,
@@ -170,6 +173,7 @@ impl<P: Payload> Link<P> {
     pub fn set_config(&mut self, now: Time, config: LinkConfig) {
         self.advance(now);
         self.serializer.set_rate(self.now, config.rate);
+        self.policer.set(config.police, self.now);
         self.loss.set(config.loss, &mut self.rng);
         self.corrupt.set(config.corrupt, &mut self.rng);
         self.duplicate.set(config.duplicate, &mut self.rng);
@@ -216,6 +220,9 @@ impl<P: Payload> Link<P> {
             return Err(DropReason::Loss);
         }
         packet.ecn = self.config.ect.apply(packet.ecn).ok_or(DropReason::Ect)?;
+        if !self.policer.passes(self.now, packet.bytes) {
+            return Err(DropReason::QueueFull);
+        }
         if self.in_link() >= MAX_PACKETS {
             return Err(DropReason::LinkFull);
         }

@@ -98,7 +98,7 @@ pub enum DropReason {
     Loss,
     /// It was ECN-capable, on a path that has none of that.
     Ect,
-    /// The queue had no room for it.
+    /// The queue had no room for it, or a policer no tokens.
     QueueFull,
     /// The link holds [`MAX_PACKETS`](crate::MAX_PACKETS) already: a limit of the model, not of the network.
     LinkFull,

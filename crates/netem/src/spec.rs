@@ -2,7 +2,7 @@
 
 mod units;
 
-use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Reorder};
+use crate::config::{BurstLoss, Change, EctPath, Jitter, LinkConfig, Loss, Marking, Police, Reorder};
 use crate::profiles;
 use base::{Span, Time};
 use core::fmt;
@@ -56,8 +56,9 @@ pub enum SpecError {
     TooLong(usize),
 }
 
-const FIELDS: &str = "rate= queue= ecn= ecn1= ect= telemetry= delay= jitter= order= loss= reorder= duplicate= corrupt= mtu= at=<time>:<change>=";
+const FIELDS: &str = "rate= queue= police= ecn= ecn1= ect= telemetry= delay= jitter= order= loss= reorder= duplicate= corrupt= mtu= at=<time>:<change>=";
 const RATE: &str = "a rate with its unit, such as 500mbit, 20M, 60MB/s, or `unlimited`";
+const POLICE: &str = "a rate and how much passes at once, such as 50mbit(64KiB), or `off`";
 const SPAN: &str = "a time with its unit, such as 35ms, 250us, 1.5s, or 2min";
 const BYTES: &str = "a size with its unit, such as 1500B, 64KiB, 2M (1024), or 2MB (1000)";
 const BYTES_OR_OFF: &str = "a size with its unit, such as 1500B or 64KiB, or `off`";
@@ -95,6 +96,7 @@ impl LinkConfig {
     /// | --- | --- | --- |
     /// | `rate` | `500mbit`, `60MB/s`, `unlimited` | as [`base::units::rate`] reads it, with its unit |
     /// | `queue` | `2MiB`, `1bdp`, `0.5bdp(rtt 70ms)` | limit, as [`base::units::size`] reads it, with its unit; `bdp` is rate times twice the delay, or times the round trip given |
+    /// | `police` | `50mbit(64KiB)`, `off` | see [`Police`] |
     /// | `ecn` | `400KiB`, `5KiB..200KiB(1%)`, `off` | marking threshold, or where marking at random begins and ends, see [`Marking`] |
     /// | `ecn1` | `10KiB`, `off` | the same for ECT(1); off: as `ecn` |
     /// | `ect` | `pass`, `bleach`, `drop`, `ect0`, `ect1`, `ce` | see [`EctPath`] |
@@ -167,6 +169,7 @@ impl LinkConfig {
         let bad = |expected| SpecError::BadValue { key: key.to_owned(), value: value.to_owned(), expected };
         match key {
             "rate" => self.rate = parse_rate(value).ok_or_else(|| bad(RATE))?,
+            "police" => self.police = parse_off(value, parse_police).ok_or_else(|| bad(POLICE))?,
             "ecn" => self.ecn = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
             "ecn1" => self.ecn1 = parse_off(value, parse_marking).ok_or_else(|| bad(MARKING))?,
             "ect" => self.ect = parse_ect(value).ok_or_else(|| bad(ECT))?,
@@ -225,6 +228,12 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// `off`, or what `parse` reads.
 fn parse_off<T>(value: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
     if value == "off" { Some(None) } else { parse(value).map(Some) }
+}
+
+fn parse_police(value: &str) -> Option<Police> {
+    let (rate, burst) = split_argument(value)?;
+    let police = Police { rate: parse_rate(rate)??, burst: parse_bytes(burst?)? };
+    (police.burst > 0).then_some(police)
 }
 
 fn parse_marking(value: &str) -> Option<Marking> {
@@ -324,6 +333,9 @@ impl fmt::Display for LinkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rate, queue, delay) = (show_rate(self.rate), show_bytes(self.queue), show_span(self.delay));
         write!(f, "rate={rate} queue={queue} delay={delay}")?;
+        if let Some(p) = self.police {
+            write!(f, " police={}({})", show_rate(Some(p.rate)), show_bytes(p.burst))?;
+        }
         for (key, marking) in [("ecn", self.ecn), ("ecn1", self.ecn1)] {
             if let Some(marking) = marking {
                 write!(f, " {key}={marking}")?;

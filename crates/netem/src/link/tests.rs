@@ -96,6 +96,16 @@ fn the_queue_drops_its_tail_at_the_limit() {
 }
 
 #[test]
+fn a_policer_drops_what_is_faster_than_it_lets_through_and_nothing_waits() {
+    let mut l = link("rate=100mbit queue=1MiB police=12mbit(15000B)");
+    assert_eq!(burst(&mut l, ms(0), 20), 10);
+    assert_eq!(l.send(ms(0), numbered(SIZE, 99)), Verdict::Dropped(DropReason::QueueFull));
+    // A packet of 1500 bytes each millisecond.
+    assert_eq!(burst(&mut l, ms(5), 20), 5);
+    assert_eq!((l.stats().dropped_queue, drain(&mut l).len()), (26, 15));
+}
+
+#[test]
 fn ect1_has_a_threshold_of_its_own_and_shares_the_other_one_else() {
     let marks = |spec: &str, ecn| {
         let mut l = link(spec);
@@ -376,7 +386,7 @@ fn configs() -> Vec<LinkConfig> {
         ..config("rate=100mbit delay=300us jitter=200us order=free ecn=4KiB queue=20KiB mtu=2500B")
     };
     vec![
-        config("rate=100mbit delay=1ms queue=9000B"),
+        config("rate=100mbit delay=1ms queue=9000B police=40mbit(6000B)"),
         config("rate=333mbit delay=100us queue=0B jitter=normal(90us)"),
         config("delay=2ms jitter=1ms order=free duplicate=50%"),
         config(

@@ -10,7 +10,7 @@ fn p(x: f64) -> Probability {
 #[test]
 fn every_field_is_read() {
     let c = LinkConfig::parse(
-        "queue=1bdp(rtt 70ms) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB ecn1=8KiB ect=bleach telemetry=on \
+        "queue=1bdp(rtt 70ms) police=50mbit(64KiB) rate=500mbit delay=35ms jitter=normal(1.5ms) order=free loss=0.1% ecn=64KiB ecn1=8KiB ect=bleach telemetry=on \
          reorder=1%(5ms) duplicate=0.01% corrupt=0.02% mtu=9000B at=10s:rate=100mbit at=1s:blackout=250ms \
          at=12s:loss=burst(p=0.1%, r=20%) at=13s:path=40ms at=14s:delay=41ms at=15s:rate=unlimited \
          at=16s:ecn=off at=16s:ecn=5KiB..200KiB(1%) at=17s:ecn1=4KiB at=18s:ect=ect1 at=19s:telemetry=off",
@@ -21,6 +21,7 @@ fn every_field_is_read() {
     let expected = LinkConfig {
         rate: Some(Rate::from_mbit(500)),
         queue: 4_375_000,
+        police: Some(Police { rate: Rate::from_mbit(50), burst: 64 << 10 }),
         ecn: Some(Marking::step(64 << 10)),
         ecn1: Some(Marking::step(8 << 10)),
         ect: EctPath::Bleach,
@@ -180,19 +181,26 @@ fn any_change() -> impl Strategy<Value = Change> {
         any::<bool>().prop_map(Change::Telemetry),
     ]
 }
+fn any_police() -> impl Strategy<Value = Option<Police>> {
+    proptest::option::of((any_rate(), 1u64..)).prop_map(|p| {
+        let (rate, burst) = p?;
+        Some(Police { rate: rate?, burst })
+    })
+}
 prop_compose! {
     fn any_config()(
         (rate, queue, ecn, mtu) in (any_rate(), any::<u64>(), any_marking(), any::<Option<u64>>()),
         (delay, jitter, keep_order, loss) in (any_span(), any_jitter(), any::<bool>(), any_loss()),
         (late, extra, duplicate, corrupt) in (any_probability(), any_span(), any_probability(), any_probability()),
         (ecn1, ect, telemetry) in (any_marking(), any_ect(), any::<bool>()),
+        police in any_police(),
         changes in proptest::collection::vec((any::<u64>(), any_change()), 0..4),
     ) -> LinkConfig {
         let mut schedule: Vec<_> = changes.into_iter().map(|(at, c)| (Time::from_nanos(at), c)).collect();
         schedule.sort_by_key(|(at, _)| *at);
         let reorder = Reorder { probability: late, extra };
         LinkConfig {
-            rate, queue, ecn, ecn1, ect, telemetry, delay, jitter, keep_order, loss, reorder, duplicate, corrupt, mtu,
+            rate, queue, police, ecn, ecn1, ect, telemetry, delay, jitter, keep_order, loss, reorder, duplicate, corrupt, mtu,
             schedule,
         }
     }
@@ -209,7 +217,7 @@ proptest! {
     fn no_text_panics(text in "[a-z0-9=.,:%() eKMiB-]{0,60}", any in ".{0,60}") {
         let _ = LinkConfig::parse(&text);
         let _ = LinkConfig::parse(&any);
-        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect", "ecn"] {
+        for key in ["rate", "queue", "delay", "jitter", "loss", "reorder", "at", "mtu", "ect", "ecn", "police"] {
             let _ = LinkConfig::parse(&format!("{key}={text}"));
             let _ = LinkConfig::parse(&format!("rate=1gbit queue=1bdp({text})"));
         }

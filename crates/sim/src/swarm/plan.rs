@@ -170,6 +170,7 @@ fn link(rng: &mut Rng, rate: Rate, rtt: Span, mtu: u64) -> LinkConfig {
         telemetry: apart.chance(0.3),
         rate: (!rng.chance(0.05)).then_some(rate),
         queue: queue.max(8 * mtu),
+        police: None,
         ecn: rng.chance(0.2).then_some(Marking::step(queue.max(8 * mtu) / 2)),
         delay,
         jitter,
