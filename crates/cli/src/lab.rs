@@ -205,7 +205,7 @@ fn run(a: &Run) -> Outcome<()> {
     if a.json {
         crate::out::json(&results);
     } else {
-        out_text!("{}", table(&results));
+        out_text!("{}", ::lab::report::terminal(&results));
         let parts = ::lab::report::parts(&results);
         if !parts.is_empty() {
             out_text!("\n{parts}");
@@ -226,35 +226,6 @@ fn write_page(results: &Results, sim: Option<&Results>, folder: &Path) -> Outcom
     let file = folder.join(PAGE);
     std::fs::write(&file, ::lab::report::html(results, sim))
         .map_err(|e| Failure::system(format!("cannot write {}: {e}", file.display())))
-}
-
-/// The figures for a terminal: a line for each peer in each cell.
-fn table(r: &Results) -> String {
-    let mut rows = vec![vec!["".to_owned(), "peer".to_owned()]];
-    rows[0].extend(r.metrics.iter().map(|m| m.name().to_owned()));
-    rows[0].push("runs".to_owned());
-    for c in &r.cells {
-        for p in &c.peers {
-            let mut row = vec![c.id.clone(), p.name.clone()];
-            let value = |m: &Metric| p.figures.get(m).map_or("-".to_owned(), |f| m.show(f.median));
-            row.extend(r.metrics.iter().map(value));
-            let spoiled =
-                if p.spoiled.is_empty() { String::new() } else { format!(" ({} spoiled)", p.spoiled.len()) };
-            row.push(if p.skipped.is_some() {
-                "skipped".to_owned()
-            } else {
-                format!("{}{spoiled}", p.runs.len())
-            });
-            rows.push(row);
-        }
-    }
-    let width = |k: usize| rows.iter().filter_map(|r| r.get(k)).map(|c| c.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
 }
 
 fn file_of(out: &Path) -> PathBuf {
@@ -363,51 +334,4 @@ fn exec(a: &Exec) -> Outcome<()> {
     }
     lab.down().map_err(|e| of_lab(&e))?;
     if status.success() { Ok(()) } else { Err(Failure::of_command(&a.command[0], status)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ::lab::run::outcome::{CellResult, Figure, PeerResult};
-    use std::collections::BTreeMap;
-
-    #[test]
-    fn the_table_has_a_line_for_each_peer() {
-        let figure = Figure { median: 9e8, min: 8e8, max: 9e8, runs: 2 };
-        let peer = PeerResult {
-            name: "Longhaul".into(),
-            figures: BTreeMap::from([(Metric::Goodput, figure)]),
-            ..PeerResult::default()
-        };
-        let gone = PeerResult { name: "QUIC".into(), skipped: Some("x".into()), ..PeerResult::default() };
-        let cell = CellResult {
-            id: "loss=1%".into(),
-            point: vec![],
-            network: String::new(),
-            direct: false,
-            capacity: None,
-            rtt: 0.07,
-            window: (0.0, 1.0),
-            events: vec![],
-            peers: vec![peer, gone],
-        };
-        let r = Results {
-            format: 1,
-            plan: "p".into(),
-            title: "t".into(),
-            about: String::new(),
-            simulated: false,
-            machine: Default::default(),
-            repetitions: 2,
-            metrics: vec![Metric::Goodput],
-            cells: vec![cell],
-            complete: true,
-            published: vec![],
-        };
-        let text = table(&r);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
-        assert!(lines[1].starts_with("loss=1%  Longhaul  900.0 Mbit/s"), "{text}");
-        assert!(lines[2].ends_with("skipped"), "{text}");
-    }
 }

@@ -4,13 +4,16 @@ mod beside;
 mod parts;
 mod plot;
 mod published;
+mod spread;
 mod swept;
+mod terminal;
 
 pub use parts::text as parts;
 pub use published::text as published;
+pub use terminal::text as terminal;
 
 use crate::plan::{Better, Metric};
-use crate::run::outcome::{CellResult, PeerResult, Results};
+use crate::run::outcome::{CellResult, PeerResult, Results, RunResult};
 use plot::{Bars, COLOURS, DARK, Line, Lines};
 use std::fmt::Write as _;
 
@@ -50,6 +53,7 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
     header(p, r);
     let names = peers(r);
     legend(p, &names);
+    spread::section(p, r);
     for metric in r.metrics.iter().copied() {
         table(p, r, &names, metric, Some(&metric) == r.metrics.first());
     }
@@ -96,7 +100,7 @@ fn header(p: &mut String, r: &Results) {
     }
     let _ = writeln!(
         p,
-        "<p class=\"how\">{how}. Medians of up to {} good runs; least and most stand below.</p>",
+        "<p class=\"how\">{how}. Medians of up to {} good runs; below stand the tenth from the bad end, the worst, and a dot for each run.</p>",
         r.repetitions
     );
     if !r.complete {
@@ -147,10 +151,11 @@ fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: 
     p.push_str("</tr></thead>\n<tbody>\n");
     for c in cells {
         let best = best(c, metric);
+        let top = c.peers.iter().filter_map(|p| p.figures.get(&metric)).map(|f| f.max).fold(0.0, f64::max);
         let _ = write!(p, "<tr><th>{}</th>", escape(&cell_name(c)));
         for (_, name) in &columns {
             let peer = c.peers.iter().find(|p| p.name == *name);
-            let _ = write!(p, "{}", entry(peer, metric, best));
+            let _ = write!(p, "{}", entry(peer, metric, best, top));
         }
         p.push_str("</tr>\n");
     }
@@ -160,7 +165,7 @@ fn table(p: &mut String, r: &Results, names: &[&str], metric: Metric, headline: 
 /// Names and figures of a plot of bars.
 fn groups(cells: &[&CellResult], names: &[&str], metric: Metric) -> Vec<(String, Vec<plot::Bar>)> {
     let place = |name: &str| names.iter().position(|n| *n == name).unwrap_or(0);
-    let bar = |p: &PeerResult| (place(&p.name), p.figures.get(&metric).map(|f| (f.median, f.min, f.max)));
+    let bar = |p: &PeerResult| (place(&p.name), p.figures.get(&metric).map(|f| (f.median, p.values(metric))));
     let shown = |p: &&PeerResult| p.skipped.is_none() || !p.figures.is_empty();
     cells.iter().map(|c| (cell_name(c), c.peers.iter().filter(shown).map(bar).collect())).collect()
 }
@@ -191,7 +196,7 @@ fn best(c: &CellResult, metric: Metric) -> Option<f64> {
     medians.into_iter().reduce(|a, b| if metric.better() == Better::More { a.max(b) } else { a.min(b) })
 }
 
-fn entry(peer: Option<&PeerResult>, metric: Metric, best: Option<f64>) -> String {
+fn entry(peer: Option<&PeerResult>, metric: Metric, best: Option<f64>, top: f64) -> String {
     let Some(peer) = peer else { return "<td class=\"none\"></td>".to_owned() };
     let Some(f) = peer.figures.get(&metric) else {
         let why = match (&peer.skipped, peer.runs.is_empty()) {
@@ -203,17 +208,24 @@ fn entry(peer: Option<&PeerResult>, metric: Metric, best: Option<f64>) -> String
     };
     let class = if best == Some(f.median) { " class=\"best\"" } else { "" };
     let spread = if f.runs > 1 {
-        format!("<small>{} – {}</small>", escape(&metric.show(f.min)), escape(&metric.show(f.max)))
+        let (tenth, worst) = (metric.show(f.tenth), metric.show(f.worst));
+        format!(
+            "<small>tenth {}, worst {}</small>{}",
+            escape(&tenth),
+            escape(&worst),
+            spread::strip(peer, metric, top)
+        )
     } else {
         String::new()
     };
+    let modes = if f.modes > 1 { format!(" <b class=\"off\">{} modes</b>", f.modes) } else { String::new() };
     // Some runs may not have reached a level at all.
     let some = if f.runs < peer.runs.len() {
         format!(" <small>in {} of {}</small>", f.runs, peer.runs.len())
     } else {
         String::new()
     };
-    format!("<td{class}>{}{some}{spread}</td>", escape(&metric.show(f.median)))
+    format!("<td{class}>{}{modes}{some}{spread}</td>", escape(&metric.show(f.median)))
 }
 
 fn figure(p: &mut String, caption: &str, svg: Option<String>, class: &str) {
@@ -256,6 +268,16 @@ fn details(p: &mut String, r: &Results, cell: &CellResult, names: &[&str]) {
     let svg =
         over_time("Mbit/s", &|c| series(c.step, &c.throughput, 1e-6), cell.capacity.unwrap_or(0.0) / 1e6);
     figure(p, "Throughput of the bottleneck", svg, "");
+    if cell.peers.iter().any(|p| p.runs.len() > 1) {
+        let worst = cell.peers.iter().filter_map(|p| p.worst(headline).map(|run| (place(&p.name), run)));
+        let line = |(i, run): (usize, &RunResult)| Line {
+            peer: i,
+            points: series(run.curves.step, &run.curves.throughput, 1e-6),
+        };
+        let (lines, top) = (worst.map(line).collect(), cell.capacity.unwrap_or(0.0) / 1e6);
+        let all = Lines { x: "seconds", y: "Mbit/s", lines, events: events.clone(), log: false, top };
+        figure(p, "Throughput in the worst run of each", plot::lines(&all), "");
+    }
     let svg = over_time("ms", &|c| series(c.step, &c.rtt, 1e3), cell.rtt * 1e3);
     figure(p, "Round trip", svg, "");
     let svg = over_time("MB", &|c| series(c.step, &c.queue, 1e-6), 0.0);
@@ -397,7 +419,7 @@ tbody th{text-align:left;font-weight:500;position:sticky;left:0;background:var(-
 td small{display:block;color:var(--dim);font-size:.78em;font-weight:400}.best{color:var(--good);font-weight:650}.off{color:var(--bad)}.none{color:var(--dim)}\
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px;min-width:0}\
 figure.wide{margin:0 0 12px;max-width:820px}figcaption{font-size:.86rem;font-weight:600;padding:2px 6px 6px}\
-svg{display:block;width:100%;height:auto}\
+svg{display:block;width:100%;height:auto}.strip{margin-left:auto;max-width:120px;min-width:80px}.strip circle{fill:var(--fg);fill-opacity:.55}.strip path{stroke:var(--line)}\
 details{margin:14px 0;border:1px solid var(--line);border-radius:8px;padding:0 12px}\
 details[open]{padding-bottom:12px}summary{cursor:pointer;padding:10px 0;font-weight:600;overflow-wrap:anywhere}\
 .plots{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr))}\

@@ -5,6 +5,7 @@ mod direct;
 mod flows;
 pub mod measure;
 pub mod outcome;
+pub mod spread;
 mod trial;
 
 pub use outcome::Results;

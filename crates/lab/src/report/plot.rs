@@ -48,6 +48,8 @@ const NAMES: u32 = 168;
 const VALUES: u32 = 92;
 const BAR: u32 = 14;
 const GAP: u32 = 9;
+/// Radius of the dot of a run.
+const DOT: i32 = 2;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -173,8 +175,8 @@ fn short(v: f64) -> String {
     }
 }
 
-/// A bar: its peer, and median, least and most; `None` for a peer without a figure.
-pub(super) type Bar = (usize, Option<(f64, f64, f64)>);
+/// A bar: its peer, and the median and every run; `None` for a peer without a figure.
+pub(super) type Bar = (usize, Option<(f64, Vec<f64>)>);
 
 /// What a plot of bars shows: groups with a name each.
 pub(super) struct Bars {
@@ -184,15 +186,20 @@ pub(super) struct Bars {
     pub show: fn(f64) -> String,
 }
 
-/// Draws horizontal bars with whiskers, a group below the other; `None` when there is nothing to draw.
+/// Draws horizontal bars with a dot for every run, a group below the other; `None` when there is nothing to draw.
 pub(super) fn bars(b: &Bars) -> Option<String> {
-    let top = b.groups.iter().flat_map(|g| &g.1).filter_map(|b| b.1.map(|v| v.2)).fold(0.0, f64::max);
+    let top = b.groups.iter().flat_map(|g| &g.1).filter_map(|b| b.1.as_ref()).map(most).fold(0.0, f64::max);
     let rows: usize = b.groups.iter().map(|g| g.1.len()).sum();
     if top <= 0.0 || rows == 0 || !top.is_finite() {
         return None;
     }
     let mut out = String::new();
     draw_bars(&mut out, b, rows as u32, top).ok().map(|()| out)
+}
+
+/// The furthest that a bar or one of its runs reaches.
+fn most((median, runs): &(f64, Vec<f64>)) -> f64 {
+    runs.iter().copied().fold(*median, f64::max)
 }
 
 fn draw_bars(out: &mut String, b: &Bars, rows: u32, top: f64) -> Result<(), Error> {
@@ -213,15 +220,22 @@ fn draw_bars(out: &mut String, b: &Bars, rows: u32, top: f64) -> Result<(), Erro
             let (left, bottom) = (NAMES as i32, y + BAR as i32 - 2);
             let mid = y + BAR as i32 / 2 - 1;
             match value {
-                Some((median, least, most)) => {
+                Some(figure @ (median, runs)) => {
                     let at = |v: f64| left + (v * scale) as i32;
                     let fill = of_peer(*peer).filled();
                     root.draw(&Rectangle::new([(left, y), (at(*median).max(left + 1), bottom)], fill))?;
-                    if most > least {
-                        let whisker = colour(TEXT).stroke_width(1);
-                        root.draw(&PathElement::new(vec![(at(*least), mid), (at(*most), mid)], whisker))?;
+                    if runs.len() > 1 {
+                        let dot = |v: &f64| Circle::new((at(*v), mid), DOT, colour(TEXT).filled());
+                        root.draw(&PathElement::new(
+                            vec![
+                                (at(runs.iter().copied().fold(f64::INFINITY, f64::min)), mid),
+                                (at(most(figure)), mid),
+                            ],
+                            colour(TEXT).stroke_width(1),
+                        ))?;
+                        runs.iter().try_for_each(|v| root.draw(&dot(v)))?;
                     }
-                    text(&root, &(b.show)(*median), (at(*most) + 6, mid), HPos::Left)?;
+                    text(&root, &(b.show)(*median), (at(most(figure)) + 6, mid), HPos::Left)?;
                 }
                 None => text(&root, "no figure", (left + 4, mid), HPos::Left)?,
             }
@@ -270,10 +284,14 @@ mod tests {
     #[test]
     fn bars_have_values_and_names_are_escaped() {
         let groups = vec![
-            ("<script>alert(1)</script> & more".to_owned(), vec![(0, Some((5.0, 4.0, 6.0))), (1, None)]),
-            ("b".to_owned(), vec![(0, Some((0.0, 0.0, 0.0)))]),
+            (
+                "<script>alert(1)</script> & more".to_owned(),
+                vec![(0, Some((5.0, vec![4.0, 6.0]))), (1, None)],
+            ),
+            ("b".to_owned(), vec![(0, Some((0.0, vec![0.0])))]),
         ];
         let svg = bars(&Bars { groups, show: |v| format!("{v} units") }).expect("a plot");
+        assert_eq!(svg.matches("<circle").count(), 2, "a dot for each run");
         assert!(svg.contains("5 units") && svg.contains("no figure") && svg.contains('…'));
         assert!(!svg.contains("<script>"), "{svg}");
         assert_eq!(bars(&Bars { groups: vec![], show: |v| v.to_string() }), None);

@@ -2,7 +2,7 @@ use super::*;
 use crate::run::outcome::{Curves, FlowResult, RunResult, Spoiled};
 use std::collections::BTreeMap;
 
-fn run(goodput: f64) -> RunResult {
+pub(super) fn run(goodput: f64) -> RunResult {
     let curve = |v: f32| vec![v; 40];
     RunResult {
         repetition: 1,
@@ -23,7 +23,7 @@ fn run(goodput: f64) -> RunResult {
     }
 }
 
-fn results() -> Results {
+pub(crate) fn results() -> Results {
     let peer = |name: &str, v: f64| {
         let mut p =
             PeerResult { name: name.into(), runs: vec![run(v), run(v * 1.1)], ..PeerResult::default() };
@@ -63,14 +63,30 @@ fn results() -> Results {
 fn the_page_has_tables_plots_and_all_that_went_wrong() {
     let page = html(&results(), None);
     assert_eq!(page.matches("<table>").count(), 2, "no table for a metric without a figure");
-    // Bars, throughput, round trip, queue, completion times, and flows of two peers.
-    assert_eq!(page.matches("<svg").count(), 7);
-    assert!(page.contains("945.0 Mbit/s") && page.contains("900.0 Mbit/s – 990.0 Mbit/s"));
+    // Bars, throughput, that of the worst runs, round trip, queue, completion times, and flows of two peers.
+    assert_eq!(page.matches("<svg").count() - page.matches("class=\"strip\"").count(), 8);
+    // A dot for each run: of two peers in the bars, and in the tables of two metrics.
+    assert_eq!((page.matches("class=\"strip\"").count(), page.matches("<circle").count()), (4, 12));
+    assert!(!page.contains("modes</b>"));
+    assert!(page.contains("945.0 Mbit/s") && page.contains("tenth 909.0 Mbit/s, worst 900.0 Mbit/s"));
     assert!(page.contains("<td class=\"best\">945.0 Mbit/s"));
     assert!(page.contains("4 good runs, 1 spoiled and thrown away by rule"));
     assert!(page.contains("skipped: not &lt;installed&gt;") && page.contains("spoiled: late &amp; lost"));
     assert!(page.contains("at 1 s: blackout=200ms"));
     assert!(!page.contains("interrupted"));
+}
+
+#[test]
+fn runs_of_two_kinds_are_marked() {
+    let mut r = results();
+    r.cells[0].peers[1].runs.push(run(9e7));
+    r.cells[0].peers[1].summarise();
+    let page = html(&r, None);
+    assert!(
+        page.contains("<h2>Runs of more than one mode</h2>") && page.contains("<b class=\"off\">2 modes</b>")
+    );
+    assert!(page.contains("1 at 90.0 Mbit/s, 2 at 840.0 Mbit/s"));
+    assert!(!page.contains("<script"), "{page}");
 }
 
 #[test]

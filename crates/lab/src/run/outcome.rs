@@ -1,6 +1,7 @@
 //! What runs gave, as it is written to JSON and read by reports.
 
-use crate::plan::{Metric, Published};
+use super::spread::{self, Mode};
+use crate::plan::{Better, Metric, Published};
 use crate::workload::parts::PartResult;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -115,6 +116,15 @@ pub struct Figure {
     pub max: f64,
     /// Of how many runs; those that have no such figure (a level never reached) do not count.
     pub runs: usize,
+    /// The end that is bad: the least where more is better, else the most.
+    #[serde(default)]
+    pub worst: f64,
+    /// A tenth of the runs are worse than this, between runs by straight line.
+    #[serde(default)]
+    pub tenth: f64,
+    /// Groups of runs with a gap between them, see [`spread::modes`]; zero in results of older programs.
+    #[serde(default)]
+    pub modes: usize,
 }
 
 /// One run.
@@ -187,14 +197,23 @@ pub struct Curves {
 }
 
 impl Figure {
-    /// The middle and the ends of some values; `None` without any.
-    pub fn of(mut values: Vec<f64>) -> Option<Figure> {
+    /// The middle and the ends of some values, of which more is better; `None` without any.
+    pub fn of(values: Vec<f64>) -> Option<Figure> {
+        Figure::of_better(Better::More, values)
+    }
+
+    /// The same where it is said which end is bad.
+    pub fn of_better(better: Better, mut values: Vec<f64>) -> Option<Figure> {
         values.retain(|v| v.is_finite());
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
-        let (n, mid) = (values.len(), values.len() / 2);
-        let median = if n % 2 == 1 { values[mid] } else { (values[mid - 1] + values[mid]) / 2.0 };
-        Some(Figure { median, min, max, runs: n })
+        let median = spread::quantile(&values, 0.5);
+        let (worst, tenth) = match better {
+            Better::More => (min, spread::quantile(&values, 0.1)),
+            Better::Less => (max, spread::quantile(&values, 0.9)),
+        };
+        let (runs, modes) = (values.len(), spread::modes(&values).len());
+        Some(Figure { median, min, max, runs, worst, tenth, modes })
     }
 }
 
@@ -204,10 +223,32 @@ impl PeerResult {
         self.figures.clear();
         for m in Metric::ALL {
             let values = self.runs.iter().filter_map(|r| r.figures.get(&m).copied()).collect();
-            if let Some(f) = Figure::of(values) {
+            if let Some(f) = Figure::of_better(m.better(), values) {
                 self.figures.insert(m, f);
             }
         }
+    }
+
+    /// A metric of every good run that has it, in the order of the runs.
+    pub fn values(&self, metric: Metric) -> Vec<f64> {
+        self.runs.iter().filter_map(|r| r.figures.get(&metric).copied()).filter(|v| v.is_finite()).collect()
+    }
+
+    /// The groups into which a metric of the good runs falls, the lowest first.
+    pub fn modes(&self, metric: Metric) -> Vec<Mode> {
+        let mut values = self.values(metric);
+        values.sort_by(f64::total_cmp);
+        spread::modes(&values)
+    }
+
+    /// The run with the worst headline.
+    pub fn worst(&self, headline: Metric) -> Option<&RunResult> {
+        let has = self.runs.iter().filter_map(|r| r.figures.get(&headline).map(|v| (r, *v)));
+        match headline.better() {
+            Better::More => has.min_by(|a, b| a.1.total_cmp(&b.1)),
+            Better::Less => has.max_by(|a, b| a.1.total_cmp(&b.1)),
+        }
+        .map(|(r, _)| r)
     }
 
     /// The run whose headline is nearest to the median: what plots show.
@@ -269,6 +310,25 @@ mod tests {
     }
 
     #[test]
+    fn the_worst_and_the_tenth_are_at_the_bad_end() {
+        let ten: Vec<f64> = (1..=11).map(f64::from).collect();
+        let more = Figure::of(ten.clone()).expect("a figure");
+        assert_eq!((more.worst, more.tenth, more.median), (1.0, 2.0, 6.0));
+        let less = Figure::of_better(Better::Less, ten).expect("a figure");
+        assert_eq!((less.worst, less.tenth, less.median), (11.0, 10.0, 6.0));
+        // Of ten runs, between the worst and the one before it.
+        let one = Figure::of(vec![0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).expect("a figure");
+        assert!((one.tenth - 0.91).abs() < 1e-9 && one.worst == 0.1 && one.modes == 2);
+    }
+
+    #[test]
+    fn results_without_the_spread_are_still_read() {
+        let f: Figure =
+            serde_json::from_str("{\"median\":1.0,\"min\":0.5,\"max\":2.0,\"runs\":3}").expect("old");
+        assert_eq!((f.median, f.modes), (1.0, 0));
+    }
+
+    #[test]
     fn the_typical_run_is_that_of_the_median() {
         let run = |v: f64| RunResult {
             repetition: v as u32,
@@ -279,5 +339,6 @@ mod tests {
         p.summarise();
         assert_eq!(p.figures[&Metric::Goodput].median, 5.0);
         assert_eq!(p.typical(Metric::Goodput).map(|r| r.repetition), Some(5));
+        assert_eq!(p.worst(Metric::Goodput).map(|r| r.repetition), Some(1));
     }
 }
