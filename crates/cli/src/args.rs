@@ -733,6 +733,7 @@ mod tests {
             "longhaul demo -v",
             "longhaul sim swarm --seeds 0..1000 --threads 2",
             "longhaul lab run fig2 --only loss=1% --repeat 2 --out x --sim",
+            "longhaul lab run breadth --sim --part 1/20 --repeat 2 --jobs 2",
             "longhaul lab exec --link rate=1gbit --beside b=true a -- ping -c 1 10.77.0.2",
             "longhaul lab list fig2 --cells",
             "longhaul serve /srv --policy etcds://a,b:1/longhaul/policy --store-ca ca.pem --control-group ops",

@@ -42,6 +42,9 @@ pub struct Run {
     /// Only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul.
     #[arg(long, value_name = "CELL")]
     pub only: Option<String>,
+    /// Only part I of N of the cells, such as 1/20: every 20th from the first on.
+    #[arg(long, value_name = "I/N", value_parser = part_of)]
+    pub part: Option<(usize, usize)>,
     /// Good runs of each peer in each cell, instead of what the plan says.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
@@ -51,6 +54,9 @@ pub struct Run {
     /// In the simulator, in virtual time, without root.
     #[arg(long)]
     pub sim: bool,
+    /// Runs at the same time in the simulator; as many as there are processors when left out, one where paths hold much.
+    #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
     /// Keep the emulator's records of every run in the folder.
     #[arg(long, conflicts_with = "sim")]
     pub records: bool,
@@ -156,7 +162,26 @@ fn of_lab(e: &LabError) -> Failure {
     Failure::new(code, e.to_string())
 }
 
-fn run(a: &Run) -> Outcome<()> {
+fn part_of(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    numbers.ok_or_else(|| format!("`{text}` is no part; write such as 1/20"))
+}
+
+/// How many simulations run at once when nobody says.
+fn jobs_for(plan: &Plan) -> usize {
+    /// What paths hold that are simulated side by side without thought for memory, in bytes.
+    const SMALL: u64 = 256 << 20;
+    let holds = |t: &::lab::plan::Topology| t.there.bdp(t.rtt(0)).unwrap_or(0).saturating_add(t.there.queue);
+    let small = plan.cells.iter().all(|c| holds(&c.topology) < SMALL);
+    if small { processors() } else { 1 }
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The plan, with what is asked for only.
+fn chosen(a: &Run) -> Outcome<Plan> {
     let mut plan = Plan::open(&a.plan).map_err(Failure::usage)?;
     if a.sim {
         plan = ::lab::simulate::played(&plan);
@@ -164,14 +189,39 @@ fn run(a: &Run) -> Outcome<()> {
     if let Some(only) = &a.only {
         plan.keep_only(only).map_err(Failure::usage)?;
     }
-    if let Some(n) = a.repeat {
-        plan.repetitions = n;
+    if let Some((part, of)) = a.part {
+        plan.keep_part(part, of).map_err(Failure::usage)?;
     }
+    plan.repetitions = a.repeat.unwrap_or(plan.repetitions);
+    Ok(plan)
+}
+
+/// Tables and lists on standard output.
+fn print(results: &Results) {
+    out_text!("{}", ::lab::report::terminal(results));
+    for more in [::lab::report::regret(results), ::lab::report::parts(results)] {
+        if !more.is_empty() {
+            out_text!("\n{more}");
+        }
+    }
+    if !results.published.is_empty() {
+        out_text!("\n{}", ::lab::report::published(results));
+    }
+}
+
+fn run(a: &Run) -> Outcome<()> {
+    let plan = chosen(a)?;
     let end = if a.sim { "-sim" } else { "" };
     let out = a.out.clone().unwrap_or_else(|| PathBuf::from(format!("lab-{}{end}", plan.name)));
     let longhaul = std::env::current_exe().map_err(Failure::system)?;
     let stop = stop::on_signal(|| err_lines!("\nending; once more ends at once"))?;
-    let settings = Settings { longhaul, out: out.clone(), keep_records: a.records, stop: stop.clone() };
+    let settings = Settings {
+        longhaul,
+        out: out.clone(),
+        keep_records: a.records,
+        stop: stop.clone(),
+        jobs: a.jobs.map_or_else(|| jobs_for(&plan), usize::from),
+    };
     let (runs, time) = plan.cost();
     let bar = ProgressBar::new(runs);
     if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed_precise} {wide_msg}") {
@@ -190,6 +240,8 @@ fn run(a: &Run) -> Outcome<()> {
             bar.set_position(at.0);
             bar.set_message(last.clone());
         }
+        // Of many thousand runs, the bar and what goes wrong are enough.
+        Progress::Good(_) if runs > ::lab::run::MANY => {}
         Progress::Good(value) => bar.suspend(|| err_line!("{last}: {value}")),
         Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: spoiled: {why}")),
         Progress::Skipped { name, why } => bar.suspend(|| err_line!("{name}: skipped: {why}")),
@@ -205,14 +257,7 @@ fn run(a: &Run) -> Outcome<()> {
     if a.json {
         crate::out::json(&results);
     } else {
-        out_text!("{}", ::lab::report::terminal(&results));
-        let parts = ::lab::report::parts(&results);
-        if !parts.is_empty() {
-            out_text!("\n{parts}");
-        }
-        if !results.published.is_empty() {
-            out_text!("\n{}", ::lab::report::published(&results));
-        }
+        print(&results);
     }
     err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
     if stop.load(Ordering::SeqCst) {

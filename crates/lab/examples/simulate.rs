@@ -21,8 +21,13 @@ fn main() -> Result<(), String> {
         }
     }
     let out = std::env::temp_dir().join(format!("simulate-{}", std::process::id()));
-    let settings =
-        Settings { longhaul: "".into(), out: out.clone(), keep_records: false, stop: Default::default() };
+    let settings = Settings {
+        longhaul: "".into(),
+        out: out.clone(),
+        keep_records: false,
+        stop: Default::default(),
+        jobs: 1,
+    };
     let results = simulate::run(&plan, &settings, &mut |_| {})?;
     // It was only for this.
     let _ = std::fs::remove_dir_all(out);

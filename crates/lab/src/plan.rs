@@ -6,6 +6,7 @@
 mod error;
 mod expand;
 mod file;
+mod grid;
 mod metric;
 mod parts;
 mod shipped;
@@ -64,6 +65,33 @@ pub struct Plan {
     pub cells: Vec<Cell>,
     /// Figures of others, which ours are to stand beside.
     pub published: Vec<Published>,
+    /// A peer that is to do as well as the best of others.
+    pub regret: Option<Regret>,
+}
+
+/// A peer that is to do in every cell as well as the best of others does in the middle of its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Regret {
+    /// Its name.
+    pub of: String,
+    /// The names of the others.
+    pub against: Vec<String>,
+    /// A cell misses when the worst run has less than this part of the best median.
+    #[serde(default = "Regret::worst")]
+    pub worst: f64,
+    /// And when the median has less than this part of it.
+    #[serde(default = "Regret::median")]
+    pub median: f64,
+}
+
+impl Regret {
+    fn worst() -> f64 {
+        0.9
+    }
+    fn median() -> f64 {
+        0.97
+    }
 }
 
 /// A table of figures that others published, and which of ours are laid out like it.
@@ -117,6 +145,8 @@ pub struct Cell {
     pub warm_up: Span,
     /// Those who run in turn.
     pub peers: Vec<Lineup>,
+    /// Where its chance begins: a seed, and its place among the cells of that seed. Stays when other cells are left out.
+    pub chance: (u64, u64),
 }
 
 impl Cell {
@@ -294,6 +324,25 @@ impl Plan {
         if self.cells.is_empty() {
             return Err(format!("no cell's name contains `{only}`; there are:\n  {}", all.join("\n  ")));
         }
+        Ok(())
+    }
+
+    /// Leaves every `of`-th cell, from cell `part` on (from 1): several parts make the whole.
+    ///
+    /// # Errors
+    /// There is no such part, or nothing in it; in words.
+    pub fn keep_part(&mut self, part: usize, of: usize) -> Result<(), String> {
+        if !(1..=of).contains(&part) {
+            return Err(format!("there is no part {part} of {of}; write such as 1/{}", of.max(1)));
+        }
+        if part > self.cells.len() {
+            return Err(format!("the plan has {} cells only; take fewer parts", self.cells.len()));
+        }
+        let mut at = 0;
+        self.cells.retain(|_| {
+            at += 1;
+            at % of == part % of
+        });
         Ok(())
     }
 

@@ -4,12 +4,14 @@ mod beside;
 mod parts;
 mod plot;
 mod published;
+mod regret;
 mod spread;
 mod swept;
 mod terminal;
 
 pub use parts::text as parts;
 pub use published::text as published;
+pub use regret::text as regret;
 pub use terminal::text as terminal;
 
 use crate::plan::{Better, Metric};
@@ -19,6 +21,8 @@ use std::fmt::Write as _;
 
 /// Flows that are drawn in a plot of flows at most.
 const MAX_FLOWS: usize = 16;
+/// Cells with curves at most.
+const MAX_DRAWN: usize = 120;
 
 /// Text that HTML cannot mistake for anything else.
 fn escape(text: &str) -> String {
@@ -53,6 +57,7 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
     header(p, r);
     let names = peers(r);
     legend(p, &names);
+    regret::section(p, r);
     spread::section(p, r);
     for metric in r.metrics.iter().copied() {
         table(p, r, &names, metric, Some(&metric) == r.metrics.first());
@@ -62,13 +67,28 @@ pub fn html(r: &Results, sim: Option<&Results>) -> String {
     if let Some(sim) = sim {
         beside::section(p, r, sim);
     }
-    for cell in &r.cells {
-        details(p, r, cell, &names);
-    }
+    drawn(r).into_iter().for_each(|cell| details(p, r, cell, &names));
     spoiled(p, r);
     footer(p, r);
     page.push_str("</main>\n</body>\n</html>\n");
     page
+}
+
+/// Cells whose curves are drawn: of many, those that miss something and those whose runs are of several modes.
+fn drawn(r: &Results) -> Vec<&CellResult> {
+    if r.cells.len() <= MAX_DRAWN {
+        return r.cells.iter().collect();
+    }
+    let headline = r.metrics.first().copied().unwrap_or(Metric::Goodput);
+    let missed: Vec<&str> = r.regret.iter().flat_map(|t| t.misses()).map(|m| m.cell.as_str()).collect();
+    let place = |c: &&CellResult| missed.iter().position(|m| *m == c.id).unwrap_or(missed.len());
+    let several =
+        |c: &CellResult| c.peers.iter().any(|p| p.figures.get(&headline).is_some_and(|f| f.modes > 1));
+    let mut cells: Vec<&CellResult> =
+        r.cells.iter().filter(|c| place(c) < missed.len() || several(c)).collect();
+    cells.sort_by_key(place);
+    cells.truncate(MAX_DRAWN);
+    cells
 }
 
 /// The names of all peers, in the order of their first appearance.
@@ -178,6 +198,7 @@ fn shower(metric: Metric) -> fn(f64) -> String {
             |v| Metric::Rtt.show(v)
         }
         Metric::Completion | Metric::CompletionP99 => |v| Metric::Completion.show(v),
+        Metric::First4s => |v| Metric::First4s.show(v),
         Metric::Jain => |v| Metric::Jain.show(v),
         Metric::Queue => |v| Metric::Queue.show(v),
         Metric::Trip | Metric::TripP99 => |v| Metric::Trip.show(v),
@@ -426,5 +447,7 @@ details[open]{padding-bottom:12px}summary{cursor:pointer;padding:10px 0;font-wei
 .runs{font-size:.86rem;padding-left:1.2em;overflow-wrap:anywhere}footer{margin-top:40px}\
 @media(max-width:520px){main{padding:16px 10px 48px}h1{font-size:1.35rem}th,td{padding:6px 8px}details{padding:0 8px}}";
 
+#[cfg(test)]
+pub(crate) use tests::results as tests_results;
 #[cfg(test)]
 mod tests;

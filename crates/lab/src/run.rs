@@ -3,8 +3,10 @@
 
 mod direct;
 mod flows;
+mod log;
 pub mod measure;
 pub mod outcome;
+pub mod regret;
 pub mod spread;
 mod trial;
 
@@ -13,15 +15,19 @@ pub use outcome::Results;
 use crate::plan::{Cell, Flow, Kind, Lineup, Metric, Plan, Topology};
 use crate::workload::outside::{Programs, missing};
 use base::Time;
-use lhio::clock::{Clock, WallTime};
+use lhio::clock::WallTime;
+use log::Log;
+pub use log::MANY;
 use netem::Change;
 use outcome::{CellResult, FORMAT, Machine, PeerResult, RunResult, Spoiled};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Runs of a peer in a repetition at most, when each is spoiled.
 const MAX_ATTEMPTS: u32 = 3;
+/// Stack of a thread that simulates: that of a program's first thread.
+const STACK: usize = 8 << 20;
 
 /// How a plan is run.
 #[derive(Clone, Debug)]
@@ -34,6 +40,8 @@ pub struct Settings {
     pub keep_records: bool,
     /// Set when everything is to stop.
     pub stop: Arc<AtomicBool>,
+    /// Runs at the same time, where the bench can (the simulator): 1 and more.
+    pub jobs: usize,
 }
 
 /// How far it is.
@@ -88,6 +96,10 @@ pub trait Bench {
     fn missing(&self, flow: &Flow) -> Option<String>;
     /// Whether time is virtual.
     fn simulated(&self) -> bool;
+    /// Another one like it for another thread, where runs do not disturb each other.
+    fn fork(&self) -> Option<Box<dyn Bench + Send>> {
+        None
+    }
 }
 
 /// Runs a plan in network namespaces. Needs root.
@@ -123,10 +135,7 @@ pub fn on(
 ) -> Result<Results, String> {
     std::fs::create_dir_all(&settings.out)
         .map_err(|e| format!("cannot make the folder {}: {e}", settings.out.display()))?;
-    let clock = Clock::new();
-    let (began, file) = (clock.now(), settings.out.join("results.json"));
     let mut results = empty(plan, bench.simulated());
-    let mut done = 0;
     for (i, cell) in plan.cells.iter().enumerate() {
         results.cells.push(describe(cell));
         for peer in &cell.peers {
@@ -137,29 +146,82 @@ pub fn on(
             let (name, skipped) = (peer.name.clone(), why);
             results.cells[i].peers.push(PeerResult { name, skipped, ..PeerResult::default() });
         }
+    }
+    let turns = turns(plan, &results);
+    let mut log = Log::new(plan, settings, results, &turns);
+    let forks: Vec<_> = (0..settings.jobs.max(1)).map_while(|_| bench.fork()).collect();
+    if forks.len() > 1 {
+        side_by_side(&turns, forks, settings, &mut log, watch)?;
+    } else {
+        for (done, turn) in turns.iter().enumerate() {
+            if log.is_skipped(turn) {
+                log.pass(turn);
+                continue;
+            }
+            let taken = turn.take(bench, done as u64, watch);
+            if taken.stopped {
+                break;
+            }
+            log.take(turn, taken)?;
+            if settings.stop.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+    }
+    log.finish()
+}
+
+/// All turns in the order in which they are taken.
+fn turns<'a>(plan: &'a Plan, results: &Results) -> Vec<Turn<'a>> {
+    let mut out = Vec::new();
+    for (i, cell) in plan.cells.iter().enumerate() {
         for repetition in 1..=plan.repetitions {
             // The order changes, so that nobody has the same neighbour in time always.
             let mut order: Vec<usize> = (0..cell.peers.len()).collect();
             order.rotate_left((repetition as usize - 1) % cell.peers.len().max(1));
-            for k in order {
-                if results.cells[i].peers[k].skipped.is_some() {
-                    continue;
-                }
-                let turn = Turn { plan, cell, peer: &cell.peers[k], at: (i, repetition), done };
-                done += 1;
-                let stopped = turn.take(bench, &mut results.cells[i].peers[k], watch);
-                results.machine.seconds = clock.now().since(began).as_secs_f64();
-                results.machine.peak_memory = peak_memory();
-                results.write(&file)?;
-                if stopped || settings.stop.load(Ordering::SeqCst) {
-                    return Ok(results);
-                }
-            }
+            let able = order.into_iter().filter(|k| results.cells[i].peers[*k].skipped.is_none());
+            out.extend(able.map(|k| Turn { plan, cell, peer: &cell.peers[k], at: (i, k), repetition }));
         }
     }
-    results.complete = true;
-    results.write(&file)?;
-    Ok(results)
+    out
+}
+
+/// Takes turns on several benches at once. Results are the same as one after the other: each run has its own seed.
+fn side_by_side(
+    turns: &[Turn<'_>],
+    forks: Vec<Box<dyn Bench + Send>>,
+    settings: &Settings,
+    log: &mut Log<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<(), String> {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::sync_channel(forks.len());
+        for mut bench in forks {
+            let (tell, next) = (tell.clone(), &next);
+            let work = move || {
+                loop {
+                    let n = next.fetch_add(1, Ordering::SeqCst);
+                    let Some(turn) = turns.get(n).filter(|_| !settings.stop.load(Ordering::SeqCst)) else {
+                        break;
+                    };
+                    let taken = turn.take(bench.as_mut(), n as u64, &mut |_| ());
+                    // The other end is gone when a file could not be written.
+                    if taken.stopped || tell.send((n, taken)).is_err() {
+                        break;
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().stack_size(STACK);
+            thread.spawn_scoped(scope, work).map_err(|e| format!("cannot start a thread: {e}"))?;
+        }
+        drop(tell);
+        for (done, (n, taken)) in told.iter().enumerate() {
+            turns[n].tell(&taken, done as u64, watch);
+            log.take(&turns[n], taken)?;
+        }
+        Ok(())
+    })
 }
 
 /// One peer's turn in one repetition.
@@ -167,48 +229,86 @@ struct Turn<'a> {
     plan: &'a Plan,
     cell: &'a Cell,
     peer: &'a Lineup,
-    at: (usize, u32),
-    done: u64,
+    /// The cell and the peer in it.
+    at: (usize, usize),
+    repetition: u32,
+}
+
+/// What a turn gave.
+#[derive(Default)]
+struct Taken {
+    run: Option<RunResult>,
+    spoiled: Vec<Spoiled>,
+    hopeless: Option<String>,
+    /// It was interrupted, and all is to stop.
+    stopped: bool,
 }
 
 impl Turn<'_> {
-    /// Attempts until one is good; true when all is to stop.
-    fn take(&self, bench: &mut dyn Bench, into: &mut PeerResult, watch: &mut Watch<'_>) -> bool {
-        let (cell_at, repetition) = self.at;
+    fn headline(&self, run: &RunResult) -> String {
         let headline = self.plan.metrics.first().copied().unwrap_or(Metric::Goodput);
+        run.figures.get(&headline).map_or_else(|| "no figure".to_owned(), |v| headline.show(*v))
+    }
+
+    fn begins(&self, done: u64, watch: &mut Watch<'_>) {
+        watch(Progress::Begins {
+            at: (done, self.plan.cost().0),
+            name: &self.cell.name_of(self.peer),
+            repetition: self.repetition,
+            seconds: self.cell.duration.as_secs_f64(),
+        });
+    }
+
+    /// Attempts until one is good.
+    fn take(&self, bench: &mut dyn Bench, done: u64, watch: &mut Watch<'_>) -> Taken {
+        let (cell_at, repetition) = (self.at.0, self.repetition);
+        let mut taken = Taken::default();
         for attempt in 0..MAX_ATTEMPTS {
-            watch(Progress::Begins {
-                at: (self.done, self.plan.cost().0),
-                name: &self.cell.name_of(self.peer),
-                repetition,
-                seconds: self.cell.duration.as_secs_f64(),
-            });
+            self.begins(done, watch);
             // All peers of a repetition meet the same chance.
-            let seed = mix(self.plan.seed, cell_at as u64, u64::from(repetition), u64::from(attempt));
+            let seed = seed_of(self.cell, repetition, attempt);
             let tag = format!("{}-{}-{repetition}-{attempt}", self.plan.name, cell_at + 1);
             match bench.run(self.cell, self.peer, seed, &tag) {
                 Ok(mut run) => {
                     (run.repetition, run.seed) = (repetition, seed);
-                    let value = run.figures.get(&headline).map(|v| headline.show(*v));
-                    watch(Progress::Good(&value.unwrap_or_else(|| "no figure".to_owned())));
-                    into.runs.push(run);
-                    into.summarise();
-                    return false;
+                    watch(Progress::Good(&self.headline(&run)));
+                    taken.run = Some(run);
+                    return taken;
                 }
                 Err(Failure::Spoiled(why)) => {
                     watch(Progress::Spoiled(&why));
-                    into.spoiled.push(Spoiled { repetition, why });
+                    taken.spoiled.push(Spoiled { repetition, why });
                 }
                 Err(Failure::Hopeless(why)) => {
                     watch(Progress::Skipped { name: &self.cell.name_of(self.peer), why: &why });
-                    into.skipped = Some(why);
-                    return false;
+                    taken.hopeless = Some(why);
+                    return taken;
                 }
-                Err(Failure::Stopped) => return true,
+                Err(Failure::Stopped) => {
+                    taken.stopped = true;
+                    return taken;
+                }
             }
         }
-        false
+        taken
     }
+
+    /// Says what [`Turn::take`] would have said.
+    fn tell(&self, taken: &Taken, done: u64, watch: &mut Watch<'_>) {
+        self.begins(done, watch);
+        taken.spoiled.iter().for_each(|s| watch(Progress::Spoiled(&s.why)));
+        if let Some(why) = &taken.hopeless {
+            watch(Progress::Skipped { name: &self.cell.name_of(self.peer), why });
+        }
+        if let Some(run) = &taken.run {
+            watch(Progress::Good(&self.headline(run)));
+        }
+    }
+}
+
+/// The seed of an attempt in a repetition, from 1: the same for all peers of the cell, and whatever else the plan runs.
+pub fn seed_of(cell: &Cell, repetition: u32, attempt: u32) -> u64 {
+    mix(cell.chance.0, cell.chance.1, u64::from(repetition), u64::from(attempt))
 }
 
 /// One number out of several (the finaliser of SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
@@ -220,14 +320,6 @@ fn mix(a: u64, b: u64, c: u64, d: u64) -> u64 {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     })
-}
-
-/// Most memory that this process had so far, in bytes.
-fn peak_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix("kB")).and_then(|n| n.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }
 
 fn empty(plan: &Plan, simulated: bool) -> Results {
@@ -251,6 +343,7 @@ fn empty(plan: &Plan, simulated: bool) -> Results {
         cells: Vec::new(),
         complete: false,
         published: plan.published.clone(),
+        regret: None,
     }
 }
 
@@ -264,7 +357,13 @@ fn describe(cell: &Cell) -> CellResult {
         point: cell.point.clone(),
         network: if direct { direct::WORDS.to_owned() } else { network.to_string() },
         direct,
-        capacity: t.there.rate.map(|r| r.bits_per_sec() as f64),
+        capacity: t
+            .there
+            .rate
+            .into_iter()
+            .chain(t.there.police.map(|p| p.rate))
+            .min()
+            .map(|r| r.bits_per_sec() as f64),
         rtt: t.rtts.iter().min().map_or(0.0, |r| r.as_secs_f64()),
         window: (cell.warm_up.as_secs_f64(), cell.duration.as_secs_f64()),
         events: events(t),

@@ -85,6 +85,14 @@ fn play(f: &mut Flow) -> bool {
     true
 }
 
+/// One run of a line-up, whose programs are all of Longhaul.
+///
+/// # Errors
+/// The run failed or was stopped.
+pub fn once(cell: &Cell, peer: &Lineup, seed: u64, stop: &AtomicBool) -> Result<RunResult, Failure> {
+    Virtual::new(cell, peer, seed).map_err(Failure::Hopeless)?.run(stop)
+}
+
 struct Simulator {
     stop: Arc<AtomicBool>,
 }
@@ -93,7 +101,7 @@ impl Bench for Simulator {
     fn run(&mut self, cell: &Cell, peer: &Lineup, seed: u64, _: &str) -> Result<RunResult, Failure> {
         let clock = Clock::new();
         let began = clock.now();
-        let mut run = Virtual::new(cell, peer, seed).map_err(Failure::Hopeless)?.run(&self.stop)?;
+        let mut run = once(cell, peer, seed, &self.stop)?;
         run.wall_seconds = clock.now().since(began).as_secs_f64();
         Ok(run)
     }
@@ -107,6 +115,9 @@ impl Bench for Simulator {
     fn simulated(&self) -> bool {
         true
     }
+    fn fork(&self) -> Option<Box<dyn Bench + Send>> {
+        Some(Box::new(Simulator { stop: self.stop.clone() }))
+    }
 }
 
 /// A link whose rate follows a trace.
@@ -115,7 +126,8 @@ fn traced(link: &LinkConfig, lines: Option<&[u64]>, lasts: Span) -> LinkConfig {
     let Some(lines) = lines.filter(|l| !l.is_empty()) else { return link };
     let step = Span::from_millis(TRACE_STEP);
     let n = lasts.as_nanos().div_ceil(step.as_nanos()) as usize + 1;
-    let each = run::measure::capacity(&link, Some(lines), step, n);
+    let bare = LinkConfig { police: None, ..link.clone() };
+    let each = run::measure::capacity(&bare, Some(lines), step, n);
     let rate = |bytes: f64| base::Rate::from_bytes_per_sec((bytes / step.as_secs_f64()) as u64);
     link.rate = each.first().map(|b| rate(*b));
     link.schedule.extend((0..n).map(|i| (Time::ZERO + step * i as u64, Change::Rate(Some(rate(each[i]))))));

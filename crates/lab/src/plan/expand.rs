@@ -2,13 +2,15 @@
 
 use super::error::{PlanError, Source};
 use super::file::{self, File, Kind, Number, Program, Text};
+use super::grid::{self, Swept};
 use super::{
-    Cell, Flow, Lineup, MAX_CELLS, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS,
-    MAX_STREAMS, MAX_TEXT, Metric, Plan, Published, Topology, parts, trace, units, vary,
+    Cell, Flow, Lineup, MAX_DURATION, MAX_FLOWS, MAX_NODES, MAX_PUBLISHED, MAX_REPETITIONS, MAX_STREAMS,
+    MAX_TEXT, Metric, Plan, Published, Regret, Topology, parts, trace, units, vary,
 };
 use crate::workload;
 use base::{Rate, Span};
 use netem::{Change, LinkConfig};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -60,26 +62,9 @@ pub(super) fn plan(name: &str, text: &str) -> Result<Plan> {
         metrics,
         simulator_only: file.simulator_only,
         published: x.published(file.published, &cells)?,
+        regret: x.regret(file.regret.as_ref(), &cells)?,
         cells,
     })
-}
-
-/// One swept value.
-#[derive(Clone)]
-enum Swept {
-    Text(&'static str, Text),
-    Number(&'static str, Number),
-    Case(Box<file::Case>),
-}
-
-impl Swept {
-    fn words(&self) -> (String, String) {
-        match self {
-            Swept::Text(k, v) => ((*k).to_owned(), v.get_ref().clone()),
-            Swept::Number(k, v) => ((*k).to_owned(), v.get_ref().to_string()),
-            Swept::Case(c) => ("case".to_owned(), c.name.get_ref().clone()),
-        }
-    }
 }
 
 pub(super) struct Expander<'a> {
@@ -90,6 +75,10 @@ pub(super) struct Expander<'a> {
 impl Expander<'_> {
     pub(super) fn bad<T>(&self, at: &toml::Spanned<T>, key: &str, text: impl Display) -> PlanError {
         self.src.error(at.span(), key, text)
+    }
+    /// A mistake of the file as a whole.
+    pub(super) fn in_file(&self, key: &str, text: String) -> PlanError {
+        self.src.error(0..0, key, text)
     }
     fn within(&self, n: &Number, key: &str, low: u32, high: u32) -> Result<u32> {
         let v = *n.get_ref();
@@ -124,17 +113,7 @@ impl Expander<'_> {
     }
 
     fn cells(&self, file: &File) -> Result<Vec<Cell>> {
-        let mut points: Vec<Vec<Swept>> = vec![Vec::new()];
-        for dimension in dimensions(file) {
-            if points.len() * dimension.len() > MAX_CELLS {
-                let why = format!("more than {MAX_CELLS} combinations; sweep over fewer values");
-                return Err(self.src.error(0..0, "sweep", why));
-            }
-            points = points
-                .iter()
-                .flat_map(|p| dimension.iter().map(move |v| [p.as_slice(), std::slice::from_ref(v)].concat()))
-                .collect();
-        }
+        let points = grid::points(self, file)?;
         let mut names: Vec<&str> = Vec::new();
         for p in &file.peer {
             let name = p.name.get_ref();
@@ -143,17 +122,38 @@ impl Expander<'_> {
             }
             names.push(name);
             for case in p.cases.iter().flatten() {
-                if !file.case.iter().any(|c| c.name.get_ref() == case.get_ref()) {
+                let mut cases = file.case.iter().chain(file.grid.iter().flat_map(|g| &g.case));
+                if !cases.any(|c| c.name.get_ref() == case.get_ref()) {
                     let why = format!("there is no [[case]] named `{}`; correct the name", case.get_ref());
                     return Err(self.bad(case, "peer.cases", why));
                 }
             }
         }
-        let mut cells = Vec::new();
-        for point in points {
-            cells.extend(self.cell(file, &point)?);
+        let (mut cells, mut firsts) = (Vec::new(), BTreeMap::new());
+        for (place, point) in (0..).zip(points) {
+            let (seed, first) = match point.first() {
+                Some(Swept::Grid(g)) if g.seed.is_some() => {
+                    (g.seed, *firsts.entry(g.name.get_ref().clone()).or_insert(place))
+                }
+                _ => (file.seed, 0),
+            };
+            cells.extend(self.cell(file, &point, (seed.unwrap_or(1), place - first))?);
         }
         Ok(cells)
+    }
+
+    /// Whose regret is told, against peers that there are.
+    fn regret(&self, regret: Option<&toml::Spanned<Regret>>, cells: &[Cell]) -> Result<Option<Regret>> {
+        let Some(at) = regret else { return Ok(None) };
+        let r = at.get_ref();
+        let known = |n: &String| cells.iter().any(|c| c.peers.iter().any(|p| p.name == *n));
+        if let Some(n) = [&r.of].into_iter().chain(&r.against).find(|n| !known(n)) {
+            return Err(self.bad(at, "regret", format!("there is no peer `{n}`; correct the name")));
+        }
+        if r.against.is_empty() {
+            return Err(self.bad(at, "regret.against", "name one peer at least to compare with"));
+        }
+        Ok(Some(r.clone()))
     }
 
     /// Tables of figures of others: sound, and beside cells and peers that there are.
@@ -185,12 +185,17 @@ impl Expander<'_> {
         Ok(all)
     }
 
-    fn cell(&self, file: &File, point: &[Swept]) -> Result<Option<Cell>> {
+    fn cell(&self, file: &File, point: &[Swept], chance: (u64, u64)) -> Result<Option<Cell>> {
         let mut t = file.topology.clone();
         let (mut duration, mut warm_up) = (&file.duration, file.warm_up.as_ref());
         let (mut streams, mut count, mut case, mut size) = (None, None, None, None);
         for v in point {
             match v {
+                Swept::Grid(g) => {
+                    overlay(&mut t, g.topology.clone());
+                    duration = g.duration.as_ref().unwrap_or(duration);
+                    warm_up = g.warm_up.as_ref().or(warm_up);
+                }
                 Swept::Case(c) => {
                     overlay(&mut t, c.topology.clone());
                     duration = c.duration.as_ref().unwrap_or(duration);
@@ -200,7 +205,7 @@ impl Expander<'_> {
                 Swept::Number("streams", n) => streams = Some(n),
                 Swept::Number(_, n) => count = Some(n),
                 Swept::Text("size", text) => size = Some(text),
-                Swept::Text(key, text) => *field(&mut t, key) = Some(text.clone()),
+                Swept::Text(key, text) => *grid::field(&mut t, key) = Some(text.clone()),
             }
         }
         let length = self.duration(duration, "duration")?;
@@ -229,9 +234,11 @@ impl Expander<'_> {
             return Ok(None);
         }
         let point: Vec<_> = point.iter().map(Swept::words).collect();
-        let id = point.iter().map(|(k, v)| if k == "case" { v.clone() } else { format!("{k}={v}") });
+        let id = point
+            .iter()
+            .map(|(k, v)| if k == "case" || k == "grid" { v.clone() } else { format!("{k}={v}") });
         let id = id.collect::<Vec<_>>().join(",");
-        Ok(Some(Cell { id, point, topology, duration: length, warm_up: skip, peers }))
+        Ok(Some(Cell { id, point, topology, duration: length, warm_up: skip, peers, chance }))
     }
 
     /// One link out of the keys that describe it.
@@ -307,7 +314,11 @@ impl Expander<'_> {
         let mut there = keys(mean.as_ref());
         there.extend([("queue", t.queue.as_ref()), ("ecn", t.ecn.as_ref()), ("jitter", t.jitter.as_ref())]);
         there.extend([("reorder", t.reorder.as_ref()), ("duplicate", t.duplicate.as_ref())]);
-        there.extend([("ecn1", t.ecn1.as_ref()), ("telemetry", t.telemetry.as_ref())]);
+        there.extend([
+            ("police", t.police.as_ref()),
+            ("ecn1", t.ecn1.as_ref()),
+            ("telemetry", t.telemetry.as_ref()),
+        ]);
         there.push(("loss", t.loss.as_ref()));
         let at = t.at.as_deref().unwrap_or(&[]);
         let there = self.link(&there, least / 2, at)?;
@@ -332,7 +343,7 @@ impl Expander<'_> {
         if t.kind == Some(Kind::Direct) {
             let emulated =
                 [&t.rate, &t.rtt, &t.queue, &t.loss, &t.jitter, &t.reorder, &t.ecn, &t.trace, &t.duplicate];
-            let signals = [&t.ecn1, &t.telemetry, &t.host_rate];
+            let signals = [&t.ecn1, &t.telemetry, &t.host_rate, &t.police];
             return match emulated.into_iter().chain(signals).flatten().next() {
                 Some(s) => {
                     Err(self.bad(s, "topology", "nothing is emulated between direct nodes; remove it"))
@@ -614,42 +625,6 @@ fn is_messages(p: Program) -> bool {
     matches!(p, Program::TcpMessages | Program::IwarpMessages | Program::LonghaulMessages)
 }
 
-/// The dimensions of the sweep, the first one outermost.
-fn dimensions(file: &File) -> Vec<Vec<Swept>> {
-    let s = &file.sweep;
-    let texts = [
-        ("rate", &s.rate),
-        ("rtt", &s.rtt),
-        ("queue", &s.queue),
-        ("jitter", &s.jitter),
-        ("reorder", &s.reorder),
-        ("ecn", &s.ecn),
-        ("trace", &s.trace),
-        ("loss", &s.loss),
-        ("size", &s.size),
-    ];
-    let numbers = [("flows", &s.flows), ("streams", &s.streams)];
-    let mut all = vec![file.case.iter().cloned().map(|c| Swept::Case(Box::new(c))).collect::<Vec<_>>()];
-    all.extend(texts.map(|(k, v)| v.iter().map(|t| Swept::Text(k, t.clone())).collect()));
-    all.extend(numbers.map(|(k, v)| v.iter().map(|t| Swept::Number(k, t.clone())).collect()));
-    all.retain(|d: &Vec<Swept>| !d.is_empty());
-    all
-}
-
-/// The field of the topology that a swept key means.
-fn field<'a>(t: &'a mut file::Topology, key: &str) -> &'a mut Option<Text> {
-    match key {
-        "rate" => &mut t.rate,
-        "rtt" => &mut t.rtt,
-        "queue" => &mut t.queue,
-        "jitter" => &mut t.jitter,
-        "reorder" => &mut t.reorder,
-        "ecn" => &mut t.ecn,
-        "trace" => &mut t.trace,
-        _ => &mut t.loss,
-    }
-}
-
 /// What a case says, over what the topology says.
 fn overlay(t: &mut file::Topology, c: file::Topology) {
     fn put<T>(to: &mut Option<T>, from: Option<T>) {
@@ -669,6 +644,7 @@ fn overlay(t: &mut file::Topology, c: file::Topology) {
     put(&mut t.rtt, c.rtt);
     put(&mut t.rtts, c.rtts);
     put(&mut t.queue, c.queue);
+    put(&mut t.police, c.police);
     put(&mut t.loss, c.loss);
     put(&mut t.loss_back, c.loss_back);
     put(&mut t.jitter, c.jitter);

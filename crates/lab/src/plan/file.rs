@@ -28,11 +28,14 @@ pub(super) struct File {
     pub case: Vec<Case>,
     #[serde(default)]
     pub sweep: Sweep,
+    #[serde(default)]
+    pub grid: Vec<Grid>,
     pub peer: Vec<Peer>,
     #[serde(default)]
     pub background: Vec<Flow>,
     #[serde(default)]
     pub published: Vec<super::Published>,
+    pub regret: Option<Spanned<super::Regret>>,
 }
 
 /// The shape of the network.
@@ -62,6 +65,7 @@ pub(super) struct Topology {
     pub rtt: Option<Text>,
     pub rtts: Option<Vec<Text>>,
     pub queue: Option<Text>,
+    pub police: Option<Text>,
     pub loss: Option<Text>,
     pub loss_back: Option<Text>,
     pub jitter: Option<Text>,
@@ -100,31 +104,52 @@ pub(super) struct Case {
     pub topology: Topology,
 }
 
-/// Values that each stand in turn; all combinations are run.
-#[derive(Deserialize, Default)]
+/// Cells of their own: the values of a sweep, over the topology of the plan as this changes it.
+#[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
+pub(super) struct Grid {
+    pub name: Text,
+    #[serde(default)]
+    pub combine: Combine,
+    pub duration: Option<Text>,
+    pub warm_up: Option<Text>,
+    pub seed: Option<u64>,
+    #[serde(default)]
+    pub topology: Topology,
+    #[serde(default)]
+    pub case: Vec<Case>,
+    #[serde(default)]
+    pub sweep: Sweep,
+}
+
+/// Which combinations of swept values are cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Combine {
+    /// All.
+    #[default]
+    All,
+    /// The topology as it is, each value by itself, and those of each two keys with each other.
+    Pairs,
+}
+
+/// Values that each stand in turn; all combinations are run.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Sweep {
-    #[serde(default)]
     pub rate: Vec<Text>,
-    #[serde(default)]
     pub rtt: Vec<Text>,
-    #[serde(default)]
     pub queue: Vec<Text>,
-    #[serde(default)]
+    pub police: Vec<Text>,
     pub loss: Vec<Text>,
-    #[serde(default)]
     pub jitter: Vec<Text>,
-    #[serde(default)]
+    pub order: Vec<Text>,
     pub reorder: Vec<Text>,
-    #[serde(default)]
+    pub host_rate: Vec<Text>,
     pub ecn: Vec<Text>,
-    #[serde(default)]
     pub trace: Vec<Text>,
-    #[serde(default)]
     pub streams: Vec<Number>,
-    #[serde(default)]
     pub flows: Vec<Number>,
-    #[serde(default)]
     pub size: Vec<Text>,
 }
 

@@ -10,6 +10,9 @@ pub enum Metric {
     Goodput,
     /// Goodput as a share of rate x (1 - loss) x payload share of a packet.
     Share,
+    /// Payload of all measured flows in the first four seconds of a run, in bytes.
+    #[serde(rename = "first_4s")]
+    First4s,
     /// Seconds from the first data until the bottleneck was used to 50 %.
     #[serde(rename = "to_50")]
     To50,
@@ -96,9 +99,10 @@ pub enum Better {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 36] = [
+    pub const ALL: [Metric; 37] = [
         Metric::Goodput,
         Metric::Share,
+        Metric::First4s,
         Metric::To50,
         Metric::To90,
         Metric::To95,
@@ -140,6 +144,7 @@ impl Metric {
         match self {
             Metric::Goodput => "goodput",
             Metric::Share => "share",
+            Metric::First4s => "first_4s",
             Metric::To50 => "to_50",
             Metric::To90 => "to_90",
             Metric::To95 => "to_95",
@@ -187,6 +192,7 @@ impl Metric {
         match self {
             Metric::Goodput => "Goodput",
             Metric::Share => "Share of the limit",
+            Metric::First4s => "Payload of the first four seconds",
             Metric::To50 => "Time to 50 % of the bottleneck",
             Metric::To90 => "Time to 90 % of the bottleneck",
             Metric::To95 => "Time to 95 % of the bottleneck",
@@ -229,6 +235,7 @@ impl Metric {
         match self {
             Metric::Goodput
             | Metric::Share
+            | Metric::First4s
             | Metric::Jain
             | Metric::LeastPart
             | Metric::FirstPart
@@ -259,6 +266,7 @@ impl Metric {
             | Metric::CompletionP99
             | Metric::Recovery => seconds(v),
             Metric::Bulk => format!("{:.2} MB/s", v / 8e6),
+            Metric::First4s => format!("{:.2} MB", v / 1e6),
             Metric::Jain => format!("{v:.3}"),
             Metric::Queue => format!("{v:.2} BDP"),
             Metric::Stall | Metric::Takeover => format!("{v:.2} round trips"),

@@ -13,7 +13,9 @@ pub const OPPORTUNITY: u64 = 1_500;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// The name of a synthetic trace or its parameters cannot be read.
-    #[error("cannot read `{0}`; write a file's name, or lte(seed=1), or lte(seed=1,mean=40mbit,seconds=60)")]
+    #[error(
+        "cannot read `{0}`; write a file's name, or lte(seed=1), lte(seed=1,mean=40mbit,seconds=60), or wifi(...) with the same"
+    )]
     Syntax(String),
     /// A line is not a number, or goes back in time.
     #[error(
@@ -103,6 +105,59 @@ pub fn lte(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
     out
 }
 
+/// A synthetic trace that behaves like a shared Wi-Fi channel; it was measured nowhere.
+///
+/// What it takes from the standard and from measurements: a station sends for up to a transmission opportunity of 4 ms, in which
+/// frames are aggregated (IEEE 802.11-2020, section 10.23.2.9), and then waits while others hold the channel, now few and now
+/// many; the rate of the radio moves up and down a ladder about ten times a second as its conditions change (Bicket, "Bit-rate
+/// Selection in Wireless Networks", 2005).
+///
+/// `mean` is in opportunities per second. The same seed gives the same trace.
+pub fn wifi(seed: u64, mean: f64, seconds: u32) -> Vec<u64> {
+    /// The ladder, as multiples of its lowest rung (802.11n, 20 MHz, one stream).
+    const LADDER: [f64; 8] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0, 10.0];
+    /// Chance in a millisecond that the rung changes, and that there are now few or many others.
+    const MOVES: f64 = 0.01;
+    const CROWDS: f64 = 0.0015;
+    /// Milliseconds of a transmission opportunity, and mean wait for the next one beside few and beside many.
+    const TURN: u64 = 4;
+    const WAIT: [f64; 2] = [2.0, 12.0];
+    let mut rng = Rng::from_u64(seed);
+    let (mut rung, mut many, mut turn, mut wait) = (5usize, false, TURN, 0u64);
+    let mut share = Vec::new();
+    for _ in 0..u64::from(seconds.max(1)) * 1_000 {
+        if rng.chance(MOVES) {
+            rung = if rng.chance(0.5) { rung.saturating_sub(1) } else { (rung + 1).min(LADDER.len() - 1) };
+        }
+        many ^= rng.chance(CROWDS);
+        if turn > 0 {
+            turn -= 1;
+            share.push(LADDER[rung]);
+            if turn == 0 {
+                wait = (-WAIT[usize::from(many)] * (1.0 - rng.unit()).ln()) as u64;
+            }
+        } else {
+            share.push(0.0);
+            wait = wait.saturating_sub(1);
+        }
+        if turn == 0 && wait == 0 {
+            turn = TURN;
+        }
+    }
+    let scale = mean * f64::from(seconds.max(1)) / share.iter().sum::<f64>().max(1.0);
+    let (mut out, mut due) = (Vec::new(), 0.0);
+    for (ms, s) in share.iter().enumerate() {
+        due += s * scale;
+        while due >= 1.0 && out.len() < MAX_LINES {
+            out.push(ms as u64 + 1);
+            due -= 1.0;
+        }
+    }
+    // The period is the last line's time: end with an opportunity.
+    out.push(u64::from(seconds.max(1)) * 1_000);
+    out
+}
+
 /// Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
 fn normal(rng: &mut Rng) -> f64 {
     (-2.0 * (1.0 - rng.unit()).ln()).sqrt() * (core::f64::consts::TAU * rng.unit()).cos()
@@ -125,7 +180,9 @@ fn poisson(rng: &mut Rng, mean: f64) -> u32 {
 /// # Errors
 /// [`TraceError`].
 pub fn load(spec: &str) -> Result<Vec<u64>, TraceError> {
-    if let Some(rest) = spec.strip_prefix("lte(") {
+    type Make = fn(u64, f64, u32) -> Vec<u64>;
+    let kinds: [(&str, Make); 2] = [("lte(", lte), ("wifi(", wifi)];
+    if let Some((rest, make)) = kinds.into_iter().find_map(|(k, make)| Some((spec.strip_prefix(k)?, make))) {
         let bad = || TraceError::Syntax(spec.to_owned());
         let (mut seed, mut mean, mut seconds) = (1, 40e6, 60);
         for part in rest.strip_suffix(')').ok_or_else(bad)?.split(',').filter(|p| !p.trim().is_empty()) {
@@ -138,7 +195,7 @@ pub fn load(spec: &str) -> Result<Vec<u64>, TraceError> {
                 _ => return Err(bad()),
             }
         }
-        return Ok(lte(seed, mean / (8.0 * OPPORTUNITY as f64), seconds));
+        return Ok(make(seed, mean / (8.0 * OPPORTUNITY as f64), seconds));
     }
     let file = |why: String| TraceError::File { file: spec.to_owned(), why };
     let text = std::fs::read_to_string(spec).map_err(|e| file(e.to_string()))?;
@@ -179,10 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn wifi_pauses_and_has_the_mean_asked_for() {
+        let a = wifi(3, 5_000.0, 60);
+        assert_eq!(a, wifi(3, 5_000.0, 60));
+        assert!(a.is_sorted() && a.last() == Some(&60_000));
+        assert!((0.99..1.01).contains(&(mean_rate(&a) / (5_000.0 * 12_000.0))));
+        let gaps: Vec<u64> = a.windows(2).map(|w| w[1] - w[0]).filter(|g| *g > 1).collect();
+        let long = gaps.iter().filter(|g| **g > 20).count();
+        assert!(gaps.len() > 1_000 && long > 20 && gaps.iter().all(|g| *g < 400), "{} {long}", gaps.len());
+    }
+
+    #[test]
     fn words_of_a_trace_are_checked() {
         assert_eq!(load("lte(seed=3)"), Ok(lte(3, 40e6 / 12e3, 60)));
         assert_eq!(load("lte(seed=3,mean=12mbit,seconds=2)"), Ok(lte(3, 1e3, 2)));
-        for bad in ["lte(seed=x)", "lte(seed=1", "lte(sed=1)", "lte(mean=fast)"] {
+        assert_eq!(load("wifi(seed=3,mean=12mbit,seconds=2)"), Ok(wifi(3, 1e3, 2)));
+        for bad in ["lte(seed=x)", "wifi(mean=0", "lte(seed=1", "lte(sed=1)", "lte(mean=fast)"] {
             assert!(matches!(load(bad), Err(TraceError::Syntax(_))), "{bad}");
         }
         assert!(matches!(load("/nowhere/there.trace"), Err(TraceError::File { .. })));

@@ -27,7 +27,7 @@ impl Several {
     }
 }
 
-/// All of them, by the headline, those with the widest gap first.
+/// All of them, by the headline: those of the peer whose regret is told first, and of each those with the widest gap.
 pub(super) fn several(r: &Results) -> Vec<Several> {
     let metric = r.metrics.first().copied().unwrap_or(Metric::Goodput);
     let mut out = Vec::new();
@@ -43,7 +43,8 @@ pub(super) fn several(r: &Results) -> Vec<Several> {
         (Some(a), Some(b)) if b.median > 0.0 => a.median / b.median,
         _ => 1.0,
     };
-    out.sort_by(|a, b| span(a).total_cmp(&span(b)));
+    let other = |s: &Several| r.regret.as_ref().is_some_and(|t| t.regret.of != s.peer);
+    out.sort_by(|a, b| other(a).cmp(&other(b)).then(span(a).total_cmp(&span(b))));
     out
 }
 

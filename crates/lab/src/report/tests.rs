@@ -56,6 +56,7 @@ pub(crate) fn results() -> Results {
         cells: vec![cell],
         complete: true,
         published: Vec::new(),
+        regret: None,
     }
 }
 

@@ -12,6 +12,8 @@ const MAX_POINTS: usize = 400;
 const INITIAL_WINDOW: f64 = 12_000.0;
 /// Round trips without anything new that count as a stall, and not as chance.
 const WORTH_A_STALL: f64 = 0.25;
+/// What counts as the beginning of a run.
+const BEGINNING: Span = Span::from_secs(4);
 /// Completion times that are kept.
 pub const MAX_COMPLETIONS: usize = 2_000;
 
@@ -81,10 +83,14 @@ pub struct Observed {
 
 /// What a link can carry in each of `n` intervals of `step`, in bytes.
 pub fn capacity(link: &LinkConfig, lines: Option<&[u64]>, step: Span, n: usize) -> Vec<f64> {
+    // What a policer lets through in the long run.
+    let most = link.police.map_or(f64::INFINITY, |p| p.rate.bytes_per_sec() as f64);
     if let Some(lines) = lines {
-        return trace_capacity(lines, step, n);
+        let mut out = trace_capacity(lines, step, n);
+        out.iter_mut().for_each(|b| *b = b.min(most * step.as_secs_f64()));
+        return out;
     }
-    let of = |rate: Option<base::Rate>| rate.map_or(f64::INFINITY, |r| r.bytes_per_sec() as f64);
+    let of = |rate: Option<base::Rate>| rate.map_or(f64::INFINITY, |r| r.bytes_per_sec() as f64).min(most);
     let (mut rate, mut dark) = (of(link.rate), Time::ZERO);
     let mut changes = link.schedule.iter().peekable();
     let mut out = Vec::with_capacity(n);
@@ -293,6 +299,14 @@ impl Observed {
         let limit = self.mean_capacity() * 8.0 * (1.0 - self.loss) * shares / measured.len().max(1) as f64;
         if limit > 0.0 {
             out.insert(Metric::Share, sum / limit);
+        }
+        if BEGINNING <= self.at(self.bins.len()) {
+            let early = |f: &&Seen| {
+                let all: f64 = f.shape.iter().sum();
+                let part: f64 = f.shape[..self.index(BEGINNING).min(f.shape.len())].iter().sum();
+                if all > 0.0 { f.result.bytes as f64 * part / all } else { 0.0 }
+            };
+            out.insert(Metric::First4s, measured.iter().map(early).sum());
         }
         if let Some(j) = jain(&each) {
             out.insert(Metric::Jain, j);

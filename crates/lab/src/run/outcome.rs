@@ -1,5 +1,6 @@
 //! What runs gave, as it is written to JSON and read by reports.
 
+use super::regret::Table;
 use super::spread::{self, Mode};
 use crate::plan::{Better, Metric, Published};
 use crate::workload::parts::PartResult;
@@ -37,6 +38,9 @@ pub struct Results {
     /// Figures of others, which ours are to stand beside.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// How one peer does beside the best of others, where the plan asks for that and once all has run.
+    #[serde(default)]
+    pub regret: Option<Table>,
 }
 
 /// Where and when.

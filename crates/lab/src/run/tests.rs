@@ -52,7 +52,13 @@ flow = [{ program = "tcp", name = "absent" }]
 "#;
 
 fn settings(out: &std::path::Path) -> Settings {
-    Settings { longhaul: "/bin/true".into(), out: out.into(), keep_records: false, stop: Arc::default() }
+    Settings {
+        longhaul: "/bin/true".into(),
+        out: out.into(),
+        keep_records: false,
+        stop: Arc::default(),
+        jobs: 1,
+    }
 }
 
 #[test]

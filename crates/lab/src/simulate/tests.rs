@@ -11,8 +11,13 @@ fn plan(topology: &str, peers: &str, more: &str) -> Plan {
 
 fn results(plan: &Plan) -> Results {
     let out = tempfile::tempdir().expect("a folder");
-    let settings =
-        Settings { longhaul: "x".into(), out: out.path().into(), keep_records: false, stop: Arc::default() };
+    let settings = Settings {
+        longhaul: "x".into(),
+        out: out.path().into(),
+        keep_records: false,
+        stop: Arc::default(),
+        jobs: 1,
+    };
     let mut r = super::run(plan, &settings, &mut |_| ()).expect("results");
     r.machine = Default::default();
     r.cells

@@ -35,6 +35,27 @@ fn the_time_to_a_level_is_when_it_holds_for_a_round_trip() {
 }
 
 #[test]
+fn the_first_four_seconds_are_bytes_and_only_of_runs_that_last_longer() {
+    let mut o = steady(&[1_000; 500]);
+    o.flows[0].result.bytes = 500_000;
+    assert_eq!(o.figures()[&Metric::First4s], 400_000.0);
+    let mut short = steady(&[1_000; 300]);
+    assert_eq!(short.figures().get(&Metric::First4s), None);
+}
+
+#[test]
+fn a_policer_is_a_limit() {
+    let police = Some(netem::Police { rate: Rate::from_mbit(4), burst: 9_000 });
+    let link = LinkConfig { rate: Some(Rate::from_mbit(8)), police, ..LinkConfig::default() };
+    assert_eq!(capacity(&link, None, Span::from_millis(10), 2), [5e3, 5e3]);
+    // 3,000 bytes in the first interval, 12,000 in the second.
+    assert_eq!(
+        capacity(&link, Some(&[5, 5, 15, 15, 15, 15, 15, 15, 15, 15]), Span::from_millis(10), 2),
+        [3e3, 5e3]
+    );
+}
+
+#[test]
 fn what_sets_connections_up_is_no_data() {
     // Handshakes of two packets, then nothing, then a slow start.
     let mut bytes = vec![0, 2_400, 0, 0, 0, 1_200, 1_200, 0, 0, 0, 0, 0, 14_000, 0, 0, 0, 28_000];

@@ -138,6 +138,7 @@ fn records_become_intervals_flows_and_figures() {
         out: home.path().into(),
         keep_records: false,
         stop: Default::default(),
+        jobs: 1,
     };
     let programs =
         Programs { longhaul: "x".into(), quinn: None, iperf3: None, by_program: std::sync::Arc::default() };
