@@ -734,6 +734,7 @@ mod tests {
             "longhaul sim swarm --seeds 0..1000 --threads 2",
             "longhaul lab run fig2 --only loss=1% --repeat 2 --out x --sim",
             "longhaul lab run breadth --sim --part 1/20 --repeat 2 --jobs 2",
+            "longhaul lab search --cc haul --against bbr --time 10min --evaluations 48 --seed 7 --jobs 2 --keep 5 --out x.toml",
             "longhaul lab exec --link rate=1gbit --beside b=true a -- ping -c 1 10.77.0.2",
             "longhaul lab list fig2 --cells",
             "longhaul serve /srv --policy etcds://a,b:1/longhaul/policy --store-ca ca.pem --control-group ops",

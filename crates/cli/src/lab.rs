@@ -1,5 +1,7 @@
 //! `longhaul lab`: plans of workloads over emulated networks.
 
+mod search;
+
 use crate::exit::{Code, Failure, Outcome};
 use crate::stop;
 use ::lab::plan::{Metric, Plan, SHIPPED, shipped};
@@ -22,6 +24,9 @@ const PAGE: &str = "report.html";
 pub enum Command {
     /// Run a plan: a name out of `longhaul lab list`, or a file. Writes results.json and report.html.
     Run(Run),
+    /// Search for paths on which an algorithm does worse than another, in the simulator. Prints the worst as a plan and
+    /// keeps them in a file.
+    Search(search::Search),
     /// Make the page of results again.
     Report(Report),
     /// List the plans that come with the program.
@@ -139,6 +144,7 @@ pub fn hidden() -> Option<ExitCode> {
 pub fn main(c: &Command) -> Outcome<()> {
     match c {
         Command::Run(a) => run(a),
+        Command::Search(a) => search::run(a),
         Command::Report(a) => report(a),
         Command::List(a) => list(a),
         Command::Exec(a) => exec(a),

@@ -167,6 +167,33 @@ fn a_plan_runs_in_the_simulator_without_root() {
     assert!(ran.status.success(), "{text}");
     assert!(text.contains("TCP (played by Longhaul's)"), "{text}");
     assert!(out.join("report.html").exists() && out.join("results.json").exists());
+    // The first metric has the bad end and every run beside its median, others their worst run.
+    assert!(text.contains("tenth") && text.contains("each run") && text.contains("share/worst"), "{text}");
+    let file = std::fs::read(out.join("results.json")).expect("a file");
+    let results: Value = serde_json::from_slice(&file).expect("results");
+    let figure = &results["cells"][0]["peers"][0]["figures"]["goodput"];
+    for key in ["median", "worst", "tenth", "modes"] {
+        assert!(figure[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {figure}");
+    }
+}
+
+#[test]
+fn a_search_leaves_a_plan_that_runs() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file, out) = (dir.path().join("found.toml"), dir.path().join("out"));
+    let (file, out) = (file.to_str().expect("a name"), out.to_str().expect("a name"));
+    // Reno takes each loss for congestion: two worlds in three have some.
+    let ran =
+        lab(&["search", "--cc", "reno", "--evaluations", "3", "--jobs", "2", "--keep", "1", "--out", file]);
+    let text = words(&ran);
+    assert!(ran.status.success() && text.contains("[[grid]]") && text.contains("3 worlds tried"), "{text}");
+    let ran = lab(&["run", file, "--sim", "--repeat", "1", "--out", out]);
+    let text = words(&ran);
+    assert!(ran.status.success(), "{text}");
+    assert!(text.contains("reno beside the best median of bbr: 1 of 1 cells miss"), "{text}");
+    let same = lab(&["search", "--cc", "bbr"]);
+    assert_eq!(same.status.code(), Some(2));
+    assert!(words(&same).contains("name two algorithms"), "{}", words(&same));
 }
 
 #[test]
@@ -180,6 +207,9 @@ fn mistakes_in_plans_end_with_words_and_a_code() {
     assert!(words(&o).contains("name a file, or one of: fig2"), "{}", words(&o));
     let o = lab(&["run", "fig2", "--only", "nothing", "--sim"]);
     assert!(words(&o).contains("no cell's name contains `nothing`"), "{}", words(&o));
+    let o = lab(&["run", "fig2", "--part", "3/2", "--sim"]);
+    assert_eq!(o.status.code(), Some(2));
+    assert!(words(&o).contains("there is no part 3 of 2"), "{}", words(&o));
     let o = lab(&["list"]);
     assert!(o.status.success() && words(&o).contains("loss-recovery"), "{}", words(&o));
     assert!(words(&lab(&["list", "fig3"])).contains("[topology]"));

@@ -12,6 +12,7 @@ pub mod tun;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod search;
 pub mod simulate;
 pub mod workload;
 

@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 /// Flows that are drawn in a plot of flows at most.
 const MAX_FLOWS: usize = 16;
 /// Cells with curves at most.
-const MAX_DRAWN: usize = 120;
+const MAX_DRAWN: usize = 60;
 
 /// Text that HTML cannot mistake for anything else.
 fn escape(text: &str) -> String {

@@ -18,6 +18,7 @@ impl Bench for Fake {
             3 => Err(Failure::Spoiled("the machine was busy".into())),
             n => Ok(RunResult {
                 figures: BTreeMap::from([(Metric::Goodput, n as f64 * 1e6)]),
+                curves: outcome::Curves { step: 1.0, ..Default::default() },
                 ..RunResult::default()
             }),
         }
@@ -102,4 +103,21 @@ fn files_that_are_no_results_are_refused_with_words() {
     assert!(Results::read(&file).expect_err("none").contains("cannot read"));
     std::fs::write(&file, "{}").expect("a file");
     assert!(Results::read(&file).expect_err("not one").contains("longhaul lab run"));
+}
+
+#[test]
+fn of_very_many_runs_only_the_curves_of_the_typical_and_the_worst_are_kept() {
+    let out = tempfile::tempdir().expect("a folder");
+    let mut plan = Plan::parse("t", PLAN).expect("a plan");
+    plan.repetitions = 400;
+    assert!(plan.cost().0 > MANY);
+    let results = on(&plan, &settings(out.path()), &mut Fake::default(), &mut |_| ()).expect("results");
+    let peers = &results.cells[0].peers;
+    assert!(results.complete && peers[0].runs.len() == 400);
+    for p in &peers[..2] {
+        let kept: Vec<u32> = p.runs.iter().filter(|r| r.curves.step > 0.0).map(|r| r.repetition).collect();
+        assert_eq!(kept.len(), 2, "{kept:?}");
+        assert_eq!(kept[0], 1, "the first run is the worst here");
+    }
+    assert_eq!(Results::read(&out.path().join("results.json")).expect("a file"), results);
 }
