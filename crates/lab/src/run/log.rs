@@ -8,7 +8,7 @@ use lhio::clock::Clock;
 use std::path::PathBuf;
 
 /// A plan with more runs keeps the curves of the typical and the worst run of each peer in each cell only, and its file is
-/// written every [`PAUSE`]: it would be too large, and written too often.
+/// written every `PAUSE`: it would be too large, and written too often.
 pub const MANY: u64 = 1_000;
 const PAUSE: Span = Span::from_secs(30);
 
