@@ -1,7 +1,7 @@
-//! Commands and options that texts name exist: whoever follows a hint is not told that there is no such thing.
+//! Commands and options that texts and guides name exist: whoever follows one is not told that there is no such thing.
 
 use crate::args::Cli;
-use clap::{Command, CommandFactory as _};
+use clap::{Command, CommandFactory as _, ValueEnum as _};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,5 +142,53 @@ fn every_option_that_a_text_names_is_one() {
             }
         }
     }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+/// A guide, or the README.
+fn guide(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// What stands between backticks in the first column of the table whose head begins so.
+fn first_column(text: &str, head: &str) -> BTreeSet<String> {
+    let table = text.lines().skip_while(|l| !l.starts_with(head)).skip(2).take_while(|l| l.starts_with('|'));
+    let cells = table.filter_map(|l| l.split('|').nth(1));
+    let names = cells.flat_map(|c| c.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>());
+    names.collect()
+}
+
+#[test]
+fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
+    let plans: BTreeSet<String> = lab::plan::SHIPPED.iter().map(|(n, _)| (*n).to_owned()).collect();
+    assert_eq!(first_column(&guide("docs/guides/lab.md"), "| plan |"), plans);
+    let values = crate::args::Encryption::value_variants();
+    let modes: BTreeSet<String> =
+        values.iter().filter_map(|v| Some(v.to_possible_value()?.get_name().to_owned())).collect();
+    assert_eq!(first_column(&guide("docs/guides/trust.md"), "| `--encryption` |"), modes);
+}
+
+#[test]
+fn every_option_that_a_guide_names_in_a_table_is_one() {
+    let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
+    options(&Cli::command(), &mut known);
+    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/guides");
+    let (mut found, mut unknown) = (0, BTreeSet::new());
+    for entry in fs::read_dir(guides).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|l| l.starts_with('|')) {
+            let ours = line.split('`').skip(1).step_by(2).filter(|q| !q.starts_with("bench "));
+            let quoted = ours.flat_map(|q| q.split([' ', '=']));
+            for option in quoted.filter(|w| w.starts_with("--") && w.len() > 2) {
+                found += 1;
+                if !known.contains(option) {
+                    unknown.insert(format!("{option} in {}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(found > 50, "they are not found: {found}");
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
