@@ -217,7 +217,9 @@ impl Endpoint {
         }
         if connected {
             self.stream_done(now, id);
-        } else {
+        }
+        if !connected || sealed {
+            // Last words under TLS, which a stream in order waits for, cannot leave any more.
             self.stream_over(now, id);
         }
     }
