@@ -145,10 +145,12 @@ fn every_option_that_a_text_names_is_one() {
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
-/// A guide, or the README.
+fn guides() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/guides")
+}
+
 fn guide(name: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    fs::read_to_string(root.join(name)).unwrap()
+    fs::read_to_string(guides().join(name)).unwrap()
 }
 
 /// What stands between backticks in the first column of the table whose head begins so.
@@ -162,20 +164,19 @@ fn first_column(text: &str, head: &str) -> BTreeSet<String> {
 #[test]
 fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
     let plans: BTreeSet<String> = lab::plan::SHIPPED.iter().map(|(n, _)| (*n).to_owned()).collect();
-    assert_eq!(first_column(&guide("docs/guides/lab.md"), "| plan |"), plans);
+    assert_eq!(first_column(&guide("lab.md"), "| plan |"), plans);
     let values = crate::args::Encryption::value_variants();
     let modes: BTreeSet<String> =
         values.iter().filter_map(|v| Some(v.to_possible_value()?.get_name().to_owned())).collect();
-    assert_eq!(first_column(&guide("docs/guides/trust.md"), "| `--encryption` |"), modes);
+    assert_eq!(first_column(&guide("trust.md"), "| `--encryption` |"), modes);
 }
 
 #[test]
 fn every_option_that_a_guide_names_in_a_table_is_one() {
     let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
     options(&Cli::command(), &mut known);
-    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/guides");
     let (mut found, mut unknown) = (0, BTreeSet::new());
-    for entry in fs::read_dir(guides).unwrap() {
+    for entry in fs::read_dir(guides()).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
         for line in text.lines().filter(|l| l.starts_with('|')) {

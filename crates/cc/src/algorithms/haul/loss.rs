@@ -40,7 +40,7 @@ impl Default for Losses {
 impl Losses {
     /// Packets of this feedback that count: not those lost before the last reduction or in an outage.
     pub(super) fn counts(&self, s: &Signals) -> Counts {
-        let old = s.latest_lost_sent.is_some_and(|sent| self.is_answered(sent));
+        let old = s.latest_lost_sent.is_some_and(|sent| sent <= self.answered);
         let lost = if old { 0 } else { s.lost_packets };
         Counts {
             acked: s.acked_packets,
@@ -49,11 +49,6 @@ impl Losses {
             reports: u64::from(s.acked_packets > 0 || lost > 0),
             lossy: u64::from(lost > 0),
         }
-    }
-
-    /// Whether what was sent then belongs to what was answered.
-    pub(super) fn is_answered(&self, sent: Time) -> bool {
-        sent <= self.answered
     }
 
     /// Everything sent until now is dealt with.

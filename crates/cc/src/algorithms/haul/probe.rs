@@ -1,8 +1,8 @@
 //! Probes for more bandwidth where delay cannot be trusted.
 //!
-//! Where delays differ by themselves by more than the queue that is aimed at, the law cannot tell noise from a queue and
-//! rests at any rate; as it does where a queue seems to stand that sending less does not shorten. So a round is sent faster now and then: if more arrives, the path was not full, and the delay that
-//! stood before was no queue.
+//! Where delays differ by themselves by more than the queue that is aimed at, or a queue seems to stand that sending less
+//! does not shorten, the law rests at any rate. So a round is sent faster now and then: if more arrives, the path was not
+//! full, and the delay that stood before was no queue.
 
 use super::Haul;
 use crate::Signals;

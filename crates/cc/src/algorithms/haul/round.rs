@@ -19,7 +19,7 @@ const MORE: f64 = 1.1;
 /// is seen of the noise.
 const NOISE_REACH: f64 = 10.0;
 /// Standard deviations between the shortest and the longest delay: of a uniform distribution 3.5.
-const SPREAD: f64 = 5.0;
+pub(super) const SPREAD: f64 = 5.0;
 /// What is left after a round of the most noise seen.
 const NOISE_FADES: f64 = 0.998;
 /// Samples that the noise is averaged over.
@@ -259,7 +259,7 @@ impl Round {
 
     /// How far above the lowest delay noise may reach.
     pub(super) fn noise_reach(&self) -> f64 {
-        (self.most_noise.max(self.deviation) - HOST_NOISE).max(0.0) * NOISE_REACH
+        (self.deviation() - HOST_NOISE).max(0.0) * NOISE_REACH
     }
 
     /// How far apart the shortest and the longest delay may be without a queue.

@@ -8,6 +8,7 @@
 //! is the rate. Queues too short to be seen show by what they lose: of a train longer than they, while the rate is
 //! small, and of what exceeds the narrowest place at the end.
 
+use super::round::SPREAD;
 use super::{HOST_NOISE, Haul, Phase};
 use crate::{Remembered, Signals, pacer};
 use base::{Rate, Span, Time};
@@ -293,8 +294,9 @@ impl Start {
             let longest = self.trains[0].max(self.trains[1]) as f64;
             let own = self.narrowest().map_or(0.0, |(narrow, _)| longest / narrow);
             let limit = (rtt / 24.0).max(2.0 * HOST_NOISE).max(own + HOST_NOISE) + 3.0 * noise;
-            self.noisy =
-                self.narrowest().is_some_and(|(narrow, _)| spread > (longest / narrow).max(5.0 * HOST_NOISE));
+            self.noisy = self
+                .narrowest()
+                .is_some_and(|(narrow, _)| spread > (longest / narrow).max(SPREAD * HOST_NOISE));
             self.doubtful = q > limit.max(reach).max(spread) && self.known.is_none();
             self.waited[0] |= q > limit;
             self.queued = if q > limit { self.queued + 1 } else { 0 };
