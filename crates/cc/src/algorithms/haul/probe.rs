@@ -56,9 +56,13 @@ impl Probe {
         self.under.filter(|u| u.age < u.rounds).map_or(1.0, |u| u.gain)
     }
 
-    /// After a time at another rate.
+    /// Before or after a time at another rate: what was measured across it would be of no rate that was sent.
     pub(super) fn restart(&mut self) {
-        (self.under, self.known, self.wait) = (None, 0, PAUSE);
+        (self.under, self.known, self.wait) = (None, 0, self.pause.max(PAUSE));
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under.is_some()
     }
 
     /// Sending less has not shortened the queue: it may be none.

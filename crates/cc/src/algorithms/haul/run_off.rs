@@ -53,6 +53,7 @@ impl Haul {
             self.rate = arrived;
             self.round.finish();
             self.shallow.restart();
+            self.probe.restart();
             self.steady.ran_off = true;
             self.phase = Phase::RunOff;
         }

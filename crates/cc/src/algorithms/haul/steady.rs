@@ -200,6 +200,7 @@ impl Haul {
             let arriving = arriving.unwrap_or(f64::INFINITY);
             self.rate = self.rate.min(arriving);
             self.base.begin_sounding();
+            self.probe.restart();
             let time = Span::from_secs_f64(self.rtt()).max(SOUNDING_TIME);
             let crowd = in_vain.then(|| self.round.most());
             let before = (self.rate, self.round.standing().unwrap_or(0.0));
@@ -326,7 +327,7 @@ impl Haul {
             self.rate = law.max(self.not_below(s.now, x, queue, target));
             self.probe(target, queue);
         }
-        if s.now >= self.steady.next_dip {
+        if s.now >= self.steady.next_dip && !self.probe.is_under_way() {
             // For a round, as much less as empties twice the queue.
             self.steady.dipped = Some((queue, f64::INFINITY));
             self.steady.dip = Some(1.0 - (2.0 * queue.max(target) / scale).min(0.5));
