@@ -1,7 +1,7 @@
 //! The program built by profile: what short training runs called often lies side by side, what they did not is out of the way.
 //!
-//! A message of a few bytes runs through many lines of code once, and fetching them is a part of its time (docs/performance.md, "What
-//! is left of it, and why"). So the compiler is told which of them those are.
+//! A message of a few bytes runs through many lines of code once, and fetching them is a part of its time (docs/performance.md,
+//! "Lessons"). So the compiler is told which of them those are.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
