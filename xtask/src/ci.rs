@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::process::{self, command, now, run};
-use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, counts, deny, fuzz, guides, interop, readme, siege};
+use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, book, counts, deny, fuzz, guides, interop, readme, siege};
 
 /// Seconds for all fuzz targets together: building them takes about as long again, and the step three minutes at most.
 const FUZZ_SECONDS: u64 = 100;
@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     ("formatting", || crate::format_sources(false)),
     ("clippy", crate::clippy),
     ("documentation", crate::doc),
+    ("documents as a site", book::build),
     ("dependencies", deny::check),
     ("tests (the README's test command)", || from_readme("test")),
     ("threads, in every order of their steps", crate::threads),

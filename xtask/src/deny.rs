@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::process::{self, cargo, command, run, succeeds};
+use crate::process::{command, run, succeeds};
+use crate::tools::CargoTool;
 
 /// The version that `deny.toml` was written for.
-const VERSION: &str = "0.20.2";
+const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
 /// Seconds to wait for the advisory database before going on without it.
 const FETCH_SECONDS: &str = "30";
 
@@ -16,7 +17,7 @@ const MANIFESTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 
 /// Runs every check that can be run here, and says which cannot.
 pub fn check() -> Result<()> {
-    let tool = tool()?;
+    let tool = DENY.path()?;
     let check = |manifest: &str, what: &[&str]| {
         println!("deny: {manifest}: {}", what.join(" "));
         run(command(&tool).args(["--manifest-path", manifest, "--workspace", "check"]).args(what))
@@ -36,34 +37,6 @@ pub fn check() -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The path of cargo-deny: the one installed on this machine, else our own, built from crates.io when missing.
-fn tool() -> Result<String> {
-    if succeeds(command("cargo-deny").arg("--version")) {
-        return Ok("cargo-deny".to_owned());
-    }
-    let folder = process::target_dir().join("tools");
-    let tool = folder.join("bin/cargo-deny");
-    if !tool.exists() {
-        println!("deny: building cargo-deny {VERSION} into {} (a minute or two)", folder.display());
-        let mut install = cargo();
-        // Unoptimised and without debug information: quick to build, and it checks a graph of some 300 crates.
-        install.args([
-            "install",
-            "--quiet",
-            "--locked",
-            "--debug",
-            "--version",
-            VERSION,
-            "cargo-deny",
-            "--root",
-        ]);
-        install.arg(&folder).env("CARGO_PROFILE_DEV_DEBUG", "0").env_remove("CARGO_TARGET_DIR");
-        // Outside the workspace, so that its profiles and settings do not apply.
-        run(install.current_dir(std::env::temp_dir()))?;
-    }
-    tool.into_os_string().into_string().ok().context("the path of the target folder is not valid Unicode")
 }
 
 /// Whether an earlier fetch left the advisory database in cargo's home.

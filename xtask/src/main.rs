@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own checks and chores. `cargo xtask help` lists them; `cargo xtask ci` runs what a
 //! change must pass.
 
+mod book;
 mod ci;
 mod counts;
 mod deny;
@@ -14,6 +15,7 @@ mod profiled;
 mod readme;
 mod siege;
 mod style;
+mod tools;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -71,6 +73,12 @@ const TASKS: &[Task] = &[
         options: "",
         help: "Build the documentation of every crate; a warning is an error",
         run: |args| no_options(args).and_then(|()| doc()),
+    },
+    Task {
+        name: "book",
+        options: "",
+        help: "Build the documents as a site into target/book; a dead link is an error (installs mdbook into target/tools if missing)",
+        run: |args| no_options(args).and_then(|()| book::build()),
     },
     Task {
         name: "deny",
