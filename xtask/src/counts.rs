@@ -85,8 +85,8 @@ fn folder() -> PathBuf {
 }
 
 fn build() -> Result<String> {
-    run(cargo().args(["build", "--quiet", "--release", "-p", "longhaul-counts"]))?;
-    Ok(target_dir().join("release/longhaul-counts").to_string_lossy().into_owned())
+    run(cargo().args(["build", "--quiet", "--profile", "dist", "-p", "longhaul-counts"]))?;
+    Ok(target_dir().join("dist/longhaul-counts").to_string_lossy().into_owned())
 }
 
 /// The compilers that a program says it was made by, in its section `.comment`: rustc, and those of the C in it. A

@@ -300,12 +300,19 @@ fn swarm(seeds: Range<u64>) -> Result<()> {
 
 fn bench(args: &[String]) -> Result<()> {
     if args.first().is_some_and(|a| a == "decisions") {
-        return run(cargo().args(["run", "--release", "-p", "longhaul-programs", "--example", "decisions"]));
+        return run(cargo().args([
+            "run",
+            "--profile",
+            "dist",
+            "-p",
+            "longhaul-programs",
+            "--example",
+            "decisions",
+        ]));
     }
-    let build =
-        ["build", "--quiet", "--release", "-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
-    run(cargo().args(build))?;
-    let programs = target_dir().join("release");
+    let packages = ["-p", "longhaul", "-p", "longhaul-bench", "-p", "quinn-perf"];
+    run(cargo().args(["build", "--quiet", "--profile", "dist"]).args(packages))?;
+    let programs = target_dir().join("dist");
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     // Idle connections are the bench's own at both ends.
     let own = args.first().is_none_or(|a| a == "idle");

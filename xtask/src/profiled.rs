@@ -73,9 +73,9 @@ fn remove(folder: &Path) -> Result<()> {
 fn compile(folder: &Path, flags: &str) -> Result<PathBuf> {
     let host = host()?;
     let flags = format!("{} {flags}", std::env::var("RUSTFLAGS").unwrap_or_default());
-    let args = ["build", "--quiet", "--release", "-p", "longhaul", "--target", &host];
+    let args = ["build", "--quiet", "--profile", "dist", "-p", "longhaul", "--target", &host];
     run(cargo().args(args).env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", folder))?;
-    Ok(folder.join(host).join("release").join("longhaul"))
+    Ok(folder.join(host).join("dist").join("longhaul"))
 }
 
 fn host() -> Result<String> {

@@ -48,7 +48,7 @@ pub struct Options {
     #[arg(long, default_value = "/dev/shm")]
     folder: PathBuf,
     /// Where `longhaul` is
-    #[arg(long, default_value = "target/release")]
+    #[arg(long, default_value = "target/dist")]
     programs: PathBuf,
     /// Instead, compare ways of bringing data into a new file of --size bytes in --folder, without any network
     #[arg(long)]

@@ -53,7 +53,7 @@ struct Compare {
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cores: Vec<u32>,
     /// Where `longhaul` and `quinn-perf` are
-    #[arg(long, default_value = "target/release")]
+    #[arg(long, default_value = "target/dist")]
     programs: PathBuf,
     /// MTU of veth, and of Longhaul and QUIC over loopback
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65_535))]
