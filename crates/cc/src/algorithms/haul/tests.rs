@@ -401,7 +401,7 @@ fn late_packets(noisy: bool, rounds: u64) -> Haul {
 fn delay_that_was_there_when_less_arrived_is_no_queue_as_far_as_noise_explains_it() {
     let (noisy, quiet) = (late_packets(true, 30), late_packets(false, 8));
     assert!(
-        noisy.rate > 1.2 * quiet.rate && noisy.rtt() > 0.075,
+        noisy.rate > 1.2 * quiet.rate && noisy.rtt() > 0.08,
         "{} {} {}",
         noisy.rate / GIGABIT,
         quiet.rate / GIGABIT,
