@@ -126,10 +126,24 @@ impl Adapter {
     /// The memory comes back with the reason: [`Error::NotFound`], [`Error::Limit`], [`Error::Access`] (read-only
     /// memory with a right to write), [`Error::Invalid`].
     pub fn reg_mr(&mut self, pd: PdId, memory: Memory, access: Access) -> Result<Mr, (Error, Memory)> {
+        self.reg_mr_at(pd, memory, 0, access)
+    }
+    /// As [`reg_mr`](Adapter::reg_mr), with `base` as the offset of the first byte: memory whose bytes are named by their addresses
+    /// is registered with its own (`ibv_reg_mr_iova`).
+    ///
+    /// # Errors
+    /// As [`reg_mr`](Adapter::reg_mr); [`Error::Invalid`] when offsets would go beyond 64 bits.
+    pub fn reg_mr_at(
+        &mut self,
+        pd: PdId,
+        memory: Memory,
+        base: u64,
+        access: Access,
+    ) -> Result<Mr, (Error, Memory)> {
         if self.pds.get(pd).is_none() {
             return Err((NO_PD, memory));
         }
-        let mr = self.regions.register(pd, memory, access, &mut self.rng)?;
+        let mr = self.regions.register(pd, memory, (base, access), &mut self.rng)?;
         // Cannot fail: the domain was there two lines above.
         let _ = self.hold_pd(pd);
         Ok(mr)

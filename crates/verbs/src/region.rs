@@ -55,6 +55,9 @@ pub struct Mr {
     pub rkey: u32,
     /// Length in bytes.
     pub len: u64,
+    /// What offsets count from: the first byte is at this offset (InfiniBand's I/O virtual address; zero unless registered with
+    /// another).
+    pub base: u64,
 }
 
 /// Keys are random already, and a peer cannot choose those that are stored.
@@ -73,12 +76,26 @@ pub(crate) fn fresh_key<T>(taken: &KeyMap<T>, rng: &mut base::Rng) -> u32 {
 
 struct Region {
     memory: Memory,
+    /// The offset of its first byte: what applications and peers name bytes by.
+    base: u64,
     pd: PdId,
     access: Access,
     lkey: u32,
     rkey: u32,
     /// Work requests and read responses that refer to it.
     users: u32,
+}
+
+impl Region {
+    /// Whether `len` bytes from `offset` on lie within it.
+    fn has(&self, offset: u64, len: u64) -> bool {
+        let end = offset.checked_sub(self.base).and_then(|at| at.checked_add(len));
+        end.is_some_and(|end| end <= self.memory.len())
+    }
+    /// Where in its memory the byte at `offset` is. What lies before it comes out beyond its end, which its memory refuses.
+    const fn index(&self, offset: u64) -> u64 {
+        offset.wrapping_sub(self.base)
+    }
 }
 
 /// What a remote key names.
@@ -105,12 +122,23 @@ struct Window {
     bound: Option<Bound>,
 }
 
+/// What a remote key shows.
+struct Shown {
+    mr: MrId,
+    /// What the peer calls its first byte.
+    base: u64,
+    /// That byte's offset in the region.
+    offset: u64,
+    len: u64,
+    access: Access,
+}
+
 /// A range of a region that a window is to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRange {
     /// The region.
     pub mr: MrId,
-    /// First byte, counted from the start of the region. The window's own offsets count from here.
+    /// First byte, counted as offsets of the region are. The window's own offsets count from here.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -153,7 +181,7 @@ impl Regions {
         &mut self,
         pd: PdId,
         memory: Memory,
-        access: Access,
+        (base, access): (u64, Access),
         rng: &mut base::Rng,
     ) -> Result<Mr, (Error, Memory)> {
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -164,17 +192,20 @@ impl Regions {
             return Err((Error::Access, memory));
         }
         let len = memory.len();
+        if base.checked_add(len).is_none() {
+            return Err((Error::Invalid("the region's offsets must not go beyond 64 bits"), memory));
+        }
         let Some(bytes) = self.bytes.checked_add(len).filter(|b| *b <= self.max_bytes) else {
             return Err((Error::Limit("registered bytes"), memory));
         };
         let lkey = fresh_key(&self.by_lkey, rng);
         let rkey = fresh_key(&self.by_rkey, rng);
-        let region = Region { memory, pd, access, lkey, rkey, users: 0 };
+        let region = Region { memory, base, pd, access, lkey, rkey, users: 0 };
         let id = self.slab.insert(region).map_err(|r| (Error::Limit("memory regions"), r.memory))?;
         self.by_lkey.insert(lkey, id);
         self.by_rkey.insert(rkey, Keyed::Region(id));
         self.bytes = bytes;
-        Ok(Mr { id, lkey, rkey, len })
+        Ok(Mr { id, lkey, rkey, len, base })
     }
 
     pub(crate) fn deregister(&mut self, id: MrId) -> Result<(Memory, PdId), Error> {
@@ -203,10 +234,7 @@ impl Regions {
         if !r.access.contains(need) {
             return Err(Error::Access);
         }
-        match offset.checked_add(len) {
-            Some(end) if end <= r.memory.len() => Ok(id),
-            _ => Err(Error::OutOfBounds),
-        }
+        if r.has(offset, len) { Ok(id) } else { Err(Error::OutOfBounds) }
     }
 
     /// Finds the region a peer names and checks key, protection domain, rights and bounds.
@@ -234,8 +262,9 @@ impl Regions {
         len: u64,
     ) -> Result<(MrId, u64), Denied> {
         let shown = self.shown(rkey, (pd, qp))?;
-        let end = at.checked_add(len).ok_or(Denied::Wrap)?;
-        if end > shown.len {
+        at.checked_add(len).ok_or(Denied::Wrap)?;
+        let at = at.checked_sub(shown.base).ok_or(Denied::Bounds)?;
+        if at + len > shown.len {
             return Err(Denied::Bounds);
         }
         if !shown.access.contains(need) {
@@ -252,19 +281,20 @@ impl Regions {
         at: u64,
     ) -> Option<(MrId, u64, u64)> {
         let shown = self.shown(rkey, owner).ok().filter(|s| s.access.contains(need))?;
+        let at = at.checked_sub(shown.base)?;
         let room = shown.len.checked_sub(at)?;
         Some((shown.mr, shown.offset + at, room))
     }
     /// What a key stands for.
     #[inline]
-    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<WindowRange, Denied> {
+    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, Denied> {
         match self.by_rkey.get(&rkey).ok_or(Denied::Key)? {
             Keyed::Region(id) => {
                 let r = self.slab.get(*id).ok_or(Denied::Key)?;
                 if r.pd != pd {
                     return Err(Denied::Association);
                 }
-                Ok(WindowRange { mr: *id, offset: 0, len: r.memory.len(), access: r.access })
+                Ok(Shown { mr: *id, base: r.base, offset: r.base, len: r.memory.len(), access: r.access })
             }
             Keyed::Window(id) => {
                 let w = self.windows.get(*id).ok_or(Denied::Key)?;
@@ -272,7 +302,7 @@ impl Regions {
                 if w.pd != pd || b.qp != qp {
                     return Err(Denied::Association);
                 }
-                Ok(WindowRange { mr: b.mr, offset: b.offset, len: b.len, access: b.access })
+                Ok(Shown { mr: b.mr, base: 0, offset: b.offset, len: b.len, access: b.access })
             }
         }
     }
@@ -303,7 +333,9 @@ impl Regions {
         if !region.access.contains(access) {
             return Err(Error::Access);
         }
-        offset.checked_add(len).filter(|end| *end <= region.memory.len()).ok_or(Error::OutOfBounds)?;
+        if !region.has(offset, len) {
+            return Err(Error::OutOfBounds);
+        }
         self.unbind(id);
         let rkey = fresh_key(&self.by_rkey, rng);
         self.hold(mr);
@@ -339,10 +371,7 @@ impl Regions {
         if !r.access.contains(need) {
             return Err(Denied::Rights);
         }
-        match at.checked_add(len) {
-            Some(end) if end <= r.memory.len() => Ok(()),
-            _ => Err(Denied::Bounds),
-        }
+        if r.has(at, len) { Ok(()) } else { Err(Denied::Bounds) }
     }
 
     /// Notes one more user. A region has fewer than 2^32 of them: queues are limited far below.
@@ -358,7 +387,8 @@ impl Regions {
     }
 
     pub(crate) fn read(&self, id: MrId, offset: u64, out: &mut [u8]) -> Result<(), CopyError> {
-        self.slab.get(id).ok_or(CopyError::Bounds)?.memory.read(offset, out)
+        let r = self.slab.get(id).ok_or(CopyError::Bounds)?;
+        r.memory.read(r.index(offset), out)
     }
     /// Copies the bytes from `offset` on to places of `len` bytes, one after the other.
     pub(crate) fn read_run(
@@ -368,18 +398,19 @@ impl Regions {
         len: u32,
         to: &mut Stripes<'_>,
     ) -> Result<(), CopyError> {
-        let memory = &self.slab.get(id).ok_or(CopyError::Bounds)?.memory;
-        (offset..)
+        let r = self.slab.get(id).ok_or(CopyError::Bounds)?;
+        (r.index(offset)..)
             .step_by(len.max(1) as usize)
             .zip(to.places(len as usize))
-            .try_for_each(|(at, out)| memory.read(at, out))
+            .try_for_each(|(at, out)| r.memory.read(at, out))
     }
     pub(crate) fn soon(&self, id: MrId, offset: u64, len: u64) -> Soon {
-        self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(offset, len))
+        self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(r.index(offset), len))
     }
     #[inline]
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {
-        self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.write(offset, data)
+        let r = self.slab.get_mut(id).ok_or(CopyError::Bounds)?;
+        r.memory.write(r.index(offset), data)
     }
     /// Gives the bytes of a range to `f`, in pieces of at most [`crate::memory::PIECE`] when they are foreign memory.
     pub(crate) fn fold(
@@ -389,13 +420,15 @@ impl Regions {
         len: u64,
         f: &mut dyn FnMut(&[u8]),
     ) -> Result<(), CopyError> {
-        self.slab.get(id).ok_or(CopyError::Bounds)?.memory.fold(offset, len, f)
+        let r = self.slab.get(id).ok_or(CopyError::Bounds)?;
+        r.memory.fold(r.index(offset), len, f)
     }
     /// The address of a range.
     pub(crate) fn address(&mut self, id: MrId, offset: u64, len: u64) -> Result<*mut u8, CopyError> {
-        self.slab.get_mut(id).ok_or(CopyError::Bounds)?.memory.address(offset, len)
+        let r = self.slab.get_mut(id).ok_or(CopyError::Bounds)?;
+        r.memory.address(r.index(offset), len)
     }
     pub(crate) fn describe(&self, id: MrId) -> Option<Mr> {
-        self.slab.get(id).map(|r| Mr { id, lkey: r.lkey, rkey: r.rkey, len: r.memory.len() })
+        self.slab.get(id).map(|r| Mr { id, lkey: r.lkey, rkey: r.rkey, len: r.memory.len(), base: r.base })
     }
 }

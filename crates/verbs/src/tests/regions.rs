@@ -138,3 +138,37 @@ fn fold_and_address_give_the_bytes_asked_for_and_none_beyond() {
     assert_eq!(e.a.address(part).unwrap().addr(), start.addr() + 100);
     assert_eq!(e.a.address(beyond), Err(Error::OutOfBounds));
 }
+
+#[test]
+fn offsets_of_a_region_count_from_its_base() {
+    const BASE: u64 = 0x7f00_1234_5000;
+    let (mut x, mut y) = reliable();
+    let at = |e: &mut End| e.a.reg_mr_at(e.pd, Memory::zeroed(1_000), BASE, Access::ALL).unwrap();
+    let (mine, theirs) = (at(&mut x), at(&mut y));
+    assert_eq!((mine.base, mine.len), (BASE, 1_000));
+    x.a.write_mr(mine.id, BASE, &[7; 1_000]).unwrap();
+    let sge = |len| Sge { lkey: mine.lkey, offset: BASE + 100, len };
+    let write = SendOp::Write { rkey: theirs.rkey, offset: BASE + 900 };
+    x.post(SendWr::new(1, write, Data::from(sge(100))));
+    x.post(SendWr::new(2, SendOp::Read { rkey: theirs.rkey, offset: BASE + 850 }, Data::from(sge(100))));
+    run(&mut x, &mut y, 33);
+    assert_eq!(ids(&x.sent()), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(y.bytes(theirs, BASE + 898, 102)[..4], [0, 0, 7, 7]);
+    assert_eq!(x.bytes(mine, BASE + 148, 4), [0, 0, 7, 7]);
+
+    // Neither before its first byte nor behind its last, here or there.
+    for (offset, len) in [(BASE - 1, 1), (0, 1), (BASE + 1_000, 1), (BASE + 999, 2), (u64::MAX - 1, 1)] {
+        let own = Sge { lkey: mine.lkey, offset, len };
+        let posted = x.a.post_send(x.qp, SendWr::new(3, write, Data::from(own)));
+        assert_eq!(posted, Err(Error::OutOfBounds), "{offset:#x}");
+        let (mut x, mut y) = reliable();
+        let theirs = at(&mut y);
+        let op = SendOp::Write { rkey: theirs.rkey, offset };
+        x.post(SendWr::new(4, op, Data::from(x.source(0, len))));
+        let (segment, payload) = x.segment(100).unwrap();
+        assert_eq!(y.place(&segment, &payload), Err(Violation::OutOfBounds), "{offset:#x}");
+        assert_eq!(y.bytes(theirs, BASE, 1_000), vec![0; 1_000]);
+    }
+    let beyond = x.a.reg_mr_at(x.pd, Memory::zeroed(10), u64::MAX - 5, Access::ALL).map_err(|e| e.0);
+    assert!(matches!(beyond, Err(Error::Invalid(_))));
+}
