@@ -15,7 +15,7 @@ mod bytes;
 use base::{Span, Time};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{ConnId, Event, Meta, QpOptions};
+use longhaul_endpoint::{ConnId, Event, DatagramInfo, QpOptions};
 use pair::{Flying, Pair};
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 
@@ -274,7 +274,7 @@ impl World {
             9 => {
                 // As a train with another stride than it was sent with.
                 let mut copy = f.clone();
-                let meta = Meta {
+                let meta = DatagramInfo {
                     remote: copy.from,
                     local: None,
                     ecn: base::Ecn::from_bits(how as u8),

@@ -20,7 +20,7 @@ mod puppet;
 use base::{Rng, Span, Time};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{Connect, Endpoint, Event, MAX_TRAIN, Meta, QpOptions};
+use longhaul_endpoint::{Connect, Endpoint, Event, MAX_TRAIN, DatagramInfo, QpOptions};
 use pair::{config, identity, server_config};
 use puppet::Puppet;
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl World {
     fn deliver(&mut self, which: usize, mut datagram: Vec<u8>) {
         let remote = self.puppets[which].addr;
         self.traffic.entry(remote).or_default().0 += datagram.len() as u64;
-        let meta = Meta { remote, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
+        let meta = DatagramInfo { remote, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let stride = datagram.len();
         self.victim.handle_train(self.now, meta, &mut datagram, stride);
         self.turn();

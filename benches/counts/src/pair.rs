@@ -4,7 +4,8 @@ use crate::region::counted_if;
 use anyhow::{Context, Result, ensure};
 use base::{Rng, Span, Time};
 use endpoint::{
-    Authority, Config, ConnInfo, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig, TransportOptions,
+    Authority, Config, ConnInfo, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, ServerConfig,
+    TransportOptions,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -160,8 +161,12 @@ impl Pair {
     fn deliver(&mut self, mut f: Flying) {
         let counted = self.meter.handle[f.to];
         self.received[f.to] += f.bytes.len().div_ceil(f.segment) as u64;
-        let meta =
-            Meta { remote: self.addrs[1 - f.to], local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
+        let meta = DatagramInfo {
+            remote: self.addrs[1 - f.to],
+            local: None,
+            ecn: base::Ecn::NotEct,
+            waited: Span::ZERO,
+        };
         let (now, e) = (self.now, &mut self.ends[f.to]);
         counted_if(counted, || e.handle_train(now, meta, &mut f.bytes, f.segment));
     }
@@ -203,7 +208,7 @@ impl Pair {
     }
 
     /// What the other end of `end` is called where datagrams arrive.
-    pub fn meta_at(&self, end: usize) -> Meta {
-        Meta { remote: self.addrs[1 - end], local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO }
+    pub fn meta_at(&self, end: usize) -> DatagramInfo {
+        DatagramInfo { remote: self.addrs[1 - end], local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO }
     }
 }

@@ -297,7 +297,7 @@ fn flow(now: Time, ep: &Endpoint, meter: &Meter, r: &FlowReport) -> Flow {
             .as_ref()
             .map_or_else(String::new, |c| format!("{} instead of {}: {}", c.to, c.from, c.why.words())),
         peer_algorithm: r.peer.as_ref().map_or_else(String::new, |p| p.runs.chosen.clone()),
-        peer_running: r.peer.as_ref().map_or_else(String::new, |p| name_of(p.runs.deciding())),
+        peer_running: r.peer.as_ref().map_or_else(String::new, |p| name_of(p.runs.effective())),
         delivered_bits_per_second: delivered.map(Rate::bits_per_sec),
         delivered_over_seconds: over.map_or(0.0, Span::as_secs_f64),
         pacing_bits_per_second: pacing(r, cap).map(Rate::bits_per_sec),

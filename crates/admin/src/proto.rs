@@ -372,7 +372,7 @@ impl PathSignals {
             marks: c.marks.word().into(),
             l4s: c.l4s.word().into(),
             telemetry: c.telemetry.word().into(),
-            stands_in: p.stands_in.map(str::to_owned),
+            stands_in: p.substituted.map(str::to_owned),
         }
     }
 }

@@ -4,11 +4,11 @@
 
 pub mod ecn;
 pub mod keys;
+pub mod prefetch;
 pub mod ranges;
 pub mod rate;
 pub mod rng;
 pub mod seq;
-pub mod soon;
 pub mod telemetry;
 pub mod text;
 pub mod time;
@@ -16,8 +16,8 @@ pub mod units;
 
 pub use ecn::Ecn;
 pub use keys::KeyMap;
+pub use prefetch::Prefetch;
 pub use ranges::RangeSet;
 pub use rate::Rate;
 pub use rng::Rng;
-pub use soon::Soon;
 pub use time::{Span, Time};

@@ -8,7 +8,7 @@ use crate::url::{Server, Url};
 use base::{Rate, Span};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use endpoint::{Coupling, Discover, FurtherPath, LaneChoice};
+use endpoint::{AdditionalPath, Coupling, LaneChoice, PathDiscovery};
 use lhio::datapath::DatapathKind;
 use lhio::driver::Lanes;
 use std::net::{IpAddr, SocketAddr};
@@ -123,7 +123,7 @@ pub struct Wire {
     /// up to eight; off: not, and a server tells nothing. With any, a path whose address here is replaced goes on from the
     /// new one.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = discover)]
-    pub discover: Discover,
+    pub discover: PathDiscovery,
     /// Processors for the threads that move data, in order (0,2,4); the first one is for the loop, which may use all of
     /// them while it works alone.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -150,10 +150,10 @@ pub struct Trusting {
     /// A further path to the server, from an address of this machine to one of the server's: data goes over all paths at
     /// once, by what each carries. Can be given several times. The port is the server's unless named.
     #[arg(long = "path", value_name = "LOCAL,REMOTE[:PORT]", value_parser = further_path)]
-    pub paths: Vec<FurtherPath>,
+    pub paths: Vec<AdditionalPath>,
     /// The same, but it carries data only while no other path works.
     #[arg(long = "backup-path", value_name = "LOCAL,REMOTE[:PORT]", value_parser = backup_path)]
-    pub backup_paths: Vec<FurtherPath>,
+    pub backup_paths: Vec<AdditionalPath>,
     #[command(flatten)]
     pub certificate: Certificate,
     /// X.509 root certificates in PEM: the server must show a certificate for the name or address connected to that
@@ -652,11 +652,11 @@ fn coupling(text: &str) -> Result<Coupling, String> {
     }
 }
 
-fn discover(text: &str) -> Result<Discover, String> {
+fn discover(text: &str) -> Result<PathDiscovery, String> {
     match text {
-        "auto" => Ok(Discover::Auto),
-        "mesh" => Ok(Discover::Mesh),
-        "off" => Ok(Discover::Off),
+        "auto" => Ok(PathDiscovery::Auto),
+        "mesh" => Ok(PathDiscovery::Mesh),
+        "off" => Ok(PathDiscovery::Off),
         _ => Err("give auto, mesh or off".to_owned()),
     }
 }
@@ -670,7 +670,7 @@ fn lane_choice(text: &str) -> Result<LaneChoice, String> {
     }
 }
 
-fn further_path(text: &str) -> Result<FurtherPath, String> {
+fn further_path(text: &str) -> Result<AdditionalPath, String> {
     let wrong = || {
         format!("`{text}` is not LOCAL,REMOTE[:PORT], such as 10.1.0.2,10.2.0.9 or fd00::2,[fd00::9]:4461")
     };
@@ -683,11 +683,11 @@ fn further_path(text: &str) -> Result<FurtherPath, String> {
     if local.is_ipv4() != remote.is_ipv4() {
         return Err(format!("`{text}`: both addresses must be IPv4, or both IPv6"));
     }
-    Ok(FurtherPath { local: Some(local), remote, backup: false })
+    Ok(AdditionalPath { local: Some(local), remote, backup: false })
 }
 
-fn backup_path(text: &str) -> Result<FurtherPath, String> {
-    further_path(text).map(|p| FurtherPath { backup: true, ..p })
+fn backup_path(text: &str) -> Result<AdditionalPath, String> {
+    further_path(text).map(|p| AdditionalPath { backup: true, ..p })
 }
 
 fn suite(text: &str) -> Result<transport::crypto::Suite, String> {

@@ -5,7 +5,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
 use base::{Rng, Span};
-use endpoint::{Authority, Config, Discover, Endpoint, ServerConfig, TransportOptions};
+use endpoint::{Authority, Config, Endpoint, PathDiscovery, ServerConfig, TransportOptions};
 use lhio::clock::{self, Clock, WallTime};
 use lhio::driver::{Driver, DriverOptions, Idle};
 use lhio::identity::{PublicKey as HostKey, StateFolder};
@@ -282,7 +282,7 @@ fn aead_suites() -> Vec<(Suite, u8)> {
 /// socket is quicker.
 pub fn client_address(remote: SocketAddr, options: &TransportOptions, polls: bool) -> SocketAddr {
     let named = options.paths.iter().any(|p| p.remote.is_ipv6());
-    let found = options.discover != Discover::Off && !polls;
+    let found = options.discover != PathDiscovery::Off && !polls;
     let v6 = remote.is_ipv6() || named || found && lhio::udp::has_ipv6();
     let ip: IpAddr = match (remote.ip().is_loopback(), v6) {
         (true, _) if remote.is_ipv4() => Ipv4Addr::LOCALHOST.into(),

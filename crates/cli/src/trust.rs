@@ -255,7 +255,7 @@ fn first_answer(
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
         o.paths.clear();
-        o.discover = endpoint::Discover::Off;
+        o.discover = endpoint::PathDiscovery::Off;
         // A name with a dead address must not cost the whole time.
         let (left, others) = (patience.left(), (addresses.len() - i - 1) as u64);
         o.connect_timeout = if others == 0 { left } else { (whole / 4).min(left / (others + 1)) };

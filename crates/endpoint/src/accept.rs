@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::half_open::HalfOpen;
-use crate::{ConnId, Endpoint, Meta, Transmit};
+use crate::{ConnId, DatagramInfo, Endpoint, Transmit};
 use base::{Rng, Span, Time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,16 +26,16 @@ const VERSIONS_PER_SECOND: u32 = 1_000;
 
 /// So many a second and no more.
 #[derive(Default)]
-struct Ration {
+struct RateLimit {
     second: u64,
     used: u32,
 }
 
-impl Ration {
+impl RateLimit {
     fn take(&mut self, now: Time, limit: u32) -> bool {
         let second = now.as_nanos() / 1_000_000_000;
         if second != self.second {
-            *self = Ration { second, used: 0 };
+            *self = RateLimit { second, used: 0 };
         }
         let left = self.used < limit;
         self.used += u32::from(left);
@@ -50,9 +50,9 @@ pub(crate) struct Acceptor {
     pending: VecDeque<(Transmit, Vec<u8>)>,
     half_open: HalfOpen,
     open: usize,
-    resets: Ration,
-    refusals: Ration,
-    versions: Ration,
+    resets: RateLimit,
+    refusals: RateLimit,
+    versions: RateLimit,
 }
 
 impl Acceptor {
@@ -70,9 +70,9 @@ impl Acceptor {
             pending: VecDeque::new(),
             half_open: HalfOpen::default(),
             open: 0,
-            resets: Ration::default(),
-            refusals: Ration::default(),
-            versions: Ration::default(),
+            resets: RateLimit::default(),
+            refusals: RateLimit::default(),
+            versions: RateLimit::default(),
         })
     }
 
@@ -96,7 +96,7 @@ impl Acceptor {
         Some(t)
     }
 
-    fn push(&mut self, meta: Meta, bytes: Vec<u8>) {
+    fn push(&mut self, meta: DatagramInfo, bytes: Vec<u8>) {
         if self.pending.len() < MAX_PENDING {
             let len = bytes.len();
             self.pending.push_back((
@@ -134,7 +134,14 @@ impl Acceptor {
     }
 
     /// RFC 9000, section 6.1: only to datagrams that are long enough to be a first packet.
-    pub fn version_negotiation(&mut self, now: Time, meta: Meta, dcid: &[u8], scid: &[u8], len: usize) {
+    pub fn version_negotiation(
+        &mut self,
+        now: Time,
+        meta: DatagramInfo,
+        dcid: &[u8],
+        scid: &[u8],
+        len: usize,
+    ) {
         if self.setup.is_some() && len >= MIN_INITIAL && self.versions.take(now, VERSIONS_PER_SECOND) {
             let mut b = Vec::new();
             put_version_negotiation(&mut b, scid, dcid, &[VERSION]);
@@ -147,7 +154,7 @@ impl Acceptor {
     pub fn stateless_reset(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         trigger: usize,
         token: &[u8; 16],
         rng: &mut Rng,
@@ -163,7 +170,7 @@ impl Acceptor {
         self.push(meta, b);
     }
 
-    fn retry(&mut self, now: Time, meta: Meta, h: &LongHeader<'_>, rng: &mut Rng) {
+    fn retry(&mut self, now: Time, meta: DatagramInfo, h: &LongHeader<'_>, rng: &mut Rng) {
         let mut scid = [0; 8];
         rng.fill(&mut scid);
         let Ok(token) = self.tokens.issue(TokenKind::Retry, meta.remote, now, h.dcid) else { return };
@@ -183,7 +190,7 @@ impl Endpoint {
     pub(crate) fn accept(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         h: &LongHeader<'_>,
         datagram: &[u8],
     ) -> Option<ConnId> {
@@ -261,7 +268,7 @@ impl Endpoint {
 
     /// Tells a client that there is no room for it, and keeps nothing. Its address is not proven: the answer is at most a
     /// third of what it answers.
-    fn refuse(&mut self, meta: Meta, h: &LongHeader<'_>, received: usize) {
+    fn refuse(&mut self, meta: DatagramInfo, h: &LongHeader<'_>, received: usize) {
         let words = format!("{} connections", self.acceptor.open);
         let mut b = vec![0; received / 3];
         let scid = self.new_cid();

@@ -4,7 +4,7 @@ use crate::Endpoint;
 use base::Time;
 use std::net::SocketAddr;
 use transport::crypto::{PeerIdentity, Suite};
-use transport::{CloseReason, Reason};
+use transport::{CcChangeReason, CloseReason};
 use verbs::{CqId, PdId, QpId};
 
 /// One connection of an endpoint. Never used twice.
@@ -148,7 +148,7 @@ pub enum Event {
         /// What decides from now on.
         to: String,
         /// Why.
-        why: Reason,
+        why: CcChangeReason,
     },
     /// The peer says the same of what it sends. What follows faster than a reader could is left out:
     /// [`Endpoint::flows`] has the newest.
@@ -162,7 +162,7 @@ pub enum Event {
         /// What decides from now on.
         to: String,
         /// Why.
-        why: Reason,
+        why: CcChangeReason,
     },
     /// The peer is at another address now.
     PathChanged {

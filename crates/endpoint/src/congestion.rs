@@ -6,10 +6,10 @@ use crate::govern::key_of;
 use crate::{Endpoint, QpId};
 use base::Time;
 use cc::platform::{Choice, PeerTerms, Traffic};
-use transport::{Allow, ConnEvent, Negotiation, Reason, refusal};
+use transport::{Allow, CcChangeReason, CcNegotiation, ConnEvent, refusal};
 
 /// What is settled with the peer, as the policy has it.
-pub(crate) fn by_policy(n: &mut Negotiation, terms: &PeerTerms) {
+pub(crate) fn by_policy(n: &mut CcNegotiation, terms: &PeerTerms) {
     n.firm = terms.firm.unwrap_or(n.firm);
     if let Some(names) = &terms.allow {
         n.also.retain(|spec| terms.allows(spec));
@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     /// Whether the peer may have this end send with this on a connection: what this end names itself, and of the rest what it
-    /// lends ([`Negotiation::allow`]) unless its own order goes first; nothing that the policy does not let this traffic have.
+    /// lends ([`CcNegotiation::allow`]) unless its own order goes first; nothing that the policy does not let this traffic have.
     /// By iWARP, where the system's TCP sends, what TCP sends with now counts as named.
     pub fn lends_cc(&self, conn: ConnId, spec: &str) -> bool {
         let name = |spec: &str| spec.split(':').next().unwrap_or_default().trim().to_owned();
@@ -124,15 +124,17 @@ impl Endpoint {
                     c.connection.answer_cc(p, code);
                 }
                 if code == 0 {
-                    self.tell_cc(conn, p.topic.qpn, (true, true), spec);
+                    self.notify_cc_changes(conn, p.topic.qpn, (true, true), spec);
                 }
             }
-            ConnEvent::CcOfPeer { qpn, spec } => self.tell_cc(conn, *qpn, (false, true), spec.clone()),
+            ConnEvent::CcOfPeer { qpn, spec } => {
+                self.notify_cc_changes(conn, *qpn, (false, true), spec.clone())
+            }
             ConnEvent::CcAnswered { qpn, sending, spec, code } => {
                 let changed =
                     if *code == 0 && *sending { self.send_with(conn, *qpn, spec, false) } else { Ok(()) };
                 match changed.err().unwrap_or(*code) {
-                    0 => self.tell_cc(conn, *qpn, (*sending, false), spec.clone()),
+                    0 => self.notify_cc_changes(conn, *qpn, (*sending, false), spec.clone()),
                     code => {
                         tracing::info!(cc = spec, sending, code, "not agreed on: {}", refusal::words(code));
                         let (qp, cc) = (self.qp_at(conn, *qpn), spec.clone());
@@ -161,7 +163,13 @@ impl Endpoint {
         self.conns.get(&conn)?.qps.get(usize::from(qpn?)).copied().flatten()
     }
 
-    fn tell_cc(&mut self, conn: ConnId, qpn: Option<u16>, (sending, by_peer): (bool, bool), cc: String) {
+    fn notify_cc_changes(
+        &mut self,
+        conn: ConnId,
+        qpn: Option<u16>,
+        (sending, by_peer): (bool, bool),
+        cc: String,
+    ) {
         tracing::info!(cc, sending, by_peer, "another congestion control holds");
         let qp = self.qp_at(conn, qpn);
         self.tell(Event::CcChanged { conn, qp, sending, cc, by_peer });
@@ -182,7 +190,7 @@ impl Endpoint {
         let traffic = Traffic { asked: spec.to_owned(), ..before.clone() };
         let c = self.conns.get_mut(&conn).ok_or(refusal::NO_STREAM)?;
         let moved = match qpn {
-            None => c.connection.set_algorithm(0, spec, Reason::Agreed).map(|()| 0),
+            None => c.connection.set_algorithm(0, spec, CcChangeReason::Agreed).map(|()| 0),
             Some(n) => c.connection.move_qp(n, &key_of(spec, &traffic, n), spec),
         };
         let moved = moved.map_err(|_| refusal::NO_ROOM)?;

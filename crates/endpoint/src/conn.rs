@@ -7,7 +7,7 @@ use crate::govern::Asks;
 use crate::qp_shares::{Party, parties};
 use base::Time;
 use std::net::{IpAddr, SocketAddr};
-use transport::{ConnEvent, Connection, FurtherPath};
+use transport::{AdditionalPath, ConnEvent, Connection};
 use verbs::{Kind, QpId, QpInit, QpState, SrqId, Status};
 use wire::QpOpen;
 
@@ -57,7 +57,7 @@ pub(crate) struct Conn {
     /// Of each flow, by number: what is known of it, and what the policy made of it.
     pub flows: Vec<crate::govern::Ruled>,
     /// What the application says of congestion control beside its own choice; policies go before it.
-    pub said: transport::Negotiation,
+    pub said: transport::CcNegotiation,
 }
 
 /// What is said of a path that takes smaller packets than before.
@@ -65,7 +65,7 @@ const SHRANK: &str =
     "large packets do not get through any more: smaller ones are sent until larger ones are found to pass";
 
 impl Conn {
-    pub fn new(connection: Connection, info: ConnInfo, said: transport::Negotiation) -> Conn {
+    pub fn new(connection: Connection, info: ConnInfo, said: transport::CcNegotiation) -> Conn {
         Conn {
             connection,
             first_remote: info.remote,
@@ -138,7 +138,7 @@ impl Endpoint {
         }
         cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
             .map_err(|e| ConnectError::Settings(e.to_string()))?;
-        if !o.cc.is_empty() && !c.connection.peer_takes_cc(&o.cc) {
+        if !o.cc.is_empty() && !c.connection.peer_accepts_cc(&o.cc) {
             let text = format!("the peer will not have {} sent to it", o.cc);
             return Err(ConnectError::Settings(text));
         }
@@ -278,7 +278,7 @@ impl Endpoint {
                 }
                 self.tell(Event::PathChanged { conn: id, remote });
             }
-            ConnEvent::ViewsChanged => self.tell_views(id, true),
+            ConnEvent::OpenersChanged => self.tell_views(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
             e => {
                 if !self.on_cc_event(id, &e) {
@@ -290,7 +290,7 @@ impl Endpoint {
 
     /// Between which addresses a path leads, for people.
     fn ends(&self, id: ConnId, path: u32) -> String {
-        let ends = self.conns.get(&id).and_then(|c| c.connection.ends_of_lane(path));
+        let ends = self.conns.get(&id).and_then(|c| c.connection.lane_addresses(path));
         ends.map_or_else(String::new, |(to, from)| between(to, from))
     }
 
@@ -338,7 +338,7 @@ impl Endpoint {
                 self.tell(Event::PathDown { conn: id, path });
                 self.tell_views(id, false);
             }
-            ConnEvent::StandIn { lane, flow, spec, why: Some(why) } => {
+            ConnEvent::Substituted { lane, flow, spec, why: Some(why) } => {
                 tracing::warn!(
                     path = lane,
                     flow,
@@ -346,7 +346,7 @@ impl Endpoint {
                     "another algorithm decides for a while: {why}"
                 );
             }
-            ConnEvent::StandIn { lane, flow, spec, why: None } => {
+            ConnEvent::Substituted { lane, flow, spec, why: None } => {
                 tracing::info!(
                     path = lane,
                     flow,
@@ -373,7 +373,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The connection is not open, or has had all the paths it may have.
-    pub fn add_path(&mut self, now: Time, conn: ConnId, path: FurtherPath) -> Result<u32, ConnectError> {
+    pub fn add_path(&mut self, now: Time, conn: ConnId, path: AdditionalPath) -> Result<u32, ConnectError> {
         let path = self.open_path(conn, path, 0)?;
         self.after(now, conn);
         Ok(path)
@@ -382,7 +382,7 @@ impl Endpoint {
     pub(crate) fn open_path(
         &mut self,
         conn: ConnId,
-        path: FurtherPath,
+        path: AdditionalPath,
         socket: u16,
     ) -> Result<u32, ConnectError> {
         // A client's sockets have ports of their own: nobody steers by its identifiers.
@@ -493,7 +493,7 @@ impl Endpoint {
             return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
         }
         let cc = String::from_utf8_lossy(&q.cc).into_owned();
-        if !cc.is_empty() && !c.connection.admits_cc(&cc) {
+        if !cc.is_empty() && !c.connection.accepts_cc_from_peer(&cc) {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Ok(qp) = self.create_qp(id, q.qpn, q.reliable, None) else {
@@ -506,7 +506,7 @@ impl Endpoint {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
-        c.connection.note_peers_cc(q.qpn, &cc);
+        c.connection.set_peer_cc(q.qpn, &cc);
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
         self.tell(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
@@ -544,7 +544,7 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
         if joins {
-            c.connection.note_peers_cc(qpn, &String::from_utf8_lossy(&cc));
+            c.connection.set_peer_cc(qpn, &String::from_utf8_lossy(&cc));
             c.connection.activate(qpn);
             self.tell(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.
@@ -566,7 +566,7 @@ impl Endpoint {
             self.tell_of_unanswered_paths(c);
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
-        if let Some(path) = c.connection.carried().filter(|_| c.established) {
+        if let Some(path) = c.connection.remembered_path().filter(|_| c.established) {
             self.paths.remember(c.info.remote.ip(), path, now);
         }
         if !c.info.is_client {

@@ -4,11 +4,11 @@
 //! What the network is like comes from outside ([`Network`]); here nothing is asked of a system.
 
 use crate::conn::Conn;
-use crate::{ConnId, Endpoint, FurtherPath, streams};
+use crate::{AdditionalPath, ConnId, Endpoint, streams};
 use base::Time;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use transport::{Discover, LaneEnds};
+use transport::{LaneAddresses, PathDiscovery};
 
 /// Paths of a connection, named ones included, up to which further ones are added.
 pub const MOST_PATHS: usize = 4;
@@ -118,11 +118,11 @@ impl Found {
 
     /// What became of lanes that were to go on at another address of the server's. One that failed counts as tried, but at
     /// `known`, which the user named, it may be tried without end.
-    fn judge_moves(&mut self, lanes: &[LaneEnds], known: SocketAddr) {
+    fn judge_moves(&mut self, lanes: &[LaneAddresses], known: SocketAddr) {
         let Found { moves, tried, failed, .. } = self;
         moves.retain(|m| {
             let l = lanes.iter().find(|l| l.lane == m.lane);
-            if l.is_some_and(|l| l.checking) {
+            if l.is_some_and(|l| l.validating) {
                 return true;
             }
             if !l.is_some_and(|l| l.works && l.remote == m.pair.1) && m.pair.1 != known {
@@ -151,13 +151,13 @@ enum Step {
 /// All that the decision depends on.
 struct Scene<'a> {
     network: &'a Network,
-    lanes: &'a [LaneEnds],
+    lanes: &'a [LaneAddresses],
     found: &'a Found,
     /// Lanes whose local address the user has named.
     pinned: &'a [IpAddr],
     /// Where the server is: the address that it was connected to, then those that it told of.
     remotes: &'a [SocketAddr],
-    discover: Discover,
+    discover: PathDiscovery,
 }
 
 impl Scene<'_> {
@@ -168,10 +168,11 @@ impl Scene<'_> {
     /// Of lanes whose addresses have gone, and then of what is to be added.
     fn plan(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        let way_of = |l: &LaneEnds| l.local.is_none_or(|ip| self.has_way(ip, l.remote.ip()));
-        let (kept, cut): (Vec<&LaneEnds>, Vec<&LaneEnds>) = self.lanes.iter().partition(|l| way_of(l));
+        let way_of = |l: &LaneAddresses| l.local.is_none_or(|ip| self.has_way(ip, l.remote.ip()));
+        let (kept, cut): (Vec<&LaneAddresses>, Vec<&LaneAddresses>) =
+            self.lanes.iter().partition(|l| way_of(l));
         // Before anything has arrived on a lane, its address is what the system takes.
-        let usual = |l: &LaneEnds| {
+        let usual = |l: &LaneAddresses| {
             let way = self.network.ways.iter().find(|w| w.usual && w.remote == l.remote.ip());
             l.local.or(way.map(|w| w.local))
         };
@@ -185,16 +186,17 @@ impl Scene<'_> {
             }
             steps.push(step);
         }
-        let lost = !alive && !kept.iter().any(|l| l.checking);
-        for l in kept.iter().filter(|l| !l.works && !l.checking) {
+        let lost = !alive && !kept.iter().any(|l| l.validating);
+        for l in kept.iter().filter(|l| !l.works && !l.validating) {
             // With nothing that works, another address may do better.
             let other = |w: &&Way| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
             let other = self.network.ways.iter().find(other).map(|w| (w.local, l.remote));
-            let other = other.or_else(|| self.elsewhere(l, &used)).filter(|_| lost && !self.is_pinned(l));
+            let other =
+                other.or_else(|| self.without_prefetch(l, &used)).filter(|_| lost && !self.is_pinned(l));
             used.extend(other.map(|(local, at)| (local, at, l.socket)));
             steps.push(other.map_or(Step::Probe(l.lane), |(local, at)| Step::Move(l.lane, local, at)));
         }
-        if self.discover != Discover::Off {
+        if self.discover != PathDiscovery::Off {
             for l in kept.iter().filter(|l| self.found.lanes.iter().any(|f| f.lane == l.lane)) {
                 let elsewhere = kept.iter().any(|o| o.works && o.lane != l.lane);
                 if elsewhere && !self.remotes.contains(&l.remote) {
@@ -211,12 +213,12 @@ impl Scene<'_> {
         steps
     }
 
-    fn is_pinned(&self, l: &LaneEnds) -> bool {
+    fn is_pinned(&self, l: &LaneAddresses) -> bool {
         l.lane > 0 && l.local.is_some_and(|ip| self.pinned.contains(&ip))
     }
 
     /// What becomes of a lane that has no way any more; `alive`: others carry its data.
-    fn replace(&self, l: &LaneEnds, used: &[(IpAddr, SocketAddr, u16)], alive: bool) -> Step {
+    fn replace(&self, l: &LaneAddresses, used: &[(IpAddr, SocketAddr, u16)], alive: bool) -> Step {
         let was_found = self.found.lanes.iter().any(|f| f.lane == l.lane);
         let gone = l.local.is_some_and(|ip| !self.network.locals.contains(&ip));
         let to_it = || self.network.ways.iter().filter(|w| w.remote == l.remote.ip());
@@ -224,7 +226,8 @@ impl Scene<'_> {
         let other = to_it().filter(free).max_by_key(|w| w.usual);
         // The last one takes any, and goes to another address of the server's if it must.
         let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.usual)).filter(|_| !alive));
-        let other = other.map(|w| (w.local, l.remote)).or_else(|| self.elsewhere(l, used).filter(|_| !alive));
+        let other =
+            other.map(|w| (w.local, l.remote)).or_else(|| self.without_prefetch(l, used).filter(|_| !alive));
         match other {
             _ if self.is_pinned(l) => Step::Cut(l.lane),
             Some((local, remote)) => Step::Move(l.lane, local, remote),
@@ -235,7 +238,11 @@ impl Scene<'_> {
 
     /// Where a lane may go on that leads nowhere: at another address of the server's, which may be of the other family, and
     /// best where no other lane is.
-    fn elsewhere(&self, l: &LaneEnds, used: &[(IpAddr, SocketAddr, u16)]) -> Option<(IpAddr, SocketAddr)> {
+    fn without_prefetch(
+        &self,
+        l: &LaneAddresses,
+        used: &[(IpAddr, SocketAddr, u16)],
+    ) -> Option<(IpAddr, SocketAddr)> {
         let tired = self.found.tried >= MOST_TRIED;
         // The first is the one that the user named.
         let remotes = self.remotes.iter().take(if tired { 1 } else { usize::MAX });
@@ -258,7 +265,7 @@ impl Scene<'_> {
     /// Pairs beside those that are used.
     fn add(&self, mut used: BTreeSet<(IpAddr, SocketAddr)>) -> Vec<Step> {
         let mut steps = Vec::new();
-        let most = if self.discover == Discover::Mesh { MOST_PATHS_OF_MESH } else { MOST_PATHS };
+        let most = if self.discover == PathDiscovery::Mesh { MOST_PATHS_OF_MESH } else { MOST_PATHS };
         let mut tried = self.found.tried;
         while used.len() < most && tried < MOST_TRIED {
             let novelty = |local: IpAddr, remote: SocketAddr| {
@@ -275,7 +282,7 @@ impl Scene<'_> {
             let fits = |(local, remote, _): &(IpAddr, SocketAddr, bool)| {
                 let pair = (*local, *remote);
                 let fresh = !used.contains(&pair) && !self.found.failed.contains(&pair);
-                fresh && (self.discover == Discover::Mesh || novelty(*local, *remote) > 0)
+                fresh && (self.discover == PathDiscovery::Mesh || novelty(*local, *remote) > 0)
             };
             // Of equals the first.
             let best = pairs.filter(fits).reduce(|a, b| {
@@ -283,7 +290,7 @@ impl Scene<'_> {
                 if rank(&b) > rank(&a) { b } else { a }
             });
             let Some((local, remote, _)) = best else { break };
-            let backup = self.discover != Discover::Mesh && self.doubles(local, &used);
+            let backup = self.discover != PathDiscovery::Mesh && self.doubles(local, &used);
             used.insert((local, remote));
             tried += 1;
             steps.push(Step::Add(local, remote, backup));
@@ -297,7 +304,7 @@ impl Conn {
     fn remotes(&self, locals: &[IpAddr]) -> Vec<SocketAddr> {
         let known = self.first_remote;
         let mut all = vec![known];
-        let told = self.connection.learned_addresses().unwrap_or_default();
+        let told = self.connection.peer_addresses().unwrap_or_default();
         // Whoever answers at another port than asked may be anything: not one that only the system gives out (RFC 9000,
         // section 21.5, on requests that are forged by way of a client).
         let port = |p: u16| p == known.port() || p >= 1_024;
@@ -315,7 +322,7 @@ impl Endpoint {
     pub fn remotes(&self) -> BTreeSet<IpAddr> {
         let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
         let all = clients.flat_map(|c| {
-            let lanes = c.connection.lane_ends().map(|l| l.remote);
+            let lanes = c.connection.all_lane_addresses().map(|l| l.remote);
             lanes.chain(c.remotes(&[])).collect::<Vec<_>>()
         });
         all.map(|a| a.ip()).take(MOST_REMOTES).collect()
@@ -324,7 +331,7 @@ impl Endpoint {
     /// Addresses of this machine that those connections use.
     pub fn locals(&self) -> BTreeSet<IpAddr> {
         let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
-        let all = clients.flat_map(|c| c.connection.lane_ends().filter_map(|l| l.local));
+        let all = clients.flat_map(|c| c.connection.all_lane_addresses().filter_map(|l| l.local));
         all.take(MOST_REMOTES).collect()
     }
 
@@ -336,7 +343,7 @@ impl Endpoint {
     /// Whether a connection of this client has no path that works: then something may have changed that nobody told of.
     pub fn is_cut_off(&self) -> bool {
         let mut clients = self.conns.values().filter(|c| c.info.is_client && c.established && !c.closed);
-        clients.any(|c| !c.connection.lane_ends().any(|l| l.works))
+        clients.any(|c| !c.connection.all_lane_addresses().any(|l| l.works))
     }
 
     /// What the network is like from now on. Clients' connections add paths, and leave those that have no way any more;
@@ -357,21 +364,21 @@ impl Endpoint {
 
     /// Tells a client of this server's addresses, as far as they are for it.
     pub(crate) fn announce(&mut self, id: ConnId) {
-        if self.config.options.discover == Discover::Off {
+        if self.config.options.discover == PathDiscovery::Off {
             return;
         }
         let Some(c) = self.conns.get_mut(&id).filter(|c| !c.info.is_client && c.established && !c.closed)
         else {
             return;
         };
-        let used = c.connection.lane_ends().find(|l| l.lane == 0);
+        let used = c.connection.all_lane_addresses().find(|l| l.lane == 0);
         let Some(used) = used else { return };
         let may = |a: &&SocketAddr| Reach::covers(used.remote.ip(), a.ip());
         let list: Vec<SocketAddr> = self.network.reached_at.iter().filter(may).copied().collect();
         // The one that it uses is no news, unless others were told of before.
-        let news = list.iter().any(|a| Some(a.ip()) != used.local) || c.connection.has_told_addresses();
+        let news = list.iter().any(|a| Some(a.ip()) != used.local) || c.connection.has_advertised_addresses();
         if news {
-            c.connection.tell_addresses(&list);
+            c.connection.advertise_addresses(&list);
         }
     }
 
@@ -379,11 +386,11 @@ impl Endpoint {
     fn leave_gone_addresses(&mut self, now: Time, id: ConnId) {
         let Some(c) = self.conns.get_mut(&id).filter(|c| c.established && !c.closed) else { return };
         let Conn { connection, qps, .. } = &mut **c;
-        let lanes: Vec<LaneEnds> = connection.lane_ends().collect();
+        let lanes: Vec<LaneAddresses> = connection.all_lane_addresses().collect();
         for l in lanes.iter().filter(|l| l.works) {
             if l.local.is_some_and(|ip| !ip.is_loopback() && !self.network.locals.contains(&ip)) {
                 let mut s = streams::Numbered { adapter: &mut self.adapter, qps, last: None };
-                connection.cut_lane(now, l.lane, &mut s);
+                connection.disable_lane(now, l.lane, &mut s);
             }
         }
     }
@@ -391,13 +398,13 @@ impl Endpoint {
     /// Has a client's connection use what the network offers.
     fn follow_network(&mut self, now: Time, id: ConnId) {
         let Some(c) = self.conns.get_mut(&id).filter(|c| !c.closed) else { return };
-        let lanes: Vec<LaneEnds> = c.connection.lane_ends().collect();
+        let lanes: Vec<LaneAddresses> = c.connection.all_lane_addresses().collect();
         let pinned: Vec<IpAddr> = c.connection.further_paths().iter().filter_map(|p| p.local).collect();
         let remotes = c.remotes(&self.network.locals);
         let ways = &self.network.ways;
         c.found.failed.retain(|(l, r)| ways.iter().any(|w| w.local == *l && w.remote == r.ip()));
         c.found.judge_moves(&lanes, c.first_remote);
-        let discover = if c.established { c.connection.discovers() } else { Discover::Off };
+        let discover = if c.established { c.connection.discovers() } else { PathDiscovery::Off };
         c.placed = lanes.first().is_some_and(|l| l.local.is_some());
         let network = &self.network;
         let scene =
@@ -418,7 +425,7 @@ impl Endpoint {
                 c.found.moves.push(FoundLane { lane, pair, was_up: true });
                 c.connection.move_lane(now, lane, (remote, Some(local)), &mut s);
             }
-            Step::Cut(lane) => c.connection.cut_lane(now, lane, &mut s),
+            Step::Cut(lane) => c.connection.disable_lane(now, lane, &mut s),
             Step::Probe(lane) => c.connection.probe_lane(lane),
             Step::Close(lane) => {
                 tracing::info!(
@@ -428,7 +435,7 @@ impl Endpoint {
                 c.connection.close_lane(now, lane, &mut s);
             }
             Step::Add(local, remote, backup) => {
-                let path = FurtherPath { local: Some(local), remote, backup };
+                let path = AdditionalPath { local: Some(local), remote, backup };
                 match self.open_found(id, path) {
                     Ok(lane) => {
                         tracing::info!(path = lane, from = %local, to = %remote, backup, "a path is added: both addresses were found, and a route between them");
@@ -439,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    fn open_found(&mut self, id: ConnId, path: FurtherPath) -> Result<u32, crate::ConnectError> {
+    fn open_found(&mut self, id: ConnId, path: AdditionalPath) -> Result<u32, crate::ConnectError> {
         let opened = self.open_path(id, path, 0);
         let Some(c) = self.conns.get_mut(&id) else { return opened };
         match (&opened, path.local) {

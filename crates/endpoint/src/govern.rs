@@ -11,8 +11,8 @@ use cc::engine::{Due, FlowId, SharedTree, Terms, Tree};
 use cc::platform::{Carrier, Choice, Order, Policy, Qos, Traffic};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use transport::connection::{FlowFacts, Heard};
-use transport::{Allow, Reason, TransportOptions};
+use transport::connection::{FlowStats, PeerCc};
+use transport::{Allow, CcChangeReason, TransportOptions};
 use verbs::QpId;
 
 /// What is known of one flow, and what the policy made of it.
@@ -64,11 +64,11 @@ pub struct FlowReport {
     /// The queue pairs in it.
     pub qps: Vec<QpId>,
     /// What it does.
-    pub facts: FlowFacts,
+    pub facts: FlowStats,
     /// By when which bytes are promised to have left, of those that it announced.
     pub due: Option<Due>,
     /// What the peer says that it sends with on the same queue pairs; `None`: it does not say.
-    pub peer: Option<Heard>,
+    pub peer: Option<PeerCc>,
 }
 
 /// What became of flows whose program was loaded anew.
@@ -139,7 +139,7 @@ impl Endpoint {
     pub fn flows(&self) -> Vec<FlowReport> {
         let mut all = Vec::new();
         for (id, c) in &self.conns {
-            for facts in c.connection.flow_facts() {
+            for facts in c.connection.flow_stats() {
                 let Some(ruled) = c.flows.get(usize::from(facts.flow)) else { continue };
                 let of_it = |(qpn, qp): (usize, &Option<QpId>)| {
                     qp.filter(|_| c.connection.flow_of(qpn as u16) == Some(facts.flow))
@@ -147,13 +147,13 @@ impl Endpoint {
                 let qps: Vec<QpId> = c.qps.iter().enumerate().filter_map(of_it).collect();
                 let qpn =
                     qps.first().filter(|_| facts.flow > 0).and_then(|qp| self.by_qp.get(qp)).map(|q| q.1);
-                let peer = c.connection.heard_cc(qpn).cloned();
+                let peer = c.connection.peer_cc_in_use(qpn).cloned();
                 all.push(FlowReport { peer, ..self.report(*id, ruled, qps, facts) });
             }
         }
         for (id, b) in &self.hub.bundles {
             let (Some(ruled), Some(s)) = (&b.ruled, self.bundle_stats(*id)) else { continue };
-            let facts = FlowFacts {
+            let facts = FlowStats {
                 flow: 0,
                 // What the system says that it goes by, whoever chose it.
                 spec: b.info.iwarp.as_ref().map_or_else(String::new, |i| i.congestion.clone()),
@@ -200,9 +200,9 @@ impl Endpoint {
         for (id, c) in &mut self.conns {
             let runs = |spec: &str| spec.split(':').next().is_some_and(|n| n.trim() == name);
             let flows: Vec<_> =
-                c.connection.flow_facts().filter(|f| runs(&f.spec) && f.code != code).collect();
+                c.connection.flow_stats().filter(|f| runs(&f.spec) && f.code != code).collect();
             for f in flows {
-                match c.connection.set_algorithm(f.flow, &f.spec, Reason::Policy) {
+                match c.connection.set_algorithm(f.flow, &f.spec, CcChangeReason::Policy) {
                     Ok(()) => renewed.moved.push((*id, f.flow)),
                     Err(why) => renewed.kept.push((*id, f.flow, why)),
                 }
@@ -234,7 +234,7 @@ impl Endpoint {
                 return Err(none());
             }
             if let Some(spec) = algorithm {
-                c.connection.set_algorithm(flow, spec, Reason::Policy)?;
+                c.connection.set_algorithm(flow, spec, CcChangeReason::Policy)?;
             }
             if let (Some(cap), Some(f)) = (cap, c.flows.get_mut(usize::from(flow))) {
                 f.own_cap = cap;
@@ -259,7 +259,7 @@ impl Endpoint {
     /// the system's sockets.
     pub fn heeds(&self, conn: ConnId, flow: u8) -> Heeded {
         match self.conns.get(&conn) {
-            Some(c) if c.connection.keeps_cap(flow) => Heeded::Yes,
+            Some(c) if c.connection.enforces_cap(flow) => Heeded::Yes,
             Some(_) => {
                 Heeded::No("its pacer keeps another cap than it was told: end the connection".to_owned())
             }
@@ -340,7 +340,7 @@ impl Endpoint {
         self.hub.end_trace();
     }
 
-    fn report(&self, conn: ConnId, ruled: &Ruled, qps: Vec<QpId>, facts: FlowFacts) -> FlowReport {
+    fn report(&self, conn: ConnId, ruled: &Ruled, qps: Vec<QpId>, facts: FlowStats) -> FlowReport {
         let class = self.policy().zip(ruled.choice.as_ref()).and_then(|(p, c)| p.classes().get(c.class));
         FlowReport {
             conn,
@@ -604,7 +604,7 @@ impl Endpoint {
         if c.connection.has_flow(&key) {
             return Ok(None);
         }
-        let of_first = c.connection.flow_facts().next();
+        let of_first = c.connection.flow_stats().next();
         let known = of_first.map_or((None, Span::ZERO), |f| (f.carried, f.srtt));
         self.ruled(now, id, traffic, known).map(Some)
     }
@@ -733,13 +733,13 @@ impl Endpoint {
         }
         let now = c.connection.algorithm(flow as u8).unwrap_or_default().to_owned();
         let spec = usable(choice, &now);
-        if let Err(error) = c.connection.set_algorithm(flow as u8, &spec, Reason::Policy) {
+        if let Err(error) = c.connection.set_algorithm(flow as u8, &spec, CcChangeReason::Policy) {
             tracing::warn!(rule = choice.rule, algorithm = spec, error, "a flow keeps its algorithm");
         }
         c.connection.set_substitute(flow as u8, &choice.substitute);
         let mut says = c.said.clone();
         by_policy(&mut says, &choice.peer);
-        if let Err(error) = c.connection.set_wishes(flow as u8, &says) {
+        if let Err(error) = c.connection.set_cc_wishes(flow as u8, &says) {
             tracing::warn!(rule = choice.rule, error, "the other end is wished what it was before");
         }
     }

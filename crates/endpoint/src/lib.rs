@@ -39,12 +39,13 @@ pub use govern::{FlowReport, Heeded, Renewed};
 pub use paths::LIFETIME as PATH_LIFETIME;
 pub use shares::{Displaced, Full, Holder, Moved, ShareLimits, Shares, network_of};
 pub use sockets::{MAX_SOCKETS, View, socket_of};
-pub use transport::connection::{Authority, Change, FlowFacts, Heard, Runs};
-pub use transport::connection::{Inline, Outlets, SEALED_AT_ONCE};
-pub use transport::crypto::{OpenView, OpenedTrain, Sealing};
+pub use transport::connection::{Authority, CcChange, CcInUse, FlowStats, PeerCc};
+pub use transport::connection::{MAX_INLINE_SEAL, SingleBuffer, TransmitBuffers};
+pub use transport::crypto::{OpenedTrain, TrainOpener, TrainSealer};
 pub use transport::{
-    Allow, CloseReason, Coupling, Discover, FurtherPath, Gauge, LaneChoice, Meta, Negotiation, PathStats,
-    Reason, Stats, Transmit, TransportOptions, Unreachable, Usage, limits, refusal,
+    AdditionalPath, Allow, CcChangeReason, CcNegotiation, CloseReason, Coupling, DatagramInfo, Gauge,
+    LaneChoice, PathDiscovery, PathStats, Stats, Transmit, TransportOptions, Unreachable, Usage, limits,
+    refusal,
 };
 
 use accept::Acceptor;
@@ -325,7 +326,7 @@ impl Endpoint {
         connection: Connection,
         remote: SocketAddr,
         is_client: bool,
-        (ruled, said): (govern::Ruled, transport::Negotiation),
+        (ruled, said): (govern::Ruled, transport::CcNegotiation),
     ) -> Result<ConnId, ConnectError> {
         let pd = self.adapter.alloc_pd().inspect_err(|_| self.forget_share(&ruled))?;
         let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
@@ -434,7 +435,7 @@ impl Endpoint {
     }
 
     /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
-    pub fn handle_train(&mut self, now: Time, meta: Meta, data: &mut [u8], stride: usize) {
+    pub fn handle_train(&mut self, now: Time, meta: DatagramInfo, data: &mut [u8], stride: usize) {
         let stride = stride.clamp(1, data.len().max(1));
         let mut rest = data;
         while !rest.is_empty() {
@@ -442,7 +443,7 @@ impl Endpoint {
             let (run, tail) = rest.split_at_mut(n);
             rest = tail;
             if base::telemetry::is_led(run) {
-                self.handle_led(now, meta, run);
+                self.handle_with_telemetry(now, meta, run);
             } else if run[0] & wire::packet::flag::LONG != 0 {
                 self.handle_long(now, meta, run);
             } else {
@@ -451,7 +452,7 @@ impl Endpoint {
         }
     }
 
-    fn handle_short(&mut self, now: Time, meta: Meta, run: &mut [u8], stride: usize) {
+    fn handle_short(&mut self, now: Time, meta: DatagramInfo, run: &mut [u8], stride: usize) {
         let Ok(Clear::Short(cid)) = Clear::parse(run) else { return };
         let reset = || run.last_chunk::<16>().and_then(|t| self.by_reset.get(t));
         let Some(&id) = self.by_cid.get(&cid).or_else(reset) else {
@@ -463,12 +464,12 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_short(now, meta, run, stride, &mut s);
-        self.patience.note(now, c.connection.patience());
+        self.patience.note(now, c.connection.max_receive_delay());
         self.after(now, id);
     }
 
     /// A packet behind telemetry: nothing that hops wrote is a reason to drop it.
-    fn handle_led(&mut self, now: Time, meta: Meta, datagram: &mut [u8]) {
+    fn handle_with_telemetry(&mut self, now: Time, meta: DatagramInfo, datagram: &mut [u8]) {
         let Some((lead, packet)) = base::telemetry::split(datagram) else { return };
         let hops = base::telemetry::hops(lead).map_or_else(Vec::new, Iterator::collect);
         let Ok(Clear::Short(cid)) = Clear::parse(packet) else { return };
@@ -478,11 +479,11 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
         let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
-        c.connection.handle_led(now, meta, packet, hops, &mut s);
+        c.connection.handle_with_telemetry(now, meta, packet, hops, &mut s);
         self.after(now, id);
     }
 
-    fn handle_long(&mut self, now: Time, meta: Meta, datagram: &[u8]) {
+    fn handle_long(&mut self, now: Time, meta: DatagramInfo, datagram: &[u8]) {
         let Ok(clear) = Clear::parse(datagram) else { return };
         let cid = |d: &[u8]| d.try_into().map(|b| Cid(u32::from_be_bytes(b))).ok();
         let known = |this: &Endpoint, dcid: &[u8]| {
@@ -521,7 +522,7 @@ impl Endpoint {
 
     /// Writes what is to be sent now into `buf` of at least [`MAX_TRAIN`] bytes. Call until it gives nothing.
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
-        self.poll_trains(now, &mut Inline(buf))
+        self.poll_trains(now, &mut SingleBuffer(buf))
     }
 
     /// What the application posted goes to the connections it concerns.
@@ -589,7 +590,7 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&id)
             && !c.queued
         {
-            if !c.placed && c.established && c.connection.is_placed() {
+            if !c.placed && c.established && c.connection.has_local_address() {
                 (c.placed, self.network_news) = (true, true);
             }
             c.queued = true;

@@ -3,7 +3,7 @@
 use crate::Endpoint;
 use crate::app::Event;
 use observe::{Subject, What};
-use transport::{Reason, refusal};
+use transport::{CcChangeReason, refusal};
 
 impl Endpoint {
     /// What happens to connections, and in the application above them, for those who show it.
@@ -57,8 +57,8 @@ const fn side(sending: bool) -> Subject {
     if sending { Subject::Sending } else { Subject::Peer }
 }
 
-fn replaced(subject: Subject, from: &str, to: &str, why: Reason) -> What {
-    let by_signals = matches!(why, Reason::Lacks(_) | Reason::Back);
+fn replaced(subject: Subject, from: &str, to: &str, why: CcChangeReason) -> What {
+    let by_signals = matches!(why, CcChangeReason::Lacks(_) | CcChangeReason::SignalsRestored);
     What::AlgorithmReplaced {
         subject,
         from: from.to_owned(),

@@ -1,10 +1,10 @@
 //! Endpoints whose packets come and go by several sockets, each with a thread that seals and opens for it.
 
 use crate::conn::Conn;
-use crate::{ConnId, ConnectError, Endpoint, FurtherPath, Meta, Transmit, streams};
+use crate::{AdditionalPath, ConnId, ConnectError, DatagramInfo, Endpoint, Transmit, streams};
 use base::Time;
-use transport::connection::Outlets;
-use transport::crypto::{OpenView, OpenedTrain};
+use transport::connection::TransmitBuffers;
+use transport::crypto::{OpenedTrain, TrainOpener};
 use wire::Cid;
 
 /// Sockets of one endpoint at most.
@@ -18,7 +18,7 @@ pub struct View {
     /// The identifier of the lane's packets.
     pub cid: Cid,
     /// What opens them from now on; `None`: nothing, the lane is gone.
-    pub view: Option<OpenView>,
+    pub view: Option<TrainOpener>,
 }
 
 /// The socket at which packets with an identifier arrive, of `sockets` that share an address: the network's side steers
@@ -71,14 +71,14 @@ impl Endpoint {
             return Err(ConnectError::Settings(text));
         }
         let remote = self.conns.get(&conn).ok_or(ConnectError::NotOpen)?.info.remote;
-        let lane = self.open_path(conn, FurtherPath { local: None, remote, backup: false }, socket)?;
+        let lane = self.open_path(conn, AdditionalPath { local: None, remote, backup: false }, socket)?;
         self.after(now, conn);
         Ok(lane)
     }
 
     /// Writes what is to be sent now into the slot of the socket by which it leaves. Call until it gives nothing. A socket
     /// that takes nothing more stops none but its own lanes; tell when it does again by [`Endpoint::resume`].
-    pub fn poll_trains(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
+    pub fn poll_trains(&mut self, now: Time, out: &mut impl TransmitBuffers) -> Option<Transmit> {
         if self.acceptor.has_pending()
             && let Some(slot) = out.slot(0)
             && let Some(t) = self.acceptor.poll_transmit(slot)
@@ -89,16 +89,16 @@ impl Endpoint {
         self.collect_work();
         while let Some(id) = self.next_ready(now) {
             let Some(mut c) = self.conns.get_mut(&id) else { continue };
-            if c.connection.tell_cc(now) {
+            if c.connection.notify_cc_changes(now) {
                 self.stirred = true;
                 self.pass_on_events(now, id);
                 let Some(again) = self.conns.get_mut(&id) else { continue };
                 c = again;
             }
             let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
-            let waited = c.connection.has_later();
+            let waited = c.connection.has_deferred_feedback();
             let train = c.connection.poll_transmit(now, out, &mut s);
-            if waited && !c.connection.has_later() {
+            if waited && !c.connection.has_deferred_feedback() {
                 // The application may see completions now, before it sleeps.
                 self.stirred = true;
                 self.pass_on_events(now, id);
@@ -129,7 +129,7 @@ impl Endpoint {
     pub fn handle_opened(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         (cid, opened): (Cid, &OpenedTrain),
         (train, stride): (&mut [u8], usize),
     ) {
@@ -145,7 +145,7 @@ impl Endpoint {
     pub fn abandon_socket(&mut self, now: Time, socket: u16) {
         let mut lanes = Vec::new();
         for (id, c) in &self.conns {
-            let its = c.connection.apart().filter(|l| l.2 == socket);
+            let its = c.connection.lanes_on_other_sockets().filter(|l| l.2 == socket);
             lanes.extend(its.map(|l| (*id, l.0)));
         }
         for (id, lane) in lanes {
@@ -193,7 +193,7 @@ impl Endpoint {
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Conn { connection, viewed, closed, .. } = &mut **c;
-        let lanes: Vec<_> = connection.apart().filter(|_| !*closed).collect();
+        let lanes: Vec<_> = connection.lanes_on_other_sockets().filter(|_| !*closed).collect();
         viewed.retain(|(cid, socket)| {
             let stays = lanes.iter().any(|(_, c, _)| c == cid);
             if !stays {
@@ -205,7 +205,7 @@ impl Endpoint {
             if !viewed.contains(&(cid, socket)) {
                 viewed.push((cid, socket));
             }
-            self.views.push_back(View { socket, cid, view: connection.open_view(lane) });
+            self.views.push_back(View { socket, cid, view: connection.train_opener(lane) });
         }
     }
 }

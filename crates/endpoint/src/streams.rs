@@ -1,6 +1,6 @@
 //! Verbs as the transport sees them: queue pairs by number, headers instead of segments.
 
-use base::Soon;
+use base::Prefetch;
 use transport::connection::MAX_TRAIN;
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
 use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp, Stripes};
@@ -147,8 +147,8 @@ impl Streams for Numbered<'_> {
         }
     }
 
-    fn soon(&self, qpn: u16) -> Soon {
-        self.qp(qpn).map_or_else(Soon::default, |qp| self.adapter.soon(qp))
+    fn prefetch_hint(&self, qpn: u16) -> Prefetch {
+        self.qp(qpn).map_or_else(Prefetch::default, |qp| self.adapter.prefetch_hint(qp))
     }
 
     fn acked(&mut self, qpn: u16, segment: SegmentRef) {

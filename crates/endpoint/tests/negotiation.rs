@@ -5,7 +5,7 @@ mod pair;
 
 use base::{Rng, Span};
 use longhaul_endpoint::{
-    Allow, CloseReason, Config, Endpoint, Event, Negotiation, QpOptions, Reason, refusal,
+    Allow, CcChangeReason, CcNegotiation, CloseReason, Config, Endpoint, Event, QpOptions, refusal,
 };
 use pair::{DELAY, Flying, Link, Pair, closed, complete, config, read, register, server_config, whole};
 use std::cell::RefCell;
@@ -14,22 +14,22 @@ use verbs::{Memory, SendOp, SendWr};
 use wire::packet::SHORT_CLEAR;
 use wire::{CcAnswer, CcOffer, CcPropose, CcRuns, CcTopic, Clear, Frame, Module, Put};
 
-fn with(cc: &str, n: Negotiation, mut c: Config) -> Config {
+fn with(cc: &str, n: CcNegotiation, mut c: Config) -> Config {
     c.options.cc = cc.into();
     c.options.negotiation = n;
     c
 }
-fn linked(client: (&str, Negotiation), server: (&str, Negotiation)) -> (Pair, Link) {
+fn linked(client: (&str, CcNegotiation), server: (&str, CcNegotiation)) -> (Pair, Link) {
     let mut p =
         Pair::with(with(client.0, client.1, config(2)), with(server.0, server.1, server_config(&[2])));
     let l = p.linked();
     (p, l)
 }
-fn none() -> Negotiation {
-    Negotiation::default()
+fn none() -> CcNegotiation {
+    CcNegotiation::default()
 }
-fn wishing(wish: &[&str]) -> Negotiation {
-    Negotiation { wish: wish.iter().map(|w| (*w).to_owned()).collect(), ..none() }
+fn wishing(wish: &[&str]) -> CcNegotiation {
+    CcNegotiation { wish: wish.iter().map(|w| (*w).to_owned()).collect(), ..none() }
 }
 
 /// What both ends say is agreed on, for what the client and the server send; they must say the same.
@@ -71,21 +71,21 @@ fn each_end_has_its_own_choice_unless_the_other_wishes() {
         linked(("bbr", wishing(&["never-heard-of", "reno"])), ("cubic", wishing(&["cubic:hystart=off"])));
     assert_eq!(agreed(&p, &l, None), ("cubic:hystart=off".into(), "reno".into()));
     assert_eq!(running(&p, &l), ("cubic", "reno"));
-    let firm = Negotiation { firm: true, ..none() };
+    let firm = CcNegotiation { firm: true, ..none() };
     let (p, l) = linked(("bbr", wishing(&["reno"])), ("cubic", firm));
     assert_eq!(running(&p, &l), ("bbr", "cubic"));
-    let lends = Negotiation { allow: Allow::Only(vec!["vegas".into()]), ..none() };
+    let lends = CcNegotiation { allow: Allow::Only(vec!["vegas".into()]), ..none() };
     let (p, l) = linked(("bbr", wishing(&["reno", "vegas"])), ("cubic", lends));
     assert_eq!(running(&p, &l), ("bbr", "vegas"));
 }
 
 #[test]
 fn what_one_end_refuses_is_not_used_and_without_a_rest_there_is_no_connection() {
-    let refuses = Negotiation { refuse: vec!["cubic".into()], ..none() };
+    let refuses = CcNegotiation { refuse: vec!["cubic".into()], ..none() };
     let (p, l) = linked(("bbr", refuses.clone()), ("cubic", none()));
     assert_eq!(running(&p, &l).0, "bbr");
     assert_ne!(running(&p, &l).1, "cubic");
-    let stubborn = Negotiation { allow: Allow::Only(Vec::new()), ..none() };
+    let stubborn = CcNegotiation { allow: Allow::Only(Vec::new()), ..none() };
     let mut p = Pair::with(with("bbr", refuses, config(2)), with("cubic", stubborn, server_config(&[2])));
     p.connect();
     p.run(Span::from_secs(5));
@@ -99,7 +99,7 @@ fn settings_that_cannot_be_are_said_before_anything_is_sent() {
     for (n, word) in [
         (wishing(&["bbr:nonsense=1"]), "nonsense"),
         (wishing(&["Not A Name"]), "Not A Name"),
-        (Negotiation { refuse: vec!["x".into(); 33], ..none() }, "at most 32"),
+        (CcNegotiation { refuse: vec!["x".into(); 33], ..none() }, "at most 32"),
     ] {
         let mut p = Pair::with(with("bbr", n, config(2)), server_config(&[2]));
         let c = p.connect_options();
@@ -162,7 +162,7 @@ fn queue_pairs_have_algorithms_of_their_own_that_change() {
 
 #[test]
 fn refusals_say_why_and_change_nothing() {
-    let server = Negotiation {
+    let server = CcNegotiation {
         allow: Allow::Only(vec!["cubic".into(), "bbr".into()]),
         refuse: vec!["fixed".into()],
         ..none()
@@ -356,8 +356,8 @@ fn what_a_peer_tells_is_heard_newest_first_and_keeps_nobody_busy() {
     };
     f.say(&[runs(None, 9, "reno"), runs(None, 7, "cubic"), runs(None, 9, "bbr")]);
     let heard = f.p.server.flows()[0].peer.clone().unwrap();
-    assert_eq!((heard.runs.chosen.as_str(), heard.runs.deciding()), ("reno", "unheard-of"));
-    assert_eq!(heard.why, Reason::Other(99));
+    assert_eq!((heard.runs.chosen.as_str(), heard.runs.effective()), ("reno", "unheard-of"));
+    assert_eq!(heard.why, CcChangeReason::Other(99));
     for number in 10..5_000 {
         f.say(&[
             runs(Some(number as u16), number, "reno"),

@@ -4,7 +4,7 @@
 mod pair;
 
 use base::{Ecn, Rng, Span, Time};
-use longhaul_endpoint::{CloseReason, Config, Endpoint, Event, MAX_TRAIN, Meta};
+use longhaul_endpoint::{CloseReason, Config, DatagramInfo, Endpoint, Event, MAX_TRAIN};
 use pair::{Flying, Pair, closed, config, identity, server_config};
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use wire::packet::{MIN_INITIAL, flag};
 
 /// Gives an endpoint one datagram, and what it answers.
 fn ask(e: &mut Endpoint, now: Time, from: SocketAddr, bytes: &[u8]) -> Vec<Vec<u8>> {
-    let meta = Meta { remote: from, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+    let meta = DatagramInfo { remote: from, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
     e.handle_train(now, meta, &mut bytes.to_vec(), bytes.len());
     let mut buf = vec![0; MAX_TRAIN];
     core::iter::from_fn(|| e.poll_transmit(now, &mut buf).map(|t| buf[..t.len].to_vec())).collect()
@@ -168,7 +168,7 @@ fn stateless_answers_are_rationed() {
 fn answers_that_nobody_takes_are_bounded() {
     let mut e = Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server");
     let remote = "192.0.2.1:1".parse().expect("address");
-    let meta = Meta { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+    let meta = DatagramInfo { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
     for _ in 0..900 {
         e.handle_train(Time::from_nanos(5), meta, &mut [0x41; 100], 100);
     }

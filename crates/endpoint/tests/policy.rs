@@ -4,7 +4,7 @@ mod pair;
 
 use base::{Rate, Span};
 use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Qos, Traffic};
-use longhaul_endpoint::{Event, FlowReport, Negotiation, QpOptions, refusal};
+use longhaul_endpoint::{CcNegotiation, Event, FlowReport, QpOptions, refusal};
 use pair::{DELAY, Link, Pair, config, read, register, server_config, whole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -176,7 +176,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 }
 
 /// What the client and the server send with where both negotiate so, and the server has a policy with these terms.
-fn settled(client: Negotiation, server: &str, terms: PeerTerms) -> (Pair, Link, [&'static str; 2]) {
+fn settled(client: CcNegotiation, server: &str, terms: PeerTerms) -> (Pair, Link, [&'static str; 2]) {
     let (mut c, mut s) = (config(2), server_config(&[2]));
     (c.options.cc, s.options.cc) = ("bbr".to_owned(), server.to_owned());
     c.options.negotiation = client;
@@ -189,7 +189,7 @@ fn settled(client: Negotiation, server: &str, terms: PeerTerms) -> (Pair, Link, 
 
 #[test]
 fn a_policy_has_its_terms_settled_with_the_other_end() {
-    let wishing = |names: &[&str]| Negotiation { wish: owned(names), ..Negotiation::default() };
+    let wishing = |names: &[&str]| CcNegotiation { wish: owned(names), ..CcNegotiation::default() };
     let free = PeerTerms::default();
     assert_eq!(settled(wishing(&["vegas"]), "cubic", free.clone()).2, ["bbr", "vegas"]);
     // What the peer may wish: the rest is not offered.

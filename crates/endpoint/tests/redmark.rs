@@ -6,7 +6,7 @@ mod pair;
 
 use base::{Rng, Span, Time};
 use longhaul_endpoint::{
-    CloseReason, Config, ConnId, ConnInfo, Connect, Endpoint, Event, MAX_TRAIN, Meta, QpOptions,
+    CloseReason, Config, ConnId, ConnInfo, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, QpOptions,
 };
 use pair::{closed, complete, config, identity, read, register, server_config, whole};
 use std::collections::VecDeque;
@@ -80,7 +80,7 @@ impl Net {
     }
 
     fn deliver(&mut self, f: Flying) {
-        let meta = Meta { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
+        let meta = DatagramInfo { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let (n, mut bytes) = (f.bytes.len(), f.bytes.clone());
         if f.to == self.server_addr {
             self.seen.push(f);

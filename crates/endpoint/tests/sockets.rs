@@ -6,8 +6,8 @@ mod pair;
 
 use base::{Rng, Span, Time};
 use longhaul_endpoint::{
-    ConnId, ConnInfo, Endpoint, Event, MAX_TRAIN, Meta, OpenView, Outlets, SEALED_AT_ONCE, Sealing, Transmit,
-    socket_of,
+    ConnId, ConnInfo, DatagramInfo, Endpoint, Event, MAX_INLINE_SEAL, MAX_TRAIN, TrainOpener, TrainSealer,
+    Transmit, TransmitBuffers, socket_of,
 };
 use pair::{DELAY, Pair, complete, read, register, whole};
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ struct Held {
     at: Time,
     t: Transmit,
     bytes: Vec<u8>,
-    sealing: Option<Sealing>,
+    sealing: Option<TrainSealer>,
 }
 
 /// One end with its threads.
@@ -33,10 +33,10 @@ struct End {
     /// Where each socket is; those of a server share the first one's address.
     addrs: Vec<SocketAddr>,
     bufs: Vec<Vec<u8>>,
-    sealings: Vec<Option<Sealing>>,
+    sealings: Vec<Option<TrainSealer>>,
     held: Vec<Vec<Held>>,
     /// Views that have reached their thread, and those on their way.
-    views: HashMap<(u16, Cid), (OpenView, u64)>,
+    views: HashMap<(u16, Cid), (TrainOpener, u64)>,
     coming: Vec<(Time, longhaul_endpoint::View)>,
     /// The first socket takes a train at a time, and each takes its time.
     slow: bool,
@@ -44,13 +44,13 @@ struct End {
 
 struct Slots<'a> {
     bufs: &'a mut [Vec<u8>],
-    sealings: &'a mut [Option<Sealing>],
+    sealings: &'a mut [Option<TrainSealer>],
     held: &'a [Vec<Held>],
     refused: &'a mut usize,
     slow: bool,
 }
 
-impl Outlets for Slots<'_> {
+impl TransmitBuffers for Slots<'_> {
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]> {
         let i = usize::from(socket);
         if self.held[i].len() >= if self.slow && i == 0 { 1 } else { HELD } {
@@ -59,9 +59,9 @@ impl Outlets for Slots<'_> {
         }
         Some(&mut self.bufs[i])
     }
-    fn protect(&mut self, socket: u16, sealing: Sealing, len: usize, segment: usize) {
+    fn protect(&mut self, socket: u16, sealing: TrainSealer, len: usize, segment: usize) {
         let i = usize::from(socket);
-        if socket > 0 && len > SEALED_AT_ONCE {
+        if socket > 0 && len > MAX_INLINE_SEAL {
             self.sealings[i] = Some(sealing);
         } else {
             sealing.seal(&mut self.bufs[i][..len], segment);
@@ -155,7 +155,7 @@ impl End {
     }
 
     fn take_in(&mut self, now: Time, socket: u16, f: &mut Flying, opened: &mut usize) {
-        let meta = Meta { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
+        let meta = DatagramInfo { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         if let Ok(Clear::Short(cid)) = Clear::parse(&f.bytes)
             && let Some((view, expected)) = self.views.get_mut(&(socket, cid))
             && let Some(o) = view.open_train(expected, &mut f.bytes, f.stride)

@@ -3,7 +3,7 @@
 mod pair;
 
 use base::{Rng, Span};
-use longhaul_endpoint::{Endpoint, Event, FlowReport, QpOptions, Reason};
+use longhaul_endpoint::{CcChangeReason, Endpoint, Event, FlowReport, QpOptions};
 use pair::{DELAY, Pair, closed, config, server_config};
 
 fn linked() -> (Pair, pair::Link) {
@@ -33,7 +33,7 @@ fn what_an_administrator_changes_is_told_to_the_peer_and_to_both_applications() 
     let change = flow(&p.client, 0).facts.change.expect("it was noted");
     assert_eq!(
         (change.from.as_str(), change.to.as_str(), change.why),
-        ("haul", "cubic:hystart=off", Reason::Policy)
+        ("haul", "cubic:hystart=off", CcChangeReason::Policy)
     );
     let (from, to, why) = (change.from, change.to, change.why);
     let ours = Event::CcReplaced { conn: l.client, flow: 0, from: from.clone(), to: to.clone(), why };
@@ -57,7 +57,7 @@ fn what_both_agreed_on_is_no_news() {
     };
     assert!(!told(p.client_events()) && !told(p.server_events()));
     assert_eq!(both(&p, 0), ("cubic".into(), "cubic".into()));
-    assert_eq!(flow(&p.client, 0).facts.change.map(|c| c.why), Some(Reason::Agreed));
+    assert_eq!(flow(&p.client, 0).facts.change.map(|c| c.why), Some(CcChangeReason::Agreed));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod pair;
 
 use base::{Rng, Span};
 use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Qos, Traffic};
-use longhaul_endpoint::{Allow, Endpoint, Event, Negotiation, QpOptions};
+use longhaul_endpoint::{Allow, CcNegotiation, Endpoint, Event, QpOptions};
 use pair::{DELAY, Link, Pair, closed, complete, config, read, register, server_config, whole};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,7 +84,7 @@ fn wish(names: &[&str]) -> PeerTerms {
 }
 
 /// A client that says this of congestion control, and a server with this policy.
-fn linked(client: Negotiation, terms: &Arc<Terms>) -> (Pair, Link) {
+fn linked(client: CcNegotiation, terms: &Arc<Terms>) -> (Pair, Link) {
     let (mut c, mut s) = (config(2), server_config(&[2]));
     c.options.negotiation = client;
     c.options.cc = "bbr".into();
@@ -117,7 +117,7 @@ fn refusals(events: &[Event]) -> usize {
 fn a_wish_that_changes_is_proposed_while_data_moves_and_no_byte_is_lost() {
     const LEN: usize = 4 << 20;
     let terms = Terms::new(nothing(), nothing());
-    let (mut p, l) = linked(Negotiation::default(), &terms);
+    let (mut p, l) = linked(CcNegotiation::default(), &terms);
     assert_eq!(sent_with(&p, &l), ("bbr", "bbr".into()));
     let bytes: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
     let to = register(&mut p.server, l.si.pd, Memory::zeroed(LEN));
@@ -154,7 +154,7 @@ fn a_wish_that_changes_is_proposed_while_data_moves_and_no_byte_is_lost() {
 
 #[test]
 fn where_the_best_is_refused_the_next_is_had_and_what_a_policy_refuses_gives_way() {
-    let lends = Negotiation { allow: Allow::Only(owned(&["reno", "cubic"])), ..Negotiation::default() };
+    let lends = CcNegotiation { allow: Allow::Only(owned(&["reno", "cubic"])), ..CcNegotiation::default() };
     let terms = Terms::new(nothing(), nothing());
     let (mut p, l) = linked(lends, &terms);
     terms.change(wish(&["vegas", "copa", "reno", "cubic"]), nothing());
@@ -180,7 +180,7 @@ fn where_the_best_is_refused_the_next_is_had_and_what_a_policy_refuses_gives_way
 #[test]
 fn what_a_policy_lends_later_may_be_wished_by_the_other_end_and_what_it_lends_no_more_may_not() {
     let terms = Terms::new(PeerTerms { allow: Some(owned(&["reno"])), ..nothing() }, nothing());
-    let (mut p, l) = linked(Negotiation::default(), &terms);
+    let (mut p, l) = linked(CcNegotiation::default(), &terms);
     let wished = |p: &mut Pair, cc: &str| {
         p.client.propose_cc(p.now, l.client, None, false, cc).expect("proposed");
         p.run(DELAY * 6);
@@ -239,7 +239,7 @@ fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
     const SPECS: [&str; 4] = ["bbr", "cubic", "reno", "vegas"];
     for seed in 0..40 {
         let terms = Terms::new(nothing(), nothing());
-        let (mut p, l) = linked(Negotiation::default(), &terms);
+        let (mut p, l) = linked(CcNegotiation::default(), &terms);
         p.disturb(seed);
         let mut rng = Rng::from_u64(seed ^ 0x3154);
         for _ in 0..40 {
@@ -268,7 +268,7 @@ fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
 #[test]
 fn a_thousand_changes_of_a_wish_are_no_more_proposals_than_the_protocol_allows() {
     let terms = Terms::new(nothing(), nothing());
-    let (mut p, l) = linked(Negotiation::default(), &terms);
+    let (mut p, l) = linked(CcNegotiation::default(), &terms);
     for i in 0..1_000 {
         terms.change(wish(&[if i % 2 == 0 { "cubic" } else { "reno" }]), nothing());
         p.server.handle_timeout(p.now);

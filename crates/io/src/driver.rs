@@ -28,7 +28,7 @@ use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, 
 use alone::Alone;
 use base::{Rng, Span, Time};
 use companion::Companion;
-use endpoint::{App, Endpoint, MAX_SOCKETS, Meta};
+use endpoint::{App, DatagramInfo, Endpoint, MAX_SOCKETS};
 use growth::Growth;
 use loser::Loser;
 use nap::Naps;
@@ -699,6 +699,6 @@ impl Driver {
 mod tests;
 
 /// What the protocol is to know of a train that has arrived.
-fn meta_of(m: &RecvMeta, waited: Span) -> Meta {
-    Meta { remote: m.remote, local: m.local, ecn: m.ecn, waited }
+fn meta_of(m: &RecvMeta, waited: Span) -> DatagramInfo {
+    DatagramInfo { remote: m.remote, local: m.local, ecn: m.ecn, waited }
 }

@@ -3,7 +3,8 @@
 
 use base::{Rng, Span, Time};
 use endpoint::{
-    Authority, Config, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig, Transmit, TransportOptions,
+    Authority, Config, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, ServerConfig, Transmit,
+    TransportOptions,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
@@ -73,8 +74,12 @@ impl Pair {
     }
 
     fn deliver(&mut self, from: usize, t: Transmit) {
-        let meta =
-            Meta { remote: self.addrs[from], local: None, ecn: base::Ecn::NotEct, waited: base::Span::ZERO };
+        let meta = DatagramInfo {
+            remote: self.addrs[from],
+            local: None,
+            ecn: base::Ecn::NotEct,
+            waited: base::Span::ZERO,
+        };
         self.datagrams += t.len.div_ceil(t.segment);
         self.ends[1 - from].handle_train(self.now, meta, &mut self.buf[..t.len], t.segment);
     }

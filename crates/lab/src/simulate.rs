@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use transport::{FurtherPath, TransportOptions};
+use transport::{AdditionalPath, TransportOptions};
 use wire::Module;
 
 /// Looks at counters in a run: this many, or every [`FINEST`], whichever are fewer.
@@ -309,7 +309,7 @@ fn add<'a>(
     // Addresses on the second path, apart from all those on the first.
     let [here2, there2] = [here, there].map(|a| sim::pair::addr(SECOND | host_of(a)));
     if more.is_some() {
-        options.paths = vec![FurtherPath { local: Some(here2.ip()), remote: there2, backup: false }];
+        options.paths = vec![AdditionalPath { local: Some(here2.ip()), remote: there2, backup: false }];
     }
     let connect = ends::connect(there);
     let start = Time::ZERO + flow.start;

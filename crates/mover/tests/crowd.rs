@@ -5,7 +5,8 @@
 
 use base::{Ecn, Rng, Span, Time};
 use endpoint::{
-    App, Authority, Config, ConnId, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig, ShareLimits,
+    App, Authority, Config, ConnId, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, ServerConfig,
+    ShareLimits,
 };
 use longhaul_mover::{
     ClientApp, Error, GetOptions, PutOptions, Sending, ServeOptions, ServerApp, Summary, TransferOptions,
@@ -173,7 +174,7 @@ impl Crowd {
                 let Some((_, n, to_server, mut d)) = self.flying.pop_front() else { break };
                 let (len, c) = (d.len(), &mut self.clients[n]);
                 let remote = if to_server { c.addr } else { connect().remote };
-                let meta = Meta { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+                let meta = DatagramInfo { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
                 let ep = if to_server { &mut self.server } else { &mut c.ep };
                 ep.handle_train(self.now, meta, &mut d, len);
             }

@@ -5,14 +5,14 @@ use longhaul_sim::flows::{FlowPlan, Flows};
 use longhaul_sim::pair::{Load, addr};
 use netem::{Duplex, LinkConfig, Topology};
 use std::net::{IpAddr, SocketAddr};
-use transport::{Coupling, FurtherPath, TransportOptions};
+use transport::{AdditionalPath, Coupling, TransportOptions};
 
 const SEEDS: core::ops::Range<u64> = 0..5;
 /// Where more would tell no more.
 const FEW: core::ops::Range<u64> = 0..3;
 
-fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> FurtherPath {
-    FurtherPath { local, remote, backup }
+fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> AdditionalPath {
+    AdditionalPath { local, remote, backup }
 }
 
 fn at(ms: u64) -> Time {

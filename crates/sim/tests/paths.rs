@@ -5,14 +5,14 @@ use longhaul_sim::LinkId;
 use longhaul_sim::pair::{Load, Pair};
 use netem::{Duplex, LinkConfig};
 use std::net::{IpAddr, SocketAddr};
-use transport::{FurtherPath, TransportOptions};
+use transport::{AdditionalPath, TransportOptions};
 
 const MEBI: usize = 1 << 20;
 /// Payload of 1,500 bytes on the wire.
 const PAYLOAD: f64 = 1_433.0 / 1_500.0;
 
-fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> FurtherPath {
-    FurtherPath { local, remote, backup }
+fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> AdditionalPath {
+    AdditionalPath { local, remote, backup }
 }
 
 fn at(ms: u64) -> Time {

@@ -4,10 +4,10 @@ use base::{Span, Time};
 use longhaul_sim::pair::{Load, Pair};
 use netem::{Duplex, LinkConfig};
 use std::net::{IpAddr, SocketAddr};
-use transport::{FurtherPath, LaneChoice, TransportOptions};
+use transport::{AdditionalPath, LaneChoice, TransportOptions};
 
-fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> FurtherPath {
-    FurtherPath { local, remote, backup }
+fn path(local: Option<IpAddr>, remote: SocketAddr, backup: bool) -> AdditionalPath {
+    AdditionalPath { local, remote, backup }
 }
 
 fn at(ms: u64) -> Time {

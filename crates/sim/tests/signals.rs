@@ -6,7 +6,7 @@ use cc::platform::{EcnFault, EcnPath, Found};
 use longhaul_sim::pair::{Load, Pair};
 use netem::LinkConfig;
 use observe::{Event, Subject, What};
-use transport::{Reason, TransportOptions};
+use transport::{CcChangeReason, TransportOptions};
 
 const RTT_MS: u64 = 10;
 
@@ -87,13 +87,13 @@ fn each_fault_of_the_path_is_named_and_another_algorithm_decides() {
             let path = seen.path.capability;
             let found = if cc == "prague" { path.ect1 } else { path.ect0 };
             assert_eq!((seen.algorithm, found), ("haul", EcnPath::Failed(fault)), "{seed} {cc} {ect}");
-            assert!(seen.path.stands_in.is_some());
+            assert!(seen.path.substituted.is_some());
             assert!(seen.delivered > 4_000_000, "{seed} {cc} {ect}: {}", seen.delivered);
         }
         // What does not need marks goes on without.
         let mut p = pair(seed, "cubic", "ect=bleach");
         let seen = look(&mut p, 1_000);
-        assert_eq!((seen.algorithm, seen.path.stands_in), ("cubic", None));
+        assert_eq!((seen.algorithm, seen.path.substituted), ("cubic", None));
     }
 }
 
@@ -121,12 +121,12 @@ fn vanish(seed: u64, cc: &'static str, link: &str) {
     let after = look(&mut p, 2_000);
     assert_eq!(after.algorithm, "haul", "{seed}");
     let (ours, theirs, why) = shown(&mut p);
-    let (words, change) = (after.path.stands_in, format!("{cc} to haul"));
+    let (words, change) = (after.path.substituted, format!("{cc} to haul"));
     assert_eq!((ours.as_str(), theirs.as_str(), why), ("haul", "haul", words.map(|w| (change, w))), "{seed}");
     assert!(after.delivered - before > 5_000_000, "{seed}: {}", after.delivered - before);
     // Probes are up to 64 round trips apart, which the substitute's queue makes longer.
     let back = look(&mut p, 2_000 + 160 * RTT_MS);
-    assert_eq!((back.algorithm, back.path.stands_in), (cc, None), "{seed}: {:?}", back.path);
+    assert_eq!((back.algorithm, back.path.substituted), (cc, None), "{seed}: {:?}", back.path);
     // The frame that says so may still be under way.
     look(&mut p, 2_000 + 200 * RTT_MS);
     for (node, reader) in [p.sender, p.receiver].into_iter().zip(&mut readers) {
@@ -136,16 +136,18 @@ fn vanish(seed: u64, cc: &'static str, link: &str) {
         assert!(matches!(all[0].what, What::ConnectionOpened { .. }), "{seed}: {:?}", all[0]);
         let (subject, from, to, why) = told[0];
         assert_eq!((missed, from, to), (0, cc, "haul"), "{seed}");
-        assert_ne!(why, Reason::Back.words(), "{seed}");
+        assert_ne!(why, CcChangeReason::SignalsRestored.words(), "{seed}");
         assert_eq!(matches!(subject, Subject::Flow(_)), node == p.sender, "{seed}");
-        let back = |(_, _, to, why): &(_, _, &str, &str)| *to == cc && *why == Reason::Back.words();
+        let back = |(_, _, to, why): &(_, _, &str, &str)| {
+            *to == cc && *why == CcChangeReason::SignalsRestored.words()
+        };
         assert!(told.iter().any(back), "{seed}: {told:?}");
         // Numbered without gaps, and each no earlier than the one before.
         assert!(all.windows(2).all(|w| w[0].number + 1 == w[1].number && w[0].time <= w[1].time), "{seed}");
     }
     let (ours, theirs, why) = shown(&mut p);
     if ours == cc {
-        let change = (format!("haul to {cc}"), Reason::Back.words());
+        let change = (format!("haul to {cc}"), CcChangeReason::SignalsRestored.words());
         assert_eq!((theirs.as_str(), why), (cc, Some(change)), "{seed}");
     }
 }
@@ -157,10 +159,10 @@ fn shown(p: &mut Pair) -> (String, String, Option<(String, &'static str)>) {
     let change = ours.facts.change.as_ref();
     let why = change.map(|c| (format!("{} to {}", c.from, c.to), c.why.words()));
     assert_eq!(ours.facts.spec, theirs.runs.chosen, "the chosen one is the same at both ends");
-    if ours.facts.name == theirs.runs.deciding() && change.is_some() {
+    if ours.facts.name == theirs.runs.effective() && change.is_some() {
         assert_eq!(change.map(|c| c.why), Some(theirs.why));
     }
-    (ours.facts.name.to_owned(), theirs.runs.deciding().to_owned(), why)
+    (ours.facts.name.to_owned(), theirs.runs.effective().to_owned(), why)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use wire::Module;
 
 /// A path that a client adds to its connection once that is up: another pair of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FurtherPath {
+pub struct AdditionalPath {
     /// From this address of its own; the system chooses when left out.
     pub local: Option<IpAddr>,
     /// To this address of the server.
@@ -32,7 +32,7 @@ pub enum Coupling {
 /// Whether a client adds paths by itself: over pairs of its own addresses and those that the server tells of, where this
 /// machine has a route from the one to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discover {
+pub enum PathDiscovery {
     /// As many as use further addresses: of a pair that is added, one is not used by any other path.
     #[default]
     Auto,
@@ -42,10 +42,10 @@ pub enum Discover {
     Off,
 }
 
-impl Discover {
+impl PathDiscovery {
     /// Whether a server is asked for its addresses.
     pub const fn asks(self) -> bool {
-        !matches!(self, Discover::Off)
+        !matches!(self, PathDiscovery::Off)
     }
 }
 
@@ -64,7 +64,7 @@ pub enum LaneChoice {
 /// What an end wants of congestion control beside its own choice for what it sends: what both ends say is settled in the
 /// handshake, and holds for changes afterwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Negotiation {
+pub struct CcNegotiation {
     /// This end's choice for what it sends goes before what the peer wishes.
     pub firm: bool,
     /// What this end sends with where the peer does not have its choice, best first, as [`cc::registry::parse`] reads it: at
@@ -94,7 +94,7 @@ pub struct TransportOptions {
     /// (`bbr`, `cubic`, `fixed:rate=500M`).
     pub cc: String,
     /// What the peer may do about that, and what it is to send with.
-    pub negotiation: Negotiation,
+    pub negotiation: CcNegotiation,
     /// What the application says of its traffic: policies go by it.
     pub intent: cc::platform::Intent,
     /// What decides in its place while the path does not carry the signals that it needs; empty: nothing does.
@@ -120,9 +120,9 @@ pub struct TransportOptions {
     /// Queue pairs allowed.
     pub max_qps: u32,
     /// Of a client: paths beside the one that it connects over.
-    pub paths: Vec<FurtherPath>,
+    pub paths: Vec<AdditionalPath>,
     /// Which further ones it adds by itself; of a server, whether it tells clients its addresses.
-    pub discover: Discover,
+    pub discover: PathDiscovery,
     /// Whether lanes that share a bottleneck take one share of it, in this end's sending.
     pub coupling: Coupling,
     /// Which lane carries what this end sends.
@@ -137,7 +137,7 @@ impl Default for TransportOptions {
             module: Module::Aead,
             cc: cc::registry::DEFAULT.to_string(),
             substitute: cc::registry::DEFAULT.to_string(),
-            negotiation: Negotiation::default(),
+            negotiation: CcNegotiation::default(),
             intent: cc::platform::Intent::default(),
             max_packet: 65_535,
             idle_timeout: Span::from_secs(30),
@@ -150,7 +150,7 @@ impl Default for TransportOptions {
             initial_qps: 1,
             max_qps: 1_024,
             paths: Vec::new(),
-            discover: Discover::default(),
+            discover: PathDiscovery::default(),
             coupling: Coupling::default(),
             lane_choice: LaneChoice::default(),
         }

@@ -15,11 +15,11 @@ pub mod stats;
 pub mod streams;
 pub mod tls_stream;
 
-pub use config::{Coupling, Discover, FurtherPath, LaneChoice, Negotiation, TransportOptions};
-pub use connection::LaneEnds;
-pub use connection::{ConnEvent, Connection, Meta, Transmit};
+pub use config::{AdditionalPath, CcNegotiation, Coupling, LaneChoice, PathDiscovery, TransportOptions};
+pub use connection::LaneAddresses;
+pub use connection::{ConnEvent, Connection, DatagramInfo, Transmit};
 pub use error::{CloseReason, Unreachable, Violation};
-pub use negotiation::{Allow, Reason, refusal};
+pub use negotiation::{Allow, CcChangeReason, refusal};
 pub use stats::{Gauge, PathStats, Stats, Usage, limits};
 pub use streams::{NextSegment, PlaceError, Placed, SegmentRef, Streams};
 pub use tls_stream::{TlsEvent, TlsStream, looks_like_tls};

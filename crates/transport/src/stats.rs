@@ -109,14 +109,14 @@ pub struct PathStats {
     /// What it carries of the signals that algorithms need.
     pub capability: PathCapability,
     /// Why another algorithm than the one chosen decides for the connection's own flow here, if so.
-    pub stands_in: Option<&'static str>,
+    pub substituted: Option<&'static str>,
 }
 
 /// The named limits of a connection's memory; those of lanes hold for each lane.
 pub mod limits {
     pub use crate::connection::{
-        CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, MAX_EARLY, MAX_EARLY_BYTES, MAX_FLEETING,
-        MAX_QUEUED_FRAMES,
+        CRYPTO_LEVELS, MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES, MAX_EARLY, MAX_EARLY_BYTES, MAX_QUEUED_FRAMES,
+        MAX_UNRELIABLE_FRAMES,
     };
     pub use crate::lane::MAX_FLOWS;
     pub use crate::lane::received::MAX_RUNS;
@@ -165,7 +165,7 @@ pub struct Usage {
     /// Control frames that wait to be sent.
     pub queued_frames: Gauge,
     /// Reports and answers that wait to be sent once.
-    pub fleeting_frames: Gauge,
+    pub unreliable_frames: Gauge,
     /// Bytes of handshake messages that wait behind a gap.
     pub crypto_bytes: Gauge,
     /// Pieces of them.
@@ -191,7 +191,7 @@ impl Usage {
             ("control packets", self.control_packets),
             ("lost frames", self.lost_frames),
             ("queued frames", self.queued_frames),
-            ("fleeting frames", self.fleeting_frames),
+            ("fleeting frames", self.unreliable_frames),
             ("crypto bytes", self.crypto_bytes),
             ("crypto pieces", self.crypto_pieces),
             ("early datagrams", self.early_datagrams),

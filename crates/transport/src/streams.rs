@@ -1,6 +1,6 @@
 //! What the transport asks of the layer that knows messages and memory.
 
-use base::Soon;
+use base::Prefetch;
 use wire::DataHeader;
 
 /// Names a piece of a message of this end, to be given back when its fate is known.
@@ -66,8 +66,8 @@ pub trait Streams {
     /// `stride` bytes behind the one before.
     fn gather_run(&mut self, _qpn: u16, _out: &mut [u8], _stride: usize, _at: usize) {}
     /// Where the payload lies that is likely to be gathered next: a hint.
-    fn soon(&self, _qpn: u16) -> Soon {
-        Soon::default()
+    fn prefetch_hint(&self, _qpn: u16) -> Prefetch {
+        Prefetch::default()
     }
     /// The piece arrived, or several that follow one another in a message.
     fn acked(&mut self, qpn: u16, segment: SegmentRef);

@@ -34,7 +34,7 @@ pub const MAX_HANDSHAKE: usize = 2 * tls::MAX_READ;
 /// top.
 pub const MAX_UNSENT: usize = 256 * 1024;
 /// Bytes sealed in one go: few enough to stay in a processor's cache on their way to where they wait. Whole records.
-const SEALED_AT_ONCE: usize = 4 * RECORD;
+const MAX_INLINE_SEAL: usize = 4 * RECORD;
 /// Bytes of the stream in a record at most (RFC 8446, section 5.1).
 const RECORD: usize = 16 * 1024;
 /// Bytes of a server's words at most.
@@ -204,7 +204,7 @@ impl TlsStream {
         self.tls.reader().consume(shown);
         self.ready -= shown.min(self.ready);
         loop {
-            let whole = matches!(self.stage, Stage::Word | Stage::Answer) && self.has_word()?;
+            let whole = matches!(self.stage, Stage::Word | Stage::Answer) && self.read_peer_message()?;
             match self.stage {
                 Stage::Handshake if !self.tls.is_handshaking() => {
                     self.complete()?;
@@ -214,7 +214,7 @@ impl TlsStream {
                     continue;
                 }
                 Stage::Word if whole => {
-                    self.decide()?;
+                    self.authorise_client()?;
                     return Ok(Some(Found::Established));
                 }
                 Stage::Answer if whole => {
@@ -308,7 +308,7 @@ impl TlsStream {
             None => vec![NO_TOKEN],
         };
         self.stage = Stage::Answer;
-        self.say(&word);
+        self.send_message(&word);
         Ok(())
     }
 
@@ -319,7 +319,7 @@ impl TlsStream {
     }
 
     /// Collects the peer's word; true when it is whole.
-    fn has_word(&mut self) -> Result<bool, CloseReason> {
+    fn read_peer_message(&mut self) -> Result<bool, CloseReason> {
         loop {
             let want = match (self.stage, &self.word[..]) {
                 (_, []) | (Stage::Word, [NO_TOKEN, ..]) | (Stage::Answer, [WELCOME, ..]) => 1,
@@ -346,7 +346,7 @@ impl TlsStream {
     }
 
     /// The client has said whether it has a token: as in the native transport, a listed key needs none.
-    fn decide(&mut self) -> Result<(), CloseReason> {
+    fn authorise_client(&mut self) -> Result<(), CloseReason> {
         let mut let_in = self.authority.lists(self.peer.as_ref());
         if let (false, Some(Ok(proof))) = (let_in, self.word.get(1..).map(TryInto::<&[u8; 32]>::try_into)) {
             self.token_used = self.authority.token(&*self.binding()?, proof);
@@ -374,7 +374,7 @@ impl TlsStream {
     pub fn admit(&mut self) {
         if self.stage == Stage::Deciding {
             self.stage = Stage::Open;
-            self.say(&[WELCOME]);
+            self.send_message(&[WELCOME]);
         }
     }
 
@@ -393,12 +393,12 @@ impl TlsStream {
         let mut word = vec![code.max(1), end as u8];
         word.extend_from_slice(&reason.as_bytes()[..end]);
         self.stage = Stage::Refused;
-        self.say(&word);
+        self.send_message(&word);
         self.close_notify();
     }
 
     /// Seals an end's word.
-    fn say(&mut self, word: &[u8]) {
+    fn send_message(&mut self, word: &[u8]) {
         if self.is_alive() {
             // Nothing limits what waits here but `write`, so all of it is taken.
             let _ = self.tls.writer().write_all(word);
@@ -424,7 +424,7 @@ impl TlsStream {
         let room = MAX_UNSENT.saturating_sub(self.out.len() - self.sent) / RECORD * RECORD;
         let mut taken = 0;
         while taken < room && !rest.is_empty() {
-            self.tls.set_buffer_limit(Some((room - taken).min(SEALED_AT_ONCE)));
+            self.tls.set_buffer_limit(Some((room - taken).min(MAX_INLINE_SEAL)));
             let n = self.tls.writer().write_vectored(rest).unwrap_or(0);
             self.tls.set_buffer_limit(None);
             self.collect();

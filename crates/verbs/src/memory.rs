@@ -1,6 +1,6 @@
 //! Bytes that can be registered. The only unsafe code of this crate: copies from and to foreign memory.
 
-use base::Soon;
+use base::Prefetch;
 use core::fmt;
 
 /// Memory that is not a plain Rust buffer: a mapped file, memory shared with another process, a device.
@@ -119,16 +119,16 @@ impl Memory {
     }
 
     /// The bytes from `offset` on, `len` at most, if they are to be read soon.
-    pub(crate) fn soon(&self, offset: u64, len: u64) -> Soon {
+    pub(crate) fn prefetch_hint(&self, offset: u64, len: u64) -> Prefetch {
         let len = len.min(self.len.saturating_sub(offset));
         let Ok((at, end)) = self.range(offset, usize::try_from(len).unwrap_or(0)) else {
-            return Soon::default();
+            return Prefetch::default();
         };
         let first = match &self.owner {
             Owner::Bytes(b) => b.as_ptr(),
             Owner::Backing(b) => b.as_ptr().cast_const(),
         };
-        Soon::new(first.wrapping_add(at), end - at)
+        Prefetch::new(first.wrapping_add(at), end - at)
     }
 
     /// Copies `data` to the bytes at `offset`.
@@ -151,7 +151,7 @@ impl Memory {
         if AHEAD.contains(&data.len()) {
             // Likely the place of the packet after the next: it is brought near while the next one is opened.
             let n = data.len() as u64;
-            self.soon(end as u64 + n, n).fetch(data.len());
+            self.prefetch_hint(end as u64 + n, n).fetch(data.len());
         }
         Ok(())
     }

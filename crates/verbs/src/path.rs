@@ -9,7 +9,7 @@ use crate::slab::QpId;
 use crate::tx::{Rooms, Stripes};
 use crate::unreliable;
 use crate::work::Status;
-use base::Soon;
+use base::Prefetch;
 
 impl Adapter {
     /// The next queue pair that has come to have segments, or of [`Kind::Ordered`](crate::Kind::Ordered) is in error. It is named once; from then on it stays with the
@@ -101,8 +101,8 @@ impl Adapter {
     }
 
     /// Where the payload lies that is likely to be gathered next, as far as it lies together: a hint.
-    pub fn soon(&self, id: QpId) -> Soon {
-        self.qps.get(id).map_or_else(Soon::default, |q| q.tx.soon(&self.regions))
+    pub fn prefetch_hint(&self, id: QpId) -> Prefetch {
+        self.qps.get(id).map_or_else(Prefetch::default, |q| q.tx.prefetch_hint(&self.regions))
     }
 
     /// The peer has the bytes of a segment, or of several that follow one another in a message. Also right after [`on_lost`](Adapter::on_lost), when the loss proves

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
 use crate::tx::Stripes;
-use base::Soon;
+use base::Prefetch;
 
 /// What a region may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -404,8 +404,8 @@ impl Regions {
             .zip(to.places(len as usize))
             .try_for_each(|(at, out)| r.memory.read(at, out))
     }
-    pub(crate) fn soon(&self, id: MrId, offset: u64, len: u64) -> Soon {
-        self.slab.get(id).map_or_else(Soon::default, |r| r.memory.soon(r.index(offset), len))
+    pub(crate) fn prefetch_hint(&self, id: MrId, offset: u64, len: u64) -> Prefetch {
+        self.slab.get(id).map_or_else(Prefetch::default, |r| r.memory.prefetch_hint(r.index(offset), len))
     }
     #[inline]
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::memory::CopyError;
 use crate::region::{Access, Regions};
 use crate::slab::{MrId, PdId, QpId};
-use base::Soon;
+use base::Prefetch;
 
 /// A scatter/gather element: a range of a local region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -413,14 +413,14 @@ impl Local {
     }
 
     /// Where the bytes from byte `at` of the message on lie, as far as they lie together.
-    pub(crate) fn soon(&self, regions: &Regions, mut at: u64) -> Soon {
+    pub(crate) fn prefetch_hint(&self, regions: &Regions, mut at: u64) -> Prefetch {
         for s in self.sges() {
             if at < s.len {
-                return regions.soon(s.mr, s.offset + at, s.len - at);
+                return regions.prefetch_hint(s.mr, s.offset + at, s.len - at);
             }
             at -= s.len;
         }
-        Soon::default()
+        Prefetch::default()
     }
 
     /// Names `len` bytes from byte `at` of the message on, those of registered memory. False when there are fewer.

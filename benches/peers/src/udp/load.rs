@@ -8,7 +8,7 @@
 //! ```
 
 use anyhow::{Context, Result};
-use base::Soon;
+use base::Prefetch;
 
 use crate::pattern;
 use crate::seal::{self, TAG, Way};
@@ -29,7 +29,7 @@ fn place(number: u64, len: usize, region: usize) -> Option<usize> {
 
 /// Asks for what lies `ahead` packets behind the one at `at`. What is behind the region's end is no harm.
 fn fetch(region: &[u8], at: usize, len: usize, ahead: usize) {
-    Soon::new(region.as_ptr().wrapping_add(at + ahead * len), len).fetch(len);
+    Prefetch::new(region.as_ptr().wrapping_add(at + ahead * len), len).fetch(len);
 }
 
 /// What a sender makes packets of.

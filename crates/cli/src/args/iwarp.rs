@@ -64,7 +64,7 @@ impl ByIwarp {
         let (wrong, why): (Vec<(bool, &str)>, _) = if iwarp {
             let native = vec![
                 (o.cc != cc::registry::DEFAULT, "--cc"),
-                (o.negotiation != endpoint::Negotiation::default(), "--cc-..."),
+                (o.negotiation != endpoint::CcNegotiation::default(), "--cc-..."),
                 (o.known_rate.is_some(), "--known-rate"),
                 (o.module != ::wire::Module::Aead, "--encryption"),
                 (!o.paths.is_empty(), "--path and --backup-path"),

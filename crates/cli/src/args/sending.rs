@@ -4,7 +4,7 @@ use super::{Intent, Programs};
 use crate::units;
 use base::Rate;
 use clap::Args;
-use endpoint::{Allow, Coupling, LaneChoice, Negotiation};
+use endpoint::{Allow, CcNegotiation, Coupling, LaneChoice};
 
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
@@ -89,26 +89,26 @@ impl Sending {
     }
 
     /// What is settled with the other end.
-    pub fn negotiation(&self) -> Negotiation {
+    pub fn negotiation(&self) -> CcNegotiation {
         let also = ::cc::registry::preferences(&self.cc).into_iter().skip(1).map(str::to_owned).collect();
         let allow = match self.lending.cc_allow.as_deref() {
             None => Allow::All,
             Some("none") => Allow::Only(Vec::new()),
             Some(names) => Allow::Only(list(names)),
         };
-        Negotiation { firm: self.lending.cc_firm, also, allow, ..self.wishing.negotiation() }
+        CcNegotiation { firm: self.lending.cc_firm, also, allow, ..self.wishing.negotiation() }
     }
 }
 
 impl Wishing {
     /// What is settled with the other end for what that sends.
-    pub fn negotiation(&self) -> Negotiation {
+    pub fn negotiation(&self) -> CcNegotiation {
         let wish = self.cc_wish.as_deref().map(::cc::registry::preferences).unwrap_or_default();
-        Negotiation {
+        CcNegotiation {
             wish: wish.into_iter().map(str::to_owned).collect(),
             only_wished: self.cc_wish_only,
             refuse: self.cc_refuse.as_deref().map(list).unwrap_or_default(),
-            ..Negotiation::default()
+            ..CcNegotiation::default()
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
             .unwrap()
             .negotiation();
         assert_eq!((n.only_wished, n.wish.len(), n.refuse.len(), n.allow), (true, 2, 1, Allow::Only(vec![])));
-        assert_eq!(put("").unwrap().negotiation(), Negotiation::default());
+        assert_eq!(put("").unwrap().negotiation(), CcNegotiation::default());
         for bad in ["--cc haul,nonsense", "--cc haul,", "--cc-wish-only", "--cc cubic:hystart=perhaps,reno"] {
             assert_eq!(put(bad).unwrap_err().exit_code(), 2, "{bad}");
         }

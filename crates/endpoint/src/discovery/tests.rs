@@ -23,22 +23,32 @@ fn network(locals: &[&str], ways: &[&str]) -> Network {
     Network { locals, reached_at: Vec::new(), ways: ways.iter().map(way).collect() }
 }
 
-fn lane(lane: u32, local: &str, remote: &str) -> LaneEnds {
-    LaneEnds { lane, local: Some(ip(local)), remote: at(remote), socket: 0, works: true, checking: false }
+fn lane(lane: u32, local: &str, remote: &str) -> LaneAddresses {
+    LaneAddresses {
+        lane,
+        local: Some(ip(local)),
+        remote: at(remote),
+        socket: 0,
+        works: true,
+        validating: false,
+    }
 }
 
-fn found(lanes: &[LaneEnds]) -> Found {
-    let one =
-        |l: &LaneEnds| FoundLane { lane: l.lane, pair: (l.local.expect("known"), l.remote), was_up: true };
+fn found(lanes: &[LaneAddresses]) -> Found {
+    let one = |l: &LaneAddresses| FoundLane {
+        lane: l.lane,
+        pair: (l.local.expect("known"), l.remote),
+        was_up: true,
+    };
     Found { lanes: lanes.iter().map(one).collect(), tried: lanes.len() as u32, ..Found::default() }
 }
 
 fn plan(
     network: &Network,
-    lanes: &[LaneEnds],
+    lanes: &[LaneAddresses],
     found: &Found,
     told: &[&str],
-    discover: Discover,
+    discover: PathDiscovery,
 ) -> Vec<Step> {
     let remotes: Vec<_> = told.iter().map(|a| at(a)).collect();
     Scene { network, lanes, found, pinned: &[], remotes: &remotes, discover }.plan()
@@ -49,21 +59,21 @@ fn each_further_address_gets_a_path_where_there_is_a_route() {
     let first = [lane(0, "10.1.0.1", "10.1.0.2")];
     let apart = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"]);
     let told = ["10.1.0.2", "10.2.0.2"];
-    let auto = |n: &Network, told: &[&str]| plan(n, &first, &Found::default(), told, Discover::Auto);
+    let auto = |n: &Network, told: &[&str]| plan(n, &first, &Found::default(), told, PathDiscovery::Auto);
     assert_eq!(auto(&apart, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
-    assert_eq!(plan(&apart, &first, &Found::default(), &told, Discover::Off), []);
+    assert_eq!(plan(&apart, &first, &Found::default(), &told, PathDiscovery::Off), []);
     // Nothing has arrived yet that tells which address it has here.
     let mut usual = apart.clone();
     usual.ways[0].usual = true;
-    let unknown = [LaneEnds { local: None, ..first[0] }];
-    let steps = plan(&usual, &unknown, &Found::default(), &told, Discover::Auto);
+    let unknown = [LaneAddresses { local: None, ..first[0] }];
+    let steps = plan(&usual, &unknown, &Found::default(), &told, PathDiscovery::Auto);
     assert_eq!(steps, [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
-    assert_eq!(plan(&apart, &unknown, &Found::default(), &told, Discover::Auto), [], "nobody can tell");
+    assert_eq!(plan(&apart, &unknown, &Found::default(), &told, PathDiscovery::Auto), [], "nobody can tell");
     // Everything leads everywhere: two paths that share no address, and no more.
     let all = ["10.1.0.1 10.1.0.2", "10.1.0.1 10.2.0.2", "10.2.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"];
     let meshed = network(&["10.1.0.1", "10.2.0.1"], &all);
     assert_eq!(auto(&meshed, &told), [Step::Add(ip("10.2.0.1"), at("10.2.0.2"), false)]);
-    assert_eq!(plan(&meshed, &first, &Found::default(), &told, Discover::Mesh).len(), 3);
+    assert_eq!(plan(&meshed, &first, &Found::default(), &told, PathDiscovery::Mesh).len(), 3);
     // One address here and two there, and the other way round.
     assert_eq!(
         auto(&network(&["10.1.0.1"], &all[..2]), &told),
@@ -84,13 +94,13 @@ fn paths_and_attempts_are_limited() {
     let (told, ways): (Vec<_>, Vec<_>) =
         (told.iter().map(String::as_str).collect(), ways.iter().map(String::as_str).collect());
     let n = network(&["10.1.0.1"], &ways);
-    assert_eq!(plan(&n, &first, &Found::default(), &told, Discover::Auto).len(), MOST_PATHS - 1);
-    assert_eq!(plan(&n, &first, &Found::default(), &told, Discover::Mesh).len(), MOST_PATHS_OF_MESH - 1);
+    assert_eq!(plan(&n, &first, &Found::default(), &told, PathDiscovery::Auto).len(), MOST_PATHS - 1);
+    assert_eq!(plan(&n, &first, &Found::default(), &told, PathDiscovery::Mesh).len(), MOST_PATHS_OF_MESH - 1);
     let tired = Found { tried: MOST_TRIED - 1, ..Found::default() };
-    assert_eq!(plan(&n, &first, &tired, &told, Discover::Auto).len(), 1);
+    assert_eq!(plan(&n, &first, &tired, &told, PathDiscovery::Auto).len(), 1);
     let mut failed = Found::default();
     failed.failed.push((ip("10.1.0.1"), at("10.1.0.3")));
-    let steps = plan(&n, &first, &failed, &told, Discover::Auto);
+    let steps = plan(&n, &first, &failed, &told, PathDiscovery::Auto);
     assert_eq!(
         steps[0],
         Step::Add(ip("10.1.0.1"), at("10.1.0.4"), false),
@@ -103,7 +113,7 @@ fn lanes_without_a_way_move_or_are_left() {
     let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.2.0.2")];
     let f = found(&lanes[1..]);
     let told = ["10.1.0.2", "10.2.0.2"];
-    let go = |n: &Network, lanes: &[LaneEnds]| plan(n, lanes, &f, &told, Discover::Auto);
+    let go = |n: &Network, lanes: &[LaneAddresses]| plan(n, lanes, &f, &told, PathDiscovery::Auto);
     // The address is gone; there is no other way to where the lane led.
     let n = network(&["10.2.0.1"], &["10.2.0.1 10.2.0.2"]);
     assert_eq!(go(&n, &lanes), [Step::Cut(0)]);
@@ -121,7 +131,7 @@ fn lanes_without_a_way_move_or_are_left() {
     assert_eq!(go(&network(&[], &[]), &lanes[..1]), [Step::Cut(0)]);
     // It is back.
     let n = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2"]);
-    let silent = LaneEnds { works: false, ..lanes[0] };
+    let silent = LaneAddresses { works: false, ..lanes[0] };
     assert_eq!(go(&n, &[silent]), [Step::Probe(0)]);
     // It is back, and silent; with nothing else that works, another address is tried.
     let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
@@ -137,26 +147,26 @@ fn the_other_family_gets_a_path_and_over_the_same_interface_a_backup() {
         let v6 = format!("fd00::1 fd00::2 {link}");
         plan(&network(&locals, &["10.1.0.1 10.1.0.2 1", &v6]), &first, &Found::default(), &told, discover)
     };
-    assert_eq!(go("2", Discover::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
-    assert_eq!(go("1", Discover::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), true)]);
-    assert_eq!(go("1", Discover::Mesh), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
-    assert_eq!(go("2", Discover::Off), []);
+    assert_eq!(go("2", PathDiscovery::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
+    assert_eq!(go("1", PathDiscovery::Auto), [Step::Add(ip("fd00::1"), at("fd00::2"), true)]);
+    assert_eq!(go("1", PathDiscovery::Mesh), [Step::Add(ip("fd00::1"), at("fd00::2"), false)]);
+    assert_eq!(go("2", PathDiscovery::Off), []);
 }
 
 #[test]
 fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
     let first = lane(0, "10.1.0.1", "10.1.0.2");
     let told = ["10.1.0.2", "fd00::2", "fd00::3"];
-    let go = |n: &Network, lane: LaneEnds, f: &Found| plan(n, &[lane], f, &told, Discover::Auto)[0];
+    let go = |n: &Network, lane: LaneAddresses, f: &Found| plan(n, &[lane], f, &told, PathDiscovery::Auto)[0];
     let only6 = network(&["fd00::1"], &["fd00::1 fd00::2", "fd00::1 fd00::3"]);
     let mut f = Found::default();
     assert_eq!(go(&only6, first, &f), Step::Move(0, ip("fd00::1"), at("fd00::2")));
     // It is being looked for there, and nobody answers.
     let pair = (ip("fd00::1"), at("fd00::2"));
     f.moves.push(FoundLane { lane: 0, pair, was_up: true });
-    f.judge_moves(&[LaneEnds { checking: true, works: false, remote: pair.1, ..first }], first.remote);
+    f.judge_moves(&[LaneAddresses { validating: true, works: false, remote: pair.1, ..first }], first.remote);
     assert_eq!((f.moves.len(), f.tried), (1, 0));
-    f.judge_moves(&[LaneEnds { works: false, ..first }], first.remote);
+    f.judge_moves(&[LaneAddresses { works: false, ..first }], first.remote);
     assert_eq!((f.moves.len(), f.tried, &f.failed[..]), (0, 1, &[pair][..]));
     assert_eq!(go(&only6, first, &f), Step::Move(0, ip("fd00::1"), at("fd00::3")));
     // There somebody does.
@@ -171,23 +181,23 @@ fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
     assert_eq!(go(&only6, first, &f), Step::Cut(0), "enough is enough");
     // A way that is there and silent is left as well, when nothing else works.
     let both = network(&["10.1.0.1", "fd00::1"], &["10.1.0.1 10.1.0.2", "fd00::1 fd00::3"]);
-    let silent = LaneEnds { works: false, ..third };
+    let silent = LaneAddresses { works: false, ..third };
     assert_eq!(go(&both, silent, &f), Step::Move(0, ip("10.1.0.1"), at("10.1.0.2")));
     // Not to where another lane is being tried, as long as there is somewhere else.
-    let checked = LaneEnds { works: false, checking: true, ..lane(1, "fd00::1", "fd00::2") };
-    let steps = |n: &Network| plan(n, &[first, checked], &Found::default(), &told, Discover::Off);
+    let checked = LaneAddresses { works: false, validating: true, ..lane(1, "fd00::1", "fd00::2") };
+    let steps = |n: &Network| plan(n, &[first, checked], &Found::default(), &told, PathDiscovery::Off);
     assert_eq!(steps(&only6), [Step::Move(0, ip("fd00::1"), at("fd00::3"))]);
     let alone = network(&["fd00::1"], &["fd00::1 fd00::2"]);
     assert_eq!(steps(&alone), [Step::Move(0, ip("fd00::1"), at("fd00::2"))]);
     // Two that are silent do not go to the same place.
-    let silent = [first, lane(1, "fd00::1", "fd00::2")].map(|l| LaneEnds { works: false, ..l });
+    let silent = [first, lane(1, "fd00::1", "fd00::2")].map(|l| LaneAddresses { works: false, ..l });
     let all = network(&["10.1.0.1", "fd00::1"], &["10.1.0.1 10.1.0.2", "fd00::1 fd00::2", "fd00::1 fd00::3"]);
-    let steps = plan(&all, &silent, &Found::default(), &told, Discover::Off);
+    let steps = plan(&all, &silent, &Found::default(), &told, PathDiscovery::Off);
     let apart = [Step::Move(0, ip("fd00::1"), at("fd00::3")), Step::Move(1, ip("10.1.0.1"), at("10.1.0.2"))];
     assert_eq!(steps, apart);
     // With another lane that works, none goes anywhere.
     let lanes = [first, lane(1, "fd00::1", "fd00::2")];
-    assert_eq!(plan(&only6, &lanes, &found(&lanes[1..]), &told, Discover::Auto)[0], Step::Cut(0));
+    assert_eq!(plan(&only6, &lanes, &found(&lanes[1..]), &told, PathDiscovery::Auto)[0], Step::Cut(0));
 }
 
 #[test]
@@ -195,15 +205,15 @@ fn named_paths_stay_where_they_were_named_and_lists_are_followed() {
     let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.1.0.2")];
     let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
     let (none, pinned, remotes) = (Found::default(), [ip("10.2.0.1")], [at("10.1.0.2")]);
-    let discover = Discover::Off;
+    let discover = PathDiscovery::Off;
     let scene =
         Scene { network: &n, lanes: &lanes, found: &none, pinned: &pinned, remotes: &remotes, discover };
     assert_eq!(scene.plan(), [Step::Cut(1)]);
     // The server is not at its second address any more.
     let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.1.0.1", "10.2.0.2")];
     let n = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2", "10.1.0.1 10.2.0.2"]);
-    assert_eq!(plan(&n, &lanes, &found(&lanes[1..]), &["10.1.0.2"], Discover::Auto), [Step::Close(1)]);
-    assert_eq!(plan(&n, &lanes, &found(&[]), &["10.1.0.2"], Discover::Auto), [], "that one was named");
+    assert_eq!(plan(&n, &lanes, &found(&lanes[1..]), &["10.1.0.2"], PathDiscovery::Auto), [Step::Close(1)]);
+    assert_eq!(plan(&n, &lanes, &found(&[]), &["10.1.0.2"], PathDiscovery::Auto), [], "that one was named");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use base::{Rng, Span, Time};
 use longhaul_endpoint::{
-    Authority, Config, ConnId, ConnInfo, Connect, Endpoint, Event, MAX_TRAIN, Meta, ServerConfig,
+    Authority, Config, ConnId, ConnInfo, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, ServerConfig,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -185,7 +185,7 @@ impl Pair {
     pub fn deliver(&mut self, mut f: Flying) {
         let n = f.bytes.len();
         let local = if f.to_server { self.server_local } else { None };
-        let meta = Meta { remote: f.from, local, ecn: base::Ecn::NotEct, waited: Span::ZERO };
+        let meta = DatagramInfo { remote: f.from, local, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let ep = if f.to_server { &mut self.server } else { &mut self.client };
         ep.handle_train(self.now, meta, &mut f.bytes, n);
     }

@@ -7,7 +7,7 @@ use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Waker};
 use crate::udp::{SendBatch, SendMeta, UdpError, UdpOptions};
 use base::Time;
-use endpoint::{Endpoint, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Sealing, Transmit, View};
+use endpoint::{Endpoint, MAX_INLINE_SEAL, MAX_TRAIN, TrainSealer, Transmit, TransmitBuffers, View};
 use handover::{Receiver, Sender, ring};
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
@@ -263,7 +263,7 @@ pub(super) struct Slots<'a> {
     pub team: &'a mut Team,
 }
 
-impl Outlets for Slots<'_> {
+impl TransmitBuffers for Slots<'_> {
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]> {
         if !self.team.has(socket) {
             return if self.own.len() < self.most { self.own.slot() } else { None };
@@ -276,13 +276,13 @@ impl Outlets for Slots<'_> {
         if load.batch.len() < TRAINS_PER_LOAD { load.batch.slot() } else { None }
     }
 
-    fn protect(&mut self, socket: u16, sealing: Sealing, len: usize, segment: usize) {
+    fn protect(&mut self, socket: u16, sealing: TrainSealer, len: usize, segment: usize) {
         if self.team.has(socket)
-            && len > SEALED_AT_ONCE
+            && len > MAX_INLINE_SEAL
             && let Some(load) = self.team.seat(socket).and_then(|s| s.filling.as_mut())
         {
             let place = load.batch.len();
-            load.sealings[place] = Some(sealing.elsewhere());
+            load.sealings[place] = Some(sealing.without_prefetch());
         } else if let Some(slot) = self.slot(socket) {
             sealing.seal(&mut slot[..len], segment);
         }

@@ -11,7 +11,7 @@ use crate::datapath::Datapath;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
 use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, SendBatch, TooBig};
 use base::Time;
-use endpoint::{OpenView, OpenedTrain, Sealing};
+use endpoint::{OpenedTrain, TrainOpener, TrainSealer};
 use handover::{Receiver, Sender};
 use std::collections::{HashMap, VecDeque};
 use wire::{Cid, Clear};
@@ -20,7 +20,7 @@ use wire::{Cid, Clear};
 #[derive(Debug, Default)]
 pub(super) struct Load {
     pub batch: Box<SendBatch>,
-    pub sealings: Box<[Option<Sealing>; MAX_TRAINS]>,
+    pub sealings: Box<[Option<TrainSealer>; MAX_TRAINS]>,
 }
 
 /// Trains that have arrived.
@@ -41,7 +41,7 @@ pub(super) enum Order {
     /// Room for what arrives.
     Room(Arrival),
     /// What packets with this identifier are opened with from now on.
-    View(Cid, Option<OpenView>),
+    View(Cid, Option<TrainOpener>),
 }
 
 /// What the thread gives to the loop.
@@ -79,7 +79,7 @@ struct Work {
     loads: VecDeque<Load>,
     rooms: Vec<Arrival>,
     /// By identifier: the view, and the packet number after the highest that it has opened.
-    views: HashMap<Cid, (OpenView, u64)>,
+    views: HashMap<Cid, (TrainOpener, u64)>,
     /// The socket's buffer is full.
     full: bool,
     paused_until: Time,
@@ -205,7 +205,7 @@ impl Work {
 
 /// Opens a train if all of it belongs to one lane that there is a view of.
 fn open(
-    views: &mut HashMap<Cid, (OpenView, u64)>,
+    views: &mut HashMap<Cid, (TrainOpener, u64)>,
     train: &mut [u8],
     stride: usize,
 ) -> Option<(Cid, OpenedTrain)> {

@@ -33,7 +33,7 @@ impl UdpSocket {
         }
         self.habits.attached = Some(Attached { dst, src });
         if local_addr(&self.fd).is_ok_and(|a| a.ip() == src && a.port() == self.local.port()) {
-            self.tell_addresses(false);
+            self.advertise_addresses(false);
         } else {
             self.detach();
         }
@@ -44,7 +44,7 @@ impl UdpSocket {
         if self.habits.attached.take().is_none() {
             return;
         }
-        self.tell_addresses(true);
+        self.advertise_addresses(true);
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
         let len = size_of::<libc::sockaddr>() as libc::socklen_t;
         // SAFETY: pointer and length describe `nobody`.
@@ -65,7 +65,7 @@ impl UdpSocket {
     }
 
     /// Whether the kernel says at which address each datagram arrived. Attached, it is known.
-    fn tell_addresses(&self, told: bool) {
+    fn advertise_addresses(&self, told: bool) {
         if self.habits.src.is_some() {
             return;
         }

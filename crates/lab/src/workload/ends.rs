@@ -135,7 +135,7 @@ fn endpoint(options: TransportOptions, server: bool) -> Result<Endpoint, String>
     (c.options, c.server, c.static_secret) =
         (options, config, if server { SERVER_SEED } else { CLIENT_SEED });
     // Over the paths of the plan and no others.
-    c.options.discover = endpoint::Discover::Off;
+    c.options.discover = endpoint::PathDiscovery::Off;
     c.unix_epoch = WallTime::now().unix_secs().saturating_sub(Clock::new().now().as_nanos() / 1_000_000_000);
     let seed = clock::seed().map_err(|e| e.to_string())?;
     Endpoint::new(c, Rng::from_seed(seed)).map_err(|e| e.to_string())

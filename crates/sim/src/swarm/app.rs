@@ -4,7 +4,7 @@ use super::memory;
 use super::plan::{Job, Op, Plan};
 use super::pool::Pool;
 use base::Time;
-use endpoint::{ConnId, Connect, Endpoint, Event, FurtherPath, QpOptions};
+use endpoint::{AdditionalPath, ConnId, Connect, Endpoint, Event, QpOptions};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -137,7 +137,7 @@ impl Peer {
         }
         self.attempts += 1;
         let plan = &self.common.plan;
-        let paths = plan.paths.iter().map(|backup| FurtherPath { local: None, remote, backup: *backup });
+        let paths = plan.paths.iter().map(|backup| AdditionalPath { local: None, remote, backup: *backup });
         let options = Some(TransportOptions { paths: paths.collect(), ..plan.options[0].clone() });
         let c = Connect { remote, server_name: "two".into(), trust, token: None, options, iwarp: None };
         self.conn = Some(e.connect(now, c).map_err(|e| e.to_string())?);

@@ -2,7 +2,7 @@
 
 use super::{Datagram, TRAINS_PER_TURN, World};
 use base::{Ecn, Rate, Rng, Span, Time};
-use endpoint::{App, Config, Endpoint, Meta, ServerConfig, Transmit, TransportOptions};
+use endpoint::{App, Config, DatagramInfo, Endpoint, ServerConfig, Transmit, TransportOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use transport::crypto::Credentials;
@@ -211,7 +211,7 @@ impl World {
             let remote = self.addresses[first.src as usize].addr;
             let local = self.addresses[first.dst as usize].addr.ip();
             let local = (!self.nodes[n].more.is_empty()).then_some(local);
-            let meta = Meta { remote, local, ecn: *ecn, waited: self.now.since(*arrived) };
+            let meta = DatagramInfo { remote, local, ecn: *ecn, waited: self.now.since(*arrived) };
             if joined == 0 {
                 // Longer than any train: no socket would take it.
                 i += 1;

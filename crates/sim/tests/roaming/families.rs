@@ -5,7 +5,7 @@ use base::Span;
 use endpoint::Way;
 use longhaul_sim::pair::{Pair, addr, addr6};
 use std::net::SocketAddr;
-use transport::FurtherPath;
+use transport::AdditionalPath;
 
 /// The client's and the server's addresses of each path, IPv4 first and IPv6 first.
 fn orders() -> [[[SocketAddr; 2]; 2]; 2] {
@@ -46,7 +46,7 @@ fn paths_of_both_families_can_be_named() {
         p.run_until(at(200)).expect("connected");
         let [local, remote] = ends[1];
         let (conn, now, sender) = (p.board.borrow().sender.expect("connected"), p.world.now(), p.sender);
-        let path = FurtherPath { local: Some(local.ip()), remote, backup: false };
+        let path = AdditionalPath { local: Some(local.ip()), remote, backup: false };
         p.world.endpoint(sender).add_path(now, conn, path).expect("a path");
         p.run_until(at(2_000)).expect("all goes well");
         let sum = mbit(&mut p, 5_000);

@@ -33,15 +33,15 @@ impl Authority {
 impl Connection {
     /// The one-time token that let the peer in: it must not be used again.
     pub fn token_used(&self) -> Option<&OneTimeToken> {
-        self.setup.token_used.as_ref()
+        self.handshake.token_used.as_ref()
     }
 
     /// The handshake has shown who the client is: lets it in, waits for its token, or refuses.
     pub(super) fn complete_server(&mut self) -> Result<(), Violation> {
-        self.setup.confirm(false);
-        if self.setup.authority.lists(self.peer.as_ref()) {
+        self.handshake.confirm(false);
+        if self.handshake.authority.lists(self.peer.as_ref()) {
             self.authorise();
-        } else if !self.peer_params.token || self.setup.authority.tokens.is_empty() {
+        } else if !self.peer_params.token || self.handshake.authority.tokens.is_empty() {
             return Err(unauthorised());
         }
         Ok(())
@@ -61,13 +61,13 @@ impl Connection {
         if self.authorised {
             return Ok(());
         }
-        let binding = self.setup.token_binding();
+        let binding = self.handshake.token_binding();
         let binding = binding.map_err(|e| Violation::new(code::INTERNAL, e.to_string()))?;
-        let found = self.setup.authority.token(&binding, proof);
+        let found = self.handshake.authority.token(&binding, proof);
         if found.is_none() {
             return Err(unauthorised());
         }
-        self.setup.token_used = found;
+        self.handshake.token_used = found;
         self.authorise();
         Ok(())
     }

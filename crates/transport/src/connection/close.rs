@@ -1,6 +1,6 @@
 //! The end of a connection, and the peer's change of address.
 
-use super::{ConnEvent, Connection, Meta, State};
+use super::{ConnEvent, Connection, DatagramInfo, State};
 use crate::crypto::{KeyPair, Side};
 use crate::error::{CloseReason, Unreachable, Violation, words};
 use base::{Span, Time};
@@ -52,7 +52,7 @@ impl Closing {
 impl Connection {
     /// A client's, to which nothing was answered yet.
     pub fn is_unanswered(&self) -> bool {
-        matches!(self.state, State::Handshake) && self.side == Side::Client && !self.setup.is_heard()
+        matches!(self.state, State::Handshake) && self.side == Side::Client && !self.handshake.is_heard()
     }
 
     /// The network has said that there will be no answer, and the caller believes it: anybody could have said so. Without effect
@@ -129,9 +129,9 @@ impl Connection {
 
     /// A genuine packet, the newest so far on its lane, came from another address: a NAT has changed its mind, or the peer
     /// has moved.
-    pub(super) fn on_new_address(&mut self, now: Time, lane: usize, meta: Meta) {
+    pub(super) fn on_new_address(&mut self, now: Time, lane: usize, meta: DatagramInfo) {
         if self.lanes[lane].path.as_ref().is_none_or(|p| p.remote != meta.remote) {
-            self.check_path(now, lane, (meta.remote, meta.local));
+            self.start_path_validation(now, lane, (meta.remote, meta.local));
         }
     }
 }

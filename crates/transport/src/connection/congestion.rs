@@ -3,13 +3,13 @@
 //! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
 //! with, this end knows the name.
 
-use super::wishing::{Wishes, Wishing};
+use super::cc_wishes::{CcWishSearches, CcWishes};
 use super::{ConnEvent, Connection};
 use crate::crypto::Side;
 use crate::error::{Violation, code};
 use crate::lane::MAX_FLOWS;
 use crate::negotiation::agree::{accepts, agree};
-use crate::negotiation::exchange::{Exchange, Step};
+use crate::negotiation::proposals::{Proposals, Step};
 use crate::negotiation::{Allow, check, offer, refusal};
 use base::{Span, Time};
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Frame, Params};
 /// What is agreed on, and what is being proposed.
 #[derive(Debug)]
 pub(super) struct Congestion {
-    pub(super) exchange: Exchange,
+    pub(super) proposals: Proposals,
     /// This end's terms.
     ours: CcTerms,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
     /// What is still to be proposed for what the peer sends.
-    pub(super) wishing: Wishing,
+    pub(super) wish_searches: CcWishSearches,
 }
 
 impl Congestion {
     pub(super) fn new(side: Side, ours: CcTerms) -> Congestion {
-        let exchange = Exchange::new(side);
-        Congestion { exchange, ours, reserved: 0, wishing: Wishing::default() }
+        let proposals = Proposals::new(side);
+        Congestion { proposals, ours, reserved: 0, wish_searches: CcWishSearches::default() }
     }
 }
 
 impl Connection {
     /// What this end says in the handshake.
-    pub(super) fn give_terms(&mut self, ours: CcTerms) {
+    pub(super) fn set_cc_terms(&mut self, ours: CcTerms) {
         let terms = CcTerms { offers: Vec::new(), ..ours.clone() };
-        let said = self.options.negotiation.clone();
-        self.flow_setups[0].wishes = Arc::new(Wishes { said, terms });
+        let configured = self.options.negotiation.clone();
+        self.flow_setups[0].wishes = Arc::new(CcWishes { configured, terms });
         self.congestion = Congestion::new(self.side, ours);
     }
 
     /// The parameters of both ends are known: what both directions begin with.
-    pub(super) fn settle_cc(&mut self, peer: &Params) -> Result<(), Violation> {
+    pub(super) fn negotiate_cc(&mut self, peer: &Params) -> Result<(), Violation> {
         let Some(theirs) = &peer.cc_terms else { return Ok(()) };
         let ours = &self.congestion.ours;
         let client = self.side == Side::Client;
@@ -59,8 +59,8 @@ impl Connection {
         })?;
         self.flow_setups[0].begin_with(&mine.spec());
         self.note_programs();
-        self.telling.agreed(None, &mine.spec());
-        self.telling.hear_agreed(None, 0, &other.spec());
+        self.cc_notifications.agreed(None, &mine.spec());
+        self.cc_notifications.on_peer_agreed(None, 0, &other.spec());
         Ok(())
     }
 
@@ -78,33 +78,33 @@ impl Connection {
         if sending {
             return self.algorithm(self.flow_of_own(qpn)?);
         }
-        self.telling.heard(qpn).map(|h| h.runs.chosen.as_str())
+        self.cc_notifications.peer_cc(qpn).map(|h| h.runs.chosen.as_str())
     }
 
     /// A queue pair is opened with an algorithm of its own, which the peer uses on it as well; empty: with the connection's.
-    pub fn note_peers_cc(&mut self, qpn: u16, spec: &str) {
+    pub fn set_peer_cc(&mut self, qpn: u16, spec: &str) {
         if !spec.is_empty() && self.peer_params.cc_terms.is_some() {
-            self.telling.hear_agreed(Some(qpn), 0, spec);
-            self.telling.agreed(Some(qpn), spec);
+            self.cc_notifications.on_peer_agreed(Some(qpn), 0, spec);
+            self.cc_notifications.agreed(Some(qpn), spec);
         } else {
-            self.telling.look();
+            self.cc_notifications.mark_pending();
         }
     }
 
     /// The queue pair is gone. Its numbers of proposals stay: another one may have its number.
     pub(super) fn forget_qp_cc(&mut self, qpn: u16) {
-        self.telling.forget(qpn);
-        self.congestion.wishing.forget(qpn);
+        self.cc_notifications.forget(qpn);
+        self.congestion.wish_searches.forget(qpn);
     }
 
     /// Whether the policy of this end lets the peer open a queue pair with this algorithm, which both ends then use.
-    pub fn admits_cc(&self, spec: &str) -> bool {
+    pub fn accepts_cc_from_peer(&self, spec: &str) -> bool {
         let allow = &self.options.negotiation.allow;
-        offer(spec).is_ok_and(|o| self.may_be_asked(&o, allow) && accepts(&self.wishes_on(None).terms, &o))
+        offer(spec).is_ok_and(|o| self.may_be_asked(&o, allow) && accepts(&self.cc_wishes_on(None).terms, &o))
     }
 
     /// Whether the peer has said nothing in the handshake against being sent to with this algorithm.
-    pub fn peer_takes_cc(&self, spec: &str) -> bool {
+    pub fn peer_accepts_cc(&self, spec: &str) -> bool {
         let theirs = self.peer_params.cc_terms.as_ref();
         theirs.is_none_or(|t| offer(spec).is_ok_and(|o| accepts(t, &o)))
     }
@@ -152,7 +152,7 @@ impl Connection {
         }
         let topic = self.topic(qpn, sending);
         let round = self.round();
-        let p = self.congestion.exchange.propose(now, round, topic, offer).map_err(|e| e.to_string())?;
+        let p = self.congestion.proposals.propose(now, round, topic, offer).map_err(|e| e.to_string())?;
         self.congestion.reserved += usize::from(reserves);
         self.push_frame(Frame::CcPropose(p));
         Ok(())
@@ -165,14 +165,14 @@ impl Connection {
 
     pub(super) fn on_cc_propose(&mut self, now: Time, p: CcPropose) -> Result<(), Violation> {
         let round = self.round();
-        let steps = self.congestion.exchange.on_propose(now, round, p)?;
+        let steps = self.congestion.proposals.on_propose(now, round, p)?;
         self.on_cc_steps(now, steps);
         Ok(())
     }
 
     pub(super) fn on_cc_answer(&mut self, now: Time, a: CcAnswer) -> Result<(), Violation> {
         let round = self.round();
-        let steps = self.congestion.exchange.on_answer(now, round, a)?;
+        let steps = self.congestion.proposals.on_answer(now, round, a)?;
         self.on_cc_steps(now, steps);
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Connection {
     fn on_cc_steps(&mut self, now: Time, steps: Vec<Step>) {
         for s in steps {
             match s {
-                Step::Decide(p) => match self.judge_cc(&p) {
+                Step::Decide(p) => match self.check_cc_proposal(&p) {
                     Ok(()) if self.is_ours(p.topic) => self.events.push_back(ConnEvent::CcWanted(p)),
                     verdict => self.answer_cc(&p, verdict.err().unwrap_or(0)),
                 },
@@ -194,28 +194,28 @@ impl Connection {
     /// Answers [`ConnEvent::CcWanted`], before anything else of the peer's is handled: zero when what this end sends is
     /// changed already, else a code of [`refusal`].
     pub fn answer_cc(&mut self, p: &CcPropose, code: u64) {
-        let a = self.congestion.exchange.decided(p, code);
+        let a = self.congestion.proposals.decided(p, code);
         self.push_frame(Frame::CcAnswer(a));
         if code != 0 {
             return;
         }
         let (qpn, spec) = (p.topic.qpn, p.offer.spec());
         if self.is_ours(p.topic) {
-            self.telling.agreed(qpn, &spec);
+            self.cc_notifications.agreed(qpn, &spec);
         } else {
-            self.telling.hear_agreed(qpn, p.sequence, &spec);
+            self.cc_notifications.on_peer_agreed(qpn, p.sequence, &spec);
             self.events.push_back(ConnEvent::CcOfPeer { qpn, spec });
         }
     }
 
     /// Whether what the peer proposes can be, as far as is known here.
-    fn judge_cc(&self, p: &CcPropose) -> Result<(), u64> {
+    fn check_cc_proposal(&self, p: &CcPropose) -> Result<(), u64> {
         if p.topic.qpn.is_some_and(|q| !self.scheduler.contains(q)) {
             return Err(refusal::NO_STREAM);
         }
         let given = |t: &CcTerms| p.offer.needs & !t.echoes == 0;
         if !self.is_ours(p.topic) {
-            let ours = &self.wishes_on(p.topic.qpn).terms;
+            let ours = &self.cc_wishes_on(p.topic.qpn).terms;
             return match accepts(ours, &p.offer) {
                 true => Ok(()),
                 false if given(ours) => Err(refusal::FORBIDDEN),
@@ -223,7 +223,7 @@ impl Connection {
             };
         }
         check(&p.offer)?;
-        if !self.may_be_asked(&p.offer, &self.wishes_on(p.topic.qpn).said.allow) {
+        if !self.may_be_asked(&p.offer, &self.cc_wishes_on(p.topic.qpn).configured.allow) {
             return Err(refusal::FORBIDDEN);
         }
         if !self.peer_params.cc_terms.as_ref().is_some_and(given) {
@@ -237,11 +237,11 @@ impl Connection {
         let (qpn, sending, spec) = (topic.qpn, self.is_ours(topic), o.spec());
         self.congestion.reserved -= usize::from(sending && qpn.is_some());
         if code == 0 && sending {
-            self.telling.agreed(qpn, &spec);
+            self.cc_notifications.agreed(qpn, &spec);
         } else if code == 0 {
-            self.telling.hear_agreed(qpn, self.congestion.exchange.settled(topic), &spec);
+            self.cc_notifications.on_peer_agreed(qpn, self.congestion.proposals.settled(topic), &spec);
         }
-        if !self.on_wish_answered(now, topic, &spec, code) {
+        if !self.on_cc_wish_answered(now, topic, &spec, code) {
             self.events.push_back(ConnEvent::CcAnswered { qpn, sending, spec, code });
         }
     }

@@ -21,15 +21,15 @@
 use super::{Connection, MAX_LANES, State};
 use crate::config::Coupling;
 use crate::lane::rtt::Rtt;
-use crate::lane::{Hold, Lane, Stage};
+use crate::lane::{CouplingHold, Lane, Stage};
 use base::{Rng, Span, Time};
 use std::collections::BTreeMap;
 
 /// Lanes with shorter round trips are not compared.
 const LEAST_ROUND: Span = Span::from_millis(1);
 /// Least time of a pause or a trial; a round trip, and what the lanes' differ by, when that is more.
-const LEAST_TEST: Span = Span::from_millis(40);
-const LONGEST_TEST: Span = Span::from_millis(500);
+const LEAST_EXPERIMENT: Span = Span::from_millis(40);
+const LONGEST_EXPERIMENT: Span = Span::from_millis(500);
 /// A lane that has come up finds its rate first: so long, and so many round trips.
 const SETTLE: Span = Span::from_millis(1_000);
 const SETTLE_ROUNDS: u64 = 10;
@@ -77,7 +77,7 @@ const SAMPLES: f64 = 3.0;
 
 /// An experiment under way.
 #[derive(Clone, Copy, Debug)]
-struct Test {
+struct Experiment {
     /// The number of the lane that is paused or tried.
     lane: u32,
     trial: bool,
@@ -89,7 +89,7 @@ struct Test {
 
 /// When a lane's turns are.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct LaneSchedule {
     /// It has found its rate by then.
     settled: Time,
     next: Time,
@@ -97,9 +97,9 @@ struct Turn {
     unclear: u32,
 }
 
-impl Turn {
-    fn new(settled: Time) -> Turn {
-        Turn { settled, next: settled, unclear: 0 }
+impl LaneSchedule {
+    fn new(settled: Time) -> LaneSchedule {
+        LaneSchedule { settled, next: settled, unclear: 0 }
     }
 }
 
@@ -108,9 +108,9 @@ impl Turn {
 pub(super) struct Coupler {
     /// By the numbers of two lanes, the smaller first. At most one for each two of [`MAX_LANES`].
     scores: BTreeMap<(u32, u32), i8>,
-    test: Option<Test>,
+    test: Option<Experiment>,
     /// Of each lane, by number.
-    lanes: BTreeMap<u32, Turn>,
+    lanes: BTreeMap<u32, LaneSchedule>,
     /// When the last experiment was judged: what was seen since is the lanes' own doing.
     judged: Time,
     next: Time,
@@ -161,12 +161,12 @@ impl Connection {
         }
         self.lanes.iter_mut().for_each(|l| l.trace.start());
         let l = &mut self.lanes[i];
-        l.hold = Hold::Free;
+        l.hold = CouplingHold::Free;
         let settled = now + SETTLE + l.rtt.smoothed().min(SETTLE_ROUND) * SETTLE_ROUNDS;
         let id = l.id;
         if let Some(c) = &mut self.coupler {
-            c.lanes.insert(id, Turn::new(settled));
-            c.lanes.entry(0).or_insert(Turn::new(settled));
+            c.lanes.insert(id, LaneSchedule::new(settled));
+            c.lanes.entry(0).or_insert(LaneSchedule::new(settled));
             c.scores.retain(|(a, b), _| *a != id && *b != id);
         }
     }
@@ -180,9 +180,9 @@ impl Connection {
         let test = c.test;
         self.free_orphans();
         let next = match test {
-            None => self.begin_test(now),
-            Some(t) if !t.over => self.end_test(now, t),
-            Some(t) => self.judge_test(now, t),
+            None => self.begin_experiment(now),
+            Some(t) if !t.over => self.end_experiment(now, t),
+            Some(t) => self.judge_experiment(now, t),
         };
         if let Some(c) = &mut self.coupler {
             c.next = next;
@@ -196,7 +196,7 @@ impl Connection {
             let works =
                 |id| self.lanes.iter().any(|l| l.id == id && l.stage == Stage::Open && !self.is_spare(l));
             if lead.is_some_and(|id| !works(id)) {
-                self.lanes[i].hold = Hold::Free;
+                self.lanes[i].hold = CouplingHold::Free;
             }
         }
     }
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Picks the lane that has waited longest for its turn.
-    fn begin_test(&mut self, now: Time) -> Time {
+    fn begin_experiment(&mut self, now: Time) -> Time {
         let carriers: Vec<usize> = (0..self.lanes.len()).filter(|i| self.carries_data(*i)).collect();
         if !self.has_backlog(&carriers) {
             return now + IDLE;
@@ -226,7 +226,7 @@ impl Connection {
         let due = |i: usize| {
             let l = &self.lanes[i];
             let turn = c.lanes.get(&l.id)?;
-            let rests = matches!(l.hold, Hold::Resting(_)) && l.stage == Stage::Open;
+            let rests = matches!(l.hold, CouplingHold::Resting(_)) && l.stage == Stage::Open;
             let compared = carriers.contains(&i) && carriers.len() > 1;
             (rests || compared).then_some((turn.next.max(turn.settled), i))
         };
@@ -234,35 +234,35 @@ impl Connection {
         if at > now {
             return at.min(now + PAUSE);
         }
-        let trial = matches!(self.lanes[i].hold, Hold::Resting(_));
+        let trial = matches!(self.lanes[i].hold, CouplingHold::Resting(_));
         let all = || carriers.iter().chain([&i]).map(|k| &self.lanes[*k].rtt);
         let longest = all().map(Rtt::min).max().unwrap_or(Span::ZERO);
         let spread = longest - all().map(Rtt::min).min().unwrap_or(longest);
         let round = all().map(Rtt::smoothed).max().unwrap_or(Span::ZERO);
-        let length = (round.max(LEAST_TEST) + spread).min(LONGEST_TEST);
+        let length = (round.max(LEAST_EXPERIMENT) + spread).min(LONGEST_EXPERIMENT);
         let l = &mut self.lanes[i];
         l.hold = match l.hold {
-            Hold::Resting(lead) => Hold::Trial(lead),
-            _ => Hold::Paused,
+            CouplingHold::Resting(lead) => CouplingHold::Trial(lead),
+            _ => CouplingHold::Paused,
         };
         // What it delivers now is not what the path would.
         l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
-        let test = Test { lane: l.id, trial, from: now, until: now + length, over: false };
+        let test = Experiment { lane: l.id, trial, from: now, until: now + length, over: false };
         if let Some(c) = &mut self.coupler {
             c.test = Some(test);
         }
         test.until
     }
 
-    fn end_test(&mut self, now: Time, t: Test) -> Time {
+    fn end_experiment(&mut self, now: Time, t: Experiment) -> Time {
         if let Some(c) = &mut self.coupler {
             // Late timers make it longer, which is no harm.
-            c.test = Some(Test { until: now, over: true, ..t });
+            c.test = Some(Experiment { until: now, over: true, ..t });
         }
         if let Some(l) = self.lanes.iter_mut().find(|l| l.id == t.lane) {
             l.hold = match l.hold {
-                Hold::Trial(lead) => Hold::Resting(lead),
-                Hold::Paused => Hold::Free,
+                CouplingHold::Trial(lead) => CouplingHold::Resting(lead),
+                CouplingHold::Paused => CouplingHold::Free,
                 other => other,
             };
             l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
@@ -272,7 +272,7 @@ impl Connection {
         now + open.map(|l| l.rtt.smoothed()).max().unwrap_or(Span::ZERO) * 2
     }
 
-    fn judge_test(&mut self, now: Time, t: Test) -> Time {
+    fn judge_experiment(&mut self, now: Time, t: Experiment) -> Time {
         let Some(subject) = self.lanes.iter().position(|l| l.id == t.lane && l.stage == Stage::Open) else {
             if let Some(c) = &mut self.coupler {
                 (c.test, c.judged) = (None, now);
@@ -328,7 +328,7 @@ impl Connection {
         c.lanes.entry(t.lane).and_modify(|turn| (turn.next, turn.unclear) = (at, unclear));
         let next = c.about(now, PAUSE + longest * PAUSE_ROUNDS);
         if free {
-            self.lanes[subject].hold = Hold::Free;
+            self.lanes[subject].hold = CouplingHold::Free;
         } else if let (Some(other), false) = (partner, t.trial) {
             self.rest_one_of(now, t.lane, other);
         }
@@ -347,7 +347,7 @@ impl Connection {
     }
 
     /// Whether what happened to one lane was seen on another's delays. Nothing is said where nothing could be seen.
-    fn verdict(&self, t: &Test, subject: usize, watcher: usize) -> Option<bool> {
+    fn verdict(&self, t: &Experiment, subject: usize, watcher: usize) -> Option<bool> {
         let (s, w) = (&self.lanes[subject], &self.lanes[watcher]);
         // Packets that were at the bottleneck together did not leave together: half the round trips' difference apart.
         let shifted = |at: Time| {
@@ -399,7 +399,7 @@ impl Connection {
 
     /// Whether a trial's packets found less of a queue than the watcher's did, which left from `from` on: those that stand in one
     /// queue wait equally long, whoever fills it and however it changes.
-    fn stands_apart(&self, t: &Test, subject: usize, watcher: usize, from: Time) -> bool {
+    fn stands_apart(&self, t: &Experiment, subject: usize, watcher: usize, from: Time) -> bool {
         let wait = |lane: usize, from: Time| {
             let trace = &self.lanes[lane].trace;
             let (all, least) = (trace.summary(from, from + t.until.since(t.from)), trace.least()?);
@@ -418,7 +418,7 @@ impl Connection {
         for l in &mut self.lanes {
             // What rested for the other rests for the same one now.
             if l.id == rests || l.hold.lead() == Some(rests) {
-                l.hold = Hold::Resting(lead);
+                l.hold = CouplingHold::Resting(lead);
                 l.flows.iter_mut().for_each(cc::engine::Flow::mark_app_limited);
             }
         }

@@ -1,11 +1,11 @@
 //! The flows of a connection: which queue pairs share an algorithm, which algorithm that is, and what it may send. A flow
 //! of the connection is one on each lane, with a controller of its own there.
 
-use super::telling::{Change, Runs};
-use super::wishing::Wishes;
-use super::{Connection, setup};
+use super::cc_notifications::{CcChange, CcInUse};
+use super::cc_wishes::CcWishes;
+use super::{Connection, handshake};
 use crate::lane::MAX_FLOWS;
-use crate::negotiation::Reason;
+use crate::negotiation::CcChangeReason;
 use base::{Rate, Rng, Span, Time};
 use cc::engine::{Flow, FlowId, Record, SharedTree};
 use cc::registry::{Definition, Needs, Params};
@@ -34,15 +34,15 @@ pub(super) struct FlowSetup {
     /// It has asked the tree, and has not said since that it wants nothing.
     pub asks: bool,
     /// What decided when that was looked at last.
-    pub shown: Runs,
+    pub last_reported: CcInUse,
     /// Why the algorithm was chosen.
-    pub why: Reason,
+    pub why: CcChangeReason,
     /// How what decides came to be another one, the last time.
-    pub change: Option<Change>,
+    pub change: Option<CcChange>,
     /// Whether the algorithm comes and goes, and so may be stopped.
     pub is_program: bool,
     /// What is wished of the peer on its queue pairs.
-    pub wishes: Arc<Wishes>,
+    pub wishes: Arc<CcWishes>,
 }
 
 impl FlowSetup {
@@ -58,8 +58,8 @@ impl FlowSetup {
             dscp: 0,
             share: None,
             asks: false,
-            shown: Runs::default(),
-            why: Reason::Agreed,
+            last_reported: CcInUse::default(),
+            why: CcChangeReason::Agreed,
             change: None,
             is_program: false,
             wishes: Arc::default(),
@@ -69,8 +69,8 @@ impl FlowSetup {
     }
 
     /// Has chosen this algorithm.
-    fn choose(&mut self, spec: &str, why: Reason) {
-        (self.spec, self.needs, self.why) = (spec.to_owned(), super::signals::needs(spec), why);
+    fn choose(&mut self, spec: &str, why: CcChangeReason) {
+        (self.spec, self.needs, self.why) = (spec.to_owned(), super::substitution::needs(spec), why);
         self.made = cc::registry::parse(spec).ok();
         self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
     }
@@ -92,7 +92,7 @@ impl FlowSetup {
     /// It was never made: said in words.
     pub fn instance(&self, info: &PathInfo, rng: Rng) -> Result<Box<dyn Algorithm>, String> {
         let Some((def, params)) = &self.made else {
-            return setup::algorithm(&self.spec, &self.substitute, info, rng);
+            return handshake::algorithm(&self.spec, &self.substitute, info, rng);
         };
         let mut made = def.make(params, info, rng);
         if self.substitute != cc::registry::DEFAULT {
@@ -103,14 +103,14 @@ impl FlowSetup {
 
     /// Begins with this algorithm: there was none before.
     pub fn begin_with(&mut self, spec: &str) {
-        self.choose(spec, Reason::Agreed);
-        (self.shown, self.change) = (Runs::of(spec), None);
+        self.choose(spec, CcChangeReason::Agreed);
+        (self.last_reported, self.change) = (CcInUse::of(spec), None);
     }
 }
 
 /// A flow of a connection, all its lanes together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowFacts {
+pub struct FlowStats {
     /// Its number; 0 is that of all queue pairs that asked for nothing of their own.
     pub flow: u8,
     /// Algorithm with parameters, as it was selected.
@@ -142,7 +142,7 @@ pub struct FlowFacts {
     /// Whether it has something to send.
     pub backlogged: bool,
     /// How its algorithm came to be another one than before, the last time.
-    pub change: Option<Change>,
+    pub change: Option<CcChange>,
 }
 
 impl Connection {
@@ -167,7 +167,7 @@ impl Connection {
     pub fn add_qp_as(&mut self, qpn: u16, priority: u8, key: &str, spec: &str) -> Result<u8, String> {
         let flow = self.flow_of_key(None, key, spec)?;
         self.scheduler.insert(qpn, flow, priority);
-        self.wish_for(qpn, flow);
+        self.start_wish_search(qpn, flow);
         Ok(flow)
     }
 
@@ -192,7 +192,7 @@ impl Connection {
         let own = qpn.and_then(|q| self.scheduler.flow(q)).filter(|f| *f > 0);
         let own = own.filter(|f| self.scheduler.members_of(*f) == 1);
         if let Some(f) = own.or_else(|| (1..index as u8).find(|f| self.scheduler.members_of(*f) == 0)) {
-            self.set_algorithm(f, spec, Reason::Agreed)?;
+            self.set_algorithm(f, spec, CcChangeReason::Agreed)?;
             let wishes = self.flow_setups[0].wishes.clone();
             let setup = &mut self.flow_setups[usize::from(f)];
             key.clone_into(&mut setup.key);
@@ -207,12 +207,12 @@ impl Connection {
             return Err(format!("{MAX_FLOWS} algorithms are in use on this connection already: share one"));
         }
         // Where the host divides what it sends, a flow that joins others need not find out what they know of the path.
-        let remembered = self.tree.as_ref().and_then(|_| self.carried());
+        let remembered = self.tree.as_ref().and_then(|_| self.remembered_path());
         let mut made = Vec::with_capacity(self.lanes.len());
         for i in 0..self.lanes.len() {
             let of_path = remembered.filter(|_| i == 0);
             let info = cc::PathInfo { remembered: of_path, ..self.path_info(i) };
-            made.push(setup::algorithm(spec, &self.options.substitute, &info, self.rng.fork())?);
+            made.push(handshake::algorithm(spec, &self.options.substitute, &info, self.rng.fork())?);
         }
         let cap = self.rate_cap;
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
@@ -222,7 +222,7 @@ impl Connection {
         let wishes = self.flow_setups[0].wishes.clone();
         let setup = FlowSetup::new(key, spec, &self.options.substitute);
         self.flow_setups.push(FlowSetup { dscp, wishes, ..setup });
-        self.telling.look();
+        self.cc_notifications.mark_pending();
         self.note_programs();
         Ok(index as u8)
     }
@@ -249,7 +249,7 @@ impl Connection {
     ///
     /// # Errors
     /// No such flow, an unknown algorithm or bad parameters: said in words; the old one stays.
-    pub fn set_algorithm(&mut self, flow: u8, spec: &str, why: Reason) -> Result<(), String> {
+    pub fn set_algorithm(&mut self, flow: u8, spec: &str, why: CcChangeReason) -> Result<(), String> {
         let i = usize::from(flow);
         let Some(setup) = self.flow_setups.get(i) else { return Err(format!("there is no flow {flow}")) };
         if setup.has(spec) {
@@ -257,17 +257,17 @@ impl Connection {
         }
         let mut made = Vec::with_capacity(self.lanes.len());
         for k in 0..self.lanes.len() {
-            let info = self.known_of(k, i);
+            let info = self.path_info_of_flow(k, i);
             let substitute = &self.flow_setups[i].substitute;
-            made.push(setup::algorithm(spec, substitute, &info, self.rng.fork())?);
+            made.push(handshake::algorithm(spec, substitute, &info, self.rng.fork())?);
         }
         for (l, algorithm) in self.lanes.iter_mut().zip(made) {
             l.flows[i].replace(algorithm);
         }
         self.flow_setups[i].choose(spec, why);
-        self.telling.look();
+        self.cc_notifications.mark_pending();
         self.note_programs();
-        self.forget_stand_ins(i);
+        self.reset_substitution(i);
         self.share_cap();
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Connection {
     }
 
     /// What is known of the path when another algorithm takes over there.
-    pub(super) fn known_of(&self, lane: usize, flow: usize) -> cc::PathInfo {
+    pub(super) fn path_info_of_flow(&self, lane: usize, flow: usize) -> cc::PathInfo {
         let known = self.path_info(lane);
         let (rtt, current) = (self.lanes[lane].rtt.min(), self.lanes[lane].flows[flow].current());
         cc::PathInfo {
@@ -366,7 +366,7 @@ impl Connection {
     }
 
     /// Whether the pacers of a flow, one on each lane, hold its caps and no others.
-    pub fn keeps_cap(&self, flow: u8) -> bool {
+    pub fn enforces_cap(&self, flow: u8) -> bool {
         let own = self.flow_setups.get(usize::from(flow)).and_then(|s| s.cap);
         let told = self.rate_cap.into_iter().chain(own).min();
         let mut held = self.lanes.iter().filter_map(|l| l.flows.get(usize::from(flow))).map(Flow::cap);
@@ -416,7 +416,7 @@ impl Connection {
     }
 
     /// What the flows do, and how.
-    pub fn flow_facts(&self) -> impl Iterator<Item = FlowFacts> + '_ {
+    pub fn flow_stats(&self) -> impl Iterator<Item = FlowStats> + '_ {
         let main = &self.lanes[self.main_lane()];
         self.flow_setups.iter().enumerate().map(move |(i, s)| {
             let lanes = || self.lanes.iter().map(move |l| &l.flows[i]);
@@ -428,7 +428,7 @@ impl Connection {
             });
             let carried = sum(&mut lanes().filter_map(Flow::current).map(Rate::bytes_per_sec));
             let (name, state) = main.flows[i].describe();
-            FlowFacts {
+            FlowStats {
                 flow: i as u8,
                 spec: s.spec.clone(),
                 code: s.code(),
@@ -474,7 +474,7 @@ impl Connection {
     }
 
     /// Makes the first flow anew, for a path of which the handshake has told.
-    pub(super) fn remake_flow(&mut self) -> Result<(), String> {
+    pub(super) fn recreate_first_flow(&mut self) -> Result<(), String> {
         let info = cc::PathInfo { remembered: self.options.remembered, ..self.path_info(0) };
         let first = self.flow_setups[0].instance(&info, self.rng.fork())?;
         self.lanes[0].flows[0] = Flow::new(first, self.rate_cap);
@@ -483,8 +483,8 @@ impl Connection {
     }
 }
 
-/// A flow's part of a cap, at least a byte per second: `wanted` of what all of them want.
-fn portion(cap: Rate, wanted: u128, all: u128) -> Rate {
-    let part = u128::from(cap.bytes_per_sec()) * wanted / all.max(1);
+/// A flow's part of a cap, at least a byte per second: `demand` of what all of them want.
+fn portion(cap: Rate, demand: u128, all: u128) -> Rate {
+    let part = u128::from(cap.bytes_per_sec()) * demand / all.max(1);
     Rate::from_bytes_per_sec(u64::try_from(part).unwrap_or(u64::MAX).max(1)).min(cap)
 }

@@ -1,6 +1,6 @@
 //! Frames of control packets, each routed to the part that owns what it is about.
 
-use super::{ConnEvent, Connection, Meta, State};
+use super::{ConnEvent, Connection, DatagramInfo, State};
 use crate::crypto::Side;
 use crate::error::Violation;
 use crate::streams::Streams;
@@ -11,7 +11,7 @@ impl Connection {
     pub(super) fn handle_frame(
         &mut self,
         now: Time,
-        (lane, meta): (usize, Meta),
+        (lane, meta): (usize, DatagramInfo),
         frame: Frame<'_>,
         streams: &mut impl Streams,
     ) -> Result<(), Violation> {
@@ -46,7 +46,7 @@ impl Connection {
                 if self.side == Side::Server {
                     return Err(Violation::protocol("only servers confirm handshakes"));
                 }
-                self.setup.confirm(self.authorised);
+                self.handshake.confirm(self.authorised);
             }
             Frame::TokenProof(proof) => self.on_token_proof(&proof)?,
             Frame::LaneOpen(open) => self.on_lane_open(open)?,

@@ -1,10 +1,10 @@
 //! Lanes beside the first: opened, found to lead somewhere, given up, closed.
 
 use super::{ConnEvent, Connection, State};
-use crate::config::{FurtherPath, LaneChoice};
-use crate::crypto::{OpenView, Side};
+use crate::config::{AdditionalPath, LaneChoice};
+use crate::crypto::{Side, TrainOpener};
 use crate::error::Violation;
-use crate::lane::path::{MAX_CHALLENGES, PathCheck};
+use crate::lane::path_validation::{MAX_CHALLENGES, PathValidation};
 use crate::lane::{Lane, Stage};
 use crate::streams::Streams;
 use base::{Rate, Span, Time};
@@ -23,7 +23,7 @@ const MIN_SILENCE: Span = Span::from_millis(10);
 
 /// A lane that this end has asked for, or is to answer for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct PendingLane {
     open: LaneOpen,
     /// Where it leads, and by which socket, of a client.
     to: Option<(SocketAddr, Option<IpAddr>)>,
@@ -49,7 +49,7 @@ impl Connection {
     pub fn open_lane(
         &mut self,
         cid: Cid,
-        FurtherPath { local, remote, backup }: FurtherPath,
+        AdditionalPath { local, remote, backup }: AdditionalPath,
         socket: u16,
     ) -> Result<u32, String> {
         if !self.is_open() || self.side != Side::Client {
@@ -63,26 +63,26 @@ impl Connection {
         self.lanes_ever = lane;
         self.cids.push(cid);
         let open = LaneOpen { lane, cid: cid.0, backup };
-        self.wanted.push(Wanted { open, to: Some((remote, local)), socket });
+        self.pending_lanes.push(PendingLane { open, to: Some((remote, local)), socket });
         self.push_frame(Frame::LaneOpen(open));
         Ok(lane)
     }
 
     /// Lanes that a client asked for and at which nobody has answered yet: number, where it leads, and from where.
     pub fn unanswered_lanes(&self) -> Vec<(u32, SocketAddr, Option<IpAddr>)> {
-        let asked = self.wanted.iter().filter_map(|w| w.to.map(|(to, from)| (w.open.lane, to, from)));
-        let checked = self.lanes.iter().filter(|l| l.stage == Stage::Checking && !l.has_worked);
+        let asked = self.pending_lanes.iter().filter_map(|w| w.to.map(|(to, from)| (w.open.lane, to, from)));
+        let checked = self.lanes.iter().filter(|l| l.stage == Stage::Validating && !l.has_worked);
         let checked = checked.map(|l| (l.id, l.target().0, l.target().1));
         asked.chain(checked).collect()
     }
 
     /// Where a lane leads, and from where.
-    pub fn ends_of_lane(&self, lane: u32) -> Option<(SocketAddr, Option<IpAddr>)> {
+    pub fn lane_addresses(&self, lane: u32) -> Option<(SocketAddr, Option<IpAddr>)> {
         self.lanes.iter().find(|l| l.id == lane).map(Lane::target)
     }
 
     /// Paths that this end was told to add once it is connected.
-    pub fn further_paths(&self) -> &[FurtherPath] {
+    pub fn further_paths(&self) -> &[AdditionalPath] {
         &self.options.paths
     }
 
@@ -98,8 +98,8 @@ impl Connection {
             // Repeated because our answer was late or lost.
             let frame = Frame::LaneAccept { lane: l.id, cid: l.local_cid.0, code: 0 };
             self.push_frame(frame);
-        } else if self.wanted.iter().all(|w| w.open.lane != open.lane) {
-            self.wanted.push(Wanted { open, to: None, socket: 0 });
+        } else if self.pending_lanes.iter().all(|w| w.open.lane != open.lane) {
+            self.pending_lanes.push(PendingLane { open, to: None, socket: 0 });
             self.events.push_back(ConnEvent::LaneWanted(open.lane));
         }
         Ok(())
@@ -109,8 +109,8 @@ impl Connection {
     /// it.
     pub fn accept_lane(&mut self, lane: u32, at: Option<(Cid, u16)>) {
         let cid = at.map(|(cid, _)| cid);
-        let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return };
-        let open = self.wanted.swap_remove(i).open;
+        let Some(i) = self.pending_lanes.iter().position(|w| w.open.lane == lane) else { return };
+        let open = self.pending_lanes.swap_remove(i).open;
         self.cids.extend(cid);
         let made = cid.and_then(|cid| {
             // Where the client is on it, its first packet tells.
@@ -135,16 +135,16 @@ impl Connection {
             return Err(Violation::protocol("only servers accept lanes"));
         }
         // Of an answer that comes twice, the first counts.
-        let Some(i) = self.wanted.iter().position(|w| w.open.lane == lane) else { return Ok(()) };
-        let Wanted { open, to, socket } = self.wanted.swap_remove(i);
+        let Some(i) = self.pending_lanes.iter().position(|w| w.open.lane == lane) else { return Ok(()) };
+        let PendingLane { open, to, socket } = self.pending_lanes.swap_remove(i);
         let made = to.filter(|_| code == 0).and_then(|to| {
-            self.add_lane(open, (Cid(open.cid), Cid(cid)), to, Stage::Checking, socket).ok()?;
+            self.add_lane(open, (Cid(open.cid), Cid(cid)), to, Stage::Validating, socket).ok()?;
             Some(to)
         });
         match made {
             Some(to) => {
                 let i = self.lanes.len() - 1;
-                self.check_path(now, i, to);
+                self.start_path_validation(now, i, to);
             }
             None => self.events.push_back(ConnEvent::LaneDown(lane)),
         }
@@ -175,7 +175,7 @@ impl Connection {
         self.lanes.push(lane);
         // A new lane's flows keep the caps of those that they are parts of.
         self.share_cap();
-        self.renew_views();
+        self.renew_openers();
         Ok(())
     }
 
@@ -185,32 +185,32 @@ impl Connection {
     }
 
     /// Lanes whose packets arrive at other sockets than the first: number, identifier and socket of each.
-    pub fn apart(&self) -> impl Iterator<Item = (u32, Cid, u16)> + '_ {
+    pub fn lanes_on_other_sockets(&self) -> impl Iterator<Item = (u32, Cid, u16)> + '_ {
         let apart = |l: &&Lane| l.socket > 0 && l.stage != Stage::Closed;
         self.lanes.iter().filter(apart).map(|l| (l.id, l.local_cid, l.socket))
     }
 
-    /// What opens packets of a lane elsewhere, under the key that is current now. [`ConnEvent::ViewsChanged`] tells when it
+    /// What opens packets of a lane elsewhere, under the key that is current now. [`ConnEvent::OpenersChanged`] tells when it
     /// is not any more.
-    pub fn open_view(&self, lane: u32) -> Option<OpenView> {
-        self.keys.as_ref().map(|k| k.open_keys().view(lane))
+    pub fn train_opener(&self, lane: u32) -> Option<TrainOpener> {
+        self.keys.as_ref().map(|k| k.open_keys().train_opener(lane))
     }
 
     /// Whoever has views is to get new ones.
-    pub(super) fn renew_views(&mut self) {
-        if self.apart().next().is_some() {
-            self.events.push_back(ConnEvent::ViewsChanged);
+    pub(super) fn renew_openers(&mut self) {
+        if self.lanes_on_other_sockets().next().is_some() {
+            self.events.push_back(ConnEvent::OpenersChanged);
         }
     }
 
     /// Sends challenges to where the peer may be on a lane.
-    pub(super) fn check_path(&mut self, now: Time, lane: usize, to: (SocketAddr, Option<IpAddr>)) {
+    pub(super) fn start_path_validation(&mut self, now: Time, lane: usize, to: (SocketAddr, Option<IpAddr>)) {
         let mut challenges = [[0; 8]; MAX_CHALLENGES];
         challenges.iter_mut().for_each(|c| self.rng.fill(c));
         // Of a new lane nothing is known: the first one's round trip is the best guess.
         let known = if self.lanes[lane].rtt.is_known() { lane } else { 0 };
         let gap = self.lanes[known].rtt.probe_timeout();
-        self.lanes[lane].path = Some(PathCheck::new(now, to, challenges, gap));
+        self.lanes[lane].path = Some(PathValidation::new(now, to, challenges, gap));
     }
 
     /// The answer to a challenge: the address is real.
@@ -223,9 +223,9 @@ impl Connection {
         let old = lane.remote;
         (lane.remote, lane.local) = (p.remote, p.local);
         match lane.stage {
-            Stage::Waiting | Stage::Checking => {
+            Stage::Waiting | Stage::Validating => {
                 if lane.has_worked {
-                    self.on_other_path(now, i, streams);
+                    self.on_path_replaced(now, i, streams);
                 }
                 let lane = &mut self.lanes[i];
                 lane.rtt.update(rtt, Span::ZERO);
@@ -245,7 +245,7 @@ impl Connection {
             Stage::Open | Stage::Dead | Stage::Closed => {
                 // Another port at the same address is a NAT's rebinding: the path is the same (RFC 9000, section 9.4).
                 if old.ip() != p.remote.ip() {
-                    self.on_other_path(now, i, streams);
+                    self.on_path_replaced(now, i, streams);
                     self.lanes[i].rtt.update(rtt, Span::ZERO);
                     self.revive(now, i);
                 }
@@ -257,15 +257,15 @@ impl Connection {
     }
 
     /// Gives up what nobody answers at.
-    pub(super) fn check_path_timeout(&mut self, now: Time) {
+    pub(super) fn on_path_validation_timeout(&mut self, now: Time) {
         for i in 0..self.lanes.len() {
             if self.lanes[i].path.as_ref().is_none_or(|p| !p.is_over(now)) {
                 continue;
             }
             self.lanes[i].path = None;
-            if self.lanes[i].stage == Stage::Checking && self.lanes[i].has_worked {
+            if self.lanes[i].stage == Stage::Validating && self.lanes[i].has_worked {
                 self.on_move_failed(i);
-            } else if self.lanes[i].stage == Stage::Checking {
+            } else if self.lanes[i].stage == Stage::Validating {
                 let lane = self.lanes[i].id;
                 self.lanes[i].stage = Stage::Closed;
                 let why = "nobody answers there (a firewall may drop its packets): data goes by the others";
@@ -285,7 +285,7 @@ impl Connection {
 
     /// The peer does not use the lane any more.
     pub(super) fn on_lane_close(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
-        self.wanted.retain(|w| w.open.lane != lane);
+        self.pending_lanes.retain(|w| w.open.lane != lane);
         self.retire(now, lane, streams);
     }
 
@@ -301,7 +301,7 @@ impl Connection {
 
     /// Nothing was heard on a lane through two probe time-outs, and another one is there: what is outstanding goes over
     /// that. The lane is probed on, and comes back when it answers.
-    pub(super) fn bury_if_dead(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
+    pub(super) fn mark_dead_if_silent(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
         let l = &mut self.lanes[i];
         let silent = l.silent_since().map_or(Span::ZERO, |t| now.since(t));
@@ -311,15 +311,15 @@ impl Connection {
         l.give_up(now, streams);
         l.stage = Stage::Dead;
         l.ping = true;
-        l.tell_at = now + (WORTH_A_WORD - silent);
+        l.dead_notice_at = now + (WORTH_A_WORD - silent);
         let id = l.id;
         self.events.push_back(ConnEvent::LaneDown(id));
     }
 
     /// A lane that was dead for a moment is no news: hosts are busy at times. One that stays dead is told of, once.
-    pub(super) fn tell_what_stays_dead(&mut self, now: Time) {
-        for l in self.lanes.iter_mut().filter(|l| l.tells_at().is_some_and(|t| t <= now)) {
-            l.told = true;
+    pub(super) fn report_dead_lanes(&mut self, now: Time) {
+        for l in self.lanes.iter_mut().filter(|l| l.dead_notice_due().is_some_and(|t| t <= now)) {
+            l.dead_reported = true;
             let why =
                 "nothing comes back any more: data goes by the others, and it is tried again now and then";
             self.events.push_back(ConnEvent::LaneTrouble(l.id, why));
@@ -361,7 +361,7 @@ impl Connection {
         if self.options.lane_choice == LaneChoice::Backup {
             return i == self.main_lane();
         }
-        let goes = |l: &Lane| works(l) && !l.backup && !self.is_spare(l) && !l.hold.is_back();
+        let goes = |l: &Lane| works(l) && !l.backup && !self.is_spare(l) && !l.hold.is_held();
         goes(l) || !self.lanes.iter().any(goes)
     }
 
@@ -388,7 +388,7 @@ impl Connection {
     /// Whether what waits would be there sooner if this lane left it to those with shorter round trips: the end of a
     /// message does not wait for a slow path (as in ECF, the scheduler of Lim et al., "ECF: An MPTCP Path Scheduler to
     /// Manage Heterogeneous Paths", CoNEXT 2017).
-    pub(super) fn comes_sooner_elsewhere(
+    pub(super) fn is_faster_elsewhere(
         &self,
         now: Time,
         lane: usize,

@@ -1,42 +1,44 @@
 //! A connection: the parent that routes datagrams, frames and time to the parts that own the state.
 
 mod authority;
+mod cc_notifications;
+mod cc_wishes;
 mod close;
 mod congestion;
 mod coupling;
 mod crypto_stream;
-mod fill;
+mod deferred_feedback;
 mod flows;
 mod frames;
+mod handshake;
 mod lanes;
-mod later;
+mod migration;
 mod receive;
-mod roaming;
-mod setup;
-mod signals;
-mod telling;
+mod substitution;
+mod train;
 mod transmit;
-mod wishing;
 
 pub use authority::Authority;
 pub(crate) use authority::UNAUTHORISED;
+pub use cc_notifications::{CcChange, CcInUse, PeerCc};
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
-pub use flows::FlowFacts;
+pub use flows::FlowStats;
+pub use handshake::{Accept, CRYPTO_LEVELS, Open};
 pub use lanes::MAX_LANES;
-pub use receive::{MAX_EARLY, MAX_EARLY_BYTES, Meta};
-pub use roaming::LaneEnds;
-pub use setup::{Accept, CRYPTO_LEVELS, Open};
-pub use signals::StandIns;
-pub use telling::{Change, Heard, Runs};
-pub use transmit::{Inline, MAX_FLEETING, MAX_SEGMENTS, MAX_TRAIN, Outlets, SEALED_AT_ONCE, Transmit};
+pub use migration::LaneAddresses;
+pub use receive::{DatagramInfo, MAX_EARLY, MAX_EARLY_BYTES};
+pub use substitution::Substitutions;
+pub use transmit::{
+    MAX_INLINE_SEAL, MAX_SEGMENTS, MAX_TRAIN, MAX_UNRELIABLE_FRAMES, SingleBuffer, Transmit, TransmitBuffers,
+};
 
 use crate::config::TransportOptions;
 use crate::crypto::{KeyPair, PeerIdentity, Side, Suite};
 use crate::error::CloseReason;
-use crate::lane::path::PathCheck;
+use crate::lane::path_validation::PathValidation;
 use crate::lane::{Lane, Stage};
-use crate::negotiation::Reason;
+use crate::negotiation::CcChangeReason;
 use crate::scheduler::Scheduler;
 use crate::stats::{Gauge, Stats, Usage, limits};
 use crate::streams::Streams;
@@ -44,7 +46,7 @@ use base::{Rate, Rng, Span, Time};
 use cc::engine::Flow;
 use cc::platform::EcnPath;
 use close::Closing;
-use setup::Setup;
+use handshake::HandshakeState;
 use std::collections::VecDeque;
 use wire::frame::Addresses;
 use wire::{CcPropose, Cid, Frame, Params, QpOpen};
@@ -52,7 +54,7 @@ use wire::{CcPropose, Cid, Frame, Params, QpOpen};
 /// Priority of queue pairs that do not ask for another.
 pub const DEFAULT_PRIORITY: u8 = 4;
 /// Paths of 1 to 2 ms, where each wake-up would take in five packets, wait this long for ten.
-const SHORT_PATIENCE: Span = Span::from_micros(125);
+const MAX_SHORT_RECEIVE_DELAY: Span = Span::from_micros(125);
 /// Control frames that wait at most; more is a broken invariant of the layer above, or a flood by the peer.
 pub const MAX_QUEUED_FRAMES: usize = 1 << 16;
 
@@ -79,7 +81,7 @@ pub enum ConnEvent {
     LaneUp(u32),
     /// No data goes over this lane: it leads nowhere, is dead for now, or was closed.
     LaneDown(u32),
-    /// The server has told where it can be reached: see [`Connection::learned_addresses`].
+    /// The server has told where it can be reached: see [`Connection::peer_addresses`].
     Addresses,
     /// What is wrong with this lane, in words; at most once for each reason.
     LaneTrouble(u32, &'static str),
@@ -106,7 +108,7 @@ pub enum ConnEvent {
         /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
         code: u64,
     },
-    /// What the peer would not send with, as [`Connection::set_wishes`] has it.
+    /// What the peer would not send with, as [`Connection::set_cc_wishes`] has it.
     CcWishRefused {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
@@ -116,7 +118,7 @@ pub enum ConnEvent {
         code: u64,
     },
     /// Another algorithm decides for a flow on a lane from now on: its substitute, and why, or again the one chosen.
-    StandIn {
+    Substituted {
         /// The lane.
         lane: u32,
         /// The flow.
@@ -135,7 +137,7 @@ pub enum ConnEvent {
         /// What decides from now on.
         to: String,
         /// Why.
-        why: Reason,
+        why: CcChangeReason,
     },
     /// The peer says the same of what it sends.
     CcReplacedByPeer {
@@ -146,10 +148,10 @@ pub enum ConnEvent {
         /// What decides from now on.
         to: String,
         /// Why.
-        why: Reason,
+        why: CcChangeReason,
     },
-    /// Views of this connection's keys are out of date: see [`Connection::open_view`].
-    ViewsChanged,
+    /// Views of this connection's keys are out of date: see [`Connection::train_opener`].
+    OpenersChanged,
     /// It is over. The last event.
     Closed(CloseReason),
 }
@@ -167,7 +169,7 @@ pub struct Connection {
     side: Side,
     state: State,
     options: TransportOptions,
-    setup: Setup,
+    handshake: HandshakeState,
     keys: Option<KeyPair>,
     suite: Suite,
     peer: Option<PeerIdentity>,
@@ -178,13 +180,13 @@ pub struct Connection {
     /// Frames to send once and repeat when lost.
     frames: VecDeque<Frame<'static>>,
     /// Lanes that were asked for and are not answered yet.
-    wanted: Vec<lanes::Wanted>,
+    pending_lanes: Vec<lanes::PendingLane>,
     /// The highest number of a lane that this end has asked for.
     lanes_ever: u32,
     /// Of a server: the addresses that it told last.
-    told: Addresses,
+    advertised: Addresses,
     /// Of a client: the addresses that it was told last.
-    learned: Option<Addresses>,
+    advertised_by_peer: Option<Addresses>,
     /// What is known of lanes that share a bottleneck, once there are several.
     coupler: Option<coupling::Coupler>,
     /// Identifiers of packets for this end on lanes beside the first.
@@ -197,9 +199,9 @@ pub struct Connection {
     stats: Stats,
     rng: Rng,
     /// When something that passed its tag arrived last.
-    heard: Time,
+    last_received: Time,
     /// When something that asks for an answer left last.
-    spoke: Time,
+    last_eliciting_sent: Time,
     /// When the keys before the peer's last update are forgotten.
     discard_keys_at: Option<Time>,
     /// This end is to update its keys as soon as it may.
@@ -207,12 +209,12 @@ pub struct Connection {
     /// The generation of keys under which a PING was sent, to have something acknowledged.
     update_ping: Option<u64>,
     /// Reports to digest when an answer has left.
-    later: later::Later,
+    deferred_feedback: deferred_feedback::DeferredFeedback,
     /// When this end may update its keys again.
     settle_keys_at: Option<Time>,
     next_flow: usize,
     /// What hops wrote in front of the packet that is being read.
-    passed: Option<Vec<base::telemetry::Hop>>,
+    packet_telemetry: Option<Vec<base::telemetry::Hop>>,
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
     /// Who divides what the host sends.
@@ -225,7 +227,7 @@ pub struct Connection {
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,
     /// What was told and heard of algorithms that nobody was asked about.
-    telling: telling::Telling,
+    cc_notifications: cc_notifications::CcNotifications,
     /// Algorithms of flows that may be stopped.
     has_programs: bool,
     early: Vec<Vec<u8>>,
@@ -293,11 +295,11 @@ impl Connection {
 
     /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, or an eighth of it up
     /// to 125 us, and half of the time within which the peer wants reports. None while a round trip is not known.
-    pub fn patience(&self) -> Span {
+    pub fn max_receive_delay(&self) -> Span {
         let of = |l: &Lane| match l.rtt.is_known() {
             true => {
                 let rtt = l.rtt.min();
-                (rtt / 16).max((rtt / 8).min(SHORT_PATIENCE)).min(l.received.interval() / 2)
+                (rtt / 16).max((rtt / 8).min(MAX_SHORT_RECEIVE_DELAY)).min(l.received.interval() / 2)
             }
             false => Span::ZERO,
         };
@@ -331,7 +333,7 @@ impl Connection {
 
     /// What the path carried, for a later connection; `None` until the application asked for all of it for some round
     /// trips.
-    pub fn carried(&self) -> Option<cc::Remembered> {
+    pub fn remembered_path(&self) -> Option<cc::Remembered> {
         let lane = &self.lanes[0];
         let rates: Vec<_> = lane.flows.iter().filter_map(Flow::carried).collect();
         let rate = rates.iter().map(|r| r.bytes_per_sec()).fold(0, u64::saturating_add);
@@ -344,7 +346,7 @@ impl Connection {
     pub fn usage(&self) -> Usage {
         let lanes = self.lanes.len();
         let sum = |f: fn(&Lane) -> usize| self.lanes.iter().map(f).sum();
-        let (crypto_bytes, crypto_pieces) = self.setup.buffered();
+        let (crypto_bytes, crypto_pieces) = self.handshake.buffered();
         Usage {
             sent_packets: Gauge::new(sum(|l| l.sent.tracked()), lanes * limits::MAX_TRACKED),
             sent_trains: Gauge::new(sum(|l| l.sent.trains().len()), lanes * (limits::MAX_TRACKED + 1)),
@@ -353,7 +355,10 @@ impl Connection {
             control_packets: Gauge::new(sum(Lane::kept_control), lanes * limits::MAX_CONTROL),
             lost_frames: Gauge::new(sum(|l| l.lost_frames.len()), lanes * limits::MAX_LOST_FRAMES),
             queued_frames: Gauge::new(self.frames.len(), limits::MAX_QUEUED_FRAMES),
-            fleeting_frames: Gauge::new(sum(|l| l.fleeting.len()), lanes * limits::MAX_FLEETING),
+            unreliable_frames: Gauge::new(
+                sum(|l| l.unreliable_frames.len()),
+                lanes * limits::MAX_UNRELIABLE_FRAMES,
+            ),
             crypto_bytes: Gauge::new(crypto_bytes, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_BUFFERED),
             crypto_pieces: Gauge::new(crypto_pieces, limits::CRYPTO_LEVELS * limits::MAX_CRYPTO_PIECES),
             early_datagrams: Gauge::new(self.early.len(), limits::MAX_EARLY),
@@ -433,41 +438,46 @@ impl Connection {
         let mut at = match &self.state {
             State::Closed => return None,
             State::Closing(c) => return Some(c.next_timeout()),
-            State::Handshake => self.setup.next_timeout(),
+            State::Handshake => self.handshake.next_timeout(),
             State::Open => None,
         };
-        let mut sooner = |t: Option<Time>| {
+        let mut earliest = |t: Option<Time>| {
             if let Some(t) = t {
                 at = Some(at.map_or(t, |a: Time| a.min(t)));
             }
         };
-        sooner(self.idle_deadline());
-        sooner(self.authorisation_deadline());
-        sooner(self.stall_deadline());
-        if !self.setup.is_confirmed() {
-            sooner(self.setup.next_timeout());
+        earliest(self.idle_deadline());
+        earliest(self.authorisation_deadline());
+        earliest(self.stall_deadline());
+        if !self.handshake.is_confirmed() {
+            earliest(self.handshake.next_timeout());
         }
-        let says = self.telling.due().into_iter().chain(self.congestion.wishing.due()).min();
-        sooner(says.filter(|_| self.is_open() && self.authorised));
-        sooner(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
-        sooner(self.discard_keys_at);
-        sooner(self.settle_keys_at);
+        let says = self
+            .cc_notifications
+            .next_timeout()
+            .into_iter()
+            .chain(self.congestion.wish_searches.next_timeout())
+            .min();
+        earliest(says.filter(|_| self.is_open() && self.authorised));
+        earliest(self.coupler.as_ref().and_then(coupling::Coupler::deadline));
+        earliest(self.discard_keys_at);
+        earliest(self.settle_keys_at);
         if self.keys.is_some() {
             if let Some(k) = self.options.keep_alive {
-                sooner(Some(self.spoke.max(self.heard) + k));
+                earliest(Some(self.last_eliciting_sent.max(self.last_received) + k));
             }
             for l in &mut self.lanes {
                 // What is due on a lane over which nothing leaves would be due for ever.
                 let leaves = matches!(l.stage, Stage::Open | Stage::Dead);
                 if leaves {
-                    sooner(l.loss_deadline());
-                    sooner(l.pto_deadline());
-                    sooner(l.tells_at());
+                    earliest(l.loss_deadline());
+                    earliest(l.pto_deadline());
+                    earliest(l.dead_notice_due());
                 }
                 if !l.blocked {
-                    sooner(l.path.as_ref().map(PathCheck::next_timeout));
-                    sooner(l.received.due().filter(|_| leaves));
-                    sooner(l.next_send.filter(|_| leaves));
+                    earliest(l.path.as_ref().map(PathValidation::next_timeout));
+                    earliest(l.received.due().filter(|_| leaves));
+                    earliest(l.next_send.filter(|_| leaves));
                 }
             }
         }
@@ -476,7 +486,7 @@ impl Connection {
 
     /// When a client that announced a token must have proven it.
     fn authorisation_deadline(&self) -> Option<Time> {
-        (matches!(self.state, State::Open) && !self.authorised).then(|| self.setup.give_up())
+        (matches!(self.state, State::Open) && !self.authorised).then(|| self.handshake.give_up())
     }
 
     fn idle_timeout(&self) -> Span {
@@ -486,7 +496,7 @@ impl Connection {
     }
 
     fn idle_deadline(&self) -> Option<Time> {
-        Some(self.heard + self.idle_timeout())
+        Some(self.last_received + self.idle_timeout())
     }
 
     /// When a peer that is heard of, but acknowledges nothing, or no data, has had its time. Of one that has fallen
@@ -496,20 +506,20 @@ impl Connection {
         let counts = |l: &&Lane| l.stage != Stage::Dead;
         let since = self.lanes.iter().filter(counts).filter_map(Lane::unacknowledged_since).min()?;
         let idle = self.idle_timeout();
-        let alive = self.heard >= since + idle / 2;
+        let alive = self.last_received >= since + idle / 2;
         (alive && matches!(self.state, State::Open)).then_some(since + idle)
     }
 
     /// Lets time pass: repeats what was lost, probes, gives up.
     pub fn handle_timeout(&mut self, now: Time, streams: &mut impl Streams) {
-        self.settle_later(now, streams);
+        self.process_deferred_feedback_or_close(now, streams);
         match &mut self.state {
             State::Closed => return,
             State::Closing(c) => {
                 if c.is_over(now) {
                     self.state = State::Closed;
                 } else if now >= c.next_timeout() {
-                    self.setup.repeat_for_close();
+                    self.handshake.repeat_for_close();
                 }
                 return;
             }
@@ -518,7 +528,7 @@ impl Connection {
         if self.idle_deadline().is_some_and(|t| t <= now) {
             let reason = match self.state {
                 State::Handshake => CloseReason::NoAnswer(self.remote().to_string()),
-                _ => CloseReason::IdleTimeout(now.since(self.heard).as_nanos() / 1_000_000_000),
+                _ => CloseReason::IdleTimeout(now.since(self.last_received).as_nanos() / 1_000_000_000),
             };
             return self.end(reason);
         }
@@ -528,13 +538,13 @@ impl Connection {
         if self.authorisation_deadline().is_some_and(|t| t <= now) {
             return self.fail(now, &authority::unauthorised());
         }
-        if !self.setup.is_confirmed() {
-            if self.setup.is_over(now) {
+        if !self.handshake.is_confirmed() {
+            if self.handshake.is_over(now) {
                 return self.end(CloseReason::NoAnswer(self.remote().to_string()));
             }
-            if self.setup.repeat(now) && self.keys.is_some() {
+            if self.handshake.repeat(now) && self.keys.is_some() {
                 self.push_frame(Frame::Ping);
-                self.setup.rearm(now);
+                self.handshake.rearm(now);
             }
         }
         if let Some(k) = &mut self.keys {
@@ -545,19 +555,23 @@ impl Connection {
                 k.settle();
             }
         }
-        self.check_path_timeout(now);
+        self.on_path_validation_timeout(now);
         if self.keys.is_none() {
             return;
         }
-        if self.options.keep_alive.is_some_and(|k| self.spoke.max(self.heard) + k <= now) {
+        if self
+            .options
+            .keep_alive
+            .is_some_and(|k| self.last_eliciting_sent.max(self.last_received) + k <= now)
+        {
             // On every lane, so that no NAT forgets one.
             self.lanes.iter_mut().filter(|l| l.stage == Stage::Open).for_each(|l| l.ping = true);
-            self.spoke = now;
+            self.last_eliciting_sent = now;
         }
         for i in 0..self.lanes.len() {
             self.lane_timeout(now, i, streams);
         }
-        self.tell_what_stays_dead(now);
+        self.report_dead_lanes(now);
     }
 
     fn lane_timeout(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
@@ -573,17 +587,17 @@ impl Connection {
             let lane = &mut self.lanes[i];
             lane.ping |= lane.sent.outstanding() > 0 || lane.stage == Stage::Dead;
             self.count(now, i, out);
-            self.bury_if_dead(now, i, streams);
+            self.mark_dead_if_silent(now, i, streams);
         }
     }
 
     /// Enters a lane's outcome into the counters, and tells flows of a new packet size.
-    fn count(&mut self, now: Time, lane: usize, out: crate::lane::Outcome) {
+    fn count(&mut self, now: Time, lane: usize, out: crate::lane::FeedbackOutcome) {
         self.stats.packets_lost += out.lost;
         self.lanes[lane].carried.lost += out.lost;
         self.stats.packets_spurious += out.spurious;
         self.stats.ce_packets += out.marked;
-        self.settle_signals(now, lane);
+        self.update_substitutions(now, lane);
         if out.mtu_changed {
             self.on_packet_size(now, lane, false);
         }

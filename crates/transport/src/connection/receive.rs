@@ -22,7 +22,7 @@ pub(crate) const MIN_RESET: usize = 32;
 
 /// Where a train came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct DatagramInfo {
     /// The sender's address.
     pub remote: SocketAddr,
     /// The address it was sent to, where the system tells.
@@ -34,7 +34,7 @@ pub struct Meta {
 }
 
 /// What opening one packet came to.
-enum Verdict {
+enum PacketOutcome {
     /// It counts as received; whether it asks for feedback.
     Received { eliciting: bool },
     /// As if it had not arrived.
@@ -43,21 +43,21 @@ enum Verdict {
 
 /// What a view has made of a packet already.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Had {
+enum OpenerResult {
     Nothing,
     Opened,
     Failed,
 }
 
-impl Had {
+impl OpenerResult {
     /// Of the packet at place `i`; one that was opened as another number than it has by the connection's books is not
     /// itself.
-    fn of(t: &OpenedTrain, i: usize, same_number: bool) -> Had {
+    fn of(t: &OpenedTrain, i: usize, same_number: bool) -> OpenerResult {
         let bit = u32::try_from(i).ok().and_then(|i| 1u64.checked_shl(i)).unwrap_or(0);
         match (t.opened & bit != 0, t.failed & bit != 0) {
-            (true, _) if same_number => Had::Opened,
-            (false, false) => Had::Nothing,
-            _ => Had::Failed,
+            (true, _) if same_number => OpenerResult::Opened,
+            (false, false) => OpenerResult::Nothing,
+            _ => OpenerResult::Failed,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Connection {
     pub fn handle_short(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         train: &mut [u8],
         stride: usize,
         streams: &mut impl Streams,
@@ -78,26 +78,26 @@ impl Connection {
 
     /// As [`Connection::handle_short`], for one packet in front of which hops of the path wrote something. Anybody on the way
     /// may have: it is a hint, and no more than passed on to the sender.
-    pub fn handle_led(
+    pub fn handle_with_telemetry(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         packet: &mut [u8],
         hops: Vec<Hop>,
         streams: &mut impl Streams,
     ) {
         let n = packet.len();
-        self.passed = Some(hops).filter(|_| self.peer_params.signals);
+        self.packet_telemetry = Some(hops).filter(|_| self.peer_params.signals);
         self.handle_short(now, meta, packet, n, streams);
-        self.passed = None;
+        self.packet_telemetry = None;
     }
 
     /// As [`Connection::handle_short`], for a train that a view of this connection's keys has been over
-    /// ([`Connection::open_view`]).
+    /// ([`Connection::train_opener`]).
     pub fn handle_opened(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         (train, stride): (&mut [u8], usize),
         opened: Option<&OpenedTrain>,
         streams: &mut impl Streams,
@@ -107,12 +107,12 @@ impl Connection {
             State::Closing(_) if self.keys.is_none() => return,
             _ => {}
         }
-        self.settle_later(now, streams);
-        if self.look_for_reset(train, stride) {
+        self.process_deferred_feedback_or_close(now, streams);
+        if self.check_stateless_reset(train, stride) {
             return;
         }
         let Some(keys) = &self.keys else {
-            self.keep_early(train, stride);
+            self.buffer_early_datagrams(train, stride);
             return;
         };
         if opened.is_none() {
@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Early packets are kept until the last message of the handshake, which they overtook, arrives.
-    fn keep_early(&mut self, train: &[u8], stride: usize) {
+    fn buffer_early_datagrams(&mut self, train: &[u8], stride: usize) {
         let kept: usize = self.early.iter().map(Vec::len).sum();
         if kept + train.len() <= MAX_EARLY_BYTES {
             let room = MAX_EARLY.saturating_sub(self.early.len());
@@ -139,7 +139,7 @@ impl Connection {
     }
 
     /// Handles what was kept, now that the keys are there.
-    pub(super) fn replay_early(&mut self, now: Time, meta: Meta, streams: &mut impl Streams) {
+    pub(super) fn replay_early(&mut self, now: Time, meta: DatagramInfo, streams: &mut impl Streams) {
         for mut d in core::mem::take(&mut self.early) {
             let n = d.len();
             self.handle_short(now, meta, &mut d, n, streams);
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// A stateless reset ends with the token that the peer gave under protection (RFC 9000, section 10.3).
-    fn look_for_reset(&mut self, train: &[u8], stride: usize) -> bool {
+    fn check_stateless_reset(&mut self, train: &[u8], stride: usize) -> bool {
         let Some(token) = &self.peer_params.reset_token else { return false };
         // Resets come alone; a train of several packets is never one.
         if train.len() > stride || train.len() < MIN_RESET {
@@ -163,7 +163,7 @@ impl Connection {
     fn handle_packet(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         p: &mut [u8],
         opened: Option<(&OpenedTrain, usize)>,
         streams: &mut impl Streams,
@@ -189,16 +189,17 @@ impl Connection {
             return Ok(());
         }
         let flags = clear[0];
-        let had = opened.map_or(Had::Nothing, |(t, i)| Had::of(t, i, t.number(clear) == pn));
+        let had =
+            opened.map_or(OpenerResult::Nothing, |(t, i)| OpenerResult::of(t, i, t.number(clear) == pn));
         let result = match (had, opened) {
-            (Had::Opened, Some((t, _))) => keys.opener().admit(t, lane.id, pn),
-            (Had::Failed, _) => Err(keys.opener().reject()),
+            (OpenerResult::Opened, Some((t, _))) => keys.opener().admit(t, lane.id, pn),
+            (OpenerResult::Failed, _) => Err(keys.opener().reject()),
             _ => keys.open(flags & flag::KEY_PHASE != 0, lane.id, pn, clear, tag, body),
         };
         match result {
             Ok(Opened::Updated) => {
                 self.discard_keys_at = Some(now + lane.rtt.probe_timeout() * 3);
-                self.renew_views();
+                self.renew_openers();
             }
             Ok(_) => {}
             Err(OpenError::IntegrityLimit) => {
@@ -212,26 +213,33 @@ impl Connection {
         self.stats.packets_received += 1;
         self.stats.bytes_received += wire_bytes;
         self.lanes[i].carried.received += wire_bytes;
-        self.heard = now;
+        self.last_received = now;
         // Only who has our last handshake message has these keys.
-        self.setup.confirm(self.authorised);
+        self.handshake.confirm(self.authorised);
         let verdict = if flags & flag::KIND == 0 {
             self.handle_control(now, (i, meta), body, streams)?
         } else {
             self.handle_data(flags, body, streams)?
         };
-        if let Verdict::Received { eliciting } = verdict {
+        if let PacketOutcome::Received { eliciting } = verdict {
             self.note_received(now, i, pn, (eliciting, flags & flag::ASK != 0), meta);
         }
         Ok(())
     }
 
     /// A packet counts as received.
-    fn note_received(&mut self, now: Time, i: usize, pn: u64, (eliciting, ask): (bool, bool), meta: Meta) {
+    fn note_received(
+        &mut self,
+        now: Time,
+        i: usize,
+        pn: u64,
+        (eliciting, ask): (bool, bool),
+        meta: DatagramInfo,
+    ) {
         let newest = pn >= self.lanes[i].received.expected();
         let arrival = Arrival { at: now, ecn: meta.ecn, waited: meta.waited };
         self.lanes[i].received.on_packet(&arrival, pn, eliciting, ask);
-        if let Some(hops) = self.passed.take() {
+        if let Some(hops) = self.packet_telemetry.take() {
             self.lanes[i].received.on_telemetry(pn, hops);
         }
         let l = &mut self.lanes[i];
@@ -251,10 +259,10 @@ impl Connection {
         flags: u8,
         body: &[u8],
         streams: &mut impl Streams,
-    ) -> Result<Verdict, Violation> {
+    ) -> Result<PacketOutcome, Violation> {
         if !self.authorised || !matches!(self.state, State::Open) {
             self.stats.packets_refused += 1;
-            return Ok(Verdict::Dropped);
+            return Ok(PacketOutcome::Dropped);
         }
         let mut r = Reader::new(body);
         let header = DataHeader::parse(flags, &mut r)?;
@@ -262,33 +270,33 @@ impl Connection {
         if !self.scheduler.contains(header.qpn) {
             // Perhaps its opening was overtaken: the data comes again.
             self.stats.packets_refused += 1;
-            return Ok(Verdict::Dropped);
+            return Ok(PacketOutcome::Dropped);
         }
         match streams.place(&header, payload) {
             Ok(Placed::Done) => self.stats.payload_received += payload.len() as u64,
             Ok(Placed::Duplicate) => self.stats.payload_duplicate += payload.len() as u64,
             Ok(Placed::Refused) => {
                 self.stats.packets_refused += 1;
-                return Ok(Verdict::Dropped);
+                return Ok(PacketOutcome::Dropped);
             }
             Err(e) => {
                 // The queue pair goes into error at both ends; the connection and its other pairs live.
                 self.events.push_back(ConnEvent::PlaceFailed(header.qpn, e.code));
                 self.send_qp_error(header.qpn, e.code);
                 // Not acknowledged: the sender's work request must fail, not complete.
-                return Ok(Verdict::Dropped);
+                return Ok(PacketOutcome::Dropped);
             }
         }
-        Ok(Verdict::Received { eliciting: true })
+        Ok(PacketOutcome::Received { eliciting: true })
     }
 
     fn handle_control(
         &mut self,
         now: Time,
-        at: (usize, Meta),
+        at: (usize, DatagramInfo),
         body: &[u8],
         streams: &mut impl Streams,
-    ) -> Result<Verdict, Violation> {
+    ) -> Result<PacketOutcome, Violation> {
         let mut r = Reader::new(body);
         let (mut eliciting, mut refused, mut data) = (false, false, false);
         while !r.is_empty() {
@@ -296,14 +304,14 @@ impl Connection {
             eliciting |= f.is_eliciting();
             // Reports in front of data wait until that is answered.
             let f = match f {
-                Frame::Feedback(f) => match self.put_aside(now, f) {
+                Frame::Feedback(f) => match self.defer_feedback(now, f) {
                     Some(f) => Frame::Feedback(f),
                     None => continue,
                 },
                 f => f,
             };
             if !matches!(f, Frame::Data { .. } | Frame::Floor(_)) {
-                self.digest_later(streams)?;
+                self.process_deferred_feedback(streams)?;
             }
             // Before it is authorised, a client may prove a token and keep the lane alive. The rest, which may have
             // overtaken the proof, counts as not received and comes again.
@@ -311,19 +319,19 @@ impl Connection {
                 Frame::Data { flags, body } => {
                     data = true;
                     let placed = self.handle_data(flags, body, streams)?;
-                    refused |= matches!(placed, Verdict::Dropped);
+                    refused |= matches!(placed, PacketOutcome::Dropped);
                 }
                 f if self.authorised || f.is_harmless() => self.handle_frame(now, at, f, streams)?,
                 _ => refused = true,
             }
         }
         if !data {
-            self.digest_later(streams)?;
+            self.process_deferred_feedback(streams)?;
         }
         if refused {
             self.stats.packets_refused += 1;
-            return Ok(Verdict::Dropped);
+            return Ok(PacketOutcome::Dropped);
         }
-        Ok(Verdict::Received { eliciting })
+        Ok(PacketOutcome::Received { eliciting })
     }
 }

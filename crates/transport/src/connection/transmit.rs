@@ -2,12 +2,12 @@
 
 use super::{Connection, State};
 use crate::crypto::KeyError;
-use crate::crypto::Sealing;
+use crate::crypto::TrainSealer;
 use crate::error::{Violation, code};
 use crate::lane::sent::{Content, SentPacket};
 use crate::lane::{MAX_FRAMES_PER_PACKET, Stage};
 use crate::streams::Streams;
-use base::{Ecn, Soon, Span, Time};
+use base::{Ecn, Prefetch, Span, Time};
 use cc::Token;
 use cc::engine::Train;
 use std::net::{IpAddr, SocketAddr};
@@ -21,13 +21,13 @@ pub const MAX_TRAIN: usize = 65_507;
 
 /// Feedback statements, floors and answers to challenges that wait at most. Statements are made only when the queue is
 /// empty: 2^18 runs, each at most two varints of 8 bytes, take about 4,000 packets of 1,200 bytes.
-pub const MAX_FLEETING: usize = 1 << 13;
+pub const MAX_UNRELIABLE_FRAMES: usize = 1 << 13;
 
 /// Control packets are at least this long, so that a peer that has forgotten the connection may answer with a
 /// reset, which is shorter than what it answers (RFC 9000, section 10.3).
 const MIN_CONTROL: usize = 48;
 /// Reports travel with a data packet of at most this many bytes.
-const MAX_COMPANION: usize = 256;
+const MAX_PIGGYBACK_DATA: usize = 256;
 /// Credits that wait behind data at most.
 const MAX_CREDITS: usize = 8;
 /// Bytes of reports that travel with a data packet at most: both together fit the smallest path.
@@ -54,28 +54,28 @@ pub struct Transmit {
 }
 
 /// Where trains are written: each socket has memory for its next one.
-pub trait Outlets {
+pub trait TransmitBuffers {
     /// The memory of the next train of a socket, at least [`MAX_TRAIN`] bytes; the same until a train is committed, which
     /// is the driver's business. `None` while the socket takes nothing more.
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]>;
 
     /// The slot holds a train of `len` bytes in segments of `segment`, which is to be sealed before it leaves: at once or
-    /// by somebody else. Trains of at most [`SEALED_AT_ONCE`] bytes are to be sealed at once.
-    fn protect(&mut self, socket: u16, sealing: Sealing, len: usize, segment: usize);
+    /// by somebody else. Trains of at most [`MAX_INLINE_SEAL`] bytes are to be sealed at once.
+    fn protect(&mut self, socket: u16, sealing: TrainSealer, len: usize, segment: usize);
 }
 
 /// Trains up to this long are sealed where they are built: handing them over would cost more.
-pub const SEALED_AT_ONCE: usize = 1 << 12;
+pub const MAX_INLINE_SEAL: usize = 1 << 12;
 
 /// One buffer for all sockets, for whoever sends each train before the next is built.
 #[derive(Debug)]
-pub struct Inline<'a>(pub &'a mut [u8]);
+pub struct SingleBuffer<'a>(pub &'a mut [u8]);
 
-impl Outlets for Inline<'_> {
+impl TransmitBuffers for SingleBuffer<'_> {
     fn slot(&mut self, _: u16) -> Option<&mut [u8]> {
         Some(self.0)
     }
-    fn protect(&mut self, _: u16, sealing: Sealing, len: usize, segment: usize) {
+    fn protect(&mut self, _: u16, sealing: TrainSealer, len: usize, segment: usize) {
         sealing.seal(&mut self.0[..len], segment);
     }
 }
@@ -111,7 +111,7 @@ impl Permit {
 }
 
 /// What one train needs to be entered into the books.
-pub(super) struct Draft {
+pub(super) struct TrainDraft {
     pub(super) packets: u64,
     pub(super) wire_bytes: u64,
     pub(super) len: usize,
@@ -119,7 +119,7 @@ pub(super) struct Draft {
     pub(super) ecn: Ecn,
 }
 
-impl Draft {
+impl TrainDraft {
     /// `n` packets more of so many bytes, each with `overhead` on the wire.
     pub(super) fn add(&mut self, n: usize, bytes: usize, overhead: u64) {
         self.packets += n as u64;
@@ -133,17 +133,17 @@ impl Connection {
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        out: &mut impl Outlets,
+        out: &mut impl TransmitBuffers,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
-        if self.has_later() {
+        if self.has_deferred_feedback() {
             // An answer leaves first, if there is one.
-            if self.may_overtake()
+            if self.may_send_before_feedback()
                 && let Some(t) = self.poll_train(now, out, streams)
             {
                 return Some(t);
             }
-            self.settle_later(now, streams);
+            self.process_deferred_feedback_or_close(now, streams);
         }
         self.poll_train(now, out, streams)
     }
@@ -151,7 +151,7 @@ impl Connection {
     fn poll_train(
         &mut self,
         now: Time,
-        out: &mut impl Outlets,
+        out: &mut impl TransmitBuffers,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         match &self.state {
@@ -170,10 +170,10 @@ impl Connection {
         self.couple(now);
         let lanes = self.lanes.len();
         for k in 0..lanes {
-            let lane = turn(self.next_lane + k, lanes);
+            let lane = round_robin_index(self.next_lane + k, lanes);
             if let Some(t) = self.transmit_lane(now, lane, out, streams) {
                 // Lanes take turns: none waits for another that always has something to send.
-                self.next_lane = turn(lane + 1, lanes);
+                self.next_lane = round_robin_index(lane + 1, lanes);
                 return Some(t);
             }
         }
@@ -184,7 +184,7 @@ impl Connection {
         &mut self,
         now: Time,
         lane: usize,
-        out: &mut impl Outlets,
+        out: &mut impl TransmitBuffers,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         let socket = self.lanes[lane].socket;
@@ -199,7 +199,7 @@ impl Connection {
         match self.lanes[lane].stage {
             Stage::Closed => return None,
             // Nobody has answered there: nothing leaves but what finds out, and answers to the peer's finding out.
-            Stage::Waiting | Stage::Checking => {
+            Stage::Waiting | Stage::Validating => {
                 return self.transmit_control(now, lane, out.slot(socket)?);
             }
             Stage::Open | Stage::Dead => {}
@@ -236,18 +236,18 @@ impl Connection {
 
     /// Room for a train on a lane; where there is none, whoever drives looks again when there is
     /// ([`Connection::is_blocked`]).
-    fn slot<'o>(&mut self, lane: usize, out: &'o mut impl Outlets) -> Option<&'o mut [u8]> {
+    fn slot<'o>(&mut self, lane: usize, out: &'o mut impl TransmitBuffers) -> Option<&'o mut [u8]> {
         let slot = out.slot(self.lanes[lane].socket);
         self.lanes[lane].blocked = slot.is_none();
         slot
     }
 
-    fn transmit_setup(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
-        if !self.setup.has_pending() {
+    fn transmit_setup(&mut self, now: Time, out: &mut impl TransmitBuffers) -> Option<Transmit> {
+        if !self.handshake.has_pending() {
             return None;
         }
         let buf = self.slot(0, out)?;
-        let n = self.setup.poll_datagram(now, self.side, buf)?;
+        let n = self.handshake.poll_datagram(now, self.side, buf)?;
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += n as u64 + u64::from(self.lanes[0].overhead());
         Some(self.single(0, n))
@@ -259,7 +259,7 @@ impl Connection {
         Transmit { remote, local, ecn: Ecn::NotEct, dscp, segment: len, len, socket }
     }
 
-    fn transmit_close(&mut self, now: Time, out: &mut impl Outlets) -> Option<Transmit> {
+    fn transmit_close(&mut self, now: Time, out: &mut impl TransmitBuffers) -> Option<Transmit> {
         let lane = self.main_lane();
         let buf = self.slot(lane, out)?;
         let State::Closing(c) = &mut self.state else { return None };
@@ -269,11 +269,11 @@ impl Connection {
         let n = if self.keys.is_some() {
             let n = self.seal_control(lane, &frame, 0, buf)?;
             // A repetition, or an acknowledgement after it, has a number of its own: nonces are used once.
-            self.book_control(now, lane, n, Content::Nothing, false);
+            self.record_control(now, lane, n, Content::Nothing, false);
             Some(n)
         } else {
             let f = Frame::parse(&mut wire::Reader::new(&frame)).ok()?;
-            self.setup.write_close(&f, buf)
+            self.handshake.write_close(&f, buf)
         };
         if done {
             self.state = State::Closed;
@@ -316,7 +316,7 @@ impl Connection {
         packet[SHORT_CLEAR + tag_len..].fill(0);
         packet[SHORT_CLEAR + tag_len..][..frames.len()].copy_from_slice(frames);
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
-        put_clear(packet, phase, l.remote_cid.0, pn);
+        write_clear_header(packet, phase, l.remote_cid.0, pn);
         let (clear, rest) = packet.split_at_mut(SHORT_CLEAR);
         let (tag_at, body) = rest.split_at_mut(tag_len);
         let tag = keys.seal(l.id, pn, clear, body).ok()?;
@@ -331,7 +331,7 @@ impl Connection {
     }
 
     /// Enters a control packet that was just sealed.
-    fn book_control(&mut self, now: Time, lane: usize, len: usize, content: Content, eliciting: bool) {
+    fn record_control(&mut self, now: Time, lane: usize, len: usize, content: Content, eliciting: bool) {
         let bytes = len as u32 + u32::from(self.lanes[lane].overhead());
         let l = &mut self.lanes[lane];
         let state = if eliciting {
@@ -344,7 +344,7 @@ impl Connection {
             let mut t = l.flows[0].begin_train(now, 0);
             l.flows[0].on_sent(now, &mut t, bytes.into(), 1, false);
             l.on_eliciting_sent(now);
-            self.spoke = now;
+            self.last_eliciting_sent = now;
             self.lanes[lane].sent.trains_mut().begin(t)
         } else {
             crate::lane::sent::NO_TRAIN
@@ -367,7 +367,7 @@ impl Connection {
         let mut frame = Vec::new();
         p.poll(now)?.put(&mut frame);
         let n = self.seal_control(lane, &frame, 0, buf)?;
-        self.book_control(now, lane, n, Content::Nothing, false);
+        self.record_control(now, lane, n, Content::Nothing, false);
         Some(Transmit { remote, local, ..self.single(lane, n) })
     }
 
@@ -382,7 +382,7 @@ impl Connection {
         let mut frame = Vec::new();
         Frame::PathResponse(data).put(&mut frame);
         let n = self.seal_control(lane, &frame, 0, buf)?;
-        self.book_control(now, lane, n, Content::Nothing, false);
+        self.record_control(now, lane, n, Content::Nothing, false);
         Some(Transmit { remote, local, ..self.single(lane, n) })
     }
 
@@ -397,7 +397,7 @@ impl Connection {
         let main = proven && lane == self.main_lane();
         self.queue_reports(now, lane, (main, false), room - 64);
         let mut bytes = Vec::new();
-        self.take_fleeting(lane, room, &mut bytes);
+        self.take_unreliable_frames(lane, room, &mut bytes);
         let ping = core::mem::take(&mut self.lanes[lane].ping);
         if ping {
             Frame::Ping.put(&mut bytes);
@@ -413,13 +413,13 @@ impl Connection {
             Content::Control(self.lanes[lane].keep_control(kept))
         };
         let eliciting = ping || content != Content::Nothing;
-        self.book_control(now, lane, n, content, eliciting);
+        self.record_control(now, lane, n, content, eliciting);
         Some(self.single(lane, n))
     }
 
     /// Takes frames that are sent once.
-    fn take_fleeting(&mut self, lane: usize, room: usize, bytes: &mut Vec<u8>) {
-        let waiting = &mut self.lanes[lane].fleeting;
+    fn take_unreliable_frames(&mut self, lane: usize, room: usize, bytes: &mut Vec<u8>) {
+        let waiting = &mut self.lanes[lane].unreliable_frames;
         while let Some(f) = waiting.front() {
             let before = bytes.len();
             f.put(bytes);
@@ -450,7 +450,7 @@ impl Connection {
     /// Queues what is to be told of a lane, once what was told before has left. The main one also tells of lanes that are
     /// dead: perhaps they are so in one direction only. Those that travel `along` with data leave sooner than alone.
     fn queue_reports(&mut self, now: Time, lane: usize, (main, along): (bool, bool), room: usize) {
-        if self.lanes[lane].fleeting.len() > 1 {
+        if self.lanes[lane].unreliable_frames.len() > 1 {
             return;
         }
         let signals = self.peer_params.signals;
@@ -470,16 +470,16 @@ impl Connection {
                 continue;
             }
             // The queue of the lane that it leaves on, which may be another one.
-            let mut fleeting = core::mem::take(&mut self.lanes[lane].fleeting);
+            let mut unreliable_frames = core::mem::take(&mut self.lanes[lane].unreliable_frames);
             let l = &mut self.lanes[i];
             if due {
-                let mut queue = |f| fleeting.push_back(Frame::Feedback(f));
+                let mut queue = |f| unreliable_frames.push_back(Frame::Feedback(f));
                 l.received.take_feedback(now, l.id, (room, signals), &mut queue);
             }
             if let Some(floor) = floor {
-                fleeting.push_back(Frame::Floor(floor));
+                unreliable_frames.push_back(Frame::Floor(floor));
             }
-            self.lanes[lane].fleeting = fleeting;
+            self.lanes[lane].unreliable_frames = unreliable_frames;
         }
     }
 
@@ -491,7 +491,7 @@ impl Connection {
         let mut frame = Vec::new();
         Frame::Ping.put(&mut frame);
         let n = self.seal_control(lane, &frame, size.into(), buf)?;
-        self.book_control(now, lane, n, Content::MtuProbe(size), true);
+        self.record_control(now, lane, n, Content::MtuProbe(size), true);
         Some(self.single(lane, n))
     }
 
@@ -501,7 +501,7 @@ impl Connection {
         now: Time,
         lane: usize,
         reports: bool,
-        out: &mut impl Outlets,
+        out: &mut impl TransmitBuffers,
         streams: &mut impl Streams,
     ) -> Option<Transmit> {
         self.lanes[lane].next_send = None;
@@ -510,7 +510,7 @@ impl Connection {
         }
         let flows = self.lanes[lane].flows.len();
         for k in 0..flows {
-            let flow = turn(self.next_flow + k, flows);
+            let flow = round_robin_index(self.next_flow + k, flows);
             if !self.scheduler.is_ready(flow as u8) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 self.leave_tree(now, flow);
@@ -519,7 +519,7 @@ impl Connection {
             let l = &self.lanes[lane];
             let packet = u64::from(l.mtu.current()) + u64::from(l.overhead());
             let may = self.lanes.len() > 1 && l.flows[flow].wait(now, packet) == Some(Span::ZERO);
-            if may && self.comes_sooner_elsewhere(now, lane, flow, streams) {
+            if may && self.is_faster_elsewhere(now, lane, flow, streams) {
                 self.lanes[lane].flows[flow].mark_app_limited_if_free();
                 continue;
             }
@@ -534,7 +534,7 @@ impl Connection {
             }
             let Some((d, sealing)) = sent else { continue };
             out.protect(socket, sealing, d.len, d.segment);
-            self.next_flow = turn(flow + 1, flows);
+            self.next_flow = round_robin_index(flow + 1, flows);
             let l = &self.lanes[lane];
             return Some(Transmit {
                 remote: l.remote,
@@ -588,7 +588,7 @@ impl Connection {
         permit: &mut Permit,
         buf: &mut [u8],
         streams: &mut impl Streams,
-    ) -> Option<(Draft, Sealing)> {
+    ) -> Option<(TrainDraft, TrainSealer)> {
         let ecn = self.codepoint(now, lane, flow.into());
         // What hops write stands in front of the packet.
         let lead = self.telemetry_room(now, lane, flow.into());
@@ -607,8 +607,8 @@ impl Connection {
             self.lanes[lane].sent.trains_mut().undo_last(number);
             return None;
         }
-        if reports && lead == 0 && d.packets == 1 && d.len <= MAX_COMPANION {
-            self.lead_with_reports(now, lane, &mut d, buf);
+        if reports && lead == 0 && d.packets == 1 && d.len <= MAX_PIGGYBACK_DATA {
+            self.prepend_reports(now, lane, &mut d, buf);
         }
         let last = match self.scheduler.is_ready(flow) {
             true => self.lanes[lane].waits_for_report(flow, d.wire_bytes),
@@ -632,8 +632,8 @@ impl Connection {
         let sealing =
             if lead > 0 { self.lead_train(now, lane, &mut d, &mut buf[..lead], sealing) } else { sealing };
         self.finish_train(now, lane, &d, flow);
-        let soon = next.map_or_else(Soon::default, |qpn| streams.soon(qpn));
-        Some((d, sealing.before(soon)))
+        let prefetch = next.map_or_else(Prefetch::default, |qpn| streams.prefetch_hint(qpn));
+        Some((d, sealing.with_prefetch(prefetch)))
     }
 
     /// Leaves room for telemetry in front of the train's only packet.
@@ -641,32 +641,32 @@ impl Connection {
         &mut self,
         now: Time,
         lane: usize,
-        d: &mut Draft,
+        d: &mut TrainDraft,
         lead: &mut [u8],
-        sealing: Sealing,
-    ) -> Sealing {
+        sealing: TrainSealer,
+    ) -> TrainSealer {
         base::telemetry::put_lead(lead);
         (d.len, d.wire_bytes) = (d.len + lead.len(), d.wire_bytes + lead.len() as u64);
         d.segment = d.len;
         let l = &mut self.lanes[lane];
         l.sent.lengthen_last(lead.len() as u32);
         l.telemetry.on_sent(now, l.rtt.smoothed(), l.feedback_interval());
-        sealing.behind(lead.len())
+        sealing.with_offset(lead.len())
     }
 
     /// Puts reports that are due in front of the data of a single short packet: an answer to a request then is one packet,
     /// and not one for itself and one for the report on the request.
-    fn lead_with_reports(&mut self, now: Time, lane: usize, d: &mut Draft, buf: &mut [u8]) {
+    fn prepend_reports(&mut self, now: Time, lane: usize, d: &mut TrainDraft, buf: &mut [u8]) {
         let Some(tag_len) = self.keys.as_ref().map(|k| k.suite().tag_len()) else { return };
         let main = lane == self.main_lane();
         self.queue_reports(now, lane, (main, true), MAX_REPORTS);
-        if self.lanes[lane].fleeting.is_empty() {
+        if self.lanes[lane].unreliable_frames.is_empty() {
             return;
         }
         // The same memory each time.
         let mut lead = core::mem::take(&mut self.lead);
         lead.clear();
-        self.take_fleeting(lane, MAX_REPORTS, &mut lead);
+        self.take_unreliable_frames(lane, MAX_REPORTS, &mut lead);
         if !lead.is_empty() {
             // As data it asks for feedback, and comes again when lost; what leads it was sent once.
             Frame::Data { flags: buf[0], body: &[] }.put(&mut lead);
@@ -688,10 +688,10 @@ impl Connection {
         &mut self,
         lane: usize,
         first_pn: u64,
-        d: &Draft,
+        d: &TrainDraft,
         (last, measured): (bool, bool),
         train: &mut [u8],
-    ) -> Option<Sealing> {
+    ) -> Option<TrainSealer> {
         let keys = self.keys.as_mut()?;
         let l = &self.lanes[lane];
         let phase = if keys.seal_keys().phase() { flag::KEY_PHASE } else { 0 };
@@ -701,12 +701,12 @@ impl Connection {
             let (is_first, is_last) = (pn == first_pn, pn + 1 == first_pn + d.packets);
             let ask = if last && is_last || measured && (is_first || is_last) { flag::ASK } else { 0 };
             let flags = packet[0] | phase | ask;
-            put_clear(packet, flags, l.remote_cid.0, pn);
+            write_clear_header(packet, flags, l.remote_cid.0, pn);
         }
         keys.sealer().reserve_train(l.id, first_pn, d.packets).ok()
     }
 
-    fn finish_train(&mut self, now: Time, lane: usize, d: &Draft, flow: u8) {
+    fn finish_train(&mut self, now: Time, lane: usize, d: &TrainDraft, flow: u8) {
         let app_limited = !self.scheduler.is_ready(flow);
         let l = &mut self.lanes[lane];
         if let Some(t) = l.sent.trains_mut().last_mut() {
@@ -716,7 +716,7 @@ impl Connection {
         l.ecn.on_sent(d.ecn, d.packets);
         l.on_eliciting_sent(now);
         l.carried.sent += d.wire_bytes;
-        self.spoke = now;
+        self.last_eliciting_sent = now;
         self.stats.packets_sent += d.packets;
         self.stats.bytes_sent += d.wire_bytes;
         self.stats.trains_sent += 1;
@@ -725,12 +725,12 @@ impl Connection {
 
 /// The `i`th of `n` that take turns, counted on from the first again. Most often there is one: a division would be a part of
 /// what a short message waits for.
-fn turn(i: usize, n: usize) -> usize {
+fn round_robin_index(i: usize, n: usize) -> usize {
     if i < n { i } else { i % n.max(1) }
 }
 
 /// Writes the clear part of a short header.
-fn put_clear(packet: &mut [u8], flags: u8, cid: u32, pn: u64) {
+fn write_clear_header(packet: &mut [u8], flags: u8, cid: u32, pn: u64) {
     let mut clear = [flags; SHORT_CLEAR];
     clear[1..5].copy_from_slice(&cid.to_be_bytes());
     clear[5..].copy_from_slice(&(pn as u32).to_be_bytes());

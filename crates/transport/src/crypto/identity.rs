@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::text::Base64;
+use super::base64::Base64;
 
 /// First word of a key line.
 pub const KEY_TYPE: &str = "longhaul-ed25519";

@@ -18,16 +18,16 @@
 //! after its last one was acknowledged, when both ends have discarded the keys before, three generations are
 //! the most there can be.
 
-use base::Soon;
+use base::Prefetch;
 use hkdf::Hkdf;
 use sha2::Sha256;
 use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::apart::{OpenView, OpenedTrain, Sealing, TrainKey};
 use super::packet::{Forged, HeaderKey, IV_LEN, OpenKey, SealError, SealKey, TAG_LEN};
 use super::suite::Suite;
+use super::train::{OpenedTrain, TrainKey, TrainOpener, TrainSealer};
 
 /// Bytes of a secret.
 pub const SECRET_LEN: usize = 32;
@@ -207,9 +207,9 @@ impl SealKeys {
     }
 
     /// As [`SealKeys::reserve`], for a train that is sealed later or elsewhere.
-    pub fn reserve_train(&mut self, lane: u32, first_pn: u64, n: u64) -> Result<Sealing, KeyError> {
+    pub fn reserve_train(&mut self, lane: u32, first_pn: u64, n: u64) -> Result<TrainSealer, KeyError> {
         self.reserve(lane, first_pn, n)?;
-        Ok(Sealing { keys: self.keys.clone(), lane, first_pn, lead: 0, soon: Soon::default() })
+        Ok(TrainSealer { keys: self.keys.clone(), lane, first_pn, lead: 0, prefetch: Prefetch::default() })
     }
 
     /// The phase bit of packets sealed now.
@@ -329,8 +329,8 @@ impl OpenKeys {
     }
 
     /// What opens packets of a lane under the current key elsewhere. After [`Opened::Updated`] a new one is needed.
-    pub fn view(&self, lane: u32) -> OpenView {
-        OpenView {
+    pub fn train_opener(&self, lane: u32) -> TrainOpener {
+        TrainOpener {
             key: self.current.clone(),
             header: self.header.clone(),
             tag_len: self.suite.tag_len(),

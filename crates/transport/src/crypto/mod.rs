@@ -10,12 +10,12 @@
 //! | `suite` | the ciphers, their limits, their negotiation |
 //! | `packet` | one key of one direction: seal, open, header protection |
 //! | `keys` | the key schedule, key phases, limits counted |
-//! | `apart` | trains sealed and opened on other threads |
+//! | `train` | trains sealed and opened on other threads |
 //! | `identity` | Ed25519 keys, fingerprints, lines of known-hosts and authorized-keys files |
 //! | `verify` | whom to trust: pinned and listed keys, X.509 chains |
 //! | `tls` | the handshake |
 //! | `token` | address validation and stateless reset |
-//! | `once` | one-time secrets handed over by other means (ssh) |
+//! | `one_time_token` | one-time secrets handed over by other means (ssh) |
 
 /// Secrets have a Debug that shows their type only.
 macro_rules! opaque_debug {
@@ -29,26 +29,26 @@ macro_rules! opaque_debug {
 }
 use opaque_debug;
 
-pub mod apart;
+mod base64;
 pub mod identity;
 pub mod keys;
-pub mod once;
+pub mod one_time_token;
 pub mod packet;
 pub mod rank;
 pub mod suite;
-mod text;
 pub mod tls;
 pub mod token;
+pub mod train;
 pub mod verify;
 
-pub use apart::{OpenView, OpenedTrain, Sealing};
 pub use identity::{Fingerprint, Identity, PublicKey};
 pub use keys::{KeyError, KeyPair, OpenError, Opened, Secret, Side};
-pub use once::OneTimeToken;
+pub use one_time_token::OneTimeToken;
 pub use packet::{Forged, HeaderKey, OpenKey, SealError, SealKey, TAG_LEN};
 pub use suite::{NegotiateError, Offer, Suite, negotiate};
 pub use tls::{ClientSetup, Handshake, HandshakeError, Level, ServerSetup};
 pub use token::{ResetKey, ResetToken, TokenError, TokenKey, TokenKind};
+pub use train::{OpenedTrain, TrainOpener, TrainSealer};
 pub use verify::{ClientAuth, Credentials, PeerIdentity, ServerTrust};
 
 /// Compares without telling by its duration where the first difference is. Lengths are not secret.

@@ -25,7 +25,7 @@ impl Bursts {
     }
 
     /// Whether the next train of a flow goes on with what the last one began.
-    fn goes_on(self, flow: u8) -> bool {
+    fn continues_train(self, flow: u8) -> bool {
         self.0.checked_shr(flow.into()).is_some_and(|bits| bits & 1 != 0)
     }
 }
@@ -33,7 +33,7 @@ impl Bursts {
 impl Lane {
     /// Packets of a flow's next train at most, one at least.
     pub fn most_packets(&self, flow: u8) -> usize {
-        let first = !self.bursts.goes_on(flow) && self.rtt.smoothed() < SHORT_PATH;
+        let first = !self.bursts.continues_train(flow) && self.rtt.smoothed() < SHORT_PATH;
         let room = if first { FIRST_TRAIN } else { MAX_TRAIN };
         (room / usize::from(self.mtu.current())).clamp(1, MAX_SEGMENTS)
     }
@@ -49,9 +49,14 @@ mod tests {
         let last = MAX_FLOWS as u8 - 1;
         b.on_sent(0, false);
         b.on_sent(last, false);
-        assert!(b.goes_on(0) && b.goes_on(last) && !b.goes_on(1) && !b.goes_on(u8::MAX));
+        assert!(
+            b.continues_train(0)
+                && b.continues_train(last)
+                && !b.continues_train(1)
+                && !b.continues_train(u8::MAX)
+        );
         b.on_sent(0, true);
         b.on_sent(1, true);
-        assert!(!b.goes_on(0) && b.goes_on(last) && !b.goes_on(1));
+        assert!(!b.continues_train(0) && b.continues_train(last) && !b.continues_train(1));
     }
 }

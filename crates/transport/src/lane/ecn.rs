@@ -39,7 +39,7 @@ const SHALLOW: Span = Span::from_millis(3);
 
 /// What is known of one codepoint.
 #[derive(Clone, Debug, Default)]
-struct Codepoint {
+struct CodepointState {
     path: EcnPath,
     /// When its window began, and what was counted by then.
     since: Time,
@@ -61,7 +61,7 @@ struct Codepoint {
 
 /// What the peer counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct PeerCounts {
     ect0: u64,
     ect1: u64,
     ce: u64,
@@ -70,15 +70,15 @@ struct Counts {
 /// All that was counted: by the peer, and of packets by what they were sent with: reported ones, and those of them marked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
-    counts: Counts,
+    counts: PeerCounts,
     acked: [u64; 2],
     marked: [u64; 2],
 }
 
 /// The watch over one lane.
 #[derive(Clone, Debug, Default)]
-pub struct EcnWatch {
-    codepoints: [Codepoint; 2],
+pub struct EcnValidator {
+    codepoints: [CodepointState; 2],
     /// The newest statement's `largest`, and its counts.
     largest: Option<u64>,
     totals: Totals,
@@ -90,7 +90,7 @@ pub struct EcnWatch {
     changed: bool,
 }
 
-impl Counts {
+impl PeerCounts {
     const fn of(&self, codepoint: usize) -> u64 {
         if codepoint == 0 { self.ect0 } else { self.ect1 }
     }
@@ -104,7 +104,7 @@ const fn index(ecn: Ecn) -> Option<usize> {
     }
 }
 
-impl EcnWatch {
+impl EcnValidator {
     /// What a train is to carry when its flow wants this; `rtt` is the smoothed round trip.
     pub fn codepoint(&mut self, now: Time, wanted: Ecn, rtt: Span) -> Ecn {
         let totals = self.totals;
@@ -185,7 +185,12 @@ impl EcnWatch {
     fn fail(&mut self, now: Time, i: usize, fault: EcnFault, rtt: Span) {
         let c = &mut self.codepoints[i];
         let base = self.totals;
-        *c = Codepoint { path: EcnPath::Failed(fault), wait: PROBE_AFTER * 2, base, ..Codepoint::default() };
+        *c = CodepointState {
+            path: EcnPath::Failed(fault),
+            wait: PROBE_AFTER * 2,
+            base,
+            ..CodepointState::default()
+        };
         c.probe_at = now + rtt * PROBE_AFTER;
         self.changed = true;
     }
@@ -196,14 +201,14 @@ impl EcnWatch {
     /// Counts that cannot be true: more packets than were sent, or fewer than before (RFC 9000, section 13.4.2.1).
     pub fn check(&mut self, f: &Feedback, sent: u64) -> Result<(), Violation> {
         let Some(t) = &f.signals else { return Ok(()) };
-        let new = Counts { ect0: t.ect0, ect1: t.ect1, ce: f.marked };
+        let new = PeerCounts { ect0: t.ect0, ect1: t.ect1, ce: f.marked };
         let total = t.ect0.checked_add(t.ect1).and_then(|n| n.checked_add(f.marked));
         let listed: u64 = t.marks.iter().map(|m| m.end - m.start).sum();
         if total.is_none_or(|n| n > sent) || listed > f.marked {
             return Err(Violation::new(code::FALSE_FEEDBACK, "marks counted on more packets than were sent"));
         }
         let old = self.totals.counts;
-        let grown = |a: Counts, b: Counts| a.ect0 <= b.ect0 && a.ect1 <= b.ect1 && a.ce <= b.ce;
+        let grown = |a: PeerCounts, b: PeerCounts| a.ect0 <= b.ect0 && a.ect1 <= b.ect1 && a.ce <= b.ce;
         let true_so_far = match self.largest {
             None => true,
             // Statements overtake each other; of one `largest` there may be several reports.
@@ -223,7 +228,7 @@ impl EcnWatch {
     /// A whole report is digested: ends the window if it is long enough.
     pub fn on_report(&mut self, now: Time, rtt: Span, told: bool) {
         if !told {
-            return self.on_untold();
+            return self.on_counts_missing();
         }
         for i in 0..2 {
             let (c, is) = (&self.codepoints[i], self.totals);
@@ -286,13 +291,13 @@ impl EcnWatch {
             EcnPath::Failed(fault) => self.fail(now, i, fault, rtt),
             _ => {
                 let (all_marked, heard) = (c.all_marked, c.heard);
-                *c = Codepoint { path: says, all_marked, heard, ..Codepoint::default() };
+                *c = CodepointState { path: says, all_marked, heard, ..CodepointState::default() };
                 self.changed = true;
             }
         }
     }
 
-    fn on_untold(&mut self) {
+    fn on_counts_missing(&mut self) {
         for c in self.codepoints.iter_mut().filter(|c| c.path == EcnPath::Testing) {
             // It is sent on: marks are counted, though not told apart.
             (c.path, c.wait, c.probe_left) = (EcnPath::Failed(EcnFault::Untold), 1, u64::MAX);
@@ -303,9 +308,9 @@ impl EcnWatch {
     /// The path is another one: nothing is known of it. What the peer counts stays.
     pub fn on_path_change(&mut self) {
         let (largest, totals) = (self.largest, self.totals);
-        let fresh = Codepoint { base: totals, ..Codepoint::default() };
+        let fresh = CodepointState { base: totals, ..CodepointState::default() };
         let codepoints = [fresh.clone(), fresh];
-        *self = EcnWatch { codepoints, largest, totals, changed: true, ..EcnWatch::default() };
+        *self = EcnValidator { codepoints, largest, totals, changed: true, ..EcnValidator::default() };
     }
 
     /// What is known of ECT(0) and ECT(1).
@@ -317,7 +322,7 @@ impl EcnWatch {
         (self.marks, self.l4s)
     }
     /// Verdicts count as changed.
-    pub fn ask_again(&mut self) {
+    pub fn mark_changed(&mut self) {
         self.changed = true;
     }
     /// Whether a verdict changed since this was asked last.
@@ -331,11 +336,11 @@ const fn i_of(ecn: Ecn) -> usize {
 }
 
 /// Which packets a statement says were marked.
-pub(super) struct Marks<'a>(&'a [Range<u64>]);
+pub(super) struct MarkedPackets<'a>(&'a [Range<u64>]);
 
-impl Marks<'_> {
-    pub(super) fn of(f: &Feedback) -> Marks<'_> {
-        Marks(f.signals.as_ref().map_or(&[], |s| &s.marks))
+impl MarkedPackets<'_> {
+    pub(super) fn of(f: &Feedback) -> MarkedPackets<'_> {
+        MarkedPackets(f.signals.as_ref().map_or(&[], |s| &s.marks))
     }
 
     pub(super) fn has(&self, pn: u64) -> bool {

@@ -1,38 +1,38 @@
 //! A lane: one UDP 4-tuple with its own packet numbers, path state, congestion control and pacer.
 
+mod ack_batch;
 pub mod burst;
+pub mod delay_trace;
 pub mod dispersion;
 pub mod ecn;
 mod floor;
-mod joined;
 pub mod mtu;
-pub mod path;
+pub mod path_validation;
 pub mod received;
 pub mod rtt;
 pub mod sent;
 pub mod telemetry;
-pub mod trace;
 
-use crate::connection::StandIns;
+use crate::connection::Substitutions;
 use crate::error::{Violation, code};
 use crate::stats::PathStats;
 use crate::streams::Streams;
+use ack_batch::AckBatch;
 use base::{Rate, Rng, Span, Time};
 use burst::Bursts;
 use cc::engine::{Flow, PathSignals, Train, Trend};
 use cc::platform::PathCapability;
+use delay_trace::DelayTrace;
 use dispersion::Dispersion;
-use ecn::{EcnWatch, Marks};
-use joined::Joined;
+use ecn::{EcnValidator, MarkedPackets};
 use mtu::MtuSearch;
-use path::PathCheck;
+use path_validation::PathValidation;
 use received::Received;
 use rtt::{OneWayDelay, Rtt};
-use sent::{Content, FalseFeedback, MAX_TRACKED, NO_TRAIN, SentBook, SentPacket, State};
+use sent::{Content, FalseFeedback, MAX_TRACKED, NO_TRAIN, SentPacket, SentPackets, State};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use telemetry::TelemetryWatch;
-use trace::Trace;
+use telemetry::TelemetryDetector;
 use wire::{Cid, Feedback, Floor, Frame};
 
 /// Bounds of the feedback interval that this end asks for: an eighth of the round trip within them, but a quarter of it up to
@@ -63,7 +63,7 @@ pub enum Stage {
     /// Of a server: the client has not been heard on it.
     Waiting,
     /// Of a client: whether it leads to the server is being found out.
-    Checking,
+    Validating,
     /// It carries data.
     Open,
     /// Nothing comes back: it is probed, and others carry its data.
@@ -74,7 +74,7 @@ pub enum Stage {
 
 /// What a lane carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LaneCounters {
     /// Bytes of data packets sent.
     pub sent: u64,
     /// Bytes of packets received that passed their tag.
@@ -85,7 +85,7 @@ pub struct Carried {
 
 /// Whether a lane that works carries data, as far as other lanes matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum CouplingHold {
     /// It does.
     Free,
     /// Not for a moment, to see what that does to others.
@@ -96,18 +96,18 @@ pub enum Hold {
     Trial(u32),
 }
 
-impl Hold {
+impl CouplingHold {
     /// The lane that it rests for.
     pub const fn lead(self) -> Option<u32> {
         match self {
-            Hold::Resting(l) | Hold::Trial(l) => Some(l),
-            Hold::Free | Hold::Paused => None,
+            CouplingHold::Resting(l) | CouplingHold::Trial(l) => Some(l),
+            CouplingHold::Free | CouplingHold::Paused => None,
         }
     }
 
     /// Whether it carries no data.
-    pub const fn is_back(self) -> bool {
-        matches!(self, Hold::Paused | Hold::Resting(_))
+    pub const fn is_held(self) -> bool {
+        matches!(self, CouplingHold::Paused | CouplingHold::Resting(_))
     }
 }
 
@@ -133,23 +133,23 @@ pub struct Lane {
     /// Data could go over it once.
     pub has_worked: bool,
     /// The user was told that it is dead.
-    pub told: bool,
+    pub dead_reported: bool,
     /// When that is to be told of a lane that is dead.
-    pub tell_at: Time,
+    pub dead_notice_at: Time,
     /// It carries data only while no other lane does.
     pub backup: bool,
     /// Whether it is held back because of another lane.
-    pub hold: Hold,
+    pub hold: CouplingHold,
     /// Bytes of data packets sent and of packets received, and packets lost.
-    pub carried: Carried,
+    pub carried: LaneCounters,
     /// Delays of late, when there are other lanes to compare with.
-    pub trace: Trace,
+    pub trace: DelayTrace,
     /// Whether the peer is at the address that its packets come from.
-    pub path: Option<PathCheck>,
+    pub path: Option<PathValidation>,
     /// An answer to the peer's challenge that is to go elsewhere than the lane's packets: to where it came from.
     pub answer: Option<(SocketAddr, Option<std::net::IpAddr>, [u8; 8])>,
     /// Frames to send once on this lane; not repeated.
-    pub fleeting: VecDeque<Frame<'static>>,
+    pub unreliable_frames: VecDeque<Frame<'static>>,
     /// Something that asks for feedback is to leave on this lane.
     pub ping: bool,
     /// A train left while reports may wait: they are next.
@@ -159,7 +159,7 @@ pub struct Lane {
     /// Whether its flows go on with what they began.
     pub bursts: Bursts,
     /// Packets sent.
-    pub sent: SentBook,
+    pub sent: SentPackets,
     /// Packets received.
     pub received: Received,
     /// Round-trip time.
@@ -171,17 +171,17 @@ pub struct Lane {
     /// Dispersion of trains.
     pub dispersion: Dispersion,
     /// What the report being digested told of the dispersion of a train.
-    squeezed: Option<Rate>,
+    train_rate: Option<Rate>,
     /// Flows; the first is the connection's own.
     pub flows: Vec<Flow>,
     /// Packet size.
     pub mtu: MtuSearch,
     /// What of the ECN field survives.
-    pub ecn: EcnWatch,
+    pub ecn: EcnValidator,
     /// Whether hops write telemetry.
-    pub telemetry: TelemetryWatch,
+    pub telemetry: TelemetryDetector,
     /// Who stands in for algorithms that lack signals here, by flow.
-    pub stand_ins: StandIns,
+    pub substitutions: Substitutions,
     /// How fast the round trip and the one-way delay rise.
     trends: Trend<2>,
     /// How long the newest reported packet waited in the peer's host.
@@ -220,7 +220,7 @@ pub struct Lane {
 
 /// What digesting feedback or a time-out told, for the connection's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct FeedbackOutcome {
     /// Packets declared lost.
     pub lost: u64,
     /// Packets that had been declared lost and had arrived.
@@ -251,32 +251,32 @@ impl Lane {
             blocked: false,
             stage: Stage::Open,
             has_worked: id == 0,
-            told: false,
-            tell_at: Time::ZERO,
+            dead_reported: false,
+            dead_notice_at: Time::ZERO,
             backup: false,
-            hold: Hold::Free,
-            trace: Trace::default(),
-            carried: Carried::default(),
+            hold: CouplingHold::Free,
+            trace: DelayTrace::default(),
+            carried: LaneCounters::default(),
             path: None,
             answer: None,
-            fleeting: VecDeque::new(),
+            unreliable_frames: VecDeque::new(),
             ping: false,
             overtaken: false,
             asks: false,
             bursts: Bursts::default(),
-            sent: SentBook::default(),
+            sent: SentPackets::default(),
             received: Received::new(),
             rtt: Rtt::new(),
             owd: OneWayDelay::new(),
             queue_delay: Span::ZERO,
             largest: None,
             dispersion: Dispersion::default(),
-            squeezed: None,
+            train_rate: None,
             flows: vec![flow],
             mtu,
-            ecn: EcnWatch::default(),
-            telemetry: TelemetryWatch::default(),
-            stand_ins: StandIns::default(),
+            ecn: EcnValidator::default(),
+            telemetry: TelemetryDetector::default(),
+            substitutions: Substitutions::default(),
             trends: Trend::new(),
             host_delay: Span::ZERO,
             control: Vec::new(),
@@ -329,14 +329,14 @@ impl Lane {
     }
 
     /// When the user is to be told that it is dead: once.
-    pub fn tells_at(&self) -> Option<Time> {
-        (self.stage == Stage::Dead && !self.told).then_some(self.tell_at)
+    pub fn dead_notice_due(&self) -> Option<Time> {
+        (self.stage == Stage::Dead && !self.dead_reported).then_some(self.dead_notice_at)
     }
 
     /// Where packets go. The address of a lane that is being opened is the one that is being checked.
     pub fn target(&self) -> (SocketAddr, Option<std::net::IpAddr>) {
         match (&self.path, self.stage) {
-            (Some(p), Stage::Waiting | Stage::Checking) => (p.remote, p.local),
+            (Some(p), Stage::Waiting | Stage::Validating) => (p.remote, p.local),
             _ => (self.remote, self.local),
         }
     }
@@ -358,7 +358,7 @@ impl Lane {
             min_rtt: self.rtt.min(),
             rate: self.flows[0].decision().rate,
             capability: self.capability(),
-            stands_in: self.stand_ins.why(0),
+            substituted: self.substitutions.why(0),
         }
     }
 
@@ -448,7 +448,7 @@ impl Lane {
         now: Time,
         f: &Feedback,
         streams: &mut impl Streams,
-    ) -> Result<Outcome, Violation> {
+    ) -> Result<FeedbackOutcome, Violation> {
         let false_feedback = |_: FalseFeedback| {
             Violation::new(code::FALSE_FEEDBACK, "feedback about packets that were never sent")
         };
@@ -457,16 +457,16 @@ impl Lane {
         }
         let delay = Span::from_micros(f.delay_us.min(1_000_000));
         let acked_at = now - delay;
-        let mut out = Outcome::default();
+        let mut out = FeedbackOutcome::default();
         let mut newest: Option<(u64, Time)> = None;
-        let (mut acks, mut joined) = (Vec::new(), Joined::default());
+        let (mut acks, mut joined) = (Vec::new(), AckBatch::default());
         let base = self.base_bytes();
         let sampled = self.newly_reported(f);
         let mut large = false;
         let (mut data_acked, mut resolved) = (false, 0);
         self.ecn.check(f, self.sent.next())?;
         self.pass_on_telemetry(now, f);
-        let marks = Marks::of(f);
+        let marks = MarkedPackets::of(f);
         let (flows, ecn, queue) = (&mut self.flows, &mut self.ecn, self.queue_delay);
         let telemetry = &mut self.telemetry;
         let verdict = self.sent.on_feedback(f.covered.clone(), &f.holes, |pn, p, train| {
@@ -474,7 +474,7 @@ impl Lane {
             large |= p.bytes > base && !matches!(p.content, Content::MtuProbe(_));
             if let Some(t) = train {
                 let marked = marks.has(pn);
-                tell_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
+                notify_arrival(&mut flows[usize::from(t.flow)], p, t, marked);
                 ecn.on_acked(now, t.ecn, marked, queue);
                 telemetry.on_fate(t.telemetry, true);
             }
@@ -489,7 +489,7 @@ impl Lane {
                 Content::Control(_) | Content::MtuProbe(_) => acks.push(p.content.clone()),
             }
         });
-        joined.tell(streams);
+        joined.flush(streams);
         verdict.map_err(false_feedback)?;
         self.data_outstanding = self.data_outstanding.saturating_sub(resolved);
         if data_acked {
@@ -556,7 +556,7 @@ impl Lane {
         f: &Feedback,
         delay: Span,
         (newest, sampled): (Option<(u64, Time)>, Option<Time>),
-        out: &mut Outcome,
+        out: &mut FeedbackOutcome,
         streams: &mut impl Streams,
     ) {
         let Some((_, sent)) = newest else { return };
@@ -573,7 +573,7 @@ impl Lane {
             self.host_delay = Span::from_micros(waited.min(1_000_000));
             self.trace.add(left, self.owd.latest());
             let bytes = |r| self.sent.bytes(r);
-            self.squeezed = self.dispersion.update(f.largest, left, f.arrival_us, bytes);
+            self.train_rate = self.dispersion.update(f.largest, left, f.arrival_us, bytes);
         }
         if out.spurious > 0 {
             // Packets came later than the reordering window allowed: widen it (RFC 8985, section 6.2).
@@ -584,7 +584,13 @@ impl Lane {
         self.declare_lost(now, sent - self.reorder, out, streams);
     }
 
-    fn declare_lost(&mut self, now: Time, sent_before: Time, out: &mut Outcome, streams: &mut impl Streams) {
+    fn declare_lost(
+        &mut self,
+        now: Time,
+        sent_before: Time,
+        out: &mut FeedbackOutcome,
+        streams: &mut impl Streams,
+    ) {
         let mut control = Vec::new();
         let mut probes = Vec::new();
         let mut data = 0;
@@ -626,7 +632,7 @@ impl Lane {
             srtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             queue_delay: self.queue_delay,
-            dispersion: self.squeezed.take(),
+            dispersion: self.train_rate.take(),
             rtt_trend,
             delay_trend,
             host_delay: self.host_delay,
@@ -684,8 +690,8 @@ impl Lane {
     }
 
     /// The loss timer fired.
-    pub fn on_loss_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
-        let mut out = Outcome::default();
+    pub fn on_loss_timeout(&mut self, now: Time, streams: &mut impl Streams) -> FeedbackOutcome {
+        let mut out = FeedbackOutcome::default();
         if let Some(t) = self.sent.oldest_suspect() {
             self.declare_lost(now, t, &mut out, streams);
             self.finish_flows(now, now, None);
@@ -696,8 +702,8 @@ impl Lane {
 
     /// The probe timer fired: the newest data goes out again beside pacing (RFC 8985, section 7). Where asking costs little
     /// beside what was waited, nothing does: the report on a PING tells what is lost (RFC 9002, section 6.2.4, allows both).
-    pub fn on_probe_timeout(&mut self, now: Time, streams: &mut impl Streams) -> Outcome {
-        let mut out = Outcome::default();
+    pub fn on_probe_timeout(&mut self, now: Time, streams: &mut impl Streams) -> FeedbackOutcome {
+        let mut out = FeedbackOutcome::default();
         self.pto_count += 1;
         let base = self.base_bytes();
         let mut large = false;
@@ -758,7 +764,7 @@ impl Lane {
         self.owd = OneWayDelay::new();
         self.trace.clear();
         self.ecn.on_path_change();
-        self.telemetry = TelemetryWatch::default();
+        self.telemetry = TelemetryDetector::default();
         self.trends = Trend::new();
         (self.pto_count, self.probes) = (0, 0);
         self.flows.iter_mut().for_each(|f| f.on_path_change(now, info));
@@ -770,7 +776,7 @@ fn interval_over(rtt: Span) -> Span {
 }
 
 /// A packet of a flow arrived.
-fn tell_arrival(flow: &mut Flow, p: &SentPacket, train: &Train, marked: bool) {
+fn notify_arrival(flow: &mut Flow, p: &SentPacket, train: &Train, marked: bool) {
     let (bytes, lost) = (u64::from(p.bytes), p.state == State::Lost);
     match lost {
         true => flow.on_spurious(bytes),

@@ -17,7 +17,7 @@ const MAX_INTERVAL: Span = Span::from_millis(100);
 /// below the millisecond that a sender allows for delays before it probes.
 const FEW: u64 = 4;
 const LONGER: u64 = 4;
-const PATIENCE: Span = Span::from_micros(400);
+const MAX_REPORT_DELAY: Span = Span::from_micros(400);
 
 /// How a packet arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl Received {
     /// When the next report is due; [`Time::ZERO`] means at once. A few packets that nobody asked about wait longer where
     /// the interval is short: most likely data leaves before, and takes the report along.
     pub fn due(&self) -> Option<Time> {
-        let longer = (self.interval * LONGER).min(PATIENCE);
+        let longer = (self.interval * LONGER).min(MAX_REPORT_DELAY);
         self.due_after(if self.unreported <= FEW { self.interval.max(longer) } else { self.interval })
     }
 

@@ -63,12 +63,12 @@ pub const NO_TRAIN: u64 = u64::MAX;
 
 /// The books of trains, by consecutive number.
 #[derive(Debug, Default)]
-pub struct Trains {
+pub struct SentTrains {
     base: u64,
     trains: VecDeque<Train>,
 }
 
-impl Trains {
+impl SentTrains {
     /// Enters a train that is about to leave; its number goes into its packets.
     pub fn begin(&mut self, t: Train) -> u64 {
         self.trains.push_back(t);
@@ -107,10 +107,10 @@ impl Trains {
 
 /// The books of sent packets: packet numbers in order, each looked up in constant time.
 #[derive(Debug, Default)]
-pub struct SentBook {
+pub struct SentPackets {
     base: u64,
     packets: VecDeque<SentPacket>,
-    trains: Trains,
+    trains: SentTrains,
     outstanding: u64,
     /// What the peer reported missing, ascending, all below `reported`.
     holes: Vec<Range<u64>>,
@@ -125,7 +125,7 @@ pub struct SentBook {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FalseFeedback;
 
-impl SentBook {
+impl SentPackets {
     /// The next packet number.
     pub fn next(&self) -> u64 {
         self.base + self.packets.len() as u64
@@ -159,11 +159,11 @@ impl SentBook {
         self.outstanding
     }
     /// The books of trains.
-    pub const fn trains(&self) -> &Trains {
+    pub const fn trains(&self) -> &SentTrains {
         &self.trains
     }
     /// The books of trains, to enter one.
-    pub fn trains_mut(&mut self) -> &mut Trains {
+    pub fn trains_mut(&mut self) -> &mut SentTrains {
         &mut self.trains
     }
     /// Enters a packet and gives its number.
@@ -426,5 +426,4 @@ fn intersect(r: Range<u64>, holes: &[Range<u64>]) -> impl Iterator<Item = Range<
 }
 
 #[cfg(test)]
-#[path = "sent_tests.rs"]
 mod tests;

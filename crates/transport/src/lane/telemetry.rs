@@ -16,7 +16,7 @@ const SMALLEST: usize = 1_200;
 
 /// The watch over one lane.
 #[derive(Clone, Debug, Default)]
-pub struct TelemetryWatch {
+pub struct TelemetryDetector {
     found: Found,
     /// When the next packet with room may leave.
     next: Time,
@@ -37,7 +37,7 @@ pub const fn room(packet: usize) -> usize {
     if hops == 0 { 0 } else { base::telemetry::lead_len(hops) }
 }
 
-impl TelemetryWatch {
+impl TelemetryDetector {
     /// Whether a packet with room is due.
     pub fn is_due(&self, now: Time) -> bool {
         now >= self.next
@@ -86,13 +86,13 @@ impl TelemetryWatch {
     fn set(&mut self, now: Time, found: Found) {
         let was = self.found;
         let (next, wait) = if was == found { (self.next, self.wait) } else { (now, PROBE_AFTER) };
-        *self = TelemetryWatch {
+        *self = TelemetryDetector {
             found,
             next,
             wait,
             since: now,
             changed: was != found,
-            ..TelemetryWatch::default()
+            ..TelemetryDetector::default()
         };
     }
 
@@ -113,7 +113,7 @@ mod tests {
     const RTT: Span = Span::from_millis(10);
 
     /// Sends as often as it is due, in so many round trips of eight reports each: packets with room that were sent.
-    fn run(w: &mut TelemetryWatch, from: &mut u64, rounds: u64, hops: usize, arrives: bool) -> u64 {
+    fn run(w: &mut TelemetryDetector, from: &mut u64, rounds: u64, hops: usize, arrives: bool) -> u64 {
         let mut sent = 0;
         for n in *from * 8..(*from + rounds) * 8 {
             let now = Time::ZERO + Span::from_secs(9) + RTT / 8 * n;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn words_of_hops_are_believed_at_once_and_missed_within_a_few_round_trips() {
-        let (mut w, mut at) = (TelemetryWatch::default(), 0);
+        let (mut w, mut at) = (TelemetryDetector::default(), 0);
         assert_eq!(run(&mut w, &mut at, 2, 3, true), 16);
         assert_eq!(w.found(), Found::Yes);
         assert!(w.take_changed() && !w.take_changed());
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn a_path_that_drops_them_and_a_peer_that_does_not_tell_have_none() {
-        let (mut w, mut at) = (TelemetryWatch::default(), 0);
+        let (mut w, mut at) = (TelemetryDetector::default(), 0);
         run(&mut w, &mut at, 5, 0, false);
         assert_eq!(w.found(), Found::No);
-        let mut w = TelemetryWatch::default();
+        let mut w = TelemetryDetector::default();
         w.on_fate(true, true);
         w.on_report(Time::ZERO, RTT, false);
         assert_eq!(w.found(), Found::No);

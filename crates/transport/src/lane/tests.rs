@@ -4,13 +4,13 @@ use wire::DataHeader;
 
 /// Notes what became of segments.
 #[derive(Default)]
-pub(super) struct Fates {
+pub(super) struct RecordingStreams {
     acked: Vec<u64>,
     pub(super) pieces: Vec<SegmentRef>,
     lost: Vec<u64>,
 }
 
-impl Streams for Fates {
+impl Streams for RecordingStreams {
     fn next(&mut self, _: u16, _: usize, _: Option<usize>) -> Option<NextSegment> {
         None
     }
@@ -79,12 +79,12 @@ fn feedback(covered: core::ops::Range<u64>, holes: Vec<core::ops::Range<u64>>) -
 #[test]
 fn optimistic_acknowledgements_are_found_out() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     let mut acked_before = 0;
     // The peer claims everything that may have been sent, ahead of its arrival, to speed the sender up.
     for n in 0..10_000 {
         let pn = send(&mut lane, &mut rng, at(n));
-        match lane.on_feedback(at(n), &feedback(0..pn + 1, vec![]), &mut fates) {
+        match lane.on_feedback(at(n), &feedback(0..pn + 1, vec![]), &mut streams) {
             Ok(_) => acked_before = pn,
             Err(v) => {
                 assert_eq!(v.code, code::FALSE_FEEDBACK);
@@ -99,56 +99,56 @@ fn optimistic_acknowledgements_are_found_out() {
 #[test]
 fn feedback_about_the_future_is_refused_and_changes_nothing() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     let pn = send(&mut lane, &mut rng, at(1));
-    assert!(lane.on_feedback(at(2), &feedback(0..pn + 2, vec![]), &mut fates).is_err());
-    assert_eq!((lane.sent.outstanding(), fates.acked.len()), (1, 0));
+    assert!(lane.on_feedback(at(2), &feedback(0..pn + 2, vec![]), &mut streams).is_err());
+    assert_eq!((lane.sent.outstanding(), streams.acked.len()), (1, 0));
 }
 
 #[test]
 fn reordering_within_the_window_is_no_loss_and_beyond_it_is() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     // One packet a millisecond, a round trip of 80 ms: the window is an eighth of it, 10 ms.
     for n in 0..100 {
         send(&mut lane, &mut rng, at(n));
     }
-    lane.on_feedback(at(80), &feedback(0..1, vec![]), &mut fates).expect("true");
+    lane.on_feedback(at(80), &feedback(0..1, vec![]), &mut streams).expect("true");
     // Packet 20 left 5 ms before the newest reported one: not lost yet.
     #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
     let holes = vec![20..21];
-    lane.on_feedback(at(105), &feedback(0..26, holes.clone()), &mut fates).expect("true");
-    assert!(fates.lost.is_empty());
-    lane.on_feedback(at(120), &feedback(0..41, holes), &mut fates).expect("true");
-    assert_eq!(fates.lost, [20]);
+    lane.on_feedback(at(105), &feedback(0..26, holes.clone()), &mut streams).expect("true");
+    assert!(streams.lost.is_empty());
+    lane.on_feedback(at(120), &feedback(0..41, holes), &mut streams).expect("true");
+    assert_eq!(streams.lost, [20]);
     // It was only late: a spurious loss, and the window widens.
     let before = lane.reorder;
-    let out = lane.on_feedback(at(130), &feedback(0..51, vec![]), &mut fates).expect("true");
+    let out = lane.on_feedback(at(130), &feedback(0..51, vec![]), &mut streams).expect("true");
     assert_eq!(out.spurious, 1);
-    assert!(fates.acked.contains(&20));
+    assert!(streams.acked.contains(&20));
     assert!(lane.reorder > before);
 }
 
 #[test]
 fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     for n in 0..10 {
         send(&mut lane, &mut rng, at(n));
     }
-    lane.on_feedback(at(70), &feedback(0..5, vec![]), &mut fates).expect("true");
+    lane.on_feedback(at(70), &feedback(0..5, vec![]), &mut streams).expect("true");
     let mut deadlines = Vec::new();
     let mut now = at(70);
     for _ in 0..8 {
         let t = lane.pto_deadline().expect("armed");
         deadlines.push(t.since(now));
         now = t;
-        lane.on_probe_timeout(now, &mut fates);
+        lane.on_probe_timeout(now, &mut streams);
         assert!(lane.probes > 0);
         send(&mut lane, &mut rng, now);
     }
     // The newest goes first.
-    assert_eq!(fates.lost[..2], [9, 8]);
+    assert_eq!(streams.lost[..2], [9, 8]);
     assert!(deadlines.windows(2).skip(1).all(|w| w[1] >= w[0]), "{deadlines:?}");
     assert!(deadlines.iter().all(|d| *d <= MAX_PTO), "{deadlines:?}");
 }
@@ -156,36 +156,36 @@ fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
 #[test]
 fn on_a_short_path_the_peer_is_asked_before_data_is_repeated() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     let micros = |n: u64| Time::from_nanos(n * 1_000);
     for n in 0..10 {
         send(&mut lane, &mut rng, micros(1_000 + n));
     }
     // A round trip of a tenth of a millisecond.
-    lane.on_feedback(micros(1_104), &feedback(0..5, vec![]), &mut fates).expect("true");
+    lane.on_feedback(micros(1_104), &feedback(0..5, vec![]), &mut streams).expect("true");
     let mut last = micros(1_009);
     let mut waits = Vec::new();
-    while fates.lost.is_empty() {
+    while streams.lost.is_empty() {
         let t = lane.pto_deadline().expect("armed");
         waits.push(t.since(last).as_millis());
         last = t;
-        lane.on_probe_timeout(t, &mut fates);
+        lane.on_probe_timeout(t, &mut streams);
         assert_eq!(
             lane.probes > 0,
-            !fates.lost.is_empty(),
+            !streams.lost.is_empty(),
             "data leaves beside the pacer only where it is a probe"
         );
     }
     // When nobody has answered for long, data is repeated after all, the newest first.
     assert!(waits.len() >= 3 && waits.iter().rev().skip(1).all(|w| *w < 10), "{waits:?}");
     assert!(waits.last().is_some_and(|w| (10..25).contains(w)), "{waits:?}");
-    assert_eq!(fates.lost, [9, 8]);
+    assert_eq!(streams.lost, [9, 8]);
 }
 
 #[test]
 fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     assert_eq!(lane.unacknowledged_since(), None);
     for n in 10..20 {
         lane.on_data_sent(at(n), 1, false);
@@ -194,16 +194,16 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
     assert_eq!(lane.unacknowledged_since(), Some(at(10)));
     // Probes do not start the wait anew.
     for n in 1..4 {
-        lane.on_probe_timeout(at(1_000 * n), &mut fates);
+        lane.on_probe_timeout(at(1_000 * n), &mut streams);
         lane.on_data_sent(at(1_000 * n), 1, true);
         send(&mut lane, &mut rng, at(1_000 * n));
     }
     assert_eq!(lane.unacknowledged_since(), Some(at(10)));
     // An acknowledgement does, and when all is acknowledged there is nothing to wait for.
-    lane.on_feedback(at(4_000), &feedback(0..1, vec![]), &mut fates).expect("true");
+    lane.on_feedback(at(4_000), &feedback(0..1, vec![]), &mut streams).expect("true");
     assert_eq!(lane.unacknowledged_since(), Some(at(4_000)));
     let all = lane.sent.next();
-    lane.on_feedback(at(4_001), &feedback(0..all, vec![]), &mut fates).expect("true");
+    lane.on_feedback(at(4_001), &feedback(0..all, vec![]), &mut streams).expect("true");
     assert_eq!(lane.unacknowledged_since(), None);
     lane.on_data_sent(at(9_000), 1, false);
     send(&mut lane, &mut rng, at(9_000));
@@ -214,7 +214,7 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
 fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
     for (packets, kept) in [(1_000, true), (MAX_TRACKED / 2 + 1, false)] {
         let (mut lane, mut rng) = lane();
-        let mut fates = Fates::default();
+        let mut streams = RecordingStreams::default();
         for _ in 0..packets {
             lane.sent.push(SentPacket {
                 time: at(1_000),
@@ -227,7 +227,7 @@ fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
         let newest = send(&mut lane, &mut rng, at(1_090));
         #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
         let told = feedback(0..newest + 1, vec![0..1]);
-        let out = lane.on_feedback(at(1_170), &told, &mut fates).expect("true");
+        let out = lane.on_feedback(at(1_170), &told, &mut streams).expect("true");
         assert_eq!(out.lost, 1);
         // Two round trips after it left.
         assert_eq!(lane.sent.get(0).is_some(), kept, "{packets} packets");
@@ -237,7 +237,7 @@ fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
 #[test]
 fn last_words_are_no_measure_of_what_a_path_carries() {
     let (mut lane, mut rng) = lane();
-    let mut fates = Fates::default();
+    let mut streams = RecordingStreams::default();
     lane.skip_in = u64::MAX;
     // A packet each 10 us, acknowledged a round trip of 20 ms later: 150 MB/s.
     let us = |n: u64| Time::from_nanos(1_000_000_000 + n * 1_000);
@@ -247,18 +247,18 @@ fn last_words_are_no_measure_of_what_a_path_carries() {
         times.push(lane.sent.next());
         if n >= 2_000 && n % 100 == 0 {
             let told = feedback(0..times[n as usize - 2_000], vec![]);
-            lane.on_feedback(us(10 * n), &told, &mut fates).expect("true");
+            lane.on_feedback(us(10 * n), &told, &mut streams).expect("true");
         }
     }
     let all = lane.sent.next();
-    lane.on_feedback(us(420_000), &feedback(0..all, vec![]), &mut fates).expect("true");
+    lane.on_feedback(us(420_000), &feedback(0..all, vec![]), &mut streams).expect("true");
     let before = lane.flows[0].carried().expect("many round trips").bytes_per_sec();
     assert!((130_000_000..170_000_000).contains(&before), "{before}");
     // Much later a message of one packet, and its report.
     for n in 1..5 {
         send(&mut lane, &mut rng, us(n * 1_000_000));
         let all = lane.sent.next();
-        lane.on_feedback(us(n * 1_000_000 + 20_000), &feedback(0..all, vec![]), &mut fates).expect("true");
+        lane.on_feedback(us(n * 1_000_000 + 20_000), &feedback(0..all, vec![]), &mut streams).expect("true");
     }
     assert_eq!(lane.flows[0].carried().map(Rate::bytes_per_sec), Some(before));
 }

@@ -9,7 +9,7 @@ use wire::cc::{CcTerms, CcWish, signal};
     "cannot agree on congestion control for what the {sender} sends: it offers {offers}, and the other end {terms}; try others at \
      either end (--cc, --cc-allow; --cc-wish, --cc-refuse)"
 )]
-pub struct NoCommon {
+pub struct NoCommonAlgorithm {
     /// Which end sends.
     pub sender: &'static str,
     /// What it offers.
@@ -31,8 +31,8 @@ pub struct Agreed {
 ///
 /// # Errors
 /// The first direction for which nothing suits both ends.
-pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<Agreed, NoCommon> {
-    let none = |sender, from: &CcTerms, to: &CcTerms| NoCommon {
+pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<Agreed, NoCommonAlgorithm> {
+    let none = |sender, from: &CcTerms, to: &CcTerms| NoCommonAlgorithm {
         sender,
         offers: names(from.offers.iter().map(|o| &o.name)),
         terms: describe(to),

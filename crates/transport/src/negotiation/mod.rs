@@ -1,15 +1,15 @@
 //! Which congestion control each direction uses: agreed on in the handshake, changed while the connection lasts.
 //!
 //! The sender of a direction runs the algorithm. Its receiver can wish, refuse, and say which signals it gives. What holds
-//! at first follows from both ends' terms by one function ([`agree`]); changes go by proposal and answer ([`exchange`]).
+//! at first follows from both ends' terms by one function ([`agree`]); changes go by proposal and answer ([`proposals`]).
 
 pub mod agree;
-pub mod exchange;
+pub mod proposals;
 mod reason;
 
-pub use reason::Reason;
+pub use reason::CcChangeReason;
 
-use crate::config::Negotiation;
+use crate::config::CcNegotiation;
 use cc::registry::{self, Definition, Marks, Needs};
 use wire::CcOffer;
 use wire::cc::{CcTerms, CcWish, MAX_CC_OFFERS, MAX_CC_PARAMS, MAX_CC_WISHES, signal};
@@ -73,7 +73,7 @@ impl Allow {
 }
 
 /// The signals that an algorithm needs of a receiver, as bits of [`signal`].
-pub fn needed(n: Needs) -> u64 {
+pub fn needed_signals(n: Needs) -> u64 {
     let marks = match n.marks {
         Marks::Optional => 0,
         Marks::Step => signal::MARKS,
@@ -84,13 +84,13 @@ pub fn needed(n: Needs) -> u64 {
 
 /// The signals that this program gives as a receiver: marks are counted whatever they mean, and what hops wrote goes
 /// back as it came.
-pub const ECHOES: u64 = signal::MARKS | signal::L4S | signal::TELEMETRY;
+pub const PROVIDED_SIGNALS: u64 = signal::MARKS | signal::L4S | signal::TELEMETRY;
 
 fn offer_of(def: &Definition, params: &str) -> CcOffer {
     CcOffer {
         name: def.name.to_owned(),
         version: def.version(),
-        needs: needed(def.needs),
+        needs: needed_signals(def.needs),
         params: params.to_owned(),
     }
 }
@@ -121,7 +121,7 @@ pub fn check(o: &CcOffer) -> Result<(), u64> {
 ///
 /// # Errors
 /// A choice or wish that cannot be: in words.
-pub fn terms(own: &str, n: &Negotiation) -> Result<CcTerms, String> {
+pub fn terms(own: &str, n: &CcNegotiation) -> Result<CcTerms, String> {
     let first = offer(own)?;
     if n.also.len() >= MAX_CC_OFFERS {
         return Err(format!("at most {MAX_CC_OFFERS} algorithms can be offered"));
@@ -139,14 +139,14 @@ pub fn terms(own: &str, n: &Negotiation) -> Result<CcTerms, String> {
             offers.push(offer_of(d, ""));
         }
     }
-    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: ECHOES, offers, wishes: wishes(n)? })
+    Ok(CcTerms { firm: n.firm, only: n.only_wished, echoes: PROVIDED_SIGNALS, offers, wishes: wishes(n)? })
 }
 
 /// What is wished and refused for what the peer sends.
 ///
 /// # Errors
 /// Too many, or one that cannot be: in words.
-pub fn wishes(n: &Negotiation) -> Result<Vec<CcWish>, String> {
+pub fn wishes(n: &CcNegotiation) -> Result<Vec<CcWish>, String> {
     if n.wish.len() + n.refuse.len() > MAX_CC_WISHES {
         return Err(format!("at most {MAX_CC_WISHES} algorithms can be wished and refused together"));
     }
@@ -178,8 +178,10 @@ mod tests {
     #[test]
     fn every_algorithm_can_be_offered_and_is_taken_again() {
         for def in registry::list() {
-            let t =
-                terms(def.name, &Negotiation { wish: vec![def.name.to_owned()], ..Negotiation::default() });
+            let t = terms(
+                def.name,
+                &CcNegotiation { wish: vec![def.name.to_owned()], ..CcNegotiation::default() },
+            );
             let p = wire::Params { cc_terms: t.ok(), ..wire::Params::default() };
             let mut b = Vec::new();
             p.put(&mut b);
@@ -196,23 +198,23 @@ mod tests {
     #[test]
     fn what_is_preferred_comes_first_and_once() {
         let also = vec!["cubic:hystart=off".to_owned(), "bbr:probe_rtt=off".to_owned(), "reno".to_owned()];
-        let n = Negotiation {
+        let n = CcNegotiation {
             also,
             allow: Allow::Only(vec!["vegas".into(), "reno".into()]),
-            ..Negotiation::default()
+            ..CcNegotiation::default()
         };
         let all: Vec<_> = terms("bbr", &n).unwrap().offers.iter().map(CcOffer::spec).collect();
         assert_eq!(all, ["bbr", "cubic:hystart=off", "reno", "vegas"]);
-        let many = Negotiation { also: vec!["reno".into(); MAX_CC_OFFERS], ..n.clone() };
+        let many = CcNegotiation { also: vec!["reno".into(); MAX_CC_OFFERS], ..n.clone() };
         assert!(terms("bbr", &many).unwrap_err().contains("at most"));
-        let wrong = Negotiation { also: vec!["nonsense".into()], ..n };
+        let wrong = CcNegotiation { also: vec!["nonsense".into()], ..n };
         assert!(terms("bbr", &wrong).unwrap_err().contains("nonsense"));
     }
 
     #[test]
     fn needs_are_told_by_bits() {
-        assert_eq!(needed(Needs::NOTHING), 0);
-        let marks = |marks| needed(Needs { marks, telemetry: true });
+        assert_eq!(needed_signals(Needs::NOTHING), 0);
+        let marks = |marks| needed_signals(Needs { marks, telemetry: true });
         assert_eq!(marks(Marks::Step), signal::MARKS | signal::TELEMETRY);
         assert_eq!(marks(Marks::L4s), signal::L4S | signal::TELEMETRY);
     }

@@ -4,7 +4,7 @@ use cc::platform::{EcnFault, Lack};
 
 /// Why another algorithm decides than before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reason {
+pub enum CcChangeReason {
     /// Both ends agreed on it.
     #[default]
     Agreed,
@@ -13,7 +13,7 @@ pub enum Reason {
     /// The path does not carry what the chosen one needs: its substitute decides.
     Lacks(Lack),
     /// The path carries again what the chosen one needs.
-    Back,
+    SignalsRestored,
     /// The chosen one is a program, which misbehaved.
     Program,
     /// A code that this version does not know.
@@ -21,42 +21,42 @@ pub enum Reason {
 }
 
 /// The codes of `docs/protocol.md`, section 10.4.
-const CODES: [(u64, Reason); 10] = [
-    (0, Reason::Agreed),
-    (1, Reason::Policy),
-    (2, Reason::Back),
-    (3, Reason::Program),
-    (4, Reason::Lacks(Lack::Ecn(EcnFault::Untold))),
-    (5, Reason::Lacks(Lack::Ecn(EcnFault::Bleached))),
-    (6, Reason::Lacks(Lack::Ecn(EcnFault::Remarked))),
-    (7, Reason::Lacks(Lack::Ecn(EcnFault::AllMarked))),
-    (8, Reason::Lacks(Lack::Ecn(EcnFault::Dropped))),
-    (9, Reason::Lacks(Lack::Telemetry)),
+const CODES: [(u64, CcChangeReason); 10] = [
+    (0, CcChangeReason::Agreed),
+    (1, CcChangeReason::Policy),
+    (2, CcChangeReason::SignalsRestored),
+    (3, CcChangeReason::Program),
+    (4, CcChangeReason::Lacks(Lack::Ecn(EcnFault::Untold))),
+    (5, CcChangeReason::Lacks(Lack::Ecn(EcnFault::Bleached))),
+    (6, CcChangeReason::Lacks(Lack::Ecn(EcnFault::Remarked))),
+    (7, CcChangeReason::Lacks(Lack::Ecn(EcnFault::AllMarked))),
+    (8, CcChangeReason::Lacks(Lack::Ecn(EcnFault::Dropped))),
+    (9, CcChangeReason::Lacks(Lack::Telemetry)),
 ];
 
-impl Reason {
+impl CcChangeReason {
     /// Its code on the wire.
     pub fn code(self) -> u64 {
         match self {
-            Reason::Other(code) => code,
+            CcChangeReason::Other(code) => code,
             known => CODES.iter().find(|(_, r)| *r == known).map_or(0, |(code, _)| *code),
         }
     }
 
     /// What a code means.
-    pub fn of_code(code: u64) -> Reason {
-        CODES.iter().find(|(c, _)| *c == code).map_or(Reason::Other(code), |(_, r)| *r)
+    pub fn of_code(code: u64) -> CcChangeReason {
+        CODES.iter().find(|(c, _)| *c == code).map_or(CcChangeReason::Other(code), |(_, r)| *r)
     }
 
     /// It in words.
     pub const fn words(self) -> &'static str {
         match self {
-            Reason::Agreed => "both ends agreed on it",
-            Reason::Policy => "the sender's policy or administrator says so",
-            Reason::Lacks(lack) => lack.words(),
-            Reason::Back => "the path carries the signals it needs again",
-            Reason::Program => "the program misbehaved",
-            Reason::Other(_) => "for a reason that this version does not know",
+            CcChangeReason::Agreed => "both ends agreed on it",
+            CcChangeReason::Policy => "the sender's policy or administrator says so",
+            CcChangeReason::Lacks(lack) => lack.words(),
+            CcChangeReason::SignalsRestored => "the path carries the signals it needs again",
+            CcChangeReason::Program => "the program misbehaved",
+            CcChangeReason::Other(_) => "for a reason that this version does not know",
         }
     }
 }
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn codes_lead_back() {
         for (code, reason) in CODES {
-            assert_eq!((Reason::of_code(code), reason.code()), (reason, code));
+            assert_eq!((CcChangeReason::of_code(code), reason.code()), (reason, code));
         }
-        assert_eq!(Reason::of_code(77).code(), 77);
+        assert_eq!(CcChangeReason::of_code(77).code(), 77);
     }
 }

@@ -429,29 +429,29 @@ fn what_stands_behind_a_datagram_that_is_too_long_is_not_seen_ahead() {
 fn where_the_next_payload_lies_is_known_before_it_is_gathered() {
     let (mut x, mut y) = reliable();
     let at = |e: &mut End, mr: Mr, offset, len| {
-        base::Soon::new(e.a.address(Place { mr: mr.id, offset, len }).unwrap(), len as usize)
+        base::Prefetch::new(e.a.address(Place { mr: mr.id, offset, len }).unwrap(), len as usize)
     };
-    assert_eq!(x.a.soon(x.qp), base::Soon::default());
+    assert_eq!(x.a.prefetch_hint(x.qp), base::Prefetch::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
     x.post(SendWr::new(1, op, vec![x.source(10, 150), x.source(1000, 50)]));
     x.post(SendWr::new(2, SendOp::Read { rkey: y.src.rkey, offset: 20 }, x.own_sge(0, 300)));
     x.post(SendWr::new(3, op, x.source(5000, 70)));
     // The first message, then the rest of it, as far as it lies together.
     for (offset, len) in [(10, 150), (110, 50)] {
-        let (soon, src) = (x.a.soon(x.qp), x.src);
+        let (soon, src) = (x.a.prefetch_hint(x.qp), x.src);
         assert_eq!(soon, at(&mut x, src, offset, len));
         let (seg, payload) = x.segment(100).unwrap();
         y.place(&seg, &payload).unwrap();
     }
     // A read has no payload of this end.
-    assert_eq!(x.a.soon(x.qp), base::Soon::default());
+    assert_eq!(x.a.prefetch_hint(x.qp), base::Prefetch::default());
     let (seg, payload) = x.segment(100).unwrap();
-    let (soon, src) = (x.a.soon(x.qp), x.src);
+    let (soon, src) = (x.a.prefetch_hint(x.qp), x.src);
     assert_eq!(soon, at(&mut x, src, 5000, 70));
     // Its answer, at the other end, has.
     y.place(&seg, &payload).unwrap();
     for (offset, len) in [(20, 300), (120, 200)] {
-        let (soon, src) = (y.a.soon(y.qp), y.src);
+        let (soon, src) = (y.a.prefetch_hint(y.qp), y.src);
         assert_eq!(soon, at(&mut y, src, offset, len));
         y.segment(100).unwrap();
     }

@@ -7,7 +7,7 @@ use super::{Gate, Opcode, OutMsg, Response, Rooms, Source, Tx, Wqe};
 use crate::Kind;
 use crate::region::Regions;
 use crate::segment::Segment;
-use base::Soon;
+use base::Prefetch;
 
 /// Messages of at most so many segments, a train's, are cut evenly. Longer ones have many trains, of which one ends short:
 /// that is not worth a look at each segment.
@@ -53,7 +53,7 @@ impl Tx {
     }
 
     /// Where the payload lies that is most likely sent next: the rest of the message that is being sent, or the next one.
-    pub(crate) fn soon(&self, regions: &Regions) -> Soon {
+    pub(crate) fn prefetch_hint(&self, regions: &Regions) -> Prefetch {
         let current = |msn: Option<u64>| self.flight_of(msn?).filter(|m| m.sent < m.len);
         let next = match current(self.current_wr).or_else(|| current(self.current_response)) {
             Some(m) => Some((m.source, m.sent)),
@@ -61,12 +61,12 @@ impl Tx {
         };
         match next.unwrap_or((Source::Wqe(self.next_wqe), 0)) {
             (Source::Response(Response { mr: Some(mr), offset, len, .. }), sent) => {
-                regions.soon(mr, offset + sent, len - sent)
+                regions.prefetch_hint(mr, offset + sent, len - sent)
             }
-            (Source::Response(_), _) => Soon::default(),
+            (Source::Response(_), _) => Prefetch::default(),
             (Source::Wqe(number), sent) => {
                 let w = self.posted(number).filter(|w| !w.is_answered());
-                w.map_or_else(Soon::default, |w| w.local.soon(regions, sent))
+                w.map_or_else(Prefetch::default, |w| w.local.prefetch_hint(regions, sent))
             }
         }
     }

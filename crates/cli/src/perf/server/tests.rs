@@ -2,7 +2,7 @@
 
 use super::*;
 use base::{Ecn, Rng, Span};
-use endpoint::{Authority, Config, Connect, MAX_TRAIN, Meta, ServerConfig};
+use endpoint::{Authority, Config, Connect, DatagramInfo, MAX_TRAIN, ServerConfig};
 use std::net::SocketAddr;
 use transport::crypto::{ClientAuth, Credentials, Identity, ServerTrust};
 
@@ -64,7 +64,8 @@ impl Crowd {
             self.server.drive(now, &mut self.ep);
             for (c, addr, closed) in &mut self.clients {
                 c.handle_timeout(now);
-                let meta = |remote| Meta { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+                let meta =
+                    |remote| DatagramInfo { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
                 while let Some(t) = c.poll_transmit(now, &mut buf) {
                     self.ep.handle_train(now, meta(*addr), &mut buf[..t.len], t.segment);
                 }
@@ -78,7 +79,8 @@ impl Crowd {
                 let Some((c, ..)) = self.clients.iter_mut().find(|(_, a, _)| *a == t.remote) else {
                     continue;
                 };
-                let meta = Meta { remote: SERVER.into(), local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+                let meta =
+                    DatagramInfo { remote: SERVER.into(), local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
                 c.handle_train(now, meta, &mut buf[..t.len], t.segment);
             }
         }

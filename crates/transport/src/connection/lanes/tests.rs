@@ -4,7 +4,7 @@ use super::*;
 use crate::config::TransportOptions;
 use crate::connection::Open;
 use crate::crypto::{ClientSetup, Credentials, Identity, ServerTrust};
-use crate::negotiation::Reason;
+use crate::negotiation::CcChangeReason;
 
 /// A connection that is taken to be open.
 pub(in crate::connection) fn connection(side: Side) -> Connection {
@@ -46,10 +46,10 @@ fn a_lanes_number_is_used_once() {
     let mut c = connection(Side::Server);
     c.on_lane_open(asked(1, 7)).expect("a lane");
     c.on_lane_open(asked(1, 7)).expect("the same, repeated before the answer");
-    assert_eq!(c.wanted.len(), 1);
+    assert_eq!(c.pending_lanes.len(), 1);
     c.accept_lane(1, Some((Cid(9), 0)));
     c.on_lane_open(asked(1, 7)).expect("the same, repeated after it");
-    assert_eq!((c.lanes.len(), c.wanted.len()), (2, 0));
+    assert_eq!((c.lanes.len(), c.pending_lanes.len()), (2, 0));
     assert!(c.on_lane_open(asked(1, 8)).is_err(), "another lane of the same number");
     c.lanes[1].stage = Stage::Closed;
     assert!(c.on_lane_open(asked(1, 8)).is_err(), "nor when that is closed: nonces are made of it");
@@ -91,16 +91,16 @@ fn a_lane_that_is_added_later_runs_what_its_flow_runs_and_new_code_comes_when_it
     };
     let runs = |c: &Connection| c.lanes.iter().map(|l| l.flows[0].describe().0).collect::<Vec<_>>();
     load("of-lanes", "cubic");
-    c.set_algorithm(0, "of-lanes", Reason::Policy).expect("it is loaded");
+    c.set_algorithm(0, "of-lanes", CcChangeReason::Policy).expect("it is loaded");
     // The name stands for other code by now, and then for none.
     load("of-lanes", "reno");
     add(&mut c, 1);
     assert_eq!(runs(&c), ["cubic", "cubic"]);
-    c.set_algorithm(0, "of-lanes", Reason::Policy).expect("it is loaded");
+    c.set_algorithm(0, "of-lanes", CcChangeReason::Policy).expect("it is loaded");
     assert_eq!(runs(&c), ["reno", "reno"]);
-    assert_eq!(c.flow_facts().next().map(|f| f.code), Some("reno"));
+    assert_eq!(c.flow_stats().next().map(|f| f.code), Some("reno"));
     assert!(cc::registry::unload("of-lanes"));
     add(&mut c, 2);
     assert_eq!(runs(&c), ["reno"; 3]);
-    assert!(c.set_algorithm(0, "of-lanes", Reason::Policy).is_err(), "nobody has it any more");
+    assert!(c.set_algorithm(0, "of-lanes", CcChangeReason::Policy).is_err(), "nobody has it any more");
 }

@@ -2,7 +2,7 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::super::identity::{Identity, PublicKey};
-use super::super::once::{OnceError, OneTimeToken};
+use super::super::one_time_token::{OneTimeToken, OneTimeTokenError};
 use super::*;
 
 /// 2026-01-01, in seconds since 1970.
@@ -173,7 +173,7 @@ fn one_time_tokens_are_bound_to_the_connection() {
     let token = OneTimeToken::new([5; 32], None);
     let proof = token.prove(&c.export_token_binding().unwrap());
     assert_eq!(token.verify(&s.export_token_binding().unwrap(), &proof), Ok(()));
-    assert_eq!(token.verify(&s2.export_token_binding().unwrap(), &proof), Err(OnceError::Proof));
+    assert_eq!(token.verify(&s2.export_token_binding().unwrap(), &proof), Err(OneTimeTokenError::Proof));
 }
 
 #[test]

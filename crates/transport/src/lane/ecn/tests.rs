@@ -13,15 +13,15 @@ fn at(rtts: u64) -> Time {
 type Network = fn(Ecn) -> Option<Ecn>;
 
 struct Lane {
-    watch: EcnWatch,
+    watch: EcnValidator,
     sent: u64,
-    counts: Counts,
+    counts: PeerCounts,
     round: u64,
 }
 
 impl Lane {
     fn new() -> Lane {
-        Lane { watch: EcnWatch::default(), sent: 0, counts: Counts::default(), round: 0 }
+        Lane { watch: EcnValidator::default(), sent: 0, counts: PeerCounts::default(), round: 0 }
     }
 
     /// A round trip with so many packets of each flow: what each flow's packets carried.
@@ -156,7 +156,7 @@ fn a_queue_that_overflows_is_no_path_that_drops_what_is_capable() {
 
 #[test]
 fn marks_of_a_short_queue_on_ect1_are_those_of_l4s() {
-    let mut w = EcnWatch::default();
+    let mut w = EcnValidator::default();
     w.on_acked(at(0), Ecn::Ect0, true, Span::ZERO);
     w.on_acked(at(0), Ecn::Ect1, true, Span::from_millis(20));
     assert_eq!(w.seen(), (Found::Yes, Found::Unknown));
@@ -173,7 +173,7 @@ fn counts_that_cannot_be_true_end_the_connection() {
         signals: Some(Told { ect0: counts[0], ect1: counts[1], marks, ..Told::default() }),
         ..Feedback::default()
     };
-    let mut w = EcnWatch::default();
+    let mut w = EcnValidator::default();
     let mut check = |f| w.check(&f, 100).map_err(|v| v.code);
     assert_eq!(check(statement(50, [10, 0, 2], vec![3..5])), Ok(()));
     // Statements may overtake each other, and several be about the same packet.
@@ -191,7 +191,7 @@ fn counts_that_cannot_be_true_end_the_connection() {
 
 #[test]
 fn of_a_peer_that_tells_nothing_nothing_is_known_and_the_field_is_sent() {
-    let mut w = EcnWatch::default();
+    let mut w = EcnValidator::default();
     assert_eq!(w.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);
     w.on_report(at(1), RTT, false);
     assert_eq!(w.paths()[0], Failed(EcnFault::Untold));

@@ -1,12 +1,12 @@
 //! Packets sealed and opened apart from the connection they belong to, on another thread.
 //!
-//! The connection decides what is in a train and which numbers its packets have; [`Sealing`] is all it takes to protect
-//! them. In the other direction an [`OpenView`] opens packets under the key that is current. Which other key a packet
+//! The connection decides what is in a train and which numbers its packets have; [`TrainSealer`] is all it takes to protect
+//! them. In the other direction an [`TrainOpener`] opens packets under the key that is current. Which other key a packet
 //! might need, whether its number is news and whether it may still be accepted are questions that only the connection can
 //! answer: what a view does not open it leaves to it.
 
 use super::packet::{HeaderKey, OpenKey, SealKey};
-use base::{Soon, seq};
+use base::{Prefetch, seq};
 use std::sync::Arc;
 use wire::packet::{SHORT_CLEAR, flag};
 
@@ -21,31 +21,31 @@ pub(super) struct TrainKey {
 }
 
 /// What a train that has been built is protected with. Its numbers are reserved for it: to be used once.
-pub struct Sealing {
+pub struct TrainSealer {
     pub(super) keys: Arc<TrainKey>,
     pub(super) lane: u32,
     pub(super) first_pn: u64,
     /// Bytes in front of the train's only packet that are not protected.
     pub(super) lead: usize,
     /// What the train after this one is made of.
-    pub(super) soon: Soon,
+    pub(super) prefetch: Prefetch,
 }
 
-impl Sealing {
+impl TrainSealer {
     /// The same for a train of one packet that begins behind so many bytes.
-    pub fn behind(self, lead: usize) -> Sealing {
-        Sealing { lead, ..self }
+    pub fn with_offset(self, lead: usize) -> TrainSealer {
+        TrainSealer { lead, ..self }
     }
 
     /// The same where the next train is built by the same thread, of this payload. It comes from memory while this one is
     /// sealed: built from memory that is not near, a train of 44 packets takes as long again.
-    pub fn before(self, soon: Soon) -> Sealing {
-        Sealing { soon, ..self }
+    pub fn with_prefetch(self, prefetch: Prefetch) -> TrainSealer {
+        TrainSealer { prefetch, ..self }
     }
 
     /// The same for another thread than the one that builds trains.
-    pub fn elsewhere(self) -> Sealing {
-        self.before(Soon::default())
+    pub fn without_prefetch(self) -> TrainSealer {
+        self.with_prefetch(Prefetch::default())
     }
 
     /// Seals and masks the packets of `train`, `segment` bytes apart, the last perhaps shorter, each with its clear
@@ -54,11 +54,11 @@ impl Sealing {
         let Some(train) = train.get_mut(self.lead..) else { return };
         let segment = segment.saturating_sub(self.lead);
         let TrainKey { key, header, tag_len } = &*self.keys;
-        let mut soon = self.soon.first(train.len());
+        let mut prefetch = self.prefetch.first(train.len());
         for (pn, packet) in (self.first_pn..).zip(train.chunks_mut(segment.max(1))) {
             let Some((clear, rest)) = packet.split_at_mut_checked(SHORT_CLEAR) else { continue };
             let Some((tag_at, body)) = rest.split_at_mut_checked(*tag_len) else { continue };
-            soon.fetch(segment);
+            prefetch.fetch(segment);
             match key.seal(self.lane, pn, clear, body) {
                 Ok(tag) => tag_at.copy_from_slice(&tag[..*tag_len]),
                 // Only sizes that no packet has are a reason; what is not sealed does not leave readable.
@@ -71,7 +71,7 @@ impl Sealing {
 
 /// What opens packets of one lane under the key of one generation.
 #[derive(Clone)]
-pub struct OpenView {
+pub struct TrainOpener {
     pub(super) key: Arc<OpenKey>,
     pub(super) header: Arc<HeaderKey>,
     pub(super) tag_len: usize,
@@ -92,7 +92,7 @@ pub struct OpenedTrain {
     pub(crate) failed: u64,
 }
 
-impl OpenView {
+impl TrainOpener {
     /// Unmasks a train of short packets of this lane and opens those that carry the view's key phase, in place.
     /// `expected` is the number after the highest one so far that came under this lane; it moves on. `None`: the train was
     /// not touched.
@@ -136,7 +136,7 @@ impl OpenedTrain {
     }
 }
 
-super::opaque_debug!(TrainKey, Sealing, OpenView);
+super::opaque_debug!(TrainKey, TrainSealer, TrainOpener);
 
 #[cfg(test)]
 mod tests {
@@ -184,7 +184,7 @@ mod tests {
                 assert!(body.iter().all(|x| *x == pn as u8), "{suite}");
             }
             let (mut copy, mut expected) = (t, 0);
-            let o = b.open_keys().view(3).open_train(&mut expected, &mut copy, 100).unwrap();
+            let o = b.open_keys().train_opener(3).open_train(&mut expected, &mut copy, 100).unwrap();
             assert_eq!((o.opened, o.failed, expected), (0b1111, 0, 9), "{suite}");
             assert!(copy.chunks(100).all(|p| p[SHORT_CLEAR + tag_len..].iter().all(|x| *x == p[8])));
         }
@@ -195,7 +195,7 @@ mod tests {
         let (mut a, b) = ends(Suite::Aegis128L);
         let first = (1 << 33) - 2;
         let (mut t, mut expected) = (train(&mut a, first, 5), first - 1_000);
-        let o = b.open_keys().view(3).open_train(&mut expected, &mut t, 100).unwrap();
+        let o = b.open_keys().train_opener(3).open_train(&mut expected, &mut t, 100).unwrap();
         assert_eq!((o.opened, expected), (0b1_1111, first + 5));
         let numbers: Vec<_> = t.chunks(100).map(|p| o.number(p)).collect();
         assert_eq!(numbers, (first..first + 5).collect::<Vec<_>>());
@@ -207,13 +207,13 @@ mod tests {
     #[test]
     fn what_was_changed_fails_and_what_a_view_cannot_judge_is_left() {
         let (mut a, mut b) = ends(Suite::Aes128Gcm);
-        let view = b.open_keys().view(3);
+        let view = b.open_keys().train_opener(3);
         let mut t = train(&mut a, 0, 3);
         t[150] ^= 1;
         let o = view.open_train(&mut 0, &mut t, 100).unwrap();
         assert_eq!((o.opened, o.failed), (0b101, 0b010));
         // Of another lane.
-        let o = b.open_keys().view(4).open_train(&mut 0, &mut train(&mut a, 3, 1), 100).unwrap();
+        let o = b.open_keys().train_opener(4).open_train(&mut 0, &mut train(&mut a, 3, 1), 100).unwrap();
         assert_eq!((o.opened, o.failed), (0, 1));
         // Under the next key: the connection decides, and tells by a new view.
         assert!(a.on_acknowledged(3, 0) && a.update().is_ok());
@@ -230,7 +230,7 @@ mod tests {
         // What the old view opens is late: accepted below what came under the new key, not above (RFC 9001, 6.4).
         assert_eq!(b.opener().admit(&o, 3, 5), Ok(Opened::Previous));
         assert_eq!(b.opener().admit(&o, 3, 6), Err(OpenError::Expired));
-        let o = b.open_keys().view(3).open_train(&mut 6, &mut sealed.clone(), 100).unwrap();
+        let o = b.open_keys().train_opener(3).open_train(&mut 6, &mut sealed.clone(), 100).unwrap();
         assert_eq!(o.opened, 0b11);
         assert_eq!(b.opener().admit(&o, 3, 7), Ok(Opened::Current));
         b.discard_previous();
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn scraps_and_long_trains_are_no_trouble() {
         let (_, b) = ends(Suite::Aegis128L);
-        let view = b.open_keys().view(0);
+        let view = b.open_keys().train_opener(0);
         for len in 0..60 {
             for stride in [0, 1, 9, 24, 25, 30, 100] {
                 if let Some(o) = view.open_train(&mut 0, &mut vec![0x41; len], stride) {

@@ -3,7 +3,7 @@
 //! Which addresses there are, and which of them to use, is decided above.
 
 use super::{ConnEvent, Connection, State};
-use crate::config::Discover;
+use crate::config::PathDiscovery;
 use crate::crypto::Side;
 use crate::error::Violation;
 use crate::lane::{Lane, Stage, mtu};
@@ -15,7 +15,7 @@ use wire::frame::{Addresses, MAX_ADDRESSES, is_tellable};
 
 /// Both ends of a lane, for whoever chooses addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneEnds {
+pub struct LaneAddresses {
     /// Its number.
     pub lane: u32,
     /// Where this end is, when known.
@@ -27,14 +27,14 @@ pub struct LaneEnds {
     /// Data can go over it.
     pub works: bool,
     /// Whether it leads there is being found out.
-    pub checking: bool,
+    pub validating: bool,
 }
 
 impl Connection {
     /// Of a server: all addresses at which this client can reach it, of which the first
     /// [`wire::frame::MAX_ADDRESSES`] are told. Stands for every list before. Nothing is told to a client that did not ask,
     /// nor twice.
-    pub fn tell_addresses(&mut self, all: &[SocketAddr]) {
+    pub fn advertise_addresses(&mut self, all: &[SocketAddr]) {
         let asked = self.side == Side::Server && self.authorised && self.peer_params.addresses;
         if !asked || !self.is_open() {
             return;
@@ -45,15 +45,15 @@ impl Connection {
                 list.push(*a);
             }
         }
-        if list == self.told.list {
+        if list == self.advertised.list {
             return;
         }
         // What was said before, and has not arrived, need not arrive any more.
         let other = |f: &Frame<'static>| !matches!(f, Frame::Addresses(_));
         self.frames.retain(other);
         self.lanes.iter_mut().for_each(|l| l.lost_frames.retain(other));
-        self.told = Addresses { sequence: self.told.sequence + 1, list };
-        self.push_frame(Frame::Addresses(self.told.clone()));
+        self.advertised = Addresses { sequence: self.advertised.sequence + 1, list };
+        self.push_frame(Frame::Addresses(self.advertised.clone()));
     }
 
     /// The server says where it can be reached. Lists may overtake each other: the one with the highest number holds.
@@ -64,44 +64,44 @@ impl Connection {
         if !self.options.discover.asks() {
             return Err(Violation::protocol("addresses were told that nobody had asked for"));
         }
-        if self.learned.as_ref().is_none_or(|l| a.sequence > l.sequence) {
-            self.learned = Some(a);
+        if self.advertised_by_peer.as_ref().is_none_or(|l| a.sequence > l.sequence) {
+            self.advertised_by_peer = Some(a);
             self.events.push_back(ConnEvent::Addresses);
         }
         Ok(())
     }
 
     /// What the server has told of where it can be reached; `None`: nothing.
-    pub fn learned_addresses(&self) -> Option<&[SocketAddr]> {
-        self.learned.as_ref().map(|a| &a.list[..])
+    pub fn peer_addresses(&self) -> Option<&[SocketAddr]> {
+        self.advertised_by_peer.as_ref().map(|a| &a.list[..])
     }
 
     /// Whether the peer was told where this server can be reached.
-    pub fn has_told_addresses(&self) -> bool {
-        self.told.sequence > 0
+    pub fn has_advertised_addresses(&self) -> bool {
+        self.advertised.sequence > 0
     }
 
     /// Which paths are to be added that nobody named.
-    pub fn discovers(&self) -> Discover {
+    pub fn discovers(&self) -> PathDiscovery {
         self.options.discover
     }
 
     /// The lanes that are not over.
-    pub fn lane_ends(&self) -> impl Iterator<Item = LaneEnds> + '_ {
+    pub fn all_lane_addresses(&self) -> impl Iterator<Item = LaneAddresses> + '_ {
         self.lanes.iter().filter(|l| l.stage != Stage::Closed).map(|l| {
             let (remote, local) = l.target();
-            let checking = matches!(l.stage, Stage::Checking | Stage::Waiting);
+            let validating = matches!(l.stage, Stage::Validating | Stage::Waiting);
             let works = l.stage == Stage::Open;
-            LaneEnds { lane: l.id, local, remote, socket: l.socket, works, checking }
+            LaneAddresses { lane: l.id, local, remote, socket: l.socket, works, validating }
         })
     }
 
     /// Whether it is known from which address of this end the first lane leaves.
-    pub fn is_placed(&self) -> bool {
+    pub fn has_local_address(&self) -> bool {
         self.lanes[0].local.is_some()
     }
 
-    fn living(&self, lane: u32) -> Option<usize> {
+    fn lane_index(&self, lane: u32) -> Option<usize> {
         self.lanes.iter().position(|l| l.id == lane && l.stage != Stage::Closed)
     }
 
@@ -115,22 +115,22 @@ impl Connection {
         to: (SocketAddr, Option<IpAddr>),
         streams: &mut impl Streams,
     ) {
-        let Some(i) = self.living(lane).filter(|_| self.side == Side::Client) else { return };
+        let Some(i) = self.lane_index(lane).filter(|_| self.side == Side::Client) else { return };
         // An endpoint must not migrate before the handshake is confirmed (RFC 9000, section 9): until then packets just
         // leave from where they can.
-        if !matches!(self.state, State::Open) || !self.setup.is_confirmed() {
+        if !matches!(self.state, State::Open) || !self.handshake.is_confirmed() {
             self.lanes[i].local = None;
             return;
         }
         let l = &mut self.lanes[i];
         l.give_up(now, streams);
         let worked = l.stage == Stage::Open;
-        l.stage = Stage::Checking;
+        l.stage = Stage::Validating;
         // Elsewhere it is only when the server has answered there: until then it may have to be looked for where it was.
         if to.0 == l.remote {
             l.local = to.1;
         }
-        self.check_path(now, i, to);
+        self.start_path_validation(now, i, to);
         if worked {
             self.events.push_back(ConnEvent::LaneDown(lane));
         }
@@ -138,8 +138,8 @@ impl Connection {
 
     /// Nothing can leave over a lane now: its address is gone, or has no route. If there is another one that works, that
     /// takes what is outstanding, at once. The lane comes back when it is heard of again.
-    pub fn cut_lane(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
-        let Some(i) = self.living(lane) else { return };
+    pub fn disable_lane(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
+        let Some(i) = self.lane_index(lane) else { return };
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
         let l = &mut self.lanes[i];
         if others && l.stage == Stage::Open {
@@ -151,7 +151,7 @@ impl Connection {
 
     /// A lane may have a way again: if it is dead, it is probed now and not at the next time-out.
     pub fn probe_lane(&mut self, lane: u32) {
-        if let Some(i) = self.living(lane)
+        if let Some(i) = self.lane_index(lane)
             && self.lanes[i].stage == Stage::Dead
         {
             self.lanes[i].ping = true;
@@ -166,7 +166,7 @@ impl Connection {
 
     /// The peer has answered at another pair of addresses than the lane had: nothing that was learned of the old path
     /// holds, and what is outstanding went the old way.
-    pub(super) fn on_other_path(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
+    pub(super) fn on_path_replaced(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
         let mtu = self.mtu_search(self.lanes[i].remote);
         let l = &mut self.lanes[i];
         l.give_up(now, streams);
@@ -184,15 +184,15 @@ impl Connection {
     }
 
     /// A challenge is answered where it came from (RFC 9000, section 8.2.2), which need not be where the lane's packets go.
-    pub(super) fn on_challenge(&mut self, lane: usize, meta: super::Meta, data: [u8; 8]) {
+    pub(super) fn on_challenge(&mut self, lane: usize, meta: super::DatagramInfo, data: [u8; 8]) {
         let l: &mut Lane = &mut self.lanes[lane];
         // Only the newest challenge is answered: a flood of them makes no queue.
-        l.fleeting.retain(|f| !matches!(f, Frame::PathResponse(_)));
+        l.unreliable_frames.retain(|f| !matches!(f, Frame::PathResponse(_)));
         let (remote, local) = l.target();
         let same = remote == meta.remote && (local == meta.local || meta.local.is_none());
         if same {
             l.answer = None;
-            l.fleeting.push_back(Frame::PathResponse(data));
+            l.unreliable_frames.push_back(Frame::PathResponse(data));
         } else {
             l.answer = Some((meta.remote, meta.local, data));
         }

@@ -1,6 +1,6 @@
 //! Algorithms whose signals the path does not carry: another one decides in their place until it does.
 
-use super::{ConnEvent, Connection, setup};
+use super::{ConnEvent, Connection, handshake};
 use base::Time;
 use cc::platform::Lack;
 use cc::registry::{Marks, Needs};
@@ -14,7 +14,7 @@ const STAYS_DOUBLED: u32 = 6;
 
 /// Of one flow on a lane.
 #[derive(Clone, Copy, Debug, Default)]
-struct StandIn {
+struct Substitution {
     /// Why the substitute decides.
     why: Option<Lack>,
     changes: u32,
@@ -24,9 +24,9 @@ struct StandIn {
 
 /// Who stands in on a lane, by flow.
 #[derive(Clone, Debug, Default)]
-pub struct StandIns(Vec<StandIn>);
+pub struct Substitutions(Vec<Substitution>);
 
-impl StandIns {
+impl Substitutions {
     /// Why the substitute decides for a flow; `None` if it does not.
     pub fn why(&self, flow: usize) -> Option<&'static str> {
         self.lack(flow).map(Lack::words)
@@ -41,9 +41,9 @@ impl StandIns {
         self.0.iter().any(|s| s.why.is_some())
     }
 
-    fn get(&mut self, flow: usize) -> &mut StandIn {
+    fn get(&mut self, flow: usize) -> &mut Substitution {
         if self.0.len() <= flow {
-            self.0.resize(flow + 1, StandIn::default());
+            self.0.resize(flow + 1, Substitution::default());
         }
         &mut self.0[flow]
     }
@@ -57,20 +57,20 @@ pub(super) fn needs(spec: &str) -> Needs {
 impl Connection {
     /// After a report or a time-out on a lane: has each flow decided by its own algorithm, or by the substitute where the path
     /// lacks what that needs.
-    pub(super) fn settle_signals(&mut self, now: Time, lane: usize) {
+    pub(super) fn update_substitutions(&mut self, now: Time, lane: usize) {
         let l = &mut self.lanes[lane];
         // Both are asked, so that neither stays news.
         let news = l.ecn.take_changed() | l.telemetry.take_changed();
-        if !news && !l.stand_ins.any() {
+        if !news && !l.substitutions.any() {
             if self.has_programs {
-                self.look_who_decides();
+                self.check_cc_changes();
             }
             return;
         }
         let (path, rtt) = (l.capability(), l.rtt.smoothed());
         for flow in 0..self.flow_setups.len() {
             let lacks = path.lacks(&self.flow_setups[flow].needs);
-            let s = *self.lanes[lane].stand_ins.get(flow);
+            let s = *self.lanes[lane].substitutions.get(flow);
             let next = match (s.why, lacks) {
                 (None, Some(why)) if s.changes < MAX_CHANGES => Some(why),
                 (Some(_), None) if s.changes < MAX_CHANGES && now >= s.until => None,
@@ -78,29 +78,29 @@ impl Connection {
             };
             let setup = &self.flow_setups[flow];
             let spec = if next.is_some() { &setup.substitute } else { &setup.spec }.clone();
-            if spec.is_empty() || self.decide_by(lane, flow, &spec).is_err() {
+            if spec.is_empty() || self.switch_algorithm(lane, flow, &spec).is_err() {
                 // There is no substitute, or none that can be made: what there is goes on with what there is.
                 continue;
             }
-            let s = self.lanes[lane].stand_ins.get(flow);
+            let s = self.lanes[lane].substitutions.get(flow);
             s.changes += 1;
             s.until = now + rtt * (STAYS << (s.changes / 2).min(STAYS_DOUBLED));
             s.why = next;
             let lane = self.lanes[lane].id;
             let why = next.map(Lack::words);
-            self.events.push_back(ConnEvent::StandIn { lane, flow: flow as u8, spec, why });
+            self.events.push_back(ConnEvent::Substituted { lane, flow: flow as u8, spec, why });
         }
-        self.look_who_decides();
+        self.check_cc_changes();
     }
 
     /// Another algorithm decides for one flow on one lane, from what was measured there.
-    fn decide_by(&mut self, lane: usize, flow: usize, spec: &str) -> Result<(), String> {
-        let info = self.known_of(lane, flow);
+    fn switch_algorithm(&mut self, lane: usize, flow: usize, spec: &str) -> Result<(), String> {
+        let info = self.path_info_of_flow(lane, flow);
         let setup = &self.flow_setups[flow];
         let algorithm = if setup.spec == spec {
             setup.instance(&info, self.rng.fork())?
         } else {
-            setup::algorithm(spec, &setup.substitute, &info, self.rng.fork())?
+            handshake::algorithm(spec, &setup.substitute, &info, self.rng.fork())?
         };
         self.lanes[lane].flows[flow].replace(algorithm);
         self.share_cap();
@@ -108,10 +108,10 @@ impl Connection {
     }
 
     /// A flow's algorithm was chosen anew: whether the path carries what it needs is asked again at the next report.
-    pub(super) fn forget_stand_ins(&mut self, flow: usize) {
+    pub(super) fn reset_substitution(&mut self, flow: usize) {
         self.lanes.iter_mut().for_each(|l| {
-            *l.stand_ins.get(flow) = StandIn::default();
-            l.ecn.ask_again();
+            *l.substitutions.get(flow) = Substitution::default();
+            l.ecn.mark_changed();
         });
     }
 

@@ -1,7 +1,7 @@
 //! The packets of a train.
 
 use super::Connection;
-use super::transmit::{Draft, MAX_SEGMENTS, MAX_TRAIN, Permit};
+use super::transmit::{MAX_SEGMENTS, MAX_TRAIN, Permit, TrainDraft};
 use crate::lane::sent::{Content, SentPacket, State};
 use crate::streams::Streams;
 use base::{Ecn, Time};
@@ -22,11 +22,11 @@ impl Connection {
         permit: &mut Permit,
         buf: &mut [u8],
         streams: &mut impl Streams,
-    ) -> Draft {
+    ) -> TrainDraft {
         let l = &self.lanes[lane];
         let (mtu, overhead) = (usize::from(l.mtu.current()), u64::from(l.overhead()));
         let alone = lead > 0 || matches!(permit, Permit::Probe(_));
-        let mut d = Draft { packets: 0, wire_bytes: 0, len: 0, segment: mtu, ecn };
+        let mut d = TrainDraft { packets: 0, wire_bytes: 0, len: 0, segment: mtu, ecn };
         let room = MAX_TRAIN.min(buf.len());
         loop {
             let most = match (alone, d.segment < mtu) {

@@ -27,7 +27,7 @@ const MAX_ROUND: Span = Span::from_secs(1);
 
 /// So many at once, and some more with each round trip.
 #[derive(Debug)]
-pub(crate) struct Ration {
+pub(crate) struct RateLimit {
     left: u64,
     most: u64,
     each_round: u64,
@@ -35,9 +35,9 @@ pub(crate) struct Ration {
     since: Time,
 }
 
-impl Ration {
-    pub(crate) const fn new(most: u64, each_round: u64) -> Ration {
-        Ration { left: most, most, each_round, since: Time::ZERO }
+impl RateLimit {
+    pub(crate) const fn new(most: u64, each_round: u64) -> RateLimit {
+        RateLimit { left: most, most, each_round, since: Time::ZERO }
     }
 
     fn refill(&mut self, now: Time, round: Span) {
@@ -77,7 +77,7 @@ struct Topic {
 /// What a frame leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The peer proposes this: decide, and tell by [`Exchange::decided`].
+    /// The peer proposes this: decide, and tell by [`Proposals::decided`].
     Decide(CcPropose),
     /// The peer proposes too often: as [`Step::Decide`], but refused already.
     Refuse(CcPropose),
@@ -89,7 +89,7 @@ pub enum Step {
 
 /// Why a proposal cannot be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotNow {
+pub enum ProposeError {
     /// The last one on this topic has no answer yet.
     #[error("the last change that was proposed here is not answered yet: wait for that")]
     Unanswered,
@@ -106,26 +106,26 @@ pub enum NotNow {
 
 /// All topics of a connection at one end.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct Proposals {
     side: Side,
     topics: BTreeMap<CcTopic, Topic>,
     unanswered: usize,
     begun: usize,
-    own: Ration,
-    theirs: Ration,
+    own: RateLimit,
+    theirs: RateLimit,
     too_often: u32,
 }
 
-impl Exchange {
+impl Proposals {
     /// Nothing was proposed.
-    pub fn new(side: Side) -> Exchange {
-        Exchange {
+    pub fn new(side: Side) -> Proposals {
+        Proposals {
             side,
             topics: BTreeMap::new(),
             unanswered: 0,
             begun: 0,
-            own: Ration::new(OWN_BURST, 1),
-            theirs: Ration::new(THEIR_BURST, 2),
+            own: RateLimit::new(OWN_BURST, 1),
+            theirs: RateLimit::new(THEIR_BURST, 2),
             too_often: 0,
         }
     }
@@ -155,21 +155,21 @@ impl Exchange {
         round: Span,
         topic: CcTopic,
         offer: CcOffer,
-    ) -> Result<CcPropose, NotNow> {
+    ) -> Result<CcPropose, ProposeError> {
         let known = self.topics.get(&topic);
         if known.is_some_and(|t| t.ours.is_some() || t.deciding) {
-            return Err(NotNow::Unanswered);
+            return Err(ProposeError::Unanswered);
         }
         if self.unanswered >= MAX_UNANSWERED {
-            return Err(NotNow::TooMany);
+            return Err(ProposeError::TooMany);
         }
         let new = known.is_none();
         if new && self.begun >= MAX_TOPICS / 2 {
-            return Err(NotNow::TooManyTopics);
+            return Err(ProposeError::TooManyTopics);
         }
         self.own.refill(now, round);
         if !self.own.take() {
-            return Err(NotNow::TooOften);
+            return Err(ProposeError::TooOften);
         }
         self.begun += usize::from(new);
         self.unanswered += 1;
@@ -206,7 +206,7 @@ impl Exchange {
                     self.unanswered -= 1;
                     steps.push(Step::Crossed(p.topic, o));
                 }
-                steps.push(self.weigh(now, round, p)?);
+                steps.push(self.check_rate(now, round, p)?);
                 Ok(steps)
             }
             (2, Some(_)) if t.early.as_ref().is_none_or(|e| *e == p.offer) => {
@@ -218,7 +218,7 @@ impl Exchange {
     }
 
     /// Whether a proposal that counts comes too soon behind others.
-    fn weigh(&mut self, now: Time, round: Span, p: CcPropose) -> Result<Step, Violation> {
+    fn check_rate(&mut self, now: Time, round: Span, p: CcPropose) -> Result<Step, Violation> {
         self.theirs.refill(now, round);
         if self.theirs.left == self.theirs.most {
             self.too_often = 0;
@@ -265,7 +265,7 @@ impl Exchange {
         let mut steps = vec![Step::Answered(a.topic, ours, a.code)];
         if let Some(offer) = early {
             let p = CcPropose { topic: a.topic, sequence: a.sequence + 1, offer };
-            steps.push(self.weigh(now, round, p)?);
+            steps.push(self.check_rate(now, round, p)?);
         }
         Ok(steps)
     }

@@ -10,11 +10,11 @@ use base::Time;
 use wire::Feedback;
 
 /// Reports that wait at most; a packet with more has them digested at once.
-const MAX_LATER: usize = 8;
+const MAX_DEFERRED: usize = 8;
 
 /// Reports that wait.
 #[derive(Debug, Default)]
-pub(super) struct Later {
+pub(super) struct DeferredFeedback {
     /// Each with the time at which it came.
     reports: Vec<(Time, Feedback)>,
     /// A train has left since.
@@ -23,43 +23,44 @@ pub(super) struct Later {
 
 impl Connection {
     /// Whether reports wait to be digested.
-    pub fn has_later(&self) -> bool {
-        !self.later.reports.is_empty()
+    pub fn has_deferred_feedback(&self) -> bool {
+        !self.deferred_feedback.reports.is_empty()
     }
 
     /// Puts a report aside; one that cannot wait comes back.
     #[inline]
-    pub(super) fn put_aside(&mut self, now: Time, f: Feedback) -> Option<Feedback> {
-        let may =
-            self.authorised && matches!(self.state, State::Open) && self.later.reports.len() < MAX_LATER;
+    pub(super) fn defer_feedback(&mut self, now: Time, f: Feedback) -> Option<Feedback> {
+        let may = self.authorised
+            && matches!(self.state, State::Open)
+            && self.deferred_feedback.reports.len() < MAX_DEFERRED;
         if !may {
             return Some(f);
         }
-        self.later.reports.push((now, f));
+        self.deferred_feedback.reports.push((now, f));
         None
     }
 
     /// Whether the next train may leave before what waits is digested: once.
-    pub(super) fn may_overtake(&mut self) -> bool {
-        !core::mem::replace(&mut self.later.overtaken, true)
+    pub(super) fn may_send_before_feedback(&mut self) -> bool {
+        !core::mem::replace(&mut self.deferred_feedback.overtaken, true)
     }
 
     /// Digests what waits.
-    pub(super) fn digest_later(&mut self, streams: &mut impl Streams) -> Result<(), Violation> {
-        if !self.has_later() {
+    pub(super) fn process_deferred_feedback(&mut self, streams: &mut impl Streams) -> Result<(), Violation> {
+        if !self.has_deferred_feedback() {
             return Ok(());
         }
-        let mut reports = core::mem::take(&mut self.later.reports);
+        let mut reports = core::mem::take(&mut self.deferred_feedback.reports);
         let result = reports.iter().try_for_each(|(at, f)| self.on_feedback(*at, f, streams));
         reports.clear();
         // The memory is used again.
-        self.later = Later { reports, overtaken: false };
+        self.deferred_feedback = DeferredFeedback { reports, overtaken: false };
         result
     }
 
-    /// As [`Connection::digest_later`]; reports that cannot be true end the connection.
-    pub(super) fn settle_later(&mut self, now: Time, streams: &mut impl Streams) {
-        if let Err(v) = self.digest_later(streams) {
+    /// As [`Connection::process_deferred_feedback`]; reports that cannot be true end the connection.
+    pub(super) fn process_deferred_feedback_or_close(&mut self, now: Time, streams: &mut impl Streams) {
+        if let Err(v) = self.process_deferred_feedback(streams) {
             self.fail(now, &v);
         }
     }

@@ -3,8 +3,8 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn book(n: u64) -> SentBook {
-    let mut b = SentBook::default();
+fn book(n: u64) -> SentPackets {
+    let mut b = SentPackets::default();
     for i in 0..n {
         b.push(SentPacket {
             time: Time::from_nanos(i),
@@ -69,7 +69,7 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
     use super::super::received::{MAX_RUNS, Received};
     const FLIGHT: u64 = 600_000;
     const TOTAL: u64 = 4 * FLIGHT;
-    let (mut sent, mut received) = (SentBook::default(), Received::new());
+    let (mut sent, mut received) = (SentPackets::default(), Received::new());
     let mut rng = base::Rng::from_u64(3);
     let (mut acked, mut lost, mut dropped) = (0u64, BTreeSet::new(), BTreeSet::new());
     // Time is counted in packets; half a round trip each way.
@@ -185,7 +185,7 @@ fn a_run_is_what_its_packets_are_one_by_one() {
         single.push(packet(Content::Data(7, segment(k))));
     }
     assert_eq!((run.next(), run.outstanding()), (8, 8));
-    let all = |b: &mut SentBook| {
+    let all = |b: &mut SentPackets| {
         let mut all = Vec::new();
         b.on_feedback(0..8, &[4..5], |pn, p, _| all.push((pn, p.bytes, p.content.clone()))).unwrap();
         (all, b.outstanding())

@@ -21,7 +21,7 @@ enum Message {
 
 /// One end, and what holds for each topic as far as it knows.
 struct End {
-    exchange: Exchange,
+    proposals: Proposals,
     holds: BTreeMap<CcTopic, String>,
     /// What it says to proposals that it decides on.
     refuses: u64,
@@ -31,8 +31,8 @@ struct End {
 
 impl End {
     fn new(side: Side) -> End {
-        let exchange = Exchange::new(side);
-        End { exchange, holds: BTreeMap::new(), refuses: 0, answered: 0, proposed: 0 }
+        let proposals = Proposals::new(side);
+        End { proposals, holds: BTreeMap::new(), refuses: 0, answered: 0, proposed: 0 }
     }
 
     fn take(&mut self, now: Time, steps: Vec<Step>) -> Vec<Message> {
@@ -45,9 +45,9 @@ impl End {
                     if refuse == 0 {
                         self.holds.insert(p.topic, p.offer.name.clone());
                     }
-                    out.push(Message::Answer(self.exchange.decided(&p, refuse)));
+                    out.push(Message::Answer(self.proposals.decided(&p, refuse)));
                 }
-                Step::Refuse(p) => out.push(Message::Answer(self.exchange.decided(&p, 6))),
+                Step::Refuse(p) => out.push(Message::Answer(self.proposals.decided(&p, 6))),
                 Step::Answered(topic, o, code) => {
                     self.answered += 1;
                     if code == 0 {
@@ -63,8 +63,8 @@ impl End {
 
     fn receive(&mut self, now: Time, m: Message) -> Vec<Message> {
         let steps = match m {
-            Message::Propose(p) => self.exchange.on_propose(now, ROUND, p),
-            Message::Answer(a) => self.exchange.on_answer(now, ROUND, a),
+            Message::Propose(p) => self.proposals.on_propose(now, ROUND, p),
+            Message::Answer(a) => self.proposals.on_answer(now, ROUND, a),
         };
         let steps = steps.unwrap_or_else(|v| panic!("an honest peer is found at fault: {v}"));
         self.take(now, steps)
@@ -92,7 +92,7 @@ fn play(seed: u64, topics: u64, proposals: usize) -> [End; 2] {
             left -= 1;
             let n = rng.below(topics);
             let topic = topic((n > 0).then_some(n as u16), rng.chance(0.5));
-            if let Ok(p) = ends[i].exchange.propose(now, ROUND, topic, offer(rng.below(1_000))) {
+            if let Ok(p) = ends[i].proposals.propose(now, ROUND, topic, offer(rng.below(1_000))) {
                 ends[i].proposed += 1;
                 out.push(Message::Propose(p));
             }
@@ -114,11 +114,11 @@ fn assert_agreed(ends: &[End; 2], seed: u64) {
     let [c, s] = ends;
     assert_eq!(c.holds, s.holds, "seed {seed}");
     for e in ends {
-        assert_eq!((e.exchange.unanswered(), e.answered), (0, e.proposed), "seed {seed}");
-        assert!(e.exchange.topics.values().all(|t| t.ours.is_none() && t.early.is_none()), "seed {seed}");
+        assert_eq!((e.proposals.unanswered(), e.answered), (0, e.proposed), "seed {seed}");
+        assert!(e.proposals.topics.values().all(|t| t.ours.is_none() && t.early.is_none()), "seed {seed}");
     }
-    for (k, t) in &c.exchange.topics {
-        assert_eq!(Some(t.settled), s.exchange.topics.get(k).map(|t| t.settled), "seed {seed}");
+    for (k, t) in &c.proposals.topics {
+        assert_eq!(Some(t.settled), s.proposals.topics.get(k).map(|t| t.settled), "seed {seed}");
     }
 }
 
@@ -142,7 +142,7 @@ proptest! {
 
 #[test]
 fn of_two_that_cross_the_senders_counts() {
-    let (mut c, mut s) = (Exchange::new(Side::Client), Exchange::new(Side::Server));
+    let (mut c, mut s) = (Proposals::new(Side::Client), Proposals::new(Side::Server));
     let now = Time::from_nanos(1);
     let by_client = c.propose(now, ROUND, CLIENTS, offer(1)).unwrap();
     let by_server = s.propose(now, ROUND, CLIENTS, offer(2)).unwrap();
@@ -165,16 +165,16 @@ fn of_two_that_cross_the_senders_counts() {
 
 #[test]
 fn an_end_keeps_to_its_limits() {
-    let mut e = Exchange::new(Side::Client);
+    let mut e = Proposals::new(Side::Client);
     let now = Time::from_nanos(1);
     for n in 0..MAX_UNANSWERED as u16 {
         e.propose(now, ROUND, topic(Some(n), false), offer(1)).unwrap();
     }
-    assert_eq!(e.propose(now, ROUND, topic(Some(0), false), offer(2)), Err(NotNow::Unanswered));
-    assert_eq!(e.propose(now, ROUND, CLIENTS, offer(2)), Err(NotNow::TooMany));
+    assert_eq!(e.propose(now, ROUND, topic(Some(0), false), offer(2)), Err(ProposeError::Unanswered));
+    assert_eq!(e.propose(now, ROUND, CLIENTS, offer(2)), Err(ProposeError::TooMany));
     let a = CcAnswer { topic: topic(Some(0), false), sequence: 1, code: 0 };
     e.on_answer(now, ROUND, a).unwrap();
-    assert_eq!(e.propose(now, ROUND, CLIENTS, offer(2)), Err(NotNow::TooOften));
+    assert_eq!(e.propose(now, ROUND, CLIENTS, offer(2)), Err(ProposeError::TooOften));
     let p = e.propose(now + ROUND, ROUND, topic(Some(0), false), offer(2)).unwrap();
     assert_eq!(p.sequence, 2);
 }
@@ -184,7 +184,7 @@ fn a_peer_that_breaks_the_sequence_is_at_fault() {
     let now = Time::from_nanos(1);
     let p = |sequence, n| CcPropose { topic: CLIENTS, sequence, offer: offer(n) };
     let answer = |sequence| CcAnswer { topic: CLIENTS, sequence, code: 0 };
-    let mut e = Exchange::new(Side::Client);
+    let mut e = Proposals::new(Side::Client);
     assert_eq!(e.on_answer(now, ROUND, answer(1)).unwrap_err().code, code::PROTOCOL, "nothing was asked");
     for sequence in [2, 3, u64::MAX] {
         assert_eq!(e.on_propose(now, ROUND, p(sequence, 1)).unwrap_err().code, code::PROTOCOL);
@@ -203,7 +203,7 @@ fn a_peer_that_breaks_the_sequence_is_at_fault() {
 #[test]
 fn endless_changes_are_refused_then_end_the_connection() {
     let now = Time::from_nanos(1);
-    let mut e = Exchange::new(Side::Server);
+    let mut e = Proposals::new(Side::Server);
     let (mut decided, mut refused) = (0, 0);
     let end = (1..10_000).find_map(|sequence| {
         let p = CcPropose { topic: CLIENTS, sequence, offer: offer(1) };
@@ -225,7 +225,7 @@ fn endless_changes_are_refused_then_end_the_connection() {
 
 #[test]
 fn topics_have_a_limit() {
-    let mut e = Exchange::new(Side::Server);
+    let mut e = Proposals::new(Side::Server);
     let mut now = Time::from_nanos(1);
     for n in 0..MAX_TOPICS {
         now += ROUND;

@@ -17,8 +17,8 @@ use ring::hmac;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use super::base64::Base64;
 use super::identity::Fingerprint;
-use super::text::Base64;
 
 /// Start of a token.
 pub const PREFIX: &str = "lht1_";
@@ -31,7 +31,7 @@ const TEXT_LEN: usize = 43;
 
 /// Text that is no token, or a proof that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum OnceError {
+pub enum OneTimeTokenError {
     /// Not of the form above. The text is not shown: it may be a secret.
     #[error("not a one-time token: it must read \"{PREFIX}\" and 43 characters; copy it again")]
     Text,
@@ -93,8 +93,8 @@ impl OneTimeToken {
     }
 
     /// Checks a client's proof, in constant time.
-    pub fn verify(&self, binding: &[u8; 32], proof: &[u8]) -> Result<(), OnceError> {
-        if super::same(&self.prove(binding), proof) { Ok(()) } else { Err(OnceError::Proof) }
+    pub fn verify(&self, binding: &[u8; 32], proof: &[u8]) -> Result<(), OneTimeTokenError> {
+        if super::same(&self.prove(binding), proof) { Ok(()) } else { Err(OneTimeTokenError::Proof) }
     }
 
     fn mac(&self, label: &str, data: &[u8]) -> hmac::Tag {
@@ -106,19 +106,19 @@ impl OneTimeToken {
 }
 
 impl FromStr for OneTimeToken {
-    type Err = OnceError;
-    fn from_str(s: &str) -> Result<OneTimeToken, OnceError> {
-        let rest = s.trim().strip_prefix(PREFIX).ok_or(OnceError::Text)?;
+    type Err = OneTimeTokenError;
+    fn from_str(s: &str) -> Result<OneTimeToken, OneTimeTokenError> {
+        let rest = s.trim().strip_prefix(PREFIX).ok_or(OneTimeTokenError::Text)?;
         let (secret_text, server_text) = match rest.split_once('.') {
             Some((a, b)) => (a, Some(b)),
             None => (rest, None),
         };
         let mut secret = Zeroizing::new([0; 32]);
-        Base64::Url.decode(secret_text, &mut *secret).ok_or(OnceError::Text)?;
+        Base64::Url.decode(secret_text, &mut *secret).ok_or(OneTimeTokenError::Text)?;
         let server = match server_text {
             Some(text) => {
                 let mut print = [0; 32];
-                Base64::Url.decode(text, &mut print).ok_or(OnceError::Text)?;
+                Base64::Url.decode(text, &mut print).ok_or(OneTimeTokenError::Text)?;
                 Some(Fingerprint::from_bytes(print))
             }
             None => None,
@@ -148,7 +148,7 @@ mod tests {
         let read: OneTimeToken = OneTimeToken::new([1; 32], Some(print)).to_text().parse().unwrap();
         assert_eq!((*read.secret, read.server()), ([1; 32], Some(print)));
         for bad in ["", "lht1_", "lht2_AAAA", "lht1_AAAA.", &format!("{}.", *plain.to_text())] {
-            assert_eq!(bad.parse::<OneTimeToken>().unwrap_err(), OnceError::Text, "{bad}");
+            assert_eq!(bad.parse::<OneTimeToken>().unwrap_err(), OneTimeTokenError::Text, "{bad}");
         }
         assert!(!format!("{plain:?}").contains("fb"));
     }
@@ -158,14 +158,14 @@ mod tests {
         let t = OneTimeToken::new([1; 32], None);
         let proof = t.prove(&[2; 32]);
         assert_eq!(t.verify(&[2; 32], &proof), Ok(()));
-        assert_eq!(t.verify(&[3; 32], &proof), Err(OnceError::Proof));
-        assert_eq!(OneTimeToken::new([4; 32], None).verify(&[2; 32], &proof), Err(OnceError::Proof));
-        assert_eq!(t.verify(&[2; 32], &proof[..31]), Err(OnceError::Proof));
-        assert_eq!(t.verify(&[2; 32], &[]), Err(OnceError::Proof));
+        assert_eq!(t.verify(&[3; 32], &proof), Err(OneTimeTokenError::Proof));
+        assert_eq!(OneTimeToken::new([4; 32], None).verify(&[2; 32], &proof), Err(OneTimeTokenError::Proof));
+        assert_eq!(t.verify(&[2; 32], &proof[..31]), Err(OneTimeTokenError::Proof));
+        assert_eq!(t.verify(&[2; 32], &[]), Err(OneTimeTokenError::Proof));
         for bit in 0..PROOF_LEN * 8 {
             let mut bad = proof;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(t.verify(&[2; 32], &bad), Err(OnceError::Proof));
+            assert_eq!(t.verify(&[2; 32], &bad), Err(OneTimeTokenError::Proof));
         }
         assert_ne!(t.id(), OneTimeToken::new([4; 32], None).id());
     }

@@ -1,10 +1,10 @@
 //! Set-up: the handshake's messages in Initial and Handshake packets, repeated until they are acknowledged.
 
 use super::authority::Authority;
+use super::cc_notifications::CcNotifications;
 use super::congestion::Congestion;
 use super::crypto_stream::CryptoStream;
-use super::telling::Telling;
-use super::{ConnEvent, Connection, DEFAULT_PRIORITY, Meta, State};
+use super::{ConnEvent, Connection, DEFAULT_PRIORITY, DatagramInfo, State};
 use crate::config::TransportOptions;
 use crate::crypto::{
     ClientSetup, Handshake, HandshakeError, KeyPair, Level, Offer, OneTimeToken, ServerSetup, Side, Suite,
@@ -82,13 +82,13 @@ pub struct Accept {
 
 /// State of the set-up.
 #[derive(Debug)]
-pub(super) struct Setup {
+pub(super) struct HandshakeState {
     /// Until both ends are known to have all of it, and the client is authorised. Its keys go with it: RFC 9001, section
     /// 4.9.2, an endpoint MUST discard them then.
     handshake: Option<Box<Handshake>>,
     levels: [CryptoStream; CRYPTO_LEVELS],
-    initial: Option<KeyPair>,
-    later: Option<KeyPair>,
+    initial_keys: Option<KeyPair>,
+    handshake_keys: Option<KeyPair>,
     dcid: Vec<u8>,
     scid: Vec<u8>,
     token: Vec<u8>,
@@ -97,7 +97,7 @@ pub(super) struct Setup {
     proof: Option<OneTimeToken>,
     pub(super) authority: Authority,
     pub(super) token_used: Option<OneTimeToken>,
-    heard: bool,
+    has_peer_packet: bool,
     confirmed: bool,
     repeat: Span,
     repeat_at: Option<Time>,
@@ -112,15 +112,15 @@ pub(super) struct Setup {
 
 const LEVELS: [Level; CRYPTO_LEVELS] = [Level::Initial, Level::Handshake];
 
-impl Setup {
+impl HandshakeState {
     /// `ids`: the identifier that Initial keys come from, the peer's, ours.
-    fn new(handshake: Handshake, side: Side, ids: (Vec<u8>, Vec<u8>, Cid), give_up: Time) -> Setup {
+    fn new(handshake: Handshake, side: Side, ids: (Vec<u8>, Vec<u8>, Cid), give_up: Time) -> HandshakeState {
         let (initial_dcid, dcid, local) = ids;
-        Setup {
+        HandshakeState {
             handshake: Some(Box::new(handshake)),
             levels: Default::default(),
-            initial: Some(KeyPair::initial(&initial_dcid, side)),
-            later: None,
+            initial_keys: Some(KeyPair::initial(&initial_dcid, side)),
+            handshake_keys: None,
             dcid,
             scid: local.0.to_be_bytes().to_vec(),
             token: Vec::new(),
@@ -129,7 +129,7 @@ impl Setup {
             proof: None,
             authority: Authority::default(),
             token_used: None,
-            heard: false,
+            has_peer_packet: false,
             confirmed: false,
             repeat: FIRST_REPEAT,
             repeat_at: None,
@@ -149,7 +149,7 @@ impl Setup {
 
     /// Whether the peer has said anything that was sealed for this connection.
     pub(super) fn is_heard(&self) -> bool {
-        self.heard
+        self.has_peer_packet
     }
 
     pub(super) fn is_confirmed(&self) -> bool {
@@ -165,7 +165,7 @@ impl Setup {
         self.confirmed = true;
         self.repeat_at = None;
         if authorised && self.handshake.is_some() {
-            (self.handshake, self.initial, self.later) = (None, None, None);
+            (self.handshake, self.initial_keys, self.handshake_keys) = (None, None, None);
             self.levels = Default::default();
             (self.token, self.authority) = (Vec::new(), Authority::default());
         }
@@ -211,7 +211,7 @@ impl Setup {
 
     /// The peer has answered: how long it kept silent before says nothing about the next flight, which is repeated as
     /// soon as a first one is (RFC 9002, section 6.2.2).
-    fn hurry(&mut self, now: Time, rtt: Option<Span>) {
+    fn reset_backoff(&mut self, now: Time, rtt: Option<Span>) {
         self.repeat = FIRST_REPEAT.max(rtt.unwrap_or(Span::ZERO) * 2);
         self.repeat_at = self.repeat_at.map(|t| t.min(now + self.repeat));
     }
@@ -228,7 +228,7 @@ impl Setup {
             handshake.write(level, out);
         }
         if let Some(k) = handshake.take_keys() {
-            self.later = Some(k);
+            self.handshake_keys = Some(k);
         }
     }
 
@@ -236,7 +236,7 @@ impl Setup {
     pub(super) fn poll_datagram(&mut self, now: Time, side: Side, buf: &mut [u8]) -> Option<usize> {
         for level in LEVELS {
             let i = level as usize;
-            if !self.levels[i].pending() || (level == Level::Handshake && self.later.is_none()) {
+            if !self.levels[i].pending() || (level == Level::Handshake && self.handshake_keys.is_none()) {
                 continue;
             }
             if !self.validated && self.bytes_out + MIN_INITIAL as u64 > 3 * self.bytes_in {
@@ -275,7 +275,8 @@ impl Setup {
         if side == Side::Client && level == Level::Initial && body.len() < full {
             body.resize(full, 0);
         }
-        let keys = if level == Level::Initial { &mut self.initial } else { &mut self.later }.as_mut()?;
+        let keys = if level == Level::Initial { &mut self.initial_keys } else { &mut self.handshake_keys }
+            .as_mut()?;
         let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
         let mut w = SliceWriter::new(buf);
         w.put(&head);
@@ -286,7 +287,7 @@ impl Setup {
 
     /// Closing words before there are data keys.
     pub(super) fn write_close(&mut self, close: &Frame<'_>, buf: &mut [u8]) -> Option<usize> {
-        let level = if self.later.is_some() { Level::Handshake } else { Level::Initial };
+        let level = if self.handshake_keys.is_some() { Level::Handshake } else { Level::Initial };
         let kind = if level == Level::Initial { LongType::Initial } else { LongType::Handshake };
         let stream = &mut self.levels[level as usize];
         let pn = stream.pn;
@@ -294,7 +295,8 @@ impl Setup {
         let (mut head, mut body) = (Vec::new(), Vec::new());
         put_long(&mut head, kind, &self.dcid, &self.scid, &self.token, pn);
         close.put(&mut body);
-        let keys = if level == Level::Initial { &mut self.initial } else { &mut self.later }.as_mut()?;
+        let keys = if level == Level::Initial { &mut self.initial_keys } else { &mut self.handshake_keys }
+            .as_mut()?;
         let tag = keys.seal(0, pn.into(), &head, &mut body).ok()?;
         let mut w = SliceWriter::new(buf);
         w.put(&head);
@@ -362,11 +364,11 @@ impl Connection {
         rng.fill(&mut dcid);
         let ids = (dcid.clone(), dcid, o.local_cid);
         let mut c = Connection::new(now, Side::Client, handshake, o.remote, ids, o.options, rng)?;
-        c.give_terms(terms);
-        c.setup.proof = o.token;
-        c.setup.validated = true;
+        c.set_cc_terms(terms);
+        c.handshake.proof = o.token;
+        c.handshake.validated = true;
         c.authorised = true;
-        c.setup.pull();
+        c.handshake.pull();
         Ok(c)
     }
 
@@ -384,10 +386,10 @@ impl Connection {
         let handshake = Handshake::server(&a.setup, params, a.unix_time)?;
         let ids = (a.initial_dcid, a.client_scid, a.local_cid);
         let mut c = Connection::new(now, Side::Server, handshake, a.remote, ids, a.options, rng)?;
-        c.give_terms(terms);
+        c.set_cc_terms(terms);
         c.lanes[0].local = a.local;
-        c.setup.validated = a.retried;
-        c.setup.authority = a.authority;
+        c.handshake.validated = a.retried;
+        c.handshake.authority = a.authority;
         Ok(c)
     }
 
@@ -402,7 +404,7 @@ impl Connection {
         mut rng: Rng,
     ) -> Result<Connection, HandshakeError> {
         let local = ids.2;
-        let setup = Setup::new(handshake, side, ids, now + options.connect_timeout);
+        let setup = HandshakeState::new(handshake, side, ids, now + options.connect_timeout);
         let info = cc::PathInfo {
             packet_bytes: 1_228,
             handshake_rtt: None,
@@ -423,7 +425,7 @@ impl Connection {
             state: State::Handshake,
             rate_cap: options.rate_cap,
             options,
-            setup,
+            handshake: setup,
             keys: None,
             suite: Suite::Aes128Gcm,
             peer: None,
@@ -432,10 +434,10 @@ impl Connection {
             lanes: vec![lane],
             scheduler: Default::default(),
             frames: VecDeque::new(),
-            wanted: Vec::new(),
+            pending_lanes: Vec::new(),
             lanes_ever: 0,
-            told: Default::default(),
-            learned: None,
+            advertised: Default::default(),
+            advertised_by_peer: None,
             coupler: None,
             cids: Vec::new(),
             next_lane: 0,
@@ -443,22 +445,22 @@ impl Connection {
             events: VecDeque::new(),
             stats: Default::default(),
             rng,
-            heard: now,
-            spoke: now,
+            last_received: now,
+            last_eliciting_sent: now,
             discard_keys_at: None,
             settle_keys_at: None,
             update_wanted: false,
             update_ping: None,
-            later: super::later::Later::default(),
+            deferred_feedback: super::deferred_feedback::DeferredFeedback::default(),
             next_flow: 0,
-            passed: None,
+            packet_telemetry: None,
             has_programs: first.is_program,
             flow_setups: vec![first],
             tree: None,
             capped: true,
             lead: Vec::new(),
             congestion: Congestion::new(side, Default::default()),
-            telling: Telling::new(),
+            cc_notifications: CcNotifications::new(),
             early: Vec::new(),
         })
     }
@@ -467,7 +469,7 @@ impl Connection {
     pub fn handle_long(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         header: &LongHeader<'_>,
         datagram: &[u8],
         streams: &mut impl Streams,
@@ -484,29 +486,33 @@ impl Connection {
         if level == Level::Initial && self.keys.is_some() {
             return;
         }
-        self.setup.bytes_in += datagram.len() as u64;
+        self.handshake.bytes_in += datagram.len() as u64;
         let (head, rest) = datagram.split_at(header.clear);
         let Some((tag, sealed)) = rest.split_at_checked(LONG_TAG) else { return };
-        let keys = if level == Level::Initial { &mut self.setup.initial } else { &mut self.setup.later };
+        let keys = if level == Level::Initial {
+            &mut self.handshake.initial_keys
+        } else {
+            &mut self.handshake.handshake_keys
+        };
         let Some(keys) = keys else { return };
         let mut body = sealed.to_vec();
         if keys.open(false, 0, header.pn.into(), head, tag, &mut body).is_err() {
             self.stats.packets_forged += 1;
             return;
         }
-        if self.setup.heard && header.scid != self.setup.dcid {
+        if self.handshake.has_peer_packet && header.scid != self.handshake.dcid {
             return;
         }
         // The peer's own identifier replaces the one made up for its first packet (RFC 9000, section 7.2).
-        if !self.setup.heard {
-            self.setup.heard = true;
-            self.setup.dcid = header.scid.to_vec();
+        if !self.handshake.has_peer_packet {
+            self.handshake.has_peer_packet = true;
+            self.handshake.dcid = header.scid.to_vec();
         }
         if level == Level::Handshake {
             // Only who received our flight has these keys: the address is real (RFC 9000, section 8.1).
-            self.setup.validated = true;
+            self.handshake.validated = true;
         }
-        self.heard = now;
+        self.last_received = now;
         if let Err(v) = self.handle_setup_frames(now, meta, level, &body, streams) {
             self.fail(now, &v);
         }
@@ -515,7 +521,7 @@ impl Connection {
     fn handle_setup_frames(
         &mut self,
         now: Time,
-        meta: Meta,
+        meta: DatagramInfo,
         level: Level,
         body: &[u8],
         streams: &mut impl Streams,
@@ -525,7 +531,7 @@ impl Connection {
             match Frame::parse(&mut r)? {
                 Frame::Padding(_) | Frame::Ping => {}
                 Frame::CryptoAck { offset } => {
-                    let s = &mut self.setup.levels[level as usize];
+                    let s = &mut self.handshake.levels[level as usize];
                     let acked = usize::try_from(offset).unwrap_or(usize::MAX);
                     if acked > s.out.len() {
                         return Err(Violation::new(
@@ -535,12 +541,12 @@ impl Connection {
                     }
                     s.acked = s.acked.max(acked);
                     s.next = s.next.max(s.acked);
-                    if self.keys.is_none() && self.setup.levels.iter().all(|s| s.acked == s.out.len()) {
-                        self.setup.repeat_at = None;
+                    if self.keys.is_none() && self.handshake.levels.iter().all(|s| s.acked == s.out.len()) {
+                        self.handshake.repeat_at = None;
                     }
                 }
                 Frame::Crypto { offset, data } => {
-                    let ready = self.setup.levels[level as usize].take(offset, data)?;
+                    let ready = self.handshake.levels[level as usize].take(offset, data)?;
                     self.on_handshake_bytes(now, level, &ready)?;
                 }
                 Frame::Close { code, reason } => {
@@ -571,18 +577,18 @@ impl Connection {
             let code = e.alert().map_or(code::PROTOCOL, |a| code::TLS + u64::from(a));
             Violation::new(code, e.to_string())
         };
-        let Some(handshake) = &mut self.setup.handshake else { return Ok(()) };
+        let Some(handshake) = &mut self.handshake.handshake else { return Ok(()) };
         let read = handshake.read(level, bytes);
-        self.setup.pull();
+        self.handshake.pull();
         read.map_err(fail)?;
-        if !self.setup.repeated
-            && let Some(t) = self.setup.first_sent
+        if !self.handshake.repeated
+            && let Some(t) = self.handshake.first_sent
             && !self.lanes[0].rtt.is_known()
         {
             self.lanes[0].rtt.update(now.since(t), base::Span::ZERO);
         }
-        self.setup.hurry(now, self.lanes[0].rtt.latest());
-        if self.keys.is_none() && self.setup.handshake.as_ref().is_some_and(|h| h.is_complete()) {
+        self.handshake.reset_backoff(now, self.lanes[0].rtt.latest());
+        if self.keys.is_none() && self.handshake.handshake.as_ref().is_some_and(|h| h.is_complete()) {
             self.complete(now)?;
         }
         Ok(())
@@ -590,7 +596,7 @@ impl Connection {
 
     /// The handshake is complete: parameters are authentic, data keys can be made.
     fn complete(&mut self, now: Time) -> Result<(), Violation> {
-        let Some(hs) = &self.setup.handshake else { return Ok(()) };
+        let Some(hs) = &self.handshake.handshake else { return Ok(()) };
         let bytes = hs.peer_params().unwrap_or_default();
         let peer = Params::parse(bytes).map_err(|e| Violation::new(code::PARAMETERS, e.to_string()))?;
         self.check_identifiers(&peer)?;
@@ -609,17 +615,17 @@ impl Connection {
         let remote_cid = peer.scid.as_slice().try_into().map(u32::from_be_bytes);
         let remote_cid = remote_cid
             .map_err(|_| Violation::new(code::PARAMETERS, "the peer's identifier is not four bytes"))?;
-        self.settle_cc(&peer)?;
+        self.negotiate_cc(&peer)?;
         self.peer_params = peer;
         self.state = State::Open;
         let overhead = self.lanes[0].overhead();
         self.lanes[0].remote_cid = Cid(remote_cid);
         self.lanes[0].mtu = MtuSearch::new(mtu::BASE, max, overhead);
-        self.remake_flow().map_err(|e| Violation::new(code::INTERNAL, e))?;
+        self.recreate_first_flow().map_err(|e| Violation::new(code::INTERNAL, e))?;
         for qpn in 0..self.initial_qps() {
             self.scheduler.insert(qpn, 0, DEFAULT_PRIORITY);
         }
-        self.spoke = now;
+        self.last_eliciting_sent = now;
         match self.side {
             Side::Client => self.complete_client().map_err(internal),
             Side::Server => self.complete_server(),
@@ -627,20 +633,20 @@ impl Connection {
     }
 
     fn complete_client(&mut self) -> Result<(), HandshakeError> {
-        if let Some(token) = &self.setup.proof {
-            let proof = token.prove(&self.setup.token_binding()?);
+        if let Some(token) = &self.handshake.proof {
+            let proof = token.prove(&self.handshake.token_binding()?);
             self.push_frame(Frame::TokenProof(proof));
         }
         // Until the server confirms, something is sent now and then (RFC 9002, section 6.2.2.1): the client may have
         // got another address meanwhile, which the server learns of by this only.
-        self.setup.repeat_at.get_or_insert(self.heard + self.setup.repeat);
+        self.handshake.repeat_at.get_or_insert(self.last_received + self.handshake.repeat);
         self.events.push_back(ConnEvent::Established);
         Ok(())
     }
 
     /// RFC 9000, section 7.3: identifiers that stood in clear must be those in the authenticated parameters.
     fn check_identifiers(&self, peer: &Params) -> Result<(), Violation> {
-        let s = &self.setup;
+        let s = &self.handshake;
         let server_said = self.side == Side::Client;
         let original = server_said.then(|| s.original_dcid.clone());
         let retry = if server_said { s.retry_scid.clone() } else { None };
@@ -652,8 +658,9 @@ impl Connection {
 
     /// The server wants the address proven first (RFC 9000, section 8.1.2): start again with its token.
     fn handle_retry(&mut self, header: &LongHeader<'_>, datagram: &[u8]) {
-        let s = &mut self.setup;
-        if self.side == Side::Server || s.heard || s.retry_scid.is_some() || header.token.is_empty() {
+        let s = &mut self.handshake;
+        if self.side == Side::Server || s.has_peer_packet || s.retry_scid.is_some() || header.token.is_empty()
+        {
             return;
         }
         if !super::close::retry_is_genuine(&s.original_dcid, header, datagram) {
@@ -663,7 +670,7 @@ impl Connection {
         s.token = header.token.to_vec();
         s.retry_scid = Some(header.scid.to_vec());
         s.dcid = header.scid.to_vec();
-        s.initial = Some(KeyPair::initial(header.scid, Side::Client));
+        s.initial_keys = Some(KeyPair::initial(header.scid, Side::Client));
         s.levels[0].next = 0;
         s.repeat_at = None;
         s.repeated = true;
@@ -672,7 +679,7 @@ impl Connection {
     /// The server speaks other versions only. Believed only before anything genuine arrived (RFC 9000, section
     /// 6.2).
     pub fn handle_version_negotiation(&mut self, versions: &[u8]) {
-        if self.side == Side::Server || self.setup.heard {
+        if self.side == Side::Server || self.handshake.has_peer_packet {
             return;
         }
         let list: Vec<u32> =
@@ -706,6 +713,6 @@ impl Connection {
     /// The keys of Initial packets come from this identifier (server: to find the connection of a repeated
     /// first packet).
     pub fn initial_dcid(&self) -> &[u8] {
-        &self.setup.original_dcid
+        &self.handshake.original_dcid
     }
 }

@@ -1,7 +1,7 @@
 //! Lists of addresses, as servers tell them and as peers may abuse them.
 
 use super::*;
-use crate::config::Discover;
+use crate::config::PathDiscovery;
 use crate::connection::lanes::tests::connection;
 
 fn list(numbers: &[u8]) -> Vec<SocketAddr> {
@@ -22,17 +22,17 @@ fn told(c: &Connection) -> Vec<&Addresses> {
 #[test]
 fn a_list_is_told_once_and_stands_for_those_before() {
     let mut c = server();
-    c.tell_addresses(&[]);
+    c.advertise_addresses(&[]);
     assert!(told(&c).is_empty(), "nothing to say");
-    c.tell_addresses(&list(&[1, 2]));
-    c.tell_addresses(&list(&[1, 2]));
+    c.advertise_addresses(&list(&[1, 2]));
+    c.advertise_addresses(&list(&[1, 2]));
     assert_eq!(told(&c), [&Addresses { sequence: 1, list: list(&[1, 2]) }]);
     // It left, and was lost: then it is not said again.
     let f = c.frames.pop_front().expect("a frame");
     c.lanes[0].lost_frames.push_back(f);
-    c.tell_addresses(&list(&[2]));
+    c.advertise_addresses(&list(&[2]));
     assert_eq!(told(&c), [&Addresses { sequence: 2, list: list(&[2]) }]);
-    c.tell_addresses(&[]);
+    c.advertise_addresses(&[]);
     assert_eq!(told(&c), [&Addresses { sequence: 3, list: Vec::new() }]);
 }
 
@@ -45,7 +45,7 @@ fn what_must_not_be_told_is_left_out_and_the_list_is_bounded() {
             .map(|a| a.parse::<SocketAddr>().unwrap()),
     );
     all.extend(list(&(2..40).collect::<Vec<_>>()));
-    c.tell_addresses(&all);
+    c.advertise_addresses(&all);
     let told = told(&c)[0].list.clone();
     assert!(told.len() <= MAX_ADDRESSES && told.iter().all(is_tellable), "{told:?}");
     assert_eq!(told[..2], list(&[1, 2]));
@@ -56,12 +56,12 @@ fn who_did_not_ask_or_is_not_authorised_is_told_nothing() {
     for (authorised, asked) in [(false, true), (true, false)] {
         let mut c = server();
         (c.authorised, c.peer_params.addresses) = (authorised, asked);
-        c.tell_addresses(&list(&[1, 2]));
+        c.advertise_addresses(&list(&[1, 2]));
         assert!(told(&c).is_empty());
     }
     let mut c = connection(Side::Client);
     (c.authorised, c.peer_params.addresses) = (true, true);
-    c.tell_addresses(&list(&[1, 2]));
+    c.advertise_addresses(&list(&[1, 2]));
     assert!(told(&c).is_empty());
 }
 
@@ -69,13 +69,13 @@ fn who_did_not_ask_or_is_not_authorised_is_told_nothing() {
 fn the_newest_list_holds_in_whatever_order_they_come() {
     let mut c = connection(Side::Client);
     let tell = |c: &mut Connection, sequence, n| c.on_addresses(Addresses { sequence, list: list(n) });
-    assert_eq!(c.learned_addresses(), None);
+    assert_eq!(c.peer_addresses(), None);
     tell(&mut c, 3, &[3]).expect("no violation");
     tell(&mut c, 1, &[1]).expect("an old one, late");
     tell(&mut c, 3, &[9]).expect("a number used twice counts once");
-    assert_eq!(c.learned_addresses(), Some(&list(&[3])[..]));
+    assert_eq!(c.peer_addresses(), Some(&list(&[3])[..]));
     tell(&mut c, 4, &[]).expect("none any more");
-    assert_eq!(c.learned_addresses(), Some(&[][..]));
+    assert_eq!(c.peer_addresses(), Some(&[][..]));
     assert_eq!(c.events.iter().filter(|e| **e == ConnEvent::Addresses).count(), 2);
 }
 
@@ -85,7 +85,7 @@ fn lists_from_clients_and_lists_that_nobody_asked_for_are_violations() {
     let v = connection(Side::Server).on_addresses(a()).expect_err("from a client");
     assert_eq!(v.code, crate::error::code::PROTOCOL);
     let mut c = connection(Side::Client);
-    c.options.discover = Discover::Off;
+    c.options.discover = PathDiscovery::Off;
     let v = c.on_addresses(a()).expect_err("not asked for");
     assert_eq!(v.code, crate::error::code::PROTOCOL);
 }
@@ -94,12 +94,16 @@ fn lists_from_clients_and_lists_that_nobody_asked_for_are_violations() {
 fn a_challenge_from_elsewhere_is_answered_there_and_only_the_newest() {
     let mut c = connection(Side::Server);
     let (near, far) = (c.lanes[0].remote, "198.51.100.9:9".parse().expect("an address"));
-    let from =
-        |remote| super::super::Meta { remote, local: None, ecn: base::Ecn::NotEct, waited: base::Span::ZERO };
+    let from = |remote| super::super::DatagramInfo {
+        remote,
+        local: None,
+        ecn: base::Ecn::NotEct,
+        waited: base::Span::ZERO,
+    };
     c.on_challenge(0, from(near), [1; 8]);
     c.on_challenge(0, from(near), [2; 8]);
-    assert_eq!((c.lanes[0].fleeting.len(), c.lanes[0].answer), (1, None));
+    assert_eq!((c.lanes[0].unreliable_frames.len(), c.lanes[0].answer), (1, None));
     c.on_challenge(0, from(far), [3; 8]);
     c.on_challenge(0, from(far), [4; 8]);
-    assert_eq!((c.lanes[0].fleeting.len(), c.lanes[0].answer), (0, Some((far, None, [4; 8]))));
+    assert_eq!((c.lanes[0].unreliable_frames.len(), c.lanes[0].answer), (0, Some((far, None, [4; 8]))));
 }

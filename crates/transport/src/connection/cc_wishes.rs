@@ -5,9 +5,9 @@
 //! ([`super::congestion`]) in all else: the same numbers, and the same limits of how many and how often.
 
 use super::{ConnEvent, Connection};
-use crate::config::Negotiation;
+use crate::config::CcNegotiation;
 use crate::negotiation::agree::accepts;
-use crate::negotiation::exchange::NotNow;
+use crate::negotiation::proposals::ProposeError;
 use crate::negotiation::{refusal, wishes};
 use base::{Span, Time};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,50 +16,50 @@ use wire::cc::CcTerms;
 use wire::{CcOffer, CcTopic, Frame};
 
 /// Proposals of one wish that cross others or come too early, before it is given up.
-const MAX_AGAIN: u8 = 16;
+const MAX_WISH_RETRIES: u8 = 16;
 
 /// What is wished and lent on the queue pairs of a flow.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wishes {
-    pub said: Negotiation,
+pub(super) struct CcWishes {
+    pub configured: CcNegotiation,
     /// What the peer may send with, without offers.
     pub terms: CcTerms,
 }
 
-impl Wishes {
-    fn same_for_peer(&self, other: &Wishes) -> bool {
-        let of = |w: &Wishes| (w.said.only_wished, w.terms.wishes.clone(), w.said.wish.clone());
+impl CcWishes {
+    fn same_for_peer(&self, other: &CcWishes) -> bool {
+        let of = |w: &CcWishes| (w.configured.only_wished, w.terms.wishes.clone(), w.configured.wish.clone());
         of(self) == of(other)
     }
 }
 
 /// What is still to be asked of the peer on a queue pair, or on all that have none of their own.
 #[derive(Debug, Default)]
-struct Search {
+struct CcWishSearch {
     /// Best first; `None`: not looked at yet.
     left: Option<VecDeque<String>>,
     /// What was proposed and is not answered.
     asked: Option<String>,
-    again: u8,
+    retries: u8,
 }
 
 /// Searches by queue pair: at most one for each, and one for the connection.
 #[derive(Debug, Default)]
-pub(super) struct Wishing {
-    searches: BTreeMap<Option<u16>, Search>,
+pub(super) struct CcWishSearches {
+    searches: BTreeMap<Option<u16>, CcWishSearch>,
     /// When there may be something to propose.
     at: Option<Time>,
 }
 
-impl Wishing {
+impl CcWishSearches {
     /// When to be asked.
-    pub const fn due(&self) -> Option<Time> {
+    pub const fn next_timeout(&self) -> Option<Time> {
         self.at
     }
 
     fn begin(&mut self, qpn: Option<u16>) {
         let s = self.searches.entry(qpn).or_default();
-        (s.left, s.again) = (None, 0);
+        (s.left, s.retries) = (None, 0);
         self.at = Some(Time::ZERO);
     }
 
@@ -70,7 +70,7 @@ impl Wishing {
 }
 
 /// Whether what the peer sends with is what is wished: a name alone, or a name with its parameters.
-fn meets(runs: &str, wish: &str) -> bool {
+fn satisfies(runs: &str, wish: &str) -> bool {
     let split = |s: &str| {
         let (name, params) = s.split_once(':').unwrap_or((s, ""));
         (name.trim().to_owned(), params.trim().to_owned())
@@ -87,88 +87,88 @@ impl Connection {
     ///
     /// # Errors
     /// A wish that cannot be, or too many: in words; what was wished before stays.
-    pub fn set_wishes(&mut self, flow: u8, n: &Negotiation) -> Result<(), String> {
+    pub fn set_cc_wishes(&mut self, flow: u8, n: &CcNegotiation) -> Result<(), String> {
         let Some(setup) = self.flow_setups.get_mut(usize::from(flow)) else { return Ok(()) };
-        if setup.wishes.said == *n {
+        if setup.wishes.configured == *n {
             return Ok(());
         }
         let terms = CcTerms {
             only: n.only_wished,
-            echoes: crate::negotiation::ECHOES,
+            echoes: crate::negotiation::PROVIDED_SIGNALS,
             wishes: wishes(n)?,
             ..CcTerms::default()
         };
-        let new = Wishes { said: n.clone(), terms };
+        let new = CcWishes { configured: n.clone(), terms };
         let same = new.same_for_peer(&setup.wishes);
         setup.wishes = Arc::new(new);
         if same {
             return Ok(());
         }
         if flow == 0 {
-            self.congestion.wishing.begin(None);
+            self.congestion.wish_searches.begin(None);
         }
         let own = self.scheduler.members().filter(|(_, f)| *f == flow);
-        for (qpn, _) in own.filter(|(qpn, _)| flow > 0 || self.telling.has_own(*qpn)) {
-            self.congestion.wishing.begin(Some(qpn));
+        for (qpn, _) in own.filter(|(qpn, _)| flow > 0 || self.cc_notifications.has_own(*qpn)) {
+            self.congestion.wish_searches.begin(Some(qpn));
         }
         Ok(())
     }
 
     /// A queue pair has joined a flow, which may wish something else than the connection.
-    pub(super) fn wish_for(&mut self, qpn: u16, flow: u8) {
+    pub(super) fn start_wish_search(&mut self, qpn: u16, flow: u8) {
         let of = |f: u8| self.flow_setups.get(usize::from(f)).map(|s| &s.wishes);
         if let (Some(own), Some(first)) = (of(flow), of(0))
             && !own.same_for_peer(first)
         {
-            self.congestion.wishing.begin(Some(qpn));
+            self.congestion.wish_searches.begin(Some(qpn));
         }
     }
 
     /// What is wished on a queue pair, or on all that have none of their own.
-    pub(super) fn wishes_on(&self, qpn: Option<u16>) -> &Wishes {
+    pub(super) fn cc_wishes_on(&self, qpn: Option<u16>) -> &CcWishes {
         let flow = usize::from(self.flow_of_own(qpn).unwrap_or(0));
         &self.flow_setups.get(flow).unwrap_or(&self.flow_setups[0]).wishes
     }
 
     /// Proposes what is wished and not granted, as far as the limits of proposals allow.
-    pub(super) fn seek_wishes(&mut self, now: Time) {
-        if self.congestion.wishing.at.is_none_or(|at| at > now) {
+    pub(super) fn propose_cc_wishes(&mut self, now: Time) {
+        if self.congestion.wish_searches.at.is_none_or(|at| at > now) {
             return;
         }
-        self.congestion.wishing.at = None;
-        let open = self.congestion.wishing.searches.iter().filter(|(_, s)| s.asked.is_none());
+        self.congestion.wish_searches.at = None;
+        let open = self.congestion.wish_searches.searches.iter().filter(|(_, s)| s.asked.is_none());
         let all: Vec<_> = open.map(|(qpn, _)| *qpn).collect();
         for qpn in all {
-            let Err(why) = self.seek(now, qpn) else { continue };
-            self.congestion.wishing.at = Some(now + self.round().max(Span::from_millis(1)));
-            if why != NotNow::Unanswered {
+            let Err(why) = self.propose_next_wish(now, qpn) else { continue };
+            self.congestion.wish_searches.at = Some(now + self.round().max(Span::from_millis(1)));
+            if why != ProposeError::Unanswered {
                 return;
             }
         }
     }
 
     /// Proposes the next wish of one search; there is no search any more when there is none.
-    fn seek(&mut self, now: Time, qpn: Option<u16>) -> Result<(), NotNow> {
+    fn propose_next_wish(&mut self, now: Time, qpn: Option<u16>) -> Result<(), ProposeError> {
         let here = qpn.is_none_or(|q| self.scheduler.contains(q));
-        let left = self.congestion.wishing.searches.get_mut(&qpn).and_then(|s| s.left.take());
+        let left = self.congestion.wish_searches.searches.get_mut(&qpn).and_then(|s| s.left.take());
         let mut left = left.unwrap_or_else(|| self.candidates(qpn));
-        let runs = self.telling.heard(qpn).map(|h| h.runs.chosen.clone());
+        let runs = self.cc_notifications.peer_cc(qpn).map(|h| h.runs.chosen.clone());
         // It may have changed to one of them meanwhile.
-        if let Some(k) = left.iter().position(|w| runs.as_deref().is_some_and(|r| meets(r, w))) {
+        if let Some(k) = left.iter().position(|w| runs.as_deref().is_some_and(|r| satisfies(r, w))) {
             left.truncate(k);
         }
-        let wanted = left.front().filter(|_| here).and_then(|spec| self.wanted_of_peer(spec));
+        let wanted = left.front().filter(|_| here).and_then(|spec| self.offer_for_peer(spec));
         let Some(offer) = wanted else {
-            self.congestion.wishing.searches.remove(&qpn);
+            self.congestion.wish_searches.searches.remove(&qpn);
             return Ok(());
         };
         let (topic, round, spec) = (self.topic(qpn, false), self.round(), offer.spec());
-        let proposed = self.congestion.exchange.propose(now, round, topic, offer);
-        if proposed == Err(NotNow::TooManyTopics) {
-            self.congestion.wishing.searches.remove(&qpn);
+        let proposed = self.congestion.proposals.propose(now, round, topic, offer);
+        if proposed == Err(ProposeError::TooManyTopics) {
+            self.congestion.wish_searches.searches.remove(&qpn);
             return Ok(());
         }
-        if let Some(s) = self.congestion.wishing.searches.get_mut(&qpn) {
+        if let Some(s) = self.congestion.wish_searches.searches.get_mut(&qpn) {
             s.left = Some(left);
             s.asked = proposed.is_ok().then_some(spec);
         }
@@ -179,38 +179,39 @@ impl Connection {
     /// What would be better on a queue pair than what the peer sends with there, best first: what is wished; and where that is
     /// refused by now, whatever the peer has offered and is not.
     fn candidates(&self, qpn: Option<u16>) -> VecDeque<String> {
-        let w = self.wishes_on(qpn);
-        let (Some(heard), Some(theirs)) = (self.telling.heard(qpn), &self.peer_params.cc_terms) else {
+        let w = self.cc_wishes_on(qpn);
+        let (Some(heard), Some(theirs)) = (self.cc_notifications.peer_cc(qpn), &self.peer_params.cc_terms)
+        else {
             return VecDeque::new();
         };
         let runs = heard.runs.chosen.as_str();
-        let takes = |spec: &str| self.wanted_of_peer(spec).is_some_and(|o| accepts(&w.terms, &o));
-        let better = w.said.wish.iter().take_while(|wish| !meets(runs, wish));
+        let takes = |spec: &str| self.offer_for_peer(spec).is_some_and(|o| accepts(&w.terms, &o));
+        let better = w.configured.wish.iter().take_while(|wish| !satisfies(runs, wish));
         let mut all: VecDeque<String> = better.filter(|wish| takes(wish)).cloned().collect();
         if !takes(runs) {
             let others = theirs.offers.iter().filter(|o| accepts(&w.terms, o)).map(CcOffer::spec);
-            let others: Vec<String> = others.filter(|o| !all.iter().any(|a| meets(o, a))).collect();
+            let others: Vec<String> = others.filter(|o| !all.iter().any(|a| satisfies(o, a))).collect();
             all.extend(others);
         }
         all
     }
 
-    fn wanted_of_peer(&self, spec: &str) -> Option<CcOffer> {
+    fn offer_for_peer(&self, spec: &str) -> Option<CcOffer> {
         let theirs = self.peer_params.cc_terms.as_ref()?;
         super::congestion::wanted(theirs, spec).ok()
     }
 
     /// A proposal was answered. False: it is not one of these.
-    pub(super) fn on_wish_answered(&mut self, now: Time, topic: CcTopic, spec: &str, code: u64) -> bool {
+    pub(super) fn on_cc_wish_answered(&mut self, now: Time, topic: CcTopic, spec: &str, code: u64) -> bool {
         let again_at = now + self.round().max(Span::from_millis(1));
         let ours = topic.of_server == (self.side == crate::crypto::Side::Server);
-        let search = self.congestion.wishing.searches.get_mut(&topic.qpn);
+        let search = self.congestion.wish_searches.searches.get_mut(&topic.qpn);
         let Some(s) = search.filter(|s| !ours && s.asked.as_deref() == Some(spec)) else { return false };
         s.asked = None;
         let later = matches!(code, refusal::CROSSED | refusal::TOO_OFTEN | refusal::NO_STREAM);
-        if later && s.again < MAX_AGAIN {
-            s.again += 1;
-            self.congestion.wishing.at = Some(again_at);
+        if later && s.retries < MAX_WISH_RETRIES {
+            s.retries += 1;
+            self.congestion.wish_searches.at = Some(again_at);
             return true;
         }
         // What was wished meanwhile is looked at anew, and stays.
@@ -219,7 +220,7 @@ impl Connection {
         {
             left.pop_front();
         }
-        self.congestion.wishing.at = Some(now);
+        self.congestion.wish_searches.at = Some(now);
         if code != 0 {
             let (qpn, spec) = (topic.qpn, spec.to_owned());
             self.events.push_back(ConnEvent::CcWishRefused { qpn, spec, code });

@@ -13,7 +13,7 @@ const MIN_GAP: Span = Span::from_millis(50);
 /// The peer may be at this address: nothing but challenges, and answers to its own, goes there until it answers (RFC
 /// 9000, sections 8.2 and 9.3).
 #[derive(Debug)]
-pub struct PathCheck {
+pub struct PathValidation {
     /// Its address.
     pub remote: SocketAddr,
     /// Ours.
@@ -27,16 +27,16 @@ pub struct PathCheck {
     gap: Span,
 }
 
-impl PathCheck {
+impl PathValidation {
     /// A check to begin at once, with another of these challenges after `gap`, but at least 50 ms.
     pub fn new(
         now: Time,
         (remote, local): (SocketAddr, Option<IpAddr>),
         challenges: [[u8; 8]; MAX_CHALLENGES],
         gap: Span,
-    ) -> PathCheck {
+    ) -> PathValidation {
         let sent_at = [now; MAX_CHALLENGES];
-        PathCheck { remote, local, challenges, sent_at, sent: 0, next: now, gap: gap.max(MIN_GAP) }
+        PathValidation { remote, local, challenges, sent_at, sent: 0, next: now, gap: gap.max(MIN_GAP) }
     }
 
     /// When there is something to do.

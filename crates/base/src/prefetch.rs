@@ -6,15 +6,15 @@ const LINE: usize = 64;
 /// Bytes that will be read soon. A hint: only addresses, by which nothing is read, so that it does not matter whether the
 /// memory is still there when they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Soon {
+pub struct Prefetch {
     at: usize,
     len: usize,
 }
 
-impl Soon {
+impl Prefetch {
     /// The `len` bytes from `first` on.
-    pub fn new(first: *const u8, len: usize) -> Soon {
-        Soon { at: first.addr(), len }
+    pub fn new(first: *const u8, len: usize) -> Prefetch {
+        Prefetch { at: first.addr(), len }
     }
 
     /// Bytes that were not asked for yet.
@@ -28,8 +28,8 @@ impl Soon {
     }
 
     /// At most the first `len`.
-    pub fn first(self, len: usize) -> Soon {
-        Soon { len: self.len.min(len), ..self }
+    pub fn first(self, len: usize) -> Prefetch {
+        Prefetch { len: self.len.min(len), ..self }
     }
 
     /// Asks for the next `n` bytes, and does not wait. They come into the second cache: what is being worked on keeps the
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_is_not_asked_for_again() {
         let bytes = [0u8; 1000];
-        let mut soon = Soon::new(bytes.as_ptr(), bytes.len());
+        let mut soon = Prefetch::new(bytes.as_ptr(), bytes.len());
         let first = soon.at;
         soon.fetch(300);
         assert_eq!((soon.at, soon.len()), (first + 300, 700));
@@ -80,17 +80,17 @@ mod tests {
         assert_eq!((soon.at, soon.len(), soon.is_empty()), (first + 1000, 0, true));
         soon.fetch(1);
         assert_eq!(soon.len(), 0);
-        assert_eq!(Soon::new(bytes.as_ptr(), 1000).first(64).len(), 64);
+        assert_eq!(Prefetch::new(bytes.as_ptr(), 1000).first(64).len(), 64);
     }
 
     #[test]
     fn an_address_without_memory_does_no_harm() {
         for at in [0, 1, 4096, usize::MAX - 10, usize::MAX] {
-            let mut soon = Soon { at, len: 1 << 12 };
+            let mut soon = Prefetch { at, len: 1 << 12 };
             soon.fetch(100);
             soon.fetch(usize::MAX);
             assert!(soon.is_empty());
         }
-        Soon::default().fetch(5);
+        Prefetch::default().fetch(5);
     }
 }

@@ -5,9 +5,9 @@ use crate::streams::{SegmentRef, Streams};
 
 /// The piece that grows.
 #[derive(Debug, Default)]
-pub struct Joined(Option<(u16, SegmentRef)>);
+pub struct AckBatch(Option<(u16, SegmentRef)>);
 
-impl Joined {
+impl AckBatch {
     /// A piece arrived. What it does not go on with is told.
     pub fn add(&mut self, qpn: u16, s: SegmentRef, streams: &mut impl Streams) {
         if let Some((q, r)) = &mut self.0
@@ -18,12 +18,12 @@ impl Joined {
             r.len = len;
             return;
         }
-        self.tell(streams);
+        self.flush(streams);
         self.0 = Some((qpn, s));
     }
 
     /// Tells what is left.
-    pub fn tell(&mut self, streams: &mut impl Streams) {
+    pub fn flush(&mut self, streams: &mut impl Streams) {
         if let Some((qpn, s)) = self.0.take() {
             streams.acked(qpn, s);
         }
@@ -32,7 +32,7 @@ impl Joined {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Fates;
+    use super::super::tests::RecordingStreams;
     use super::*;
 
     #[test]
@@ -52,11 +52,11 @@ mod tests {
             (1, piece(4, 0, u32::MAX)),
             (1, piece(4, u64::from(u32::MAX), 1)),
         ];
-        let (mut fates, mut joined) = (Fates::default(), Joined::default());
-        pieces.iter().for_each(|(qpn, s)| joined.add(*qpn, *s, &mut fates));
-        joined.tell(&mut fates);
-        joined.tell(&mut fates);
-        let lens: Vec<_> = fates.pieces.iter().map(|s| s.len).collect();
+        let (mut streams, mut joined) = (RecordingStreams::default(), AckBatch::default());
+        pieces.iter().for_each(|(qpn, s)| joined.add(*qpn, *s, &mut streams));
+        joined.flush(&mut streams);
+        joined.flush(&mut streams);
+        let lens: Vec<_> = streams.pieces.iter().map(|s| s.len).collect();
         assert_eq!(lens, [25, 5, 5, 5, 0, 0, u32::MAX, 1]);
         assert_eq!(
             lens.iter().map(|l| u64::from(*l)).sum::<u64>(),

@@ -9,7 +9,7 @@ const SPACING: Span = Span::from_millis(1);
 
 /// Delays by the time of sending, oldest first.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct DelayTrace {
     on: bool,
     samples: VecDeque<(Time, i64)>,
 }
@@ -25,7 +25,7 @@ pub struct Summary {
     pub variance: f64,
 }
 
-impl Trace {
+impl DelayTrace {
     /// Begins to keep samples.
     pub fn start(&mut self) {
         self.on = true;
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn samples_are_bounded_and_summed_up_by_time() {
         let at = |ms: u64| Time::ZERO + Span::from_millis(ms);
-        let mut t = Trace::default();
+        let mut t = DelayTrace::default();
         t.add(at(0), 5);
         assert_eq!(t.newest(), None, "nothing is kept before it is wanted");
         t.start();
