@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_address_with_most_gives_way() {
+    fn oldest_of_the_address_with_most_handshakes_is_evicted() {
         let mut h = HalfOpen::default();
         assert_eq!(h.gives_way(secs(1), at(1)), None);
         for (id, last) in [(1, 1), (2, 2), (3, 2), (4, 3)] {

@@ -40,7 +40,7 @@ mod tests {
     use base::Rate;
 
     #[test]
-    fn a_path_is_remembered_for_an_hour_and_not_more_than_so_many() {
+    fn remembered_paths_expire_after_an_hour_and_are_bounded() {
         let path = |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(70) };
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
         let (mut p, now) = (Paths::default(), Time::ZERO + Span::from_secs(10_000));

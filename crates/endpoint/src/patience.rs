@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_patient_counts_while_it_is_at_work() {
+    fn shortest_delay_of_active_connections_wins() {
         let (mut p, us) = (Patience::default(), Span::from_micros);
         assert_eq!(p.least(), None);
         let at = |ms: u64| Time::ZERO + Span::from_millis(1_000 + ms);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_holds_as_many_as_it_leaves_and_those_that_come_late_find_some() {
+    fn a_client_holds_at_most_as_many_queue_pairs_as_remain_free() {
         let mut s = QpShares::default();
         assert_eq!(all(&mut s, &client(1, 1), 100), 50);
         assert_eq!(all(&mut s, &client(2, 2), 100), 25);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_at_one_address_and_one_key_at_many_addresses_hold_no_more() {
+    fn many_keys_or_many_addresses_gain_no_extra_queue_pairs() {
         let mut s = QpShares::default();
         let by_keys: usize = (0..20).map(|n| all(&mut s, &client(n, 1), 100)).sum();
         assert_eq!(by_keys, 50);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_forgotten() {
+    fn released_queue_pairs_are_forgotten() {
         let mut s = QpShares::default();
         assert_eq!(all(&mut s, &client(1, 1), 10), 5);
         s.give(&client(1, 1), 5);

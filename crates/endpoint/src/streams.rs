@@ -224,7 +224,7 @@ mod tests {
     /// A packet that is shorter than its train ends it: Sends once left one by one for four bytes, and answers to Reads
     /// with a packet for each byte that did not fit.
     #[test]
-    fn segments_of_every_operation_fill_their_packets() {
+    fn segments_of_every_operation_fill_packets() {
         let ((mut a, a_qp, a_mr), (mut b, b_qp, b_mr)) = (adapter(1), adapter(2));
         let all = |lkey| Sge { lkey, offset: 0, len: LEN as u64 };
         b.post_recv(b_qp, RecvWr { wr_id: 1, sges: all(b_mr.lkey).into() }).unwrap();
@@ -254,7 +254,7 @@ mod tests {
 
     /// Also where offsets come to need more bytes in the midst of a message.
     #[test]
-    fn runs_are_what_packets_one_by_one_are() {
+    fn segment_runs_equal_packets_built_one_by_one() {
         let wide = (1 << 48) - 20 * ROOM as u64;
         for (op, len) in [
             (SendOp::Write { rkey: 7, offset: 0 }, LEN),
@@ -297,7 +297,7 @@ mod tests {
 
     /// All packets of messages of a few are equally long, so that one train takes them whatever the operation.
     #[test]
-    fn packets_of_short_messages_are_alike() {
+    fn packets_of_short_messages_have_equal_length() {
         let all = [
             SendOp::Write { rkey: 7, offset: 0 },
             SendOp::WriteImm { rkey: 7, offset: 0, imm: 1 },

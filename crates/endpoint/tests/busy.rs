@@ -33,7 +33,7 @@ fn long_header(bytes: &[u8]) -> LongHeader<'_> {
 }
 
 #[test]
-fn a_full_server_says_so_within_a_round_trip_and_keeps_nothing() {
+fn full_server_refuses_within_a_round_trip_and_keeps_no_state() {
     let mut p = small();
     let (first, s) = p.connected();
     (p.sent, p.bytes) = ([0; 2], [0; 2]);
@@ -57,7 +57,7 @@ fn a_full_server_says_so_within_a_round_trip_and_keeps_nothing() {
 }
 
 #[test]
-fn refusals_are_rationed() {
+fn refusals_are_rate_limited() {
     let mut p = small();
     p.connected();
     let first = Rc::new(RefCell::new(None));
@@ -81,7 +81,7 @@ fn refusals_are_rationed() {
 }
 
 #[test]
-fn who_did_not_see_the_first_packet_cannot_turn_a_client_away() {
+fn refusal_is_ignored_unless_its_sender_saw_the_first_packet() {
     let mut p = Pair::new();
     let seen = Rc::new(RefCell::new(None));
     let copy = seen.clone();
@@ -132,7 +132,7 @@ fn who_did_not_see_the_first_packet_cannot_turn_a_client_away() {
 }
 
 #[test]
-fn a_server_s_words_steer_no_terminal() {
+fn refusal_text_is_escaped_for_terminals() {
     let mut p = small();
     p.connected();
     let seen = Rc::new(RefCell::new(None));

@@ -32,7 +32,7 @@ fn with_gate(mut p: Pair, refused: usize) -> (Pair, Arc<Mutex<Vec<PublicKey>>>) 
 }
 
 #[test]
-fn those_turned_away_cost_no_queue_pair_no_event_and_no_place() {
+fn rejected_clients_use_no_queue_pair_event_or_session() {
     let mut s = server_config(&[]);
     let server = s.server.as_mut().expect("server");
     server.authority.keys = None;
@@ -55,7 +55,7 @@ fn those_turned_away_cost_no_queue_pair_no_event_and_no_place() {
 }
 
 #[test]
-fn what_a_stranger_sends_along_is_not_looked_at() {
+fn data_of_unauthorised_clients_is_not_processed() {
     let (mut p, asked) = with_gate(Pair::new(), 1);
     // Its first packets of data overtake its last word of the handshake.
     p.filter = Box::new(|f| {
@@ -78,7 +78,7 @@ fn what_a_stranger_sends_along_is_not_looked_at() {
 }
 
 #[test]
-fn the_gate_is_not_asked_about_those_that_the_settings_refuse() {
+fn admission_is_not_consulted_for_clients_refused_by_settings() {
     let (mut p, asked) = with_gate(Pair::with(config(3), server_config(&[2])), 0);
     p.connect();
     p.run(Span::from_secs(2));
@@ -88,7 +88,7 @@ fn the_gate_is_not_asked_about_those_that_the_settings_refuse() {
 
 /// Found by reading: each handshake has a copy of the tokens from when it began.
 #[test]
-fn of_two_handshakes_at_once_with_one_token_one_gets_in() {
+fn one_of_two_concurrent_handshakes_with_one_token_is_admitted() {
     let token = OneTimeToken::new([7; 32], Some(identity(1).public_key().fingerprint()));
     let mut s = server_config(&[]);
     s.server.as_mut().expect("server").authority.tokens.push(token.clone());

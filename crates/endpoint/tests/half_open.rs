@@ -55,7 +55,7 @@ fn attacker(n: usize) -> SocketAddr {
 }
 
 #[test]
-fn half_open_ones_take_no_place_of_connections() {
+fn half_open_handshakes_do_not_count_as_connections() {
     let mut p = pair(1, 64);
     let all = firsts(&mut p, 64);
     flood(&mut p, &all, attacker);
@@ -64,7 +64,7 @@ fn half_open_ones_take_no_place_of_connections() {
 }
 
 #[test]
-fn a_flood_from_one_address_keeps_no_other_address_out() {
+fn handshake_flood_from_one_address_does_not_block_others() {
     let mut p = pair(1_000, 16);
     let all = firsts(&mut p, 40);
     flood(&mut p, &all, attacker);
@@ -83,7 +83,7 @@ fn a_flood_from_one_address_keeps_no_other_address_out() {
 }
 
 #[test]
-fn the_oldest_of_many_addresses_give_way() {
+fn oldest_handshakes_of_many_addresses_are_evicted() {
     let mut p = pair(1_000, 16);
     let all = firsts(&mut p, 40);
     flood(&mut p, &all, |n| SocketAddr::from(([198, 51, 100, n as u8], 2_000)));
@@ -95,7 +95,7 @@ fn the_oldest_of_many_addresses_give_way() {
 }
 
 #[test]
-fn of_two_handshakes_for_one_last_place_one_gets_it_and_the_other_is_told() {
+fn one_of_two_handshakes_gets_the_last_connection_and_the_other_is_refused() {
     let mut p = pair(1, 16);
     let both = [p.connect(), p.connect()];
     p.run(Span::from_secs(1));

@@ -17,7 +17,7 @@ use transport::crypto::{OneTimeToken, PeerIdentity};
 use verbs::{Data, RecvWr, SendOp, SendWr, Sges, Status};
 
 #[test]
-fn streams_become_one_connection_and_end_with_words() {
+fn streams_form_one_connection_and_close_with_a_reason() {
     for (tls, streams) in [(false, 1), (false, 5), (true, 1), (true, 5)] {
         let mut net = Net::new(config(2), server(&[2], both()));
         let c = net.connect(streams, by(tls));
@@ -89,7 +89,7 @@ fn records_of_a_write(client: Iwarp, server_settings: iwarp::Config) -> [u64; 2]
 }
 
 #[test]
-fn who_checks_before_placing_gets_writes_in_short_records() {
+fn peer_that_checks_crc_before_placing_gets_short_records() {
     let verified = iwarp::Config::default();
     let early = iwarp::Config { placement: iwarp::Placement::Early, ..verified };
     let bare = iwarp::Config { crc: false, ..verified };
@@ -102,7 +102,7 @@ fn who_checks_before_placing_gets_writes_in_short_records() {
 }
 
 #[test]
-fn who_is_not_listed_stays_outside_and_hears_why() {
+fn unlisted_client_is_refused_with_a_reason() {
     // Without TLS nobody shows a key: who serves it so lets everybody in. With it, as by the native transport.
     let mut net = Net::new(config(3), server(&[2], both()));
     net.connect(3, by(true));
@@ -129,7 +129,7 @@ impl Gate for Once {
 }
 
 #[test]
-fn the_gate_is_asked_once_for_a_connection_and_a_token_serves_all_its_streams() {
+fn admission_is_consulted_once_per_connection_and_a_token_covers_all_streams() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let gate = Once::default();
     let seen = gate.0.clone();
@@ -158,7 +158,7 @@ fn the_gate_is_asked_once_for_a_connection_and_a_token_serves_all_its_streams() 
 }
 
 #[test]
-fn what_is_not_served_is_turned_away() {
+fn unsupported_requests_are_refused() {
     for tls in [false, true] {
         let mut net = Net::new(config(2), server(&[2], IwarpServer { plain: tls, tls: !tls, ..both() }));
         net.connect(2, by(tls));
@@ -174,7 +174,7 @@ fn what_is_not_served_is_turned_away() {
 }
 
 #[test]
-fn streams_that_say_nothing_are_bounded_and_given_up() {
+fn silent_streams_are_bounded_and_time_out() {
     let few = IwarpServer { max_half_open: 10, ..both() };
     let mut net = Net::new(config(2), server(&[2], few));
     let dialled: Vec<_> = (0..25).map(|_| net.dial()).collect();
@@ -197,7 +197,7 @@ fn streams_that_say_nothing_are_bounded_and_given_up() {
 }
 
 #[test]
-fn one_client_makes_several_connections_at_once() {
+fn one_client_opens_several_connections_concurrently() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let all: Vec<ConnId> = (0..4).map(|_| net.connect(3, by(true))).collect();
     net.run();
@@ -205,7 +205,7 @@ fn one_client_makes_several_connections_at_once() {
 }
 
 #[test]
-fn the_systems_congestion_control_changes_under_a_connection() {
+fn kernel_congestion_control_changes_during_a_connection() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let c = net.connect(2, by(false));
     net.run();
@@ -277,7 +277,7 @@ impl Tcp {
 }
 
 #[test]
-fn a_changed_cap_reaches_streams_that_have_nothing_on_the_way_and_is_read_back() {
+fn changed_cap_reaches_idle_streams_and_is_read_back() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let c = net.connect(1, by(false));
     net.run();
@@ -328,7 +328,7 @@ impl Policy for Capped {
 }
 
 #[test]
-fn connections_that_send_divide_the_caps_of_their_class_and_of_the_process() {
+fn sending_connections_divide_class_and_process_caps() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let all = [net.connect(1, by(false)), net.connect(1, by(false))];
     net.run();
@@ -396,7 +396,7 @@ impl Policy for Marks {
 }
 
 #[test]
-fn streams_carry_what_is_asked_for_and_what_the_policy_says_instead() {
+fn streams_use_the_requested_code_point_unless_the_policy_overrides() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let c = net.connect(2, by(false));
     net.run();
@@ -431,7 +431,7 @@ fn streams_carry_what_is_asked_for_and_what_the_policy_says_instead() {
 }
 
 #[test]
-fn a_server_marks_the_streams_of_its_clients() {
+fn server_sets_the_code_point_of_accepted_streams() {
     let mut of_server = server(&[2], both());
     of_server.options.intent.dscp = 26;
     let mut net = Net::new(config(2), of_server);
@@ -441,7 +441,7 @@ fn a_server_marks_the_streams_of_its_clients() {
 }
 
 #[test]
-fn a_connection_whose_streams_do_not_all_come_is_given_up() {
+fn connection_with_missing_streams_times_out() {
     for tls in [false, true] {
         let mut net = Net::new(config(2), server(&[2], both()));
         net.meddle = Box::new(|n, bytes| {
@@ -458,7 +458,7 @@ fn a_connection_whose_streams_do_not_all_come_is_given_up() {
 }
 
 #[test]
-fn a_stranger_cannot_join() {
+fn a_stream_of_another_client_cannot_join() {
     let mut net = Net::new(config(2), server(&[2], both()));
     // The same request comes again from elsewhere, with another index; and with the same one from the same address.
     let copies = Arc::new(Mutex::new(Vec::new()));
@@ -492,7 +492,7 @@ fn a_stranger_cannot_join() {
 }
 
 #[test]
-fn a_full_server_says_so() {
+fn full_server_refuses_with_a_reason() {
     let mut c = server(&[2], both());
     c.server.as_mut().expect("a server").max_connections = 2;
     let mut net = Net::new(config(2), c);
@@ -513,7 +513,7 @@ fn a_full_server_says_so() {
 }
 
 #[test]
-fn a_cut_in_the_midst_ends_the_connection_on_both_sides() {
+fn broken_stream_ends_the_connection_at_both_ends() {
     for tls in [false, true] {
         let mut net = Net::new(config(2), server(&[2], both()));
         let c = net.connect(3, by(tls));
@@ -532,7 +532,7 @@ fn a_cut_in_the_midst_ends_the_connection_on_both_sides() {
 }
 
 #[test]
-fn a_connection_to_another_implementation_is_one_stream() {
+fn connection_to_another_implementation_uses_one_stream() {
     // Without Longhaul's private data.
     let mut net = Net::new(config(2), server(&[2], both()));
     let c = net.connect(4, Iwarp { to_longhaul: false, ..by(false) });
@@ -547,7 +547,7 @@ fn a_connection_to_another_implementation_is_one_stream() {
 }
 
 #[test]
-fn a_server_without_queue_pairs_keeps_nothing_of_who_asks() {
+fn server_without_queue_pairs_keeps_no_state() {
     let mut c = server(&[2], both());
     c.limits.qps = 1;
     let mut net = Net::new(config(2), c);
@@ -563,7 +563,7 @@ fn a_server_without_queue_pairs_keeps_nothing_of_who_asks() {
 }
 
 #[test]
-fn messages_that_wait_for_receives_go_on_when_nothing_more_comes() {
+fn held_messages_continue_once_receives_are_posted() {
     let (small, mixed): (&[u64], &[u64]) = (&[6, 1, 9, 2], &[6, 200_000, 1, 3_000, 90_000]);
     for (tls, lens) in [(false, small), (true, small), (false, mixed), (true, mixed)] {
         let mut net = Net::new(config(2), server(&[2], both()));

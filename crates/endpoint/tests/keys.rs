@@ -59,17 +59,17 @@ fn rounds(asks: &[Asks]) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn the_client_updates_and_the_server_follows() {
+fn client_key_update_is_followed_by_the_server() {
     assert_eq!(rounds(&[Asks { client: true, server: false }]), [(1, 1), (1, 0)]);
 }
 
 #[test]
-fn the_server_updates_and_the_client_follows() {
+fn server_key_update_is_followed_by_the_client() {
     assert_eq!(rounds(&[Asks { client: false, server: true }]), [(1, 0), (1, 1)]);
 }
 
 #[test]
-fn both_at_once_come_to_the_same_keys() {
+fn simultaneous_key_updates_converge() {
     let [(client, a), (server, b)] = rounds(&[Asks { client: true, server: true }]);
     // One update each at the same time is one generation; if one came first, the other asks again when it may.
     assert_eq!(client, server);
@@ -77,7 +77,7 @@ fn both_at_once_come_to_the_same_keys() {
 }
 
 #[test]
-fn several_in_succession_by_either_end() {
+fn successive_key_updates_by_either_end_succeed() {
     let asks: Vec<_> = (0..12).map(|n| Asks { client: n % 3 != 1, server: n % 3 == 1 }).collect();
     let [(client, a), (server, b)] = rounds(&asks);
     assert_eq!((client, server), (12, 12));
@@ -85,7 +85,7 @@ fn several_in_succession_by_either_end() {
 }
 
 #[test]
-fn a_second_wish_waits_until_the_first_is_settled() {
+fn second_key_update_waits_for_the_first() {
     let mut p = Pair::new();
     let Link { client: c, server: s, .. } = p.linked();
     for _ in 0..5 {
@@ -104,7 +104,7 @@ fn a_second_wish_waits_until_the_first_is_settled() {
 
 /// Found by reading: feedback is not acknowledged, so an end that sends nothing else never got its second update.
 #[test]
-fn an_end_that_sends_only_feedback_updates_its_keys_too() {
+fn end_that_sends_only_feedback_updates_keys() {
     let mut p = Pair::new();
     let Link { client: c, server: s, ci, si } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; LEN]);
@@ -125,7 +125,7 @@ fn an_end_that_sends_only_feedback_updates_its_keys_too() {
 }
 
 #[test]
-fn ends_with_nothing_to_say_update_their_keys_and_fall_silent() {
+fn idle_ends_update_keys_and_go_quiet() {
     let mut p = Pair::new();
     let Link { client: c, server: s, .. } = p.linked();
     for n in 1..=4 {

@@ -18,7 +18,7 @@ fn used(e: &Endpoint, conn: ConnId, name: &str) -> u64 {
 
 /// Found by reading: reports are not reported on, so an end that only receives kept every one it had sent.
 #[test]
-fn an_end_that_only_receives_forgets_its_reports() {
+fn receiving_end_forgets_its_reports() {
     let mut p = Pair::new();
     let Link { client: c, server: s, ci, si } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; 100_000]);
@@ -41,7 +41,7 @@ fn an_end_that_only_receives_forgets_its_reports() {
 
 /// Answers tell that requests arrived: ends that want no completions do not pay for a report with each message.
 #[test]
-fn messages_that_make_no_completion_are_reported_on_together() {
+fn unsignaled_messages_are_reported_together() {
     let reports = |signaled: bool| {
         let mut p = Pair::new();
         let Link { client: c, ci, si, .. } = p.linked();
@@ -68,7 +68,7 @@ fn messages_that_make_no_completion_are_reported_on_together() {
 
 /// The one that somebody waits for may have left before it.
 #[test]
-fn a_quiet_message_behind_one_that_is_waited_for_asks_for_its_report() {
+fn unsignaled_message_after_a_signaled_one_requests_a_report() {
     let mut p = Pair::new();
     let Link { ci, si, .. } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; 8]);

@@ -64,7 +64,7 @@ fn transfer(p: &mut Pair, l: &Link, between: impl FnOnce(&mut Pair)) {
 }
 
 #[test]
-fn each_end_has_its_own_choice_unless_the_other_wishes() {
+fn each_end_uses_its_choice_unless_the_peer_wishes_otherwise() {
     let (p, l) = linked(("bbr", none()), ("cubic", none()));
     assert_eq!(agreed(&p, &l, None), ("bbr".into(), "cubic".into()));
     let (p, l) =
@@ -80,7 +80,7 @@ fn each_end_has_its_own_choice_unless_the_other_wishes() {
 }
 
 #[test]
-fn what_one_end_refuses_is_not_used_and_without_a_rest_there_is_no_connection() {
+fn refused_algorithms_are_not_used_and_none_left_fails_the_connection() {
     let refuses = CcNegotiation { refuse: vec!["cubic".into()], ..none() };
     let (p, l) = linked(("bbr", refuses.clone()), ("cubic", none()));
     assert_eq!(running(&p, &l).0, "bbr");
@@ -95,7 +95,7 @@ fn what_one_end_refuses_is_not_used_and_without_a_rest_there_is_no_connection() 
 }
 
 #[test]
-fn settings_that_cannot_be_are_said_before_anything_is_sent() {
+fn invalid_settings_are_reported_before_sending() {
     for (n, word) in [
         (wishing(&["bbr:nonsense=1"]), "nonsense"),
         (wishing(&["Not A Name"]), "Not A Name"),
@@ -109,7 +109,7 @@ fn settings_that_cannot_be_are_said_before_anything_is_sent() {
 }
 
 #[test]
-fn an_algorithm_is_changed_in_the_midst_of_a_transfer() {
+fn algorithm_changes_during_a_transfer() {
     let (mut p, l) = linked(("bbr", none()), ("haul", none()));
     transfer(&mut p, &l, |p| {
         p.client.propose_cc(p.now, l.client, None, true, "cubic").unwrap();
@@ -135,7 +135,7 @@ fn an_algorithm_is_changed_in_the_midst_of_a_transfer() {
 }
 
 #[test]
-fn queue_pairs_have_algorithms_of_their_own_that_change() {
+fn queue_pairs_change_their_own_algorithms() {
     let (mut p, l) = linked(("bbr", none()), ("haul", none()));
     let options = QpOptions { cc: "cubic".into(), ..QpOptions::default() };
     let qp = p.client.open_qp(p.now, l.client, options.clone()).unwrap();
@@ -161,7 +161,7 @@ fn queue_pairs_have_algorithms_of_their_own_that_change() {
 }
 
 #[test]
-fn refusals_say_why_and_change_nothing() {
+fn refusals_carry_a_reason_and_change_nothing() {
     let server = CcNegotiation {
         allow: Allow::Only(vec!["cubic".into(), "bbr".into()]),
         refuse: vec!["fixed".into()],
@@ -198,7 +198,7 @@ fn refusals_say_why_and_change_nothing() {
 
 /// Frames are lost, repeated and late; both ends propose what they like.
 #[test]
-fn both_ends_agree_once_it_is_quiet_whatever_is_lost() {
+fn both_ends_converge_despite_loss() {
     const SPECS: [&str; 6] = ["bbr", "cubic", "reno", "vegas", "copa", "cubic:hystart=off"];
     let mut proposed = 0;
     for seed in 0..40 {
@@ -312,7 +312,7 @@ fn proposal(of_server: bool, sequence: u64, cc: &str) -> CcPropose {
 }
 
 #[test]
-fn a_forged_proposal_counts_or_all_of_this_would_test_nothing() {
+fn forged_proposal_is_processed_by_the_test_setup() {
     let mut f = Forger::new();
     f.say(&[Frame::CcPropose(proposal(true, 1, "reno"))]);
     assert_eq!(f.p.server.stats(f.l.server).unwrap().cc.0, "reno");
@@ -332,7 +332,7 @@ fn a_forged_proposal_counts_or_all_of_this_would_test_nothing() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_is_turned_out() {
+fn protocol_violation_closes_the_connection() {
     let topic = CcTopic { qpn: None, of_server: true };
     let wrong = [
         vec![Frame::CcAnswer(CcAnswer { topic, sequence: 1, code: 0 })],
@@ -347,7 +347,7 @@ fn a_peer_that_breaks_the_rules_is_turned_out() {
 }
 
 #[test]
-fn what_a_peer_tells_is_heard_newest_first_and_keeps_nobody_busy() {
+fn peer_notifications_apply_newest_first_and_are_rate_limited() {
     let mut f = Forger::new();
     let runs = |qpn, number, chosen: &str| {
         let stand_in = if number == 9 { "unheard-of".to_owned() } else { String::new() };
@@ -371,7 +371,7 @@ fn what_a_peer_tells_is_heard_newest_first_and_keeps_nobody_busy() {
 }
 
 #[test]
-fn endless_changes_are_refused_and_then_end_the_connection() {
+fn excessive_proposals_are_refused_then_close_the_connection() {
     let mut f = Forger::new();
     let names = ["reno", "cubic"];
     let mut said = 0;

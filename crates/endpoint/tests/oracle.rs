@@ -57,7 +57,7 @@ fn relay(p: &mut Pair, other: Config) -> Option<CloseReason> {
 }
 
 #[test]
-fn the_reset_of_another_server_with_the_same_key_ends_nothing() {
+fn reset_by_another_server_with_the_same_key_is_ignored() {
     // Only who has the secret can end it: the same server, started again.
     assert_eq!(relay(&mut Pair::new(), server_config(&[2])), Some(CloseReason::Reset));
     // One key, and a secret of its own.
@@ -66,7 +66,7 @@ fn the_reset_of_another_server_with_the_same_key_ends_nothing() {
 }
 
 #[test]
-fn endpoints_that_are_given_no_secret_have_random_ones() {
+fn endpoints_without_a_secret_use_random_ones() {
     let bare = || Config { static_secret: [0; 32], ..server_config(&[2]) };
     assert_eq!(relay(&mut Pair::with(config(2), bare()), bare()), None);
     // Neither does a client's other connection, or another client with its key, help against the server.
@@ -86,7 +86,7 @@ fn endpoints_that_are_given_no_secret_have_random_ones() {
 }
 
 #[test]
-fn a_retry_token_proves_an_address_only_to_the_endpoint_that_issued_it() {
+fn retry_token_is_valid_only_at_its_issuer() {
     let careful = || {
         let mut s = server_config(&[2]);
         s.server.as_mut().expect("server").retry_above = 0;
@@ -117,7 +117,7 @@ fn a_retry_token_proves_an_address_only_to_the_endpoint_that_issued_it() {
 }
 
 #[test]
-fn ends_that_have_both_forgotten_a_connection_fall_silent() {
+fn resets_between_two_forgetful_ends_terminate() {
     for longest in [34, 60, 1_400] {
         let (mut a, mut b) = (
             Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server"),
@@ -136,7 +136,7 @@ fn ends_that_have_both_forgotten_a_connection_fall_silent() {
 }
 
 #[test]
-fn too_short_packets_are_answered_with_nothing() {
+fn short_packets_get_no_answer() {
     let mut e = Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server");
     let at = "192.0.2.1:1".parse().expect("address");
     for n in 0..34 {
@@ -154,7 +154,7 @@ fn answered(bytes: &[u8]) -> (usize, usize) {
 }
 
 #[test]
-fn stateless_answers_are_rationed() {
+fn stateless_answers_are_rate_limited() {
     assert_eq!(answered(&[0x41; 100]), (1_000, 1));
     // Of another version, as long as a first packet.
     let mut unknown = vec![0; MIN_INITIAL];
@@ -165,7 +165,7 @@ fn stateless_answers_are_rationed() {
 }
 
 #[test]
-fn answers_that_nobody_takes_are_bounded() {
+fn unsent_answers_are_bounded() {
     let mut e = Endpoint::new(server_config(&[2]), Rng::from_u64(1)).expect("server");
     let remote = "192.0.2.1:1".parse().expect("address");
     let meta = DatagramInfo { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
@@ -185,7 +185,7 @@ fn answers_that_nobody_takes_are_bounded() {
 }
 
 #[test]
-fn who_serves_nobody_answers_neither_other_versions_nor_first_packets() {
+fn client_endpoint_ignores_initial_packets_and_other_versions() {
     let mut client = Endpoint::new(config(2), Rng::from_u64(1)).expect("client");
     let at = "192.0.2.1:1".parse().expect("address");
     let mut unknown = vec![0; MIN_INITIAL];

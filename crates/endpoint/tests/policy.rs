@@ -91,7 +91,7 @@ fn names(flows: &[FlowReport]) -> Vec<(&'static str, &str)> {
 }
 
 #[test]
-fn the_policy_decides_when_flows_are_made_and_again_when_it_changes() {
+fn policy_applies_to_new_flows_and_on_change() {
     let mut p = Pair::new();
     let rules = Rules::new(&["bbr", "cubic"], "copa");
     p.client.set_policy(rules.clone());
@@ -117,7 +117,7 @@ fn the_policy_decides_when_flows_are_made_and_again_when_it_changes() {
 }
 
 #[test]
-fn without_a_policy_flows_are_as_they_were_asked_for() {
+fn flows_are_as_requested_without_a_policy() {
     let mut p = Pair::new();
     let Link { client, .. } = p.linked();
     p.client.open_qp(p.now, client, QpOptions { cc: "vegas".into(), ..Default::default() }).expect("a pair");
@@ -129,7 +129,7 @@ fn without_a_policy_flows_are_as_they_were_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_made_falls_back_to_the_substitute_and_says_so() {
+fn unavailable_algorithm_falls_back_to_the_substitute_with_a_reason() {
     let mut p = Pair::new();
     p.client.set_policy(Rules::new(&["warp"], "warp"));
     p.linked();
@@ -140,7 +140,7 @@ fn what_cannot_be_made_falls_back_to_the_substitute_and_says_so() {
 }
 
 #[test]
-fn algorithms_change_under_a_transfer_and_no_byte_is_lost() {
+fn algorithm_change_during_a_transfer_loses_no_byte() {
     let (mut client, mut server) = (config(2), server_config(&[2]));
     for c in [&mut client, &mut server] {
         c.options.rate_cap = Some(Rate::from_mbit(200));
@@ -188,7 +188,7 @@ fn settled(client: CcNegotiation, server: &str, terms: PeerTerms) -> (Pair, Link
 }
 
 #[test]
-fn a_policy_has_its_terms_settled_with_the_other_end() {
+fn policy_terms_are_negotiated_with_the_peer() {
     let wishing = |names: &[&str]| CcNegotiation { wish: owned(names), ..CcNegotiation::default() };
     let free = PeerTerms::default();
     assert_eq!(settled(wishing(&["vegas"]), "cubic", free.clone()).2, ["bbr", "vegas"]);

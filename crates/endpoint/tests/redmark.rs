@@ -135,7 +135,7 @@ fn open(e: &mut Endpoint, info: &ConnInfo, byte: u8) -> Mr {
 
 /// Unauthorised memory access by one who is let in, with the key that the server gave to somebody else.
 #[test]
-fn another_clients_own_key_opens_nothing() {
+fn rkey_of_another_client_grants_no_access() {
     let mut net = Net::new(2, |_| {});
     let (_, ai, a_conn, asi) = net.connect(0);
     let (_, bi, _, bsi) = net.connect(1);
@@ -170,7 +170,7 @@ fn another_clients_own_key_opens_nothing() {
 
 /// Unauthorised memory access by guessing: each wrong guess costs the queue pair.
 #[test]
-fn a_wrong_guess_of_a_key_ends_the_queue_pair_before_a_second_one() {
+fn wrong_rkey_guess_fails_the_queue_pair_at_once() {
     let mut net = Net::new(1, |_| {});
     let (_, ci, _, si) = net.connect(0);
     let theirs = open(&mut net.server, &si, 0xa5);
@@ -196,7 +196,7 @@ fn write_header(rkey: u32, msn: u16) -> DataHeader {
 /// Packet injection by impersonation, and denial of service by bringing a queue pair into its error state: whoever is on the
 /// path sees all that a connection sends, knows every number and the victim's address, and lacks the packet keys only.
 #[test]
-fn packets_injected_with_every_number_right_change_nothing_and_end_nothing() {
+fn injected_packets_with_valid_numbers_have_no_effect() {
     let mut net = Net::new(1, |_| {});
     let (_, ci, s, si) = net.connect(0);
     let theirs = open(&mut net.server, &si, 0xa5);
@@ -297,7 +297,7 @@ fn one_client_cannot_take_all_queue_pairs() {
 
 /// Degraded performance by exhaustion: what one client fills up is its own.
 #[test]
-fn one_clients_full_completion_queue_and_regions_are_in_nobodys_way() {
+fn exhausted_client_does_not_affect_others() {
     let mut net = Net::new(2, |c| (c.limits.regions, c.limits.registered_bytes) = (64, 1 << 20));
     let (_, ai, a_conn, asi) = net.connect(0);
     let (_, bi, _, bsi) = net.connect(1);
@@ -331,7 +331,7 @@ fn one_clients_full_completion_queue_and_regions_are_in_nobodys_way() {
 
 /// A capability that was given away is worth nothing once its region is gone, and no later region has its key.
 #[test]
-fn a_key_dies_with_its_region_and_comes_to_no_other() {
+fn rkey_is_invalid_after_deregistration_and_never_reused() {
     let mut net = Net::new(1, |_| {});
     let (conn, ci, _, si) = net.connect(0);
     let mine = open(&mut net.clients[0].1, &ci, 0x66);
@@ -350,7 +350,7 @@ fn a_key_dies_with_its_region_and_comes_to_no_other() {
 
 /// Memory without the right to be written or read from afar is neither, whoever asks.
 #[test]
-fn rights_hold_against_one_who_has_the_key() {
+fn access_rights_are_enforced_with_a_valid_rkey() {
     let mut net = Net::new(1, |_| {});
     let (conn, ci, _, si) = net.connect(0);
     let mine = open(&mut net.clients[0].1, &ci, 0x66);

@@ -10,7 +10,7 @@ use verbs::{Access, AtomicOp, SendOp, SendWr, Sge, WindowRange};
 
 /// ReDMArk's unauthorised memory access, by iWARP: the key is another client's own, of a region or of a window.
 #[test]
-fn another_clients_own_key_opens_nothing() {
+fn rkey_of_another_client_grants_no_access() {
     for tls in [false, true] {
         let mut net = Net::new(config(2), server(&[2], both()));
         net.connect(1, by(tls));

@@ -15,7 +15,7 @@ use wire::Module;
 use wire::packet::flag;
 
 #[test]
-fn data_may_leave_after_one_round_trip() {
+fn data_is_sent_after_one_round_trip() {
     let mut p = Pair::new();
     let start = p.now;
     p.connect();
@@ -27,7 +27,7 @@ fn data_may_leave_after_one_round_trip() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_the_way_out_and_leaves_nothing() {
+fn unknown_key_is_refused_with_advice_and_leaves_no_state() {
     let mut p = Pair::with(config(3), server_config(&[2]));
     p.connect();
     p.run(Span::from_secs(5));
@@ -38,7 +38,7 @@ fn an_unknown_key_is_refused_with_the_way_out_and_leaves_nothing() {
 }
 
 #[test]
-fn a_one_time_token_lets_in_once() {
+fn one_time_token_admits_once() {
     let token = OneTimeToken::new([7; 32], Some(identity(1).public_key().fingerprint()));
     let mut s = server_config(&[]);
     s.server.as_mut().expect("server").authority.tokens.push(token.clone());
@@ -57,7 +57,7 @@ fn a_one_time_token_lets_in_once() {
 }
 
 #[test]
-fn strangers_without_a_token_are_turned_away_even_while_tokens_are_out() {
+fn unknown_client_without_token_is_refused_while_tokens_exist() {
     let mut s = server_config(&[]);
     s.server.as_mut().expect("server").authority.tokens.push(OneTimeToken::new([7; 32], None));
     let mut p = Pair::with(config(3), s);
@@ -75,7 +75,7 @@ fn strangers_without_a_token_are_turned_away_even_while_tokens_are_out() {
 }
 
 #[test]
-fn a_token_proof_that_is_lost_or_overtaken_comes_again() {
+fn lost_or_reordered_token_proof_is_retransmitted() {
     for lost in 0..8 {
         let token = OneTimeToken::new([7; 32], None);
         let mut s = server_config(&[]);
@@ -99,7 +99,7 @@ fn a_token_proof_that_is_lost_or_overtaken_comes_again() {
 }
 
 #[test]
-fn a_wrong_server_key_is_noticed_by_the_client() {
+fn client_rejects_a_wrong_server_key() {
     let mut p = Pair::new();
     let mut c = p.connect_options();
     c.trust = ServerTrust::Pinned(vec![identity(9).public_key()]);
@@ -110,7 +110,7 @@ fn a_wrong_server_key_is_noticed_by_the_client() {
 }
 
 #[test]
-fn weaker_modules_need_both_ends() {
+fn weaker_modules_require_both_ends() {
     for (client, server, expect) in [
         (Module::Crc32c, Module::Crc32c, Suite::Crc32c),
         (Module::Crc32c, Module::Aead, Suite::Aegis128L),
@@ -128,7 +128,7 @@ fn weaker_modules_need_both_ends() {
 }
 
 #[test]
-fn every_single_lost_handshake_datagram_is_repeated() {
+fn each_lost_handshake_datagram_is_retransmitted() {
     for lost in 0..6 {
         let mut p = Pair::new();
         let n = Rc::new(Cell::new(0));
@@ -144,7 +144,7 @@ fn every_single_lost_handshake_datagram_is_repeated() {
 }
 
 #[test]
-fn nobody_there_is_said_in_words() {
+fn unanswered_connect_reports_a_reason() {
     let mut p = Pair::new();
     p.filter = Box::new(|_| false);
     p.connect();
@@ -155,7 +155,7 @@ fn nobody_there_is_said_in_words() {
 }
 
 #[test]
-fn a_server_sends_at_most_three_times_what_it_received_before_the_address_is_proven() {
+fn server_obeys_the_anti_amplification_limit() {
     let mut p = Pair::new();
     // The client's later datagrams are lost: its address stays unproven.
     let n = Rc::new(Cell::new(0));
@@ -169,7 +169,7 @@ fn a_server_sends_at_most_three_times_what_it_received_before_the_address_is_pro
 }
 
 #[test]
-fn under_load_clients_prove_their_address_first() {
+fn server_under_load_requires_retry() {
     let mut s = server_config(&[2]);
     s.server.as_mut().expect("server").retry_above = 0;
     let mut p = Pair::with(config(2), s);
@@ -179,7 +179,7 @@ fn under_load_clients_prove_their_address_first() {
 }
 
 #[test]
-fn other_versions_are_answered_and_understood() {
+fn version_negotiation_is_sent_and_understood() {
     let mut p = Pair::new();
     p.filter = Box::new(|f| {
         if f.to_server && f.bytes[0] & flag::LONG != 0 {
@@ -208,7 +208,7 @@ fn other_versions_are_answered_and_understood() {
 }
 
 #[test]
-fn closing_takes_one_exchange_and_leaves_nothing() {
+fn close_takes_one_exchange_and_leaves_no_state() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
     p.sent = [0; 2];
@@ -224,7 +224,7 @@ fn closing_takes_one_exchange_and_leaves_nothing() {
 }
 
 #[test]
-fn a_lost_close_acknowledgement_is_made_up_for_by_a_reset() {
+fn lost_close_acknowledgement_is_replaced_by_a_reset() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
     let first = Rc::new(Cell::new(true));
@@ -242,7 +242,7 @@ fn a_lost_close_acknowledgement_is_made_up_for_by_a_reset() {
 }
 
 #[test]
-fn a_restarted_server_resets_its_peers() {
+fn restarted_server_sends_stateless_resets() {
     let mut p = Pair::new();
     let (c, _) = p.connected();
     p.server = Endpoint::new(server_config(&[2]), base::Rng::from_u64(3)).expect("server");
@@ -252,7 +252,7 @@ fn a_restarted_server_resets_its_peers() {
 }
 
 #[test]
-fn forged_resets_change_nothing() {
+fn forged_resets_are_ignored() {
     let mut p = Pair::new();
     let (c, _) = p.connected();
     for n in 21..60 {
@@ -265,7 +265,7 @@ fn forged_resets_change_nothing() {
 }
 
 #[test]
-fn idle_connections_live_by_keep_alive_and_end_without_a_path() {
+fn idle_connections_stay_open_by_keep_alive_and_time_out_without_a_path() {
     let mut p = Pair::new();
     p.connected();
     p.run(Span::from_secs(200));
@@ -277,7 +277,7 @@ fn idle_connections_live_by_keep_alive_and_end_without_a_path() {
 }
 
 #[test]
-fn a_rebound_nat_is_followed_after_a_challenge() {
+fn nat_rebinding_is_followed_after_path_validation() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
     p.client_addr = "192.0.2.77:2222".parse().expect("address");
@@ -288,7 +288,7 @@ fn a_rebound_nat_is_followed_after_a_challenge() {
 }
 
 #[test]
-fn a_spoofed_address_gets_challenges_only() {
+fn spoofed_address_receives_only_path_challenges() {
     let mut p = Pair::new();
     let (c, s) = p.connected();
     let elsewhere = "203.0.113.5:9".parse().expect("address");
@@ -316,7 +316,7 @@ fn queue_pairs_with_unknown_algorithms_are_refused_at_once() {
 }
 
 #[test]
-fn a_forged_key_fails_the_queue_pair_and_not_the_connection() {
+fn invalid_rkey_fails_the_queue_pair_not_the_connection() {
     let mut p = Pair::new();
     let Link { client: c, ci, si, .. } = p.linked();
     let m = register(&mut p.server, si.pd, Memory::zeroed(4096));
@@ -339,7 +339,7 @@ fn a_forged_key_fails_the_queue_pair_and_not_the_connection() {
 }
 
 #[test]
-fn sends_wait_for_receives() {
+fn sends_wait_for_posted_receives() {
     let mut p = Pair::new();
     let Link { ci, si, .. } = p.linked();
     for n in 0..10 {
@@ -361,7 +361,7 @@ fn sends_wait_for_receives() {
 }
 
 #[test]
-fn unreliable_writes_report_what_was_lost() {
+fn unreliable_writes_report_lost_data() {
     let mut p = Pair::new();
     let Link { client: c, ci, si, .. } = p.linked();
     let o = QpOptions { reliable: false, ..QpOptions::default() };
@@ -388,7 +388,7 @@ fn unreliable_writes_report_what_was_lost() {
 }
 
 #[test]
-fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
+fn replayed_reflected_truncated_and_modified_datagrams_are_ignored() {
     let mut p = Pair::new();
     let Link { server: s, ci, si, .. } = p.linked();
     let m = register(&mut p.server, si.pd, Memory::zeroed(50_000));
@@ -434,7 +434,7 @@ fn replayed_reflected_cut_and_changed_datagrams_change_nothing() {
 /// A host with several addresses must answer from the one its client knows: the client, and NATs on the way, take no
 /// other's answers.
 #[test]
-fn a_server_answers_from_the_address_that_was_called() {
+fn server_answers_from_the_called_address() {
     let local = Some("192.0.2.77".parse().expect("address"));
     for retry_above in [256, 0] {
         let mut s = server_config(&[2]);

@@ -32,7 +32,7 @@ fn send(p: &mut Pair, qp: QpId, wr_id: u64, fill: u8) {
 }
 
 #[test]
-fn two_queue_pairs_share_one_queue_and_credits_follow_what_is_posted() {
+fn two_queue_pairs_share_a_receive_queue_and_its_credits() {
     let mut p = Pair::new();
     let (srq, mr) = with_srq(&mut p, 8);
     p.server.set_srq_of_incoming(Some(srq)).expect("exists");
@@ -83,7 +83,7 @@ fn two_queue_pairs_share_one_queue_and_credits_follow_what_is_posted() {
 }
 
 #[test]
-fn an_end_that_opens_or_connects_shares_its_queue_too() {
+fn opening_end_uses_its_shared_receive_queue() {
     let mut p = Pair::new();
     let a = p.client.adapter();
     let pd = a.alloc_pd().expect("domain");

@@ -280,7 +280,7 @@ impl World {
 }
 
 #[test]
-fn work_is_spread_over_sockets_and_everything_arrives() {
+fn load_is_spread_over_sockets_and_all_data_arrives() {
     const LEN: usize = 3_000_000;
     for seed in 0..6 {
         let mut w = World::new(seed);
@@ -317,7 +317,7 @@ fn work_is_spread_over_sockets_and_everything_arrives() {
 }
 
 #[test]
-fn lanes_of_spare_sockets_stay_open_and_carry_nothing_until_they_are_wanted() {
+fn lanes_of_spare_sockets_stay_open_and_idle() {
     const LEN: usize = 2_000_000;
     let mut w = World::new(4);
     let (c, ci, _, si) = w.linked();
@@ -346,7 +346,7 @@ fn lanes_of_spare_sockets_stay_open_and_carry_nothing_until_they_are_wanted() {
 }
 
 #[test]
-fn a_socket_that_is_gone_costs_its_lane_and_no_data() {
+fn lost_socket_closes_its_lane_without_data_loss() {
     const LEN: usize = 2_000_000;
     let mut w = World::new(9);
     let (c, ci, _, si) = w.linked();
@@ -368,7 +368,7 @@ fn a_socket_that_is_gone_costs_its_lane_and_no_data() {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_dropped_and_counted_wherever_it_is_opened() {
+fn modified_packets_are_dropped_and_counted_on_any_thread() {
     const LEN: usize = 400_000;
     let mut w = World::new(3);
     let (_, ci, s, si) = w.linked();
@@ -398,7 +398,7 @@ fn what_was_changed_on_the_way_is_dropped_and_counted_wherever_it_is_opened() {
 /// Found by a test of the command line under load: a connection that had to wait for room during its set-up was not looked
 /// at again before its time was up.
 #[test]
-fn who_knocks_while_the_socket_is_full_is_answered_when_it_is_not() {
+fn new_client_is_answered_once_the_full_socket_drains() {
     const CLIENTS: usize = 6;
     let mut w = World::new(5);
     (w.client.slow, w.server.slow) = (true, true);
@@ -422,7 +422,7 @@ fn who_knocks_while_the_socket_is_full_is_answered_when_it_is_not() {
 }
 
 #[test]
-fn lanes_are_added_to_sockets_that_there_are() {
+fn lanes_are_added_to_existing_sockets() {
     let mut w = World::new(1);
     let (c, ..) = w.linked();
     let now = w.now;

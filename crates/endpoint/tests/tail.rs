@@ -39,7 +39,7 @@ fn write(p: &mut Pair, l: &Link, [to, from]: [&Mr; 2], (n, len): (u64, u64)) -> 
 }
 
 #[test]
-fn a_peer_that_is_busy_for_milliseconds_is_sent_nothing_twice() {
+fn no_retransmission_to_a_peer_busy_for_milliseconds() {
     let mut p = Pair::new();
     let held = Rc::new(Cell::new((Time::ZERO, Time::ZERO)));
     short_path(&mut p, held.clone());
@@ -64,7 +64,7 @@ fn a_peer_that_is_busy_for_milliseconds_is_sent_nothing_twice() {
 }
 
 #[test]
-fn on_a_short_path_a_lost_tail_is_repeated_a_round_trip_after_the_time_out() {
+fn lost_tail_on_a_short_path_is_retransmitted_one_round_trip_after_the_timeout() {
     let mut p = Pair::new();
     let held = Rc::new(Cell::new((Time::ZERO, Time::ZERO)));
     short_path(&mut p, held);

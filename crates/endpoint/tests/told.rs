@@ -23,7 +23,7 @@ fn both(p: &Pair, of: u8) -> (String, String) {
 }
 
 #[test]
-fn what_an_administrator_changes_is_told_to_the_peer_and_to_both_applications() {
+fn administrative_change_is_reported_to_peer_and_applications() {
     let (mut p, l) = linked();
     assert_eq!(both(&p, 0), ("haul".into(), "haul".into()));
     assert_eq!(flow(&p.client, 0).facts.change, None);
@@ -47,7 +47,7 @@ fn what_an_administrator_changes_is_told_to_the_peer_and_to_both_applications() 
 }
 
 #[test]
-fn what_both_agreed_on_is_no_news() {
+fn agreed_change_is_not_reported() {
     let (mut p, l) = linked();
     p.client.propose_cc(p.now, l.client, None, true, "cubic").unwrap();
     p.run(DELAY * 4);
@@ -61,7 +61,7 @@ fn what_both_agreed_on_is_no_news() {
 }
 
 #[test]
-fn queue_pairs_with_a_flow_of_their_own_are_told_one_by_one() {
+fn changes_are_reported_per_queue_pair_with_its_own_flow() {
     let (mut p, l) = linked();
     for _ in 0..3 {
         let options = QpOptions { cc: "cubic".into(), ..QpOptions::default() };
@@ -81,7 +81,7 @@ fn queue_pairs_with_a_flow_of_their_own_are_told_one_by_one() {
 
 /// The frames are lost, repeated and late, and cross with proposals of either end.
 #[test]
-fn both_ends_show_the_same_once_it_is_quiet() {
+fn both_ends_show_the_same_algorithms_when_idle() {
     const SPECS: [&str; 6] = ["bbr", "cubic", "reno", "vegas", "copa", "cubic:hystart=off"];
     for seed in 0..60 {
         let (mut p, l) = linked();

@@ -60,7 +60,7 @@ fn short_messages_leave_in_trains() {
 }
 
 #[test]
-fn a_train_ends_with_a_shorter_message_and_before_a_longer_one() {
+fn train_ends_with_a_shorter_message_or_before_a_longer_one() {
     let (mut p, ci, from, to) = ends();
     let lens = [64, 64, 100, 100, 30, 30, 0, 0, 1, 5_000, 20];
     let starts = lens.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
@@ -80,7 +80,7 @@ fn a_train_ends_with_a_shorter_message_and_before_a_longer_one() {
 
 /// Messages of a few packets are cut into pieces that are alike, so that they go on with each other's trains.
 #[test]
-fn messages_of_a_few_packets_leave_in_trains() {
+fn few_packet_messages_leave_in_trains() {
     for len in [1_500, 2_048, 4_000, 4_096, 9_999, 16_384] {
         let (mut p, ci, from, to) = ends();
         // The first flight is 32 full packets.
@@ -98,7 +98,7 @@ fn messages_of_a_few_packets_leave_in_trains() {
 
 /// Bytes are what slow paths have least of: what lacks more than a few ends its train instead of being padded.
 #[test]
-fn little_is_padded() {
+fn padding_is_small() {
     let (mut p, ci, from, to) = ends();
     let lens = [1_000, 990, 980, 960, 1_000, 500];
     let starts = lens.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
@@ -109,7 +109,7 @@ fn little_is_padded() {
 }
 
 #[test]
-fn a_probe_after_a_time_out_is_one_packet_however_short() {
+fn probe_after_timeout_is_one_packet() {
     let (mut p, ci, from, to) = ends();
     let data = |p: &mut Pair| {
         let mut buf = vec![0; MAX_TRAIN];
@@ -132,7 +132,7 @@ proptest! {
 
     /// Whatever is posted arrives, in trains whose packets are equally long but for the last.
     #[test]
-    fn messages_of_any_lengths_arrive_in_even_trains(
+    fn messages_of_any_length_travel_in_equal_segments(
         lens in proptest::collection::vec(prop_oneof![3 => 0u64..80, 1 => 1_300u64..1_500, 1 => 0u64..6_000], 1..40),
     ) {
         let (mut p, ci, from, to) = ends();

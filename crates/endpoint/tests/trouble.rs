@@ -26,7 +26,7 @@ fn queue_pair(bytes: &[u8]) -> Option<u16> {
 }
 
 #[test]
-fn a_peer_that_lives_but_acknowledges_no_data_is_given_up_with_bounded_effort() {
+fn peer_that_acknowledges_no_data_is_closed_with_bounded_effort() {
     let mut p = readable();
     let Link { client: c, server: s, ci, si } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; 50_000_000]);
@@ -64,7 +64,7 @@ fn a_peer_that_lives_but_acknowledges_no_data_is_given_up_with_bounded_effort() 
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_idle_and_not_stalled() {
+fn silent_peer_is_idle_not_stalled() {
     let mut p = Pair::new();
     let Link { ci, si, .. } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; 4096]);
@@ -79,7 +79,7 @@ fn a_peer_that_falls_silent_is_idle_and_not_stalled() {
 }
 
 #[test]
-fn long_pauses_and_a_queue_pair_in_error_are_no_stall() {
+fn long_pause_or_failed_queue_pair_is_not_a_stall() {
     let mut p = Pair::new();
     let Link { client: c, ci, si, .. } = p.linked();
     let to = register(&mut p.server, si.pd, vec![0; 4096]);
@@ -101,7 +101,7 @@ fn long_pauses_and_a_queue_pair_in_error_are_no_stall() {
 }
 
 #[test]
-fn a_queue_pair_whose_packets_are_all_lost_holds_up_no_other() {
+fn queue_pair_losing_all_packets_does_not_block_others() {
     let mut p = readable();
     let Link { client: c, ci, si, .. } = p.linked();
     let second = p.client.open_qp(p.now, c, QpOptions::default()).expect("opened");
@@ -144,7 +144,7 @@ fn a_queue_pair_whose_packets_are_all_lost_holds_up_no_other() {
 }
 
 #[test]
-fn ends_that_close_at_once_are_both_done_with_it() {
+fn simultaneous_close_completes_at_both_ends() {
     for lost in [None, Some(true), Some(false)] {
         let mut p = readable();
         let (c, s) = p.connected();

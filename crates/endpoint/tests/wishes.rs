@@ -114,7 +114,7 @@ fn refusals(events: &[Event]) -> usize {
 }
 
 #[test]
-fn a_wish_that_changes_is_proposed_while_data_moves_and_no_byte_is_lost() {
+fn changed_wish_is_proposed_during_a_transfer_without_loss() {
     const LEN: usize = 4 << 20;
     let terms = Terms::new(nothing(), nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
@@ -153,7 +153,7 @@ fn a_wish_that_changes_is_proposed_while_data_moves_and_no_byte_is_lost() {
 }
 
 #[test]
-fn where_the_best_is_refused_the_next_is_had_and_what_a_policy_refuses_gives_way() {
+fn next_wish_is_used_when_the_first_is_refused() {
     let lends = CcNegotiation { allow: Allow::Only(owned(&["reno", "cubic"])), ..CcNegotiation::default() };
     let terms = Terms::new(nothing(), nothing());
     let (mut p, l) = linked(lends, &terms);
@@ -178,7 +178,7 @@ fn where_the_best_is_refused_the_next_is_had_and_what_a_policy_refuses_gives_way
 }
 
 #[test]
-fn what_a_policy_lends_later_may_be_wished_by_the_other_end_and_what_it_lends_no_more_may_not() {
+fn policy_changes_which_algorithms_the_peer_may_wish() {
     let terms = Terms::new(PeerTerms { allow: Some(owned(&["reno"])), ..nothing() }, nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
     let wished = |p: &mut Pair, cc: &str| {
@@ -207,7 +207,7 @@ fn on_each(p: &Pair, l: &Link) -> Vec<String> {
 }
 
 #[test]
-fn queue_pairs_wish_for_themselves_by_what_they_ask_for() {
+fn queue_pairs_have_wishes_of_their_own() {
     let terms = Terms::new(wish(&["cubic"]), wish(&["copa"]));
     let mut p = Pair::with(config(2), server_config(&[2]));
     p.client.set_policy(terms.clone());
@@ -235,7 +235,7 @@ fn queue_pairs_wish_for_themselves_by_what_they_ask_for() {
 
 /// The sender proposes, too, and frames are lost, repeated and late.
 #[test]
-fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
+fn wish_is_granted_eventually_despite_crossing_and_loss() {
     const SPECS: [&str; 4] = ["bbr", "cubic", "reno", "vegas"];
     for seed in 0..40 {
         let terms = Terms::new(nothing(), nothing());
@@ -266,7 +266,7 @@ fn a_wish_is_had_once_it_is_quiet_whatever_crosses_it_or_is_lost() {
 }
 
 #[test]
-fn a_thousand_changes_of_a_wish_are_no_more_proposals_than_the_protocol_allows() {
+fn wish_changes_stay_within_the_proposal_limit() {
     let terms = Terms::new(nothing(), nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
     for i in 0..1_000 {

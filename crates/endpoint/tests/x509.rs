@@ -41,7 +41,7 @@ fn issue(
 }
 
 #[test]
-fn a_certificate_of_20_kilobytes_passes_and_lost_pieces_are_repeated() {
+fn certificate_of_20_kilobytes_is_delivered_despite_loss() {
     let ca = authority();
     for lose_every in [0, 7] {
         let (mut c, mut s) = (config(2), config(1));

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priority_is_strict_and_turns_are_fair_within_a_level() {
+    fn priority_is_strict_and_round_robin_within_a_level() {
         let mut s = Scheduler::default();
         for (qpn, level) in [(0, 4), (2, 4), (4, 1)] {
             s.insert(qpn, 0, level);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_moves_keeps_its_turn_to_come_and_its_priority() {
+    fn moved_queue_pair_keeps_its_turn_and_priority() {
         let mut s = Scheduler::default();
         for qpn in [0, 2, 4] {
             s.insert(qpn, 0, 3);

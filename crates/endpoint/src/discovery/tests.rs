@@ -55,7 +55,7 @@ fn plan(
 }
 
 #[test]
-fn each_further_address_gets_a_path_where_there_is_a_route() {
+fn a_path_is_added_for_each_address_pair_with_a_route() {
     let first = [lane(0, "10.1.0.1", "10.1.0.2")];
     let apart = network(&["10.1.0.1", "10.2.0.1"], &["10.1.0.1 10.1.0.2", "10.2.0.1 10.2.0.2"]);
     let told = ["10.1.0.2", "10.2.0.2"];
@@ -87,7 +87,7 @@ fn each_further_address_gets_a_path_where_there_is_a_route() {
 }
 
 #[test]
-fn paths_and_attempts_are_limited() {
+fn number_of_paths_and_attempts_is_limited() {
     let first = [lane(0, "10.1.0.1", "10.1.0.2")];
     let told: Vec<String> = (2..18).map(|n| format!("10.1.0.{n}")).collect();
     let ways: Vec<String> = told.iter().map(|r| format!("10.1.0.1 {r}")).collect();
@@ -109,7 +109,7 @@ fn paths_and_attempts_are_limited() {
 }
 
 #[test]
-fn lanes_without_a_way_move_or_are_left() {
+fn lanes_without_a_route_move_or_are_disabled() {
     let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.2.0.2")];
     let f = found(&lanes[1..]);
     let told = ["10.1.0.2", "10.2.0.2"];
@@ -139,7 +139,7 @@ fn lanes_without_a_way_move_or_are_left() {
 }
 
 #[test]
-fn the_other_family_gets_a_path_and_over_the_same_interface_a_backup() {
+fn other_address_family_gets_a_path_or_a_backup_on_the_same_interface() {
     let first = [lane(0, "10.1.0.1", "10.1.0.2")];
     let told = ["10.1.0.2", "fd00::2"];
     let locals = ["10.1.0.1", "fd00::1"];
@@ -154,7 +154,7 @@ fn the_other_family_gets_a_path_and_over_the_same_interface_a_backup() {
 }
 
 #[test]
-fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
+fn last_lane_fails_over_to_another_server_address_and_back() {
     let first = lane(0, "10.1.0.1", "10.1.0.2");
     let told = ["10.1.0.2", "fd00::2", "fd00::3"];
     let go = |n: &Network, lane: LaneAddresses, f: &Found| plan(n, &[lane], f, &told, PathDiscovery::Auto)[0];
@@ -201,7 +201,7 @@ fn the_last_lane_goes_to_another_address_of_the_server_and_back() {
 }
 
 #[test]
-fn named_paths_stay_where_they_were_named_and_lists_are_followed() {
+fn configured_paths_stay_and_discovered_paths_follow_address_lists() {
     let lanes = [lane(0, "10.1.0.1", "10.1.0.2"), lane(1, "10.2.0.1", "10.1.0.2")];
     let n = network(&["10.1.0.1", "10.3.0.1"], &["10.1.0.1 10.1.0.2", "10.3.0.1 10.1.0.2"]);
     let (none, pinned, remotes) = (Found::default(), [ip("10.2.0.1")], [at("10.1.0.2")]);
@@ -217,7 +217,7 @@ fn named_paths_stay_where_they_were_named_and_lists_are_followed() {
 }
 
 #[test]
-fn a_peer_is_told_and_believed_what_reaches_as_far_as_it_is() {
+fn addresses_are_exchanged_only_within_the_scope_of_the_path() {
     for (peer, address, may) in [
         ("8.8.8.8", "9.9.9.9", true),
         ("8.8.8.8", "10.0.0.1", false),
@@ -236,7 +236,7 @@ fn a_peer_is_told_and_believed_what_reaches_as_far_as_it_is() {
 }
 
 #[test]
-fn pairs_that_nobody_answers_at_are_remembered() {
+fn unanswered_address_pairs_are_not_retried() {
     let lanes = [lane(1, "10.1.0.1", "10.2.0.2"), lane(2, "10.1.0.1", "10.3.0.2")];
     let mut f = found(&lanes);
     f.lanes.iter_mut().for_each(|l| l.was_up = false);

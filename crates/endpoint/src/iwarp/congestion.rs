@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_the_system_s_is_asked_for() {
+    fn only_kernel_algorithm_names_are_accepted() {
         assert_eq!(system_names("cubic"), Ok(vec!["cubic_c".to_owned(), "cubic".to_owned()]));
         assert_eq!(system_names("dctcp-c"), system_names("dctcp"));
         assert_eq!(system_names("a-program"), Ok(vec!["a_program".to_owned()]));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_the_address_with_most_gives_way_those_of_a_connection_last() {
+    fn oldest_of_the_address_with_most_streams_is_evicted_and_joined_streams_last() {
         let ip = |n: u8| IpAddr::from([192, 0, 2, n]);
         let mut h = HalfOpen::default();
         let all = |_: &StreamId| true;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_network_of_ipv6_count_as_one() {
+    fn ipv6_addresses_of_one_prefix_count_as_one() {
         let mut h = HalfOpen::default();
         h.insert(StreamId(0), "192.0.2.1".parse().unwrap());
         for n in 1..4 {

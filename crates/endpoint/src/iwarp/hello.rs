@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood_and_nothing_else() {
+    fn private_data_round_trips_and_other_data_is_rejected() {
         let h = Hello { id: [7; ID], index: 3, count: 5, farewell: 0x0102_0304, short_writes: true };
         let mut b = h.put(b"more");
         assert_eq!(Hello::parse(&b), Some((h, &b"more"[..])));

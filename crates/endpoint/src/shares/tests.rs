@@ -60,7 +60,7 @@ fn fits(words: &str) {
 }
 
 #[test]
-fn one_key_may_have_all_places_while_nobody_else_wants_any() {
+fn one_key_may_hold_all_sessions_without_competition() {
     let mut s = Server::new();
     for _ in 0..PLACES {
         s.works(1, "192.0.2.1");
@@ -75,7 +75,7 @@ fn one_key_may_have_all_places_while_nobody_else_wants_any() {
 }
 
 #[test]
-fn a_newcomer_gets_the_youngest_place_of_the_key_that_has_most() {
+fn newcomer_takes_the_youngest_session_of_the_largest_holder() {
     let mut s = Server::new();
     let all: Vec<_> = (0..PLACES)
         .map(|_| {
@@ -95,7 +95,7 @@ fn a_newcomer_gets_the_youngest_place_of_the_key_that_has_most() {
 }
 
 #[test]
-fn many_keys_at_one_address_do_not_keep_another_address_out_nor_take_its_places() {
+fn many_keys_at_one_address_cannot_displace_another_address() {
     let mut s = Server::new();
     // One IPv6 network of 64 bits is one address; of IPv4 each is one.
     for (n, from) in ["2001:db8::1", "2001:db8::2:3:4:5"].into_iter().cycle().take(PLACES).enumerate() {
@@ -116,7 +116,7 @@ fn many_keys_at_one_address_do_not_keep_another_address_out_nor_take_its_places(
 }
 
 #[test]
-fn one_key_at_many_addresses_takes_nothing_of_a_key_at_one() {
+fn one_key_at_many_addresses_cannot_displace_a_key_at_one_address() {
     let mut s = Server::new();
     s.works(1, "192.0.2.1");
     s.works(1, "192.0.2.1");
@@ -126,7 +126,7 @@ fn one_key_at_many_addresses_takes_nothing_of_a_key_at_one() {
 }
 
 #[test]
-fn a_silent_one_loses_its_place_at_once_when_others_wait_and_else_in_time() {
+fn silent_session_is_closed_at_once_under_pressure_and_later_otherwise() {
     let mut s = Server::new();
     for n in 0..PLACES - 1 {
         s.works(n as u8, &format!("192.0.2.{n}"));
@@ -145,7 +145,7 @@ fn a_silent_one_loses_its_place_at_once_when_others_wait_and_else_in_time() {
 }
 
 #[test]
-fn a_slow_one_is_displaced_under_pressure_only() {
+fn slow_session_is_displaced_only_under_pressure() {
     let mut s = Server::new();
     let all: Vec<_> = (0..PLACES).map(|n| s.works(n as u8, &format!("192.0.2.{n}"))).collect();
     // Nobody waits: it may be as slow as it likes.
@@ -161,7 +161,7 @@ fn a_slow_one_is_displaced_under_pressure_only() {
 }
 
 #[test]
-fn a_slow_one_that_makes_up_for_it_or_waits_for_the_server_keeps_its_place() {
+fn slow_session_that_recovers_or_waits_for_the_server_is_kept() {
     let mut s = Server::new();
     let all: Vec<_> = (0..PLACES).map(|n| s.works(n as u8, &format!("192.0.2.{n}"))).collect();
     s.pass(Span::from_secs(15), &all[1..2]);
@@ -177,7 +177,7 @@ fn a_slow_one_that_makes_up_for_it_or_waits_for_the_server_keeps_its_place() {
 }
 
 #[test]
-fn of_slow_ones_the_key_that_has_most_loses_first() {
+fn largest_holder_of_slow_sessions_is_displaced_first() {
     let mut s = Server::new();
     let honest = s.works(1, "192.0.2.1");
     let attackers: Vec<_> = (1..PLACES).map(|_| s.works(2, "192.0.2.2")).collect();
@@ -191,7 +191,7 @@ fn of_slow_ones_the_key_that_has_most_loses_first() {
 }
 
 #[test]
-fn who_shows_no_key_is_counted_by_address() {
+fn clients_without_a_key_are_counted_by_address() {
     let mut s = Server::new();
     let come = |s: &mut Server, from: &str| {
         let conn = ConnId(s.next);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshake_bytes_are_put_in_order_and_bounded() {
+    fn handshake_bytes_are_reordered_and_bounded() {
         let mut s = CryptoStream::default();
         assert_eq!(s.take(5, b"world").unwrap(), b"");
         assert_eq!(s.take(3, b"lowor").unwrap(), b"");
@@ -80,7 +80,7 @@ mod tests {
 
     /// Found by fuzzing: pieces that replaced others were not counted, and a stranger could fill the memory.
     #[test]
-    fn what_is_kept_ahead_of_a_gap_is_bounded_however_it_comes() {
+    fn out_of_order_handshake_bytes_are_bounded() {
         let mut s = CryptoStream::default();
         let mut refused = false;
         for n in 0..5_000u64 {

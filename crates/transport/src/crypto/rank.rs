@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_the_runs_orders_the_suites() {
+    fn suites_are_ordered_by_median_time() {
         let (got, read) =
             ticking([&[32, 32, 32, 32, 32], &[48; 5], &[160, 16, 16, 1, 16], &[8, 8, 90, 8, 90]]);
         let order: Vec<Suite> = got.iter().map(|(s, _)| *s).collect();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_suites_are_not_run_again_and_equals_keep_their_order() {
+    fn slow_suites_run_once_and_ties_keep_their_order() {
         // The first once; the second until the budget is used; a clock that stands still measures nothing.
         let (got, read) = ticking([&[5_000], &[200, 200], &[0; 5], &[0; 5]]);
         let order: Vec<Suite> = got.iter().map(|(s, _)| *s).collect();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_stay_in_a_byte_and_never_say_unknown() {
+    fn costs_fit_a_byte_and_are_never_zero() {
         assert_eq!(cost(Span::ZERO), 1);
         assert_eq!((cost(Span::from_micros(1)), cost(Span::from_micros(2))), (40, 44));
         assert_eq!(cost(Span::from_nanos(u64::MAX)), 255);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slower_ends_cost_decides() {
+    fn cost_of_the_slower_end_decides() {
         let offer = |suites, costs| Offer { module: Module::Aead, suites, costs };
         // One end has AES instructions, the other has none: what the fast end likes best would hold the slow one up.
         let fast = offer(&[4, 3, 1, 2], &[30, 33, 36, 42]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_modules_need_both_ends() {
+    fn weak_modules_require_both_ends() {
         let all = ids(&Suite::ALL);
         let offer = |module| Offer { module, suites: &all, costs: &[] };
         for a in [Module::Aead, Module::Integrity, Module::Crc32c] {

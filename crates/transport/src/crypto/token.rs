@@ -207,7 +207,7 @@ mod tests {
     const LIFE: Span = Span::from_secs(10);
 
     #[test]
-    fn proves_address_and_time() {
+    fn token_is_bound_to_address_and_time() {
         let k = key();
         let a = at("192.0.2.1:4433");
         let t = k.issue(TokenKind::Retry, a, secs(100), b"original").unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_connections_count_whatever_the_port() {
+    fn token_of_an_earlier_connection_ignores_the_port() {
         let k = key();
         let t = k.issue(TokenKind::Earlier, at("[2001:db8::1]:1"), secs(5), b"").unwrap();
         assert_eq!(k.check(TokenKind::Earlier, at("[2001:db8::1]:2"), secs(6), LIFE, &t).unwrap(), b"");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_of_a_token_counts() {
+    fn flipping_any_bit_of_a_token_is_rejected() {
         let a = at("192.0.2.1:1");
         let t = key().issue(TokenKind::Retry, a, secs(1), b"id").unwrap();
         for bit in 0..TOKEN_LEN * 8 {
@@ -279,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn check_takes_anything(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        fn check_accepts_arbitrary_input_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             let got = key().check(TokenKind::Retry, at("192.0.2.1:1"), secs(1), LIFE, &bytes);
             prop_assert_eq!(got, Err(TokenError::Forged));
         }

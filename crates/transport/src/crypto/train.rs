@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_sealed_apart_is_what_packets_sealed_one_by_one_are() {
+    fn train_sealer_equals_sealing_packets_one_by_one() {
         for suite in Suite::ALL {
             let (mut a, mut b) = ends(suite);
             let t = train(&mut a, 5, 4);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_expanded_around_what_is_expected() {
+    fn packet_numbers_are_expanded_around_the_expected_number() {
         let (mut a, b) = ends(Suite::Aegis128L);
         let first = (1 << 33) - 2;
         let (mut t, mut expected) = (train(&mut a, first, 5), first - 1_000);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_fails_and_what_a_view_cannot_judge_is_left() {
+    fn modified_packets_fail_and_other_key_phases_are_left_unopened() {
         let (mut a, mut b) = ends(Suite::Aes128Gcm);
         let view = b.open_keys().train_opener(3);
         let mut t = train(&mut a, 0, 3);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn scraps_and_long_trains_are_no_trouble() {
+    fn fragments_and_long_trains_are_handled() {
         let (_, b) = ends(Suite::Aegis128L);
         let view = b.open_keys().train_opener(0);
         for len in 0..60 {

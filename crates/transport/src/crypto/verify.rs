@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_told_from_others_by_its_key_or_by_its_own_certificate() {
+    fn peer_identity_differs_by_key_or_leaf_certificate() {
         let key = Identity::from_seed([3; 32]).public_key();
         let raw = PeerIdentity::RawKey(key);
         assert_eq!(raw.digest(), *key.fingerprint().as_bytes());

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_is_joined_and_all_is_told_once() {
+    fn contiguous_segments_are_merged_and_reported_once() {
         let piece = |msn, offset, len| SegmentRef { msn, offset, len };
         let pieces = [
             (0, piece(1, 0, 10)),

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_flow_begins_anew_when_nothing_is_left_of_it() {
+    fn first_train_is_short_when_a_flow_starts_anew() {
         let mut b = Bursts::default();
         let last = MAX_FLOWS as u8 - 1;
         b.on_sent(0, false);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_bounded_and_summed_up_by_time() {
+    fn delay_samples_are_bounded_and_summarised_by_time() {
         let at = |ms: u64| Time::ZERO + Span::from_millis(ms);
         let mut t = DelayTrace::default();
         t.add(at(0), 5);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_squeezed_apart_shows_the_rate() {
+    fn dispersed_train_yields_the_bottleneck_rate() {
         let mut d = Dispersion::default();
         assert_eq!(d.update(100, at(10), u32::MAX - 50, FULL), None);
         // 40 packets of 1,500 bytes in 480 us, across the wrap of the peer's clock: 1 Gbit/s.
@@ -84,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn trains_that_leave_together_are_measured_and_then_none_for_a_millisecond() {
+    fn dispersion_is_measured_at_most_once_a_millisecond() {
         let mut d = Dispersion::default();
         let asked = [0, 0, 100, 160, 900, 1_000, 1_010].map(|us| d.begin(at(us)));
         assert_eq!(asked, [true, true, true, false, false, true, true]);
     }
 
     #[test]
-    fn what_was_paced_or_is_too_short_tells_nothing() {
+    fn paced_or_short_trains_yield_no_rate() {
         let mut d = Dispersion::default();
         d.update(0, at(0), 0, FULL);
         assert_eq!(d.update(40, at(300), 480, FULL), None, "left at the rate at which it arrived");

@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_is_found_with_the_first_probe() {
+    fn first_probe_finds_the_ethernet_mtu() {
         let (mtu, probes) = search(1472, MtuSearch::new(BASE, 1472, 28));
         assert_eq!((mtu, probes), (1472, 1));
     }
 
     #[test]
-    fn jumbo_frames_and_loopback_are_found() {
+    fn jumbo_and_loopback_mtus_are_found() {
         assert_eq!(search(8972, MtuSearch::new(BASE, 8972, 28)).0, 8972);
         assert_eq!(search(65_507, MtuSearch::new(BASE, 65_507, 28)).0, 65_507);
         let tunnel = search(1420, MtuSearch::new(BASE, 65_507, 28)).0;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_arrives_late_is_believed() {
+    fn late_acknowledged_probe_raises_the_mtu() {
         let mut s = MtuSearch::new(BASE, 1472, 28);
         for _ in 0..MAX_PROBES {
             let size = s.poll_probe(Time::ZERO).expect("probe");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_takes_less_than_before_is_believed_at_once() {
+    fn lowered_interface_mtu_takes_effect_at_once() {
         let mut s = MtuSearch::new(8972, 8972, 28);
         assert!(s.on_too_large(Time::ZERO, 8972));
         assert_eq!(s.current(), BASE);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_black_hole_leads_back_to_the_base() {
+    fn black_hole_falls_back_to_the_base_mtu() {
         let mut s = MtuSearch::new(8972, 8972, 28);
         assert!(s.on_black_hole(Time::ZERO));
         assert_eq!(s.current(), BASE);

@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::single_range_in_vec_init, reason = "lists of one range")]
-    fn which_packets_were_marked_is_said_until_the_floor_has_passed_them() {
+    fn marked_packets_are_reported_until_the_floor_passes_them() {
         let mut r = Received::new();
         let ecn = |pn| match pn {
             3 | 4 | 8 => Ecn::Ce,
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_full_of_marks_and_holes_is_split_and_none_is_lost_or_told_twice() {
+    fn large_report_is_split_without_loss_or_duplication() {
         let mut r = Received::new();
         for pn in (0..20_000).filter(|pn| pn % 5 != 0) {
             let ecn = if pn % 5 == 2 { Ecn::Ce } else { Ecn::Ect0 };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn books_of_marks_stay_small_too() {
+    fn marked_ranges_are_bounded() {
         let mut r = Received::new();
         for n in 0..MAX_RUNS as u64 + 10 {
             r.on_packet(&arrives(1, Ecn::Ect0), 2 * n, true, false);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::single_range_in_vec_init, reason = "a list of one hole")]
-    fn reports_are_timed_and_list_only_holes() {
+    fn reports_are_timed_and_list_missing_ranges() {
         let mut r = Received::new();
         for pn in [0, 1, 2, 5, 6, 9] {
             assert!(!r.is_stale(pn));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_packets_on_a_short_path_wait_for_data_to_travel_with() {
+    fn short_path_report_waits_to_piggyback_on_data() {
         let us = |n: u64| Time::from_nanos(n * 1_000);
         let mut r = Received::new();
         let arrives = |r: &mut Received, at, pn, ask| {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_report_is_split_into_adjoining_statements() {
+    fn long_report_is_split_into_adjacent_statements() {
         let mut r = Received::new();
         for pn in (0..20_000).step_by(2) {
             r.on_packet(&arrives(1, Ecn::NotEct), pn, true, false);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_beyond_everything_is_harmless() {
+    fn floor_beyond_all_packets_is_harmless() {
         let mut r = Received::new();
         r.on_packet(&arrives(1, Ecn::NotEct), 3, true, true);
         r.on_floor(&Floor { lane: 0, floor: 1 << 40, interval_us: u64::MAX, packets: 0 });
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn books_stay_small_against_a_peer_that_leaves_holes() {
+    fn received_ranges_are_bounded_when_a_peer_leaves_gaps() {
         let mut r = Received::new();
         let mut pn = 0;
         while !r.is_stale(pn) {
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn books_stay_small_against_a_peer_that_fills_one_wide_hole_from_within() {
+    fn received_ranges_are_bounded_when_a_wide_gap_is_filled() {
         let mut r = Received::new();
         r.on_packet(&arrives(1, Ecn::NotEct), 0, true, false);
         r.on_packet(&arrives(1, Ecn::NotEct), 1 << 30, true, false);

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn smoothing_follows_rfc_6298() {
+    fn rtt_smoothing_follows_rfc_6298() {
         let mut r = Rtt::new();
         assert_eq!(r.smoothed(), INITIAL_RTT);
         r.update(Span::from_millis(80), Span::ZERO);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_delay_is_seen_across_the_wrap_of_the_peers_clock() {
+    fn queue_delay_survives_peer_clock_wraparound() {
         let mut d = OneWayDelay::new();
         let at = |us: u64| Time::from_nanos(us * 1000);
         assert_eq!(d.update(at(0), at(0), u32::MAX - 100), Span::ZERO);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_hops_are_believed_at_once_and_missed_within_a_few_round_trips() {
+    fn telemetry_is_detected_at_once_and_its_loss_within_a_few_round_trips() {
         let (mut w, mut at) = (TelemetryDetector::default(), 0);
         assert_eq!(run(&mut w, &mut at, 2, 3, true), 16);
         assert_eq!(w.found(), Found::Yes);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_drops_them_and_a_peer_that_does_not_tell_have_none() {
+    fn dropping_path_or_silent_peer_means_no_telemetry() {
         let (mut w, mut at) = (TelemetryDetector::default(), 0);
         run(&mut w, &mut at, 5, 0, false);
         assert_eq!(w.found(), Found::No);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_with_room_holds_what_the_smallest_one_does() {
+    fn packet_with_telemetry_room_holds_a_minimum_payload() {
         assert_eq!((room(1_200), room(1_240)), (0, 0));
         assert_eq!(room(1_241), PREFIX + HOP_BYTES);
         assert_eq!(room(1_472), PREFIX + 7 * HOP_BYTES);

@@ -77,7 +77,7 @@ fn feedback(covered: core::ops::Range<u64>, holes: Vec<core::ops::Range<u64>>) -
 }
 
 #[test]
-fn optimistic_acknowledgements_are_found_out() {
+fn optimistic_acknowledgements_are_detected() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     let mut acked_before = 0;
@@ -97,7 +97,7 @@ fn optimistic_acknowledgements_are_found_out() {
 }
 
 #[test]
-fn feedback_about_the_future_is_refused_and_changes_nothing() {
+fn feedback_on_unsent_packets_is_rejected_without_effect() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     let pn = send(&mut lane, &mut rng, at(1));
@@ -106,7 +106,7 @@ fn feedback_about_the_future_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn reordering_within_the_window_is_no_loss_and_beyond_it_is() {
+fn reordering_beyond_the_window_is_loss() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     // One packet a millisecond, a round trip of 80 ms: the window is an eighth of it, 10 ms.
@@ -130,7 +130,7 @@ fn reordering_within_the_window_is_no_loss_and_beyond_it_is() {
 }
 
 #[test]
-fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
+fn tail_loss_probes_back_off_within_a_second() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     for n in 0..10 {
@@ -154,7 +154,7 @@ fn a_lost_tail_is_probed_for_and_backs_off_within_a_second() {
 }
 
 #[test]
-fn on_a_short_path_the_peer_is_asked_before_data_is_repeated() {
+fn short_path_sends_ping_before_retransmitting() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     let micros = |n: u64| Time::from_nanos(n * 1_000);
@@ -183,7 +183,7 @@ fn on_a_short_path_the_peer_is_asked_before_data_is_repeated() {
 }
 
 #[test]
-fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
+fn silence_is_measured_from_the_first_unacknowledged_packet() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     assert_eq!(lane.unacknowledged_since(), None);
@@ -211,7 +211,7 @@ fn packets_of_which_none_is_acknowledged_are_waited_for_from_the_first_on() {
 }
 
 #[test]
-fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
+fn lost_packets_are_kept_three_round_trips_unless_space_runs_out() {
     for (packets, kept) in [(1_000, true), (MAX_TRACKED / 2 + 1, false)] {
         let (mut lane, mut rng) = lane();
         let mut streams = RecordingStreams::default();
@@ -235,7 +235,7 @@ fn a_lost_packet_is_watched_for_three_round_trips_unless_the_books_fill_up() {
 }
 
 #[test]
-fn last_words_are_no_measure_of_what_a_path_carries() {
+fn application_limited_tail_does_not_measure_the_path() {
     let (mut lane, mut rng) = lane();
     let mut streams = RecordingStreams::default();
     lane.skip_in = u64::MAX;
@@ -264,7 +264,7 @@ fn last_words_are_no_measure_of_what_a_path_carries() {
 }
 
 #[test]
-fn reports_are_wanted_less_often_over_short_paths() {
+fn short_paths_request_fewer_reports() {
     let us = Span::from_micros;
     let cases = [
         (10, 250),

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_algorithm_can_be_offered_and_is_taken_again() {
+    fn every_algorithm_round_trips_as_an_offer() {
         for def in registry::list() {
             let t = terms(
                 def.name,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preferred_comes_first_and_once() {
+    fn preferred_algorithm_is_offered_first_and_once() {
         let also = vec!["cubic:hystart=off".to_owned(), "bbr:probe_rtt=off".to_owned(), "reno".to_owned()];
         let n = CcNegotiation {
             also,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn needs_are_told_by_bits() {
+    fn needs_map_to_signal_bits() {
         assert_eq!(needed_signals(Needs::NOTHING), 0);
         let marks = |marks| needed_signals(Needs { marks, telemetry: true });
         assert_eq!(marks(Marks::Step), signal::MARKS | signal::TELEMETRY);

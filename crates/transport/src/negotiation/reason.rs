@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_lead_back() {
+    fn reason_codes_round_trip() {
         for (code, reason) in CODES {
             assert_eq!((CcChangeReason::of_code(code), reason.code()), (reason, code));
         }

@@ -155,7 +155,7 @@ fn raw_keys_both_ways_in_pieces_of_any_size() {
 }
 
 #[test]
-fn what_is_gathered_fills_records() {
+fn gathered_writes_fill_records() {
     let mut p = Pair::open();
     let parts: Vec<IoSlice<'_>> = (0..3000).map(|_| IoSlice::new(b"0123456789a")).collect();
     assert_eq!(p.ends[CLIENT].write_gather(&parts), 33_000);
@@ -165,7 +165,7 @@ fn what_is_gathered_fills_records() {
 }
 
 #[test]
-fn what_waits_to_be_sent_is_bounded() {
+fn unsent_bytes_are_bounded() {
     let mut p = Pair::open();
     let much = vec![3; 2 * MAX_UNSENT];
     assert_eq!(p.ends[CLIENT].write(&much), MAX_UNSENT);
@@ -179,7 +179,7 @@ fn what_waits_to_be_sent_is_bounded() {
 }
 
 #[test]
-fn a_wrong_server_key_is_noticed_by_the_client() {
+fn client_rejects_a_wrong_server_key() {
     for trust in [ServerTrust::Pinned(vec![key(3)]), ServerTrust::Fingerprint(key(3).fingerprint())] {
         let mut p = Pair::raw(&trust, &ClientAuth::AnyKey, anybody(), None);
         p.run(1 << 20);
@@ -191,7 +191,7 @@ fn a_wrong_server_key_is_noticed_by_the_client() {
 }
 
 #[test]
-fn a_right_fingerprint_is_enough() {
+fn matching_fingerprint_is_accepted() {
     let trust = ServerTrust::Fingerprint(key(2).fingerprint());
     let mut p = Pair::raw(&trust, &ClientAuth::AnyKey, anybody(), None);
     p.run(1 << 20);
@@ -199,7 +199,7 @@ fn a_right_fingerprint_is_enough() {
 }
 
 #[test]
-fn a_client_that_the_handshake_does_not_accept_hears_why() {
+fn rejected_client_receives_a_reason() {
     let auth = ClientAuth::Keys(vec![key(5)]);
     let mut p = Pair::raw(&ServerTrust::FirstUse, &auth, anybody(), None);
     p.run(1 << 20);
@@ -210,7 +210,7 @@ fn a_client_that_the_handshake_does_not_accept_hears_why() {
 }
 
 #[test]
-fn an_unlisted_client_without_a_token_hears_the_way_out() {
+fn unlisted_client_without_a_token_receives_advice() {
     let one = OneTimeToken::new([7; 32], None);
     for tokens in [vec![], vec![one]] {
         let authority = Authority { keys: Some(vec![key(5)]), tokens };
@@ -241,7 +241,7 @@ fn one_time_tokens() {
 }
 
 #[test]
-fn a_token_that_was_used_meanwhile_is_refused_by_the_servers_user() {
+fn application_can_refuse_a_used_token() {
     let token = OneTimeToken::new([7; 32], None);
     let authority = Authority { keys: Some(vec![]), tokens: vec![token.clone()] };
     let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, authority, Some(token));
@@ -255,7 +255,7 @@ fn a_token_that_was_used_meanwhile_is_refused_by_the_servers_user() {
 }
 
 #[test]
-fn proofs_are_bound_to_the_connection() {
+fn token_proofs_are_bound_to_the_connection() {
     let p = [Pair::open(), Pair::open()];
     let of = |pair: usize, end: usize| *p[pair].ends[end].binding().unwrap();
     assert_eq!(of(0, CLIENT), of(0, SERVER));
@@ -263,7 +263,7 @@ fn proofs_are_bound_to_the_connection() {
 }
 
 #[test]
-fn nothing_is_given_out_before_the_servers_user_has_decided() {
+fn no_plaintext_is_released_before_admission() {
     let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, anybody(), None);
     p.flush(CLIENT, 1 << 20);
     p.take(SERVER, 1 << 20);
@@ -285,7 +285,7 @@ fn nothing_is_given_out_before_the_servers_user_has_decided() {
 }
 
 #[test]
-fn truncation_is_told_from_a_clean_end() {
+fn truncation_is_distinguished_from_a_clean_close() {
     let mut p = Pair::open();
     p.ends[CLIENT].write(b"half of a rec");
     p.flush(CLIENT, 20);
@@ -309,7 +309,7 @@ fn truncation_is_told_from_a_clean_end() {
 }
 
 #[test]
-fn whoever_has_said_its_last_still_notices_what_is_broken() {
+fn errors_are_detected_after_close_notify() {
     let mut p = Pair::open();
     p.ends[CLIENT].close_notify();
     p.ends[SERVER].write(b"sound");
@@ -327,7 +327,7 @@ fn whoever_has_said_its_last_still_notices_what_is_broken() {
 }
 
 #[test]
-fn plain_iwarp_is_known_by_its_first_byte() {
+fn plain_iwarp_is_recognised_by_its_first_byte() {
     let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, anybody(), None);
     assert!(looks_like_tls(p.ends[CLIENT].outgoing()[0]) && !looks_like_tls(b'M'));
     p.wire[SERVER].extend_from_slice(b"MPA ID Req Frame");
@@ -336,7 +336,7 @@ fn plain_iwarp_is_known_by_its_first_byte() {
 }
 
 #[test]
-fn flipped_bits_never_get_through() {
+fn flipped_bits_are_always_detected() {
     let clean: Vec<u8> = {
         let mut p = Pair::open();
         p.ends[CLIENT].write(&[5; 50]);
@@ -360,7 +360,7 @@ fn flipped_bits_never_get_through() {
 }
 
 #[test]
-fn records_that_are_too_long_end_it() {
+fn oversized_records_close_the_stream() {
     for (header, established) in [([0x17, 3, 3, 0xff, 0xff], true), ([0x16, 3, 1, 0xff, 0xff], false)] {
         let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, anybody(), None);
         if established {
@@ -375,7 +375,7 @@ fn records_that_are_too_long_end_it() {
 }
 
 #[test]
-fn floods_in_the_handshake_are_cut() {
+fn handshake_floods_close_the_stream() {
     // Records of a ClientHello that claims 16 MB, of one that claims 60,000 bytes, and of nothing but alerts.
     for (first, typ) in [([1, 0xff, 0xff, 0xff], 0x16), ([1, 0, 0xea, 0x60], 0x16), ([1, 0, 1, 0], 0x15)] {
         let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, anybody(), None);
@@ -438,7 +438,7 @@ fn talk(alpn: &[&[u8]], word: &[u8]) -> (Result<(), CloseReason>, Vec<u8>) {
 }
 
 #[test]
-fn other_protocols_and_none_are_refused() {
+fn missing_or_other_alpn_is_refused() {
     assert_eq!(talk(&[tls::STREAM_ALPN], &[NO_TOKEN]), (Ok(()), vec![WELCOME]));
     assert_eq!(talk(&[b"h2", tls::STREAM_ALPN], &[NO_TOKEN]), (Ok(()), vec![WELCOME]));
     for alpn in [&[b"h2" as &[u8]][..], &[tls::ALPN], &[]] {
@@ -449,7 +449,7 @@ fn other_protocols_and_none_are_refused() {
 }
 
 #[test]
-fn first_words_that_do_not_exist_are_refused() {
+fn unknown_first_messages_are_refused() {
     for other in [2, 0x16, b'M', 255] {
         let (result, got) = talk(&[tls::STREAM_ALPN], &[other; 40]);
         assert!(matches!(result, Err(CloseReason::Violation(_))) && got.is_empty(), "{result:?}");
@@ -457,7 +457,7 @@ fn first_words_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn keys_change_under_way() {
+fn keys_change_during_the_stream() {
     // A peer that changes its keys, and asks us to.
     let mut p = Pair::open();
     for end in [CLIENT, SERVER, CLIENT] {
@@ -471,7 +471,7 @@ fn keys_change_under_way() {
 }
 
 #[test]
-fn floods_of_key_changes_are_cut() {
+fn key_update_floods_close_the_stream() {
     let mut p = Pair::open();
     for _ in 0..1000 {
         p.ends[CLIENT].tls.refresh_traffic_keys().unwrap();
@@ -548,7 +548,7 @@ fn certificates_good_and_bad() {
 }
 
 #[test]
-fn keys_and_certificates_do_not_meet() {
+fn raw_key_and_certificate_ends_do_not_connect() {
     let root = Root::new("Ours");
     let trust = ServerTrust::X509 { roots: vec![root.der.clone()] };
     // An address is a name, too.
@@ -567,7 +567,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_pieces_any_order(steps in proptest::collection::vec((0usize..2, 0usize..4, 1usize..9000), 1..200)) {
+    fn arbitrary_chunking_is_handled(steps in proptest::collection::vec((0usize..2, 0usize..4, 1usize..9000), 1..200)) {
         let mut p = Pair::raw(&ServerTrust::FirstUse, &ClientAuth::AnyKey, anybody(), None);
         let mut written = [0usize; 2];
         let byte = |at: usize| ((at * 31) >> 3) as u8;
@@ -590,7 +590,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_ends_it_or_waits(bytes in proptest::collection::vec(any::<u8>(), 1..3000), up: bool, to in 0usize..2) {
+    fn garbage_closes_the_stream_or_waits_for_more(bytes in proptest::collection::vec(any::<u8>(), 1..3000), up: bool, to in 0usize..2) {
         let mut p = if up {
             Pair::open()
         } else {

@@ -169,7 +169,7 @@ fn events_nobody_takes_do_not_pile_up() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn key_limits_are_enforced() {
     let limits = Limits {
         pds: 1,
         regions: 2,

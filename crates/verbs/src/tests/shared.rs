@@ -326,7 +326,7 @@ fn datagrams_are_delivered_at_once_or_dropped() {
 }
 
 #[test]
-fn unreliable_writes_report_what_was_lost() {
+fn unreliable_writes_report_lost_data() {
     let (mut x, mut y) = unreliable();
     y.recv(1, 0, 0);
     let op = SendOp::WriteImm { rkey: y.dst.rkey, offset: 50, imm: 3 };

@@ -42,7 +42,7 @@ fn only_clients_open_lanes_and_only_servers_accept_them() {
 }
 
 #[test]
-fn a_lanes_number_is_used_once() {
+fn lane_number_is_used_once() {
     let mut c = connection(Side::Server);
     c.on_lane_open(asked(1, 7)).expect("a lane");
     c.on_lane_open(asked(1, 7)).expect("the same, repeated before the answer");
@@ -56,7 +56,7 @@ fn a_lanes_number_is_used_once() {
 }
 
 #[test]
-fn a_cap_holds_for_all_flows_of_all_lanes_together() {
+fn cap_limits_all_flows_of_all_lanes_together() {
     let mut c = connection(Side::Server);
     c.on_lane_open(asked(1, 7)).expect("a lane");
     c.accept_lane(1, Some((Cid(9), 0)));
@@ -83,7 +83,7 @@ fn load(name: &str, code: &'static str) {
 }
 
 #[test]
-fn a_lane_that_is_added_later_runs_what_its_flow_runs_and_new_code_comes_when_it_is_asked_for() {
+fn added_lane_uses_the_algorithm_of_its_flow() {
     let mut c = connection(Side::Server);
     let add = |c: &mut Connection, lane: u32| {
         c.on_lane_open(asked(lane, 6 + lane)).expect("a lane");

@@ -20,7 +20,7 @@ fn told(c: &Connection) -> Vec<&Addresses> {
 }
 
 #[test]
-fn a_list_is_told_once_and_stands_for_those_before() {
+fn address_list_is_sent_once_and_replaces_earlier_ones() {
     let mut c = server();
     c.advertise_addresses(&[]);
     assert!(told(&c).is_empty(), "nothing to say");
@@ -37,7 +37,7 @@ fn a_list_is_told_once_and_stands_for_those_before() {
 }
 
 #[test]
-fn what_must_not_be_told_is_left_out_and_the_list_is_bounded() {
+fn unsuitable_addresses_are_omitted_and_the_list_is_bounded() {
     let mut c = server();
     let mut all = list(&[1, 1]);
     all.extend(
@@ -52,7 +52,7 @@ fn what_must_not_be_told_is_left_out_and_the_list_is_bounded() {
 }
 
 #[test]
-fn who_did_not_ask_or_is_not_authorised_is_told_nothing() {
+fn addresses_are_sent_only_to_authorised_clients_that_asked() {
     for (authorised, asked) in [(false, true), (true, false)] {
         let mut c = server();
         (c.authorised, c.peer_params.addresses) = (authorised, asked);
@@ -66,7 +66,7 @@ fn who_did_not_ask_or_is_not_authorised_is_told_nothing() {
 }
 
 #[test]
-fn the_newest_list_holds_in_whatever_order_they_come() {
+fn newest_address_list_wins_in_any_order() {
     let mut c = connection(Side::Client);
     let tell = |c: &mut Connection, sequence, n| c.on_addresses(Addresses { sequence, list: list(n) });
     assert_eq!(c.peer_addresses(), None);
@@ -80,7 +80,7 @@ fn the_newest_list_holds_in_whatever_order_they_come() {
 }
 
 #[test]
-fn lists_from_clients_and_lists_that_nobody_asked_for_are_violations() {
+fn unrequested_address_lists_are_violations() {
     let a = || Addresses { sequence: 1, list: list(&[1]) };
     let v = connection(Side::Server).on_addresses(a()).expect_err("from a client");
     assert_eq!(v.code, crate::error::code::PROTOCOL);
@@ -91,7 +91,7 @@ fn lists_from_clients_and_lists_that_nobody_asked_for_are_violations() {
 }
 
 #[test]
-fn a_challenge_from_elsewhere_is_answered_there_and_only_the_newest() {
+fn path_challenge_is_answered_where_it_came_from() {
     let mut c = connection(Side::Server);
     let (near, far) = (c.lanes[0].remote, "198.51.100.9:9".parse().expect("an address"));
     let from = |remote| super::super::DatagramInfo {

@@ -108,7 +108,7 @@ fn set_up_keys_are_never_updated() {
 }
 
 #[test]
-fn an_update_goes_round_once() {
+fn key_update_is_followed_once() {
     for suite in [
         Suite::Aes128Gcm,
         Suite::ChaCha20Poly1305,
@@ -151,7 +151,7 @@ fn an_update_goes_round_once() {
 
 /// What an initiator with one timer does: acknowledged first, then three probe timeouts after the peer followed.
 #[test]
-fn discarding_settles_what_is_acknowledged() {
+fn discarding_old_keys_settles_the_update() {
     let (mut a, mut b) = ends(Suite::Aegis128L);
     for round in 0..5 {
         receive(&mut b, &send(&mut a, 0, 2 * round)).unwrap();
@@ -168,7 +168,7 @@ fn discarding_settles_what_is_acknowledged() {
 }
 
 #[test]
-fn both_may_update_at_once() {
+fn both_ends_may_update_simultaneously() {
     let (mut a, mut b) = ends(Suite::Aegis128L);
     a.on_acknowledged(0, 0);
     assert_eq!(a.update(), Err(KeyError::UpdateTooSoon), "nothing was sent that could be acknowledged");
@@ -185,7 +185,7 @@ fn both_may_update_at_once() {
 }
 
 #[test]
-fn late_packets_open_until_their_keys_are_discarded() {
+fn late_packets_open_until_old_keys_are_discarded() {
     let (mut a, mut b) = ends(Suite::Aes128Gcm);
     let late: Vec<Sent> = (0..4).map(|pn| send(&mut a, 0, pn)).collect();
     let other_lane: Vec<Sent> = (0..4).map(|pn| send(&mut a, 5, 1000 + pn)).collect();
@@ -219,7 +219,7 @@ fn old_keys_with_new_numbers_are_refused() {
 }
 
 #[test]
-fn forged_packets_never_update() {
+fn forged_packets_never_trigger_a_key_update() {
     let (mut a, mut b) = ends(Suite::ChaCha20Poly1305);
     let mut p = send(&mut a, 0, 0);
     p.phase = true;
@@ -231,7 +231,7 @@ fn forged_packets_never_update() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn key_limits_are_enforced() {
     let (mut a, mut b) = ends(Suite::Aes128Gcm);
     assert_eq!(a.sealer().left(), 1 << 28);
     a.seal.limit = 10;
@@ -255,7 +255,7 @@ fn limits_are_kept() {
 }
 
 #[test]
-fn lanes_have_a_limit() {
+fn lane_numbers_are_limited() {
     let (mut a, mut b) = ends(Suite::Aes128Gcm);
     let lane = MAX_LANES as u32;
     assert_eq!(a.seal(lane, 0, &[], &mut []), Err(KeyError::Lane(lane)));

@@ -353,7 +353,7 @@ fn unpack(suite: Suite, lane: u32, high: u64, mut p: Vec<u8>) -> Result<(u64, Ve
 }
 
 #[test]
-fn every_bit_of_a_packet_counts() {
+fn flipping_any_bit_fails_authentication() {
     for suite in Suite::ALL {
         let p = packet(suite, 2, 0x1_0000_0005, &[0xc3; 70]);
         assert_eq!(unpack(suite, 2, 1, p.clone()), Ok((0x1_0000_0005, vec![0xc3; 70])));
@@ -379,7 +379,7 @@ proptest! {
     }
 
     #[test]
-    fn open_takes_anything(
+    fn open_accepts_arbitrary_input_without_panic(
         which in 0usize..6, lane: u32, pn: u64,
         aad in proptest::collection::vec(any::<u8>(), 0..100),
         tag in proptest::collection::vec(any::<u8>(), 0..20),

@@ -190,7 +190,7 @@ fn levels_are_kept_apart() {
 }
 
 #[test]
-fn floods_are_cut() {
+fn handshake_floods_are_cut_off() {
     let (_, mut s) = raw_ends(ServerTrust::FirstUse, ClientAuth::AnyKey);
     // A ClientHello that claims 65,000 bytes, and bytes without end.
     s.read(Level::Initial, &[1, 0, 0xfd, 0xe8]).unwrap();
@@ -345,7 +345,7 @@ fn a_client_certificate_is_no_server_certificate() {
 }
 
 #[test]
-fn modes_must_match() {
+fn raw_key_and_certificate_modes_must_match() {
     let ca = Authority::new();
     let x509_trust = ServerTrust::X509 { roots: ca.roots() };
     // A raw key where a certificate is expected, and the reverse, at either end.

@@ -74,7 +74,7 @@ const TO_ECT0: Network = |e| Some(if e == Ecn::Ect1 { Ecn::Ect0 } else { e });
 const TO_ECT1: Network = |e| Some(if e == Ecn::Ect0 { Ecn::Ect1 } else { e });
 
 #[test]
-fn a_path_that_leaves_the_field_alone_is_capable_after_a_round_trip() {
+fn ecn_is_validated_after_a_round_trip() {
     let mut l = Lane::new();
     assert_eq!(l.watch.paths(), [Unknown; 2]);
     assert_eq!(l.watch.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);
@@ -86,7 +86,7 @@ fn a_path_that_leaves_the_field_alone_is_capable_after_a_round_trip() {
 }
 
 #[test]
-fn each_fault_is_told_from_the_others_and_found_in_two_round_trips() {
+fn each_ecn_fault_is_identified_within_two_round_trips() {
     for (ecn, network, fault, rounds) in [
         (Ecn::Ect0, BLEACH, Bleached, 2),
         (Ecn::Ect1, BLEACH, Bleached, 2),
@@ -115,7 +115,7 @@ fn each_fault_is_told_from_the_others_and_found_in_two_round_trips() {
 }
 
 #[test]
-fn what_failed_is_probed_less_and_less_often_and_comes_back() {
+fn probing_backs_off_after_failure_and_recovers() {
     let mut l = Lane::new();
     assert_eq!(l.rounds(2, Ecn::Ect1, BLEACH), Failed(Bleached));
     let capable = |l: &mut Lane, network| l.round(&[(Ecn::Ect1, 40)], network)[0] == Ecn::Ect1;
@@ -129,7 +129,7 @@ fn what_failed_is_probed_less_and_less_often_and_comes_back() {
 }
 
 #[test]
-fn one_bad_window_and_losses_among_arrivals_change_nothing() {
+fn one_bad_window_or_scattered_loss_changes_nothing() {
     let mut l = Lane::new();
     l.rounds(3, Ecn::Ect0, PASS);
     for n in 0..50 {
@@ -140,7 +140,7 @@ fn one_bad_window_and_losses_among_arrivals_change_nothing() {
 }
 
 #[test]
-fn a_queue_that_overflows_is_no_path_that_drops_what_is_capable() {
+fn queue_overflow_is_not_taken_for_an_ecn_black_hole() {
     let mut l = Lane::new();
     l.rounds(3, Ecn::Ect0, PASS);
     for n in 3..50 {
@@ -155,7 +155,7 @@ fn a_queue_that_overflows_is_no_path_that_drops_what_is_capable() {
 }
 
 #[test]
-fn marks_of_a_short_queue_on_ect1_are_those_of_l4s() {
+fn marks_on_ect1_with_a_short_queue_are_l4s() {
     let mut w = EcnValidator::default();
     w.on_acked(at(0), Ecn::Ect0, true, Span::ZERO);
     w.on_acked(at(0), Ecn::Ect1, true, Span::from_millis(20));
@@ -166,7 +166,7 @@ fn marks_of_a_short_queue_on_ect1_are_those_of_l4s() {
 
 #[test]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of one range")]
-fn counts_that_cannot_be_true_end_the_connection() {
+fn impossible_ecn_counts_close_the_connection() {
     let statement = |largest, counts: [u64; 3], marks: Vec<core::ops::Range<u64>>| Feedback {
         largest,
         marked: counts[2],
@@ -190,7 +190,7 @@ fn counts_that_cannot_be_true_end_the_connection() {
 }
 
 #[test]
-fn of_a_peer_that_tells_nothing_nothing_is_known_and_the_field_is_sent() {
+fn ecn_stays_unknown_without_counts_from_the_peer() {
     let mut w = EcnValidator::default();
     assert_eq!(w.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);
     w.on_report(at(1), RTT, false);
@@ -203,7 +203,7 @@ fn of_a_peer_that_tells_nothing_nothing_is_known_and_the_field_is_sent() {
 
 /// Where a packet leaves with each time-out, a probe must not take sixteen of them.
 #[test]
-fn a_probe_ends_with_the_first_time_out() {
+fn ecn_probe_ends_at_the_first_timeout() {
     let mut l = Lane::new();
     assert_eq!(l.rounds(2, Ecn::Ect0, DROP), Failed(Dropped));
     let mut cut_off = 0;
@@ -223,7 +223,7 @@ fn a_probe_ends_with_the_first_time_out() {
 
 /// A path that drops what is capable is found also beside a peer that tells of nothing.
 #[test]
-fn two_time_outs_mean_a_path_that_drops() {
+fn two_timeouts_mean_ecn_packets_are_dropped() {
     for told in [true, false] {
         let mut l = Lane::new();
         assert_eq!(l.watch.codepoint(at(0), Ecn::Ect0, RTT), Ecn::Ect0);

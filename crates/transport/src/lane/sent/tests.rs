@@ -18,14 +18,14 @@ fn book(n: u64) -> SentPackets {
 }
 
 #[test]
-fn acknowledging_what_was_never_sent_is_refused() {
+fn acknowledging_an_unsent_packet_is_rejected() {
     let mut b = book(10);
     assert_eq!(b.on_feedback(0..11, &[], |_, _, _| {}), Err(FalseFeedback));
     assert_eq!(b.outstanding(), 10);
 }
 
 #[test]
-fn acknowledging_a_skipped_number_is_refused() {
+fn acknowledging_a_skipped_number_is_rejected() {
     let mut b = book(5);
     b.push(SentPacket {
         time: Time::ZERO,
@@ -48,7 +48,7 @@ fn acknowledging_a_skipped_number_is_refused() {
 }
 
 #[test]
-fn lost_then_found_is_reported_as_lost_state() {
+fn late_acknowledgement_of_a_lost_packet_reports_its_lost_state() {
     let mut b = book(10);
     b.on_feedback(0..10, &[2..4, 6..7], |_, _, _| {}).unwrap();
     let mut lost = Vec::new();
@@ -65,7 +65,7 @@ fn lost_then_found_is_reported_as_lost_state() {
 /// 600,000 packets in flight of which 1 % are lost (10 Gbit/s for 700 ms, 100 Gbit/s for 70 ms): both ends' books
 /// together, feedback at an eighth of the round trip in statements that fit a packet of 1,200 bytes.
 #[test]
-fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
+fn tracking_600_000_packets_costs_few_steps_per_packet() {
     use super::super::received::{MAX_RUNS, Received};
     const FLIGHT: u64 = 600_000;
     const TOTAL: u64 = 4 * FLIGHT;
@@ -133,7 +133,7 @@ fn the_books_of_600_000_packets_in_flight_cost_a_few_steps_a_packet() {
 proptest! {
     /// Any order of true statements about a growing set of arrivals acknowledges exactly what arrived.
     #[test]
-    fn statements_in_any_order_agree_with_a_plain_set(
+    fn feedback_in_any_order_matches_a_set_model(
         n in 1u64..120,
         arrivals in proptest::collection::vec((0u64..120, 0u64..8), 1..40),
         order in proptest::collection::vec(any::<prop::sample::Index>(), 0..40),
@@ -170,7 +170,7 @@ proptest! {
 }
 
 #[test]
-fn a_run_is_what_its_packets_are_one_by_one() {
+fn pushing_a_run_equals_pushing_its_packets() {
     let segment = |k: u64| SegmentRef { msn: 3, offset: 500 + k * 1_400, len: 1_400 };
     let packet = |content| SentPacket {
         time: Time::from_nanos(9),

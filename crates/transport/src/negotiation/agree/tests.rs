@@ -23,14 +23,14 @@ fn sent_with(sender: &CcTerms, receiver: &CcTerms) -> Option<String> {
 }
 
 #[test]
-fn without_wishes_each_sender_has_its_own_first_choice() {
+fn sender_uses_its_first_choice_without_wishes() {
     let (c, s) = (terms(&["bbr", "cubic"], &[]), terms(&["haul", "bbr"], &[]));
     let a = agree(&c, &s).unwrap();
     assert_eq!((a.by_client.spec(), a.by_server.spec()), ("bbr".into(), "haul".into()));
 }
 
 #[test]
-fn a_wish_counts_unless_the_sender_is_firm() {
+fn wish_is_granted_unless_the_sender_is_firm() {
     let mut sender = terms(&["haul", "bbr", "cubic"], &[]);
     let receiver = terms(&["haul"], &["mine", "cubic", "bbr"]);
     assert_eq!(sent_with(&sender, &receiver), Some("cubic".into()));
@@ -39,7 +39,7 @@ fn a_wish_counts_unless_the_sender_is_firm() {
 }
 
 #[test]
-fn refused_is_refused_however_firm_the_sender() {
+fn refused_algorithm_is_never_used() {
     let mut sender = terms(&["haul", "bbr"], &[]);
     sender.firm = true;
     let mut receiver = terms(&["haul"], &[]);
@@ -62,7 +62,7 @@ fn refused_is_refused_however_firm_the_sender() {
 }
 
 #[test]
-fn parameters_and_versions_are_those_of_the_wish() {
+fn parameters_and_versions_follow_the_wish() {
     let mut sender = terms(&["haul", "cubic"], &[]);
     sender.offers[1].params = "hystart=off".into();
     let mut receiver = terms(&["haul"], &["cubic"]);
@@ -74,7 +74,7 @@ fn parameters_and_versions_are_those_of_the_wish() {
 }
 
 #[test]
-fn an_algorithm_whose_signals_are_not_given_is_not_chosen() {
+fn algorithm_without_its_signals_is_not_chosen() {
     let mut sender = terms(&["hpcc", "dctcp", "haul"], &[]);
     sender.offers[0].needs = signal::TELEMETRY;
     sender.offers[1].needs = signal::MARKS;
@@ -121,7 +121,7 @@ fn over_the_wire(t: &CcTerms) -> CcTerms {
 
 proptest! {
     #[test]
-    fn both_ends_find_the_same(c in some_terms(), s in some_terms()) {
+    fn both_ends_compute_the_same_agreement(c in some_terms(), s in some_terms()) {
         prop_assert_eq!(agree(&c, &over_the_wire(&s)), agree(&over_the_wire(&c), &s));
         // Roles exchanged, the result is the same with roles exchanged.
         if let (Ok(a), Ok(b)) = (agree(&c, &s), agree(&s, &c)) {
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_found_is_offered_and_not_refused(c in some_terms(), s in some_terms()) {
+    fn agreement_is_offered_and_not_refused(c in some_terms(), s in some_terms()) {
         if let Ok(a) = agree(&c, &s) {
             for (o, from, to) in [(&a.by_client, &c, &s), (&a.by_server, &s, &c)] {
                 prop_assert!(from.offers.iter().any(|x| x.name == o.name && x.version == o.version));
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_other_end_does_not_know_changes_nothing(
+    fn unknown_algorithms_of_the_peer_are_ignored(
         c in some_terms(), s in some_terms(), at in prop::collection::vec((any::<bool>(), 0_usize..20), 0..5),
     ) {
         let mut with = c.clone();

@@ -123,7 +123,7 @@ fn assert_agreed(ends: &[End; 2], seed: u64) {
 }
 
 #[test]
-fn both_ends_agree_whatever_crosses_overtakes_and_repeats() {
+fn both_ends_agree_despite_crossing_reordering_and_duplication() {
     let mut changed = 0;
     for seed in 0..3_000 {
         let ends = play(seed, 1 + seed % 4, 60);
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn of_two_that_cross_the_senders_counts() {
+fn crossing_proposals_resolve_to_the_senders() {
     let (mut c, mut s) = (Proposals::new(Side::Client), Proposals::new(Side::Server));
     let now = Time::from_nanos(1);
     let by_client = c.propose(now, ROUND, CLIENTS, offer(1)).unwrap();
@@ -164,7 +164,7 @@ fn of_two_that_cross_the_senders_counts() {
 }
 
 #[test]
-fn an_end_keeps_to_its_limits() {
+fn proposals_are_limited() {
     let mut e = Proposals::new(Side::Client);
     let now = Time::from_nanos(1);
     for n in 0..MAX_UNANSWERED as u16 {
@@ -180,7 +180,7 @@ fn an_end_keeps_to_its_limits() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_sequence_is_at_fault() {
+fn out_of_sequence_proposal_is_a_violation() {
     let now = Time::from_nanos(1);
     let p = |sequence, n| CcPropose { topic: CLIENTS, sequence, offer: offer(n) };
     let answer = |sequence| CcAnswer { topic: CLIENTS, sequence, code: 0 };
@@ -201,7 +201,7 @@ fn a_peer_that_breaks_the_sequence_is_at_fault() {
 }
 
 #[test]
-fn endless_changes_are_refused_then_end_the_connection() {
+fn excessive_changes_are_refused_then_close_the_connection() {
     let now = Time::from_nanos(1);
     let mut e = Proposals::new(Side::Server);
     let (mut decided, mut refused) = (0, 0);
@@ -224,7 +224,7 @@ fn endless_changes_are_refused_then_end_the_connection() {
 }
 
 #[test]
-fn topics_have_a_limit() {
+fn topics_are_limited() {
     let mut e = Proposals::new(Side::Server);
     let mut now = Time::from_nanos(1);
     for n in 0..MAX_TOPICS {
