@@ -18,7 +18,7 @@ use base::Span;
 use bytes::Bytes;
 use guarded::{Guarded, UNTOUCHED};
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{ConnId, Event, Network, QpOptions, Way};
+use longhaul_endpoint::{ConnId, Event, Network, QpOptions, Route};
 use pair::{Flying, Pair, config, server_config};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -310,10 +310,10 @@ impl World {
             if local.is_ipv4() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
         let way = |remote: IpAddr| {
             let here = if remote.is_ipv4() == local.is_ipv4() { local.ip() } else { other };
-            Way { local: here, remote, own, usual: own, link }
+            Route { local: here, remote, own, default_source: own, link }
         };
-        let ways = end.remotes().into_iter().map(way).collect();
-        let network = Network { locals: vec![local.ip(), other], reached_at: vec![local], ways };
+        let routes = end.remotes().into_iter().map(way).collect();
+        let network = Network { locals: vec![local.ip(), other], listening_at: vec![local], routes };
         end.set_network(p.now, network);
     }
 

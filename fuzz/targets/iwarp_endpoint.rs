@@ -18,7 +18,7 @@ use bytes::Bytes;
 use iwarp::mpa::{fpdu, startup};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{
-    ConnId, Endpoint, Event, IwarpConfig, IwarpHello, IwarpServer, StreamId, StreamOrder,
+    ConnId, Endpoint, Event, IwarpConfig, IwarpHello, IwarpServer, StreamId, StreamCommand,
 };
 use pair::server_config;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,8 +148,8 @@ impl World {
                 }
                 self.e.stream_done(self.now, id);
             }
-            while let Some(order) = self.e.poll_stream_order() {
-                if let StreamOrder::Close(id) | StreamOrder::Abort(id) = order {
+            while let Some(order) = self.e.poll_stream_command() {
+                if let StreamCommand::Close(id) | StreamCommand::Abort(id) = order {
                     self.alive.remove(&id);
                 }
             }

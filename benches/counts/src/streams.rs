@@ -5,8 +5,8 @@ use crate::region::counted_if;
 use anyhow::{Context, Result, bail, ensure};
 use base::{Rng, Span, Time};
 use endpoint::{
-    Authority, Config, ConnInfo, Connect, Endpoint, Event, Iwarp, IwarpServer, ServerConfig, StreamId,
-    StreamOrder,
+    Authority, Config, ConnInfo, Connect, Endpoint, Event, Iwarp, IwarpServer, ServerConfig, StreamCommand,
+    StreamId,
 };
 use iwarp::Piece;
 use std::hint::black_box;
@@ -154,8 +154,8 @@ fn connected(crc: bool) -> Result<[End; 2]> {
     };
     ends[0].endpoint.connect(now, connect)?;
     for _ in 0..SET_UP {
-        while let Some(order) = ends[0].endpoint.poll_stream_order() {
-            if let StreamOrder::Connect { stream, .. } = order {
+        while let Some(order) = ends[0].endpoint.poll_stream_command() {
+            if let StreamCommand::Connect { stream, .. } = order {
                 let there = ends[1].endpoint.stream_accepted(now, "192.0.2.1:1000".parse()?, Some(EMSS));
                 (ends[0].stream, ends[1].stream) = (Some(stream), there);
                 ends[0].endpoint.stream_connected(now, stream, Some(EMSS));

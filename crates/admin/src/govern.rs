@@ -7,7 +7,7 @@ use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathS
 use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::Carrier;
-use endpoint::{App, CapOf, ConnId, Endpoint, FlowReport, Heeded, Renewed, StreamFacts};
+use endpoint::{App, CapSource, Compliance, ConnId, Endpoint, FlowReport, ProgramReload, StreamStats};
 use observe::{Event, Reader, Subject, What};
 
 /// Orders done in one turn: more wait for the next.
@@ -142,7 +142,7 @@ fn serve(job: Job, now: Time, ep: &mut Endpoint, meter: &Meter) -> Option<Job> {
             return Some(job);
         }
         Order::Programs(programs) => count(programs.clone(), ep),
-        Order::Renew(name) => renewed(&ep.renew_program(name), name),
+        Order::Renew(name) => renewed(&ep.reload_program(name), name),
         Order::SetFlow { flow, algorithm, cap } => {
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
@@ -162,32 +162,32 @@ fn outcome(order: &Order, ep: &Endpoint) -> Option<Answer> {
         Order::Flows | Order::Programs(_) | Order::Renew(_) => return None,
         Order::Policy(_) => {
             let text = "the policy is in force".to_owned();
-            (ep.all_heed(), Answer::Done { text, warnings: ep.tcp_remarks() })
+            (ep.overall_compliance(), Answer::Done { text, warnings: ep.tcp_remarks() })
         }
         Order::SetFlow { flow, cap, .. } => {
             let (conn, number) = (ConnId(flow.connection), u8::try_from(flow.flow).unwrap_or(u8::MAX));
             let mut text = format!("flow {flow} is changed, until the policy changes");
             // A cap that is not the smallest changes nothing.
-            if let (Some(cap), Some((least, whose))) = (cap, ep.cap_of(conn, number))
-                && whose != CapOf::Own
+            if let (Some(cap), Some((least, whose))) = (cap, ep.cap_source(conn, number))
+                && whose != CapSource::Own
                 && cap.is_none_or(|cap| least < cap)
             {
                 text.push_str(&format!("; {whose} still keeps it to {least}"));
             }
-            (ep.heeds(conn, number), Answer::done(text))
+            (ep.compliance(conn, number), Answer::done(text))
         }
     };
     match heeded {
-        Heeded::NotYet => None,
-        Heeded::Yes => Some(done),
-        Heeded::No(why) => {
+        Compliance::Unknown => None,
+        Compliance::Met => Some(done),
+        Compliance::Violated(why) => {
             Some(Answer::Refused { errors: vec![format!("it is ordered and not done: {why}")] })
         }
     }
 }
 
 /// What became of flows whose program was loaded anew.
-fn renewed(r: &Renewed, name: &str) -> Answer {
+fn renewed(r: &ProgramReload, name: &str) -> Answer {
     let text = match r.moved.len() {
         0 => "no flow ran another code of it".to_owned(),
         1 => "1 flow that ran another code of it runs this one now".to_owned(),
@@ -206,7 +206,7 @@ fn renewed(r: &Renewed, name: &str) -> Answer {
 /// Counts which flows run these programs, and which were to.
 fn count(mut programs: Vec<Program>, ep: &Endpoint) -> Answer {
     let flows = ep.flows();
-    let begins = name_of(ep.begins_with());
+    let begins = name_of(ep.initial_algorithm());
     for p in &mut programs {
         for f in &flows {
             let runs = name_of(&f.facts.spec) == p.name;
@@ -238,14 +238,14 @@ fn flows(now: Time, ep: &Endpoint, meter: &Meter) -> Answer {
 
 /// The smallest of the caps that hold for a flow, and whose it is.
 fn cap(ep: &Endpoint, r: &FlowReport) -> Option<(Rate, String)> {
-    let (cap, of) = ep.cap_of(r.conn, r.facts.flow)?;
+    let (cap, of) = ep.cap_source(r.conn, r.facts.flow)?;
     let by = match of {
-        CapOf::Limit => "limit".to_owned(),
-        CapOf::Own => "cc set".to_owned(),
-        CapOf::Rule(name) if name.is_empty() => "policy".to_owned(),
-        CapOf::Rule(name) => format!("rule {name}"),
-        CapOf::Class(name) => format!("class {name}"),
-        CapOf::Process => "process".to_owned(),
+        CapSource::Limit => "limit".to_owned(),
+        CapSource::Own => "cc set".to_owned(),
+        CapSource::Rule(name) if name.is_empty() => "policy".to_owned(),
+        CapSource::Rule(name) => format!("rule {name}"),
+        CapSource::Class(name) => format!("class {name}"),
+        CapSource::Process => "process".to_owned(),
     };
     Some((cap, by))
 }
@@ -317,8 +317,8 @@ fn flow(now: Time, ep: &Endpoint, meter: &Meter, r: &FlowReport) -> Flow {
 }
 
 /// What the system's TCP said of a stream, as a decision: it is asked ten times a second, and tells no reasons.
-fn sample(now: Time, id: FlowId, stream: u32, before: &StreamFacts, f: &StreamFacts) -> Decision {
-    let since = |get: fn(&StreamFacts) -> u64| get(f).saturating_sub(get(before));
+fn sample(now: Time, id: FlowId, stream: u32, before: &StreamStats, f: &StreamStats) -> Decision {
+    let since = |get: fn(&StreamStats) -> u64| get(f).saturating_sub(get(before));
     Decision {
         flow: id.to_string(),
         lane: stream,

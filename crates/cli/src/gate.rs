@@ -37,7 +37,7 @@ pub fn key_of(token: &OneTimeToken) -> Identity {
     Identity::of_seed(&Zeroizing::new(seed))
 }
 
-/// Decides about each connection once: given to the endpoint by `Endpoint::set_gate`.
+/// Decides about each connection once: given to the endpoint by `Endpoint::set_client_admission`.
 pub struct Gate {
     who: Who,
 }
@@ -141,7 +141,7 @@ impl Gate {
     }
 }
 
-impl endpoint::Gate for Gate {
+impl endpoint::ClientAdmission for Gate {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         self.check(peer).map_err(|text| {
             tracing::info!(peer = shown(Some(peer)), text, "a client was turned away");

@@ -61,7 +61,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     }
     let mut endpoint =
         me.endpoint(&me.credentials, options, Some(Serving { config, role: "serve", listen }))?;
-    endpoint.set_gate(Some(Box::new(gate)));
+    endpoint.set_client_admission(Some(Box::new(gate)));
     let stopping = inner.monitor();
     stop::on_signal(move || {
         stopping.stop();

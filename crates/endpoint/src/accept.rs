@@ -228,9 +228,9 @@ impl Endpoint {
         }
         self.make_way(now, meta.remote, server.max_half_open)?;
         let local_cid = self.new_cid();
-        let mut options = self.recalling(meta.remote, now, self.config.options.clone());
+        let mut options = self.with_remembered_path(meta.remote, now, self.config.options.clone());
         let said = options.negotiation.clone();
-        let ruled = self.rule_incoming(meta.local, meta.remote, &mut options);
+        let ruled = self.apply_policy_to_incoming(meta.local, meta.remote, &mut options);
         let a = Accept {
             remote: meta.remote,
             local: meta.local,

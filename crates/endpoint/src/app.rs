@@ -27,8 +27,8 @@ pub trait App {
 }
 
 /// Decides which clients of a server come in, beyond what its settings say, and may change its mind while it runs:
-/// lists that are read anew, tokens that others redeem. See [`Endpoint::set_gate`].
-pub trait Gate: Send {
+/// lists that are read anew, tokens that others redeem. See [`Endpoint::set_client_admission`].
+pub trait ClientAdmission: Send {
     /// Whether `peer`, whose key or certificate the handshake has verified, may come in; called once for each
     /// connection. Must not block: nothing else goes on meanwhile.
     ///

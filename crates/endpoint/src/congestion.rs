@@ -2,14 +2,14 @@
 
 use crate::app::{ConnId, Event};
 use crate::config::ConnectError;
-use crate::govern::key_of;
+use crate::flow_policy::key_of;
 use crate::{Endpoint, QpId};
 use base::Time;
 use cc::platform::{Choice, PeerTerms, Traffic};
 use transport::{Allow, CcChangeReason, CcNegotiation, ConnEvent, refusal};
 
 /// What is settled with the peer, as the policy has it.
-pub(crate) fn by_policy(n: &mut CcNegotiation, terms: &PeerTerms) {
+pub(crate) fn apply_policy_terms(n: &mut CcNegotiation, terms: &PeerTerms) {
     n.firm = terms.firm.unwrap_or(n.firm);
     if let Some(names) = &terms.allow {
         n.also.retain(|spec| terms.allows(spec));
@@ -43,9 +43,9 @@ impl Endpoint {
         sending: bool,
         cc: &str,
     ) -> Result<(), ConnectError> {
-        if self.hub.bundles.contains_key(&conn) {
+        if self.iwarp_state.conns.contains_key(&conn) {
             if sending {
-                return self.set_bundle_congestion(conn, cc).map_err(ConnectError::Settings);
+                return self.set_iwarp_congestion(conn, cc).map_err(ConnectError::Settings);
             }
             let why =
                 "with iWARP the system's TCP controls congestion, and each end chooses for what it sends";
@@ -73,10 +73,10 @@ impl Endpoint {
     /// Whether the peer may have this end send with this on a connection: what this end names itself, and of the rest what it
     /// lends ([`CcNegotiation::allow`]) unless its own order goes first; nothing that the policy does not let this traffic have.
     /// By iWARP, where the system's TCP sends, what TCP sends with now counts as named.
-    pub fn lends_cc(&self, conn: ConnId, spec: &str) -> bool {
+    pub fn allows_peer_cc(&self, conn: ConnId, spec: &str) -> bool {
         let name = |spec: &str| spec.split(':').next().unwrap_or_default().trim().to_owned();
         let asked = name(spec);
-        let (ruled, mut said, runs) = match (self.conns.get(&conn), self.hub.bundles.get(&conn)) {
+        let (ruled, mut said, runs) = match (self.conns.get(&conn), self.iwarp_state.conns.get(&conn)) {
             (Some(c), _) => (c.flows.first(), c.said.clone(), String::new()),
             (None, Some(b)) => {
                 let runs = b.info.iwarp.as_ref().map(|i| i.congestion.clone()).unwrap_or_default();
@@ -93,7 +93,7 @@ impl Endpoint {
             if !self.permits(&ruled.traffic, spec) {
                 return false;
             }
-            by_policy(&mut said, &choice.peer);
+            apply_policy_terms(&mut said, &choice.peer);
         }
         named |= said.also.iter().any(|also| own(&name(also)));
         named || !said.firm && said.allow.has(&asked)
@@ -119,26 +119,29 @@ impl Endpoint {
         match e {
             ConnEvent::CcWanted(p) => {
                 let spec = p.offer.spec();
-                let code = self.send_with(conn, p.topic.qpn, &spec, true).err().unwrap_or(0);
+                let code = self.set_sending_cc(conn, p.topic.qpn, &spec, true).err().unwrap_or(0);
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.connection.answer_cc(p, code);
                 }
                 if code == 0 {
-                    self.notify_cc_changes(conn, p.topic.qpn, (true, true), spec);
+                    self.report_cc_change(conn, p.topic.qpn, (true, true), spec);
                 }
             }
             ConnEvent::CcOfPeer { qpn, spec } => {
-                self.notify_cc_changes(conn, *qpn, (false, true), spec.clone())
+                self.report_cc_change(conn, *qpn, (false, true), spec.clone())
             }
             ConnEvent::CcAnswered { qpn, sending, spec, code } => {
-                let changed =
-                    if *code == 0 && *sending { self.send_with(conn, *qpn, spec, false) } else { Ok(()) };
+                let changed = if *code == 0 && *sending {
+                    self.set_sending_cc(conn, *qpn, spec, false)
+                } else {
+                    Ok(())
+                };
                 match changed.err().unwrap_or(*code) {
-                    0 => self.notify_cc_changes(conn, *qpn, (*sending, false), spec.clone()),
+                    0 => self.report_cc_change(conn, *qpn, (*sending, false), spec.clone()),
                     code => {
                         tracing::info!(cc = spec, sending, code, "not agreed on: {}", refusal::words(code));
                         let (qp, cc) = (self.qp_at(conn, *qpn), spec.clone());
-                        self.tell(Event::CcRefused { conn, qp, sending: *sending, cc, code });
+                        self.emit(Event::CcRefused { conn, qp, sending: *sending, cc, code });
                     }
                 }
             }
@@ -148,11 +151,11 @@ impl Endpoint {
             ConnEvent::CcReplaced { flow, from, to, why } => {
                 tracing::info!(flow, from, to, "another algorithm decides: {}", why.words());
                 let (flow, from, to, why) = (*flow, from.clone(), to.clone(), *why);
-                self.tell(Event::CcReplaced { conn, flow, from, to, why });
+                self.emit(Event::CcReplaced { conn, flow, from, to, why });
             }
             ConnEvent::CcReplacedByPeer { qpn, from, to, why } => {
                 let (qp, from, to, why) = (self.qp_at(conn, *qpn), from.clone(), to.clone(), *why);
-                self.tell(Event::CcReplacedByPeer { conn, qp, from, to, why });
+                self.emit(Event::CcReplacedByPeer { conn, qp, from, to, why });
             }
             _ => return false,
         }
@@ -163,7 +166,7 @@ impl Endpoint {
         self.conns.get(&conn)?.qps.get(usize::from(qpn?)).copied().flatten()
     }
 
-    fn notify_cc_changes(
+    fn report_cc_change(
         &mut self,
         conn: ConnId,
         qpn: Option<u16>,
@@ -172,13 +175,19 @@ impl Endpoint {
     ) {
         tracing::info!(cc, sending, by_peer, "another congestion control holds");
         let qp = self.qp_at(conn, qpn);
-        self.tell(Event::CcChanged { conn, qp, sending, cc, by_peer });
+        self.emit(Event::CcChanged { conn, qp, sending, cc, by_peer });
     }
 
     /// What this end sends from now on on a queue pair, or on all that have none of their own, is decided by this
     /// algorithm, which the peer wants or (`by_peer` unset) this end: as if the application had asked for it from the
     /// start. Else a code of [`refusal`].
-    fn send_with(&mut self, conn: ConnId, qpn: Option<u16>, spec: &str, by_peer: bool) -> Result<(), u64> {
+    fn set_sending_cc(
+        &mut self,
+        conn: ConnId,
+        qpn: Option<u16>,
+        spec: &str,
+        by_peer: bool,
+    ) -> Result<(), u64> {
         let c = self.conns.get(&conn).ok_or(refusal::NO_STREAM)?;
         let flow = c.connection.flow_of_own(qpn).ok_or(refusal::NO_STREAM)?;
         let ruled = c.flows.get(usize::from(flow)).ok_or(refusal::NO_STREAM)?;
@@ -195,7 +204,7 @@ impl Endpoint {
         };
         let moved = moved.map_err(|_| refusal::NO_ROOM)?;
         if moved == flow {
-            self.choose_again(conn, moved.into(), traffic);
+            self.apply_policy_again(conn, moved.into(), traffic);
         } else {
             let ruled = self.unpromised(conn, traffic);
             self.settle(conn, moved.into(), ruled);
@@ -211,7 +220,7 @@ impl Endpoint {
         if asked_for && spec != cc::registry::DEFAULT {
             ruled.traffic.asked = spec.to_owned();
             let traffic = ruled.traffic.clone();
-            self.choose_again(conn, 0, traffic);
+            self.apply_policy_again(conn, 0, traffic);
         }
     }
 }

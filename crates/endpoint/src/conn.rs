@@ -3,7 +3,7 @@
 use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{ConnectError, QpOptions};
-use crate::govern::Asks;
+use crate::flow_policy::QpRequest;
 use crate::qp_shares::{Party, parties};
 use base::Time;
 use std::net::{IpAddr, SocketAddr};
@@ -34,9 +34,9 @@ pub(crate) struct Conn {
     /// Where the peer was when the connection was made: its first packet is known by it.
     pub first_remote: SocketAddr,
     /// Of a client: paths that were added because addresses were found.
-    pub found: crate::discovery::Found,
+    pub found: crate::discovery::DiscoveredPaths,
     /// Of a client: when the network was looked at last, it was known from which address the connection leaves.
-    pub placed: bool,
+    pub local_known: bool,
     /// Queue pairs by number.
     pub qps: Vec<Option<QpId>>,
     pub deadline: Option<Time>,
@@ -45,9 +45,9 @@ pub(crate) struct Conn {
     pub closed: bool,
     pub released: bool,
     /// Identifiers and sockets of lanes that threads of sockets have views of.
-    pub viewed: Vec<(wire::Cid, u16)>,
+    pub opener_lanes: Vec<(wire::Cid, u16)>,
     /// Queue pairs this end has opened and waits for.
-    pub opening: Vec<(QpOpen, Asks, Option<crate::govern::Ruled>)>,
+    pub opening: Vec<(QpOpen, QpRequest, Option<crate::flow_policy::FlowPolicy>)>,
     /// Of a server's: the client by which its queue pairs are counted.
     pub parties: Vec<Party>,
     /// Where queue pairs without another instruction take their receives from.
@@ -55,7 +55,7 @@ pub(crate) struct Conn {
     /// Credits that came before the queue pair they are about.
     early_limits: Vec<(u16, u64)>,
     /// Of each flow, by number: what is known of it, and what the policy made of it.
-    pub flows: Vec<crate::govern::Ruled>,
+    pub flows: Vec<crate::flow_policy::FlowPolicy>,
     /// What the application says of congestion control beside its own choice; policies go before it.
     pub said: transport::CcNegotiation,
 }
@@ -70,7 +70,7 @@ impl Conn {
             connection,
             first_remote: info.remote,
             found: Default::default(),
-            placed: !info.is_client,
+            local_known: !info.is_client,
             info,
             qps: Vec::new(),
             deadline: None,
@@ -78,7 +78,7 @@ impl Conn {
             established: false,
             closed: false,
             released: false,
-            viewed: Vec::new(),
+            opener_lanes: Vec::new(),
             opening: Vec::new(),
             parties: Vec::new(),
             srq: None,
@@ -142,7 +142,7 @@ impl Endpoint {
             let text = format!("the peer will not have {} sent to it", o.cc);
             return Err(ConnectError::Settings(text));
         }
-        let asks = Asks { qos: o.qos, application: o.application, dscp: o.dscp.map(|d| d & 0x3f) };
+        let asks = QpRequest { qos: o.qos, application: o.application, dscp: o.dscp.map(|d| d & 0x3f) };
         let promised = self.promise(now, conn, &o.cc, &asks)?;
         let qp = self.create_qp(conn, qpn, o.reliable, srq);
         let qp = qp.inspect_err(|_| promised.iter().for_each(|p| self.forget_share(p)))?;
@@ -276,9 +276,9 @@ impl Endpoint {
                 if let Some(c) = self.conns.get_mut(&id) {
                     c.info.remote = remote;
                 }
-                self.tell(Event::PathChanged { conn: id, remote });
+                self.emit(Event::PathChanged { conn: id, remote });
             }
-            ConnEvent::OpenersChanged => self.tell_views(id, true),
+            ConnEvent::OpenersChanged => self.publish_conn_openers(id, true),
             ConnEvent::Closed(reason) => self.on_closed(now, id, reason),
             e => {
                 if !self.on_cc_event(id, &e) {
@@ -295,7 +295,7 @@ impl Endpoint {
     }
 
     /// Says which of the paths that the user named never came up, where the connection ended before that was found out.
-    fn tell_of_unanswered_paths(&self, c: &Conn) {
+    fn report_unanswered_paths(&self, c: &Conn) {
         for (path, to, from) in c.connection.unanswered_lanes() {
             let ends = between(to, from);
             if c.found.has(path) {
@@ -321,22 +321,22 @@ impl Endpoint {
                     c.connection.accept_lane(lane, Some((cid, socket)));
                 }
             }
-            ConnEvent::Addresses => self.network_news = true,
+            ConnEvent::Addresses => self.network_stale = true,
             ConnEvent::LaneUp(path) => {
                 if let Some(c) = self.conns.get_mut(&id) {
                     c.found.on_up(path);
                 }
                 tracing::info!(path, ends = self.ends(id, path), "a path is up");
-                self.tell(Event::PathUp { conn: id, path });
+                self.emit(Event::PathUp { conn: id, path });
             }
             ConnEvent::LaneDown(path) => {
                 if let Some(c) = self.conns.get_mut(&id) {
-                    self.network_news |= c.info.is_client;
+                    self.network_stale |= c.info.is_client;
                     c.found.on_down(path);
                 }
                 tracing::info!(path, ends = self.ends(id, path), "a path is down");
-                self.tell(Event::PathDown { conn: id, path });
-                self.tell_views(id, false);
+                self.emit(Event::PathDown { conn: id, path });
+                self.publish_conn_openers(id, false);
             }
             ConnEvent::Substituted { lane, flow, spec, why: Some(why) } => {
                 tracing::warn!(
@@ -397,13 +397,13 @@ impl Endpoint {
     /// Takes a path out of use, at both ends. What is under way on it goes over the others. Path zero stays.
     pub fn remove_path(&mut self, now: Time, conn: ConnId, path: u32) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
-        let mut s = crate::streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        let mut s = crate::streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.close_lane(now, path, &mut s);
         self.after(now, conn);
     }
 
     /// Others took the last places while the client's handshake was under way.
-    fn without_room(&self, id: ConnId) -> Option<String> {
+    fn no_room_reason(&self, id: ConnId) -> Option<String> {
         let server = self.config.server.as_ref()?;
         let c = self.conns.get(&id).filter(|c| !c.info.is_client)?;
         let full = self.acceptor.full(server.max_connections)?;
@@ -412,7 +412,7 @@ impl Endpoint {
     }
 
     /// Why a client that the transport lets in may not come in after all.
-    fn turned_away(&mut self, now: Time, id: ConnId) -> Option<String> {
+    fn refusal_reason(&mut self, now: Time, id: ConnId) -> Option<String> {
         let c = self.conns.get(&id).filter(|c| !c.info.is_client)?;
         if let (Some(t), Some(s)) = (c.connection.token_used(), &mut self.config.server) {
             let before = s.authority.tokens.len();
@@ -424,7 +424,7 @@ impl Endpoint {
             }
         }
         let peer = c.connection.peer()?;
-        self.gate.as_mut()?.admit(now, peer).err()
+        self.client_admission.as_mut()?.admit(now, peer).err()
     }
 
     fn on_established(&mut self, now: Time, id: ConnId) {
@@ -432,9 +432,9 @@ impl Endpoint {
             // The application has closed it meanwhile, and what belonged to it is freed.
             return;
         }
-        let refused = match self.without_room(id) {
+        let refused = match self.no_room_reason(id) {
             Some(words) => Some((transport::error::code::BUSY, words)),
-            None => self.turned_away(now, id).map(|w| (transport::error::code::UNAUTHORISED, w)),
+            None => self.refusal_reason(now, id).map(|w| (transport::error::code::UNAUTHORISED, w)),
         };
         if let Some((code, words)) = refused {
             if let Some(c) = self.conns.get_mut(&id) {
@@ -468,12 +468,12 @@ impl Endpoint {
             }
         }
         self.note_agreed_cc(id);
-        self.tell(if is_client { Event::Connected { conn: id } } else { Event::Incoming { conn: id } });
+        self.emit(if is_client { Event::Connected { conn: id } } else { Event::Incoming { conn: id } });
         if is_client {
-            self.network_news = true;
+            self.network_stale = true;
             self.add_further_paths(id);
         } else {
-            self.announce(id);
+            self.advertise(id);
         }
     }
 
@@ -501,7 +501,7 @@ impl Endpoint {
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.info.qps.push(qp);
-        if self.join_flow(id, (q.qpn, q.priority), (&cc, &Asks::default()), None).is_err() {
+        if self.join_flow(id, (q.qpn, q.priority), (&cc, &QpRequest::default()), None).is_err() {
             self.drop_qp(id, q.qpn, qp);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
@@ -509,7 +509,7 @@ impl Endpoint {
         c.connection.set_peer_cc(q.qpn, &cc);
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
-        self.tell(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
+        self.emit(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
     }
 
     /// Takes back a queue pair that was never used.
@@ -546,7 +546,7 @@ impl Endpoint {
         if joins {
             c.connection.set_peer_cc(qpn, &String::from_utf8_lossy(&cc));
             c.connection.activate(qpn);
-            self.tell(Event::QpReady { conn: id, qp, private_data, by_peer: false });
+            self.emit(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.
             if let (Some(limit), Some(c)) = (self.adapter.recv_limit(qp), self.conns.get_mut(&id)) {
                 c.connection.send_recv_limit(qpn, limit);
@@ -554,16 +554,16 @@ impl Endpoint {
             return;
         }
         self.drop_qp(id, qpn, qp);
-        self.tell(Event::QpRefused { conn: id, qp, code });
+        self.emit(Event::QpRefused { conn: id, qp, code });
     }
 
     fn on_closed(&mut self, now: Time, id: ConnId, reason: transport::CloseReason) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.closed = true;
         self.forget_shares(id);
-        self.tell_views(id, false);
+        self.publish_conn_openers(id, false);
         if let Some(c) = self.conns.get(&id).filter(|c| c.established && c.info.is_client) {
-            self.tell_of_unanswered_paths(c);
+            self.report_unanswered_paths(c);
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
         if let Some(path) = c.connection.remembered_path().filter(|_| c.established) {
@@ -578,7 +578,7 @@ impl Endpoint {
         }
         let (established, is_client) = (c.established, c.info.is_client);
         if established || is_client {
-            self.tell(Event::Closed { conn: id, reason });
+            self.emit(Event::Closed { conn: id, reason });
         }
         if !established {
             // The application has nothing of it.

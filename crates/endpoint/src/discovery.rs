@@ -11,14 +11,14 @@ use std::net::{IpAddr, SocketAddr};
 use transport::{LaneAddresses, PathDiscovery};
 
 /// Paths of a connection, named ones included, up to which further ones are added.
-pub const MOST_PATHS: usize = 4;
+pub const MAX_AUTO_PATHS: usize = 4;
 /// The same where all pairs are wanted.
-pub const MOST_PATHS_OF_MESH: usize = 8;
+pub const MAX_MESH_PATHS: usize = 8;
 /// Paths that are tried over a connection's life: each costs a number, of which there are 64, and up to five challenges
 /// that go wherever the server says.
-pub const MOST_TRIED: u32 = 24;
+pub const MAX_PATH_ATTEMPTS: u32 = 24;
 /// Addresses of peers that an endpoint wants routes to at most.
-pub const MOST_REMOTES: usize = 256;
+pub const MAX_REMOTES: usize = 256;
 
 /// What this machine's network is like now, as far as an endpoint's packets are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub struct Network {
     /// Addresses of this machine from which packets can leave.
     pub locals: Vec<IpAddr>,
     /// Those at which the socket takes what comes, with its port, one for each network: a server tells of them.
-    pub reached_at: Vec<SocketAddr>,
+    pub listening_at: Vec<SocketAddr>,
     /// From which of its addresses this machine has a route to those of [`Endpoint::remotes`].
-    pub ways: Vec<Way>,
+    pub routes: Vec<Route>,
 }
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Route {
     /// From this address of this machine.
     pub local: IpAddr,
     /// To this one of the peer's.
@@ -42,7 +42,7 @@ pub struct Way {
     /// and no path of its own.
     pub own: bool,
     /// The system takes this address when nobody says from where.
-    pub usual: bool,
+    pub default_source: bool,
     /// The interface by which it leaves, as the system numbers them; 0: unknown.
     pub link: u32,
 }
@@ -50,55 +50,55 @@ pub struct Way {
 /// How far an address reaches: who knows one peer may be told what reaches no less far, so that nobody learns of, or sends
 /// to, addresses inside of a network that the connection does not lead into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
-    Machine,
+enum AddressScope {
+    Host,
     Link,
     Site,
-    World,
+    Global,
 }
 
-impl Reach {
-    fn of(ip: IpAddr) -> Reach {
+impl AddressScope {
+    fn of(ip: IpAddr) -> AddressScope {
         match ip.to_canonical() {
-            ip if ip.is_loopback() || ip.is_unspecified() => Reach::Machine,
-            IpAddr::V4(ip) if ip.is_link_local() => Reach::Link,
+            ip if ip.is_loopback() || ip.is_unspecified() => AddressScope::Host,
+            IpAddr::V4(ip) if ip.is_link_local() => AddressScope::Link,
             // RFC 1918, and what providers translate (RFC 6598).
             IpAddr::V4(ip) if ip.is_private() || ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64 => {
-                Reach::Site
+                AddressScope::Site
             }
-            IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80 => Reach::Link,
+            IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80 => AddressScope::Link,
             // RFC 4193.
-            IpAddr::V6(ip) if ip.segments()[0] & 0xfe00 == 0xfc00 => Reach::Site,
-            _ => Reach::World,
+            IpAddr::V6(ip) if ip.segments()[0] & 0xfe00 == 0xfc00 => AddressScope::Site,
+            _ => AddressScope::Global,
         }
     }
 
     /// Whether `ip` may be told to, or taken from, a peer at `peer`.
     fn covers(peer: IpAddr, ip: IpAddr) -> bool {
-        let peer = Reach::of(peer);
-        peer > Reach::Machine && Reach::of(ip) >= peer.max(Reach::Site)
+        let peer = AddressScope::of(peer);
+        peer > AddressScope::Host && AddressScope::of(ip) >= peer.max(AddressScope::Site)
     }
 }
 
 /// What was added to a connection of a client's because addresses were found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    lanes: Vec<FoundLane>,
+pub(crate) struct DiscoveredPaths {
+    lanes: Vec<DiscoveredLane>,
     /// Lanes that are on their way to another address of the server.
-    moves: Vec<FoundLane>,
+    moves: Vec<DiscoveredLane>,
     tried: u32,
     /// Pairs at which nobody has answered, as long as their ways last.
     failed: Vec<(IpAddr, SocketAddr)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FoundLane {
+struct DiscoveredLane {
     lane: u32,
     pair: (IpAddr, SocketAddr),
     was_up: bool,
 }
 
-impl Found {
+impl DiscoveredPaths {
     /// Whether a lane was added because its addresses were found.
     pub(crate) fn has(&self, lane: u32) -> bool {
         self.lanes.iter().any(|l| l.lane == lane)
@@ -119,7 +119,7 @@ impl Found {
     /// What became of lanes that were to go on at another address of the server's. One that failed counts as tried, but at
     /// `known`, which the user named, it may be tried without end.
     fn judge_moves(&mut self, lanes: &[LaneAddresses], known: SocketAddr) {
-        let Found { moves, tried, failed, .. } = self;
+        let DiscoveredPaths { moves, tried, failed, .. } = self;
         moves.retain(|m| {
             let l = lanes.iter().find(|l| l.lane == m.lane);
             if l.is_some_and(|l| l.validating) {
@@ -136,11 +136,11 @@ impl Found {
 
 /// What is to be done about a connection's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum LaneChange {
     /// The lane goes on between these addresses.
     Move(u32, IpAddr, SocketAddr),
     /// Nothing leaves over it now.
-    Cut(u32),
+    Disable(u32),
     Close(u32),
     /// It may have a way again.
     Probe(u32),
@@ -149,10 +149,10 @@ enum Step {
 }
 
 /// All that the decision depends on.
-struct Scene<'a> {
+struct PlanInput<'a> {
     network: &'a Network,
     lanes: &'a [LaneAddresses],
-    found: &'a Found,
+    found: &'a DiscoveredPaths,
     /// Lanes whose local address the user has named.
     pinned: &'a [IpAddr],
     /// Where the server is: the address that it was connected to, then those that it told of.
@@ -160,27 +160,27 @@ struct Scene<'a> {
     discover: PathDiscovery,
 }
 
-impl Scene<'_> {
-    fn has_way(&self, local: IpAddr, remote: IpAddr) -> bool {
-        self.network.ways.iter().any(|w| w.local == local && w.remote == remote)
+impl PlanInput<'_> {
+    fn has_route(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.network.routes.iter().any(|w| w.local == local && w.remote == remote)
     }
 
     /// Of lanes whose addresses have gone, and then of what is to be added.
-    fn plan(&self) -> Vec<Step> {
+    fn plan(&self) -> Vec<LaneChange> {
         let mut steps = Vec::new();
-        let way_of = |l: &LaneAddresses| l.local.is_none_or(|ip| self.has_way(ip, l.remote.ip()));
+        let way_of = |l: &LaneAddresses| l.local.is_none_or(|ip| self.has_route(ip, l.remote.ip()));
         let (kept, cut): (Vec<&LaneAddresses>, Vec<&LaneAddresses>) =
             self.lanes.iter().partition(|l| way_of(l));
         // Before anything has arrived on a lane, its address is what the system takes.
         let usual = |l: &LaneAddresses| {
-            let way = self.network.ways.iter().find(|w| w.usual && w.remote == l.remote.ip());
+            let way = self.network.routes.iter().find(|w| w.default_source && w.remote == l.remote.ip());
             l.local.or(way.map(|w| w.local))
         };
         let mut used: Vec<_> = kept.iter().filter_map(|l| Some((usual(l)?, l.remote, l.socket))).collect();
         let mut alive = kept.iter().any(|l| l.works);
         for l in cut {
             let step = self.replace(l, &used, alive);
-            if let Step::Move(_, ip, remote) = step {
+            if let LaneChange::Move(_, ip, remote) = step {
                 used.push((ip, remote, l.socket));
                 alive = true;
             }
@@ -189,19 +189,20 @@ impl Scene<'_> {
         let lost = !alive && !kept.iter().any(|l| l.validating);
         for l in kept.iter().filter(|l| !l.works && !l.validating) {
             // With nothing that works, another address may do better.
-            let other = |w: &&Way| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
-            let other = self.network.ways.iter().find(other).map(|w| (w.local, l.remote));
-            let other =
-                other.or_else(|| self.without_prefetch(l, &used)).filter(|_| lost && !self.is_pinned(l));
+            let other = |w: &&Route| w.own && w.remote == l.remote.ip() && Some(w.local) != l.local;
+            let other = self.network.routes.iter().find(other).map(|w| (w.local, l.remote));
+            let other = other.or_else(|| self.other_address(l, &used)).filter(|_| lost && !self.is_pinned(l));
             used.extend(other.map(|(local, at)| (local, at, l.socket)));
-            steps.push(other.map_or(Step::Probe(l.lane), |(local, at)| Step::Move(l.lane, local, at)));
+            steps.push(
+                other.map_or(LaneChange::Probe(l.lane), |(local, at)| LaneChange::Move(l.lane, local, at)),
+            );
         }
         if self.discover != PathDiscovery::Off {
             for l in kept.iter().filter(|l| self.found.lanes.iter().any(|f| f.lane == l.lane)) {
                 let elsewhere = kept.iter().any(|o| o.works && o.lane != l.lane);
                 if elsewhere && !self.remotes.contains(&l.remote) {
                     used.retain(|u| (u.0, u.1) != (l.local.unwrap_or(u.0), l.remote));
-                    steps.push(Step::Close(l.lane));
+                    steps.push(LaneChange::Close(l.lane));
                 }
             }
             // Where it is not known which pairs are used, none is added yet: what arrives tells.
@@ -218,37 +219,37 @@ impl Scene<'_> {
     }
 
     /// What becomes of a lane that has no way any more; `alive`: others carry its data.
-    fn replace(&self, l: &LaneAddresses, used: &[(IpAddr, SocketAddr, u16)], alive: bool) -> Step {
+    fn replace(&self, l: &LaneAddresses, used: &[(IpAddr, SocketAddr, u16)], alive: bool) -> LaneChange {
         let was_found = self.found.lanes.iter().any(|f| f.lane == l.lane);
         let gone = l.local.is_some_and(|ip| !self.network.locals.contains(&ip));
-        let to_it = || self.network.ways.iter().filter(|w| w.remote == l.remote.ip());
-        let free = |w: &&Way| w.own && !used.contains(&(w.local, l.remote, l.socket));
-        let other = to_it().filter(free).max_by_key(|w| w.usual);
+        let to_it = || self.network.routes.iter().filter(|w| w.remote == l.remote.ip());
+        let free = |w: &&Route| w.own && !used.contains(&(w.local, l.remote, l.socket));
+        let other = to_it().filter(free).max_by_key(|w| w.default_source);
         // The last one takes any, and goes to another address of the server's if it must.
-        let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.usual)).filter(|_| !alive));
+        let other = other.or_else(|| to_it().max_by_key(|w| (w.own, w.default_source)).filter(|_| !alive));
         let other =
-            other.map(|w| (w.local, l.remote)).or_else(|| self.without_prefetch(l, used).filter(|_| !alive));
+            other.map(|w| (w.local, l.remote)).or_else(|| self.other_address(l, used).filter(|_| !alive));
         match other {
-            _ if self.is_pinned(l) => Step::Cut(l.lane),
-            Some((local, remote)) => Step::Move(l.lane, local, remote),
-            None if was_found && gone && alive => Step::Close(l.lane),
-            None => Step::Cut(l.lane),
+            _ if self.is_pinned(l) => LaneChange::Disable(l.lane),
+            Some((local, remote)) => LaneChange::Move(l.lane, local, remote),
+            None if was_found && gone && alive => LaneChange::Close(l.lane),
+            None => LaneChange::Disable(l.lane),
         }
     }
 
     /// Where a lane may go on that leads nowhere: at another address of the server's, which may be of the other family, and
     /// best where no other lane is.
-    fn without_prefetch(
+    fn other_address(
         &self,
         l: &LaneAddresses,
         used: &[(IpAddr, SocketAddr, u16)],
     ) -> Option<(IpAddr, SocketAddr)> {
-        let tired = self.found.tried >= MOST_TRIED;
+        let tired = self.found.tried >= MAX_PATH_ATTEMPTS;
         // The first is the one that the user named.
         let remotes = self.remotes.iter().take(if tired { 1 } else { usize::MAX });
         let pairs = remotes.filter(|r| **r != l.remote).filter_map(|r| {
-            let ways = self.network.ways.iter().filter(|w| w.own && w.remote == r.ip());
-            ways.max_by_key(|w| w.usual).map(|w| (w.local, *r))
+            let routes = self.network.routes.iter().filter(|w| w.own && w.remote == r.ip());
+            routes.max_by_key(|w| w.default_source).map(|w| (w.local, *r))
         });
         let pairs: Vec<_> = pairs.filter(|p| !self.found.failed.contains(p)).collect();
         let free = pairs.iter().find(|p| !used.contains(&(p.0, p.1, l.socket)));
@@ -257,17 +258,17 @@ impl Scene<'_> {
 
     /// Whether a path from `local` leaves by the interface of one of the other family: then it leads through the same network,
     /// most likely, and would get nothing more.
-    fn doubles(&self, local: IpAddr, used: &BTreeSet<(IpAddr, SocketAddr)>) -> bool {
-        let link = |ip: IpAddr| self.network.ways.iter().find(|w| w.own && w.local == ip).map(|w| w.link);
+    fn shares_interface(&self, local: IpAddr, used: &BTreeSet<(IpAddr, SocketAddr)>) -> bool {
+        let link = |ip: IpAddr| self.network.routes.iter().find(|w| w.own && w.local == ip).map(|w| w.link);
         used.iter().any(|(l, _)| l.is_ipv4() != local.is_ipv4() && link(*l) == link(local))
     }
 
     /// Pairs beside those that are used.
-    fn add(&self, mut used: BTreeSet<(IpAddr, SocketAddr)>) -> Vec<Step> {
+    fn add(&self, mut used: BTreeSet<(IpAddr, SocketAddr)>) -> Vec<LaneChange> {
         let mut steps = Vec::new();
-        let most = if self.discover == PathDiscovery::Mesh { MOST_PATHS_OF_MESH } else { MOST_PATHS };
+        let most = if self.discover == PathDiscovery::Mesh { MAX_MESH_PATHS } else { MAX_AUTO_PATHS };
         let mut tried = self.found.tried;
-        while used.len() < most && tried < MOST_TRIED {
+        while used.len() < most && tried < MAX_PATH_ATTEMPTS {
             let novelty = |local: IpAddr, remote: SocketAddr| {
                 let (mut here, mut there) = (1, 1);
                 for (l, r) in &used {
@@ -276,8 +277,8 @@ impl Scene<'_> {
                 }
                 here + there
             };
-            let pairs = self.network.ways.iter().filter(|w| w.own).flat_map(|w| {
-                self.remotes.iter().filter(|r| r.ip() == w.remote).map(|r| (w.local, *r, w.usual))
+            let pairs = self.network.routes.iter().filter(|w| w.own).flat_map(|w| {
+                self.remotes.iter().filter(|r| r.ip() == w.remote).map(|r| (w.local, *r, w.default_source))
             });
             let fits = |(local, remote, _): &(IpAddr, SocketAddr, bool)| {
                 let pair = (*local, *remote);
@@ -290,10 +291,10 @@ impl Scene<'_> {
                 if rank(&b) > rank(&a) { b } else { a }
             });
             let Some((local, remote, _)) = best else { break };
-            let backup = self.discover != PathDiscovery::Mesh && self.doubles(local, &used);
+            let backup = self.discover != PathDiscovery::Mesh && self.shares_interface(local, &used);
             used.insert((local, remote));
             tried += 1;
-            steps.push(Step::Add(local, remote, backup));
+            steps.push(LaneChange::Add(local, remote, backup));
         }
         steps
     }
@@ -310,7 +311,7 @@ impl Conn {
         let port = |p: u16| p == known.port() || p >= 1_024;
         all.extend(told.iter().filter(|a| {
             let ip = a.ip();
-            let fits = port(a.port()) && Reach::covers(known.ip(), ip);
+            let fits = port(a.port()) && AddressScope::covers(known.ip(), ip);
             fits && *a != &known && !locals.contains(&ip)
         }));
         all
@@ -318,30 +319,30 @@ impl Conn {
 }
 
 impl Endpoint {
-    /// Addresses of peers to which this client's connections want ways: [`Network::ways`]. At most [`MOST_REMOTES`].
+    /// Addresses of peers to which this client's connections want ways: [`Network::routes`]. At most [`MAX_REMOTES`].
     pub fn remotes(&self) -> BTreeSet<IpAddr> {
         let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
         let all = clients.flat_map(|c| {
             let lanes = c.connection.all_lane_addresses().map(|l| l.remote);
             lanes.chain(c.remotes(&[])).collect::<Vec<_>>()
         });
-        all.map(|a| a.ip()).take(MOST_REMOTES).collect()
+        all.map(|a| a.ip()).take(MAX_REMOTES).collect()
     }
 
     /// Addresses of this machine that those connections use.
     pub fn locals(&self) -> BTreeSet<IpAddr> {
         let clients = self.conns.values().filter(|c| c.info.is_client && !c.closed);
         let all = clients.flat_map(|c| c.connection.all_lane_addresses().filter_map(|l| l.local));
-        all.take(MOST_REMOTES).collect()
+        all.take(MAX_REMOTES).collect()
     }
 
     /// Whether something has happened since it was asked last for which the network is to be looked at again.
-    pub fn wants_network(&mut self) -> bool {
-        core::mem::take(&mut self.network_news)
+    pub fn needs_network(&mut self) -> bool {
+        core::mem::take(&mut self.network_stale)
     }
 
     /// Whether a connection of this client has no path that works: then something may have changed that nobody told of.
-    pub fn is_cut_off(&self) -> bool {
+    pub fn has_no_working_path(&self) -> bool {
         let mut clients = self.conns.values().filter(|c| c.info.is_client && c.established && !c.closed);
         clients.any(|c| !c.connection.all_lane_addresses().any(|l| l.works))
     }
@@ -355,7 +356,7 @@ impl Endpoint {
             if self.conns.get(&id).is_some_and(|c| c.info.is_client) {
                 self.follow_network(now, id);
             } else {
-                self.announce(id);
+                self.advertise(id);
                 self.leave_gone_addresses(now, id);
             }
             self.after(now, id);
@@ -363,7 +364,7 @@ impl Endpoint {
     }
 
     /// Tells a client of this server's addresses, as far as they are for it.
-    pub(crate) fn announce(&mut self, id: ConnId) {
+    pub(crate) fn advertise(&mut self, id: ConnId) {
         if self.config.options.discover == PathDiscovery::Off {
             return;
         }
@@ -373,8 +374,8 @@ impl Endpoint {
         };
         let used = c.connection.all_lane_addresses().find(|l| l.lane == 0);
         let Some(used) = used else { return };
-        let may = |a: &&SocketAddr| Reach::covers(used.remote.ip(), a.ip());
-        let list: Vec<SocketAddr> = self.network.reached_at.iter().filter(may).copied().collect();
+        let may = |a: &&SocketAddr| AddressScope::covers(used.remote.ip(), a.ip());
+        let list: Vec<SocketAddr> = self.network.listening_at.iter().filter(may).copied().collect();
         // The one that it uses is no news, unless others were told of before.
         let news = list.iter().any(|a| Some(a.ip()) != used.local) || c.connection.has_advertised_addresses();
         if news {
@@ -389,7 +390,7 @@ impl Endpoint {
         let lanes: Vec<LaneAddresses> = connection.all_lane_addresses().collect();
         for l in lanes.iter().filter(|l| l.works) {
             if l.local.is_some_and(|ip| !ip.is_loopback() && !self.network.locals.contains(&ip)) {
-                let mut s = streams::Numbered { adapter: &mut self.adapter, qps, last: None };
+                let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps, last: None };
                 connection.disable_lane(now, l.lane, &mut s);
             }
         }
@@ -401,42 +402,48 @@ impl Endpoint {
         let lanes: Vec<LaneAddresses> = c.connection.all_lane_addresses().collect();
         let pinned: Vec<IpAddr> = c.connection.further_paths().iter().filter_map(|p| p.local).collect();
         let remotes = c.remotes(&self.network.locals);
-        let ways = &self.network.ways;
-        c.found.failed.retain(|(l, r)| ways.iter().any(|w| w.local == *l && w.remote == r.ip()));
+        let routes = &self.network.routes;
+        c.found.failed.retain(|(l, r)| routes.iter().any(|w| w.local == *l && w.remote == r.ip()));
         c.found.judge_moves(&lanes, c.first_remote);
         let discover = if c.established { c.connection.discovers() } else { PathDiscovery::Off };
-        c.placed = lanes.first().is_some_and(|l| l.local.is_some());
+        c.local_known = lanes.first().is_some_and(|l| l.local.is_some());
         let network = &self.network;
-        let scene =
-            Scene { network, lanes: &lanes, found: &c.found, pinned: &pinned, remotes: &remotes, discover };
+        let scene = PlanInput {
+            network,
+            lanes: &lanes,
+            found: &c.found,
+            pinned: &pinned,
+            remotes: &remotes,
+            discover,
+        };
         for step in scene.plan() {
-            self.take_step(now, id, step);
+            self.apply_change(now, id, step);
         }
     }
 
-    fn take_step(&mut self, now: Time, id: ConnId, step: Step) {
+    fn apply_change(&mut self, now: Time, id: ConnId, step: LaneChange) {
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
         match step {
-            Step::Move(lane, local, remote) => {
+            LaneChange::Move(lane, local, remote) => {
                 tracing::info!(path = lane, from = %local, to = %remote, "a path goes on from another address: its own is gone");
                 let pair = (local, remote);
                 c.found.moves.retain(|m| m.lane != lane);
-                c.found.moves.push(FoundLane { lane, pair, was_up: true });
+                c.found.moves.push(DiscoveredLane { lane, pair, was_up: true });
                 c.connection.move_lane(now, lane, (remote, Some(local)), &mut s);
             }
-            Step::Cut(lane) => c.connection.disable_lane(now, lane, &mut s),
-            Step::Probe(lane) => c.connection.probe_lane(lane),
-            Step::Close(lane) => {
+            LaneChange::Disable(lane) => c.connection.disable_lane(now, lane, &mut s),
+            LaneChange::Probe(lane) => c.connection.probe_lane(lane),
+            LaneChange::Close(lane) => {
                 tracing::info!(
                     path = lane,
                     "a path that was found is given up: one of its addresses is gone"
                 );
                 c.connection.close_lane(now, lane, &mut s);
             }
-            Step::Add(local, remote, backup) => {
+            LaneChange::Add(local, remote, backup) => {
                 let path = AdditionalPath { local: Some(local), remote, backup };
-                match self.open_found(id, path) {
+                match self.open_discovered_path(id, path) {
                     Ok(lane) => {
                         tracing::info!(path = lane, from = %local, to = %remote, backup, "a path is added: both addresses were found, and a route between them");
                     }
@@ -446,16 +453,16 @@ impl Endpoint {
         }
     }
 
-    fn open_found(&mut self, id: ConnId, path: AdditionalPath) -> Result<u32, crate::ConnectError> {
+    fn open_discovered_path(&mut self, id: ConnId, path: AdditionalPath) -> Result<u32, crate::ConnectError> {
         let opened = self.open_path(id, path, 0);
         let Some(c) = self.conns.get_mut(&id) else { return opened };
         match (&opened, path.local) {
             (Ok(lane), Some(local)) => {
                 c.found.tried += 1;
-                c.found.lanes.push(FoundLane { lane: *lane, pair: (local, path.remote), was_up: false });
+                c.found.lanes.push(DiscoveredLane { lane: *lane, pair: (local, path.remote), was_up: false });
             }
             // Nothing in the reasons for it changes.
-            _ => c.found.tried = MOST_TRIED,
+            _ => c.found.tried = MAX_PATH_ATTEMPTS,
         }
         opened
     }

@@ -6,18 +6,18 @@
 
 mod accept;
 mod app;
-mod cap_of;
+mod cap_source;
 mod config;
 mod congestion;
 mod conn;
 mod discovery;
-mod govern;
+mod event_log;
+mod flow_policy;
 mod half_open;
 mod iwarp;
-mod observed;
-mod paths;
-mod patience;
 mod qp_shares;
+mod receive_delay;
+mod remembered_paths;
 mod shares;
 mod sockets;
 mod streams;
@@ -26,19 +26,19 @@ mod streams;
 #[doc(hidden)]
 pub use crate::iwarp::Hello as IwarpHello;
 pub use crate::iwarp::{
-    HasCongestion, Iwarp, IwarpServer, MAX_STREAMS, StreamFacts, StreamId, StreamIo, StreamOrder,
+    HasCongestion, Iwarp, IwarpServer, MAX_STREAMS, StreamCommand, StreamId, StreamIo, StreamStats,
 };
 pub use ::iwarp::{Config as IwarpConfig, Placement};
-pub use app::{App, ConnId, ConnInfo, Event, Gate, IwarpInfo};
-pub use cap_of::CapOf;
+pub use app::{App, ClientAdmission, ConnId, ConnInfo, Event, IwarpInfo};
+pub use cap_source::CapSource;
 pub use cc::Remembered;
 pub use cc::platform::{Choice, Intent, Policy, Qos, Traffic};
 pub use config::{Config, Connect, ConnectError, QpOptions, ServerConfig};
-pub use discovery::{MOST_PATHS, MOST_PATHS_OF_MESH, MOST_REMOTES, MOST_TRIED, Network, Way};
-pub use govern::{FlowReport, Heeded, Renewed};
-pub use paths::LIFETIME as PATH_LIFETIME;
-pub use shares::{Displaced, Full, Holder, Moved, ShareLimits, Shares, network_of};
-pub use sockets::{MAX_SOCKETS, View, socket_of};
+pub use discovery::{MAX_AUTO_PATHS, MAX_MESH_PATHS, MAX_PATH_ATTEMPTS, MAX_REMOTES, Network, Route};
+pub use flow_policy::{Compliance, FlowReport, ProgramReload};
+pub use remembered_paths::LIFETIME as PATH_LIFETIME;
+pub use shares::{Displaced, Holder, SessionProgress, ShareLimits, Shares, SharesFull, network_of};
+pub use sockets::{MAX_SOCKETS, OpenerUpdate, socket_of};
 pub use transport::connection::{Authority, CcChange, CcInUse, FlowStats, PeerCc};
 pub use transport::connection::{MAX_INLINE_SEAL, SingleBuffer, TransmitBuffers};
 pub use transport::crypto::{OpenedTrain, TrainOpener, TrainSealer};
@@ -86,12 +86,12 @@ pub struct Endpoint {
     /// Connections that may have something to send.
     ready: VecDeque<ConnId>,
     /// Reports were digested while trains were built: there may be completions that the application has not seen.
-    stirred: bool,
+    app_due: bool,
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
     incoming_srq: Option<SrqId>,
-    paths: paths::Paths,
-    gate: Option<Box<dyn Gate>>,
+    paths: remembered_paths::RememberedPaths,
+    client_admission: Option<Box<dyn ClientAdmission>>,
     /// How many sockets the driver has.
     sockets: u16,
     /// Sockets, a bit each, whose lanes carry data only while no others do.
@@ -99,20 +99,20 @@ pub struct Endpoint {
     /// Connections with lanes whose sockets took nothing more.
     blocked: BTreeSet<ConnId>,
     /// What threads of sockets are to know: at most one entry for each lane and change of keys, taken every turn.
-    views: VecDeque<View>,
+    opener_updates: VecDeque<OpenerUpdate>,
     /// Whether there are such threads.
-    shows_views: bool,
+    publishes_openers: bool,
     /// What the network was like when it was looked at last.
     network: Network,
     /// It is to be looked at.
-    network_news: bool,
+    network_stale: bool,
     /// Connections by iWARP.
-    hub: crate::iwarp::Hub,
+    iwarp_state: crate::iwarp::IwarpState,
     /// The administrator's policy.
-    governor: Option<govern::Governor>,
-    patience: patience::Patience,
+    policy_state: Option<flow_policy::PolicyState>,
+    receive_delay: receive_delay::ReceiveDelay,
     /// Where a client began to connect last, until the driver has asked.
-    asked: Option<SocketAddr>,
+    connect_target: Option<SocketAddr>,
     /// Queue pairs that clients hold.
     qp_shares: qp_shares::QpShares,
 }
@@ -148,23 +148,23 @@ impl Endpoint {
             events: VecDeque::new(),
             log: observe::EventLog::default(),
             ready: VecDeque::new(),
-            stirred: false,
+            app_due: false,
             deadlines: BTreeSet::new(),
             next_id: 0,
             incoming_srq: None,
-            paths: paths::Paths::default(),
-            gate: None,
+            paths: remembered_paths::RememberedPaths::default(),
+            client_admission: None,
             sockets: 1,
             spare: 0,
             blocked: BTreeSet::new(),
-            views: VecDeque::new(),
-            shows_views: true,
+            opener_updates: VecDeque::new(),
+            publishes_openers: true,
             network: Network::default(),
-            network_news: true,
-            hub: Default::default(),
-            governor: None,
-            patience: patience::Patience::default(),
-            asked: None,
+            network_stale: true,
+            iwarp_state: Default::default(),
+            policy_state: None,
+            receive_delay: receive_delay::ReceiveDelay::default(),
+            connect_target: None,
             qp_shares: Default::default(),
         })
     }
@@ -179,22 +179,22 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// Asks `gate` about each client from now on, once the handshake has shown who it is and [`ServerConfig::authority`]
+    /// Asks `admission` about each client from now on, once the handshake has shown who it is and [`ServerConfig::authority`]
     /// lets it in. One that is turned away costs no queue pair, no event and no place among
     /// [`ServerConfig::max_connections`]: the application never learns of it.
-    pub fn set_gate(&mut self, gate: Option<Box<dyn Gate>>) {
-        self.gate = gate;
+    pub fn set_client_admission(&mut self, admission: Option<Box<dyn ClientAdmission>>) {
+        self.client_admission = admission;
     }
 
     /// What is known of a connection, until it is released.
     pub fn connection(&self, conn: ConnId) -> Option<&ConnInfo> {
         let ours = self.conns.get(&conn).map(|c| &c.info);
-        ours.or_else(|| self.hub.bundles.get(&conn).map(|b| &b.info))
+        ours.or_else(|| self.iwarp_state.conns.get(&conn).map(|b| &b.info))
     }
 
     /// Counters and estimates of a connection.
     pub fn stats(&self, conn: ConnId) -> Option<Stats> {
-        let Some(c) = self.conns.get(&conn) else { return self.bundle_stats(conn) };
+        let Some(c) = self.conns.get(&conn) else { return self.iwarp_stats(conn) };
         let mut stats = c.connection.stats();
         stats.paths.iter_mut().for_each(|p| p.found = c.found.has(p.lane));
         // Queue pairs of a connection live as long as it does.
@@ -204,7 +204,7 @@ impl Endpoint {
     }
 
     /// Payload that a connection has moved so far, both ways together, what was sent again left out; zero when it is gone.
-    pub fn moved(&self, conn: ConnId) -> u64 {
+    pub fn payload_moved(&self, conn: ConnId) -> u64 {
         let Some(s) = self.stats(conn) else { return 0 };
         s.payload_sent.saturating_sub(s.payload_again).saturating_add(s.payload_received)
     }
@@ -242,12 +242,12 @@ impl Endpoint {
 
     /// All connections that are not released.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
-        self.conns.keys().chain(self.hub.bundles.keys()).copied()
+        self.conns.keys().chain(self.iwarp_state.conns.keys()).copied()
     }
 
     /// Whether no connection has anything left to do: a program may end.
     pub fn is_quiet(&self) -> bool {
-        self.conns.values().all(|c| c.connection.is_closed()) && self.hub.streams.is_empty()
+        self.conns.values().all(|c| c.connection.is_closed()) && self.iwarp_state.streams.is_empty()
     }
 
     /// Starts to connect; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -270,26 +270,26 @@ impl Endpoint {
             }
         }
         let said = options.negotiation.clone();
-        let ruled = self.rule(now, None, c.remote, &mut options)?;
+        let ruled = self.apply_policy(now, None, c.remote, &mut options)?;
         let open = connection::Open {
             remote: c.remote,
             server_name: c.server_name,
             setup,
             token: c.token,
-            options: self.recalling(c.remote, now, options),
+            options: self.with_remembered_path(c.remote, now, options),
             local_cid,
             reset_token: self.reset_token(local_cid),
             unix_time: self.unix_time(now),
         };
         let connection = Connection::open(now, open, self.rng.fork()).map_err(settings);
         let connection = connection.inspect_err(|_| self.forget_share(&ruled))?;
-        self.asked = Some(c.remote);
+        self.connect_target = Some(c.remote);
         self.insert(connection, c.remote, true, (ruled, said))
     }
 
     /// Where a client has begun to connect by datagrams since the last call: for a driver that can hear of ICMP.
-    pub fn take_asked(&mut self) -> Option<SocketAddr> {
-        self.asked.take()
+    pub fn take_connect_target(&mut self) -> Option<SocketAddr> {
+        self.connect_target.take()
     }
 
     /// Whether a client waits for the first answer from there.
@@ -311,7 +311,7 @@ impl Endpoint {
     }
 
     /// Options for a connection on a path that an earlier one may have used.
-    fn recalling(&self, remote: SocketAddr, now: Time, o: TransportOptions) -> TransportOptions {
+    fn with_remembered_path(&self, remote: SocketAddr, now: Time, o: TransportOptions) -> TransportOptions {
         TransportOptions { remembered: o.remembered.or_else(|| self.paths.recall(remote.ip(), now)), ..o }
     }
 
@@ -326,7 +326,7 @@ impl Endpoint {
         connection: Connection,
         remote: SocketAddr,
         is_client: bool,
-        (ruled, said): (govern::Ruled, transport::CcNegotiation),
+        (ruled, said): (flow_policy::FlowPolicy, transport::CcNegotiation),
     ) -> Result<ConnId, ConnectError> {
         let pd = self.adapter.alloc_pd().inspect_err(|_| self.forget_share(&ruled))?;
         let cq = self.adapter.create_cq(conn::CQ_ENTRIES).inspect_err(|_| {
@@ -340,10 +340,10 @@ impl Endpoint {
         let info = ConnInfo { pd, cq, qps: Vec::new(), remote, peer: None, is_client, suite, iwarp: None };
         let mut c = Conn::new(connection, info, said);
         c.srq = self.incoming_srq.filter(|_| !is_client);
-        c.connection.spare_sockets(self.spare);
+        c.connection.set_spare_sockets(self.spare);
         c.flows.push(ruled);
         self.conns.insert(id, Box::new(c));
-        self.obey(id, 0);
+        self.apply_choice(id, 0);
         self.touch(id);
         Ok(id)
     }
@@ -366,7 +366,7 @@ impl Endpoint {
             c.connection.close(now, code, reason);
             self.after(now, conn);
         } else {
-            self.close_bundle(now, conn, code, reason);
+            self.close_iwarp(now, conn, code, reason);
         }
     }
 
@@ -376,7 +376,7 @@ impl Endpoint {
     /// # Errors
     /// The connection is still open, or regions are left in its protection domain.
     pub fn release(&mut self, conn: ConnId) -> Result<(), ConnectError> {
-        let Some(c) = self.conns.get(&conn) else { return self.release_bundle(conn) };
+        let Some(c) = self.conns.get(&conn) else { return self.release_iwarp(conn) };
         if !c.closed {
             return Err(ConnectError::NotOpen);
         }
@@ -418,7 +418,7 @@ impl Endpoint {
             c.connection.set_rate_cap(cap);
             self.touch(conn);
         } else {
-            self.set_bundle_limit(conn, cap);
+            self.set_iwarp_limit(conn, cap);
         }
     }
 
@@ -430,8 +430,8 @@ impl Endpoint {
 
     /// How long datagrams that arrive may wait before any of the connections that are at work notices: an eighth of the
     /// shortest round trip among them at most.
-    pub fn patience(&self) -> Span {
-        self.patience.least().unwrap_or(Span::ZERO)
+    pub fn max_receive_delay(&self) -> Span {
+        self.receive_delay.least().unwrap_or(Span::ZERO)
     }
 
     /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
@@ -462,9 +462,9 @@ impl Endpoint {
             return;
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_short(now, meta, run, stride, &mut s);
-        self.patience.note(now, c.connection.max_receive_delay());
+        self.receive_delay.note(now, c.connection.max_receive_delay());
         self.after(now, id);
     }
 
@@ -478,7 +478,7 @@ impl Endpoint {
             return self.handle_short(now, meta, packet, stride);
         };
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_with_telemetry(now, meta, packet, hops, &mut s);
         self.after(now, id);
     }
@@ -513,7 +513,7 @@ impl Endpoint {
                 };
                 let Some(id) = id else { return };
                 let Some(c) = self.conns.get_mut(&id) else { return };
-                let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+                let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
                 c.connection.handle_long(now, meta, &h, datagram, &mut s);
                 self.after(now, id);
             }
@@ -533,8 +533,8 @@ impl Endpoint {
             {
                 c.connection.activate(qpn);
                 self.touch(id);
-            } else if let Some(&stream) = self.hub.by_qp.get(&qp) {
-                self.hub.touch(stream);
+            } else if let Some(&stream) = self.iwarp_state.by_qp.get(&qp) {
+                self.iwarp_state.touch(stream);
             }
         }
         while let Some(qp) = self.adapter.take_credit_changes() {
@@ -545,7 +545,7 @@ impl Endpoint {
             {
                 c.connection.send_recv_limit(qpn, limit);
                 self.touch(id);
-            } else if let Some(&stream) = self.hub.by_qp.get(&qp) {
+            } else if let Some(&stream) = self.iwarp_state.by_qp.get(&qp) {
                 self.resume_stream(stream);
             }
         }
@@ -553,24 +553,24 @@ impl Endpoint {
 
     /// When [`Endpoint::handle_timeout`] wants to be called; [`Time::ZERO`] means at once.
     pub fn next_timeout(&self) -> Option<Time> {
-        if self.stirred || !self.ready.is_empty() || self.acceptor.has_pending() || self.has_streams_ready() {
+        if self.app_due || !self.ready.is_empty() || self.acceptor.has_pending() || self.has_streams_ready() {
             return Some(Time::ZERO);
         }
-        let streams = self.hub.deadlines.first().map(|(t, _)| *t);
+        let streams = self.iwarp_state.deadlines.first().map(|(t, _)| *t);
         let first = self.deadlines.first().map(|(t, _)| *t);
         first.into_iter().chain(streams).chain(self.next_call()).min()
     }
 
     /// Whether the application is to run again before the loop sleeps: sending has brought news for it.
-    pub const fn is_stirred(&self) -> bool {
-        self.stirred
+    pub const fn needs_app(&self) -> bool {
+        self.app_due
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.stirred = false;
+        self.app_due = false;
         self.log.set_time(now);
-        self.heed_policy();
+        self.check_policy();
         self.stream_timeouts(now);
         while let Some(&(t, id)) = self.deadlines.first() {
             if t > now {
@@ -579,7 +579,7 @@ impl Endpoint {
             self.deadlines.pop_first();
             let Some(c) = self.conns.get_mut(&id) else { continue };
             c.deadline = None;
-            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+            let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
             c.connection.handle_timeout(now, &mut s);
             self.after(now, id);
         }
@@ -590,8 +590,8 @@ impl Endpoint {
         if let Some(c) = self.conns.get_mut(&id)
             && !c.queued
         {
-            if !c.placed && c.established && c.connection.has_local_address() {
-                (c.placed, self.network_news) = (true, true);
+            if !c.local_known && c.established && c.connection.has_local_address() {
+                (c.local_known, self.network_stale) = (true, true);
             }
             c.queued = true;
             self.ready.push_back(id);

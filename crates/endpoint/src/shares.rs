@@ -24,7 +24,7 @@ pub struct ShareLimits {
     /// Places in all.
     pub places: usize,
     /// One that has not said by then what it wants is closed, whether others wait or not.
-    pub first_word: Span,
+    pub first_request: Span,
     /// When all places are taken, by then already.
     pub grace: Span,
     /// Bytes per second, both ways together, below which a session is slow. It is closed only when others wait.
@@ -38,7 +38,7 @@ impl ShareLimits {
     pub const fn of(places: usize) -> ShareLimits {
         ShareLimits {
             places,
-            first_word: Span::from_secs(20),
+            first_request: Span::from_secs(20),
             grace: Span::from_secs(2),
             floor: 4_096,
             window: Span::from_secs(10),
@@ -85,10 +85,10 @@ fn nobody(network: IpAddr) -> [u8; 32] {
     key
 }
 
-/// What [`Shares::look`] is told of a session.
+/// What [`Shares::check`] is told of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// Payload so far, both ways together, what was sent again left out: [`crate::Endpoint::moved`].
+pub struct SessionProgress {
+    /// Payload so far, both ways together, what was sent again left out: [`crate::Endpoint::payload_moved`].
     pub bytes: u64,
     /// The server itself works for it, on a disk or at hashes: nothing moving is not the client's doing.
     pub working: bool,
@@ -106,13 +106,13 @@ pub struct Displaced {
 /// No place for a newcomer, in words that fit a CLOSE frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Full(String);
+pub struct SharesFull(String);
 
 struct Place {
     holder: Holder,
     since: Time,
     /// It has said what it wants.
-    spoken: bool,
+    has_requested: bool,
     /// Start of the window, and what had moved by then.
     window: (Time, u64),
     /// It moved less than the floor in the window before this one, and has not made up for it.
@@ -159,7 +159,7 @@ impl Shares {
         conn: ConnId,
         peer: Option<&PeerIdentity>,
         remote: SocketAddr,
-    ) -> Result<Option<Displaced>, Full> {
+    ) -> Result<Option<Displaced>, SharesFull> {
         let holder = Holder::new(peer, remote);
         let mut displaced = None;
         if self.places.len() >= self.limits.places {
@@ -167,16 +167,16 @@ impl Shares {
             self.leave(d.conn);
             displaced = Some(d);
         }
-        let place = Place { holder, since: now, spoken: false, window: (now, 0), slow: false };
+        let place = Place { holder, since: now, has_requested: false, window: (now, 0), slow: false };
         self.places.insert(conn, place);
-        self.plan(now + self.limits.first_word);
+        self.plan(now + self.limits.first_request);
         Ok(displaced)
     }
 
     /// It has said what it wants.
-    pub fn spoke(&mut self, now: Time, conn: ConnId, moved: u64) {
-        if let Some(p) = self.places.get_mut(&conn).filter(|p| !p.spoken) {
-            (p.spoken, p.window) = (true, (now, moved));
+    pub fn on_first_request(&mut self, now: Time, conn: ConnId, moved: u64) {
+        if let Some(p) = self.places.get_mut(&conn).filter(|p| !p.has_requested) {
+            (p.has_requested, p.window) = (true, (now, moved));
             self.plan(now + self.limits.window);
         }
     }
@@ -198,7 +198,7 @@ impl Shares {
 
     /// Looks at how fast sessions are, at most a few times in a window; gives those that have forfeited their places,
     /// which are free from now on.
-    pub fn look(&mut self, now: Time, mut each: impl FnMut(ConnId) -> Moved) -> Vec<Displaced> {
+    pub fn check(&mut self, now: Time, mut each: impl FnMut(ConnId) -> SessionProgress) -> Vec<Displaced> {
         if self.next.is_none_or(|t| now < t) {
             return Vec::new();
         }
@@ -209,8 +209,8 @@ impl Shares {
         let mut next = now + l.window.scale(1, 8).max(Span::from_millis(1));
         let mut silent = Vec::new();
         for (&conn, p) in &mut self.places {
-            if !p.spoken {
-                let until = p.since + l.first_word;
+            if !p.has_requested {
+                let until = p.since + l.first_request;
                 if until <= now {
                     silent.push(conn);
                 } else {
@@ -218,7 +218,7 @@ impl Shares {
                 }
                 continue;
             }
-            let Moved { bytes, working } = each(conn);
+            let SessionProgress { bytes, working } = each(conn);
             let moved = bytes.saturating_sub(p.window.1);
             if working || moved >= enough {
                 (p.window, p.slow) = ((now, bytes), false);
@@ -228,7 +228,7 @@ impl Shares {
         }
         let words = format!(
             "no request came within {} s of connecting; connect again and send it at once",
-            l.first_word.as_nanos().div_ceil(1_000_000_000)
+            l.first_request.as_nanos().div_ceil(1_000_000_000)
         );
         silent.iter().for_each(|c| self.leave(*c));
         self.next = (!self.places.is_empty()).then_some(next);
@@ -263,7 +263,7 @@ impl Shares {
             let near = p.holder.network == newcomer.network;
             let by_key = key > own_key + 1 && (near || network > own_network);
             let by_network = network > own_network + 1 && key > own_key;
-            let (rank, words) = if !p.spoken && now.since(p.since) >= l.grace {
+            let (rank, words) = if !p.has_requested && now.since(p.since) >= l.grace {
                 (3, "no request came and others wait; repeat the command".to_owned())
             } else if p.slow {
                 let (floor, s) = (l.floor, l.window.as_nanos() / 1_000_000_000);
@@ -289,9 +289,9 @@ impl Shares {
         best.map(|(_, conn, words)| Displaced { conn, words })
     }
 
-    fn full(&self, h: Holder) -> Full {
+    fn full(&self, h: Holder) -> SharesFull {
         let (key, network) = self.count().of(h);
-        Full(format!(
+        SharesFull(format!(
             "{} {} run, the server's limit, {key} with your key, {network} from your address; try again when one has ended",
             self.limits.places, self.what
         ))

@@ -12,13 +12,13 @@ pub const MAX_SOCKETS: u16 = 64;
 
 /// What the thread of a socket is to know of a lane whose packets arrive there.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct OpenerUpdate {
     /// The socket.
     pub socket: u16,
     /// The identifier of the lane's packets.
     pub cid: Cid,
     /// What opens them from now on; `None`: nothing, the lane is gone.
-    pub view: Option<TrainOpener>,
+    pub opener: Option<TrainOpener>,
 }
 
 /// The socket at which packets with an identifier arrive, of `sockets` that share an address: the network's side steers
@@ -36,14 +36,14 @@ impl Endpoint {
 
     /// From now on lanes of these sockets, bit `k` for socket `k`, carry data from this end only while no other lane does:
     /// their threads have no processor that is worth it. The lanes stay open, and what arrives on them is taken in.
-    pub fn spare_sockets(&mut self, spare: u64) {
+    pub fn set_spare_sockets(&mut self, spare: u64) {
         if core::mem::replace(&mut self.spare, spare) == spare {
             return;
         }
         let all: Vec<_> = self.conns.keys().copied().collect();
         for id in all {
             if let Some(c) = self.conns.get_mut(&id) {
-                c.connection.spare_sockets(spare);
+                c.connection.set_spare_sockets(spare);
             }
             self.touch(id);
         }
@@ -85,22 +85,22 @@ impl Endpoint {
         {
             return Some(t);
         }
-        self.heed_policy();
+        self.check_policy();
         self.collect_work();
         while let Some(id) = self.next_ready(now) {
             let Some(mut c) = self.conns.get_mut(&id) else { continue };
             if c.connection.notify_cc_changes(now) {
-                self.stirred = true;
+                self.app_due = true;
                 self.pass_on_events(now, id);
                 let Some(again) = self.conns.get_mut(&id) else { continue };
                 c = again;
             }
-            let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+            let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
             let waited = c.connection.has_deferred_feedback();
             let train = c.connection.poll_transmit(now, out, &mut s);
             if waited && !c.connection.has_deferred_feedback() {
                 // The application may see completions now, before it sleeps.
-                self.stirred = true;
+                self.app_due = true;
                 self.pass_on_events(now, id);
             }
             if let Some(t) = train {
@@ -125,7 +125,7 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::handle_train`], for a train of one lane that a [`View`] has been over.
+    /// As [`Endpoint::handle_train`], for a train of one lane that a [`OpenerUpdate`] has been over.
     pub fn handle_opened(
         &mut self,
         now: Time,
@@ -136,7 +136,7 @@ impl Endpoint {
         // The connection may have ended since: what was opened for it is of no use to anyone.
         let Some(&id) = self.by_cid.get(&cid) else { return };
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let mut s = streams::Numbered { adapter: &mut self.adapter, qps: &c.qps, last: None };
+        let mut s = streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };
         c.connection.handle_opened(now, meta, (train, stride), Some(opened), &mut s);
         self.after(now, id);
     }
@@ -166,46 +166,50 @@ impl Endpoint {
         c.connection.only_remote()
     }
 
-    /// Whether there are threads that [`Endpoint::poll_view`] is for. Those that begin are told everything.
-    pub fn show_views(&mut self, shown: bool) {
-        if core::mem::replace(&mut self.shows_views, shown) == shown {
+    /// Whether there are threads that [`Endpoint::poll_opener_update`] is for. Those that begin are told everything.
+    pub fn publish_openers(&mut self, shown: bool) {
+        if core::mem::replace(&mut self.publishes_openers, shown) == shown {
             return;
         }
-        self.views.clear();
+        self.opener_updates.clear();
         let all: Vec<_> = self.conns.keys().copied().collect();
         for id in all {
             if let Some(c) = self.conns.get_mut(&id) {
-                c.viewed.clear();
+                c.opener_lanes.clear();
             }
-            self.tell_views(id, true);
+            self.publish_conn_openers(id, true);
         }
     }
 
     /// What threads of sockets are to know next.
-    pub fn poll_view(&mut self) -> Option<View> {
-        self.views.pop_front()
+    pub fn poll_opener_update(&mut self) -> Option<OpenerUpdate> {
+        self.opener_updates.pop_front()
     }
 
     /// Tells the threads of a connection's lanes what has changed; `renewed`: their keys, too.
-    pub(crate) fn tell_views(&mut self, id: ConnId, renewed: bool) {
-        if !self.shows_views {
+    pub(crate) fn publish_conn_openers(&mut self, id: ConnId, renewed: bool) {
+        if !self.publishes_openers {
             return;
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
-        let Conn { connection, viewed, closed, .. } = &mut **c;
+        let Conn { connection, opener_lanes, closed, .. } = &mut **c;
         let lanes: Vec<_> = connection.lanes_on_other_sockets().filter(|_| !*closed).collect();
-        viewed.retain(|(cid, socket)| {
+        opener_lanes.retain(|(cid, socket)| {
             let stays = lanes.iter().any(|(_, c, _)| c == cid);
             if !stays {
-                self.views.push_back(View { socket: *socket, cid: *cid, view: None });
+                self.opener_updates.push_back(OpenerUpdate { socket: *socket, cid: *cid, opener: None });
             }
             stays
         });
         for (lane, cid, socket) in lanes.into_iter().filter(|_| renewed) {
-            if !viewed.contains(&(cid, socket)) {
-                viewed.push((cid, socket));
+            if !opener_lanes.contains(&(cid, socket)) {
+                opener_lanes.push((cid, socket));
             }
-            self.views.push_back(View { socket, cid, view: connection.train_opener(lane) });
+            self.opener_updates.push_back(OpenerUpdate {
+                socket,
+                cid,
+                opener: connection.train_opener(lane),
+            });
         }
     }
 }

@@ -8,7 +8,7 @@ use wire::data::{RESPONSE_HEADER, SEND_HEADER, TAIL, TAIL_IMMEDIATE, WRITE_HEADE
 use wire::{DataHeader, DataOp};
 
 /// The adapter with one connection's numbering.
-pub struct Numbered<'a> {
+pub struct ConnStreams<'a> {
     pub adapter: &'a mut Adapter,
     pub qps: &'a [Option<QpId>],
     /// The segment that `next` gave last, for `gather`.
@@ -21,7 +21,7 @@ const LONGEST_HEADER: usize = 1 + 2 + 2 + 4 + 8 + 1 + 2 + 4;
 /// Packets are padded by at most a part in 2 to the power of this: bytes are what slow paths have least of.
 const PADDING_SHIFT: u32 = 5;
 
-impl Numbered<'_> {
+impl ConnStreams<'_> {
     fn qp(&self, qpn: u16) -> Option<QpId> {
         self.qps.get(usize::from(qpn)).copied().flatten()
     }
@@ -65,7 +65,7 @@ fn reference(s: SegmentRef) -> verbs::SegmentRef {
     verbs::SegmentRef { msn: s.msn, offset: s.offset, len: s.len }
 }
 
-impl Streams for Numbered<'_> {
+impl Streams for ConnStreams<'_> {
     fn next(&mut self, qpn: u16, room: usize, within: Option<usize>) -> Option<NextSegment> {
         let (qp, rooms, len) = (self.qp(qpn)?, rooms(room)?, within.unwrap_or(room));
         if len < room {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     /// Moves all that waits at `from`; the lengths of the packets of each operation.
-    fn pass(from: &mut Numbered<'_>, to: &mut Numbered<'_>) -> Vec<(DataOp, usize)> {
+    fn pass(from: &mut ConnStreams<'_>, to: &mut ConnStreams<'_>) -> Vec<(DataOp, usize)> {
         let mut lengths = Vec::new();
         while let Some(n) = from.next(0, ROOM, None) {
             let mut payload = vec![0; n.segment.len as usize];
@@ -238,8 +238,8 @@ mod tests {
             a.post_send(a_qp, SendWr::new(1, op, data)).unwrap();
         }
         let (a_qps, b_qps) = ([Some(a_qp)], [Some(b_qp)]);
-        let mut a = Numbered { adapter: &mut a, qps: &a_qps, last: None };
-        let mut b = Numbered { adapter: &mut b, qps: &b_qps, last: None };
+        let mut a = ConnStreams { adapter: &mut a, qps: &a_qps, last: None };
+        let mut b = ConnStreams { adapter: &mut b, qps: &b_qps, last: None };
         let (there, back) = (pass(&mut a, &mut b), pass(&mut b, &mut a));
         for (lengths, op, header) in [
             (&there, DataOp::Write, WRITE_HEADER),
@@ -270,7 +270,7 @@ mod tests {
                 let data = Data::from(Sge { lkey: mr.lkey, offset: 0, len: len as u64 });
                 a.post_send(qp, SendWr::new(1, op, data)).unwrap();
                 let qps = [Some(qp)];
-                let mut n = Numbered { adapter: &mut a, qps: &qps, last: None };
+                let mut n = ConnStreams { adapter: &mut a, qps: &qps, last: None };
                 let mut all = Vec::new();
                 while let Some(next) = n.next(0, ROOM, None) {
                     let mut payload = vec![0; next.segment.len as usize];
@@ -314,7 +314,7 @@ mod tests {
                 a.post_send(qp, SendWr::new(1, op, data.clone())).unwrap();
             }
             let qps = [Some(qp)];
-            let mut a = Numbered { adapter: &mut a, qps: &qps, last: None };
+            let mut a = ConnStreams { adapter: &mut a, qps: &qps, last: None };
             let takes = |n: NextSegment| n.header.encoded_len() + n.segment.len as usize;
             let first = takes(a.next(0, ROOM, None).unwrap());
             let others: Vec<_> = std::iter::from_fn(|| a.next(0, ROOM, Some(first)).map(takes)).collect();

@@ -6,8 +6,8 @@ mod streams;
 use base::{Rate, Span, Time};
 use cc::platform::{Choice, Class, Order, PeerTerms, Policy, Traffic};
 use longhaul_endpoint::{
-    Authority, CapOf, CloseReason, ConnId, Endpoint, Event, Gate, Heeded, Iwarp, IwarpServer, StreamFacts,
-    StreamId, StreamOrder,
+    Authority, CapSource, ClientAdmission, CloseReason, Compliance, ConnId, Endpoint, Event, Iwarp,
+    IwarpServer, StreamCommand, StreamId, StreamStats,
 };
 use pair::{complete, config, read, register, whole};
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ fn unlisted_client_is_refused_with_a_reason() {
 /// Lets each key in once.
 #[derive(Default)]
 struct Once(Arc<Mutex<Vec<PeerIdentity>>>);
-impl Gate for Once {
+impl ClientAdmission for Once {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         let mut seen = self.0.lock().expect("nobody panics");
         if seen.contains(peer) {
@@ -133,7 +133,7 @@ fn admission_is_consulted_once_per_connection_and_a_token_covers_all_streams() {
     let mut net = Net::new(config(2), server(&[2], both()));
     let gate = Once::default();
     let seen = gate.0.clone();
-    net.ends[1].set_gate(Some(Box::new(gate)));
+    net.ends[1].set_client_admission(Some(Box::new(gate)));
     net.connect(4, by(true));
     net.run();
     assert_eq!((net.incoming().len(), seen.lock().expect("whole").len()), (1, 1));
@@ -212,9 +212,11 @@ fn kernel_congestion_control_changes_during_a_connection() {
     let end = &mut net.ends[0];
     end.set_has_congestion(|name| if name == "reno" { Ok(()) } else { Err(format!("no {name} here")) });
     let orders = |e: &mut Endpoint| {
-        let all = std::iter::from_fn(|| e.poll_stream_order());
+        let all = std::iter::from_fn(|| e.poll_stream_command());
         let named =
-            all.filter_map(|o| if let StreamOrder::Congestion { name, .. } = o { Some(name) } else { None });
+            all.filter_map(
+                |o| if let StreamCommand::SetCongestion { name, .. } = o { Some(name) } else { None },
+            );
         named.collect::<Vec<_>>()
     };
     assert_eq!(end.set_flow(c, 0, Some("reno"), None), Ok(()));
@@ -253,21 +255,21 @@ struct Tcp {
 
 impl Tcp {
     /// Does what it is told; the rates that it was told.
-    fn obey(&mut self, end: &mut Endpoint) -> Vec<Option<Rate>> {
+    fn apply_choice(&mut self, end: &mut Endpoint) -> Vec<Option<Rate>> {
         self.sent += 1_000;
         let mut told = Vec::new();
-        while let Some(order) = end.poll_stream_order() {
+        while let Some(order) = end.poll_stream_command() {
             match order {
-                StreamOrder::Pace { stream, rate } => {
+                StreamCommand::SetPacing { stream, rate } => {
                     told.push(rate);
                     let held = self.rates.entry(stream).or_default();
                     *held = if self.refuses { *held } else { rate };
                 }
-                StreamOrder::Tell(id) => {
+                StreamCommand::QueryStats(id) => {
                     let max_rate = self.rates.get(&id).copied().flatten();
                     let facts =
-                        StreamFacts { sent: self.sent, max_rate, mss: 1_448, ..StreamFacts::default() };
-                    end.set_stream_facts(id, facts);
+                        StreamStats { sent: self.sent, max_rate, mss: 1_448, ..StreamStats::default() };
+                    end.set_stream_stats(id, facts);
                 }
                 _ => {}
             }
@@ -284,28 +286,28 @@ fn changed_cap_reaches_idle_streams_and_is_read_back() {
     let mbit = |n| Some(Rate::from_mbit(n));
     let mut tcp = Tcp::default();
     net.ends[0].set_rate_cap(c, mbit(60));
-    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(60)]);
+    assert_eq!(tcp.apply_choice(&mut net.ends[0]), [mbit(60)]);
     let set = |net: &mut Net, cap| net.ends[0].set_flow(c, 0, None, Some(cap)).expect("set");
     for cap in [20, 40] {
         set(&mut net, mbit(cap));
-        assert_eq!(net.ends[0].heeds(c, 0), Heeded::NotYet, "nobody has asked the system");
-        assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(cap)]);
-        assert_eq!(net.ends[0].heeds(c, 0), Heeded::Yes);
-        assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(cap), CapOf::Own)));
+        assert_eq!(net.ends[0].compliance(c, 0), Compliance::Unknown, "nobody has asked the system");
+        assert_eq!(tcp.apply_choice(&mut net.ends[0]), [mbit(cap)]);
+        assert_eq!(net.ends[0].compliance(c, 0), Compliance::Met);
+        assert_eq!(net.ends[0].cap_source(c, 0), Some((Rate::from_mbit(cap), CapSource::Own)));
     }
     // What the system makes of it instead is told.
     tcp.refuses = true;
     set(&mut net, mbit(30));
-    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(30)]);
-    let Heeded::No(why) = net.ends[0].heeds(c, 0) else { panic!("it keeps 40 Mbit/s") };
+    assert_eq!(tcp.apply_choice(&mut net.ends[0]), [mbit(30)]);
+    let Compliance::Violated(why) = net.ends[0].compliance(c, 0) else { panic!("it keeps 40 Mbit/s") };
     assert!(why.contains("told 30.0 Mbit/s") && why.contains("keeps 40.0 Mbit/s"), "{why}");
     // Without a cap of its own the limit holds.
     tcp.refuses = false;
     set(&mut net, None);
-    assert_eq!(tcp.obey(&mut net.ends[0]), [mbit(60)]);
-    assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(60), CapOf::Limit)));
+    assert_eq!(tcp.apply_choice(&mut net.ends[0]), [mbit(60)]);
+    assert_eq!(net.ends[0].cap_source(c, 0), Some((Rate::from_mbit(60), CapSource::Limit)));
     set(&mut net, mbit(80));
-    assert_eq!(net.ends[0].cap_of(c, 0), Some((Rate::from_mbit(60), CapOf::Limit)));
+    assert_eq!(net.ends[0].cap_source(c, 0), Some((Rate::from_mbit(60), CapSource::Limit)));
 }
 
 /// A class in which everything is, and a process, each with a cap.
@@ -344,23 +346,23 @@ fn sending_connections_divide_class_and_process_caps() {
     };
     let mut tcp = Tcp::default();
     for (cap, process, whose) in
-        [(mbit(40), None, CapOf::Class("all".into())), (mbit(90), mbit(40), CapOf::Process)]
+        [(mbit(40), None, CapSource::Class("all".into())), (mbit(90), mbit(40), CapSource::Process)]
     {
         net.ends[0].set_policy(Arc::new(Capped(vec![class(cap)], process)));
         net.ends[0].handle_timeout(net.now);
-        assert_eq!(net.ends[0].all_heed(), Heeded::NotYet);
-        tcp.obey(&mut net.ends[0]);
+        assert_eq!(net.ends[0].overall_compliance(), Compliance::Unknown);
+        tcp.apply_choice(&mut net.ends[0]);
         // Both have sent: half of it each.
         assert_eq!(
-            all.map(|c| net.ends[0].cap_of(c, 0)),
+            all.map(|c| net.ends[0].cap_source(c, 0)),
             [(); 2].map(|()| Some((Rate::from_mbit(20), whose.clone())))
         );
     }
     net.ends[0].close(net.now, all[0], 0, "");
     net.run();
     assert_eq!(
-        net.ends[0].cap_of(all[1], 0),
-        Some((Rate::from_mbit(40), CapOf::Process)),
+        net.ends[0].cap_source(all[1], 0),
+        Some((Rate::from_mbit(40), CapSource::Process)),
         "the other has ended"
     );
 }
@@ -403,7 +405,7 @@ fn streams_use_the_requested_code_point_unless_the_policy_overrides() {
     assert_eq!(net.marks, []);
     let asks = |net: &mut Net, application, dscp| {
         net.marks.clear();
-        net.ends[0].ask_by_tcp(c, application, dscp).expect("there is one");
+        net.ends[0].set_iwarp_qos(c, application, dscp).expect("there is one");
         net.run();
         net.marks.clone()
     };
@@ -427,7 +429,7 @@ fn streams_use_the_requested_code_point_unless_the_policy_overrides() {
         assert_eq!(net.marks, [(0, dscp), (0, dscp)]);
     }
     assert_eq!(asks(&mut net, Some("other"), None), [(0, 10), (0, 10)]);
-    assert!(net.ends[0].ask_by_tcp(ConnId(999), None, Some(1)).is_err());
+    assert!(net.ends[0].set_iwarp_qos(ConnId(999), None, Some(1)).is_err());
 }
 
 #[test]

@@ -37,7 +37,7 @@ struct End {
     held: Vec<Vec<Held>>,
     /// Views that have reached their thread, and those on their way.
     views: HashMap<(u16, Cid), (TrainOpener, u64)>,
-    coming: Vec<(Time, longhaul_endpoint::View)>,
+    coming: Vec<(Time, longhaul_endpoint::OpenerUpdate)>,
     /// The first socket takes a train at a time, and each takes its time.
     slow: bool,
 }
@@ -118,7 +118,7 @@ impl End {
             let (bytes, sealing) = (self.bufs[i][..t.len].to_vec(), self.sealings[i].take());
             self.held[i].push(Held { at: now + late, t, bytes, sealing });
         }
-        while let Some(v) = self.ep.poll_view() {
+        while let Some(v) = self.ep.poll_opener_update() {
             self.coming.push((now + Span::from_micros(rng.below(3_000)), v));
         }
     }
@@ -136,9 +136,9 @@ impl End {
         }
         let (here, coming) = core::mem::take(&mut self.coming).into_iter().partition(|(at, _)| *at <= now);
         self.coming = coming;
-        let here: Vec<(Time, longhaul_endpoint::View)> = here;
+        let here: Vec<(Time, longhaul_endpoint::OpenerUpdate)> = here;
         for (_, v) in here {
-            match v.view {
+            match v.opener {
                 Some(view) => {
                     let expected = self.views.get(&(v.socket, v.cid)).map_or(0, |(_, e)| *e);
                     self.views.insert((v.socket, v.cid), (view, expected));
@@ -331,7 +331,7 @@ fn lanes_of_spare_sockets_stay_open_and_idle() {
     };
     let mut before = carried(&w);
     for (round, spare) in [(1, 0b110), (2, 0b010), (3, 0)] {
-        w.client.ep.spare_sockets(spare);
+        w.client.ep.set_spare_sockets(spare);
         let wr = SendWr::new(round, SendOp::Write { rkey: to.rkey, offset: 0 }, whole(&from, LEN as u64));
         w.client.ep.adapter().post_send(ci.qps[0], wr).expect("posted");
         w.run(Span::from_secs(8));

@@ -311,11 +311,11 @@ impl Driver {
                     self.growth.limit_to(self.team.len() as u16 + 1);
                 }
             }
-            endpoint.show_views(self.team.len() > 0);
+            endpoint.publish_openers(self.team.len() > 0);
             endpoint.use_sockets(self.sockets());
             self.growth.spread(now, endpoint);
         }
-        endpoint.spare_sockets(self.growth.spare());
+        endpoint.set_spare_sockets(self.growth.spare());
         self.stay();
     }
 
@@ -365,9 +365,9 @@ impl Driver {
         // It may be another thread than the last time.
         self.bound.clear();
         self.stay();
-        endpoint.show_views(self.team.len() > 0);
+        endpoint.publish_openers(self.team.len() > 0);
         endpoint.use_sockets(self.sockets());
-        endpoint.spare_sockets(self.growth.spare());
+        endpoint.set_spare_sockets(self.growth.spare());
         endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
         loop {
             self.came_alone = None;
@@ -409,7 +409,7 @@ impl Driver {
             if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
                 return Ok(());
             }
-            self.vain = !(busy || sent || self.socket.pending() || endpoint.is_stirred());
+            self.vain = !(busy || sent || self.socket.pending() || endpoint.needs_app());
             if !self.vain {
                 continue;
             }
@@ -431,7 +431,7 @@ impl Driver {
 
     /// Whether the network says that nothing will answer a client.
     fn look_out(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if let Some(remote) = endpoint.take_asked().filter(|_| !self.options.serves) {
+        if let Some(remote) = endpoint.take_connect_target().filter(|_| !self.options.serves) {
             self.lookout = Lookout::begin(remote, self.poller.waker());
         }
         let Some(lookout) = &self.lookout else { return };
@@ -654,7 +654,7 @@ impl Driver {
         }
         // A look at the network waits for nothing but its time.
         let look = self.observer.as_ref().and_then(|o| o.next_look());
-        let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.patience()));
+        let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.max_receive_delay()));
         let end = nap.map(|nap| now + nap);
         let gathered = self.streams.gather(now, endpoint);
         let timeout = at.into_iter().chain(look).chain(end).chain(gathered).min().map(|t| t.since(now));

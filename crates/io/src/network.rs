@@ -4,7 +4,7 @@
 
 use crate::netlink::{Address, Link, Netlink};
 use base::{Span, Time};
-use endpoint::{Endpoint, Network, Way};
+use endpoint::{Endpoint, Network, Route};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -99,7 +99,7 @@ impl Observer {
                 self.ask_for(now);
             }
         }
-        if endpoint.wants_network() {
+        if endpoint.needs_network() {
             self.ask_for(now);
         }
         if self.next.is_none_or(|t| t > now) {
@@ -112,7 +112,7 @@ impl Observer {
         }
         self.settling.retain(|t| *t > now);
         self.next = self.settling.first().copied();
-        if endpoint.is_cut_off() {
+        if endpoint.has_no_working_path() {
             self.ask_for(now + CUT_OFF_GAP);
         }
     }
@@ -163,7 +163,7 @@ fn ask(
     let links = tables.links()?;
     let addresses = tables.addresses()?;
     let mut network = addresses_of(&links, &addresses, bound);
-    let told: Vec<IpAddr> = network.reached_at.iter().map(SocketAddr::ip).collect();
+    let told: Vec<IpAddr> = network.listening_at.iter().map(SocketAddr::ip).collect();
     let here = used.iter().filter(|ip| network.locals.contains(ip));
     let mut candidates: Vec<IpAddr> = here.copied().collect();
     candidates.extend(told.into_iter().filter(|ip| !used.contains(ip)));
@@ -183,8 +183,8 @@ fn ask(
                 continue;
             }
             let own = route.unicast && has(local, route.interface);
-            let usual = usual.is_some_and(|u| u.source == Some(local));
-            network.ways.push(Way { local, remote, own, usual, link: route.interface });
+            let default_source = usual.is_some_and(|u| u.source == Some(local));
+            network.routes.push(Route { local, remote, own, default_source, link: route.interface });
         }
     }
     Ok(network)
@@ -200,8 +200,8 @@ fn addresses_of(links: &[Link], addresses: &[Address], (bound, dual): (SocketAdd
     let first_of_network = |a: &&&Address| seen.insert((a.interface, network_of(a.ip, a.prefix), a.prefix));
     let tellable = |ip: IpAddr| wire::frame::is_tellable(&SocketAddr::new(ip, bound.port().max(1)));
     let lasting = usable.iter().filter(|a| a.lasting && tellable(a.ip)).filter(first_of_network);
-    let reached_at = lasting.map(|a| SocketAddr::new(a.ip, bound.port())).collect();
-    Network { locals: usable.iter().map(|a| a.ip).collect(), reached_at, ways: Vec::new() }
+    let listening_at = lasting.map(|a| SocketAddr::new(a.ip, bound.port())).collect();
+    Network { locals: usable.iter().map(|a| a.ip).collect(), listening_at, routes: Vec::new() }
 }
 
 /// The addresses of an interface of this machine; none where it is unknown, or the system does not tell.
@@ -244,12 +244,12 @@ fn guess(remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Network {
         let usual = source(None, remote);
         for &local in used.iter().filter(|l| l.is_ipv4() == remote.is_ipv4()).take(MAX_LOCALS) {
             if Some(local) != usual && source(Some(local), remote).is_some() {
-                network.ways.push(Way { local, remote, own: false, usual: false, link: 0 });
+                network.routes.push(Route { local, remote, own: false, default_source: false, link: 0 });
                 network.locals.push(local);
             }
         }
         if let Some(local) = usual {
-            network.ways.push(Way { local, remote, own: true, usual: true, link: 0 });
+            network.routes.push(Route { local, remote, own: true, default_source: true, link: 0 });
             network.locals.push(local);
         }
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn told(n: &Network) -> Vec<String> {
-        n.reached_at.iter().map(|a| a.ip().to_string()).collect()
+        n.listening_at.iter().map(|a| a.ip().to_string()).collect()
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         let any6: SocketAddr = "[::]:4460".parse().expect("an address");
         let n = addresses_of(&links, &all, (any4, true));
         assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2"]);
-        assert!(n.reached_at.iter().all(|a| a.port() == 4460));
+        assert!(n.listening_at.iter().all(|a| a.port() == 4460));
         assert_eq!(n.locals.len(), 4, "with the one of the machine itself, without that of a dead interface");
         let n = addresses_of(&links, &all, (any6, true));
         assert_eq!(told(&n), ["10.1.0.2", "10.2.0.2", "2001:db8:1::3"]);
@@ -331,8 +331,8 @@ mod tests {
         let other: IpAddr = Ipv4Addr::new(127, 9, 9, 9).into();
         let foreign: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
         let n = guess(&BTreeSet::from([lo]), &BTreeSet::from([lo, other, foreign]));
-        let ways: Vec<_> = n.ways.iter().map(|w| (w.local, w.own, w.usual)).collect();
-        assert_eq!(ways, [(other, false, false), (lo, true, true)]);
+        let routes: Vec<_> = n.routes.iter().map(|w| (w.local, w.own, w.default_source)).collect();
+        assert_eq!(routes, [(other, false, false), (lo, true, true)]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl App for Guest {
         while let Some(event) = e.poll_event() {
             match event {
                 Event::Connected { conn } => {
-                    e.ask_by_tcp(conn, None, Some(THEN)).expect("there is one");
+                    e.set_iwarp_qos(conn, None, Some(THEN)).expect("there is one");
                     self.open = Some(conn);
                 }
                 Event::Closed { conn, .. } => {

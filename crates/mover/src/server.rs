@@ -17,7 +17,9 @@ use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
 use crate::tree::Tree;
 use base::{Rate, Span, Time};
-use endpoint::{App, CloseReason, ConnId, Displaced, Endpoint, Event, Moved, QpOptions, ShareLimits, Shares};
+use endpoint::{
+    App, CloseReason, ConnId, Displaced, Endpoint, Event, QpOptions, SessionProgress, ShareLimits, Shares,
+};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -240,9 +242,9 @@ impl ServerApp {
         let clients = &self.clients;
         let moved = |conn| {
             let working = clients.get(&conn).is_some_and(|c| c.session.works());
-            Moved { bytes: ep.moved(conn), working }
+            SessionProgress { bytes: ep.payload_moved(conn), working }
         };
-        for d in self.shares.look(now, moved) {
+        for d in self.shares.check(now, moved) {
             self.displace(now, &d, ep);
         }
     }
@@ -263,7 +265,7 @@ impl ServerApp {
             match c.session.step(ep.adapter()) {
                 Ok(None) => break,
                 Ok(Some(Control::Hello(h))) => {
-                    self.shares.spoke(now, conn, ep.moved(conn));
+                    self.shares.on_first_request(now, conn, ep.payload_moved(conn));
                     if let Err(f) = self.hello(now, conn, &mut c, h, ep) {
                         end(&mut c, now, f);
                     }
@@ -386,7 +388,7 @@ impl ServerApp {
     }
     /// What a client may ask for: of the algorithms that the server has, what its command line and its policy lend.
     fn offered(&self, conn: ConnId, ep: &Endpoint) -> Vec<String> {
-        self.options.offered_cc.iter().filter(|name| ep.lends_cc(conn, name)).cloned().collect()
+        self.options.offered_cc.iter().filter(|name| ep.allows_peer_cc(conn, name)).cloned().collect()
     }
     /// The same by iWARP, where the system's TCP sends, by its own names for congestion control.
     fn sending_by_tcp(&self, conn: ConnId, h: &Hello, ep: &mut Endpoint) -> Result<(), Fatal> {
@@ -397,7 +399,7 @@ impl ServerApp {
         }
         let cannot = |e| Fatal::Refuse(format!("it cannot send as it is asked to: {e}"));
         if h.sending.application.is_some() || h.sending.dscp.is_some() {
-            ep.ask_by_tcp(conn, h.sending.application.as_deref(), h.sending.dscp).map_err(cannot)?;
+            ep.set_iwarp_qos(conn, h.sending.application.as_deref(), h.sending.dscp).map_err(cannot)?;
         }
         let Some(cc) = &h.sending.cc else { return Ok(()) };
         let offered = self.offered(conn, ep);
@@ -412,7 +414,7 @@ impl ServerApp {
             );
             return Err(Fatal::Refuse(text));
         }
-        ep.lend_by_tcp(conn, &lent.join(",")).map_err(cannot)
+        ep.grant_tcp_congestion(conn, &lent.join(",")).map_err(cannot)
     }
     /// The client's end has agreed to the queue pair of its congestion control, or not.
     fn opened(&mut self, now: Time, conn: ConnId, (qp, agreed): (QpId, bool), ep: &Endpoint) {

@@ -12,7 +12,7 @@ use crate::govern;
 use crate::setup::{self, Me, Serving};
 use crate::{out, stop};
 use base::Time;
-use endpoint::{App, ConnId, Endpoint, Event, Moved, ShareLimits, Shares};
+use endpoint::{App, ConnId, Endpoint, Event, SessionProgress, ShareLimits, Shares};
 use lhio::budget::{Budget, memory_for_clients};
 use serde_json::json;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     }
     let serving = Serving { config, role: "perf server", listen };
     let mut endpoint = me.endpoint(&me.credentials, options, Some(serving))?;
-    endpoint.set_gate(Some(Box::new(gate)));
+    endpoint.set_client_admission(Some(Box::new(gate)));
     let admin = govern::start("perf server", &a.governing, &me, waker)?;
     let shares = Shares::new(ShareLimits::of(MAX_SESSIONS), "measurements");
     let memory = Budget::new(memory_for_clients(a.memory.memory));
@@ -270,7 +270,9 @@ impl App for Server {
         while let Some(e) = ep.poll_event() {
             self.event(now, e, ep);
         }
-        for d in self.shares.look(now, |conn| Moved { bytes: ep.moved(conn), working: false }) {
+        for d in
+            self.shares.check(now, |conn| SessionProgress { bytes: ep.payload_moved(conn), working: false })
+        {
             ep.close(now, d.conn, code::BUSY, &d.words);
         }
         let stop = self.stop.load(Ordering::SeqCst);
@@ -282,14 +284,14 @@ impl App for Server {
                 ep.close(now, *conn, code::APPLICATION, "the server was stopped");
                 continue;
             }
-            if let Some(why) = s.claim.look(now, || ep.moved(*conn)) {
+            if let Some(why) = s.claim.look(now, || ep.payload_moved(*conn)) {
                 ep.close(now, *conn, code::APPLICATION, why);
                 continue;
             }
             let asked = s.stage != Stage::Asking;
             let driven = s.drive(now, *conn, ep);
             if !asked && s.stage != Stage::Asking {
-                self.shares.spoke(now, *conn, ep.moved(*conn));
+                self.shares.on_first_request(now, *conn, ep.payload_moved(*conn));
             }
             if let Err(text) = driven {
                 // By iWARP the other end is not told.

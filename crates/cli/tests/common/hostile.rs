@@ -127,7 +127,7 @@ impl App for Evil {
 
 struct Doorkeeper(Arc<Mutex<Say>>);
 
-impl endpoint::Gate for Doorkeeper {
+impl endpoint::ClientAdmission for Doorkeeper {
     fn admit(&mut self, _: Time, _: &PeerIdentity) -> Result<(), String> {
         if matches!(*self.0.lock().unwrap(), Say::TurnedAway) { Err(EVIL.to_owned()) } else { Ok(()) }
     }
@@ -162,7 +162,7 @@ impl Host {
         let (told, stopped) = (say.clone(), stop.clone());
         let run = move || {
             let mut ep = endpoint(66, Some(server));
-            ep.set_gate(Some(Box::new(Doorkeeper(told.clone()))));
+            ep.set_client_admission(Some(Box::new(Doorkeeper(told.clone()))));
             driver.run(&mut ep, &mut Evil::new(told, None, stopped)).unwrap();
         };
         Host { say, address, stop, waker, thread: Some(std::thread::spawn(run)) }

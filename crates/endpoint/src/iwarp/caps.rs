@@ -1,17 +1,17 @@
 //! What connections by iWARP may send at most. TCP keeps to it by pacing, so that each stream is told its part; whether the
 //! system holds what it was told is read back from the socket.
 
-use super::{Bundle, StreamOrder};
-use crate::CapOf;
+use super::{IwarpConn, StreamCommand};
+use crate::CapSource;
 use crate::Endpoint;
 use crate::app::ConnId;
-use crate::govern::Ruled;
+use crate::flow_policy::FlowPolicy;
 use base::Rate;
 
 /// Words of the system without anything sent, after which a stream counts as one that sends nothing.
 pub(super) const QUIET: u8 = 3;
 
-impl Bundle {
+impl IwarpConn {
     /// Streams that have sent something lately.
     fn sending(&self) -> usize {
         self.quiet.iter().filter(|q| **q < QUIET).count()
@@ -25,27 +25,27 @@ impl Bundle {
 
 impl Endpoint {
     /// What this end sends on a connection by iWARP at most, as whoever made it wants.
-    pub(crate) fn set_bundle_limit(&mut self, conn: ConnId, limit: Option<Rate>) {
-        if let Some(b) = self.hub.bundles.get_mut(&conn) {
+    pub(crate) fn set_iwarp_limit(&mut self, conn: ConnId, limit: Option<Rate>) {
+        if let Some(b) = self.iwarp_state.conns.get_mut(&conn) {
             b.rate_limit = limit;
             self.share_rate(conn);
         }
     }
 
     /// What an administrator lets it send at most, beside that.
-    pub(crate) fn set_bundle_cap(&mut self, conn: ConnId, cap: Option<Rate>) {
-        if let Some(ruled) = self.hub.bundles.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
+    pub(crate) fn set_iwarp_cap(&mut self, conn: ConnId, cap: Option<Rate>) {
+        if let Some(ruled) = self.iwarp_state.conns.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
             ruled.own_cap = cap;
             self.share_rate(conn);
-            self.ask_back(conn);
+            self.query_streams(conn);
         }
     }
 
     /// The smallest of all caps of a connection by iWARP.
-    pub(crate) fn bundle_cap(&self, conn: ConnId) -> Option<(Rate, CapOf)> {
-        let b = self.hub.bundles.get(&conn)?;
+    pub(crate) fn iwarp_cap(&self, conn: ConnId) -> Option<(Rate, CapSource)> {
+        let b = self.iwarp_state.conns.get(&conn)?;
         let ruled = b.ruled.as_ref()?;
-        self.caps(b.rate_limit, ruled, &self.hub.crowd).into_iter().min_by_key(|(rate, _)| *rate)
+        self.caps(b.rate_limit, ruled, &self.iwarp_state.crowd).into_iter().min_by_key(|(rate, _)| *rate)
     }
 
     /// Whether connections by iWARP have to share a cap of the policy: of a class, or of all.
@@ -59,22 +59,22 @@ impl Endpoint {
         let Some(policy) = self.policy().cloned() else { return };
         let classes = policy.classes();
         let mut crowd = vec![0; classes.len() + 1];
-        let busy = self.hub.bundles.values().filter(|b| b.is_busy());
+        let busy = self.iwarp_state.conns.values().filter(|b| b.is_busy());
         for ruled in busy.filter_map(|b| b.ruled.as_ref()) {
             above(classes, ruled).for_each(|node| crowd[node] += 1);
         }
-        if self.hub.crowd != crowd {
-            self.hub.crowd = crowd;
+        if self.iwarp_state.crowd != crowd {
+            self.iwarp_state.crowd = crowd;
         }
-        let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
+        let all: Vec<ConnId> = self.iwarp_state.conns.keys().copied().collect();
         all.into_iter().for_each(|conn| self.share_rate(conn));
     }
 
     /// Divides the cap among the streams that send; TCP keeps to it by pacing. A stream that begins to send is counted when
     /// the system's next word on it comes: so long it may take a share that another has.
     pub(crate) fn share_rate(&mut self, conn: ConnId) {
-        let cap = self.bundle_cap(conn).map(|(rate, _)| rate);
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let cap = self.iwarp_cap(conn).map(|(rate, _)| rate);
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         match b.sending() {
             // Nothing was told yet: all of them may begin. Later, those that had a part keep it.
             0 if b.sharers == 0 => b.sharers = b.streams.len().max(1),
@@ -86,34 +86,38 @@ impl Endpoint {
             return;
         }
         b.rate_share = share;
-        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+        for (stream, _) in
+            b.streams.iter().flatten().filter(|(s, _)| self.iwarp_state.streams.contains_key(s))
+        {
             // What the system said before is of another share.
             *b.unheard.entry(*stream).or_default() += 1;
-            self.hub.orders.push_back(StreamOrder::Pace { stream: *stream, rate: share });
+            self.iwarp_state.orders.push_back(StreamCommand::SetPacing { stream: *stream, rate: share });
         }
-        self.stirred = true;
+        self.app_due = true;
     }
 
-    /// Asks the system what each stream goes by now: [`Endpoint::heeds`] compares it with what was ordered.
-    pub(crate) fn ask_back(&mut self, conn: ConnId) {
-        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| b.told && !b.closed) else { return };
-        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+    /// Asks the system what each stream goes by now: [`Endpoint::compliance`] compares it with what was ordered.
+    pub(crate) fn query_streams(&mut self, conn: ConnId) {
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn).filter(|b| b.told && !b.closed) else { return };
+        for (stream, _) in
+            b.streams.iter().flatten().filter(|(s, _)| self.iwarp_state.streams.contains_key(s))
+        {
             b.unheard.entry(*stream).or_default();
-            self.hub.orders.push_back(StreamOrder::Tell(*stream));
+            self.iwarp_state.orders.push_back(StreamCommand::QueryStats(*stream));
         }
-        self.stirred = true;
+        self.app_due = true;
     }
 
     /// The driver is about to carry out an order: what the system says from now on is of that.
-    pub(super) fn note_order(&mut self, order: &StreamOrder) {
-        let (StreamOrder::Pace { stream, .. }
-        | StreamOrder::Congestion { stream, .. }
-        | StreamOrder::Mark { stream, .. }) = order
+    pub(super) fn on_command(&mut self, order: &StreamCommand) {
+        let (StreamCommand::SetPacing { stream, .. }
+        | StreamCommand::SetCongestion { stream, .. }
+        | StreamCommand::SetDscp { stream, .. }) = order
         else {
             return;
         };
-        let conn = self.hub.streams.get(stream).and_then(|s| s.conn);
-        let bundle = conn.and_then(|conn| self.hub.bundles.get_mut(&conn));
+        let conn = self.iwarp_state.streams.get(stream).and_then(|s| s.conn);
+        let bundle = conn.and_then(|conn| self.iwarp_state.conns.get_mut(&conn));
         if let Some(left) = bundle.and_then(|b| b.unheard.get_mut(stream)) {
             *left = left.saturating_sub(1);
         }
@@ -123,8 +127,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// What it does instead, in words.
-    pub(crate) fn bundle_heeds(&self, conn: ConnId) -> Option<Result<(), String>> {
-        let Some(b) = self.hub.bundles.get(&conn).filter(|b| !b.closed) else {
+    pub(crate) fn iwarp_compliance(&self, conn: ConnId) -> Option<Result<(), String>> {
+        let Some(b) = self.iwarp_state.conns.get(&conn).filter(|b| !b.closed) else {
             return Some(Err("the connection has ended".to_owned()));
         };
         if !b.told {
@@ -164,7 +168,7 @@ impl Endpoint {
     /// What of the policy the system's TCP does not do for connections by iWARP, and does instead: a sentence each.
     pub fn tcp_remarks(&self) -> Vec<String> {
         let mut all = Vec::new();
-        for (conn, b) in self.hub.bundles.iter().filter(|(_, b)| b.told && !b.closed) {
+        for (conn, b) in self.iwarp_state.conns.iter().filter(|(_, b)| b.told && !b.closed) {
             let Some(choice) = b.ruled.as_ref().and_then(|r| r.choice.as_ref()) else { continue };
             let runs = b.info.iwarp.as_ref().map(|i| i.congestion.as_str()).unwrap_or_default();
             let (name, params) = choice.algorithm.split_once(':').unwrap_or((&choice.algorithm, ""));
@@ -188,7 +192,7 @@ impl Endpoint {
 /// The nodes that a flow is below: its class, those above it (each by its index and one), and 0 for all.
 pub(crate) fn above<'a>(
     classes: &'a [cc::platform::Class],
-    ruled: &Ruled,
+    ruled: &FlowPolicy,
 ) -> impl Iterator<Item = usize> + 'a {
     let first = ruled.choice.as_ref().map(|c| c.class).filter(|c| *c < classes.len());
     // Parents stand before their children.

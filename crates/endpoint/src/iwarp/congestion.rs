@@ -1,6 +1,6 @@
 //! Congestion control of connections by iWARP: the system's TCP does it, by its own names (`TCP_CONGESTION`).
 
-use super::StreamOrder;
+use super::StreamCommand;
 use crate::Endpoint;
 use crate::app::{ConnId, Event};
 use cc::platform::Choice;
@@ -44,7 +44,7 @@ fn system_names(spec: &str) -> Result<Vec<String>, String> {
 impl Endpoint {
     /// Drivers of streams say how to ask the system whether it has a congestion control, so that a wrong name changes nothing.
     pub fn set_has_congestion(&mut self, has: HasCongestion) {
-        self.hub.has_congestion = Some(has);
+        self.iwarp_state.has_congestion = Some(has);
     }
 
     /// Whether the system's TCP has a congestion control by this name of ours.
@@ -58,7 +58,7 @@ impl Endpoint {
     /// In words, why each cannot be had.
     pub(super) fn system_congestion(&self, specs: &str) -> Result<String, String> {
         let has = |names: Vec<String>| {
-            let asked = self.hub.has_congestion;
+            let asked = self.iwarp_state.has_congestion;
             let found = names.iter().find(|name| asked.is_some_and(|has| has(name).is_ok()));
             match (found, names.last(), asked) {
                 (Some(name), ..) => Ok(name.clone()),
@@ -96,9 +96,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// In words, and then nothing has changed: no name of the system's, or none that it has and allows.
-    pub(crate) fn set_bundle_congestion(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
+    pub(crate) fn set_iwarp_congestion(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
         let name = self.system_congestion(specs)?;
-        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| !b.closed) else {
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn).filter(|b| !b.closed) else {
             return Err("the connection has ended".to_owned());
         };
         // Streams that are still to be connected begin with it.
@@ -110,14 +110,18 @@ impl Endpoint {
             i.congestion.clone_from(&name);
         }
         b.ordered = Some(name.clone());
-        for (stream, _) in b.streams.iter().flatten().filter(|(s, _)| self.hub.streams.contains_key(s)) {
+        for (stream, _) in
+            b.streams.iter().flatten().filter(|(s, _)| self.iwarp_state.streams.contains_key(s))
+        {
             *b.unheard.entry(*stream).or_default() += 1;
-            self.hub.orders.push_back(StreamOrder::Congestion { stream: *stream, name: name.clone() });
+            self.iwarp_state
+                .orders
+                .push_back(StreamCommand::SetCongestion { stream: *stream, name: name.clone() });
         }
-        self.ask_back(conn);
+        self.query_streams(conn);
         tracing::info!(cc = name, "another congestion control of the system's TCP holds");
-        self.stirred = true;
-        self.tell(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
+        self.app_due = true;
+        self.emit(Event::CcChanged { conn, qp: None, sending: true, cc: name, by_peer: false });
         Ok(())
     }
 
@@ -126,29 +130,29 @@ impl Endpoint {
     ///
     /// # Errors
     /// In words, and then nothing has changed: the policy lets the peer have none of them, or the system has none of those.
-    pub fn lend_by_tcp(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
-        self.heed_policy();
-        if !self.hub.bundles.contains_key(&conn) {
+    pub fn grant_tcp_congestion(&mut self, conn: ConnId, specs: &str) -> Result<(), String> {
+        self.check_policy();
+        if !self.iwarp_state.conns.contains_key(&conn) {
             return Err("there is no such connection by iWARP".to_owned());
         }
         let mut lent = cc::registry::preferences(specs);
-        lent.retain(|spec| self.lends_cc(conn, spec));
+        lent.retain(|spec| self.allows_peer_cc(conn, spec));
         if lent.is_empty() {
             return Err(format!("this host's policy does not let the other end have {specs}"));
         }
         let name = self.system_congestion(&lent.join(","))?;
-        self.set_bundle_congestion(conn, &name)?;
-        if let Some(ruled) = self.hub.bundles.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
+        self.set_iwarp_congestion(conn, &name)?;
+        if let Some(ruled) = self.iwarp_state.conns.get_mut(&conn).and_then(|b| b.ruled.as_mut()) {
             // From here on it is what the application asked for, which a later policy judges anew.
             ruled.traffic.asked = name;
-            ruled.choice = self.governor.as_ref().map(|g| g.policy().choose(&ruled.traffic));
+            ruled.choice = self.policy_state.as_ref().map(|g| g.policy().choose(&ruled.traffic));
         }
         Ok(())
     }
 
     /// The policy may name another algorithm than the one that a connection has. What the application asked for itself stays.
-    pub(crate) fn obey_by_tcp(&mut self, conn: ConnId) {
-        let Some(b) = self.hub.bundles.get(&conn).filter(|b| !b.closed && !b.asked_congestion) else {
+    pub(crate) fn apply_policy_to_tcp(&mut self, conn: ConnId) {
+        let Some(b) = self.iwarp_state.conns.get(&conn).filter(|b| !b.closed && !b.asked_congestion) else {
             return;
         };
         let choice = b.ruled.as_ref().and_then(|r| r.choice.as_ref());
@@ -158,7 +162,7 @@ impl Endpoint {
         if b.info.iwarp.as_ref().is_some_and(|i| i.congestion == name) {
             return;
         }
-        if let Err(error) = self.set_bundle_congestion(conn, &name) {
+        if let Err(error) = self.set_iwarp_congestion(conn, &name) {
             tracing::warn!(
                 rule,
                 algorithm = name,

@@ -1,7 +1,7 @@
 //! Streams: what the driver tells of them, and where their bytes go.
 
-use super::tls::Sealed;
-use super::{StreamId, StreamOrder};
+use super::tls::StreamTls;
+use super::{StreamCommand, StreamId};
 use crate::Endpoint;
 use crate::app::ConnId;
 use ::iwarp::{Connection, Spare, Step};
@@ -34,7 +34,7 @@ pub(crate) struct Stream {
     /// Bytes of a segment.
     pub emss: usize,
     /// TLS below MPA.
-    pub sealed: Option<Box<Sealed>>,
+    pub sealed: Option<Box<StreamTls>>,
     /// Who the peer is, as TLS has shown.
     pub peer: Option<PeerIdentity>,
     /// It was let in as a further stream of a connection: what else it may be good for was not asked.
@@ -91,9 +91,9 @@ pub struct StreamIo<'a> {
 
 impl Endpoint {
     /// What to do to a stream next.
-    pub fn poll_stream_order(&mut self) -> Option<StreamOrder> {
-        let order = self.hub.orders.pop_front()?;
-        self.note_order(&order);
+    pub fn poll_stream_command(&mut self) -> Option<StreamCommand> {
+        let order = self.iwarp_state.orders.pop_front()?;
+        self.on_command(&order);
         Some(order)
     }
 
@@ -102,8 +102,8 @@ impl Endpoint {
     #[inline]
     pub fn poll_stream(&mut self, now: Time) -> Option<StreamId> {
         self.collect_work();
-        let id = self.hub.ready.pop_front()?;
-        let Some(s) = self.hub.streams.get_mut(&id) else { return Some(id) };
+        let id = self.iwarp_state.ready.pop_front()?;
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return Some(id) };
         s.queued = false;
         if s.engine.as_ref().is_some_and(Connection::is_held) {
             self.resume_held(now, id);
@@ -114,7 +114,7 @@ impl Endpoint {
     /// A message waits for its receive: perhaps there is one now.
     #[cold]
     fn resume_held(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let sealed = s.sealed.is_some();
         let Some(engine) = &mut s.engine else { return };
         engine.resume(&mut self.adapter, now);
@@ -126,22 +126,22 @@ impl Endpoint {
 
     /// Has a stream come up in [`Endpoint::poll_stream`] again: it can send again, or has more to send.
     pub fn touch_stream(&mut self, id: StreamId) {
-        self.hub.touch(id);
+        self.iwarp_state.touch(id);
     }
 
     /// Bytes of a stream were taken by the system: there may be completions that the application has not seen.
     pub fn stream_sent(&mut self) {
-        self.stirred = true;
+        self.app_due = true;
     }
 
-    /// Whether streams wait for [`Endpoint::poll_stream`] or orders for [`Endpoint::poll_stream_order`].
+    /// Whether streams wait for [`Endpoint::poll_stream`] or orders for [`Endpoint::poll_stream_command`].
     pub fn has_streams_ready(&self) -> bool {
-        !self.hub.ready.is_empty() || !self.hub.orders.is_empty()
+        !self.iwarp_state.ready.is_empty() || !self.iwarp_state.orders.is_empty()
     }
 
     /// How many streams there are.
     pub fn streams(&self) -> usize {
-        self.hub.streams.len()
+        self.iwarp_state.streams.len()
     }
 
     /// Whether there are connections by the native transport, or somebody who asks for one is to be answered.
@@ -151,7 +151,7 @@ impl Endpoint {
 
     /// A stream that was ordered is connected; its segments hold `emss` bytes, as far as is known.
     pub fn stream_connected(&mut self, now: Time, id: StreamId, emss: Option<usize>) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         s.set_emss(emss);
         self.start_client(now, id);
         self.stream_done(now, id);
@@ -167,22 +167,22 @@ impl Endpoint {
     ) -> Option<StreamId> {
         let server = self.config.server.as_ref()?.iwarp.as_ref()?;
         let (most, patience) = (server.max_half_open.max(1), server.settings.startup_timeout);
-        if self.hub.half_open.len() >= most {
+        if self.iwarp_state.half_open.len() >= most {
             self.evict_half_open(now);
         }
         let mut s = Stream::new(remote, false, now + patience);
         s.set_emss(emss);
-        let id = self.hub.insert(s);
-        self.hub.half_open.insert(id, remote.ip());
-        self.hub.schedule(id);
+        let id = self.iwarp_state.insert(s);
+        self.iwarp_state.half_open.insert(id, remote.ip());
+        self.iwarp_state.schedule(id);
         Some(id)
     }
 
     /// Ends the oldest stream that is not established, of the address that has most of them: of none that belongs to a connection
     /// yet, if there is one, since such a one would take that with it.
     fn evict_half_open(&mut self, now: Time) {
-        let alone = |id: &StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
-        if let Some(id) = self.hub.half_open.of_most(alone) {
+        let alone = |id: &StreamId| self.iwarp_state.streams.get(id).is_none_or(|s| s.conn.is_none());
+        if let Some(id) = self.iwarp_state.half_open.of_most(alone) {
             self.evict(now, id);
         }
     }
@@ -190,24 +190,24 @@ impl Endpoint {
     /// Ends the oldest stream that is not established of those from this address, so that another one from there can come in its
     /// place; false when there is none.
     pub fn evict_stream_of(&mut self, now: Time, ip: IpAddr) -> bool {
-        let alone = |id: &StreamId| self.hub.streams.get(id).is_none_or(|s| s.conn.is_none());
-        let id = self.hub.half_open.of(ip, alone);
+        let alone = |id: &StreamId| self.iwarp_state.streams.get(id).is_none_or(|s| s.conn.is_none());
+        let id = self.iwarp_state.half_open.of(ip, alone);
         id.inspect(|id| self.evict(now, *id)).is_some()
     }
 
     fn evict(&mut self, now: Time, id: StreamId) {
-        if let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
+        if let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
             engine.on_error(&mut self.adapter);
-            engine.give_back(&mut self.hub.spare);
+            engine.give_back(&mut self.iwarp_state.spare);
         }
-        self.hub.orders.push_back(StreamOrder::Abort(id));
+        self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
         self.stream_over(now, id);
-        self.hub.half_open.remove(id);
+        self.iwarp_state.half_open.remove(id);
     }
 
     /// A stream could not be connected, or has failed; `why` in words.
     pub fn stream_failed(&mut self, now: Time, id: StreamId, why: &str) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let (conn, connected, sealed) = (s.conn, s.engine.is_some(), s.sealed.is_some());
         if let Some(engine) = &mut s.engine {
             engine.on_error(&mut self.adapter);
@@ -226,7 +226,7 @@ impl Endpoint {
 
     /// The peer has shut down its sending side.
     pub fn stream_ended(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         if s.sealed.is_some() {
             return self.end_sealed(now, id);
         }
@@ -236,7 +236,7 @@ impl Endpoint {
                 self.stream_done(now, id);
             }
             None => {
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -244,11 +244,11 @@ impl Endpoint {
 
     /// A stream's segments hold `emss` bytes from now on.
     pub fn set_stream_emss(&mut self, id: StreamId, emss: usize) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         s.set_emss(Some(emss));
         let emss = s.emss;
         if let Some(engine) = &mut s.engine
-            && engine.emss() < super::bundle::LONG_RECORDS
+            && engine.emss() < super::conn::LONG_RECORDS
         {
             engine.set_emss(emss);
         }
@@ -258,31 +258,31 @@ impl Endpoint {
     /// is over.
     #[inline]
     pub fn stream_io(&mut self, id: StreamId) -> Option<StreamIo<'_>> {
-        let s = self.hub.streams.get_mut(&id)?;
+        let s = self.iwarp_state.streams.get_mut(&id)?;
         let engine = s.engine.as_mut().filter(|_| s.sealed.is_none())?;
-        Some(StreamIo { engine, adapter: &mut self.adapter, spare: &mut self.hub.spare })
+        Some(StreamIo { engine, adapter: &mut self.adapter, spare: &mut self.iwarp_state.spare })
     }
 
     /// Whether the driver is to read from a stream: not while a message waits for its receive.
     pub fn stream_reads(&self, id: StreamId) -> bool {
-        self.hub.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_none_or(|e| !e.is_held()))
+        self.iwarp_state.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_none_or(|e| !e.is_held()))
     }
 
     /// Takes in bytes of a stream that has no places for them yet. Gives how many were taken: what is left is to be offered
     /// again when the stream [reads](Endpoint::stream_reads).
     pub fn feed_stream(&mut self, now: Time, id: StreamId, bytes: &[u8]) -> usize {
-        let Some(s) = self.hub.streams.get(&id) else { return bytes.len() };
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return bytes.len() };
         if s.engine.is_none() && s.sealed.is_none() && !s.is_client && !bytes.is_empty() {
             self.start_server(now, id, bytes[0]);
         }
-        let Some(s) = self.hub.streams.get_mut(&id) else { return bytes.len() };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return bytes.len() };
         if s.sealed.is_some() {
             return self.feed_sealed(now, id, bytes);
         }
         let Some(engine) = &mut s.engine else { return bytes.len() };
-        engine.lend(&mut self.hub.spare);
+        engine.lend(&mut self.iwarp_state.spare);
         let taken = engine.receive(&mut self.adapter, bytes, now);
-        engine.give_back(&mut self.hub.spare);
+        engine.give_back(&mut self.iwarp_state.spare);
         let taken = if engine.is_held() { taken } else { bytes.len() };
         self.stream_done(now, id);
         taken
@@ -292,64 +292,75 @@ impl Endpoint {
     pub fn stream_done(&mut self, now: Time, id: StreamId) {
         // Most often nothing has happened but that bytes were moved.
         let moved = |s: &Stream| s.sealed.is_none() && s.engine.as_ref().is_some_and(|e| !e.has_news());
-        if self.hub.streams.get(&id).is_some_and(|s| moved(s)) {
-            return self.hub.follow_up(id);
+        if self.iwarp_state.streams.get(&id).is_some_and(|s| moved(s)) {
+            return self.iwarp_state.follow_up(id);
         }
-        self.stream_news(now, id);
+        self.process_stream_events(now, id);
     }
 
     #[inline(never)]
-    fn stream_news(&mut self, now: Time, id: StreamId) {
-        while let Some(e) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_event()) {
+    fn process_stream_events(&mut self, now: Time, id: StreamId) {
+        while let Some(e) =
+            self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_event())
+        {
             self.on_stream_event(now, id, e);
         }
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let sealed = s.sealed.is_some();
         let mut over = !sealed;
-        while let Some(step) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_step()) {
+        while let Some(step) =
+            self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_step())
+        {
             if sealed {
                 over |= self.step_sealed(id, step);
                 continue;
             }
-            self.hub.orders.push_back(match step {
-                Step::Shutdown => StreamOrder::Shutdown(id),
-                Step::Close => StreamOrder::Close(id),
-                Step::Abort => StreamOrder::Abort(id),
+            self.iwarp_state.orders.push_back(match step {
+                Step::Shutdown => StreamCommand::Shutdown(id),
+                Step::Close => StreamCommand::Close(id),
+                Step::Abort => StreamCommand::Abort(id),
             });
         }
         if sealed {
             self.after_sealed(now, id);
         }
-        let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) else { return };
+        let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) else {
+            return;
+        };
         if engine.is_closed() {
-            engine.give_back(&mut self.hub.spare);
+            engine.give_back(&mut self.iwarp_state.spare);
             if over {
                 self.stream_over(now, id);
             }
             return;
         }
-        self.hub.follow_up(id);
+        self.iwarp_state.follow_up(id);
     }
 
     /// A receive was posted, for which a message may wait.
     pub(crate) fn resume_stream(&mut self, id: StreamId) {
-        if self.hub.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_some_and(Connection::is_held)) {
-            self.hub.touch(id);
+        if self
+            .iwarp_state
+            .streams
+            .get(&id)
+            .is_some_and(|s| s.engine.as_ref().is_some_and(Connection::is_held))
+        {
+            self.iwarp_state.touch(id);
         }
     }
 
     /// Lets time pass for streams.
     pub(crate) fn stream_timeouts(&mut self, now: Time) {
-        if self.hub.deadlines.first().is_some_and(|(t, _)| *t <= now) {
+        if self.iwarp_state.deadlines.first().is_some_and(|(t, _)| *t <= now) {
             self.stream_timeouts_due(now);
         }
     }
 
     #[inline(never)]
     fn stream_timeouts_due(&mut self, now: Time) {
-        let later = self.hub.deadlines.split_off(&(now + Span::from_nanos(1), StreamId(0)));
-        for (_, id) in core::mem::replace(&mut self.hub.deadlines, later) {
-            let Some(s) = self.hub.streams.get_mut(&id) else { continue };
+        let later = self.iwarp_state.deadlines.split_off(&(now + Span::from_nanos(1), StreamId(0)));
+        for (_, id) in core::mem::replace(&mut self.iwarp_state.deadlines, later) {
+            let Some(s) = self.iwarp_state.streams.get_mut(&id) else { continue };
             s.scheduled = None;
             if s.deadline.is_some_and(|t| t <= now) {
                 self.stream_too_late(now, id);
@@ -357,16 +368,16 @@ impl Endpoint {
             }
             if let Some(engine) = &mut s.engine {
                 engine.on_timeout(&mut self.adapter, now);
-                self.hub.touch(id);
+                self.iwarp_state.touch(id);
             }
             self.stream_done(now, id);
-            self.hub.schedule(id);
+            self.iwarp_state.schedule(id);
         }
     }
 
     /// The stream did not get anywhere in time.
     fn stream_too_late(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         s.deadline = None;
         let (conn, engine, sealed) = (s.conn, s.engine.is_some(), s.sealed.is_some());
         if let Some(conn) = conn {
@@ -377,15 +388,15 @@ impl Endpoint {
             };
             self.note_failure(conn, engine || sealed, why);
         }
-        let engine = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut());
+        let engine = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut());
         match engine.filter(|e| !e.is_closed()) {
             Some(engine) => {
                 engine.abort(&mut self.adapter, now);
-                self.hub.touch(id);
+                self.iwarp_state.touch(id);
                 self.stream_done(now, id);
             }
             None => {
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }

@@ -1,31 +1,31 @@
 //! Connections by iWARP: one or more byte streams, each with a queue pair, that belong together.
 //!
-//! A stream is a TCP connection of the driver's, which carries out [`StreamOrder`]s, tells what becomes of streams, and moves
+//! A stream is a TCP connection of the driver's, which carries out [`StreamCommand`]s, tells what becomes of streams, and moves
 //! bytes by [`StreamIo`]. Between two ends of Longhaul a connection has as many queue pairs from the start as the client
 //! asks for, as with the native transport: the private data of the start-up says which streams belong together (see
 //! [`hello`]). With anybody else a stream is a connection.
 
-mod bundle;
 mod caps;
 mod congestion;
-mod facts;
+mod conn;
+mod dscp;
 mod half_open;
 mod hello;
 mod io;
-mod marks;
 mod options;
+mod stream_stats;
 mod tls;
 
 pub(crate) use caps::above;
 pub use congestion::HasCongestion;
-pub use facts::StreamFacts;
 pub use hello::Hello;
 pub use io::StreamIo;
 pub use options::{Iwarp, IwarpServer};
+pub use stream_stats::StreamStats;
 
 use crate::app::ConnId;
 use base::Time;
-use bundle::Bundle;
+use conn::IwarpConn;
 use io::Stream;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub struct StreamId(pub u64);
 
 /// What the driver is to do to a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StreamOrder {
+pub enum StreamCommand {
     /// Connect it. [`Endpoint::stream_connected`](crate::Endpoint::stream_connected) or
     /// [`Endpoint::stream_failed`](crate::Endpoint::stream_failed) follows.
     Connect {
@@ -59,24 +59,24 @@ pub enum StreamOrder {
     Close(StreamId),
     /// Reset it.
     Abort(StreamId),
-    /// Tell what the system says of it now; see [`Endpoint::set_stream_facts`](crate::Endpoint::set_stream_facts).
-    Tell(StreamId),
+    /// Tell what the system says of it now; see [`Endpoint::set_stream_stats`](crate::Endpoint::set_stream_facts).
+    QueryStats(StreamId),
     /// Have the system decide by another congestion control what it sends.
-    Congestion {
+    SetCongestion {
         /// Which.
         stream: StreamId,
         /// By the system's name for it (`TCP_CONGESTION`).
         name: String,
     },
     /// Have its packets carry another code point.
-    Mark {
+    SetDscp {
         /// Which.
         stream: StreamId,
         /// Differentiated-services code point (RFC 2474), 0 to 63.
         dscp: u8,
     },
     /// Have it send no faster than this.
-    Pace {
+    SetPacing {
         /// Which.
         stream: StreamId,
         /// `None`: as fast as TCP finds right.
@@ -86,14 +86,14 @@ pub enum StreamOrder {
 
 /// All connections by iWARP of an endpoint.
 #[derive(Default)]
-pub(crate) struct Hub {
-    pub bundles: BTreeMap<ConnId, Bundle>,
+pub(crate) struct IwarpState {
+    pub conns: BTreeMap<ConnId, IwarpConn>,
     /// A tree: of few it is found sooner than by hashing, of ten thousand about as soon.
     pub streams: BTreeMap<StreamId, Box<Stream>>,
     /// Incoming connections of which streams are still to come, by what the client calls them.
     pub gathering: HashMap<[u8; hello::ID], ConnId>,
     pub by_qp: BTreeMap<QpId, StreamId>,
-    pub orders: VecDeque<StreamOrder>,
+    pub orders: VecDeque<StreamCommand>,
     /// Streams that may have something to send, or may read on.
     pub ready: VecDeque<StreamId>,
     pub deadlines: BTreeSet<(Time, StreamId)>,
@@ -112,10 +112,10 @@ pub(crate) struct Hub {
     pub spare: ::iwarp::Spare,
 }
 
-impl Hub {
+impl IwarpState {
     /// Nobody watches what the system says of streams any more.
     pub fn end_trace(&mut self) {
-        self.bundles.values_mut().for_each(|b| b.traced = None);
+        self.conns.values_mut().for_each(|b| b.traced = None);
     }
 
     /// Has the stream looked at by the driver.

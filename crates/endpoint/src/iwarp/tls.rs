@@ -3,7 +3,7 @@
 //! The bytes of such a stream go through buffers: the driver feeds what arrives, and takes what is sealed.
 
 use super::io::Stream;
-use super::{StreamId, StreamOrder};
+use super::{StreamCommand, StreamId};
 use crate::Endpoint;
 use crate::app::ConnId;
 use ::iwarp::{Connection, Piece, Step};
@@ -28,53 +28,55 @@ pub(crate) struct ClientTls {
 }
 
 /// TLS of a stream.
-pub(crate) struct Sealed {
+pub(crate) struct StreamTls {
     pub tls: TlsStream,
     /// Opened bytes for which there is no receive yet.
     kept: Vec<u8>,
     /// What to do to the stream when everything sealed has left.
-    then: Option<StreamOrder>,
+    then: Option<StreamCommand>,
     /// Nothing is taken in any more: the last words are to leave.
     failed: bool,
 }
 
-impl Sealed {
-    pub fn new(tls: TlsStream) -> Box<Sealed> {
-        Box::new(Sealed { tls, kept: Vec::new(), then: None, failed: false })
+impl StreamTls {
+    pub fn new(tls: TlsStream) -> Box<StreamTls> {
+        Box::new(StreamTls { tls, kept: Vec::new(), then: None, failed: false })
     }
 }
 
 impl Endpoint {
     /// Whether the bytes of a stream are sealed: they are taken from [`Endpoint::sealed`].
     pub fn is_sealed(&self, id: StreamId) -> bool {
-        self.hub.streams.get(&id).is_some_and(|s| s.sealed.is_some())
+        self.iwarp_state.streams.get(&id).is_some_and(|s| s.sealed.is_some())
     }
 
     /// Sealed bytes of a stream to send next; say how many left by [`Endpoint::sealed_sent`]. Empty: none for now.
     pub fn sealed(&mut self, now: Time, id: StreamId) -> &[u8] {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return &[] };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return &[] };
         let Stream { sealed: Some(sealed), engine, .. } = &mut **s else { return &[] };
         if let (Some(engine), true) = (engine, sealed.tls.outgoing().is_empty() && !sealed.failed) {
-            seal(engine, &mut sealed.tls, &mut self.adapter, &mut self.hub.plain, now);
+            seal(engine, &mut sealed.tls, &mut self.adapter, &mut self.iwarp_state.plain, now);
         }
         sealed.tls.outgoing()
     }
 
     /// The stream took `n` bytes of what [`Endpoint::sealed`] gave.
     pub fn sealed_sent(&mut self, now: Time, id: StreamId, n: usize) {
-        let Some(sealed) = self.hub.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else { return };
+        let Some(sealed) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else {
+            return;
+        };
         sealed.tls.on_sent(n);
-        self.stirred = true;
+        self.app_due = true;
         self.after_sealed(now, id);
     }
 
     /// When everything sealed has left, goes on with what was to come behind it.
     pub(super) fn after_sealed(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let Some(sealed) = s.sealed.as_mut().filter(|s| s.tls.outgoing().is_empty()) else { return };
         let Some(order) = sealed.then.take() else { return };
-        let over = !matches!(order, StreamOrder::Shutdown(_));
-        self.hub.orders.push_back(order);
+        let over = !matches!(order, StreamCommand::Shutdown(_));
+        self.iwarp_state.orders.push_back(order);
         if over {
             self.stream_over(now, id);
         }
@@ -83,25 +85,27 @@ impl Endpoint {
     /// What the engine wants done to a sealed stream: TLS says its own word of the end first. True when the stream is over
     /// at once.
     pub(super) fn step_sealed(&mut self, id: StreamId, step: Step) -> bool {
-        let Some(sealed) = self.hub.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else { return true };
+        let Some(sealed) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else {
+            return true;
+        };
         if sealed.failed {
             return false;
         }
         match step {
             Step::Abort => {
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 return true;
             }
             Step::Shutdown => {
                 sealed.tls.close_notify();
-                sealed.then = Some(StreamOrder::Shutdown(id));
+                sealed.then = Some(StreamCommand::Shutdown(id));
             }
             Step::Close => {
                 sealed.tls.close_notify();
-                sealed.then = Some(StreamOrder::Close(id));
+                sealed.then = Some(StreamCommand::Close(id));
             }
         }
-        self.hub.touch(id);
+        self.iwarp_state.touch(id);
         false
     }
 
@@ -112,7 +116,7 @@ impl Endpoint {
         }
         let mut input = bytes;
         loop {
-            let Some(s) = self.hub.streams.get_mut(&id) else { return bytes.len() };
+            let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return bytes.len() };
             let Stream { sealed: Some(sealed), engine, .. } = &mut **s else { return bytes.len() };
             if sealed.failed {
                 return bytes.len();
@@ -122,7 +126,7 @@ impl Endpoint {
                 Ok(Some(TlsEvent::Established)) => self.on_tls_established(now, id),
                 Ok(Some(TlsEvent::Plain(run))) => {
                     let Some(engine) = engine else { continue };
-                    engine.lend(&mut self.hub.spare);
+                    engine.lend(&mut self.iwarp_state.spare);
                     let taken = engine.receive(&mut self.adapter, run, now);
                     if engine.is_held() {
                         sealed.kept = run[taken..].to_vec();
@@ -140,17 +144,17 @@ impl Endpoint {
                 }
             }
         }
-        if let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
-            engine.give_back(&mut self.hub.spare);
+        if let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
+            engine.give_back(&mut self.iwarp_state.spare);
         }
-        self.hub.touch(id);
+        self.iwarp_state.touch(id);
         self.stream_done(now, id);
         bytes.len() - input.len()
     }
 
     /// Takes in what was opened and had to wait; false when it still has to.
     fn feed_kept(&mut self, now: Time, id: StreamId) -> bool {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return true };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return true };
         let Stream { sealed: Some(sealed), engine: Some(engine), .. } = &mut **s else { return true };
         let kept = core::mem::take(&mut sealed.kept);
         let taken = engine.receive(&mut self.adapter, &kept, now);
@@ -164,9 +168,11 @@ impl Endpoint {
 
     /// The stream's end, as the system tells it.
     pub(super) fn end_sealed(&mut self, now: Time, id: StreamId) {
-        let Some(sealed) = self.hub.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else { return };
+        let Some(sealed) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else {
+            return;
+        };
         if sealed.failed {
-            self.hub.orders.push_back(StreamOrder::Close(id));
+            self.iwarp_state.orders.push_back(StreamCommand::Close(id));
             return self.stream_over(now, id);
         }
         match sealed.tls.on_eof() {
@@ -177,52 +183,52 @@ impl Endpoint {
 
     /// TLS failed, or turned somebody away: its last words leave, and the stream ends.
     fn fail_sealed(&mut self, now: Time, id: StreamId, reason: CloseReason) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         tracing::debug!(peer = %s.remote, %reason, "a stream under TLS ends");
         s.deadline = Some(now + LAST_WORDS);
         let conn = s.conn;
         if let Some(sealed) = &mut s.sealed {
             sealed.failed = true;
-            sealed.then = Some(StreamOrder::Shutdown(id));
+            sealed.then = Some(StreamCommand::Shutdown(id));
         }
-        if let Some(b) = conn.and_then(|c| self.hub.bundles.get_mut(&c)) {
+        if let Some(b) = conn.and_then(|c| self.iwarp_state.conns.get_mut(&c)) {
             b.ending.get_or_insert(reason);
         }
-        if let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
+        if let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
             engine.on_error(&mut self.adapter);
         }
-        self.hub.touch(id);
-        self.hub.schedule(id);
+        self.iwarp_state.touch(id);
+        self.iwarp_state.schedule(id);
         self.after_sealed(now, id);
     }
 
     /// A client's stream is connected.
     pub(super) fn start_tls_client(&mut self, now: Time, id: StreamId, t: &ClientTls) {
         let unix_time = self.unix_time(now);
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let token = t.token.clone().filter(|_| s.index == 0);
         match TlsStream::client(&t.setup, &t.server_name, token, unix_time) {
-            Ok(tls) => s.sealed = Some(Sealed::new(tls)),
+            Ok(tls) => s.sealed = Some(StreamTls::new(tls)),
             Err(e) => {
-                if let Some(b) = s.conn.and_then(|c| self.hub.bundles.get_mut(&c)) {
+                if let Some(b) = s.conn.and_then(|c| self.iwarp_state.conns.get_mut(&c)) {
                     b.ending.get_or_insert(CloseReason::Handshake(e.to_string()));
                 }
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 return self.stream_over(now, id);
             }
         }
-        self.hub.touch(id);
+        self.iwarp_state.touch(id);
     }
 
     /// A client speaks TLS.
     pub(super) fn start_tls_server(&mut self, now: Time, id: StreamId) -> bool {
         let unix_time = self.unix_time(now);
         let Some(server) = &self.config.server else { return false };
-        let Some(s) = self.hub.streams.get_mut(&id) else { return false };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return false };
         // Further streams of somebody who is let in already come from there: whose they are is seen when TLS has shown it.
-        let expected = self.hub.gathering.values().any(|c| {
-            self.hub
-                .bundles
+        let expected = self.iwarp_state.gathering.values().any(|c| {
+            self.iwarp_state
+                .conns
                 .get(c)
                 .is_some_and(|b| b.info.remote.ip() == s.remote.ip() && b.info.peer.is_some())
         });
@@ -230,7 +236,7 @@ impl Endpoint {
             if expected { Authority { keys: None, tokens: Vec::new() } } else { server.authority.clone() };
         let setup = self.acceptor.setup();
         match setup.map(|setup| TlsStream::server(setup, authority, unix_time)) {
-            Some(Ok(tls)) => s.sealed = Some(Sealed::new(tls)),
+            Some(Ok(tls)) => s.sealed = Some(StreamTls::new(tls)),
             Some(Err(error)) => {
                 tracing::warn!(%error, "TLS cannot be served");
                 return false;
@@ -242,14 +248,14 @@ impl Endpoint {
 
     /// The peer has shown who it is.
     fn on_tls_established(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let Some(sealed) = &s.sealed else { return };
         s.peer = sealed.tls.peer().cloned();
         if s.is_client {
             return self.on_server_shown(now, id);
         }
-        let refusal = self.turned_away_stream(now, id);
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let refusal = self.stream_refusal_reason(now, id);
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let Some(sealed) = &mut s.sealed else { return };
         match refusal {
             Some(words) => {
@@ -265,8 +271,8 @@ impl Endpoint {
 
     /// Of a client: the server is whom TLS was told to trust; on further streams, the same one as on the first.
     fn on_server_shown(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
-        let Some(b) = s.conn.and_then(|c| self.hub.bundles.get_mut(&c)) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
+        let Some(b) = s.conn.and_then(|c| self.iwarp_state.conns.get_mut(&c)) else { return };
         if b.info.peer.is_some() && b.info.peer != s.peer {
             let text = "another server answered on a further stream of the connection".to_owned();
             return self.fail_sealed(now, id, CloseReason::Handshake(text));
@@ -282,16 +288,16 @@ impl Endpoint {
     }
 
     /// Why a client that TLS lets in may not come in after all.
-    fn turned_away_stream(&mut self, now: Time, id: StreamId) -> Option<String> {
-        let s = self.hub.streams.get(&id)?;
+    fn stream_refusal_reason(&mut self, now: Time, id: StreamId) -> Option<String> {
+        let s = self.iwarp_state.streams.get(&id)?;
         let peer = s.peer.clone()?;
         let of_known = |c: &ConnId| {
-            let b = self.hub.bundles.get(c);
+            let b = self.iwarp_state.conns.get(c);
             b.is_some_and(|b| b.info.remote.ip() == s.remote.ip() && b.info.peer.as_ref() == Some(&peer))
         };
-        if self.hub.gathering.values().any(of_known) {
+        if self.iwarp_state.gathering.values().any(of_known) {
             // It was asked about with the first stream; which connection it belongs to, it says next.
-            if let Some(s) = self.hub.streams.get_mut(&id) {
+            if let Some(s) = self.iwarp_state.streams.get_mut(&id) {
                 s.further = true;
             }
             return None;
@@ -301,7 +307,7 @@ impl Endpoint {
 
     /// Why the client that a stream has shown is not let in with a connection of its own.
     pub(super) fn admit_stream(&mut self, now: Time, id: StreamId) -> Option<String> {
-        let s = self.hub.streams.get(&id)?;
+        let s = self.iwarp_state.streams.get(&id)?;
         let peer = s.peer.clone()?;
         let used = s.sealed.as_ref().and_then(|s| s.tls.token_used().cloned());
         let server = self.config.server.as_mut()?;
@@ -322,7 +328,7 @@ impl Endpoint {
             }
             None => {}
         }
-        self.gate.as_mut()?.admit(now, &peer).err()
+        self.client_admission.as_mut()?.admit(now, &peer).err()
     }
 }
 

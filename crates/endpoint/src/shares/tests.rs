@@ -22,7 +22,7 @@ impl Server {
     }
 
     /// The one with key `key` connects from `from`.
-    fn come(&mut self, key: u8, from: &str) -> Result<(ConnId, Option<Displaced>), Full> {
+    fn come(&mut self, key: u8, from: &str) -> Result<(ConnId, Option<Displaced>), SharesFull> {
         let conn = ConnId(self.next);
         self.next += 1;
         let peer = PeerIdentity::RawKey(Identity::from_seed([key; 32]).public_key());
@@ -34,7 +34,7 @@ impl Server {
     fn works(&mut self, key: u8, from: &str) -> ConnId {
         let (conn, displaced) = self.come(key, from).expect("room");
         assert_eq!(displaced, None);
-        self.shares.spoke(self.now, conn, 0);
+        self.shares.on_first_request(self.now, conn, 0);
         conn
     }
 
@@ -47,8 +47,9 @@ impl Server {
             for c in self.shares.places.keys().filter(|c| !idle.contains(c)) {
                 *self.moved.entry(*c).or_default() += bytes;
             }
-            let moved = |c| Moved { bytes: self.moved.get(&c).copied().unwrap_or(0), working: false };
-            gone.extend(self.shares.look(t, moved).into_iter().map(|d| d.conn));
+            let moved =
+                |c| SessionProgress { bytes: self.moved.get(&c).copied().unwrap_or(0), working: false };
+            gone.extend(self.shares.check(t, moved).into_iter().map(|d| d.conn));
         }
         self.now = end;
         gone
@@ -104,7 +105,7 @@ fn many_keys_at_one_address_cannot_displace_another_address() {
     for key in [1, 2] {
         let (c, d) = s.come(key, "2001:db8:0:1::1").unwrap();
         fits(&d.expect("displaced").words);
-        s.shares.spoke(s.now, c, 0);
+        s.shares.on_first_request(s.now, c, 0);
     }
     s.come(1, "2001:db8:0:1::1").expect_err("a second place of one key, where all have one");
     for key in 20..30 {
@@ -171,7 +172,7 @@ fn slow_session_that_recovers_or_waits_for_the_server_is_kept() {
     for _ in 0..30 {
         s.now += Span::from_secs(1);
         let bytes = |c| s.moved.get(&c).copied().unwrap_or(0);
-        s.shares.look(s.now, |c| Moved { bytes: bytes(c), working: true });
+        s.shares.check(s.now, |c| SessionProgress { bytes: bytes(c), working: true });
     }
     s.come(9, "192.0.2.9").expect_err("they wait for the server");
 }
@@ -185,7 +186,7 @@ fn largest_holder_of_slow_sessions_is_displaced_first() {
     s.pass(Span::from_secs(20), &all);
     for _ in 0..2 {
         let (c, d) = s.come(3, "192.0.2.3").unwrap();
-        s.shares.spoke(s.now, c, 0);
+        s.shares.on_first_request(s.now, c, 0);
         assert!(attackers.contains(&d.expect("displaced").conn));
     }
 }
@@ -197,7 +198,7 @@ fn clients_without_a_key_are_counted_by_address() {
         let conn = ConnId(s.next);
         s.next += 1;
         let r = s.shares.enter(s.now, conn, None, SocketAddr::new(from.parse().unwrap(), 1));
-        s.shares.spoke(s.now, conn, 0);
+        s.shares.on_first_request(s.now, conn, 0);
         r
     };
     for _ in 0..PLACES {

@@ -6,7 +6,7 @@ use crate::pair::{identity, server_config};
 use base::{Rng, Span, Time};
 use iwarp::{Into, Piece};
 use longhaul_endpoint::{
-    CloseReason, Config, ConnId, Connect, Endpoint, Event, Iwarp, IwarpServer, StreamId, StreamOrder,
+    CloseReason, Config, ConnId, Connect, Endpoint, Event, Iwarp, IwarpServer, StreamCommand, StreamId,
     TransportOptions,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -97,12 +97,12 @@ impl Net {
         n
     }
 
-    pub fn obey(&mut self, end: usize) -> bool {
+    pub fn apply_choice(&mut self, end: usize) -> bool {
         let mut moved = false;
-        while let Some(order) = self.ends[end].poll_stream_order() {
+        while let Some(order) = self.ends[end].poll_stream_command() {
             moved = true;
             match order {
-                StreamOrder::Connect { stream, .. } => {
+                StreamCommand::Connect { stream, .. } => {
                     let n = self.dial();
                     if n == usize::MAX {
                         self.ends[end].stream_failed(self.now, stream, "reset");
@@ -112,14 +112,16 @@ impl Net {
                     self.by_id.insert((0, stream), (n, 0));
                     self.ends[0].stream_connected(self.now, stream, Some(1_448));
                 }
-                StreamOrder::Tell(_) | StreamOrder::Pace { .. } | StreamOrder::Congestion { .. } => {}
-                StreamOrder::Mark { dscp, .. } => self.marks.push((end, dscp)),
-                StreamOrder::Shutdown(id) => self.over(end, id, false),
-                StreamOrder::Close(id) => {
+                StreamCommand::QueryStats(_)
+                | StreamCommand::SetPacing { .. }
+                | StreamCommand::SetCongestion { .. } => {}
+                StreamCommand::SetDscp { dscp, .. } => self.marks.push((end, dscp)),
+                StreamCommand::Shutdown(id) => self.over(end, id, false),
+                StreamCommand::Close(id) => {
                     self.over(end, id, false);
                     self.by_id.remove(&(end, id));
                 }
-                StreamOrder::Abort(id) => {
+                StreamCommand::Abort(id) => {
                     self.over(end, id, true);
                     self.by_id.remove(&(end, id));
                 }
@@ -236,11 +238,11 @@ impl Net {
                     self.events[end].push(e);
                     moved = true;
                 }
-                moved |= self.obey(end);
+                moved |= self.apply_choice(end);
                 while let Some(id) = self.ends[end].poll_stream(self.now) {
                     self.send(end, id);
                 }
-                moved |= self.obey(end);
+                moved |= self.apply_choice(end);
             }
             for n in 0..self.streams.len() {
                 moved |= self.receive(n, 0) | self.receive(n, 1);

@@ -36,7 +36,7 @@ impl Driver {
         if there != (self.team.len() > 0) {
             self.growth.lent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        endpoint.show_views(self.team.len() > 0);
+        endpoint.publish_openers(self.team.len() > 0);
     }
 
     /// Opens the sockets, or says why not.

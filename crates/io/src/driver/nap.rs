@@ -47,7 +47,7 @@ impl Naps {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The loop is about to wait, and what arrives may wait for `patience`: how long to nap, if at all.
+    /// The loop is about to wait, and what arrives may wait for `max_receive_delay`: how long to nap, if at all.
     pub(super) fn begin(&mut self, now: Time, patience: Span) -> Option<Span> {
         self.judge();
         let patience = patience.min(self.longest);

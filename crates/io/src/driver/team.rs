@@ -7,7 +7,7 @@ use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Waker};
 use crate::udp::{SendBatch, SendMeta, UdpError, UdpOptions};
 use base::Time;
-use endpoint::{Endpoint, MAX_INLINE_SEAL, MAX_TRAIN, TrainSealer, Transmit, TransmitBuffers, View};
+use endpoint::{Endpoint, MAX_INLINE_SEAL, MAX_TRAIN, OpenerUpdate, TrainSealer, Transmit, TransmitBuffers};
 use handover::{Receiver, Sender, ring};
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
@@ -36,7 +36,7 @@ struct Seat {
     loads: Vec<Load>,
     filling: Option<Load>,
     /// Views that wait for room among the orders.
-    views: VecDeque<View>,
+    views: VecDeque<OpenerUpdate>,
     arrived: Time,
     gone: bool,
 }
@@ -160,7 +160,7 @@ impl Team {
 
     /// Passes on what threads are to know, takes in what they report. True when there was something.
     pub fn collect(&mut self, now: Time, endpoint: &mut Endpoint, loser: &mut Option<Loser>) -> bool {
-        while let Some(v) = endpoint.poll_view() {
+        while let Some(v) = endpoint.poll_opener_update() {
             if let Some(seat) = self.seat(v.socket) {
                 seat.views.push_back(v);
             }
@@ -215,7 +215,7 @@ impl Seat {
     fn pass_on_views(&mut self) {
         while !self.views.is_empty() && !self.orders.is_full() {
             if let Some(v) = self.views.pop_front() {
-                self.order(Order::View(v.cid, v.view));
+                self.order(Order::View(v.cid, v.opener));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What the system tells of a stream (`TCP_INFO`), and how fast it is to go.
 
 use base::{Rate, Span};
-use endpoint::StreamFacts;
+use endpoint::StreamStats;
 use rustix::net::sockopt;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -31,12 +31,12 @@ impl Raw {
 }
 
 /// What the system says of a connection by TCP.
-pub fn facts(fd: &OwnedFd) -> Option<StreamFacts> {
+pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
     let raw = Raw::ask(fd)?;
     let mss = raw.u32(16);
     // Of no round trip yet it says the highest number.
     let span = |us: u64| if us >= u32::MAX.into() { Span::ZERO } else { Span::from_micros(us) };
-    Some(StreamFacts {
+    Some(StreamStats {
         congestion: sockopt::tcp_congestion(fd).unwrap_or_default(),
         srtt: span(raw.u32(68)),
         min_rtt: span(raw.u32(148)),

@@ -16,7 +16,7 @@ use crate::poll::Source;
 use base::{Span, Time};
 use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
 use crowd::Crowd;
-use endpoint::{Endpoint, StreamId, StreamOrder};
+use endpoint::{Endpoint, StreamCommand, StreamId};
 pub use gather::MUCH;
 use ready::Early;
 use rustix::event::epoll;
@@ -527,7 +527,7 @@ impl Streams {
                 break;
             }
             if let Some(f) = facts::facts(&s.fd) {
-                endpoint.set_stream_facts(*id, f);
+                endpoint.set_stream_stats(*id, f);
             }
         }
         self.tell = (now + TELL, next);
@@ -535,49 +535,49 @@ impl Streams {
 
     #[inline]
     fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
-        while let Some(order) = endpoint.poll_stream_order() {
+        while let Some(order) = endpoint.poll_stream_command() {
             self.carry_out(now, order, endpoint);
         }
     }
 
     #[inline(never)]
-    fn carry_out(&mut self, now: Time, order: StreamOrder, endpoint: &mut Endpoint) {
+    fn carry_out(&mut self, now: Time, order: StreamCommand, endpoint: &mut Endpoint) {
         match order {
-            StreamOrder::Connect { stream, remote, congestion, dscp } => {
+            StreamCommand::Connect { stream, remote, congestion, dscp } => {
                 match socket::connect(remote, congestion.as_deref(), dscp) {
                     Ok(fd) => self.add(stream, fd, true, endpoint),
                     Err(e) => endpoint.stream_failed(now, stream, &e.to_string()),
                 }
             }
-            StreamOrder::Tell(id) => {
+            StreamCommand::QueryStats(id) => {
                 if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
-                    endpoint.set_stream_facts(id, f);
+                    endpoint.set_stream_stats(id, f);
                 }
             }
-            StreamOrder::Congestion { stream, name } => {
+            StreamCommand::SetCongestion { stream, name } => {
                 let done = self.slots.get(&stream).map(|s| socket::set_congestion(&s.fd, &name));
                 if let Some(Err(error)) = done {
                     tracing::warn!(%error, "a stream keeps its congestion control");
                 }
             }
-            StreamOrder::Mark { stream, dscp } => {
+            StreamCommand::SetDscp { stream, dscp } => {
                 let done = self.slots.get(&stream).map(|s| socket::mark(&s.fd, dscp));
                 if let Some(Err(error)) = done {
                     tracing::warn!(%error, dscp, "packets of a stream keep their code point");
                 }
             }
-            StreamOrder::Pace { stream, rate } => {
+            StreamCommand::SetPacing { stream, rate } => {
                 if let Some(s) = self.slots.get(&stream) {
                     facts::pace(&s.fd, rate);
                 }
             }
-            StreamOrder::Shutdown(id) => {
+            StreamCommand::Shutdown(id) => {
                 if let Some(s) = self.slots.get(&id) {
                     socket::shutdown(&s.fd);
                 }
             }
-            StreamOrder::Close(id) => drop(self.remove(id)),
-            StreamOrder::Abort(id) => {
+            StreamCommand::Close(id) => drop(self.remove(id)),
+            StreamCommand::Abort(id) => {
                 if let Some(s) = self.remove(id) {
                     socket::reset(s.fd);
                 }

@@ -2,7 +2,7 @@
 
 use super::{at, between, client, cut, longest_stall, received, run, server, working};
 use base::Span;
-use endpoint::Way;
+use endpoint::Route;
 use longhaul_sim::pair::{Pair, addr, addr6};
 use std::net::SocketAddr;
 use transport::AdditionalPath;
@@ -14,8 +14,8 @@ fn orders() -> [[[SocketAddr; 2]; 2]; 2] {
 }
 
 /// A route over an interface.
-fn way([here, there]: [SocketAddr; 2], link: u32) -> Way {
-    Way { local: here.ip(), remote: there.ip(), own: true, usual: true, link }
+fn way([here, there]: [SocketAddr; 2], link: u32) -> Route {
+    Route { local: here.ip(), remote: there.ip(), own: true, default_source: true, link }
 }
 
 fn mbit(p: &mut Pair, ms: u64) -> f64 {

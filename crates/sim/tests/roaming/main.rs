@@ -3,7 +3,7 @@
 mod families;
 
 use base::{Rng, Span, Time};
-use endpoint::{MOST_TRIED, Network, Way};
+use endpoint::{MAX_PATH_ATTEMPTS, Network, Route};
 use longhaul_sim::LinkId;
 use longhaul_sim::pair::{Load, Pair, addr};
 use netem::{Duplex, LinkConfig};
@@ -38,26 +38,26 @@ fn between(ends: [[SocketAddr; 2]; 2], seed: u64, loss: &str, messages: Option<u
     Pair::between(ends, seed, [&paths[0], &paths[1]], TransportOptions::default(), load).expect("a pair")
 }
 
-fn way(local: SocketAddr, remote: SocketAddr) -> Way {
-    Way { local: local.ip(), remote: remote.ip(), own: true, usual: false, link: 0 }
+fn way(local: SocketAddr, remote: SocketAddr) -> Route {
+    Route { local: local.ip(), remote: remote.ip(), own: true, default_source: false, link: 0 }
 }
 
 /// What the client's machine has.
-fn client(ways: &[Way]) -> Network {
-    let locals = ways.iter().map(|w| w.local).collect();
-    Network { locals, reached_at: Vec::new(), ways: ways.to_vec() }
+fn client(routes: &[Route]) -> Network {
+    let locals = routes.iter().map(|w| w.local).collect();
+    Network { locals, listening_at: Vec::new(), routes: routes.to_vec() }
 }
 
 /// What the server's machine has.
-fn server(reached_at: &[SocketAddr]) -> Network {
-    let locals = reached_at.iter().map(SocketAddr::ip).collect();
-    Network { locals, reached_at: reached_at.to_vec(), ways: Vec::new() }
+fn server(listening_at: &[SocketAddr]) -> Network {
+    let locals = listening_at.iter().map(SocketAddr::ip).collect();
+    Network { locals, listening_at: listening_at.to_vec(), routes: Vec::new() }
 }
 
 /// Tells the ends what their machines have, as their drivers would: when they ask for it, or `news` is true.
 fn tell(p: &mut Pair, here: &Network, there: &Network, news: bool) {
     for (node, network) in [(p.sender, here), (p.receiver, there)] {
-        if p.world.inspect(node).wants_network() || news {
+        if p.world.inspect(node).needs_network() || news {
             let now = p.world.now();
             p.world.endpoint(node).set_network(now, network.clone());
         }
@@ -112,14 +112,14 @@ fn nothing_is_lost_whatever_comes_and_goes() {
     for seed in 0..12 {
         let mut p = pair(seed, "2%", Some(12));
         let [here2, there2] = Pair::second();
-        let (mut rng, ways) = (Rng::from_u64(seed), [way(addr(1), addr(2)), way(here2, there2)]);
+        let (mut rng, routes) = (Rng::from_u64(seed), [way(addr(1), addr(2)), way(here2, there2)]);
         let mut ms = 200;
         while p.board.borrow().finished.is_none() && ms < 60_000 {
             // One of each end's addresses at least, and not for long without a common path.
-            let ours: Vec<Way> = match rng.below(4) {
-                0 => vec![ways[0]],
-                1 => vec![ways[1]],
-                _ => ways.to_vec(),
+            let ours: Vec<Route> = match rng.below(4) {
+                0 => vec![routes[0]],
+                1 => vec![routes[1]],
+                _ => routes.to_vec(),
             };
             let theirs = match rng.below(3) {
                 0 => vec![addr(2)],
@@ -175,14 +175,14 @@ fn a_server_that_names_strangers_has_little_sent_to_them() {
     let [here2, _] = Pair::second();
     let strangers: Vec<Vec<SocketAddr>> =
         (0..40).map(|k| (0..16).map(|n| addr(1_000 + 16 * k + n)).collect()).collect();
-    let mut ways = vec![way(addr(1), addr(2))];
-    ways.extend(strangers.iter().flatten().flat_map(|s| [way(addr(1), *s), way(here2, *s)]));
-    let here = client(&ways);
+    let mut routes = vec![way(addr(1), addr(2))];
+    routes.extend(strangers.iter().flatten().flat_map(|s| [way(addr(1), *s), way(here2, *s)]));
+    let here = client(&routes);
     for (k, list) in strangers.iter().enumerate() {
         run(&mut p, 1_000 * (k as u64 + 1), &here, &server(&[&[addr(2)], &list[..15]].concat()));
     }
     let sent = p.world.totals().unroutable;
-    assert!((CHALLENGES..=CHALLENGES * u64::from(MOST_TRIED)).contains(&sent), "{sent} datagrams");
+    assert!((CHALLENGES..=CHALLENGES * u64::from(MAX_PATH_ATTEMPTS)).contains(&sent), "{sent} datagrams");
     assert_eq!(working(&mut p), [Some(addr(1).ip())]);
 }
 

@@ -368,7 +368,7 @@ impl Connection {
     /// Lanes of these sockets, a bit each, carry data from now on only while no other lane does: whoever drives has no
     /// processor for their work that would be worth it. Each end says so of what it sends; the lanes stay open, and what
     /// arrives on them is taken in.
-    pub fn spare_sockets(&mut self, spare: u64) {
+    pub fn set_spare_sockets(&mut self, spare: u64) {
         let before = core::mem::replace(&mut self.spare, spare);
         if before == spare {
             return;

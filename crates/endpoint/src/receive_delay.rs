@@ -7,19 +7,19 @@ const WINDOW: Span = Span::from_millis(100);
 
 /// The least patience of late.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ReceiveDelay {
     since: Time,
     here: Span,
     before: Span,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { since: Time::ZERO, here: Span::MAX, before: Span::MAX }
+impl Default for ReceiveDelay {
+    fn default() -> ReceiveDelay {
+        ReceiveDelay { since: Time::ZERO, here: Span::MAX, before: Span::MAX }
     }
 }
 
-impl Patience {
+impl ReceiveDelay {
     /// Something arrived for a connection that has so much.
     pub(crate) fn note(&mut self, now: Time, patience: Span) {
         let passed = now.since(self.since);
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn shortest_delay_of_active_connections_wins() {
-        let (mut p, us) = (Patience::default(), Span::from_micros);
+        let (mut p, us) = (ReceiveDelay::default(), Span::from_micros);
         assert_eq!(p.least(), None);
         let at = |ms: u64| Time::ZERO + Span::from_millis(1_000 + ms);
         p.note(at(0), us(400));

@@ -12,11 +12,11 @@ pub const LIFETIME: Span = Span::from_secs(3_600);
 
 /// Paths by the peer's address.
 #[derive(Debug, Default)]
-pub struct Paths {
+pub struct RememberedPaths {
     known: BTreeMap<IpAddr, (Remembered, Time)>,
 }
 
-impl Paths {
+impl RememberedPaths {
     /// Notes what the path to `peer` carried at `at`.
     pub fn remember(&mut self, peer: IpAddr, path: Remembered, at: Time) {
         self.known.insert(peer.to_canonical(), (path, at));
@@ -43,7 +43,7 @@ mod tests {
     fn remembered_paths_expire_after_an_hour_and_are_bounded() {
         let path = |mbit| Remembered { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(70) };
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
-        let (mut p, now) = (Paths::default(), Time::ZERO + Span::from_secs(10_000));
+        let (mut p, now) = (RememberedPaths::default(), Time::ZERO + Span::from_secs(10_000));
         p.remember(peer(1), path(100), now);
         assert_eq!(p.recall(peer(1), now + LIFETIME), Some(path(100)));
         assert_eq!(p.recall(peer(1), now + LIFETIME + Span::from_nanos(1)), None);

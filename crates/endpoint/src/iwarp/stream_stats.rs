@@ -3,12 +3,12 @@
 use super::StreamId;
 use super::caps::QUIET;
 use crate::app::ConnId;
-use crate::{Endpoint, StreamOrder};
+use crate::{Endpoint, StreamCommand};
 use base::{Rate, Span};
 
 /// What TCP says of a stream. Counters count from its start, and bytes without headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamFacts {
+pub struct StreamStats {
     /// Congestion control, by the system's name for it.
     pub congestion: String,
     /// Smoothed round trip; zero when not known.
@@ -58,12 +58,12 @@ const fn headers(v6: bool) -> u64 {
 
 impl Endpoint {
     /// What the system says of a stream now. The driver tells it from time to time.
-    pub fn set_stream_facts(&mut self, id: StreamId, facts: StreamFacts) {
-        let Some(s) = self.hub.streams.get(&id) else { return };
+    pub fn set_stream_stats(&mut self, id: StreamId, facts: StreamStats) {
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return };
         let Some((conn, index)) = s.conn.map(|c| (c, usize::from(s.index))) else { return };
         let records = s.engine.as_ref().map_or(0, ::iwarp::Connection::unsent);
         let sealed = s.sealed.as_ref().map_or(0, |s| s.tls.outgoing().len());
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         if let Some(info) = b.info.iwarp.as_mut().filter(|i| i.congestion != facts.congestion) {
             info.congestion.clone_from(&facts.congestion);
         }
@@ -73,7 +73,7 @@ impl Endpoint {
         }
         let before = b.is_busy();
         if b.facts.len() <= index {
-            b.facts.resize(index + 1, StreamFacts::default());
+            b.facts.resize(index + 1, StreamStats::default());
             b.quiet.resize(index + 1, QUIET);
         }
         // On a short path nothing is on the way at most moments, also while much is sent.
@@ -98,8 +98,10 @@ impl Endpoint {
     /// Has the driver tell at once what the system says of the streams of a connection by iWARP: [`Endpoint::stats`] are up to
     /// date in the next turn. Those of the native transport always are.
     pub fn refresh_stats(&mut self, conn: ConnId) {
-        if let Some(b) = self.hub.bundles.get(&conn) {
-            self.hub.orders.extend(b.streams.iter().flatten().map(|(stream, _)| StreamOrder::Tell(*stream)));
+        if let Some(b) = self.iwarp_state.conns.get(&conn) {
+            self.iwarp_state
+                .orders
+                .extend(b.streams.iter().flatten().map(|(stream, _)| StreamCommand::QueryStats(*stream)));
         }
     }
 
@@ -108,14 +110,14 @@ impl Endpoint {
     pub fn take_stream_samples(
         &mut self,
         only: Option<ConnId>,
-        mut out: impl FnMut(ConnId, u32, &StreamFacts, &StreamFacts),
+        mut out: impl FnMut(ConnId, u32, &StreamStats, &StreamStats),
     ) {
-        for (id, b) in self.hub.bundles.iter_mut().filter(|(id, _)| only.is_none_or(|o| o == **id)) {
+        for (id, b) in self.iwarp_state.conns.iter_mut().filter(|(id, _)| only.is_none_or(|o| o == **id)) {
             let Some(seen) = &mut b.traced else {
                 b.traced = Some(b.facts.clone());
                 continue;
             };
-            seen.resize(b.facts.len(), StreamFacts::default());
+            seen.resize(b.facts.len(), StreamStats::default());
             for ((index, seen), now) in
                 (0..).zip(seen).zip(&b.facts).filter(|((_, seen), now)| **seen != **now)
             {
@@ -128,8 +130,8 @@ impl Endpoint {
     /// Counters of a connection by iWARP: payload by the queue pairs, the rest by TCP, a moment old. Headers are reckoned
     /// with time stamps; what MPA adds counts as sent and not as payload. There is no bound: TCP holds what is on the way itself,
     /// and its window, which may be far beyond what it uses, is no measure for an application's memory.
-    pub(crate) fn bundle_stats(&self, conn: ConnId) -> Option<transport::Stats> {
-        let b = self.hub.bundles.get(&conn)?;
+    pub(crate) fn iwarp_stats(&self, conn: ConnId) -> Option<transport::Stats> {
+        let b = self.iwarp_state.conns.get(&conn)?;
         let head = headers(b.info.remote.is_ipv6());
         let mut all = transport::Stats { cc: ("tcp", ""), ..Default::default() };
         for s in b.streams.iter().flatten().filter_map(|(_, qp)| self.adapter.stats((*qp)?)) {

@@ -1,14 +1,14 @@
 //! Connections made of streams: how they come about, and how they end.
 
-use super::facts::StreamFacts;
 use super::hello::{self, Hello, Reply};
 use super::io::Stream;
+use super::stream_stats::StreamStats;
 use super::tls::ClientTls;
-use super::{Iwarp, MAX_STREAMS, StreamId, StreamOrder};
+use super::{Iwarp, MAX_STREAMS, StreamCommand, StreamId};
 use crate::app::{ConnId, ConnInfo, Event};
 use crate::config::{Connect, ConnectError};
 use crate::conn::{CQ_ENTRIES, READS, RECV_WR, SEND_WR};
-use crate::govern::Ruled;
+use crate::flow_policy::FlowPolicy;
 use crate::qp_shares::{Party, parties};
 use crate::{Endpoint, IwarpInfo};
 use ::iwarp::{Connection, End};
@@ -45,7 +45,7 @@ fn suit(engine: &mut Connection, short_writes: bool) {
 }
 
 /// A connection.
-pub(crate) struct Bundle {
+pub(crate) struct IwarpConn {
     pub info: ConnInfo,
     /// Its streams and their queue pairs, by index.
     pub streams: Vec<Option<(StreamId, Option<QpId>)>>,
@@ -70,7 +70,7 @@ pub(crate) struct Bundle {
     /// Where this end does, at the peer.
     farewell_out: u32,
     /// What the system said of each stream last, by index.
-    pub facts: Vec<StreamFacts>,
+    pub facts: Vec<StreamStats>,
     /// Words of the system in a row without anything sent, of each stream by index.
     pub quiet: Vec<u8>,
     /// Streams of which the system has not said what they go by since it was told last, with how many orders it has not had.
@@ -78,23 +78,23 @@ pub(crate) struct Bundle {
     /// Congestion control that the driver was told for its streams last.
     pub ordered: Option<String>,
     /// What of it was given out, while somebody watches.
-    pub(super) traced: Option<Vec<StreamFacts>>,
+    pub(super) traced: Option<Vec<StreamStats>>,
     /// What this end sends at most, as whoever made it wants.
     pub rate_limit: Option<Rate>,
     /// The share of each stream in the smallest cap that the driver was told, and of how many streams.
     pub rate_share: Option<Rate>,
     pub sharers: usize,
     /// What is known of it, and what the policy made of it.
-    pub ruled: Option<Ruled>,
+    pub ruled: Option<FlowPolicy>,
     /// Code point that the driver was told for its streams.
     pub(super) marked: u8,
     /// Of a server's: the client by which its queue pairs are counted.
     parties: Vec<Party>,
 }
 
-impl Bundle {
-    fn new(info: ConnInfo, count: u16) -> Bundle {
-        Bundle {
+impl IwarpConn {
+    fn new(info: ConnInfo, count: u16) -> IwarpConn {
+        IwarpConn {
             info,
             streams: vec![None; usize::from(count)],
             established: 0,
@@ -157,20 +157,20 @@ impl Endpoint {
             }),
         };
         let options = c.options.as_ref().unwrap_or(&self.config.options);
-        let (cap, (ruled, named)) = (options.rate_cap, self.rule_tcp(c.remote, options));
+        let (cap, (ruled, named)) = (options.rate_cap, self.apply_policy_to_tcp_conn(c.remote, options));
         let asked = wanted.congestion.is_some();
         let asks = wanted.congestion.as_deref().map(|names| self.system_congestion(names)).transpose();
         let congestion = asks.map_err(ConnectError::Settings)?.or(named);
         let wanted = Iwarp { congestion, ..wanted };
-        let conn = self.new_bundle(c.remote, count, true)?;
+        let conn = self.new_iwarp_conn(c.remote, count, true)?;
         let mut id = [0; hello::ID];
         self.rng.fill(&mut id);
-        if let Some(b) = self.hub.bundles.get_mut(&conn) {
+        if let Some(b) = self.iwarp_state.conns.get_mut(&conn) {
             b.id = wanted.to_longhaul.then_some(id);
             b.until = now + wanted.settings.startup_timeout;
             (b.wanted, b.tls) = (Some(wanted), tls);
             (b.rate_limit, b.asked_congestion) = (cap, asked);
-            b.marked = super::marks::of(&ruled);
+            b.marked = super::dscp::of(&ruled);
             b.ruled = Some(ruled);
         }
         // The server lets the client in with the first one, which may use up a token; the others follow it.
@@ -180,20 +180,20 @@ impl Endpoint {
 
     /// Starts to connect a client's stream.
     fn open_stream(&mut self, conn: ConnId, index: u16) {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         let (remote, Some(wanted)) = (b.info.remote, &b.wanted) else { return };
         let mut s = Stream::new(remote, true, b.until);
         (s.conn, s.index) = (Some(conn), index);
         let (congestion, dscp) = (wanted.congestion.clone(), b.marked);
-        let stream = self.hub.insert(s);
-        if let Some(b) = self.hub.bundles.get_mut(&conn) {
+        let stream = self.iwarp_state.insert(s);
+        if let Some(b) = self.iwarp_state.conns.get_mut(&conn) {
             b.streams[usize::from(index)] = Some((stream, None));
         }
-        self.hub.schedule(stream);
-        self.hub.orders.push_back(StreamOrder::Connect { stream, remote, congestion, dscp });
+        self.iwarp_state.schedule(stream);
+        self.iwarp_state.orders.push_back(StreamCommand::Connect { stream, remote, congestion, dscp });
     }
 
-    fn new_bundle(
+    fn new_iwarp_conn(
         &mut self,
         remote: SocketAddr,
         count: u16,
@@ -216,22 +216,22 @@ impl Endpoint {
             suite: Suite::Crc32c,
             iwarp: Some(IwarpInfo::default()),
         };
-        let mut b = Bundle::new(info, count);
+        let mut b = IwarpConn::new(info, count);
         // Without it the peer's application does not learn why this end's ended the connection, no more.
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         b.farewell = self.adapter.reg_mr(pd, Memory::zeroed(FAREWELL), rights).ok();
         b.srq = self.incoming_srq.filter(|_| !is_client);
         b.rate_limit = self.config.options.rate_cap;
-        let ruled = self.rule_tcp(remote, &self.config.options).0;
-        b.marked = super::marks::of(&ruled);
+        let ruled = self.apply_policy_to_tcp_conn(remote, &self.config.options).0;
+        b.marked = super::dscp::of(&ruled);
         b.ruled = Some(ruled);
-        self.hub.bundles.insert(id, b);
+        self.iwarp_state.conns.insert(id, b);
         Ok(id)
     }
 
     /// A queue pair for a stream of a connection.
     fn stream_qp(&mut self, conn: ConnId, index: u16, stream: StreamId) -> Result<QpId, ConnectError> {
-        let b = self.hub.bundles.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
+        let b = self.iwarp_state.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
         let init = QpInit {
             kind: Kind::Ordered,
             max_send_wr: SEND_WR,
@@ -243,7 +243,7 @@ impl Endpoint {
         let limit = self.config.limits.qps;
         if !b.info.is_client {
             if b.parties.is_empty() {
-                let peer = self.hub.streams.get(&stream).and_then(|s| s.peer.as_ref());
+                let peer = self.iwarp_state.streams.get(&stream).and_then(|s| s.peer.as_ref());
                 b.parties = parties(peer, b.info.remote);
             }
             if !self.qp_shares.take(&b.parties, limit) {
@@ -253,14 +253,14 @@ impl Endpoint {
         let qp =
             self.adapter.create_qp(b.info.pd, init).inspect_err(|_| self.qp_shares.give(&b.parties, 1))?;
         b.streams[usize::from(index)] = Some((stream, Some(qp)));
-        self.hub.by_qp.insert(qp, stream);
+        self.iwarp_state.by_qp.insert(qp, stream);
         Ok(qp)
     }
 
     /// A client's stream is connected.
     pub(super) fn start_client(&mut self, now: Time, id: StreamId) {
-        let Some(conn) = self.hub.streams.get(&id).and_then(|s| s.conn) else { return };
-        let Some(b) = self.hub.bundles.get(&conn) else { return };
+        let Some(conn) = self.iwarp_state.streams.get(&id).and_then(|s| s.conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get(&conn) else { return };
         match b.tls.clone() {
             Some(tls) => self.start_tls_client(now, id, &tls),
             None => self.start_engine_of_client(now, id),
@@ -269,10 +269,10 @@ impl Endpoint {
 
     /// A client asks.
     pub(super) fn start_engine_of_client(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get(&id).filter(|s| s.engine.is_none()) else { return };
+        let Some(s) = self.iwarp_state.streams.get(&id).filter(|s| s.engine.is_none()) else { return };
         let (index, emss) = (s.index, s.emss);
         let Some(conn) = s.conn else { return };
-        let Some(b) = self.hub.bundles.get(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get(&conn) else { return };
         let Some(wanted) = b.wanted.clone() else { return };
         let farewell = b.farewell.filter(|_| index == 0).map_or(0, |mr| mr.rkey);
         let count = b.streams.len() as u16;
@@ -292,14 +292,14 @@ impl Endpoint {
             .and_then(|qp| Ok(Connection::initiator(settings, qp, &private, now)?));
         match engine {
             Ok(engine) => {
-                if let Some(s) = self.hub.streams.get_mut(&id) {
+                if let Some(s) = self.iwarp_state.streams.get_mut(&id) {
                     (s.engine, s.deadline) = (Some(engine), None);
                 }
-                self.hub.touch(id);
+                self.iwarp_state.touch(id);
             }
             Err(e) => {
                 self.note_failure(conn, true, &e.to_string());
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -308,7 +308,7 @@ impl Endpoint {
     /// A client's first byte has come: it says whether TLS follows or MPA.
     pub(super) fn start_server(&mut self, now: Time, id: StreamId, first: u8) {
         let Some(server) = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref()) else { return };
-        let Some(s) = self.hub.streams.get(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return };
         let (remote, tls) = (s.remote, transport::looks_like_tls(first));
         let (plain_served, tls_served) = (server.plain, server.tls);
         match tls {
@@ -321,14 +321,14 @@ impl Endpoint {
                 tracing::warn!(client = %remote, "turned away: it speaks no TLS, and iWARP is served with it only")
             }
         }
-        self.hub.orders.push_back(StreamOrder::Abort(id));
+        self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
         self.stream_over(now, id);
     }
 
     /// Waits for what a client asks.
     pub(super) fn start_engine_of_server(&mut self, now: Time, id: StreamId) {
         let Some(server) = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref()) else { return };
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         let crc = server.settings.crc && s.sealed.is_none();
         let settings = ::iwarp::Config { emss: s.emss, crc, ..server.settings };
         (s.engine, s.deadline) = (Some(Connection::responder(settings, now)), None);
@@ -338,9 +338,10 @@ impl Endpoint {
     pub(super) fn on_stream_event(&mut self, now: Time, id: StreamId, e: ::iwarp::Event) {
         match e {
             ::iwarp::Event::Requested { private, .. } => {
-                self.hub.touch(id);
+                self.iwarp_state.touch(id);
                 if let Err(text) = self.on_requested(now, id, &private)
-                    && let Some(engine) = self.hub.streams.get_mut(&id).and_then(|s| s.engine.as_mut())
+                    && let Some(engine) =
+                        self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut())
                 {
                     // It was asked just now: it can be refused.
                     let _ = engine.reject(text.as_bytes(), now);
@@ -349,15 +350,15 @@ impl Endpoint {
             ::iwarp::Event::Established { private, .. } => self.on_stream_established(now, id, &private),
             ::iwarp::Event::Rejected { private, .. } => {
                 let text = transport::error::words(&private);
-                let conn = self.hub.streams.get(&id).and_then(|s| s.conn);
-                if let Some(b) = conn.and_then(|c| self.hub.bundles.get_mut(&c)) {
+                let conn = self.iwarp_state.streams.get(&id).and_then(|s| s.conn);
+                if let Some(b) = conn.and_then(|c| self.iwarp_state.conns.get_mut(&c)) {
                     let words = if text.is_empty() { "it refused the connection".to_owned() } else { text };
                     b.ending.get_or_insert(CloseReason::Peer { code: code::BUSY, reason: words });
                 }
             }
             ::iwarp::Event::PeerClosed => {}
             ::iwarp::Event::Closed { end, by_peer } => {
-                let Some(conn) = self.hub.streams.get(&id).and_then(|s| s.conn) else { return };
+                let Some(conn) = self.iwarp_state.streams.get(&id).and_then(|s| s.conn) else { return };
                 self.on_stream_closed(now, conn, end, by_peer);
             }
         }
@@ -365,21 +366,21 @@ impl Endpoint {
 
     /// Somebody asks for a connection, or for a further stream of one.
     fn on_requested(&mut self, now: Time, id: StreamId, private: &[u8]) -> Result<(), String> {
-        let Some(s) = self.hub.streams.get(&id) else { return Ok(()) };
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return Ok(()) };
         let remote = s.remote;
         let hello = Hello::parse(private);
-        let known = hello.and_then(|(h, _)| self.hub.gathering.get(&h.id).copied());
+        let known = hello.and_then(|(h, _)| self.iwarp_state.gathering.get(&h.id).copied());
         if s.further && known.is_none() {
             // It is the first of another connection that the same client makes at the same time.
             self.admit_stream(now, id).map_or(Ok(()), Err)?;
         }
         let conn = match known {
             Some(conn) => conn,
-            None => self.take_in(now, remote, hello.map(|(h, _)| h))?,
+            None => self.admit_connection(now, remote, hello.map(|(h, _)| h))?,
         };
         let index = hello.map_or(0, |(h, _)| h.index);
-        let Some(s) = self.hub.streams.get(&id) else { return Ok(()) };
-        let b = self.hub.bundles.get_mut(&conn).ok_or("the connection is gone")?;
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return Ok(()) };
+        let b = self.iwarp_state.conns.get_mut(&conn).ok_or("the connection is gone")?;
         let fits = b.info.remote.ip() == remote.ip()
             && hello.is_none_or(|(h, _)| usize::from(h.count) == b.streams.len())
             && b.streams.get(usize::from(index)).is_some_and(Option::is_none)
@@ -407,15 +408,15 @@ impl Endpoint {
         let qp = self.stream_qp(conn, index, id).map_err(|e| {
             if known.is_none() {
                 // Nobody else would end it.
-                self.bundle_over(conn);
+                self.on_iwarp_closed(conn);
             }
             e.to_string()
         })?;
-        self.mark_stream(conn, id);
-        let Some(s) = self.hub.streams.get_mut(&id) else { return Ok(()) };
+        self.set_stream_dscp(conn, id);
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return Ok(()) };
         (s.conn, s.index) = (Some(conn), index);
         // What it goes by is to be known before the client asks for something else.
-        self.hub.orders.push_back(StreamOrder::Tell(id));
+        self.iwarp_state.orders.push_back(StreamCommand::QueryStats(id));
         let Some(engine) = &mut s.engine else { return Ok(()) };
         if let Some((h, _)) = hello {
             suit(engine, h.short_writes);
@@ -424,9 +425,14 @@ impl Endpoint {
     }
 
     /// Makes a connection of a client, if there is room.
-    fn take_in(&mut self, now: Time, remote: SocketAddr, hello: Option<Hello>) -> Result<ConnId, String> {
+    fn admit_connection(
+        &mut self,
+        now: Time,
+        remote: SocketAddr,
+        hello: Option<Hello>,
+    ) -> Result<ConnId, String> {
         let Some(server) = &self.config.server else { return Err("no server".to_owned()) };
-        let open = self.hub.open;
+        let open = self.iwarp_state.open;
         if open >= server.max_connections {
             return Err(format!("the server is full ({open} connections): try again later"));
         }
@@ -435,12 +441,12 @@ impl Endpoint {
         if u32::from(count) > most {
             return Err(format!("a connection has {most} streams at most here, not {count}"));
         }
-        let conn = self.new_bundle(remote, count, false).map_err(|e| e.to_string())?;
-        self.hub.open += 1;
-        if let (Some(h), Some(b)) = (hello, self.hub.bundles.get_mut(&conn)) {
+        let conn = self.new_iwarp_conn(remote, count, false).map_err(|e| e.to_string())?;
+        self.iwarp_state.open += 1;
+        if let (Some(h), Some(b)) = (hello, self.iwarp_state.conns.get_mut(&conn)) {
             b.id = Some(h.id);
             if h.count > 1 {
-                self.hub.gathering.insert(h.id, conn);
+                self.iwarp_state.gathering.insert(h.id, conn);
             }
         }
         tracing::debug!(client = %remote, streams = count, at = ?now, "a client by iWARP");
@@ -448,11 +454,11 @@ impl Endpoint {
     }
 
     fn on_stream_established(&mut self, now: Time, id: StreamId, private: &[u8]) {
-        self.hub.half_open.remove(id);
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        self.iwarp_state.half_open.remove(id);
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         s.established = true;
         let (Some(conn), index) = (s.conn, s.index) else { return };
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         b.established += 1;
         let whole = b.established == b.streams.len();
         if b.info.is_client && b.is_longhaul() {
@@ -477,50 +483,50 @@ impl Endpoint {
             (info.crc, info.markers_in, info.markers_out) = (t.crc, t.markers_in, t.markers_out);
         }
         if whole {
-            return self.on_bundle_ready(conn);
+            return self.on_iwarp_ready(conn);
         }
         if b.info.is_client && index == 0 {
             let count = b.streams.len() as u16;
             (1..count).for_each(|i| self.open_stream(conn, i));
         }
         // All of them come soon, or none is of use.
-        let own = self.hub.bundles.get(&conn).filter(|b| b.info.is_client).map(|b| b.until);
+        let own = self.iwarp_state.conns.get(&conn).filter(|b| b.info.is_client).map(|b| b.until);
         let server = self.config.server.as_ref().and_then(|s| s.iwarp.as_ref()).map(|s| s.settings);
         let until = own.unwrap_or_else(|| now + server.unwrap_or_default().startup_timeout);
-        let Some(s) = self.hub.streams.get_mut(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get_mut(&id) else { return };
         s.deadline = Some(until);
-        self.hub.schedule(id);
+        self.iwarp_state.schedule(id);
     }
 
     /// All streams are there.
-    fn on_bundle_ready(&mut self, conn: ConnId) {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+    fn on_iwarp_ready(&mut self, conn: ConnId) {
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         if b.ending.is_some() {
             return;
         }
         b.told = true;
         b.info.qps = b.streams.iter().filter_map(|s| s.as_ref()?.1).collect();
         for (id, _) in b.streams.iter().flatten() {
-            if let Some(s) = self.hub.streams.get_mut(id) {
+            if let Some(s) = self.iwarp_state.streams.get_mut(id) {
                 s.deadline = None;
             }
         }
         if let Some(id) = b.id {
-            self.hub.gathering.remove(&id);
+            self.iwarp_state.gathering.remove(&id);
         }
         // The application may have had its turn before.
-        self.stirred = true;
+        self.app_due = true;
         let streams: Vec<_> = b.streams.iter().flatten().map(|s| s.0).collect();
         let is_client = b.info.is_client;
-        self.tell(if is_client { Event::Connected { conn } } else { Event::Incoming { conn } });
-        self.hub.orders.extend(streams.into_iter().map(StreamOrder::Tell));
+        self.emit(if is_client { Event::Connected { conn } } else { Event::Incoming { conn } });
+        self.iwarp_state.orders.extend(streams.into_iter().map(StreamCommand::QueryStats));
         self.share_rate(conn);
-        self.obey_by_tcp(conn);
+        self.apply_policy_to_tcp(conn);
     }
 
     /// Keeps the first reason for which a connection ends.
     pub(super) fn note_failure(&mut self, conn: ConnId, connected: bool, why: &str) {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         let remote = b.info.remote;
         let text = match connected {
             true => format!("the connection by iWARP to {remote} failed: {why}"),
@@ -534,7 +540,7 @@ impl Endpoint {
     /// One stream has ended: the connection does.
     fn on_stream_closed(&mut self, now: Time, conn: ConnId, end: End, by_peer: bool) {
         let said = self.farewell_of(conn);
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         let remote = b.info.remote;
         if b.ending.is_none() {
             b.ending = Some(said.unwrap_or_else(|| match end {
@@ -553,7 +559,7 @@ impl Endpoint {
 
     /// What the peer wrote to say why it ends the connection.
     fn farewell_of(&self, conn: ConnId) -> Option<CloseReason> {
-        let mr = self.hub.bundles.get(&conn)?.farewell?;
+        let mr = self.iwarp_state.conns.get(&conn)?.farewell?;
         let mut b = [0; FAREWELL];
         self.adapter.read_mr(mr.id, 0, &mut b).ok()?;
         let (code, rest) = b.split_first_chunk::<8>()?;
@@ -566,8 +572,8 @@ impl Endpoint {
     }
 
     /// Closes a connection: says why, where the peer listens to that, and ends the streams behind all that was posted.
-    pub(crate) fn close_bundle(&mut self, now: Time, conn: ConnId, code: u64, reason: &str) {
-        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| !b.closed) else { return };
+    pub(crate) fn close_iwarp(&mut self, now: Time, conn: ConnId, code: u64, reason: &str) {
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn).filter(|b| !b.closed) else { return };
         if b.ending.is_some() {
             return;
         }
@@ -593,13 +599,15 @@ impl Endpoint {
     /// has of it, is thrown away instead of waited for, and their streams are reset. Without effect on other connections: those
     /// throw it away anyway.
     pub fn reset_streams(&mut self, now: Time, conn: ConnId, qps: &[QpId]) {
-        let Some(b) = self.hub.bundles.get(&conn).filter(|b| b.ending.is_some() && !b.closed) else { return };
+        let Some(b) = self.iwarp_state.conns.get(&conn).filter(|b| b.ending.is_some() && !b.closed) else {
+            return;
+        };
         let streams: Vec<_> = b.streams.iter().flatten().filter_map(|(id, qp)| Some((*id, (*qp)?))).collect();
         for (id, qp) in streams {
-            if qps.contains(&qp) && self.hub.streams.contains_key(&id) {
+            if qps.contains(&qp) && self.iwarp_state.streams.contains_key(&id) {
                 // What it holds of regions is free with it. Fails only if it is gone.
                 let _ = self.adapter.set_error(qp, verbs::Status::FlushError);
-                self.hub.orders.push_back(StreamOrder::Abort(id));
+                self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 self.stream_over(now, id);
             }
         }
@@ -607,81 +615,81 @@ impl Endpoint {
 
     /// Ends all streams that have not ended.
     fn end_streams(&mut self, now: Time, conn: ConnId, gently: bool) {
-        let Some(b) = self.hub.bundles.get(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get(&conn) else { return };
         let (ids, told): (Vec<_>, _) = (b.streams.iter().flatten().map(|s| s.0).collect(), b.told);
         for id in ids {
-            let Some(s) = self.hub.streams.get_mut(&id) else { continue };
+            let Some(s) = self.iwarp_state.streams.get_mut(&id) else { continue };
             match &mut s.engine {
                 Some(engine) if gently && told => engine.close(&mut self.adapter, now),
                 Some(engine) => engine.abort(&mut self.adapter, now),
                 None => {
-                    self.hub.orders.push_back(StreamOrder::Abort(id));
+                    self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                     self.stream_over(now, id);
                 }
             }
-            self.hub.touch(id);
+            self.iwarp_state.touch(id);
         }
     }
 
     /// A stream is over, or never was: forgets it, and tells the application when it was the connection's last.
     pub(super) fn stream_over(&mut self, now: Time, id: StreamId) {
-        let Some(s) = self.hub.streams.get(&id) else { return };
+        let Some(s) = self.iwarp_state.streams.get(&id) else { return };
         let conn = s.conn;
-        self.hub.forget(id);
+        self.iwarp_state.forget(id);
         let Some(conn) = conn else { return };
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         b.unheard.remove(&id);
         let before = b.ending.is_some();
         b.ending.get_or_insert_with(|| CloseReason::Stream("a stream of the connection ended".to_owned()));
-        let left = b.streams.iter().flatten().any(|(s, _)| self.hub.streams.contains_key(s));
+        let left = b.streams.iter().flatten().any(|(s, _)| self.iwarp_state.streams.contains_key(s));
         if !left {
-            self.bundle_over(conn);
+            self.on_iwarp_closed(conn);
         } else if !before || !b.told {
             self.end_streams(now, conn, false);
         }
     }
 
-    fn bundle_over(&mut self, conn: ConnId) {
+    fn on_iwarp_closed(&mut self, conn: ConnId) {
         let said = self.farewell_of(conn);
-        let Some(b) = self.hub.bundles.get_mut(&conn).filter(|b| !b.closed) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn).filter(|b| !b.closed) else { return };
         b.closed = true;
         if !b.info.is_client {
-            self.hub.open = self.hub.open.saturating_sub(1);
+            self.iwarp_state.open = self.iwarp_state.open.saturating_sub(1);
         }
         if self.divides_caps() {
             self.divide_caps();
         }
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return };
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return };
         // What the peer wrote may have come after the first stream ended.
         if b.ending != Some(CloseReason::Local) {
             b.ending = said.or(b.ending.take());
         }
         if let Some(id) = b.id {
-            self.hub.gathering.remove(&id);
+            self.iwarp_state.gathering.remove(&id);
         }
         let reason = b.ending.clone().unwrap_or(CloseReason::Local);
         let (told, is_client) = (b.told, b.info.is_client);
         // Queue pairs that the application never saw are to be freed, too.
         b.info.qps = b.streams.iter().filter_map(|s| s.as_ref()?.1).collect();
         if told || is_client {
-            self.stirred = true;
-            self.tell(Event::Closed { conn, reason });
+            self.app_due = true;
+            self.emit(Event::Closed { conn, reason });
         }
         if !told {
-            let _ = self.release_bundle(conn);
+            let _ = self.release_iwarp(conn);
         }
     }
 
     /// Frees what is left of a connection that has ended.
-    pub(crate) fn release_bundle(&mut self, conn: ConnId) -> Result<(), ConnectError> {
-        let Some(b) = self.hub.bundles.get_mut(&conn) else { return Ok(()) };
+    pub(crate) fn release_iwarp(&mut self, conn: ConnId) -> Result<(), ConnectError> {
+        let Some(b) = self.iwarp_state.conns.get_mut(&conn) else { return Ok(()) };
         if !b.closed {
             return Err(ConnectError::NotOpen);
         }
         let (pd, cq) = (b.info.pd, b.info.cq);
         self.qp_shares.give(&b.parties, b.info.qps.len());
         for qp in core::mem::take(&mut b.info.qps) {
-            self.hub.by_qp.remove(&qp);
+            self.iwarp_state.by_qp.remove(&qp);
             self.adapter.destroy_qp(qp)?;
         }
         if let Some(mr) = b.farewell.take() {
@@ -692,7 +700,7 @@ impl Endpoint {
             self.adapter.destroy_cq(cq)?;
         }
         self.adapter.dealloc_pd(pd)?;
-        self.hub.bundles.remove(&conn);
+        self.iwarp_state.conns.remove(&conn);
         Ok(())
     }
 }

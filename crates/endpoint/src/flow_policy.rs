@@ -1,7 +1,7 @@
 //! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
 
-use crate::cap_of::CapOf;
-use crate::congestion::by_policy;
+use crate::cap_source::CapSource;
+use crate::congestion::apply_policy_terms;
 use crate::iwarp::above;
 use crate::{ConnId, Endpoint};
 use base::{Rate, Span, Time};
@@ -17,7 +17,7 @@ use verbs::QpId;
 
 /// What is known of one flow, and what the policy made of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ruled {
+pub(crate) struct FlowPolicy {
     pub traffic: Traffic,
     pub choice: Option<Choice>,
     /// What it announced, and by when that is promised to have left.
@@ -28,9 +28,9 @@ pub(crate) struct Ruled {
     pub own_cap: Option<Rate>,
 }
 
-impl Ruled {
-    fn new(traffic: Traffic) -> Ruled {
-        Ruled { traffic, choice: None, due: None, share: None, own_cap: None }
+impl FlowPolicy {
+    fn new(traffic: Traffic) -> FlowPolicy {
+        FlowPolicy { traffic, choice: None, due: None, share: None, own_cap: None }
     }
 
     /// The smaller of what the policy's rule and an administrator let it send.
@@ -41,13 +41,13 @@ impl Ruled {
 
 /// Whether what was ordered is what is done, as read back from where it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heeded {
+pub enum Compliance {
     /// It is not known yet: the system was asked.
-    NotYet,
+    Unknown,
     /// It is.
-    Yes,
+    Met,
     /// It is not; what is done instead, in words.
-    No(String),
+    Violated(String),
 }
 
 /// One flow of an endpoint: what is known of it, what the policy made of it, and what it does.
@@ -73,7 +73,7 @@ pub struct FlowReport {
 
 /// What became of flows whose program was loaded anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Renewed {
+pub struct ProgramReload {
     /// Flows that run the new code now.
     pub moved: Vec<(ConnId, u8)>,
     /// Flows that go on with the code they have, and why.
@@ -82,14 +82,14 @@ pub struct Renewed {
 
 /// What is asked for a queue pair, where it is not what its connection asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asks {
+pub(crate) struct QpRequest {
     pub qos: Option<Qos>,
     pub application: Option<String>,
     pub dscp: Option<u8>,
 }
 
 /// The policy that holds.
-pub(crate) struct Governor {
+pub(crate) struct PolicyState {
     policy: Arc<dyn Policy>,
     /// The version that the flows were asked about; `None` before the first time.
     applied: Option<u64>,
@@ -97,13 +97,13 @@ pub(crate) struct Governor {
     tree: SharedTree,
 }
 
-impl Governor {
+impl PolicyState {
     /// The policy.
     pub(crate) fn policy(&self) -> &Arc<dyn Policy> {
         &self.policy
     }
     /// Whether the policy is another one than when this was asked last.
-    fn is_news(&mut self) -> bool {
+    fn has_changed(&mut self) -> bool {
         let version = self.policy.version();
         self.applied.replace(version) != Some(version)
     }
@@ -120,19 +120,19 @@ impl Endpoint {
     /// Flows that run are asked about at once, and again whenever the policy's version grows: what changes takes effect
     /// without anything in flight being lost.
     pub fn set_policy(&mut self, policy: Arc<dyn Policy>) {
-        match &mut self.governor {
+        match &mut self.policy_state {
             Some(g) => (g.policy, g.applied) = (policy, None),
             None => {
                 let tree = SharedTree::new(Tree::new(policy.classes(), policy.process_cap()));
-                self.governor = Some(Governor { policy, applied: None, tree });
+                self.policy_state = Some(PolicyState { policy, applied: None, tree });
             }
         }
-        self.stirred = true;
+        self.app_due = true;
     }
 
     /// The policy that holds.
     pub fn policy(&self) -> Option<&Arc<dyn Policy>> {
-        self.governor.as_ref().map(|g| &g.policy)
+        self.policy_state.as_ref().map(|g| &g.policy)
     }
 
     /// All flows of connections that are not released.
@@ -151,8 +151,8 @@ impl Endpoint {
                 all.push(FlowReport { peer, ..self.report(*id, ruled, qps, facts) });
             }
         }
-        for (id, b) in &self.hub.bundles {
-            let (Some(ruled), Some(s)) = (&b.ruled, self.bundle_stats(*id)) else { continue };
+        for (id, b) in &self.iwarp_state.conns {
+            let (Some(ruled), Some(s)) = (&b.ruled, self.iwarp_stats(*id)) else { continue };
             let facts = FlowStats {
                 flow: 0,
                 // What the system says that it goes by, whoever chose it.
@@ -168,7 +168,7 @@ impl Endpoint {
                 carried: None,
                 srtt: s.srtt,
                 min_rtt: s.min_rtt,
-                cap: self.bundle_cap(*id).map(|(rate, _)| rate),
+                cap: self.iwarp_cap(*id).map(|(rate, _)| rate),
                 backlogged: s.inflight > 0,
                 change: None,
             };
@@ -183,19 +183,19 @@ impl Endpoint {
             .conns
             .iter()
             .flat_map(|(id, c)| c.connection.delivered().map(move |(flow, bytes)| (*id, flow, bytes)));
-        let by_tcp = self.hub.bundles.iter().filter(|(_, b)| b.ruled.is_some());
-        native.chain(by_tcp.filter_map(|(id, _)| Some((*id, 0, self.bundle_stats(*id)?.delivered))))
+        let by_tcp = self.iwarp_state.conns.iter().filter(|(_, b)| b.ruled.is_some());
+        native.chain(by_tcp.filter_map(|(id, _)| Some((*id, 0, self.iwarp_stats(*id)?.delivered))))
     }
 
     /// The algorithm with which connections begin that this end makes or accepts, unless a policy says otherwise.
-    pub fn begins_with(&self) -> &str {
+    pub fn initial_algorithm(&self) -> &str {
         &self.config.options.cc
     }
 
     /// A program was loaded anew: flows that chose it by this name run the new code from now on, with the parameters they
     /// have. Nothing in flight is lost.
-    pub fn renew_program(&mut self, name: &str) -> Renewed {
-        let mut renewed = Renewed::default();
+    pub fn reload_program(&mut self, name: &str) -> ProgramReload {
+        let mut renewed = ProgramReload::default();
         let Ok(code) = cc::registry::find(name).map(|def| def.code) else { return renewed };
         for (id, c) in &mut self.conns {
             let runs = |spec: &str| spec.split(':').next().is_some_and(|n| n.trim() == name);
@@ -214,7 +214,7 @@ impl Endpoint {
     }
 
     /// Changes one flow, until the policy is another one: by what algorithm it is decided, and what it may send at most beside
-    /// all other caps, where the inner `None` takes this one away. What is `None` stays. [`Endpoint::heeds`] says whether it is
+    /// all other caps, where the inner `None` takes this one away. What is `None` stays. [`Endpoint::compliance`] says whether it is
     /// done.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Endpoint {
     ) -> Result<(), String> {
         let none = || format!("there is no flow {}.{flow}", conn.0);
         // A policy that came before must not undo it.
-        self.heed_policy();
+        self.check_policy();
         if let Some(c) = self.conns.get_mut(&conn) {
             if usize::from(flow) >= c.flows.len() {
                 return Err(none());
@@ -243,50 +243,52 @@ impl Endpoint {
             self.touch(conn);
             return Ok(());
         }
-        if flow > 0 || !self.hub.bundles.contains_key(&conn) {
+        if flow > 0 || !self.iwarp_state.conns.contains_key(&conn) {
             return Err(none());
         }
         if let Some(spec) = algorithm {
-            self.set_bundle_congestion(conn, spec)?;
+            self.set_iwarp_congestion(conn, spec)?;
         }
         if let Some(cap) = cap {
-            self.set_bundle_cap(conn, cap);
+            self.set_iwarp_cap(conn, cap);
         }
         Ok(())
     }
 
     /// Whether a flow keeps to its caps and its algorithm, as read back from where they act: from the lanes' pacers, or from
     /// the system's sockets.
-    pub fn heeds(&self, conn: ConnId, flow: u8) -> Heeded {
+    pub fn compliance(&self, conn: ConnId, flow: u8) -> Compliance {
         match self.conns.get(&conn) {
-            Some(c) if c.connection.enforces_cap(flow) => Heeded::Yes,
-            Some(_) => {
-                Heeded::No("its pacer keeps another cap than it was told: end the connection".to_owned())
-            }
-            None => match self.bundle_heeds(conn) {
-                None => Heeded::NotYet,
-                Some(Ok(())) => Heeded::Yes,
-                Some(Err(why)) => Heeded::No(why),
+            Some(c) if c.connection.enforces_cap(flow) => Compliance::Met,
+            Some(_) => Compliance::Violated(
+                "its pacer keeps another cap than it was told: end the connection".to_owned(),
+            ),
+            None => match self.iwarp_compliance(conn) {
+                None => Compliance::Unknown,
+                Some(Ok(())) => Compliance::Met,
+                Some(Err(why)) => Compliance::Violated(why),
             },
         }
     }
 
     /// The same of all flows: the first that does otherwise, with its connection.
-    pub fn all_heed(&self) -> Heeded {
-        if self.governor.as_ref().is_some_and(|g| g.applied != Some(g.policy.version())) {
-            return Heeded::NotYet;
+    pub fn overall_compliance(&self) -> Compliance {
+        if self.policy_state.as_ref().is_some_and(|g| g.applied != Some(g.policy.version())) {
+            return Compliance::Unknown;
         }
         let native = self.conns.iter().filter(|(_, c)| !c.closed).flat_map(|(id, c)| {
             let flows = u8::try_from(c.flows.len()).unwrap_or(u8::MAX);
             (0..flows).map(|flow| (*id, flow))
         });
-        let by_tcp = self.hub.bundles.iter().filter(|(_, b)| !b.closed).map(|(id, _)| (*id, 0));
-        let mut all = Heeded::Yes;
+        let by_tcp = self.iwarp_state.conns.iter().filter(|(_, b)| !b.closed).map(|(id, _)| (*id, 0));
+        let mut all = Compliance::Met;
         for (conn, flow) in native.chain(by_tcp) {
-            match self.heeds(conn, flow) {
-                Heeded::Yes => {}
-                Heeded::NotYet => all = Heeded::NotYet,
-                Heeded::No(why) => return Heeded::No(format!("flow {}.{flow}: {why}", conn.0)),
+            match self.compliance(conn, flow) {
+                Compliance::Met => {}
+                Compliance::Unknown => all = Compliance::Unknown,
+                Compliance::Violated(why) => {
+                    return Compliance::Violated(format!("flow {}.{flow}: {why}", conn.0));
+                }
             }
         }
         all
@@ -294,24 +296,29 @@ impl Endpoint {
 
     /// The smallest cap of a flow, and whose it is; `None`: it has none. Of a cap that flows share it is the whole that is
     /// given, of connections by iWARP the part.
-    pub fn cap_of(&self, conn: ConnId, flow: u8) -> Option<(Rate, CapOf)> {
-        let Some(c) = self.conns.get(&conn) else { return self.bundle_cap(conn) };
+    pub fn cap_source(&self, conn: ConnId, flow: u8) -> Option<(Rate, CapSource)> {
+        let Some(c) = self.conns.get(&conn) else { return self.iwarp_cap(conn) };
         let ruled = c.flows.get(usize::from(flow))?;
         self.caps(c.connection.rate_cap(), ruled, &[]).into_iter().min_by_key(|(rate, _)| *rate)
     }
 
     /// All caps of a flow. Those of the policy's classes, and of the process, are divided by how many share them.
-    pub(crate) fn caps(&self, limit: Option<Rate>, ruled: &Ruled, crowd: &[u64]) -> Vec<(Rate, CapOf)> {
-        let rule = || ruled.choice.as_ref().and_then(|c| Some((c.cap?, CapOf::Rule(c.rule.clone()))));
-        let own = ruled.own_cap.map(|cap| (cap, CapOf::Own));
+    pub(crate) fn caps(
+        &self,
+        limit: Option<Rate>,
+        ruled: &FlowPolicy,
+        crowd: &[u64],
+    ) -> Vec<(Rate, CapSource)> {
+        let rule = || ruled.choice.as_ref().and_then(|c| Some((c.cap?, CapSource::Rule(c.rule.clone()))));
+        let own = ruled.own_cap.map(|cap| (cap, CapSource::Own));
         let mut all: Vec<_> =
-            limit.map(|cap| (cap, CapOf::Limit)).into_iter().chain(rule()).chain(own).collect();
+            limit.map(|cap| (cap, CapSource::Limit)).into_iter().chain(rule()).chain(own).collect();
         let Some(policy) = self.policy() else { return all };
         let classes = policy.classes();
         for node in above(classes, ruled) {
             let (cap, of) = match node.checked_sub(1) {
-                Some(i) => (classes[i].cap, CapOf::Class(classes[i].name.clone())),
-                None => (policy.process_cap(), CapOf::Process),
+                Some(i) => (classes[i].cap, CapSource::Class(classes[i].name.clone())),
+                None => (policy.process_cap(), CapSource::Process),
             };
             let sharers = crowd.get(node).copied().unwrap_or(1).max(1);
             all.extend(cap.map(|cap| (cap.scale(1, sharers), of)));
@@ -337,10 +344,10 @@ impl Endpoint {
     /// Nobody watches any more.
     pub fn end_trace(&mut self) {
         self.conns.values_mut().for_each(|c| c.connection.end_trace());
-        self.hub.end_trace();
+        self.iwarp_state.end_trace();
     }
 
-    fn report(&self, conn: ConnId, ruled: &Ruled, qps: Vec<QpId>, facts: FlowStats) -> FlowReport {
+    fn report(&self, conn: ConnId, ruled: &FlowPolicy, qps: Vec<QpId>, facts: FlowStats) -> FlowReport {
         let class = self.policy().zip(ruled.choice.as_ref()).and_then(|(p, c)| p.classes().get(c.class));
         FlowReport {
             conn,
@@ -368,7 +375,7 @@ impl Endpoint {
         };
         let ip = local.unwrap_or(anywhere);
         // The port is that of the socket at this address, as far as whoever drives has told of it.
-        let port = self.network.reached_at.iter().find(|a| a.ip() == ip).map_or(0, SocketAddr::port);
+        let port = self.network.listening_at.iter().find(|a| a.ip() == ip).map_or(0, SocketAddr::port);
         // Whoever took what is the default anyhow has asked for nothing.
         let asked = if o.cc == cc::registry::DEFAULT { String::new() } else { o.cc.clone() };
         Traffic {
@@ -393,9 +400,9 @@ impl Endpoint {
         owner: ConnId,
         traffic: Traffic,
         known: (Option<Rate>, Span),
-    ) -> Result<Ruled, Refusal> {
-        let mut ruled = Ruled::new(traffic);
-        let Some(g) = &self.governor else { return Ok(ruled) };
+    ) -> Result<FlowPolicy, Refusal> {
+        let mut ruled = FlowPolicy::new(traffic);
+        let Some(g) = &self.policy_state else { return Ok(ruled) };
         let choice = g.policy.choose(&ruled.traffic);
         if let Qos::Deadline { bytes, within } = ruled.traffic.qos
             && g.policy.classes().get(choice.class).is_some_and(|c| c.order == Order::Deadline)
@@ -425,7 +432,8 @@ impl Endpoint {
         due: Option<Due>,
         (known, rtt): (Option<Rate>, Span),
     ) -> Result<(), Refusal> {
-        let Some(g) = self.governor.as_ref().filter(|_| due.is_some() || choice.guarantee.is_some()) else {
+        let Some(g) = self.policy_state.as_ref().filter(|_| due.is_some() || choice.guarantee.is_some())
+        else {
             return Ok(());
         };
         let classes = g.policy.classes();
@@ -451,13 +459,13 @@ impl Endpoint {
     ///
     /// # Errors
     /// A guarantee or a deadline that cannot be kept.
-    pub(crate) fn rule(
+    pub(crate) fn apply_policy(
         &self,
         now: Time,
         local: Option<IpAddr>,
         remote: SocketAddr,
         o: &mut TransportOptions,
-    ) -> Result<Ruled, Refusal> {
+    ) -> Result<FlowPolicy, Refusal> {
         let traffic = self.traffic(Carrier::Native, local, remote, o);
         let rtt = o.remembered.map_or(Span::ZERO, |r| r.rtt);
         let mut ruled = self.ruled(now, ConnId(self.next_id), traffic, (o.known_rate, rtt))?;
@@ -466,12 +474,12 @@ impl Endpoint {
     }
 
     /// Settles the same of a connection that a client makes. It is let in without what cannot be promised.
-    pub(crate) fn rule_incoming(
+    pub(crate) fn apply_policy_to_incoming(
         &self,
         local: Option<IpAddr>,
         remote: SocketAddr,
         o: &mut TransportOptions,
-    ) -> Ruled {
+    ) -> FlowPolicy {
         let traffic = self.traffic(Carrier::Native, local, remote, o);
         let mut ruled = self.unpromised(ConnId(self.next_id), traffic);
         self.begin_by(&mut ruled, o);
@@ -479,7 +487,7 @@ impl Endpoint {
     }
 
     /// The options of a connection as the policy has it.
-    fn begin_by(&self, ruled: &mut Ruled, o: &mut TransportOptions) {
+    fn begin_by(&self, ruled: &mut FlowPolicy, o: &mut TransportOptions) {
         if let Some(c) = &mut ruled.choice {
             o.cc = usable(c, &o.cc);
             o.substitute.clone_from(&c.substitute);
@@ -489,14 +497,14 @@ impl Endpoint {
             let allowed = names.filter(|n| self.permits(&ruled.traffic, n)).map(str::to_owned);
             o.negotiation.allow = Allow::Only(allowed.collect());
             o.negotiation.also.retain(|spec| self.permits(&ruled.traffic, spec));
-            by_policy(&mut o.negotiation, &c.peer);
+            apply_policy_terms(&mut o.negotiation, &c.peer);
         }
     }
 
     /// What the policy makes of traffic of which nobody here can refuse anything.
-    pub(crate) fn unpromised(&self, owner: ConnId, traffic: Traffic) -> Ruled {
-        let mut ruled = Ruled::new(traffic);
-        let Some(g) = &self.governor else { return ruled };
+    pub(crate) fn unpromised(&self, owner: ConnId, traffic: Traffic) -> FlowPolicy {
+        let mut ruled = FlowPolicy::new(traffic);
+        let Some(g) = &self.policy_state else { return ruled };
         let mut choice = g.policy.choose(&ruled.traffic);
         if let Err(e) = self.admit(Time::ZERO, &choice, None, (None, Span::ZERO)) {
             choice.why.push(format!("without a guarantee: {e}"));
@@ -508,8 +516,8 @@ impl Endpoint {
     }
 
     /// A flow that had a place in the tree is gone.
-    pub(crate) fn forget_share(&self, ruled: &Ruled) {
-        if let (Some(g), Some(share)) = (&self.governor, ruled.share) {
+    pub(crate) fn forget_share(&self, ruled: &FlowPolicy) {
+        if let (Some(g), Some(share)) = (&self.policy_state, ruled.share) {
             g.tree.lock().remove(share);
         }
     }
@@ -520,7 +528,7 @@ impl Endpoint {
         c.connection.set_tree(None);
         let promised = c.opening.iter_mut().filter_map(|(.., p)| p.as_mut());
         let shares: Vec<FlowId> = c.flows.iter_mut().chain(promised).filter_map(|r| r.share.take()).collect();
-        if let Some(g) = &self.governor {
+        if let Some(g) = &self.policy_state {
             let mut tree = g.tree.lock();
             shares.into_iter().for_each(|s| tree.remove(s));
         }
@@ -530,12 +538,12 @@ impl Endpoint {
     #[inline]
     pub(crate) fn next_ready(&mut self, now: Time) -> Option<ConnId> {
         let ready = self.ready.pop_front();
-        if ready.is_none() && self.governor.is_some() { self.next_called(now) } else { ready }
+        if ready.is_none() && self.policy_state.is_some() { self.next_called(now) } else { ready }
     }
 
     /// The next one whose turn it is.
     fn next_called(&mut self, now: Time) -> Option<ConnId> {
-        let g = self.governor.as_ref()?;
+        let g = self.policy_state.as_ref()?;
         loop {
             let id = ConnId(g.tree.lock().poll_call(now)?);
             if let Some(c) = self.conns.get_mut(&id) {
@@ -547,7 +555,7 @@ impl Endpoint {
 
     /// When it may be somebody's turn.
     pub(crate) fn next_call(&self) -> Option<Time> {
-        self.governor.as_ref()?.tree.lock().deadline()
+        self.policy_state.as_ref()?.tree.lock().deadline()
     }
 
     /// Whether the policy lets this traffic have what it asks for now.
@@ -557,21 +565,32 @@ impl Endpoint {
     }
 
     /// Settles the same of a connection by TCP: what the system is to call its algorithm, and its cap.
-    pub(crate) fn rule_tcp(&self, remote: SocketAddr, o: &TransportOptions) -> (Ruled, Option<String>) {
+    pub(crate) fn apply_policy_to_tcp_conn(
+        &self,
+        remote: SocketAddr,
+        o: &TransportOptions,
+    ) -> (FlowPolicy, Option<String>) {
         let traffic = self.traffic(Carrier::Tcp, None, remote, o);
         // TCP paces by itself: nobody is asked.
         let choice = self.policy().map(|p| p.choose(&traffic));
-        let ruled = Ruled { choice, ..Ruled::new(traffic) };
+        let ruled = FlowPolicy { choice, ..FlowPolicy::new(traffic) };
         let name = ruled.choice.as_ref().and_then(|c| self.tcp_name(c));
         (ruled, name)
     }
 
     /// What a queue pair asks for that is to be opened, and what it has in common with others that share its flow; nothing
     /// of one that is in the connection's own.
-    fn of_qp(&self, id: ConnId, qpn: Option<u16>, asked: &str, asks: &Asks) -> Option<(String, Traffic)> {
+    fn of_qp(
+        &self,
+        id: ConnId,
+        qpn: Option<u16>,
+        asked: &str,
+        asks: &QpRequest,
+    ) -> Option<(String, Traffic)> {
         let first = &self.conns.get(&id)?.flows.first()?.traffic;
-        let by_policy = self.governor.is_some() && (asks.qos.is_some() || asks.application.is_some());
-        if asked.is_empty() && !by_policy && asks.dscp.is_none() {
+        let apply_policy_terms =
+            self.policy_state.is_some() && (asks.qos.is_some() || asks.application.is_some());
+        if asked.is_empty() && !apply_policy_terms && asks.dscp.is_none() {
             return None;
         }
         let traffic = Traffic {
@@ -595,10 +614,10 @@ impl Endpoint {
         now: Time,
         id: ConnId,
         asked: &str,
-        asks: &Asks,
-    ) -> Result<Option<Ruled>, Refusal> {
+        asks: &QpRequest,
+    ) -> Result<Option<FlowPolicy>, Refusal> {
         let Some(Qos::Deadline { .. } | Qos::Guaranteed(_)) = asks.qos else { return Ok(None) };
-        self.heed_policy();
+        self.check_policy();
         let Some((key, traffic)) = self.of_qp(id, None, asked, asks) else { return Ok(None) };
         let Some(c) = self.conns.get(&id) else { return Ok(None) };
         if c.connection.has_flow(&key) {
@@ -617,8 +636,8 @@ impl Endpoint {
         &mut self,
         id: ConnId,
         (qpn, priority): (u16, u8),
-        (asked, asks): (&str, &Asks),
-        promised: Option<Ruled>,
+        (asked, asks): (&str, &QpRequest),
+        promised: Option<FlowPolicy>,
     ) -> Result<(), String> {
         let own = self.of_qp(id, Some(qpn), asked, asks);
         let Some(c) = self.conns.get_mut(&id) else { return Err("the connection is gone".to_owned()) };
@@ -651,7 +670,7 @@ impl Endpoint {
     }
 
     /// What was ruled of a flow holds for it from now on.
-    pub(crate) fn settle(&mut self, id: ConnId, flow: usize, ruled: Ruled) {
+    pub(crate) fn settle(&mut self, id: ConnId, flow: usize, ruled: FlowPolicy) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         match c.flows.get_mut(flow) {
             // Somebody else's, who asks for the same: it has its place.
@@ -663,22 +682,22 @@ impl Endpoint {
             }
             None => c.flows.push(ruled),
         }
-        self.obey(id, flow);
+        self.apply_choice(id, flow);
     }
 
     /// Asks the policy again if it has changed.
     #[inline]
-    pub(crate) fn heed_policy(&mut self) {
+    pub(crate) fn check_policy(&mut self) {
         // Looked at with each turn of the loop.
-        if self.governor.as_mut().is_some_and(Governor::is_news) {
-            self.ask_policy();
+        if self.policy_state.as_mut().is_some_and(PolicyState::has_changed) {
+            self.reapply_policy();
         }
     }
 
     /// Asks the policy about all flows.
     #[cold]
-    fn ask_policy(&mut self) {
-        let Some(g) = &self.governor else { return };
+    fn reapply_policy(&mut self) {
+        let Some(g) = &self.policy_state else { return };
         let (policy, tree) = (g.policy.clone(), g.tree.clone());
         tree.lock().configure(policy.classes(), policy.process_cap());
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
@@ -687,26 +706,26 @@ impl Endpoint {
             c.flows.iter_mut().for_each(|f| f.own_cap = None);
             let remote = c.connection.remote();
             let all: Vec<Traffic> = c.flows.iter().map(|f| Traffic { remote, ..f.traffic.clone() }).collect();
-            all.into_iter().enumerate().for_each(|(i, traffic)| self.choose_again(id, i, traffic));
+            all.into_iter().enumerate().for_each(|(i, traffic)| self.apply_policy_again(id, i, traffic));
             self.touch(id);
         }
-        let all: Vec<ConnId> = self.hub.bundles.keys().copied().collect();
+        let all: Vec<ConnId> = self.iwarp_state.conns.keys().copied().collect();
         for id in all.iter().copied() {
-            let Some(b) = self.hub.bundles.get_mut(&id) else { continue };
+            let Some(b) = self.iwarp_state.conns.get_mut(&id) else { continue };
             let Some(ruled) = &mut b.ruled else { continue };
             ruled.choice = Some(policy.choose(&ruled.traffic));
             ruled.own_cap = None;
-            self.mark_streams(id);
-            self.obey_by_tcp(id);
+            self.set_streams_dscp(id);
+            self.apply_policy_to_tcp(id);
         }
         self.divide_caps();
-        all.into_iter().for_each(|id| self.ask_back(id));
+        all.into_iter().for_each(|id| self.query_streams(id));
     }
 
     /// The policy says what becomes of a flow of which this is known now. What it was promised stays promised.
-    pub(crate) fn choose_again(&mut self, id: ConnId, flow: usize, traffic: Traffic) {
+    pub(crate) fn apply_policy_again(&mut self, id: ConnId, flow: usize, traffic: Traffic) {
         let Some(f) = self.conns.get_mut(&id).and_then(|c| c.flows.get_mut(flow)) else { return };
-        if let Some(g) = &self.governor {
+        if let Some(g) = &self.policy_state {
             let choice = g.policy.choose(&traffic);
             let (terms, mut tree) = (terms(&choice, f.due), g.tree.lock());
             match f.share {
@@ -716,18 +735,18 @@ impl Endpoint {
             f.choice = Some(choice);
         }
         f.traffic = traffic;
-        self.obey(id, flow);
+        self.apply_choice(id, flow);
     }
 
     /// Has a flow do as the policy says.
-    pub(crate) fn obey(&mut self, id: ConnId, flow: usize) {
+    pub(crate) fn apply_choice(&mut self, id: ConnId, flow: usize) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Some(f) = c.flows.get_mut(flow) else { return };
         let marked = f.choice.as_ref().and_then(|choice| choice.dscp);
         c.connection.set_flow_dscp(flow as u8, marked.unwrap_or(f.traffic.dscp));
         c.connection.set_flow_cap(flow as u8, f.cap());
         let Some(choice) = &mut f.choice else { return };
-        if let Some(g) = &self.governor {
+        if let Some(g) = &self.policy_state {
             c.connection.set_tree(Some(g.tree.clone()));
             c.connection.set_share(flow as u8, f.share);
         }
@@ -738,7 +757,7 @@ impl Endpoint {
         }
         c.connection.set_substitute(flow as u8, &choice.substitute);
         let mut says = c.said.clone();
-        by_policy(&mut says, &choice.peer);
+        apply_policy_terms(&mut says, &choice.peer);
         if let Err(error) = c.connection.set_cc_wishes(flow as u8, &says) {
             tracing::warn!(rule = choice.rule, error, "the other end is wished what it was before");
         }

@@ -2,7 +2,7 @@
 
 /// Whose cap it is that a flow keeps to. The smallest of all counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CapOf {
+pub enum CapSource {
     /// The limit that its connection was made with (`--limit`), of this end or as the peer asked.
     Limit,
     /// Its own, which an administrator has set.
@@ -15,15 +15,15 @@ pub enum CapOf {
     Process,
 }
 
-impl core::fmt::Display for CapOf {
+impl core::fmt::Display for CapSource {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            CapOf::Limit => f.write_str("the connection's limit"),
-            CapOf::Own => f.write_str("its own cap"),
-            CapOf::Rule(name) if name.is_empty() => f.write_str("the policy's default"),
-            CapOf::Rule(name) => write!(f, "the policy's rule \"{name}\""),
-            CapOf::Class(name) => write!(f, "the policy's class \"{name}\""),
-            CapOf::Process => f.write_str("the policy's cap of the process"),
+            CapSource::Limit => f.write_str("the connection's limit"),
+            CapSource::Own => f.write_str("its own cap"),
+            CapSource::Rule(name) if name.is_empty() => f.write_str("the policy's default"),
+            CapSource::Rule(name) => write!(f, "the policy's rule \"{name}\""),
+            CapSource::Class(name) => write!(f, "the policy's class \"{name}\""),
+            CapSource::Process => f.write_str("the policy's cap of the process"),
         }
     }
 }

@@ -12,7 +12,7 @@ impl Endpoint {
     }
 
     /// Gives an event to the application, and records it.
-    pub(crate) fn tell(&mut self, e: Event) {
+    pub(crate) fn emit(&mut self, e: Event) {
         if self.log.is_on() {
             let (conn, what) = self.recorded(&e);
             self.log.record(conn, || what);

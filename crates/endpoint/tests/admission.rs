@@ -3,7 +3,7 @@
 mod pair;
 
 use base::{Span, Time};
-use longhaul_endpoint::{ConnId, Event, Gate};
+use longhaul_endpoint::{ClientAdmission, ConnId, Event};
 use pair::{Pair, closed, config, identity, server_config};
 use std::sync::{Arc, Mutex};
 use transport::crypto::{OneTimeToken, PeerIdentity, PublicKey};
@@ -16,7 +16,7 @@ struct First {
     asked: Arc<Mutex<Vec<PublicKey>>>,
 }
 
-impl Gate for First {
+impl ClientAdmission for First {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         let PeerIdentity::RawKey(key) = peer else { return Err("no key".into()) };
         let mut asked = self.asked.lock().expect("lock");
@@ -27,7 +27,7 @@ impl Gate for First {
 
 fn with_gate(mut p: Pair, refused: usize) -> (Pair, Arc<Mutex<Vec<PublicKey>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
-    p.server.set_gate(Some(Box::new(First { refused, asked: asked.clone() })));
+    p.server.set_client_admission(Some(Box::new(First { refused, asked: asked.clone() })));
     (p, asked)
 }
 
