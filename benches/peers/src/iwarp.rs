@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use lhio::tcp::MUCH;
+use lhio::tcp::MAX_LOW_WATERMARK;
 
 use crate::bulk::{cpu, gbits};
 use crate::net::Kind;
@@ -30,7 +30,7 @@ const UNCHECKED: [[&str; 2]; 2] = [["tcp-ping", "tcp-echo"], ["tcp-stream", "tcp
 /// Its ends, spinning, ask whether there is something to read, as iWARP's do, where the others read in vain. Which of them is quicker
 /// depends on when in a look a message arrives.
 const ASKING: &str = "TCP, asking";
-/// The receiver of its streams is woken for [`MUCH`], as iWARP's has itself woken while much comes; programs rarely ask for that.
+/// The receiver of its streams is woken for [`MAX_LOW_WATERMARK`], as iWARP's has itself woken while much comes; programs rarely ask for that.
 const GATHERING: &str = "TCP, woken for much";
 /// Its streams are read straight to their places, and checked there; round trips are in any case.
 const EARLY: &str = "TCP, CRC, early";
@@ -178,7 +178,7 @@ fn line_up(o: &Options, g: Group) -> Vec<Peer> {
         })
         .map(|(who, ends)| {
             let (congestion, asks) = (Some(congestion.clone()), who == ASKING);
-            let enough = (who == GATHERING).then_some(MUCH).or(o.sockets.enough);
+            let enough = (who == GATHERING).then_some(MAX_LOW_WATERMARK).or(o.sockets.enough);
             let sockets = Sockets { congestion, asks, enough, ..o.sockets.clone() }.args();
             Peer::new(&name(who), move |p: &Place<'_>| {
                 let mut shared = vec!["--size".to_owned(), g.size.to_string()];

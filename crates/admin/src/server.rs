@@ -7,7 +7,7 @@ use crate::lines::{LineError, Lines};
 use crate::office::Office;
 use crate::proto::{Answer, FlowId, MAX_REQUEST, Request, line, read_request};
 use base::Span;
-use lhio::apart;
+use lhio::isolated_thread;
 use lhio::peer::Peer;
 use lhio::poll::{Poller, Source, Waker};
 use std::os::fd::AsFd;
@@ -56,7 +56,7 @@ impl Server {
         let keeps = [listening.socket.as_fd(), waker.as_fd(), desk.as_fd()];
         let (listens, stops, clients) = (listening.clone(), stop.clone(), Arc::default());
         let door = Door { listening: listens, group, office, stop: stops, clients, poller };
-        let thread = apart::spawn("control", door, &keeps, Door::run).map_err(no_thread)?;
+        let thread = isolated_thread::spawn("control", door, &keeps, Door::run).map_err(no_thread)?;
         Ok(Server { path, stop, waker, thread: Some(thread), _owned: (listening, desk) })
     }
 

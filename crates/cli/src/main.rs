@@ -43,10 +43,10 @@ use std::process::ExitCode;
 
 /// What cannot be had ends the program in words and with a code of its own, not by a signal.
 #[global_allocator]
-static MEMORY: lhio::memory::OrExit = lhio::memory::OrExit;
+static MEMORY: lhio::memory::ExitOnOutOfMemory = lhio::memory::ExitOnOutOfMemory;
 
 fn main() -> ExitCode {
-    lhio::memory::spare_address_space();
+    lhio::memory::limit_malloc_arenas();
     lhio::descriptors::raise();
     if let Some(code) = lab::hidden() {
         return code;

@@ -330,7 +330,7 @@ pub fn driven(
     let mut driver = Driver::with(DriverOptions { idle, ..driver_options(bind, wire, serves) })?;
     if let Some(share) = d.lose {
         let seed = clock::seed().map_err(Failure::system)?;
-        driver.lose(share, Rng::from_seed(seed));
+        driver.inject_loss(share, Rng::from_seed(seed));
     }
     Ok(driver)
 }

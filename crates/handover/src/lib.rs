@@ -1,5 +1,5 @@
 //! What one thread gives to another, without locks: a value belongs to one thread at any time, and its way from one to
-//! the next is a bounded [`ring`]. Who finds its ring empty sleeps, and is woken by a [`Bell`].
+//! the next is a bounded [`ring`]. Who finds its ring empty sleeps, and is woken by a [`Wakeup`].
 //!
 //! ```
 //! let (mut to, mut from) = longhaul_handover::ring(4);
@@ -12,11 +12,11 @@
 //! Built with `--cfg loom`, the same code runs on the atomics of the `loom` crate, which tries every order of steps that
 //! the memory model allows (`tests/loom.rs`).
 
-mod bell;
 mod ring;
+mod wakeup;
 
-pub use bell::{Bell, Signal};
 pub use ring::{MAX_CAPACITY, Receiver, Sender, ring};
+pub use wakeup::{Signal, Wakeup};
 
 /// Atomics and cells, the real ones or those of the model.
 mod sync {

@@ -2,7 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p longhaul-handover --test loom`.
 #![cfg(loom)]
 
-use longhaul_handover::{Bell, Receiver, Sender, Signal, ring};
+use longhaul_handover::{Receiver, Sender, Signal, Wakeup, ring};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -34,13 +34,13 @@ impl Event {
 }
 
 /// Takes the next value, asleep while there is none.
-fn next<T: Send>(from: &mut Receiver<T>, bell: &Bell<Event>) -> T {
+fn next<T: Send>(from: &mut Receiver<T>, wakeup: &Wakeup<Event>) -> T {
     loop {
         if let Some(v) = from.pop() {
             return v;
         }
-        bell.signal().wait();
-        bell.answer();
+        wakeup.signal().wait();
+        wakeup.acknowledge();
     }
 }
 
@@ -76,16 +76,16 @@ fn values_arrive_whole_and_in_order_through_a_ring_that_wraps() {
 fn nobody_sleeps_while_there_is_something_for_it() {
     loom::model(|| {
         let (mut tx, mut rx) = ring(2);
-        let bell = Arc::new(Bell::new(Event::default()));
-        let ringer = bell.clone();
+        let wakeup = Arc::new(Wakeup::new(Event::default()));
+        let ringer = wakeup.clone();
         let sender = thread::spawn(move || {
             for i in 0..2 {
                 assert!(tx.push(i).is_ok());
-                ringer.ring();
+                ringer.notify();
             }
         });
         for i in 0..2 {
-            assert_eq!(next(&mut rx, &bell), i);
+            assert_eq!(next(&mut rx, &wakeup), i);
         }
         sender.join().unwrap();
     });
@@ -96,16 +96,16 @@ fn two_who_ring_at_once_are_both_heard() {
     loom::model(|| {
         let (mut tx1, mut rx1) = ring(1);
         let (mut tx2, mut rx2) = ring(1);
-        let bell = Arc::new(Bell::new(Event::default()));
-        let other = bell.clone();
+        let wakeup = Arc::new(Wakeup::new(Event::default()));
+        let other = wakeup.clone();
         let sender = thread::spawn(move || {
             assert!(tx1.push(1).is_ok());
-            other.ring();
+            other.notify();
         });
-        let other = bell.clone();
+        let other = wakeup.clone();
         let sender2 = thread::spawn(move || {
             assert!(tx2.push(2).is_ok());
-            other.ring();
+            other.notify();
         });
         let mut sum = 0;
         while sum < 3 {
@@ -113,8 +113,8 @@ fn two_who_ring_at_once_are_both_heard() {
             match got {
                 Some(v) => sum += v,
                 None => {
-                    bell.signal().wait();
-                    bell.answer();
+                    wakeup.signal().wait();
+                    wakeup.acknowledge();
                 }
             }
         }
@@ -130,8 +130,8 @@ fn a_buffer_goes_round_and_belongs_to_one_thread_at_a_time() {
     fn work(
         mut inbox: Receiver<Vec<u8>>,
         mut outbox: Sender<Vec<u8>>,
-        mine: &Bell<Event>,
-        theirs: &Bell<Event>,
+        mine: &Wakeup<Event>,
+        theirs: &Wakeup<Event>,
     ) {
         loop {
             while let Some(mut b) = inbox.pop() {
@@ -140,10 +140,10 @@ fn a_buffer_goes_round_and_belongs_to_one_thread_at_a_time() {
                 }
                 b[0] += 1;
                 assert!(outbox.push(b).is_ok());
-                theirs.ring();
+                theirs.notify();
             }
             mine.signal().wait();
-            mine.answer();
+            mine.acknowledge();
         }
     }
     let mut model = loom::model::Builder::new();
@@ -151,18 +151,19 @@ fn a_buffer_goes_round_and_belongs_to_one_thread_at_a_time() {
     model.check(|| {
         let (mut to, inbox) = ring(2);
         let (outbox, mut from) = ring(2);
-        let (mine, theirs) = (Arc::new(Bell::new(Event::default())), Arc::new(Bell::new(Event::default())));
+        let (mine, theirs) =
+            (Arc::new(Wakeup::new(Event::default())), Arc::new(Wakeup::new(Event::default())));
         let (m, t) = (mine.clone(), theirs.clone());
         let worker = thread::spawn(move || work(inbox, outbox, &t, &m));
         let mut buffer = vec![1];
         for round in 2..4 {
             assert!(to.push(buffer).is_ok());
-            theirs.ring();
+            theirs.notify();
             buffer = next(&mut from, &mine);
             assert_eq!(buffer, [round]);
         }
         assert!(to.push(Vec::new()).is_ok());
-        theirs.ring();
+        theirs.notify();
         worker.join().unwrap();
     });
 }

@@ -77,7 +77,7 @@ impl Reader {
         let mut done = match &mut self.ring {
             Some(ring) => match at_once(ring, file, offset, &mut buffer[lead..lead + whole]) {
                 Ok(n) => n,
-                Err(Lost(e)) => {
+                Err(RingFailed(e)) => {
                     // The kernel may still write there: memory that is given up can be written by anybody.
                     std::mem::forget(std::mem::take(buffer));
                     self.ring = None;
@@ -102,10 +102,10 @@ impl Reader {
 }
 
 /// The ring is beyond use while requests may be under way.
-struct Lost(io::Error);
+struct RingFailed(io::Error);
 
 /// Reads all parts of `out`, [`DEPTH`] at a time; gives how many bytes arrived before the first part that is not whole.
-fn at_once(ring: &mut IoUring, file: &File, offset: u64, out: &mut [u8]) -> Result<usize, Lost> {
+fn at_once(ring: &mut IoUring, file: &File, offset: u64, out: &mut [u8]) -> Result<usize, RingFailed> {
     let fd = types::Fd(file.as_raw_fd());
     let mut whole = 0;
     for (group, memory) in out.chunks_mut(PART * DEPTH as usize).enumerate() {
@@ -115,7 +115,7 @@ fn at_once(ring: &mut IoUring, file: &File, offset: u64, out: &mut [u8]) -> Resu
             let at = offset + (base + i * PART) as u64;
             let request = opcode::Read::new(fd, part.as_mut_ptr(), part.len() as u32).offset(at).build();
             // SAFETY: the part is exclusively borrowed until this function returns, which it does only when all requests
-            // have completed, or with `Lost`, upon which the caller gives the memory up. The file outlives the call.
+            // have completed, or with `RingFailed`, upon which the caller gives the memory up. The file outlives the call.
             if unsafe { ring.submission().push(&request.user_data(i as u64)) }.is_err() {
                 break; // cannot be: the queue has DEPTH places and was empty
             }
@@ -127,7 +127,7 @@ fn at_once(ring: &mut IoUring, file: &File, offset: u64, out: &mut [u8]) -> Resu
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
-                Err(e) => return Err(Lost(e)),
+                Err(e) => return Err(RingFailed(e)),
             }
             for c in ring.completion() {
                 if let Some(n) = got.get_mut(c.user_data() as usize) {

@@ -6,35 +6,35 @@
 //! There may be further sockets, each with a thread that seals, sends, receives and opens for the lanes that use it. The
 //! protocol's state stays with the loop: what goes between them goes by ownership, through rings without locks.
 
-mod alone;
-mod companion;
-mod growth;
-mod lend;
-mod loser;
-mod nap;
-mod place;
-mod team;
+mod affinity;
+mod connected_peer;
+mod lane_controller;
+mod packet_loss;
+mod single_messages;
+mod socket_pool;
+mod wake_coalescing;
 mod worker;
+mod workers;
 
-pub use growth::Lanes;
+pub use lane_controller::Lanes;
 
 use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};
-use crate::network::Observer;
+use crate::icmp::IcmpProbe;
+use crate::network::NetworkMonitor;
 use crate::poll::{Poller, Source, Waker, sharpen_timers};
-use crate::reach::Lookout;
-use crate::tcp::{MAX_WAITED, StreamOptions, Streams, Waited, check_congestion};
+use crate::tcp::{MAX_WAITED, StreamOptions, Streams, WaitSource, check_congestion};
 use crate::udp::{Blocked, MAX_TRAINS, RecvBatch, RecvMeta, SendBatch, UdpError, UdpOptions, UdpStats};
-use alone::Alone;
+use affinity::CpuAffinity;
 use base::{Rng, Span, Time};
-use companion::Companion;
+use connected_peer::ConnectedPeer;
 use endpoint::{App, DatagramInfo, Endpoint, MAX_SOCKETS};
-use growth::Growth;
-use loser::Loser;
-use nap::Naps;
-use place::Place;
+use lane_controller::LaneController;
+use packet_loss::LossInjector;
+use single_messages::SingleMessages;
 use std::net::SocketAddr;
-use team::{Slots, Team};
+use wake_coalescing::WakeCoalescer;
+use workers::{SendSlots, Workers};
 
 /// Receive batches taken in before the loop sends: bounds how stale timers and feedback become.
 const BATCHES_PER_TURN: usize = 4;
@@ -56,20 +56,20 @@ pub enum Idle {
 /// Looks at the socket in a turn that has nothing else to do: some two microseconds, by which timers may be late, for
 /// noticing an answer a part of a turn sooner. A stream that is alone is asked for four times instead of each further look, which makes it
 /// some five microseconds.
-const LOOKS: u32 = 8;
+const SPIN_POLLS: u32 = 8;
 
 /// What comes alone and is as long as this is likely to be a part of a message: the rest is looked for before the next turn.
 const PART: usize = 16 << 10;
 
 /// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
-const SILENCE: Span = Span::from_millis(5);
+const DETACH_AFTER: Span = Span::from_millis(5);
 
 /// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it. A
 /// loop that spins takes some 1.3 ms for them at most, where one stream alone is asked for in each turn.
-const UNLOOKED: u32 = 256;
+const MAX_SKIPPED_POLLS: u32 = 256;
 
 /// Turns without a wait after which all streams are looked at: some keep the loop busy, and others are not told of.
-const UNWAITED: u32 = 4;
+const MAX_TURNS_WITHOUT_WAIT: u32 = 4;
 
 /// Pause after the device's queue was full (ENOBUFS): the socket does not tell when to go on.
 const DEVICE_PAUSE: Span = Span::from_micros(500);
@@ -139,7 +139,7 @@ impl DriverOptions {
             // What bypasses the kernel has its queues in one hand.
             (_, k) if !k.has_sockets() => 1,
             (Lanes::Count(n), _) => n.clamp(1, MAX_SOCKETS),
-            (Lanes::Auto, _) => (growth::processors().len() as u16).clamp(1, AUTO_LANES),
+            (Lanes::Auto, _) => (lane_controller::processors().len() as u16).clamp(1, AUTO_LANES),
         }
     }
 }
@@ -166,36 +166,36 @@ pub struct Driver {
     /// How often to look again for what arrives before the next turn goes on.
     looks: u32,
     /// The last turn found nothing to do.
-    vain: bool,
+    was_idle: bool,
     /// This turn's messages were one, read then.
-    came_alone: Option<Time>,
+    single_at: Option<Time>,
     /// Whether messages come one by one.
-    alone: Alone,
+    single_messages: SingleMessages,
     /// A server's, for the one client whose messages do.
-    companion: Companion,
-    loser: Option<Loser>,
+    connected_peer: ConnectedPeer,
+    loss: Option<LossInjector>,
     options: DriverOptions,
     /// Threads at most, the loop's own included.
     most: u16,
-    team: Team,
-    growth: Growth,
+    workers: Workers,
+    lane_controller: LaneController,
     /// Of a socket that is bound to no address in particular.
-    observer: Option<Observer>,
-    place: Place,
+    network_monitor: Option<NetworkMonitor>,
+    affinity: CpuAffinity,
     /// The processors that the loop is bound to.
     bound: Vec<usize>,
     /// Connections by TCP.
     streams: Streams,
     /// Turns since the socket was looked at.
-    unlooked: u32,
+    skipped_polls: u32,
     /// It has something to read.
     told: bool,
     /// Turns since streams were waited for, or looked at without.
-    unwaited: u32,
+    turns_without_wait: u32,
     /// Of the kernel's socket; other datapaths have their own ways to gather what arrives.
-    naps: Option<Naps>,
+    wake_coalescer: Option<WakeCoalescer>,
     /// While a client waits for the first answer.
-    lookout: Option<Lookout>,
+    icmp_probe: Option<IcmpProbe>,
 }
 
 impl Driver {
@@ -227,14 +227,14 @@ impl Driver {
     }
 
     fn open(mut options: DriverOptions) -> Result<Driver, DriverError> {
-        crate::numa::tell_of_far_adapters(&options.cores);
+        crate::numa::warn_of_remote_adapters(&options.cores);
         let most = options.most();
         options.udp.keep_port |= !options.serves && options.idle != Idle::Sleep;
         let socket = Datapath::open(&options.datapath, &options.udp)?;
-        let growth = Growth::new(options.lanes, most, &options.cores, options.always);
-        let place = Place::new(&options.cores[..options.cores.len().min(most.into())], options.serves);
-        let observer = Observer::new(socket.local_addr(), options.udp.dual_stack);
-        let naps = socket.socket().map(|s| Naps::new(s.recv_buffer()));
+        let growth = LaneController::new(options.lanes, most, &options.cores, options.always);
+        let place = CpuAffinity::new(&options.cores[..options.cores.len().min(most.into())], options.serves);
+        let observer = NetworkMonitor::new(socket.local_addr(), options.udp.dual_stack);
+        let naps = socket.socket().map(|s| WakeCoalescer::new(s.recv_buffer()));
         let mut driver = Driver {
             received: socket.recv_batch(),
             socket,
@@ -247,30 +247,30 @@ impl Driver {
             idle: options.idle,
             active: Time::ZERO,
             looks: 0,
-            vain: false,
-            came_alone: None,
-            alone: Alone::new(),
-            companion: Companion::new(),
-            loser: None,
+            was_idle: false,
+            single_at: None,
+            single_messages: SingleMessages::new(),
+            connected_peer: ConnectedPeer::new(),
+            loss: None,
             options,
             most,
-            team: Team::default(),
-            growth,
-            observer,
-            place,
+            workers: Workers::default(),
+            lane_controller: growth,
+            network_monitor: observer,
+            affinity: place,
             bound: Vec::new(),
             streams: Streams::new()?,
-            unlooked: 0,
+            skipped_polls: 0,
             told: true,
-            unwaited: 0,
-            naps,
-            lookout: None,
+            turns_without_wait: 0,
+            wake_coalescer: naps,
+            icmp_probe: None,
         };
         if let Some(o) = driver.options.streams.clone() {
             driver.listen(&o)?;
         }
-        if driver.lends() && driver.options.always {
-            driver.begin_to_lend();
+        if driver.has_socket_pool() && driver.options.always {
+            driver.open_socket_pool();
         }
         Ok(driver)
     }
@@ -282,48 +282,49 @@ impl Driver {
     }
 
     fn add_thread(&mut self) -> Result<(), DriverError> {
-        let udp = self.further();
-        let named = self.options.cores.get(self.team.len() + 1);
+        let udp = self.pool_socket_options();
+        let named = self.options.cores.get(self.workers.len() + 1);
         // A new thread would else stay where the loop was told to stay.
-        let cores = named.map_or_else(|| self.growth.processors().to_vec(), |c| vec![*c]);
-        self.team.add(&self.options.datapath, &udp, cores, self.poller.waker())
+        let cores = named.map_or_else(|| self.lane_controller.processors().to_vec(), |c| vec![*c]);
+        self.workers.add(&self.options.datapath, &udp, cores, self.poller.waker())
     }
 
     /// As many threads as there are to be and as are worth it, and lanes that use them.
-    fn grow(&mut self, now: Time, endpoint: &mut Endpoint) {
+    fn adjust_lanes(&mut self, now: Time, endpoint: &mut Endpoint) {
         if self.most == 1 {
             return;
         }
-        if self.growth.is_alone() {
-            self.place.look(now);
-            self.stay();
+        if self.lane_controller.uses_loop_only() {
+            self.affinity.update(now);
+            self.apply_affinity();
         }
-        if now < self.growth.next() {
+        if now < self.lane_controller.next() {
             return;
         }
-        self.growth.look(now, endpoint, &self.team.threads());
+        self.lane_controller.look(now, endpoint, &self.workers.threads());
         if self.options.serves {
-            self.lend(endpoint);
+            self.adjust_socket_pool(endpoint);
         } else {
-            while self.team.len() + 1 < usize::from(self.growth.sockets()) {
+            while self.workers.len() + 1 < usize::from(self.lane_controller.sockets()) {
                 if let Err(error) = self.add_thread() {
                     tracing::warn!(%error, "no further thread for this connection: it goes on with those it has");
-                    self.growth.limit_to(self.team.len() as u16 + 1);
+                    self.lane_controller.limit_to(self.workers.len() as u16 + 1);
                 }
             }
-            endpoint.publish_openers(self.team.len() > 0);
+            endpoint.publish_openers(self.workers.len() > 0);
             endpoint.use_sockets(self.sockets());
-            self.growth.spread(now, endpoint);
+            self.lane_controller.assign_lanes(now, endpoint);
         }
-        endpoint.set_spare_sockets(self.growth.spare());
-        self.stay();
+        endpoint.set_spare_sockets(self.lane_controller.spare());
+        self.apply_affinity();
     }
 
     /// Binds the loop's thread to its processor; while it does all the work alone, to that of all named ones which it has
     /// found to be best.
-    fn stay(&mut self) {
+    fn apply_affinity(&mut self) {
         let named = &self.options.cores[..self.options.cores.len().min(self.most.into())];
-        let on = if self.growth.is_alone() { self.place.on() } else { named.first().copied() };
+        let on =
+            if self.lane_controller.uses_loop_only() { self.affinity.core() } else { named.first().copied() };
         let cores = on.as_ref().map_or(named, core::slice::from_ref);
         // One by one, and not by `==`, which asks the C library: this runs with every turn, most often without a core on
         // either side, and glibc's `memcmp` takes 140 ns for no bytes where a processor has AVX-512 (a masked load from the
@@ -335,8 +336,8 @@ impl Driver {
     }
 
     /// Drops this share of the datagrams that arrive, below 1, from now on: to see what loss costs.
-    pub fn lose(&mut self, share: f64, rng: Rng) {
-        self.loser = (share > 0.0 && share < 1.0).then(|| Loser::new(share, rng));
+    pub fn inject_loss(&mut self, share: f64, rng: Rng) {
+        self.loss = (share > 0.0 && share < 1.0).then(|| LossInjector::new(share, rng));
     }
 
     /// The address in use.
@@ -364,65 +365,65 @@ impl Driver {
         sharpen_timers();
         // It may be another thread than the last time.
         self.bound.clear();
-        self.stay();
-        endpoint.publish_openers(self.team.len() > 0);
+        self.apply_affinity();
+        endpoint.publish_openers(self.workers.len() > 0);
         endpoint.use_sockets(self.sockets());
-        endpoint.set_spare_sockets(self.growth.spare());
+        endpoint.set_spare_sockets(self.lane_controller.spare());
         endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
         loop {
-            self.came_alone = None;
-            let looked = self.look_at_socket(endpoint);
+            self.single_at = None;
+            let looked = self.should_poll_socket(endpoint);
             let mut busy = looked && self.receive(endpoint)?;
             // The time of a lone message is asked once: all that came since is what was done with it.
-            let mut now = self.came_alone.unwrap_or_else(|| self.clock.now());
-            if self.looks_at_streams(endpoint) {
+            let mut now = self.single_at.unwrap_or_else(|| self.clock.now());
+            if self.has_streams(endpoint) {
                 // Who has something else to do, or to look at, looks once.
-                let looks = if self.vain && !looked { self.looks } else { self.looks.min(1) };
-                let looks = looks.max(u32::from(self.unwaited >= UNWAITED));
-                self.unwaited = if looks > 0 { 0 } else { self.unwaited + 1 };
+                let looks = if self.was_idle && !looked { self.looks } else { self.looks.min(1) };
+                let looks = looks.max(u32::from(self.turns_without_wait >= MAX_TURNS_WITHOUT_WAIT));
+                self.turns_without_wait = if looks > 0 { 0 } else { self.turns_without_wait + 1 };
                 busy |= self.streams.receive(now, endpoint, looks)?;
-                if self.streams.has_moved() {
+                if self.streams.take_has_received() {
                     self.active = now;
                 }
             }
-            if self.team.len() > 0 {
-                busy |= self.team.collect(now, endpoint, &mut self.loser);
+            if self.workers.len() > 0 {
+                busy |= self.workers.collect(now, endpoint, &mut self.loss);
                 now = self.clock.now();
             }
             endpoint.handle_timeout(now);
             // Before the application's turn, in which it learns of it.
-            self.look_out(now, endpoint);
+            self.check_icmp(now, endpoint);
             app.drive(now, endpoint);
-            if let Some(o) = &mut self.observer {
+            if let Some(o) = &mut self.network_monitor {
                 o.turn(now, endpoint);
             }
-            self.grow(now, endpoint);
+            self.adjust_lanes(now, endpoint);
             // Without connections by datagrams, only what came by them is answered.
             let answers = looked || self.full || endpoint.has_datagrams() || !self.outgoing.is_empty();
             let mut sent = answers && self.transmit(now, endpoint)?;
-            if self.looks_at_streams(endpoint) {
+            if self.has_streams(endpoint) {
                 sent |= self.streams.transmit(now, endpoint);
             }
-            if let Some(read) = self.came_alone {
-                self.note_single(read, endpoint);
+            if let Some(read) = self.single_at {
+                self.on_single_message(read, endpoint);
             }
-            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.team.is_idle() {
+            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.workers.is_idle() {
                 return Ok(());
             }
-            self.vain = !(busy || sent || self.socket.pending() || endpoint.needs_app());
-            if !self.vain {
+            self.was_idle = !(busy || sent || self.socket.pending() || endpoint.needs_app());
+            if !self.was_idle {
                 continue;
             }
-            let attached = self.socket.is_attached() || self.companion.is_open();
-            if attached && now.since(self.arrived) > SILENCE {
-                self.let_go();
+            let attached = self.socket.is_attached() || self.connected_peer.is_open();
+            if attached && now.since(self.arrived) > DETACH_AFTER {
+                self.detach();
             }
-            self.looks = if self.looks_on(now) { LOOKS } else { 0 };
+            self.looks = if self.should_spin(now) { SPIN_POLLS } else { 0 };
             if self.looks == 0 {
-                self.let_go();
+                self.detach();
                 // What waits at a companion is taken first, by the next turn: a wait would not tell of it.
-                self.told |= self.companion.is_open();
-                if !self.companion.is_open() {
+                self.told |= self.connected_peer.is_open();
+                if !self.connected_peer.is_open() {
                     self.wait(endpoint, app)?;
                 }
             }
@@ -430,22 +431,22 @@ impl Driver {
     }
 
     /// Whether the network says that nothing will answer a client.
-    fn look_out(&mut self, now: Time, endpoint: &mut Endpoint) {
+    fn check_icmp(&mut self, now: Time, endpoint: &mut Endpoint) {
         if let Some(remote) = endpoint.take_connect_target().filter(|_| !self.options.serves) {
-            self.lookout = Lookout::begin(remote, self.poller.waker());
+            self.icmp_probe = IcmpProbe::begin(remote, self.poller.waker());
         }
-        let Some(lookout) = &self.lookout else { return };
-        if let Some((remote, why)) = lookout.found() {
-            self.lookout = None;
+        let Some(icmp_probe) = &self.icmp_probe else { return };
+        if let Some((remote, why)) = icmp_probe.found() {
+            self.icmp_probe = None;
             endpoint.on_unreachable(now, remote, why);
-        } else if !endpoint.is_unanswered(lookout.remote()) {
-            self.lookout = None;
+        } else if !endpoint.is_unanswered(icmp_probe.remote()) {
+            self.icmp_probe = None;
         }
     }
 
     /// Whether to look again instead of sleeping. Looking is a turn of the loop: it costs the system call that would
     /// have to follow a wait anyway, and applications that watch memory see it.
-    fn looks_on(&self, now: Time) -> bool {
+    fn should_spin(&self, now: Time) -> bool {
         match self.idle {
             Idle::Sleep => false,
             Idle::Spin(span) => now.since(self.active) < span,
@@ -454,38 +455,40 @@ impl Driver {
     }
 
     /// Whether there are streams, or are to be.
-    fn looks_at_streams(&self, endpoint: &Endpoint) -> bool {
+    fn has_streams(&self, endpoint: &Endpoint) -> bool {
         self.options.streams.is_some() || !self.streams.is_empty() || endpoint.has_streams_ready()
     }
 
     /// Whether the socket for datagrams is to be looked at in this turn. While all connections are streams, looking every
     /// time would cost each message a system call.
-    fn look_at_socket(&mut self, endpoint: &Endpoint) -> bool {
-        let looks =
-            endpoint.has_datagrams() || self.streams.is_empty() || self.told || self.unlooked >= UNLOOKED;
+    fn should_poll_socket(&mut self, endpoint: &Endpoint) -> bool {
+        let looks = endpoint.has_datagrams()
+            || self.streams.is_empty()
+            || self.told
+            || self.skipped_polls >= MAX_SKIPPED_POLLS;
         self.told = false;
-        self.unlooked = if looks { 0 } else { self.unlooked + 1 };
+        self.skipped_polls = if looks { 0 } else { self.skipped_polls + 1 };
         looks
     }
 
     /// Many messages came one by one, and are waited for: leaves out what is of no use to them, and attaches the socket to
     /// the one peer, if there is only one, or a companion to the one whose messages they are: each costs half a microsecond
     /// less then.
-    fn note_single(&mut self, now: Time, endpoint: &Endpoint) {
-        if !self.alone.one() || self.idle == Idle::Sleep {
+    fn on_single_message(&mut self, now: Time, endpoint: &Endpoint) {
+        if !self.single_messages.on_single() || self.idle == Idle::Sleep {
             return;
         }
-        if self.alone.begins(now) {
+        if self.single_messages.should_become_lean(now) {
             self.socket.set_lean(true);
         }
-        if self.alone.is_lean() {
+        if self.single_messages.is_lean() {
             self.received.expect_plain();
         }
         let last = self.received.iter_mut().last().map(|(m, _)| (m.remote, m.local));
         let Some((remote, Some(local))) = last else { return };
-        if self.hosts() && self.alone.is_lean() {
+        if self.may_open_connected() && self.single_messages.is_lean() {
             let first = self.socket.socket();
-            if first.is_some_and(|first| self.companion.heard(now, (remote, local), first)) {
+            if first.is_some_and(|first| self.connected_peer.on_single_message(now, (remote, local), first)) {
                 // The first ones are asked for their senders for sure, see `RecvBatch::expect_plain`: in the midst of being
                 // connected, a socket may be given what is not its peer's.
                 self.received.expect_classes();
@@ -500,29 +503,29 @@ impl Driver {
 
     /// Whether a companion may be opened. Sockets that share an address get what is steered to them by the order of their
     /// opening: another one would put it into disorder.
-    fn hosts(&self) -> bool {
-        self.options.serves && !self.options.udp.reuse_port && self.team.len() == 0
+    fn may_open_connected(&self) -> bool {
+        self.options.serves && !self.options.udp.reuse_port && self.workers.len() == 0
     }
 
     /// Looks at the socket, or at the companion.
     fn look(&mut self) -> Result<usize, UdpError> {
-        match self.companion.look(&mut self.received)? {
+        match self.connected_peer.look(&mut self.received)? {
             Some(n) => Ok(n),
             None => self.socket.recv(&mut self.received),
         }
     }
 
-    fn let_go(&mut self) {
-        self.expect_others();
+    fn detach(&mut self) {
+        self.end_single_messages();
         self.socket.detach();
     }
 
     /// Messages do not come one by one any more.
-    fn expect_others(&mut self) {
-        self.alone.end();
-        self.companion.leave();
+    fn end_single_messages(&mut self) {
+        self.single_messages.end();
+        self.connected_peer.leave();
         self.received.expect_classes();
-        if self.alone.ends() {
+        if self.single_messages.should_end_lean() {
             self.socket.set_lean(false);
         }
     }
@@ -540,8 +543,8 @@ impl Driver {
             }
             let read = self.clock.now();
             self.active = read;
-            if let Some(naps) = &mut self.naps {
-                naps.took(read, n, self.received.bytes());
+            if let Some(naps) = &mut self.wake_coalescer {
+                naps.on_received(read, n, self.received.bytes());
             }
             let mut train = false;
             for (m, data) in self.received.iter_mut() {
@@ -549,25 +552,26 @@ impl Driver {
                 // It counts from when the kernel took it in, however long this thread had to wait for a processor.
                 self.arrived =
                     self.arrived.max(Time::from_nanos(read.as_nanos().saturating_sub(m.age.as_nanos())));
-                let waited = self.naps.as_ref().map_or(m.age, |naps| naps.waited(read, m.age));
+                let waited =
+                    self.wake_coalescer.as_ref().map_or(m.age, |naps| naps.queueing_delay(read, m.age));
                 let (at, meta) = (self.arrived, meta_of(&m, waited));
-                Loser::pass(&mut self.loser, data, m.stride, |data, _| {
+                LossInjector::pass(&mut self.loss, data, m.stride, |data, _| {
                     endpoint.handle_train(at, meta, data, m.stride);
                 });
             }
             let one = self.received.trains() == 1 && !train;
             // One that was found by a look for many came alone, too.
-            if train || !one && self.alone.several() {
-                self.expect_others();
+            if train || !one && self.single_messages.on_several() {
+                self.end_single_messages();
             }
             let alone = one && self.received.is_single();
             if alone && self.received.bytes() < PART {
                 // What it says of those to come has time until it is answered.
-                self.came_alone = Some(read);
+                self.single_at = Some(read);
                 break;
             }
             if alone {
-                self.note_single(read, endpoint);
+                self.on_single_message(read, endpoint);
             }
             if !self.received.is_full() {
                 return Ok(false);
@@ -594,7 +598,7 @@ impl Driver {
                 self.full = false;
                 return Ok(false);
             }
-            let report = match self.companion.carries(&self.outgoing) {
+            let report = match self.connected_peer.can_send(&self.outgoing) {
                 Some(companion) => companion.send(&mut self.outgoing)?,
                 None => self.socket.send(&mut self.outgoing)?,
             };
@@ -603,8 +607,8 @@ impl Driver {
             if let Some(big) = report.too_big {
                 endpoint.on_too_large(now, big.dst, big.segment);
             }
-            if let Some(o) = self.observer.as_mut().filter(|_| report.no_way) {
-                o.suspect(now);
+            if let Some(o) = self.network_monitor.as_mut().filter(|_| report.no_route) {
+                o.on_send_failed(now);
             }
             self.full = report.blocked == Blocked::Buffer;
             match report.blocked {
@@ -621,26 +625,26 @@ impl Driver {
 
     /// Builds trains, `most` for the own socket and as many as the threads take; true when the own socket may get more.
     fn build(&mut self, now: Time, most: usize, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
-        let alone = self.team.len() == 0;
+        let alone = self.workers.len() == 0;
         let mut more = false;
         while !alone || self.outgoing.len() < most {
-            let mut slots = Slots { own: &mut self.outgoing, most, team: &mut self.team };
+            let mut slots = SendSlots { own: &mut self.outgoing, most, workers: &mut self.workers };
             let Some(t) = endpoint.poll_trains(now, &mut slots) else {
                 more = false;
                 break;
             };
             more = true;
-            match self.team.has(t.socket) {
-                false => self.outgoing.commit(team::meta(&t), t.len)?,
-                true => self.team.commit(&t)?,
+            match self.workers.has(t.socket) {
+                false => self.outgoing.commit(workers::meta(&t), t.len)?,
+                true => self.workers.commit(&t)?,
             }
         }
-        self.team.hand_over();
+        self.workers.hand_over();
         Ok(more || self.outgoing.len() == most)
     }
 
     fn wait(&mut self, endpoint: &mut Endpoint, app: &dyn App) -> Result<(), DriverError> {
-        self.streams.rest(endpoint);
+        self.streams.release_memory(endpoint);
         let mut at = match (endpoint.next_timeout(), app.next_timeout()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -653,27 +657,28 @@ impl Driver {
             at = at.map(|t| t.max(now + DEVICE_PAUSE));
         }
         // A look at the network waits for nothing but its time.
-        let look = self.observer.as_ref().and_then(|o| o.next_look());
-        let nap = self.naps.as_mut().and_then(|naps| naps.begin(now, endpoint.max_receive_delay()));
+        let look = self.network_monitor.as_ref().and_then(|o| o.next_timeout());
+        let nap =
+            self.wake_coalescer.as_mut().and_then(|naps| naps.next_delay(now, endpoint.max_receive_delay()));
         let end = nap.map(|nap| now + nap);
-        let gathered = self.streams.gather(now, endpoint);
+        let gathered = self.streams.set_low_watermarks(now, endpoint);
         let timeout = at.into_iter().chain(look).chain(end).chain(gathered).min().map(|t| t.since(now));
         let room = self.socket.room();
-        let news = match self.observer.as_ref().and_then(Observer::news) {
+        let news = match self.network_monitor.as_ref().and_then(NetworkMonitor::news) {
             Some(news) => Source::readable(news),
             None => Source::choose(&self.socket, false, false),
         };
         let room = Source::choose(&room, false, self.full);
-        let ranges = self.streams.lend_ranges();
+        let ranges = self.streams.take_ranges();
         // Of constant size: this runs with every turn that sleeps.
         let mut sources = [room; 3 + MAX_WAITED];
         (sources[0], sources[1]) = (Source::choose(&self.socket, nap.is_none(), false), news);
-        let (mut of, mut n) = ([Waited::Many; MAX_WAITED], 0);
+        let (mut of, mut n) = ([WaitSource::Many; MAX_WAITED], 0);
         self.streams.sources(endpoint, |source, waited| {
             (sources[3 + n], of[n]) = (source, waited);
             n += 1;
         });
-        let first = self.streams.make_ready(ranges, now, endpoint);
+        let first = self.streams.prepare_read(ranges, now, endpoint);
         self.poller.wait(&mut sources[..3 + n], timeout)?;
         let mut ready = [(false, false); 3 + MAX_WAITED];
         for (ready, s) in ready.iter_mut().zip(&sources[..3 + n]) {
@@ -684,12 +689,12 @@ impl Driver {
         if nap.is_some() {
             self.received.expect_many();
         }
-        self.unwaited = 0;
+        self.turns_without_wait = 0;
         let now = if gathered.is_some() { self.clock.now() } else { now };
-        of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.told(now, of, *ready));
-        self.streams.read_ready(first);
-        if let Some(o) = self.observer.as_mut().filter(|_| told) {
-            o.glance();
+        of.into_iter().zip(&ready[3..]).take(n).for_each(|(of, ready)| self.streams.on_wait(now, of, *ready));
+        self.streams.read_prepared(first);
+        if let Some(o) = self.network_monitor.as_mut().filter(|_| told) {
+            o.on_news();
         }
         Ok(())
     }

@@ -46,15 +46,15 @@
 //!
 //! Linux only: 64-bit, kernel 4.18 or later for GSO, 5.0 for GRO; both are detected at run time.
 
-pub mod apart;
 pub mod budget;
-mod call;
 pub mod clock;
 pub mod datapath;
 pub mod descriptors;
 pub mod direct;
 pub mod driver;
+mod icmp;
 pub mod identity;
+pub mod isolated_thread;
 pub mod memory;
 pub mod mmap;
 mod netlink;
@@ -62,10 +62,10 @@ mod network;
 mod numa;
 pub mod peer;
 pub mod poll;
-mod reach;
 pub mod relay;
 pub mod safe_path;
 pub mod staging;
+mod syscall;
 pub mod tcp;
 pub mod udp;
 pub mod uring;

@@ -1,7 +1,7 @@
 //! Memory that cannot be had, where address space is limited (`ulimit -v`, RLIMIT_AS).
 //!
 //! What is large is asked for here, where a refusal is an error like any other and something is left for what is small. What is small
-//! is allocated all over the program, and nobody could go on without it: there [`OrExit`] ends the program in words instead of
+//! is allocated all over the program, and nobody could go on without it: there [`ExitOnOutOfMemory`] ends the program in words instead of
 //! aborting it.
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -10,7 +10,7 @@ use std::io;
 
 /// Address space that large allocations leave, in bytes: so they fail in words and can be repeated, before a small allocation
 /// fails, which ends the program.
-pub const LEFT: u64 = 64 << 20;
+pub const HEADROOM: u64 = 64 << 20;
 /// Below this limit of address space, threads share one arena of the C library: it would else set 64 MiB aside for each.
 const SMALL_SPACE: u64 = 4 << 30;
 /// How a program ends that gets no memory: as when anything else of the system fails.
@@ -33,17 +33,17 @@ pub fn has_room(len: u64, left: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// `len` zero bytes; [`LEFT`] more must be there.
+/// `len` zero bytes; [`HEADROOM`] more must be there.
 ///
 /// # Errors
 /// The system has no memory.
 pub fn zeroed(len: usize) -> io::Result<Vec<u8>> {
-    has_room(len as u64, LEFT)?;
+    has_room(len as u64, HEADROOM)?;
     Ok(vec![0; len])
 }
 
 /// Makes the most of a small address space. To be called before there are threads.
-pub fn spare_address_space() {
+pub fn limit_malloc_arenas() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     #[cfg(target_env = "gnu")]
     if limit.is_some_and(|l| l < SMALL_SPACE) {
@@ -57,10 +57,10 @@ pub fn spare_address_space() {
 /// The system's allocator for programs that cannot go on without what they ask for: where it has nothing more, the program says
 /// so and ends with exit code 7.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OrExit;
+pub struct ExitOnOutOfMemory;
 
 // SAFETY: all is the system allocator's, whose contract this passes on; it does not return where that returns null.
-unsafe impl GlobalAlloc for OrExit {
+unsafe impl GlobalAlloc for ExitOnOutOfMemory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are those that the system allocator asks for.
         given(unsafe { System.alloc(layout) }, layout.size())
@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_an_error_and_what_can_is_zero() {
         let nobody_has = (isize::MAX as u64) / 2;
-        assert_eq!(has_room(nobody_has, LEFT).expect_err("too much").raw_os_error(), Some(libc::ENOMEM));
-        assert!(has_room(u64::MAX, LEFT).is_err());
+        assert_eq!(has_room(nobody_has, HEADROOM).expect_err("too much").raw_os_error(), Some(libc::ENOMEM));
+        assert!(has_room(u64::MAX, HEADROOM).is_err());
         assert!(zeroed(nobody_has as usize).is_err());
         assert_eq!(zeroed(10_000).expect("memory"), vec![0; 10_000]);
     }
@@ -129,12 +129,12 @@ mod tests {
         let layout = Layout::from_size_align(100, 8).expect("a layout");
         // SAFETY: a layout of some size; what it gives is used within its bounds, and given back once with its layout.
         unsafe {
-            let at = OrExit.alloc_zeroed(layout);
+            let at = ExitOnOutOfMemory.alloc_zeroed(layout);
             assert!((0..100).all(|i| *at.add(i) == 0));
             at.add(99).write(7);
-            let at = OrExit.realloc(at, layout, 200);
+            let at = ExitOnOutOfMemory.realloc(at, layout, 200);
             assert_eq!(*at.add(99), 7);
-            OrExit.dealloc(at, Layout::from_size_align(200, 8).expect("a layout"));
+            ExitOnOutOfMemory.dealloc(at, Layout::from_size_align(200, 8).expect("a layout"));
         }
     }
 }

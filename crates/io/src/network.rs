@@ -16,7 +16,7 @@ const LEAST_GAP: Span = Span::from_millis(10);
 /// Between two looks for which there was no reason but that something could not be sent, at least.
 const SUSPICION_GAP: Span = Span::from_millis(200);
 /// How often it is looked whether the kernel has told something, while the loop is too busy to wait.
-const GLANCE: Span = Span::from_millis(5);
+const NEWS_POLL: Span = Span::from_millis(5);
 /// How often the network is looked at while a connection has no path that works.
 const CUT_OFF_GAP: Span = Span::from_secs(1);
 /// Own addresses for which routes are asked for at most.
@@ -26,7 +26,7 @@ const MAX_ROUTES: usize = 1_024;
 
 /// Keeps an endpoint informed.
 #[derive(Debug)]
-pub(crate) struct Observer {
+pub(crate) struct NetworkMonitor {
     /// Where the socket is bound.
     bound: SocketAddr,
     /// Whether it carries IPv4 beside IPv6.
@@ -40,15 +40,15 @@ pub(crate) struct Observer {
     /// Further looks after the next.
     settling: Vec<Time>,
     looked: Time,
-    glanced: Time,
+    polled_news: Time,
     /// News were lost, and that was said.
     said: bool,
 }
 
-impl Observer {
+impl NetworkMonitor {
     /// For a socket that is bound to `bound`; `None` where that is a certain address: it has no other. `dual`: if it is one
     /// for IPv6, it carries IPv4, too.
-    pub(crate) fn new(bound: SocketAddr, dual: bool) -> Option<Observer> {
+    pub(crate) fn new(bound: SocketAddr, dual: bool) -> Option<NetworkMonitor> {
         if !bound.ip().is_unspecified() {
             return None;
         }
@@ -60,9 +60,9 @@ impl Observer {
                 (None, None)
             }
         };
-        let (looked, glanced) = (Time::ZERO, Time::ZERO);
+        let (looked, polled_news) = (Time::ZERO, Time::ZERO);
         let (next, settling) = (None, Vec::new());
-        Some(Observer { bound, dual, tables, news, next, settling, looked, glanced, said: false })
+        Some(NetworkMonitor { bound, dual, tables, news, next, settling, looked, polled_news, said: false })
     }
 
     /// Readable when there is news.
@@ -70,18 +70,18 @@ impl Observer {
         self.news.as_ref()
     }
 
-    /// When [`Observer::turn`] wants to be called at the latest.
-    pub(crate) fn next_look(&self) -> Option<Time> {
+    /// When [`NetworkMonitor::turn`] wants to be called at the latest.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.next
     }
 
     /// There is news, most probably: the next turn takes it in.
-    pub(crate) fn glance(&mut self) {
-        self.glanced = Time::ZERO;
+    pub(crate) fn on_news(&mut self) {
+        self.polled_news = Time::ZERO;
     }
 
     /// Something could not be sent.
-    pub(crate) fn suspect(&mut self, now: Time) {
+    pub(crate) fn on_send_failed(&mut self, now: Time) {
         self.ask_for(now.max(self.looked + SUSPICION_GAP));
     }
 
@@ -92,8 +92,8 @@ impl Observer {
 
     /// Tells the endpoint what is new, if anything may be.
     pub(crate) fn turn(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if now.since(self.glanced) >= GLANCE {
-            self.glanced = now;
+        if now.since(self.polled_news) >= NEWS_POLL {
+            self.polled_news = now;
             if self.has_news() {
                 self.settling = SETTLING.iter().map(|s| now + *s).collect();
                 self.ask_for(now);
@@ -106,7 +106,7 @@ impl Observer {
             return;
         }
         self.looked = now;
-        let network = self.look(&endpoint.remotes(), &endpoint.locals());
+        let network = self.query(&endpoint.remotes(), &endpoint.locals());
         if let Some(network) = network {
             endpoint.set_network(now, network);
         }
@@ -138,7 +138,7 @@ impl Observer {
     }
 
     /// Looks at everything. `None` when nothing can be said.
-    fn look(&mut self, remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Option<Network> {
+    fn query(&mut self, remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Option<Network> {
         if let Some(tables) = &mut self.tables {
             match ask(tables, (self.bound, self.dual), remotes, used) {
                 Ok(network) => return Some(network),
@@ -321,8 +321,8 @@ mod tests {
 
     #[test]
     fn a_socket_of_one_address_needs_no_observer() {
-        assert!(Observer::new("127.0.0.1:1".parse().expect("an address"), true).is_none());
-        assert!(Observer::new("0.0.0.0:1".parse().expect("an address"), true).is_some());
+        assert!(NetworkMonitor::new("127.0.0.1:1".parse().expect("an address"), true).is_none());
+        assert!(NetworkMonitor::new("0.0.0.0:1".parse().expect("an address"), true).is_some());
     }
 
     #[test]
@@ -337,14 +337,14 @@ mod tests {
 
     #[test]
     fn looks_are_not_more_frequent_than_they_may_be() {
-        let mut o = Observer::new("0.0.0.0:1".parse().expect("an address"), true).expect("an observer");
+        let mut o = NetworkMonitor::new("0.0.0.0:1".parse().expect("an address"), true).expect("an observer");
         let now = Time::ZERO + Span::from_secs(100);
         o.looked = now;
-        o.suspect(now);
-        assert_eq!(o.next_look(), Some(now + SUSPICION_GAP));
+        o.on_send_failed(now);
+        assert_eq!(o.next_timeout(), Some(now + SUSPICION_GAP));
         o.ask_for(now);
-        assert_eq!(o.next_look(), Some(now + LEAST_GAP), "news are worth more than a suspicion");
-        o.suspect(now + Span::from_secs(1));
-        assert_eq!(o.next_look(), Some(now + LEAST_GAP));
+        assert_eq!(o.next_timeout(), Some(now + LEAST_GAP), "news are worth more than a suspicion");
+        o.on_send_failed(now + Span::from_secs(1));
+        assert_eq!(o.next_timeout(), Some(now + LEAST_GAP));
     }
 }

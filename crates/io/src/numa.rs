@@ -10,7 +10,7 @@ use std::sync::Once;
 const MAX_ENTRIES: usize = 8_192;
 
 /// Says so if none of the adapters is at a node of the first of these processors, the loop's.
-pub(crate) fn tell_of_far_adapters(cores: &[usize]) {
+pub(crate) fn warn_of_remote_adapters(cores: &[usize]) {
     static SAID: Once = Once::new();
     if let Some(words) = cores.first().and_then(|c| far_adapters(Path::new("/sys"), *c)) {
         SAID.call_once(|| tracing::warn!("{words}"));

@@ -5,7 +5,7 @@
 //! driver loop costs the same as epoll.
 
 use base::Span;
-use handover::{Bell, Signal};
+use handover::{Signal, Wakeup};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,13 +54,13 @@ pub struct Wake {
 /// Waits for sources, wakers and deadlines. One per driver loop.
 #[derive(Debug)]
 pub struct Poller {
-    bell: Arc<Bell<Event>>,
+    wakeup: Arc<Wakeup<Event>>,
 }
 
 /// Ends a [`Poller::wait`] from another thread. Cheap to clone; several wakes before the loop turns cost one
 /// system call.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<Bell<Event>>);
+pub struct Waker(Arc<Wakeup<Event>>);
 
 #[derive(Debug)]
 struct Event(OwnedFd);
@@ -81,7 +81,7 @@ impl Waker {
     /// Makes the current or the next [`Poller::wait`] return with [`Wake::woken`]. Everything written before
     /// this call is visible to the poller's thread after it.
     pub fn wake(&self) {
-        self.0.ring();
+        self.0.notify();
     }
 
     /// Has `signal` wake the poller, too, from now on: beside what else is registered for it by `signal_hook`.
@@ -111,12 +111,12 @@ impl Poller {
     pub fn new() -> io::Result<Poller> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags)?;
-        Ok(Poller { bell: Arc::new(Bell::new(Event(event))) })
+        Ok(Poller { wakeup: Arc::new(Wakeup::new(Event(event))) })
     }
 
     /// A handle that ends this poller's waits from any thread.
     pub fn waker(&self) -> Waker {
-        Waker(self.bell.clone())
+        Waker(self.wakeup.clone())
     }
 
     /// Waits until a source is ready, a waker is used, or `timeout` has passed (`None`: no limit). A timeout
@@ -132,7 +132,7 @@ impl Poller {
             ));
         }
         let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_SOURCES + 1];
-        fds[0] = libc::pollfd { fd: self.bell.signal().0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        fds[0] = libc::pollfd { fd: self.wakeup.signal().0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         for (slot, s) in fds[1..].iter_mut().zip(sources.iter()) {
             // What nothing is waited for of costs the kernel a look all the same, unless it has no number.
             slot.fd = if s.read || s.write { s.fd.as_raw_fd() } else { -1 };
@@ -142,7 +142,7 @@ impl Poller {
         ppoll(fds, timeout)?;
         let mut wake = Wake { ready: 0, woken: fds[0].revents != 0 };
         if wake.woken {
-            self.bell.answer();
+            self.wakeup.acknowledge();
         }
         for (slot, s) in fds[1..].iter().zip(sources) {
             s.readable = slot.revents & (libc::POLLIN | libc::POLLERR | libc::POLLHUP) != 0;

@@ -36,7 +36,7 @@ impl Staging {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        crate::memory::has_room(len as u64, crate::memory::LEFT)?;
+        crate::memory::has_room(len as u64, crate::memory::HEADROOM)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
         let base =
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
         assert!((1..8).contains(&all.len()), "{} of 96 MiB", all.len());
         // An allocation that fails ends the process.
-        drop(std::hint::black_box(vec![1u8; crate::memory::LEFT as usize / 2]));
+        drop(std::hint::black_box(vec![1u8; crate::memory::HEADROOM as usize / 2]));
     }
 }

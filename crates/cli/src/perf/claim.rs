@@ -4,7 +4,7 @@ use super::proto::Plan;
 use crate::units::show_bytes;
 use base::{Span, Time};
 use endpoint::{ConnInfo, network_of};
-use lhio::budget::{Budget, Share, Short};
+use lhio::budget::{Budget, BudgetExceeded, Share};
 
 /// A client that has moved nothing for so long gives its memory back: longer than any path is silent on which a connection lives.
 const SILENT: Span = Span::from_secs(40);
@@ -34,7 +34,7 @@ impl Claim {
     /// # Errors
     /// Words for the client: what there is, and what to do.
     pub fn take(&mut self, plan: &Plan) -> Result<(), String> {
-        self.share.take(plan.memory()).map_err(|Short { wanted, total, free }| {
+        self.share.take(plan.memory()).map_err(|BudgetExceeded { wanted, total, free }| {
             format!(
                 "cannot get {} of memory for this measurement: the server gives {} to all clients, and {} of that are \
                  free for this one; use a smaller --region, --size or --depth, or fewer --streams",

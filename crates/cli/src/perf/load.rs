@@ -157,7 +157,7 @@ impl Load {
         let i = self.streams.len();
         if let Some(&qp) = r.qps.get(i) {
             let content = if r.source {
-                lhio::memory::has_room(r.len as u64, lhio::memory::LEFT).map_err(no_memory(r.len))?;
+                lhio::memory::has_room(r.len as u64, lhio::memory::HEADROOM).map_err(no_memory(r.len))?;
                 pattern::fill(i, r.len)
             } else {
                 present(r.len)?

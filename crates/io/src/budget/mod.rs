@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A server gives its clients this part of the memory that is free when it starts,
 const PART: u64 = 4;
 /// and this much at most, unless its operator says otherwise.
-pub const USUAL_MOST: u64 = 640 << 20;
+pub const DEFAULT_MAX: u64 = 640 << 20;
 
 /// Memory that a server gives its clients in all: what its operator says (`asked`), else the usual.
 pub fn memory_for_clients(asked: Option<u64>) -> u64 {
-    asked.unwrap_or_else(|| (free_memory() / PART).min(USUAL_MOST))
+    asked.unwrap_or_else(|| (free_memory() / PART).min(DEFAULT_MAX))
 }
 
 /// A number of bytes, or of descriptors, that sessions share. Clones are the same budget.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Mutex<Held>>);
+pub struct Budget(Arc<Mutex<BudgetState>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct BudgetState {
     total: u64,
     all: u64,
     /// Beyond what is theirs for sure, of each client and of each address.
@@ -36,7 +36,7 @@ struct Held {
 
 /// Why something was not given; what it says is for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct BudgetExceeded {
     /// Asked for.
     pub wanted: u64,
     /// What the server gives to all.
@@ -48,7 +48,7 @@ pub struct Short {
 impl Budget {
     /// Of so much in all.
     pub fn new(total: u64) -> Budget {
-        Budget(Arc::new(Mutex::new(Held { total, ..Held::default() })))
+        Budget(Arc::new(Mutex::new(BudgetState { total, ..BudgetState::default() })))
     }
 
     /// That never ends: for the only session of a program.
@@ -66,22 +66,22 @@ impl Budget {
         self.held().all
     }
 
-    /// For a session, which has `sure` in any case (their number is to be limited), and beyond that what those who belong to the
+    /// For a session, which has `guaranteed` in any case (their number is to be limited), and beyond that what those who belong to the
     /// same `groups` (the client's key, its address) may have together.
-    pub fn share(&self, sure: u64, groups: Vec<String>) -> Share {
+    pub fn share(&self, guaranteed: u64, groups: Vec<String>) -> Share {
         let mut h = self.held();
-        h.all = h.all.saturating_add(sure);
+        h.all = h.all.saturating_add(guaranteed);
         drop(h);
-        Share { budget: self.clone(), groups, sure, more: 0 }
+        Share { budget: self.clone(), groups, guaranteed, more: 0 }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, BudgetState> {
         // Nothing in there can panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl BudgetState {
     /// How much more those groups may hold: as much as is left to others.
     fn room(&self, groups: &[String]) -> u64 {
         let left = self.total.saturating_sub(self.all);
@@ -110,25 +110,25 @@ impl Held {
 pub struct Share {
     budget: Budget,
     groups: Vec<String>,
-    sure: u64,
+    guaranteed: u64,
     more: u64,
 }
 
 impl Share {
     /// All that it holds.
     pub fn held(&self) -> u64 {
-        self.sure + self.more
+        self.guaranteed + self.more
     }
 
     /// Holds `n` more.
     ///
     /// # Errors
     /// That is not to be had: then it holds what it held.
-    pub fn take(&mut self, n: u64) -> Result<(), Short> {
+    pub fn take(&mut self, n: u64) -> Result<(), BudgetExceeded> {
         let mut h = self.budget.held();
         let free = h.room(&self.groups);
         if n > free {
-            return Err(Short { wanted: n, total: h.total, free });
+            return Err(BudgetExceeded { wanted: n, total: h.total, free });
         }
         h.add(&self.groups, n);
         self.more += n;
@@ -144,14 +144,14 @@ impl Share {
 
     /// Holds `want` if that is to be had, else as much as is, and no less than `least` of what it holds already. Gives what it holds.
     pub fn adapt(&mut self, want: u64, least: u64) -> u64 {
-        let more = want.saturating_sub(self.sure);
+        let more = want.saturating_sub(self.guaranteed);
         if more > self.more {
             let mut h = self.budget.held();
             let n = (more - self.more).min(h.room(&self.groups));
             h.add(&self.groups, n);
             self.more += n;
         } else {
-            let keep = more.max(least.saturating_sub(self.sure)).min(self.more);
+            let keep = more.max(least.saturating_sub(self.guaranteed)).min(self.more);
             self.give_back(self.more - keep);
         }
         self.held()
@@ -162,7 +162,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut h = self.budget.held();
         h.remove(&self.groups, self.more);
-        h.all = h.all.saturating_sub(self.sure);
+        h.all = h.all.saturating_sub(self.guaranteed);
         h.groups.retain(|_, held| *held > 0);
     }
 }
@@ -179,14 +179,18 @@ mod tests {
     fn a_client_may_hold_as_much_as_it_leaves_and_sessions_do_not_multiply_it() {
         let b = Budget::new(1_000);
         let mut a = b.share(0, of(&["key a", "10.0.0.1"]));
-        assert_eq!(a.take(501), Err(Short { wanted: 501, total: 1_000, free: 500 }));
+        assert_eq!(a.take(501), Err(BudgetExceeded { wanted: 501, total: 1_000, free: 500 }));
         assert_eq!(a.take(500), Ok(()));
         // The same key from elsewhere, the same address with another key, and somebody else.
         for (groups, free) in
             [(["key a", "10.0.0.2"], 0), (["key b", "10.0.0.1"], 0), (["key c", "10.0.0.3"], 250)]
         {
             let mut s = b.share(0, of(&groups));
-            assert_eq!(s.take(u64::MAX), Err(Short { wanted: u64::MAX, total: 1_000, free }), "{groups:?}");
+            assert_eq!(
+                s.take(u64::MAX),
+                Err(BudgetExceeded { wanted: u64::MAX, total: 1_000, free }),
+                "{groups:?}"
+            );
             assert_eq!(s.take(free), Ok(()));
         }
         a.give_back(100);
@@ -228,6 +232,6 @@ mod tests {
     #[test]
     fn a_server_gives_what_it_is_told_to_or_a_part_of_what_is_free() {
         assert_eq!(memory_for_clients(Some(5 << 30)), 5 << 30);
-        assert!((1..=USUAL_MOST).contains(&memory_for_clients(None)));
+        assert!((1..=DEFAULT_MAX).contains(&memory_for_clients(None)));
     }
 }

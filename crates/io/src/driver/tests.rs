@@ -205,7 +205,7 @@ fn with_server(fault: u8, mut server: Driver) -> (String, usize) {
             iwarp: None,
         };
         let conn = e.connect(d.now(), connect).expect("connecting");
-        let fault = (fault, d.team.fault.clone());
+        let fault = (fault, d.workers.fault.clone());
         let mut app = Source {
             rkey,
             again: None,
@@ -254,8 +254,8 @@ fn a_server_opens_and_closes_its_further_sockets_while_all_lanes_carry_data() {
     let lanes = Lanes::Count(LANES);
     let server =
         Driver::with(DriverOptions { lanes, serves: true, ..DriverOptions::new(bind) }).expect("a driver");
-    assert_eq!(server.team.len(), 0, "nothing is to be done yet");
-    let (wish, lent) = (server.growth.wish.clone(), server.growth.lent.clone());
+    assert_eq!(server.workers.len(), 0, "nothing is to be done yet");
+    let (wish, lent) = (server.lane_controller.wish.clone(), server.lane_controller.lent.clone());
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let until = over.clone();
     // To and fro as fast as they come about, from the set-up on to the end.
@@ -373,8 +373,8 @@ fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32)
     let options =
         DriverOptions { idle, lanes: lanes_by_order, serves: true, always, ..DriverOptions::new(bind) };
     let mut server = Driver::with(options).expect("a driver");
-    assert_eq!(server.team.len() + 1, lanes.into());
-    let (to, opened) = (server.local_addr(), server.companion.opened.clone());
+    assert_eq!(server.workers.len() + 1, lanes.into());
+    let (to, opened) = (server.local_addr(), server.connected_peer.opened.clone());
     let left = 1 + usize::from(second);
     let (lend, rkeys): (Vec<_>, Vec<_>) = (0..left).map(|_| mpsc::channel()).unzip();
     let mut rkeys = rkeys.into_iter().rev();

@@ -18,14 +18,14 @@ use wire::{Cid, Clear};
 
 /// Trains on their way out, and what each is still to be sealed with.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct OutgoingBatch {
     pub batch: Box<SendBatch>,
-    pub sealings: Box<[Option<TrainSealer>; MAX_TRAINS]>,
+    pub sealers: Box<[Option<TrainSealer>; MAX_TRAINS]>,
 }
 
 /// Trains that have arrived.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct IncomingBatch {
     pub batch: RecvBatch,
     /// When they were read.
     pub read: Time,
@@ -35,23 +35,23 @@ pub(super) struct Arrival {
 
 /// What the loop gives to the thread.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Command {
     /// To be sealed and sent.
-    Send(Load),
+    Send(OutgoingBatch),
     /// Room for what arrives.
-    Room(Arrival),
+    Room(IncomingBatch),
     /// What packets with this identifier are opened with from now on.
     View(Cid, Option<TrainOpener>),
 }
 
 /// What the thread gives to the loop.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum WorkerEvent {
     /// The thread runs; the number by which the system knows it.
     Began(u32),
     /// It has left, or cannot.
-    Sent(Load, Option<TooBig>),
-    Arrived(Arrival),
+    Sent(OutgoingBatch, Option<TooBig>),
+    Arrived(IncomingBatch),
     /// The socket is beyond use; the thread has ended.
     Failed(DriverError),
 }
@@ -61,10 +61,10 @@ pub(super) enum Report {
 pub(super) struct Worker {
     pub socket: Datapath,
     pub poller: Poller,
-    pub orders: Receiver<Order>,
-    pub reports: Sender<Report>,
+    pub commands: Receiver<Command>,
+    pub reports: Sender<WorkerEvent>,
     /// Wakes the loop.
-    pub bell: Waker,
+    pub waker: Waker,
     /// The processors to stay on; none named: those of the thread that made it.
     pub cores: Vec<usize>,
     /// What is to go wrong: 1, its socket; 2, everything.
@@ -73,11 +73,11 @@ pub(super) struct Worker {
 }
 
 /// The thread at work.
-struct Work {
+struct WorkerLoop {
     w: Worker,
     clock: Clock,
-    loads: VecDeque<Load>,
-    rooms: Vec<Arrival>,
+    loads: VecDeque<OutgoingBatch>,
+    rooms: Vec<IncomingBatch>,
     /// By identifier: the view, and the packet number after the highest that it has opened.
     views: HashMap<Cid, (TrainOpener, u64)>,
     /// The socket's buffer is full.
@@ -92,11 +92,12 @@ impl Worker {
         stay_on(&self.cores);
         let clock = Clock::new();
         let (loads, rooms, views) = (VecDeque::new(), Vec::new(), HashMap::new());
-        let mut work = Work { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
-        work.tell(Report::Began(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()));
-        while !work.w.orders.is_gone() {
+        let mut work =
+            WorkerLoop { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
+        work.send_event(WorkerEvent::Began(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()));
+        while !work.w.commands.is_gone() {
             if let Err(e) = work.turn() {
-                work.tell(Report::Failed(e));
+                work.send_event(WorkerEvent::Failed(e));
                 return;
             }
         }
@@ -115,7 +116,7 @@ pub(super) fn stay_on(cores: &[usize]) {
     }
 }
 
-impl Work {
+impl WorkerLoop {
     fn turn(&mut self) -> Result<(), DriverError> {
         #[cfg(test)]
         if !self.loads.is_empty() {
@@ -125,7 +126,7 @@ impl Work {
                 _ => panic!("made to panic by a test"),
             }
         }
-        let mut busy = self.take_orders();
+        let mut busy = self.take_commands();
         busy |= self.send()?;
         busy |= self.receive()?;
         if busy {
@@ -138,21 +139,21 @@ impl Work {
         Ok(())
     }
 
-    fn tell(&mut self, report: Report) {
+    fn send_event(&mut self, report: WorkerEvent) {
         // There is room for all buffers that go round, a first word and a last one.
         let _ = self.w.reports.push(report);
-        self.w.bell.wake();
+        self.w.waker.wake();
     }
 
-    fn take_orders(&mut self) -> bool {
+    fn take_commands(&mut self) -> bool {
         let mut any = false;
-        while let Some(order) = self.w.orders.pop() {
+        while let Some(order) = self.w.commands.pop() {
             any = true;
             match order {
-                Order::Send(load) => self.loads.push_back(load),
-                Order::Room(arrival) => self.rooms.push(arrival),
-                Order::View(cid, None) => drop(self.views.remove(&cid)),
-                Order::View(cid, Some(view)) => {
+                Command::Send(load) => self.loads.push_back(load),
+                Command::Room(arrival) => self.rooms.push(arrival),
+                Command::View(cid, None) => drop(self.views.remove(&cid)),
+                Command::View(cid, Some(view)) => {
                     let expected = self.views.get(&cid).map_or(0, |(_, expected)| *expected);
                     self.views.insert(cid, (view, expected));
                 }
@@ -167,7 +168,7 @@ impl Work {
             return Ok(false);
         }
         let Some(load) = self.loads.front_mut() else { return Ok(false) };
-        for (i, sealing) in load.sealings.iter_mut().enumerate() {
+        for (i, sealing) in load.sealers.iter_mut().enumerate() {
             if let (Some(sealing), Some((train, segment))) = (sealing.take(), load.batch.train_mut(i)) {
                 sealing.seal(train, segment);
             }
@@ -181,7 +182,7 @@ impl Work {
             return Ok(false);
         }
         if let Some(load) = self.loads.pop_front() {
-            self.tell(Report::Sent(load, report.too_big));
+            self.send_event(WorkerEvent::Sent(load, report.too_big));
         }
         Ok(true)
     }
@@ -197,7 +198,7 @@ impl Work {
             arrival.opened.push(open(&mut self.views, train, meta.stride));
         }
         if let Some(arrival) = self.rooms.pop() {
-            self.tell(Report::Arrived(arrival));
+            self.send_event(WorkerEvent::Arrived(arrival));
         }
         Ok(true)
     }

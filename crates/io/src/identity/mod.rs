@@ -10,16 +10,16 @@
 //!
 //! Keys are Ed25519 (RFC 8032), handled here as raw bytes.
 
-mod known;
-mod paths;
-mod strict;
+mod known_hosts;
+mod known_paths;
+mod permissions;
 #[cfg(test)]
 mod tests;
 mod token;
 
-pub use known::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
-pub use paths::KnownPaths;
-pub use strict::{Holds, check_folder, check_for_root, open_strictly, read_secret};
+pub use known_hosts::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
+pub use known_paths::KnownPaths;
+pub use permissions::{Holds, check_folder, check_for_root, open_strictly, read_secret};
 pub use token::{MAX_TOKENS, Tokens};
 
 use crate::clock;
@@ -64,7 +64,7 @@ pub enum IdentityError {
     #[error(
         "{path} is open to other users (mode {mode:03o}): run `chmod 600 {}`, and if others may have read it, replace the \
          secret in it by a new one",
-        strict::shell(path)
+        permissions::shell(path)
     )]
     OpenToOthers {
         /// The file.
@@ -75,7 +75,7 @@ pub enum IdentityError {
     /// A file that says whom to trust, or a folder above such a file or a private one, that others can change.
     #[error(
         "{path} can be changed by other users (mode {mode:03o}), who could so become trusted here: run `chmod go-w {}`",
-        strict::shell(path)
+        permissions::shell(path)
     )]
     WritableByOthers {
         /// The file or folder.
@@ -86,7 +86,7 @@ pub enum IdentityError {
     /// A file or a folder above it that belongs to somebody else.
     #[error(
         "{path} belongs to user {owner}, neither to you nor to root: run `chown {us} {}`, or keep the file elsewhere",
-        strict::shell(path)
+        permissions::shell(path)
     )]
     ForeignOwner {
         /// The file or folder.

@@ -5,11 +5,11 @@
 //! and [`MappedFile::fault`] tells so. See [`mod@file`] for allocating, holes and syncing.
 
 pub mod file;
-mod guard;
+mod sigbus;
 #[cfg(test)]
 mod tests;
 
-pub use guard::MAX_MAPPINGS;
+pub use sigbus::MAX_MAPPINGS;
 
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use std::fs::File;
@@ -75,7 +75,7 @@ pub struct MappedFile {
     len: usize,
     writable: bool,
     path: PathBuf,
-    guard: Option<guard::Slot>,
+    guard: Option<sigbus::Slot>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and everything that changes it takes `&mut`
@@ -120,7 +120,7 @@ impl MappedFile {
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(outside());
         }
-        let lead = offset % guard::page_size() as u64;
+        let lead = offset % sigbus::page_size() as u64;
         let mapped = usize::try_from(len + lead).ok().filter(|n| *n <= isize::MAX as usize);
         let mapped = mapped.ok_or_else(outside)?;
         let (lead, len) = (lead as usize, len as usize);
@@ -139,7 +139,7 @@ impl MappedFile {
             return Ok(map);
         }
         // Before the mapping exists, so that no access can come between.
-        let slot = guard::reserve(writable).ok_or(MapError::TooMany)?;
+        let slot = sigbus::reserve(writable).ok_or(MapError::TooMany)?;
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing that exists.
         let base = unsafe {
@@ -180,7 +180,7 @@ impl MappedFile {
     /// Whether an access has met a page that the file no longer has (or the disk has no room for). Zeroes
     /// were read in its place, and what was written to it is lost.
     pub fn fault(&self) -> bool {
-        self.guard.as_ref().is_some_and(guard::Slot::faulted)
+        self.guard.as_ref().is_some_and(sigbus::Slot::faulted)
     }
 
     /// Copies bytes out, from `offset` on. False, and nothing copied, when they are not all inside. Check
@@ -256,7 +256,7 @@ impl MappedFile {
     fn pages(&self, offset: usize, len: usize) -> Option<(*mut u8, usize)> {
         let start = offset.min(self.len);
         let end = offset.saturating_add(len).min(self.len) + self.lead;
-        let start = (start + self.lead) / guard::page_size() * guard::page_size();
+        let start = (start + self.lead) / sigbus::page_size() * sigbus::page_size();
         if self.base.is_null() || start >= end {
             return None;
         }

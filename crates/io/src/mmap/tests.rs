@@ -48,7 +48,7 @@ fn a_window_shows_its_part_of_the_file() {
 
 #[test]
 fn a_truncated_source_reads_as_zeroes_and_says_so() {
-    let page = guard::page_size();
+    let page = sigbus::page_size();
     let t = temp(&pattern(8 * page));
     let m = MappedFile::open_source(&t.path).unwrap();
     let other = MappedFile::open_source(&t.path).unwrap();
@@ -64,7 +64,7 @@ fn a_truncated_source_reads_as_zeroes_and_says_so() {
 
 #[test]
 fn faults_in_many_threads_at_once_are_all_survived() {
-    let page = guard::page_size();
+    let page = sigbus::page_size();
     let t = temp(&pattern(64 * page));
     let m = MappedFile::open_source(&t.path).unwrap();
     t.file.set_len(0).unwrap();
@@ -81,7 +81,7 @@ fn faults_in_many_threads_at_once_are_all_survived() {
 
 #[test]
 fn writes_to_a_destination_that_lost_its_file_are_reported() {
-    let page = guard::page_size();
+    let page = sigbus::page_size();
     let t = temp(b"");
     file::allocate(&t.file, &t.path, 4 * page as u64).unwrap();
     let mut m = MappedFile::destination(&t.file, &t.path, 0, 4 * page as u64).unwrap();
@@ -92,7 +92,7 @@ fn writes_to_a_destination_that_lost_its_file_are_reported() {
 
 #[test]
 fn an_entry_given_back_starts_without_a_fault() {
-    let page = guard::page_size();
+    let page = sigbus::page_size();
     for _ in 0..3 {
         let t = temp(&pattern(page));
         let m = MappedFile::open_source(&t.path).unwrap();

@@ -1,6 +1,6 @@
 //! The relay's loop.
 
-use super::join::Joiner;
+use super::train_builder::TrainBuilder;
 use super::{DirectionStats, RelayConfig, RelayError, RelayStats, Request};
 use crate::clock::{Clock, CpuTime};
 use crate::poll::{self, Poller, Source};
@@ -20,20 +20,20 @@ const DELIVER_TURN: usize = 8_192;
 
 /// A packet on a link: part of the train it came with, which is copied once for all its packets.
 #[derive(Clone)]
-struct Parcel {
+struct RelayPacket {
     client: u64,
     dscp: u8,
     train: Arc<[u8]>,
     range: Range<usize>,
 }
 
-impl Parcel {
+impl RelayPacket {
     fn bytes(&self) -> &[u8] {
         &self.train[self.range.clone()]
     }
 }
 
-impl Payload for Parcel {
+impl Payload for RelayPacket {
     fn corrupt(&mut self, rng: &mut Rng) {
         // On a copy: the neighbours in the train are none of its business.
         let mut own = self.bytes().to_vec();
@@ -64,7 +64,7 @@ struct Client {
 }
 
 struct Direction {
-    link: Link<Parcel>,
+    link: Link<RelayPacket>,
     stats: DirectionStats,
 }
 
@@ -111,12 +111,12 @@ impl Engine {
         poll::sharpen_timers();
         // Shared by all sockets: those of clients are made with or without GRO as this one is.
         let mut batch = self.listen.recv_batch();
-        let mut joiner = Joiner::new()?;
+        let mut builder = TrainBuilder::new()?;
         let mut ready = Vec::new();
         loop {
             self.receive(&ready, &mut batch)?;
-            self.deliver_up(&mut joiner)?;
-            self.deliver_down(&mut joiner)?;
+            self.deliver_up(&mut builder)?;
+            self.deliver_down(&mut builder)?;
             if !self.answer(inbox) {
                 return Ok(self.stats());
             }
@@ -260,7 +260,7 @@ impl Engine {
         Some(id)
     }
 
-    fn deliver_up(&mut self, joiner: &mut Joiner) -> Result<(), RelayError> {
+    fn deliver_up(&mut self, builder: &mut TrainBuilder) -> Result<(), RelayError> {
         let now = self.now();
         let mut current: Option<usize> = None;
         for _ in 0..DELIVER_TURN {
@@ -271,19 +271,19 @@ impl Engine {
                 continue;
             };
             if let Some(before) = current.filter(|c| *c != i) {
-                self.up.count(joiner.flush(&self.clients[before].socket)?);
+                self.up.count(builder.flush(&self.clients[before].socket)?);
             }
             current = Some(i);
             let meta = meta_for(self.config.target, None, &d);
-            joiner.push(&self.clients[i].socket, meta, d.payload.bytes())?;
+            builder.push(&self.clients[i].socket, meta, d.payload.bytes())?;
         }
         if let Some(last) = current {
-            self.up.count(joiner.flush(&self.clients[last].socket)?);
+            self.up.count(builder.flush(&self.clients[last].socket)?);
         }
         Ok(())
     }
 
-    fn deliver_down(&mut self, joiner: &mut Joiner) -> Result<(), RelayError> {
+    fn deliver_down(&mut self, builder: &mut TrainBuilder) -> Result<(), RelayError> {
         let now = self.now();
         for _ in 0..DELIVER_TURN {
             let Some(d) = self.down.link.poll(now) else { break };
@@ -292,21 +292,21 @@ impl Engine {
                 self.stray += 1;
                 continue;
             };
-            joiner.push(&self.listen, meta_for(c.remote, c.local, &d), d.payload.bytes())?;
+            builder.push(&self.listen, meta_for(c.remote, c.local, &d), d.payload.bytes())?;
         }
-        self.down.count(joiner.flush(&self.listen)?);
+        self.down.count(builder.flush(&self.listen)?);
         Ok(())
     }
 }
 
 impl Direction {
-    fn count(&mut self, left: super::join::Left) {
+    fn count(&mut self, left: super::train_builder::FlushReport) {
         self.stats.trains_out += left.trains;
         self.stats.send_dropped += left.dropped;
     }
 }
 
-fn meta_for(dst: SocketAddr, src: Option<IpAddr>, d: &netem::Delivery<Parcel>) -> SendMeta {
+fn meta_for(dst: SocketAddr, src: Option<IpAddr>, d: &netem::Delivery<RelayPacket>) -> SendMeta {
     SendMeta { dst, src, ecn: d.ecn, dscp: d.payload.dscp, segment: d.payload.range.len() }
 }
 
@@ -322,7 +322,7 @@ fn offer(d: &mut Direction, now: Time, client: u64, meta: &RecvMeta, bytes: &[u8
     let mut at = 0;
     while at < bytes.len() {
         let end = (at + meta.stride.max(1)).min(bytes.len());
-        let payload = Parcel { client, dscp: meta.dscp, train: train.clone(), range: at..end };
+        let payload = RelayPacket { client, dscp: meta.dscp, train: train.clone(), range: at..end };
         let _ = d.link.send(now, Packet { bytes: (end - at) as u64 + header, ecn: meta.ecn, payload });
         at = end;
     }

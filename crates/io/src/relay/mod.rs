@@ -6,10 +6,10 @@
 //! and not trains, and what arrives together at the far end leaves as a train again.
 
 mod engine;
-mod join;
 mod lateness;
 #[cfg(test)]
 mod tests;
+mod train_builder;
 
 pub use lateness::Lateness;
 

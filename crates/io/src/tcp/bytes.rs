@@ -1,6 +1,6 @@
 //! A stream's bytes: from the socket to their places, and from where they lie to the socket.
 
-use super::slot::Slot;
+use super::stream_socket::StreamSocket;
 use super::{BUFFER, LONG, RANGES, socket};
 use crate::poll::is_readable;
 use base::Time;
@@ -25,7 +25,7 @@ const TRIES: u32 = 4;
 
 /// How a stream is looked at that nobody told of.
 #[derive(Clone, Copy)]
-pub(super) struct Looks {
+pub(super) struct PollAttempts {
     /// So many times, at the last nothing, perhaps.
     pub(super) times: u32,
     /// By [asking](Slot::asks) after the first.
@@ -38,7 +38,7 @@ pub(super) fn read_direct(
     ranges: &mut Vec<libc::iovec>,
     io: &mut StreamIo<'_>,
     now: Time,
-    looks: Looks,
+    looks: PollAttempts,
 ) -> Read {
     let Some(offered) = name_places(ranges, io, now) else {
         return Read { got: Err(Errno::INTR), more: true, settled: false };
@@ -91,7 +91,7 @@ pub(super) fn take_in(io: &mut StreamIo<'_>, got: Result<usize, Errno>, offered:
 /// # Safety
 /// As [`socket::receive`]'s.
 #[inline(always)]
-unsafe fn read_or_try(fd: &OwnedFd, ranges: &[libc::iovec], looks: Looks) -> Result<usize, Errno> {
+unsafe fn read_or_try(fd: &OwnedFd, ranges: &[libc::iovec], looks: PollAttempts) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let mut got = unsafe { socket::receive(fd, ranges) };
     for _ in 0..looks.times.saturating_sub(1).saturating_mul(TRIES) {
@@ -109,7 +109,7 @@ unsafe fn read_or_try(fd: &OwnedFd, ranges: &[libc::iovec], looks: Looks) -> Res
 /// Reads what there is into a buffer, and has it taken in.
 #[inline(never)]
 pub(super) fn read_buffered(
-    s: &mut Slot,
+    s: &mut StreamSocket,
     buffer: &mut Vec<u8>,
     (now, id): (Time, StreamId),
     endpoint: &mut Endpoint,
@@ -128,7 +128,7 @@ pub(super) fn read_buffered(
 /// Sends what TLS has sealed; true when there may be more.
 #[inline(never)]
 pub(super) fn send_sealed(
-    s: &mut Slot,
+    s: &mut StreamSocket,
     now: Time,
     id: StreamId,
     endpoint: &mut Endpoint,
@@ -201,7 +201,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    fn read(fd: &OwnedFd, to: &mut [u8], looks: Looks) -> Result<usize, Errno> {
+    fn read(fd: &OwnedFd, to: &mut [u8], looks: PollAttempts) -> Result<usize, Errno> {
         let ranges = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
         // SAFETY: the range is that of `to`, which is borrowed for as long.
         unsafe { read_or_try(fd, &ranges, looks) }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_comes_while_it_is_looked_for_is_read_and_so_is_an_end() {
         for asks in [true, false] {
-            let looks = |times| Looks { times, asks };
+            let looks = |times| PollAttempts { times, asks };
             let (mut from, to) = UnixStream::pair().expect("a pair");
             to.set_nonblocking(true).expect("set");
             let (to, mut bytes) = (OwnedFd::from(to), [0; 4]);

@@ -5,27 +5,27 @@
 //! buffer.
 
 mod bytes;
-mod crowd;
-mod facts;
-mod gather;
-mod ready;
-mod slot;
+mod client_limits;
+mod low_watermark;
+mod prepared_read;
 mod socket;
+mod stream_socket;
+mod tcp_info;
 
 use crate::poll::Source;
 use base::{Span, Time};
-use bytes::{Looks, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
-use crowd::Crowd;
+use bytes::{PollAttempts, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
+use client_limits::ClientLimits;
 use endpoint::{Endpoint, StreamCommand, StreamId};
-pub use gather::MUCH;
-use ready::Early;
+pub use low_watermark::MAX_LOW_WATERMARK;
+use prepared_read::PreparedResult;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use stream_socket::StreamSocket;
 
 /// So many streams are waited for one by one, more of them through epoll: which costs a system call more for each wait.
 pub(crate) const FEW: usize = 16;
@@ -34,7 +34,7 @@ pub const MAX_WAITED: usize = 1 + FEW;
 
 /// What a source is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum WaitSource {
     /// Streams that others make.
     Listener,
     /// One stream.
@@ -51,7 +51,7 @@ const VAIN: u32 = 1_000;
 const LOOK_AT_ALL: u32 = 16;
 /// Looks at streams, without having been told of anything, for each look for new clients: a look in vain costs the system as
 /// much as a message, since it has a socket ready before it finds that nobody wants it.
-const UNCALLED: u32 = 256;
+const POLLS_PER_ACCEPT: u32 = 256;
 /// Clients taken in a turn.
 const ACCEPTS: usize = 64;
 /// Events taken from epoll in a turn.
@@ -63,8 +63,8 @@ const BUFFER: usize = 64 << 10;
 /// How often to ask for the path's segment size.
 const ASK_EMSS: Span = Span::from_secs(1);
 /// How often the endpoint is told what the system says of streams, and of how many at a time.
-const TELL: Span = Span::from_millis(100);
-const TOLD: usize = 64;
+const REPORT_INTERVAL: Span = Span::from_millis(100);
+const MAX_REPORTED: usize = 64;
 /// Records are made to fit segments below this size; others are as long as they can be.
 const LONG: usize = 65_532;
 
@@ -87,30 +87,30 @@ unsafe impl Send for Ranges {}
 pub struct Streams {
     listener: Option<(OwnedFd, SocketAddr)>,
     /// Somebody may have connected.
-    called: bool,
+    accept_ready: bool,
     /// A descriptor to turn a client away with when there are no others.
     spare: Option<OwnedFd>,
     /// Clients cannot be taken in, and it was said.
     full: bool,
     /// Those that clients have made, by where they are.
-    crowd: Crowd,
+    client_limits: ClientLimits,
     /// Nor turned away: they are not looked at for a while.
-    deaf: bool,
+    accept_paused: bool,
     /// Looks at streams, all told.
     looks: u32,
     /// Looks since the last for who may have.
-    uncalled: u32,
+    polls_since_accept: u32,
     /// Something came since it was asked.
-    moved: bool,
-    slots: BTreeMap<StreamId, Slot>,
+    has_received: bool,
+    slots: BTreeMap<StreamId, StreamSocket>,
     /// Those with something to read, perhaps.
     due: VecDeque<StreamId>,
     /// Those of which it is decided whether they are connected, and those that have room again.
-    roomy: Vec<StreamId>,
+    writable: Vec<StreamId>,
     /// The one that something came from last.
     last: Option<StreamId>,
     /// What was read from it before its turn.
-    early: Option<Early>,
+    prepared: Option<PreparedResult>,
     epoll: OwnedFd,
     ranges: Ranges,
     buffer: Vec<u8>,
@@ -153,19 +153,19 @@ impl Streams {
     pub fn new() -> io::Result<Streams> {
         Ok(Streams {
             listener: None,
-            called: false,
+            accept_ready: false,
             spare: None,
             full: false,
-            crowd: Crowd::default(),
-            deaf: false,
+            client_limits: ClientLimits::default(),
+            accept_paused: false,
             looks: 0,
-            uncalled: 0,
-            moved: false,
+            polls_since_accept: 0,
+            has_received: false,
             slots: BTreeMap::new(),
             due: VecDeque::new(),
-            roomy: Vec::new(),
+            writable: Vec::new(),
             last: None,
-            early: None,
+            prepared: None,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             ranges: Ranges::default(),
             buffer: Vec::new(),
@@ -183,7 +183,7 @@ impl Streams {
         let local = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(local).map_err(io::Error::from)?;
         self.listener = Some((fd, local));
-        self.crowd = Crowd::new(crate::descriptors::for_streams());
+        self.client_limits = ClientLimits::new(crate::descriptors::for_streams());
         self.spare = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         Ok(())
     }
@@ -194,8 +194,8 @@ impl Streams {
     }
 
     /// Whether something came since this was asked last.
-    pub fn has_moved(&mut self) -> bool {
-        core::mem::take(&mut self.moved)
+    pub fn take_has_received(&mut self) -> bool {
+        core::mem::take(&mut self.has_received)
     }
     /// How many there are.
     pub fn len(&self) -> usize {
@@ -213,10 +213,10 @@ impl Streams {
     /// Waiting is beyond use.
     pub fn receive(&mut self, now: Time, endpoint: &mut Endpoint, looks: u32) -> io::Result<bool> {
         let look = looks > 0;
-        self.uncalled += u32::from(look);
-        if self.called || self.uncalled >= UNCALLED {
-            self.uncalled = 0;
-            self.called = self.accept(now, endpoint);
+        self.polls_since_accept += u32::from(look);
+        if self.accept_ready || self.polls_since_accept >= POLLS_PER_ACCEPT {
+            self.polls_since_accept = 0;
+            self.accept_ready = self.accept(now, endpoint);
         }
         if self.slots.len() > FEW {
             self.collect()?;
@@ -232,7 +232,7 @@ impl Streams {
             }
             self.watch(id, endpoint);
         }
-        Ok(self.called || !self.due.is_empty())
+        Ok(self.accept_ready || !self.due.is_empty())
     }
 
     /// Takes it that each stream may have something to read, and room. Of one that gathers it is asked.
@@ -240,7 +240,7 @@ impl Streams {
         self.looks = self.looks.wrapping_add(1);
         let all = self.looks.is_multiple_of(LOOK_AT_ALL);
         // Those that say nothing for long are looked at seldom.
-        let often = |s: &Slot| all || s.vain < VAIN || s.connecting || s.blocked;
+        let often = |s: &StreamSocket| all || s.vain < VAIN || s.connecting || s.blocked;
         let mut ids = [StreamId(0); FEW];
         let mut n = 0;
         for ((id, _), free) in self.slots.iter().filter(|(_, s)| often(s)).zip(&mut ids) {
@@ -249,9 +249,9 @@ impl Streams {
         }
         for id in ids.into_iter().take(n) {
             let Some(s) = self.slots.get_mut(&id) else { continue };
-            let decided = !s.connecting || socket::is_decided(&s.fd);
-            let gathers = s.gathers() && !s.has_gathered(now, wants_read(s, id, endpoint));
-            let readable = decided && !gathers;
+            let decided = !s.connecting || socket::is_connect_done(&s.fd);
+            let waits_for_more = s.waits_for_more() && !s.has_enough(now, wants_read(s, id, endpoint));
+            let readable = decided && !waits_for_more;
             self.on_ready(id, readable, decided);
         }
     }
@@ -312,16 +312,18 @@ impl Streams {
         }
         if let Some(s) = self.slots.get_mut(&id).filter(|s| s.blocked && writable) {
             s.blocked = false;
-            self.roomy.push(id);
+            self.writable.push(id);
         }
     }
 
     fn accept(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
         for _ in 0..ACCEPTS {
-            let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) else { return false };
+            let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.accept_paused) else {
+                return false;
+            };
             match socket::accept(listener) {
                 Ok(Some((fd, remote))) if !self.has_room(now, remote.ip(), endpoint) => {
-                    self.say_full(&"as many are connected as may be");
+                    self.warn_full(&"as many are connected as may be");
                     socket::reset(fd);
                 }
                 Ok(Some((fd, remote))) => match endpoint.stream_accepted(now, remote, socket::emss(&fd)) {
@@ -329,18 +331,18 @@ impl Streams {
                     None => socket::reset(fd),
                 },
                 Ok(None) => return false,
-                Err(error) => self.turn_away(&error),
+                Err(error) => self.reject_client(&error),
             }
         }
         true
     }
 
     /// A client cannot be taken in, for lack of descriptors most likely. It would wait, and keep the loop awake.
-    fn turn_away(&mut self, error: &io::Error) {
-        self.say_full(error);
+    fn reject_client(&mut self, error: &io::Error) {
+        self.warn_full(error);
         self.spare = None;
         let next = self.listener.as_ref().map(|(fd, _)| socket::accept(fd));
-        self.deaf = !matches!(next, Some(Ok(_)));
+        self.accept_paused = !matches!(next, Some(Ok(_)));
         if let Some(Ok(Some((fd, _)))) = next {
             socket::reset(fd);
         }
@@ -350,17 +352,17 @@ impl Streams {
     /// Whether a client from there may have a descriptor. One that has as many as a place may have, or comes when all are taken, has
     /// it instead of the oldest of its own that has shown nothing yet.
     fn has_room(&mut self, now: Time, from: IpAddr, endpoint: &mut Endpoint) -> bool {
-        if self.crowd.takes(from) {
-            self.full = self.full && !self.crowd.has_ease();
+        if self.client_limits.admits(from) {
+            self.full = self.full && !self.client_limits.has_ample_room();
             return true;
         }
         let evicted = endpoint.evict_stream_of(now, from);
-        self.obey(now, endpoint);
-        evicted && self.crowd.takes(from)
+        self.run_commands(now, endpoint);
+        evicted && self.client_limits.admits(from)
     }
 
     /// Says it once, until it changes.
-    fn say_full(&mut self, error: &dyn core::fmt::Display) {
+    fn warn_full(&mut self, error: &dyn core::fmt::Display) {
         if !core::mem::replace(&mut self.full, true) {
             tracing::warn!(
                 %error,
@@ -371,7 +373,7 @@ impl Streams {
     }
 
     fn add_client(&mut self, id: StreamId, fd: OwnedFd, from: IpAddr, endpoint: &mut Endpoint) {
-        self.crowd.enters(from);
+        self.client_limits.on_accepted(from);
         self.add(id, fd, false, endpoint);
         if let Some(s) = self.slots.get_mut(&id) {
             s.from = Some(from);
@@ -379,18 +381,18 @@ impl Streams {
     }
 
     /// Takes a stream out of the list, if it is there.
-    fn remove(&mut self, id: StreamId) -> Option<Slot> {
+    fn remove(&mut self, id: StreamId) -> Option<StreamSocket> {
         let s = self.slots.remove(&id)?;
-        s.from.inspect(|from| self.crowd.leaves(*from));
+        s.from.inspect(|from| self.client_limits.on_closed(*from));
         Some(s)
     }
 
     fn add(&mut self, id: StreamId, fd: OwnedFd, connecting: bool, endpoint: &mut Endpoint) {
-        self.slots.insert(id, Slot::new(fd, connecting));
+        self.slots.insert(id, StreamSocket::new(fd, connecting));
         self.make_due(id);
         if self.slots.len() == FEW + 1 {
-            self.rest(endpoint);
-            self.slots.values_mut().for_each(|s| s.set_enough(1));
+            self.release_memory(endpoint);
+            self.slots.values_mut().for_each(|s| s.set_low_watermark(1));
             self.slots
                 .keys()
                 .copied()
@@ -420,9 +422,9 @@ impl Streams {
                 s.rest = rest[taken..].to_vec();
                 continue;
             }
-            let early = self.early.take_if(|e| e.id == id);
+            let early = self.prepared.take_if(|e| e.id == id);
             let direct = endpoint.stream_io(id).map(|mut io| {
-                let looks = Looks { times: looks, asks: s.asks() };
+                let looks = PollAttempts { times: looks, asks: s.asks() };
                 (!io.engine.is_held()).then(|| match early {
                     Some(e) => take_in(&mut io, e.got, e.offered, now),
                     None => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
@@ -439,7 +441,7 @@ impl Streams {
                     return false;
                 }
                 Ok(n) => {
-                    (s.vain, self.moved, self.last) = (0, true, Some(id));
+                    (s.vain, self.has_received, self.last) = (0, true, Some(id));
                     s.has_read(n);
                     s.brought(n);
                     s.borrows = true;
@@ -474,7 +476,7 @@ impl Streams {
     }
 
     /// Before the loop sleeps: streams give back what memory they can do without.
-    pub fn rest(&mut self, endpoint: &mut Endpoint) {
+    pub fn release_memory(&mut self, endpoint: &mut Endpoint) {
         for (id, s) in self.slots.iter_mut().filter(|(_, s)| s.borrows) {
             give_back(endpoint, *id, s);
         }
@@ -482,9 +484,9 @@ impl Streams {
 
     /// Carries out orders, and sends what is to be sent; true when there may be more.
     pub fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) -> bool {
-        self.obey(now, endpoint);
-        if !self.roomy.is_empty() {
-            self.go_on(now, endpoint);
+        self.run_commands(now, endpoint);
+        if !self.writable.is_empty() {
+            self.resume_writable(now, endpoint);
         }
         let mut more = false;
         let mut turn = self.slots.len().max(FEW);
@@ -498,16 +500,16 @@ impl Streams {
             }
         }
         if now >= self.tell.0 {
-            self.tell_facts(now, endpoint);
+            self.report_stats(now, endpoint);
         }
-        self.obey(now, endpoint);
+        self.run_commands(now, endpoint);
         more
     }
 
     /// Of those that were waited for: some are connected now, others have room.
     #[inline(never)]
-    fn go_on(&mut self, now: Time, endpoint: &mut Endpoint) {
-        for id in core::mem::take(&mut self.roomy) {
+    fn resume_writable(&mut self, now: Time, endpoint: &mut Endpoint) {
+        for id in core::mem::take(&mut self.writable) {
             match self.slots.get(&id) {
                 Some(s) if s.connecting => self.on_connected(now, id, endpoint),
                 _ => endpoint.touch_stream(id),
@@ -517,31 +519,31 @@ impl Streams {
 
     /// Tells what the system says of the streams: of some of them in turn, when there are many.
     #[inline(never)]
-    fn tell_facts(&mut self, now: Time, endpoint: &mut Endpoint) {
+    fn report_stats(&mut self, now: Time, endpoint: &mut Endpoint) {
         let (_, from) = self.tell;
-        self.deaf = false;
+        self.accept_paused = false;
         let mut next = StreamId(0);
         for (told, (id, s)) in self.slots.range(from..).filter(|(_, s)| !s.connecting).enumerate() {
-            if told == TOLD {
+            if told == MAX_REPORTED {
                 next = *id;
                 break;
             }
-            if let Some(f) = facts::facts(&s.fd) {
+            if let Some(f) = tcp_info::facts(&s.fd) {
                 endpoint.set_stream_stats(*id, f);
             }
         }
-        self.tell = (now + TELL, next);
+        self.tell = (now + REPORT_INTERVAL, next);
     }
 
     #[inline]
-    fn obey(&mut self, now: Time, endpoint: &mut Endpoint) {
+    fn run_commands(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(order) = endpoint.poll_stream_command() {
-            self.carry_out(now, order, endpoint);
+            self.run_command(now, order, endpoint);
         }
     }
 
     #[inline(never)]
-    fn carry_out(&mut self, now: Time, order: StreamCommand, endpoint: &mut Endpoint) {
+    fn run_command(&mut self, now: Time, order: StreamCommand, endpoint: &mut Endpoint) {
         match order {
             StreamCommand::Connect { stream, remote, congestion, dscp } => {
                 match socket::connect(remote, congestion.as_deref(), dscp) {
@@ -550,7 +552,7 @@ impl Streams {
                 }
             }
             StreamCommand::QueryStats(id) => {
-                if let Some(f) = self.slots.get(&id).and_then(|s| facts::facts(&s.fd)) {
+                if let Some(f) = self.slots.get(&id).and_then(|s| tcp_info::facts(&s.fd)) {
                     endpoint.set_stream_stats(id, f);
                 }
             }
@@ -561,14 +563,14 @@ impl Streams {
                 }
             }
             StreamCommand::SetDscp { stream, dscp } => {
-                let done = self.slots.get(&stream).map(|s| socket::mark(&s.fd, dscp));
+                let done = self.slots.get(&stream).map(|s| socket::set_dscp(&s.fd, dscp));
                 if let Some(Err(error)) = done {
                     tracing::warn!(%error, dscp, "packets of a stream keep their code point");
                 }
             }
             StreamCommand::SetPacing { stream, rate } => {
                 if let Some(s) = self.slots.get(&stream) {
-                    facts::pace(&s.fd, rate);
+                    tcp_info::set_pacing_rate(&s.fd, rate);
                 }
             }
             StreamCommand::Shutdown(id) => {
@@ -588,7 +590,7 @@ impl Streams {
     #[cold]
     fn on_connected(&mut self, now: Time, id: StreamId, endpoint: &mut Endpoint) {
         let Some(s) = self.slots.get_mut(&id) else { return };
-        match socket::outcome(&s.fd) {
+        match socket::connect_result(&s.fd) {
             Ok(()) => {
                 s.connecting = false;
                 self.make_due(id);
@@ -674,43 +676,43 @@ impl Streams {
     }
 
     /// What to wait for, at most [`MAX_WAITED`], each with the stream that it is of.
-    pub fn sources<'a>(&'a self, endpoint: &Endpoint, mut out: impl FnMut(Source<'a>, Waited)) {
-        if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
-            out(Source::readable(fd), Waited::Listener);
+    pub fn sources<'a>(&'a self, endpoint: &Endpoint, mut out: impl FnMut(Source<'a>, WaitSource)) {
+        if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.accept_paused) {
+            out(Source::readable(fd), WaitSource::Listener);
         }
         if self.slots.len() > FEW {
-            return out(Source::readable(&self.epoll), Waited::Many);
+            return out(Source::readable(&self.epoll), WaitSource::Many);
         }
         for (id, s) in &self.slots {
             let read = wants_read(s, *id, endpoint);
             if read || s.blocked {
-                out(Source::choose(&s.fd, read, s.blocked), Waited::Stream(*id));
+                out(Source::choose(&s.fd, read, s.blocked), WaitSource::Stream(*id));
             }
         }
     }
 
     /// What came of waiting for one of [`sources`](Streams::sources): whether it is readable, and writable.
-    pub fn told(&mut self, now: Time, of: Waited, (readable, writable): (bool, bool)) {
+    pub fn on_wait(&mut self, now: Time, of: WaitSource, (readable, writable): (bool, bool)) {
         match of {
-            Waited::Listener => self.called |= readable,
-            Waited::Stream(id) => {
-                let readable = self.slots.get_mut(&id).is_some_and(|s| s.was_told(readable, now));
+            WaitSource::Listener => self.accept_ready |= readable,
+            WaitSource::Stream(id) => {
+                let readable = self.slots.get_mut(&id).is_some_and(|s| s.on_wait_result(readable, now));
                 if readable || writable {
                     self.on_ready(id, readable, writable);
                 }
             }
-            Waited::Many => {}
+            WaitSource::Many => {}
         }
     }
 }
 
-fn wants_read(s: &Slot, id: StreamId, endpoint: &Endpoint) -> bool {
+fn wants_read(s: &StreamSocket, id: StreamId, endpoint: &Endpoint) -> bool {
     !s.ended && !s.connecting && endpoint.stream_reads(id)
 }
 
 /// The peer sends nothing more.
 #[cold]
-fn end(now: Time, id: StreamId, s: &mut Slot, endpoint: &mut Endpoint) {
+fn end(now: Time, id: StreamId, s: &mut StreamSocket, endpoint: &mut Endpoint) {
     s.ended = true;
     let dead = s.dead.take();
     endpoint.stream_ended(now, id);
@@ -719,7 +721,7 @@ fn end(now: Time, id: StreamId, s: &mut Slot, endpoint: &mut Endpoint) {
     }
 }
 
-fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut Slot) {
+fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut StreamSocket) {
     s.borrows = false;
     if let Some(io) = endpoint.stream_io(id) {
         io.engine.give_back(io.spare);

@@ -1,6 +1,6 @@
 //! TCP sockets as streams need them: non-blocking, without delay, watched for dead peers.
 
-use crate::call;
+use crate::syscall;
 use crate::udp::get;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -42,13 +42,13 @@ pub fn socket(like: SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
 }
 
-/// A socket that is being connected: it is writable when that is decided, see [`outcome`].
+/// A socket that is being connected: it is writable when that is decided, see [`connect_result`].
 /// All its packets carry `dscp`.
 pub fn connect(to: SocketAddr, congestion: Option<&str>, dscp: u8) -> io::Result<OwnedFd> {
     let fd = socket(to)?;
     prepare(&fd)?;
     if dscp > 0
-        && let Err(error) = mark(&fd, dscp)
+        && let Err(error) = set_dscp(&fd, dscp)
     {
         tracing::warn!(%error, dscp, "packets of a stream carry no code point");
     }
@@ -77,7 +77,7 @@ pub fn set_congestion(fd: &OwnedFd, name: &str) -> io::Result<()> {
 
 /// Has all packets from now on carry this code point, 0 to 63. The two bits of ECN beside it are TCP's own: the kernel leaves
 /// them as they are.
-pub fn mark(fd: &OwnedFd, dscp: u8) -> io::Result<()> {
+pub fn set_dscp(fd: &OwnedFd, dscp: u8) -> io::Result<()> {
     let octet = dscp << 2;
     if sockopt::socket_domain(fd)? == AddressFamily::INET6 {
         sockopt::set_ipv6_tclass(fd, octet.into())?;
@@ -96,12 +96,12 @@ pub fn dscp(fd: &OwnedFd) -> u8 {
 }
 
 /// What came of connecting.
-pub fn outcome(fd: &OwnedFd) -> io::Result<()> {
+pub fn connect_result(fd: &OwnedFd) -> io::Result<()> {
     sockopt::socket_error(fd)?.map_err(Into::into)
 }
 
 /// Whether it is decided what came of connecting.
-pub fn is_decided(fd: &OwnedFd) -> bool {
+pub fn is_connect_done(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
 }
@@ -156,11 +156,11 @@ pub unsafe fn receive(fd: &OwnedFd, places: &[libc::iovec]) -> Result<usize, Err
             let at = (one.iov_base.cast(), one.iov_len);
             // SAFETY: it names memory that may be written, by this function's contract; nobody is asked for.
             unsafe {
-                call::recvfrom(fd, at, libc::MSG_DONTWAIT, (core::ptr::null_mut(), core::ptr::null_mut()))
+                syscall::recvfrom(fd, at, libc::MSG_DONTWAIT, (core::ptr::null_mut(), core::ptr::null_mut()))
             }
         }
         // SAFETY: by this function's contract.
-        _ => unsafe { call::readv(fd, places) },
+        _ => unsafe { syscall::readv(fd, places) },
     }
 }
 
@@ -175,14 +175,14 @@ pub unsafe fn send(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> Result<
     if let [one] = places {
         let at = (one.iov_base.cast_const().cast(), one.iov_len);
         // SAFETY: it names memory that may be read, by this function's contract; the stream is connected.
-        return unsafe { call::sendto(fd, at, flags, (core::ptr::null(), 0)) };
+        return unsafe { syscall::sendto(fd, at, flags, (core::ptr::null(), 0)) };
     }
     // SAFETY: all zeroes is a value of this structure of integers and pointers.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = places.as_ptr().cast_mut();
     msg.msg_iovlen = places.len().min(libc::UIO_MAXIOV as usize);
     // SAFETY: `msg` names `places`, whose elements may be read, by this function's contract.
-    unsafe { call::sendmsg(fd, &msg, flags) }
+    unsafe { syscall::sendmsg(fd, &msg, flags) }
 }
 
 /// Says that nothing more is sent.
@@ -198,12 +198,12 @@ mod tests {
     #[test]
     fn sockets_of_both_families_are_marked_for_both() {
         let four = socket(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
-        mark(&four, 46).expect("marked");
+        set_dscp(&four, 46).expect("marked");
         assert_eq!((sockopt::ip_tos(&four), dscp(&four)), (Ok(46 << 2), 46));
-        mark(&four, 0).expect("marked");
+        set_dscp(&four, 0).expect("marked");
         assert_eq!(sockopt::ip_tos(&four), Ok(0));
         let six = socket(SocketAddr::from(([0u16; 8], 0))).expect("a socket");
-        mark(&six, 63).expect("marked");
+        set_dscp(&six, 63).expect("marked");
         // One that listens at all addresses speaks IPv4 as well.
         assert_eq!((sockopt::ipv6_tclass(&six), sockopt::ip_tos(&six)), (Ok(63 << 2), Ok(63 << 2)));
         assert_eq!(dscp(&six), 63);

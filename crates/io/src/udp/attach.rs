@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 
 /// Whom a socket is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attached {
+pub(crate) struct ConnectedTo {
     /// The peer.
     pub(super) dst: SocketAddr,
     /// The address that the kernel sends from.
@@ -25,15 +25,15 @@ impl UdpSocket {
     pub(crate) fn attach(&mut self, dst: SocketAddr, src: IpAddr) {
         // Letting go, the kernel would take away a port that it chose itself (Linux: `__udp_disconnect`), and leave an IPv6
         // socket the peer's address, so that it took nothing in from other IPv6 addresses any more.
-        if !self.keeps_port || self.habits.attached.is_some() || self.habits.v6 {
+        if !self.keeps_port || self.defaults.attached.is_some() || self.defaults.v6 {
             return;
         }
         if connect(&self.fd, dst, false).is_err() {
             return;
         }
-        self.habits.attached = Some(Attached { dst, src });
+        self.defaults.attached = Some(ConnectedTo { dst, src });
         if local_addr(&self.fd).is_ok_and(|a| a.ip() == src && a.port() == self.local.port()) {
-            self.advertise_addresses(false);
+            self.set_packet_info(false);
         } else {
             self.detach();
         }
@@ -41,10 +41,10 @@ impl UdpSocket {
 
     /// Lets go: datagrams from everywhere are taken in again.
     pub(crate) fn detach(&mut self) {
-        if self.habits.attached.take().is_none() {
+        if self.defaults.attached.take().is_none() {
             return;
         }
-        self.advertise_addresses(true);
+        self.set_packet_info(true);
         let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
         let len = size_of::<libc::sockaddr>() as libc::socklen_t;
         // SAFETY: pointer and length describe `nobody`.
@@ -56,17 +56,17 @@ impl UdpSocket {
 
     /// Whether it is attached.
     pub(crate) const fn is_attached(&self) -> bool {
-        self.habits.attached.is_some()
+        self.defaults.attached.is_some()
     }
 
     /// Whether datagrams like these leave as an attached socket sends them.
     pub(crate) fn is_attached_to(&self, dst: SocketAddr, src: Option<IpAddr>) -> bool {
-        self.habits.attached.is_some_and(|a| a.dst == dst && Some(a.src) == src)
+        self.defaults.attached.is_some_and(|a| a.dst == dst && Some(a.src) == src)
     }
 
     /// Whether the kernel says at which address each datagram arrived. Attached, it is known.
-    fn advertise_addresses(&self, told: bool) {
-        if self.habits.src.is_some() {
+    fn set_packet_info(&self, told: bool) {
+        if self.defaults.src.is_some() {
             return;
         }
         let told = i32::from(told);

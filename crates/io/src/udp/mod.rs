@@ -6,7 +6,7 @@
 
 pub(crate) mod addr;
 mod attach;
-mod companion;
+mod connected;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod slot;
@@ -139,7 +139,7 @@ pub(crate) struct Counters {
 
 /// What the kernel does with each datagram of a socket without being asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct SocketDefaults {
     /// An `AF_INET6` socket: IPv4 addresses must be mapped.
     v6: bool,
     /// The address that they come from, and the only one at which the socket receives: the one it is bound to, if that is
@@ -148,7 +148,7 @@ pub(crate) struct Habits {
     /// The traffic class they get, where it could be set.
     class: Option<u8>,
     /// The only peer, while there is only one.
-    attached: Option<attach::Attached>,
+    attached: Option<attach::ConnectedTo>,
 }
 
 /// A non-blocking UDP socket. May be shared between a receiving and a sending thread; two senders on one
@@ -158,7 +158,7 @@ pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
     /// Apart, since sockets are passed about.
-    pub(crate) habits: Box<Habits>,
+    pub(crate) defaults: Box<SocketDefaults>,
     /// Its port was asked for by number.
     keeps_port: bool,
     gro: bool,
@@ -216,7 +216,7 @@ impl UdpSocket {
         }
         let recv_buffer = buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, o.recv_buffer);
         let send_buffer = buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, o.send_buffer);
-        tell_of_small_buffers(o, recv_buffer, send_buffer);
+        warn_small_buffers(o, recv_buffer, send_buffer);
         let gro = o.gro && set(&fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         if o.gro && !gro {
             static SAID: Once = Once::new();
@@ -230,7 +230,7 @@ impl UdpSocket {
         // Reading the option tells whether the kernel knows it; whether each device does, sending tells.
         let gso = o.gso && get(&fd, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         if o.gso && !gso {
-            send::tell_of_missing_gso("this kernel does not know it (UDP_SEGMENT, Linux 4.18 and later)");
+            send::warn_missing_gso("this kernel does not know it (UDP_SEGMENT, Linux 4.18 and later)");
         }
         // Nearly all packets are ECN-capable: others say so one by one.
         let class = addr::traffic_class(0, Ecn::Ect0);
@@ -241,8 +241,8 @@ impl UdpSocket {
         let gso = AtomicBool::new(gso);
         let counters = Arc::<Counters>::default();
         let class = (v4_set && v6_set).then_some(class);
-        let habits = Box::new(Habits { v6, src: receives_at(o.bind.ip()), class, attached: None });
-        Ok(UdpSocket { fd, local, habits, keeps_port, gro, gso, recv_buffer, send_buffer, counters })
+        let defaults = Box::new(SocketDefaults { v6, src: receives_at(o.bind.ip()), class, attached: None });
+        Ok(UdpSocket { fd, local, defaults, keeps_port, gro, gso, recv_buffer, send_buffer, counters })
     }
 
     /// The bound address, with the port the kernel chose.
@@ -307,7 +307,7 @@ impl UdpSocket {
 }
 
 /// Says once how to get larger buffers, where the system grants less than a long path needs.
-fn tell_of_small_buffers(o: &UdpOptions, recv: usize, send: usize) {
+fn warn_small_buffers(o: &UdpOptions, recv: usize, send: usize) {
     static SAID: Once = Once::new();
     // The system may grant a little less than it is asked for, and tests ask for little.
     let small = |granted: usize, asked: usize, enough: usize| granted < asked.min(enough);

@@ -3,8 +3,8 @@
 use super::addr::{self, Control, RawAddr, Received};
 use super::slot::Slot;
 use super::{UdpError, UdpSocket, errno, is_network_report};
-use crate::call;
 use crate::clock::WallTime;
+use crate::syscall;
 use base::{Ecn, Span};
 use rustix::io::Errno;
 use std::cell::LazyCell;
@@ -74,12 +74,12 @@ pub struct RecvBatch {
     /// Messages that the last call could have brought.
     asked: usize,
     /// Short messages are expected one by one.
-    plain: Option<Plain>,
+    plain: Option<SingleReceive>,
 }
 
 /// How short messages that come one by one are taken.
 #[derive(Clone, Copy, Debug)]
-struct Plain {
+struct SingleReceive {
     /// The traffic class of the last one that was asked for it.
     class: (u8, Ecn),
     /// So many that were asked before it, in a row, had the same.
@@ -163,7 +163,7 @@ impl RecvBatch {
     /// no use to a flow that has one packet under way. With the first that is longer or is seen to be marked, all are asked
     /// for again.
     pub(crate) fn expect_plain(&mut self) {
-        self.plain.get_or_insert(Plain { class: (0, Ecn::NotEct), same: 0, left: 0 });
+        self.plain.get_or_insert(SingleReceive { class: (0, Ecn::NotEct), same: 0, left: 0 });
     }
 
     /// Every datagram is to tell its traffic class.
@@ -254,7 +254,7 @@ impl UdpSocket {
         let slots = b.wanted.min(b.metas.len()).min(MAX_SLOTS);
         (b.asked, b.wanted) = (slots, 1);
         if slots == 1 {
-            return match (b.plain, self.habits.src()) {
+            return match (b.plain, self.defaults.src()) {
                 (Some(p), Some(local)) if p.left > 0 => self.recv_plain(b, p, local),
                 _ => self.recv_alone(b),
             };
@@ -328,10 +328,10 @@ impl UdpSocket {
     }
 
     /// One `recvfrom`, which tells nothing but bytes and the sender.
-    fn recv_plain(&self, b: &mut RecvBatch, p: Plain, local: IpAddr) -> Result<usize, i32> {
+    fn recv_plain(&self, b: &mut RecvBatch, p: SingleReceive, local: IpAddr) -> Result<usize, i32> {
         let bytes = b.slots[0].ready(b.slot);
         // Attached, it is known.
-        let attached = self.habits.attached.map(|a| a.dst);
+        let attached = self.defaults.attached.map(|a| a.dst);
         let mut size = size_of::<RawAddr>() as libc::socklen_t;
         let (name, len) = match attached {
             Some(_) => (core::ptr::null_mut(), core::ptr::null_mut()),
@@ -341,10 +341,11 @@ impl UdpSocket {
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: buffer and name have the stated lengths, outlive the call and are not borrowed otherwise; without a name
         // there is no length either.
-        let len = unsafe { call::recvfrom(&self.fd, (bytes.as_mut_ptr(), bytes.len()), flags, (name, len)) }
-            .map_err(Errno::raw_os_error)?;
+        let len =
+            unsafe { syscall::recvfrom(&self.fd, (bytes.as_mut_ptr(), bytes.len()), flags, (name, len)) }
+                .map_err(Errno::raw_os_error)?;
         b.wanted = b.metas.len();
-        b.plain = Some(Plain { left: p.left - 1, ..p }).filter(|_| len <= SHORT);
+        b.plain = Some(SingleReceive { left: p.left - 1, ..p }).filter(|_| len <= SHORT);
         b.metas[0] = None;
         let remote = attached.or_else(|| addr::decode(&b.names[0]));
         if len > b.slot {
@@ -379,8 +380,8 @@ impl UdpSocket {
             self.counters.unattributed.fetch_add(1, Relaxed);
             return None;
         };
-        let attached = || self.habits.attached.filter(|a| a.dst == remote).map(|a| a.src);
-        let local = told.local.or(self.habits.src).or_else(attached);
+        let attached = || self.defaults.attached.filter(|a| a.dst == remote).map(|a| a.src);
+        let local = told.local.or(self.defaults.src).or_else(attached);
         let stride = told.segment.unwrap_or(len).min(len);
         let age = told.arrived.map_or(Span::ZERO, |then| age(**now, then));
         Some(RecvMeta { remote, local, ecn: told.ecn, dscp: told.dscp, stride, len, age })

@@ -1,8 +1,8 @@
 //! Sending a batch of trains.
 
 use super::addr::{self, Control, RawAddr, traffic_class};
-use super::{Habits, UdpError, UdpSocket, errno, is_network_report};
-use crate::call;
+use super::{SocketDefaults, UdpError, UdpSocket, errno, is_network_report};
+use crate::syscall;
 use base::Ecn;
 use rustix::io::Errno;
 use std::io;
@@ -184,7 +184,7 @@ pub struct SendReport {
     /// The last train that exceeded the interface's MTU: the packet size to this destination must come down.
     pub too_big: Option<TooBig>,
     /// A train had no way: its address here is gone, or there is no route from there.
-    pub no_way: bool,
+    pub no_route: bool,
 }
 
 impl UdpSocket {
@@ -213,7 +213,7 @@ impl UdpSocket {
                 Err(libc::EINTR) => {}
                 Err(libc::EAGAIN) => report.blocked = Blocked::Buffer,
                 Err(e @ (libc::ENOBUFS | libc::ENOMEM)) => {
-                    tell_of_full_device(e);
+                    warn_full_device(e);
                     report.blocked = Blocked::Device;
                 }
                 Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => {
@@ -241,7 +241,7 @@ impl UdpSocket {
     fn without_gso(&self, batch: &mut SendBatch, report: &mut SendReport, whole: i32) {
         match self.send_split(batch) {
             Ok(trains) => {
-                tell_of_missing_gso(&format!("a device refuses it: {}", io::Error::from_raw_os_error(whole)));
+                warn_missing_gso(&format!("a device refuses it: {}", io::Error::from_raw_os_error(whole)));
                 self.gso.store(false, Relaxed);
                 report.sent += trains;
             }
@@ -257,9 +257,9 @@ impl UdpSocket {
                 report.too_big = Some(TooBig { dst: meta.dst, segment: meta.segment.min(len) });
             } else {
                 let network = is_network_report(errno);
-                report.no_way |= lacks_way(errno);
+                report.no_route |= is_no_route(errno);
                 tracing::debug!(dst = %meta.dst, errno, network, "the kernel refused a train");
-                tell_of_refusal(meta.dst, errno);
+                warn_refusal(meta.dst, errno);
             }
         }
         self.counters.unsendable.fetch_add(1, Relaxed);
@@ -275,11 +275,11 @@ impl UdpSocket {
                 return result.inspect(|_| b.pop());
             }
             let mut out = Messages::<1>::new();
-            out.fill(&self.habits, b, 1);
+            out.fill(&self.defaults, b, 1);
             out.send(self)?
         } else {
             let mut out = Messages::<MAX_TRAINS>::new();
-            out.fill(&self.habits, b, most);
+            out.fill(&self.defaults, b, most);
             out.send(self)?
         };
         (0..n).for_each(|_| b.pop());
@@ -291,11 +291,12 @@ impl UdpSocket {
     fn send_plain(&self, b: &SendBatch) -> Option<Result<usize, i32>> {
         let (meta, bytes) = b.head()?;
         let mut name = addr::empty();
-        let len = self.habits.plain(&meta, bytes.len(), &mut name)?;
+        let len = self.defaults.plain(&meta, bytes.len(), &mut name)?;
         let to = if len > 0 { (&raw const name).cast() } else { core::ptr::null() };
         // SAFETY: `bytes` is readable, and `to` points to an address of `len` bytes, or is null where that is zero.
-        let sent =
-            unsafe { call::sendto(&self.fd, (bytes.as_ptr(), bytes.len()), libc::MSG_DONTWAIT, (to, len)) };
+        let sent = unsafe {
+            syscall::sendto(&self.fd, (bytes.as_ptr(), bytes.len()), libc::MSG_DONTWAIT, (to, len))
+        };
         // A datagram leaves whole or not at all.
         Some(sent.map(|_| 1).map_err(Errno::raw_os_error))
     }
@@ -306,7 +307,7 @@ impl UdpSocket {
         let at = b.head * SLOT;
         let mut out = Messages::<MAX_SEGMENTS>::new();
         for segment in b.bytes[at + b.head_at..at + len].chunks(meta.segment) {
-            if !out.push(&self.habits, &meta, segment) {
+            if !out.push(&self.defaults, &meta, segment) {
                 break;
             }
         }
@@ -324,7 +325,7 @@ impl UdpSocket {
 }
 
 /// Errors by which the kernel says that nothing can leave: EINVAL is about the source.
-fn lacks_way(errno: i32) -> bool {
+fn is_no_route(errno: i32) -> bool {
     matches!(
         errno,
         libc::ENETUNREACH
@@ -348,7 +349,7 @@ impl SendBatch {
 }
 
 /// Says once that trains are cut here.
-pub(super) fn tell_of_missing_gso(why: &str) {
+pub(super) fn warn_missing_gso(why: &str) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!("segmentation offload cannot be used, {why}: packets are sent one by one, which costs processor time");
@@ -356,7 +357,7 @@ pub(super) fn tell_of_missing_gso(why: &str) {
 }
 
 /// Says once that the system has no room for packets at times.
-fn tell_of_full_device(errno: i32) {
+fn warn_full_device(errno: i32) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         let error = io::Error::from_raw_os_error(errno);
@@ -368,7 +369,7 @@ fn tell_of_full_device(errno: i32) {
 }
 
 /// Says once that the system does not let packets out; to the protocol they are lost.
-fn tell_of_refusal(dst: SocketAddr, errno: i32) {
+fn warn_refusal(dst: SocketAddr, errno: i32) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         let error = io::Error::from_raw_os_error(errno);
@@ -389,7 +390,7 @@ fn may_lack_gso(errno: i32) -> bool {
     matches!(errno, libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
 }
 
-impl Habits {
+impl SocketDefaults {
     /// The address at which everything that arrives has arrived, where that is known beforehand.
     pub(super) fn src(&self) -> Option<IpAddr> {
         self.src.or(self.attached.map(|a| a.src))
@@ -413,7 +414,7 @@ impl Habits {
         (src, class, (len > meta.segment).then_some(meta.segment as u16))
     }
 
-    /// As [`Habits::name`], if nothing has to be asked for.
+    /// As [`SocketDefaults::name`], if nothing has to be asked for.
     fn plain(&self, meta: &SendMeta, len: usize, name: &mut RawAddr) -> Option<libc::socklen_t> {
         if self.asks(meta, len) == (None, None, None) { self.name(meta, name) } else { None }
     }
@@ -432,12 +433,12 @@ impl<const N: usize> Messages<N> {
     /// Begins anew with the whole trains of `b` that have not left, at most `most` and `N`, up to the first that the
     /// socket's family cannot reach:
     /// what precedes it can still leave, and the next call meets it at its head. `b` must outlive what is done with it.
-    pub(crate) fn fill(&mut self, habits: &Habits, b: &SendBatch, most: usize) {
+    pub(crate) fn fill(&mut self, defaults: &SocketDefaults, b: &SendBatch, most: usize) {
         self.count = 0;
         for (i, train) in b.trains[b.head..b.filled].iter().enumerate().take(most.min(N)) {
             let at = (b.head + i) * SLOT;
             let Some((meta, len)) = *train else { return };
-            if !self.push(habits, &meta, &b.bytes[at..at + len]) {
+            if !self.push(defaults, &meta, &b.bytes[at..at + len]) {
                 return;
             }
         }
@@ -456,11 +457,11 @@ impl<const N: usize> Messages<N> {
     /// Adds a message; `bytes` must outlive [`Messages::send`], which both callers see to by holding the
     /// batch borrowed across both. False when the socket's family cannot reach the destination. At most `N`
     /// are added: callers' loops are over at most `N` things.
-    fn push(&mut self, habits: &Habits, meta: &SendMeta, bytes: &[u8]) -> bool {
+    fn push(&mut self, defaults: &SocketDefaults, meta: &SendMeta, bytes: &[u8]) -> bool {
         let i = self.count;
-        let Some(name) = habits.name(meta, &mut self.names[i]) else { return false };
+        let Some(name) = defaults.name(meta, &mut self.names[i]) else { return false };
         let v4 = meta.dst.ip().to_canonical().is_ipv4();
-        let (src, class, segment) = habits.asks(meta, bytes.len());
+        let (src, class, segment) = defaults.asks(meta, bytes.len());
         let control = self.controls[i].encode(v4, src, class, segment);
         self.iovs[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.lens[i] = (name, control);

@@ -51,7 +51,7 @@ impl Slot {
     }
 
     /// What the kernel is given: the address, and the size in bytes.
-    pub(crate) fn lend(&self) -> (*mut u8, usize) {
+    pub(crate) fn provide(&self) -> (*mut u8, usize) {
         (self.bytes.as_ptr(), self.size)
     }
 
@@ -99,7 +99,7 @@ mod tests {
     fn a_slot_has_a_head_and_a_payload() {
         let mut s = Slot::new(100, 16);
         assert!(s.fits(100, 16) && !s.fits(116, 0) && !s.is_empty());
-        assert_eq!((s.head().len(), s.payload().len(), s.lend().1), (16, 100, 116));
+        assert_eq!((s.head().len(), s.payload().len(), s.provide().1), (16, 100, 116));
         s.payload().fill(7);
         assert!(s.head().iter().all(|b| *b == 0));
         assert!(Slot::default().is_empty() && Slot::default().payload().is_empty());

@@ -1,6 +1,6 @@
 //! UDP through io_uring: the same socket, options and batches as [`UdpSocket`], with fewer system calls.
 //!
-//! One receive operation stays armed ("multishot"): each message goes to a buffer out of `Lent`, and its
+//! One receive operation stays armed ("multishot"): each message goes to a buffer out of `ProvidedBuffers`, and its
 //! completion is read from shared memory. To look for messages when there are none is no system call, which
 //! `recvmmsg` always is. A batch of trains is one call, as with `sendmmsg`, and the same call collects what has arrived.
 //! The ring's descriptor becomes readable when there is something to collect.
@@ -9,7 +9,7 @@
 //!
 //! The kernel reads and writes memory after the call that names it has returned. So:
 //!
-//! - A receive buffer is either lent or ours. Lent, its `Slot` lies in `Lent`, which gives no access to its
+//! - A receive buffer is either lent or ours. Lent, its `Slot` lies in `ProvidedBuffers`, which gives no access to its
 //!   memory; the completion that names it makes it ours, and it moves to the [`RecvBatch`] whole.
 //! - A send reads the [`SendBatch`] of the caller and `Sends`. [`Uring::send`] returns when every send has completed,
 //!   which takes no waiting: with `MSG_DONTWAIT` the kernel sends or refuses at once. Should the ring fail in between,
@@ -21,7 +21,7 @@
 //! - The ring is used by one thread at a time (`&mut self`). It may move to another: operations belong to the thread that
 //!   submitted them, the kernel cancels them when it ends, and the next [`Uring::recv`] arms anew.
 
-mod lent;
+mod provided_buffers;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +36,7 @@ use crate::udp::{
 use core::mem::{ManuallyDrop, offset_of, size_of};
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
-use lent::Lent;
+use provided_buffers::ProvidedBuffers;
 use std::cell::LazyCell;
 use std::io;
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ const _: () = assert!(NAME >= size_of::<libc::sockaddr_in6>() && NAME <= size_of
 
 /// Why a ring cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum UringUnavailable {
     /// The kernel makes no rings, or none for us.
     #[error("{0}{hint}", hint = hint(.0))]
     Ring(io::Error),
@@ -112,7 +112,7 @@ struct Sends {
 pub struct Uring {
     ring: IoUring,
     socket: UdpSocket,
-    lent: ManuallyDrop<Lent>,
+    buffers: ManuallyDrop<ProvidedBuffers>,
     /// The areas that received messages are divided into. Read by the kernel while a receive is armed.
     areas: ManuallyDrop<Box<libc::msghdr>>,
     sends: ManuallyDrop<Box<Sends>>,
@@ -150,14 +150,18 @@ impl Uring {
     ///
     /// # Errors
     /// The socket, unchanged, and why the system will not have it.
-    pub fn new(socket: UdpSocket) -> Result<Uring, (UdpSocket, Unusable)> {
+    pub fn new(socket: UdpSocket) -> Result<Uring, (UdpSocket, UringUnavailable)> {
         match prepare(&socket) {
             Ok((ring, lent)) => Uring::start(socket, ring, lent),
             Err(why) => Err((socket, why)),
         }
     }
 
-    fn start(socket: UdpSocket, ring: IoUring, lent: Lent) -> Result<Uring, (UdpSocket, Unusable)> {
+    fn start(
+        socket: UdpSocket,
+        ring: IoUring,
+        buffers: ProvidedBuffers,
+    ) -> Result<Uring, (UdpSocket, UringUnavailable)> {
         // SAFETY: pointers and integers, for which all zeroes is a value.
         let mut areas: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
         areas.msg_namelen = NAME as libc::socklen_t;
@@ -168,7 +172,7 @@ impl Uring {
         let mut u = Uring {
             ring,
             socket,
-            lent: ManuallyDrop::new(lent),
+            buffers: ManuallyDrop::new(buffers),
             areas: ManuallyDrop::new(areas),
             sends: ManuallyDrop::new(sends),
             stuck: false,
@@ -181,7 +185,7 @@ impl Uring {
         let refused = u.failed.take().map(io::Error::from_raw_os_error).or(tried.err());
         match refused {
             None => Ok(u),
-            Some(e) => Err((u.into_socket(), Unusable::Ring(e))),
+            Some(e) => Err((u.into_socket(), UringUnavailable::Ring(e))),
         }
     }
 
@@ -219,7 +223,7 @@ impl Uring {
     /// Whether there is something to receive that the descriptor does not tell of, as sending has collected it, or no receive
     /// is in place: then do not wait.
     pub fn pending(&self) -> bool {
-        !self.armed || !self.lent.nothing_arrived()
+        !self.armed || !self.buffers.nothing_arrived()
     }
 
     /// As [`UdpSocket::recv`]. Before waiting, ask [`Uring::pending`].
@@ -228,9 +232,9 @@ impl Uring {
     /// [`UdpError::Os`] when the socket or the ring is beyond use.
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
         batch.clear();
-        self.lent.take_back(&mut batch.slots);
+        self.buffers.reclaim(&mut batch.slots);
         for _ in 0..MAX_ROUNDS {
-            if self.lent.nothing_arrived() {
+            if self.buffers.nothing_arrived() {
                 self.look()?;
             }
             self.deliver(batch);
@@ -241,7 +245,7 @@ impl Uring {
                 return Err(UdpError::Os(io::Error::from_raw_os_error(e)));
             }
             if self.armed {
-                if self.lent.nothing_arrived() && !self.ring.submission().taskrun() {
+                if self.buffers.nothing_arrived() && !self.ring.submission().taskrun() {
                     break;
                 }
             } else {
@@ -284,7 +288,7 @@ impl Uring {
             return Err(UdpError::Os(io::Error::from_raw_os_error(libc::EBUSY)));
         }
         let sends = &mut **self.sends;
-        sends.messages.fill(&self.socket.habits, batch, MAX_TRAINS);
+        sends.messages.fill(&self.socket.defaults, batch, MAX_TRAINS);
         let count = sends.messages.count;
         if count == 0 {
             return Ok((0, None));
@@ -334,7 +338,7 @@ impl Uring {
     /// Collects what has completed. A system call only if the kernel has work that waits for one.
     fn look(&mut self) -> io::Result<()> {
         self.reap();
-        if self.lent.nothing_arrived() && self.ring.submission().taskrun() {
+        if self.buffers.nothing_arrived() && self.ring.submission().taskrun() {
             match self.ring.submit() {
                 Err(e) if !passing(&e) => return Err(e),
                 _ => self.reap(),
@@ -379,11 +383,11 @@ impl Uring {
             }
             self.armed &= cqueue::more(c.flags());
             match (usize::try_from(c.result()), cqueue::buffer_select(c.flags())) {
-                (Ok(len), Some(id)) => self.lent.arrived(id, len),
+                (Ok(len), Some(id)) => self.buffers.arrived(id, len),
                 (Ok(_), None) => {}
                 (Err(_), id) => {
                     if let Some(id) = id {
-                        self.lent.unused(id);
+                        self.buffers.unused(id);
                     }
                     ended = Some(-c.result());
                 }
@@ -408,19 +412,19 @@ impl Uring {
 
     /// Moves what has arrived to the batch, as far as it has room.
     fn deliver(&mut self, batch: &mut RecvBatch) {
-        if self.lent.nothing_arrived() {
+        if self.buffers.nothing_arrived() {
             return;
         }
         let now: LazyCell<WallTime> = LazyCell::new(WallTime::now);
         while batch.filled < batch.capacity() {
-            let Some((slot, len)) = self.lent.next() else { break };
+            let Some((slot, len)) = self.buffers.next() else { break };
             match self.meta(&slot, len, batch.slot, &now) {
                 Some(meta) => {
                     batch.metas[batch.filled] = Some(meta);
                     batch.slots[batch.filled] = slot;
                     batch.filled += 1;
                 }
-                None => self.lent.lend(slot),
+                None => self.buffers.provide(slot),
             }
         }
     }
@@ -453,7 +457,7 @@ impl Uring {
     }
 
     /// Ends what is in flight. False when the kernel does not let go.
-    fn quiet(&mut self) -> bool {
+    fn cancel_all(&mut self) -> bool {
         for _ in 0..CANCEL_TURNS {
             self.reap();
             if !self.armed {
@@ -486,11 +490,11 @@ impl Uring {
 
     /// Ends what is in flight and frees the memory for it. Once.
     fn release(&mut self) {
-        if self.quiet() {
+        if self.cancel_all() {
             // SAFETY: nothing is in flight, so the kernel has given everything back; called once, and these are not used
             // again.
             unsafe {
-                ManuallyDrop::drop(&mut self.lent);
+                ManuallyDrop::drop(&mut self.buffers);
                 ManuallyDrop::drop(&mut self.areas);
                 ManuallyDrop::drop(&mut self.sends);
             }
@@ -512,7 +516,7 @@ fn passing(e: &io::Error) -> bool {
 }
 
 /// Makes the ring and its buffers.
-fn prepare(socket: &UdpSocket) -> Result<(IoUring, Lent), Unusable> {
+fn prepare(socket: &UdpSocket) -> Result<(IoUring, ProvidedBuffers), UringUnavailable> {
     let ring: IoUring = IoUring::builder()
         .dontfork()
         .setup_cqsize(COMPLETIONS)
@@ -520,9 +524,9 @@ fn prepare(socket: &UdpSocket) -> Result<(IoUring, Lent), Unusable> {
         .setup_coop_taskrun()
         .setup_taskrun_flag()
         .build(SUBMISSIONS)
-        .map_err(Unusable::Ring)?;
+        .map_err(UringUnavailable::Ring)?;
     let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(Unusable::Ring)?;
+    ring.submitter().register_probe(&mut probe).map_err(UringUnavailable::Ring)?;
     for (code, name) in [
         (opcode::SendMsg::CODE, "SENDMSG"),
         (opcode::RecvMsgMulti::CODE, "RECVMSG"),
@@ -531,15 +535,15 @@ fn prepare(socket: &UdpSocket) -> Result<(IoUring, Lent), Unusable> {
         (opcode::SendZc::CODE, "SEND_ZC"),
     ] {
         if !probe.is_supported(code) {
-            return Err(Unusable::Lacks(name));
+            return Err(UringUnavailable::Lacks(name));
         }
     }
     let batch = socket.recv_batch();
     let spare = if socket.gro() { SPARE_TRAINS } else { SPARE_SINGLES };
-    let lent = Lent::new(batch.capacity() + spare, batch.slot, HEAD);
+    let lent = ProvidedBuffers::new(batch.capacity() + spare, batch.slot, HEAD);
     // SAFETY: the ring of buffers stays until it is unregistered, or is leaked.
     unsafe { ring.submitter().register_buf_ring_with_flags(lent.address(), lent.entries(), GROUP, 0) }
-        .map_err(Unusable::Ring)?;
+        .map_err(UringUnavailable::Ring)?;
     Ok((ring, lent))
 }
 

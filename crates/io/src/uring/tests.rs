@@ -354,10 +354,10 @@ fn refusals_say_what_to_do() {
         (libc::EINVAL, "Linux 6.0"),
         (libc::ENOMEM, "ulimit"),
     ] {
-        let text = Unusable::Ring(io::Error::from_raw_os_error(errno)).to_string();
+        let text = UringUnavailable::Ring(io::Error::from_raw_os_error(errno)).to_string();
         assert!(text.contains(word), "{text}");
     }
-    assert!(Unusable::Lacks("SENDMSG").to_string().contains("SENDMSG"));
+    assert!(UringUnavailable::Lacks("SENDMSG").to_string().contains("SENDMSG"));
 }
 
 /// As a container's sandbox refuses: the socket goes on alone, and works.
@@ -368,7 +368,7 @@ fn without_a_ring_the_socket_goes_on_alone() {
         let refused = move || {
             forbid_rings(errno);
             let (_, why) = Uring::new(UdpSocket::open(&options("127.0.0.1:0")).unwrap()).unwrap_err();
-            assert!(matches!(&why, Unusable::Ring(e) if e.raw_os_error() == Some(errno)), "{why}");
+            assert!(matches!(&why, UringUnavailable::Ring(e) if e.raw_os_error() == Some(errno)), "{why}");
             let plain = Uring::open(&options("127.0.0.1:0")).unwrap().unwrap_err();
             let mut batch = SendBatch::new();
             fill(&mut batch, meta(plain.local_addr(), 1_000), 9_500);

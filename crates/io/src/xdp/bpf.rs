@@ -301,7 +301,7 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::xdp::frame::{Ends, Template};
+    use crate::xdp::frame::{FrameAddresses, Template};
     use base::Ecn;
 
     const BPF_PROG_TEST_RUN: u32 = 10;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     fn frame(src: &str, dst: &str, len: usize) -> Vec<u8> {
-        let ends = Ends {
+        let ends = FrameAddresses {
             src_mac: [2, 0, 0, 0, 0, 1],
             dst_mac: MAC,
             src: src.parse().unwrap(),

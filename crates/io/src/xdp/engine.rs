@@ -3,7 +3,7 @@
 use super::XdpError;
 use super::bpf::{Filter, Program, Sockets};
 use super::frame::{self, ETHERNET, Template};
-use super::socket::{self, Kicked, LONGEST, Passing, Queue};
+use super::socket::{self, CopyMode, LONGEST, Queue, SubmitResult};
 use crate::netlink::{Link, Netlink};
 use crate::udp::addr::traffic_class;
 use crate::udp::{Blocked, RecvBatch, SendBatch, SendReport, TooBig};
@@ -73,7 +73,7 @@ impl Engine {
             interface = interface.name,
             queues = queues.len(),
             hook = if generic { "generic" } else { "native" },
-            frames = if queues[0].passing == Passing::ZeroCopy { "zero copy" } else { "copied" },
+            frames = if queues[0].passing == CopyMode::ZeroCopy { "zero copy" } else { "copied" },
             "AF_XDP carries datagrams"
         );
         let (_attached, _program, _sockets) = (attached, program, sockets);
@@ -143,7 +143,7 @@ impl Engine {
         if left > 0 && batch.leave(left) {
             report.sent += 1;
         }
-        if queue.kick()? == Kicked::Later || !whole {
+        if queue.kick()? == SubmitResult::Later || !whole {
             report.blocked = Blocked::Device;
         }
         Ok(())

@@ -38,7 +38,7 @@ pub(super) struct Template {
 
 /// Where a packet goes in Ethernet and IP. Both addresses are of one family.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct FrameAddresses {
     pub(super) src_mac: Mac,
     pub(super) dst_mac: Mac,
     pub(super) src: SocketAddr,
@@ -47,7 +47,7 @@ pub(super) struct Ends {
 
 impl Template {
     /// `None` when the addresses are of two families.
-    pub(super) fn new(e: &Ends) -> Option<Template> {
+    pub(super) fn new(e: &FrameAddresses) -> Option<Template> {
         let mut bytes = [0; MAX_HEADERS];
         bytes[..6].copy_from_slice(&e.dst_mac);
         bytes[6..12].copy_from_slice(&e.src_mac);
@@ -236,9 +236,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ends(src: &str, dst: &str) -> Ends {
+    fn ends(src: &str, dst: &str) -> FrameAddresses {
         let (src_mac, dst_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-        Ends { src_mac, dst_mac, src: src.parse().unwrap(), dst: dst.parse().unwrap() }
+        FrameAddresses { src_mac, dst_mac, src: src.parse().unwrap(), dst: dst.parse().unwrap() }
     }
 
     fn written(src: &str, dst: &str, payload: &[u8], class: u8) -> Vec<u8> {

@@ -2,7 +2,7 @@
 //!
 //! A small program in the interface's receive path (`bpf`) hands packets to our port to sockets that share memory with
 //! the kernel (`socket`, `ring`); headers are written and read here (`frame`), and where packets go next is asked of
-//! the kernel's tables (`hops`, `crate::netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
+//! the kernel's tables (`next_hops`, `crate::netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
 //! the same port, the companion: it owns the port, gets what the program passes (other interfaces, fragments, options) and
 //! sends what cannot be framed. When AF_XDP cannot be had, it carries everything, and one warning says why.
 //!
@@ -12,7 +12,7 @@ mod bpf;
 mod checksum;
 mod engine;
 mod frame;
-mod hops;
+mod next_hops;
 mod ring;
 mod socket;
 
@@ -20,14 +20,14 @@ use crate::clock::Clock;
 use crate::netlink::Link;
 use crate::udp::{Blocked, RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
 use engine::Engine;
-use hops::{Hops, Reason, Way};
+use next_hops::{Egress, KernelReason, NextHops};
 use rustix::event::epoll;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Every so many calls the companion is asked first, so that it is not forgotten while frames keep coming.
-const COMPANION_EVERY: u32 = 16;
+const FALLBACK_EVERY: u32 = 16;
 
 /// Why AF_XDP cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -120,11 +120,11 @@ enum State {
 /// Datagrams over AF_XDP, and over the kernel's UDP where that cannot be.
 #[derive(Debug)]
 pub struct Xdp {
-    companion: UdpSocket,
+    fallback: UdpSocket,
     /// Collects what tells that something arrived.
     ready: OwnedFd,
     state: State,
-    hops: Hops,
+    hops: NextHops,
     clock: Clock,
     dual: bool,
     /// Receive calls so far.
@@ -148,13 +148,13 @@ impl Xdp {
     /// # Errors
     /// As [`UdpSocket::open`], and when the system has no descriptors left.
     pub fn open(options: &UdpOptions, name: Option<&str>) -> Result<Xdp, UdpError> {
-        let companion = UdpSocket::open(options)?;
+        let fallback = UdpSocket::open(options)?;
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
-        watch(&ready, companion.as_fd())?;
-        let hops = Hops::new(companion.local_addr())?;
+        watch(&ready, fallback.as_fd())?;
+        let hops = NextHops::new(fallback.local_addr())?;
         let dual = options.dual_stack;
         let (state, clock) = (State::Waiting, Clock::new());
-        let mut x = Xdp { companion, ready, state, hops, clock, dual, calls: 0, lean: false, said: false };
+        let mut x = Xdp { fallback, ready, state, hops, clock, dual, calls: 0, lean: false, said: false };
         if let Some(name) = name {
             let link = x.hops.netlink().link_named(name).map_err(|e| match e.raw_os_error() {
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => {
@@ -169,7 +169,7 @@ impl Xdp {
 
     /// Starts on an interface, or says why not.
     fn start(&mut self, link: Result<Link, XdpError>) {
-        let local = self.companion.local_addr();
+        let local = self.fallback.local_addr();
         let opened = link.and_then(|link| Engine::open(link, local, self.dual, self.hops.netlink()));
         let watched = opened.and_then(|engine| {
             for fd in engine.fds() {
@@ -181,7 +181,7 @@ impl Xdp {
             Ok(engine) => {
                 if engine.generic {
                     // There packets would be joined before the program sees them, and be too long for a frame.
-                    self.companion.without_gro();
+                    self.fallback.without_gro();
                 }
                 State::On(Box::new(engine))
             }
@@ -194,12 +194,12 @@ impl Xdp {
 
     /// See [`UdpSocket::local_addr`].
     pub fn local_addr(&self) -> SocketAddr {
-        self.companion.local_addr()
+        self.fallback.local_addr()
     }
 
     /// Counts of the companion.
     pub fn stats(&self) -> UdpStats {
-        self.companion.stats()
+        self.fallback.stats()
     }
 
     /// A batch of the right shape for [`Xdp::recv`]: for trains.
@@ -220,14 +220,14 @@ impl Xdp {
     /// # Errors
     /// The companion is beyond use.
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
-        let State::On(engine) = &mut self.state else { return self.companion.recv(batch) };
+        let State::On(engine) = &mut self.state else { return self.fallback.recv(batch) };
         if let Err(e) = engine.push_on() {
             self.give_up(&e);
-            return self.companion.recv(batch);
+            return self.fallback.recv(batch);
         }
         self.calls = self.calls.wrapping_add(1);
-        if self.calls.is_multiple_of(COMPANION_EVERY) {
-            let n = self.companion.recv(batch)?;
+        if self.calls.is_multiple_of(FALLBACK_EVERY) {
+            let n = self.fallback.recv(batch)?;
             if n > 0 {
                 return Ok(n);
             }
@@ -235,7 +235,7 @@ impl Xdp {
         match engine.receive(batch) {
             // Its turn comes soon enough where looks follow one another: each would be a system call.
             0 if self.lean => Ok(0),
-            0 => self.companion.recv(batch),
+            0 => self.fallback.recv(batch),
             n => Ok(n),
         }
     }
@@ -255,28 +255,28 @@ impl Xdp {
         while report.blocked == Blocked::No {
             let Some((meta, _)) = batch.head() else { break };
             if matches!(self.state, State::Off) {
-                add(&mut report, self.companion.send(batch)?);
+                add(&mut report, self.fallback.send(batch)?);
                 break;
             }
             let way = self.hops.find(now, meta.dst, meta.src);
             match (&mut self.state, way) {
-                (State::On(engine), Way::Frames { link, template, mtu })
+                (State::On(engine), Egress::Frames { link, template, mtu })
                     if link.index == engine.interface.index =>
                 {
                     if let Err(e) = engine.send(template, *mtu, batch, &mut report) {
                         self.give_up(&e);
                     }
                 }
-                (State::Waiting, Way::Frames { link, .. }) => {
+                (State::Waiting, Egress::Frames { link, .. }) => {
                     let link = link.clone();
                     self.start(Ok(link));
                 }
                 (_, way) => {
-                    let elsewhere = !matches!(way, Way::Kernel(Reason::Soliciting));
+                    let elsewhere = !matches!(way, Egress::Kernel(KernelReason::Soliciting));
                     if elsewhere && !core::mem::replace(&mut self.said, true) {
                         tracing::warn!("AF_XDP is not used for packets to {}: {}", meta.dst.ip(), why(way));
                     }
-                    add(&mut report, self.companion.send_first(batch, 1)?);
+                    add(&mut report, self.fallback.send_first(batch, 1)?);
                 }
             }
         }
@@ -295,11 +295,11 @@ impl Xdp {
 }
 
 /// Why packets go the kernel's way.
-fn why(way: &Way) -> String {
+fn why(way: &Egress) -> String {
     match way {
-        Way::Kernel(Reason::Local) => "they do not leave this machine".to_owned(),
-        Way::Kernel(_) => "there is no route to them over Ethernet".to_owned(),
-        Way::Frames { link, .. } => format!("they leave over {}", link.name),
+        Egress::Kernel(KernelReason::Local) => "they do not leave this machine".to_owned(),
+        Egress::Kernel(_) => "there is no route to them over Ethernet".to_owned(),
+        Egress::Frames { link, .. } => format!("they leave over {}", link.name),
     }
 }
 
@@ -312,6 +312,6 @@ fn add(to: &mut SendReport, more: SendReport) {
     to.sent += more.sent;
     to.dropped += more.dropped;
     to.blocked = more.blocked;
-    to.no_way |= more.no_way;
+    to.no_route |= more.no_route;
     to.too_big = more.too_big.or(to.too_big);
 }

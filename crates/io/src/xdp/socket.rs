@@ -35,7 +35,7 @@ pub(super) fn memory_for(longest: usize) -> Option<usize> {
 
 /// How the kernel and a socket pass frames to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passing {
+pub(super) enum CopyMode {
     /// By copying.
     Copy,
     /// The device reads and writes our memory.
@@ -44,7 +44,7 @@ pub(super) enum Passing {
 
 /// Frames are where the device should send from, and it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kicked {
+pub(super) enum SubmitResult {
     /// All are on their way.
     All,
     /// The device's queue is full, or memory is short: try again soon.
@@ -61,7 +61,7 @@ pub(super) struct Queue {
     fill: Producer<u64>,
     received: Consumer<libc::xdp_desc>,
     sender: Option<Sender>,
-    pub(super) passing: Passing,
+    pub(super) passing: CopyMode,
 }
 
 /// The sending side of a socket.
@@ -116,7 +116,7 @@ impl Queue {
             RECV_FRAMES,
         )?;
         let sender = if sends { Some(Sender::open(&fd, &at, frame)?) } else { None };
-        let mut queue = Queue { fd, memory, frame, fill, received, sender, passing: Passing::Copy };
+        let mut queue = Queue { fd, memory, frame, fill, received, sender, passing: CopyMode::Copy };
         for n in 0..RECV_FRAMES {
             queue.fill.push(u64::from(n) * frame as u64);
         }
@@ -140,7 +140,7 @@ impl Queue {
         let mut options = libc::xdp_options { flags: 0 };
         get(&self.fd, libc::XDP_OPTIONS, &mut options)?;
         if options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0 {
-            self.passing = Passing::ZeroCopy;
+            self.passing = CopyMode::ZeroCopy;
         }
         Ok(())
     }
@@ -203,12 +203,12 @@ impl Queue {
     ///
     /// # Errors
     /// The socket is beyond use: the interface is gone or down.
-    pub(super) fn kick(&mut self) -> io::Result<Kicked> {
-        let Some(s) = &mut self.sender else { return Ok(Kicked::All) };
+    pub(super) fn kick(&mut self) -> io::Result<SubmitResult> {
+        let Some(s) = &mut self.sender else { return Ok(SubmitResult::All) };
         s.outgoing.publish();
         for _ in 0..MAX_KICKS {
             if s.outgoing.pending() == 0 || !s.outgoing.needs_wakeup() {
-                return Ok(Kicked::All);
+                return Ok(SubmitResult::All);
             }
             let before = s.outgoing.pending();
             // SAFETY: an empty message without an address: no memory of ours is touched.
@@ -224,7 +224,7 @@ impl Queue {
             };
             if n >= 0 {
                 // All is copied, or the device has been told.
-                return Ok(Kicked::All);
+                return Ok(SubmitResult::All);
             }
             let e = io::Error::last_os_error();
             match e.raw_os_error() {
@@ -232,13 +232,13 @@ impl Queue {
                 // Part of it is done, and there is more; or nothing could be done.
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM) => {
                     if s.outgoing.pending() == before {
-                        return Ok(Kicked::Later);
+                        return Ok(SubmitResult::Later);
                     }
                 }
                 _ => return Err(e),
             }
         }
-        Ok(Kicked::Later)
+        Ok(SubmitResult::Later)
     }
 
     /// Frames that wait for the kernel to take them.

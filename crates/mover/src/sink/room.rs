@@ -47,7 +47,7 @@ impl Sink {
             // Where address space ends, there are fewer windows at a time; one must do.
             if self.windows > 0
                 && self.spare.is_empty()
-                && lhio::memory::has_room(self.making + most, lhio::memory::LEFT).is_err()
+                && lhio::memory::has_room(self.making + most, lhio::memory::HEADROOM).is_err()
             {
                 return;
             }

@@ -490,7 +490,7 @@ impl Source {
             }
             let same = self.spare.iter().rposition(|b| b.len() as u64 == need);
             // Where address space ends, fewer pieces are read at a time; one must do.
-            let left = if self.staged > 0 { lhio::memory::LEFT } else { LEAST_LEFT };
+            let left = if self.staged > 0 { lhio::memory::HEADROOM } else { LEAST_LEFT };
             let room = match same {
                 Some(_) => Ok(()),
                 None => lhio::memory::has_room(self.making + need, left),

@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const LEN: usize = 232;
 
 /// The structure as bytes; those that an older system does not have are zero.
-struct Raw([u8; LEN]);
+struct TcpInfo([u8; LEN]);
 
-impl Raw {
-    fn ask(fd: &OwnedFd) -> Option<Raw> {
-        let mut raw = Raw([0; LEN]);
+impl TcpInfo {
+    fn ask(fd: &OwnedFd) -> Option<TcpInfo> {
+        let mut raw = TcpInfo([0; LEN]);
         let mut len = LEN as libc::socklen_t;
         // SAFETY: pointer and length describe the array, which is ours to write, and may hold any bytes.
         let r = unsafe {
@@ -32,7 +32,7 @@ impl Raw {
 
 /// What the system says of a connection by TCP.
 pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
-    let raw = Raw::ask(fd)?;
+    let raw = TcpInfo::ask(fd)?;
     let mss = raw.u32(16);
     // Of no round trip yet it says the highest number.
     let span = |us: u64| if us >= u32::MAX.into() { Span::ZERO } else { Span::from_micros(us) };
@@ -61,7 +61,7 @@ pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
 }
 
 /// Has TCP send no faster than this (`SO_MAX_PACING_RATE`); `None`: as fast as it finds right.
-pub fn pace(fd: &OwnedFd, rate: Option<Rate>) {
+pub fn set_pacing_rate(fd: &OwnedFd, rate: Option<Rate>) {
     // The highest value stands for no limit; zero would stop it for good.
     let value = rate.map_or(u64::MAX, |r| r.bytes_per_sec().max(1));
     // SAFETY: pointer and length describe `value`, which is read only.
@@ -93,17 +93,17 @@ mod tests {
         back.write_all(&[7]).expect("sent");
         out.read_exact(&mut [0; 1]).expect("received");
         let fd = OwnedFd::from(out);
-        pace(&fd, Some(Rate::from_mbit(8)));
+        set_pacing_rate(&fd, Some(Rate::from_mbit(8)));
         let f = facts(&fd).expect("told");
         assert_eq!((f.sent, f.again, f.received), (10_000, 0, 1), "{f:?}");
         assert!(f.acked >= 10_000 && f.mss > 500 && !f.srtt.is_zero(), "{f:?}");
         assert!(f.segments_out >= f.data_segments_out && f.data_segments_out > 0, "{f:?}");
         assert!(f.window >= f.mss && f.delivery > Rate::ZERO, "{f:?}");
         assert!(f.rate <= Rate::from_mbit(8) && !f.congestion.is_empty(), "{f:?}");
-        let most = || Raw::ask(&fd).expect("told").u64(MAX_PACING);
+        let most = || TcpInfo::ask(&fd).expect("told").u64(MAX_PACING);
         assert_eq!(most(), Rate::from_mbit(8).bytes_per_sec());
         // What it paces at rises with the next acknowledgement.
-        pace(&fd, None);
+        set_pacing_rate(&fd, None);
         assert_eq!(most(), u64::MAX);
     }
 }

@@ -1,7 +1,7 @@
 //! The threads of further sockets, seen from the loop.
 
-use super::loser::Loser;
-use super::worker::{Arrival, Load, Order, Report, Worker};
+use super::packet_loss::LossInjector;
+use super::worker::{Command, IncomingBatch, OutgoingBatch, Worker, WorkerEvent};
 use super::{DriverError, meta_of};
 use crate::datapath::{Datapath, DatapathKind};
 use crate::poll::{Poller, Waker};
@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 use std::thread::JoinHandle;
 
 /// Loads that go round between the loop and one thread: one is filled while another is sealed and a third one sent.
-const LOADS: usize = 3;
+const SEND_BATCHES: usize = 3;
 /// Trains in one load: a quarter of a mebibyte, so that the thread begins before much is built.
-const TRAINS_PER_LOAD: usize = 4;
+const TRAINS_PER_BATCH: usize = 4;
 /// Batches of arrivals that go round: half a mebibyte each.
-const ROOMS: usize = 4;
+const RECV_BATCHES: usize = 4;
 /// Views on their way to a thread at most; beyond, they wait.
 const VIEWS: usize = 64;
 /// Reports taken from one thread in a turn.
@@ -25,16 +25,16 @@ const REPORTS_PER_TURN: usize = 8;
 
 /// One thread and what goes round between it and the loop.
 #[derive(Debug)]
-struct Seat {
-    orders: Sender<Order>,
-    reports: Receiver<Report>,
-    bell: Waker,
+struct WorkerHandle {
+    commands: Sender<Command>,
+    reports: Receiver<WorkerEvent>,
+    waker: Waker,
     thread: Option<JoinHandle<()>>,
     /// The thread as the system numbers it.
     number: u32,
     /// Loads at home.
-    loads: Vec<Load>,
-    filling: Option<Load>,
+    loads: Vec<OutgoingBatch>,
+    filling: Option<OutgoingBatch>,
     /// Views that wait for room among the orders.
     views: VecDeque<OpenerUpdate>,
     arrived: Time,
@@ -42,9 +42,9 @@ struct Seat {
 }
 
 /// Wakes the loop when a thread has ended, however it did.
-struct Knell(Waker);
+struct ExitNotifier(Waker);
 
-impl Drop for Knell {
+impl Drop for ExitNotifier {
     fn drop(&mut self) {
         self.0.wake();
     }
@@ -52,37 +52,37 @@ impl Drop for Knell {
 
 /// The threads of the sockets from the second on: that of socket `k` is at place `k - 1`.
 #[derive(Debug, Default)]
-pub(super) struct Team {
-    seats: Vec<Seat>,
+pub(super) struct Workers {
+    handles: Vec<WorkerHandle>,
     /// What is to go wrong in whichever thread looks first.
     #[cfg(test)]
     pub fault: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
-impl Team {
+impl Workers {
     /// Starts the thread of one more socket.
     pub fn add(
         &mut self,
         kind: &DatapathKind,
         options: &UdpOptions,
         cores: Vec<usize>,
-        bell: Waker,
+        waker: Waker,
     ) -> Result<(), DriverError> {
         let socket = Datapath::open(kind, options)?;
         let poller = Poller::new()?;
-        let (mut orders, inbox) = ring(LOADS + ROOMS + VIEWS);
-        let (outbox, reports) = ring(LOADS + ROOMS + 2);
-        for _ in 0..ROOMS {
-            let room = Arrival { batch: socket.recv_batch(), read: Time::ZERO, opened: Vec::new() };
-            let _ = orders.push(Order::Room(room));
+        let (mut commands, inbox) = ring(SEND_BATCHES + RECV_BATCHES + VIEWS);
+        let (outbox, reports) = ring(SEND_BATCHES + RECV_BATCHES + 2);
+        for _ in 0..RECV_BATCHES {
+            let room = IncomingBatch { batch: socket.recv_batch(), read: Time::ZERO, opened: Vec::new() };
+            let _ = commands.push(Command::Room(room));
         }
-        let seat = Seat {
-            orders,
+        let seat = WorkerHandle {
+            commands,
             reports,
-            bell: poller.waker(),
+            waker: poller.waker(),
             thread: None,
             number: 0,
-            loads: (0..LOADS).map(|_| Load::default()).collect(),
+            loads: (0..SEND_BATCHES).map(|_| OutgoingBatch::default()).collect(),
             filling: None,
             views: VecDeque::new(),
             arrived: Time::ZERO,
@@ -91,63 +91,63 @@ impl Team {
         let worker = Worker {
             socket,
             poller,
-            orders: inbox,
+            commands: inbox,
             reports: outbox,
-            bell: bell.clone(),
+            waker: waker.clone(),
             cores,
             #[cfg(test)]
             fault: self.fault.clone(),
         };
-        let name = format!("longhaul-lane-{}", self.seats.len() + 1);
+        let name = format!("longhaul-lane-{}", self.handles.len() + 1);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let _knell = Knell(bell);
+            let _knell = ExitNotifier(waker);
             worker.run();
         })?;
-        self.seats.push(Seat { thread: Some(thread), ..seat });
+        self.handles.push(WorkerHandle { thread: Some(thread), ..seat });
         Ok(())
     }
 
     /// How many threads there are.
     pub fn len(&self) -> usize {
-        self.seats.len()
+        self.handles.len()
     }
 
     /// Whether a socket is one of its threads'. What is of any other leaves by the loop's own.
     pub fn has(&self, socket: u16) -> bool {
-        (1..=self.seats.len()).contains(&usize::from(socket))
+        (1..=self.handles.len()).contains(&usize::from(socket))
     }
 
     /// Ends all threads, and closes their sockets.
-    pub fn dismiss(&mut self) {
-        for mut s in self.seats.drain(..) {
+    pub fn stop_all(&mut self) {
+        for mut s in self.handles.drain(..) {
             let (nobody, _) = ring(1);
-            drop(core::mem::replace(&mut s.orders, nobody));
-            s.bell.wake();
-            s.mourn();
+            drop(core::mem::replace(&mut s.commands, nobody));
+            s.waker.wake();
+            s.join_thread();
         }
     }
 
     /// The threads as the system numbers them, in order; 0 while it is not known.
     pub fn threads(&self) -> Vec<u32> {
-        self.seats.iter().map(|s| s.number).collect()
+        self.handles.iter().map(|s| s.number).collect()
     }
 
     /// Whether everything that was built has left.
     pub fn is_idle(&self) -> bool {
-        self.seats.iter().all(|s| s.gone || s.loads.len() == LOADS)
+        self.handles.iter().all(|s| s.gone || s.loads.len() == SEND_BATCHES)
     }
 
-    fn seat(&mut self, socket: u16) -> Option<&mut Seat> {
-        self.seats.get_mut(usize::from(socket).checked_sub(1)?).filter(|s| !s.gone)
+    fn handle(&mut self, socket: u16) -> Option<&mut WorkerHandle> {
+        self.handles.get_mut(usize::from(socket).checked_sub(1)?).filter(|s| !s.gone)
     }
 
     /// A train stands in the slot of a further socket.
     pub fn commit(&mut self, t: &Transmit) -> Result<(), UdpError> {
-        let Some(seat) = self.seat(t.socket) else { return Ok(()) };
+        let Some(seat) = self.handle(t.socket) else { return Ok(()) };
         let Some(load) = &mut seat.filling else { return Ok(()) };
         load.batch.commit(meta(t), t.len)?;
         // A thread with nothing to do begins at once.
-        if load.batch.len() == TRAINS_PER_LOAD || seat.loads.len() == LOADS - 1 {
+        if load.batch.len() == TRAINS_PER_BATCH || seat.loads.len() == SEND_BATCHES - 1 {
             seat.hand_over();
         }
         Ok(())
@@ -155,27 +155,27 @@ impl Team {
 
     /// Nothing more is built for now: what is there leaves.
     pub fn hand_over(&mut self) {
-        self.seats.iter_mut().for_each(Seat::hand_over);
+        self.handles.iter_mut().for_each(WorkerHandle::hand_over);
     }
 
     /// Passes on what threads are to know, takes in what they report. True when there was something.
-    pub fn collect(&mut self, now: Time, endpoint: &mut Endpoint, loser: &mut Option<Loser>) -> bool {
+    pub fn collect(&mut self, now: Time, endpoint: &mut Endpoint, loss: &mut Option<LossInjector>) -> bool {
         while let Some(v) = endpoint.poll_opener_update() {
-            if let Some(seat) = self.seat(v.socket) {
+            if let Some(seat) = self.handle(v.socket) {
                 seat.views.push_back(v);
             }
         }
         let mut any = false;
-        for (i, seat) in self.seats.iter_mut().enumerate().filter(|(_, s)| !s.gone) {
+        for (i, seat) in self.handles.iter_mut().enumerate().filter(|(_, s)| !s.gone) {
             seat.pass_on_views();
             for _ in 0..REPORTS_PER_TURN {
                 let Some(report) = seat.reports.pop() else { break };
                 any = true;
-                seat.take_in(now, report, endpoint, loser);
+                seat.take_in(now, report, endpoint, loss);
             }
             if seat.reports.is_gone() || seat.gone {
                 seat.gone = true;
-                seat.mourn();
+                seat.join_thread();
                 endpoint.abandon_socket(now, i as u16 + 1);
             }
         }
@@ -183,54 +183,60 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for Workers {
     fn drop(&mut self) {
-        self.dismiss();
+        self.stop_all();
     }
 }
 
-impl Seat {
+impl WorkerHandle {
     /// Waits for a thread that has ended or is about to, and says so if it ended by a panic.
-    fn mourn(&mut self) {
+    fn join_thread(&mut self) {
         if self.thread.take().is_some_and(|t| t.join().is_err()) {
             tracing::error!("the thread of a lane ended by a panic, please report it: its lanes are closed");
         }
     }
 
-    fn order(&mut self, order: Order) {
+    fn command(&mut self, order: Command) {
         // There is room for all buffers that go round.
-        let _ = self.orders.push(order);
-        self.bell.wake();
+        let _ = self.commands.push(order);
+        self.waker.wake();
     }
 
     fn hand_over(&mut self) {
         match self.filling.take() {
             // Asked for, and then nothing was written into it.
             Some(load) if load.batch.is_empty() => self.loads.push(load),
-            Some(load) => self.order(Order::Send(load)),
+            Some(load) => self.command(Command::Send(load)),
             None => {}
         }
     }
 
     fn pass_on_views(&mut self) {
-        while !self.views.is_empty() && !self.orders.is_full() {
+        while !self.views.is_empty() && !self.commands.is_full() {
             if let Some(v) = self.views.pop_front() {
-                self.order(Order::View(v.cid, v.opener));
+                self.command(Command::View(v.cid, v.opener));
             }
         }
     }
 
-    fn take_in(&mut self, now: Time, report: Report, endpoint: &mut Endpoint, loser: &mut Option<Loser>) {
+    fn take_in(
+        &mut self,
+        now: Time,
+        report: WorkerEvent,
+        endpoint: &mut Endpoint,
+        loss: &mut Option<LossInjector>,
+    ) {
         match report {
-            Report::Began(number) => self.number = number,
-            Report::Sent(load, too_big) => {
+            WorkerEvent::Began(number) => self.number = number,
+            WorkerEvent::Sent(load, too_big) => {
                 if let Some(big) = too_big {
                     endpoint.on_too_large(now, big.dst, big.segment);
                 }
                 self.loads.push(load);
                 endpoint.resume();
             }
-            Report::Arrived(mut arrival) => {
+            WorkerEvent::Arrived(mut arrival) => {
                 let opened = core::mem::take(&mut arrival.opened);
                 for ((m, data), opened) in arrival.batch.iter_mut().zip(&opened) {
                     let at = Time::from_nanos(arrival.read.as_nanos().saturating_sub(m.age.as_nanos()));
@@ -242,12 +248,12 @@ impl Seat {
                         }
                         None => endpoint.handle_train(at, meta, data, m.stride),
                     };
-                    Loser::pass(loser, data, m.stride, hand);
+                    LossInjector::pass(loss, data, m.stride, hand);
                 }
                 arrival.opened = opened;
-                self.order(Order::Room(arrival));
+                self.command(Command::Room(arrival));
             }
-            Report::Failed(e) => {
+            WorkerEvent::Failed(e) => {
                 tracing::error!(error = %e, "the socket of a lane is beyond use: its lanes are closed");
                 self.gone = true;
             }
@@ -256,33 +262,33 @@ impl Seat {
 }
 
 /// The loop's own batch, and those of the threads.
-pub(super) struct Slots<'a> {
+pub(super) struct SendSlots<'a> {
     pub own: &'a mut SendBatch,
     /// Trains that the own batch takes.
     pub most: usize,
-    pub team: &'a mut Team,
+    pub workers: &'a mut Workers,
 }
 
-impl TransmitBuffers for Slots<'_> {
+impl TransmitBuffers for SendSlots<'_> {
     fn slot(&mut self, socket: u16) -> Option<&mut [u8]> {
-        if !self.team.has(socket) {
+        if !self.workers.has(socket) {
             return if self.own.len() < self.most { self.own.slot() } else { None };
         }
-        let seat = self.team.seat(socket)?;
+        let seat = self.workers.handle(socket)?;
         if seat.filling.is_none() {
             seat.filling = seat.loads.pop();
         }
         let load = seat.filling.as_mut()?;
-        if load.batch.len() < TRAINS_PER_LOAD { load.batch.slot() } else { None }
+        if load.batch.len() < TRAINS_PER_BATCH { load.batch.slot() } else { None }
     }
 
     fn protect(&mut self, socket: u16, sealing: TrainSealer, len: usize, segment: usize) {
-        if self.team.has(socket)
+        if self.workers.has(socket)
             && len > MAX_INLINE_SEAL
-            && let Some(load) = self.team.seat(socket).and_then(|s| s.filling.as_mut())
+            && let Some(load) = self.workers.handle(socket).and_then(|s| s.filling.as_mut())
         {
             let place = load.batch.len();
-            load.sealings[place] = Some(sealing.without_prefetch());
+            load.sealers[place] = Some(sealing.without_prefetch());
         } else if let Some(slot) = self.slot(socket) {
             sealing.seal(&mut slot[..len], segment);
         }

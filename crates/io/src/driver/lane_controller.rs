@@ -1,15 +1,15 @@
 //! How many lanes a client's connections have, and which threads of further sockets work: as many as the loop's work needs
 //! and the machine has processors for.
 
-mod rule;
+mod thread_policy;
 
 use crate::clock::CpuTime;
 use base::{Span, Time};
 use core::fmt;
 use core::str::FromStr;
 use endpoint::{ConnId, Endpoint, MAX_SOCKETS};
-use rule::{Look, Rule, Step};
 use std::collections::BTreeMap;
+use thread_policy::{Measurement, ThreadChange, ThreadPolicy};
 
 /// How many lanes, and so threads, a driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -23,14 +23,14 @@ pub enum Lanes {
 }
 
 impl FromStr for Lanes {
-    type Err = BadLanes;
+    type Err = InvalidLanes;
 
-    fn from_str(text: &str) -> Result<Lanes, BadLanes> {
+    fn from_str(text: &str) -> Result<Lanes, InvalidLanes> {
         if text == "auto" {
             return Ok(Lanes::Auto);
         }
         let n = text.parse().ok().filter(|n| (1..=MAX_SOCKETS).contains(n));
-        n.map(Lanes::Count).ok_or_else(|| BadLanes(text.to_owned()))
+        n.map(Lanes::Count).ok_or_else(|| InvalidLanes(text.to_owned()))
     }
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Lanes {
 /// No number of lanes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no number of lanes: write auto, or a number from 1 to {MAX_SOCKETS}")]
-pub struct BadLanes(String);
+pub struct InvalidLanes(String);
 
 /// A thread that had to wait for this share of the time for which it had something to do has no processor to itself.
 const WAITED: f64 = 0.3;
@@ -59,34 +59,34 @@ const TRICKLE: f64 = 10e6;
 
 /// For how long a thread ran, and for how long it waited for a processor while it could have run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turns {
+pub(super) struct SchedStats {
     ran: Span,
     waited: Span,
 }
 
-impl Turns {
+impl SchedStats {
     /// Of a thread of this process. Where the system does not tell, nothing waits.
-    fn of(thread: u32) -> Turns {
-        Turns::read(&format!("/proc/self/task/{thread}/schedstat"))
+    fn of(thread: u32) -> SchedStats {
+        SchedStats::read(&format!("/proc/self/task/{thread}/schedstat"))
     }
 
     /// Of the calling thread.
-    pub fn of_loop() -> Turns {
-        Turns::read("/proc/thread-self/schedstat")
+    pub fn of_loop() -> SchedStats {
+        SchedStats::read("/proc/thread-self/schedstat")
     }
 
-    fn read(file: &str) -> Turns {
-        std::fs::read_to_string(file).ok().and_then(|t| Turns::parse(&t)).unwrap_or_default()
+    fn read(file: &str) -> SchedStats {
+        std::fs::read_to_string(file).ok().and_then(|t| SchedStats::parse(&t)).unwrap_or_default()
     }
 
     /// Of Documentation/scheduler/sched-stats.rst: time spent on the processor, and on a run queue, in nanoseconds.
-    fn parse(text: &str) -> Option<Turns> {
+    fn parse(text: &str) -> Option<SchedStats> {
         let mut words = text.split_ascii_whitespace().map(|w| w.parse().map(Span::from_nanos));
-        Some(Turns { ran: words.next()?.ok()?, waited: words.next()?.ok()? })
+        Some(SchedStats { ran: words.next()?.ok()?, waited: words.next()?.ok()? })
     }
 
     /// Shares of an interval of so many seconds: running, and waiting of the time for which there was something to do.
-    pub fn shares(self, before: Turns, span: f64) -> (f64, f64) {
+    pub fn shares(self, before: SchedStats, span: f64) -> (f64, f64) {
         let since = |now: Span, then: Span| now.as_secs_f64().max(then.as_secs_f64()) - then.as_secs_f64();
         let (ran, waited) = (since(self.ran, before.ran), since(self.waited, before.waited));
         (ran / span, if ran + waited < ACTIVE * span { 0.0 } else { waited / (ran + waited) })
@@ -95,29 +95,29 @@ impl Turns {
 
 /// What is compared with the next look.
 #[derive(Clone, Debug)]
-struct Seen {
+struct Sample {
     at: Time,
     cpu: CpuTime,
     free: Span,
     bytes: u64,
-    own: Turns,
-    threads: Vec<Turns>,
+    own: SchedStats,
+    threads: Vec<SchedStats>,
 }
 
 /// Says which threads of further sockets are to work, adds lanes to the connections of a client and takes them back.
 #[derive(Debug)]
-pub(super) struct Growth {
+pub(super) struct LaneController {
     /// Processors that this process may use, as they were before threads were bound to some.
     processors: Vec<usize>,
     /// Those of them that its threads are to stay on.
     pool: Vec<usize>,
-    rule: Rule,
+    rule: ThreadPolicy,
     /// All further threads work, whatever it costs.
     always: bool,
     most: u16,
     /// Lanes that were asked for, of each connection.
     asked: BTreeMap<ConnId, Vec<u32>>,
-    last: Option<Seen>,
+    last: Option<Sample>,
     next: Time,
     look_at: Time,
     /// No thread but the loop's has had anything to do of late.
@@ -131,16 +131,16 @@ pub(super) struct Growth {
     pub lent: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
-impl Growth {
+impl LaneController {
     /// For a driver of `most` sockets at most, whose threads stay on `cores`, if any are named.
-    pub fn new(lanes: Lanes, most: u16, cores: &[usize], always: bool) -> Growth {
+    pub fn new(lanes: Lanes, most: u16, cores: &[usize], always: bool) -> LaneController {
         let processors = processors();
         let named = &cores[..cores.len().min(usize::from(most))];
         let pool = if named.is_empty() { processors.clone() } else { named.to_vec() };
-        Growth {
+        LaneController {
             processors,
             pool,
-            rule: Rule::new(lanes != Lanes::Auto, most),
+            rule: ThreadPolicy::new(lanes != Lanes::Auto, most),
             always,
             most,
             asked: BTreeMap::new(),
@@ -167,20 +167,20 @@ impl Growth {
     }
 
     /// Whether the loop has the processors of all threads to itself.
-    pub fn is_alone(&self) -> bool {
+    pub fn uses_loop_only(&self) -> bool {
         !self.always && self.alone && self.rule.working() == 0
     }
 
     /// Whether further threads are to be there, where `there` tells whether they are: from when one is to work until none has
     /// had anything to do of late, but not while it is found out what they are worth.
-    pub fn keeps_threads(&self, there: bool) -> bool {
+    pub fn wants_threads(&self, there: bool) -> bool {
         #[cfg(test)]
         match self.wish.load(std::sync::atomic::Ordering::Relaxed) {
             0 => {}
             wish => return wish == 1,
         }
         if there {
-            !self.is_alone() || self.rule.is_trying()
+            !self.uses_loop_only() || self.rule.is_trying()
         } else {
             self.most > 1 && (self.always || self.rule.working() != 0)
         }
@@ -202,37 +202,38 @@ impl Growth {
         self.next
     }
 
-    /// Looks, if it is time: [`Growth::sockets`] and [`Growth::spare`] may have changed. `threads` are those of further
+    /// Looks, if it is time: [`LaneController::sockets`] and [`LaneController::spare`] may have changed. `threads` are those of further
     /// sockets, in order, as the system numbers them.
     pub fn look(&mut self, now: Time, endpoint: &Endpoint, threads: &[u32]) {
         // A connection that has just come up need not wait long for its lanes.
-        self.next = now + if self.rule.lanes() > 1 { rule::EVERY / 40 } else { rule::EVERY };
+        self.next =
+            now + if self.rule.lanes() > 1 { thread_policy::EVERY / 40 } else { thread_policy::EVERY };
         if now < self.look_at {
             return;
         }
-        self.look_at = now + rule::EVERY;
+        self.look_at = now + thread_policy::EVERY;
         let stats = endpoint.connections().filter_map(|c| endpoint.stats(c));
-        let seen = Seen {
+        let seen = Sample {
             at: now,
             cpu: CpuTime::of_thread(),
             free: idle_times(&self.pool).into_iter().fold(Span::ZERO, |all, s| all + s),
             bytes: stats.map(|s| s.payload_sent + s.payload_received).sum(),
-            own: Turns::of_loop(),
-            threads: threads.iter().map(|t| Turns::of(*t)).collect(),
+            own: SchedStats::of_loop(),
+            threads: threads.iter().map(|t| SchedStats::of(*t)).collect(),
         };
         let Some(before) = self.last.replace(seen.clone()) else { return };
         let span = now.since(before.at);
-        if span > rule::EVERY * 2 {
+        if span > thread_policy::EVERY * 2 {
             // Nothing happened for a while: that tells nothing of what happens from now on.
             return self.rule.forget();
         }
         let span = span.as_secs_f64().max(1e-3);
         let idle = seen.free.as_secs_f64().max(before.free.as_secs_f64()) - before.free.as_secs_f64();
-        let shares = |(now, then): (&Turns, &Turns)| now.shares(*then, span);
+        let shares = |(now, then): (&SchedStats, &SchedStats)| now.shares(*then, span);
         let shares: Vec<_> = seen.threads.iter().zip(&before.threads).map(shares).collect();
         self.alone = shares.iter().all(|(ran, _)| *ran < ACTIVE);
         let waited = (1..).zip(&shares).filter(|(_, (_, waited))| *waited >= WAITED);
-        let l = Look {
+        let l = Measurement {
             now,
             busy: seen.cpu.since(before.cpu).total().as_secs_f64() / span,
             free: idle / span,
@@ -241,43 +242,45 @@ impl Growth {
             waited: waited.fold(0, |all, (k, _)| all | 1u64 << k),
         };
         if let Some(step) = self.rule.decide(&l) {
-            self.tell(step, &l);
+            self.report_change(step, &l);
         }
     }
 
     /// Says what has changed: loudly the first time that a thread loses its processor.
-    fn tell(&mut self, step: Step, l: &Look) {
+    fn report_change(&mut self, step: ThreadChange, l: &Measurement) {
         let rate = (l.rate * 8e-6) as u64;
         match step {
-            Step::Crowded(threads) if !core::mem::replace(&mut self.said, true) => {
+            ThreadChange::Crowded(threads) if !core::mem::replace(&mut self.said, true) => {
                 let threads = names(threads);
                 tracing::warn!(
                     "no processor is free for the threads of lanes {threads}: they rest until one is, and the others go on"
                 );
             }
-            Step::Crowded(threads) => {
+            ThreadChange::Crowded(threads) => {
                 tracing::info!(
                     rate,
                     "no processor is free for the threads of lanes {}: they rest",
                     names(threads)
                 );
             }
-            Step::Useless(threads) => {
+            ThreadChange::Useless(threads) => {
                 tracing::info!(
                     rate,
                     "it is no slower without the threads of lanes {}: they rest",
                     names(threads)
                 );
             }
-            Step::Begin(threads) => {
+            ThreadChange::Begin(threads) => {
                 tracing::info!(rate, "processors are free: the threads of lanes {} work", names(threads));
             }
-            Step::Weigh(_) | Step::Worth(_) | Step::Close => tracing::debug!(rate, ?step, "threads of lanes"),
+            ThreadChange::Measure(_) | ThreadChange::Keep(_) | ThreadChange::Close => {
+                tracing::debug!(rate, ?step, "threads of lanes")
+            }
         }
     }
 
     /// Has each connection of this client use the sockets that there are to be.
-    pub fn spread(&mut self, now: Time, endpoint: &mut Endpoint) {
+    pub fn assign_lanes(&mut self, now: Time, endpoint: &mut Endpoint) {
         let clients: Vec<_> = endpoint.connections().filter(|c| endpoint.is_open_client(*c)).collect();
         self.asked.retain(|c, _| clients.contains(c));
         for conn in clients {
@@ -366,20 +369,20 @@ mod tests {
     #[test]
     fn a_trickle_is_no_rate_for_which_threads_begin() {
         // Messages about a transfer, a whole second of them, while both processors are free; then the transfer itself.
-        let mut r = Rule::new(true, 2);
+        let mut r = ThreadPolicy::new(true, 2);
         let mut steps = [2e3, 3e3, 2e3, 9.9e6, 5e8, 5e8].into_iter().zip(1u64..).map(|(rate, n)| {
-            let now = Time::ZERO + rule::EVERY * n;
-            r.decide(&Look { now, busy: 1.0, free: 2.0, rate: flow(rate), ..Look::default() })
+            let now = Time::ZERO + thread_policy::EVERY * n;
+            r.decide(&Measurement { now, busy: 1.0, free: 2.0, rate: flow(rate), ..Measurement::default() })
         });
         assert!(steps.by_ref().take(5).all(|s| s.is_none()));
-        assert_eq!(steps.next(), Some(Some(Step::Begin(2))));
+        assert_eq!(steps.next(), Some(Some(ThreadChange::Begin(2))));
     }
 
     #[test]
     fn the_systems_account_of_a_threads_turns_is_read() {
-        let of = |ran, waited| Turns { ran: Span::from_nanos(ran), waited: Span::from_nanos(waited) };
-        assert_eq!(Turns::parse("500 30 7\n"), Some(of(500, 30)));
-        assert_eq!((Turns::parse(""), Turns::parse("5 x 1")), (None, None));
+        let of = |ran, waited| SchedStats { ran: Span::from_nanos(ran), waited: Span::from_nanos(waited) };
+        assert_eq!(SchedStats::parse("500 30 7\n"), Some(of(500, 30)));
+        assert_eq!((SchedStats::parse(""), SchedStats::parse("5 x 1")), (None, None));
         assert_eq!(of(700_000_000, 300_000_000).shares(of(0, 0), 2.0), (0.35, 0.3));
         assert_eq!(of(1_000, 9_000).shares(of(0, 0), 1.0).1, 0.0, "too little to tell");
         assert_eq!(of(1, 1).shares(of(5, 5), 1.0), (0.0, 0.0));

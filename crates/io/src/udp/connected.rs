@@ -10,7 +10,7 @@
 //! the same user that asks for just this port could. For a socket that does share its port this is nothing: the group's order
 //! is what steering counts by.
 
-use super::attach::Attached;
+use super::attach::ConnectedTo;
 use super::{UdpError, UdpOptions, UdpSocket, connect, set};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,11 +18,11 @@ use std::net::{IpAddr, SocketAddr};
 impl UdpSocket {
     /// Opens a companion of this socket, that sends from `src` to `peer` and is [lean](UdpSocket::set_lean) from the start.
     /// It counts as this one does. Before it was connected, it may have got datagrams of others: it is to be read until it
-    /// is empty, and then to be told so by [`UdpSocket::settle`].
+    /// is empty, and then to be told so by [`UdpSocket::mark_drained`].
     ///
     /// # Errors
     /// The system does not give it, or not for this address.
-    pub(crate) fn companion(&self, peer: SocketAddr, src: IpAddr) -> Result<UdpSocket, UdpError> {
+    pub(crate) fn open_connected(&self, peer: SocketAddr, src: IpAddr) -> Result<UdpSocket, UdpError> {
         let mut bind = SocketAddr::new(src, self.local.port());
         if let (SocketAddr::V6(at), SocketAddr::V6(p)) = (&mut bind, peer) {
             // Of use for link-local addresses, which belong to the link of the peer's.
@@ -42,15 +42,15 @@ impl UdpSocket {
         self.share_port(false)?;
         let mut companion = opened?;
         companion.share_port(false)?;
-        connect(&companion.fd, peer, companion.habits.v6)?;
+        connect(&companion.fd, peer, companion.defaults.v6)?;
         companion.counters = self.counters.clone();
         Ok(companion)
     }
 
     /// A companion was found empty: from now on all that arrives there is `peer`'s, and what goes to it is sent without an
     /// address.
-    pub(crate) fn settle(&mut self, peer: SocketAddr) {
-        self.habits.attached = Some(Attached { dst: peer, src: self.local.ip() });
+    pub(crate) fn mark_drained(&mut self, peer: SocketAddr) {
+        self.defaults.attached = Some(ConnectedTo { dst: peer, src: self.local.ip() });
     }
 
     /// From now on the peer's datagrams arrive at the first socket again: what waits at this companion can be read to the end
@@ -59,9 +59,9 @@ impl UdpSocket {
     /// # Errors
     /// They may still arrive here.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
-        self.habits.attached = None;
+        self.defaults.attached = None;
         // Nobody else can speak from here. Connected to nobody, it would get as much as the first socket.
-        connect(&self.fd, self.local, self.habits.v6)
+        connect(&self.fd, self.local, self.defaults.v6)
     }
 
     /// Whether others of this user may open sockets at its address, and the kernel takes those that are there for a group.

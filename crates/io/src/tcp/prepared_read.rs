@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 /// A reading that was made ready. Nothing else is done with the endpoint while there is one.
 #[derive(Debug)]
-pub struct Ready<'e> {
+pub struct PreparedRead<'e> {
     /// The stream, and for how many bytes there is room.
     of: Option<(StreamId, usize)>,
     ranges: Ranges,
@@ -22,7 +22,7 @@ pub struct Ready<'e> {
 
 /// What it has brought.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct PreparedResult {
     pub(super) id: StreamId,
     pub(super) got: Result<usize, Errno>,
     /// Bytes that there was room for.
@@ -31,19 +31,24 @@ pub(super) struct Early {
 
 impl Streams {
     /// Room for what is to be made ready.
-    pub fn lend_ranges(&mut self) -> Ranges {
+    pub fn take_ranges(&mut self) -> Ranges {
         core::mem::take(&mut self.ranges)
     }
 
     /// Before a wait: finds out where the next bytes go of the stream that was read last. What is wrong with that place, a key that became
     /// void, is told of when the peer goes on, as without this.
-    pub fn make_ready<'e>(&self, mut ranges: Ranges, now: Time, endpoint: &'e mut Endpoint) -> Ready<'e> {
+    pub fn prepare_read<'e>(
+        &self,
+        mut ranges: Ranges,
+        now: Time,
+        endpoint: &'e mut Endpoint,
+    ) -> PreparedRead<'e> {
         let of = self.likely().and_then(|id| {
             let mut io = endpoint.stream_io(id).filter(|io| !io.engine.is_held())?;
             let offered = name_places(&mut ranges.0, &mut io, now)?;
             Some((id, offered))
         });
-        Ready { of, ranges, endpoint: PhantomData }
+        PreparedRead { of, ranges, endpoint: PhantomData }
     }
 
     /// The stream of which something is likely to come first.
@@ -54,18 +59,18 @@ impl Streams {
     }
 
     /// After the wait, and after it was [told](Streams::told) of: reads what was made ready, if that is to be read.
-    pub fn read_ready(&mut self, ready: Ready<'_>) {
-        let Ready { of, mut ranges, .. } = ready;
-        self.early = None;
+    pub fn read_prepared(&mut self, ready: PreparedRead<'_>) {
+        let PreparedRead { of, mut ranges, .. } = ready;
+        self.prepared = None;
         if let Some((id, offered)) = of
             && let Some(s) = self.slots.get_mut(&id)
         {
             s.borrows = true;
             if s.due {
-                // SAFETY: they are scratch memory and registered regions of the endpoint, which was borrowed by `ready` until now, so
+                // SAFETY: they are scratch memory and registered regions of the endpoint, which was borrowed by `prepared_read` until now, so
                 // that neither was touched since they were named; nobody else has references into them.
                 let got = unsafe { socket::receive(&s.fd, &ranges.0) };
-                self.early = Some(Early { id, got, offered });
+                self.prepared = Some(PreparedResult { id, got, offered });
             }
         }
         ranges.0.clear();

@@ -6,11 +6,11 @@ use base::Span;
 
 /// How long a full socket buffer may hold up the relay before packets are dropped, as an adapter's queue
 /// would drop them.
-const PATIENCE: Span = Span::from_millis(1);
+const MAX_SEND_WAIT: Span = Span::from_millis(1);
 
 /// The train being put together.
 #[derive(Clone, Copy)]
-struct Open {
+struct OpenTrain {
     meta: SendMeta,
     len: usize,
     segments: usize,
@@ -20,23 +20,23 @@ struct Open {
 
 /// What left.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Left {
+pub(super) struct FlushReport {
     pub(super) trains: u64,
     pub(super) dropped: u64,
 }
 
 /// Joins packets for one socket at a time. Packets leave in the order given.
-pub(super) struct Joiner {
+pub(super) struct TrainBuilder {
     batch: SendBatch,
-    open: Option<Open>,
+    open: Option<OpenTrain>,
     waiter: Poller,
-    left: Left,
+    left: FlushReport,
 }
 
-impl Joiner {
-    pub(super) fn new() -> std::io::Result<Joiner> {
+impl TrainBuilder {
+    pub(super) fn new() -> std::io::Result<TrainBuilder> {
         let waiter = Poller::new()?;
-        Ok(Joiner { batch: SendBatch::new(), open: None, waiter, left: Left::default() })
+        Ok(TrainBuilder { batch: SendBatch::new(), open: None, waiter, left: FlushReport::default() })
     }
 
     /// Adds a packet; `meta.segment` is its length. One that is empty or longer than any train is dropped and
@@ -52,7 +52,7 @@ impl Joiner {
                 self.send(socket)?;
             }
         }
-        let open = self.open.get_or_insert(Open { meta, len: 0, segments: 0, closed: false });
+        let open = self.open.get_or_insert(OpenTrain { meta, len: 0, segments: 0, closed: false });
         let Some(slot) = self.batch.slot().and_then(|s| s.get_mut(open.len..open.len + bytes.len())) else {
             self.left.dropped += 1;
             return Ok(());
@@ -65,7 +65,7 @@ impl Joiner {
     }
 
     /// Sends all that was added. Tells what has left since the last call.
-    pub(super) fn flush(&mut self, socket: &UdpSocket) -> Result<Left, UdpError> {
+    pub(super) fn flush(&mut self, socket: &UdpSocket) -> Result<FlushReport, UdpError> {
         self.close()?;
         self.send(socket)?;
         Ok(core::mem::take(&mut self.left))
@@ -87,7 +87,7 @@ impl Joiner {
             self.left.trains += r.sent as u64;
             self.left.dropped += r.dropped as u64;
             if r.blocked == Blocked::Buffer && attempt == 0 {
-                self.waiter.wait(&mut [Source::new(socket, true)], Some(PATIENCE))?;
+                self.waiter.wait(&mut [Source::new(socket, true)], Some(MAX_SEND_WAIT))?;
             }
         }
         self.left.dropped += self.batch.len() as u64;
@@ -96,7 +96,7 @@ impl Joiner {
     }
 }
 
-impl Open {
+impl OpenTrain {
     fn takes(&self, meta: &SendMeta, len: usize) -> bool {
         let same = SendMeta { segment: 0, ..*meta } == SendMeta { segment: 0, ..self.meta };
         same && !self.closed

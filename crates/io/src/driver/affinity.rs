@@ -4,7 +4,7 @@
 //! is put beside who woke it. So a loop that is busy stays where it is, and one that has to wait for its processor moves
 //! to another one of its own: to an idle one at once; where none is, later and later, to see whether it is better there.
 
-use super::growth::{Turns, idle_times};
+use super::lane_controller::{SchedStats, idle_times};
 use base::{Span, Time};
 
 /// How often it is looked, and how often once so many looks in a row have found that it need not wait: a look costs some
@@ -25,7 +25,7 @@ const MOST_BLIND_LOOKS: u32 = 2_000;
 
 /// The processors and what was seen of them.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CpuAffinity {
     cores: Vec<usize>,
     looks: u32,
     crowded: u32,
@@ -33,16 +33,16 @@ pub(super) struct Place {
     /// Looks in a row before the next move to where it is not idle.
     blind: u32,
     on: Option<usize>,
-    last: Option<(Time, Turns, Vec<Span>)>,
+    last: Option<(Time, SchedStats, Vec<Span>)>,
     next: Time,
 }
 
-impl Place {
+impl CpuAffinity {
     /// Among these processors, of which there may be one or none.
-    pub fn new(cores: &[usize], serves: bool) -> Place {
+    pub fn new(cores: &[usize], serves: bool) -> CpuAffinity {
         let looks = if serves { 1 } else { CLIENT_LOOKS };
         let blind = BLIND_LOOKS * looks;
-        Place {
+        CpuAffinity {
             cores: cores.to_vec(),
             looks,
             crowded: 0,
@@ -55,18 +55,18 @@ impl Place {
     }
 
     /// The one to be on, once it matters; before, any of them does.
-    pub fn on(&self) -> Option<usize> {
+    pub fn core(&self) -> Option<usize> {
         self.on
     }
 
-    /// Looks, if it is time: [`Place::on`] may have changed.
-    pub fn look(&mut self, now: Time) {
+    /// Looks, if it is time: [`CpuAffinity::core`] may have changed.
+    pub fn update(&mut self, now: Time) {
         if now < self.next || self.cores.len() < 2 {
             return;
         }
         let every = if self.calm < CALM_LOOKS { EVERY } else { CALM_EVERY };
         self.next = now + every;
-        let (turns, idle) = (Turns::of_loop(), idle_times(&self.cores));
+        let (turns, idle) = (SchedStats::of_loop(), idle_times(&self.cores));
         let seen = self.last.replace((now, turns, idle.clone()));
         let Some((then, turns_then, idle_then)) = seen else { return };
         let span = now.since(then);
@@ -112,35 +112,35 @@ mod tests {
 
     #[test]
     fn a_loop_that_has_to_wait_moves_to_an_idle_processor() {
-        let mut p = Place::new(&[0, 3, 5], true);
+        let mut p = CpuAffinity::new(&[0, 3, 5], true);
         p.decide(0.05, 0.5, &[0.0, 1.0, 1.0], 0);
-        assert_eq!(p.on(), None, "it has little to do");
+        assert_eq!(p.core(), None, "it has little to do");
         p.decide(0.5, 0.5, &[0.0, 0.7, 0.9], 0);
-        assert_eq!(p.on(), Some(5));
+        assert_eq!(p.core(), Some(5));
         p.decide(0.9, 0.0, &[1.0, 0.9, 0.0], 5);
-        assert_eq!(p.on(), Some(5), "it does not wait");
+        assert_eq!(p.core(), Some(5), "it does not wait");
         p.decide(0.4, 0.5, &[1.0, 0.9, 0.0], 5);
-        assert_eq!(p.on(), Some(0), "somebody else came");
+        assert_eq!(p.core(), Some(0), "somebody else came");
     }
 
     #[test]
     fn a_busy_loop_stays_where_it_is() {
-        let mut p = Place::new(&[0, 3], false);
+        let mut p = CpuAffinity::new(&[0, 3], false);
         p.decide(0.9, 0.05, &[1.0, 0.0], 3);
-        assert_eq!(p.on(), Some(3));
-        let mut p = Place::new(&[0, 3], false);
+        assert_eq!(p.core(), Some(3));
+        let mut p = CpuAffinity::new(&[0, 3], false);
         p.decide(0.9, 0.05, &[1.0, 0.0], 7);
-        assert_eq!(p.on(), None, "a processor that is none of its own");
+        assert_eq!(p.core(), None, "a processor that is none of its own");
     }
 
     #[test]
     fn where_none_is_idle_it_is_tried_less_and_less_often() {
-        let mut p = Place::new(&[0, 1], true);
+        let mut p = CpuAffinity::new(&[0, 1], true);
         let mut moves = 0;
         for _ in 0..20_000 {
-            let here = p.on().unwrap_or(0);
+            let here = p.core().unwrap_or(0);
             p.decide(0.5, 0.5, &[0.0, 0.1], here);
-            moves += usize::from(p.on() != Some(here) && p.on().is_some());
+            moves += usize::from(p.core() != Some(here) && p.core().is_some());
         }
         assert!((8..25).contains(&moves), "{moves}");
     }
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn two_ends_on_one_processor_do_not_both_move() {
         for idle in [0.0, 1.0] {
-            let (mut a, mut b) = (Place::new(&[0, 1], true), Place::new(&[0, 1], false));
-            while a.on().is_none() {
+            let (mut a, mut b) = (CpuAffinity::new(&[0, 1], true), CpuAffinity::new(&[0, 1], false));
+            while a.core().is_none() {
                 a.decide(0.5, 0.5, &[0.0, idle], 0);
                 b.decide(0.5, 0.5, &[0.0, idle], 0);
             }
-            assert_eq!((a.on(), b.on()), (Some(1), None));
+            assert_eq!((a.core(), b.core()), (Some(1), None));
             b.decide(0.9, 0.0, &[0.0, 0.0], 0);
-            assert_eq!(b.on(), Some(0));
+            assert_eq!(b.core(), Some(0));
         }
     }
 }

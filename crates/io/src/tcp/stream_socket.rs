@@ -13,7 +13,7 @@ const LARGE: usize = 16 << 10;
 
 /// A stream's socket.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct StreamSocket {
     pub(super) fd: OwnedFd,
     /// It is not connected yet.
     pub(super) connecting: bool,
@@ -36,7 +36,7 @@ pub(super) struct Slot {
     /// What epoll waits for.
     pub(super) watched: epoll::EventFlags,
     /// Of so many bytes the system tells, not of fewer.
-    pub(super) enough: u32,
+    pub(super) low_watermark: u32,
     /// When much began to be waited for; nothing was read since.
     pub(super) since: Option<Time>,
     /// It is read though nothing was told of it, since it is time.
@@ -51,10 +51,10 @@ pub(super) struct Slot {
     lately: usize,
 }
 
-impl Slot {
+impl StreamSocket {
     /// Of a socket that is connected, or about to be.
-    pub(super) fn new(fd: OwnedFd, connecting: bool) -> Slot {
-        Slot {
+    pub(super) fn new(fd: OwnedFd, connecting: bool) -> StreamSocket {
+        StreamSocket {
             fd,
             connecting,
             due: false,
@@ -66,7 +66,7 @@ impl Slot {
             ask: Time::ZERO,
             borrows: false,
             watched: epoll::EventFlags::empty(),
-            enough: 1,
+            low_watermark: 1,
             since: None,
             untold: false,
             stalls: false,
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn who_gets_large_messages_reads_in_vain_instead_of_asking() {
         let (fd, _peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        let mut s = Slot::new(fd.into(), false);
+        let mut s = StreamSocket::new(fd.into(), false);
         assert!(s.asks(), "nothing came yet");
         // A message of 64 KiB, in two readings, again and again.
         for _ in 0..3 {

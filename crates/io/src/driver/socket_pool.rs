@@ -12,40 +12,40 @@ use endpoint::Endpoint;
 
 impl Driver {
     /// Whether clients come here and may be lent further threads.
-    pub(super) const fn lends(&self) -> bool {
+    pub(super) const fn has_socket_pool(&self) -> bool {
         self.options.serves && self.most > 1
     }
 
     /// Sockets that lanes are spread over.
     pub(super) fn sockets(&self) -> u16 {
-        if self.lends() { self.most } else { self.team.len() as u16 + 1 }
+        if self.has_socket_pool() { self.most } else { self.workers.len() as u16 + 1 }
     }
 
-    /// Opens the sockets, or closes them, as [`Growth`](super::growth::Growth) says what is to work.
-    pub(super) fn lend(&mut self, endpoint: &mut Endpoint) {
-        let there = self.team.len() > 0;
-        match (there, self.growth.keeps_threads(there)) {
-            (true, false) if self.team.is_idle() => {
-                self.team.dismiss();
-                self.withdraw();
+    /// Opens the sockets, or closes them, as [`LaneController`](super::lane_controller::LaneController) says what is to work.
+    pub(super) fn adjust_socket_pool(&mut self, endpoint: &mut Endpoint) {
+        let there = self.workers.len() > 0;
+        match (there, self.lane_controller.wants_threads(there)) {
+            (true, false) if self.workers.is_idle() => {
+                self.workers.stop_all();
+                self.unshare_address();
             }
-            (false, true) if !self.companion.is_open() => self.begin_to_lend(),
+            (false, true) if !self.connected_peer.is_open() => self.open_socket_pool(),
             _ => {}
         }
         #[cfg(test)]
-        if there != (self.team.len() > 0) {
-            self.growth.lent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if there != (self.workers.len() > 0) {
+            self.lane_controller.lent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        endpoint.publish_openers(self.team.len() > 0);
+        endpoint.publish_openers(self.workers.len() > 0);
     }
 
     /// Opens the sockets, or says why not.
-    pub(super) fn begin_to_lend(&mut self) {
+    pub(super) fn open_socket_pool(&mut self) {
         if let Err(error) = self.share_address() {
             tracing::warn!(%error, "packets cannot be spread over several sockets: all connections share one thread");
-            self.team.dismiss();
-            self.withdraw();
-            self.growth.limit_to(1);
+            self.workers.stop_all();
+            self.unshare_address();
+            self.lane_controller.limit_to(1);
         }
     }
 
@@ -53,7 +53,7 @@ impl Driver {
     fn share_address(&mut self) -> Result<(), DriverError> {
         let Some(first) = self.socket.socket() else { return Ok(()) };
         first.share_port(true)?;
-        while self.team.len() + 1 < usize::from(self.most) {
+        while self.workers.len() + 1 < usize::from(self.most) {
             self.add_thread()?;
         }
         if let Some(first) = self.socket.socket() {
@@ -64,7 +64,7 @@ impl Driver {
     }
 
     /// Nobody shares the address any more.
-    fn withdraw(&self) {
+    fn unshare_address(&self) {
         if let Some(first) = self.socket.socket()
             && let Err(error) = first.share_port(false)
         {
@@ -73,7 +73,7 @@ impl Driver {
     }
 
     /// Socket options of one more thread's socket.
-    pub(super) fn further(&self) -> UdpOptions {
+    pub(super) fn pool_socket_options(&self) -> UdpOptions {
         let mut udp = self.options.udp.clone();
         if self.options.serves {
             (udp.bind, udp.reuse_port) = (self.socket.local_addr(), true);

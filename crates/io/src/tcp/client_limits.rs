@@ -9,37 +9,37 @@ const PART: usize = 2;
 
 /// Counts of connections that clients have made.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct ClientLimits {
     most: usize,
     all: usize,
     places: HashMap<IpAddr, usize>,
 }
 
-impl Crowd {
+impl ClientLimits {
     /// That takes so many.
-    pub(super) fn new(most: usize) -> Crowd {
-        Crowd { most: most.max(PART), ..Crowd::default() }
+    pub(super) fn new(most: usize) -> ClientLimits {
+        ClientLimits { most: most.max(PART), ..ClientLimits::default() }
     }
 
     /// Whether it takes one more from there.
-    pub(super) fn takes(&self, from: IpAddr) -> bool {
+    pub(super) fn admits(&self, from: IpAddr) -> bool {
         let there = self.places.get(&network_of(from)).copied().unwrap_or(0);
         self.all < self.most && there < self.most / PART
     }
 
     /// Whether a quarter of its room is free.
-    pub(super) fn has_ease(&self) -> bool {
+    pub(super) fn has_ample_room(&self) -> bool {
         self.all <= self.most / 4 * 3 && self.places.values().all(|n| *n <= self.most / PART / 4 * 3)
     }
 
     /// One more is there.
-    pub(super) fn enters(&mut self, from: IpAddr) {
+    pub(super) fn on_accepted(&mut self, from: IpAddr) {
         self.all += 1;
         *self.places.entry(network_of(from)).or_default() += 1;
     }
 
     /// One less.
-    pub(super) fn leaves(&mut self, from: IpAddr) {
+    pub(super) fn on_closed(&mut self, from: IpAddr) {
         self.all -= 1;
         if let Some(n) = self.places.get_mut(&network_of(from)) {
             *n -= 1;
@@ -57,17 +57,17 @@ mod tests {
     #[test]
     fn one_place_has_half_of_all_and_the_whole_is_not_exceeded() {
         let at = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, n, 0, 0, 0, 7]);
-        let mut c = Crowd::new(8);
+        let mut c = ClientLimits::new(8);
         for n in 0..4 {
-            assert!(c.takes(at(1)) && c.has_ease() == (n <= 3));
-            c.enters(IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, n, 7]));
+            assert!(c.admits(at(1)) && c.has_ample_room() == (n <= 3));
+            c.on_accepted(IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, n, 7]));
         }
-        assert!(!c.takes(at(1)) && c.takes(at(2)) && !c.has_ease());
-        (0..4).for_each(|n| c.enters(at(10 + n)));
-        assert!(!c.takes(at(2)));
-        (0..4).for_each(|n| c.leaves(at(10 + n)));
-        c.leaves(at(1));
-        assert!(c.takes(at(1)) && c.takes(at(2)) && c.has_ease());
+        assert!(!c.admits(at(1)) && c.admits(at(2)) && !c.has_ample_room());
+        (0..4).for_each(|n| c.on_accepted(at(10 + n)));
+        assert!(!c.admits(at(2)));
+        (0..4).for_each(|n| c.on_closed(at(10 + n)));
+        c.on_closed(at(1));
+        assert!(c.admits(at(1)) && c.admits(at(2)) && c.has_ample_room());
         assert_eq!((c.all, c.places.len()), (3, 1));
     }
 }

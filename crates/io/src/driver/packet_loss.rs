@@ -4,31 +4,31 @@ use base::Rng;
 
 /// Loses datagrams that have arrived.
 #[derive(Debug)]
-pub(super) struct Loser {
+pub(super) struct LossInjector {
     rng: Rng,
     share: f64,
     /// Datagrams that still pass.
     passing: u64,
 }
 
-impl Loser {
-    pub fn new(share: f64, rng: Rng) -> Loser {
-        let mut l = Loser { rng, share, passing: 0 };
+impl LossInjector {
+    pub fn new(share: f64, rng: Rng) -> LossInjector {
+        let mut l = LossInjector { rng, share, passing: 0 };
         l.draw();
         l
     }
     /// Gives `take` what is left of a train of datagrams of `stride` bytes, in pieces without gaps, each with the number of
     /// datagrams before it in the train.
     pub fn pass(
-        loser: &mut Option<Loser>,
+        loss: &mut Option<LossInjector>,
         train: &mut [u8],
         stride: usize,
         mut take: impl FnMut(&mut [u8], usize),
     ) {
-        let Some(loser) = loser else { return take(train, 0) };
+        let Some(loss) = loss else { return take(train, 0) };
         let (mut rest, mut before) = (train, 0);
         while !rest.is_empty() {
-            let (pass, lost) = loser.cut(rest, stride);
+            let (pass, lost) = loss.cut(rest, stride);
             let (piece, behind) = rest.split_at_mut(pass);
             if !piece.is_empty() {
                 take(piece, before);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_share_asked_for_is_lost_one_datagram_at_a_time() {
-        let mut l = Loser::new(0.01, Rng::from_u64(1));
+        let mut l = LossInjector::new(0.01, Rng::from_u64(1));
         let (mut passed, mut lost) = (0, 0);
         for n in 0..20_000 {
             // Trains of 1 to 44 datagrams of 100 bytes, the last one of 7.

@@ -13,22 +13,22 @@ pub trait Signal {
 /// A bell that many may ring and one listens to. Rings before the listener has answered cost an atomic swap and no
 /// signal.
 #[derive(Debug)]
-pub struct Bell<S> {
+pub struct Wakeup<S> {
     /// It rings, and the listener has not answered yet.
-    ringing: AtomicBool,
+    pending: AtomicBool,
     signal: S,
 }
 
-impl<S: Signal> Bell<S> {
+impl<S: Signal> Wakeup<S> {
     /// A silent bell.
-    pub fn new(signal: S) -> Bell<S> {
-        Bell { ringing: AtomicBool::new(false), signal }
+    pub fn new(signal: S) -> Wakeup<S> {
+        Wakeup { pending: AtomicBool::new(false), signal }
     }
 
     /// Wakes the listener, now or when it next waits. Everything that was written before is visible to it after
-    /// [`Bell::answer`].
-    pub fn ring(&self) {
-        if !self.ringing.swap(true, Ordering::AcqRel) {
+    /// [`Wakeup::acknowledge`].
+    pub fn notify(&self) {
+        if !self.pending.swap(true, Ordering::AcqRel) {
             self.signal.raise();
         }
     }
@@ -36,9 +36,9 @@ impl<S: Signal> Bell<S> {
     /// The listener has been woken: call before looking at what there is to do. The order matters. A ring that found the
     /// bell ringing was before this, so what it rang for is seen by the look that follows; one that comes later raises
     /// the signal anew.
-    pub fn answer(&self) {
+    pub fn acknowledge(&self) {
         self.signal.clear();
-        self.ringing.swap(false, Ordering::AcqRel);
+        self.pending.swap(false, Ordering::AcqRel);
     }
 
     /// What the listener waits for.

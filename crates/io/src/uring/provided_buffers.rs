@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Release};
 /// The kernel learns of them in a ring of addresses: we write an entry and then move the ring's tail; it takes entries from
 /// the other end, and names each by the number we gave it.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct ProvidedBuffers {
     /// By number; empty where nothing is lent.
     slots: Box<[Slot]>,
     /// Numbers of the empty ones.
@@ -25,12 +25,12 @@ pub(super) struct Lent {
     head: usize,
 }
 
-impl Lent {
+impl ProvidedBuffers {
     /// `count` buffers, each with room for `payload` bytes behind `head` bytes. None is lent yet.
-    pub(super) fn new(count: usize, payload: usize, head: usize) -> Lent {
+    pub(super) fn new(count: usize, payload: usize, head: usize) -> ProvidedBuffers {
         let entries = count.next_power_of_two();
         assert!(entries <= 256, "one page holds 256 entries");
-        let mut lent = Lent {
+        let mut lent = ProvidedBuffers {
             slots: (0..count).map(|_| Slot::default()).collect(),
             free: (0..count as u16).rev().collect(),
             filled: VecDeque::with_capacity(count),
@@ -46,7 +46,7 @@ impl Lent {
 
     /// Where the ring of addresses is.
     pub(super) fn address(&self) -> u64 {
-        self.ring.lend().0 as u64
+        self.ring.provide().0 as u64
     }
 
     /// Its entries.
@@ -55,10 +55,10 @@ impl Lent {
     }
 
     /// Lends again what a batch held, and makes up for what is missing: buffers of a batch that was dropped.
-    pub(super) fn take_back(&mut self, slots: &mut [Slot]) {
+    pub(super) fn reclaim(&mut self, slots: &mut [Slot]) {
         for s in slots {
             if s.fits(self.payload, self.head) {
-                self.lend(std::mem::take(s));
+                self.provide(std::mem::take(s));
             }
         }
         self.top_up();
@@ -66,16 +66,16 @@ impl Lent {
 
     fn top_up(&mut self) {
         while !self.free.is_empty() {
-            self.lend(Slot::new(self.payload, self.head));
+            self.provide(Slot::new(self.payload, self.head));
         }
     }
 
     /// Gives a buffer to the kernel; one too many is freed.
-    pub(super) fn lend(&mut self, slot: Slot) {
+    pub(super) fn provide(&mut self, slot: Slot) {
         let Some(id) = self.free.pop() else { return };
-        let (address, len) = slot.lend();
+        let (address, len) = slot.provide();
         self.slots[usize::from(id)] = slot;
-        let ring: *mut BufRingEntry = self.ring.lend().0.cast();
+        let ring: *mut BufRingEntry = self.ring.provide().0.cast();
         let at = usize::from(self.tail & (self.entries - 1));
         // SAFETY: entry `at` is inside the ring; the kernel reads only entries between its head and the tail, and there
         // are at least as many entries as buffers, so this one is not among them.
@@ -108,7 +108,7 @@ impl Lent {
         if let Some(slot) = self.slots.get_mut(usize::from(id)).filter(|s| !s.is_empty()) {
             let slot = std::mem::take(slot);
             self.free.push(id);
-            self.lend(slot);
+            self.provide(slot);
         }
     }
 

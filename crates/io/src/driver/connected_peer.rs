@@ -1,7 +1,7 @@
 //! The companion of a server's socket: for the one client whose short messages come one by one, again and again, while the
 //! server looks on. Both directions save what an attached socket saves.
 
-use super::alone::Alone;
+use super::single_messages::SingleMessages;
 use crate::udp::{RecvBatch, SendBatch, UdpError, UdpSocket};
 use base::Time;
 use std::net::{IpAddr, SocketAddr};
@@ -23,24 +23,24 @@ enum Stage {
 
 /// Whose messages come again and again, and the socket for them.
 #[derive(Debug)]
-pub(super) struct Companion {
+pub(super) struct ConnectedPeer {
     open: Option<(UdpSocket, Stage)>,
     /// The client, and the address that it speaks to.
     peer: Option<(SocketAddr, IpAddr)>,
     /// Its messages, less what those of others take back. "Lean" is that it has a socket, or was refused one.
-    often: Alone,
+    singles: SingleMessages,
     looks: u32,
     /// How many there were.
     #[cfg(test)]
     pub opened: std::sync::Arc<std::sync::atomic::AtomicU32>,
 }
 
-impl Companion {
-    pub(super) fn new() -> Companion {
-        Companion {
+impl ConnectedPeer {
+    pub(super) fn new() -> ConnectedPeer {
+        ConnectedPeer {
             open: None,
             peer: None,
-            often: Alone::new(),
+            singles: SingleMessages::new(),
             looks: 0,
             #[cfg(test)]
             opened: Default::default(),
@@ -54,18 +54,23 @@ impl Companion {
 
     /// A message came alone `from` this client to this address of ours. Gives its client a companion of `first` if that is
     /// worth it, true then; takes it away once others speak more than now and then.
-    pub(super) fn heard(&mut self, now: Time, from: (SocketAddr, IpAddr), first: &UdpSocket) -> bool {
+    pub(super) fn on_single_message(
+        &mut self,
+        now: Time,
+        from: (SocketAddr, IpAddr),
+        first: &UdpSocket,
+    ) -> bool {
         if self.peer != Some(from) {
-            if self.often.several() {
+            if self.singles.on_several() {
                 self.leave();
                 self.peer = Some(from);
             }
             return false;
         }
-        if !self.often.one() || self.open.is_some() || !self.often.begins(now) {
+        if !self.singles.on_single() || self.open.is_some() || !self.singles.should_become_lean(now) {
             return false;
         }
-        match first.companion(from.0, from.1) {
+        match first.open_connected(from.0, from.1) {
             Ok(socket) => self.open = Some((socket, Stage::Fresh)),
             // It is not tried again before messages came in another way for a while.
             Err(error) => tracing::debug!(%error, peer = %from.0, "no socket of its own for a client"),
@@ -86,7 +91,7 @@ impl Companion {
         if batch.trains() == 0 {
             match (*stage, self.peer) {
                 (Stage::Fresh, Some((peer, _))) => {
-                    socket.settle(peer);
+                    socket.mark_drained(peer);
                     *stage = Stage::Settled;
                 }
                 (Stage::Leaving, _) => {
@@ -100,15 +105,15 @@ impl Companion {
     }
 
     /// The companion, if it can send all of this.
-    pub(super) fn carries(&self, batch: &SendBatch) -> Option<&UdpSocket> {
+    pub(super) fn can_send(&self, batch: &SendBatch) -> Option<&UdpSocket> {
         let (socket, _) = self.open.as_ref()?;
         batch.ends().all(|(dst, src)| socket.is_attached_to(dst, src)).then_some(socket)
     }
 
     /// Messages do not come so any more: the companion goes, once what waits there was taken by further looks.
     pub(super) fn leave(&mut self) {
-        self.often.end();
-        let _ = self.often.ends();
+        self.singles.end();
+        let _ = self.singles.should_end_lean();
         let Some((socket, stage)) = self.open.as_mut().filter(|(_, stage)| *stage != Stage::Leaving) else {
             return;
         };
@@ -145,7 +150,7 @@ mod tests {
         first: UdpSocket,
         clients: [UdpSocket; 2],
         at: SocketAddr,
-        c: Companion,
+        c: ConnectedPeer,
         batch: RecvBatch,
     }
 
@@ -154,17 +159,17 @@ mod tests {
             let (first, clients) = (socket(bind), [socket(from), socket(from)]);
             let at = SocketAddr::new(clients[0].local_addr().ip(), first.local_addr().port());
             let batch = first.recv_batch();
-            Place { first, clients, at, c: Companion::new(), batch }
+            Place { first, clients, at, c: ConnectedPeer::new(), batch }
         }
 
         /// A client's message was taken.
-        fn heard(&mut self, now: Time, client: usize) -> bool {
-            self.c.heard(now, (self.clients[client].local_addr(), self.at.ip()), &self.first)
+        fn on_single_message(&mut self, now: Time, client: usize) -> bool {
+            self.c.on_single_message(now, (self.clients[client].local_addr(), self.at.ip()), &self.first)
         }
 
         /// Enough messages for a companion of the first client's.
         fn open(&mut self, now: Time) {
-            let opened = (0..100).position(|_| self.heard(now, 0));
+            let opened = (0..100).position(|_| self.on_single_message(now, 0));
             assert!(opened.is_some_and(|n| n >= 31) && self.c.is_open(), "{opened:?}");
         }
 
@@ -212,7 +217,7 @@ mod tests {
             p.say(0, b"before");
             p.open(AT);
             let sealed = batch(p.clients[0].local_addr(), p.at.ip(), b"x");
-            assert!(p.c.carries(&sealed).is_none(), "not before it was found empty");
+            assert!(p.c.can_send(&sealed).is_none(), "not before it was found empty");
             for i in 0..40 {
                 p.say(0, &[i]);
                 p.say(1, &[i, i]);
@@ -224,10 +229,10 @@ mod tests {
                 assert_eq!(found, all);
             }
             let others = batch(p.clients[1].local_addr(), p.at.ip(), b"x");
-            assert!(p.c.carries(&others).is_none());
+            assert!(p.c.can_send(&others).is_none());
             for len in [1, 900] {
                 let mut back = batch(p.clients[0].local_addr(), p.at.ip(), &vec![7; len]);
-                let companion = p.c.carries(&back).expect("all of it is for the one");
+                let companion = p.c.can_send(&back).expect("all of it is for the one");
                 assert_eq!(companion.send(&mut back).unwrap().sent, 1);
                 assert_eq!(p.clients[0].recv(&mut p.batch).unwrap(), 1);
                 let (m, bytes) = p.batch.iter_mut().next().expect("one");
@@ -253,7 +258,7 @@ mod tests {
                 p.c.leave();
                 p.c.leave();
                 let back = batch(p.clients[0].local_addr(), p.at.ip(), b"x");
-                assert!(p.c.is_open() && p.c.carries(&back).is_none());
+                assert!(p.c.is_open() && p.c.can_send(&back).is_none());
                 p.say(0, b"after");
                 p.say(1, b"another");
                 let mut found = p.found();
@@ -270,25 +275,25 @@ mod tests {
     fn a_word_of_others_now_and_then_is_no_reason_to_leave() {
         let mut p = Place::new("127.0.0.1:0", "127.0.0.1:0");
         for _ in 0..10 {
-            (0..20).for_each(|_| _ = p.heard(AT, 0));
-            assert!(!p.heard(AT, 1));
+            (0..20).for_each(|_| _ = p.on_single_message(AT, 0));
+            assert!(!p.on_single_message(AT, 1));
         }
         assert!(p.c.is_open());
         assert_eq!(p.found(), []);
         let settled = batch(p.clients[0].local_addr(), p.at.ip(), b"x");
-        assert!(p.c.carries(&settled).is_some());
-        (0..20).for_each(|_| _ = p.heard(AT, 1));
-        assert!(p.c.carries(&settled).is_none(), "another speaks all the time");
+        assert!(p.c.can_send(&settled).is_some());
+        (0..20).for_each(|_| _ = p.on_single_message(AT, 1));
+        assert!(p.c.can_send(&settled).is_none(), "another speaks all the time");
         assert_eq!(p.found(), []);
-        assert!((0..100).all(|_| !p.heard(AT, 1)), "sockets are not opened all the time");
-        assert!((0..100).any(|_| p.heard(AT + Span::from_secs(1), 1)));
+        assert!((0..100).all(|_| !p.on_single_message(AT, 1)), "sockets are not opened all the time");
+        assert!((0..100).any(|_| p.on_single_message(AT + Span::from_secs(1), 1)));
     }
 
     #[test]
     fn an_address_that_is_not_ours_has_no_companion() {
         let mut p = Place::new("127.0.0.1:0", "127.0.0.1:0");
         p.at.set_ip("192.0.2.1".parse().unwrap());
-        assert!((0..100).all(|_| !p.heard(AT, 0)) && !p.c.is_open());
+        assert!((0..100).all(|_| !p.on_single_message(AT, 0)) && !p.c.is_open());
         p.at.set_ip("127.0.0.1".parse().unwrap());
         p.say(0, b"hello");
         assert_eq!(p.found(), [(false, 0, b"hello".to_vec())]);

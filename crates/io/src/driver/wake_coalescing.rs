@@ -17,7 +17,7 @@ const BUFFER_PART: usize = 8;
 
 /// When to nap, and for how long.
 #[derive(Debug)]
-pub(super) struct Naps {
+pub(super) struct WakeCoalescer {
     /// Bytes that the socket holds.
     buffer: usize,
     /// Waits in a row that were short enough for a nap to have saved something.
@@ -34,21 +34,21 @@ pub(super) struct Naps {
     until: Time,
 }
 
-impl Naps {
-    pub(super) fn new(buffer: usize) -> Naps {
+impl WakeCoalescer {
+    pub(super) fn new(buffer: usize) -> WakeCoalescer {
         let (longest, until) = (LENGTH.end, Time::ZERO);
-        Naps { buffer, short: 0, longest, last: None, first: None, trains: 0, bytes: 0, until }
+        WakeCoalescer { buffer, short: 0, longest, last: None, first: None, trains: 0, bytes: 0, until }
     }
 
     /// A look at the socket found this.
-    pub(super) fn took(&mut self, now: Time, trains: usize, bytes: usize) {
+    pub(super) fn on_received(&mut self, now: Time, trains: usize, bytes: usize) {
         self.first.get_or_insert(now);
         self.trains += trains;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// The loop is about to wait, and what arrives may wait for `max_receive_delay`: how long to nap, if at all.
-    pub(super) fn begin(&mut self, now: Time, patience: Span) -> Option<Span> {
+    pub(super) fn next_delay(&mut self, now: Time, patience: Span) -> Option<Span> {
         self.judge();
         let patience = patience.min(self.longest);
         let nap = patience >= LENGTH.start && self.short >= SHORT_WAITS;
@@ -77,7 +77,7 @@ impl Naps {
     }
 
     /// How long something that is read `now` waited for the loop, the loop's own nap aside.
-    pub(super) fn waited(&self, now: Time, age: Span) -> Span {
+    pub(super) fn queueing_delay(&self, now: Time, age: Span) -> Span {
         age.min(now.since(self.until))
     }
 }
@@ -89,14 +89,20 @@ mod tests {
     const PATIENCE: Span = Span::from_micros(400);
 
     /// Waits and looks, a turn each, `gap` apart.
-    fn turns(naps: &mut Naps, now: &mut Time, gap: Span, trains: usize, bytes: usize) -> Vec<Option<Span>> {
+    fn turns(
+        naps: &mut WakeCoalescer,
+        now: &mut Time,
+        gap: Span,
+        trains: usize,
+        bytes: usize,
+    ) -> Vec<Option<Span>> {
         let turn = |_| {
-            let nap = naps.begin(*now, PATIENCE);
+            let nap = naps.next_delay(*now, PATIENCE);
             *now += nap.unwrap_or(gap);
             if let Some(each) = bytes.checked_div(trains) {
                 // A look for one at first, and one for the others.
-                naps.took(*now, 1, each);
-                naps.took(*now, trains - 1, bytes - each);
+                naps.on_received(*now, 1, each);
+                naps.on_received(*now, trains - 1, bytes - each);
             }
             nap
         };
@@ -105,7 +111,7 @@ mod tests {
 
     #[test]
     fn frequent_trains_are_taken_together_and_rare_ones_at_once() {
-        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         let often = turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(often[SHORT_WAITS as usize - 1], None);
         assert!(often[SHORT_WAITS as usize..].iter().all(|nap| *nap == Some(PATIENCE)));
@@ -116,14 +122,14 @@ mod tests {
 
     #[test]
     fn who_is_impatient_is_never_kept_waiting() {
-        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
-        assert_eq!(naps.begin(now, Span::from_micros(30)), None);
+        assert_eq!(naps.next_delay(now, Span::from_micros(30)), None);
     }
 
     #[test]
     fn naps_shorten_where_the_buffer_is_small() {
-        let (mut naps, mut now) = (Naps::new(208 << 10), Time::ZERO);
+        let (mut naps, mut now) = (WakeCoalescer::new(208 << 10), Time::ZERO);
         let all = turns(&mut naps, &mut now, Span::from_micros(80), 4, 50_000);
         let naps: Vec<_> = all.into_iter().flatten().collect();
         assert!(naps.len() > 2 && naps.windows(2).all(|w| w[1] < w[0]), "{naps:?}");
@@ -132,18 +138,18 @@ mod tests {
 
     #[test]
     fn a_nap_is_not_the_hosts_delay() {
-        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         let us = Span::from_micros;
-        assert_eq!(naps.waited(now + us(100), us(90)), us(90));
+        assert_eq!(naps.queueing_delay(now + us(100), us(90)), us(90));
         turns(&mut naps, &mut now, us(80), 4, 40_000);
-        assert_eq!(naps.waited(now, us(390)), Span::ZERO);
-        assert_eq!(naps.waited(now + us(50), us(450)), us(50), "what the loop was late by is");
-        assert_eq!(naps.waited(now + us(700), us(300)), us(300));
+        assert_eq!(naps.queueing_delay(now, us(390)), Span::ZERO);
+        assert_eq!(naps.queueing_delay(now + us(50), us(450)), us(50), "what the loop was late by is");
+        assert_eq!(naps.queueing_delay(now + us(700), us(300)), us(300));
     }
 
     #[test]
     fn a_nap_in_which_nothing_came_is_the_last() {
-        let (mut naps, mut now) = (Naps::new(16 << 20), Time::ZERO);
+        let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(turns(&mut naps, &mut now, Span::from_millis(500), 0, 0).iter().flatten().count(), 1);
     }

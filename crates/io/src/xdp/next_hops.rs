@@ -1,6 +1,6 @@
 //! Where packets go next: what the kernel's routes and neighbours say, remembered for a moment.
 
-use super::frame::{Ends, Template};
+use super::frame::{FrameAddresses, Template};
 use crate::netlink::{Link, Netlink};
 use base::{Span, Time};
 use std::collections::HashMap;
@@ -10,15 +10,15 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 /// Destinations remembered. Beyond that all are forgotten and asked for again: some 20 us each.
 const MAX_HOPS: usize = 4_096;
 /// How long the kernel's answer is believed: as long as packets may go a wrong way after a route or a neighbour changed.
-const BELIEF: Span = Span::from_secs(1);
+const CACHE_LIFETIME: Span = Span::from_secs(1);
 /// How long until a neighbour that the kernel had no address for is asked for again. Meanwhile it sends, and so finds it.
 const SOLICITING: Span = Span::from_millis(20);
 
 /// How packets to a destination leave.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum Egress {
     /// The kernel's: for the reason given.
-    Kernel(Reason),
+    Kernel(KernelReason),
     /// As frames over an interface.
     Frames {
         /// The interface.
@@ -32,7 +32,7 @@ pub(super) enum Way {
 
 /// Why the kernel is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum KernelReason {
     /// No route, a route that is none to one machine, or no Ethernet.
     Unsuitable,
     /// The destination is on this machine.
@@ -42,8 +42,8 @@ pub(super) enum Reason {
 }
 
 #[derive(Debug)]
-struct Hop {
-    way: Way,
+struct CachedHop {
+    way: Egress,
     until: Time,
     /// The kernel has not heard of the neighbour for a while. One train goes its way, which makes it ask.
     confirm: bool,
@@ -51,12 +51,12 @@ struct Hop {
 
 /// The next hops of all destinations.
 #[derive(Debug)]
-pub(super) struct Hops {
+pub(super) struct NextHops {
     netlink: Netlink,
     /// The address and port of the socket.
     local: SocketAddr,
     table: HashMap<Key, usize>,
-    hops: Vec<(Key, Hop)>,
+    hops: Vec<(Key, CachedHop)>,
     /// Where the last one is: mostly it is the next as well.
     last: usize,
 }
@@ -64,10 +64,10 @@ pub(super) struct Hops {
 /// A destination, and the address to send from if that is given.
 type Key = (SocketAddr, Option<IpAddr>);
 
-impl Hops {
+impl NextHops {
     /// For packets from `local`.
-    pub(super) fn new(local: SocketAddr) -> io::Result<Hops> {
-        Ok(Hops { netlink: Netlink::open()?, local, table: HashMap::new(), hops: Vec::new(), last: 0 })
+    pub(super) fn new(local: SocketAddr) -> io::Result<NextHops> {
+        Ok(NextHops { netlink: Netlink::open()?, local, table: HashMap::new(), hops: Vec::new(), last: 0 })
     }
 
     pub(super) fn netlink(&mut self) -> &mut Netlink {
@@ -75,8 +75,8 @@ impl Hops {
     }
 
     /// How the next packets to `dst` leave; from `src`, if it is given.
-    pub(super) fn find(&mut self, now: Time, dst: SocketAddr, src: Option<IpAddr>) -> &Way {
-        const SOLICIT: &Way = &Way::Kernel(Reason::Soliciting);
+    pub(super) fn find(&mut self, now: Time, dst: SocketAddr, src: Option<IpAddr>) -> &Egress {
+        const SOLICIT: &Egress = &Egress::Kernel(KernelReason::Soliciting);
         let key = (dst, src);
         if self.hops.get(self.last).is_none_or(|(k, _)| *k != key) {
             self.last = self.table.get(&key).copied().unwrap_or(usize::MAX);
@@ -91,8 +91,9 @@ impl Hops {
     /// Asks the kernel, and remembers what it says as the last one.
     fn renew(&mut self, now: Time, key: Key) {
         let (way, confirm) = self.resolve(key.0, key.1);
-        let lasts = if matches!(way, Way::Kernel(Reason::Soliciting)) { SOLICITING } else { BELIEF };
-        let hop = (key, Hop { way, until: now + lasts, confirm });
+        let lasts =
+            if matches!(way, Egress::Kernel(KernelReason::Soliciting)) { SOLICITING } else { CACHE_LIFETIME };
+        let hop = (key, CachedHop { way, until: now + lasts, confirm });
         if let Some(known) = self.hops.get_mut(self.last) {
             return *known = hop;
         }
@@ -106,12 +107,12 @@ impl Hops {
     }
 
     /// Asks the kernel; and whether the neighbour need be confirmed.
-    fn resolve(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> (Way, bool) {
-        self.ask(dst, src).unwrap_or_else(|reason| (Way::Kernel(reason), false))
+    fn resolve(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> (Egress, bool) {
+        self.ask(dst, src).unwrap_or_else(|reason| (Egress::Kernel(reason), false))
     }
 
-    fn ask(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> Result<(Way, bool), Reason> {
-        let unsuitable = |_| Reason::Unsuitable;
+    fn ask(&mut self, dst: SocketAddr, src: Option<IpAddr>) -> Result<(Egress, bool), KernelReason> {
+        let unsuitable = |_| KernelReason::Unsuitable;
         let over = match dst {
             SocketAddr::V6(a) => a.scope_id(),
             SocketAddr::V4(_) => 0,
@@ -120,18 +121,22 @@ impl Hops {
         let bound = Some(self.local.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
         let wanted = src.map(|ip| ip.to_canonical()).or(bound);
         if ip.is_multicast() || ip.is_unspecified() {
-            return Err(Reason::Unsuitable);
+            return Err(KernelReason::Unsuitable);
         }
         let route = self.netlink.route(ip, wanted, over).map_err(unsuitable)?;
         if !route.unicast {
-            return Err(if self.is_local(route.interface) { Reason::Local } else { Reason::Unsuitable });
+            return Err(if self.is_local(route.interface) {
+                KernelReason::Local
+            } else {
+                KernelReason::Unsuitable
+            });
         }
         let link = self.netlink.link_numbered(route.interface).map_err(unsuitable)?;
-        let src_mac = link.mac.ok_or(Reason::Unsuitable)?;
-        let source = wanted.or(route.source).ok_or(Reason::Unsuitable)?;
+        let src_mac = link.mac.ok_or(KernelReason::Unsuitable)?;
+        let source = wanted.or(route.source).ok_or(KernelReason::Unsuitable)?;
         let next = route.gateway.unwrap_or(ip);
-        let neighbour = self.netlink.neighbour(link.index, next).ok_or(Reason::Soliciting)?;
-        let ends = Ends {
+        let neighbour = self.netlink.neighbour(link.index, next).ok_or(KernelReason::Soliciting)?;
+        let ends = FrameAddresses {
             src_mac,
             dst_mac: neighbour.mac,
             src: SocketAddr::new(source, self.local.port()),
@@ -140,9 +145,9 @@ impl Hops {
                 _ => SocketAddr::new(ip, dst.port()),
             },
         };
-        let template = Box::new(Template::new(&ends).ok_or(Reason::Unsuitable)?);
+        let template = Box::new(Template::new(&ends).ok_or(KernelReason::Unsuitable)?);
         let mtu = route.mtu.map_or(link.mtu, |m| m.min(link.mtu));
-        Ok((Way::Frames { link, template, mtu }, !neighbour.confirmed))
+        Ok((Egress::Frames { link, template, mtu }, !neighbour.confirmed))
     }
 
     /// Whether an interface is this machine's loop.
@@ -157,44 +162,44 @@ mod tests {
 
     #[test]
     fn this_machine_and_nowhere_are_the_kernels() {
-        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         let now = Time::from_nanos(1);
         for (dst, reason) in [
-            ("127.0.0.1:1", Reason::Local),
-            ("224.0.0.1:1", Reason::Unsuitable),
-            ("255.255.255.255:1", Reason::Unsuitable),
+            ("127.0.0.1:1", KernelReason::Local),
+            ("224.0.0.1:1", KernelReason::Unsuitable),
+            ("255.255.255.255:1", KernelReason::Unsuitable),
         ] {
             let way = hops.find(now, dst.parse().unwrap(), None);
-            assert!(matches!(way, Way::Kernel(r) if *r == reason), "{dst}: {way:?}");
+            assert!(matches!(way, Egress::Kernel(r) if *r == reason), "{dst}: {way:?}");
         }
         assert_eq!(hops.table.len(), 3);
     }
 
     #[test]
     fn each_destination_keeps_its_own_way() {
-        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
-        let reason = |hops: &mut Hops, at: u64, dst: &str| match hops.find(
+        let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        let reason = |hops: &mut NextHops, at: u64, dst: &str| match hops.find(
             Time::from_nanos(at),
             dst.parse().unwrap(),
             None,
         ) {
-            Way::Kernel(r) => *r,
-            Way::Frames { .. } => panic!("{dst} is on this machine or nowhere"),
+            Egress::Kernel(r) => *r,
+            Egress::Frames { .. } => panic!("{dst} is on this machine or nowhere"),
         };
         // In turn, again and again, and asked for anew when what is believed is old.
-        for at in [1, 2, 3, 2 * BELIEF.as_nanos(), 2 * BELIEF.as_nanos() + 1] {
-            assert_eq!(reason(&mut hops, at, "127.0.0.1:1"), Reason::Local);
-            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), Reason::Unsuitable);
-            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), Reason::Unsuitable);
+        for at in [1, 2, 3, 2 * CACHE_LIFETIME.as_nanos(), 2 * CACHE_LIFETIME.as_nanos() + 1] {
+            assert_eq!(reason(&mut hops, at, "127.0.0.1:1"), KernelReason::Local);
+            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), KernelReason::Unsuitable);
+            assert_eq!(reason(&mut hops, at, "224.0.0.1:1"), KernelReason::Unsuitable);
         }
         assert_eq!((hops.table.len(), hops.hops.len()), (2, 2));
-        let renewed = Time::from_nanos(2 * BELIEF.as_nanos()) + BELIEF;
+        let renewed = Time::from_nanos(2 * CACHE_LIFETIME.as_nanos()) + CACHE_LIFETIME;
         assert!(hops.hops.iter().all(|(_, h)| h.until >= renewed));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut hops = Hops::new("0.0.0.0:9".parse().unwrap()).unwrap();
+        let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         for port in 1..MAX_HOPS as u16 + 10 {
             hops.find(Time::from_nanos(1), SocketAddr::from(([127, 0, 0, 1], port)), None);
         }

@@ -12,9 +12,9 @@ pub(super) const EVERY: Span = Span::from_millis(200);
 /// From this share of its time on, the loop's thread is what limits the rate.
 const BUSY: f64 = 0.9;
 /// Below this share, one lane fewer does.
-const LAZY: f64 = 0.35;
+const IDLE_SHARE: f64 = 0.35;
 /// Looks in a row at a lazy thread after which a lane goes.
-const LAZY_LOOKS: u32 = 25;
+const IDLE_SAMPLES: u32 = 25;
 /// Processors that must be free for a further thread.
 const FREE: f64 = 0.6;
 /// With lanes by need, a lane that brought less than this goes.
@@ -26,18 +26,18 @@ const LATE: f64 = 0.2;
 /// From this multiple of what it was on, the rate has not settled.
 const GROWING: f64 = 1.5;
 /// Looks before rates are compared: congestion control has to find them. And those that are compared.
-const SETTLE_LOOKS: u32 = 3;
-const TRIAL_LOOKS: u32 = 3;
+const SETTLE_SAMPLES: u32 = 3;
+const TRIAL_SAMPLES: u32 = 3;
 /// How long a thread rests that was not worth it: the first time, and at most.
 const REST: Span = Span::from_secs(5);
-const MOST_REST: Span = Span::from_secs(60);
+const MAX_REST: Span = Span::from_secs(60);
 /// After how long threads that were worth it are weighed again: the first time, and at most.
 const PROVE: Span = Span::from_secs(10);
-const MOST_PROVE: Span = Span::from_secs(160);
+const MAX_PROVE: Span = Span::from_secs(160);
 
 /// What was seen of the last interval. Threads are bits: bit `k` is the thread of socket `k`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Look {
+pub(super) struct Measurement {
     pub now: Time,
     /// Share of the interval for which the loop's thread ran.
     pub busy: f64,
@@ -53,7 +53,7 @@ pub(super) struct Look {
 
 /// What came of a look, to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ThreadChange {
     /// These begin, on trial.
     Begin(u64),
     /// These rest, since they have to wait for their processors.
@@ -61,9 +61,9 @@ pub(super) enum Step {
     /// These rest, since it is no slower without them.
     Useless(u64),
     /// These rest for a moment, to see what they are worth.
-    Weigh(u64),
+    Measure(u64),
     /// These were worth it and go on.
-    Worth(u64),
+    Keep(u64),
     /// One lane fewer does.
     Close,
 }
@@ -82,21 +82,21 @@ struct Trial {
 
 /// When a thread that rests may begin again.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Suspension {
     until: Time,
     next: Span,
 }
 
 /// The rule.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct ThreadPolicy {
     /// Lanes are there by order: their threads work unless that costs. Otherwise by need.
     ordered: bool,
     /// Sockets that lanes are spread over, the loop's own included; and at most.
     lanes: u16,
     most: u16,
     working: u64,
-    rests: Vec<Rest>,
+    rests: Vec<Suspension>,
     trial: Option<Trial>,
     /// The rate of late, while nothing was tried.
     recent: Option<f64>,
@@ -105,11 +105,11 @@ pub(super) struct Rule {
     prove: Span,
 }
 
-impl Rule {
+impl ThreadPolicy {
     /// For lanes by order or by need, `most` at most, 1 to 64.
-    pub fn new(ordered: bool, most: u16) -> Rule {
-        let rest = Rest { until: Time::ZERO, next: REST };
-        Rule {
+    pub fn new(ordered: bool, most: u16) -> ThreadPolicy {
+        let rest = Suspension { until: Time::ZERO, next: REST };
+        ThreadPolicy {
             ordered,
             lanes: if ordered { most } else { 1 },
             most,
@@ -150,25 +150,25 @@ impl Rule {
         self.recent = None;
     }
 
-    /// Decides. [`Rule::working`] and [`Rule::lanes`] may have changed.
-    pub fn decide(&mut self, l: &Look) -> Option<Step> {
+    /// Decides. [`ThreadPolicy::working`] and [`ThreadPolicy::lanes`] may have changed.
+    pub fn decide(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let crowded = l.waited & self.working;
         if crowded != 0 {
             self.rest(l.now, crowded);
             (self.trial, self.recent, self.prove_at) = (None, None, l.now + self.prove);
-            return Some(Step::Crowded(crowded));
+            return Some(ThreadChange::Crowded(crowded));
         }
         if self.trial.is_some() {
             return self.judge(l);
         }
         let steady = self.is_steady(l);
-        let lazy = self.close_lazy(l);
+        let lazy = self.close_idle_lane(l);
         if lazy.is_some() || !steady { lazy } else { self.begin(l).or_else(|| self.weigh(l)) }
     }
 
     /// What is free while nothing flows does not tell what is free while something does, and a rate that still grows is
     /// none to compare with: two looks in a row have to be about the same.
-    fn is_steady(&mut self, l: &Look) -> bool {
+    fn is_steady(&mut self, l: &Measurement) -> bool {
         let before = self.recent.filter(|r| l.rate > 0.0 && l.rate < r * GROWING);
         self.recent = Some(before.map_or(l.rate, |r| (r + l.rate) / 2.0));
         before.is_some()
@@ -177,18 +177,18 @@ impl Rule {
     fn rest(&mut self, now: Time, threads: u64) {
         self.working &= !threads;
         for (_, r) in self.rests.iter_mut().enumerate().filter(|(k, _)| threads >> k & 1 == 1) {
-            *r = Rest { until: now + r.next, next: (r.next * 2).min(MOST_REST) };
+            *r = Suspension { until: now + r.next, next: (r.next * 2).min(MAX_REST) };
         }
     }
 
-    fn judge(&mut self, l: &Look) -> Option<Step> {
+    fn judge(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let t = self.trial.as_mut()?;
         t.looks += 1;
-        if t.looks <= SETTLE_LOOKS {
+        if t.looks <= SETTLE_SAMPLES {
             return None;
         }
-        t.seen += l.rate / f64::from(TRIAL_LOOKS);
-        if t.looks < SETTLE_LOOKS + TRIAL_LOOKS {
+        t.seen += l.rate / f64::from(TRIAL_SAMPLES);
+        if t.looks < SETTLE_SAMPLES + TRIAL_SAMPLES {
             return None;
         }
         let (with, without) = if t.begun { (t.seen, t.before) } else { (t.before, t.seen) };
@@ -197,31 +197,31 @@ impl Rule {
         if with >= without * if self.ordered { COST } else { GAIN } {
             self.working |= threads;
             self.prove_at = l.now + self.prove;
-            self.prove = (self.prove * 2).min(MOST_PROVE);
+            self.prove = (self.prove * 2).min(MAX_PROVE);
             for (_, r) in self.rests.iter_mut().enumerate().filter(|(k, _)| threads >> k & 1 == 1) {
                 r.next = REST;
             }
-            return Some(Step::Worth(threads));
+            return Some(ThreadChange::Keep(threads));
         }
         self.prove = PROVE;
         self.rest(l.now, threads);
-        Some(Step::Useless(threads))
+        Some(ThreadChange::Useless(threads))
     }
 
-    fn close_lazy(&mut self, l: &Look) -> Option<Step> {
-        self.lazy = if l.busy < LAZY { self.lazy + 1 } else { 0 };
-        if self.ordered || self.lanes == 1 || self.lazy < LAZY_LOOKS {
+    fn close_idle_lane(&mut self, l: &Measurement) -> Option<ThreadChange> {
+        self.lazy = if l.busy < IDLE_SHARE { self.lazy + 1 } else { 0 };
+        if self.ordered || self.lanes == 1 || self.lazy < IDLE_SAMPLES {
             return None;
         }
         (self.lazy, self.recent) = (0, None);
         self.lanes -= 1;
         self.working &= !(1 << self.lanes);
-        Some(Step::Close)
+        Some(ThreadChange::Close)
     }
 
     /// Threads that rest begin where processors are free: by order all of them, by need one after another. While the loop
     /// itself waits for a processor, one that is free is for the loop.
-    fn begin(&mut self, l: &Look) -> Option<Step> {
+    fn begin(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let needed = l.late < LATE && (self.ordered || l.busy >= BUSY);
         let room = if needed { (l.free / FREE) as usize } else { 0 };
         let room = if self.ordered { room } else { room.min(1) };
@@ -231,18 +231,18 @@ impl Rule {
         self.working |= threads;
         self.lanes = self.lanes.max(64 - threads.leading_zeros() as u16);
         self.trial = Some(Trial { threads, begun: true, before, looks: 0, seen: 0.0 });
-        Some(Step::Begin(threads))
+        Some(ThreadChange::Begin(threads))
     }
 
     /// All rest for a moment: what is free, and what limits, changes while a connection lives.
-    fn weigh(&mut self, l: &Look) -> Option<Step> {
+    fn weigh(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let (before, threads) = (self.recent?, self.working);
         if threads == 0 || l.now < self.prove_at {
             return None;
         }
         self.working = 0;
         self.trial = Some(Trial { threads, begun: false, before, looks: 0, seen: 0.0 });
-        Some(Step::Weigh(threads))
+        Some(ThreadChange::Measure(threads))
     }
 }
 

@@ -28,16 +28,16 @@ const LONGEST: Span = Span::from_secs(60);
 
 /// A look-out for ICMP on behalf of one client that connects. Ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Lookout {
+pub(crate) struct IcmpProbe {
     remote: SocketAddr,
     over: Arc<AtomicBool>,
     /// 0: nothing yet; else one more than the place in [`Unreachable::ALL`].
     found: Arc<AtomicU8>,
 }
 
-impl Lookout {
+impl IcmpProbe {
     /// Begins to look out; `None` where the system has no thread or socket for it: then only time tells.
-    pub(crate) fn begin(remote: SocketAddr, waker: Waker) -> Option<Lookout> {
+    pub(crate) fn begin(remote: SocketAddr, waker: Waker) -> Option<IcmpProbe> {
         let (over, found) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU8::new(0)));
         let (stop, told) = (over.clone(), found.clone());
         let look = move || {
@@ -51,7 +51,7 @@ impl Lookout {
             tracing::debug!(%error, "no thread to look out for ICMP");
             return None;
         }
-        Some(Lookout { remote, over, found })
+        Some(IcmpProbe { remote, over, found })
     }
 
     /// Where.
@@ -66,7 +66,7 @@ impl Lookout {
     }
 }
 
-impl Drop for Lookout {
+impl Drop for IcmpProbe {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
     }

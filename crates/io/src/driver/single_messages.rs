@@ -3,17 +3,17 @@
 use base::{Span, Time};
 
 /// So many messages that came alone are enough to expect more of them; no more than twice as many are remembered.
-const ALONE: u32 = 32;
+const ENOUGH_SINGLES: u32 = 32;
 /// So many of them a look that brought several takes back. A report catches up with a message now and then (every twentieth,
 /// between two ends that spin); data that comes in trains does so with nearly every look.
-const COMPANY: u32 = 4;
+const SEVERAL_PENALTY: u32 = 4;
 /// The socket is changed for it at most this often: the first and the last socket of a system that is stamped for patches the
 /// kernel's code.
 const PAUSE: Span = Span::from_millis(100);
 
 /// How messages come.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct SingleMessages {
     /// Messages that came alone lately, less what those in company take back.
     count: u32,
     /// The socket is as they need it.
@@ -22,20 +22,20 @@ pub(super) struct Alone {
     began: Option<Time>,
 }
 
-impl Alone {
-    pub(super) const fn new() -> Alone {
-        Alone { count: 0, lean: false, began: None }
+impl SingleMessages {
+    pub(super) const fn new() -> SingleMessages {
+        SingleMessages { count: 0, lean: false, began: None }
     }
 
     /// A look brought one datagram and nothing else. True when so many have that the socket may be attached.
-    pub(super) fn one(&mut self) -> bool {
-        self.count = (self.count + 1).min(2 * ALONE);
-        self.count >= ALONE
+    pub(super) fn on_single(&mut self) -> bool {
+        self.count = (self.count + 1).min(2 * ENOUGH_SINGLES);
+        self.count >= ENOUGH_SINGLES
     }
 
     /// A look brought several. True when that has become usual.
-    pub(super) fn several(&mut self) -> bool {
-        self.count = self.count.saturating_sub(COMPANY);
+    pub(super) fn on_several(&mut self) -> bool {
+        self.count = self.count.saturating_sub(SEVERAL_PENALTY);
         self.count == 0
     }
 
@@ -45,7 +45,7 @@ impl Alone {
     }
 
     /// Whether the socket is to become lean, after many came alone.
-    pub(super) fn begins(&mut self, now: Time) -> bool {
+    pub(super) fn should_become_lean(&mut self, now: Time) -> bool {
         let begins = !self.lean && self.began.is_none_or(|t| now.since(t) >= PAUSE);
         if begins {
             (self.lean, self.began) = (true, Some(now));
@@ -59,7 +59,7 @@ impl Alone {
     }
 
     /// Whether the socket is lean and is not to be so any more.
-    pub(super) fn ends(&mut self) -> bool {
+    pub(super) fn should_end_lean(&mut self) -> bool {
         core::mem::take(&mut self.lean)
     }
 }
@@ -70,28 +70,28 @@ mod tests {
 
     #[test]
     fn company_now_and_then_is_not_the_end() {
-        let mut a = Alone::new();
+        let mut a = SingleMessages::new();
         for _ in 0..10 {
             for _ in 0..20 {
-                let _ = a.one();
+                let _ = a.on_single();
             }
-            assert!(!a.several());
+            assert!(!a.on_several());
         }
-        assert!(a.one(), "sixteen of twenty count");
-        let looks = (1..).find(|_| a.several());
-        assert_eq!(looks, Some(2 * ALONE / COMPANY), "each look brings several");
-        assert!(!a.one());
+        assert!(a.on_single(), "sixteen of twenty count");
+        let looks = (1..).find(|_| a.on_several());
+        assert_eq!(looks, Some(2 * ENOUGH_SINGLES / SEVERAL_PENALTY), "each look brings several");
+        assert!(!a.on_single());
     }
 
     #[test]
     fn many_are_enough_and_the_socket_is_changed_rarely() {
-        let (mut a, at) = (Alone::new(), |ms: u64| Time::ZERO + Span::from_millis(ms));
-        assert!((1..ALONE).all(|_| !a.one()) && a.one());
-        assert!(!a.ends() && !a.is_lean());
-        assert!(a.begins(at(1)) && !a.begins(at(2)));
-        assert!(a.is_lean() && a.ends() && !a.ends());
-        assert!(!a.begins(at(50)) && a.begins(at(101)));
+        let (mut a, at) = (SingleMessages::new(), |ms: u64| Time::ZERO + Span::from_millis(ms));
+        assert!((1..ENOUGH_SINGLES).all(|_| !a.on_single()) && a.on_single());
+        assert!(!a.should_end_lean() && !a.is_lean());
+        assert!(a.should_become_lean(at(1)) && !a.should_become_lean(at(2)));
+        assert!(a.is_lean() && a.should_end_lean() && !a.should_end_lean());
+        assert!(!a.should_become_lean(at(50)) && a.should_become_lean(at(101)));
         a.end();
-        assert!((1..ALONE).all(|_| !a.one()));
+        assert!((1..ENOUGH_SINGLES).all(|_| !a.on_single()));
     }
 }
