@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_events_are_kept_and_the_others_counted() {
+    fn oldest_events_are_dropped_and_counted() {
         let b = Board::new("test");
         assert_eq!(b.events(0), (vec![], 0));
         for i in 1..=MAX_EVENTS + 10 {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_news_once() {
+    fn problem_is_reported_once() {
         let b = Board::new("test");
         let errors = ["line 1: no".to_owned()];
         assert!(!b.trouble(&[]));

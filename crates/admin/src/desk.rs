@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_bounded_answered_and_refused_at_the_end() {
+    fn requests_are_bounded_answered_and_refused_after_close() {
         let desk = Desk::new(lhio::poll::Poller::new().unwrap().waker());
         assert!(desk.take().is_none());
         let asker = desk.clone();

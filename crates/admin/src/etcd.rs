@@ -444,7 +444,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn answers_of_etcd_are_read() {
+    fn etcd_responses_are_parsed() {
         let found = read_range(
             br#"{"header":{"cluster_id":"1","member_id":"2","revision":"7","raft_term":"2"},"kvs":[{"key":"aw==",
                 "create_revision":"2","mod_revision":"5","version":"3","value":"YQ=="}],"count":"1"}"#,
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_etcd_is_named() {
+    fn unexpected_etcd_responses_are_reported() {
         for bad in [
             "",
             "{}",
@@ -487,7 +487,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_panics(bytes: Vec<u8>) {
+        fn arbitrary_responses_do_not_panic(bytes: Vec<u8>) {
             let _ = (read_range(&bytes), read_change(&bytes));
         }
     }

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_private_and_those_of_the_dead_go() {
+    fn sockets_are_private_and_stale_ones_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("run");
         let first = listen(&folder, None).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_others_are_refused() {
+    fn folders_owned_by_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn users_root_and_the_group_may_control_and_nobody_else() {
+    fn only_owner_root_and_group_may_control() {
         let me = rustix::process::geteuid().as_raw();
         let peer = |uid, gid, groups: &[u32]| Peer { uid, gid, pid: 1, groups: groups.to_vec() };
         assert!(may_control(&peer(me, 9, &[]), None) && may_control(&peer(0, 9, &[]), None));

@@ -65,7 +65,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn copies_are_kept_apart_and_replaced() {
+    fn cached_policies_are_separate_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (Kept::new(dir.path(), "etcd://a/k"), Kept::new(dir.path(), "etcd://b/k"));
         assert_eq!(a.read(), None);

@@ -125,7 +125,7 @@ mod tests {
     const LATER: Span = Span::from_secs(30);
 
     #[test]
-    fn lines_come_one_by_one_however_they_were_cut() {
+    fn lines_are_split_at_any_chunking() {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut to, mut lines) = (a, Lines::new(b, 8));
         to.write_all(b"one\ntw").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_too_much_or_too_little_is_left() {
+    fn oversized_or_slow_senders_are_disconnected() {
         let (mut to, b) = UnixStream::pair().unwrap();
         let mut lines = Lines::new(b, 8);
         assert!(matches!(lines.next(SOON, LATER), Err(LineError::TooSlow)));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_left() {
+    fn readers_that_stall_are_disconnected() {
         let (_deaf, b) = UnixStream::pair().unwrap();
         let mut lines = Lines::new(b, 8);
         assert!(matches!(lines.write(&vec![0; 64 << 20], SOON), Err(LineError::TooSlow)));

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_that_of_the_last_second() {
+    fn rate_covers_the_last_second() {
         let (mut m, flow) = (Meter::default(), (3, 0));
         let at = |ms: u64| Time::ZERO + Span::from_millis(ms);
         assert!(m.is_due(at(0)));

@@ -463,7 +463,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn requests_are_what_the_document_says() {
+    fn requests_match_the_documentation() {
         let flow = FlowId { connection: 3, flow: 1 };
         for (text, request) in [
             (r#"{"do":"hello"}"#, Request::Hello),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_in_words() {
+    fn invalid_requests_are_rejected_with_a_reason() {
         for bad in [
             "",
             "null",
@@ -530,7 +530,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_read_is_written_and_read_again(text in ".*", after: u64, every: u32, flow: u32) {
+        fn messages_round_trip_through_json(text in ".*", after: u64, every: u32, flow: u32) {
             let flow = FlowId { connection: after, flow };
             for request in [
                 Request::SetPolicy { text: text.clone(), path: text.clone() },
@@ -547,7 +547,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let _ = read_request(&bytes);
         }
     }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_stores_are_told_apart() {
+    fn files_and_stores_are_distinguished() {
         assert_eq!("/etc/x.toml".parse(), Ok(Source::File("/etc/x.toml".into())));
         let shown = |t: &str| t.parse::<Source>().map(|s| s.to_string());
         for (text, same) in [
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_refused_in_words() {
+    fn invalid_sources_are_rejected_with_a_reason() {
         let many = format!("etcd://{}/k", vec!["h"; 17].join(","));
         for bad in [
             "",

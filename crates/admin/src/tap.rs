@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_get_their_share_and_are_told_what_they_missed() {
+    fn watchers_get_their_share_and_a_count_of_missed_records() {
         let taps = Taps::default();
         assert_eq!((taps.changes(), taps.wanted()), (0, None));
         let three = FlowId { connection: 3, flow: 0 };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_are_few_and_go() {
+    fn watchers_are_limited_and_removed() {
         let taps = Taps::default();
         let many: Vec<_> = (0..MAX_TAPS).map(|_| taps.watch(None, 1).unwrap()).collect();
         assert!(taps.watch(None, 1).is_none());

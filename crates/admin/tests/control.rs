@@ -33,7 +33,7 @@ fn errors(a: Answer) -> Vec<String> {
 }
 
 #[test]
-fn requests_are_answered_one_after_the_other() {
+fn requests_are_answered_in_order() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
     let folder = dir.path().join("run");
     let server = Server::start(&folder, None, p.office.clone()).unwrap();
@@ -115,7 +115,7 @@ fn first_line(s: &UnixStream) -> String {
 }
 
 #[test]
-fn the_rude_are_answered_and_the_others_go_on() {
+fn misbehaving_clients_do_not_disturb_others() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
     let server = Server::start(&dir.path().join("run"), None, p.office.clone()).unwrap();
     // What is no request is refused, and the client may try again.
@@ -153,7 +153,7 @@ fn the_rude_are_answered_and_the_others_go_on() {
 }
 
 #[test]
-fn decisions_are_followed_until_the_watcher_goes() {
+fn decisions_are_streamed_until_the_watcher_disconnects() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
     let server = Server::start(&dir.path().join("run"), None, p.office.clone()).unwrap();
     let id = FlowId { connection: 1, flow: 0 };
@@ -193,7 +193,7 @@ fn as_user(uid: u32, gid: u32, path: &Path) -> String {
 }
 
 #[test]
-fn another_user_is_refused_unless_in_the_group() {
+fn other_users_are_refused_unless_in_the_group() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can be several users");
         return;

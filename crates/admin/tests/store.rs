@@ -89,7 +89,7 @@ fn errors(o: &Office) -> String {
 }
 
 #[test]
-fn one_push_reaches_all_and_a_store_that_is_gone_changes_nothing() {
+fn policy_update_reaches_all_hosts_and_store_outage_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut etcd) = Server::start(dir.path(), &[]) else { return };
     let access = Access::default();
@@ -141,7 +141,7 @@ fn post(port: u16, path: &str, body: &str) -> String {
 }
 
 #[test]
-fn compacted_revisions_and_deleted_keys_are_survived() {
+fn compacted_revisions_and_deleted_keys_are_handled() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut etcd) = Server::start(dir.path(), &[]) else { return };
     let access = Access::default();
@@ -169,7 +169,7 @@ fn compacted_revisions_and_deleted_keys_are_survived() {
 }
 
 #[test]
-fn users_and_certificates_are_asked_for_by_the_store() {
+fn store_requires_users_and_certificates() {
     use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -214,7 +214,7 @@ fn users_and_certificates_are_asked_for_by_the_store() {
 }
 
 #[test]
-fn passwords_are_asked_for_by_the_store() {
+fn store_requires_passwords() {
     let dir = tempfile::tempdir().unwrap();
     let Some(etcd) = Server::start(dir.path(), &[]) else { return };
     let nobody = Access::default();
@@ -244,7 +244,7 @@ fn passwords_are_asked_for_by_the_store() {
 }
 
 #[test]
-fn a_file_is_read_again_and_a_bad_one_leaves_the_policy() {
+fn changed_file_is_reloaded_and_an_invalid_one_keeps_the_policy() {
     let dir = tempfile::tempdir().unwrap();
     let (p, path) = (Process::start(), dir.path().join("policy.toml"));
     let source = Source::File(path.clone());
@@ -281,7 +281,7 @@ fn load(o: &Office) {
 }
 
 #[test]
-fn a_file_that_needs_a_program_waits_until_it_is_loaded() {
+fn policy_needing_a_program_waits_until_it_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let (p, path) = (Process::start(), dir.path().join("policy.toml"));
     fs::write(&path, "good 1").unwrap();
@@ -298,7 +298,7 @@ fn a_file_that_needs_a_program_waits_until_it_is_loaded() {
 }
 
 #[test]
-fn hosts_without_a_program_keep_the_last_good_policy_until_they_have_it() {
+fn last_good_policy_is_kept_until_its_program_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut etcd) = Server::start(dir.path(), &[]) else { return };
     let access = Access::default();

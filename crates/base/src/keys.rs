@@ -37,7 +37,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn counted_keys_are_spread() {
+    fn consecutive_keys_hash_to_different_buckets() {
         let hasher = BuildHasherDefault::<KeyHasher>::default();
         for shift in [0, 8, 32] {
             let low: BTreeSet<u64> = (0..256_u64).map(|n| hasher.hash_one(n << shift) & 0xff).collect();

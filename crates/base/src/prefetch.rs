@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_is_not_asked_for_again() {
+    fn cache_lines_are_prefetched_once() {
         let bytes = [0u8; 1000];
         let mut soon = Prefetch::new(bytes.as_ptr(), bytes.len());
         let first = soon.at;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_memory_does_no_harm() {
+    fn prefetching_an_unmapped_address_is_harmless() {
         for at in [0, 1, 4096, usize::MAX - 10, usize::MAX] {
             let mut soon = Prefetch { at, len: 1 << 12 };
             soon.fetch(100);

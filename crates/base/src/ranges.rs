@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_plain_set(ops in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..60)) {
+        fn ranges_match_a_set_model(ops in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..60)) {
             let (mut set, mut model) = (RangeSet::new(), BTreeSet::new());
             for (add, start, len) in ops {
                 let r = start..start + len;

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_fat_path_does_not_overflow() {
+    fn rate_times_time_of_a_long_fat_path_does_not_overflow() {
         let r = Rate::from_bits_per_sec(400_000_000_000);
         assert_eq!(r.bytes_in(Span::from_secs(1)), 50_000_000_000);
         assert_eq!(r.time_for(50_000_000_000), Span::from_secs(1));

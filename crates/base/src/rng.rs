@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers() {
+    fn same_seed_gives_same_numbers() {
         let (mut a, mut b) = (Rng::from_u64(7), Rng::from_u64(7));
         assert_eq!((0..9).map(|_| a.u64()).collect::<Vec<_>>(), (0..9).map(|_| b.u64()).collect::<Vec<_>>());
         assert_ne!(a.fork().u64(), a.fork().u64());

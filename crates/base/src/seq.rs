@@ -23,7 +23,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_example_of_rfc_9000() {
+    fn expansion_matches_the_rfc_9000_example() {
         assert_eq!(expand(0x9b32, 16, 0xa82f_30ea + 1), 0xa82f_9b32);
     }
 

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn hops_write_one_after_the_other_and_the_packet_stays_as_it_was() {
+    fn hops_append_records_and_leave_the_packet_unchanged() {
         let mut d = led(3, b"packet");
         assert!((1..4).all(|n| stamp(&mut d, &hop(n))));
         let (lead, packet) = split(&mut d).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_telemetry_is_left_alone() {
+    fn packets_without_telemetry_are_unchanged() {
         for plain in [&b""[..], b"\xf0LHT", b"\xf0LHT\x01", &[0x40; 1_200], &[0xf0; 60]] {
             let mut d = plain.to_vec();
             assert!(!stamp(&mut d, &hop(1)) && split(&mut d).is_none());
@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_a_network_writes_matters(mut d in proptest::collection::vec(any::<u8>(), 0..400), magic in any::<bool>(), times in 0u8..12) {
+        fn arbitrary_telemetry_does_not_affect_the_packet(mut d in proptest::collection::vec(any::<u8>(), 0..400), magic in any::<bool>(), times in 0u8..12) {
             if magic && d.len() >= 5 {
                 d[..5].copy_from_slice(&MAGIC);
             }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn joiners_stay_where_letters_and_emoji_are_joined() {
+    fn joiners_are_kept_between_letters_and_emoji() {
         let persian = "\u{645}\u{6cc}\u{200c}\u{62e}";
         let family = "\u{1f468}\u{200d}\u{1f469}";
         assert_eq!(name(persian.as_bytes()), persian);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn text_in_lines_keeps_their_ends_only() {
+    fn multi_line_text_keeps_only_line_breaks() {
         assert_eq!(lines("a\n\tb\r\x1b"), "a\n\tb\\r\\x1b");
         assert_eq!(line("a\n\tb\\"), "a\\n\\tb\\");
         assert!(matches!(lines("a plain line\n"), Cow::Borrowed(_)));
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_hidden_is_left_and_showing_again_changes_nothing(text in any::<String>(), raw in any::<Vec<u8>>()) {
+        fn escaping_removes_hidden_characters_and_is_idempotent(text in any::<String>(), raw in any::<Vec<u8>>()) {
             for shown in [line(&text).into_owned(), name(text.as_bytes()), name(&raw), line_of(&raw)] {
                 let left = shown.chars().any(|c| is_hidden(c) && !matches!(c, '\u{200c}' | '\u{200d}'));
                 prop_assert!(!left, "{shown:?}");
@@ -170,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn a_name_is_told_by_what_is_shown(text in any::<String>(), raw in any::<Vec<u8>>()) {
+        fn escaped_names_are_unambiguous(text in any::<String>(), raw in any::<Vec<u8>>()) {
             prop_assert_eq!(read(&name(text.as_bytes())), text.as_bytes());
             prop_assert_eq!(read(&name(&raw)), raw);
         }

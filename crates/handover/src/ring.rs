@@ -132,7 +132,7 @@ mod tests {
     use std::sync::Arc as StdArc;
 
     #[test]
-    fn values_come_out_in_order_and_a_full_ring_gives_back() {
+    fn values_are_fifo_and_a_full_ring_returns_them() {
         let (mut tx, mut rx) = ring(3);
         assert_eq!(rx.pop(), None);
         for round in 0..10 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_may_wrap() {
+    fn counters_wrap_correctly() {
         let (mut tx, mut rx) = ring(2);
         for c in [&tx.shared.head.0, &tx.shared.tail.0] {
             c.store(usize::MAX, Ordering::Relaxed);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_learns_that_the_other_is_gone_and_nothing_leaks() {
+    fn dropped_end_is_detected_without_leaks() {
         let counted = StdArc::new(());
         let (mut tx, mut rx) = ring(8);
         for _ in 0..5 {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_values_pass_from_one_thread_to_another() {
+    fn million_values_pass_between_threads() {
         let (mut tx, mut rx) = ring(64);
         let thread = std::thread::spawn(move || {
             for i in 0..1_000_000u64 {

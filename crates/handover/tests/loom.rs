@@ -45,7 +45,7 @@ fn next<T: Send>(from: &mut Receiver<T>, wakeup: &Wakeup<Event>) -> T {
 }
 
 #[test]
-fn values_arrive_whole_and_in_order_through_a_ring_that_wraps() {
+fn wrapping_ring_delivers_values_in_order() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
@@ -73,7 +73,7 @@ fn values_arrive_whole_and_in_order_through_a_ring_that_wraps() {
 }
 
 #[test]
-fn nobody_sleeps_while_there_is_something_for_it() {
+fn wakeup_is_never_lost() {
     loom::model(|| {
         let (mut tx, mut rx) = ring(2);
         let wakeup = Arc::new(Wakeup::new(Event::default()));
@@ -92,7 +92,7 @@ fn nobody_sleeps_while_there_is_something_for_it() {
 }
 
 #[test]
-fn two_who_ring_at_once_are_both_heard() {
+fn concurrent_notifications_are_both_seen() {
     loom::model(|| {
         let (mut tx1, mut rx1) = ring(1);
         let (mut tx2, mut rx2) = ring(1);
@@ -126,7 +126,7 @@ fn two_who_ring_at_once_are_both_heard() {
 /// A buffer goes to the worker, is changed there, and comes back, twice; both sleep when they have nothing to do, and the
 /// worker ends when the other end is gone.
 #[test]
-fn a_buffer_goes_round_and_belongs_to_one_thread_at_a_time() {
+fn circulating_buffer_has_one_owner_at_a_time() {
     fn work(
         mut inbox: Receiver<Vec<u8>>,
         mut outbox: Sender<Vec<u8>>,

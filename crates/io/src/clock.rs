@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn work_shows_as_cpu_time() {
+    fn work_is_counted_as_cpu_time() {
         let before = CpuTime::of_process();
         let mut x = 1u64;
         // Until the kernel's accounting has noticed, however coarse it is; bounded by the test's own time.

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_being_written_and_read() {
+    fn names_round_trip() {
         for name in ["auto", "udp", "uring", "xdp", "xdp:eth0"] {
             assert_eq!(name.parse::<DatapathKind>().unwrap().to_string(), name);
         }

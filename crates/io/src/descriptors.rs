@@ -47,7 +47,7 @@ mod tests {
 
     /// In a process of its own, since a limit holds for all of it.
     #[test]
-    fn the_soft_limit_is_raised_to_the_hard_one_and_parts_of_it_given_out() {
+    fn soft_limit_is_raised_to_the_hard_limit_and_divided() {
         const CHILD: &str = "LONGHAUL_TEST_DESCRIPTORS";
         if std::env::var_os(CHILD).is_none() {
             let script = "ulimit -Sn 100 && ulimit -Hn 300 && exec \"$0\" \"$@\"";

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_read_with_and_without_a_ring_and_the_end_is_found() {
+    fn whole_file_is_read_with_and_without_io_uring() {
         let data: Vec<u8> = (0..(9 << 20) + 5_001u32).map(|i| (i.wrapping_mul(40_503) >> 8) as u8).collect();
         let Some((_named, file)) = direct_file(&data) else { return };
         for mut reader in [Reader::new(), Reader { ring: None }] {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_at_which_nobody_listens_is_told_and_one_that_is_silent_is_not() {
+    fn closed_port_is_reported_and_a_silent_one_is_not() {
         let open = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (over, remote) = (Arc::new(AtomicBool::new(false)), open.local_addr().unwrap());
         let silent = {

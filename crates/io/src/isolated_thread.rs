@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_apart_has_what_it_keeps_and_closes_it_for_itself() {
+    fn isolated_thread_has_only_its_descriptors() {
         let open = || Arc::new(File::open("/dev/null").unwrap());
         let (a, other, b) = (open(), open(), open());
         let (said, hear) = channel();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_had_is_an_error_and_what_can_is_zero() {
+    fn failed_allocation_is_an_error_and_memory_is_zeroed() {
         let nobody_has = (isize::MAX as u64) / 2;
         assert_eq!(has_room(nobody_has, HEADROOM).expect_err("too much").raw_os_error(), Some(libc::ENOMEM));
         assert!(has_room(u64::MAX, HEADROOM).is_err());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allocator_gives_what_the_system_gives() {
+    fn allocator_forwards_to_the_system() {
         let layout = Layout::from_size_align(100, 8).expect("a layout");
         // SAFETY: a layout of some size; what it gives is used within its bounds, and given back once with its layout.
         unsafe {

@@ -460,7 +460,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_kernel_answers_about_loopback() {
+    fn kernel_reports_the_loopback_interface() {
         let mut n = Netlink::open().unwrap();
         let lo = n.link_named("lo").unwrap();
         assert_eq!((lo.name.as_str(), lo.mac), ("lo", None));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_while_nothing_changes_and_what_is_told_is_read() {
+    fn notifications_arrive_only_on_change() {
         let mut n = Netlink::listen().unwrap();
         // Another test, or the machine, may have changed something.
         while n.news().unwrap() {}
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_read_as_they_are_written() {
+    fn attributes_round_trip() {
         let mut m = Message::new(RTM_GETROUTE, REQUEST, &[0; 12]);
         m.bytes[HEADER + 7] = RTN_UNICAST;
         m.attribute(RTA_OIF, &7u32.to_ne_bytes());
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn old_answers_are_passed_over_and_errors_told() {
+    fn stale_answers_are_skipped_and_errors_reported() {
         let mut m = Message::new(9, 0, &[1, 2, 3, 4]);
         let bytes = m.finish(5).to_vec();
         let mut seen = 0;
@@ -540,7 +540,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = walk(&bytes, 0, &mut |_| {});
             link(&bytes);
             address(&bytes);

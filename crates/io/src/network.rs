@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_has_its_address_and_an_unknown_interface_none() {
+    fn loopback_has_its_address_and_an_unknown_interface_none() {
         let lo = addresses_of_interface("lo");
         assert!(lo.is_empty() || lo.contains(&Ipv4Addr::LOCALHOST.into()), "{lo:?}");
         assert!(addresses_of_interface("no-such-one").is_empty());
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_of_each_network_is_told_and_none_that_others_cannot_use() {
+    fn one_usable_address_per_network_is_advertised() {
         let links = [link(1, true), link(2, true), link(3, false)];
         let mut all = vec![
             address("127.0.0.1", 1, 8),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_all_sizes_are_told_apart() {
+    fn networks_of_all_prefix_lengths_are_distinguished() {
         let of = |ip: &str, prefix| network_of(ip.parse().expect("an address"), prefix).to_string();
         assert_eq!(of("10.1.2.3", 24), "10.1.2.0");
         assert_eq!(of("10.1.2.3", 0), "0.0.0.0");
@@ -320,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_one_address_needs_no_observer() {
+    fn socket_bound_to_one_address_has_no_monitor() {
         assert!(NetworkMonitor::new("127.0.0.1:1".parse().expect("an address"), true).is_none());
         assert!(NetworkMonitor::new("0.0.0.0:1".parse().expect("an address"), true).is_some());
     }
 
     #[test]
-    fn without_tables_the_way_is_what_a_connected_socket_takes() {
+    fn route_without_netlink_is_that_of_a_connected_socket() {
         let lo: IpAddr = Ipv4Addr::LOCALHOST.into();
         let other: IpAddr = Ipv4Addr::new(127, 9, 9, 9).into();
         let foreign: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_not_more_frequent_than_they_may_be() {
+    fn queries_are_rate_limited() {
         let mut o = NetworkMonitor::new("0.0.0.0:1".parse().expect("an address"), true).expect("an observer");
         let now = Time::ZERO + Span::from_secs(100);
         o.looked = now;

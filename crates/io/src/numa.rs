@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_at_another_node_is_named_with_the_processors_near_it() {
+    fn adapter_at_another_node_is_reported_with_its_processors() {
         let s = sys(&[("eth0", "up\n", "1\n"), ("eth1", "down\n", "0\n")]);
         let words = far_adapters(s.path(), 0).unwrap();
         assert!(words.contains("eth0") && words.contains("node 1") && words.contains("2-3"), "{words}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_known_nothing_is_said() {
+    fn unknown_topology_yields_no_warning() {
         let s = sys(&[("eth0", "up\n", "-1\n")]);
         assert_eq!((far_adapters(s.path(), 0), far_adapters(s.path(), 99)), (None, None));
         let s = sys(&[("eth0", "up\n", "1\n")]);

@@ -57,7 +57,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_kernel_tells_who_is_at_the_other_end() {
+    fn peer_credentials_come_from_the_kernel() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let peer = Peer::of(&ours).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());

@@ -239,7 +239,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn a_socket_becomes_readable_and_writable() {
+    fn socket_becomes_readable_and_writable() {
         let a = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut p = Poller::new().unwrap();
         let mut s = [Source::new(&a, false)];
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_readable_and_so_is_an_end() {
+    fn pending_data_and_end_of_stream_are_readable() {
         let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(!is_readable(&b));
         std::io::Write::write_all(&mut &a, b"x").unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_not_early() {
+    fn timeout_is_not_early() {
         let mut p = Poller::new().unwrap();
         sharpen_timers();
         for us in [5, 50, 300] {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wake_from_other_threads_is_seen() {
+    fn every_wake_from_other_threads_is_delivered() {
         const EACH: usize = 2_000;
         let mut p = Poller::new().unwrap();
         let (tx, rx) = std::sync::mpsc::channel();

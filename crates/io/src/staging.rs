@@ -105,7 +105,7 @@ mod tests {
     use verbs::Backing;
 
     #[test]
-    fn what_is_placed_is_read_by_a_clone_and_nothing_beyond_the_end() {
+    fn clone_reads_placed_bytes_within_bounds() {
         let a = Staging::new(10_000).unwrap();
         let b = a.clone();
         assert!(a.shared() && a.writable() && Backing::len(&a) == 10_000 && !a.is_empty());
@@ -120,7 +120,7 @@ mod tests {
 
     /// In a process of its own, since a limit holds for all of it.
     #[test]
-    fn where_address_space_is_limited_some_is_left() {
+    fn limited_address_space_keeps_headroom() {
         const CHILD: &str = "LONGHAUL_TEST_STAGING_LIMITED";
         if std::env::var_os(CHILD).is_none() {
             let script = "ulimit -v 800000 && exec \"$0\" \"$@\"";

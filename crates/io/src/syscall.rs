@@ -68,7 +68,7 @@ mod tests {
     use core::ptr::{null, null_mut};
 
     #[test]
-    fn bytes_go_across_and_errors_are_the_systems() {
+    fn calls_transfer_bytes_and_return_system_errors() {
         let (kind, flags) = (rustix::net::SocketType::DGRAM, rustix::net::SocketFlags::CLOEXEC);
         let family = rustix::net::AddressFamily::UNIX;
         let (a, b) = rustix::net::socketpair(family, kind, flags, None).expect("a pair");

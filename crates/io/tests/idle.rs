@@ -101,7 +101,7 @@ impl Pair {
 }
 
 #[test]
-fn a_thousand_idle_connections_take_little_memory_and_hardly_any_turns() {
+fn thousand_idle_connections_use_little_memory_and_few_wakeups() {
     let server = Config {
         server: Some(ServerConfig {
             auth: ClientAuth::AnyKey,

@@ -304,7 +304,7 @@ fn plain() -> IwarpServer {
 }
 
 #[test]
-fn everything_arrives_and_the_end_is_told_in_words() {
+fn all_data_arrives_and_the_close_reason_is_delivered() {
     let idles = [Idle::Sleep, Idle::Spin(Span::from_millis(1)), Idle::Poll];
     for (i, idle) in idles.into_iter().cycle().take(6).enumerate() {
         let mut wanted = Iwarp { tls: i >= 3, ..Iwarp::default() };
@@ -321,7 +321,7 @@ fn everything_arrives_and_the_end_is_told_in_words() {
 /// Before it sleeps, the server makes a reading ready of the stream that was read last. The other client's may come first, and one of
 /// the two ends before the other.
 #[test]
-fn two_clients_at_once_get_what_is_theirs() {
+fn two_concurrent_clients_get_their_own_data() {
     for crc in [true, false] {
         let wanted = move || {
             let mut wanted = Iwarp { tls: false, ..Iwarp::default() };
@@ -339,7 +339,7 @@ fn two_clients_at_once_get_what_is_theirs() {
 }
 
 #[test]
-fn who_is_not_there_or_not_served_is_told_so() {
+fn missing_or_unsupported_server_is_reported() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let c = run(nobody, Iwarp::default(), Idle::Sleep);
     let Some(CloseReason::Stream(text)) = c.closed else { panic!("{:?}", c.closed) };
@@ -397,7 +397,7 @@ impl App for Flow {
 }
 
 #[test]
-fn what_ends_a_flow_is_noticed_by_an_end_that_sleeps() {
+fn sleeping_receiver_notices_the_end_of_a_flow() {
     let (to, server) = serve(plain(), || Echo { left: 1, ..Echo::default() }, Idle::Sleep);
     let trust = ServerTrust::Fingerprint(Identity::from_seed([1; 32]).public_key().fingerprint());
     let (remote, server_name) = (to, "server.example".to_owned());

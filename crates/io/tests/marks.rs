@@ -101,7 +101,7 @@ fn seen(fd: &OwnedFd, port: u16, at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn packets_carry_the_code_point_that_is_asked_for_also_when_it_changes() {
+fn packets_carry_the_requested_code_point_after_changes() {
     let (Ok(there), Ok(back)) = (raw(), raw()) else {
         println!("skipped: raw sockets need root");
         return;

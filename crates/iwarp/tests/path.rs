@@ -199,7 +199,7 @@ fn pair(spec: &str, config: Config) -> (End, End) {
 }
 
 #[test]
-fn all_of_it_arrives_over_long_and_lossy_paths() {
+fn all_data_arrives_over_long_and_lossy_paths() {
     for spec in [
         "rate=100mbit delay=25ms queue=1bdp(rtt 50ms)",
         "rate=1gbit delay=50ms loss=1% queue=1bdp(rtt 100ms)",
@@ -245,7 +245,7 @@ fn all_of_it_arrives_over_long_and_lossy_paths() {
 }
 
 #[test]
-fn a_path_that_dies_in_a_record_is_noticed() {
+fn path_failure_within_a_record_is_detected() {
     let spec = "rate=10mbit delay=10ms queue=1MiB";
     let (mut x, mut y) = pair(spec, Config::default());
     let now = run(&mut x, &mut y, Time::ZERO);

@@ -76,14 +76,14 @@ mod tests {
     const UP: What = What::PathUp { path: 1 };
 
     #[test]
-    fn nothing_is_built_or_kept_while_nobody_reads() {
+    fn events_are_not_built_without_readers() {
         let mut log = EventLog::default();
         log.record(1, || unreachable!("nobody reads"));
         assert!(!log.is_on());
     }
 
     #[test]
-    fn each_reader_gets_every_event_after_it_subscribed_once() {
+    fn each_reader_gets_each_event_once_after_subscribing() {
         let mut log = EventLog::default();
         let mut first = log.subscribe();
         log.set_time(Time::from_nanos(7));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_late_is_told_how_many_it_missed() {
+    fn late_reader_gets_a_count_of_missed_events() {
         let mut log = EventLog::default();
         let mut reader = log.subscribe();
         for _ in 0..MAX_EVENTS + 5 {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_before_a_second_has_nearly_passed() {
+    fn no_rate_is_reported_within_the_first_second() {
         let mut s = Speed::default();
         for k in 0..9 {
             s.add(at(k * 100), k * 1000, 0);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_start_is_forgotten_and_a_change_of_rate_is_seen_within_seconds() {
+    fn rate_follows_changes_within_seconds() {
         let mut s = Speed::default();
         let (mut bytes, mut k) = (0, 0);
         for rate in [10, 1000, 200] {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn small_files_have_a_rate_of_their_own_and_a_time_left() {
+    fn small_files_have_their_own_rate_and_remaining_time() {
         let mut s = Speed::default();
         for k in 0..50 {
             s.add(at(k * 100), k * 100, k * 100);
@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// However often it is told, a constant rate is found, and with it the time left.
         #[test]
-        fn a_constant_rate_is_found_however_often_counters_are_read(steps in prop::collection::vec(1_u64..700, 20..400)) {
+        fn constant_rate_is_independent_of_the_sampling_interval(steps in prop::collection::vec(1_u64..700, 20..400)) {
             let mut s = Speed::default();
             let mut now = 0;
             for step in steps {

@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn both_kinds_copy_within_bounds_only() {
+    fn both_memory_kinds_copy_within_bounds() {
         for mut m in [Memory::zeroed(10), Memory::from_backing(Box::new(Foreign::new(10, true)))] {
             assert_eq!(m.write(3, &[1, 2, 3]), Ok(()));
             let mut out = [9; 10];
@@ -270,7 +270,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fault_and_a_read_only_mapping_are_reported() {
+    fn faults_and_read_only_mappings_are_reported() {
         let f = Foreign::new(4, false);
         let broken = f.broken.clone();
         let mut m = Memory::from_backing(Box::new(f));

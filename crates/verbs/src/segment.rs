@@ -244,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_layout_of_a_read_request() {
+    fn read_request_layout_matches_rfc_5040() {
         let r = ReadRequest { rkey: 0x0102_0304, offset: 0x1112_1314_1516_1718, len: 5, sink: 0x2122_2324 };
         let mut want = vec![1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
         want.extend([0, 0, 0, 0, 0, 0, 0, 5, 0x21, 0x22, 0x23, 0x24, 0, 0, 0, 0]);
@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_read_request_round_trips(rkey: u32, offset: u64, len: u64, sink: u32) {
+        fn read_request_round_trips(rkey: u32, offset: u64, len: u64, sink: u32) {
             let r = ReadRequest { rkey, offset, len, sink };
             prop_assert_eq!(ReadRequest::decode(&r.encode()), r);
         }

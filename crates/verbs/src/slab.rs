@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_handle_does_not_reach_its_successor() {
+    fn stale_handle_does_not_reach_its_successor() {
         let mut s: Slab<QpId, &str> = Slab::new(2);
         let a = s.insert("a").unwrap();
         assert_eq!(s.remove(a), Some("a"));

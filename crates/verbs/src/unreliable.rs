@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_window_moves_on_after_an_outage() {
+    fn receive_window_advances_after_an_outage() {
         let mut s = Seen::default();
         assert!(s.insert(0) && !s.insert(0));
         assert!(s.insert(40_000), "behind or ahead cannot be told by half the range; it is ahead");
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_is_new_once(steps in proptest::collection::vec(0u64..900, 1..400)) {
+        fn each_number_is_new_once(steps in proptest::collection::vec(0u64..900, 1..400)) {
             // Numbers rise by up to 300 or go back by up to 600, so all stay within the window.
             let (mut s, mut at, mut model) = (Seen::default(), 0u64, std::collections::HashSet::new());
             for d in steps {

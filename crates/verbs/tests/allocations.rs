@@ -39,7 +39,7 @@ fn open(seed: u64) -> (Adapter, CqId, QpId, Mr) {
 }
 
 #[test]
-fn packets_in_order_cost_no_allocation() {
+fn in_order_packets_do_not_allocate() {
     let (mut x, x_cq, x_qp, x_mr) = open(1);
     let (mut y, y_cq, y_qp, y_mr) = open(2);
     let all = Sge { lkey: x_mr.lkey, offset: 0, len: LEN as u64 };

@@ -6,7 +6,7 @@ fn bits(text: &str) -> Result<u64, String> {
 }
 
 #[test]
-fn rates_are_read_in_every_form_that_was_ever_read() {
+fn rates_parse_in_every_supported_form() {
     for (text, expected) in [
         ("500mbit", 500_000_000),
         ("1.5gbit", 1_500_000_000),
@@ -60,7 +60,7 @@ fn rates_are_read_in_every_form_that_was_ever_read() {
 }
 
 #[test]
-fn times_and_sizes_are_read_in_every_form() {
+fn times_and_sizes_parse_in_every_form() {
     for (text, nanos) in [
         ("10ms", 10_000_000),
         ("3s", 3_000_000_000),
@@ -101,7 +101,7 @@ fn times_and_sizes_are_read_in_every_form() {
 }
 
 #[test]
-fn what_is_out_of_range_is_told_with_the_range() {
+fn out_of_range_errors_name_the_range() {
     assert!(size("99999999999tib").unwrap_err().to_string().contains("out of range"));
     assert!(time("999999999999d").unwrap_err().to_string().contains("out of range"));
     let (least, most) = (Rate::from_bits_per_sec(8_000), Rate::from_mbit(100_000));
@@ -116,14 +116,14 @@ fn what_is_out_of_range_is_told_with_the_range() {
 }
 
 #[test]
-fn errors_repeat_a_value_escaped_and_cut() {
+fn errors_quote_the_value_escaped_and_truncated() {
     let text = rate(&format!("\u{1b}[31m{}", "x".repeat(5_000))).unwrap_err().to_string();
     assert!(text.contains("`\\x1b[31mxxx") && text.len() < 300, "{text}");
 }
 
 proptest! {
     #[test]
-    fn what_is_shown_is_read_again(n in prop_oneof![any::<u64>(), 0u64..100_000, (0u64..100_000).prop_map(|n| n * 1_000_000)]) {
+    fn formatted_values_parse_back(n in prop_oneof![any::<u64>(), 0u64..100_000, (0u64..100_000).prop_map(|n| n * 1_000_000)]) {
         let (r, t) = (Rate::from_bytes_per_sec(n), Span::from_nanos(n));
         prop_assert_eq!(rate(&show_rate(r)), Ok(r));
         prop_assert_eq!(time(&show_time(t)), Ok(t));
@@ -132,7 +132,7 @@ proptest! {
 
     /// What summaries say, rounded for people, can be given to an option.
     #[test]
-    fn what_is_displayed_is_read_to_its_precision(n in 0u64..u64::MAX / 16) {
+    fn displayed_values_parse_to_their_precision(n in 0u64..u64::MAX / 16) {
         let close = |read: u64| read.abs_diff(n) as f64 <= n as f64 * 0.06 + 1.0;
         let r = rate(&Rate::from_bytes_per_sec(n).to_string()).unwrap();
         prop_assert!(close(r.bytes_per_sec()), "{}", r);
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "\\PC{0,40}", likely in "[0-9]{0,25}[.]?[0-9]{0,25} ?[a-zA-Z/µ]{0,6}") {
+    fn arbitrary_text_does_not_panic(text in "\\PC{0,40}", likely in "[0-9]{0,25}[.]?[0-9]{0,25} ?[a-zA-Z/µ]{0,6}") {
         for t in [&text, &likely] {
             let _ = (rate(t).map_err(|e| e.to_string()), time(t).is_ok(), size(t).is_ok(), has_unit(t));
         }
@@ -150,7 +150,7 @@ proptest! {
 
 /// Each form that the guide shows is read as what it stands for.
 #[test]
-fn the_guides_table_of_forms_is_read() {
+fn documented_forms_parse() {
     let guide = include_str!("../../../../docs/guides/move-files.md");
     let row = |name: &str| {
         let line =

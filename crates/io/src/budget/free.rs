@@ -81,7 +81,7 @@ mod tests {
         ("proc/meminfo", "MemTotal:  8000000 kB\nMemFree: 1000 kB\nMemAvailable:    4000000 kB\n");
 
     #[test]
-    fn the_machines_memory_counts_where_no_group_limits_it() {
+    fn machine_memory_applies_without_a_cgroup_limit() {
         assert_eq!(free_below(machine(&[MEMINFO]).path()), 4_096_000_000);
         let group = ("proc/self/cgroup", "0::/user.slice\n");
         let unlimited = ("sys/fs/cgroup/user.slice/memory.max", "max\n");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_above_counts_and_its_page_cache_is_free() {
+    fn tightest_parent_cgroup_applies_and_its_page_cache_counts_as_free() {
         let v2 = |extra: &[(&str, &str)]| {
             let of = |name: &str| format!("sys/fs/cgroup/a.slice/{name}");
             let names =
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_version_one_count_also_where_a_container_sees_only_its_own() {
+    fn cgroup_v1_limits_apply_inside_containers() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/0123\n"),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_hold_as_much_as_it_leaves_and_sessions_do_not_multiply_it() {
+    fn client_share_is_bounded_by_free_budget_across_sessions() {
         let b = Budget::new(1_000);
         let mut a = b.share(0, of(&["key a", "10.0.0.1"]));
         assert_eq!(a.take(501), Err(BudgetExceeded { wanted: 501, total: 1_000, free: 500 }));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn many_clients_leave_something_to_the_next_and_never_exceed_the_whole() {
+    fn many_clients_never_exceed_the_budget_and_leave_a_share() {
         let b = Budget::new(1 << 20);
         let mut all = Vec::new();
         for n in 0..8 {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sure_is_had_when_all_is_taken_and_shares_shrink_to_what_is_in_use() {
+    fn guaranteed_share_is_available_when_the_budget_is_exhausted() {
         let b = Budget::new(100);
         let mut a = b.share(10, of(&["a"]));
         assert_eq!(a.adapt(1_000, 0), 55);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_gives_what_it_is_told_to_or_a_part_of_what_is_free() {
+    fn server_budget_is_configured_or_a_part_of_free_memory() {
         assert_eq!(memory_for_clients(Some(5 << 30)), 5 << 30);
         assert!((1..=DEFAULT_MAX).contains(&memory_for_clients(None)));
     }

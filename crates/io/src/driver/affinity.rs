@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_has_to_wait_moves_to_an_idle_processor() {
+    fn waiting_loop_moves_to_an_idle_processor() {
         let mut p = CpuAffinity::new(&[0, 3, 5], true);
         p.decide(0.05, 0.5, &[0.0, 1.0, 1.0], 0);
         assert_eq!(p.core(), None, "it has little to do");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_loop_stays_where_it_is() {
+    fn busy_loop_stays_on_its_processor() {
         let mut p = CpuAffinity::new(&[0, 3], false);
         p.decide(0.9, 0.05, &[1.0, 0.0], 3);
         assert_eq!(p.core(), Some(3));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_idle_it_is_tried_less_and_less_often() {
+    fn moves_back_off_when_no_processor_is_idle() {
         let mut p = CpuAffinity::new(&[0, 1], true);
         let mut moves = 0;
         for _ in 0..20_000 {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ends_on_one_processor_do_not_both_move() {
+    fn two_ends_sharing_a_processor_do_not_both_move() {
         for idle in [0.0, 1.0] {
             let (mut a, mut b) = (CpuAffinity::new(&[0, 1], true), CpuAffinity::new(&[0, 1], false));
             while a.core().is_none() {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_arrives_at_the_companion_and_others_at_the_first() {
+    fn connected_socket_receives_its_peer_and_others_reach_the_first() {
         for mut p in places() {
             p.say(0, b"before");
             p.open(AT);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_a_companion_that_leaves_is_taken_and_the_port_stays_ours() {
+    fn closing_connected_socket_is_drained_and_keeps_the_port() {
         for mut p in places() {
             let taken = |p: &Place| {
                 let own = p.first.local_addr();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_others_now_and_then_is_no_reason_to_leave() {
+    fn occasional_messages_of_others_keep_the_connected_socket() {
         let mut p = Place::new("127.0.0.1:0", "127.0.0.1:0");
         for _ in 0..10 {
             (0..20).for_each(|_| _ = p.on_single_message(AT, 0));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_not_ours_has_no_companion() {
+    fn foreign_address_gets_no_connected_socket() {
         let mut p = Place::new("127.0.0.1:0", "127.0.0.1:0");
         p.at.set_ip("192.0.2.1".parse().unwrap());
         assert!((0..100).all(|_| !p.on_single_message(AT, 0)) && !p.c.is_open());

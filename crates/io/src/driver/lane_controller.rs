@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_lanes_are_read_as_they_are_written() {
+    fn lane_numbers_round_trip() {
         for good in ["auto", "1", "64"] {
             assert_eq!(good.parse::<Lanes>().unwrap().to_string(), good);
         }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_account_of_idle_time_is_read() {
+    fn proc_stat_idle_time_is_parsed() {
         let text = "cpu  9 9 9 9\ncpu0 1 2 3 400 5 6\ncpu1 1 2 3 70\ncpu12 0 0 0 1000 0\nintr 5\ncpu3 x\n";
         assert_eq!(idle_ticks(text, &[1, 0, 7]), [70, 400, 0]);
         assert_eq!(idle_ticks(text, &[12]), [1000]);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_no_rate_for_which_threads_begin() {
+    fn low_rate_starts_no_threads() {
         // Messages about a transfer, a whole second of them, while both processors are free; then the transfer itself.
         let mut r = ThreadPolicy::new(true, 2);
         let mut steps = [2e3, 3e3, 2e3, 9.9e6, 5e8, 5e8].into_iter().zip(1u64..).map(|(rate, n)| {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_account_of_a_threads_turns_is_read() {
+    fn schedstat_of_a_thread_is_parsed() {
         let of = |ran, waited| SchedStats { ran: Span::from_nanos(ran), waited: Span::from_nanos(waited) };
         assert_eq!(SchedStats::parse("500 30 7\n"), Some(of(500, 30)));
         assert_eq!((SchedStats::parse(""), SchedStats::parse("5 x 1")), (None, None));

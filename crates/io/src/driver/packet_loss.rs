@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_asked_for_is_lost_one_datagram_at_a_time() {
+    fn configured_share_of_datagrams_is_lost() {
         let mut l = LossInjector::new(0.01, Rng::from_u64(1));
         let (mut passed, mut lost) = (0, 0);
         for n in 0..20_000 {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn company_now_and_then_is_not_the_end() {
+    fn occasional_batches_keep_single_message_mode() {
         let mut a = SingleMessages::new();
         for _ in 0..10 {
             for _ in 0..20 {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_enough_and_the_socket_is_changed_rarely() {
+    fn single_message_mode_starts_after_many_and_changes_rarely() {
         let (mut a, at) = (SingleMessages::new(), |ms: u64| Time::ZERO + Span::from_millis(ms));
         assert!((1..ENOUGH_SINGLES).all(|_| !a.on_single()) && a.on_single());
         assert!(!a.should_end_lean() && !a.is_lean());

@@ -228,28 +228,28 @@ fn with_server(fault: u8, mut server: Driver) -> (String, usize) {
 }
 
 #[test]
-fn a_lane_whose_socket_fails_is_closed_aloud_and_the_others_carry_on() {
+fn failed_socket_closes_its_lane_with_a_log_entry_and_others_continue() {
     let (said, lanes) = with_fault(1);
     assert_eq!(lanes, usize::from(LANES) - 1);
     assert!(said.contains("made to fail by a test") && said.contains("its lanes are closed"), "{said}");
 }
 
 #[test]
-fn a_lane_whose_thread_panics_is_closed_aloud_and_the_others_carry_on() {
+fn panicking_thread_closes_its_lane_with_a_log_entry_and_others_continue() {
     let (said, lanes) = with_fault(2);
     assert_eq!(lanes, usize::from(LANES) - 1);
     assert!(said.contains("ended by a panic") && said.contains("its lanes are closed"), "{said}");
 }
 
 #[test]
-fn without_a_fault_all_lanes_stay() {
+fn lanes_stay_open_without_a_fault() {
     let (said, lanes) = with_fault(0);
     assert_eq!(lanes, usize::from(LANES));
     assert!(!said.contains("ERROR"), "{said}");
 }
 
 #[test]
-fn a_server_opens_and_closes_its_further_sockets_while_all_lanes_carry_data() {
+fn socket_pool_opens_and_closes_while_lanes_carry_data() {
     let bind = "127.0.0.1:0".parse().expect("an address");
     let lanes = Lanes::Count(LANES);
     let server =
@@ -410,13 +410,13 @@ fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32)
 const MANY: usize = 400;
 
 #[test]
-fn a_server_that_looks_on_opens_a_companion_and_others_are_served_meanwhile() {
+fn spinning_server_opens_a_connected_socket_and_serves_others() {
     let had = with_knocks(Idle::Poll, 1, true, |done, had| had > 0 && done > MANY || done > 100 * MANY);
     assert!(had > 0);
 }
 
 #[test]
-fn servers_that_sleep_or_have_several_sockets_open_no_companion() {
+fn sleeping_or_multi_socket_servers_open_no_connected_socket() {
     assert_eq!(with_knocks(Idle::Sleep, 1, false, |done, _| done > MANY), 0);
     assert_eq!(with_knocks(Idle::Poll, 2, false, |done, _| done > MANY), 0);
 }

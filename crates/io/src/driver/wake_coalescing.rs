@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn frequent_trains_are_taken_together_and_rare_ones_at_once() {
+    fn frequent_trains_are_coalesced_and_rare_ones_are_not() {
         let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         let often = turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(often[SHORT_WAITS as usize - 1], None);
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_impatient_is_never_kept_waiting() {
+    fn short_max_delay_disables_coalescing() {
         let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(naps.next_delay(now, Span::from_micros(30)), None);
     }
 
     #[test]
-    fn naps_shorten_where_the_buffer_is_small() {
+    fn coalescing_delay_shrinks_with_the_buffer() {
         let (mut naps, mut now) = (WakeCoalescer::new(208 << 10), Time::ZERO);
         let all = turns(&mut naps, &mut now, Span::from_micros(80), 4, 50_000);
         let naps: Vec<_> = all.into_iter().flatten().collect();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_is_not_the_hosts_delay() {
+    fn coalescing_delay_is_not_reported_as_host_delay() {
         let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         let us = Span::from_micros;
         assert_eq!(naps.queueing_delay(now + us(100), us(90)), us(90));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_in_which_nothing_came_is_the_last() {
+    fn coalescing_stops_after_an_empty_delay() {
         let (mut naps, mut now) = (WakeCoalescer::new(16 << 20), Time::ZERO);
         turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(turns(&mut naps, &mut now, Span::from_millis(500), 0, 0).iter().flatten().count(), 1);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_kept_for_an_hour_and_damage_costs_no_more_than_its_line() {
+    fn paths_expire_after_an_hour_and_damaged_lines_are_skipped() {
         let folder = std::env::temp_dir().join(format!("longhaul-paths-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let known = KnownPaths::new(folder.join("known_paths"));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_folders_others_may_change_are_refused_with_the_command_that_mends_it() {
+    fn files_writable_by_others_are_refused_with_a_remedy() {
         let (_d, folder, file) = make();
         for mode in [0o600, 0o644, 0o444, 0o755] {
             chmod(&file, mode);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_read_by_their_owner_only() {
+    fn secrets_must_be_readable_by_their_owner_only() {
         let (_d, _, file) = make();
         for (mode, secret) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
             chmod(&file, mode);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_and_every_folder_on_the_way_counts() {
+    fn symbolic_links_are_followed_and_every_folder_is_checked() {
         let (d, folder, file) = make();
         let other = fs::canonicalize(d.path()).unwrap().join("other");
         fs::create_dir(&other).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_refused() {
+    fn files_of_another_user_are_refused() {
         if !rustix::process::geteuid().is_root() {
             // Nobody else can give things away. Its own files are taken, and those of root.
             assert_eq!(said(Path::new("/etc/passwd"), Holds::Trust), None);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_any_length_are_read_to_their_limit() {
+    fn secrets_are_read_up_to_their_limit() {
         let (_d, _, file) = make();
         for len in [0, 1, 63, 64, 65, 1000] {
             fs::write(&file, vec![b'x'; len]).unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_commands_are_quoted_where_a_shell_needs_it() {
+    fn paths_in_commands_are_shell_quoted() {
         for (path, shown) in
             [("/a/b-c_1.x", "/a/b-c_1.x"), ("/a b", "'/a b'"), ("/it's", "'/it'\\''s'"), ("/$x", "'/$x'")]
         {

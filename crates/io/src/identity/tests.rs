@@ -14,7 +14,7 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[test]
-fn the_environment_chooses_the_folder() {
+fn environment_selects_the_state_folder() {
     let with = |vars: &[(&str, &str)]| {
         choose(|n| vars.iter().find(|(k, _)| *k == n).map(|(_, v)| OsString::from(v)))
     };
@@ -26,7 +26,7 @@ fn the_environment_chooses_the_folder() {
 }
 
 #[test]
-fn the_host_key_is_made_once_and_for_its_owner_only() {
+fn host_key_is_created_once_with_private_mode() {
     let (_dir, state) = folder();
     let key = state.host_key().unwrap();
     assert_eq!(state.host_key().unwrap().seed(), key.seed());
@@ -38,7 +38,7 @@ fn the_host_key_is_made_once_and_for_its_owner_only() {
 }
 
 #[test]
-fn first_starts_at_the_same_time_agree() {
+fn concurrent_first_starts_share_one_host_key() {
     for _ in 0..20 {
         let (_dir, state) = folder();
         let keys: Vec<_> = std::thread::scope(|s| {
@@ -50,7 +50,7 @@ fn first_starts_at_the_same_time_agree() {
 }
 
 #[test]
-fn a_key_others_can_read_is_refused_with_the_remedy() {
+fn key_readable_by_others_is_refused_with_a_remedy() {
     let (_dir, state) = folder();
     state.host_key().unwrap();
     let path = state.path().join("host_key");
@@ -63,7 +63,7 @@ fn a_key_others_can_read_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn nothing_of_a_state_folder_that_others_may_change_is_used() {
+fn state_folder_writable_by_others_is_refused() {
     let (dir, state) = folder();
     let (key, host) = (PublicKey([1; 32]), Host::parse("h").unwrap());
     state.host_key().unwrap();
@@ -91,7 +91,7 @@ fn nothing_of_a_state_folder_that_others_may_change_is_used() {
 }
 
 #[test]
-fn a_damaged_key_is_never_replaced() {
+fn damaged_key_is_never_replaced() {
     let (_dir, state) = folder();
     let path = state.path().join("host_key");
     for text in ["", "garbage", "longhaul-ed25519-private AAAA", "longhaul-ed25519-private", "\u{0}\u{ff}"] {
@@ -105,7 +105,7 @@ fn a_damaged_key_is_never_replaced() {
 }
 
 #[test]
-fn the_public_key_is_that_of_rfc_8032() {
+fn public_key_matches_rfc_8032() {
     // RFC 8032, section 7.1, test 1.
     let hex = |s: &str| -> [u8; 32] {
         core::array::from_fn(|i| u8::from_str_radix(&s[2 * i..2 * i + 2], 16).unwrap())
@@ -119,7 +119,7 @@ fn the_public_key_is_that_of_rfc_8032() {
 }
 
 #[test]
-fn hosts_are_read_in_every_usual_form() {
+fn hosts_parse_in_every_usual_form() {
     for (text, name, port, shown) in [
         ("Example.ORG", "example.org", None, "example.org"),
         ("example.org:4433", "example.org", Some(4433), "[example.org]:4433"),
@@ -146,7 +146,7 @@ fn hosts_are_read_in_every_usual_form() {
 }
 
 #[test]
-fn known_hosts_tells_known_from_unknown_from_changed() {
+fn known_hosts_distinguishes_known_unknown_and_changed() {
     let (_dir, state) = folder();
     let known = state.known_hosts();
     let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
@@ -171,7 +171,7 @@ fn known_hosts_tells_known_from_unknown_from_changed() {
 }
 
 #[test]
-fn a_line_without_a_port_stands_for_all_ports_without_their_own() {
+fn line_without_a_port_matches_ports_without_their_own() {
     let (_dir, state) = folder();
     let known = state.known_hosts();
     let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
@@ -186,7 +186,7 @@ fn a_line_without_a_port_stands_for_all_ports_without_their_own() {
 }
 
 #[test]
-fn authorised_keys_grant_only_what_is_understood() {
+fn authorised_keys_ignore_lines_with_unknown_options() {
     let (_dir, state) = folder();
     assert_eq!(state.authorized_keys().unwrap().iter().count(), 0);
     let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
@@ -205,7 +205,7 @@ fn authorised_keys_grant_only_what_is_understood() {
 }
 
 #[test]
-fn a_token_is_used_once() {
+fn token_is_redeemed_once() {
     let (_dir, state) = folder();
     let tokens = state.tokens().unwrap();
     let (key, other) = (PublicKey([7; 32]), PublicKey([8; 32]));
@@ -226,7 +226,7 @@ fn a_token_is_used_once() {
 }
 
 #[test]
-fn a_token_that_is_late_or_open_to_others_lets_nobody_in() {
+fn expired_or_exposed_tokens_are_rejected() {
     let (_dir, state) = folder();
     let tokens = state.tokens().unwrap();
     let key = PublicKey([0xab; 32]);
@@ -244,7 +244,7 @@ fn a_token_that_is_late_or_open_to_others_lets_nobody_in() {
 }
 
 #[test]
-fn tokens_have_a_limit_and_expired_ones_make_room() {
+fn tokens_are_limited_and_expired_ones_are_removed() {
     let (_dir, state) = folder();
     let tokens = state.tokens().unwrap();
     for i in 0..MAX_TOKENS {
@@ -260,7 +260,7 @@ fn tokens_have_a_limit_and_expired_ones_make_room() {
 
 proptest::proptest! {
     #[test]
-    fn any_text_is_read_without_panic_and_hosts_round_trip(text in "(\\PC|[\\[\\]:#\n\t .0-9a-z]){0,80}") {
+    fn arbitrary_text_does_not_panic_and_hosts_round_trip(text in "(\\PC|[\\[\\]:#\n\t .0-9a-z]){0,80}") {
         if let Ok(host) = Host::parse(&text) {
             proptest::prop_assert_eq!(Host::parse(&host.to_string()).unwrap(), host);
         }

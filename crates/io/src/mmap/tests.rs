@@ -24,7 +24,7 @@ fn pattern(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_window_shows_its_part_of_the_file() {
+fn mapping_shows_its_part_of_the_file() {
     let content = pattern(40_000);
     let t = temp(&content);
     for (offset, len) in [(0, 40_000), (1, 39_999), (4_096, 1), (12_345, 20_000), (40_000, 0)] {
@@ -47,7 +47,7 @@ fn a_window_shows_its_part_of_the_file() {
 }
 
 #[test]
-fn a_truncated_source_reads_as_zeroes_and_says_so() {
+fn truncated_source_reads_as_zeroes_and_reports_a_fault() {
     let page = sigbus::page_size();
     let t = temp(&pattern(8 * page));
     let m = MappedFile::open_source(&t.path).unwrap();
@@ -63,7 +63,7 @@ fn a_truncated_source_reads_as_zeroes_and_says_so() {
 }
 
 #[test]
-fn faults_in_many_threads_at_once_are_all_survived() {
+fn concurrent_faults_are_survived() {
     let page = sigbus::page_size();
     let t = temp(&pattern(64 * page));
     let m = MappedFile::open_source(&t.path).unwrap();
@@ -80,7 +80,7 @@ fn faults_in_many_threads_at_once_are_all_survived() {
 }
 
 #[test]
-fn writes_to_a_destination_that_lost_its_file_are_reported() {
+fn writes_beyond_a_truncated_destination_are_reported() {
     let page = sigbus::page_size();
     let t = temp(b"");
     file::allocate(&t.file, &t.path, 4 * page as u64).unwrap();
@@ -91,7 +91,7 @@ fn writes_to_a_destination_that_lost_its_file_are_reported() {
 }
 
 #[test]
-fn an_entry_given_back_starts_without_a_fault() {
+fn reused_table_entry_starts_without_a_fault() {
     let page = sigbus::page_size();
     for _ in 0..3 {
         let t = temp(&pattern(page));
@@ -106,7 +106,7 @@ fn an_entry_given_back_starts_without_a_fault() {
 
 /// Run by the test below in a process of its own.
 #[test]
-#[ignore = "dies by design; run by faults_elsewhere_still_end_the_process"]
+#[ignore = "dies by design; run by faults_outside_mappings_still_end_the_process"]
 fn child_faults_outside_our_mappings() {
     let t = temp(&pattern(10));
     let _ours = MappedFile::open_source(&t.path).unwrap();
@@ -125,7 +125,7 @@ fn child_faults_outside_our_mappings() {
 }
 
 #[test]
-fn faults_elsewhere_still_end_the_process() {
+fn faults_outside_mappings_still_end_the_process() {
     use std::os::unix::process::ExitStatusExt as _;
     let out = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "mmap::tests::child_faults_outside_our_mappings"])
@@ -135,7 +135,7 @@ fn faults_elsewhere_still_end_the_process() {
 }
 
 #[test]
-fn a_destination_keeps_what_is_written() {
+fn destination_keeps_written_data() {
     let content = pattern(100_000);
     let t = temp(b"");
     assert_eq!(file::allocate(&t.file, &t.path, 100_000).unwrap(), Allocated::Reserved);
@@ -151,7 +151,7 @@ fn a_destination_keeps_what_is_written() {
 }
 
 #[test]
-fn allocation_shortens_lengthens_and_refuses_the_impossible() {
+fn allocation_resizes_and_rejects_impossible_sizes() {
     let t = temp(&pattern(10_000));
     file::allocate(&t.file, &t.path, 5_000).unwrap();
     file::allocate(&t.file, &t.path, 20_000).unwrap();
@@ -167,7 +167,7 @@ fn allocation_shortens_lengthens_and_refuses_the_impossible() {
 }
 
 #[test]
-fn holes_are_found_where_they_were_made() {
+fn holes_are_found() {
     let t = temp(b"");
     const MIB: u64 = 1 << 20;
     // Offsets in terabytes: sparse, so they cost nothing.

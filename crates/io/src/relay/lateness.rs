@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_hold_what_they_say() {
+    fn bucket_bounds_are_consistent() {
         for ns in (0..5_000).chain([1 << 40, u64::MAX - 1, u64::MAX]) {
             let i = bucket(ns);
             assert!(i < BUCKETS && ns <= upper(i), "{ns}");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_near_the_truth() {
+    fn quantiles_are_accurate_to_an_eighth() {
         let mut l = Lateness::default();
         assert_eq!(l.quantile(0.5), Span::ZERO);
         (1..=1_000).for_each(|us| l.add(Span::from_micros(us)));

@@ -83,7 +83,7 @@ fn settle(relay: &RelayHandle, up: u64, down: u64) -> RelayStats {
 }
 
 #[test]
-fn packets_pass_in_order_both_ways_with_their_marks() {
+fn packets_pass_in_order_with_ecn_marks_in_both_directions() {
     for host in ["127.0.0.1:0", "[::1]:0"] {
         let s = scene(host, "rate=200mbit delay=2ms queue=10MiB", "delay=1ms");
         send(&s.client, s.relay.local_addr(), Ecn::Ect0, 0, 500, 1_200);
@@ -105,7 +105,7 @@ fn packets_pass_in_order_both_ways_with_their_marks() {
 }
 
 #[test]
-fn what_arrives_together_leaves_as_a_train() {
+fn simultaneous_arrivals_leave_as_a_train() {
     let s = scene("127.0.0.1:0", "delay=5ms", "");
     send(&s.client, s.relay.local_addr(), Ecn::NotEct, 0, 10, 1_000);
     let (_, trains) = receive(&s.target, 10, 1_000);
@@ -116,7 +116,7 @@ fn what_arrives_together_leaves_as_a_train() {
 }
 
 #[test]
-fn lost_packets_are_missing_and_counted() {
+fn lost_packets_are_counted() {
     let s = scene("127.0.0.1:0", "loss=30%", "");
     send(&s.client, s.relay.local_addr(), Ecn::NotEct, 0, 1_000, 100);
     let stats = settle(&s.relay, 1_000, 0);
@@ -128,7 +128,7 @@ fn lost_packets_are_missing_and_counted() {
 }
 
 #[test]
-fn a_slow_link_drops_what_its_queue_cannot_hold_and_marks_what_waits() {
+fn slow_link_drops_on_overflow_and_marks_queued_packets() {
     // 100 packets of 1,028 bytes at once; at 1 Mbit/s, 8 ms each, hardly any leaves before all have come.
     let s = scene("127.0.0.1:0", "rate=1mbit queue=20000B ecn=5000B", "");
     send(&s.client, s.relay.local_addr(), Ecn::Ect0, 0, 100, 1_000);
@@ -143,7 +143,7 @@ fn a_slow_link_drops_what_its_queue_cannot_hold_and_marks_what_waits() {
 }
 
 #[test]
-fn duplicates_arrive_twice_and_damage_touches_only_its_packet() {
+fn duplicates_arrive_twice_and_corruption_affects_one_packet() {
     let s = scene("127.0.0.1:0", "duplicate=100%", "");
     send(&s.client, s.relay.local_addr(), Ecn::NotEct, 0, 50, 64);
     let (got, _) = receive(&s.target, 100, 64);
@@ -176,7 +176,7 @@ fn duplicates_arrive_twice_and_damage_touches_only_its_packet() {
 }
 
 #[test]
-fn the_configuration_changes_live() {
+fn configuration_changes_while_running() {
     let s = scene("127.0.0.1:0", "", "");
     let to = s.relay.local_addr();
     send(&s.client, to, Ecn::NotEct, 0, 10, 100);
@@ -193,7 +193,7 @@ fn the_configuration_changes_live() {
 }
 
 #[test]
-fn clients_are_kept_apart_and_limited() {
+fn clients_are_separate_and_limited() {
     let target = socket("127.0.0.1:0");
     let mut config = RelayConfig::new("127.0.0.1:0".parse().unwrap(), target.local_addr());
     (config.max_clients, config.idle) = (2, Span::from_secs(3_600));

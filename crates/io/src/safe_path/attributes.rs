@@ -57,7 +57,7 @@ mod tests {
     use rustix::fs::{XattrFlags, fsetxattr};
 
     #[test]
-    fn names_tell_lists_from_attributes_and_from_what_the_system_sets() {
+    fn acls_and_system_attributes_are_distinguished_by_name() {
         let (none, acl) = (Attributes::default(), Attributes { acl: true, extended: false });
         assert_eq!(Attributes::named(b""), none);
         assert_eq!(Attributes::named(b"security.selinux\0security.ima\0"), none);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_of_an_open_file_are_found_however_long_their_names() {
+    fn attributes_with_long_names_are_found() {
         let f = tempfile::tempfile().unwrap();
         assert_eq!(Attributes::of_file(&f), Attributes::default());
         for i in 0..8 {

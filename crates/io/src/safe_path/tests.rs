@@ -29,7 +29,7 @@ fn text(mut f: File) -> String {
 }
 
 #[test]
-fn names_that_could_leave_are_refused() {
+fn escaping_names_are_rejected() {
     let (_dir, folders) = scene();
     let long = [b'x'; MAX_NAME + 1];
     let deep = b"d/".repeat(MAX_PATH / 2 + 1);
@@ -66,7 +66,7 @@ fn names_that_could_leave_are_refused() {
 }
 
 #[test]
-fn links_do_not_lead_outside() {
+fn symbolic_links_do_not_lead_outside() {
     let (dir, folders) = scene();
     let inside = dir.path().join("in");
     symlink(dir.path(), inside.join("out")).unwrap();
@@ -104,7 +104,7 @@ fn links_do_not_lead_outside() {
 }
 
 #[test]
-fn a_folder_exchanged_for_a_link_meanwhile_gains_nothing() {
+fn folder_swapped_for_a_link_does_not_escape() {
     const TURNS: usize = 3_000;
     let (dir, folders) = scene();
     let inside = dir.path().join("in");
@@ -142,7 +142,7 @@ fn a_folder_exchanged_for_a_link_meanwhile_gains_nothing() {
 }
 
 #[test]
-fn files_are_made_renamed_examined_and_removed() {
+fn files_are_created_renamed_examined_and_removed() {
     let (_dir, folders) = scene();
     for f in &folders {
         let sub = f.create_dir_all(b"x/y/z", 0o755).unwrap();
@@ -177,7 +177,7 @@ fn files_are_made_renamed_examined_and_removed() {
 }
 
 #[test]
-fn listing_tells_kinds_and_takes_any_bytes() {
+fn listing_reports_kinds_and_accepts_any_bytes() {
     let (dir, folders) = scene();
     let f = &folders[0];
     let sub = f.create_dir_all(b"list/folder", 0o755).and(f.sub(b"list")).unwrap();
@@ -202,7 +202,7 @@ fn listing_tells_kinds_and_takes_any_bytes() {
 }
 
 #[test]
-fn a_file_of_our_own_is_never_what_somebody_else_has_a_hand_in() {
+fn own_file_is_never_shared_with_others() {
     let (dir, folders) = scene();
     let inside = dir.path().join("in");
     for f in &folders {
@@ -241,7 +241,7 @@ fn a_file_of_our_own_is_never_what_somebody_else_has_a_hand_in() {
 
 proptest::proptest! {
     #[test]
-    fn names_that_are_accepted_have_plain_components_only(name in "[a./\0]{0,12}|\\PC{0,300}") {
+    fn accepted_names_have_plain_components(name in "[a./\0]{0,12}|\\PC{0,300}") {
         use std::path::Component;
         if check_name(name.as_bytes()).is_ok() {
             let parts: Vec<_> = Path::new(&name).components().collect();

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_it_is_looked_for_is_read_and_so_is_an_end() {
+    fn data_and_end_of_stream_arriving_during_polling_are_read() {
         for asks in [true, false] {
             let looks = |times| PollAttempts { times, asks };
             let (mut from, to) = UnixStream::pair().expect("a pair");

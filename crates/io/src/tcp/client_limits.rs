@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_place_has_half_of_all_and_the_whole_is_not_exceeded() {
+    fn one_network_gets_half_and_the_total_is_not_exceeded() {
         let at = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, n, 0, 0, 0, 7]);
         let mut c = ClientLimits::new(8);
         for n in 0..4 {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_wakes_for_much_and_for_the_end() {
+    fn kernel_wakes_at_the_low_watermark_and_at_the_end() {
         let (mut from, mut s) = joined();
         s.set_low_watermark(LOW_WATERMARKS[0]);
         assert_eq!(s.low_watermark, LOW_WATERMARKS[0]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_a_flow_goes_on_the_more_is_waited_for() {
+    fn low_watermark_grows_with_the_flow() {
         assert_eq!(low_watermark(FLOW), 512 << 10);
         assert_eq!(
             [2 * FLOW - 1, 2 * FLOW, 4 * FLOW, 400 * FLOW, u64::MAX].map(|n| low_watermark(n) >> 10),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_takes_a_flow_when_there_is_much_or_when_it_is_time() {
+    fn spinning_reader_reads_at_the_low_watermark_or_deadline() {
         let (mut from, mut s) = joined();
         let now = Time::from_nanos(1);
         assert!(!s.waits_for_more(), "nothing came yet");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_one_until_nothing_comes_any_more() {
+    fn flow_ends_when_no_data_arrives() {
         let (_from, mut s) = joined();
         let begin = Time::from_nanos(1);
         s.set_low_watermark(LOW_WATERMARKS[0]);

@@ -733,7 +733,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_congestion_control_that_the_system_has_is_taken() {
+    fn first_available_congestion_control_is_used() {
         // Every kernel has Reno, and lets everybody have it.
         assert_eq!(first_congestion("no_such_thing, reno,neither").expect("reno"), "reno");
         let error = first_congestion("no_such_thing,neither").expect_err("there are none").to_string();

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_of_both_families_are_marked_for_both() {
+    fn sockets_of_both_families_carry_the_code_point() {
         let four = socket(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
         set_dscp(&four, 46).expect("marked");
         assert_eq!((sockopt::ip_tos(&four), dscp(&four)), (Ok(46 << 2), 46));

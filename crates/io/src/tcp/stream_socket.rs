@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gets_large_messages_reads_in_vain_instead_of_asking() {
+    fn large_message_readers_retry_reads_instead_of_polling() {
         let (fd, _peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let mut s = StreamSocket::new(fd.into(), false);
         assert!(s.asks(), "nothing came yet");

@@ -84,7 +84,7 @@ mod tests {
     const MAX_PACING: usize = 112;
 
     #[test]
-    fn the_system_tells_what_was_sent_and_keeps_to_a_rate() {
+    fn tcp_info_reports_bytes_and_pacing_rate_is_kept() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut out = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (mut back, _) = listener.accept().expect("accepted");

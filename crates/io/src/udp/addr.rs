@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_kernels_form() {
+    fn addresses_round_trip_through_sockaddr() {
         for (text, v6, back) in [
             ("10.1.2.3:4711", false, "10.1.2.3:4711"),
             ("10.1.2.3:4711", true, "10.1.2.3:4711"),
@@ -247,7 +247,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_control_bytes_are_read_without_panic(
+        fn arbitrary_control_bytes_do_not_panic(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, CONTROL),
             len in 0..2 * CONTROL,
         ) {

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_of_a_flow_become_trains() {
+    fn datagrams_of_a_flow_are_joined_into_trains() {
         let (a, b) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
         let local = "10.0.0.9".parse().unwrap();
         let mut batch = RecvBatch::new(true);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_end_where_their_memory_does() {
+    fn trains_end_at_their_slot() {
         let (from, local) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.9".parse().unwrap());
         let mut batch = RecvBatch::new(true);
         while batch.push(from, local, (0, Ecn::Ect0), &[1; 1_000]) {}
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_ages_nothing() {
+    fn clock_steps_do_not_add_age() {
         let at = |secs, nanos| WallTime { secs, nanos };
         assert_eq!(age(at(5, 1_000), at(4, 999_999_000)), Span::from_nanos(2_000));
         assert_eq!(age(at(5, 0), at(5, 1)), Span::ZERO);

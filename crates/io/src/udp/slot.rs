@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_has_a_head_and_a_payload() {
+    fn slot_has_a_head_and_a_payload() {
         let mut s = Slot::new(100, 16);
         assert!(s.fits(100, 16) && !s.fits(116, 0) && !s.is_empty());
         assert_eq!((s.head().len(), s.payload().len(), s.provide().1), (16, 100, 116));

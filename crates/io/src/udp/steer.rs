@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_where_their_identifier_says() {
+    fn packets_are_steered_by_connection_identifier() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             for n in [2u16, 3, 4] {
                 let cids: Vec<u32> = (0..40u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn set_up_packets_and_scraps_go_to_the_first() {
+    fn handshake_and_short_packets_go_to_the_first_socket() {
         let mut long = short(0xffff_ffff);
         long[0] = 0xc1;
         let packets = [long, vec![], vec![1], vec![0x41, 1, 1, 1]];

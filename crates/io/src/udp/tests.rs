@@ -67,7 +67,7 @@ fn check_train(got: &[Datagram], len: usize, segment: usize) {
 }
 
 #[test]
-fn a_train_of_44_travels_whole() {
+fn train_of_44_is_delivered_whole() {
     for host in ["127.0.0.1:0", "[::1]:0"] {
         let (a, b) = (socket(host, |_| ()), socket(host, |_| ()));
         let mut batch = SendBatch::new();
@@ -87,7 +87,7 @@ fn a_train_of_44_travels_whole() {
 }
 
 #[test]
-fn without_offload_the_same_datagrams_arrive() {
+fn same_datagrams_arrive_without_offload() {
     for (gso, gro) in [(false, true), (true, false), (false, false)] {
         let a = socket("127.0.0.1:0", |o| o.gso = gso);
         let b = socket("127.0.0.1:0", |o| o.gro = gro);
@@ -109,7 +109,7 @@ fn without_offload_the_same_datagrams_arrive() {
 }
 
 #[test]
-fn a_kernel_that_declines_segmentation_is_remembered() {
+fn refused_segmentation_is_remembered() {
     let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |_| ()));
     // Without checksums the kernel refuses to segment (EIO), as devices without checksum offload do.
     set(&a.fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
@@ -127,7 +127,7 @@ fn a_kernel_that_declines_segmentation_is_remembered() {
 }
 
 #[test]
-fn every_ecn_mark_travels_on_both_families_and_from_dual_stack() {
+fn every_ecn_mark_is_delivered_on_both_families_and_dual_stack() {
     let dual = socket("[::]:0", |_| ());
     let port = dual.local_addr().port();
     for (host, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
@@ -151,7 +151,7 @@ fn every_ecn_mark_travels_on_both_families_and_from_dual_stack() {
 }
 
 #[test]
-fn every_code_point_travels_with_every_mark_whole_and_in_trains() {
+fn every_code_point_is_delivered_with_every_mark() {
     let dual = socket("[::]:0", |_| ());
     let port = dual.local_addr().port();
     for (host, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
@@ -173,7 +173,7 @@ fn every_code_point_travels_with_every_mark_whole_and_in_trains() {
 }
 
 #[test]
-fn the_source_address_can_be_chosen() {
+fn source_address_can_be_chosen() {
     let (a, b) = (socket("0.0.0.0:0", |_| ()), socket("0.0.0.0:0", |_| ()));
     let dst = SocketAddr::new("127.0.0.9".parse().unwrap(), b.local_addr().port());
     let mut batch = SendBatch::new();
@@ -203,7 +203,7 @@ fn v6_only_sockets_refuse_v4() {
 }
 
 #[test]
-fn a_datagram_beyond_the_mtu_is_reported_as_such() {
+fn datagram_beyond_the_mtu_is_reported() {
     // The largest train and its IPv6 and UDP headers are 65,555 bytes, more than loopback's usual 65,536.
     let (a, b) = (socket("[::1]:0", |_| ()), socket("[::1]:0", |_| ()));
     let mut batch = SendBatch::new();
@@ -215,7 +215,7 @@ fn a_datagram_beyond_the_mtu_is_reported_as_such() {
 }
 
 #[test]
-fn trains_outside_the_limits_are_refused() {
+fn oversized_trains_are_rejected() {
     let dst = "127.0.0.1:9".parse().unwrap();
     let mut batch = SendBatch::new();
     for (len, segment) in [(0, 10), (10, 0), (MAX_TRAIN + 1, 2_000), (65 * 10, 10), (MAX_TRAIN, 1_000)] {
@@ -231,7 +231,7 @@ fn trains_outside_the_limits_are_refused() {
 }
 
 #[test]
-fn a_full_send_buffer_holds_the_batch_back_and_loses_nothing_of_it() {
+fn full_send_buffer_delays_the_batch_without_loss() {
     // Nobody reads, so what leaves is lost in the receiver: here only the sender's accounting matters.
     let b = socket("127.0.0.1:0", |o| o.recv_buffer = 4_096);
     let a = socket("127.0.0.1:0", |o| o.send_buffer = 4_608);
@@ -249,7 +249,7 @@ fn a_full_send_buffer_holds_the_batch_back_and_loses_nothing_of_it() {
 }
 
 #[test]
-fn datagrams_longer_than_the_slot_are_dropped_and_counted() {
+fn datagrams_longer_than_the_slot_are_counted_as_dropped() {
     let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |o| o.gro = false));
     let mut batch = SendBatch::new();
     fill(&mut batch, meta(b.local_addr(), 20_000), 20_000);
@@ -261,7 +261,7 @@ fn datagrams_longer_than_the_slot_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_closed_port_does_not_disturb_the_socket() {
+fn closed_port_does_not_affect_the_socket() {
     let gone = socket("127.0.0.1:0", |_| ()).local_addr();
     let (a, b) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.1:0", |_| ()));
     // Makes the kernel report refusals, which it otherwise keeps from unconnected sockets.
@@ -279,20 +279,20 @@ fn a_closed_port_does_not_disturb_the_socket() {
 }
 
 #[test]
-fn the_buffers_granted_are_reported() {
+fn granted_buffers_are_reported() {
     let s = socket("127.0.0.1:0", |o| (o.recv_buffer, o.send_buffer) = (64 << 10, 128 << 10));
     assert_eq!((s.recv_buffer(), s.send_buffer()), (64 << 10, 128 << 10));
 }
 
 #[test]
-fn addresses_taken_are_refused_with_the_address_in_the_text() {
+fn bind_error_names_the_address() {
     let a = socket("127.0.0.1:0", |_| ());
     let e = UdpSocket::open(&UdpOptions::new(a.local_addr())).unwrap_err();
     assert!(e.to_string().contains(&a.local_addr().to_string()), "{e}");
 }
 
 #[test]
-fn an_attached_socket_hears_one_peer_only_and_keeps_its_port_when_let_go() {
+fn attached_socket_receives_from_one_peer_and_keeps_its_port() {
     let (peer, other) = (socket("127.0.0.1:0", |_| ()), socket("127.0.0.2:0", |_| ()));
     let mut s = socket("0.0.0.0:0", |o| o.keep_port = true);
     let (port, ip) = (s.local_addr().port(), peer.local_addr().ip());
@@ -327,7 +327,7 @@ fn an_attached_socket_hears_one_peer_only_and_keeps_its_port_when_let_go() {
 }
 
 #[test]
-fn a_socket_is_not_attached_where_it_could_not_be_let_go_or_leaves_from_elsewhere() {
+fn socket_is_not_attached_if_it_cannot_detach_or_uses_another_source() {
     let peer = socket("127.0.0.1:0", |_| ());
     let mut s = socket("0.0.0.0:0", |_| ());
     s.attach(peer.local_addr(), peer.local_addr().ip());
@@ -349,7 +349,7 @@ fn a_socket_is_not_attached_where_it_could_not_be_let_go_or_leaves_from_elsewher
 }
 
 #[test]
-fn a_lean_socket_takes_trains_as_single_datagrams_and_stamps_nothing() {
+fn lean_socket_receives_single_unstamped_datagrams() {
     let a = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let mut b = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let mut batch = b.recv_batch();
@@ -375,7 +375,7 @@ fn a_lean_socket_takes_trains_as_single_datagrams_and_stamps_nothing() {
 }
 
 #[test]
-fn one_datagram_that_was_pushed_alone_is_a_single_one() {
+fn single_pushed_datagram_counts_as_single() {
     let from = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
     let here = "192.0.2.2".parse().unwrap();
     let mut batch = RecvBatch::new(true);
@@ -389,7 +389,7 @@ fn one_datagram_that_was_pushed_alone_is_a_single_one() {
 }
 
 #[test]
-fn of_short_messages_one_by_one_most_are_taken_without_being_asked_for_their_class() {
+fn most_short_single_messages_are_received_without_control_data() {
     let a = socket("127.0.0.1:0", |_| {});
     let mut b = socket("127.0.0.1:0", |_| {});
     b.set_lean(true);

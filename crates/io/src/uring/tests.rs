@@ -103,7 +103,7 @@ fn check_train(got: &[Datagram], len: usize, segment: usize) {
 }
 
 #[test]
-fn trains_travel_there_and_back() {
+fn trains_are_sent_and_received() {
     for host in ["127.0.0.1:0", "[::1]:0"] {
         let (Some(mut a), Some(mut b)) = (ring(host), ring(host)) else { return };
         let len = 43 * 1_472 + 100;
@@ -124,7 +124,7 @@ fn trains_travel_there_and_back() {
 
 /// What comes in while a batch is sent has been collected then: the descriptor is silent about it.
 #[test]
-fn what_arrives_during_a_send_is_not_forgotten() {
+fn arrivals_during_a_send_are_delivered() {
     let Some(mut a) = ring("127.0.0.1:0") else { return };
     let to_itself = a.local_addr();
     let mut batch = SendBatch::new();
@@ -139,7 +139,7 @@ fn what_arrives_during_a_send_is_not_forgotten() {
 
 /// Everything a message brings with it is what the plain socket says of the same message, age aside.
 #[test]
-fn metas_equal_the_plain_sockets() {
+fn metadata_equals_that_of_the_plain_socket() {
     for (bind, to) in
         [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
     {
@@ -169,7 +169,7 @@ fn metas_equal_the_plain_sockets() {
 }
 
 #[test]
-fn the_source_and_the_mark_can_be_chosen() {
+fn source_and_mark_can_be_chosen() {
     let Some(mut a) = ring("0.0.0.0:0") else { return };
     let b = UdpSocket::open(&options("0.0.0.0:0")).unwrap();
     let dst = SocketAddr::new("127.0.0.9".parse().unwrap(), b.local_addr().port());
@@ -184,7 +184,7 @@ fn the_source_and_the_mark_can_be_chosen() {
 
 /// Far more messages than there are buffers wait at once: the receive ends for want of buffers, and is armed again.
 #[test]
-fn more_arrives_than_there_are_buffers() {
+fn more_datagrams_than_buffers_are_delivered() {
     for gro in [true, false] {
         let Some(mut b) = ring_with(&UdpOptions { gro, ..options("127.0.0.1:0") }) else { return };
         let a = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
@@ -204,7 +204,7 @@ fn more_arrives_than_there_are_buffers() {
 
 /// Batches that are dropped with buffers in them cost memory, not function.
 #[test]
-fn every_call_may_bring_another_batch() {
+fn each_call_may_use_another_batch() {
     let Some(mut b) = ring("127.0.0.1:0") else { return };
     let a = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
     let mut batch = SendBatch::new();
@@ -222,7 +222,7 @@ fn every_call_may_bring_another_batch() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_told_as_by_the_plain_socket() {
+fn send_failures_equal_those_of_the_plain_socket() {
     let (Some(mut a), Some(mut b)) = (ring("127.0.0.1:0"), ring("127.0.0.1:0")) else { return };
     let mut batch = SendBatch::new();
     // No such address for this socket, first and in the middle; what follows still leaves, in order.
@@ -244,7 +244,7 @@ fn what_cannot_be_sent_is_told_as_by_the_plain_socket() {
 }
 
 #[test]
-fn a_datagram_beyond_the_mtu_is_reported_as_such() {
+fn datagram_beyond_the_mtu_is_reported() {
     let (Some(mut a), Some(b)) = (ring("[::1]:0"), ring("[::1]:0")) else { return };
     let segment = crate::udp::MAX_TRAIN;
     let mut batch = SendBatch::new();
@@ -255,7 +255,7 @@ fn a_datagram_beyond_the_mtu_is_reported_as_such() {
 }
 
 #[test]
-fn a_full_send_buffer_holds_the_batch_back() {
+fn full_send_buffer_delays_the_batch() {
     let b = UdpSocket::open(&UdpOptions { recv_buffer: 4_096, ..options("127.0.0.1:0") }).unwrap();
     let Some(mut a) = ring_with(&UdpOptions { send_buffer: 4_608, ..options("127.0.0.1:0") }) else { return };
     let mut batch = SendBatch::new();
@@ -272,7 +272,7 @@ fn a_full_send_buffer_holds_the_batch_back() {
 }
 
 #[test]
-fn datagrams_longer_than_a_buffer_are_dropped_and_counted() {
+fn datagrams_longer_than_a_buffer_are_counted_as_dropped() {
     let Some(mut b) = ring_with(&UdpOptions { gro: false, ..options("127.0.0.1:0") }) else { return };
     let a = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
     let mut batch = SendBatch::new();
@@ -285,7 +285,7 @@ fn datagrams_longer_than_a_buffer_are_dropped_and_counted() {
 
 /// Dropped while messages wait, are half collected, and go on arriving; and the port is free at once.
 #[test]
-fn dropping_ends_what_is_in_flight() {
+fn drop_cancels_operations_in_flight() {
     let a = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
     let mut o = options("127.0.0.1:0");
     for round in 0..60 {
@@ -316,7 +316,7 @@ fn dropping_ends_what_is_in_flight() {
 
 /// The thread that armed the receive ends: the kernel cancels, the next call arms again.
 #[test]
-fn a_ring_may_move_to_another_thread() {
+fn ring_can_move_to_another_thread() {
     let Some(b) = ring("127.0.0.1:0") else { return };
     let a = UdpSocket::open(&options("127.0.0.1:0")).unwrap();
     let mut carried = b;
@@ -334,7 +334,7 @@ fn a_ring_may_move_to_another_thread() {
 }
 
 #[test]
-fn the_ring_can_be_taken_away() {
+fn ring_can_be_removed() {
     let Some(u) = ring("127.0.0.1:0") else { return };
     let at = u.local_addr();
     let b = u.into_socket();
@@ -347,7 +347,7 @@ fn the_ring_can_be_taken_away() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn setup_errors_name_a_remedy() {
     for (errno, word) in [
         (libc::ENOSYS, "sandbox"),
         (libc::EPERM, "io_uring_disabled"),
@@ -362,7 +362,7 @@ fn refusals_say_what_to_do() {
 
 /// As a container's sandbox refuses: the socket goes on alone, and works.
 #[test]
-fn without_a_ring_the_socket_goes_on_alone() {
+fn socket_works_without_a_ring() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         // In a thread of its own, since what is forbidden stays forbidden for the thread.
         let refused = move || {

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_taken_and_all_else_passes() {
+    fn program_redirects_own_packets_and_passes_others() {
         let Some(program) = loaded() else { return };
         let ours = |f: &[u8]| {
             let v = verdict(&program, f).expect("run");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_program_is_taken() {
+    fn longest_program_passes_the_verifier() {
         let mut f = filter();
         let mut n = 0u8;
         while f.add(IpAddr::from([10, 1, 0, n])) {

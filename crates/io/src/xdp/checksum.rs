@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_rfc_1071_adds_up() {
+    fn checksum_matches_the_rfc_1071_example() {
         // Section 3: 00 01 f2 03 f4 f5 f6 f7 adds up to dd f2.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(sum(&bytes)).to_ne_bytes(), [0xdd, 0xf2]);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_header_has_its_known_checksum() {
+    fn known_header_has_its_known_checksum() {
         // 172.16.10.99 to 172.16.10.12, TCP, 60 bytes: checksum b1e6 (the usual textbook header).
         let header = [
             0x45, 0x00, 0x00, 0x3c, 0x1c, 0x46, 0x40, 0x00, 0x40, 0x06, 0, 0, 0xac, 0x10, 0x0a, 0x63, 0xac,
@@ -65,7 +65,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_length_agrees_with_the_definition(bytes in proptest::collection::vec(0u8.., 0..200)) {
+        fn checksum_of_every_length_matches_the_definition(bytes in proptest::collection::vec(0u8.., 0..200)) {
             let mut total = 0u32;
             for pair in bytes.chunks(2) {
                 total += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));

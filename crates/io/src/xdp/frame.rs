@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_written_to_the_byte() {
+    fn ipv4_frame_matches_expected_bytes() {
         let f = written("192.0.2.1:4460", "198.51.100.7:53", b"abc", Ecn::Ect0.bits());
         let expected = [
             2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_written_to_the_byte() {
+    fn ipv6_frame_matches_expected_bytes() {
         // RFC 1071 by hand for ::1:2 style addresses: 2001:db8::1 to 2001:db8::2, ports 1 and 2, payload ff.
         let f = written("[2001:db8::1]:1", "[2001:db8::2]:2", &[0xff], Ecn::Ce.bits());
         let total: u32 = [0x2001, 0xdb8, 1, 0x2001, 0xdb8, 2, 9, 17, 1, 2, 9, 0xff00u32].iter().sum();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_of_zero_is_sent_as_ones() {
+    fn zero_udp_checksum_is_sent_as_ones() {
         // The last two bytes bring the sum to all ones, whose complement is zero.
         let zero = written("10.0.0.1:1", "10.0.0.2:2", &[0, 0], Ecn::NotEct.bits());
         let fill = [zero[40], zero[41]];
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn families_do_not_mix_and_lengths_are_bounded() {
+    fn address_families_must_match_and_lengths_are_bounded() {
         assert!(Template::new(&ends("10.0.0.1:1", "[::2]:2")).is_none());
         let t = Template::new(&ends("10.0.0.1:1", "10.0.0.2:2")).unwrap();
         assert_eq!(t.write(&mut [0; 43], &[0; 2], 0), None);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_checksums_of_local_kernels_are_taken() {
+    fn partial_checksums_of_local_kernels_are_accepted() {
         for (src, dst, at) in [("10.0.0.1:1", "10.0.0.2:2", 40), ("[fd00::1]:1", "[fd00::2]:2", 60)] {
             let mut f = written(src, dst, b"hello", Ecn::Ect0.bits());
             let half = Template::new(&ends(src, dst)).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn no_checksum_is_for_ipv4_only() {
+    fn missing_checksum_is_accepted_for_ipv4_only() {
         let mut v4 = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct.bits());
         v4[40..42].fill(0);
         assert!(parse(&v4, 1).is_some());
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_answered_is_dropped() {
+    fn unanswerable_datagrams_are_dropped() {
         for src in ["0.0.0.0:1", "127.0.0.1:1", "224.0.0.1:1", "255.255.255.255:1", "10.0.0.1:0"] {
             assert!(parse(&written(src, "10.0.0.2:2", b"x", Ecn::NotEct.bits()), 1).is_none(), "{src}");
         }
@@ -335,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_a_link_name_the_link() {
+    fn link_local_addresses_carry_the_interface() {
         let d = parse(&written("[fe80::1]:1", "[fe80::2]:2", b"x", Ecn::NotEct.bits()), 7).unwrap();
         assert_eq!(d.remote, "[fe80::1%7]:1".parse().unwrap());
     }
 
     #[test]
-    fn padding_of_short_frames_is_no_payload() {
+    fn ethernet_padding_is_not_payload() {
         let mut f = written("10.0.0.1:1", "10.0.0.2:2", b"x", Ecn::NotEct.bits());
         f.resize(60, 0);
         assert_eq!(parse(&f, 1).unwrap().payload, 42..43);
@@ -349,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn frames_round_trip(
             v4: bool,
             hosts in any::<[u8; 2]>(),
             ports in (1u16.., 1u16..),
@@ -368,12 +368,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             parse(&bytes, 1);
         }
 
         #[test]
-        fn damage_is_noticed_or_harmless(
+        fn corruption_is_detected_or_harmless(
             v4: bool,
             payload in proptest::collection::vec(any::<u8>(), 0..64),
             at in any::<prop::sample::Index>(),

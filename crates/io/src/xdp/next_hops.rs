@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_and_nowhere_are_the_kernels() {
+    fn local_and_unreachable_destinations_use_the_kernel() {
         let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         let now = Time::from_nanos(1);
         for (dst, reason) in [
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_destination_keeps_its_own_way() {
+    fn each_destination_has_its_own_next_hop() {
         let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         let reason = |hops: &mut NextHops, at: u64, dst: &str| match hops.find(
             Time::from_nanos(at),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn cached_next_hops_are_bounded() {
         let mut hops = NextHops::new("0.0.0.0:9".parse().unwrap()).unwrap();
         for port in 1..MAX_HOPS as u16 + 10 {
             hops.find(Time::from_nanos(1), SocketAddr::from(([127, 0, 0, 1], port)), None);

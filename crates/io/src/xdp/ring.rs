@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_pass_in_order_over_the_end_of_the_ring_and_of_the_count() {
+    fn entries_pass_in_order_across_wraparound() {
         for start in [0, 5, u32::MAX - 3, u32::MAX] {
             let mut p = Producer::<u64>::new(memory(8, start), LAYOUT, 8).unwrap();
             let mut c = Consumer::<u64>::new(memory(8, start), LAYOUT, 8).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
+    fn full_ring_rejects_and_empty_ring_yields_nothing() {
         let mut p = Producer::<u64>::new(memory(4, u32::MAX - 1), LAYOUT, 4).unwrap();
         assert_eq!((0..6).filter(|n| p.push(*n)).count(), 4);
         assert_eq!(p.room(), 0);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_rings_are_refused() {
+    fn invalid_rings_are_rejected() {
         assert!(Producer::<u64>::new(memory(8, 0), LAYOUT, 6).is_err());
         assert!(Producer::<u64>::new(memory(8, 0), LAYOUT, 1 << 20).is_err());
         let odd = Layout { flags: 130, ..LAYOUT };

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_fit_into_their_memory() {
+    fn frames_fit_their_memory() {
         assert_eq!(memory_for(1_514), Some(SMALL));
         assert_eq!(memory_for(SMALL - HEADROOM + 1), Some(LARGE));
         assert_eq!(memory_for(LONGEST), Some(LARGE));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_the_memory_are_refused() {
+    fn out_of_range_frame_addresses_are_rejected() {
         let mut m = Mapping::anonymous(8_192).unwrap();
         assert_eq!(span(&m, 8_000, 192).map(<[u8]>::len), Some(192));
         assert_eq!(span(&m, 8_000, 193), None);

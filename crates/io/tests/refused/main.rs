@@ -215,7 +215,7 @@ fn count(words: &str, what: &str) -> usize {
 }
 
 #[test]
-fn a_device_that_stops_segmenting_is_sent_single_packets() {
+fn loss_of_segmentation_offload_falls_back_to_single_packets() {
     let mut calls = 0;
     // It works at first: the device is exchanged, or a tunnel comes in between.
     let judge = |c: &Call| {
@@ -228,7 +228,7 @@ fn a_device_that_stops_segmenting_is_sent_single_packets() {
 }
 
 #[test]
-fn a_kernel_that_does_not_join_packets_delivers_them_one_by_one() {
+fn kernel_without_gro_delivers_single_packets() {
     let judge = |c: &Call| {
         let gro = (c.args[1], c.args[2]) == (libc::SOL_UDP as u64, libc::UDP_GRO as u64);
         if gro { Verdict::Refuse(libc::ENOPROTOOPT) } else { Verdict::Allow }
@@ -238,7 +238,7 @@ fn a_kernel_that_does_not_join_packets_delivers_them_one_by_one() {
 }
 
 #[test]
-fn buffers_that_stay_small_are_named_with_what_to_set() {
+fn small_buffers_are_reported_with_the_setting_to_change() {
     let judge = |c: &Call| match (c.args[1] as i32, c.args[2] as i32) {
         (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE | libc::SO_SNDBUFFORCE) => Verdict::Refuse(libc::EPERM),
         // Capped: the kernel says that it worked.
@@ -250,7 +250,7 @@ fn buffers_that_stay_small_are_named_with_what_to_set() {
 }
 
 #[test]
-fn a_full_device_is_waited_for_and_nothing_is_lost() {
+fn full_device_queue_delays_without_loss() {
     const STORM: usize = 200;
     let clock = Clock::new();
     let (mut calls, mut refused, mut began, mut ended) = (0, 0, Time::ZERO, Time::ZERO);
@@ -274,7 +274,7 @@ fn a_full_device_is_waited_for_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_the_firewall_of_this_machine_drops_is_sent_again_when_it_lets_it_out() {
+fn packets_dropped_by_the_local_firewall_are_retransmitted() {
     let (mut calls, mut refused) = (0, 0);
     let judge = |_: &Call| {
         calls += 1;
@@ -288,14 +288,14 @@ fn what_the_firewall_of_this_machine_drops_is_sent_again_when_it_lets_it_out() {
 }
 
 #[test]
-fn a_socket_buffer_of_a_few_packets_is_waited_for() {
+fn tiny_send_buffer_delays_without_loss() {
     let small = |o: &mut DriverOptions| o.udp.send_buffer = 4_608;
     let Some((stats, _)) = transfer(&SENDS, |_| Verdict::Allow, small) else { return };
     assert_eq!(stats.unsendable, 0, "{stats:?}");
 }
 
 #[test]
-fn a_receiver_with_a_small_buffer_gets_everything() {
+fn receiver_with_a_small_buffer_gets_all_data() {
     let mut sink = DriverOptions::new("127.0.0.1:0".parse().expect("an address"));
     // What Linux grants where nobody has raised it: 208 KiB by its own accounting, less than two trains.
     (sink.udp.recv_buffer, sink.lanes) = (104 << 10, Lanes::Count(1));

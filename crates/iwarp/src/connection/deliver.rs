@@ -375,7 +375,7 @@ mod tests {
     proptest! {
         /// What the short way takes is what the rules of DDP and RDMAP make of the record.
         #[test]
-        fn whole_sends_are_known_by_their_first_bytes(
+        fn whole_sends_are_recognised_by_their_first_bytes(
             flags in prop_oneof![Just(ddp::WHOLE), any::<u8>()],
             control in prop_oneof![Just(rdmap::SEND), Just(rdmap::SEND_SOLICITED), 0x40..0x50_u8, any::<u8>()],
             (qn, msn, mo) in (0..2_u32, prop_oneof![Just(7), 6..9_u32], prop_oneof![Just(0), 0..2_u32]),

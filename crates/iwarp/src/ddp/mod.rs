@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_layouts() {
+    fn header_layouts_match_rfc_5041() {
         let mut b = Vec::new();
         let target = Target::Tagged { stag: 0x0102_0304, to: 0x1112_1314_1516_1718 };
         Header { last: true, control: 0x40, target }.put(&mut b);

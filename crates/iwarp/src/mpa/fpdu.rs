@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_rfc_5044() {
+    fn fpdus_match_the_rfc_5044_examples() {
         for (at, msn, want) in [(0, 1, [0x52, 0x23, 0x99, 0x83]), (0x1ec, 2, [0x84, 0x92, 0x58, 0x98])] {
             let mut out = Vec::new();
             markers::insert(at, &example(msn), &mut out);

@@ -208,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_request_that_the_kernel_sends_for_rping() {
+    fn kernel_rping_request_is_parsed() {
         // siw 6.1: revision 2, CRC, one read in, one out, a zero-length write as RTR is not asked for.
         let bytes = [b"MPA ID Req Frame".as_slice(), &[0x10, 2, 0, 4, 0, 1, 0, 1]].concat();
         let e = Enhanced { ird: 1, ord: 1, peer_to_peer: None };
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_refused_as_soon_as_it_is_seen() {
+    fn each_invalid_field_is_rejected_as_soon_as_it_is_read() {
         assert_eq!(Frame::parse(b"GET / HT", Kind::Request), Err(FrameError::Key));
         assert_eq!(Frame::parse(b"MPA ID Rep", Kind::Request), Err(FrameError::SameRole));
         assert_eq!(Frame::parse(b"MPA ID Re", Kind::Request), Ok(None));
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn frames_round_trip(
             request: bool, markers: bool, crc: bool, reject: bool, enhanced: bool, p2p: Option<(bool, bool, bool)>,
             ird in 0u16..0x4000, ord in 0u16..0x4000, private in proptest::collection::vec(any::<u8>(), 0..508),
         ) {

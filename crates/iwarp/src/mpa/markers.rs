@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn where_markers_fall() {
+    fn marker_positions_match_rfc_5044() {
         // In front of the first record, and not behind a record that ends at one.
         assert_eq!((count(0, 4), count(0, 508), count(0, 512)), (1, 1, 2));
         assert_eq!((count(4, 508), count(4, 512), count(508, 4), count(508, 8)), (0, 1, 0, 1));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_elsewhere_is_noticed_but_not_its_lowest_bits() {
+    fn wrong_marker_pointer_is_detected_except_its_low_bits() {
         let mut out = Vec::new();
         insert(0x1ec, &[7; 48], &mut out);
         let mut low = out.clone();
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_inserted_is_removed(at in 0u64..5000, len in 1usize..3000, fill: u8) {
+        fn inserted_markers_are_removed(at in 0u64..5000, len in 1usize..3000, fill: u8) {
             let (at, len) = (at * 4, len * 4);
             // Records never begin inside of a marker.
             let record: Vec<u8> = (0..len).map(|i| fill.wrapping_add(i as u8)).collect();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_for_who_asks_and_crcs_for_both() {
+    fn markers_apply_per_direction_and_crcs_to_both() {
         let base = Config::default();
         for bits in 0..16u8 {
             let on = |n: u8| bits >> n & 1 == 1;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_more_than_the_other_end_answers() {
+    fn read_depth_is_limited_by_the_responder() {
         let base = Config::default();
         let (i, r) = both(Config { ird: 3, ord: 9, ..base }, Config { ird: 4, ord: 7, ..base });
         let i = i.unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_that_are_not_to_be_negotiated_stay() {
+    fn unnegotiated_depths_are_unchanged() {
         let mut ask = request(&Config::default());
         ask.enhanced = Some(Enhanced { ird: NO_DEPTH, ord: NO_DEPTH, peer_to_peer: None });
         let (reply, terms) = accept(&Config { ird: 5, ord: 6, ..Config::default() }, &ask);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_initiator_must_refuse() {
+    fn initiator_rejects_invalid_replies() {
         let c = Config {
             ird: 2,
             peer_to_peer: true,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_is_one_of_both() {
+    fn first_message_is_supported_by_both() {
         let only = |write, read, send| Rtr { send, write, read };
         for (rtr, want) in [
             (only(true, true, true), First::Write),

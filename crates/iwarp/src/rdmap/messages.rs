@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_layout_of_a_read_request() {
+    fn read_request_layout_matches_rfc_5040() {
         let r = ReadRequest { sink_stag: 1, sink_to: 2, len: 3, source_stag: 4, source_to: 5 };
         let mut b = Vec::new();
         r.put(&mut b);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_of_an_atomic_request() {
+    fn atomic_request_layout_matches_rfc_7306() {
         let op = AtomicOp::CompareSwap { compare: 7, compare_mask: 8, swap: 5, swap_mask: 6 };
         let mut b = Vec::new();
         AtomicRequest { id: 2, stag: 3, to: 4, op: Some(op) }.put(&mut b);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_control_field() {
+    fn every_control_field_round_trips() {
         let mut known = 0;
         for control in 0..=255u8 {
             match Opcode::parse(control) {

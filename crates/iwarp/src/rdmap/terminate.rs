@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quoted_follows_figure_10() {
+    fn quoted_headers_follow_rfc_5040_figure_10() {
         let quote = Quote { len: 46, ddp: &[1; 18], request: &[2; 28] };
         for (cause, len, flags) in [
             (CATASTROPHIC, 4, 0),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_siw_are_understood() {
+    fn terminate_messages_of_siw_are_parsed() {
         let from_siw = |cause: Cause, quoted: usize| {
             let mut b = vec![cause.etype << 4 | cause.layer, cause.code];
             b.extend(if quoted > 0 { [3 | u8::from(quoted > 20) << 2, 0] } else { [0; 2] });

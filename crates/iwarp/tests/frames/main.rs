@@ -189,24 +189,24 @@ fn check(cases: Cases) {
 }
 
 #[test]
-fn operations_with_all_terms_are_as_they_were_posted() {
+fn captured_operations_match_what_was_posted() {
     check(all_terms);
 }
 
 #[test]
-fn starts_are_as_they_were_configured() {
+fn captured_startups_match_the_configuration() {
     check(starts);
 }
 
 #[test]
-fn terminate_messages_name_what_is_wrong() {
+fn captured_terminate_messages_name_the_error() {
     check(terminates);
     check(refusals);
 }
 
 /// A comparison that finds nothing proves nothing: it has to find each of these.
 #[test]
-fn the_comparison_finds_what_is_wrong() {
+fn comparison_detects_differences() {
     fn one(c: &mut Capture, check: &mut dyn FnMut(Talk<'_>)) {
         let mut t = start("one of each", 1, c, [Config::default(); 2], WHOLE);
         operations(&mut t, 0);

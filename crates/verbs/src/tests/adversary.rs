@@ -24,7 +24,7 @@ fn all(y: &End) -> Vec<u8> {
 
 /// Every one of these is refused with the right reason, and not a byte changes.
 #[test]
-fn lies_are_found_before_a_byte_is_written() {
+fn invalid_segments_are_rejected_before_any_write() {
     let mut y = End::new(2, |_| {});
     y.recv(1, 0, 10);
     let before = all(&y);
@@ -69,7 +69,7 @@ fn lies_are_found_before_a_byte_is_written() {
 }
 
 #[test]
-fn a_message_does_not_change_its_mind() {
+fn segments_of_a_message_must_agree() {
     let mut y = End::new(2, |_| {});
     let w = Incoming { position: 100, ..write(&y) };
     let tail = Some(Tail::default());
@@ -104,7 +104,7 @@ fn a_message_does_not_change_its_mind() {
 }
 
 #[test]
-fn duplicates_and_overlaps_write_nothing_twice() {
+fn duplicates_and_overlaps_are_written_once() {
     let mut y = End::new(2, |_| {});
     let w = write(&y);
     let tail = Some(Tail::default());
@@ -151,7 +151,7 @@ fn receives_are_consumed_in_order_and_once() {
 }
 
 #[test]
-fn a_message_too_long_for_its_receive_fails_both_ends() {
+fn message_too_long_for_its_receive_fails_both_ends() {
     let (mut x, mut y) = reliable();
     y.recv(1, 0, 10);
     y.recv(2, 0, 10);
@@ -175,7 +175,7 @@ fn request(y: &mut End, msn16: u16, rkey: u32, offset: u64, len: u64) -> Result<
 }
 
 #[test]
-fn forged_reads_are_refused() {
+fn forged_reads_are_rejected() {
     type Key = fn(&End) -> u32;
     let cases: [(Key, u64, u64, Violation); 5] = [
         (|y| y.src.rkey ^ 1, 0, 1, Violation::BadKey),
@@ -200,7 +200,7 @@ fn forged_reads_are_refused() {
 }
 
 #[test]
-fn an_answer_stays_within_its_read() {
+fn read_response_stays_within_its_request() {
     let (mut x, y) = reliable();
     let to = Sge { lkey: x.own.lkey, offset: 100, len: 10 };
     x.post(SendWr::new(1, SendOp::Read { rkey: y.src.rkey, offset: 0 }, to));
@@ -225,7 +225,7 @@ fn an_answer_stays_within_its_read() {
 }
 
 #[test]
-fn tracking_is_limited_and_the_front_always_gets_through() {
+fn tracking_is_bounded_and_the_oldest_message_progresses() {
     let mut y = End::new(2, |_| {});
     let mr = y.a.reg_mr(y.pd, Memory::zeroed(2 * MAX_HOLES + 100), Access::ALL).unwrap();
     let w = Incoming { key: mr.rkey, ..write(&y) };
@@ -245,7 +245,7 @@ fn tracking_is_limited_and_the_front_always_gets_through() {
 }
 
 #[test]
-fn finished_messages_leave_nothing_to_track() {
+fn finished_messages_leave_no_state() {
     let mut y = End::new(2, |_| {});
     let whole = Incoming { last: Some(Tail::default()), ..write(&y) };
     // More messages than ranges can be tracked, and eight turns of the 16-bit number.

@@ -248,7 +248,7 @@ impl Flow {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn everything_arrives_once_in_order_in_place(
+    fn all_messages_arrive_once_in_order_in_place(
         xy in proptest::collection::vec(job(), 0..40),
         yx in proptest::collection::vec(job(), 0..40),
         rd in 1usize..4,
@@ -308,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// An unreliable queue pair reports exactly what did not arrive, completes in order, and delivers at most once.
     #[test]
-    fn an_unreliable_pair_tells_what_was_lost(
+    fn unreliable_queue_pair_reports_losses(
         jobs in proptest::collection::vec(job(), 0..40),
         fates in proptest::collection::vec((0u8..4, any::<usize>()), 1..100),
         max in 1usize..700,

@@ -16,7 +16,7 @@ fn lens(e: &mut End) -> Vec<u32> {
 }
 
 #[test]
-fn messages_follow_one_another_whole_and_need_no_credit() {
+fn ordered_messages_are_whole_and_need_no_credit() {
     let mut e = ordered();
     let read = PeerRead { rkey: e.src.rkey, offset: 0, len: 2500, sink: 9 };
     e.a.accept_read(e.qp, read).unwrap();
@@ -32,7 +32,7 @@ fn messages_follow_one_another_whole_and_need_no_credit() {
 }
 
 #[test]
-fn what_the_stream_has_taken_completes_in_order_and_is_given_back() {
+fn accepted_work_completes_in_order_and_releases_memory() {
     let mut e = ordered();
     let read = PeerRead { rkey: e.src.rkey, offset: 3, len: 1500, sink: 9 };
     let data = e.source(5, 1200);
@@ -96,7 +96,7 @@ fn post_any(e: &mut End, rng: &mut base::Rng, n: u64) {
 }
 
 #[test]
-fn the_short_way_of_whole_messages_gives_what_the_long_one_does() {
+fn whole_message_fast_path_equals_the_general_path() {
     for seed in 0..200 {
         let mut ends = [ordered(), ordered()];
         let (mut whole, mut given) = (0, [Vec::new(), Vec::new()]);
@@ -138,7 +138,7 @@ fn the_short_way_of_whole_messages_gives_what_the_long_one_does() {
 }
 
 #[test]
-fn an_answer_that_was_begun_gives_its_region_back_when_the_queue_pair_ends() {
+fn started_read_response_releases_its_region_on_error() {
     let mut e = ordered();
     let read = PeerRead { rkey: e.src.rkey, offset: 0, len: 1500, sink: 9 };
     e.a.accept_read(e.qp, read).unwrap();
@@ -149,7 +149,7 @@ fn an_answer_that_was_begun_gives_its_region_back_when_the_queue_pair_ends() {
 }
 
 #[test]
-fn messages_whole_in_their_records_are_delivered_at_once() {
+fn whole_messages_are_delivered_at_once() {
     let mut e = ordered();
     let arrival = |len| Arrival { len, ..Arrival::default() };
     assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Err(Refusal::NoReceive));
@@ -163,7 +163,7 @@ fn messages_whole_in_their_records_are_delivered_at_once() {
 }
 
 #[test]
-fn limits_and_operations_of_the_kind() {
+fn ordered_queue_pairs_enforce_limits_and_operations() {
     let mut e = ordered();
     let op = SendOp::Atomic { rkey: 1, offset: 0, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
     let own = |e: &End, len| Sge { lkey: e.own.lkey, offset: 0, len };
@@ -193,7 +193,7 @@ fn limits_and_operations_of_the_kind() {
 }
 
 #[test]
-fn atomics_change_memory_and_answer_in_order() {
+fn atomics_modify_memory_and_respond_in_order() {
     let mut e = ordered();
     let mr = e.a.reg_mr(e.pd, Memory::zeroed(16), Access::LOCAL_WRITE | Access::REMOTE_ATOMIC).unwrap();
     let op = AtomicOp::FetchAdd { add: 3, mask: 0 };
@@ -212,7 +212,7 @@ fn atomics_change_memory_and_answer_in_order() {
 }
 
 #[test]
-fn a_window_is_for_one_queue_pair_and_for_a_time() {
+fn memory_window_is_bound_to_one_queue_pair() {
     let mut e = ordered();
     let other = e.a.create_qp(e.pd, QpInit { kind: Kind::Ordered, ..QpInit::new(e.scq, e.rcq) }).unwrap();
     for s in [QpState::Rtr, QpState::Rts] {
@@ -253,7 +253,7 @@ fn a_window_is_for_one_queue_pair_and_for_a_time() {
 }
 
 #[test]
-fn a_shared_queue_serves_one_after_the_other() {
+fn shared_receive_queue_serves_queue_pairs_in_turn() {
     let mut e = ordered();
     let srq = e.a.create_srq(e.pd, 8).unwrap();
     let init = QpInit { kind: Kind::Ordered, srq: Some(srq), ..QpInit::new(e.scq, e.rcq) };
@@ -274,7 +274,7 @@ fn a_shared_queue_serves_one_after_the_other() {
 }
 
 #[test]
-fn masks_divide_an_addition_into_fields() {
+fn masked_fetch_add_splits_into_fields() {
     // The algorithm of RFC 7306, section 5.1.1, bit by bit.
     let by_bits = |old: u64, add: u64, mask: u64| {
         let (mut carry, mut sum) = (0, 0);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_error_ends_everything_in_order_and_frees_its_memory() {
+fn error_flushes_work_in_order_and_releases_memory() {
     let (mut x, mut y) = reliable();
     y.recv(50, 0, 1);
     give_credit(&mut x, &mut y);
@@ -40,7 +40,7 @@ fn an_error_ends_everything_in_order_and_frees_its_memory() {
 }
 
 #[test]
-fn work_holds_its_memory_until_it_completes() {
+fn work_requests_hold_memory_until_completion() {
     let (mut x, mut y) = reliable();
     x.post(SendWr::new(
         1,
@@ -69,7 +69,7 @@ fn work_holds_its_memory_until_it_completes() {
 }
 
 #[test]
-fn states_allow_what_they_should() {
+fn queue_pair_states_allow_the_specified_operations() {
     let mut x = End::new(1, |_| {});
     let qp = x.a.create_qp(x.pd, QpInit::new(x.scq, x.rcq)).unwrap();
     let wr = SendWr::new(1, SendOp::Send, x.source(0, 1));
@@ -127,7 +127,7 @@ fn completion_queues_never_overflow() {
 }
 
 #[test]
-fn notifications_come_once_and_as_asked() {
+fn notifications_fire_once_per_request() {
     let (mut x, mut y) = reliable();
     let rkey = y.dst.rkey;
     for i in 0..4 {
@@ -153,7 +153,7 @@ fn notifications_come_once_and_as_asked() {
 }
 
 #[test]
-fn events_nobody_takes_do_not_pile_up() {
+fn untaken_events_are_bounded() {
     let (mut x, mut y) = reliable();
     for _ in 0..5 {
         x.a.req_notify_cq(x.scq, false).unwrap();
@@ -231,7 +231,7 @@ fn key_limits_are_enforced() {
 }
 
 #[test]
-fn regions_belong_to_their_domain() {
+fn regions_belong_to_their_protection_domain() {
     let mut x = End::new(1, |_| {});
     let other = x.a.alloc_pd().unwrap();
     let mr = x.a.reg_mr(other, Memory::zeroed(10), Access::ALL).unwrap();

@@ -17,7 +17,7 @@ fn ordered_pair(e: &mut End, pd: PdId) -> QpId {
 }
 
 #[test]
-fn deregistering_gives_back_exactly_the_bytes_of_the_region() {
+fn deregistration_releases_exactly_the_region_bytes() {
     let limits = Limits { registered_bytes: 100, ..Limits::default() };
     let mut a = Adapter::new(limits, base::Rng::from_u64(1));
     let pd = a.alloc_pd().unwrap();
@@ -34,7 +34,7 @@ fn deregistering_gives_back_exactly_the_bytes_of_the_region() {
 }
 
 #[test]
-fn write_reach_ends_where_the_key_ends() {
+fn writable_extent_ends_with_the_key() {
     let mut e = ordered_end();
     let (qp, dst) = (e.qp, e.dst);
     let to_the_end = |at| Some(Place { mr: dst.id, offset: at, len: SIZE - at });
@@ -58,7 +58,7 @@ fn write_reach_ends_where_the_key_ends() {
 }
 
 #[test]
-fn window_region_and_queue_pair_must_share_one_protection_domain() {
+fn window_region_and_queue_pair_share_a_protection_domain() {
     let mut e = ordered_end();
     let other = e.a.alloc_pd().unwrap();
     let foreign = e.a.reg_mr(other, Memory::zeroed(10), Access::ALL).unwrap();
@@ -80,7 +80,7 @@ fn window_region_and_queue_pair_must_share_one_protection_domain() {
 
 /// ReDMArk found keys that count up, that begin the same after each start, and that tell those of other applications.
 #[test]
-fn keys_tell_nothing_of_one_another() {
+fn keys_are_unpredictable() {
     const N: usize = 2_000;
     let keys = |seed| {
         let mut a = Adapter::new(Limits::default(), base::Rng::from_u64(seed));
@@ -106,7 +106,7 @@ fn keys_tell_nothing_of_one_another() {
 }
 
 #[test]
-fn a_key_that_is_taken_is_not_given_again() {
+fn used_key_is_not_issued_again() {
     let mut rng = base::Rng::from_u64(1);
     let (first, second) = {
         let mut same = rng.clone();
@@ -118,14 +118,14 @@ fn a_key_that_is_taken_is_not_given_again() {
 }
 
 #[test]
-fn rights_add_up_and_those_that_are_there_already_stay() {
+fn access_rights_accumulate() {
     assert_eq!(Access::ALL | Access::LOCAL_WRITE, Access::ALL);
     assert_eq!(Access::LOCAL_WRITE | Access::LOCAL_READ, Access::LOCAL_WRITE);
     assert!((Access::REMOTE_READ | Access::REMOTE_WRITE).contains(Access::REMOTE_READ));
 }
 
 #[test]
-fn fold_and_address_give_the_bytes_asked_for_and_none_beyond() {
+fn fold_and_address_stay_within_bounds() {
     let mut e = ordered_end();
     let place = |offset, len| Place { mr: e.src.id, offset, len };
     let (all, part, beyond) = (place(0, SIZE), place(100, 50), place(SIZE - 1, 2));

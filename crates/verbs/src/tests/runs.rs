@@ -57,7 +57,7 @@ fn busy(lens: &[u64], ranges: usize, read: u64) -> (End, End) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn runs_are_what_segments_one_by_one_are(
+    fn segment_runs_equal_single_segments(
         lens in proptest::collection::vec(0..30_000u64, 1..5),
         (ranges, read) in (1..3usize, 0..20_000u64),
         (room, most, even) in (50..1_500u32, 1..70u32, any::<bool>()),
@@ -83,7 +83,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_lost_and_what_waits_for_its_turn_go_before_a_run() {
+fn lost_segments_and_other_messages_precede_a_run() {
     let (mut x, y) = busy(&[1_000], 1, 0);
     let (s, _) = x.segment(100).unwrap();
     x.a.on_lost(x.qp, s.reference());
@@ -105,7 +105,7 @@ fn what_is_lost_and_what_waits_for_its_turn_go_before_a_run() {
 }
 
 #[test]
-fn memory_that_fails_in_a_run_ends_the_queue_pair() {
+fn memory_fault_in_a_run_fails_the_queue_pair() {
     let (mut x, y) = reliable();
     let f = Foreign::new(1_000, true);
     let broken = f.broken.clone();
@@ -125,7 +125,7 @@ fn memory_that_fails_in_a_run_ends_the_queue_pair() {
 
 /// What goes on where the last segment ended is still checked: its region, its key, its end.
 #[test]
-fn a_segment_that_goes_on_is_checked_like_any_other() {
+fn continuing_segment_is_fully_checked() {
     let pieces = |n: usize| {
         let (mut x, y) = reliable();
         x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 1_000)));

@@ -5,7 +5,7 @@ use crate::memory::tests::Foreign;
 use std::sync::atomic::Ordering;
 
 #[test]
-fn a_write_lands_where_it_belongs_and_nowhere_else() {
+fn write_lands_only_at_its_target() {
     let (mut x, mut y) = reliable();
     let data = vec![x.source(10, 100), x.source(500, 0), x.source(7, 1)];
     x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 1000 }, data));
@@ -21,7 +21,7 @@ fn a_write_lands_where_it_belongs_and_nowhere_else() {
 }
 
 #[test]
-fn sends_fill_receives_in_order_with_their_marks() {
+fn sends_fill_receives_in_order_with_immediate_data() {
     let (mut x, mut y) = reliable();
     y.recv(10, 0, 100);
     y.recv(11, 100, 100);
@@ -47,7 +47,7 @@ fn sends_fill_receives_in_order_with_their_marks() {
 }
 
 #[test]
-fn a_read_brings_the_peers_bytes_and_sees_earlier_writes() {
+fn read_returns_peer_bytes_including_earlier_writes() {
     let (mut x, mut y) = reliable();
     let rw = y.a.reg_mr(y.pd, Memory::zeroed(100), Access::ALL).unwrap();
     x.post(SendWr::new(1, SendOp::Write { rkey: rw.rkey, offset: 20 }, x.source(0, 50)));
@@ -75,7 +75,7 @@ fn a_read_brings_the_peers_bytes_and_sees_earlier_writes() {
 }
 
 #[test]
-fn a_receive_waits_for_the_bytes_of_earlier_messages() {
+fn receive_completes_after_earlier_messages_are_placed() {
     let (mut x, mut y) = reliable();
     y.recv(1, 0, 10);
     give_credit(&mut x, &mut y);
@@ -97,7 +97,7 @@ fn a_receive_waits_for_the_bytes_of_earlier_messages() {
 }
 
 #[test]
-fn nothing_is_sent_beyond_credit_but_answers_go_on() {
+fn credit_limits_sends_but_not_read_responses() {
     let (mut x, mut y) = reliable();
     x.post(SendWr::new(1, SendOp::Send, x.source(0, 1)));
     y.post(SendWr::new(
@@ -121,7 +121,7 @@ fn nothing_is_sent_beyond_credit_but_answers_go_on() {
 }
 
 #[test]
-fn credit_is_told_in_steps_and_never_withheld() {
+fn credit_is_advertised_in_steps() {
     let mut y = End::new(2, |_| {});
     for n in 0..16 {
         y.recv(n, 0, 1);
@@ -150,7 +150,7 @@ fn credit_is_told_in_steps_and_never_withheld() {
 }
 
 #[test]
-fn a_fence_and_the_read_limit_hold_work_back() {
+fn fence_and_read_limit_delay_work() {
     let (mut x, mut y) = (End::new(1, |i| i.max_rd_atomic = 1), End::new(2, |i| i.max_rd_atomic = 1));
     let read = |x: &End, y: &End, id| {
         SendWr::new(
@@ -179,7 +179,7 @@ fn a_fence_and_the_read_limit_hold_work_back() {
 }
 
 #[test]
-fn lost_bytes_are_sent_again_and_spurious_losses_forgotten() {
+fn lost_bytes_are_retransmitted_and_spurious_losses_cancelled() {
     let (mut x, y) = reliable();
     x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 100)));
     x.post(SendWr::new(2, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, Vec::new()));
@@ -209,7 +209,7 @@ fn lost_bytes_are_sent_again_and_spurious_losses_forgotten() {
 }
 
 #[test]
-fn messages_ahead_are_limited() {
+fn out_of_order_messages_are_limited() {
     let (mut x, mut y) = (End::new(1, |i| i.max_send_wr = 20_000), End::new(2, |_| {}));
     let cq = x.a.create_cq(20_000).unwrap();
     let qp = x.a.create_qp(x.pd, QpInit { max_send_wr: 20_000, ..QpInit::new(cq, cq) }).unwrap();
@@ -236,7 +236,7 @@ fn messages_ahead_are_limited() {
 }
 
 #[test]
-fn a_long_answer_and_own_work_take_turns() {
+fn read_responses_and_own_work_alternate() {
     let (mut x, mut y) = reliable();
     y.post(SendWr::new(
         1,
@@ -251,7 +251,7 @@ fn a_long_answer_and_own_work_take_turns() {
 }
 
 #[test]
-fn failing_memory_ends_the_queue_pair_not_the_program() {
+fn memory_fault_fails_the_queue_pair_not_the_program() {
     let (mut x, mut y) = reliable();
     let f = Foreign::new(100, true);
     let broken = f.broken.clone();
@@ -275,7 +275,7 @@ fn failing_memory_ends_the_queue_pair_not_the_program() {
 }
 
 #[test]
-fn an_answer_holds_its_region_until_it_has_arrived() {
+fn read_response_holds_its_region_until_acknowledged() {
     let (mut x, mut y) = reliable();
     let to = Sge { lkey: x.own.lkey, offset: 0, len: 9 };
     x.post(SendWr::new(1, SendOp::Read { rkey: y.src.rkey, offset: 0 }, to));
@@ -290,7 +290,7 @@ fn an_answer_holds_its_region_until_it_has_arrived() {
 }
 
 #[test]
-fn only_what_comes_again_of_a_message_without_completion_is_waited_for() {
+fn unsignaled_messages_are_awaited_only_when_retransmitted() {
     let (mut x, y) = reliable();
     for signaled in [false, true] {
         let write = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
@@ -304,7 +304,7 @@ fn only_what_comes_again_of_a_message_without_completion_is_waited_for() {
 }
 
 #[test]
-fn messages_beyond_four_gigabytes() {
+fn messages_beyond_four_gigabytes_are_delivered() {
     const GB: u64 = 1 << 30;
     let (mut x, mut y) = reliable();
     // Zeroed memory of this size is only reserved; the test touches a few pages of it.
@@ -364,7 +364,7 @@ fn cuts(x: &mut End, len: u64, rooms: Rooms) -> Vec<u32> {
 }
 
 #[test]
-fn messages_of_a_few_segments_are_cut_evenly_and_longer_ones_filled() {
+fn short_messages_are_split_evenly_and_long_ones_fill_segments() {
     let (mut x, _) = reliable();
     let rooms = Rooms { tail: 1, tail_imm: 7, ..Rooms::same(100) };
     for (len, lengths) in [
@@ -394,7 +394,7 @@ fn messages_of_a_few_segments_are_cut_evenly_and_longer_ones_filled() {
 }
 
 #[test]
-fn what_was_lost_is_seen_ahead() {
+fn lookahead_includes_lost_segments() {
     let (mut x, _) = reliable();
     let rooms = Rooms::same(100);
     let op = SendOp::Write { rkey: 1, offset: 0 };
@@ -414,7 +414,7 @@ fn what_was_lost_is_seen_ahead() {
 }
 
 #[test]
-fn what_stands_behind_a_datagram_that_is_too_long_is_not_seen_ahead() {
+fn lookahead_stops_at_an_oversized_datagram() {
     let rooms = Rooms::same(100);
     let mut x = End::new(1, |i| i.kind = Kind::Unreliable);
     for len in [101, 10] {
@@ -426,7 +426,7 @@ fn what_stands_behind_a_datagram_that_is_too_long_is_not_seen_ahead() {
 }
 
 #[test]
-fn where_the_next_payload_lies_is_known_before_it_is_gathered() {
+fn prefetch_hint_names_the_next_payload() {
     let (mut x, mut y) = reliable();
     let at = |e: &mut End, mr: Mr, offset, len| {
         base::Prefetch::new(e.a.address(Place { mr: mr.id, offset, len }).unwrap(), len as usize)

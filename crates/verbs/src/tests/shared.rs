@@ -31,7 +31,7 @@ fn message(y: &mut End, qp: QpId, n: u16) {
 }
 
 #[test]
-fn shares_are_fair_and_never_exceed_what_is_posted() {
+fn srq_shares_are_fair_and_bounded_by_posted_receives() {
     let (mut y, srq, qps) = with_srq(4, 1000);
     for n in 1..=40 {
         post(&mut y, srq, n).unwrap();
@@ -75,7 +75,7 @@ fn held(y: &End, qp: QpId) -> usize {
 
 /// Found by the swarm: of 292 receives, four that joined one after the other got 146, 97, 49 and none.
 #[test]
-fn those_that_join_a_filled_queue_get_some_too() {
+fn queue_pairs_joining_a_full_srq_get_a_share() {
     let (mut y, srq, _) = with_srq(0, 1000);
     (0..100).for_each(|n| post(&mut y, srq, n).unwrap());
     let qps: Vec<_> = (0..50).map(|_| join(&mut y, srq)).collect();
@@ -90,7 +90,7 @@ fn those_that_join_a_filled_queue_get_some_too() {
 }
 
 #[test]
-fn a_busy_one_holds_half_and_gives_way_when_others_come() {
+fn busy_queue_pair_holds_half_and_yields_to_others() {
     let (mut y, srq, _) = with_srq(0, 1000);
     (0..100).for_each(|n| post(&mut y, srq, n).unwrap());
     let first = join(&mut y, srq);
@@ -112,7 +112,7 @@ fn a_busy_one_holds_half_and_gives_way_when_others_come() {
 }
 
 #[test]
-fn the_limit_event_tells_of_one_that_waits_for_a_receive() {
+fn srq_limit_event_reports_a_waiting_queue_pair() {
     let (mut y, srq, qps) = with_srq(3, 1000);
     post(&mut y, srq, 0).unwrap();
     post(&mut y, srq, 1).unwrap();
@@ -136,7 +136,7 @@ fn the_limit_event_tells_of_one_that_waits_for_a_receive() {
 }
 
 #[test]
-fn a_place_in_the_completion_queue_goes_to_one_that_wants_it() {
+fn completion_queue_space_goes_to_a_queue_pair_that_needs_it() {
     let (mut y, srq, qps) = with_srq(2, 2);
     (0..4).for_each(|n| post(&mut y, srq, n).unwrap());
     assert_eq!(promised(&y, &qps), [1, 1]);
@@ -172,7 +172,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Whatever happens: receives are neither lost nor promised twice, and nobody has none while there are some.
     #[test]
-    fn receives_are_conserved_and_nobody_starves(
+    fn receives_are_conserved_without_starvation(
         steps in proptest::collection::vec(step(), 1..400),
         cq in prop_oneof![Just(1000), 1usize..12],
     ) {
@@ -218,7 +218,7 @@ proptest! {
 
     /// As long as all are idle, two receives for each queue pair are enough for everyone.
     #[test]
-    fn two_receives_for_each_are_enough(n in 1usize..3_000) {
+    fn two_receives_per_queue_pair_suffice(n in 1usize..3_000) {
         let mut y = End::new(2, |_| {});
         let srq = y.a.create_srq(y.pd, 2 * n).unwrap();
         y.rcq = y.a.create_cq(2 * n).unwrap();
@@ -229,7 +229,7 @@ proptest! {
 }
 
 #[test]
-fn receives_return_when_a_queue_pair_ends() {
+fn receives_return_when_a_queue_pair_is_destroyed() {
     let (mut y, srq, qps) = with_srq(2, 1000);
     for n in 0..12 {
         post(&mut y, srq, n).unwrap();
@@ -251,7 +251,7 @@ fn receives_return_when_a_queue_pair_ends() {
 }
 
 #[test]
-fn a_full_completion_queue_holds_promises_back() {
+fn full_completion_queue_withholds_credit() {
     let (mut y, srq, qps) = with_srq(2, 3);
     for n in 0..30 {
         post(&mut y, srq, n).unwrap();
@@ -265,7 +265,7 @@ fn a_full_completion_queue_holds_promises_back() {
 }
 
 #[test]
-fn the_limit_event_comes_once() {
+fn srq_limit_event_fires_once() {
     let (mut y, srq, qps) = with_srq(1, 1000);
     for n in 0..4 {
         post(&mut y, srq, n).unwrap();
@@ -290,7 +290,7 @@ fn unreliable() -> (End, End) {
 }
 
 #[test]
-fn datagrams_are_delivered_at_once_or_dropped() {
+fn datagrams_are_delivered_immediately_or_dropped() {
     let (mut x, mut y) = unreliable();
     let too_long = SendWr::new(1, SendOp::Send, x.source(0, 101));
     assert_eq!(x.a.post_send(x.qp, too_long), Err(Error::TooLong { len: 101, max: 100 }));

@@ -34,7 +34,7 @@ fn all(e: &mut End) -> Vec<u8> {
 }
 
 #[test]
-fn a_long_write_is_read_many_records_at_a_time_whatever_its_checksums() {
+fn long_write_is_read_many_records_at_a_time() {
     for crc in [false, true] {
         let placement = Placement::Early;
         let (mut x, mut y) = announcing(Config { crc, placement, ..Config::default() });
@@ -56,7 +56,7 @@ fn a_long_write_is_read_many_records_at_a_time_whatever_its_checksums() {
 }
 
 #[test]
-fn an_application_s_empty_write_announces_nothing() {
+fn empty_write_announces_nothing() {
     let (mut x, mut y) = announcing(Config::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 300_000 };
     x.post(SendWr::new(1, op, x.source(0, 0)));
@@ -90,7 +90,7 @@ fn more(y: &End, to: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_instead_of_what_was_announced_is_taken_as_it_is() {
+fn other_records_than_announced_are_processed_normally() {
     for (crc, placement) in
         [(false, Placement::Verified), (true, Placement::Verified), (true, Placement::Early)]
     {
@@ -118,7 +118,7 @@ fn what_comes_instead_of_what_was_announced_is_taken_as_it_is() {
 }
 
 #[test]
-fn damage_in_an_announced_write_ends_the_connection_and_reaches_nothing_else() {
+fn corrupted_announced_write_closes_the_connection_only() {
     // In the length, in the key, in the offset, in the payload.
     for at in [0, 7, 10, 30_000] {
         let mut y = told(true, Placement::Early);
@@ -132,7 +132,7 @@ fn damage_in_an_announced_write_ends_the_connection_and_reaches_nothing_else() {
 }
 
 #[test]
-fn who_watches_the_target_of_a_write_sees_only_what_was_checked_unless_early_was_asked_for() {
+fn unchecked_bytes_are_invisible_unless_early_placement_is_enabled() {
     for (placement, early) in [(Placement::Verified, false), (Placement::Early, true)] {
         // In the length, the flags, the key, the offset, the payload, the CRC.
         for at in [0, 2, 7, 10, 30_000, 60_017] {
@@ -161,7 +161,7 @@ fn who_watches_the_target_of_a_write_sees_only_what_was_checked_unless_early_was
 }
 
 #[test]
-fn a_key_that_becomes_void_takes_nothing_that_was_announced() {
+fn invalidated_key_rejects_announced_data() {
     let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
     let part = Target::Tagged { stag: y.dst.rkey, to: 0 };
     y.c.receive(&mut y.a, &record(&write(y.dst.rkey, 300_000, &[])), Time::ZERO);
@@ -171,7 +171,7 @@ fn a_key_that_becomes_void_takes_nothing_that_was_announced() {
 }
 
 #[test]
-fn a_long_write_is_not_late_while_its_records_come_wherever_they_are_cut() {
+fn long_write_does_not_time_out_while_records_arrive() {
     let c = Config { crc: true, placement: Placement::Early, ..Config::default() };
     let (mut x, mut y) = announcing(c);
     x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 500_000)));
@@ -189,7 +189,7 @@ fn a_long_write_is_not_late_while_its_records_come_wherever_they_are_cut() {
 }
 
 #[test]
-fn a_write_by_another_key_than_the_announced_one_keeps_to_the_bounds_of_its_own() {
+fn write_with_another_key_obeys_its_own_bounds() {
     for crc in [false, true] {
         let (_, mut y) = announcing(Config { crc, placement: Placement::Early, ..Config::default() });
         let range = WindowRange { mr: y.dst.id, offset: 0, len: 130_000, access: Access::REMOTE_WRITE };
@@ -209,7 +209,7 @@ fn a_write_by_another_key_than_the_announced_one_keeps_to_the_bounds_of_its_own(
 }
 
 #[test]
-fn behind_the_end_of_a_long_write_and_an_announcement_a_long_one_is_expected_behind_many_short_ones_not() {
+fn next_write_length_is_predicted_from_recent_writes() {
     let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
     let next = |y: &mut End| {
         y.c.recheck(&mut y.a, Time::ZERO);
@@ -233,7 +233,7 @@ fn behind_the_end_of_a_long_write_and_an_announcement_a_long_one_is_expected_beh
 }
 
 #[test]
-fn a_receive_of_which_nothing_has_come_is_left_alone() {
+fn receive_without_data_is_untouched() {
     let (_, mut y) = announcing(Config::default());
     y.c.receive(&mut y.a, &record(&write(0, 0, &[])), Time::ZERO);
     // Both for the same memory.
@@ -258,7 +258,7 @@ fn answered(crc: bool) -> End {
 }
 
 #[test]
-fn the_next_message_is_read_straight_to_a_receive_that_was_posted_for_it() {
+fn next_message_is_read_directly_into_the_posted_receive() {
     for crc in [false, true] {
         // However it arrives: the last piece is all of it.
         for piece in [1, 20, 4_000, 9_020, 20_000] {
@@ -274,7 +274,7 @@ fn the_next_message_is_read_straight_to_a_receive_that_was_posted_for_it() {
 }
 
 #[test]
-fn what_comes_instead_of_the_next_message_is_taken_as_it_is() {
+fn other_records_than_the_next_message_are_processed_normally() {
     for crc in [false, true] {
         let mut y = answered(crc);
         y.recv(3, 10_000, 9_000);
@@ -291,7 +291,7 @@ fn what_comes_instead_of_the_next_message_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_damaged_message_does_not_complete_the_receive_that_was_posted_for_it() {
+fn corrupted_message_does_not_complete_its_receive() {
     // In the length, the flags, the number, the payload, the CRC.
     for at in [0, 2, 15, 5_000, 9_021] {
         let mut y = answered(true);
@@ -306,7 +306,7 @@ fn a_damaged_message_does_not_complete_the_receive_that_was_posted_for_it() {
 }
 
 #[test]
-fn behind_a_short_payload_many_records_are_read_and_behind_a_long_one_a_header() {
+fn read_ahead_size_depends_on_the_last_payload() {
     for (len, long) in [(8_192, false), (30_000, false), (40_000, true), (60_000, true)] {
         let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
         let bytes = record(&write(y.dst.rkey, 0, &vec![5; len]));
@@ -333,7 +333,7 @@ fn lacks(y: &mut End, bytes: &[u8], missing: usize) -> bool {
 }
 
 #[test]
-fn a_record_of_which_but_a_few_bytes_are_missing_is_worth_another_look() {
+fn nearly_complete_record_is_polled_again() {
     // Into scratch memory, and straight to its place: of the latter the trailer may be all that is missing.
     for crc in [true, false] {
         for (missing, little) in
@@ -355,7 +355,7 @@ fn a_record_of_which_but_a_few_bytes_are_missing_is_worth_another_look() {
 }
 
 #[test]
-fn half_a_length_a_record_that_waits_and_markers_are_not_worth_another_look() {
+fn incomplete_length_held_record_or_markers_are_not_polled_again() {
     let (_, mut y) = announcing(Config::default());
     assert!(!lacks(&mut y, &[0, 42], 1), "its length is not known");
     let (_, mut y) =
@@ -415,7 +415,7 @@ fn stream(seed: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn streams_of_all_kinds_arrive_whatever_was_foreseen(seed: u64) {
+    fn all_kinds_of_streams_arrive_despite_wrong_predictions(seed: u64) {
         stream(seed);
     }
 }

@@ -13,7 +13,7 @@ fn closed(e: &End) -> Option<(crate::End, bool)> {
 }
 
 #[test]
-fn a_graceful_end_loses_nothing() {
+fn graceful_close_loses_no_data() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
     x.post(SendWr::new(1, op, x.source(0, 300_000)));
@@ -30,7 +30,7 @@ fn a_graceful_end_loses_nothing() {
 }
 
 #[test]
-fn a_stream_that_ends_in_the_middle_is_lost() {
+fn truncated_stream_is_an_error() {
     for cut in [1, 19, 60] {
         let (mut x, mut y) = pair(Config::default(), Config::default());
         y.recv(1, 0, 64);
@@ -47,7 +47,7 @@ fn a_stream_that_ends_in_the_middle_is_lost() {
 }
 
 #[test]
-fn an_end_while_a_read_is_outstanding_is_a_loss() {
+fn close_with_an_outstanding_read_is_an_error() {
     let (mut x, y) = pair(Config::default(), Config::default());
     x.post(SendWr::new(1, SendOp::Read { rkey: y.src.rkey, offset: 0 }, x.own(0, 20)));
     x.send(usize::MAX, Time::ZERO);
@@ -58,7 +58,7 @@ fn an_end_while_a_read_is_outstanding_is_a_loss() {
 }
 
 #[test]
-fn a_queue_pair_in_error_ends_the_connection() {
+fn failed_queue_pair_closes_the_connection() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     x.a.modify_qp(x.qp, QpState::Error).unwrap();
     run(&mut x, &mut y, &mut Rng::from_u64(1), 10_000, Time::ZERO);
@@ -71,7 +71,7 @@ fn a_queue_pair_in_error_ends_the_connection() {
 }
 
 #[test]
-fn who_drips_is_given_up() {
+fn dripping_peer_times_out() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     y.recv(1, 0, 1000);
     x.post(SendWr::new(1, SendOp::Send, x.source(0, 1000)));
@@ -96,7 +96,7 @@ fn who_drips_is_given_up() {
 }
 
 #[test]
-fn a_peer_that_does_not_close_is_reset() {
+fn peer_that_does_not_close_is_reset() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     x.c.close(&mut x.a, Time::ZERO);
     x.look();
@@ -115,7 +115,7 @@ fn a_peer_that_does_not_close_is_reset() {
 }
 
 #[test]
-fn a_region_that_is_gone_ends_the_connection() {
+fn deregistered_region_closes_the_connection() {
     let c = Config { crc: false, emss: 64 << 10, ..Config::default() };
     let (mut x, mut y) = pair(c, c);
     x.post(SendWr::new(1, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 20_000)));

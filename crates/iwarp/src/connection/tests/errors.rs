@@ -216,7 +216,7 @@ fn no_receive_and_too_many_reads() {
 }
 
 #[test]
-fn a_send_that_changes_in_the_middle() {
+fn send_that_changes_midway_is_rejected() {
     let piece = |op: Opcode, mo, last| {
         record(&ulpdu(op.control(), last, Target::Untagged { invalidate: 0, qn: 0, msn: 1, mo }, &[1; 8]))
     };
@@ -234,7 +234,7 @@ fn a_send_that_changes_in_the_middle() {
 }
 
 #[test]
-fn answers_that_do_not_fit_the_read() {
+fn read_responses_that_do_not_match_are_rejected() {
     // Pieces of the answer to a read of 100 bytes: key or another, offset, length, last.
     for (pieces, want) in [
         (vec![(1, 0, 8, true)], tagged::STAG),
@@ -291,7 +291,7 @@ fn mpa_errors() {
 }
 
 #[test]
-fn early_placement_completes_nothing_that_failed() {
+fn early_placement_completes_no_failed_message() {
     let c = Config { placement: crate::Placement::Early, emss: 64 << 10, ..Config::default() };
     let (_, mut y) = pair(c, c);
     y.recv(5, 0, 9000);
@@ -314,7 +314,7 @@ fn early_placement_completes_nothing_that_failed() {
 }
 
 #[test]
-fn a_server_says_nothing_before_the_first_good_record() {
+fn responder_sends_nothing_before_the_first_valid_record() {
     let (_, mut y) = pair(Config::default(), Config::default());
     let mut bytes = record(&write(0, 0, &[]));
     bytes[6] ^= 1;
@@ -331,7 +331,7 @@ fn a_server_says_nothing_before_the_first_good_record() {
 }
 
 #[test]
-fn the_cause_reaches_the_other_end() {
+fn terminate_cause_reaches_the_peer() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     x.post(SendWr::new(1, SendOp::Write { rkey: y.src.rkey, offset: 0 }, x.source(0, 10)));
     x.post(SendWr::new(2, SendOp::Read { rkey: y.src.rkey, offset: 0 }, x.own(0, 10)));

@@ -58,7 +58,7 @@ fn takes(initiator: bool, bytes: &[u8]) -> Option<Ending> {
 }
 
 #[test]
-fn the_key_of_a_start_up_frame() {
+fn startup_frame_key_is_checked() {
     for (initiator, key, other) in [(true, REPLY, REQUEST), (false, REQUEST, REPLY)] {
         let good = frame(key, C | S, 2, &[0, 1, 0, 1]);
         assert_eq!(takes(initiator, &good), None);
@@ -78,7 +78,7 @@ fn the_key_of_a_start_up_frame() {
 }
 
 #[test]
-fn the_revision_of_a_start_up_frame() {
+fn startup_frame_revision_is_checked() {
     for revision in 0..=255 {
         let wrong = Some(Ending::Frame(FrameError::Revision(revision)));
         let request = takes(false, &frame(REQUEST, C, revision, &[]));
@@ -97,7 +97,7 @@ fn the_revision_of_a_start_up_frame() {
 }
 
 #[test]
-fn the_flags_of_a_start_up_frame() {
+fn startup_frame_flags_are_checked() {
     for flags in 0..=255u8 {
         let (private, revision) = if flags & S != 0 { ([0, 1, 0, 1].as_slice(), 2) } else { (&[][..], 1) };
         let config = Config { enhanced: revision == 2, crc: false, ..Config::default() };
@@ -118,7 +118,7 @@ fn the_flags_of_a_start_up_frame() {
 }
 
 #[test]
-fn the_length_of_private_data() {
+fn private_data_length_is_checked() {
     for s in [0, S] {
         for len in (0..20).chain(500..530).chain([1 << 10, 1 << 15, u16::MAX]) {
             let bytes = [REQUEST, &[C | s, 2], &len.to_be_bytes(), &vec![0; usize::from(len)]].concat();
@@ -133,7 +133,7 @@ fn the_length_of_private_data() {
 }
 
 #[test]
-fn start_up_frames_that_are_cut_off() {
+fn truncated_startup_frames_are_rejected() {
     let limit = Config::default().startup_timeout;
     for (initiator, key) in [(true, REPLY), (false, REQUEST)] {
         let whole = frame(key, C | S, 2, &[0, 1, 0, 1, 9, 9]);
@@ -158,7 +158,7 @@ fn start_up_frames_that_are_cut_off() {
 }
 
 #[test]
-fn depths_and_first_messages_of_any_value() {
+fn any_depth_and_first_message_is_handled() {
     let depths = [0, 1, 16, 17, NO_DEPTH - 1, NO_DEPTH];
     for (ird, ord) in depths.into_iter().flat_map(|i| depths.map(|o| (i, o))) {
         for bits in 0..16u16 {
@@ -212,7 +212,7 @@ fn wanted(version: u8, opcode: u8, queue: Option<u32>, last: bool) -> Option<Cau
 }
 
 #[test]
-fn every_opcode_on_every_queue_in_every_version() {
+fn every_opcode_queue_and_version_is_checked() {
     for opcode in 0..16 {
         for version in 0..4 {
             for queue in [None, Some(0), Some(1), Some(2), Some(3), Some(4), Some(u32::MAX)] {
@@ -241,7 +241,7 @@ fn every_opcode_on_every_queue_in_every_version() {
 }
 
 #[test]
-fn numbers_and_offsets_of_messages() {
+fn message_numbers_and_offsets_are_checked() {
     let read = vec![0; messages::READ_REQUEST];
     let cases = [
         (SEND, 0, vec![1; 8]),
@@ -273,7 +273,7 @@ fn numbers_and_offsets_of_messages() {
 }
 
 #[test]
-fn lengths_of_messages() {
+fn message_lengths_are_checked() {
     let cases = [
         (Opcode::ReadRequest, 1, messages::READ_REQUEST, untagged::TOO_LONG),
         (Opcode::AtomicRequest, 1, messages::ATOMIC_REQUEST, untagged::TOO_LONG),
@@ -339,7 +339,7 @@ fn accesses(stag: u32, to: u64, len: u32) -> [Vec<u8>; 3] {
 }
 
 #[test]
-fn keys_with_one_bit_wrong() {
+fn keys_with_one_wrong_bit_are_rejected() {
     let y = server();
     let keys = [y.src.rkey, y.dst.rkey, y.dst.rkey];
     for bit in 0..32 {
@@ -354,7 +354,7 @@ fn keys_with_one_bit_wrong() {
 }
 
 #[test]
-fn offsets_around_the_ends_of_a_region() {
+fn offsets_at_region_bounds_are_checked() {
     let size = SIZE as u64;
     for len in [1, 8, 100] {
         let far = [0, size - u64::from(len), size - u64::from(len) + 1, size, size + 1, 1 << 32, 1 << 63];
@@ -394,7 +394,7 @@ fn offsets_around_the_ends_of_a_region() {
 /// The payload of a long record may go straight to its place while it arrives: what is wrong with its header is found and
 /// said all the same.
 #[test]
-fn long_records_in_pieces_are_judged_as_whole_ones() {
+fn fragmented_records_are_checked_like_whole_ones() {
     let (base, len) = (Config { emss: 64 << 10, ..Config::default() }, 8000);
     let early = Config { placement: Placement::Early, ..base };
     let (_, y) = pair(base, base);
@@ -436,7 +436,7 @@ fn long_records_in_pieces_are_judged_as_whole_ones() {
 }
 
 #[test]
-fn keys_to_be_made_void() {
+fn invalidated_keys_are_checked() {
     let send = |invalidate| {
         let target = Target::Untagged { invalidate, qn: 0, msn: 1, mo: 0 };
         record(&ulpdu(SEND_INVALIDATE.control(), true, target, &[1; 8]))
@@ -471,7 +471,7 @@ fn keys_to_be_made_void() {
 
 /// A key that is made void while a write's payload goes straight to its place.
 #[test]
-fn a_key_that_becomes_void_in_the_midst_of_a_record() {
+fn key_invalidated_within_a_record_is_rejected() {
     let config = Config { crc: false, ..Config::default() };
     let range = |y: &End| WindowRange { mr: y.dst.id, offset: 0, len: 9000, access: Access::REMOTE_WRITE };
     for local in [false, true] {
@@ -495,7 +495,7 @@ fn a_key_that_becomes_void_in_the_midst_of_a_record() {
 }
 
 #[test]
-fn what_is_reserved_is_not_looked_at() {
+fn reserved_bits_are_ignored() {
     // DDP's and RDMAP's bits, the field for a key that the operation does not have, and the padding.
     let mut bytes = queue(SEND, 0, 1, 0, &[7; 9]);
     bytes[0] |= 0x3c;
@@ -523,7 +523,7 @@ fn what_is_reserved_is_not_looked_at() {
 }
 
 #[test]
-fn every_bit_of_a_marker() {
+fn every_marker_bit_is_checked() {
     let config = Config { markers: true, ..Config::default() };
     for bit in 0..32 {
         let (_, mut y) = pair(Config::default(), config);
@@ -546,7 +546,7 @@ fn every_bit_of_a_marker() {
 }
 
 #[test]
-fn a_record_that_is_cut_off_anywhere() {
+fn truncated_records_are_rejected() {
     let limit = Config::default().record_timeout;
     let whole = record(&queue(SEND, 0, 1, 0, &[1; 50]));
     for n in 1..whole.len() {
@@ -567,7 +567,7 @@ fn a_record_that_is_cut_off_anywhere() {
 }
 
 #[test]
-fn what_comes_at_the_wrong_time() {
+fn records_out_of_sequence_are_rejected() {
     let one = record(&write(0, 0, &[]));
     // Records in place of start-up frames, start-up frames in place of records.
     for initiator in [true, false] {
@@ -602,7 +602,7 @@ fn what_comes_at_the_wrong_time() {
 }
 
 #[test]
-fn behind_a_terminate_message_nothing_counts() {
+fn data_after_terminate_is_ignored() {
     // Ours: "DDP MUST silently drop any subsequent incoming DDP Segments" (RFC 5041, section 7.1).
     let mut y = server();
     y.recv(6, 64, 64);
@@ -630,7 +630,7 @@ fn behind_a_terminate_message_nothing_counts() {
 }
 
 #[test]
-fn an_answer_to_the_first_message_that_never_comes() {
+fn missing_first_message_times_out() {
     let only = |read, send| Rtr { read, send, write: false };
     let limit = Time::ZERO + Config::default().startup_timeout;
     let c = Config { peer_to_peer: true, rtr: only(true, false), ..Config::default() };

@@ -20,7 +20,7 @@ fn sends(x: &mut End, lens: &[u64]) {
 }
 
 #[test]
-fn a_send_waits_for_its_receive_and_holds_back_what_is_behind() {
+fn send_waits_for_its_receive_and_blocks_later_records() {
     for seed in 0..20 {
         let rng = &mut Rng::from_u64(seed);
         let (mut x, mut y) = pair(config(rng), config(rng));
@@ -51,7 +51,7 @@ fn a_send_waits_for_its_receive_and_holds_back_what_is_behind() {
 }
 
 #[test]
-fn a_receive_that_is_never_posted_ends_the_connection_in_time() {
+fn missing_receive_times_out_the_connection() {
     let rng = &mut Rng::from_u64(1);
     let (mut x, mut y) = pair(config(rng), config(rng));
     y.recv(0, 0, 100);
@@ -73,7 +73,7 @@ fn a_receive_that_is_never_posted_ends_the_connection_in_time() {
 }
 
 #[test]
-fn scratch_memory_is_lent_while_records_are_incomplete() {
+fn scratch_memory_is_borrowed_while_records_are_incomplete() {
     let rng = &mut Rng::from_u64(3);
     let mut spare = Spare::default();
     let (mut x, mut y) = pair(Config::default(), Config::default());
@@ -98,7 +98,7 @@ fn scratch_memory_is_lent_while_records_are_incomplete() {
 }
 
 #[test]
-fn scratch_memory_begins_a_little_behind_a_page_wherever_it_lies() {
+fn scratch_memory_starts_at_a_fixed_page_offset() {
     let mut spare = Spare::default();
     let (mut x, mut y) = pair(Config::default(), Config::default());
     // Memory of others' own, and what is lent.

@@ -17,7 +17,7 @@ const MAX_BATCH: usize = 2 << 20;
 
 /// What was posted while the stream took nothing was told of then, and is not told of again: it once waited for ever.
 #[test]
-fn what_was_posted_while_the_stream_was_full_is_not_forgotten() {
+fn work_posted_while_the_stream_is_full_is_sent() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };
     x.post(SendWr::new(1, op, x.source(0, 5_000)));
@@ -45,7 +45,7 @@ fn what_was_posted_while_the_stream_was_full_is_not_forgotten() {
 }
 
 #[test]
-fn a_call_sends_so_much_and_no_more() {
+fn bytes_per_call_are_bounded() {
     for (markers, crc) in [(false, false), (false, true), (true, false), (true, true)] {
         for len in [1, 600, 100_000] {
             let config = Config { crc, ..Config::default() };
@@ -82,7 +82,7 @@ fn a_call_sends_so_much_and_no_more() {
 }
 
 #[test]
-fn a_call_is_the_longer_the_longer_all_of_it_is_taken() {
+fn bytes_per_call_grow_while_all_are_accepted() {
     for (crc, first) in [(false, BATCH), (true, WARM)] {
         // Records of the longest kind.
         let config = Config { crc, emss: 1 << 20, ..Config::default() };
@@ -111,7 +111,7 @@ fn a_call_is_the_longer_the_longer_all_of_it_is_taken() {
 }
 
 #[test]
-fn a_peer_that_asks_and_does_not_read_is_answered_so_far_and_no_further() {
+fn responses_to_a_non_reading_peer_are_bounded() {
     // Reads of everything, as many as agreed; the answers are not taken.
     let mut y = server();
     let key = y.src.rkey;
@@ -132,7 +132,7 @@ fn a_peer_that_asks_and_does_not_read_is_answered_so_far_and_no_further() {
 }
 
 #[test]
-fn answers_and_events_are_counted() {
+fn responses_and_events_are_bounded() {
     // Own reads: no more wait at a time than agreed, however many were posted.
     let c = Config { ord: 3, ird: 3, ..Config::default() };
     let (mut x, mut y) = pair(c, c);
@@ -157,7 +157,7 @@ fn answers_and_events_are_counted() {
 }
 
 #[test]
-fn records_of_writes_with_checksums_are_as_short_as_is_asked_and_no_others() {
+fn checksummed_write_records_honour_the_requested_length() {
     for (crc, expected) in [(true, [4, 1, 1]), (false, [1, 1, 1])] {
         let config = Config { crc, ..Config::default() };
         let (mut x, mut y) = pair(config, config);

@@ -165,11 +165,11 @@ fn exchange(seed: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn everything_arrives_whatever_the_stream_does(seed: u64) {
+    fn all_data_arrives_at_any_chunking(seed: u64) {
         exchange(seed / 2);
     }
     #[test]
-    fn damage_is_never_taken_for_data(seed: u64) {
+    fn corruption_is_never_delivered(seed: u64) {
         flipped(seed);
     }
 }
@@ -203,7 +203,7 @@ fn flipped(seed: u64) {
 }
 
 #[test]
-fn records_end_with_segments() {
+fn records_end_at_segment_boundaries() {
     for (emss, markers) in [(1448, false), (1448, true), (8948, true), (200, false)] {
         let c = Config { emss, ..Config::default() };
         let (mut x, mut y) = pair(c, Config { markers, ..c });
@@ -232,7 +232,7 @@ fn records_end_with_segments() {
 }
 
 #[test]
-fn a_small_message_is_one_range() {
+fn small_message_is_one_range() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     y.recv(1, 0, 64);
     x.post(SendWr::new(1, SendOp::Send, x.source(0, 4)));
@@ -242,7 +242,7 @@ fn a_small_message_is_one_range() {
 }
 
 #[test]
-fn a_long_payload_is_not_copied_where_that_is_allowed() {
+fn long_payload_is_sent_without_copying() {
     use crate::Into;
     for (crc, placement, direct) in [
         (true, Placement::Verified, false),
@@ -265,7 +265,7 @@ fn a_long_payload_is_not_copied_where_that_is_allowed() {
 }
 
 #[test]
-fn keys_that_are_void_reach_nothing() {
+fn invalidated_keys_grant_no_access() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     let rkey = window_for(&mut y);
     y.recv(1, 0, 64);

@@ -15,7 +15,7 @@ fn closed(e: &End) -> Option<crate::End> {
 }
 
 #[test]
-fn private_data_and_depths_reach_the_application() {
+fn private_data_and_depths_are_delivered() {
     let c = Config::default();
     let (x, y) = pair(Config { ird: 3, ord: 4, ..c }, Config { ird: 5, ord: 6, ..c });
     let asked = Some(Enhanced { ird: 3, ord: 4, peer_to_peer: None });
@@ -28,7 +28,7 @@ fn private_data_and_depths_reach_the_application() {
 }
 
 #[test]
-fn a_rejection_carries_private_data_and_closes() {
+fn rejection_carries_private_data_and_closes() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
@@ -46,7 +46,7 @@ fn a_rejection_carries_private_data_and_closes() {
 }
 
 #[test]
-fn a_reset_in_answer_to_a_rejection_is_still_a_rejection() {
+fn reset_after_a_rejection_is_reported_as_rejection() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);
@@ -59,7 +59,7 @@ fn a_reset_in_answer_to_a_rejection_is_still_a_rejection() {
 }
 
 #[test]
-fn frames_that_are_wrong_close_at_once() {
+fn invalid_startup_frames_close_at_once() {
     let mut y = End::responder(2, Config::default());
     y.c.receive(&mut y.a, b"GET / HTTP/1.1\r\n", Time::ZERO);
     y.look();
@@ -111,7 +111,7 @@ fn terminated(config: Config, enhanced: Enhanced) -> Option<Cause> {
 }
 
 #[test]
-fn negotiations_that_fail_are_told() {
+fn failed_negotiations_are_reported() {
     let e = Enhanced { ird: 1, ord: 17, peer_to_peer: None };
     assert_eq!(terminated(Config::default(), e), Some(INSUFFICIENT_IRD));
     let read = Rtr { read: true, ..Rtr::default() };
@@ -121,7 +121,7 @@ fn negotiations_that_fail_are_told() {
 }
 
 #[test]
-fn in_the_peer_to_peer_model_the_responder_may_send_first() {
+fn responder_may_send_first_in_peer_to_peer_mode() {
     for (rtr, ird) in [
         (Rtr { write: true, ..Rtr::default() }, 1),
         (Rtr { read: true, ..Rtr::default() }, 1),
@@ -153,7 +153,7 @@ fn in_the_peer_to_peer_model_the_responder_may_send_first() {
 }
 
 #[test]
-fn a_pause_before_the_first_record_is_kept() {
+fn pause_before_the_first_record_is_observed() {
     let pause = Span::from_millis(300);
     let (mut x, mut y) = pair(Config { pause, ..Config::default() }, Config::default());
     x.post(SendWr::new(8, SendOp::Write { rkey: y.dst.rkey, offset: 0 }, x.source(0, 5)));
@@ -166,7 +166,7 @@ fn a_pause_before_the_first_record_is_kept() {
 }
 
 #[test]
-fn a_responder_speaks_first_where_it_is_told_to() {
+fn responder_sends_first_when_configured() {
     let pause = Span::from_millis(300);
     let eager = Config { speak_first: true, pause, ..Config::default() };
     let (mut x, mut y) = pair(Config::default(), eager);
@@ -185,7 +185,7 @@ fn a_responder_speaks_first_where_it_is_told_to() {
 }
 
 #[test]
-fn who_takes_too_long_to_start_is_given_up() {
+fn slow_startup_times_out() {
     let limit = Config::default().startup_timeout;
     for half in [0, 10, 22] {
         let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
@@ -207,7 +207,7 @@ fn who_takes_too_long_to_start_is_given_up() {
 }
 
 #[test]
-fn what_comes_before_the_reply_is_bounded() {
+fn bytes_before_the_reply_are_bounded() {
     let (mut x, mut y) = (End::initiator(1, Config::default()), End::responder(2, Config::default()));
     x.send(usize::MAX, Time::ZERO);
     carry(&mut x, &mut y, usize::MAX, Time::ZERO);

@@ -101,7 +101,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn in_a_row_is_as_one_by_one(
+    fn batched_write_records_equal_single_ones(
         crc: bool,
         early: bool,
         announced in 0..SIZE as u64 + 100,
@@ -120,7 +120,7 @@ fn part(len: usize) -> Sent {
 
 /// Nothing goes beyond the region, and what came before that is there.
 #[test]
-fn a_row_ends_where_its_region_does() {
+fn batch_ends_at_its_region() {
     let mut sent = vec![part(5_000); 4];
     sent[0].jump = Some(15_000);
     let (o, memory) = outcome(true, false, 0, &sent, 0);
@@ -132,7 +132,7 @@ fn a_row_ends_where_its_region_does() {
 
 /// Nothing of a damaged record is placed (RFC 5044, section 6), nor of any behind it.
 #[test]
-fn a_row_ends_before_damage() {
+fn batch_ends_before_corruption() {
     let mut sent = vec![part(5_000); 4];
     sent[2].damaged = true;
     let (o, memory) = outcome(true, false, 0, &sent, 0);

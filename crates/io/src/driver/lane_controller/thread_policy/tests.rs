@@ -17,7 +17,7 @@ fn steady(ordered: bool, most: u16) -> ThreadPolicy {
 }
 
 #[test]
-fn what_is_free_before_a_rate_has_settled_tells_nothing() {
+fn idle_time_before_a_steady_rate_is_ignored() {
     // Processors are free while nothing flows, and in the interval in which it begins; then both ends' loops have them.
     for ordered in [false, true] {
         let mut r = ThreadPolicy::new(ordered, 2);
@@ -35,7 +35,7 @@ fn what_is_free_before_a_rate_has_settled_tells_nothing() {
 }
 
 #[test]
-fn threads_that_keep_the_loop_waiting_are_weighed_all_the_same() {
+fn threads_that_delay_the_loop_are_still_evaluated() {
     let mut r = steady(true, 2);
     assert_eq!(r.decide(&look(1, 1.0, 1.0, 1.0)), Some(ThreadChange::Begin(2)));
     let late = |s| Measurement { late: 0.5, ..look(s, 0.5, 0.0, 1.0) };
@@ -44,7 +44,7 @@ fn threads_that_keep_the_loop_waiting_are_weighed_all_the_same() {
 }
 
 #[test]
-fn a_busy_loop_beside_a_free_processor_gets_help() {
+fn busy_loop_gets_a_thread_on_a_free_processor() {
     let mut r = ThreadPolicy::new(false, 4);
     assert_eq!(r.decide(&look(1, 0.5, 1.5, 1.0)), None);
     assert_eq!(r.decide(&look(2, 0.99, 0.1, 1.0)), None, "no processor is free");
@@ -61,7 +61,7 @@ fn a_busy_loop_beside_a_free_processor_gets_help() {
 }
 
 #[test]
-fn a_thread_that_brings_nothing_rests_and_is_not_tried_again_soon() {
+fn useless_thread_is_suspended_with_backoff() {
     let mut r = steady(false, 4);
     assert_eq!(r.decide(&look(1, 1.0, 1.0, 1.0)), Some(ThreadChange::Begin(2)));
     let last = (2..8).map(|s| r.decide(&look(s, 1.0, 1.0, 1.0))).last();
@@ -74,7 +74,7 @@ fn a_thread_that_brings_nothing_rests_and_is_not_tried_again_soon() {
 }
 
 #[test]
-fn a_thread_whose_processor_is_taken_rests_at_once_and_works_again_when_it_is_free() {
+fn thread_without_a_processor_is_suspended_until_one_is_free() {
     let mut r = steady(true, 3);
     assert_eq!(r.decide(&look(1, 0.2, 1.9, 1.0)), Some(ThreadChange::Begin(6)), "by order, all of them");
     let taken = Measurement { waited: 4, ..look(2, 0.2, 0.0, 1.0) };
@@ -94,7 +94,7 @@ fn a_thread_whose_processor_is_taken_rests_at_once_and_works_again_when_it_is_fr
 }
 
 #[test]
-fn lanes_go_when_there_is_little_to_do_but_not_those_that_were_ordered() {
+fn idle_lanes_close_unless_configured() {
     let mut r = steady(false, 4);
     assert_eq!(r.decide(&look(0, 1.0, 1.0, 1.0)), Some(ThreadChange::Begin(2)));
     for s in 1..7 {
@@ -162,7 +162,7 @@ fn machine(rng: &mut Rng) -> Machine {
 }
 
 #[test]
-fn threads_never_cost_noticeably_more_than_none_and_free_processors_are_used() {
+fn threads_use_free_processors_and_never_slow_the_loop() {
     for seed in SEEDS {
         let mut rng = Rng::from_u64(seed);
         for ordered in [false, true] {
@@ -185,7 +185,7 @@ fn threads_never_cost_noticeably_more_than_none_and_free_processors_are_used() {
 }
 
 #[test]
-fn threads_that_only_cost_rest() {
+fn slowing_threads_are_suspended() {
     // The other end is what limits: more lanes cost it more, and nothing here has to wait.
     for seed in SEEDS {
         let mut rng = Rng::from_u64(seed);
@@ -200,7 +200,7 @@ fn threads_that_only_cost_rest() {
 }
 
 #[test]
-fn other_work_that_comes_and_goes_leaves_more_than_one_lane_has() {
+fn throughput_with_varying_other_load_exceeds_one_lane() {
     for seed in SEEDS {
         let mut rng = Rng::from_u64(seed);
         let mut m = machine(&mut rng);
