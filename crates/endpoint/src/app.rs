@@ -101,7 +101,19 @@ pub enum Event {
         /// Whether the peer opened it.
         by_peer: bool,
     },
-    /// The peer refused a queue pair; it is destroyed.
+    /// The peer asks for a queue pair: [`Endpoint::accept_qp`] or [`Endpoint::refuse_requested_qp`] answers. Only where
+    /// [`Endpoint::set_asks_for_qps`] asks for that.
+    QpRequested {
+        /// On which connection.
+        conn: ConnId,
+        /// Its number there.
+        number: u16,
+        /// Whether lost data is to be sent again.
+        reliable: bool,
+        /// What the peer's application hands over.
+        private_data: Vec<u8>,
+    },
+    /// The peer refused a queue pair; it is destroyed, unless the application had created it.
     QpRefused {
         /// On which connection.
         conn: ConnId,

@@ -22,7 +22,7 @@ pub(crate) const READS: usize = 64;
 /// Longest datagram of an unreliable queue pair: fits the smallest path with every header.
 const MAX_DATAGRAM: u32 = 1_100;
 /// Code of a refused queue pair: no room.
-const REFUSED_LIMIT: u64 = 1;
+pub(crate) const REFUSED_LIMIT: u64 = 1;
 /// Code of a refused queue pair: its congestion control is unknown here.
 const REFUSED_CC: u64 = 2;
 /// Credits kept for queue pairs that are not there yet.
@@ -46,6 +46,8 @@ pub(crate) struct Conn {
     pub released: bool,
     /// Identifiers and sockets of lanes that threads of sockets have views of.
     pub opener_lanes: Vec<(wire::Cid, u16)>,
+    /// Queue pairs that the peer asked for, while the application decides.
+    pub requested: Vec<QpOpen>,
     /// Queue pairs this end has opened and waits for.
     pub opening: Vec<(QpOpen, QpRequest, Option<crate::flow_policy::FlowPolicy>)>,
     /// Of a server's: the client by which its queue pairs are counted.
@@ -79,6 +81,7 @@ impl Conn {
             closed: false,
             released: false,
             opener_lanes: Vec::new(),
+            requested: Vec::new(),
             opening: Vec::new(),
             parties: Vec::new(),
             srq: None,
@@ -126,36 +129,45 @@ impl Endpoint {
         srq: Option<SrqId>,
     ) -> Result<QpId, ConnectError> {
         let c = self.conns.get(&conn).filter(|c| c.established && !c.closed).ok_or(ConnectError::NotOpen)?;
-        let limit = c.connection.peer_params().max_qps.min(u64::from(self.config.options.max_qps));
+        let limit = self.most_qps(c);
         let base = usize::from(c.connection.initial_qps());
         // Even numbers are the client's, odd ones the server's.
         let odd = usize::from(!c.info.is_client);
         let start = base + (base + odd) % 2;
         let qpn = (start..limit as usize).step_by(2).find(|n| c.qps.get(*n).is_none_or(Option::is_none));
         let qpn = qpn.ok_or(ConnectError::TooMany(limit))? as u16;
-        if o.private_data.len() > wire::frame::MAX_PRIVATE_DATA || o.cc.len() > wire::frame::MAX_CC_SPEC {
-            return Err(ConnectError::Settings("private data or congestion-control text is too long".into()));
-        }
-        cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
-            .map_err(|e| ConnectError::Settings(e.to_string()))?;
-        if !o.cc.is_empty() && !c.connection.peer_accepts_cc(&o.cc) {
-            let text = format!("the peer will not have {} sent to it", o.cc);
-            return Err(ConnectError::Settings(text));
-        }
-        let asks = QpRequest { qos: o.qos, application: o.application, dscp: o.dscp.map(|d| d & 0x3f) };
+        let (o, asks) = self.checked(conn, o)?;
         let promised = self.promise(now, conn, &o.cc, &asks)?;
         let qp = self.create_qp(conn, qpn, o.reliable, srq);
         let qp = qp.inspect_err(|_| promised.iter().for_each(|p| self.forget_share(p)))?;
         if let Some(c) = self.conns.get_mut(&conn) {
-            let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
-            let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
-            // The scheduler learns of it when the peer has agreed: see `on_qp_accept`.
-            c.opening.push((open.clone(), asks, promised));
-            c.connection.open_qp(open);
             c.info.qps.push(qp);
         }
+        self.ask_peer(conn, qpn, o, asks, promised);
         self.after(now, conn);
         Ok(qp)
+    }
+
+    /// How many queue pairs a connection may have.
+    pub(crate) fn most_qps(&self, c: &Conn) -> u64 {
+        c.connection.peer_params().max_qps.min(u64::from(self.config.options.max_qps)).min(1 << 16)
+    }
+
+    /// Asks the peer for a queue pair that this end has numbered.
+    pub(crate) fn ask_peer(
+        &mut self,
+        conn: ConnId,
+        qpn: u16,
+        o: QpOptions,
+        asks: QpRequest,
+        promised: Option<crate::flow_policy::FlowPolicy>,
+    ) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let (cc, priority) = (o.cc.into_bytes(), o.priority.min(7));
+        let open = QpOpen { qpn, reliable: o.reliable, priority, cc, private_data: o.private_data };
+        // The scheduler learns of it when the peer has agreed: see `on_qp_accept`.
+        c.opening.push((open.clone(), asks, promised));
+        c.connection.open_qp(open);
     }
 
     /// From now on, queue pairs of this connection that come into being without naming a shared receive queue take
@@ -215,6 +227,13 @@ impl Endpoint {
             self.adapter.create_qp(c.info.pd, init).inspect_err(|_| self.qp_shares.give(&c.parties, 1))?;
         self.adapter.modify_qp(qp, QpState::Rtr)?;
         self.adapter.modify_qp(qp, QpState::Rts)?;
+        self.number_qp(conn, qpn, qp)?;
+        Ok(qp)
+    }
+
+    /// Gives a queue pair its number on a connection.
+    pub(crate) fn number_qp(&mut self, conn: ConnId, qpn: u16, qp: QpId) -> Result<(), ConnectError> {
+        let c = self.conns.get_mut(&conn).ok_or(ConnectError::NotOpen)?;
         let i = usize::from(qpn);
         if c.qps.len() <= i {
             c.qps.resize(i + 1, None);
@@ -225,7 +244,7 @@ impl Endpoint {
             self.adapter.set_send_limit(qp, limit)?;
         }
         self.by_qp.insert(qp, (conn, qpn));
-        Ok(qp)
+        Ok(())
     }
 
     /// Turns a connection's events into the application's, and has it looked at for sending.
@@ -254,8 +273,11 @@ impl Endpoint {
             ConnEvent::QpOpen(q) => self.on_qp_open(id, q),
             ConnEvent::QpAccept(qpn, code) => self.on_qp_accept(id, qpn, code),
             ConnEvent::QpError(qpn, code) => {
-                let status =
-                    if (4..=6).contains(&code) { Status::RemoteAccess } else { Status::RemoteInvalidRequest };
+                let status = match code {
+                    4..=6 => Status::RemoteAccess,
+                    crate::own_qp::CODE_GONE => Status::TransportFailed,
+                    _ => Status::RemoteInvalidRequest,
+                };
                 if let Some(qp) = qp_of(self, qpn) {
                     let _ = self.adapter.set_error(qp, status);
                 }
@@ -496,34 +518,55 @@ impl Endpoint {
         if !cc.is_empty() && !c.connection.accepts_cc_from_peer(&cc) {
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
+        if self.asks_for_qps {
+            return self.request_qp(id, q);
+        }
         let Ok(qp) = self.create_qp(id, q.qpn, q.reliable, None) else {
             return self.refuse_qp(id, q.qpn, REFUSED_LIMIT);
         };
-        let Some(c) = self.conns.get_mut(&id) else { return };
-        c.info.qps.push(qp);
+        if let Some(c) = self.conns.get_mut(&id) {
+            c.info.qps.push(qp);
+        }
+        self.grant(id, qp, q, true);
+    }
+
+    /// Lets the peer have a queue pair that it asked for. `made` says that it was created for that.
+    pub(crate) fn grant(&mut self, id: ConnId, qp: QpId, q: QpOpen, made: bool) {
+        let cc = String::from_utf8_lossy(&q.cc).into_owned();
         if self.join_flow(id, (q.qpn, q.priority), (&cc, &QpRequest::default()), None).is_err() {
-            self.drop_qp(id, q.qpn, qp);
+            self.part_qp(id, q.qpn, qp, made);
             return self.refuse_qp(id, q.qpn, REFUSED_CC);
         }
         let Some(c) = self.conns.get_mut(&id) else { return };
         c.connection.set_peer_cc(q.qpn, &cc);
         c.connection.accept_qp(q.qpn, 0);
         c.connection.activate(q.qpn);
+        if !made {
+            // What was posted before it was connected has not been told.
+            self.tell_recv_limit(id, q.qpn, qp);
+        }
         self.emit(Event::QpReady { conn: id, qp, private_data: q.private_data, by_peer: true });
     }
 
-    /// Takes back a queue pair that was never used.
-    fn drop_qp(&mut self, id: ConnId, qpn: u16, qp: QpId) {
-        if let Some(c) = self.conns.get_mut(&id) {
-            c.qps[usize::from(qpn)] = None;
+    /// Takes a queue pair that was never used off its connection, and destroys it if it was made for that.
+    fn part_qp(&mut self, id: ConnId, qpn: u16, qp: QpId, made: bool) {
+        self.by_qp.remove(&qp);
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        c.qps[usize::from(qpn)] = None;
+        if made {
             c.info.qps.retain(|q| *q != qp);
             self.qp_shares.give(&c.parties, 1);
+            let _ = self.adapter.destroy_qp(qp);
         }
-        self.by_qp.remove(&qp);
-        let _ = self.adapter.destroy_qp(qp);
     }
 
-    fn refuse_qp(&mut self, id: ConnId, qpn: u16, code: u64) {
+    fn tell_recv_limit(&mut self, id: ConnId, qpn: u16, qp: QpId) {
+        if let (Some(limit), Some(c)) = (self.adapter.recv_limit(qp), self.conns.get_mut(&id)) {
+            c.connection.send_recv_limit(qpn, limit);
+        }
+    }
+
+    pub(crate) fn refuse_qp(&mut self, id: ConnId, qpn: u16, code: u64) {
         if let Some(c) = self.conns.get_mut(&id) {
             c.connection.accept_qp(qpn, code);
         }
@@ -548,12 +591,11 @@ impl Endpoint {
             c.connection.activate(qpn);
             self.emit(Event::QpReady { conn: id, qp, private_data, by_peer: false });
             // What was posted before the peer agreed has not been told.
-            if let (Some(limit), Some(c)) = (self.adapter.recv_limit(qp), self.conns.get_mut(&id)) {
-                c.connection.send_recv_limit(qpn, limit);
-            }
+            self.tell_recv_limit(id, qpn, qp);
             return;
         }
-        self.drop_qp(id, qpn, qp);
+        let made = c.info.qps.contains(&qp);
+        self.part_qp(id, qpn, qp, made);
         self.emit(Event::QpRefused { conn: id, qp, code });
     }
 
@@ -572,8 +614,8 @@ impl Endpoint {
         if !c.info.is_client {
             self.acceptor.on_closed(id, c.established);
         }
-        let qps = c.info.qps.clone();
-        for qp in qps {
+        let qps = c.qps.clone();
+        for qp in qps.into_iter().flatten() {
             let _ = self.adapter.set_error(qp, Status::TransportFailed);
         }
         let (established, is_client) = (c.established, c.info.is_client);

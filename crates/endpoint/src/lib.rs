@@ -15,6 +15,7 @@ mod event_log;
 mod flow_policy;
 mod half_open;
 mod iwarp;
+mod own_qp;
 mod qp_shares;
 mod receive_delay;
 mod remembered_paths;
@@ -90,6 +91,8 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, ConnId)>,
     next_id: u64,
     incoming_srq: Option<SrqId>,
+    /// Requests of peers for queue pairs are the application's to grant.
+    asks_for_qps: bool,
     paths: remembered_paths::RememberedPaths,
     client_admission: Option<Box<dyn ClientAdmission>>,
     /// How many sockets the driver has.
@@ -152,6 +155,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             next_id: 0,
             incoming_srq: None,
+            asks_for_qps: false,
             paths: remembered_paths::RememberedPaths::default(),
             client_admission: None,
             sockets: 1,
@@ -380,7 +384,9 @@ impl Endpoint {
         if !c.closed {
             return Err(ConnectError::NotOpen);
         }
-        let info = c.info.clone();
+        let (info, bound) = (c.info.clone(), c.qps.clone());
+        // Those of the application are its own to destroy.
+        self.by_qp.retain(|qp, _| !bound.contains(&Some(*qp)));
         self.qp_shares.give(&c.parties, info.qps.len());
         for qp in info.qps {
             self.by_qp.remove(&qp);

@@ -66,6 +66,8 @@ pub enum What {
         /// The peer opened it.
         by_peer: bool,
     },
+    /// The peer asks for a queue pair, and the application decides.
+    QueuePairRequested,
     /// Queue pair: the peer refused it.
     QueuePairRefused {
         /// The peer's code.

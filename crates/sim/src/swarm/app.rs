@@ -224,6 +224,8 @@ impl Peer {
                 p.ok_or("an unknown queue pair is ready")?.ready = true;
                 Ok(())
             }
+            // Granted by the endpoint itself.
+            Event::QpRequested { .. } => Ok(()),
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
             Event::CcChanged { by_peer: true, .. } => Ok(()),
             Event::CcChanged { .. } | Event::CcRefused { .. } => {

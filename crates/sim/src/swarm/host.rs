@@ -31,6 +31,7 @@ impl Host {
                 self.keys.iter().position(|k| k.as_ref() == Some(key))
             }
             Event::Connected { conn }
+            | Event::QpRequested { conn, .. }
             | Event::QpReady { conn, .. }
             | Event::QpRefused { conn, .. }
             | Event::CcChanged { conn, .. }

@@ -1,0 +1,141 @@
+//! Queue pairs that the application creates, in protection domains and with completion queues of its own.
+//!
+//! [`Endpoint::open_qp`] makes a queue pair in the connection's protection domain, which keeps memory keys within that
+//! connection. Programs for verbs expect more: regions and completion queues that serve queue pairs to many peers. They create
+//! their queue pairs by [`Endpoint::adapter`] and connect them here.
+
+use crate::Endpoint;
+use crate::app::{ConnId, Event};
+use crate::config::{ConnectError, QpOptions};
+use crate::flow_policy::QpRequest;
+use base::Time;
+use verbs::QpId;
+use wire::QpOpen;
+
+/// Requests for queue pairs that wait for the application on one connection at most.
+const MAX_REQUESTS: usize = 1_024;
+/// Code of QP_ERROR: the queue pair was destroyed, or put into error by its application.
+pub(crate) const CODE_GONE: u64 = 14;
+
+impl Endpoint {
+    /// Connects a queue pair that the application created, and moved to [`verbs::QpState::Rts`], with one that the peer's
+    /// application accepts. [`Event::QpReady`] or [`Event::QpRefused`] follows; a refused queue pair is disconnected, not
+    /// destroyed. The reliability in `o` must be the queue pair's own. Numbers are not used twice: a connection serves some 30,000
+    /// queue pairs in each direction.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open_own_qp(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        o: QpOptions,
+        qp: QpId,
+    ) -> Result<(), ConnectError> {
+        let c = self.conns.get(&conn).filter(|c| c.established && !c.closed).ok_or(ConnectError::NotOpen)?;
+        let limit = self.most_qps(c);
+        // Even numbers are the client's, odd ones the server's.
+        let start = c.qps.len().max(c.connection.initial_qps().into());
+        let qpn = start + usize::from(start % 2 == usize::from(c.info.is_client));
+        if qpn as u64 >= limit {
+            return Err(ConnectError::TooMany(limit));
+        }
+        let (o, asks) = self.checked(conn, o)?;
+        let promised = self.promise(now, conn, &o.cc, &asks)?;
+        let qpn = qpn as u16;
+        let bound = self.bind_qp(conn, qpn, qp);
+        bound.inspect_err(|_| promised.iter().for_each(|p| self.forget_share(p)))?;
+        self.ask_peer(conn, qpn, o, asks, promised);
+        self.after(now, conn);
+        Ok(())
+    }
+
+    /// Whether the peers' requests for queue pairs are shown to the application as [`Event::QpRequested`] from now on, instead of
+    /// being granted in the connection's protection domain.
+    pub fn set_asks_for_qps(&mut self, asks: bool) {
+        self.asks_for_qps = asks;
+    }
+
+    /// Grants a request ([`Event::QpRequested`]) with a queue pair that the application created and moved to
+    /// [`verbs::QpState::Rtr`] or further. [`Event::QpReady`] follows.
+    ///
+    /// # Errors
+    /// The connection or the request is gone, or the queue pair does not exist.
+    pub fn accept_qp(&mut self, now: Time, conn: ConnId, number: u16, qp: QpId) -> Result<(), ConnectError> {
+        let open = self.take_request(conn, number).ok_or(ConnectError::NotOpen)?;
+        self.bind_qp(conn, number, qp)?;
+        self.grant(conn, qp, open, false);
+        self.after(now, conn);
+        Ok(())
+    }
+
+    /// Turns a request down; the peer gets [`Event::QpRefused`] with `code`, which is not zero.
+    pub fn refuse_requested_qp(&mut self, now: Time, conn: ConnId, number: u16, code: u64) {
+        if self.take_request(conn, number).is_some() {
+            self.refuse_qp(conn, number, code.max(1));
+            self.after(now, conn);
+        }
+    }
+
+    /// Parts a queue pair of the application's from its connection, and tells the peer, whose queue pair goes into error. It can
+    /// be destroyed then.
+    pub fn disconnect_qp(&mut self, now: Time, qp: QpId) {
+        let Some((conn, qpn)) = self.by_qp.remove(&qp) else { return };
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.qps[usize::from(qpn)] = None;
+        c.info.qps.retain(|q| *q != qp);
+        c.opening.retain(|(o, ..)| o.qpn != qpn);
+        c.connection.remove_qp(qpn);
+        c.connection.send_qp_error(qpn, CODE_GONE);
+        self.after(now, conn);
+    }
+
+    /// A request that the application is asked about; refused when too many wait.
+    pub(crate) fn request_qp(&mut self, id: ConnId, q: QpOpen) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        if c.requested.iter().any(|r| r.qpn == q.qpn) {
+            // Repeated, since the answer takes its time.
+            return;
+        }
+        if c.requested.len() >= MAX_REQUESTS {
+            return self.refuse_qp(id, q.qpn, crate::conn::REFUSED_LIMIT);
+        }
+        c.requested.push(q.clone());
+        let QpOpen { qpn: number, reliable, private_data, .. } = q;
+        self.emit(Event::QpRequested { conn: id, number, reliable, private_data });
+    }
+
+    fn take_request(&mut self, conn: ConnId, number: u16) -> Option<QpOpen> {
+        let c = self.conns.get_mut(&conn).filter(|c| !c.closed)?;
+        let at = c.requested.iter().position(|r| r.qpn == number)?;
+        Some(c.requested.swap_remove(at))
+    }
+
+    /// Gives a queue pair of the application's a number on a connection.
+    fn bind_qp(&mut self, conn: ConnId, number: u16, qp: QpId) -> Result<(), ConnectError> {
+        if self.adapter.qp_state(qp).is_none() {
+            return Err(verbs::Error::NotFound("queue pair").into());
+        }
+        if self.by_qp.contains_key(&qp) {
+            return Err(verbs::Error::Busy("the queue pair").into());
+        }
+        self.number_qp(conn, number, qp)
+    }
+
+    /// What a queue pair asks for, checked.
+    pub(crate) fn checked(&self, conn: ConnId, o: QpOptions) -> Result<(QpOptions, QpRequest), ConnectError> {
+        if o.private_data.len() > wire::frame::MAX_PRIVATE_DATA || o.cc.len() > wire::frame::MAX_CC_SPEC {
+            return Err(ConnectError::Settings("private data or congestion-control text is too long".into()));
+        }
+        cc::registry::parse(if o.cc.is_empty() { cc::registry::DEFAULT } else { &o.cc })
+            .map_err(|e| ConnectError::Settings(e.to_string()))?;
+        let c = self.conns.get(&conn).ok_or(ConnectError::NotOpen)?;
+        if !o.cc.is_empty() && !c.connection.peer_accepts_cc(&o.cc) {
+            let text = format!("the peer will not have {} sent to it", o.cc);
+            return Err(ConnectError::Settings(text));
+        }
+        let (qos, application) = (o.qos, o.application.clone());
+        let asks = QpRequest { qos, application, dscp: o.dscp.map(|d| d & 0x3f) };
+        Ok((o, asks))
+    }
+}
