@@ -12,6 +12,7 @@ mod lane_controller;
 mod packet_loss;
 mod single_messages;
 mod socket_pool;
+mod stepwise;
 mod wake_coalescing;
 mod worker;
 mod workers;
@@ -76,6 +77,16 @@ const DEVICE_PAUSE: Span = Span::from_micros(500);
 
 /// Ports that are tried until one is free for datagrams and for TCP, where the system is to choose.
 const PORTS_TRIED: u32 = 16;
+
+/// What a turn of the loop came to.
+enum Turn {
+    /// There may be more to do.
+    Busy,
+    /// There was nothing to do at this time.
+    Idle(Time),
+    /// The application has finished, and all connections have closed.
+    Finished,
+}
 
 /// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
@@ -362,6 +373,18 @@ impl Driver {
     /// # Errors
     /// The socket or the system's waiting is beyond use.
     pub fn run(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<(), DriverError> {
+        self.start(endpoint);
+        loop {
+            match self.turn(endpoint, app)? {
+                Turn::Busy => continue,
+                Turn::Finished => return Ok(()),
+                Turn::Idle(now) => self.rest(now, endpoint, app)?,
+            }
+        }
+    }
+
+    /// Prepares the calling thread, and tells the endpoint what there is.
+    fn start(&mut self, endpoint: &mut Endpoint) {
         sharpen_timers();
         // It may be another thread than the last time.
         self.bound.clear();
@@ -370,64 +393,69 @@ impl Driver {
         endpoint.use_sockets(self.sockets());
         endpoint.set_spare_sockets(self.lane_controller.spare());
         endpoint.set_has_congestion(|name| check_congestion(name).map_err(|e| e.to_string()));
-        loop {
-            self.single_at = None;
-            let looked = self.should_poll_socket(endpoint);
-            let mut busy = looked && self.receive(endpoint)?;
-            // The time of a lone message is asked once: all that came since is what was done with it.
-            let mut now = self.single_at.unwrap_or_else(|| self.clock.now());
-            if self.has_streams(endpoint) {
-                // Who has something else to do, or to look at, looks once.
-                let looks = if self.was_idle && !looked { self.looks } else { self.looks.min(1) };
-                let looks = looks.max(u32::from(self.turns_without_wait >= MAX_TURNS_WITHOUT_WAIT));
-                self.turns_without_wait = if looks > 0 { 0 } else { self.turns_without_wait + 1 };
-                busy |= self.streams.receive(now, endpoint, looks)?;
-                if self.streams.take_has_received() {
-                    self.active = now;
-                }
-            }
-            if self.workers.len() > 0 {
-                busy |= self.workers.collect(now, endpoint, &mut self.loss);
-                now = self.clock.now();
-            }
-            endpoint.handle_timeout(now);
-            // Before the application's turn, in which it learns of it.
-            self.check_icmp(now, endpoint);
-            app.drive(now, endpoint);
-            if let Some(o) = &mut self.network_monitor {
-                o.turn(now, endpoint);
-            }
-            self.adjust_lanes(now, endpoint);
-            // Without connections by datagrams, only what came by them is answered.
-            let answers = looked || self.full || endpoint.has_datagrams() || !self.outgoing.is_empty();
-            let mut sent = answers && self.transmit(now, endpoint)?;
-            if self.has_streams(endpoint) {
-                sent |= self.streams.transmit(now, endpoint);
-            }
-            if let Some(read) = self.single_at {
-                self.on_single_message(read, endpoint);
-            }
-            if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.workers.is_idle() {
-                return Ok(());
-            }
-            self.was_idle = !(busy || sent || self.socket.pending() || endpoint.needs_app());
-            if !self.was_idle {
-                continue;
-            }
-            let attached = self.socket.is_attached() || self.connected_peer.is_open();
-            if attached && now.since(self.arrived) > DETACH_AFTER {
-                self.detach();
-            }
-            self.looks = if self.should_spin(now) { SPIN_POLLS } else { 0 };
-            if self.looks == 0 {
-                self.detach();
-                // What waits at a companion is taken first, by the next turn: a wait would not tell of it.
-                self.told |= self.connected_peer.is_open();
-                if !self.connected_peer.is_open() {
-                    self.wait(endpoint, app)?;
-                }
+    }
+
+    /// One turn, which waits for nothing.
+    fn turn(&mut self, endpoint: &mut Endpoint, app: &mut dyn App) -> Result<Turn, DriverError> {
+        self.single_at = None;
+        let looked = self.should_poll_socket(endpoint);
+        let mut busy = looked && self.receive(endpoint)?;
+        // The time of a lone message is asked once: all that came since is what was done with it.
+        let mut now = self.single_at.unwrap_or_else(|| self.clock.now());
+        if self.has_streams(endpoint) {
+            // Who has something else to do, or to look at, looks once.
+            let looks = if self.was_idle && !looked { self.looks } else { self.looks.min(1) };
+            let looks = looks.max(u32::from(self.turns_without_wait >= MAX_TURNS_WITHOUT_WAIT));
+            self.turns_without_wait = if looks > 0 { 0 } else { self.turns_without_wait + 1 };
+            busy |= self.streams.receive(now, endpoint, looks)?;
+            if self.streams.take_has_received() {
+                self.active = now;
             }
         }
+        if self.workers.len() > 0 {
+            busy |= self.workers.collect(now, endpoint, &mut self.loss);
+            now = self.clock.now();
+        }
+        endpoint.handle_timeout(now);
+        // Before the application's turn, in which it learns of it.
+        self.check_icmp(now, endpoint);
+        app.drive(now, endpoint);
+        if let Some(o) = &mut self.network_monitor {
+            o.turn(now, endpoint);
+        }
+        self.adjust_lanes(now, endpoint);
+        // Without connections by datagrams, only what came by them is answered.
+        let answers = looked || self.full || endpoint.has_datagrams() || !self.outgoing.is_empty();
+        let mut sent = answers && self.transmit(now, endpoint)?;
+        if self.has_streams(endpoint) {
+            sent |= self.streams.transmit(now, endpoint);
+        }
+        if let Some(read) = self.single_at {
+            self.on_single_message(read, endpoint);
+        }
+        if app.finished() && endpoint.is_quiet() && self.outgoing.is_empty() && self.workers.is_idle() {
+            return Ok(Turn::Finished);
+        }
+        self.was_idle = !(busy || sent || self.socket.pending() || endpoint.needs_app());
+        Ok(if self.was_idle { Turn::Idle(now) } else { Turn::Busy })
+    }
+
+    /// Looks on for a while, or waits, after a turn that found nothing to do.
+    fn rest(&mut self, now: Time, endpoint: &mut Endpoint, app: &dyn App) -> Result<(), DriverError> {
+        let attached = self.socket.is_attached() || self.connected_peer.is_open();
+        if attached && now.since(self.arrived) > DETACH_AFTER {
+            self.detach();
+        }
+        self.looks = if self.should_spin(now) { SPIN_POLLS } else { 0 };
+        if self.looks == 0 {
+            self.detach();
+            // What waits at a companion is taken first, by the next turn: a wait would not tell of it.
+            self.told |= self.connected_peer.is_open();
+            if !self.connected_peer.is_open() {
+                self.wait(endpoint, app)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the network says that nothing will answer a client.
@@ -643,19 +671,20 @@ impl Driver {
         Ok(more || self.outgoing.len() == most)
     }
 
+    /// When the endpoint, the application or the socket's queue is to be looked at again.
+    fn deadline(&self, now: Time, endpoint: &Endpoint, app: &dyn App) -> Option<Time> {
+        let at = endpoint.next_timeout().into_iter().chain(app.next_timeout()).min();
+        if now < self.paused_until {
+            return Some(self.paused_until);
+        }
+        // Only room in the socket or the network can change anything soon.
+        if self.full { at.map(|t| t.max(now + DEVICE_PAUSE)) } else { at }
+    }
+
     fn wait(&mut self, endpoint: &mut Endpoint, app: &dyn App) -> Result<(), DriverError> {
         self.streams.release_memory(endpoint);
-        let mut at = match (endpoint.next_timeout(), app.next_timeout()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
         let now = self.clock.now();
-        if now < self.paused_until {
-            at = Some(self.paused_until);
-        } else if self.full {
-            // Only room in the socket or the network can change anything soon.
-            at = at.map(|t| t.max(now + DEVICE_PAUSE));
-        }
+        let at = self.deadline(now, endpoint, app);
         // A look at the network waits for nothing but its time.
         let look = self.network_monitor.as_ref().and_then(|o| o.next_timeout());
         let nap =
