@@ -86,6 +86,8 @@ impl Endpoint {
         c.info.qps.retain(|q| *q != qp);
         c.opening.retain(|(o, ..)| o.qpn != qpn);
         c.connection.remove_qp(qpn);
+        // What arrived for it counts as delivered at the peer, too.
+        c.connection.hurry_reports();
         c.connection.send_qp_error(qpn, CODE_GONE);
         self.after(now, conn);
     }

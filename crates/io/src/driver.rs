@@ -18,6 +18,7 @@ mod worker;
 mod workers;
 
 pub use lane_controller::Lanes;
+pub use stepwise::{Descriptors, Step, Wait};
 
 use crate::clock::Clock;
 use crate::datapath::{Datapath, DatapathKind};

@@ -413,6 +413,10 @@ impl Connection {
             None => self.push_frame(Frame::RecvLimit { qpn, limit }),
         }
     }
+    /// Reports what has arrived at once, in front of frames that are queued: the peer is about to lose whom it sent that to.
+    pub fn hurry_reports(&mut self) {
+        self.lanes.iter_mut().for_each(|l| l.received.hurry_report());
+    }
     /// Tells the peer that the queue pair went into error.
     pub fn send_qp_error(&mut self, qpn: u16, code: u64) {
         self.push_frame(Frame::QpError { qpn, code });

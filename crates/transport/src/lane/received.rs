@@ -164,6 +164,11 @@ impl Received {
         }
     }
 
+    /// What has arrived and was not reported is to be reported at once.
+    pub fn hurry_report(&mut self) {
+        self.ask |= self.unreported > 0;
+    }
+
     /// When the next report is due; [`Time::ZERO`] means at once. A few packets that nobody asked about wait longer where
     /// the interval is short: most likely data leaves before, and takes the report along.
     pub fn due(&self) -> Option<Time> {

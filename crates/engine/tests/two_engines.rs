@@ -1,0 +1,197 @@
+//! Two engines on one host: work posted by one, completions at the other.
+
+#![allow(clippy::disallowed_methods, reason = "real sockets and threads take real time")]
+
+use longhaul_engine::{Channel, ClusterKey, Completion, CompletionQueue, Engine, Options, QueuePair, memory};
+use std::cell::UnsafeCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use verbs::{Access, Data, Mr, PdId, QpState, RecvWr, SendOp, SendWr, Sge, Status};
+
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LEN: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A program's memory: written to by others at any time.
+struct Bytes(Box<[UnsafeCell<u8>]>);
+
+impl Bytes {
+    fn get(&self, at: usize) -> u8 {
+        // SAFETY: it lies within the box; what the engine writes meanwhile is bytes, too.
+        unsafe { self.0[at].get().read_volatile() }
+    }
+    fn set(&self, at: usize, value: u8) {
+        // SAFETY: as above.
+        unsafe { self.0[at].get().write_volatile(value) }
+    }
+}
+
+/// One program.
+struct Program {
+    engine: Engine,
+    pd: PdId,
+    cq: Arc<CompletionQueue>,
+    channel: Arc<Channel>,
+    bytes: Bytes,
+    mr: Mr,
+}
+
+impl Program {
+    fn new(cluster: &ClusterKey) -> Program {
+        let engine = Engine::start(Options::new(cluster)).expect("an engine");
+        let pd = engine.alloc_pd().expect("a domain");
+        let channel = Channel::new().expect("a channel");
+        let cq = engine.create_cq(1_000, Some((channel.clone(), 42))).expect("a queue");
+        let bytes = Bytes((0..LEN).map(|_| UnsafeCell::new(0)).collect());
+        let first = bytes.0.as_ptr() as *mut u8;
+        // SAFETY: the box lives as long as the engine, and nothing refers into the cells.
+        let memory = unsafe { memory::of_program(first, LEN, true) };
+        let mr = engine.reg_mr(pd, memory, first as u64, Access::ALL).expect("registered");
+        Program { engine, pd, cq, channel, bytes, mr }
+    }
+
+    fn queue_pair(&self) -> Arc<QueuePair> {
+        self.engine
+            .create_qp(self.pd, &self.cq, &self.cq, |init| init.max_send_wr = 64)
+            .expect("a queue pair")
+    }
+
+    fn sge(&self, offset: u64, len: u64) -> Sge {
+        Sge { lkey: self.mr.lkey, offset: self.mr.base + offset, len }
+    }
+
+    fn receive(&self, qp: &QueuePair, wr_id: u64, offset: u64, len: u64) {
+        let sges = self.sge(offset, len).into();
+        assert!(self.engine.post_recv(qp, RecvWr { wr_id, sges }));
+    }
+
+    fn send(&self, qp: &QueuePair, wr_id: u64, op: SendOp, len: u64) {
+        assert!(self.engine.post_send(qp, SendWr::new(wr_id, op, Data::from(self.sge(0, len)))));
+    }
+
+    /// Polls until there is a completion.
+    fn spin(&self) -> Completion {
+        let start = Instant::now();
+        loop {
+            if let Some(c) = self.engine.poll(&self.cq) {
+                return c;
+            }
+            assert!(start.elapsed() < PATIENCE, "no completion");
+        }
+    }
+
+    /// Sleeps until the channel tells of a completion.
+    fn sleep(&self) -> Completion {
+        let start = Instant::now();
+        loop {
+            self.engine.arm(&self.cq, false);
+            if let Some(c) = self.cq.take() {
+                return c;
+            }
+            let mut fds = [libc_poll(self.channel.raw_fd())];
+            // SAFETY: one descriptor, which is open.
+            let n = unsafe { libc::poll(fds.as_mut_ptr(), 1, 20_000) };
+            assert!(n == 1 && start.elapsed() < PATIENCE, "no event");
+            assert_eq!(self.channel.take().ok(), Some(42));
+        }
+    }
+}
+
+fn libc_poll(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+fn connect(a: &Program, b: &Program) -> (Arc<QueuePair>, Arc<QueuePair>) {
+    let (qa, qb) = (a.queue_pair(), b.queue_pair());
+    a.engine.connect(&qa, HOST, HOST, qb.number()).expect("a peer");
+    a.engine.modify_qp(&qa, QpState::Rts).expect("ready to send");
+    b.engine.connect(&qb, HOST, HOST, qa.number()).expect("a peer");
+    b.engine.modify_qp(&qb, QpState::Rts).expect("ready to send");
+    (qa, qb)
+}
+
+fn pair() -> (Program, Program) {
+    let cluster = ClusterKey::generate().expect("a key");
+    (Program::new(&cluster), Program::new(&cluster))
+}
+
+#[test]
+fn sends_writes_and_reads_arrive_whoever_runs_the_loop() {
+    let (a, b) = pair();
+    for round in 0..3 {
+        let (qa, qb) = if round % 2 == 0 { connect(&a, &b) } else { connect(&b, &a) };
+        let (x, y) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        (0..LEN).for_each(|i| x.bytes.set(i, (i / 3) as u8 ^ round));
+        y.receive(&qb, 9, 500_000, 4_096);
+        x.send(&qa, 1, SendOp::Write { rkey: y.mr.rkey, offset: y.mr.base }, 300_000);
+        x.send(&qa, 2, SendOp::Send, 4_096);
+        // One end sleeps, the other one polls.
+        let got = y.sleep();
+        assert_eq!(
+            (got.wr_id, got.status, got.byte_len, got.number),
+            (9, Status::Success, 4_096, qb.number())
+        );
+        assert!((0..300_000).all(|i| y.bytes.get(i) == x.bytes.get(i)), "round {round}");
+        assert!((0..4_096).all(|i| y.bytes.get(500_000 + i) == x.bytes.get(i)));
+        assert_eq!(
+            [x.spin(), x.spin()].map(|c| (c.wr_id, c.status)),
+            [(1, Status::Success), (2, Status::Success)]
+        );
+        // A read from an end that does nothing.
+        y.bytes.set(7, 77);
+        x.send(&qa, 3, SendOp::Read { rkey: y.mr.rkey, offset: y.mr.base }, 10);
+        assert_eq!(x.sleep().status, Status::Success);
+        assert_eq!(x.bytes.get(7), 77);
+        x.engine.destroy_qp(&qa);
+        y.engine.destroy_qp(&qb);
+    }
+}
+
+#[test]
+fn a_destroyed_peer_fails_what_is_under_way_and_memory_that_is_not_registered_does_too() {
+    let (a, b) = pair();
+    let (qa, qb) = connect(&a, &b);
+    a.send(&qa, 1, SendOp::Write { rkey: b.mr.rkey, offset: b.mr.base }, 10);
+    assert_eq!(a.spin().status, Status::Success);
+    b.engine.destroy_qp(&qb);
+    a.send(&qa, 2, SendOp::Send, 10);
+    assert_ne!(a.spin().status, Status::Success);
+    assert_eq!(a.engine.qp_state(&qa), Some(QpState::Error));
+
+    let (qa, qb) = connect(&a, &b);
+    let bad = SendWr::new(5, SendOp::Send, Data::from(Sge { lkey: !a.mr.lkey, offset: 0, len: 1 }));
+    a.send(&qa, 4, SendOp::Write { rkey: b.mr.rkey, offset: b.mr.base }, 100_000);
+    assert!(a.engine.post_send(&qa, bad));
+    a.send(&qa, 6, SendOp::Send, 10);
+    let ended = [a.spin(), a.spin(), a.spin()].map(|c| (c.wr_id, c.status));
+    assert_eq!(ended, [(4, Status::Success), (5, Status::LocalProtection), (6, Status::FlushError)]);
+    drop((qb, b));
+
+    // A key that the peer does not have.
+    let (a, b) = pair();
+    let (qa, _qb) = connect(&a, &b);
+    a.send(&qa, 7, SendOp::Write { rkey: !b.mr.rkey, offset: b.mr.base }, 10);
+    assert_eq!(a.spin().status, Status::RemoteAccess);
+}
+
+#[test]
+fn strangers_do_not_get_in() {
+    let (a, b) = (
+        Program::new(&ClusterKey::generate().expect("a key")),
+        Program::new(&ClusterKey::generate().expect("a key")),
+    );
+    let (qa, qb) = (a.queue_pair(), b.queue_pair());
+    for (x, own, peer) in [(&a, &qa, &qb), (&b, &qb, &qa)] {
+        x.engine.connect(own, HOST, HOST, peer.number()).expect("a peer");
+        // One of them may have been refused by now.
+        let _ = x.engine.modify_qp(own, QpState::Rts);
+    }
+    a.receive(&qa, 1, 0, 100);
+    b.receive(&qb, 1, 0, 100);
+    let (asks, other) = if a.engine.port() < b.engine.port() { ((&a, &qa), &b) } else { ((&b, &qb), &a) };
+    asks.0.send(asks.1, 2, SendOp::Send, 10);
+    let statuses = [asks.0.spin(), asks.0.spin()].map(|c| c.status);
+    assert!(statuses.iter().all(|s| *s != Status::Success), "{statuses:?}");
+    assert_eq!(other.cq.take(), None);
+}
