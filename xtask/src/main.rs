@@ -5,6 +5,7 @@ mod book;
 mod ci;
 mod counts;
 mod deny;
+mod ffi;
 mod fuzz;
 mod guides;
 mod interop;
@@ -93,6 +94,19 @@ const TASKS: &[Task] = &[
         run: |args| {
             packages::want(TEST_TOOLS);
             run(cargo().args(["test", "--workspace"]).args(args))
+        },
+    },
+    Task {
+        name: "ffi",
+        options: "[--profile dev|release|dist]",
+        help: "Build the libraries that programs load in place of others (libibverbs.so.1) into target/PROFILE/lib (default release)",
+        run: |args| {
+            let profile = match args {
+                [] => "release",
+                [option, profile] if option == "--profile" => profile,
+                _ => bail!("usage: cargo xtask ffi [--profile dev|release|dist]"),
+            };
+            ffi::build(profile).map(drop)
         },
     },
     Task {

@@ -69,6 +69,21 @@ impl Options {
         };
         Options { identity: cluster.identity(), transport }
     }
+
+    /// Sets how packets are protected: `auto` (encrypted), `integrity` (authenticated) or `crc32c` (against accidents only). The peer
+    /// must ask for the same.
+    ///
+    /// # Errors
+    /// Another name.
+    pub fn set_encryption(&mut self, name: &str) -> Result<(), String> {
+        self.transport.module = match name {
+            "auto" => wire::Module::Aead,
+            "integrity" => wire::Module::Integrity,
+            "crc32c" => wire::Module::Crc32c,
+            _ => return Err(format!("cannot use the encryption {name}: it is none of auto, integrity and crc32c")),
+        };
+        Ok(())
+    }
 }
 
 /// Why an engine cannot be started, or does something no more.

@@ -71,4 +71,4 @@ pub mod udp;
 pub mod uring;
 pub mod xdp;
 
-pub use network::addresses_of_interface;
+pub use network::{addresses_of_interface, host_addresses};

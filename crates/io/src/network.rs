@@ -215,6 +215,12 @@ pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
     addresses.iter().filter(|a| a.interface == link.index).map(|a| a.ip).collect()
 }
 
+/// The addresses of this machine with the numbers of their interfaces; none where the system does not tell.
+pub fn host_addresses() -> Vec<(IpAddr, u32)> {
+    let addresses = Netlink::open().and_then(|mut tables| tables.addresses());
+    addresses.unwrap_or_default().into_iter().filter(|a| a.valid).map(|a| (a.ip, a.interface)).collect()
+}
+
 fn network_of(ip: IpAddr, prefix: u8) -> IpAddr {
     let prefix = u32::from(prefix);
     match ip {

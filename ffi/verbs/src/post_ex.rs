@@ -1,0 +1,201 @@
+//! The extended way to post (`ibv_wr_start` to `ibv_wr_complete`): work requests are built by functions, and posted together.
+
+use crate::abi::*;
+use crate::guarded;
+use crate::post::{check_state, inline_of, sges_of};
+use crate::queue_pair::{Pair, pair};
+use core::ffi::{c_int, c_uint, c_void};
+use verbs::{Data, SendOp, SendWr, Sges};
+
+type Qp = *mut ibv_qp_ex;
+
+/// `ibv_qp_ex` of the header, with the functions that are served.
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "the header's name")]
+pub struct ibv_qp_ex {
+    pub(crate) qp_base: ibv_qp,
+    pub(crate) comp_mask: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) wr_flags: c_uint,
+    wr_atomics_and_bind: [Unused; 4],
+    wr_rdma_read: Option<unsafe extern "C" fn(Qp, u32, u64)>,
+    wr_rdma_write: Option<unsafe extern "C" fn(Qp, u32, u64)>,
+    wr_rdma_write_imm: Option<unsafe extern "C" fn(Qp, u32, u64, u32)>,
+    wr_send: Option<unsafe extern "C" fn(Qp)>,
+    wr_send_imm: Option<unsafe extern "C" fn(Qp, u32)>,
+    wr_send_inv_and_tso: [Unused; 2],
+    wr_set_ud_addr_and_xrc: [Unused; 2],
+    wr_set_inline_data: Option<unsafe extern "C" fn(Qp, *mut c_void, usize)>,
+    wr_set_inline_data_list: Option<unsafe extern "C" fn(Qp, usize, *const DataBuf)>,
+    wr_set_sge: Option<unsafe extern "C" fn(Qp, u32, u64, u32)>,
+    wr_set_sge_list: Option<unsafe extern "C" fn(Qp, usize, *const ibv_sge)>,
+    wr_start: Option<unsafe extern "C" fn(Qp)>,
+    wr_complete: Option<unsafe extern "C" fn(Qp) -> c_int>,
+    wr_abort: Option<unsafe extern "C" fn(Qp)>,
+    wr_atomic_write: Unused,
+}
+
+const _: () = assert!(size_of::<ibv_qp_ex>() == 352);
+
+/// `ibv_data_buf` of the header.
+#[repr(C)]
+pub struct DataBuf {
+    addr: *mut c_void,
+    length: usize,
+}
+
+/// Work requests that are being built.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    list: Vec<SendWr>,
+    /// What was wrong with one of them.
+    error: c_int,
+}
+
+/// The table of functions around a queue pair.
+pub(crate) fn table(qp_base: ibv_qp) -> ibv_qp_ex {
+    ibv_qp_ex {
+        qp_base,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomics_and_bind: [None; 4],
+        wr_rdma_read: Some(wr_rdma_read),
+        wr_rdma_write: Some(wr_rdma_write),
+        wr_rdma_write_imm: Some(wr_rdma_write_imm),
+        wr_send: Some(wr_send),
+        wr_send_imm: Some(wr_send_imm),
+        wr_send_inv_and_tso: [None; 2],
+        wr_set_ud_addr_and_xrc: [None; 2],
+        wr_set_inline_data: Some(wr_set_inline_data),
+        wr_set_inline_data_list: Some(wr_set_inline_data_list),
+        wr_set_sge: Some(wr_set_sge),
+        wr_set_sge_list: Some(wr_set_sge_list),
+        wr_start: Some(wr_start),
+        wr_complete: Some(wr_complete),
+        wr_abort: Some(wr_abort),
+        wr_atomic_write: None,
+    }
+}
+
+/// The queue pair that one thread builds work requests for.
+unsafe fn building<'a>(qp: Qp) -> Option<&'a mut Pair> {
+    // SAFETY: the caller's queue pair, which no other thread uses between `ibv_wr_start` and `ibv_wr_complete`.
+    unsafe { qp.cast::<Pair>().as_mut() }
+}
+
+/// Begins a work request.
+unsafe fn begin(qp: Qp, op: SendOp) {
+    // SAFETY: the caller's queue pair.
+    let Some(p) = (unsafe { building(qp) }) else { return };
+    let flags = p.base.wr_flags;
+    p.batch.list.push(SendWr {
+        wr_id: p.base.wr_id,
+        op,
+        data: Data::Sges(Sges::None),
+        signaled: p.signals_all || flags & 1 << 1 != 0,
+        solicited: flags & 1 << 2 != 0,
+        fence: flags & 1 != 0,
+    });
+}
+
+/// Gives the work request that was begun last its bytes.
+unsafe fn set(qp: Qp, data: Result<Data, c_int>) {
+    // SAFETY: the caller's queue pair.
+    let Some(p) = (unsafe { building(qp) }) else { return };
+    match (data, p.batch.list.last_mut()) {
+        (Ok(data), Some(wr)) => wr.data = data,
+        (Err(e), _) => p.batch.error = e,
+        (Ok(_), None) => p.batch.error = libc::EINVAL,
+    }
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: Qp, rkey: u32, offset: u64) {
+    // SAFETY: the caller's queue pair, as in all that follows.
+    unsafe { begin(qp, SendOp::Read { rkey, offset }) }
+}
+unsafe extern "C" fn wr_rdma_write(qp: Qp, rkey: u32, offset: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Write { rkey, offset }) }
+}
+unsafe extern "C" fn wr_rdma_write_imm(qp: Qp, rkey: u32, offset: u64, imm: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::WriteImm { rkey, offset, imm: u32::from_be(imm) }) }
+}
+unsafe extern "C" fn wr_send(qp: Qp) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Send) }
+}
+unsafe extern "C" fn wr_send_imm(qp: Qp, imm: u32) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::SendImm { imm: u32::from_be(imm) }) }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: Qp, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: as above.
+    unsafe { set(qp, Ok(Data::Sges(sges_of(&[ibv_sge { addr, length, lkey }])))) }
+}
+unsafe extern "C" fn wr_set_sge_list(qp: Qp, n: usize, list: *const ibv_sge) {
+    // SAFETY: as above; the list has `n` elements.
+    unsafe {
+        let most = building(qp).map_or(0, |p| p.cap.max_send_sge as usize);
+        let data = if n > most || list.is_null() && n > 0 {
+            Err(libc::EINVAL)
+        } else {
+            Ok(Data::Sges(sges_of(if n == 0 { &[] } else { core::slice::from_raw_parts(list, n) })))
+        };
+        set(qp, data);
+    }
+}
+unsafe extern "C" fn wr_set_inline_data(qp: Qp, addr: *mut c_void, length: usize) {
+    // SAFETY: as above; the bytes may be read.
+    unsafe { wr_set_inline_data_list(qp, 1, &DataBuf { addr, length }) }
+}
+unsafe extern "C" fn wr_set_inline_data_list(qp: Qp, n: usize, list: *const DataBuf) {
+    // SAFETY: as above; the list has `n` elements, whose bytes may be read.
+    unsafe {
+        let most = building(qp).map_or(0, |p| p.cap.max_inline_data);
+        let buffers = if n == 0 { &[] } else { core::slice::from_raw_parts(list, n) };
+        let all: Result<Vec<ibv_sge>, c_int> = buffers
+            .iter()
+            .map(|b| {
+                let length = u32::try_from(b.length).map_err(|_| libc::EINVAL)?;
+                Ok(ibv_sge { addr: b.addr as u64, length, lkey: 0 })
+            })
+            .collect();
+        set(qp, all.and_then(|list| inline_of(&list, most)));
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: Qp) {
+    // SAFETY: as above.
+    if let Some(p) = unsafe { building(qp) } {
+        p.batch = Batch::default();
+    }
+}
+
+unsafe extern "C" fn wr_complete(qp: Qp) -> c_int {
+    guarded(|| {
+        crate::process::check_fork()?;
+        // SAFETY: as above.
+        unsafe {
+            let batch = building(qp).map(|p| core::mem::take(&mut p.batch)).ok_or(libc::EINVAL)?;
+            let p = pair(qp.cast())?;
+            check_state(p)?;
+            if batch.error != 0 {
+                return Err(batch.error);
+            }
+            for wr in batch.list {
+                if !p.engine.post_send(&p.qp, wr) {
+                    return Err(libc::ENOMEM);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn wr_abort(qp: Qp) {
+    // SAFETY: as above.
+    unsafe { wr_start(qp) }
+}

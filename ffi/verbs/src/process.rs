@@ -1,0 +1,77 @@
+//! The one engine of the process, made when a device is opened first.
+
+use core::ffi::c_int;
+use engine::{ClusterKey, Engine, Options};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// The file with the cluster's key; `longhaul run` sets it.
+const CLUSTER: &str = "LONGHAUL_CLUSTER";
+/// The congestion control of what this process sends.
+const CC: &str = "LONGHAUL_CC";
+/// `integrity` or `crc32c`: packets are not encrypted, if the peer asks for the same.
+const ENCRYPTION: &str = "LONGHAUL_ENCRYPTION";
+
+static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
+/// In a child after `fork`: the engine's thread and its locks are the parent's.
+static FORKED: AtomicBool = AtomicBool::new(false);
+static AT_FORK: Once = Once::new();
+
+/// The engine, which is started when there is none.
+pub(crate) fn engine() -> Result<Engine, c_int> {
+    check_fork()?;
+    let mut held = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(e) = &*held {
+        return Ok(e.clone());
+    }
+    let e = start().inspect_err(|why| eprintln!("longhaul: {why}")).map_err(|_| libc::EIO)?;
+    AT_FORK.call_once(|| {
+        // SAFETY: the handlers are functions that live as long as the process and touch atomics only.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+            libc::atexit(at_exit);
+        }
+    });
+    *held = Some(e.clone());
+    Ok(e)
+}
+
+/// Refuses in a child after `fork`, which has no engine.
+pub(crate) fn check_fork() -> Result<(), c_int> {
+    if FORKED.load(Ordering::Relaxed) { Err(libc::ENODEV) } else { Ok(()) }
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Tells the peers, so that they need not wait until the connection has been silent for long.
+extern "C" fn at_exit() {
+    if FORKED.load(Ordering::Relaxed) {
+        return;
+    }
+    let _ = std::panic::catch_unwind(|| {
+        if let Ok(held) = ENGINE.try_lock()
+            && let Some(e) = &*held
+        {
+            e.close();
+        }
+    });
+}
+
+fn start() -> Result<Engine, String> {
+    let path = std::env::var_os(CLUSTER).map(PathBuf::from).ok_or_else(|| {
+        format!("cannot tell which cluster this program belongs to: {CLUSTER} is not set; try `longhaul run -- PROGRAM`")
+    })?;
+    let key = ClusterKey::read(&path).map_err(|e| e.to_string())?;
+    let mut options = Options::new(&key);
+    if let Ok(cc) = std::env::var(CC) {
+        options.transport.cc = cc;
+    }
+    match std::env::var(ENCRYPTION).as_deref() {
+        Err(_) | Ok("" | "auto") => {}
+        Ok(name) => options.set_encryption(name)?,
+    }
+    Engine::start(options).map_err(|e| e.to_string())
+}
