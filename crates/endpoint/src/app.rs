@@ -113,6 +113,14 @@ pub enum Event {
         /// What the peer's application hands over.
         private_data: Vec<u8>,
     },
+    /// The peer has no use for a queue pair any more that the application created here ([`Endpoint::disconnect_qp`]): what has not
+    /// been delivered never will be.
+    QpGone {
+        /// On which connection.
+        conn: ConnId,
+        /// The queue pair, which is as it was.
+        qp: QpId,
+    },
     /// The peer refused a queue pair; it is destroyed, unless the application had created it.
     QpRefused {
         /// On which connection.
@@ -198,7 +206,8 @@ pub enum Event {
         /// The path's number.
         path: u32,
     },
-    /// A connection has ended. Its work requests are flushed into its completion queue; call
+    /// A connection has ended. Its work requests are flushed into its completion queue, those of queue pairs that the application
+    /// created stay as they are; call
     /// [`Endpoint::release`] when that is drained.
     Closed {
         /// Which.

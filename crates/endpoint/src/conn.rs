@@ -278,8 +278,12 @@ impl Endpoint {
                     crate::own_qp::CODE_GONE => Status::TransportFailed,
                     _ => Status::RemoteInvalidRequest,
                 };
-                if let Some(qp) = qp_of(self, qpn) {
-                    let _ = self.adapter.set_error(qp, status);
+                match qp_of(self, qpn) {
+                    Some(qp) if code == crate::own_qp::CODE_GONE && self.is_own_qp(id, qp) => {
+                        self.emit(Event::QpGone { conn: id, qp });
+                    }
+                    Some(qp) => drop(self.adapter.set_error(qp, status)),
+                    None => {}
                 }
             }
             ConnEvent::PlaceFailed(qpn, _) => {
@@ -614,10 +618,12 @@ impl Endpoint {
         if !c.info.is_client {
             self.acceptor.on_closed(id, c.established);
         }
-        let qps = c.qps.clone();
-        for qp in qps.into_iter().flatten() {
+        let qps = c.info.qps.clone();
+        for qp in qps {
             let _ = self.adapter.set_error(qp, Status::TransportFailed);
         }
+        self.part_own_qps(id);
+        let Some(c) = self.conns.get(&id) else { return };
         let (established, is_client) = (c.established, c.info.is_client);
         if established || is_client {
             self.emit(Event::Closed { conn: id, reason });

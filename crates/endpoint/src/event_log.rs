@@ -29,6 +29,7 @@ impl Endpoint {
                 (conn.0, What::ConnectionOpened { remote, is_client })
             }
             Event::QpRequested { conn, .. } => (conn.0, What::QueuePairRequested),
+            Event::QpGone { conn, .. } => (conn.0, What::QueuePairGone),
             Event::QpReady { conn, by_peer, .. } => (conn.0, What::QueuePairReady { by_peer: *by_peer }),
             Event::QpRefused { conn, code, .. } => (conn.0, What::QueuePairRefused { code: *code }),
             Event::CcChanged { conn, sending, cc, by_peer, .. } => {

@@ -7,6 +7,7 @@
 use crate::Endpoint;
 use crate::app::{ConnId, Event};
 use crate::config::{ConnectError, QpOptions};
+use crate::conn::Conn;
 use crate::flow_policy::QpRequest;
 use base::Time;
 use verbs::QpId;
@@ -77,8 +78,25 @@ impl Endpoint {
         }
     }
 
-    /// Parts a queue pair of the application's from its connection, and tells the peer, whose queue pair goes into error. It can
-    /// be destroyed then.
+    /// Whether the application created a queue pair of a connection.
+    pub(crate) fn is_own_qp(&self, conn: ConnId, qp: QpId) -> bool {
+        self.conns.get(&conn).is_some_and(|c| !c.info.qps.contains(&qp))
+    }
+
+    /// The connection has ended. What the application's queue pairs have not sent is the application's to end: they may be
+    /// receiving only, and have all that there is.
+    pub(crate) fn part_own_qps(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let Conn { qps, info, .. } = &mut **c;
+        for qp in qps.iter_mut() {
+            if let Some(own) = qp.take_if(|qp| !info.qps.contains(qp)) {
+                self.by_qp.remove(&own);
+            }
+        }
+    }
+
+    /// Parts a queue pair of the application's from its connection, and tells the peer by [`Event::QpGone`]. It can be destroyed
+    /// then.
     pub fn disconnect_qp(&mut self, now: Time, qp: QpId) {
         let Some((conn, qpn)) = self.by_qp.remove(&qp) else { return };
         let Some(c) = self.conns.get_mut(&conn) else { return };

@@ -4,7 +4,7 @@ mod pair;
 
 use base::Span;
 use longhaul_endpoint::{ConnId, Endpoint, Event, QpOptions};
-use pair::{Pair, register};
+use pair::{Pair, closed, register};
 use verbs::{CqId, Data, Mr, PdId, QpId, QpInit, QpState, RecvWr, SendOp, SendWr, Sge, Status};
 
 const LEN: usize = 10_000;
@@ -84,7 +84,7 @@ fn one_region_and_completion_queue_serve_queue_pairs_of_two_connections() {
 }
 
 #[test]
-fn a_disconnected_queue_pair_fails_its_peer_and_its_number_is_not_used_again() {
+fn the_peer_learns_of_a_disconnected_queue_pair_whose_number_is_not_used_again() {
     let mut p = Pair::new();
     p.server.set_asks_for_qps(true);
     let (client, server) = (own(&mut p.client), own(&mut p.server));
@@ -95,8 +95,11 @@ fn a_disconnected_queue_pair_fails_its_peer_and_its_number_is_not_used_again() {
     let wr = SendWr::new(3, SendOp::Send, Data::Inline(vec![1; 50].into()));
     p.client.adapter().post_send(from, wr).expect("posted");
     p.run(Span::from_secs(1));
-    let ended = p.client.adapter().poll_cq(client.cq).expect("an end");
-    assert_eq!((ended.wr_id, ended.status), (3, Status::TransportFailed));
+    assert!(p.client_events().contains(&Event::QpGone { conn, qp: from }));
+    assert_eq!(
+        (p.client.adapter().poll_cq(client.cq), p.client.adapter().qp_state(from)),
+        (None, Some(QpState::Rts))
+    );
     p.client.disconnect_qp(p.now, from);
     p.client.adapter().destroy_qp(from).expect("destroyed");
     // Others follow on the same connection.
@@ -129,7 +132,7 @@ fn a_refused_queue_pair_stays_the_applications() {
 }
 
 #[test]
-fn a_closed_connection_ends_the_work_of_the_applications_queue_pairs() {
+fn a_closed_connection_leaves_the_applications_queue_pairs_to_the_application() {
     let mut p = Pair::new();
     p.server.set_asks_for_qps(true);
     let (client, server) = (own(&mut p.client), own(&mut p.server));
@@ -139,6 +142,9 @@ fn a_closed_connection_ends_the_work_of_the_applications_queue_pairs() {
     p.client.adapter().post_send(from, wr).expect("posted");
     p.client.close(p.now, conn, 0, "done");
     p.run(Span::from_secs(10));
+    assert!(closed(&p.client_events()).is_some());
+    assert_eq!(p.client.adapter().qp_state(from), Some(QpState::Rts));
+    p.client.adapter().set_error(from, Status::TransportFailed).expect("there");
     let ended = p.client.adapter().poll_cq(client.cq).expect("an end");
     assert_eq!((ended.wr_id, ended.status), (4, Status::TransportFailed));
     p.client.release(conn).expect("nothing of it is left");

@@ -5,7 +5,7 @@ use base::{Span, Time};
 use crossbeam_queue::SegQueue;
 use endpoint::Endpoint;
 use lhio::clock::Clock;
-use lhio::driver::{Descriptors, Driver, Step};
+use lhio::driver::{Descriptors, Driver, Step, Wait};
 use lhio::poll::{Poller, Source, Waker};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,10 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// Turns that the engine's thread runs before it lets others have the loop.
 const TURNS: usize = 64;
-/// While somebody has polled this lately, the loop is left to the program's threads.
-const POLLED_LATELY: Span = Span::from_micros(500);
-/// How often the engine's thread looks meanwhile whether they still do.
-const STANDBY: Span = Span::from_millis(1);
+/// A thread that polls does so again within this time: it has the loop, and the engine's thread stays away.
+const POLLING: Span = Span::from_micros(5);
+/// How long the engine's thread then stays away.
+const STAYS_AWAY: Span = Span::from_micros(50);
+/// While a thread of the program has polled this lately, the engine's thread looks after deadlines each millisecond: those that
+/// arise in the program's turns are not told to it.
+const POLLED_LATELY: Span = Span::from_millis(10);
+const LOOKS_EVERY: Span = Span::from_millis(1);
 
 /// What the loop works on.
 pub(crate) struct Core {
@@ -101,14 +105,15 @@ impl Shared {
     /// Says that something was posted to a queue pair.
     pub(crate) fn announce(&self, number: u32) {
         self.announced.push(number);
-        if !self.is_polled() {
+        if !self.is_polled_within(LOOKS_EVERY) {
             self.waker.wake();
         }
     }
 
-    fn is_polled(&self) -> bool {
+    /// Whether a thread of the program has run the loop, or tried to, in so short a time.
+    fn is_polled_within(&self, span: Span) -> bool {
         let now = self.clock.now().as_nanos();
-        now.saturating_sub(self.polled.load(Ordering::Acquire)) < POLLED_LATELY.as_nanos()
+        now.saturating_sub(self.polled.load(Ordering::Acquire)) < span.as_nanos()
     }
 
     /// Runs a turn of the loop unless somebody else does.
@@ -131,41 +136,39 @@ impl Shared {
 /// The engine's thread.
 fn run(shared: &Weak<Shared>, descriptors: &Descriptors, mut poller: Poller) {
     lhio::poll::sharpen_timers();
-    let mut waited = None;
+    let mut woken = false;
+    let mut wait = Wait { timeout: Some(Span::ZERO), watches_socket: true };
     loop {
         let Some(s) = shared.upgrade().filter(|s| !s.ends.load(Ordering::Acquire)) else { return };
-        let wait = if s.is_polled() {
-            None
+        if s.is_polled_within(POLLING) {
+            drop(s);
+            wait = Wait { timeout: Some(LOOKS_EVERY), watches_socket: true };
+            let _ = poller.wait(&mut [], Some(STAYS_AWAY));
         } else {
             let mut core = s.lock();
-            if let Some((wait, woken)) = waited.take() {
-                let _ = core.driver.after_wait(wait, woken);
-            }
-            let busy = (0..TURNS).all(|_| core.step() == Step::Busy);
-            if busy {
+            let _ = core.driver.after_wait(wait, core::mem::take(&mut woken));
+            if (0..TURNS).all(|_| core.step() == Step::Busy) {
+                wait = Wait { timeout: Some(Span::ZERO), watches_socket: true };
                 drop(core);
                 std::thread::yield_now();
                 continue;
             }
             let Core { driver, endpoint, fabric } = &mut *core;
-            Some(driver.plan_wait(endpoint, fabric))
-        };
-        // Not held while it sleeps, so that the last one who has the engine ends it.
-        drop(s);
-        let (timeout, watches) = wait.map_or((Some(STANDBY), false), |w| (w.timeout, w.watches_socket));
-        let mut sources =
-            [Source::readable(&descriptors.waker), Source::choose(&descriptors.socket, watches, false)];
-        if poller.wait(&mut sources, timeout).is_err() {
-            return;
-        }
-        let woken = sources[0].readable;
-        waited = wait.map(|w| (w, woken));
-        if woken && wait.is_none() {
-            // The bell rings on until the driver has heard it.
-            if let Some(s) = shared.upgrade() {
-                let wait = lhio::driver::Wait { timeout: None, watches_socket: true };
-                let _ = s.lock().driver.after_wait(wait, true);
+            wait = driver.plan_wait(endpoint, fabric);
+            drop(core);
+            if s.is_polled_within(POLLED_LATELY) {
+                wait.timeout = Some(wait.timeout.map_or(LOOKS_EVERY, |t| t.min(LOOKS_EVERY)));
             }
         }
+        // The engine is not held while its thread sleeps, so that the last one who has it ends it.
+        let mut sources = [
+            // Once it has rung it does so until the driver has heard it.
+            Source::choose(&descriptors.waker, !woken, false),
+            Source::choose(&descriptors.socket, wait.watches_socket, false),
+        ];
+        if poller.wait(&mut sources, wait.timeout).is_err() {
+            return;
+        }
+        woken |= sources[0].readable;
     }
 }

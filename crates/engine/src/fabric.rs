@@ -10,7 +10,7 @@ mod pairing;
 use crate::address::Numbers;
 use crate::completion::{Completion, CompletionQueue};
 use crate::queue_pair::{Posted, QueuePair};
-use base::{KeyMap, Time};
+use base::{KeyMap, Span, Time};
 use crossbeam_queue::SegQueue;
 use endpoint::{App, ConnId, Endpoint, Event};
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +18,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use transport::crypto::PublicKey;
 use verbs::{CqId, PdId, QpId, QpInit, QpState, RecvWr, SendWr, SrqId, Status};
+
+/// How long after its peer has ended a queue pair may have something to send: as long as an adapter tries again with the usual
+/// settings (a time-out of 67 ms, seven times).
+const GONE_AFTER: Span = Span::from_millis(470);
 
 /// The peer of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +37,10 @@ enum Link {
     None,
     /// The peer's process is being asked, or is to ask us.
     Waiting,
-    /// Paired.
-    Paired,
+    /// Paired, over this connection.
+    Paired(ConnId),
+    /// The peer has ended: what is sent from here on fails, and what was received stays.
+    Gone,
 }
 
 /// A queue pair.
@@ -90,6 +96,8 @@ pub(crate) struct Fabric {
     requests: Vec<pairing::Request>,
     /// Queue pairs with a work request that cannot be done.
     failing: Vec<u32>,
+    /// Queue pairs whose peers have ended, and when what they have to send fails.
+    gone: Vec<(Time, u32)>,
     pub(crate) events: Vec<AsyncEvent>,
     /// Where the program is told of events.
     pub(crate) listener: Option<Box<dyn Fn(AsyncEvent) + Send>>,
@@ -109,6 +117,7 @@ impl Fabric {
             established: BTreeMap::new(),
             requests: Vec::new(),
             failing: Vec::new(),
+            gone: Vec::new(),
             events: Vec::new(),
             listener: None,
         }
@@ -187,15 +196,48 @@ impl Fabric {
         self.events.push(AsyncEvent::QueuePairFailed { number });
     }
 
+    /// The peer of a queue pair has ended. As with an adapter, only who sends finds out, and that after a while: a program whose
+    /// peer had all that it wanted is often at its own end by then.
+    fn on_gone(&mut self, now: Time, number: u32) {
+        let Some(e) = self.entries.get_mut(&number) else { return };
+        e.link = Link::Gone;
+        self.gone.push((now + GONE_AFTER, number));
+    }
+
+    /// Ends queue pairs that have had something to send to nobody for a while.
+    fn end_gone(&mut self, now: Time, endpoint: &mut Endpoint) {
+        let (due, waiting) = self.gone.drain(..).partition::<Vec<_>, _>(|(at, _)| *at <= now);
+        self.gone = waiting;
+        for (_, number) in due {
+            let Some(e) = self.entries.get(&number).filter(|e| e.link == Link::Gone) else { continue };
+            if endpoint.adapter().query_qp(e.id).is_some_and(|info| info.sends > 0) {
+                self.fail(now, endpoint, number, Status::TransportFailed);
+            }
+        }
+    }
+
+    /// Something was posted to a queue pair: if its peer has ended, that will fail.
+    fn note_posted(&mut self, now: Time, number: u32) {
+        let is_gone = self.entries.get(&number).is_some_and(|e| e.link == Link::Gone);
+        if is_gone && !self.gone.iter().any(|(_, n)| *n == number) {
+            self.gone.push((now + GONE_AFTER, number));
+        }
+    }
+
     fn on_event(&mut self, now: Time, endpoint: &mut Endpoint, event: Event) {
         match event {
             Event::Connected { conn } => self.on_connected(now, endpoint, conn),
             Event::QpRequested { conn, number, private_data, .. } => {
                 self.on_request(now, endpoint, conn, number, &private_data);
             }
-            Event::QpReady { qp, .. } => {
+            Event::QpReady { conn, qp, .. } => {
                 if let Some(e) = self.by_id.get(&qp).and_then(|n| self.entries.get_mut(n)) {
-                    e.link = Link::Paired;
+                    e.link = Link::Paired(conn);
+                }
+            }
+            Event::QpGone { qp, .. } => {
+                if let Some(&number) = self.by_id.get(&qp) {
+                    self.on_gone(now, number);
                 }
             }
             Event::QpRefused { qp, code, .. } => {
@@ -204,7 +246,7 @@ impl Fabric {
                     self.fail(now, endpoint, number, Status::TransportFailed);
                 }
             }
-            Event::Closed { conn, reason } => self.on_closed(now, endpoint, conn, &reason.to_string()),
+            Event::Closed { conn, reason } => self.on_closed(now, endpoint, conn, &reason),
             _ => {}
         }
     }
@@ -215,9 +257,10 @@ impl App for Fabric {
         while let Some(e) = endpoint.poll_event() {
             self.on_event(now, endpoint, e);
         }
-        self.take_posted(endpoint);
+        self.take_posted(now, endpoint);
         self.give_completions(endpoint);
         self.end_failing(now, endpoint);
+        self.end_gone(now, endpoint);
         while let Some(srq) = endpoint.adapter().take_srq_event() {
             self.events.push(AsyncEvent::SharedReceiveQueueLow { srq });
         }
@@ -226,5 +269,9 @@ impl App for Fabric {
                 listener(e);
             }
         }
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.gone.iter().map(|(at, _)| *at).min()
     }
 }

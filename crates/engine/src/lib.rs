@@ -80,7 +80,11 @@ impl Options {
             "auto" => wire::Module::Aead,
             "integrity" => wire::Module::Integrity,
             "crc32c" => wire::Module::Crc32c,
-            _ => return Err(format!("cannot use the encryption {name}: it is none of auto, integrity and crc32c")),
+            _ => {
+                return Err(format!(
+                    "cannot use the encryption {name}: it is none of auto, integrity and crc32c"
+                ));
+            }
         };
         Ok(())
     }

@@ -68,6 +68,8 @@ pub enum What {
     },
     /// The peer asks for a queue pair, and the application decides.
     QueuePairRequested,
+    /// The peer has no use for a queue pair any more.
+    QueuePairGone,
     /// Queue pair: the peer refused it.
     QueuePairRefused {
         /// The peer's code.

@@ -8,7 +8,7 @@ use verbs::{Error, Opcode, SendOp, SendWr, Status, WorkCompletion};
 
 impl Fabric {
     /// Posts what programs have put into their rings.
-    pub(super) fn take_posted(&mut self, endpoint: &mut Endpoint) {
+    pub(super) fn take_posted(&mut self, now: Time, endpoint: &mut Endpoint) {
         // Those that are announced meanwhile wait for the next turn: a turn is bounded.
         for _ in 0..self.announced.len() {
             let Some(number) = self.announced.pop() else { return };
@@ -18,6 +18,7 @@ impl Fabric {
             if e.failing.is_some() && !self.failing.contains(&number) {
                 self.failing.push(number);
             }
+            self.note_posted(now, number);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::{Entry, Fabric, Link, Remote};
 use base::Time;
-use endpoint::{ConnId, Connect, Endpoint, QpOptions};
+use endpoint::{CloseReason, ConnId, Connect, Endpoint, QpOptions};
 use std::net::{IpAddr, SocketAddr};
 use transport::crypto::ServerTrust;
 use verbs::{Error, Kind, QpState, Status};
@@ -145,34 +145,32 @@ impl Fabric {
         }
     }
 
-    pub(super) fn on_closed(&mut self, now: Time, endpoint: &mut Endpoint, conn: ConnId, why: &str) {
+    pub(super) fn on_closed(&mut self, now: Time, endpoint: &mut Endpoint, conn: ConnId, why: &CloseReason) {
         self.established.remove(&conn);
         self.requests.retain(|r| r.conn != conn);
-        let lost = self.peers.iter().find(|(_, c)| **c == conn).map(|(p, _)| *p);
-        if let Some(process) = lost {
+        let process = self.peers.iter().find(|(_, c)| **c == conn).map(|(p, _)| *p);
+        if let Some(process) = process {
             self.peers.remove(&process);
-            tracing::info!(peer = %process, why, "a connection has ended");
-            let waits = |e: &Entry| {
-                e.asks && e.link == Link::Waiting && e.remote.is_some_and(|r| r.process == process)
-            };
-            let waiting: Vec<u32> = self.entries.iter().filter(|(_, e)| waits(e)).map(|(n, _)| *n).collect();
-            for number in waiting {
+            tracing::info!(peer = %process, %why, "a connection has ended");
+        }
+        let asked = |e: &Entry| {
+            e.asks && e.link == Link::Waiting && e.remote.map(|r| r.process) == process && process.is_some()
+        };
+        let of = |f: &dyn Fn(&Entry) -> bool| -> Vec<u32> {
+            self.entries.iter().filter(|(_, e)| f(e)).map(|(n, _)| *n).collect()
+        };
+        let (waiting, paired) = (of(&asked), of(&|e| e.link == Link::Paired(conn)));
+        for number in waiting {
+            self.fail(now, endpoint, number, Status::TransportFailed);
+        }
+        let is_ended = matches!(why, CloseReason::Peer { .. } | CloseReason::Local);
+        for number in paired {
+            if is_ended {
+                self.on_gone(now, number);
+            } else {
+                // It fell silent: who waits for it is told.
                 self.fail(now, endpoint, number, Status::TransportFailed);
             }
-        }
-        // Queue pairs that were paired over it are in error already.
-        let failed = |e: &Entry, endpoint: &mut Endpoint| {
-            e.link == Link::Paired && endpoint.adapter().qp_state(e.id) == Some(QpState::Error)
-        };
-        let mut ended = Vec::new();
-        for (n, e) in &mut self.entries {
-            if failed(e, endpoint) {
-                e.link = Link::None;
-                ended.push(*n);
-            }
-        }
-        for number in ended {
-            self.events.push(super::AsyncEvent::QueuePairFailed { number });
         }
         let _ = endpoint.release(conn);
     }

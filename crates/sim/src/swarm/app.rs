@@ -225,7 +225,7 @@ impl Peer {
                 Ok(())
             }
             // Granted by the endpoint itself.
-            Event::QpRequested { .. } => Ok(()),
+            Event::QpRequested { .. } | Event::QpGone { .. } => Ok(()),
             Event::QpRefused { code, .. } => Err(format!("queue pair refused with code {code}")),
             Event::CcChanged { by_peer: true, .. } => Ok(()),
             Event::CcChanged { .. } | Event::CcRefused { .. } => {

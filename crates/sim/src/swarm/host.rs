@@ -32,6 +32,7 @@ impl Host {
             }
             Event::Connected { conn }
             | Event::QpRequested { conn, .. }
+            | Event::QpGone { conn, .. }
             | Event::QpReady { conn, .. }
             | Event::QpRefused { conn, .. }
             | Event::CcChanged { conn, .. }
