@@ -15,7 +15,7 @@ mod bytes;
 use base::{Span, Time};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{ConnId, Event, DatagramInfo, QpOptions};
+use longhaul_endpoint::{ConnId, DatagramInfo, Event, QpOptions};
 use pair::{Flying, Pair};
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 

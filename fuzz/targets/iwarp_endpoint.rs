@@ -18,7 +18,7 @@ use bytes::Bytes;
 use iwarp::mpa::{fpdu, startup};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{
-    ConnId, Endpoint, Event, IwarpConfig, IwarpHello, IwarpServer, StreamId, StreamCommand,
+    ConnId, Endpoint, Event, IwarpConfig, IwarpHello, IwarpServer, StreamCommand, StreamId,
 };
 use pair::server_config;
 use std::collections::{BTreeMap, BTreeSet};

@@ -20,7 +20,7 @@ mod puppet;
 use base::{Rng, Span, Time};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use longhaul_endpoint::{Connect, Endpoint, Event, MAX_TRAIN, DatagramInfo, QpOptions};
+use longhaul_endpoint::{Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, QpOptions};
 use pair::{config, identity, server_config};
 use puppet::Puppet;
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 
 #![no_main]
 
-use frame::{Datagram, ETHERNET, Ends, Template, parse};
+use frame::{Datagram, ETHERNET, FrameAddresses, Template, parse};
 use libfuzzer_sys::fuzz_target;
 use std::net::IpAddr;
 
@@ -106,7 +106,7 @@ fn check(f: &[u8], d: &Datagram) {
 
 /// Written again, it reads the same.
 fn again(f: &[u8], d: &Datagram) {
-    let ends = Ends { src_mac: [2; 6], dst_mac: [3; 6], src: d.remote, dst: d.local };
+    let ends = FrameAddresses { src_mac: [2; 6], dst_mac: [3; 6], src: d.remote, dst: d.local };
     let template = Template::new(&ends).expect("one family");
     let class = d.dscp << 2 | d.ecn.bits();
     let mut out = vec![0xee; f.len() + ETHERNET];

@@ -6,7 +6,7 @@
 use crate::clock;
 use anyhow::{Context, Result, bail, ensure};
 use base::{Rng, Span};
-use iwarp::{Config, Connection, End, Enhanced, Event, Piece, Step};
+use iwarp::{Config, Connection, End, Enhanced, Event, Piece, StreamAction};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -184,9 +184,10 @@ impl Peer {
             }
             c.on_sent(&mut self.a, bytes.len() - skip);
         }
-        while let Some(s) = c.next_step() {
+        while let Some(s) = c.next_action() {
             // The peer may have closed it already.
-            let _ = stream.shutdown(if s == Step::Shutdown { Shutdown::Write } else { Shutdown::Both });
+            let _ =
+                stream.shutdown(if s == StreamAction::Shutdown { Shutdown::Write } else { Shutdown::Both });
         }
         self.look();
         if failed && self.ended.is_none() {

@@ -1,16 +1,16 @@
 //! All of it for one process.
 
-use crate::board::Board;
-use crate::desk::{Desk, Order};
+use crate::administered_app::AdministeredApp;
 use crate::etcd::Access;
 use crate::folder::FolderError;
-use crate::govern::Governed;
-use crate::office::{Hooks, Office};
+use crate::process_state::ProcessState;
 use crate::proto::Answer;
+use crate::request_handler::{Hooks, RequestHandler};
+use crate::request_queue::{LoopRequest, RequestQueue};
 use crate::server::Server;
 use crate::source::Source;
-use crate::tap::Taps;
-use crate::watch::{self, WatchError, Watching};
+use crate::subscriptions::Subscriptions;
+use crate::watch::{self, PolicyWatcher, WatchError};
 use endpoint::App;
 use lhio::poll::Waker;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,9 @@ pub struct Options<'a> {
 /// The administrator's side of a running process. It goes with this value.
 #[derive(Debug)]
 pub struct Admin {
-    office: Office,
+    handler: RequestHandler,
     server: Option<Server>,
-    _watching: Option<Watching>,
+    _watching: Option<PolicyWatcher>,
 }
 
 impl Admin {
@@ -46,18 +46,18 @@ impl Admin {
     /// # Errors
     /// [`WatchError`]: the policy that was asked for cannot be used.
     pub fn start(o: Options<'_>, waker: Waker) -> Result<Admin, WatchError> {
-        let office = Office {
-            board: Board::new(o.command),
-            desk: Desk::new(waker),
-            taps: Taps::default(),
+        let handler = RequestHandler {
+            process_state: ProcessState::new(o.command),
+            queue: RequestQueue::new(waker),
+            subscriptions: Subscriptions::default(),
             hooks: o.hooks,
-            waiting: Arc::default(),
-            standing: Arc::default(),
+            pending_offer: Arc::default(),
+            active_policy: Arc::default(),
         };
-        let watch = |(source, access): (Source, Access)| watch::watch(&source, &access, o.state, &office);
+        let watch = |(source, access): (Source, Access)| watch::watch(&source, &access, o.state, &handler);
         let watching = o.source.map(watch).transpose()?;
-        let server = o.control.and_then(|(folder, group)| listen(&folder, group, &office));
-        Ok(Admin { office, server, _watching: watching })
+        let server = o.control.and_then(|(folder, group)| listen(&folder, group, &handler));
+        Ok(Admin { handler, server, _watching: watching })
     }
 
     /// Where the control socket is.
@@ -67,27 +67,29 @@ impl Admin {
 
     /// Answers what waits, in a process that moves nothing: its policy is in force once it was read.
     pub fn idle(&self) {
-        while let Some(job) = self.office.desk.take() {
-            let answer = match &job.order {
-                Order::Flows => Answer::Flows { flows: Vec::new(), left_out: 0 },
-                Order::Policy(_) => Answer::done("the policy is in force"),
-                Order::Programs(programs) => Answer::Programs { programs: programs.clone() },
-                Order::Renew(_) => Answer::done("no flow runs it"),
-                Order::SetFlow { .. } => Answer::Refused { errors: vec!["this process has no flows".into()] },
+        while let Some(job) = self.handler.queue.take() {
+            let answer = match &job.request {
+                LoopRequest::Flows => Answer::Flows { flows: Vec::new(), left_out: 0 },
+                LoopRequest::Policy(_) => Answer::done("the policy is in force"),
+                LoopRequest::Programs(programs) => Answer::Programs { programs: programs.clone() },
+                LoopRequest::Renew(_) => Answer::done("no flow runs it"),
+                LoopRequest::SetFlow { .. } => {
+                    Answer::Refused { errors: vec!["this process has no flows".into()] }
+                }
             };
-            job.done(answer);
+            job.answer(answer);
         }
     }
 
     /// Lets administrators see and change what `app` does.
-    pub fn govern<'a>(&self, app: &'a mut dyn App) -> Governed<'a> {
-        Governed::new(app, self.office.clone())
+    pub fn govern<'a>(&self, app: &'a mut dyn App) -> AdministeredApp<'a> {
+        AdministeredApp::new(app, self.handler.clone())
     }
 }
 
-fn listen(folder: &Path, group: Option<u32>, office: &Office) -> Option<Server> {
+fn listen(folder: &Path, group: Option<u32>, handler: &RequestHandler) -> Option<Server> {
     let failed = |e: FolderError| {
         tracing::warn!("no control socket, so `longhaul cc show` does not see this process: {e}")
     };
-    Server::start(folder, group, office.clone()).map_err(failed).ok()
+    Server::start(folder, group, handler.clone()).map_err(failed).ok()
 }

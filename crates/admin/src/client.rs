@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// How long a process may take for an answer: longer than its loop is waited for.
-const PATIENCE: Span = Span::from_secs(20);
+const ANSWER_TIMEOUT: Span = Span::from_secs(20);
 /// How long a trace may be silent before it is looked at again.
 const SILENCE: Span = Span::from_millis(200);
 
@@ -73,13 +73,13 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let path = self.path.clone();
         let failed = |source| ClientError::Line { path, source };
-        self.lines.write(&line(request), PATIENCE).map_err(failed)?;
-        self.answer(PATIENCE)
+        self.lines.write(&line(request), ANSWER_TIMEOUT).map_err(failed)?;
+        self.answer(ANSWER_TIMEOUT)
     }
 
     fn answer(&mut self, begin: Span) -> Result<Answer, ClientError> {
         let path = self.path.clone();
-        let text = match self.lines.next(begin, PATIENCE) {
+        let text = match self.lines.next(begin, ANSWER_TIMEOUT) {
             Ok(text) => text,
             Err(source) => return Err(ClientError::Line { path, source }),
         };
@@ -93,7 +93,7 @@ impl Client {
     pub fn trace(&mut self, request: &Request) -> Result<(), ClientError> {
         let path = self.path.clone();
         let failed = |source| ClientError::Line { path, source };
-        self.lines.write(&line(request), PATIENCE).map_err(failed)
+        self.lines.write(&line(request), ANSWER_TIMEOUT).map_err(failed)
     }
 
     /// The next part of a trace; `None` when there is none for a moment.

@@ -160,22 +160,22 @@ struct Range {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Turn {
+struct WatchEvent {
     r#type: String,
     kv: Pair,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Turns {
+struct WatchEvents {
     canceled: bool,
-    events: Vec<Turn>,
+    events: Vec<WatchEvent>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct WatchLine {
-    result: Option<Turns>,
+    result: Option<WatchEvents>,
     error: Option<Value>,
 }
 

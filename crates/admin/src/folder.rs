@@ -92,21 +92,21 @@ pub fn group(name: &str) -> Result<u32, FolderError> {
 
 /// A socket that listens, and goes with this value.
 #[derive(Debug)]
-pub struct Listening {
+pub struct ControlListener {
     /// The socket.
     pub socket: UnixListener,
     /// Where it is.
     pub path: PathBuf,
 }
 
-impl Listening {
+impl ControlListener {
     /// Nobody is to come any more.
     pub fn withdraw(&self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-impl Drop for Listening {
+impl Drop for ControlListener {
     fn drop(&mut self) {
         self.withdraw();
     }
@@ -117,7 +117,7 @@ impl Drop for Listening {
 ///
 /// # Errors
 /// [`FolderError`]: there is no such folder, or others could write to it.
-pub fn listen(folder: &Path, group: Option<u32>) -> Result<Listening, FolderError> {
+pub fn listen(folder: &Path, group: Option<u32>) -> Result<ControlListener, FolderError> {
     prepare(folder, group)?;
     clean(folder);
     let pid = std::process::id();
@@ -140,7 +140,7 @@ pub fn listen(folder: &Path, group: Option<u32>) -> Result<Listening, FolderErro
         fs::set_permissions(&hidden, fs::Permissions::from_mode(mode)).map_err(failed("protect", &hidden))?;
         fs::rename(&hidden, &path).map_err(failed("name", &path))?;
         socket.set_nonblocking(true).map_err(failed("listen at", &path))?;
-        return Ok(Listening { socket, path });
+        return Ok(ControlListener { socket, path });
     }
     let taken = io::Error::from(io::ErrorKind::AddrInUse);
     Err(failed("find a free name in", folder)(taken))

@@ -1,11 +1,11 @@
 //! The listening side of the control socket: a thread that accepts, and one for each of few clients. The loop that moves
-//! data has no part in it but what it does at its [`desk`](crate::desk).
+//! data has no part in it but what it does at its [`queue`](crate::queue).
 
-use crate::desk::Desk;
-use crate::folder::{self, FolderError, Listening};
+use crate::folder::{self, ControlListener, FolderError};
 use crate::lines::{LineError, Lines};
-use crate::office::Office;
 use crate::proto::{Answer, FlowId, MAX_REQUEST, Request, line, read_request};
+use crate::request_handler::RequestHandler;
+use crate::request_queue::RequestQueue;
 use base::Span;
 use lhio::isolated_thread;
 use lhio::peer::Peer;
@@ -38,7 +38,7 @@ pub struct Server {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     /// What the thread uses is closed when it has ended.
-    _owned: (Arc<Listening>, Desk),
+    _owned: (Arc<ControlListener>, RequestQueue),
 }
 
 impl Server {
@@ -46,18 +46,18 @@ impl Server {
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn start(folder: &Path, group: Option<u32>, office: Office) -> Result<Server, FolderError> {
+    pub fn start(folder: &Path, group: Option<u32>, handler: RequestHandler) -> Result<Server, FolderError> {
         let listening = Arc::new(folder::listen(folder, group)?);
         let path = listening.path.clone();
         let no_thread = |source| FolderError::System { what: "serve the socket", path: path.clone(), source };
         let poller = Poller::new().map_err(no_thread)?;
         let (waker, stop) = (poller.waker(), Arc::new(AtomicBool::new(false)));
-        let desk = office.desk.clone();
-        let keeps = [listening.socket.as_fd(), waker.as_fd(), desk.as_fd()];
+        let queue = handler.queue.clone();
+        let keeps = [listening.socket.as_fd(), waker.as_fd(), queue.as_fd()];
         let (listens, stops, clients) = (listening.clone(), stop.clone(), Arc::default());
-        let door = Door { listening: listens, group, office, stop: stops, clients, poller };
+        let door = Door { listening: listens, group, handler, stop: stops, clients, poller };
         let thread = isolated_thread::spawn("control", door, &keeps, Door::run).map_err(no_thread)?;
-        Ok(Server { path, stop, waker, thread: Some(thread), _owned: (listening, desk) })
+        Ok(Server { path, stop, waker, thread: Some(thread), _owned: (listening, queue) })
     }
 
     /// Where it is.
@@ -78,9 +78,9 @@ impl Drop for Server {
 
 /// Lets clients in.
 struct Door {
-    listening: Arc<Listening>,
+    listening: Arc<ControlListener>,
     group: Option<u32>,
-    office: Office,
+    handler: RequestHandler,
     stop: Arc<AtomicBool>,
     clients: Arc<AtomicUsize>,
     poller: Poller,
@@ -129,7 +129,9 @@ impl Door {
             Ok(peer) if folder::may_control(&peer, self.group) => {}
             Ok(peer) => {
                 tracing::warn!(uid = peer.uid, pid = peer.pid, "refused at the control socket");
-                self.office.board.tell("refused", format!("user {} at the control socket", peer.uid));
+                self.handler
+                    .process_state
+                    .record_event("refused", format!("user {} at the control socket", peer.uid));
                 return turn_away(
                     stream,
                     "only its own user, root and the control group may ask this process",
@@ -145,10 +147,10 @@ impl Door {
         if stream.set_nonblocking(false).is_err() {
             return;
         }
-        let (office, stop) = (self.office.clone(), self.stop.clone());
+        let (handler, stop) = (self.handler.clone(), self.stop.clone());
         let serve = move || {
             let _seat = seat;
-            let mut session = Session { lines: Lines::new(stream, MAX_REQUEST), office, stop };
+            let mut session = Session { lines: Lines::new(stream, MAX_REQUEST), handler, stop };
             if let Err(e) = session.run() {
                 tracing::debug!("a client of the control socket was left: {e}");
             }
@@ -162,7 +164,7 @@ impl Door {
 /// One client.
 struct Session {
     lines: Lines,
-    office: Office,
+    handler: RequestHandler,
     stop: Arc<AtomicBool>,
 }
 
@@ -185,14 +187,14 @@ impl Session {
                     );
                     Answer::Refused { errors: vec![text] }
                 }
-                Ok(Request::Trace { flow, every }) => match self.office.taps.watch(flow, every) {
+                Ok(Request::Trace { flow, every }) => match self.handler.subscriptions.watch(flow, every) {
                     Some(tap) => {
-                        self.office.desk.wake();
+                        self.handler.queue.wake();
                         return self.follow(&tap);
                     }
                     None => Answer::Refused { errors: vec!["too many watch already: try again".into()] },
                 },
-                Ok(request) => self.office.answer(request),
+                Ok(request) => self.handler.answer(request),
                 Err(e) => Answer::Refused { errors: vec![e.to_string()] },
             };
             self.lines.write(&line(&answer), ANSWER)?;
@@ -203,14 +205,14 @@ impl Session {
     /// Whether the process says that it has no such flow; one that lists only some of its flows does not say so.
     fn is_none(&self, flow: FlowId) -> bool {
         let id = flow.to_string();
-        match self.office.answer(Request::Flows) {
+        match self.handler.answer(Request::Flows) {
             Answer::Flows { flows, left_out: 0 } => !flows.iter().any(|f| f.id == id),
             _ => false,
         }
     }
 
     /// Hands decisions over until the client hangs up or says anything.
-    fn follow(&mut self, tap: &crate::tap::Tap) -> Result<(), LineError> {
+    fn follow(&mut self, tap: &crate::subscriptions::Subscription) -> Result<(), LineError> {
         let mut poller = Poller::new()?;
         while !self.stop.load(Ordering::Acquire) {
             let (decisions, missed) = tap.take();

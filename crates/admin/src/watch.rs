@@ -1,8 +1,8 @@
 //! The threads that notice when a source has another policy.
 
 use crate::etcd::{Access, Change, Etcd, MAX_POLICY, StoreError};
-use crate::kept::Kept;
-use crate::office::{Offer, Office};
+use crate::policy_cache::PolicyCache;
+use crate::request_handler::{OfferedPolicy, RequestHandler};
 use crate::source::{Source, Store};
 use base::{Rng, Span};
 use lhio::clock::{self, WallTime};
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Span = Span::from_secs(30);
 
 /// A source that is watched for as long as this value is there.
 #[derive(Debug)]
-pub struct Watching {
+pub struct PolicyWatcher {
     /// The thread ends when this goes.
     _stop: SyncSender<()>,
 }
@@ -56,27 +56,27 @@ pub fn watch(
     source: &Source,
     access: &Access,
     state: &Path,
-    office: &Office,
-) -> Result<Watching, WatchError> {
-    office.board.watches(&match source {
+    handler: &RequestHandler,
+) -> Result<PolicyWatcher, WatchError> {
+    handler.process_state.set_source(&match source {
         Source::File(path) => whole(path).display().to_string(),
         Source::Store(_) => source.to_string(),
     });
     let (stop, stopped) = sync_channel(0);
     let (name, run): (_, Box<dyn FnOnce() + Send>) = match source {
         Source::File(path) => {
-            let mut file = PolicyFile::new(path, office);
+            let mut file = PolicyFile::new(path, handler);
             file.look().map_err(|errors| WatchError::Policy { path: path.clone(), errors })?;
             ("policy file", Box::new(move || file.run(&stopped)))
         }
         Source::Store(store) => {
-            let mut store = PolicyStore::new(store, access, state, office)?;
+            let mut store = PolicyStore::new(store, access, state, handler)?;
             store.begin();
             ("policy store", Box::new(move || store.run(&stopped)))
         }
     };
     std::thread::Builder::new().name(name.into()).spawn(run).map_err(WatchError::Thread)?;
-    Ok(Watching { _stop: stop })
+    Ok(PolicyWatcher { _stop: stop })
 }
 
 /// Waits; true when the thread is to end.
@@ -85,25 +85,25 @@ fn pause(stopped: &Receiver<()>, time: Duration) -> bool {
 }
 
 /// Says what is wrong, once for each change of it.
-pub(crate) fn complain(office: &Office, source: &str, errors: &[String]) {
-    let running = office.board.process().policy.from;
+pub(crate) fn complain(handler: &RequestHandler, source: &str, errors: &[String]) {
+    let running = handler.process_state.process().policy.from;
     let rest = if running.is_empty() {
         "no policy is in force".to_owned()
     } else {
         format!("the policy of {running} stays in force")
     };
-    if office.board.trouble(errors) {
+    if handler.process_state.set_source_errors(errors) {
         let text = errors.join("; ");
         tracing::warn!("policy source {source}: {text}; {rest}");
-        office.board.tell("source", format!("{source}: {text}; {rest}"));
+        handler.process_state.record_event("source", format!("{source}: {text}; {rest}"));
     }
 }
 
 /// Says that all is well again, where it was not.
-pub(crate) fn content(office: &Office, source: &str) {
-    if office.board.trouble(&[]) {
+pub(crate) fn content(handler: &RequestHandler, source: &str) {
+    if handler.process_state.set_source_errors(&[]) {
         tracing::info!("policy source {source}: all is well");
-        office.board.tell("source", format!("{source}: all is well"));
+        handler.process_state.record_event("source", format!("{source}: all is well"));
     }
 }
 
@@ -150,15 +150,15 @@ impl Signature {
 
 struct PolicyFile {
     path: PathBuf,
-    office: Office,
+    handler: RequestHandler,
     seen: Option<Option<Signature>>,
     /// Its text when it was read last.
     text: Option<String>,
 }
 
 impl PolicyFile {
-    fn new(path: &Path, office: &Office) -> PolicyFile {
-        PolicyFile { path: path.to_owned(), office: office.clone(), seen: None, text: None }
+    fn new(path: &Path, handler: &RequestHandler) -> PolicyFile {
+        PolicyFile { path: path.to_owned(), handler: handler.clone(), seen: None, text: None }
     }
 
     /// Looks whether it was changed, and puts in force what it says then.
@@ -179,15 +179,15 @@ impl PolicyFile {
     }
 
     fn is_bad(&self) -> bool {
-        !self.office.board.process().policy.errors.is_empty()
+        !self.handler.process_state.process().policy.errors.is_empty()
     }
 
     fn install(&mut self, text: String) -> Result<(), Vec<String>> {
         self.text = Some(text.clone());
         let (from, path) = (self.path.display().to_string(), whole(&self.path).display().to_string());
-        let result = self.office.take(Offer { text, from, path, revision: 0, kept: None });
+        let result = self.handler.accept_offer(OfferedPolicy { text, from, path, revision: 0, cache: None });
         if result.is_ok() {
-            content(&self.office, &self.path.display().to_string());
+            content(&self.handler, &self.path.display().to_string());
         }
         result
     }
@@ -195,7 +195,7 @@ impl PolicyFile {
     fn run(mut self, stopped: &Receiver<()>) {
         while !pause(stopped, LOOK_EVERY) {
             if let Err(errors) = self.look() {
-                complain(&self.office, &self.path.display().to_string(), &errors);
+                complain(&self.handler, &self.path.display().to_string(), &errors);
             }
         }
     }
@@ -204,24 +204,29 @@ impl PolicyFile {
 struct PolicyStore {
     name: String,
     etcd: Etcd,
-    kept: Kept,
-    office: Office,
+    cache: PolicyCache,
+    handler: RequestHandler,
     rng: Rng,
     /// Revision and text of the newest policy that it had, good or bad.
     seen: Option<(u64, Vec<u8>)>,
 }
 
 impl PolicyStore {
-    fn new(store: &Store, access: &Access, state: &Path, office: &Office) -> Result<PolicyStore, StoreError> {
+    fn new(
+        store: &Store,
+        access: &Access,
+        state: &Path,
+        handler: &RequestHandler,
+    ) -> Result<PolicyStore, StoreError> {
         let name = store.to_string();
-        let kept = Kept::new(state, &name);
+        let kept = PolicyCache::new(state, &name);
         // Only hosts that were cut off together are to come back at different times.
         let rng = Rng::from_seed(clock::seed().unwrap_or_default());
         Ok(PolicyStore {
             etcd: Etcd::new(store, access)?,
             name,
-            kept,
-            office: office.clone(),
+            cache: kept,
+            handler: handler.clone(),
             rng,
             seen: None,
         })
@@ -231,24 +236,25 @@ impl PolicyStore {
     fn begin(&mut self) {
         let found = self.fetch();
         if let Err(e) = &found {
-            complain(&self.office, &self.name, &[e.to_string()]);
+            complain(&self.handler, &self.name, &[e.to_string()]);
         }
-        if !self.office.board.process().policy.from.is_empty() {
+        if !self.handler.process_state.process().policy.from.is_empty() {
             return;
         }
         let from = format!("kept copy of {}", self.name);
         // What the store has waits for programs, if it has anything; else the copy does.
-        let offer = |text| Offer { text, from: from.clone(), path: String::new(), revision: 0, kept: None };
+        let offer =
+            |text| OfferedPolicy { text, from: from.clone(), path: String::new(), revision: 0, cache: None };
         let take = |text: String| match found {
-            Ok(_) => self.office.install(&offer(text)).map(drop),
-            Err(_) => self.office.take(offer(text)),
+            Ok(_) => self.handler.install(&offer(text)).map(drop),
+            Err(_) => self.handler.accept_offer(offer(text)),
         };
-        match self.kept.read().map(take) {
+        match self.cache.read().map(take) {
             Some(Ok(())) => {
                 tracing::warn!("the policy is the {from}, as it was when the store was last there")
             }
             Some(Err(errors)) => {
-                tracing::warn!("the copy in {}: {}", self.kept.path().display(), errors.join("; "));
+                tracing::warn!("the copy in {}: {}", self.cache.path().display(), errors.join("; "));
             }
             None => {
                 tracing::warn!("{} gave no policy yet, and there is no copy: none is in force", self.name)
@@ -260,7 +266,7 @@ impl PolicyStore {
     fn fetch(&mut self) -> Result<u64, StoreError> {
         let found = self.etcd.get()?;
         match found.value {
-            Some((bytes, revision)) => self.take(bytes, revision),
+            Some((bytes, revision)) => self.accept_offer(bytes, revision),
             None => self.gone(),
         }
         Ok(found.revision)
@@ -268,17 +274,17 @@ impl PolicyStore {
 
     fn gone(&mut self) {
         self.seen = None;
-        self.office.forget();
+        self.handler.forget();
         let push =
             format!("no policy is there: `longhaul cc push FILE --store {}` puts one there", self.name);
-        complain(&self.office, &self.name, &[push]);
+        complain(&self.handler, &self.name, &[push]);
     }
 
-    fn take(&mut self, bytes: Vec<u8>, revision: u64) {
+    fn accept_offer(&mut self, bytes: Vec<u8>, revision: u64) {
         if self.seen.as_ref().is_some_and(|s| s.0 == revision && s.1 == bytes) {
             // The store was gone, and what it has is what it had.
-            if self.office.board.process().policy.revision == revision {
-                content(&self.office, &self.name);
+            if self.handler.process_state.process().policy.revision == revision {
+                content(&self.handler, &self.name);
             }
             return;
         }
@@ -287,14 +293,20 @@ impl PolicyStore {
             Err(e) => Err(vec![format!("it is not text in UTF-8: {e}")]),
         };
         self.seen = Some((revision, bytes));
-        let (from, kept) = (self.name.clone(), Some(self.kept.clone()));
-        match text
-            .and_then(|text| self.office.take(Offer { text, from, path: String::new(), revision, kept }))
-        {
-            Ok(()) => content(&self.office, &self.name),
+        let (from, kept) = (self.name.clone(), Some(self.cache.clone()));
+        match text.and_then(|text| {
+            self.handler.accept_offer(OfferedPolicy {
+                text,
+                from,
+                path: String::new(),
+                revision,
+                cache: kept,
+            })
+        }) {
+            Ok(()) => content(&self.handler, &self.name),
             Err(mut errors) => {
                 errors.insert(0, format!("its policy of revision {revision} cannot be used"));
-                complain(&self.office, &self.name, &errors);
+                complain(&self.handler, &self.name, &errors);
             }
         }
     }
@@ -306,7 +318,7 @@ impl PolicyStore {
         let mut watch = self.etcd.watch(revision.saturating_add(1))?;
         loop {
             match watch.wait()? {
-                Change::Put(bytes, revision) => self.take(bytes, revision),
+                Change::Put(bytes, revision) => self.accept_offer(bytes, revision),
                 Change::Deleted => self.gone(),
                 Change::Lost => return Ok(()),
                 Change::Nothing => {}
@@ -319,7 +331,7 @@ impl PolicyStore {
         loop {
             let before = clock::Clock::new().now();
             if let Err(e) = self.follow() {
-                complain(&self.office, &self.name, &[e.to_string()]);
+                complain(&self.handler, &self.name, &[e.to_string()]);
                 // One that had worked for a while is soon tried again.
                 if clock::Clock::new().now().since(before) > LONGEST_PAUSE {
                     wait = FIRST_PAUSE;

@@ -36,7 +36,7 @@ fn errors(a: Answer) -> Vec<String> {
 fn requests_are_answered_in_order() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
     let folder = dir.path().join("run");
-    let server = Server::start(&folder, None, p.office.clone()).unwrap();
+    let server = Server::start(&folder, None, p.handler.clone()).unwrap();
     let mut clients = all(&folder);
     assert_eq!(clients.len(), 1);
     let mut c = clients.remove(0).unwrap();
@@ -117,7 +117,7 @@ fn first_line(s: &UnixStream) -> String {
 #[test]
 fn misbehaving_clients_do_not_disturb_others() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
-    let server = Server::start(&dir.path().join("run"), None, p.office.clone()).unwrap();
+    let server = Server::start(&dir.path().join("run"), None, p.handler.clone()).unwrap();
     // What is no request is refused, and the client may try again.
     let mut s = socket(&server);
     s.write_all(b"GET / HTTP/1.1\n{\"do\":\"hello\"}\n").unwrap();
@@ -155,13 +155,15 @@ fn misbehaving_clients_do_not_disturb_others() {
 #[test]
 fn decisions_are_streamed_until_the_watcher_disconnects() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
-    let server = Server::start(&dir.path().join("run"), None, p.office.clone()).unwrap();
+    let server = Server::start(&dir.path().join("run"), None, p.handler.clone()).unwrap();
     let id = FlowId { connection: 1, flow: 0 };
     let mut c = Client::connect(server.path()).unwrap();
     c.trace(&Request::Trace { flow: Some(id), every: 2 }).unwrap();
-    p.until(|o| o.taps.wanted() == Some(Some(id)));
+    p.until(|o| o.subscriptions.wanted() == Some(Some(id)));
     for n in 0..4 {
-        p.office.taps.offer(&Decision { flow: "1.0".into(), acked_bytes: n, ..Decision::default() }, id);
+        p.handler
+            .subscriptions
+            .offer(&Decision { flow: "1.0".into(), acked_bytes: n, ..Decision::default() }, id);
     }
     let mut seen = Vec::new();
     while seen.len() < 2 {
@@ -171,7 +173,7 @@ fn decisions_are_streamed_until_the_watcher_disconnects() {
     }
     assert_eq!(seen, [0, 2]);
     drop(c);
-    p.until(|o| o.taps.wanted().is_none());
+    p.until(|o| o.subscriptions.wanted().is_none());
 }
 
 /// Connects as another user, and reads what that is told. The folder and the socket are opened to all before, so that only
@@ -203,16 +205,16 @@ fn other_users_are_refused_unless_in_the_group() {
     let (dir, p) = (tempfile::tempdir().unwrap(), Process::start());
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     let folder = dir.path().join("run");
-    let server = Server::start(&folder, None, p.office.clone()).unwrap();
+    let server = Server::start(&folder, None, p.handler.clone()).unwrap();
     // Who is not in the group gets there all the same, and is refused by what it is.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     [&folder, server.path()].into_iter().for_each(open);
     assert!(as_user(0, 0, server.path()).contains("\"process\""));
     let refused = as_user(USER, GROUP, server.path());
     assert!(refused.contains("refused") && !refused.contains("pid"), "{refused}");
-    p.until(|o| o.board.events(0).0.iter().any(|e| e.kind == "refused" && e.text.contains("61234")));
+    p.until(|o| o.process_state.events(0).0.iter().any(|e| e.kind == "refused" && e.text.contains("61234")));
     let folder = dir.path().join("group");
-    let server = Server::start(&folder, Some(GROUP), p.office.clone()).unwrap();
+    let server = Server::start(&folder, Some(GROUP), p.handler.clone()).unwrap();
     // Permissions as they are: 0750 and 0660.
     assert!(as_user(USER, GROUP, server.path()).contains("\"process\""));
     [&folder, server.path()].into_iter().for_each(open);

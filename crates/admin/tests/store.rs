@@ -4,9 +4,9 @@ mod common;
 
 use common::{Process, pause};
 use longhaul_admin::etcd::{Access, Change, Etcd, StoreError};
-use longhaul_admin::kept::Kept;
-use longhaul_admin::office::Office;
+use longhaul_admin::policy_cache::PolicyCache;
 use longhaul_admin::proto::{Answer, Request};
+use longhaul_admin::request_handler::RequestHandler;
 use longhaul_admin::source::{Source, Store};
 use longhaul_admin::watch::{WatchError, watch};
 use std::fs;
@@ -79,13 +79,13 @@ impl Drop for Server {
     }
 }
 
-fn running(o: &Office) -> (String, u64) {
-    let (text, status) = o.board.policy();
+fn running(o: &RequestHandler) -> (String, u64) {
+    let (text, status) = o.process_state.policy();
     (text.to_string(), status.revision)
 }
 
-fn errors(o: &Office) -> String {
-    o.board.policy().1.errors.join("; ")
+fn errors(o: &RequestHandler) -> String {
+    o.process_state.policy().1.errors.join("; ")
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn policy_update_reaches_all_hosts_and_store_outage_changes_nothing() {
     let source = Source::Store(etcd.store());
     let hosts: Vec<_> = (0..3).map(|i| (Process::start(), dir.path().join(format!("host{i}")))).collect();
     let _watching: Vec<_> =
-        hosts.iter().map(|(p, state)| watch(&source, &access, state, &p.office).unwrap()).collect();
-    let all = |what: &dyn Fn(&Office) -> bool| hosts.iter().for_each(|(p, _)| p.until(what));
+        hosts.iter().map(|(p, state)| watch(&source, &access, state, &p.handler).unwrap()).collect();
+    let all = |what: &dyn Fn(&RequestHandler) -> bool| hosts.iter().for_each(|(p, _)| p.until(what));
     all(&|o| running(o) == ("good 1".into(), first));
     let second = etcd.put(&access, "good 2");
     assert!(second > first);
@@ -112,18 +112,18 @@ fn policy_update_reaches_all_hosts_and_store_outage_changes_nothing() {
     all(&|o| running(o) == ("good 2".into(), second));
     // A host that starts meanwhile has its copy, and one that never ran has nothing and goes on all the same.
     let late = Process::start();
-    let _late = watch(&source, &access, &hosts[0].1, &late.office).unwrap();
-    assert_eq!(running(&late.office), ("good 2".into(), 0));
-    assert!(late.office.board.policy().1.from.contains("kept copy of etcd://"));
+    let _late = watch(&source, &access, &hosts[0].1, &late.handler).unwrap();
+    assert_eq!(running(&late.handler), ("good 2".into(), 0));
+    assert!(late.handler.process_state.policy().1.from.contains("kept copy of etcd://"));
     let new = Process::start();
-    let _new = watch(&source, &access, &dir.path().join("new"), &new.office).unwrap();
-    assert_eq!(running(&new.office), (String::new(), 0));
+    let _new = watch(&source, &access, &dir.path().join("new"), &new.handler).unwrap();
+    assert_eq!(running(&new.handler), (String::new(), 0));
     etcd.go_on();
     let third = etcd.put(&access, "good 3");
     all(&|o| running(o) == ("good 3".into(), third) && errors(o).is_empty());
     late.until(|o| running(o) == ("good 3".into(), third));
     new.until(|o| running(o) == ("good 3".into(), third));
-    let kept = Kept::new(&hosts[1].1, &source.to_string());
+    let kept = PolicyCache::new(&hosts[1].1, &source.to_string());
     all(&|_| kept.read().as_deref() == Some("good 3"));
     // What was in force was put in force once.
     hosts.iter().for_each(|(p, _)| {
@@ -147,12 +147,12 @@ fn compacted_revisions_and_deleted_keys_are_handled() {
     let access = Access::default();
     etcd.put(&access, "good 1");
     let p = Process::start();
-    let _watching = watch(&Source::Store(etcd.store()), &access, dir.path(), &p.office).unwrap();
+    let _watching = watch(&Source::Store(etcd.store()), &access, dir.path(), &p.handler).unwrap();
     p.until(|o| running(o).0 == "good 1");
     let key = "bG9uZ2hhdWwvcG9saWN5"; // longhaul/policy
     post(etcd.port, "/v3/kv/deleterange", &format!("{{\"key\":\"{key}\"}}"));
     p.until(|o| errors(o).contains("no policy is there"));
-    assert_eq!(running(&p.office).0, "good 1");
+    assert_eq!(running(&p.handler).0, "good 1");
     // While nobody watches, all that was is compacted away.
     etcd.stop();
     p.until(|o| errors(o).contains("cannot reach"));
@@ -237,7 +237,7 @@ fn store_requires_passwords() {
     assert!(advised.contains("--store-user"), "{advised}");
     let p = Process::start();
     let source = Source::Store(etcd.store());
-    let _watching = watch(&source, &with("secret"), dir.path(), &p.office).unwrap();
+    let _watching = watch(&source, &with("secret"), dir.path(), &p.handler).unwrap();
     p.until(|o| running(o).0 == "good 1");
     etcd.put(&with("secret"), "good 2");
     p.until(|o| running(o).0 == "good 2");
@@ -249,15 +249,15 @@ fn changed_file_is_reloaded_and_an_invalid_one_keeps_the_policy() {
     let (p, path) = (Process::start(), dir.path().join("policy.toml"));
     let source = Source::File(path.clone());
     assert!(matches!(
-        watch(&source, &Access::default(), dir.path(), &p.office),
+        watch(&source, &Access::default(), dir.path(), &p.handler),
         Err(WatchError::Policy { .. })
     ));
     fs::write(&path, "bad").unwrap();
-    let e = watch(&source, &Access::default(), dir.path(), &p.office).unwrap_err().to_string();
+    let e = watch(&source, &Access::default(), dir.path(), &p.handler).unwrap_err().to_string();
     assert!(e.contains("line 1") && e.contains("line 2"), "{e}");
     fs::write(&path, "good 1").unwrap();
-    let _watching = watch(&source, &Access::default(), dir.path(), &p.office).unwrap();
-    assert_eq!(running(&p.office).0, "good 1");
+    let _watching = watch(&source, &Access::default(), dir.path(), &p.handler).unwrap();
+    assert_eq!(running(&p.handler).0, "good 1");
     // Of the same length, and perhaps within the same tick of the clock.
     fs::write(&path, "good 2").unwrap();
     p.until(|o| running(o).0 == "good 2");
@@ -265,17 +265,17 @@ fn changed_file_is_reloaded_and_an_invalid_one_keeps_the_policy() {
     p.until(|o| errors(o).contains("line 1: it is not good; line 2: neither"));
     fs::remove_file(&path).unwrap();
     p.until(|o| errors(o).contains("cannot read"));
-    assert_eq!(running(&p.office).0, "good 2");
+    assert_eq!(running(&p.handler).0, "good 2");
     // Editors put another file in its place.
     fs::write(dir.path().join("new"), "good 3").unwrap();
     fs::rename(dir.path().join("new"), &path).unwrap();
     p.until(|o| running(o).0 == "good 3" && errors(o).is_empty());
-    let told = p.office.board.events(0).0.into_iter().filter(|e| e.kind == "source").count();
+    let told = p.handler.process_state.events(0).0.into_iter().filter(|e| e.kind == "source").count();
     assert_eq!(told, 3, "each trouble once, and its end");
 }
 
 /// Loads the one program that there is.
-fn load(o: &Office) {
+fn load(o: &RequestHandler) {
     let program = "cHJvZ3JhbQ==".to_owned();
     assert!(matches!(o.answer(Request::Load { program, path: String::new() }), Answer::Done { .. }));
 }
@@ -286,15 +286,15 @@ fn policy_needing_a_program_waits_until_it_is_loaded() {
     let (p, path) = (Process::start(), dir.path().join("policy.toml"));
     fs::write(&path, "good 1").unwrap();
     let source = Source::File(path.clone());
-    let _watching = watch(&source, &Access::default(), dir.path(), &p.office).unwrap();
+    let _watching = watch(&source, &Access::default(), dir.path(), &p.handler).unwrap();
     fs::write(&path, "good with novel").unwrap();
     p.until(|o| errors(o).contains("novel is not loaded here"));
-    assert_eq!(running(&p.office).0, "good 1");
-    load(&p.office);
-    assert_eq!((running(&p.office).0.as_str(), errors(&p.office).as_str()), ("good with novel", ""));
+    assert_eq!(running(&p.handler).0, "good 1");
+    load(&p.handler);
+    assert_eq!((running(&p.handler).0.as_str(), errors(&p.handler).as_str()), ("good with novel", ""));
     // What is in force waits for nothing.
-    load(&p.office);
-    assert_eq!(p.office.board.policy().1.changes, 2);
+    load(&p.handler);
+    assert_eq!(p.handler.process_state.policy().1.changes, 2);
 }
 
 #[test]
@@ -306,26 +306,26 @@ fn last_good_policy_is_kept_until_its_program_is_loaded() {
     let source = Source::Store(etcd.store());
     let hosts: Vec<_> = (0..2).map(|i| (Process::start(), dir.path().join(format!("host{i}")))).collect();
     let _watching: Vec<_> =
-        hosts.iter().map(|(p, state)| watch(&source, &access, state, &p.office).unwrap()).collect();
+        hosts.iter().map(|(p, state)| watch(&source, &access, state, &p.handler).unwrap()).collect();
     let (with, without) = (&hosts[0].0, &hosts[1].0);
     with.until(|o| running(o).0 == "good 1");
     without.until(|o| running(o).0 == "good 1");
-    load(&with.office);
+    load(&with.handler);
     let second = etcd.put(&access, "good with novel");
     with.until(|o| running(o) == ("good with novel".into(), second));
     without.until(|o| errors(o).contains("novel is not loaded here"));
-    assert_eq!(running(&without.office).0, "good 1");
+    assert_eq!(running(&without.handler).0, "good 1");
     // It comes into force with the program, also while the store is gone, and is the one that is kept.
     etcd.stop();
     without.until(|o| errors(o).contains("cannot reach"));
-    load(&without.office);
-    assert_eq!(running(&without.office), ("good with novel".into(), second));
-    assert_eq!(Kept::new(&hosts[1].1, &source.to_string()).read().as_deref(), Some("good with novel"));
+    load(&without.handler);
+    assert_eq!(running(&without.handler), ("good with novel".into(), second));
+    assert_eq!(PolicyCache::new(&hosts[1].1, &source.to_string()).read().as_deref(), Some("good with novel"));
     // A key that was deleted waits for nothing.
     etcd.go_on();
     etcd.put(&access, "bad");
     with.until(|o| errors(o).contains("line 1"));
     post(etcd.port, "/v3/kv/deleterange", "{\"key\":\"bG9uZ2hhdWwvcG9saWN5\"}");
     with.until(|o| errors(o).contains("no policy is there"));
-    assert!(with.office.waiting.lock().unwrap().is_none());
+    assert!(with.handler.pending_offer.lock().unwrap().is_none());
 }

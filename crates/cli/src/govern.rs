@@ -6,7 +6,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::setup::Me;
 use admin::etcd::Access;
 use admin::folder::{self, FolderError};
-use admin::office::Hooks;
+use admin::request_handler::Hooks;
 use admin::watch::WatchError;
 use admin::{Admin, Options};
 use lhio::poll::Waker;

@@ -3,7 +3,7 @@
 use base::Prefetch;
 use transport::connection::MAX_TRAIN;
 use transport::{NextSegment, PlaceError, SegmentRef, Streams};
-use verbs::{Adapter, Incoming, Placed, QpId, Rooms, Segment, SegmentOp, Stripes};
+use verbs::{Adapter, Incoming, MaxPayload, Placed, QpId, Segment, SegmentOp, StridedBuffer};
 use wire::data::{RESPONSE_HEADER, SEND_HEADER, TAIL, TAIL_IMMEDIATE, WRITE_HEADER};
 use wire::{DataHeader, DataOp};
 
@@ -28,10 +28,10 @@ impl ConnStreams<'_> {
 }
 
 /// Payload that fits packets of `room` bytes: all of a message are to be equally long.
-fn rooms(room: usize) -> Option<Rooms> {
+fn rooms(room: usize) -> Option<MaxPayload> {
     room.checked_sub(LONGEST_HEADER)?;
     let beside = |header| u32::try_from(room - header).unwrap_or(u32::MAX);
-    Some(Rooms {
+    Some(MaxPayload {
         tagged: beside(WRITE_HEADER),
         untagged: beside(SEND_HEADER),
         response: beside(RESPONSE_HEADER),
@@ -117,7 +117,9 @@ impl Streams for ConnStreams<'_> {
 
     fn gather_run(&mut self, qpn: u16, out: &mut [u8], stride: usize, at: usize) {
         let done = match (self.qp(qpn), &self.last) {
-            (Some(qp), Some(s)) => self.adapter.gather_run(qp, s, &mut Stripes { out, stride, at }).is_ok(),
+            (Some(qp), Some(s)) => {
+                self.adapter.gather_run(qp, s, &mut StridedBuffer { out, stride, at }).is_ok()
+            }
             _ => false,
         };
         if !done {

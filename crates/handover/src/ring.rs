@@ -8,15 +8,15 @@ pub const MAX_CAPACITY: usize = 1 << 16;
 /// Counters a cache line apart from each other: each is written by one thread and read by the other.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart(AtomicUsize);
+struct CachePadded(AtomicUsize);
 
 /// `None` is a place that is free.
 struct Shared<T> {
     places: Box<[UnsafeCell<Option<T>>]>,
     /// Values put in so far, wrapping. Written by the sender.
-    head: Apart,
+    head: CachePadded,
     /// Values taken out so far, wrapping. Written by the receiver.
-    tail: Apart,
+    tail: CachePadded,
 }
 
 // SAFETY: a value moves from one thread to another, which `T: Send` allows. A place is touched by the sender only while
@@ -48,8 +48,8 @@ pub fn ring<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let size = capacity.clamp(1, MAX_CAPACITY).next_power_of_two();
     let shared = Arc::new(Shared {
         places: (0..size).map(|_| UnsafeCell::new(None)).collect(),
-        head: Apart(AtomicUsize::new(0)),
-        tail: Apart(AtomicUsize::new(0)),
+        head: CachePadded(AtomicUsize::new(0)),
+        tail: CachePadded(AtomicUsize::new(0)),
     });
     (Sender { shared: shared.clone(), head: 0, tail: 0 }, Receiver { shared, tail: 0, head: 0 })
 }

@@ -94,7 +94,7 @@ impl NetworkMonitor {
     pub(crate) fn turn(&mut self, now: Time, endpoint: &mut Endpoint) {
         if now.since(self.polled_news) >= NEWS_POLL {
             self.polled_news = now;
-            if self.has_news() {
+            if self.has_events() {
                 self.settling = SETTLING.iter().map(|s| now + *s).collect();
                 self.ask_for(now);
             }
@@ -117,7 +117,7 @@ impl NetworkMonitor {
         }
     }
 
-    fn has_news(&mut self) -> bool {
+    fn has_events(&mut self) -> bool {
         let Some(news) = &mut self.news else { return false };
         match news.news() {
             Ok(any) => any,

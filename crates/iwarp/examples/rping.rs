@@ -8,7 +8,7 @@
 //! Words: `nocrc`, `p2p`, `rev1`, `markers`, `early`, `pause` (0.3 s before the first record).
 
 use base::{Rng, Span, Time};
-use longhaul_iwarp::{Config, Connection, Event, Piece, Placement, Step};
+use longhaul_iwarp::{Config, Connection, Event, Piece, Placement, StreamAction};
 use std::io::{Error, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
@@ -84,9 +84,13 @@ impl Rping {
             self.stream.write_all(&bytes[skip..])?;
             self.c.on_sent(&mut self.a, bytes.len() - skip);
         }
-        while let Some(s) = self.c.next_step() {
+        while let Some(s) = self.c.next_action() {
             // The peer may have closed it already.
-            let _ = self.stream.shutdown(if s == Step::Shutdown { Shutdown::Write } else { Shutdown::Both });
+            let _ = self.stream.shutdown(if s == StreamAction::Shutdown {
+                Shutdown::Write
+            } else {
+                Shutdown::Both
+            });
         }
         Ok(())
     }

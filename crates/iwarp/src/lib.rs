@@ -9,7 +9,7 @@
 //!   one `sendmsg`; [`Connection::on_sent`] says how much of it the stream took. Each list begins at a segment boundary if
 //!   the one before was sent with `MSG_EOR`; records are made to fit segments, so that segments hold whole records.
 //! * [`Connection::poll_timeout`] and [`Connection::on_timeout`] are the clock; time is passed in.
-//! * [`Connection::next_event`] says what the application should hear of, [`Connection::next_step`] what to do to the
+//! * [`Connection::next_event`] says what the application should hear of, [`Connection::next_action`] what to do to the
 //!   stream: to shut down its sending side, to close it, to reset it.
 //!
 //! Completions are the adapter's. Everything a peer can do wrong ends in a Terminate message with the code that the
@@ -25,7 +25,9 @@ pub mod mpa;
 pub mod rdmap;
 
 pub use config::{Config, Placement};
-pub use connection::{Connection, End, Event, Into, Piece, Places, Spare, Step, Transmit};
+pub use connection::{
+    Connection, End, Event, Piece, ReadTarget, ReadTargets, Scratch, StreamAction, Transmit,
+};
 pub use mpa::frames::{Enhanced, FrameError, MAX_PRIVATE, Rtr};
 pub use rdmap::terminate::Cause;
 

@@ -4,7 +4,7 @@
 //! later, bytes that come in order and in lumps.
 
 use base::{Ecn, Rng, Span, Time};
-use longhaul_iwarp::{Config, Connection, End as Ending, Event, Piece, Step};
+use longhaul_iwarp::{Config, Connection, End as Ending, Event, Piece, StreamAction};
 use netem::{Link, LinkConfig, Packet, Payload, Verdict};
 use std::collections::{BTreeMap, VecDeque};
 use verbs::{
@@ -155,8 +155,8 @@ impl End {
             self.out.write(now, &bytes);
             self.c.on_sent(&mut self.a, bytes.len());
         }
-        while let Some(s) = self.c.next_step() {
-            self.out.fin |= s == Step::Shutdown;
+        while let Some(s) = self.c.next_action() {
+            self.out.fin |= s == StreamAction::Shutdown;
         }
     }
     fn statuses(&mut self) -> Vec<(u64, Status)> {

@@ -23,7 +23,7 @@ struct Cq {
     /// Queue pairs that use it, counted once for each direction.
     users: u32,
     /// Queue pairs that could not take receives from their shared queue for want of places here.
-    starved: VecDeque<QpId>,
+    waiting: VecDeque<QpId>,
 }
 
 /// All completion queues of an adapter.
@@ -31,12 +31,12 @@ pub(crate) struct Cqs {
     slab: Slab<CqId, Cq>,
     notified: VecDeque<CqId>,
     /// Queue pairs that may take receives again, since a place became free.
-    pub(crate) fed: VecDeque<QpId>,
+    pub(crate) unblocked: VecDeque<QpId>,
 }
 
 impl Cqs {
     pub(crate) fn new(limit: usize) -> Cqs {
-        Cqs { slab: Slab::new(limit), notified: VecDeque::new(), fed: VecDeque::new() }
+        Cqs { slab: Slab::new(limit), notified: VecDeque::new(), unblocked: VecDeque::new() }
     }
     pub(crate) fn create(&mut self, capacity: usize) -> Result<CqId, Error> {
         let cq = Cq {
@@ -46,7 +46,7 @@ impl Cqs {
             armed: Armed::No,
             in_notified: false,
             users: 0,
-            starved: VecDeque::new(),
+            waiting: VecDeque::new(),
         };
         self.slab.insert(cq).map_err(|_| Error::Limit("completion queues"))
     }
@@ -66,7 +66,7 @@ impl Cqs {
     pub(crate) fn detach(&mut self, id: CqId, qp: QpId) {
         if let Some(cq) = self.slab.get_mut(id) {
             cq.users = cq.users.saturating_sub(1);
-            cq.starved.retain(|q| *q != qp);
+            cq.waiting.retain(|q| *q != qp);
         }
     }
     pub(crate) fn exists(&self, id: CqId) -> bool {
@@ -85,21 +85,21 @@ impl Cqs {
     pub(crate) fn unreserve(&mut self, id: CqId) {
         if let Some(cq) = self.slab.get_mut(id) {
             cq.reserved = cq.reserved.saturating_sub(1);
-            self.fed.extend(cq.starved.pop_front());
+            self.unblocked.extend(cq.waiting.pop_front());
         }
     }
     /// Lets the next that waits for a place have one, if there is one.
-    pub(crate) fn offer(&mut self, id: CqId) {
+    pub(crate) fn wake_waiter(&mut self, id: CqId) {
         if let Some(cq) = self.slab.get_mut(id)
             && cq.reserved + cq.queue.len() < cq.capacity
         {
-            self.fed.extend(cq.starved.pop_front());
+            self.unblocked.extend(cq.waiting.pop_front());
         }
     }
     /// Notes that `qp` waits for a place.
-    pub(crate) fn starve(&mut self, id: CqId, qp: QpId) {
+    pub(crate) fn wait_for_space(&mut self, id: CqId, qp: QpId) {
         if let Some(cq) = self.slab.get_mut(id) {
-            cq.starved.push_back(qp);
+            cq.waiting.push_back(qp);
         }
     }
     /// Adds a completion in a reserved place.
@@ -125,8 +125,8 @@ impl Cqs {
     pub(crate) fn poll(&mut self, id: CqId) -> Option<WorkCompletion> {
         let cq = self.slab.get_mut(id)?;
         let wc = cq.queue.pop_front()?;
-        if let Some(starved) = cq.starved.pop_front() {
-            self.fed.push_back(starved);
+        if let Some(starved) = cq.waiting.pop_front() {
+            self.unblocked.push_back(starved);
         }
         Some(wc)
     }

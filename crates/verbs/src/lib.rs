@@ -45,13 +45,13 @@ mod cq;
 mod error;
 mod memory;
 pub mod ordered;
-mod path;
 mod qp;
 mod region;
 mod rx;
 mod segment;
 mod slab;
 mod srq;
+mod transport_api;
 mod tx;
 mod unreliable;
 mod work;
@@ -66,7 +66,7 @@ pub use qp::{Kind, QpInfo, QpInit, QpState, QpUsage, Stats};
 pub use region::{Access, Mr, WindowRange};
 pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation};
 pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
-pub use tx::{Rooms, Stripes};
+pub use tx::{MaxPayload, StridedBuffer};
 pub use work::{
     AtomicOp, Data, InlineBytes, Opcode, Place, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
 };

@@ -9,7 +9,7 @@ use crate::adapter::{Adapter, NO_QP, error_of};
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
 use crate::qp::{Kind, Qp};
-use crate::region::{Access, Denied, Regions, WindowRange};
+use crate::region::{Access, AccessError, Regions, WindowRange};
 use crate::slab::{MrId, MwId, PdId, QpId};
 use crate::tx::{ATOMIC_LEN, Gate, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 
 /// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum RemoteError {
     /// No region or window has the key.
     #[error("unknown memory key")]
     Key,
@@ -59,14 +59,14 @@ pub enum Refusal {
     NoQueuePair,
 }
 
-impl From<Denied> for Refusal {
-    fn from(d: Denied) -> Refusal {
+impl From<AccessError> for RemoteError {
+    fn from(d: AccessError) -> RemoteError {
         match d {
-            Denied::Key => Refusal::Key,
-            Denied::Rights => Refusal::Rights,
-            Denied::Bounds => Refusal::Bounds,
-            Denied::Association => Refusal::Association,
-            Denied::Wrap => Refusal::Wrap,
+            AccessError::Key => RemoteError::Key,
+            AccessError::Rights => RemoteError::Rights,
+            AccessError::Bounds => RemoteError::Bounds,
+            AccessError::Association => RemoteError::Association,
+            AccessError::Wrap => RemoteError::Wrap,
         }
     }
 }
@@ -127,7 +127,7 @@ pub enum Outgoing {
 
 /// Bytes of payload that a piece may have, by what it is of; none is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rooms {
+pub struct MaxPayload {
     /// A write.
     pub write: u32,
     /// The answer to a read.
@@ -164,7 +164,7 @@ pub(crate) enum Payload {
 
 /// What a message that consumes a receive brings beside its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Arrival {
+pub struct ReceivedMessage {
     /// Length in bytes.
     pub len: u64,
     /// Immediate data: the message has nothing else.
@@ -177,7 +177,7 @@ pub struct Arrival {
 
 /// What is likely to arrive, before it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Foreseen {
+pub enum ExpectedData {
     /// A peer's write.
     Write {
         /// Our key.
@@ -222,22 +222,22 @@ impl Adapter {
     /// The next piece to send, which has so much room. When the stream has taken the last piece of a message, say so by
     /// [`on_taken`](Adapter::on_taken).
     #[inline]
-    pub fn next_ordered(&mut self, id: QpId, rooms: Rooms) -> Option<Piece> {
+    pub fn next_ordered(&mut self, id: QpId, max_payload: MaxPayload) -> Option<Piece> {
         let qp = self.qps.get_mut(id).filter(|q| q.init.kind == Kind::Ordered)?;
         let gate = qp.gate();
-        match qp.tx.next_whole(rooms, gate) {
+        match qp.tx.next_whole(max_payload, gate) {
             Some(whole) => {
                 qp.gave_out(&whole, id, &mut self.activated);
                 Some(whole)
             }
-            None => self.next_of_any(id, rooms, gate),
+            None => self.next_of_any(id, max_payload, gate),
         }
     }
     #[inline(never)]
-    fn next_of_any(&mut self, id: QpId, rooms: Rooms, gate: Gate) -> Option<Piece> {
+    fn next_of_any(&mut self, id: QpId, max_payload: MaxPayload, gate: Gate) -> Option<Piece> {
         let qp = self.qps.get_mut(id)?;
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let piece = halves.tx.next_ordered(rooms, gate, &mut ctx);
+        let piece = halves.tx.next_ordered(max_payload, gate, &mut ctx);
         match &piece {
             Some(p) => qp.gave_out(p, id, &mut self.activated),
             None => qp.wake(id, &mut self.activated),
@@ -247,9 +247,9 @@ impl Adapter {
     }
     /// As [`next_ordered`](Adapter::next_ordered), without its short way.
     #[cfg(test)]
-    pub(crate) fn next_the_long_way(&mut self, id: QpId, rooms: Rooms) -> Option<Piece> {
+    pub(crate) fn next_general(&mut self, id: QpId, max_payload: MaxPayload) -> Option<Piece> {
         let gate = self.qps.get(id)?.gate();
-        self.next_of_any(id, rooms, gate)
+        self.next_of_any(id, max_payload, gate)
     }
     /// The stream has taken so many messages whole, in the order in which their last pieces were given out.
     pub fn on_taken(&mut self, id: QpId, messages: usize) {
@@ -305,7 +305,7 @@ impl Adapter {
         id: QpId,
         (rkey, at, len): (u32, u64, u64),
         out: &mut Vec<Place>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RemoteError> {
         let pd = receiver(self.qps.get(id))?.pd;
         let (mr, offset) = self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
         out.push(Place { mr, offset, len });
@@ -317,7 +317,7 @@ impl Adapter {
     ///
     /// # Errors
     /// What forbids it.
-    pub fn may_write(&self, id: QpId, (rkey, at, len): (u32, u64, u64)) -> Result<(), Refusal> {
+    pub fn may_write(&self, id: QpId, (rkey, at, len): (u32, u64, u64)) -> Result<(), RemoteError> {
         let pd = receiver(self.qps.get(id))?.pd;
         self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
         Ok(())
@@ -332,10 +332,16 @@ impl Adapter {
     /// Where `len` bytes from byte `at` on will belong if they arrive, as [`write_places`](Adapter::write_places),
     /// [`sink_places`](Adapter::sink_places) and [`receive_places`](Adapter::receive_places) will say when they have. False,
     /// and nothing of use in `out`: nowhere.
-    pub fn foresee(&self, id: QpId, what: Foreseen, (at, len): (u64, u64), out: &mut Vec<Place>) -> bool {
+    pub fn expected_places(
+        &self,
+        id: QpId,
+        what: ExpectedData,
+        (at, len): (u64, u64),
+        out: &mut Vec<Place>,
+    ) -> bool {
         let Ok(qp) = receiver(self.qps.get(id)) else { return false };
         match what {
-            Foreseen::Write { rkey } => {
+            ExpectedData::Write { rkey } => {
                 let rights = Access::REMOTE_WRITE;
                 let found = self.regions.remote_or_window(rkey, (qp.pd, id), rights, at, len);
                 found.is_ok_and(|(mr, offset)| {
@@ -343,8 +349,8 @@ impl Adapter {
                     true
                 })
             }
-            Foreseen::Sink { key } => qp.tx.sink_places(key, at, len, out).is_some(),
-            Foreseen::Receive => qp.rx.foresee(at, len, out),
+            ExpectedData::Sink { key } => qp.tx.sink_places(key, at, len, out).is_some(),
+            ExpectedData::Receive => qp.rx.expected_places(at, len, out),
         }
     }
     /// Bytes that the next receive has room for; `None`: none is posted.
@@ -363,17 +369,17 @@ impl Adapter {
     /// Where `len` bytes from byte `at` on of the send that is arriving belong: in the next receive.
     ///
     /// # Errors
-    /// [`Refusal::NoReceive`], [`Refusal::TooLong`], [`Refusal::NoQueuePair`].
+    /// [`RemoteError::NoReceive`], [`RemoteError::TooLong`], [`RemoteError::NoQueuePair`].
     pub fn receive_places(
         &mut self,
         id: QpId,
         at: u64,
         len: u64,
         out: &mut Vec<Place>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RemoteError> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
         if !qp.rx.claim_next(at, len)?.local.places(at, len, out) {
-            return Err(Refusal::TooLong);
+            return Err(RemoteError::TooLong);
         }
         self.count_in(id, 1, len);
         Ok(())
@@ -381,13 +387,13 @@ impl Adapter {
     /// A whole message that consumes a receive: copies its bytes there, then as [`deliver`](Adapter::deliver).
     ///
     /// # Errors
-    /// [`Refusal::TooLong`], [`Refusal::LocalFault`], and those of [`deliver`](Adapter::deliver).
+    /// [`RemoteError::TooLong`], [`RemoteError::LocalFault`], and those of [`deliver`](Adapter::deliver).
     #[inline]
-    pub fn deliver_bytes(&mut self, id: QpId, bytes: &[u8], a: Arrival) -> Result<(), Refusal> {
+    pub fn deliver_bytes(&mut self, id: QpId, bytes: &[u8], a: ReceivedMessage) -> Result<(), RemoteError> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
         let len = bytes.len() as u64;
         let local = &qp.rx.claim_next(0, len)?.local;
-        local.write(&mut self.regions, 0, bytes).map_err(|_| Refusal::LocalFault)?;
+        local.write(&mut self.regions, 0, bytes).map_err(|_| RemoteError::LocalFault)?;
         (qp.stats.segments_in, qp.stats.bytes_in) = (qp.stats.segments_in + 1, qp.stats.bytes_in + len);
         consume(qp, id, a, &mut self.regions, &mut self.cqs)?;
         self.consumed(id);
@@ -396,9 +402,9 @@ impl Adapter {
     /// A message that consumes a receive is complete: its bytes are in place.
     ///
     /// # Errors
-    /// Of the key to be made void: [`Refusal::Key`], [`Refusal::Association`] (a window of another queue pair),
-    /// [`Refusal::CannotInvalidate`] (a region's). [`Refusal::NoReceive`], [`Refusal::NoQueuePair`]. Nothing completed.
-    pub fn deliver(&mut self, id: QpId, a: Arrival) -> Result<(), Refusal> {
+    /// Of the key to be made void: [`RemoteError::Key`], [`RemoteError::Association`] (a window of another queue pair),
+    /// [`RemoteError::CannotInvalidate`] (a region's). [`RemoteError::NoReceive`], [`RemoteError::NoQueuePair`]. Nothing completed.
+    pub fn deliver(&mut self, id: QpId, a: ReceivedMessage) -> Result<(), RemoteError> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
         consume(qp, id, a, &mut self.regions, &mut self.cqs)?;
         self.consumed(id);
@@ -419,16 +425,16 @@ impl Adapter {
     /// Where bytes of the answer to our read belong.
     ///
     /// # Errors
-    /// [`Refusal::NothingAsked`], or [`Refusal::Bounds`] beyond what was asked for.
+    /// [`RemoteError::NothingAsked`], or [`RemoteError::Bounds`] beyond what was asked for.
     pub fn sink_places(
         &mut self,
         id: QpId,
         (sink, at, len): (u32, u64, u64),
         out: &mut Vec<Place>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RemoteError> {
         let qp = receiver(self.qps.get(id))?;
-        qp.tx.sink(sink).ok_or(Refusal::NothingAsked)?;
-        qp.tx.sink_places(sink, at, len, out).ok_or(Refusal::Bounds)?;
+        qp.tx.sink(sink).ok_or(RemoteError::NothingAsked)?;
+        qp.tx.sink_places(sink, at, len, out).ok_or(RemoteError::Bounds)?;
         self.count_in(id, 1, len);
         Ok(())
     }
@@ -443,12 +449,12 @@ impl Adapter {
     /// The answer to our atomic operation came: `value` was there before.
     ///
     /// # Errors
-    /// [`Refusal::NothingAsked`], [`Refusal::LocalFault`].
-    pub fn complete_atomic(&mut self, id: QpId, number: u32, value: u64) -> Result<(), Refusal> {
+    /// [`RemoteError::NothingAsked`], [`RemoteError::LocalFault`].
+    pub fn complete_atomic(&mut self, id: QpId, number: u32, value: u64) -> Result<(), RemoteError> {
         let qp = receiver(self.qps.get(id))?;
-        let (wqe, _) = qp.tx.sink(number).ok_or(Refusal::NothingAsked)?;
+        let (wqe, _) = qp.tx.sink(number).ok_or(RemoteError::NothingAsked)?;
         let filled = qp.tx.fill_sink(wqe, 0, &value.to_ne_bytes(), &mut self.regions);
-        filled.map_err(|_| Refusal::LocalFault)?;
+        filled.map_err(|_| RemoteError::LocalFault)?;
         self.complete_read(id, number);
         Ok(())
     }
@@ -456,7 +462,7 @@ impl Adapter {
     ///
     /// # Errors
     /// What the peer did wrong.
-    pub fn accept_read(&mut self, id: QpId, r: PeerRead) -> Result<(), Refusal> {
+    pub fn accept_read(&mut self, id: QpId, r: PeerRead) -> Result<(), RemoteError> {
         let pd = receiver(self.qps.get(id))?.pd;
         let len = u64::from(r.len);
         // No bytes, no check (RFC 5040, section 5.2.1).
@@ -472,19 +478,19 @@ impl Adapter {
     ///
     /// # Errors
     /// What the peer did wrong.
-    pub fn accept_atomic(&mut self, id: QpId, a: PeerAtomic) -> Result<(), Refusal> {
+    pub fn accept_atomic(&mut self, id: QpId, a: PeerAtomic) -> Result<(), RemoteError> {
         let pd = receiver(self.qps.get(id))?.pd;
         let (mr, at) = self.remote(id, pd, Access::REMOTE_ATOMIC, (a.rkey, a.offset, ATOMIC_LEN))?;
         if at % ATOMIC_LEN != 0 {
-            return Err(Refusal::Alignment);
+            return Err(RemoteError::Alignment);
         }
         if !self.qps.get(id).is_some_and(|q| q.tx.takes_response()) {
-            return Err(Refusal::TooManyReads);
+            return Err(RemoteError::TooManyReads);
         }
         let mut bytes = [0; ATOMIC_LEN as usize];
-        self.regions.read(mr, at, &mut bytes).map_err(|_| Refusal::LocalFault)?;
+        self.regions.read(mr, at, &mut bytes).map_err(|_| RemoteError::LocalFault)?;
         let value = u64::from_ne_bytes(bytes);
-        self.regions.write(mr, at, &a.op.apply(value).to_ne_bytes()).map_err(|_| Refusal::LocalFault)?;
+        self.regions.write(mr, at, &a.op.apply(value).to_ne_bytes()).map_err(|_| RemoteError::LocalFault)?;
         self.answer(id, Response { mr: None, offset: 0, len: ATOMIC_LEN, sink: a.id, atomic: Some(value) })
     }
 
@@ -494,13 +500,13 @@ impl Adapter {
         pd: PdId,
         need: Access,
         (rkey, at, len): (u32, u64, u64),
-    ) -> Result<(crate::MrId, u64), Refusal> {
+    ) -> Result<(crate::MrId, u64), RemoteError> {
         Ok(self.regions.remote_or_window(rkey, (pd, id), need, at, len)?)
     }
-    fn answer(&mut self, id: QpId, r: Response) -> Result<(), Refusal> {
-        let qp = self.qps.get_mut(id).ok_or(Refusal::NoQueuePair)?;
+    fn answer(&mut self, id: QpId, r: Response) -> Result<(), RemoteError> {
+        let qp = self.qps.get_mut(id).ok_or(RemoteError::NoQueuePair)?;
         if !qp.tx.queue_response(r) {
-            return Err(Refusal::TooManyReads);
+            return Err(RemoteError::TooManyReads);
         }
         r.mr.iter().for_each(|mr| self.regions.hold(*mr));
         qp.wake(id, &mut self.activated);
@@ -584,17 +590,23 @@ impl Qp {
 
 /// Completes the next receive of a queue pair.
 #[inline(always)]
-fn consume(qp: &mut Qp, id: QpId, a: Arrival, regions: &mut Regions, cqs: &mut Cqs) -> Result<(), Refusal> {
+fn consume(
+    qp: &mut Qp,
+    id: QpId,
+    a: ReceivedMessage,
+    regions: &mut Regions,
+    cqs: &mut Cqs,
+) -> Result<(), RemoteError> {
     if qp.rx.posted() == 0 {
-        return Err(Refusal::NoReceive);
+        return Err(RemoteError::NoReceive);
     }
     if let Some(rkey) = a.invalidate {
         regions.invalidate(rkey, id).map_err(|d| match d {
-            Denied::Key | Denied::Association => d.into(),
-            _ => Refusal::CannotInvalidate,
+            AccessError::Key | AccessError::Association => d.into(),
+            _ => RemoteError::CannotInvalidate,
         })?;
     }
-    let r = qp.rx.next_receive(0).ok_or(Refusal::NoReceive)?;
+    let r = qp.rx.next_receive(0).ok_or(RemoteError::NoReceive)?;
     r.local.release(regions);
     let opcode = if a.imm.is_some() { Opcode::RecvWriteImm } else { Opcode::Recv };
     let wc = WorkCompletion {
@@ -612,11 +624,11 @@ fn consume(qp: &mut Qp, id: QpId, a: Arrival, regions: &mut Regions, cqs: &mut C
 }
 
 /// The queue pair, if it takes something in.
-fn receiver(qp: Option<&Qp>) -> Result<&Qp, Refusal> {
-    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
+fn receiver(qp: Option<&Qp>) -> Result<&Qp, RemoteError> {
+    qp.filter(|q| takes_in(q)).ok_or(RemoteError::NoQueuePair)
 }
-fn receiver_mut(qp: Option<&mut Qp>) -> Result<&mut Qp, Refusal> {
-    qp.filter(|q| takes_in(q)).ok_or(Refusal::NoQueuePair)
+fn receiver_mut(qp: Option<&mut Qp>) -> Result<&mut Qp, RemoteError> {
+    qp.filter(|q| takes_in(q)).ok_or(RemoteError::NoQueuePair)
 }
 fn takes_in(qp: &Qp) -> bool {
     qp.init.kind == Kind::Ordered && qp.gate().run

@@ -4,9 +4,9 @@ use crate::cq::Cqs;
 use crate::region::Regions;
 use crate::rx::{RecvWqe, Rx};
 use crate::slab::{CqId, PdId, QpId, SrqId};
-use crate::srq::Appetite;
+use crate::srq::SrqDemand;
 use crate::tx::{Ctx, Gate, Tx};
-use crate::unreliable::Seen;
+use crate::unreliable::DeliveredWindow;
 use crate::work::Status;
 use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_SGE};
 use std::collections::VecDeque;
@@ -164,7 +164,7 @@ pub(crate) struct Qp {
     pub(crate) tx: Tx,
     pub(crate) rx: Rx,
     /// Unreliable only.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) delivered: Option<DeliveredWindow>,
     pub(crate) stats: Stats,
     /// Its user was told that it has segments, and it still has.
     announced: bool,
@@ -173,7 +173,7 @@ pub(crate) struct Qp {
     /// Stands in the queue of those whose credit changed.
     pub(crate) in_credit: bool,
     /// What it wants of its shared receive queue.
-    pub(crate) appetite: Appetite,
+    pub(crate) srq_demand: SrqDemand,
 }
 
 impl Qp {
@@ -183,12 +183,12 @@ impl Qp {
             state: QpState::Init,
             tx: Tx::new(init.kind, init.max_rd_atomic),
             rx: Rx::default(),
-            seen: (init.kind == Kind::Unreliable).then(Seen::default),
+            delivered: (init.kind == Kind::Unreliable).then(DeliveredWindow::default),
             stats: Stats::default(),
             announced: false,
             in_activated: false,
             in_credit: false,
-            appetite: Appetite::new(),
+            srq_demand: SrqDemand::new(),
             init,
         }
     }
@@ -207,8 +207,8 @@ impl Qp {
         rng: &'a mut base::Rng,
     ) -> (Halves<'a>, Ctx<'a>) {
         let (send_cq, recv_cq) = (self.init.send_cq, self.init.recv_cq);
-        let Qp { tx, rx, seen, stats, .. } = self;
-        (Halves { tx, rx, seen }, Ctx { regions, cqs, rng, stats, qp, send_cq, recv_cq })
+        let Qp { tx, rx, delivered, stats, .. } = self;
+        (Halves { tx, rx, delivered }, Ctx { regions, cqs, rng, stats, qp, send_cq, recv_cq })
     }
     /// Queues the queue pair for announcement when it has come to have segments.
     #[inline]
@@ -283,5 +283,5 @@ impl Qp {
 pub(crate) struct Halves<'a> {
     pub(crate) tx: &'a mut Tx,
     pub(crate) rx: &'a mut Rx,
-    pub(crate) seen: &'a mut Option<Seen>,
+    pub(crate) delivered: &'a mut Option<DeliveredWindow>,
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
-use crate::tx::Stripes;
+use crate::tx::StridedBuffer;
 use base::Prefetch;
 
 /// What a region may be used for.
@@ -100,13 +100,13 @@ impl Region {
 
 /// What a remote key names.
 #[derive(Clone, Copy)]
-enum Keyed {
+enum KeyTarget {
     Region(MrId),
     Window(MwId),
 }
 
 /// What a window shows, to one queue pair.
-struct Bound {
+struct WindowBinding {
     rkey: u32,
     qp: QpId,
     mr: MrId,
@@ -119,7 +119,7 @@ struct Bound {
 /// (InfiniBand's windows of type 2).
 struct Window {
     pd: PdId,
-    bound: Option<Bound>,
+    bound: Option<WindowBinding>,
 }
 
 /// What a remote key shows.
@@ -151,7 +151,7 @@ pub(crate) struct Regions {
     slab: Slab<MrId, Region>,
     windows: Slab<MwId, Window>,
     by_lkey: KeyMap<MrId>,
-    by_rkey: KeyMap<Keyed>,
+    by_rkey: KeyMap<KeyTarget>,
     bytes: u64,
     max_bytes: u64,
 }
@@ -160,7 +160,7 @@ const NO_WINDOW: Error = Error::NotFound("memory window");
 
 /// Why a remote access is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Denied {
+pub(crate) enum AccessError {
     Key,
     Rights,
     Bounds,
@@ -203,7 +203,7 @@ impl Regions {
         let region = Region { memory, base, pd, access, lkey, rkey, users: 0 };
         let id = self.slab.insert(region).map_err(|r| (Error::Limit("memory regions"), r.memory))?;
         self.by_lkey.insert(lkey, id);
-        self.by_rkey.insert(rkey, Keyed::Region(id));
+        self.by_rkey.insert(rkey, KeyTarget::Region(id));
         self.bytes = bytes;
         Ok(Mr { id, lkey, rkey, len, base })
     }
@@ -245,8 +245,8 @@ impl Regions {
         need: Access,
         at: u64,
         len: u64,
-    ) -> Result<MrId, Denied> {
-        let Some(Keyed::Region(id)) = self.by_rkey.get(&rkey) else { return Err(Denied::Key) };
+    ) -> Result<MrId, AccessError> {
+        let Some(KeyTarget::Region(id)) = self.by_rkey.get(&rkey) else { return Err(AccessError::Key) };
         self.recheck(*id, pd, need, at, len)?;
         Ok(*id)
     }
@@ -260,15 +260,15 @@ impl Regions {
         need: Access,
         at: u64,
         len: u64,
-    ) -> Result<(MrId, u64), Denied> {
+    ) -> Result<(MrId, u64), AccessError> {
         let shown = self.shown(rkey, (pd, qp))?;
-        at.checked_add(len).ok_or(Denied::Wrap)?;
-        let at = at.checked_sub(shown.base).ok_or(Denied::Bounds)?;
+        at.checked_add(len).ok_or(AccessError::Wrap)?;
+        let at = at.checked_sub(shown.base).ok_or(AccessError::Bounds)?;
         if at + len > shown.len {
-            return Err(Denied::Bounds);
+            return Err(AccessError::Bounds);
         }
         if !shown.access.contains(need) {
-            return Err(Denied::Rights);
+            return Err(AccessError::Rights);
         }
         Ok((shown.mr, shown.offset + at))
     }
@@ -287,20 +287,20 @@ impl Regions {
     }
     /// What a key stands for.
     #[inline]
-    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, Denied> {
-        match self.by_rkey.get(&rkey).ok_or(Denied::Key)? {
-            Keyed::Region(id) => {
-                let r = self.slab.get(*id).ok_or(Denied::Key)?;
+    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, AccessError> {
+        match self.by_rkey.get(&rkey).ok_or(AccessError::Key)? {
+            KeyTarget::Region(id) => {
+                let r = self.slab.get(*id).ok_or(AccessError::Key)?;
                 if r.pd != pd {
-                    return Err(Denied::Association);
+                    return Err(AccessError::Association);
                 }
                 Ok(Shown { mr: *id, base: r.base, offset: r.base, len: r.memory.len(), access: r.access })
             }
-            Keyed::Window(id) => {
-                let w = self.windows.get(*id).ok_or(Denied::Key)?;
-                let b = w.bound.as_ref().ok_or(Denied::Key)?;
+            KeyTarget::Window(id) => {
+                let w = self.windows.get(*id).ok_or(AccessError::Key)?;
+                let b = w.bound.as_ref().ok_or(AccessError::Key)?;
                 if w.pd != pd || b.qp != qp {
-                    return Err(Denied::Association);
+                    return Err(AccessError::Association);
                 }
                 Ok(Shown { mr: b.mr, base: 0, offset: b.offset, len: b.len, access: b.access })
             }
@@ -339,9 +339,9 @@ impl Regions {
         self.unbind(id);
         let rkey = fresh_key(&self.by_rkey, rng);
         self.hold(mr);
-        self.by_rkey.insert(rkey, Keyed::Window(id));
+        self.by_rkey.insert(rkey, KeyTarget::Window(id));
         if let Some(w) = self.windows.get_mut(id) {
-            w.bound = Some(Bound { rkey, qp, mr, offset, len, access });
+            w.bound = Some(WindowBinding { rkey, qp, mr, offset, len, access });
         }
         Ok(rkey)
     }
@@ -352,26 +352,33 @@ impl Regions {
         }
     }
     /// Makes the key of a window void, if it is bound to `qp`. Keys of regions cannot be invalidated: that is not a right.
-    pub(crate) fn invalidate(&mut self, rkey: u32, qp: QpId) -> Result<(), Denied> {
+    pub(crate) fn invalidate(&mut self, rkey: u32, qp: QpId) -> Result<(), AccessError> {
         let id = match self.by_rkey.get(&rkey) {
-            Some(Keyed::Window(id)) => *id,
-            Some(_) => return Err(Denied::Rights),
-            None => return Err(Denied::Key),
+            Some(KeyTarget::Window(id)) => *id,
+            Some(_) => return Err(AccessError::Rights),
+            None => return Err(AccessError::Key),
         };
         if self.windows.get(id).and_then(|w| w.bound.as_ref()).is_none_or(|b| b.qp != qp) {
-            return Err(Denied::Association);
+            return Err(AccessError::Association);
         }
         self.unbind(id);
         Ok(())
     }
 
     /// As `remote`, for a region that was found before and may have been deregistered since.
-    pub(crate) fn recheck(&self, id: MrId, pd: PdId, need: Access, at: u64, len: u64) -> Result<(), Denied> {
-        let r = self.slab.get(id).filter(|r| r.pd == pd).ok_or(Denied::Key)?;
+    pub(crate) fn recheck(
+        &self,
+        id: MrId,
+        pd: PdId,
+        need: Access,
+        at: u64,
+        len: u64,
+    ) -> Result<(), AccessError> {
+        let r = self.slab.get(id).filter(|r| r.pd == pd).ok_or(AccessError::Key)?;
         if !r.access.contains(need) {
-            return Err(Denied::Rights);
+            return Err(AccessError::Rights);
         }
-        if r.has(at, len) { Ok(()) } else { Err(Denied::Bounds) }
+        if r.has(at, len) { Ok(()) } else { Err(AccessError::Bounds) }
     }
 
     /// Notes one more user. A region has fewer than 2^32 of them: queues are limited far below.
@@ -396,7 +403,7 @@ impl Regions {
         id: MrId,
         offset: u64,
         len: u32,
-        to: &mut Stripes<'_>,
+        to: &mut StridedBuffer<'_>,
     ) -> Result<(), CopyError> {
         let r = self.slab.get(id).ok_or(CopyError::Bounds)?;
         (r.index(offset)..)

@@ -1,9 +1,9 @@
 //! The receiving half of a queue pair: checks segments, places their bytes, completes messages in order.
 
-mod run;
+mod contiguous;
 
-use crate::ordered::Refusal;
-use crate::region::{Access, Denied};
+use crate::ordered::RemoteError;
+use crate::region::{Access, AccessError};
 use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};
 use crate::slab::{MrId, PdId};
 use crate::tx::{Ctx, Response, Tx};
@@ -120,7 +120,7 @@ pub(crate) struct Rx {
     /// Receive number of the first of `recvs`.
     recv_base: u64,
     /// The limit that the peer was told last.
-    told: u64,
+    advertised: u64,
 }
 
 /// Checks the fields of one segment against each other. Returns the positions it brings.
@@ -156,11 +156,11 @@ pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<Range<u64>, Viol
     Ok(seg.position..end)
 }
 
-pub(crate) const fn violation_of(d: Denied) -> Violation {
+pub(crate) const fn violation_of(d: AccessError) -> Violation {
     match d {
-        Denied::Key | Denied::Association => Violation::BadKey,
-        Denied::Rights => Violation::AccessDenied,
-        Denied::Bounds | Denied::Wrap => Violation::OutOfBounds,
+        AccessError::Key | AccessError::Association => Violation::BadKey,
+        AccessError::Rights => Violation::AccessDenied,
+        AccessError::Bounds | AccessError::Wrap => Violation::OutOfBounds,
     }
 }
 
@@ -177,13 +177,13 @@ impl Rx {
         self.recv_base + self.recvs.len() as u64
     }
     /// Whether the peer should hear of the limit: it knows of at most three quarters of the receives that wait.
-    pub(crate) fn credit_is_news(&self) -> bool {
-        let known = self.told.saturating_sub(self.recv_base);
-        self.recv_limit() > self.told && 4 * known <= 3 * self.recvs.len() as u64
+    pub(crate) fn should_advertise_credit(&self) -> bool {
+        let known = self.advertised.saturating_sub(self.recv_base);
+        self.recv_limit() > self.advertised && 4 * known <= 3 * self.recvs.len() as u64
     }
     /// The peer hears of the limit.
-    pub(crate) fn tell_credit(&mut self) {
-        self.told = self.recv_limit();
+    pub(crate) fn on_credit_advertised(&mut self) {
+        self.advertised = self.recv_limit();
     }
     /// Receives ever consumed.
     pub(crate) fn consumed(&self) -> u64 {
@@ -197,11 +197,11 @@ impl Rx {
         self.post(RecvWqe { posted_after: Some(self.recv_base), ..r });
     }
     /// The receive that is next, for `len` bytes from byte `at` on (ordered queue pairs). It counts as used from now on.
-    pub(crate) fn claim_next(&mut self, at: u64, len: u64) -> Result<&RecvWqe, Refusal> {
-        let r = self.recvs.front_mut().ok_or(Refusal::NoReceive)?;
+    pub(crate) fn claim_next(&mut self, at: u64, len: u64) -> Result<&RecvWqe, RemoteError> {
+        let r = self.recvs.front_mut().ok_or(RemoteError::NoReceive)?;
         r.claimed = Some(self.recv_base);
         r.too_long = at.checked_add(len).is_none_or(|end| end > r.room);
-        if r.too_long { Err(Refusal::TooLong) } else { Ok(r) }
+        if r.too_long { Err(RemoteError::TooLong) } else { Ok(r) }
     }
     /// Bytes that the next receive has room for.
     pub(crate) fn next_room(&self) -> Option<u64> {
@@ -212,7 +212,7 @@ impl Rx {
         self.recvs.front().filter(|r| r.posted_after == Some(self.recv_base)).map(|r| r.room)
     }
     /// As `next_receive_places`, of a message that may come. False: it does not fit.
-    pub(crate) fn foresee(&self, at: u64, len: u64, out: &mut Vec<Place>) -> bool {
+    pub(crate) fn expected_places(&self, at: u64, len: u64, out: &mut Vec<Place>) -> bool {
         let fits = |r: &RecvWqe| at.checked_add(len).is_some_and(|end| end <= r.room);
         self.recvs.front().filter(|r| fits(r)).is_some_and(|r| r.local.places(at, len, out))
     }

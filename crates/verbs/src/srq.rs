@@ -33,20 +33,20 @@ const TRIES: usize = 4;
 
 /// What a queue pair wants of its shared queue.
 #[derive(Debug)]
-pub(crate) struct Appetite {
+pub(crate) struct SrqDemand {
     /// What it may hold, as far as its own consumption goes.
     most: usize,
     /// Consumed since `most` was doubled.
     used: usize,
     in_empty: bool,
-    in_hungry: bool,
+    in_wanting: bool,
     /// Waits for a place in its completion queue.
     waits_for_cq: bool,
 }
 
-impl Appetite {
-    pub(crate) const fn new() -> Appetite {
-        Appetite { most: IDLE, used: 0, in_empty: false, in_hungry: false, waits_for_cq: false }
+impl SrqDemand {
+    pub(crate) const fn new() -> SrqDemand {
+        SrqDemand { most: IDLE, used: 0, in_empty: false, in_wanting: false, waits_for_cq: false }
     }
     fn on_consumed(&mut self, n: usize) {
         self.used += n;
@@ -93,12 +93,15 @@ impl Srq {
         self.pool.is_empty() && !self.empty.is_empty()
     }
     /// Puts a queue pair that wants more in line.
-    fn queue(&mut self, id: QpId, held: usize, most: usize, a: &mut Appetite) {
+    fn queue(&mut self, id: QpId, held: usize, most: usize, a: &mut SrqDemand) {
         if held >= most.min(a.most) || a.waits_for_cq {
             return;
         }
-        let (line, mark) =
-            if held == 0 { (&mut self.empty, &mut a.in_empty) } else { (&mut self.hungry, &mut a.in_hungry) };
+        let (line, mark) = if held == 0 {
+            (&mut self.empty, &mut a.in_empty)
+        } else {
+            (&mut self.hungry, &mut a.in_wanting)
+        };
         if !core::mem::replace(mark, true) {
             line.push_back(id);
         }
@@ -108,8 +111,8 @@ impl Srq {
         let first = self.empty.pop_front();
         let id = first.or_else(|| self.hungry.pop_front())?;
         if let Some(q) = qps.get_mut(id) {
-            let a = &mut q.appetite;
-            *(if first.is_some() { &mut a.in_empty } else { &mut a.in_hungry }) = false;
+            let a = &mut q.srq_demand;
+            *(if first.is_some() { &mut a.in_empty } else { &mut a.in_wanting }) = false;
         }
         Some(id)
     }
@@ -222,7 +225,7 @@ impl Adapter {
             && let Some(qp_id) = srq.next_in_line(&mut self.qps)
         {
             let Some(qp) = self.qps.get_mut(qp_id) else { continue };
-            let (held, a) = (qp.rx.posted(), &mut qp.appetite);
+            let (held, a) = (qp.rx.posted(), &mut qp.srq_demand);
             if qp.state == QpState::Error || a.waits_for_cq {
                 continue;
             }
@@ -235,7 +238,7 @@ impl Adapter {
             if self.cqs.reserve(qp.init.recv_cq).is_err() {
                 // The completion queue wakes it.
                 a.waits_for_cq = true;
-                self.cqs.starve(qp.init.recv_cq, qp_id);
+                self.cqs.wait_for_space(qp.init.recv_cq, qp_id);
                 continue;
             }
             let Some(r) = srq.pool.pop_front() else { break };
@@ -261,7 +264,7 @@ impl Adapter {
         if let (Some(srq), Some(q)) = (self.srqs.get_mut(id), self.qps.get_mut(qp))
             && q.state != QpState::Error
         {
-            srq.queue(qp, q.rx.posted(), q.init.max_recv_wr, &mut q.appetite);
+            srq.queue(qp, q.rx.posted(), q.init.max_recv_wr, &mut q.srq_demand);
         }
         self.hand_out(id);
         self.check_srq_limit(id);
@@ -270,13 +273,13 @@ impl Adapter {
     /// A place became free in the completion queue that `qp` waited for.
     pub(crate) fn feed_starved(&mut self, qp: QpId) {
         let Some(q) = self.qps.get_mut(qp) else { return };
-        q.appetite.waits_for_cq = false;
+        q.srq_demand.waits_for_cq = false;
         let cq = q.init.recv_cq;
         if let Some(srq) = q.init.srq {
             self.make_hungry(srq, qp);
         }
         // It may want no more by now: then the place is for the next.
-        self.cqs.offer(cq);
+        self.cqs.wake_waiter(cq);
     }
 
     /// `n` receives that `qp` held were consumed.
@@ -285,7 +288,7 @@ impl Adapter {
             srq.given = srq.given.saturating_sub(n);
         }
         if let Some(q) = self.qps.get_mut(qp) {
-            q.appetite.on_consumed(n);
+            q.srq_demand.on_consumed(n);
         }
         self.make_hungry(id, qp);
     }

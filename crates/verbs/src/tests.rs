@@ -64,7 +64,7 @@ impl End {
         v
     }
     pub(crate) fn segment(&mut self, max: usize) -> Option<(Segment, Vec<u8>)> {
-        let ahead = self.a.peek(self.qp, Rooms::same(max as u32));
+        let ahead = self.a.peek(self.qp, MaxPayload::same(max as u32));
         let had = self.a.has_segment(self.qp);
         let seg = self.a.next_segment(self.qp, max);
         assert_eq!(had, seg.is_some());

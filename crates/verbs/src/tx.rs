@@ -1,11 +1,11 @@
 //! The sending half of a queue pair: from work requests to segments, and from the segments' fate to
 //! completions.
 
-mod ahead;
+mod lookahead;
 mod ordered;
-mod run;
+mod segment_run;
 
-pub use run::Stripes;
+pub use segment_run::StridedBuffer;
 
 use crate::cq::Cqs;
 use crate::error::{Error, GatherError};
@@ -209,7 +209,7 @@ pub(crate) struct Tx {
 
 /// Payload that fits a segment, in bytes, by the kind of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rooms {
+pub struct MaxPayload {
     /// Of a Write.
     pub tagged: u32,
     /// Of a Send, and of a request.
@@ -224,10 +224,10 @@ pub struct Rooms {
     pub even: bool,
 }
 
-impl Rooms {
+impl MaxPayload {
     /// The same for all.
-    pub const fn same(max: u32) -> Rooms {
-        Rooms { tagged: max, untagged: max, response: max, tail: 0, tail_imm: 0, even: true }
+    pub const fn same(max: u32) -> MaxPayload {
+        MaxPayload { tagged: max, untagged: max, response: max, tail: 0, tail_imm: 0, even: true }
     }
     const fn of(&self, op: SegmentOp) -> u32 {
         match op {
@@ -360,14 +360,19 @@ impl Tx {
         (first, all)
     }
 
-    pub(crate) fn next_segment(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
-        let no_room = [rooms.tagged, rooms.untagged, rooms.response].contains(&0);
+    pub(crate) fn next_segment(
+        &mut self,
+        max_payload: MaxPayload,
+        gate: Gate,
+        ctx: &mut Ctx<'_>,
+    ) -> Option<Segment> {
+        let no_room = [max_payload.tagged, max_payload.untagged, max_payload.response].contains(&0);
         if no_room || !gate.run || self.kind == Kind::Ordered {
             return None;
         }
-        let seg = match self.next_lost(rooms) {
+        let seg = match self.next_lost(max_payload) {
             Some(s) => s,
-            None => self.next_new(rooms, gate, ctx)?,
+            None => self.next_new(max_payload, gate, ctx)?,
         };
         ctx.stats.segments_out += 1;
         ctx.stats.bytes_out += u64::from(seg.len);
@@ -379,7 +384,7 @@ impl Tx {
     }
 
     /// The next lost range. Entries of the queue whose loss proved spurious are dropped on the way.
-    fn next_lost(&mut self, rooms: Rooms) -> Option<Segment> {
+    fn next_lost(&mut self, max_payload: MaxPayload) -> Option<Segment> {
         while let Some(&msn) = self.lost_queue.front() {
             let Some(m) = self.message(msn).filter(|m| m.is_lost) else {
                 if let Some(m) = self.message(msn) {
@@ -388,7 +393,7 @@ impl Tx {
                 self.lost_queue.pop_front();
                 continue;
             };
-            let (offset, len) = m.next_lost(rooms);
+            let (offset, len) = m.next_lost(max_payload);
             m.lost.remove(offset..offset + len);
             m.empty_lost = false;
             let seg = m.segment(msn, offset, len, true);
@@ -402,12 +407,12 @@ impl Tx {
         None
     }
 
-    fn next_new(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
-        let msn = self.next_msn(rooms.untagged, gate, ctx)?;
+    fn next_new(&mut self, max_payload: MaxPayload, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Segment> {
+        let msn = self.next_msn(max_payload.untagged, gate, ctx)?;
         let datagrams = self.kind == Kind::Unreliable;
         let m = self.message(msn)?;
         let offset = m.sent;
-        let len = m.next_new(rooms, datagrams);
+        let len = m.next_new(max_payload, datagrams);
         m.sent += len;
         let seg = m.segment(msn, offset, len, false);
         if seg.last.is_some() {

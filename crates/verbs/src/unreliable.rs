@@ -11,7 +11,7 @@ use crate::work::{Opcode, Status};
 const WINDOW: u16 = 1 << 14;
 
 /// Which of the latest messages were delivered, so that a copy made by the network is not delivered again.
-pub(crate) struct Seen {
+pub(crate) struct DeliveredWindow {
     /// The highest message number, truncated.
     highest: u16,
     /// One bit for each number of the window, at the number modulo its size.
@@ -20,13 +20,13 @@ pub(crate) struct Seen {
     writes: [(u16, u64); 16],
 }
 
-impl Default for Seen {
-    fn default() -> Seen {
-        Seen { highest: u16::MAX, bits: vec![0; usize::from(WINDOW) / 64], writes: [(0, 0); 16] }
+impl Default for DeliveredWindow {
+    fn default() -> DeliveredWindow {
+        DeliveredWindow { highest: u16::MAX, bits: vec![0; usize::from(WINDOW) / 64], writes: [(0, 0); 16] }
     }
 }
 
-impl Seen {
+impl DeliveredWindow {
     fn cell(&mut self, msn16: u16) -> (&mut u64, u64) {
         let i = usize::from(msn16 % WINDOW);
         (&mut self.bits[i / 64], 1 << (i % 64))
@@ -70,7 +70,7 @@ impl Seen {
 /// Checks a segment and places it. Sends are whole in one segment.
 pub(crate) fn place(
     rx: &mut Rx,
-    seen: &mut Seen,
+    delivered: &mut DeliveredWindow,
     pd: PdId,
     seg: &Incoming,
     payload: &[u8],
@@ -85,7 +85,7 @@ pub(crate) fn place(
         _ => {}
     }
     let delivers = seg.last.filter(|_| seg.rsn16.is_some());
-    if delivers.is_some() && seen.contains(seg.msn16) {
+    if delivers.is_some() && delivered.contains(seg.msn16) {
         return Ok(Placed::Duplicate);
     }
     let mut len = payload.len() as u64;
@@ -95,10 +95,10 @@ pub(crate) fn place(
             let written = ctx.regions.write(mr.map_err(violation_of)?, seg.position, payload);
             written.map_err(|_| Violation::LocalFault)?;
         }
-        len = seen.arrived(seg.msn16, len);
+        len = delivered.arrived(seg.msn16, len);
     }
     if let Some(tail) = delivers {
-        seen.insert(seg.msn16);
+        delivered.insert(seg.msn16);
         deliver(rx, seg.op, payload, len, tail, ctx)?;
     }
     Ok(Placed::New)
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn receive_window_advances_after_an_outage() {
-        let mut s = Seen::default();
+        let mut s = DeliveredWindow::default();
         assert!(s.insert(0) && !s.insert(0));
         assert!(s.insert(40_000), "behind or ahead cannot be told by half the range; it is ahead");
         assert!(!s.insert(40_000) && s.insert(39_999) && !s.insert(39_999));
@@ -147,7 +147,7 @@ mod tests {
         #[test]
         fn each_number_is_new_once(steps in proptest::collection::vec(0u64..900, 1..400)) {
             // Numbers rise by up to 300 or go back by up to 600, so all stay within the window.
-            let (mut s, mut at, mut model) = (Seen::default(), 0u64, std::collections::HashSet::new());
+            let (mut s, mut at, mut model) = (DeliveredWindow::default(), 0u64, std::collections::HashSet::new());
             for d in steps {
                 at = (at + d).saturating_sub(600).max(at.saturating_sub(600));
                 let back = at.saturating_sub(d % 7);

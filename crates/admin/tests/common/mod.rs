@@ -1,12 +1,12 @@
-//! A process without data: its office, and a thread that does what the loop would do.
+//! A process without data: its request handler, and a thread that does what the loop would do.
 #![allow(dead_code)] // each test file uses its part of this
 
 use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};
-use longhaul_admin::board::Board;
-use longhaul_admin::desk::{Desk, Order};
-use longhaul_admin::office::{Hooks, Office, WithWarnings};
+use longhaul_admin::process_state::ProcessState;
 use longhaul_admin::proto::{Answer, Flow, Program};
-use longhaul_admin::tap::Taps;
+use longhaul_admin::request_handler::{Hooks, RequestHandler, WithWarnings};
+use longhaul_admin::request_queue::{LoopRequest, RequestQueue};
+use longhaul_admin::subscriptions::Subscriptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -62,10 +62,10 @@ fn read_policy(text: &str, novel: &Novel) -> Result<WithWarnings, Vec<String>> {
 
 /// An office whose policies are good when their texts begin so, and a loop behind it.
 pub struct Process {
-    pub office: Office,
+    pub handler: RequestHandler,
     /// Policies that the loop was given.
     pub policies: Arc<AtomicUsize>,
-    /// Turns in which the loop looked at its desk.
+    /// Turns in which the loop looked at its queue.
     pub turns: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -92,51 +92,53 @@ impl Process {
             is_known: Arc::new(move |name| name != "novel" || known.load(Ordering::Relaxed)),
             news: Arc::new(Vec::new),
         };
-        let office = Office {
-            board: Board::new("test"),
-            desk: Desk::new(lhio::poll::Poller::new().unwrap().waker()),
-            taps: Taps::default(),
+        let handler = RequestHandler {
+            process_state: ProcessState::new("test"),
+            queue: RequestQueue::new(lhio::poll::Poller::new().unwrap().waker()),
+            subscriptions: Subscriptions::default(),
             hooks,
-            waiting: Arc::default(),
-            standing: Arc::default(),
+            pending_offer: Arc::default(),
+            active_policy: Arc::default(),
         };
         let (policies, turns, stop) =
             (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::default());
-        let (desk, counts, ended) =
-            (office.desk.clone(), (policies.clone(), turns.clone()), Arc::clone(&stop));
+        let (queue, counts, ended) =
+            (handler.queue.clone(), (policies.clone(), turns.clone()), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             while !AtomicBool::load(&ended, Ordering::Relaxed) {
                 counts.1.fetch_add(1, Ordering::Relaxed);
-                let Some(job) = desk.take() else {
+                let Some(job) = queue.take() else {
                     std::thread::yield_now();
                     continue;
                 };
-                let answer = match &job.order {
-                    Order::Flows => Answer::Flows {
+                let answer = match &job.request {
+                    LoopRequest::Flows => Answer::Flows {
                         flows: vec![Flow { id: "1.0".into(), ..Flow::default() }],
                         left_out: 0,
                     },
-                    Order::Policy(_) => {
+                    LoopRequest::Policy(_) => {
                         counts.0.fetch_add(1, Ordering::Relaxed);
                         Answer::done("done")
                     }
-                    Order::Programs(programs) => Answer::Programs { programs: programs.clone() },
-                    Order::Renew(_) => Answer::done("2 flows run it"),
+                    LoopRequest::Programs(programs) => Answer::Programs { programs: programs.clone() },
+                    LoopRequest::Renew(_) => Answer::done("2 flows run it"),
                     // Which names there are is known where programs are loaded.
-                    Order::SetFlow { algorithm: Some(name), .. } if cc::registry::parse(name).is_err() => {
+                    LoopRequest::SetFlow { algorithm: Some(name), .. }
+                        if cc::registry::parse(name).is_err() =>
+                    {
                         Answer::Refused { errors: vec![format!("there is no `{name}`")] }
                     }
-                    Order::SetFlow { flow, .. } => Answer::done(flow.to_string()),
+                    LoopRequest::SetFlow { flow, .. } => Answer::done(flow.to_string()),
                 };
-                job.done(answer);
+                job.answer(answer);
             }
         });
-        Process { office, policies, turns, stop, thread: Some(thread) }
+        Process { handler, policies, turns, stop, thread: Some(thread) }
     }
 
     /// Waits until `what` holds, which it does sooner or later: the test's own time is the limit.
-    pub fn until(&self, what: impl Fn(&Office) -> bool) {
-        while !what(&self.office) {
+    pub fn until(&self, what: impl Fn(&RequestHandler) -> bool) {
+        while !what(&self.handler) {
             std::thread::yield_now();
             pause();
         }

@@ -1,6 +1,6 @@
 //! Whether the file that a policy was read from still says what is in force.
 
-use admin::board::hash;
+use admin::process_state::hash;
 use policy::MAX_FILE;
 use std::io::Read as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Policies and programs, as the administrator's side of a process takes them.
 
-use admin::office::WithWarnings;
 use admin::proto::Program;
+use admin::request_handler::WithWarnings;
 use lhio::clock::WallTime;
 use policy::{Policy, Problems};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::tls::StreamTls;
 use super::{StreamCommand, StreamId};
 use crate::Endpoint;
 use crate::app::ConnId;
-use ::iwarp::{Connection, Spare, Step};
+use ::iwarp::{Connection, Scratch, StreamAction};
 use base::{Span, Time};
 use std::net::{IpAddr, SocketAddr};
 use transport::crypto::PeerIdentity;
@@ -86,7 +86,7 @@ pub struct StreamIo<'a> {
     /// Finds registered memory.
     pub adapter: &'a mut Adapter,
     /// Scratch memory.
-    pub spare: &'a mut Spare,
+    pub spare: &'a mut Scratch,
 }
 
 impl Endpoint {
@@ -291,7 +291,7 @@ impl Endpoint {
     /// Bytes of a stream were moved: what came of it goes to the application, and to the driver as orders.
     pub fn stream_done(&mut self, now: Time, id: StreamId) {
         // Most often nothing has happened but that bytes were moved.
-        let moved = |s: &Stream| s.sealed.is_none() && s.engine.as_ref().is_some_and(|e| !e.has_news());
+        let moved = |s: &Stream| s.sealed.is_none() && s.engine.as_ref().is_some_and(|e| !e.has_events());
         if self.iwarp_state.streams.get(&id).is_some_and(|s| moved(s)) {
             return self.iwarp_state.follow_up(id);
         }
@@ -309,16 +309,16 @@ impl Endpoint {
         let sealed = s.sealed.is_some();
         let mut over = !sealed;
         while let Some(step) =
-            self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_step())
+            self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()?.next_action())
         {
             if sealed {
                 over |= self.step_sealed(id, step);
                 continue;
             }
             self.iwarp_state.orders.push_back(match step {
-                Step::Shutdown => StreamCommand::Shutdown(id),
-                Step::Close => StreamCommand::Close(id),
-                Step::Abort => StreamCommand::Abort(id),
+                StreamAction::Shutdown => StreamCommand::Shutdown(id),
+                StreamAction::Close => StreamCommand::Close(id),
+                StreamAction::Abort => StreamCommand::Abort(id),
             });
         }
         if sealed {

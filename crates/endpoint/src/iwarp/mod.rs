@@ -109,7 +109,7 @@ pub(crate) struct IwarpState {
     /// Whether the system has a congestion control.
     pub has_congestion: Option<HasCongestion>,
     /// Scratch memory of all streams.
-    pub spare: ::iwarp::Spare,
+    pub spare: ::iwarp::Scratch,
 }
 
 impl IwarpState {

@@ -6,7 +6,7 @@ use super::io::Stream;
 use super::{StreamCommand, StreamId};
 use crate::Endpoint;
 use crate::app::ConnId;
-use ::iwarp::{Connection, Piece, Step};
+use ::iwarp::{Connection, Piece, StreamAction};
 use base::{Span, Time};
 use transport::connection::Authority;
 use transport::crypto::{ClientSetup, OneTimeToken};
@@ -84,7 +84,7 @@ impl Endpoint {
 
     /// What the engine wants done to a sealed stream: TLS says its own word of the end first. True when the stream is over
     /// at once.
-    pub(super) fn step_sealed(&mut self, id: StreamId, step: Step) -> bool {
+    pub(super) fn step_sealed(&mut self, id: StreamId, step: StreamAction) -> bool {
         let Some(sealed) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.sealed.as_mut()) else {
             return true;
         };
@@ -92,15 +92,15 @@ impl Endpoint {
             return false;
         }
         match step {
-            Step::Abort => {
+            StreamAction::Abort => {
                 self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
                 return true;
             }
-            Step::Shutdown => {
+            StreamAction::Shutdown => {
                 sealed.tls.close_notify();
                 sealed.then = Some(StreamCommand::Shutdown(id));
             }
-            Step::Close => {
+            StreamAction::Close => {
                 sealed.tls.close_notify();
                 sealed.then = Some(StreamCommand::Close(id));
             }

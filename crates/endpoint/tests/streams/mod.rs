@@ -4,7 +4,7 @@
 
 use crate::pair::{identity, server_config};
 use base::{Rng, Span, Time};
-use iwarp::{Into, Piece};
+use iwarp::{Piece, ReadTarget};
 use longhaul_endpoint::{
     CloseReason, Config, ConnId, Connect, Endpoint, Event, Iwarp, IwarpServer, StreamCommand, StreamId,
     TransportOptions,
@@ -205,12 +205,12 @@ impl Net {
                 for range in places.ranges {
                     let rest = &bytes[at..];
                     match range {
-                        Into::Scratch { start, len } => {
+                        ReadTarget::Scratch { start, len } => {
                             let n = rest.len().min(*len);
                             places.scratch[*start..start + n].copy_from_slice(&rest[..n]);
                             at += n;
                         }
-                        Into::Region(p) => {
+                        ReadTarget::Region(p) => {
                             let n = rest.len().min(p.len as usize);
                             io.adapter.write_mr(p.mr, p.offset, &rest[..n]).expect("there");
                             at += n;

@@ -5,7 +5,7 @@ use super::{BUFFER, LONG, RANGES, socket};
 use crate::poll::is_readable;
 use base::Time;
 use endpoint::{Endpoint, StreamId, StreamIo};
-use iwarp::{Into, Piece};
+use iwarp::{Piece, ReadTarget};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::os::fd::OwnedFd;
@@ -59,11 +59,11 @@ pub(super) fn name_places(ranges: &mut Vec<libc::iovec>, io: &mut StreamIo<'_>, 
     ranges.clear();
     for range in places.ranges.iter().take(RANGES) {
         let (base, len) = match range {
-            Into::Scratch { start, len } => match places.scratch.get_mut(*start..start + len) {
+            ReadTarget::Scratch { start, len } => match places.scratch.get_mut(*start..start + len) {
                 Some(room) => (room.as_mut_ptr(), room.len()),
                 None => break,
             },
-            Into::Region(p) => match io.adapter.address(*p) {
+            ReadTarget::Region(p) => match io.adapter.address(*p) {
                 Ok(at) => (at, p.len as usize),
                 Err(_) => {
                     // Deregistered in the midst of a record.

@@ -8,45 +8,45 @@ use crate::rdmap::messages::{self, AtomicRequest, READ_REQUEST, ReadRequest};
 use crate::rdmap::terminate::{self, Cause, Quote};
 use crate::rdmap::{self, Opcode};
 use base::Time;
-use verbs::ordered::{Arrival, PeerAtomic, PeerRead, Refusal};
+use verbs::ordered::{PeerAtomic, PeerRead, ReceivedMessage, RemoteError};
 use verbs::{Adapter, QpId};
 
 /// The code for a refused segment whose buffer the peer named (RFC 5041, section 7.2; DDP has none for rights).
-pub(super) const fn tagged_cause(r: Refusal) -> Cause {
+pub(super) const fn tagged_cause(r: RemoteError) -> Cause {
     match r {
-        Refusal::Key => ddp::tagged::STAG,
-        Refusal::Association => ddp::tagged::ASSOCIATION,
-        Refusal::Bounds => ddp::tagged::BOUNDS,
-        Refusal::Wrap => ddp::tagged::WRAP,
-        Refusal::Rights => terminate::RIGHTS,
+        RemoteError::Key => ddp::tagged::STAG,
+        RemoteError::Association => ddp::tagged::ASSOCIATION,
+        RemoteError::Bounds => ddp::tagged::BOUNDS,
+        RemoteError::Wrap => ddp::tagged::WRAP,
+        RemoteError::Rights => terminate::RIGHTS,
         _ => terminate::CATASTROPHIC,
     }
 }
 
 /// The code for a refused segment of a queue.
-const fn untagged_cause(r: Refusal) -> Cause {
+const fn untagged_cause(r: RemoteError) -> Cause {
     match r {
-        Refusal::NoReceive => ddp::untagged::NO_BUFFER,
-        Refusal::TooLong => ddp::untagged::TOO_LONG,
+        RemoteError::NoReceive => ddp::untagged::NO_BUFFER,
+        RemoteError::TooLong => ddp::untagged::TOO_LONG,
         // The key to be made void (RFC 5040, section 7.2, rules 4 and 5).
-        Refusal::Key => terminate::STAG,
-        Refusal::Association => terminate::ASSOCIATION,
-        Refusal::CannotInvalidate => terminate::CANNOT_INVALIDATE,
+        RemoteError::Key => terminate::STAG,
+        RemoteError::Association => terminate::ASSOCIATION,
+        RemoteError::CannotInvalidate => terminate::CANNOT_INVALIDATE,
         _ => terminate::CATASTROPHIC,
     }
 }
 
 /// The code for a refused request (RFC 5040, section 4.8; RFC 7306, section 8.2).
-const fn request_cause(r: Refusal) -> Cause {
+const fn request_cause(r: RemoteError) -> Cause {
     match r {
-        Refusal::Key => terminate::STAG,
-        Refusal::Association => terminate::ASSOCIATION,
-        Refusal::Bounds => terminate::BOUNDS,
-        Refusal::Wrap => terminate::WRAP,
-        Refusal::Rights => terminate::RIGHTS,
-        Refusal::Alignment => terminate::STREAM,
+        RemoteError::Key => terminate::STAG,
+        RemoteError::Association => terminate::ASSOCIATION,
+        RemoteError::Bounds => terminate::BOUNDS,
+        RemoteError::Wrap => terminate::WRAP,
+        RemoteError::Rights => terminate::RIGHTS,
+        RemoteError::Alignment => terminate::STREAM,
         // The queue of requests has as many buffers as were agreed on (RFC 5040, section 5.2.2).
-        Refusal::TooManyReads => ddp::untagged::NO_BUFFER,
+        RemoteError::TooManyReads => ddp::untagged::NO_BUFFER,
         _ => terminate::CATASTROPHIC,
     }
 }
@@ -81,7 +81,7 @@ impl Connection {
     fn act(&mut self, a: &mut Adapter, ulpdu: &[u8], now: Time) -> Result<(), Cause> {
         if let Some((payload, arrival)) = self.whole_send(ulpdu) {
             let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
-            self.rx.ahead.on_send(arrival.len);
+            self.rx.read_ahead.on_send(arrival.len);
             self.count_send();
             return a.deliver_bytes(qp, payload, arrival).map_err(untagged_cause);
         }
@@ -124,7 +124,7 @@ impl Connection {
     /// what they MUST be (RFC 5040, section 7.2) if the header's bytes are: whatever is otherwise, and what may be the peer-to-peer model's first message,
     /// goes by [`act_by_steps`](Connection::act_by_steps).
     #[inline]
-    fn whole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<(&'a [u8], Arrival)> {
+    fn whole_send<'a>(&self, ulpdu: &'a [u8]) -> Option<(&'a [u8], ReceivedMessage)> {
         let (front, payload) = ulpdu.split_first_chunk::<{ ddp::UNTAGGED }>()?;
         let solicited = match *front {
             [ddp::WHOLE, rdmap::SEND, ..] => false,
@@ -133,7 +133,7 @@ impl Connection {
         };
         let msn = self.rx.msn[ddp::QN_SEND as usize];
         let next = Target::queued(front) == (ddp::QN_SEND, msn, 0);
-        let arrival = Arrival { len: payload.len() as u64, imm: None, solicited, invalidate: None };
+        let arrival = ReceivedMessage { len: payload.len() as u64, imm: None, solicited, invalidate: None };
         (next && !payload.is_empty() && self.rx.sending.is_none()).then_some((payload, arrival))
     }
 
@@ -240,13 +240,13 @@ impl Connection {
     fn end_segment(&mut self, a: &mut Adapter, h: &Header, op: Opcode, len: usize) -> Result<(), Cause> {
         let qp = self.qp.ok_or(terminate::CATASTROPHIC)?;
         if !h.last {
-            self.rx.ahead.on_chunk(matches!(h.target, Target::Tagged { .. }), len);
+            self.rx.read_ahead.on_chunk(matches!(h.target, Target::Tagged { .. }), len);
         }
         match (op, h.target) {
             (Opcode::Write, Target::Tagged { stag, to }) => {
                 match len {
-                    0 if self.announces && stag != 0 => self.rx.ahead.on_announced(stag, to),
-                    _ => self.rx.ahead.on_write(stag, to, len as u64),
+                    0 if self.announces && stag != 0 => self.rx.read_ahead.on_announced(stag, to),
+                    _ => self.rx.read_ahead.on_write(stag, to, len as u64),
                 }
                 Ok(())
             }
@@ -267,15 +267,15 @@ impl Connection {
                     return Ok(());
                 }
                 self.rx.sending = None;
-                self.rx.ahead.on_send(there);
+                self.rx.read_ahead.on_send(there);
                 let invalidate = invalidate.then_some(stag);
-                self.arrived(a, qp, Arrival { len: there, imm: None, solicited, invalidate })
+                self.arrived(a, qp, ReceivedMessage { len: there, imm: None, solicited, invalidate })
             }
             _ => Ok(()),
         }
     }
 
-    fn arrived(&mut self, a: &mut Adapter, qp: QpId, arrival: Arrival) -> Result<(), Cause> {
+    fn arrived(&mut self, a: &mut Adapter, qp: QpId, arrival: ReceivedMessage) -> Result<(), Cause> {
         self.count_send();
         a.deliver(qp, arrival).map_err(untagged_cause)
     }
@@ -318,7 +318,7 @@ impl Connection {
         // Exactly eight bytes MUST be checked for (RFC 7306, section 6.3). Verbs have 32 bits: the lower ones.
         let imm = (payload.len() == messages::IMMEDIATE).then(|| crate::u32_at(payload, 4));
         let imm = Some(imm.ok_or(terminate::UNSPECIFIED)?);
-        self.arrived(a, qp, Arrival { len: 0, imm, solicited, invalidate: None })
+        self.arrived(a, qp, ReceivedMessage { len: 0, imm, solicited, invalidate: None })
     }
 
     fn on_read_request(&mut self, a: &mut Adapter, qp: QpId, payload: &[u8]) -> Result<(), Cause> {
@@ -397,7 +397,7 @@ mod tests {
                 let Opcode::Send { solicited, invalidate: false } = op else { return None };
                 let payload = ulpdu.get(h.encoded_len()..).filter(|p| !p.is_empty())?;
                 end.c.check_send(&h, op).ok().filter(|()| h.last && !sends && !reserved)?;
-                Some((payload, Arrival { len: payload.len() as u64, imm: None, solicited, invalidate: None }))
+                Some((payload, ReceivedMessage { len: payload.len() as u64, imm: None, solicited, invalidate: None }))
             });
             prop_assert_eq!(found, expected);
         }

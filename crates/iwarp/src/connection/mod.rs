@@ -1,18 +1,18 @@
 //! A connection: its start, its end, and what happens in between by the clock.
 
-mod ahead;
 mod batch;
 mod deliver;
-mod direct;
+mod direct_placement;
+mod read_ahead;
 mod receive;
 mod transmit;
-mod writes;
+mod write_batch;
 
 #[cfg(test)]
 mod tests;
 
 pub use batch::{Piece, Transmit};
-pub use receive::{Into, Places, Spare};
+pub use receive::{ReadTarget, ReadTargets, Scratch};
 
 use crate::config::Config;
 use crate::mpa::frames::{ENHANCED, Enhanced, Frame, FrameError, Kind, MAX_PRIVATE};
@@ -82,7 +82,7 @@ pub enum Event {
 
 /// What is to be done to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum StreamAction {
     /// Shut down its sending side, behind all that was sent.
     Shutdown,
     /// Close it: both sides are done. (After a rejection it may be used for something else instead.)
@@ -127,7 +127,7 @@ pub struct Connection {
     tx: Transmitter,
     /// At most one of each kind.
     events: VecDeque<Event>,
-    steps: VecDeque<Step>,
+    actions: VecDeque<StreamAction>,
     /// When the start-up or closing has taken too long.
     deadline: Option<Time>,
     shut: bool,
@@ -176,7 +176,7 @@ impl Connection {
             rx: Receiver::new(),
             tx: Transmitter::new(),
             events: VecDeque::new(),
-            steps: VecDeque::new(),
+            actions: VecDeque::new(),
             deadline: Some(now + config.startup_timeout),
             shut: false,
             peer_shut: false,
@@ -212,7 +212,7 @@ impl Connection {
         check_private(private, request.enhanced.is_some())?;
         startup::reject(&self.config, &request).put(private, self.tx.batch.raw());
         self.tx.batch.seal();
-        self.wind_up(End::Rejected, false, now);
+        self.drain_and_end(End::Rejected, false, now);
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Connection {
                 self.settle(a);
             }
             State::AwaitReply | State::AwaitRequest | State::Asked(_) => {
-                self.finish(a, End::Aborted, false, Step::Abort);
+                self.finish(a, End::Aborted, false, StreamAction::Abort);
             }
             _ => {}
         }
@@ -238,7 +238,7 @@ impl Connection {
                 self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now)
             }
             State::Closed => {}
-            _ => self.finish(a, End::Aborted, false, Step::Abort),
+            _ => self.finish(a, End::Aborted, false, StreamAction::Abort),
         }
     }
 
@@ -247,8 +247,8 @@ impl Connection {
         self.events.pop_front()
     }
     /// What is to be done to the stream next.
-    pub fn next_step(&mut self) -> Option<Step> {
-        self.steps.pop_front()
+    pub fn next_action(&mut self) -> Option<StreamAction> {
+        self.actions.pop_front()
     }
     /// The queue pair.
     pub fn qp(&self) -> Option<QpId> {
@@ -278,16 +278,16 @@ impl Connection {
         self.short_writes = Some(payload.max(1));
     }
 
-    /// Whether there is something for [`next_event`](Connection::next_event) or [`next_step`](Connection::next_step), or it is
+    /// Whether there is something for [`next_event`](Connection::next_event) or [`next_action`](Connection::next_step), or it is
     /// over.
-    pub fn has_news(&self) -> bool {
-        !self.events.is_empty() || !self.steps.is_empty() || self.is_closed()
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty() || !self.actions.is_empty() || self.is_closed()
     }
 
     /// Whether nothing is to follow what was last done to it: it has no [news](Connection::has_news), nothing to send that only it knows
     /// of, and waits for no time.
     pub fn is_settled(&self) -> bool {
-        !self.has_news() && self.poll_timeout().is_none() && !self.wants_to_send()
+        !self.has_events() && self.poll_timeout().is_none() && !self.wants_to_send()
     }
 
     /// When [`on_timeout`](Connection::on_timeout) is to be called.
@@ -310,7 +310,7 @@ impl Connection {
                 State::Ending(end, by_peer) => (end, by_peer),
                 _ => (End::TimedOut, false),
             };
-            self.finish(a, end, by_peer, Step::Abort);
+            self.finish(a, end, by_peer, StreamAction::Abort);
         }
         // What has waited long enough for a receive is an error now.
         self.resume(a, now);
@@ -329,7 +329,7 @@ impl Connection {
             }
             State::Ending(..) => {}
             State::Closed => return,
-            _ => self.finish(a, End::Lost, true, Step::Abort),
+            _ => self.finish(a, End::Lost, true, StreamAction::Abort),
         }
         self.settle(a);
     }
@@ -340,7 +340,7 @@ impl Connection {
             State::Ending(end, by_peer) => (end, by_peer),
             _ => (End::Lost, true),
         };
-        self.finish(a, end, by_peer, Step::Abort);
+        self.finish(a, end, by_peer, StreamAction::Abort);
     }
 
     /// A whole frame of the start-up is there.
@@ -354,7 +354,7 @@ impl Connection {
         if frame.reject {
             // RFC 5044, section 7.1.2, rule 3: MPA is left, the stream stays; its user may close it.
             self.events.push_back(Event::Rejected { private, peer });
-            self.finish(a, End::Rejected, true, Step::Close);
+            self.finish(a, End::Rejected, true, StreamAction::Close);
             return;
         }
         match startup::conclude(&self.config, &frame) {
@@ -365,7 +365,7 @@ impl Connection {
                     self.terminate(a, terminate::MPA_CATASTROPHIC, Quote::default(), now);
                 }
             }
-            Err(Unacceptable::Mismatch) => self.finish(a, End::Mismatch, false, Step::Abort),
+            Err(Unacceptable::Mismatch) => self.finish(a, End::Mismatch, false, StreamAction::Abort),
             Err(Unacceptable::Terminate(cause)) => {
                 // The Terminate message is a record: it takes markers and CRC as the reply says.
                 self.terms =
@@ -404,13 +404,13 @@ impl Connection {
             return;
         }
         if !self.may_send() {
-            self.finish(a, End::Terminated(cause), false, Step::Abort);
+            self.finish(a, End::Terminated(cause), false, StreamAction::Abort);
             return;
         }
         let mut message = Vec::new();
         terminate::put(cause, quote, &mut message);
         self.tx.terminate = Some(message);
-        self.wind_up(End::Terminated(cause), false, now);
+        self.drain_and_end(End::Terminated(cause), false, now);
     }
 
     /// The peer sent a Terminate message.
@@ -420,12 +420,12 @@ impl Connection {
         }
         // It reads nothing any more.
         self.tx.batch.clear();
-        self.wind_up(End::Terminated(cause), true, now);
+        self.drain_and_end(End::Terminated(cause), true, now);
         self.settle(a);
     }
 
     /// Sends what is queued, and takes nothing in.
-    fn wind_up(&mut self, end: End, by_peer: bool, now: Time) {
+    fn drain_and_end(&mut self, end: End, by_peer: bool, now: Time) {
         self.state = State::Ending(end, by_peer);
         self.deadline = Some(now + self.config.close_timeout);
         self.rx.abandon();
@@ -453,15 +453,15 @@ impl Connection {
         }
         if !self.shut {
             self.shut = true;
-            self.steps.push_back(Step::Shutdown);
+            self.actions.push_back(StreamAction::Shutdown);
         }
         if self.peer_shut {
-            self.finish(a, end, by_peer, Step::Close);
+            self.finish(a, end, by_peer, StreamAction::Close);
         }
     }
 
     /// It is over.
-    fn finish(&mut self, a: &mut Adapter, end: End, by_peer: bool, step: Step) {
+    fn finish(&mut self, a: &mut Adapter, end: End, by_peer: bool, step: StreamAction) {
         if self.state == State::Closed {
             return;
         }
@@ -474,7 +474,7 @@ impl Connection {
             let status = if end == End::Closed { Status::FlushError } else { Status::TransportFailed };
             let _ = a.set_error(qp, status);
         }
-        self.steps.push_back(step);
+        self.actions.push_back(step);
         self.events.push_back(Event::Closed { end, by_peer });
     }
 }

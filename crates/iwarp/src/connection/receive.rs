@@ -1,8 +1,8 @@
 //! From bytes to records.
 
-use super::ahead::Ahead;
 use super::deliver::tagged_cause;
-use super::direct::Direct;
+use super::direct_placement::DirectRecord;
+use super::read_ahead::ReadAhead;
 use super::{Connection, End, State, expected};
 use crate::ddp::{self, Header, Target};
 use crate::mpa::frames::Frame;
@@ -41,8 +41,8 @@ const BETWEEN: u8 = 2;
 
 /// Where bytes of the stream go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Into {
-    /// Into [`Places::scratch`].
+pub enum ReadTarget {
+    /// ReadTarget [`ReadTargets::scratch`].
     Scratch {
         /// First byte.
         start: usize,
@@ -55,16 +55,16 @@ pub enum Into {
 
 /// Where the next bytes of the stream go, in order.
 #[derive(Debug)]
-pub struct Places<'a> {
+pub struct ReadTargets<'a> {
     /// Scratch memory.
     pub scratch: &'a mut [u8],
     /// The ranges. Those of scratch memory follow each other there.
-    pub ranges: &'a [Into],
+    pub ranges: &'a [ReadTarget],
 }
 
 /// Scratch memory that connections of one thread share: each has some only while a record is incomplete.
 #[derive(Debug, Default)]
-pub struct Spare {
+pub struct Scratch {
     free: Vec<Vec<u8>>,
     lent: usize,
 }
@@ -75,7 +75,7 @@ const MAX_LENT: usize = 64;
 /// Scratch memory that waits to be lent at most.
 const MAX_FREE: usize = 8;
 
-impl Spare {
+impl Scratch {
     fn take(&mut self) -> Vec<u8> {
         self.lent += 1;
         self.free.pop().unwrap_or_else(|| vec![0; ALLOCATED])
@@ -103,13 +103,13 @@ pub(super) struct Receiver {
     pub(super) position: u64,
     /// Records taken so far.
     taken: u64,
-    pub(super) direct: Option<Direct>,
+    pub(super) direct: Option<DirectRecord>,
     /// Short records since the last long one whose payload went straight to its place, or would have, had its header come alone.
     pub(super) shorts: u8,
-    pub(super) ahead: Ahead,
+    pub(super) read_ahead: ReadAhead,
     /// Where the payload of the record that is being looked at belongs.
     pub(super) places: Vec<Place>,
-    ranges: Vec<Into>,
+    ranges: Vec<ReadTarget>,
     /// When the first byte of a record that is not complete came.
     pub(super) record_since: Option<Time>,
     /// Since when a whole record waits for a receive.
@@ -143,7 +143,7 @@ impl Receiver {
             taken: 0,
             direct: None,
             shorts: u8::MAX,
-            ahead: Ahead::default(),
+            read_ahead: ReadAhead::default(),
             places: Vec::new(),
             ranges: Vec::new(),
             record_since: None,
@@ -206,7 +206,7 @@ impl Receiver {
 }
 
 /// What came of looking at the front of the scratch memory.
-pub(super) enum Look {
+pub(super) enum Progress {
     /// Something was taken; look again.
     Again,
     /// More bytes are needed.
@@ -216,14 +216,14 @@ pub(super) enum Look {
 impl Connection {
     /// Lets the connection use scratch memory of `spare` until [`give_back`](Connection::give_back). Without it, it has its
     /// own.
-    pub fn lend(&mut self, spare: &mut Spare) {
+    pub fn lend(&mut self, spare: &mut Scratch) {
         if self.rx.scratch.len() < ALLOCATED {
             self.rx.settle_in(spare.take());
         }
     }
     /// Gives scratch memory back in which nothing waits. Call it when there is nothing more to read for now, and when the
     /// connection is over.
-    pub fn give_back(&mut self, spare: &mut Spare) {
+    pub fn give_back(&mut self, spare: &mut Scratch) {
         let rx = &mut self.rx;
         if rx.scratch.len() < ALLOCATED || rx.start < rx.end && spare.lent <= MAX_LENT {
             return;
@@ -275,7 +275,7 @@ impl Connection {
     /// Looks whether the write that goes straight to its place may still go there. To be called before
     /// [`places`](Connection::places): through a key that was made void, nothing more arrives.
     pub fn recheck(&mut self, a: &mut Adapter, now: Time) {
-        if let Some(Direct { header, op: Opcode::Write, payload, .. }) = &self.rx.direct
+        if let Some(DirectRecord { header, op: Opcode::Write, payload, .. }) = &self.rx.direct
             && let (Target::Tagged { stag, to }, Some(qp)) = (header.target, self.qp)
             && let Err(refusal) = a.may_write(qp, (stag, to, *payload as u64))
         {
@@ -288,7 +288,7 @@ impl Connection {
     }
 
     /// Where the next bytes of the stream go. All of them in one system call; then say how many came.
-    pub fn places(&mut self) -> Places<'_> {
+    pub fn places(&mut self) -> ReadTargets<'_> {
         let rx = &mut self.rx;
         if rx.scratch.len() < ALLOCATED {
             rx.settle_in(vec![0; ALLOCATED]);
@@ -309,16 +309,16 @@ impl Connection {
                 skip -= past;
                 if past < p.len {
                     let rest = Place { offset: p.offset + past, len: p.len - past, ..*p };
-                    rx.ranges.push(Into::Region(rest));
+                    rx.ranges.push(ReadTarget::Region(rest));
                 }
             }
         }
         let mut at = rx.end;
-        for range in rx.ahead.plan.drain(..) {
+        for range in rx.read_ahead.plan.drain(..) {
             rx.ranges.push(match range {
-                Into::Scratch { len, .. } => {
+                ReadTarget::Scratch { len, .. } => {
                     at += len;
-                    Into::Scratch { start: at - len, len }
+                    ReadTarget::Scratch { start: at - len, len }
                 }
                 region => region,
             });
@@ -328,16 +328,16 @@ impl Connection {
             // that is saved by that costs more than the further system call (64 KiB: 3 us and 0.3 us).
             let expects = rx.start == rx.end && rx.shorts <= BETWEEN;
             let room = if expects { PEEK } else { usize::MAX };
-            rx.ranges.push(Into::Scratch { start: at, len: room.min(limit.saturating_sub(at)) });
+            rx.ranges.push(ReadTarget::Scratch { start: at, len: room.min(limit.saturating_sub(at)) });
         }
-        Places { scratch: &mut rx.scratch, ranges: &rx.ranges }
+        ReadTargets { scratch: &mut rx.scratch, ranges: &rx.ranges }
     }
 
     /// `n` bytes came, into the first places that [`places`](Connection::places) named.
     pub fn on_received(&mut self, a: &mut Adapter, n: usize, now: Time) {
         match self.rx.ranges[..] {
             // As most often: of a record that is copied it need not be asked where what comes belongs.
-            [Into::Scratch { len, .. }] if n <= len && self.rx.direct.is_none() => {
+            [ReadTarget::Scratch { len, .. }] if n <= len && self.rx.direct.is_none() => {
                 self.rx.end = (self.rx.end + n).min(self.rx.scratch.len());
             }
             _ => self.place(a, n, now),
@@ -355,8 +355,8 @@ impl Connection {
                 break;
             }
             let (here, as_expected) = match range {
-                Into::Scratch { len, .. } => (n.min(*len), self.rx.direct_rest().is_none()),
-                Into::Region(p) => {
+                ReadTarget::Scratch { len, .. } => (n.min(*len), self.rx.direct_rest().is_none()),
+                ReadTarget::Region(p) => {
                     let here = (n as u64).min(p.len);
                     (here as usize, self.rx.direct_rest().is_some_and(|r| holds(&r, p, here)))
                 }
@@ -366,16 +366,16 @@ impl Connection {
                 break;
             }
             match range {
-                Into::Scratch { .. } => {
+                ReadTarget::Scratch { .. } => {
                     self.rx.end = (self.rx.end + here).min(self.rx.scratch.len());
                     // Where what follows belongs depends on it.
-                    if n > here && !self.goes_on(a, ranges.get(i + 1), now) {
+                    if n > here && !self.continues_write(a, ranges.get(i + 1), now) {
                         self.process_between(a, now);
                     }
                 }
-                Into::Region(_) if self.took_direct(a, here as u64) => {}
+                ReadTarget::Region(_) if self.took_direct(a, here as u64) => {}
                 // The region is gone or its memory failed.
-                Into::Region(_) => self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now),
+                ReadTarget::Region(_) => self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now),
             }
             n -= here;
         }
@@ -384,16 +384,16 @@ impl Connection {
 
     /// What came is not what was expected: takes `n` bytes from where they are as they would have come.
     #[cold]
-    fn gather_again(&mut self, a: &mut Adapter, ranges: &[Into], n: usize, now: Time) {
-        self.rx.ahead.doubt();
+    fn gather_again(&mut self, a: &mut Adapter, ranges: &[ReadTarget], n: usize, now: Time) {
+        self.rx.read_ahead.mispredicted();
         let mut bytes = Vec::with_capacity(n);
         for range in ranges {
             let rest = n - bytes.len();
             match range {
-                Into::Scratch { start, len } => {
+                ReadTarget::Scratch { start, len } => {
                     bytes.extend_from_slice(&self.rx.scratch[*start..start + rest.min(*len)]);
                 }
-                Into::Region(p) => {
+                ReadTarget::Region(p) => {
                     let here = (rest as u64).min(p.len);
                     let part = Place { len: here, ..*p };
                     if here > 0 && a.fold_mr(part, &mut |b| bytes.extend_from_slice(b)).is_err() {
@@ -429,12 +429,12 @@ impl Connection {
             for range in places.ranges {
                 let rest = &bytes[taken..];
                 let n = match range {
-                    Into::Scratch { start, len } => {
+                    ReadTarget::Scratch { start, len } => {
                         let n = rest.len().min(*len);
                         places.scratch[*start..start + n].copy_from_slice(&rest[..n]);
                         n
                     }
-                    Into::Region(p) => {
+                    ReadTarget::Region(p) => {
                         let n = rest.len().min(usize::try_from(p.len).unwrap_or(usize::MAX));
                         failed |= a.write_mr(p.mr, p.offset, &rest[..n]).is_err();
                         n
@@ -458,7 +458,7 @@ impl Connection {
         let mut scratch = core::mem::take(&mut self.rx.scratch);
         let taken = self.rx.taken;
         // Every turn takes at least the eight bytes of an empty record.
-        while let Look::Again = self.look(a, &mut scratch, now) {}
+        while let Progress::Again = self.look(a, &mut scratch, now) {}
         self.rx.scratch = scratch;
         let runs = self.state.runs();
         let waits = runs && !self.rx.is_between_records() && !self.is_held();
@@ -476,16 +476,16 @@ impl Connection {
     }
 
     #[inline(always)]
-    fn look(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
+    fn look(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Progress {
         match self.state {
             State::AwaitReply | State::AwaitRequest => self.look_for_frame(a, scratch, now),
             // What a peer sends before it has its reply waits. A peer may not (RFC 5044, section 7.1.2): no more is
             // read than there is room for.
             State::Asked(_) => {
                 if self.rx.end - self.rx.start >= SCRATCH {
-                    self.finish(a, End::Mismatch, true, super::Step::Abort);
+                    self.finish(a, End::Mismatch, true, super::StreamAction::Abort);
                 }
-                Look::More
+                Progress::More
             }
             State::Running | State::Closing if self.rx.direct.is_some() => {
                 self.look_for_trailer(a, scratch, now)
@@ -496,33 +496,33 @@ impl Connection {
             State::Running | State::Closing => self.look_for_record::<false>(a, scratch, now),
             State::Ending(..) | State::Closed => {
                 (self.rx.start, self.rx.end) = (self.rx.home, self.rx.home);
-                Look::More
+                Progress::More
             }
         }
     }
 
     #[cold]
-    fn look_for_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
-        let Some(kind) = expected(self.state) else { return Look::More };
+    fn look_for_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
+        let Some(kind) = expected(self.state) else { return Progress::More };
         let waiting = &scratch[self.rx.start..self.rx.end];
         match Frame::parse(waiting, kind) {
-            Ok(None) => Look::More,
+            Ok(None) => Progress::More,
             Ok(Some((frame, len, private))) => {
                 self.rx.start += len;
                 self.on_frame(a, frame, &waiting[private..len], now);
-                Look::Again
+                Progress::Again
             }
             Err(e) => {
                 // RFC 5044, section 8, code 4: the connection MUST be closed at once.
-                self.finish(a, End::Frame(e), false, super::Step::Abort);
-                Look::More
+                self.finish(a, End::Frame(e), false, super::StreamAction::Abort);
+                Progress::More
             }
         }
     }
 
     /// A record with markers: apart, so that what it takes does not lie between what others go through.
     #[inline(never)]
-    fn look_for_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Look {
+    fn look_for_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Progress {
         self.look_for_record::<true>(a, scratch, now)
     }
 
@@ -532,11 +532,11 @@ impl Connection {
         a: &mut Adapter,
         scratch: &mut [u8],
         now: Time,
-    ) -> Look {
+    ) -> Progress {
         let at = self.rx.position;
         let waiting = &scratch[self.rx.start..self.rx.end];
         let front = if MARKED && markers::is_here(at) { markers::LEN } else { 0 };
-        let Some(&[high, low]) = waiting.get(front..front + fpdu::LENGTH) else { return Look::More };
+        let Some(&[high, low]) = waiting.get(front..front + fpdu::LENGTH) else { return Progress::More };
         let ulpdu = usize::from(u16::from_be_bytes([high, low]));
         let mut len = fpdu::len(ulpdu);
         if MARKED {
@@ -546,27 +546,27 @@ impl Connection {
             return self.try_direct(a, scratch, ulpdu);
         }
         if !MARKED && is_write(waiting) && self.take_writes(a, scratch) {
-            return if self.rx.start < self.rx.end { Look::Again } else { Look::More };
+            return if self.rx.start < self.rx.end { Progress::Again } else { Progress::More };
         }
         let record = &mut scratch[self.rx.start..][..len];
         let (covered, field) = record.split_at(len - fpdu::CRC);
         // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
         if self.terms.crc && *field != fpdu::crc_field(fpdu::crc(0, covered)) {
             self.terminate(a, terminate::CRC, Quote::default(), now);
-            return Look::More;
+            return Progress::More;
         }
         if self.may_hold(a) && self.holds(a, &record[..len - fpdu::CRC], now) {
-            return Look::More;
+            return Progress::More;
         }
         if MARKED && markers::remove(at, record).1.is_err() {
             self.terminate(a, terminate::MARKER, Quote::default(), now);
-            return Look::More;
+            return Progress::More;
         }
         self.took(len);
         let tagged = Header::is_tagged(record[fpdu::LENGTH]);
         self.rx.shorts = if self.may_go_direct() { self.rx.shorts_with(ulpdu, tagged) } else { u8::MAX };
         self.deliver(a, &record[fpdu::LENGTH..fpdu::LENGTH + ulpdu], now);
-        if self.rx.start < self.rx.end { Look::Again } else { Look::More }
+        if self.rx.start < self.rx.end { Progress::Again } else { Progress::More }
     }
 
     /// Whether there is something that may have to wait: a receive that is there, and nothing that waited, is the usual case.
@@ -636,7 +636,7 @@ pub(super) fn put(a: &mut Adapter, places: &[Place], bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-impl Spare {
+impl Scratch {
     /// As if many connections had some.
     pub(super) fn pretend_lent(&mut self) {
         self.lent = MAX_LENT + 1;

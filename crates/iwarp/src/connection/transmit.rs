@@ -9,7 +9,7 @@ use crate::rdmap::Opcode;
 use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use verbs::ordered::{Outgoing, Piece, Rooms};
+use verbs::ordered::{MaxPayload, Outgoing, Piece};
 use verbs::{Adapter, Place, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added. Each call of the system ends with a segment that is not full, and begins anew what
@@ -207,8 +207,8 @@ impl Connection {
             let room = |header: usize| (most - header) as u32;
             let (answer, untagged) = (room(ddp::TAGGED), room(ddp::UNTAGGED));
             let write = self.short_writes().map_or(answer, |most| most.min(answer));
-            let rooms = Rooms { write, answer, untagged };
-            let Some(p) = a.next_ordered(qp, rooms) else { break };
+            let max_payload = MaxPayload { write, answer, untagged };
+            let Some(p) = a.next_ordered(qp, max_payload) else { break };
             self.piece(a, qp, &p)?;
             if p.last {
                 self.tx.batch.mark();

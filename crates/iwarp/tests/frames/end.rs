@@ -1,7 +1,7 @@
 //! One end: an engine, its memory, and what it does with the stream.
 
 use base::{Rng, Time};
-use longhaul_iwarp::{Connection, Event, Piece, Step};
+use longhaul_iwarp::{Connection, Event, Piece, StreamAction};
 use verbs::{
     Access, Adapter, Kind, Limits, Memory, Mr, PdId, QpId, QpInit, RecvWr, SendWr, Sge, WindowRange,
 };
@@ -104,9 +104,9 @@ impl End {
     }
     pub fn look(&mut self) {
         self.events.extend(core::iter::from_fn(|| self.c.next_event()));
-        while let Some(s) = self.c.next_step() {
-            self.shut |= s == Step::Shutdown;
-            self.reset |= s == Step::Abort;
+        while let Some(s) = self.c.next_action() {
+            self.shut |= s == StreamAction::Shutdown;
+            self.reset |= s == StreamAction::Abort;
         }
     }
 }

@@ -14,7 +14,7 @@ mod walk;
 use base::{Rng, Span, Time};
 use core::ops::Range;
 use end::{End, Keys, SOURCE, TARGET};
-use iwarp::{End as Ending, Spare, Step, ddp, rdmap::terminate};
+use iwarp::{End as Ending, Scratch, StreamAction, ddp, rdmap::terminate};
 use plan::{Act, Fault, Op, Plan};
 use std::rc::Rc;
 use tcp::{Arrival, Harm, Pipe};
@@ -114,7 +114,7 @@ struct World {
     walks: [Walk; 2],
     /// The end whose stream was cut off in the midst of a record.
     cut: Option<usize>,
-    spare: Spare,
+    spare: Scratch,
     rng: Rng,
     now: Time,
     /// What was planned to happen has happened.
@@ -141,7 +141,7 @@ impl World {
         let keys = [ends[0].keys(), ends[1].keys()];
         let pipes = [0, 1].map(|from| Pipe::new(plan.ways[from], harm(from), rng.fork()));
         let walks = [0, 1].map(|from: usize| Walk::new(plan.sides[1 - from].config.markers));
-        let (now, spare, cut) = (Time::ZERO, Spare::default(), None);
+        let (now, spare, cut) = (Time::ZERO, Scratch::default(), None);
         Ok(World {
             walks,
             cut,
@@ -352,11 +352,11 @@ impl World {
     /// Does to the stream what the connection says.
     fn follow(&mut self, side: usize) {
         let e = &mut self.ends[side];
-        while let Some(s) = e.c.next_step() {
-            e.left |= s != Step::Shutdown;
+        while let Some(s) = e.c.next_action() {
+            e.left |= s != StreamAction::Shutdown;
             match s {
-                Step::Shutdown | Step::Close => self.pipes[side].finish(self.now),
-                Step::Abort => self.pipes[side].reset(self.now),
+                StreamAction::Shutdown | StreamAction::Close => self.pipes[side].finish(self.now),
+                StreamAction::Abort => self.pipes[side].reset(self.now),
             }
         }
         e.look(self.now);

@@ -1,9 +1,9 @@
 //! Ordered queue pairs: what differs from others.
 
 use super::*;
-use crate::ordered::{Arrival, Outgoing, PeerAtomic, PeerRead, Piece, Refusal, Rooms};
+use crate::ordered::{MaxPayload, Outgoing, PeerAtomic, PeerRead, Piece, ReceivedMessage, RemoteError};
 
-const ROOMS: Rooms = Rooms { write: 1000, answer: 1200, untagged: 900 };
+const ROOMS: MaxPayload = MaxPayload { write: 1000, answer: 1200, untagged: 900 };
 
 fn ordered() -> End {
     End::new(1, |i| (i.kind, i.max_rd_atomic) = (Kind::Ordered, 2))
@@ -113,7 +113,7 @@ fn whole_message_fast_path_equals_the_general_path() {
                     2 => {
                         let piece = match way {
                             0 => e.a.next_ordered(e.qp, ROOMS),
-                            _ => e.a.next_the_long_way(e.qp, ROOMS),
+                            _ => e.a.next_general(e.qp, ROOMS),
                         };
                         let mut bytes = Vec::new();
                         if let Some(p) = &piece {
@@ -151,10 +151,10 @@ fn started_read_response_releases_its_region_on_error() {
 #[test]
 fn whole_messages_are_delivered_at_once() {
     let mut e = ordered();
-    let arrival = |len| Arrival { len, ..Arrival::default() };
-    assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Err(Refusal::NoReceive));
+    let arrival = |len| ReceivedMessage { len, ..ReceivedMessage::default() };
+    assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Err(RemoteError::NoReceive));
     e.recv(1, 7, 3);
-    assert_eq!(e.a.deliver_bytes(e.qp, b"abcd", arrival(4)), Err(Refusal::TooLong));
+    assert_eq!(e.a.deliver_bytes(e.qp, b"abcd", arrival(4)), Err(RemoteError::TooLong));
     assert_eq!(e.a.deliver_bytes(e.qp, b"abc", arrival(3)), Ok(()));
     assert_eq!(e.received().iter().map(|w| (w.wr_id, w.byte_len)).collect::<Vec<_>>(), [(1, 3)]);
     assert_eq!(e.bytes(e.own, 7, 3), b"abc");
@@ -189,7 +189,7 @@ fn ordered_queue_pairs_enforce_limits_and_operations() {
         );
     }
     assert_eq!(r.a.next_ordered(r.qp, ROOMS), None, "of another kind");
-    assert_eq!(r.a.receive_places(r.qp, 0, 0, &mut Vec::new()), Err(Refusal::NoQueuePair));
+    assert_eq!(r.a.receive_places(r.qp, 0, 0, &mut Vec::new()), Err(RemoteError::NoQueuePair));
 }
 
 #[test]
@@ -198,13 +198,13 @@ fn atomics_modify_memory_and_respond_in_order() {
     let mr = e.a.reg_mr(e.pd, Memory::zeroed(16), Access::LOCAL_WRITE | Access::REMOTE_ATOMIC).unwrap();
     let op = AtomicOp::FetchAdd { add: 3, mask: 0 };
     let ask = |offset, id| PeerAtomic { rkey: mr.rkey, offset, op, id };
-    assert_eq!(e.a.accept_atomic(e.qp, ask(4, 0)), Err(Refusal::Alignment));
-    assert_eq!(e.a.accept_atomic(e.qp, ask(16, 0)), Err(Refusal::Bounds));
-    assert_eq!(e.a.accept_atomic(e.qp, ask(u64::MAX, 0)), Err(Refusal::Wrap));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(4, 0)), Err(RemoteError::Alignment));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(16, 0)), Err(RemoteError::Bounds));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(u64::MAX, 0)), Err(RemoteError::Wrap));
     for id in [1, 2] {
         e.a.accept_atomic(e.qp, ask(8, id)).unwrap();
     }
-    assert_eq!(e.a.accept_atomic(e.qp, ask(8, 3)), Err(Refusal::TooManyReads));
+    assert_eq!(e.a.accept_atomic(e.qp, ask(8, 3)), Err(RemoteError::TooManyReads));
     assert_eq!(e.bytes(mr, 8, 8), 6u64.to_ne_bytes(), "the one too many changed nothing");
     for (id, value) in [(1, 0), (2, 3)] {
         assert_eq!(next(&mut e).map(|p| p.what), Some(Outgoing::AtomicResponse { id, value }));
@@ -229,20 +229,21 @@ fn memory_window_is_bound_to_one_queue_pair() {
     };
     let qp = e.qp;
     assert_eq!(places(&mut e, qp, 10, 40), Ok(vec![Place { mr: e.dst.id, offset: 110, len: 40 }]));
-    assert_eq!(places(&mut e, qp, 10, 41), Err(Refusal::Bounds));
-    assert_eq!(places(&mut e, other, 10, 40), Err(Refusal::Association));
+    assert_eq!(places(&mut e, qp, 10, 41), Err(RemoteError::Bounds));
+    assert_eq!(places(&mut e, other, 10, 40), Err(RemoteError::Association));
     let read = PeerRead { rkey, offset: 0, len: 1, sink: 0 };
-    assert_eq!(e.a.accept_read(qp, read), Err(Refusal::Rights));
+    assert_eq!(e.a.accept_read(qp, read), Err(RemoteError::Rights));
     assert_eq!(e.a.dereg_mr(e.dst.id).err(), Some(Error::Busy("the memory region")));
     // Binding again makes the old key void; so does the peer's send, but not for another queue pair.
     let new = e.a.bind_mw(qp, mw, range).unwrap();
-    assert_eq!(places(&mut e, qp, 0, 1), Err(Refusal::Key));
+    assert_eq!(places(&mut e, qp, 0, 1), Err(RemoteError::Key));
     e.recv(1, 0, 10);
-    let arrival = |invalidate| Arrival { len: 0, invalidate: Some(invalidate), ..Arrival::default() };
-    assert_eq!(e.a.deliver(qp, arrival(rkey)), Err(Refusal::Key));
+    let arrival =
+        |invalidate| ReceivedMessage { len: 0, invalidate: Some(invalidate), ..ReceivedMessage::default() };
+    assert_eq!(e.a.deliver(qp, arrival(rkey)), Err(RemoteError::Key));
     assert_eq!(
         e.a.deliver(qp, arrival(e.dst.rkey)),
-        Err(Refusal::CannotInvalidate),
+        Err(RemoteError::CannotInvalidate),
         "regions keep their keys"
     );
     assert_eq!(e.a.deliver(qp, arrival(new)), Ok(()));
@@ -268,9 +269,9 @@ fn shared_receive_queue_serves_queue_pairs_in_turn() {
         let mut out = Vec::new();
         e.a.receive_places(qp, 0, 10, &mut out).unwrap();
         assert_eq!(out, [Place { mr: e.own.id, offset: 10 * i, len: 10 }]);
-        e.a.deliver(qp, Arrival { len: 10, ..Arrival::default() }).unwrap();
+        e.a.deliver(qp, ReceivedMessage { len: 10, ..ReceivedMessage::default() }).unwrap();
     }
-    assert_eq!(e.a.receive_places(qp, 0, 1, &mut Vec::new()), Err(Refusal::NoReceive));
+    assert_eq!(e.a.receive_places(qp, 0, 1, &mut Vec::new()), Err(RemoteError::NoReceive));
 }
 
 #[test]

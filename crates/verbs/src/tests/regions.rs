@@ -1,7 +1,7 @@
 //! The table of regions and windows: what it counts, and whom a key lets in.
 
 use super::*;
-use crate::ordered::{PeerRead, Refusal};
+use crate::ordered::{PeerRead, RemoteError};
 use crate::region::{KeyMap, fresh_key};
 
 fn ordered_end() -> End {
@@ -74,7 +74,7 @@ fn window_region_and_queue_pair_share_a_protection_domain() {
     assert_eq!(read(&mut e, qp, rkey), Ok(()));
     let stranger = ordered_pair(&mut e, other);
     for (who, key) in [(stranger, rkey), (stranger, e.src.rkey), (qp, foreign.rkey)] {
-        assert_eq!(read(&mut e, who, key), Err(Refusal::Association));
+        assert_eq!(read(&mut e, who, key), Err(RemoteError::Association));
     }
 }
 

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
 /// All that is posted at an end, as segments and payloads: `most` of each run, or one by one where that is nothing.
-fn all(end: &mut End, rooms: Rooms, most: u32) -> Vec<(Segment, Vec<u8>)> {
+fn all(end: &mut End, max_payload: MaxPayload, most: u32) -> Vec<(Segment, Vec<u8>)> {
     let mut got = Vec::new();
-    while let Some(seg) = end.a.next_segment_in(end.qp, rooms) {
+    while let Some(seg) = end.a.next_segment_in(end.qp, max_payload) {
         let mut payload = vec![0; seg.len as usize];
         end.a.gather(end.qp, &seg, &mut payload).unwrap();
         got.push((seg, payload));
@@ -16,7 +16,7 @@ fn all(end: &mut End, rooms: Rooms, most: u32) -> Vec<(Segment, Vec<u8>)> {
         assert!(n <= most);
         let (mut piece, len, at) = (seg.following(), seg.len as usize, 3);
         let mut out = vec![0xee; n as usize * (len + 5)];
-        let to = &mut Stripes { out: &mut out, stride: len + 5, at };
+        let to = &mut StridedBuffer { out: &mut out, stride: len + 5, at };
         assert!(n == 0 || end.a.gather_run(end.qp, &piece, to).is_ok());
         for packet in out.chunks(len + 5) {
             assert!(packet[..at].iter().chain(&packet[at + len..]).all(|b| *b == 0xee), "between the places");
@@ -62,10 +62,10 @@ proptest! {
         (ranges, read) in (1..3usize, 0..20_000u64),
         (room, most, even) in (50..1_500u32, 1..70u32, any::<bool>()),
     ) {
-        let rooms = Rooms { tail: 1, tail_imm: 7, untagged: room + 4, even, ..Rooms::same(room) };
+        let max_payload = MaxPayload { tail: 1, tail_imm: 7, untagged: room + 4, even, ..MaxPayload::same(room) };
         let (mut x, mut y) = busy(&lens, ranges, read);
         let (mut twin, _) = busy(&lens, ranges, read);
-        let (runs, single) = (all(&mut x, rooms, most), all(&mut twin, rooms, 0));
+        let (runs, single) = (all(&mut x, max_payload, most), all(&mut twin, max_payload, 0));
         // Answers and own work may be in another order between them, not within.
         let of = |s: &[(Segment, Vec<u8>)], answers: bool| -> Vec<_> {
             s.iter().filter(|(s, _)| (s.op == SegmentOp::ReadResponse) == answers).map(|(s, p)| (s.offset, s.position, s.len, s.first, s.last, s.quiet, p.clone())).collect()
@@ -116,10 +116,10 @@ fn memory_fault_in_a_run_fails_the_queue_pair() {
     assert_eq!(x.a.next_run(x.qp, &s, 3), 3);
     broken.store(true, Ordering::Relaxed);
     let mut out = [0; 300];
-    let mut to = Stripes { out: &mut out, stride: 100, at: 0 };
+    let mut to = StridedBuffer { out: &mut out, stride: 100, at: 0 };
     assert_eq!(x.a.gather_run(x.qp, &s.following(), &mut to), Err(GatherError::Fault));
     assert_eq!(ids(&x.sent()), [(1, Status::LocalProtection)]);
-    let mut to = Stripes { out: &mut out, stride: 100, at: 0 };
+    let mut to = StridedBuffer { out: &mut out, stride: 100, at: 0 };
     assert_eq!(x.a.gather_run(x.qp, &s.following(), &mut to), Err(GatherError::Stale));
 }
 

@@ -349,24 +349,24 @@ fn offsets_of_terabytes_do_not_overflow() {
     assert!(x.sent().is_empty());
 }
 
-/// Posts a Write of `len` bytes and takes its segments in `rooms`: their lengths.
-fn cuts(x: &mut End, len: u64, rooms: Rooms) -> Vec<u32> {
+/// Posts a Write of `len` bytes and takes its segments in `max_payload`: their lengths.
+fn cuts(x: &mut End, len: u64, max_payload: MaxPayload) -> Vec<u32> {
     let op = SendOp::Write { rkey: 1, offset: 0 };
     let source = x.source(0, len);
     x.post(SendWr::new(1, op, Data::from(source)));
     let mut all = Vec::new();
-    while let Some(ahead) = x.a.peek(x.qp, rooms) {
-        assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+    while let Some(ahead) = x.a.peek(x.qp, max_payload) {
+        assert_eq!(x.a.next_segment_in(x.qp, max_payload), Some(ahead));
         all.push(ahead.len);
     }
-    assert_eq!(x.a.next_segment_in(x.qp, rooms), None);
+    assert_eq!(x.a.next_segment_in(x.qp, max_payload), None);
     all
 }
 
 #[test]
 fn short_messages_are_split_evenly_and_long_ones_fill_segments() {
     let (mut x, _) = reliable();
-    let rooms = Rooms { tail: 1, tail_imm: 7, ..Rooms::same(100) };
+    let max_payload = MaxPayload { tail: 1, tail_imm: 7, ..MaxPayload::same(100) };
     for (len, lengths) in [
         (0, vec![0]),
         (99, vec![99]),
@@ -379,16 +379,16 @@ fn short_messages_are_split_evenly_and_long_ones_fill_segments() {
         (6_400, vec![100; 64]),
         (6_450, [vec![100; 64], vec![50]].concat()),
     ] {
-        assert_eq!(cuts(&mut x, len, rooms), lengths, "{len}");
+        assert_eq!(cuts(&mut x, len, max_payload), lengths, "{len}");
     }
-    let full = Rooms { even: false, ..rooms };
+    let full = MaxPayload { even: false, ..max_payload };
     assert_eq!(cuts(&mut x, 200, full), [100, 100]);
     // The path's packets become smaller in the middle of a message.
     let op = SendOp::Write { rkey: 1, offset: 0 };
     let source = x.source(0, 200);
     x.post(SendWr::new(1, op, Data::from(source)));
-    assert_eq!(x.a.next_segment_in(x.qp, rooms).map(|s| s.len), Some(67));
-    let less = Rooms { tail: 1, tail_imm: 7, ..Rooms::same(50) };
+    assert_eq!(x.a.next_segment_in(x.qp, max_payload).map(|s| s.len), Some(67));
+    let less = MaxPayload { tail: 1, tail_imm: 7, ..MaxPayload::same(50) };
     let rest: Vec<_> = core::iter::from_fn(|| x.a.next_segment_in(x.qp, less)).map(|s| s.len).collect();
     assert_eq!(rest, [41, 41, 41, 10]);
 }
@@ -396,33 +396,33 @@ fn short_messages_are_split_evenly_and_long_ones_fill_segments() {
 #[test]
 fn lookahead_includes_lost_segments() {
     let (mut x, _) = reliable();
-    let rooms = Rooms::same(100);
+    let max_payload = MaxPayload::same(100);
     let op = SendOp::Write { rkey: 1, offset: 0 };
     let source = x.source(0, 250);
     x.post(SendWr::new(1, op, Data::from(source)));
-    let first = x.a.next_segment_in(x.qp, rooms).unwrap();
+    let first = x.a.next_segment_in(x.qp, max_payload).unwrap();
     x.a.on_lost(x.qp, first.reference());
-    let ahead = x.a.peek(x.qp, rooms).unwrap();
+    let ahead = x.a.peek(x.qp, max_payload).unwrap();
     assert!(ahead.retransmission && (ahead.offset, ahead.len) == (0, 84), "{ahead:?}");
-    assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+    assert_eq!(x.a.next_segment_in(x.qp, max_payload), Some(ahead));
     // It arrived after all: what is new is next.
     x.a.on_lost(x.qp, first.reference());
     x.a.on_acked(x.qp, first.reference());
-    let ahead = x.a.peek(x.qp, rooms).unwrap();
+    let ahead = x.a.peek(x.qp, max_payload).unwrap();
     assert!(!ahead.retransmission && (ahead.offset, ahead.len) == (84, 84), "{ahead:?}");
-    assert_eq!(x.a.next_segment_in(x.qp, rooms), Some(ahead));
+    assert_eq!(x.a.next_segment_in(x.qp, max_payload), Some(ahead));
 }
 
 #[test]
 fn lookahead_stops_at_an_oversized_datagram() {
-    let rooms = Rooms::same(100);
+    let max_payload = MaxPayload::same(100);
     let mut x = End::new(1, |i| i.kind = Kind::Unreliable);
     for len in [101, 10] {
         let source = x.source(0, len);
         x.post(SendWr::new(len, SendOp::Send, Data::from(source)));
     }
-    assert_eq!(x.a.peek(x.qp, rooms), None);
-    assert_eq!(x.a.next_segment_in(x.qp, rooms).map(|s| s.len), Some(10));
+    assert_eq!(x.a.peek(x.qp, max_payload), None);
+    assert_eq!(x.a.next_segment_in(x.qp, max_payload).map(|s| s.len), Some(10));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::{Ctx, Gate, Response, Tx, Wqe};
 use crate::MAX_MESSAGES_AHEAD;
 use crate::error::GatherError;
-use crate::ordered::{Outgoing, Payload, Piece, Rooms};
+use crate::ordered::{MaxPayload, Outgoing, Payload, Piece};
 use crate::region::{Regions, fresh_key};
 use crate::slab::MrId;
 use crate::work::{AtomicOp, Place, SendOp};
@@ -85,7 +85,7 @@ impl Tx {
     /// The next piece where that is a whole message of the send queue with nothing before it, as most are: a shorter way to what
     /// [`next_ordered`](Tx::next_ordered) would give. `None`: that is to be asked.
     #[inline]
-    pub(crate) fn next_whole(&mut self, rooms: Rooms, gate: Gate) -> Option<Piece> {
+    pub(crate) fn next_whole(&mut self, max_payload: MaxPayload, gate: Gate) -> Option<Piece> {
         let begins = gate.start && !self.stream.has_current() && self.responses.is_empty();
         if !begins || self.stream.given.len() as u64 >= MAX_MESSAGES_AHEAD {
             return None;
@@ -94,8 +94,8 @@ impl Tx {
         let at = (number - self.wqe_base) as usize;
         let w = self.wqes.get(at).filter(|w| !w.fence)?;
         let room = match w.op {
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => rooms.write,
-            SendOp::Send => rooms.untagged,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => max_payload.write,
+            SendOp::Send => max_payload.untagged,
             _ => return None,
         };
         if w.len > room.into() {
@@ -111,7 +111,12 @@ impl Tx {
     }
 
     /// The next piece. The pieces of a message follow one another (RFC 5041, section 5.3).
-    pub(crate) fn next_ordered(&mut self, rooms: Rooms, gate: Gate, ctx: &mut Ctx<'_>) -> Option<Piece> {
+    pub(crate) fn next_ordered(
+        &mut self,
+        max_payload: MaxPayload,
+        gate: Gate,
+        ctx: &mut Ctx<'_>,
+    ) -> Option<Piece> {
         if !gate.run {
             return None;
         }
@@ -124,9 +129,9 @@ impl Tx {
             Current::Answer => self.outgoing_answer()?,
         };
         let room = match what {
-            Outgoing::Write { .. } => rooms.write,
-            Outgoing::ReadResponse => rooms.answer,
-            _ => rooms.untagged,
+            Outgoing::Write { .. } => max_payload.write,
+            Outgoing::ReadResponse => max_payload.answer,
+            _ => max_payload.untagged,
         };
         // At most `room`, which is a u32.
         let here = (len - offset).min(room.into()) as u32;

@@ -39,7 +39,10 @@ fn truncated_stream_is_an_error() {
         carry(&mut x, &mut y, cut, Time::ZERO);
         y.c.on_fin(&mut y.a, Time::ZERO);
         y.look();
-        assert_eq!((closed(&y), &y.steps[..]), (Some((crate::End::Lost, true)), [Step::Abort].as_slice()));
+        assert_eq!(
+            (closed(&y), &y.steps[..]),
+            (Some((crate::End::Lost, true)), [StreamAction::Abort].as_slice())
+        );
         assert_eq!(y.statuses(), [(1, Status::FlushError)]);
         x.c.on_error(&mut x.a);
         assert_eq!(x.statuses(), [(1, Status::TransportFailed)]);
@@ -100,12 +103,12 @@ fn peer_that_does_not_close_is_reset() {
     let (mut x, mut y) = pair(Config::default(), Config::default());
     x.c.close(&mut x.a, Time::ZERO);
     x.look();
-    assert_eq!(x.steps, [Step::Shutdown]);
+    assert_eq!(x.steps, [StreamAction::Shutdown]);
     let later = Time::ZERO + Config::default().close_timeout;
     assert_eq!(x.c.poll_timeout(), Some(later));
     x.c.on_timeout(&mut x.a, later);
     x.look();
-    assert_eq!(x.steps, [Step::Shutdown, Step::Abort]);
+    assert_eq!(x.steps, [StreamAction::Shutdown, StreamAction::Abort]);
     assert!(x.c.is_closed() && x.c.poll_timeout().is_none());
     // The same for one that does not read its Terminate message.
     y.c.receive(&mut y.a, &[0; 64], Time::ZERO);

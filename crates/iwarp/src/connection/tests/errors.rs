@@ -57,7 +57,7 @@ pub(super) fn says(y: &mut End, bytes: &[u8]) -> Option<(Cause, Vec<u8>)> {
     y.look();
     let end = crate::End::Terminated(cause);
     // It goes on to shut down, and closes when the peer does.
-    assert_eq!(y.steps, [Step::Shutdown]);
+    assert_eq!(y.steps, [StreamAction::Shutdown]);
     y.c.on_fin(&mut y.a, Time::ZERO);
     y.look();
     assert_eq!(y.events.last(), Some(&Event::Closed { end, by_peer: false }));
@@ -320,7 +320,7 @@ fn responder_sends_nothing_before_the_first_valid_record() {
     bytes[6] ^= 1;
     y.c.receive(&mut y.a, &bytes, Time::ZERO);
     y.look();
-    assert_eq!((y.send(usize::MAX, Time::ZERO), &y.steps[..]), (0, [Step::Abort].as_slice()));
+    assert_eq!((y.send(usize::MAX, Time::ZERO), &y.steps[..]), (0, [StreamAction::Abort].as_slice()));
     assert_eq!(
         y.events.last(),
         Some(&Event::Closed { end: crate::End::Terminated(term::CRC), by_peer: false })

@@ -52,7 +52,7 @@ fn takes(initiator: bool, bytes: &[u8]) -> Option<Ending> {
     let end = closed(&mut e);
     if let Some(Ending::Frame(_) | Ending::Mismatch) = end {
         // RFC 5044, section 8, code 4: the connection MUST be closed at once.
-        assert_eq!((e.send(usize::MAX, Time::ZERO), &e.steps[..]), (0, [Step::Abort].as_slice()));
+        assert_eq!((e.send(usize::MAX, Time::ZERO), &e.steps[..]), (0, [StreamAction::Abort].as_slice()));
     }
     end
 }

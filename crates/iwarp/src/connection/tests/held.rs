@@ -2,7 +2,7 @@
 
 use super::{End, pair, run};
 use crate::rdmap::terminate::Cause;
-use crate::{Config, Into, Spare, ddp};
+use crate::{Config, ReadTarget, Scratch, ddp};
 use base::{Rng, Span, Time};
 use verbs::{Data, SendOp, SendWr, Status};
 
@@ -75,7 +75,7 @@ fn missing_receive_times_out_the_connection() {
 #[test]
 fn scratch_memory_is_borrowed_while_records_are_incomplete() {
     let rng = &mut Rng::from_u64(3);
-    let mut spare = Spare::default();
+    let mut spare = Scratch::default();
     let (mut x, mut y) = pair(Config::default(), Config::default());
     run(&mut x, &mut y, rng, 999, Time::ZERO);
     for i in 0..50 {
@@ -99,14 +99,14 @@ fn scratch_memory_is_borrowed_while_records_are_incomplete() {
 
 #[test]
 fn scratch_memory_starts_at_a_fixed_page_offset() {
-    let mut spare = Spare::default();
+    let mut spare = Scratch::default();
     let (mut x, mut y) = pair(Config::default(), Config::default());
     // Memory of others' own, and what is lent.
     y.c.lend(&mut spare);
     let mut rooms = Vec::new();
     for e in [&mut x, &mut y] {
         let places = e.c.places();
-        let [Into::Scratch { start, len }] = places.ranges else { panic!("{:?}", places.ranges) };
+        let [ReadTarget::Scratch { start, len }] = places.ranges else { panic!("{:?}", places.ranges) };
         assert_eq!((places.scratch.as_ptr().addr() + start) % 4096, 128);
         assert!(places.scratch.len() >= start + len);
         rooms.push(*len);

@@ -153,7 +153,7 @@ fn responses_and_events_are_bounded() {
         z.c.on_error(&mut z.a);
         z.c.abort(&mut z.a, Time::ZERO);
     }
-    assert_eq!((z.c.events.len(), z.c.steps.len()), (1, 1));
+    assert_eq!((z.c.events.len(), z.c.actions.len()), (1, 1));
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! Two ends joined by a stream that delivers bytes in pieces of any size.
 
-mod ahead;
 mod ends;
 mod errors;
 mod fields;
 mod held;
 mod limits;
 mod operations;
+mod read_ahead;
 mod startup;
-mod writes;
+mod write_batch;
 
-use super::{Connection, Event, Piece, Step};
+use super::{Connection, Event, Piece, StreamAction};
 use crate::Config;
 use base::{Rng, Time};
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ pub(super) struct End {
     pub(super) own: Mr,
     pub(super) c: Connection,
     pub(super) events: Vec<Event>,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<StreamAction>,
     pub(super) wire: VecDeque<u8>,
     pub(super) shut: bool,
     pub(super) reset: bool,
@@ -120,9 +120,9 @@ impl End {
         while let Some(e) = self.c.next_event() {
             self.events.push(e);
         }
-        while let Some(s) = self.c.next_step() {
-            self.shut |= s != Step::Abort;
-            self.reset |= s == Step::Abort;
+        while let Some(s) = self.c.next_action() {
+            self.shut |= s != StreamAction::Abort;
+            self.reset |= s == StreamAction::Abort;
             self.steps.push(s);
         }
     }

@@ -157,7 +157,7 @@ fn exchange(seed: u64) {
     for e in [&mut x, &mut y] {
         let closed = Event::Closed { end: crate::End::Closed, by_peer: false };
         assert_eq!(e.events.last(), Some(&closed), "{:?}", e.events);
-        assert_eq!(e.steps, [Step::Shutdown, Step::Close]);
+        assert_eq!(e.steps, [StreamAction::Shutdown, StreamAction::Close]);
         assert!(e.completions().iter().all(|w| w.status == Status::FlushError));
     }
 }
@@ -243,7 +243,7 @@ fn small_message_is_one_range() {
 
 #[test]
 fn long_payload_is_sent_without_copying() {
-    use crate::Into;
+    use crate::ReadTarget;
     for (crc, placement, direct) in [
         (true, Placement::Verified, false),
         (true, Placement::Early, true),
@@ -257,7 +257,7 @@ fn long_payload_is_sent_without_copying() {
         y.c.receive(&mut y.a, &wire[..100], Time::ZERO);
         let into = y.c.places().ranges[0];
         let region = verbs::Place { mr: y.dst.id, offset: 8 + 84, len: 60_000 - 84 };
-        assert_eq!(into == Into::Region(region), direct, "{into:?}");
+        assert_eq!(into == ReadTarget::Region(region), direct, "{into:?}");
         assert_eq!(y.bytes(y.dst, 8, 4) != [0; 4], direct);
         y.c.receive(&mut y.a, &wire[100..], Time::ZERO);
         assert_eq!(y.bytes(y.dst, 8, 60_000), x.bytes(x.src, 0, 60_000));

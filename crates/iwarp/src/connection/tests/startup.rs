@@ -42,7 +42,10 @@ fn rejection_carries_private_data_and_closes() {
     run(&mut x, &mut y, &mut Rng::from_u64(1), 7, Time::ZERO);
     assert!(matches!(&x.events[0], Event::Rejected { private, .. } if private == b"no room"));
     assert_eq!((closed(&x), closed(&y)), (Some(crate::End::Rejected), Some(crate::End::Rejected)));
-    assert_eq!((x.steps, y.steps), (vec![Step::Close], vec![Step::Shutdown, Step::Close]));
+    assert_eq!(
+        (x.steps, y.steps),
+        (vec![StreamAction::Close], vec![StreamAction::Shutdown, StreamAction::Close])
+    );
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn invalid_startup_frames_close_at_once() {
     let mut y = End::responder(2, Config::default());
     y.c.receive(&mut y.a, b"GET / HTTP/1.1\r\n", Time::ZERO);
     y.look();
-    assert_eq!((closed(&y), y.steps), (Some(crate::End::Frame(FrameError::Key)), vec![Step::Abort]));
+    assert_eq!((closed(&y), y.steps), (Some(crate::End::Frame(FrameError::Key)), vec![StreamAction::Abort]));
     // Both as initiators.
     let mut x = End::initiator(1, Config::default());
     let mut other = End::initiator(2, Config::default());

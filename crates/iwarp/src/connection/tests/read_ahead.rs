@@ -7,7 +7,7 @@ use crate::ddp::{self, Target};
 use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate as term;
-use crate::{Into, Placement};
+use crate::{Placement, ReadTarget};
 use proptest::prelude::{ProptestConfig, proptest};
 use verbs::{Access, SendOp, WindowRange};
 
@@ -24,7 +24,7 @@ pub(super) fn announcing(c: Config) -> (End, End) {
 /// Regions in what the next read goes to.
 fn regions(e: &mut End) -> usize {
     e.c.recheck(&mut e.a, Time::ZERO);
-    e.c.places().ranges.iter().filter(|r| matches!(r, Into::Region(_))).count()
+    e.c.places().ranges.iter().filter(|r| matches!(r, ReadTarget::Region(_))).count()
 }
 
 /// What an end has to send, all of it.
@@ -213,7 +213,7 @@ fn next_write_length_is_predicted_from_recent_writes() {
     let (_, mut y) = announcing(Config { crc: false, ..Config::default() });
     let next = |y: &mut End| {
         y.c.recheck(&mut y.a, Time::ZERO);
-        let [Into::Scratch { len, .. }] = y.c.places().ranges[..] else { panic!("one range") };
+        let [ReadTarget::Scratch { len, .. }] = y.c.places().ranges[..] else { panic!("one range") };
         len
     };
     let rkey = y.dst.rkey;
@@ -312,7 +312,8 @@ fn read_ahead_size_depends_on_the_last_payload() {
         let bytes = record(&write(y.dst.rkey, 0, &vec![5; len]));
         y.c.receive(&mut y.a, &bytes[..100], Time::ZERO);
         y.c.recheck(&mut y.a, Time::ZERO);
-        let [Into::Region(rest), Into::Scratch { len: behind, .. }] = y.c.places().ranges[..] else {
+        let [ReadTarget::Region(rest), ReadTarget::Scratch { len: behind, .. }] = y.c.places().ranges[..]
+        else {
             panic!("{len}: the rest of a payload and what is behind it");
         };
         assert_eq!(rest.len as usize, len - (100 - fpdu::LENGTH - ddp::TAGGED));
@@ -321,7 +322,9 @@ fn read_ahead_size_depends_on_the_last_payload() {
         // So is what comes when nothing is under way.
         y.c.receive(&mut y.a, &bytes[100..], Time::ZERO);
         y.c.recheck(&mut y.a, Time::ZERO);
-        let [Into::Scratch { len: next, .. }] = y.c.places().ranges[..] else { panic!("{len}: one range") };
+        let [ReadTarget::Scratch { len: next, .. }] = y.c.places().ranges[..] else {
+            panic!("{len}: one range")
+        };
         assert_eq!(next == PEEK, long, "{len}: {next}");
     }
 }

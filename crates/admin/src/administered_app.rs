@@ -1,9 +1,9 @@
 //! The loop's side: an application with an administrator beside it.
 
-use crate::desk::{Job, Order};
-use crate::meter::Meter;
-use crate::office::{OWN, Office};
 use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathSignals, Program};
+use crate::rate_meter::RateMeter;
+use crate::request_handler::{OWN, RequestHandler};
+use crate::request_queue::{LoopRequest, QueuedRequest};
 use base::{Rate, Span, Time};
 use cc::engine::Record;
 use cc::platform::Carrier;
@@ -19,24 +19,32 @@ const LOOK_EVERY: Span = Span::from_millis(20);
 
 /// An application whose endpoint an administrator watches and changes while it runs.
 #[allow(missing_debug_implementations, reason = "the application need not show itself")]
-pub struct Governed<'a> {
+pub struct AdministeredApp<'a> {
     app: &'a mut dyn App,
-    office: Office,
+    handler: RequestHandler,
     /// Who watches decisions: how often that had changed when it was looked at last, and which flow they want.
-    taps: (u32, Option<Option<FlowId>>),
+    subscriptions: (u32, Option<Option<FlowId>>),
     /// Changes of which it is not known yet whether they act, and until when that is waited for.
-    unconfirmed: Vec<(Job, Time)>,
+    unconfirmed: Vec<(QueuedRequest, Time)>,
     /// When to look at them next, unless something happens before.
     look: Time,
-    meter: Meter,
+    meter: RateMeter,
     /// What happens to connections; `None` before the first turn.
     events: Option<Reader>,
 }
 
-impl<'a> Governed<'a> {
-    pub(crate) fn new(app: &'a mut dyn App, office: Office) -> Governed<'a> {
-        let (unconfirmed, meter) = (Vec::new(), Meter::default());
-        Governed { app, office, taps: (0, None), unconfirmed, look: Time::ZERO, meter, events: None }
+impl<'a> AdministeredApp<'a> {
+    pub(crate) fn new(app: &'a mut dyn App, handler: RequestHandler) -> AdministeredApp<'a> {
+        let (unconfirmed, meter) = (Vec::new(), RateMeter::default());
+        AdministeredApp {
+            app,
+            handler,
+            subscriptions: (0, None),
+            unconfirmed,
+            look: Time::ZERO,
+            meter,
+            events: None,
+        }
     }
 
     /// Tells where another algorithm decides since a path lacks signals, and where no longer.
@@ -47,7 +55,7 @@ impl<'a> Governed<'a> {
         }
         let news: Vec<Event> = ep.log().read(reader).1.cloned().collect();
         for text in news.iter().filter_map(|e| substitution(e, ep)) {
-            self.office.board.tell("substitute", text);
+            self.handler.process_state.record_event("substitute", text);
         }
     }
 
@@ -55,10 +63,10 @@ impl<'a> Governed<'a> {
     fn confirm(&mut self, now: Time, ep: &Endpoint) {
         self.look = now + LOOK_EVERY;
         for (job, until) in core::mem::take(&mut self.unconfirmed) {
-            match outcome(&job.order, ep) {
-                Some(answer) => job.done(answer),
+            match outcome(&job.request, ep) {
+                Some(answer) => job.answer(answer),
                 None if now < until => self.unconfirmed.push((job, until)),
-                None => job.done(Answer::Refused {
+                None => job.answer(Answer::Refused {
                     errors: vec![
                         "it is ordered, and the system has not confirmed it within 2 s: see `longhaul cc show`".into(),
                     ],
@@ -69,32 +77,32 @@ impl<'a> Governed<'a> {
 
     /// Hands decisions to those who watch them.
     fn show_decisions(&mut self, now: Time, ep: &mut Endpoint) {
-        let changes = self.office.taps.changes();
-        if changes != self.taps.0 {
-            self.taps = (changes, self.office.taps.wanted());
+        let changes = self.handler.subscriptions.changes();
+        if changes != self.subscriptions.0 {
+            self.subscriptions = (changes, self.handler.subscriptions.wanted());
             ep.end_trace();
         }
-        let Some(only) = self.taps.1 else { return };
+        let Some(only) = self.subscriptions.1 else { return };
         let only = only.map(|id| (ConnId(id.connection), u8::try_from(id.flow).unwrap_or(u8::MAX)));
-        let taps = &self.office.taps;
+        let subscriptions = &self.handler.subscriptions;
         ep.take_stream_samples(only.filter(|o| o.1 == 0).map(|o| o.0), |conn, stream, before, now_said| {
             let id = FlowId { connection: conn.0, flow: 0 };
-            taps.offer(&sample(now, id, stream, before, now_said), id);
+            subscriptions.offer(&sample(now, id, stream, before, now_said), id);
         });
         let missed = ep.take_trace(only, |conn, lane, flow, r| {
             let id = FlowId { connection: conn.0, flow: flow.into() };
-            taps.offer(&decision(id, lane, &r), id);
+            subscriptions.offer(&decision(id, lane, &r), id);
         });
-        taps.missed(missed);
+        subscriptions.missed(missed);
     }
 }
 
-impl App for Governed<'_> {
+impl App for AdministeredApp<'_> {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         self.events.get_or_insert_with(|| ep.log().subscribe());
         self.confirm(now, ep);
         for _ in 0..PER_TURN {
-            let Some(job) = self.office.desk.take() else { break };
+            let Some(job) = self.handler.queue.take() else { break };
             let waits = serve(job, now, ep, &self.meter);
             self.unconfirmed.extend(waits.map(|job| (job, now + CONFIRMED_WITHIN)));
         }
@@ -102,7 +110,7 @@ impl App for Governed<'_> {
         self.tell_substitutions(ep);
         self.show_decisions(now, ep);
         if self.meter.is_due(now) {
-            self.meter.look(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
+            self.meter.sample(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
         }
     }
     fn next_timeout(&self) -> Option<Time> {
@@ -114,9 +122,9 @@ impl App for Governed<'_> {
     }
 }
 
-impl Drop for Governed<'_> {
+impl Drop for AdministeredApp<'_> {
     fn drop(&mut self) {
-        self.office.desk.close();
+        self.handler.queue.close();
     }
 }
 
@@ -134,16 +142,16 @@ fn substitution(e: &Event, ep: &Endpoint) -> Option<String> {
 }
 
 /// Carries an order out. It is given back if only the next turns can tell whether it is done.
-fn serve(job: Job, now: Time, ep: &mut Endpoint, meter: &Meter) -> Option<Job> {
-    let answer = match &job.order {
-        Order::Flows => flows(now, ep, meter),
-        Order::Policy(policy) => {
+fn serve(job: QueuedRequest, now: Time, ep: &mut Endpoint, meter: &RateMeter) -> Option<QueuedRequest> {
+    let answer = match &job.request {
+        LoopRequest::Flows => flows(now, ep, meter),
+        LoopRequest::Policy(policy) => {
             ep.set_policy(policy.clone());
             return Some(job);
         }
-        Order::Programs(programs) => count(programs.clone(), ep),
-        Order::Renew(name) => renewed(&ep.reload_program(name), name),
-        Order::SetFlow { flow, algorithm, cap } => {
+        LoopRequest::Programs(programs) => count(programs.clone(), ep),
+        LoopRequest::Renew(name) => renewed(&ep.reload_program(name), name),
+        LoopRequest::SetFlow { flow, algorithm, cap } => {
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
                 Ok(()) => return Some(job),
@@ -151,20 +159,20 @@ fn serve(job: Job, now: Time, ep: &mut Endpoint, meter: &Meter) -> Option<Job> {
             }
         }
     };
-    job.done(answer);
+    job.answer(answer);
     None
 }
 
 /// What became of a change, as read back from where it acts; `None`: that is not known yet.
-fn outcome(order: &Order, ep: &Endpoint) -> Option<Answer> {
-    let (heeded, done) = match order {
+fn outcome(request: &LoopRequest, ep: &Endpoint) -> Option<Answer> {
+    let (heeded, done) = match request {
         // Answered at once.
-        Order::Flows | Order::Programs(_) | Order::Renew(_) => return None,
-        Order::Policy(_) => {
+        LoopRequest::Flows | LoopRequest::Programs(_) | LoopRequest::Renew(_) => return None,
+        LoopRequest::Policy(_) => {
             let text = "the policy is in force".to_owned();
             (ep.overall_compliance(), Answer::Done { text, warnings: ep.tcp_remarks() })
         }
-        Order::SetFlow { flow, cap, .. } => {
+        LoopRequest::SetFlow { flow, cap, .. } => {
             let (conn, number) = (ConnId(flow.connection), u8::try_from(flow.flow).unwrap_or(u8::MAX));
             let mut text = format!("flow {flow} is changed, until the policy changes");
             // A cap that is not the smallest changes nothing.
@@ -230,7 +238,7 @@ fn missing(r: &FlowReport) -> String {
     if is_missing { chosen } else { String::new() }
 }
 
-fn flows(now: Time, ep: &Endpoint, meter: &Meter) -> Answer {
+fn flows(now: Time, ep: &Endpoint, meter: &RateMeter) -> Answer {
     let all = ep.flows();
     let flows = all.iter().take(MAX_LISTED).map(|f| flow(now, ep, meter, f)).collect();
     Answer::Flows { flows, left_out: all.len().saturating_sub(MAX_LISTED) }
@@ -270,7 +278,7 @@ fn pacing(r: &FlowReport, cap: Option<Rate>) -> Option<Rate> {
     own.into_iter().chain(cap).min().filter(|rate| *rate != Rate::MAX)
 }
 
-fn flow(now: Time, ep: &Endpoint, meter: &Meter, r: &FlowReport) -> Flow {
+fn flow(now: Time, ep: &Endpoint, meter: &RateMeter, r: &FlowReport) -> Flow {
     let (t, f) = (&r.traffic, &r.facts);
     let stats = ep.stats(r.conn).unwrap_or_default();
     let guarantee = r.choice.as_ref().and_then(|c| c.guarantee);

@@ -19,29 +19,29 @@ pub(crate) type Key = (u64, u8);
 
 /// What the counters said when they were looked at.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
-    looks: VecDeque<(Time, BTreeMap<Key, u64>)>,
+pub(crate) struct RateMeter {
+    samples: VecDeque<(Time, BTreeMap<Key, u64>)>,
 }
 
-impl Meter {
+impl RateMeter {
     /// Whether it is time to look again.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
-        self.looks.back().is_none_or(|(at, _)| now.since(*at) >= EVERY)
+        self.samples.back().is_none_or(|(at, _)| now.since(*at) >= EVERY)
     }
 
     /// Bytes that each flow has delivered so far.
-    pub fn look(&mut self, now: Time, delivered: impl Iterator<Item = (Key, u64)>) {
-        if self.looks.len() == KEPT {
-            self.looks.pop_front();
+    pub fn sample(&mut self, now: Time, delivered: impl Iterator<Item = (Key, u64)>) {
+        if self.samples.len() == KEPT {
+            self.samples.pop_front();
         }
-        self.looks.push_back((now, delivered.take(MAX_FLOWS).collect()));
+        self.samples.push_back((now, delivered.take(MAX_FLOWS).collect()));
     }
 
     /// What a flow that has delivered `bytes` by now delivered lately, and over how long that is.
     pub fn rate(&self, now: Time, flow: Key, bytes: u64) -> Option<(Rate, Span)> {
         let age = |at: Time| now.since(at);
-        let known = || self.looks.iter().filter_map(|(at, all)| Some((*at, *all.get(&flow)?)));
+        let known = || self.samples.iter().filter_map(|(at, all)| Some((*at, *all.get(&flow)?)));
         let long_enough = known().rev().find(|(at, _)| age(*at) >= OVER);
         let (at, before) = long_enough.or_else(|| known().next())?;
         let over = age(at);
@@ -55,10 +55,10 @@ mod tests {
 
     #[test]
     fn rate_covers_the_last_second() {
-        let (mut m, flow) = (Meter::default(), (3, 0));
+        let (mut m, flow) = (RateMeter::default(), (3, 0));
         let at = |ms: u64| Time::ZERO + Span::from_millis(ms);
         assert!(m.is_due(at(0)));
-        m.look(at(0), [(flow, 0)].into_iter());
+        m.sample(at(0), [(flow, 0)].into_iter());
         assert!(!m.is_due(at(499)) && m.is_due(at(500)));
         assert_eq!(m.rate(at(50), flow, 9), None, "too early");
         assert_eq!(m.rate(at(200), (4, 0), 9), None, "unknown");
@@ -67,10 +67,10 @@ mod tests {
             Some((Rate::from_bytes_per_sec(1_000), Span::from_millis(200)))
         );
         // A megabyte a second, then nothing.
-        (1..=20).for_each(|n| m.look(at(n * 500), [(flow, n * 500_000)].into_iter()));
+        (1..=20).for_each(|n| m.sample(at(n * 500), [(flow, n * 500_000)].into_iter()));
         let (rate, over) = m.rate(at(10_200), flow, 10_200_000).unwrap();
         assert_eq!((rate, over), (Rate::from_bytes_per_sec(1_000_000), Span::from_millis(1_200)));
-        (21..=24).for_each(|n| m.look(at(n * 500), [(flow, 10_000_000)].into_iter()));
+        (21..=24).for_each(|n| m.sample(at(n * 500), [(flow, 10_000_000)].into_iter()));
         assert_eq!(m.rate(at(12_000), flow, 10_000_000).unwrap().0, Rate::ZERO);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Connection;
 use super::deliver::operation;
-use super::receive::{DIRECT, Look, Receiver, put};
-use crate::Into;
+use super::receive::{DIRECT, Progress, Receiver, put};
+use crate::ReadTarget;
 use crate::config::Placement;
 use crate::ddp::{self, Header, Target};
 use crate::mpa::fpdu;
@@ -13,7 +13,7 @@ use base::Time;
 use verbs::{Adapter, Place};
 
 /// A record whose payload goes straight to its place.
-pub(super) struct Direct {
+pub(super) struct DirectRecord {
     pub(super) header: Header,
     pub(super) op: Opcode,
     /// Bytes of the payload.
@@ -26,7 +26,7 @@ pub(super) struct Direct {
     pub(super) pad: usize,
 }
 
-impl Direct {
+impl DirectRecord {
     /// Whether the record's end, which `trailer` begins with, has the CRC of what came before it.
     pub(super) fn passes(&self, trailer: &[u8]) -> bool {
         let (pad, field) = trailer.split_at(self.pad);
@@ -52,7 +52,7 @@ impl Receiver {
         self.direct.as_ref().map_or(0, |d| d.pad + fpdu::CRC)
     }
     /// The front of a record is here, so many bytes: the rest of its payload goes straight to its place.
-    pub(super) fn go_direct(&mut self, d: Direct, front: usize) {
+    pub(super) fn go_direct(&mut self, d: DirectRecord, front: usize) {
         self.position += front as u64;
         self.start = self.end;
         self.shorts = self.shorts_with(
@@ -71,51 +71,51 @@ impl Connection {
 
     /// Lets the rest of a payload go straight to its place, if it is allowed and worth it.
     #[inline(never)]
-    pub(super) fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Look {
+    pub(super) fn try_direct(&mut self, a: &mut Adapter, scratch: &[u8], ulpdu: usize) -> Progress {
         let waiting = &scratch[self.rx.start..self.rx.end];
         let Some(contents) = waiting.get(fpdu::LENGTH..).filter(|_| !self.terms.markers_in) else {
-            return Look::More;
+            return Progress::More;
         };
-        let Ok(header) = Header::parse(contents) else { return Look::More };
+        let Ok(header) = Header::parse(contents) else { return Progress::More };
         let head = header.encoded_len();
         let Some((payload, there)) = ulpdu.checked_sub(head).zip(contents.get(head..)) else {
-            return Look::More;
+            return Progress::More;
         };
         // The trailer may be there in part only when all of the payload is.
         if there.len() + DIRECT > payload {
-            return Look::More;
+            return Progress::More;
         }
-        let Ok(op) = operation(&header) else { return Look::More };
+        let Ok(op) = operation(&header) else { return Progress::More };
         let goes = matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. })
             && (self.may_go_direct() || self.is_ours(op));
         // What is wrong is reported when the record is whole: until its CRC is known, the header may be damaged.
         if !goes || self.begin_segment(a, &header, op, payload).is_err() {
-            return Look::More;
+            return Progress::More;
         }
         if !put(a, &self.rx.places, there) {
-            return Look::More;
+            return Progress::More;
         }
         let crc = if self.terms.crc { fpdu::crc(0, waiting) } else { 0 };
         let (missing, front) = ((payload - there.len()) as u64, waiting.len());
         let pad = fpdu::pad(ulpdu);
-        self.rx.go_direct(Direct { header, op, payload, missing, crc, pad }, front);
-        Look::More
+        self.rx.go_direct(DirectRecord { header, op, payload, missing, crc, pad }, front);
+        Progress::More
     }
 
     /// The end of a record whose payload went straight to its place.
     #[inline(never)]
-    pub(super) fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Look {
+    pub(super) fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
         let waiting = &scratch[self.rx.start..self.rx.end];
-        let is_whole = |d: &&Direct| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC;
-        let Some(d) = self.rx.direct.as_ref().filter(is_whole) else { return Look::More };
+        let is_whole = |d: &&DirectRecord| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC;
+        let Some(d) = self.rx.direct.as_ref().filter(is_whole) else { return Progress::More };
         if self.terms.crc && !d.passes(waiting) {
             // Nothing completes with data that did not pass.
             self.rx.direct = None;
             self.terminate(a, terminate::CRC, Quote::default(), now);
-            return Look::More;
+            return Progress::More;
         }
         self.end_direct(a, now);
-        Look::Again
+        Progress::Again
     }
 
     /// The record of a write is there, but for its end, and behind that came the header that was foreseen and nothing else: that of
@@ -123,8 +123,8 @@ impl Connection {
     /// record of eight by a read would find all that it asks pushed out of the first cache by the payload of the one before.)
     ///
     /// False: something is otherwise, and nothing was done.
-    pub(super) fn goes_on(&mut self, a: &mut Adapter, next: Option<&Into>, now: Time) -> bool {
-        let (Some(qp), Some(&Into::Region(place)), Some(d)) = (self.qp, next, &self.rx.direct) else {
+    pub(super) fn continues_write(&mut self, a: &mut Adapter, next: Option<&ReadTarget>, now: Time) -> bool {
+        let (Some(qp), Some(&ReadTarget::Region(place)), Some(d)) = (self.qp, next, &self.rx.direct) else {
             return false;
         };
         let is_there = d.op == Opcode::Write && !d.header.last && d.missing == 0;
@@ -141,7 +141,7 @@ impl Connection {
         let foreseen = header == Header { target, last: header.last, ..d.header }
             && contents.len() == ddp::TAGGED
             && ulpdu.checked_sub(ddp::TAGGED).is_some_and(|payload| payload as u64 == place.len)
-            && self.rx.ahead.foresees(stag, to, at.saturating_add(place.len));
+            && self.rx.read_ahead.expects_write(stag, to, at.saturating_add(place.len));
         if !foreseen || self.terms.crc && !d.passes(trailer) {
             return false;
         }
@@ -152,7 +152,10 @@ impl Connection {
         a.count_in(qp, 1, place.len);
         self.rx.places.clear();
         self.rx.places.push(place);
-        self.rx.go_direct(Direct { header, op: Opcode::Write, payload, missing: place.len, crc, pad }, front);
+        self.rx.go_direct(
+            DirectRecord { header, op: Opcode::Write, payload, missing: place.len, crc, pad },
+            front,
+        );
         true
     }
 

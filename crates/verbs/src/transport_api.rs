@@ -6,7 +6,7 @@ use crate::error::{Error, GatherError};
 use crate::qp::QpState;
 use crate::segment::{Incoming, Placed, Segment, SegmentRef, Violation};
 use crate::slab::QpId;
-use crate::tx::{Rooms, Stripes};
+use crate::tx::{MaxPayload, StridedBuffer};
 use crate::unreliable;
 use crate::work::Status;
 use base::Prefetch;
@@ -37,8 +37,8 @@ impl Adapter {
     }
 
     /// What [`next_segment_in`](Adapter::next_segment_in) gives next in the same rooms. Nothing changes.
-    pub fn peek(&self, id: QpId, rooms: Rooms) -> Option<Segment> {
-        self.qps.get(id).and_then(|q| q.tx.peek(rooms, q.gate()))
+    pub fn peek(&self, id: QpId, max_payload: MaxPayload) -> Option<Segment> {
+        self.qps.get(id).and_then(|q| q.tx.peek(max_payload, q.gate()))
     }
 
     /// The next segment to build, with at most `max_payload` bytes: lost ranges first, then new data in order. The
@@ -46,16 +46,16 @@ impl Adapter {
     ///
     /// A datagram longer than `max_payload` cannot be sent and completes as lost.
     pub fn next_segment(&mut self, id: QpId, max_payload: usize) -> Option<Segment> {
-        self.next_segment_in(id, Rooms::same(u32::try_from(max_payload).unwrap_or(u32::MAX)))
+        self.next_segment_in(id, MaxPayload::same(u32::try_from(max_payload).unwrap_or(u32::MAX)))
     }
 
     /// [`next_segment`](Adapter::next_segment), with as many bytes as its header leaves room for: packets of a train
     /// are equally long. Messages of a few segments are cut evenly.
-    pub fn next_segment_in(&mut self, id: QpId, rooms: Rooms) -> Option<Segment> {
+    pub fn next_segment_in(&mut self, id: QpId, max_payload: MaxPayload) -> Option<Segment> {
         let qp = self.qps.get_mut(id)?;
         let gate = qp.gate();
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let seg = halves.tx.next_segment(rooms, gate, &mut ctx);
+        let seg = halves.tx.next_segment(max_payload, gate, &mut ctx);
         qp.wake(id, &mut self.activated);
         seg
     }
@@ -77,7 +77,12 @@ impl Adapter {
     ///
     /// # Errors
     /// As [`gather`](Adapter::gather).
-    pub fn gather_run(&mut self, id: QpId, seg: &Segment, to: &mut Stripes<'_>) -> Result<(), GatherError> {
+    pub fn gather_run(
+        &mut self,
+        id: QpId,
+        seg: &Segment,
+        to: &mut StridedBuffer<'_>,
+    ) -> Result<(), GatherError> {
         let qp = self.qps.get(id).ok_or(GatherError::Stale)?;
         let done = qp.tx.gather_run(seg, &self.regions, to);
         if done == Err(GatherError::Fault) {
@@ -140,7 +145,7 @@ impl Adapter {
             qp.stats.refused_segments += 1;
             return Ok(Placed::Refused);
         }
-        if qp.seen.is_none()
+        if qp.delivered.is_none()
             && let Some(placed) = qp.rx.place_next(qp.pd, seg, payload, &mut self.regions)
         {
             if placed.is_ok() {
@@ -151,7 +156,7 @@ impl Adapter {
         }
         let (pd, shared, consumed) = (qp.pd, qp.init.srq, qp.rx.consumed());
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
-        let placed = match halves.seen {
+        let placed = match halves.delivered {
             None => halves.rx.place(halves.tx, pd, seg, payload, &mut ctx),
             Some(seen) => unreliable::place(halves.rx, seen, pd, seg, payload, &mut ctx),
         };
@@ -192,7 +197,7 @@ impl Adapter {
         while let Some(id) = self.credit_changes.pop_front() {
             if let Some(qp) = self.qps.get_mut(id) {
                 qp.in_credit = false;
-                qp.rx.tell_credit();
+                qp.rx.on_credit_advertised();
                 return Some(id);
             }
         }
@@ -213,7 +218,7 @@ impl Adapter {
     pub(crate) fn note_credit(&mut self, id: QpId) {
         if let Some(qp) = self.qps.get_mut(id)
             && qp.state != QpState::Error
-            && qp.rx.credit_is_news()
+            && qp.rx.should_advertise_credit()
             && !core::mem::replace(&mut qp.in_credit, true)
         {
             self.credit_changes.push_back(id);
@@ -224,7 +229,7 @@ impl Adapter {
     /// queues let queue pairs take receives from their shared queues.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        while let Some(id) = self.cqs.fed.pop_front() {
+        while let Some(id) = self.cqs.unblocked.pop_front() {
             self.feed_starved(id);
         }
     }

@@ -1,12 +1,12 @@
 //! Records of writes that came whole together are taken as each is that comes alone.
 
-use super::ahead::announcing;
 use super::errors::{SEND_INVALIDATE, record, says, ulpdu, write};
 use super::operations::window_for;
+use super::read_ahead::announcing;
 use super::*;
 use crate::ddp::{self, Target};
 use crate::rdmap::Opcode;
-use crate::{Cause, Into, Placement};
+use crate::{Cause, Placement, ReadTarget};
 use proptest::prelude::*;
 use verbs::Stats;
 
@@ -72,9 +72,9 @@ fn outcome(crc: bool, early: bool, announced: u64, sent: &[Sent], reserved: u8) 
     let cause = says(&mut y, &bytes).map(|(cause, _)| cause);
     let memory = y.bytes(y.dst, 0, SIZE as u64);
     y.c.recheck(&mut y.a, Time::ZERO);
-    let to = |range: &Into| match *range {
-        Into::Scratch { len, .. } => (None, len as u64),
-        Into::Region(p) => (Some(p.offset), p.len),
+    let to = |range: &ReadTarget| match *range {
+        ReadTarget::Scratch { len, .. } => (None, len as u64),
+        ReadTarget::Region(p) => (Some(p.offset), p.len),
     };
     let outcome = Outcome {
         cause,

@@ -74,9 +74,9 @@ impl Connection {
         }
         a.count_in(qp, t.records, t.bytes);
         if let Some(len) = t.chunk {
-            self.rx.ahead.on_chunk(true, len);
+            self.rx.read_ahead.on_chunk(true, len);
         }
-        self.rx.ahead.on_write(t.stag, t.to, t.bytes);
+        self.rx.read_ahead.on_write(t.stag, t.to, t.bytes);
     }
 }
 
@@ -94,9 +94,12 @@ impl Receiver {
         let mut next = Some(first);
         while let Some(r) = next.take() {
             let len = r.payload.len() as u64;
-            let goes_on = r.stag == t.stag && r.to == t.to + t.bytes && len <= place.len;
+            let continues_write = r.stag == t.stag && r.to == t.to + t.bytes && len <= place.len;
             // RFC 5044, section 6: the CRC MUST be verified before anything is done with the record.
-            if !goes_on || crc && !r.passes() || a.write_mr(place.mr, place.offset, r.payload).is_err() {
+            if !continues_write
+                || crc && !r.passes()
+                || a.write_mr(place.mr, place.offset, r.payload).is_err()
+            {
                 break;
             }
             (place.offset, place.len) = (place.offset + len, place.len - len);

@@ -16,11 +16,11 @@ use std::time::Duration;
 /// Orders that wait at most.
 pub const MAX_WAITING: usize = 64;
 /// How long whoever asks waits for the loop: it turns many times a second, however busy it is.
-pub const PATIENCE: Span = Span::from_secs(5);
+pub const ANSWER_TIMEOUT: Span = Span::from_secs(5);
 
 /// Something that only the loop can do.
 #[derive(Debug)]
-pub enum Order {
+pub enum LoopRequest {
     /// List all flows.
     Flows,
     /// Run another policy.
@@ -41,15 +41,15 @@ pub enum Order {
 }
 
 /// An order, and where its answer goes.
-pub struct Job {
+pub struct QueuedRequest {
     /// What to do.
-    pub order: Order,
+    pub request: LoopRequest,
     reply: Option<SyncSender<Answer>>,
 }
 
-impl Job {
+impl QueuedRequest {
     /// Answers. Somebody who has gone meanwhile does not mind.
-    pub fn done(self, answer: Answer) {
+    pub fn answer(self, answer: Answer) {
         if let Some(reply) = self.reply {
             let _ = reply.try_send(answer);
         }
@@ -58,7 +58,7 @@ impl Job {
 
 #[derive(Default)]
 struct Waiting {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<QueuedRequest>,
     closed: bool,
 }
 
@@ -69,24 +69,24 @@ struct Inner {
     waker: Waker,
 }
 
-/// Both sides of the desk. Cheap to clone; clones are the same.
+/// Both sides of the queue. Cheap to clone; clones are the same.
 #[derive(Clone)]
-pub struct Desk(Arc<Inner>);
+pub struct RequestQueue(Arc<Inner>);
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for RequestQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Desk").finish_non_exhaustive()
     }
 }
 
-impl Desk {
-    /// A desk whose loop is woken by `waker`.
-    pub fn new(waker: Waker) -> Desk {
+impl RequestQueue {
+    /// A queue whose loop is woken by `waker`.
+    pub fn new(waker: Waker) -> RequestQueue {
         let (waiting, any) = (Mutex::default(), AtomicBool::new(false));
-        Desk(Arc::new(Inner { waiting, any, waker }))
+        RequestQueue(Arc::new(Inner { waiting, any, waker }))
     }
 
-    fn put(&self, job: Job) -> Result<(), String> {
+    fn put(&self, job: QueuedRequest) -> Result<(), String> {
         {
             let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if w.closed {
@@ -106,21 +106,23 @@ impl Desk {
     ///
     /// # Errors
     /// There is no room, or no loop any more.
-    pub fn order(&self, order: Order) -> Result<(), String> {
-        self.put(Job { order, reply: None })
+    pub fn request(&self, request: LoopRequest) -> Result<(), String> {
+        self.put(QueuedRequest { request, reply: None })
     }
 
     /// Has the loop do something, and waits until it has.
-    pub fn ask(&self, order: Order) -> Answer {
+    pub fn ask(&self, request: LoopRequest) -> Answer {
         let (tx, rx) = sync_channel(1);
         let refused = |text: String| Answer::Refused { errors: vec![text] };
-        if let Err(text) = self.put(Job { order, reply: Some(tx) }) {
+        if let Err(text) = self.put(QueuedRequest { request, reply: Some(tx) }) {
             return refused(text);
         }
-        rx.recv_timeout(Duration::from_nanos(PATIENCE.as_nanos())).unwrap_or_else(|e| {
+        rx.recv_timeout(Duration::from_nanos(ANSWER_TIMEOUT.as_nanos())).unwrap_or_else(|e| {
             refused(match e {
                 std::sync::mpsc::RecvTimeoutError::Timeout => {
-                    format!("the process did not answer within {PATIENCE}; it may still do what was asked")
+                    format!(
+                        "the process did not answer within {ANSWER_TIMEOUT}; it may still do what was asked"
+                    )
                 }
                 std::sync::mpsc::RecvTimeoutError::Disconnected => "the process ended meanwhile".into(),
             })
@@ -129,12 +131,12 @@ impl Desk {
 
     /// The loop's side: what waits next.
     #[inline]
-    pub fn take(&self) -> Option<Job> {
+    pub fn take(&self) -> Option<QueuedRequest> {
         // Looked at with each turn of the loop.
         if self.0.any.load(Ordering::Acquire) { self.take_waiting() } else { None }
     }
     #[cold]
-    fn take_waiting(&self) -> Option<Job> {
+    fn take_waiting(&self) -> Option<QueuedRequest> {
         let mut w = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let job = w.jobs.pop_front();
         self.0.any.store(!w.jobs.is_empty(), Ordering::Release);
@@ -156,7 +158,7 @@ impl Desk {
 }
 
 /// The descriptor by which the loop is woken.
-impl AsFd for Desk {
+impl AsFd for RequestQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.waker.as_fd()
     }
@@ -168,25 +170,25 @@ mod tests {
 
     #[test]
     fn requests_are_bounded_answered_and_refused_after_close() {
-        let desk = Desk::new(lhio::poll::Poller::new().unwrap().waker());
-        assert!(desk.take().is_none());
-        let asker = desk.clone();
-        let asked = std::thread::spawn(move || asker.ask(Order::Flows));
+        let queue = RequestQueue::new(lhio::poll::Poller::new().unwrap().waker());
+        assert!(queue.take().is_none());
+        let asker = queue.clone();
+        let asked = std::thread::spawn(move || asker.ask(LoopRequest::Flows));
         let job = loop {
-            if let Some(job) = desk.take() {
+            if let Some(job) = queue.take() {
                 break job;
             }
             std::thread::yield_now();
         };
-        assert!(matches!(job.order, Order::Flows));
-        job.done(Answer::done("so"));
+        assert!(matches!(job.request, LoopRequest::Flows));
+        job.answer(Answer::done("so"));
         assert_eq!(asked.join().unwrap(), Answer::done("so"));
         for _ in 0..MAX_WAITING {
-            desk.order(Order::Flows).unwrap();
+            queue.request(LoopRequest::Flows).unwrap();
         }
-        assert!(desk.order(Order::Flows).unwrap_err().contains("try again"));
-        desk.close();
-        assert!(desk.take().is_none());
-        assert!(matches!(desk.ask(Order::Flows), Answer::Refused { .. }));
+        assert!(queue.request(LoopRequest::Flows).unwrap_err().contains("try again"));
+        queue.close();
+        assert!(queue.take().is_none());
+        assert!(matches!(queue.ask(LoopRequest::Flows), Answer::Refused { .. }));
     }
 }

@@ -9,7 +9,7 @@ use crate::slab::MrId;
 
 /// Places of equal payloads in one buffer: that of number `k` begins at byte `at + k * stride`.
 #[derive(Debug)]
-pub struct Stripes<'a> {
+pub struct StridedBuffer<'a> {
     /// The buffer.
     pub out: &'a mut [u8],
     /// Bytes from one payload to the next.
@@ -18,7 +18,7 @@ pub struct Stripes<'a> {
     pub at: usize,
 }
 
-impl Stripes<'_> {
+impl StridedBuffer<'_> {
     /// The places, `len` bytes each, as far as the buffer has them.
     pub(crate) fn places(&mut self, len: usize) -> impl Iterator<Item = &mut [u8]> {
         let within = self.at..self.at + len;
@@ -57,7 +57,7 @@ impl Tx {
         &self,
         seg: &Segment,
         regions: &Regions,
-        to: &mut Stripes<'_>,
+        to: &mut StridedBuffer<'_>,
     ) -> Result<(), GatherError> {
         if let Some((mr, offset)) = self.lies_in(seg) {
             return regions.read_run(mr, offset, seg.len, to).map_err(|_| GatherError::Fault);

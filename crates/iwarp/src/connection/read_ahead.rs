@@ -13,11 +13,11 @@
 
 use super::Connection;
 use super::receive::{DIRECT, PEEK};
-use crate::Into;
+use crate::ReadTarget;
 use crate::ddp::{self, Target};
 use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
-use verbs::ordered::Foreseen;
+use verbs::ordered::ExpectedData;
 use verbs::{Adapter, Place, QpId};
 
 /// Records that are read ahead at most: a mebibyte, and the end of a message of that length.
@@ -27,7 +27,7 @@ const DOUBT: u8 = 8;
 
 /// A write that the peer has announced: everything up to `end`, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Announced {
+struct AnnouncedWrite {
     stag: u32,
     /// Where its next record goes on, once the first was verified.
     next: Option<u64>,
@@ -36,37 +36,37 @@ struct Announced {
 
 /// What is known of records that are still to come.
 #[derive(Default)]
-pub(super) struct Ahead {
-    announced: Option<Announced>,
+pub(super) struct ReadAhead {
+    announced: Option<AnnouncedWrite>,
     /// Length of the last send of several bytes: the next one is taken to be as long.
     last_send: u64,
     /// Payload of records in the midst of messages, as the last one had it: tagged ones, others.
     chunks: [Option<u64>; 2],
-    doubt: u8,
+    mispredicted: u8,
     /// What is to be read behind the payload that is arriving. Ranges of scratch memory have only their lengths yet.
-    pub(super) plan: Vec<Into>,
+    pub(super) plan: Vec<ReadTarget>,
     places: Vec<Place>,
 }
 
 /// A message whose next record is foreseen.
 #[derive(Clone, Copy)]
-struct Run {
-    what: Foreseen,
+struct PredictedMessage {
+    what: ExpectedData,
     /// Its next byte, and where it ends.
     at: u64,
     end: u64,
 }
 
-impl Run {
+impl PredictedMessage {
     fn header(&self) -> usize {
-        if matches!(self.what, Foreseen::Receive) { ddp::UNTAGGED } else { ddp::TAGGED }
+        if matches!(self.what, ExpectedData::Receive) { ddp::UNTAGGED } else { ddp::TAGGED }
     }
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Something else than expected has come.
-    pub(super) fn doubt(&mut self) {
-        self.doubt = DOUBT;
+    pub(super) fn mispredicted(&mut self) {
+        self.mispredicted = DOUBT;
     }
     /// A send is complete.
     pub(super) fn on_send(&mut self, len: u64) {
@@ -74,25 +74,26 @@ impl Ahead {
     }
     /// An empty write of a peer that announces: its offset is where the next one ends.
     pub(super) fn on_announced(&mut self, stag: u32, end: u64) {
-        self.announced = Some(Announced { stag, next: None, end });
+        self.announced = Some(AnnouncedWrite { stag, next: None, end });
     }
     /// A record of a message that goes on was verified.
     pub(super) fn on_chunk(&mut self, tagged: bool, len: usize) {
         self.chunks[usize::from(tagged)] = (len >= DIRECT).then_some(len as u64);
     }
     /// Whether a write goes on behind the record that begins at `to`, up to `end` at least.
-    pub(super) fn foresees(&self, stag: u32, to: u64, end: u64) -> bool {
-        let foreseen = |w: Announced| w.stag == stag && w.next.is_none_or(|next| next == to) && end <= w.end;
+    pub(super) fn expects_write(&self, stag: u32, to: u64, end: u64) -> bool {
+        let foreseen =
+            |w: AnnouncedWrite| w.stag == stag && w.next.is_none_or(|next| next == to) && end <= w.end;
         self.announced.is_some_and(foreseen)
     }
     /// Records of a write with `len` bytes were verified.
     pub(super) fn on_write(&mut self, stag: u32, to: u64, len: u64) {
-        let goes_on = |w: &Announced| w.stag == stag && w.next.is_none_or(|next| next == to);
+        let continues_write = |w: &AnnouncedWrite| w.stag == stag && w.next.is_none_or(|next| next == to);
         let next = to.saturating_add(len);
         self.announced = self
             .announced
-            .filter(|w| goes_on(w) && next < w.end)
-            .map(|w| Announced { next: Some(next), ..w });
+            .filter(|w| continues_write(w) && next < w.end)
+            .map(|w| AnnouncedWrite { next: Some(next), ..w });
     }
 }
 
@@ -106,18 +107,18 @@ impl Connection {
 
     /// Plans what is to be read behind the payload that is arriving, or next.
     pub(super) fn plan_ahead(&mut self, a: &Adapter) {
-        self.rx.ahead.plan.clear();
+        self.rx.read_ahead.plan.clear();
         let runs = self.state.runs() && !self.terms.markers_in;
         if !runs || !self.rx.is_at_payload() {
             return;
         }
-        if self.rx.ahead.doubt > 0 {
-            self.rx.ahead.doubt -= 1;
+        if self.rx.read_ahead.mispredicted > 0 {
+            self.rx.read_ahead.mispredicted -= 1;
             return;
         }
         let Some(qp) = self.qp else { return };
         let Some(mut run) = self.next_run(a, qp).filter(|r| r.end - r.at >= DIRECT as u64) else { return };
-        let mut ahead = core::mem::take(&mut self.rx.ahead);
+        let mut ahead = core::mem::take(&mut self.rx.read_ahead);
         let mut scratch = self.rx.direct_tail();
         let header = run.header();
         let chunk = ahead.chunks[usize::from(header == ddp::TAGGED)];
@@ -126,11 +127,11 @@ impl Connection {
         let span = (run.end - run.at).min(RECORDS as u64 * chunk);
         let stop = run.at + span;
         ahead.places.clear();
-        let found = a.foresee(qp, run.what, (run.at, span), &mut ahead.places);
+        let found = a.expected_places(qp, run.what, (run.at, span), &mut ahead.places);
         let mut places = (&ahead.places[..], 0);
         while found && stop - run.at >= DIRECT as u64 {
             let len = chunk.min(stop - run.at);
-            ahead.plan.push(Into::Scratch { start: 0, len: scratch + fpdu::LENGTH + header });
+            ahead.plan.push(ReadTarget::Scratch { start: 0, len: scratch + fpdu::LENGTH + header });
             places = cut(places, len, &mut ahead.plan);
             scratch = fpdu::pad(header + len as usize) + fpdu::CRC;
             run.at += len;
@@ -139,14 +140,14 @@ impl Connection {
             // A short end of the message comes whole, and the next header.
             let rest = usize::try_from(run.end - run.at).unwrap_or(usize::MAX);
             let short = if rest < DIRECT { fpdu::len(header + rest) } else { 0 };
-            ahead.plan.push(Into::Scratch { start: 0, len: scratch + short + PEEK });
+            ahead.plan.push(ReadTarget::Scratch { start: 0, len: scratch + short + PEEK });
         }
-        self.rx.ahead = ahead;
+        self.rx.read_ahead = ahead;
     }
 
     /// The message that the next record is of.
-    fn next_run(&self, a: &Adapter, qp: QpId) -> Option<Run> {
-        let ahead = &self.rx.ahead;
+    fn next_run(&self, a: &Adapter, qp: QpId) -> Option<PredictedMessage> {
+        let ahead = &self.rx.read_ahead;
         if let Some((h, op, payload)) = self.rx.arriving() {
             let payload = payload as u64;
             return match (op, h.target) {
@@ -161,7 +162,7 @@ impl Connection {
             };
         }
         match (ahead.announced, self.rx.sending) {
-            (Some(Announced { stag, next: Some(next), .. }), _) => self.write_run(stag, next),
+            (Some(AnnouncedWrite { stag, next: Some(next), .. }), _) => self.write_run(stag, next),
             // The first record of a write comes right behind its announcement.
             (Some(_), _) => None,
             (None, Some((_, at))) => self.send_run(a, qp, at),
@@ -170,34 +171,42 @@ impl Connection {
     }
 
     /// The rest of a write that was announced, where it may go straight to its place.
-    fn write_run(&self, stag: u32, at: u64) -> Option<Run> {
-        let announced = self.rx.ahead.announced.filter(|_| self.may_go_direct());
+    fn write_run(&self, stag: u32, at: u64) -> Option<PredictedMessage> {
+        let announced = self.rx.read_ahead.announced.filter(|_| self.may_go_direct());
         let w = announced.filter(|w| w.stag == stag && at < w.end)?;
-        Some(Run { what: Foreseen::Write { rkey: stag }, at, end: w.end })
+        Some(PredictedMessage { what: ExpectedData::Write { rkey: stag }, at, end: w.end })
     }
 
-    fn read_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
+    fn read_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<PredictedMessage> {
         let &sink = self.rx.reads.front()?;
         let end = a.read_len(qp, sink)?;
         if at < end {
-            return Some(Run { what: Foreseen::Sink { key: sink }, at, end });
+            return Some(PredictedMessage { what: ExpectedData::Sink { key: sink }, at, end });
         }
         // Behind it comes the answer to the next one.
         let &sink = self.rx.reads.get(1)?;
-        Some(Run { what: Foreseen::Sink { key: sink }, at: 0, end: a.read_len(qp, sink)? })
+        Some(PredictedMessage { what: ExpectedData::Sink { key: sink }, at: 0, end: a.read_len(qp, sink)? })
     }
 
     /// The rest of a message that has begun, into a receive that it fills if it is as long as the last one.
-    fn send_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<Run> {
-        let end = self.rx.ahead.last_send;
-        (at < end && a.receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at, end })
+    fn send_run(&self, a: &Adapter, qp: QpId, at: u64) -> Option<PredictedMessage> {
+        let end = self.rx.read_ahead.last_send;
+        (at < end && a.receive_room(qp) == Some(end)).then_some(PredictedMessage {
+            what: ExpectedData::Receive,
+            at,
+            end,
+        })
     }
 
     /// The next message, if it is as long as the last one and fills a receive that was posted since that was complete. Of
     /// others that wait nothing is touched before their message has begun: applications post several for the same memory.
-    fn fresh_run(&self, a: &Adapter, qp: QpId) -> Option<Run> {
-        let end = self.rx.ahead.last_send;
-        (a.fresh_receive_room(qp) == Some(end)).then_some(Run { what: Foreseen::Receive, at: 0, end })
+    fn fresh_run(&self, a: &Adapter, qp: QpId) -> Option<PredictedMessage> {
+        let end = self.rx.read_ahead.last_send;
+        (a.fresh_receive_room(qp) == Some(end)).then_some(PredictedMessage {
+            what: ExpectedData::Receive,
+            at: 0,
+            end,
+        })
     }
 
     /// Whether the payload belongs to a read of this end's own or to a receive: only their completion opens what they fill, so
@@ -212,13 +221,13 @@ impl Connection {
 fn cut<'a>(
     (mut places, mut skip): (&'a [Place], u64),
     mut len: u64,
-    plan: &mut Vec<Into>,
+    plan: &mut Vec<ReadTarget>,
 ) -> (&'a [Place], u64) {
     while len > 0
         && let Some((first, behind)) = places.split_first()
     {
         let here = len.min(first.len - skip);
-        plan.push(Into::Region(Place { offset: first.offset + skip, len: here, ..*first }));
+        plan.push(ReadTarget::Region(Place { offset: first.offset + skip, len: here, ..*first }));
         (len, skip) = (len - here, skip + here);
         if skip == first.len {
             (places, skip) = (behind, 0);

@@ -1,10 +1,10 @@
 //! What is done with a request, whoever brings it.
 
-use crate::board::Board;
-use crate::desk::{Desk, Order};
-use crate::kept::Kept;
+use crate::policy_cache::PolicyCache;
+use crate::process_state::ProcessState;
 use crate::proto::{Answer, FlowId, MAX_ERRORS, Process, Program, Request};
-use crate::tap::Taps;
+use crate::request_queue::{LoopRequest, RequestQueue};
+use crate::subscriptions::Subscriptions;
 use crate::watch::{complain, content};
 use base::Rate;
 use base64::Engine as _;
@@ -22,7 +22,7 @@ pub type ReadPolicy = dyn Fn(&str) -> Result<WithWarnings, Vec<String>> + Send +
 pub type LoadProgram = dyn Fn(&[u8], &str) -> Result<String, Vec<String>> + Send + Sync;
 
 /// Tells what happened since it was asked last: kind and text of each event.
-pub type News = dyn Fn() -> Vec<(String, String)> + Send + Sync;
+pub type ProgramEvents = dyn Fn() -> Vec<(String, String)> + Send + Sync;
 
 /// Who needs a program, where that is the process itself.
 pub(crate) const OWN: &str = "--cc of this process";
@@ -53,7 +53,7 @@ pub struct Hooks {
     /// Whether flows can be given an algorithm of this name.
     pub is_known: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     /// What befell programs.
-    pub news: Arc<News>,
+    pub news: Arc<ProgramEvents>,
 }
 
 impl fmt::Debug for Hooks {
@@ -64,24 +64,24 @@ impl fmt::Debug for Hooks {
 
 /// Everything that requests and sources of policies need. Cheap to clone; clones are the same.
 #[derive(Clone, Debug)]
-pub struct Office {
+pub struct RequestHandler {
     /// Facts and events.
-    pub board: Board,
+    pub process_state: ProcessState,
     /// The way to the loop.
-    pub desk: Desk,
+    pub queue: RequestQueue,
     /// Who watches decisions.
-    pub taps: Taps,
+    pub subscriptions: Subscriptions,
     /// What others provide.
     pub hooks: Hooks,
     /// The newest policy of the source, if it cannot be used as things are.
-    pub waiting: Arc<Mutex<Option<Offer>>>,
+    pub pending_offer: Arc<Mutex<Option<OfferedPolicy>>>,
     /// The policy in force.
-    pub standing: Arc<Mutex<Option<Arc<dyn Policy>>>>,
+    pub active_policy: Arc<Mutex<Option<Arc<dyn Policy>>>>,
 }
 
 /// A policy that a source has.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct OfferedPolicy {
     /// It, as it is written.
     pub text: String,
     /// Which source.
@@ -91,12 +91,12 @@ pub struct Offer {
     /// The source's revision; 0 where it has none.
     pub revision: u64,
     /// Where a copy is kept once it is in force.
-    pub kept: Option<Kept>,
+    pub cache: Option<PolicyCache>,
 }
 
-impl Offer {
+impl OfferedPolicy {
     fn keep(&self) {
-        let Some(kept) = &self.kept else { return };
+        let Some(kept) = &self.cache else { return };
         if let Err(e) = kept.write(&self.text) {
             tracing::warn!("no copy of the policy is kept in {}: {e}", kept.path().display());
         }
@@ -116,29 +116,29 @@ fn refused(errors: Vec<String>) -> Answer {
     Answer::Refused { errors: bounded(errors) }
 }
 
-impl Office {
+impl RequestHandler {
     /// Puts a policy in force that was found in `from`; its warnings.
     ///
     /// # Errors
     /// All that is wrong with it; the policy that runs goes on.
-    pub fn install(&self, offer: &Offer) -> Result<Vec<String>, Vec<String>> {
+    pub fn install(&self, offer: &OfferedPolicy) -> Result<Vec<String>, Vec<String>> {
         let (policy, warnings) = (self.hooks.read_policy)(&offer.text)?;
-        self.desk.order(Order::Policy(policy.clone())).map_err(|e| vec![e])?;
-        self.stands(policy, offer);
+        self.queue.request(LoopRequest::Policy(policy.clone())).map_err(|e| vec![e])?;
+        self.set_active(policy, offer);
         Ok(warnings)
     }
 
     /// A policy is the one in force from now on.
-    fn stands(&self, policy: Arc<dyn Policy>, offer: &Offer) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
-        self.board.runs(&offer.text, &offer.from, &offer.path, offer.revision);
+    fn set_active(&self, policy: Arc<dyn Policy>, offer: &OfferedPolicy) {
+        *self.active_policy.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+        self.process_state.set_policy(&offer.text, &offer.from, &offer.path, offer.revision);
     }
 
     /// The algorithms that the policy in force names, with all places of each.
     fn named(&self) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        standing
+        let active_policy = self.active_policy.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        active_policy
             .iter()
             .flat_map(|p| p.algorithms())
             .for_each(|(name, by)| all.entry(name).or_default().push(by));
@@ -146,7 +146,7 @@ impl Office {
     }
 
     /// What the policy in force names and nobody can have any more, in words.
-    fn trouble(&self) -> Vec<String> {
+    fn missing_algorithms(&self) -> Vec<String> {
         let missing = self.named().into_iter().filter(|(name, _)| !(self.hooks.is_known)(name));
         let tell = |(name, by): (String, Vec<String>)| {
             format!(
@@ -161,7 +161,7 @@ impl Office {
     /// What this process is, and what is wrong with it.
     pub fn process(&self) -> Process {
         let programs = (self.hooks.programs)().into_iter().map(|p| p.name).collect();
-        Process { programs, trouble: self.trouble(), ..self.board.process() }
+        Process { programs, trouble: self.missing_algorithms(), ..self.process_state.process() }
     }
 
     /// The programs that are loaded or needed, with what runs them.
@@ -177,13 +177,13 @@ impl Office {
             needed_by,
             ..Program::default()
         }));
-        self.desk.ask(Order::Programs(all))
+        self.queue.ask(LoopRequest::Programs(all))
     }
 
     /// A policy that nobody but whoever tells it has.
-    fn told(text: String, path: &str) -> Offer {
+    fn direct_offer(text: String, path: &str) -> OfferedPolicy {
         let path = path.chars().take(MAX_PATH).collect();
-        Offer { text, from: "control socket".into(), path, revision: 0, kept: None }
+        OfferedPolicy { text, from: "control socket".into(), path, revision: 0, cache: None }
     }
 
     /// Puts the newest policy of the source in force. One that cannot be used waits until a program is loaded, which may be
@@ -191,8 +191,8 @@ impl Office {
     ///
     /// # Errors
     /// All that is wrong with it; the policy that runs goes on.
-    pub fn take(&self, offer: Offer) -> Result<(), Vec<String>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn accept_offer(&self, offer: OfferedPolicy) -> Result<(), Vec<String>> {
+        let mut waiting = self.pending_offer.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = None;
         match self.install(&offer) {
             Ok(warnings) => {
@@ -209,15 +209,15 @@ impl Office {
 
     /// The source has no policy any more.
     pub fn forget(&self) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.pending_offer.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// A program was loaded: it may be what the source's newest policy needs.
-    fn take_again(&self) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn retry_pending_offer(&self) {
+        let waiting = self.pending_offer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(offer) = waiting else { return };
-        let source = self.board.process().policy.source;
-        match self.take(offer) {
+        let source = self.process_state.process().policy.source;
+        match self.accept_offer(offer) {
             Ok(()) => content(self, &source),
             Err(errors) => complain(self, &source, &errors),
         }
@@ -227,21 +227,23 @@ impl Office {
     pub fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Hello => Answer::Process(self.process()),
-            Request::Flows => self.desk.ask(Order::Flows),
+            Request::Flows => self.queue.ask(LoopRequest::Flows),
             Request::Programs => self.programs(),
             Request::Policy => {
-                let (text, status) = self.board.policy();
+                let (text, status) = self.process_state.policy();
                 Answer::Policy { text: text.to_string(), status }
             }
-            Request::SetPolicy { text, path } => self.set_policy(Office::told(text, &path)),
+            Request::SetPolicy { text, path } => self.set_policy(RequestHandler::direct_offer(text, &path)),
             Request::SetFlow { flow, algorithm, cap_bits_per_second } => {
                 self.set_flow(flow, algorithm, cap_bits_per_second)
             }
             Request::Load { program, path } => self.load(&program, &path),
             Request::Unload { name, force } => self.unload(&name, force),
             Request::Events { after } => {
-                (self.hooks.news)().into_iter().for_each(|(kind, text)| self.board.tell(&kind, text));
-                let (events, missed) = self.board.events(after);
+                (self.hooks.news)()
+                    .into_iter()
+                    .for_each(|(kind, text)| self.process_state.record_event(&kind, text));
+                let (events, missed) = self.process_state.events(after);
                 Answer::Events { events, missed }
             }
             Request::Trace { .. } => refused(vec!["a trace takes the rest of a connection".into()]),
@@ -260,25 +262,25 @@ impl Office {
                 a.iter().cloned().chain([cap]).collect::<Vec<_>>().join(", ")
             }
         };
-        let answer = self.desk.ask(Order::SetFlow { flow, algorithm, cap: cap_bits.map(rate) });
+        let answer = self.queue.ask(LoopRequest::SetFlow { flow, algorithm, cap: cap_bits.map(rate) });
         if matches!(answer, Answer::Done { .. }) {
-            self.board.tell("flow", format!("flow {flow} was changed to {what}"));
+            self.process_state.record_event("flow", format!("flow {flow} was changed to {what}"));
         }
         answer
     }
 
     /// Puts a policy in force and waits until the loop says that it acts, and what of it cannot.
-    fn set_policy(&self, offer: Offer) -> Answer {
+    fn set_policy(&self, offer: OfferedPolicy) -> Answer {
         match (self.hooks.read_policy)(&offer.text) {
             Ok((policy, mut warnings)) => {
-                let answer = self.desk.ask(Order::Policy(policy.clone()));
-                self.stands(policy, &offer);
+                let answer = self.queue.ask(LoopRequest::Policy(policy.clone()));
+                self.set_active(policy, &offer);
                 let Answer::Done { text, warnings: more } = answer else { return answer };
                 warnings.extend(more);
                 Answer::Done { text, warnings: bounded(warnings) }
             }
             Err(errors) => {
-                self.board.tell("refused", format!("a policy with {} errors", errors.len()));
+                self.process_state.record_event("refused", format!("a policy with {} errors", errors.len()));
                 refused(errors)
             }
         }
@@ -291,12 +293,12 @@ impl Office {
             Ok(bytes) => bytes,
             Err(e) => return refused(vec![format!("the program is not in base64: {e}")]),
         };
-        let (before, missing) = ((self.hooks.programs)(), self.trouble());
+        let (before, missing) = ((self.hooks.programs)(), self.missing_algorithms());
         let path: String = path.chars().take(MAX_PATH).collect();
         let name = match (self.hooks.load_program)(&bytes, &path) {
             Ok(name) => name,
             Err(errors) => {
-                self.board.tell("refused", "a program that cannot be loaded");
+                self.process_state.record_event("refused", "a program that cannot be loaded");
                 return refused(errors);
             }
         };
@@ -307,10 +309,10 @@ impl Office {
             Some(old) => format!("{name} (code {new}) is loaded in place of code {old}"),
             None => format!("{name} (code {new}) is loaded"),
         };
-        self.board.tell("program", text.clone());
-        self.take_again();
+        self.process_state.record_event("program", text.clone());
+        self.retry_pending_offer();
         self.come_back(&missing);
-        match self.desk.ask(Order::Renew(name)) {
+        match self.queue.ask(LoopRequest::Renew(name)) {
             Answer::Done { text: flows, warnings } => {
                 Answer::Done { text: format!("{text}; {flows}"), warnings }
             }
@@ -321,13 +323,13 @@ impl Office {
 
     /// What was missing may be there now: flows that were to run it are asked about again.
     fn come_back(&self, missing: &[String]) {
-        let still = self.trouble();
+        let still = self.missing_algorithms();
         if missing.len() == still.len() {
             return;
         }
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // No room at the desk: the next policy mends it.
-        let asked = standing.map(|policy| self.desk.order(Order::Policy(policy)));
+        let active_policy = self.active_policy.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // No room at the queue: the next policy mends it.
+        let asked = active_policy.map(|policy| self.queue.request(LoopRequest::Policy(policy)));
         if let Some(Err(e)) = asked {
             tracing::warn!("flows are not asked about again: {e}");
         }
@@ -336,7 +338,7 @@ impl Office {
         } else {
             still.join("; ")
         };
-        self.board.tell("trouble", text);
+        self.process_state.record_event("trouble", text);
     }
 
     /// Takes a program's name away, unless somebody needs it.
@@ -369,11 +371,11 @@ impl Office {
         if !(self.hooks.unload_program)(name) {
             return refused(vec![format!("cannot unload \"{told}\": it was unloaded meanwhile")]);
         }
-        self.board.tell("program", format!("{name} was unloaded"));
-        let trouble = self.trouble();
+        self.process_state.record_event("program", format!("{name} was unloaded"));
+        let trouble = self.missing_algorithms();
         for text in &trouble {
             tracing::warn!("{text}");
-            self.board.tell("trouble", text.clone());
+            self.process_state.record_event("trouble", text.clone());
         }
         let flows = match p.flows + p.flows_of_other_code {
             0 => "no flow runs it".to_owned(),

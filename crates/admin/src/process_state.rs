@@ -14,10 +14,10 @@ const MAX_EVENT_TEXT: usize = 2_000;
 
 /// Facts and events of a process. Cheap to clone; clones are the same.
 #[derive(Clone, Debug)]
-pub struct Board(Arc<Mutex<Facts>>);
+pub struct ProcessState(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-struct Facts {
+struct State {
     process: Process,
     /// The policy that runs.
     text: Arc<str>,
@@ -30,9 +30,9 @@ pub fn hash(text: &[u8]) -> String {
     blake3::hash(text).to_hex()[..HASH_DIGITS].to_owned()
 }
 
-impl Board {
+impl ProcessState {
     /// Of a process that does `command`.
-    pub fn new(command: &str) -> Board {
+    pub fn new(command: &str) -> ProcessState {
         let process = Process {
             protocol: VERSION,
             pid: std::process::id(),
@@ -43,33 +43,38 @@ impl Board {
             programs: Vec::new(),
             trouble: Vec::new(),
         };
-        Board(Arc::new(Mutex::new(Facts { process, text: "".into(), events: VecDeque::new(), next: 1 })))
+        ProcessState(Arc::new(Mutex::new(State {
+            process,
+            text: "".into(),
+            events: VecDeque::new(),
+            next: 1,
+        })))
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of it but the policy's text, the programs and what is wrong with those.
     pub fn process(&self) -> Process {
-        self.facts().process.clone()
+        self.state().process.clone()
     }
 
     /// The text of the policy that runs, and its state.
     pub fn policy(&self) -> (Arc<str>, PolicyStatus) {
-        let f = self.facts();
+        let f = self.state();
         (f.text.clone(), f.process.policy.clone())
     }
 
     /// Policies come from `source`.
-    pub fn watches(&self, source: &str) {
-        source.clone_into(&mut self.facts().process.policy.source);
+    pub fn set_source(&self, source: &str) {
+        source.clone_into(&mut self.state().process.policy.source);
     }
 
     /// A policy is in force now that was found in `from`, and read from the file `path`, if it was one.
-    pub fn runs(&self, text: &str, from: &str, path: &str, revision: u64) {
+    pub fn set_policy(&self, text: &str, from: &str, path: &str, revision: u64) {
         {
-            let mut f = self.facts();
+            let mut f = self.state();
             f.text = text.into();
             let p = &mut f.process.policy;
             from.clone_into(&mut p.from);
@@ -79,12 +84,12 @@ impl Board {
             p.changes += 1;
         }
         let at = if revision == 0 { String::new() } else { format!(" at revision {revision}") };
-        self.tell("policy", format!("the policy of {from}{at} is in force"));
+        self.record_event("policy", format!("the policy of {from}{at} is in force"));
     }
 
     /// What is wrong with the source of policies; nothing any more when empty. Whether that is news.
-    pub fn trouble(&self, errors: &[String]) -> bool {
-        let mut f = self.facts();
+    pub fn set_source_errors(&self, errors: &[String]) -> bool {
+        let mut f = self.state();
         let news = f.process.policy.errors != errors;
         if news {
             f.process.policy.errors = errors.to_vec();
@@ -93,9 +98,9 @@ impl Board {
     }
 
     /// Keeps an event; the oldest one goes when there are too many.
-    pub fn tell(&self, kind: &str, text: impl Into<String>) {
+    pub fn record_event(&self, kind: &str, text: impl Into<String>) {
         let text: String = text.into().chars().take(MAX_EVENT_TEXT).collect();
-        let mut f = self.facts();
+        let mut f = self.state();
         if f.events.len() == MAX_EVENTS {
             f.events.pop_front();
         }
@@ -106,7 +111,7 @@ impl Board {
 
     /// The events after number `after`, and how many of them are no longer kept.
     pub fn events(&self, after: u64) -> (Vec<Event>, u64) {
-        let f = self.facts();
+        let f = self.state();
         let first = f.events.front().map_or(f.next, |e| e.number);
         let missed = first.saturating_sub(1).saturating_sub(after);
         (f.events.iter().filter(|e| e.number > after).cloned().collect(), missed)
@@ -119,10 +124,10 @@ mod tests {
 
     #[test]
     fn oldest_events_are_dropped_and_counted() {
-        let b = Board::new("test");
+        let b = ProcessState::new("test");
         assert_eq!(b.events(0), (vec![], 0));
         for i in 1..=MAX_EVENTS + 10 {
-            b.tell("policy", format!("{i}"));
+            b.record_event("policy", format!("{i}"));
         }
         let (events, missed) = b.events(0);
         assert_eq!((events.len(), missed), (MAX_EVENTS, 10));
@@ -134,11 +139,11 @@ mod tests {
 
     #[test]
     fn problem_is_reported_once() {
-        let b = Board::new("test");
+        let b = ProcessState::new("test");
         let errors = ["line 1: no".to_owned()];
-        assert!(!b.trouble(&[]));
-        assert!(b.trouble(&errors) && !b.trouble(&errors));
+        assert!(!b.set_source_errors(&[]));
+        assert!(b.set_source_errors(&errors) && !b.set_source_errors(&errors));
         assert_eq!(b.process().policy.errors, errors);
-        assert!(b.trouble(&[]) && !b.trouble(&[]));
+        assert!(b.set_source_errors(&[]) && !b.set_source_errors(&[]));
     }
 }

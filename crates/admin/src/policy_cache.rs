@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 /// Where copies are kept: one file for each source.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct PolicyCache {
     path: PathBuf,
 }
 
-impl Kept {
+impl PolicyCache {
     /// The copy of the policy of `source`, below the folder `state`.
-    pub fn new(state: &Path, source: &str) -> Kept {
+    pub fn new(state: &Path, source: &str) -> PolicyCache {
         // Two sources have two files, whatever characters they are made of.
         let name = blake3::hash(source.as_bytes()).to_hex();
-        Kept { path: state.join("policies").join(format!("{}.toml", &name[..32])) }
+        PolicyCache { path: state.join("policies").join(format!("{}.toml", &name[..32])) }
     }
 
     /// Where it is.
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn cached_policies_are_separate_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (Kept::new(dir.path(), "etcd://a/k"), Kept::new(dir.path(), "etcd://b/k"));
+        let (a, b) = (PolicyCache::new(dir.path(), "etcd://a/k"), PolicyCache::new(dir.path(), "etcd://b/k"));
         assert_eq!(a.read(), None);
         a.write("one").unwrap();
         b.write("two").unwrap();
