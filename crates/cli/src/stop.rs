@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const KILLED: i32 = 130;
 
 /// Wakes a loop at the first signal; the second one ends the program at once. Returns a flag that tells whether there was one. No
-/// thread is needed for it, which a loop that spins would feel (see [`lhio::apart`]).
+/// thread is needed for it, which a loop that spins would feel (see [`lhio::isolated_thread`]).
 pub fn wakes(waker: &Waker) -> Outcome<Arc<AtomicBool>> {
     let seen = Arc::new(AtomicBool::new(false));
     let register = |signal| {
