@@ -1,4 +1,4 @@
-//! All of it for one process.
+//! Starts all parts of the administrative interface of one process.
 
 use crate::administered_app::AdministeredApp;
 use crate::etcd::Access;

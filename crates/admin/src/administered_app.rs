@@ -1,4 +1,4 @@
-//! The loop's side: an application with an administrator beside it.
+//! Wraps an application so that administrators can observe and change its flows while it runs.
 
 use crate::proto::{Answer, Decision, Flow, FlowId, MAX_ERRORS, MAX_LISTED, PathSignals, Program};
 use crate::rate_meter::RateMeter;

@@ -1,4 +1,4 @@
-//! The asking side of control sockets.
+//! A client of control sockets.
 
 use crate::folder;
 use crate::lines::{LineError, Lines};

@@ -1,4 +1,5 @@
-//! A policy in etcd, by its JSON gateway: <https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/>.
+//! Reads, writes and watches a policy in etcd, by its JSON gateway:
+//! <https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/>.
 //!
 //! Keys and values are base64 and numbers of 64 bits are strings there, as in the JSON form of protocol buffers. A watch
 //! answers with a line for each change, for as long as it lasts.

@@ -1,4 +1,4 @@
-//! The folder of control sockets: one for each running process, named by its number.
+//! The folder of control sockets: one for each running process, named by its process number.
 
 use lhio::identity::{IdentityError, check_folder};
 use lhio::peer::Peer;

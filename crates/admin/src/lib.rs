@@ -1,10 +1,11 @@
-//! The administrator's live side of congestion control: what runs is shown and changed while it runs.
+//! Administration of running processes: shows and changes congestion control through a control socket or a central
+//! store.
 //!
 //! | part | what it does |
 //! | --- | --- |
 //! | [`proto`] | requests and answers of the control socket; `docs/control.md` is its specification |
 //! | [`server`], [`client`] | its two ends, in the [`folder`] of all such sockets |
-//! | [`queue`] | where other threads ask things of the loop that moves data |
+//! | [`request_queue`] | requests from other threads to the loop that moves data |
 //! | [`administered_app`] | the loop's side of it: an application with an administrator beside it |
 //! | [`subscriptions`] | decisions on their way to those who watch them |
 //! | [`source`], [`watch`] | where policies come from, and the threads that notice changes there |

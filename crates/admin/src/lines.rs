@@ -1,4 +1,4 @@
-//! Lines over a stream, with limits on their length and on how long they may take.
+//! Reads and writes lines over a stream, with limits on their length and duration.
 
 use base::{Span, Time};
 use lhio::clock::Clock;

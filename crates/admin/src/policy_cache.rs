@@ -1,4 +1,4 @@
-//! The last good policy of a store, kept on disk for the time when the store is gone.
+//! A copy on disk of the last good policy of a store, for the time when the store cannot be reached.
 
 use crate::etcd::MAX_POLICY;
 use lhio::identity::{Holds, open_strictly};

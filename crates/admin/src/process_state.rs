@@ -1,4 +1,4 @@
-//! What a process knows of itself, shared between its threads: its policy's state, and what happened.
+//! The state of a process's policy and its recent events, shared between its threads.
 
 use crate::proto::{Event, PolicyStatus, Process, VERSION};
 use lhio::clock::WallTime;

@@ -1,4 +1,5 @@
-//! What is said over a control socket: one JSON object a line each way. `docs/control.md` is its specification.
+//! Requests and answers of the control socket: one JSON object a line each way. `docs/control.md` is the
+//! specification.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

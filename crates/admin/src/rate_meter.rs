@@ -1,4 +1,4 @@
-//! How fast flows deliver, by their counters: not what an algorithm would send at, but what arrived.
+//! Measures the delivery rates of flows from their counters.
 
 use base::{Rate, Span, Time};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What is done with a request, whoever brings it.
+//! Handles one request from the control socket or one policy from a source.
 
 use crate::policy_cache::PolicyCache;
 use crate::process_state::ProcessState;

@@ -1,5 +1,5 @@
-//! Where other threads ask things of the loop that moves data. It looks once a turn, which costs one load while nobody
-//! asks; whoever asks waits, and the loop never does.
+//! A queue of requests from other threads to the loop that moves data. The loop polls it once a turn, which costs one
+//! load while it is empty; the requester waits, and the loop never does.
 
 use crate::proto::{Answer, FlowId, Program};
 use base::{Rate, Span};

@@ -1,5 +1,5 @@
-//! The listening side of the control socket: a thread that accepts, and one for each of few clients. The loop that moves
-//! data has no part in it but what it does at its [`queue`](crate::queue).
+//! The control socket's server: a thread that accepts, and one for each of a few clients. The loop that moves data
+//! only serves its [`request_queue`](crate::request_queue).
 
 use crate::folder::{self, ControlListener, FolderError};
 use crate::lines::{LineError, Lines};

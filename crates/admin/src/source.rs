@@ -1,4 +1,4 @@
-//! Where policies come from: a file, or a key in a central store.
+//! Parses where a policy comes from: a file, or a key in a central store.
 
 use std::fmt;
 use std::path::PathBuf;

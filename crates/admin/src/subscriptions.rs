@@ -1,4 +1,4 @@
-//! Decisions on their way from the loop to those who watch them.
+//! Delivers congestion control decisions from the loop to subscribed clients.
 
 use crate::proto::{Decision, FlowId};
 use std::collections::{BTreeMap, VecDeque};

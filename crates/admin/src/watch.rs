@@ -1,4 +1,4 @@
-//! The threads that notice when a source has another policy.
+//! Threads that watch a policy's source for changes.
 
 use crate::etcd::{Access, Change, Etcd, MAX_POLICY, StoreError};
 use crate::policy_cache::PolicyCache;

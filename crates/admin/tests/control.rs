@@ -1,4 +1,5 @@
-//! The control socket with real clients: what is asked is answered, and whoever is slow, rude or a stranger harms nobody.
+//! The control socket with real clients: requests are answered, and slow, misbehaving or unauthorised clients harm
+//! nobody.
 
 mod common;
 

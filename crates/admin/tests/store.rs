@@ -1,4 +1,5 @@
-//! Policies from files and from a real etcd: changes arrive, bad ones change nothing, and a store that is gone is only said.
+//! Policies from files and from a real etcd: changes arrive, invalid ones change nothing, and an unreachable store is
+//! only reported.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Tables by numbers that this end gives out itself.
+//! Hash tables for keys that this end chose itself.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Units, sequence numbers, seeded randomness and collections with limits: what every other part stands on.
+//! Units, sequence numbers, seeded randomness and bounded collections that all other crates use.
 //!
 //! Nothing here reads a clock or the system's randomness; see `io` for the only place that does.
 

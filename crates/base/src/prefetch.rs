@@ -1,4 +1,4 @@
-//! Memory that will be read soon, brought near while the processor has other work.
+//! Prefetches memory into the processor's cache before it is read.
 
 /// Bytes of a line of the caches: 64 on all processors this is made for.
 const LINE: usize = 64;

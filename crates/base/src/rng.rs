@@ -1,4 +1,5 @@
-//! Seeded randomness. Production seeds it once from the operating system (in `io`), tests from a number.
+//! A seeded random number generator. Production seeds it once from the operating system (in `io`), tests from a
+//! number.
 
 use core::fmt;
 use rand_chacha::ChaCha12Rng;

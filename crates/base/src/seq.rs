@@ -1,4 +1,4 @@
-//! Sequence numbers that travel truncated and are kept whole.
+//! Expands truncated sequence numbers (RFC 9000, appendix A.3).
 
 /// Recovers the full number whose low `bits` bits are `low`, the one nearest to `expected`.
 ///

@@ -1,4 +1,4 @@
-//! What hops of a path write into packets that pass (in-band telemetry), and where in a datagram it stands.
+//! In-band telemetry: what hops of a path write into passing packets, and its layout in a datagram.
 //!
 //! ```text
 //! 0..5    f0 4c 48 54 01     tells a datagram with telemetry from all others

@@ -1,4 +1,4 @@
-//! Text of others made fit to be shown: names of files, and what a peer says.
+//! Escapes untrusted text for display: file names, and messages of a peer.
 //!
 //! Characters that steer a terminal or cannot be seen are written as `\n`, `\r`, `\t`, `\x1b` (of ASCII) or `\u202e`, and bytes
 //! that are not UTF-8 as `\xff`: bash reads the same between `$'` and `'`. A name is told by what is shown, since its

@@ -1,5 +1,5 @@
-//! Rates, times and sizes as people write them: the one place where they are read, for options, policies, parameters of
-//! algorithms, plans and descriptions of links. The table for users is in `docs/guides/move-files.md`, and a test compares.
+//! Parses and formats rates, times and sizes: the one place for options, policies, parameters of algorithms, plans
+//! and descriptions of links. The table for users is in `docs/guides/move-files.md`, and a test compares.
 
 use crate::{Rate, Span};
 use core::fmt;

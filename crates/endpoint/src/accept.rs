@@ -1,4 +1,4 @@
-//! Answering: new clients, retries, unknown versions and packets of connections that are forgotten.
+//! The server's stateless side: accepts new clients, sends Retry, Version Negotiation and stateless resets.
 
 use crate::config::Config;
 use crate::half_open::HalfOpen;

@@ -1,4 +1,4 @@
-//! What an application sees.
+//! The application's interface to an endpoint: the [`App`] trait, events and connection details.
 
 use crate::Endpoint;
 use base::Time;

@@ -1,4 +1,4 @@
-//! Whose cap a flow keeps to.
+//! Which setting a flow's rate cap comes from.
 
 /// Whose cap it is that a flow keeps to. The smallest of all counts.
 #[derive(Clone, Debug, PartialEq, Eq)]

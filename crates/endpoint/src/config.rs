@@ -1,4 +1,4 @@
-//! What an endpoint is made from.
+//! Settings of endpoints, servers, connection attempts and queue pairs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

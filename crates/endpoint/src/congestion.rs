@@ -1,4 +1,4 @@
-//! Changes of congestion control while a connection lasts, by agreement of both ends.
+//! Changes congestion control during a connection, by agreement with the peer.
 
 use crate::app::{ConnId, Event};
 use crate::config::ConnectError;

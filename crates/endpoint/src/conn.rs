@@ -1,4 +1,4 @@
-//! One connection of an endpoint: its events turned into verbs objects and the application's events.
+//! One connection of an endpoint: turns its events into verbs objects and events for the application.
 
 use crate::Endpoint;
 use crate::app::{ConnId, ConnInfo, Event};

@@ -1,5 +1,5 @@
-//! Paths that are found: which pairs of addresses a client's connections use as addresses come and go, and what a server
-//! tells of its own.
+//! Path discovery: adds, moves and removes a client's paths as addresses of this machine and of the server appear and
+//! disappear.
 //!
 //! What the network is like comes from outside ([`Network`]); here nothing is asked of a system.
 

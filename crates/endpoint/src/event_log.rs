@@ -1,4 +1,4 @@
-//! What happens to connections, recorded for those who show it.
+//! Records connection events in the endpoint's event log.
 
 use crate::Endpoint;
 use crate::app::Event;

@@ -1,4 +1,4 @@
-//! What the administrator's policy makes of this endpoint's flows: asked when they are made, and again after every change.
+//! Applies the administrator's policy to flows: when they are made, and after every change of the policy.
 
 use crate::cap_source::CapSource;
 use crate::congestion::apply_policy_terms;

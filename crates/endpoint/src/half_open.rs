@@ -1,4 +1,4 @@
-//! Handshakes of clients that are not complete, apart from connections: a bound of their own, and who gives way at it.
+//! Limits the incomplete handshakes of clients, and chooses which one to drop for a newcomer.
 
 use crate::app::ConnId;
 use crate::shares::network_of;

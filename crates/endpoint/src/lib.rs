@@ -1,4 +1,4 @@
-//! Verbs joined to a transport behind one sans-I/O interface.
+//! Endpoints: verbs and transport joined behind one interface without I/O.
 //!
 //! An [`Endpoint`] holds connections and the verbs objects of one application. A driver passes in datagrams and
 //! time, takes out datagrams, and lets the [`App`] run after each turn; the driver of real sockets and the

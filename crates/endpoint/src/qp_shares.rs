@@ -1,4 +1,4 @@
-//! Shares of the queue pairs: no client keeps the others from having any.
+//! Divides the queue pairs of an endpoint fairly among its clients.
 //!
 //! A client, by its key or certificate and by its address, gets one more as long as it holds fewer than are left for all
 //! others (the rule of dynamic thresholds: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet

@@ -1,4 +1,5 @@
-//! How long what arrives may wait, of the least patient of the connections that are at work.
+//! How long received datagrams may wait before they are processed: the shortest delay that the active connections
+//! allow.
 
 use base::{Span, Time};
 

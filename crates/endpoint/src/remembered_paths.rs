@@ -1,4 +1,4 @@
-//! What paths carried, for connections that come later (Careful Resume, RFC 9959).
+//! Remembers the rates of paths for later connections (Careful Resume, RFC 9959).
 
 use base::{Span, Time};
 use cc::Remembered;

@@ -1,4 +1,4 @@
-//! Who has a server's places: by key and by address, so that nobody keeps the others out.
+//! Divides a server's sessions among clients by key and by address.
 //!
 //! While there is room, whoever is authorised gets as many places as it asks for. When all are taken, a newcomer gets the
 //! place of another one that, in this order,

@@ -1,4 +1,4 @@
-//! Endpoints whose packets come and go by several sockets, each with a thread that seals and opens for it.
+//! Endpoints with several sockets, each with a thread that encrypts and decrypts for it.
 
 use crate::conn::Conn;
 use crate::{AdditionalPath, ConnId, ConnectError, DatagramInfo, Endpoint, Transmit, streams};

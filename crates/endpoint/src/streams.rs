@@ -1,4 +1,4 @@
-//! Verbs as the transport sees them: queue pairs by number, headers instead of segments.
+//! Implements the transport's [`Streams`] interface over the verbs adapter.
 
 use base::Prefetch;
 use transport::connection::MAX_TRAIN;

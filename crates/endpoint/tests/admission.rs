@@ -1,4 +1,4 @@
-//! Who comes in when a gate decides, and that those who do not cost nothing.
+//! Client admission by the application, and what rejected clients cost.
 
 mod pair;
 

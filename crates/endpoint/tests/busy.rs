@@ -1,4 +1,4 @@
-//! A server without room says so at once; nobody else can say it.
+//! Refusals by a full server, and forged refusals.
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! Algorithms that change without the peer having been asked: it is told, and both ends show the same.
+//! Notifications of congestion control changes that the peer was not asked about.
 
 mod pair;
 

@@ -1,5 +1,4 @@
-//! What a policy wishes that the other end sends with, changed while connections last, and of queue pairs whose flow has a
-//! rule of its own.
+//! Wishes for the peer's congestion control that a policy changes, or has for the queue pairs of one flow.
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! Trouble that must stay where it is: paths that drop data only, queue pairs that make no way, ends that close at once.
+//! Failures that must not spread: paths that drop data only, queue pairs that make no progress, simultaneous close.
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! Handshakes that are not complete: apart from connections, bounded, and the oldest of the address that has most give way.
+//! Incomplete handshakes: bounded, separate from connections, and evicted oldest first.
 
 mod pair;
 

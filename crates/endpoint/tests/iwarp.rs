@@ -1,4 +1,4 @@
-//! Connections by iWARP of two endpoints, over streams in memory: how they come about, end, and are refused.
+//! iWARP connections of two endpoints over streams in memory: established, closed and refused.
 
 mod pair;
 mod streams;

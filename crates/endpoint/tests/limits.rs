@@ -1,4 +1,4 @@
-//! What connections hold in memory stays within the stated limits, and small while all is well.
+//! Memory of connections stays within the stated limits, and small in normal operation.
 
 mod pair;
 

@@ -1,5 +1,5 @@
-//! Congestion control that two endpoints agree on: in the handshake, when queue pairs open, and while the connection
-//! lasts; and peers that do not keep to the rules.
+//! Congestion control that two endpoints negotiate: in the handshake, for queue pairs and during the connection; and
+//! peers that break the rules.
 
 mod pair;
 

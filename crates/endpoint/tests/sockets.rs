@@ -1,6 +1,4 @@
-//! Endpoints with several sockets, whose threads are played by this test: what they seal and open is late, their sockets
-//! take nothing more at times, and keys change meanwhile. The threads' own queues have every order of steps tried in
-//! `crates/handover/tests/loom.rs`.
+//! Endpoints with several sockets, whose threads the test simulates: they are late, fail and drop packets.
 
 mod pair;
 

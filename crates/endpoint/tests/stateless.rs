@@ -1,5 +1,4 @@
-//! What an endpoint answers to packets of connections it does not know: nothing that helps to end another's connection
-//! (RFC 9000, section 21.11), nothing without end, nothing that outweighs what it answers.
+//! Answers to packets of unknown connections: no oracle that helps to end another's connection.
 
 mod pair;
 

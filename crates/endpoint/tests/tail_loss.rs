@@ -1,4 +1,4 @@
-//! The end of what is sent: repeated when it is lost, and not when the peer only takes its time.
+//! Tail loss: retransmitted when it happens, and not when the peer is merely slow.
 
 mod pair;
 

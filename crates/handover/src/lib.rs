@@ -1,5 +1,5 @@
-//! What one thread gives to another, without locks: a value belongs to one thread at any time, and its way from one to
-//! the next is a bounded [`ring`]. Who finds its ring empty sleeps, and is woken by a [`Wakeup`].
+//! Lock-free handover of values between two threads: a value belongs to one thread at a time and moves through a
+//! bounded [`ring`]. A thread that finds its ring empty sleeps until a [`Wakeup`].
 //!
 //! ```
 //! let (mut to, mut from) = longhaul_handover::ring(4);

@@ -1,4 +1,4 @@
-//! A bounded queue from one thread to another, first in, first out.
+//! A bounded single-producer, single-consumer queue.
 
 use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 

@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps, at the price of one signal for many rings.
+//! Wakes a sleeping thread, with one signal for any number of notifications.
 
 use crate::sync::{AtomicBool, Ordering};
 

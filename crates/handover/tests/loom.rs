@@ -1,5 +1,5 @@
-//! Every order of steps that two threads can take, as the memory model allows them:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p longhaul-handover --test loom`.
+//! Model checking of the ring and the wakeup over every interleaving of two threads: `RUSTFLAGS="--cfg loom" cargo
+//! test --release -p longhaul-handover --test loom`.
 #![cfg(loom)]
 
 use longhaul_handover::{Receiver, Sender, Signal, Wakeup, ring};

@@ -1,4 +1,4 @@
-//! How datagrams reach the network: one face for all ways, chosen at run time.
+//! One interface over the datapaths for UDP datagrams (sockets, io_uring, AF_XDP), chosen at run time.
 
 use crate::udp::{RecvBatch, SendBatch, SendReport, UdpError, UdpOptions, UdpSocket, UdpStats};
 use crate::uring::Uring;

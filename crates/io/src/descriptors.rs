@@ -1,4 +1,4 @@
-//! How many file descriptors this process may have, and who gets them.
+//! Limits of file descriptors, and how they are divided.
 //!
 //! A stranger can hold a connection by TCP without showing a key, a descriptor each. So those have one half at most, files that are
 //! received a quarter, and what else a server needs (its sockets and logs, files that it sends, folders that it lists) the rest.

@@ -1,4 +1,4 @@
-//! Reading files past the page cache (`O_DIRECT`): for files that are larger than what the cache should be spent on.
+//! Direct reads of files past the page cache (`O_DIRECT`), for files larger than the cache should hold.
 //!
 //! The disk's queue is kept full by io_uring, many parts of one read at a time; where a machine forbids it, parts are
 //! read one after the other, and threads that read at the same time are what fills the queue.

@@ -1,4 +1,4 @@
-//! The loop that joins an endpoint to a socket: the only place where the protocol meets a clock.
+//! The event loop that joins an endpoint to its sockets and to the clock.
 //!
 //! A turn takes in what has arrived, reads the clock, lets time pass, lets the application run, sends what
 //! is to be sent, and sleeps until something happens. Nothing in a turn waits for anything else.

@@ -1,4 +1,4 @@
-//! Whether the network says that nobody is there: ICMP's word on datagrams to a place (RFC 792, RFC 4443).
+//! Detects by ICMP that a server is unreachable (RFC 792, RFC 4443).
 //!
 //! The socket that carries connections passes such words over, since anybody on the way can forge them and a connection that is
 //! up must not end by one. While a client waits for the first answer, a socket of its own asks: an empty datagram, which every

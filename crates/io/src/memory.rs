@@ -1,4 +1,4 @@
-//! Memory that cannot be had, where address space is limited (`ulimit -v`, RLIMIT_AS).
+//! Allocation under an address space limit (`ulimit -v`, RLIMIT_AS).
 //!
 //! What is large is asked for here, where a refusal is an error like any other and something is left for what is small. What is small
 //! is allocated all over the program, and nobody could go on without it: there [`ExitOnOutOfMemory`] ends the program in words instead of

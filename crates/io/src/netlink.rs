@@ -1,4 +1,4 @@
-//! The kernel's tables, asked over rtnetlink (rtnetlink(7)): interfaces, addresses, routes and neighbours.
+//! Queries the kernel over rtnetlink(7): interfaces, addresses, routes and neighbours.
 //!
 //! Answers are read with checks at every step and unknown attributes passed over: kernels differ.
 

@@ -1,6 +1,5 @@
-//! What this machine's network is like, for an endpoint whose socket is bound to no address in particular: its addresses,
-//! and the routes from them to its peers. Told by the kernel when something changes (rtnetlink(7)), or noticed when nothing
-//! can be sent.
+//! Monitors this machine's addresses and routes for an endpoint whose socket is bound to a wildcard address: by
+//! rtnetlink(7), and when sending fails.
 
 use crate::netlink::{Address, Link, Netlink};
 use base::{Span, Time};

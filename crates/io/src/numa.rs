@@ -1,4 +1,4 @@
-//! Memory and adapters that are nearer to some processors than to others.
+//! Warns when the chosen processors are at another NUMA node than the network adapter.
 //!
 //! Memory comes from the node of the thread that touches it first, which is right for threads that stay where they are. What
 //! a user can get wrong with `--cores` is the adapter's node: then every packet crosses between nodes. That is said, once.

@@ -1,4 +1,4 @@
-//! Who is at the other end of a local socket, as the kernel knows it.
+//! Credentials of the process at the other end of a Unix socket (`SO_PEERCRED`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};

@@ -1,4 +1,4 @@
-//! Waiting: for sockets, for other threads, and until a deadline, with nanosecond precision.
+//! Waits for sockets, for other threads, and until a deadline with nanosecond precision.
 //!
 //! Built on `ppoll(2)`: it takes nanoseconds on every kernel (`epoll_wait` takes milliseconds, and its
 //! nanosecond form needs Linux 5.11), keeps no state in the kernel, and for the handful of sockets of one

@@ -1,4 +1,4 @@
-//! Memory that a peer Writes to and that worker threads copy out of at the same time.
+//! Anonymous memory that a peer Writes to while worker threads copy out of it.
 //!
 //! What arrives for a file is staged here, checked by a worker, and written to the file by the same worker. So pages of
 //! a new file are touched once, by `write`, instead of being cleared, mapped, copied to and read back; and staging that

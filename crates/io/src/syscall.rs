@@ -1,4 +1,4 @@
-//! System calls for lone messages, past the C library's functions.
+//! Direct system calls for single messages, past the C library's cancellation points.
 //!
 //! Those are points at which a thread may be cancelled (pthreads(7)): in a process of several threads they mark the calling one before
 //! and after each call, by an atomic operation. Nobody cancels threads here, and a look in vain takes hardly longer than that.

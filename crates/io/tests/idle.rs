@@ -1,5 +1,5 @@
-//! What connections cost that have nothing to do: memory, and how often they wake their loop. Both ends of all of them are
-//! in this process, alone in it since all of its memory is counted; time is virtual, so that minutes of idleness take none.
+//! Memory and wake-ups of idle connections. Both ends of all of them are in this process, alone in it since all of
+//! its memory is counted; time is virtual, so that minutes of idleness take none.
 
 use base::{Rng, Span, Time};
 use endpoint::{

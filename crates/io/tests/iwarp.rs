@@ -1,4 +1,4 @@
-//! Connections by iWARP over real TCP sockets: two drivers, a thread each, over loopback.
+//! iWARP connections over real TCP sockets: two drivers, a thread each, over loopback.
 
 use base::{Rng, Span, Time};
 use endpoint::{

@@ -1,4 +1,4 @@
-//! Code points of connections by iWARP, as they stand in packets: on loopback, seen through raw sockets.
+//! DSCP of iWARP connections in packets on loopback, seen through raw sockets.
 
 use base::{Rng, Time};
 use endpoint::{App, Config, ConnId, Connect, Endpoint, Event, Iwarp, IwarpServer, ServerConfig};

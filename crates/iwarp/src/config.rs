@@ -1,4 +1,4 @@
-//! What one end wants of a connection.
+//! Settings of one end of an iWARP connection.
 
 use crate::mpa::frames::Rtr;
 use base::Span;

@@ -1,4 +1,4 @@
-//! What can happen.
+//! The events of the event log.
 
 use base::Time;
 use std::net::SocketAddr;

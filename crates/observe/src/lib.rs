@@ -1,4 +1,4 @@
-//! The one source of what logs, progress displays, JSON reports and traces show.
+//! The event log and the speed estimate that logs, progress displays, JSON reports and traces are made from.
 //!
 //! Layers keep cumulative counters of their own (`transport::Stats`, `verbs::Stats`, `mover::Counters`) and record what happens as
 //! typed [`Event`]s in the endpoint's [`EventLog`]. Whoever shows something reads these; nobody keeps a second account. No event is

@@ -1,4 +1,4 @@
-//! The log of events of an endpoint: bounded, with any number of readers.
+//! A bounded event log of an endpoint, with any number of readers.
 
 use crate::event::{Event, What};
 use base::Time;

@@ -1,4 +1,4 @@
-//! How fast a transfer goes, and how long it will take.
+//! Estimates the speed and the remaining time of a transfer.
 
 use base::{Span, Time};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What an end wants of its connections.
+//! Options of one end of a connection: ciphers, congestion control, packet sizes, time-outs, paths.
 
 use crate::crypto::Suite;
 use crate::negotiation::Allow;

@@ -1,4 +1,4 @@
-//! Why connections end, by owner and consequence.
+//! Close codes and the reasons why connections end.
 
 use std::net::SocketAddr;
 use thiserror::Error;

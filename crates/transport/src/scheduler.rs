@@ -1,4 +1,4 @@
-//! Which queue pair sends next: strict priority between levels, taking turns within one.
+//! Chooses the queue pair that sends next: strict priority between levels, round robin within one.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Counters of a connection.
+//! Statistics and memory usage of a connection.
 
 use base::{Rate, Span};
 use cc::platform::PathCapability;

@@ -1,4 +1,4 @@
-//! What the transport asks of the layer that knows messages and memory.
+//! The interface to the layer above: where segments to send come from and where received payload goes.
 
 use base::Prefetch;
 use wire::DataHeader;

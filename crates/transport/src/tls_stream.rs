@@ -1,5 +1,5 @@
-//! TLS 1.3 over a byte stream, as an option under MPA (RFC 5044): what arrives is opened here before iWARP sees it, and
-//! what iWARP sends is sealed here. It is not in the RFCs of iWARP; only Longhaul speaks it (docs/protocol.md, B.6).
+//! TLS 1.3 over a byte stream, as an option under MPA (RFC 5044): decrypts what arrives before iWARP sees it and
+//! encrypts what iWARP sends. The RFCs of iWARP do not have it; only Longhaul speaks it (docs/protocol.md, B.6).
 //!
 //! Both ends authenticate as they do in the native handshake: the same credentials, the same trust, the same authority
 //! with its one-time tokens. There are no early data, no tickets and no resumption. Nothing here does input or output:

@@ -1,4 +1,4 @@
-//! The adapter: what applications see. What a transport sees is in `path`.
+//! The adapter's interface for applications: verbs as in InfiniBand. `transport_api` has the transport's side.
 
 use crate::cq::Cqs;
 use crate::error::Error;

@@ -1,5 +1,4 @@
-//! What goes wrong through local misuse or exhaustion. What a peer does wrong is a
-//! [`Violation`](crate::Violation).
+//! Errors of local misuse and exhaustion. What a peer does wrong is a [`Violation`](crate::Violation).
 
 /// A refused call. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Bytes that can be registered. The only unsafe code of this crate: copies from and to foreign memory.
+//! Memory that can be registered. The only unsafe code of this crate: copies from and to foreign memory.
 
 use base::Prefetch;
 use core::fmt;

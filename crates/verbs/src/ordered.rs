@@ -1,4 +1,4 @@
-//! The adapter as a transport over an ordered byte stream sees it (iWARP), for queue pairs of [`Kind::Ordered`].
+//! The adapter's interface for a transport over an ordered byte stream (iWARP), for queue pairs of [`Kind::Ordered`].
 //!
 //! Bytes arrive in order and once, so messages need no numbers here and no books of what is missing. The transport
 //! asks where bytes belong ([`Place`]), puts them there itself (by [`Adapter::write_mr`], or by a system call at
@@ -513,7 +513,7 @@ impl Adapter {
         Ok(())
     }
     /// Counts segments that have arrived with `bytes` bytes of payload. [`write_places`](Adapter::write_places) and the like do; where a place
-    /// was [foreseen](Adapter::foresee) and nothing else is to be asked, call it instead.
+    /// was [expected](Adapter::expected_places) and nothing else is to be asked, call it instead.
     pub fn count_in(&mut self, id: QpId, segments: u64, bytes: u64) {
         if let Some(q) = self.qps.get_mut(id) {
             q.stats.segments_in += segments;

@@ -1,4 +1,4 @@
-//! Queue pairs: their attributes, states and the place where their two halves meet.
+//! Queue pairs: attributes, states, and the two halves they consist of.
 
 use crate::cq::Cqs;
 use crate::region::Regions;

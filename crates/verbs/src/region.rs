@@ -1,4 +1,4 @@
-//! Memory regions and the table that finds them by key.
+//! Memory regions and windows, and the tables that find them by key.
 
 use crate::error::Error;
 use crate::memory::{CopyError, Memory};

@@ -1,4 +1,4 @@
-//! What passes between this crate and a transport: pieces of messages, each of which describes itself.
+//! Segments: the self-describing pieces of messages that pass between this crate and a transport.
 
 /// What a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Two adapters joined by hand, and what may be seen of them.
+//! Tests with two adapters joined in memory.
 
 mod adversary;
 mod lossy;

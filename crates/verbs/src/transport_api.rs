@@ -1,5 +1,5 @@
-//! The adapter's other side: what a transport calls. Methods that name a queue pair which no longer exists do
-//! nothing, since packets and acknowledgements may come after its end.
+//! The adapter's interface for transports. Methods that name a queue pair which no longer exists do nothing, since
+//! packets and acknowledgements may come after its end.
 
 use crate::adapter::{Adapter, NO_QP};
 use crate::error::{Error, GatherError};

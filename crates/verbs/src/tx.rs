@@ -1,5 +1,4 @@
-//! The sending half of a queue pair: from work requests to segments, and from the segments' fate to
-//! completions.
+//! The sending half of a queue pair: turns work requests into segments, and acknowledgements into completions.
 
 mod lookahead;
 mod ordered;

@@ -1,4 +1,4 @@
-//! Receiving on an unreliable queue pair: everything is placed and delivered on arrival.
+//! Receiving on an unreliable queue pair: places and delivers everything on arrival.
 
 use crate::region::Access;
 use crate::rx::{Rx, check_shape, complete_receive, violation_of};

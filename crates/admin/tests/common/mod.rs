@@ -1,4 +1,4 @@
-//! A process without data: its request handler, and a thread that does what the loop would do.
+//! A process without data: its request handler, and a thread that serves the loop's requests.
 #![allow(dead_code)] // each test file uses its part of this
 
 use cc::platform::{Choice, Class, Order as ClassOrder, Policy, Traffic};

@@ -1,3 +1,5 @@
+//! Tests of parsing and formatting quantities.
+
 use super::*;
 use proptest::prelude::*;
 

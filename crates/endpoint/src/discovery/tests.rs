@@ -1,4 +1,4 @@
-//! The decision which paths there are to be.
+//! Tests of the decision which paths to add, move or remove.
 
 use super::*;
 

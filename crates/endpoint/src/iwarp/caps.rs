@@ -1,5 +1,5 @@
-//! What connections by iWARP may send at most. TCP keeps to it by pacing, so that each stream is told its part; whether the
-//! system holds what it was told is read back from the socket.
+//! Rate caps of iWARP connections, divided among their streams. TCP enforces them by pacing (`SO_MAX_PACING_RATE`);
+//! what the system enforces is read back from the socket.
 
 use super::{IwarpConn, StreamCommand};
 use crate::CapSource;

@@ -1,4 +1,4 @@
-//! Congestion control of connections by iWARP: the system's TCP does it, by its own names (`TCP_CONGESTION`).
+//! Congestion control of iWARP connections: the kernel's TCP does it, chosen by `TCP_CONGESTION`.
 
 use super::StreamCommand;
 use crate::Endpoint;

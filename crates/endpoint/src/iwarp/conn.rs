@@ -1,4 +1,4 @@
-//! Connections made of streams: how they come about, and how they end.
+//! iWARP connections made of one or more byte streams: how they are established and closed.
 
 use super::hello::{self, Hello, Reply};
 use super::io::Stream;

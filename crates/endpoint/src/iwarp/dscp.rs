@@ -1,4 +1,4 @@
-//! Code points of what connections by iWARP send: the system's TCP marks its packets.
+//! Sets the differentiated-services code point of iWARP connections' packets.
 
 use super::{StreamCommand, StreamId};
 use crate::Endpoint;

@@ -1,4 +1,4 @@
-//! Streams of clients that are not established, by age and by address: who gives way to a newcomer.
+//! Limits the streams of clients that are not established, and chooses which one to close for a newcomer.
 
 use super::StreamId;
 use crate::shares::network_of;

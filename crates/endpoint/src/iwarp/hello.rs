@@ -1,4 +1,4 @@
-//! Private data of the start-up by which two ends of Longhaul know each other, and which streams are one connection.
+//! MPA private data by which two Longhaul ends recognise each other and group streams into connections.
 //!
 //! ```text
 //! request:  | "LHiw" | version 3 | flags | index, 16 bits | count, 16 bits | farewell, 32 bits | connection, 128 bits | the application's ... |

@@ -1,4 +1,4 @@
-//! Streams: what the driver tells of them, and where their bytes go.
+//! The driver's interface to byte streams: connection state changes, and where their bytes go.
 
 use super::tls::StreamTls;
 use super::{StreamCommand, StreamId};

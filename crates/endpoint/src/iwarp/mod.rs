@@ -1,4 +1,4 @@
-//! Connections by iWARP: one or more byte streams, each with a queue pair, that belong together.
+//! iWARP connections: one or more byte streams that belong together, each with a queue pair.
 //!
 //! A stream is a TCP connection of the driver's, which carries out [`StreamCommand`]s, tells what becomes of streams, and moves
 //! bytes by [`StreamIo`]. Between two ends of Longhaul a connection has as many queue pairs from the start as the client
@@ -59,7 +59,7 @@ pub enum StreamCommand {
     Close(StreamId),
     /// Reset it.
     Abort(StreamId),
-    /// Tell what the system says of it now; see [`Endpoint::set_stream_stats`](crate::Endpoint::set_stream_facts).
+    /// Tell what the system says of it now; see [`Endpoint::set_stream_stats`](crate::Endpoint::set_stream_stats).
     QueryStats(StreamId),
     /// Have the system decide by another congestion control what it sends.
     SetCongestion {

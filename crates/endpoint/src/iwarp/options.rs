@@ -1,4 +1,4 @@
-//! How connections by iWARP are made.
+//! Options of iWARP clients and servers.
 
 /// A client's connection.
 #[derive(Clone, Debug)]

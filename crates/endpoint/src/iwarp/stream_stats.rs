@@ -1,4 +1,4 @@
-//! What the system tells of a connection's streams.
+//! Statistics of streams as the kernel's TCP reports them (`TCP_INFO`).
 
 use super::StreamId;
 use super::caps::QUIET;

@@ -1,4 +1,4 @@
-//! TLS below MPA: streams whose bytes are sealed. No RFC has it; what it is stands in `docs/protocol.md`, appendix B.6.
+//! TLS below MPA for iWARP streams. No RFC defines it; `docs/protocol.md`, appendix B.6, does.
 //!
 //! The bytes of such a stream go through buffers: the driver feeds what arrives, and takes what is sealed.
 

@@ -1,3 +1,5 @@
+//! Tests of the division of a server's sessions.
+
 use super::*;
 use transport::crypto::Identity;
 

@@ -1,4 +1,4 @@
-//! How much memory this process could still have.
+//! How much memory this process could still allocate.
 //!
 //! The least of what the machine has (`MemAvailable`), what its control groups leave (`memory.max` and `memory.high` of its group and
 //! of those above; of version 1 the limit), and what its address space leaves (`RLIMIT_AS`).

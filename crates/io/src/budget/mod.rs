@@ -1,4 +1,4 @@
-//! Memory and file descriptors that a server gives its clients, and how they share them.
+//! Budgets of memory and file descriptors that a server divides among its clients.
 //!
 //! Whatever a client asks for is taken from one [`Budget`] of the process. Each session has a small part for sure; beyond that a
 //! client may hold as much as it leaves free (dynamic thresholds, Choudhury and Hahne 1998): one alone may have half of all, the next

@@ -1,4 +1,4 @@
-//! Where the loop runs while it works alone and several processors are named for it and its threads.
+//! CPU affinity of the loop while it works alone and several processors are named for it.
 //!
 //! Left to the system, two loops that talk to each other over one machine often end up on one processor: whoever is woken
 //! is put beside who woke it. So a loop that is busy stays where it is, and one that has to wait for its processor moves

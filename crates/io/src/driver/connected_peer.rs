@@ -1,5 +1,5 @@
-//! The companion of a server's socket: for the one client whose short messages come one by one, again and again, while the
-//! server looks on. Both directions save what an attached socket saves.
+//! Gives a spinning server a connected socket for the one client that exchanges short messages with it: both
+//! directions then save what [`UdpSocket::attach`] saves.
 
 use super::single_messages::SingleMessages;
 use crate::udp::{RecvBatch, SendBatch, UdpError, UdpSocket};

@@ -1,5 +1,4 @@
-//! How many lanes a client's connections have, and which threads of further sockets work: as many as the loop's work needs
-//! and the machine has processors for.
+//! Decides how many lanes a client's connections have and which worker threads run, by load and free processors.
 
 mod thread_policy;
 

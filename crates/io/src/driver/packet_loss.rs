@@ -1,4 +1,4 @@
-//! Losing packets on purpose, to see what loss costs.
+//! Injects packet loss, for measurements.
 
 use base::Rng;
 

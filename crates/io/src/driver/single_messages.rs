@@ -1,4 +1,4 @@
-//! Messages that come one by one: whoever waits for them spares the kernel what is of use to streams of data only.
+//! Detects that messages arrive one at a time, so that the socket can skip work that only helps bulk data.
 
 use base::{Span, Time};
 

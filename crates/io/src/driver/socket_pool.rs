@@ -1,5 +1,5 @@
-//! The further sockets of a server, which share the first one's address: opened when their threads are to work, closed when
-//! these have had nothing to do.
+//! A server's further sockets, which share the first one's address: opened when worker threads are needed, closed
+//! when they are idle.
 //!
 //! Where several sockets share an address the kernel runs a program for each packet that says whose it is
 //! (`udp::steer`). Where packets come one by one that is a twentieth of what a packet costs at all, so a server has one

@@ -1,4 +1,4 @@
-//! Drivers in this process, over loopback: threads of lanes that fail in the midst of a transfer, and companions.
+//! Tests of drivers over loopback: failing worker threads and connected sockets.
 
 use super::*;
 use base::Rng;

@@ -1,5 +1,5 @@
-//! Naps: where datagrams wake the loop more often than their senders could notice, it sleeps for a moment without being
-//! woken by them and takes what has come together, as network cards moderate interrupts.
+//! Coalesces wake-ups: while datagrams wake the loop more often than their senders could notice, it sleeps for a
+//! short time and takes what has arrived together, as network cards moderate interrupts.
 //!
 //! A wake-up costs several microseconds at both ends of the wire, more in a virtual machine; at 1 Gbit/s, cards hand over
 //! some seven packets at a time, 12,000 times a second. The kernel stamps what arrives, so a nap changes no measurement.

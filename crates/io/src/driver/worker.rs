@@ -1,5 +1,5 @@
-//! The thread of a further socket: it seals and sends what the loop has built, and receives and opens what arrives, for
-//! the loop to check and place.
+//! A worker thread with a further socket: seals and sends what the loop has built, receives and opens what arrives,
+//! and leaves checking and placing to the loop.
 //!
 //! Buffers belong to one thread at a time and go round: loads from the loop to the thread and back when they have left;
 //! arrivals from the thread to the loop and back when they have been read. A thread without loads and without rooms for

@@ -1,4 +1,4 @@
-//! The threads of further sockets, seen from the loop.
+//! The loop's handles of its worker threads.
 
 use super::packet_loss::LossInjector;
 use super::worker::{Command, IncomingBatch, OutgoingBatch, Worker, WorkerEvent};

@@ -1,4 +1,4 @@
-//! `known_hosts` and `authorized_keys`.
+//! The files `known_hosts` and `authorized_keys`.
 
 use super::{Holds, IdentityError, MAX_FILE, PUBLIC, PublicKey, open_strictly, read_text};
 use core::fmt;

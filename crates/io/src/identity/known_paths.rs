@@ -1,4 +1,4 @@
-//! What paths carried, kept from one run of a client to the next.
+//! The file `known_paths`: rates of paths, kept from one run of a client to the next.
 
 use super::{Holds, IdentityError, MAX_FILE, open_strictly, read_text, sync_folder, temp_beside};
 use crate::clock::WallTime;

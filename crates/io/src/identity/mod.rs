@@ -1,4 +1,4 @@
-//! Who this machine is and whom it trusts, kept in text files in the manner of ssh.
+//! This machine's keys and whom it trusts, in text files in the manner of ssh.
 //!
 //! | file in the state folder | holds |
 //! | --- | --- |

@@ -1,6 +1,6 @@
-//! Files that must be ours alone: nobody else may read a secret, or write to what says whom to trust, or replace either
-//! through a folder above it. As ssh's `StrictModes`, with one difference: a folder that everybody may write to is
-//! taken when it has the sticky bit (`/tmp`), since there nobody can replace what belongs to others.
+//! Ownership and permission checks of secret and trusted files, and of the folders above them. As ssh's
+//! `StrictModes`, with one difference: a folder that everybody may write to is accepted when it has the sticky bit
+//! (`/tmp`), since there nobody can replace what belongs to others.
 
 use super::IdentityError;
 use std::collections::VecDeque;

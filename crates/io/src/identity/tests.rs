@@ -1,4 +1,4 @@
-//! Keys and lists in temporary folders.
+//! Tests of keys and lists in temporary folders.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! One-time tokens that wait to be used.
+//! One-time tokens that have been issued and not used.
 //!
 //! A token is the seed of a key that may connect once. Whoever holds it proves so by the handshake, as with any other
 //! key, so this folder holds public keys only: reading it lets nobody in, and no secret is ever compared.

@@ -1,4 +1,4 @@
-//! Allocating, holes and syncing of files that are mapped or about to be.
+//! Allocates, punches holes into and syncs files that are mapped.
 
 use super::{MapError, size_of_file};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};

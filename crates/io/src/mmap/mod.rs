@@ -1,4 +1,4 @@
-//! Files mapped into memory: a source read where it lies, a destination written where it belongs.
+//! Memory-mapped files that survive truncation by other processes.
 //!
 //! A mapped file can shrink under its mapping (another process truncates it) or run out of disk; the kernel
 //! then raises SIGBUS at the access. [`MappedFile`] survives that: zeroes appear in place of the lost page,

@@ -1,4 +1,4 @@
-//! Surviving SIGBUS in our own mappings.
+//! A SIGBUS handler for this process's own file mappings.
 //!
 //! The handler is process-wide and async-signal-safe: it reads a fixed table of atomics and makes one system
 //! call. For faults elsewhere it hands over to whoever handled SIGBUS before.

@@ -1,4 +1,4 @@
-//! Real files, among them one that shrinks while it is read.
+//! Tests with real files, among them one that shrinks while it is read.
 
 use super::file::{self, Allocated, Extent};
 use super::*;

@@ -1,4 +1,4 @@
-//! The relay's loop.
+//! The loop of the relay.
 
 use super::train_builder::TrainBuilder;
 use super::{DirectionStats, RelayConfig, RelayError, RelayStats, Request};

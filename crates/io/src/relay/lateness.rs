@@ -1,4 +1,4 @@
-//! How late packets left.
+//! A histogram of how late packets left the relay.
 
 use base::Span;
 

@@ -1,4 +1,4 @@
-//! A UDP relay with the character of a long, lossy network: what `tc netem` does, without privileges.
+//! A UDP relay that emulates a long, lossy network: what `tc netem` does, without privileges.
 //!
 //! Clients send to the relay's address; each gets a socket of its own towards the target, as behind a network
 //! address translator. Every packet passes a [`netem::Link`], one for each direction, shared by all clients

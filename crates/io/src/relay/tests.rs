@@ -1,4 +1,4 @@
-//! A relay between real sockets. Counts and order are checked, never times.
+//! Tests of a relay between real sockets. They check counts and order, never times.
 
 use super::*;
 use crate::poll::Source;

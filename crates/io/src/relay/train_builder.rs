@@ -1,4 +1,4 @@
-//! Packets that leave one after another, joined into trains.
+//! Joins consecutive packets into trains for one send call.
 
 use crate::poll::{Poller, Source};
 use crate::udp::{Blocked, MAX_SEGMENTS, MAX_TRAIN, SendBatch, SendMeta, UdpError, UdpSocket};

@@ -1,4 +1,4 @@
-//! Which extended attributes something has, by their names alone.
+//! Finds which extended attributes a file has, by their names alone.
 
 use rustix::io::Errno;
 use std::os::fd::AsFd;

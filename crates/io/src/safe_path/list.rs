@@ -1,4 +1,4 @@
-//! Listing a folder.
+//! Lists a folder.
 
 use super::Attributes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};

@@ -1,4 +1,4 @@
-//! File access that cannot leave a folder, whatever the names say and whoever changes the tree meanwhile.
+//! File access that cannot leave a folder, whatever the names are and whoever changes the tree concurrently.
 //!
 //! Every operation starts from an open directory and resolves names beneath it in the kernel (`openat2(2)`
 //! with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`), or component by component without following links where the

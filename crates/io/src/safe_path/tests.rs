@@ -1,4 +1,4 @@
-//! Attempts to get out, by name, by link and by racing; and ordinary use, both ways of resolving.
+//! Attempts to escape by name, by link and by race; and ordinary use, both ways of resolving.
 
 use super::*;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A stream's bytes: from the socket to their places, and from where they lie to the socket.
+//! Reads a stream's bytes from its socket into their places, and sends them from where they lie.
 
 use super::stream_socket::StreamSocket;
 use super::{BUFFER, LONG, RANGES, socket};
@@ -28,7 +28,7 @@ const TRIES: u32 = 4;
 pub(super) struct PollAttempts {
     /// So many times, at the last nothing, perhaps.
     pub(super) times: u32,
-    /// By [asking](Slot::asks) after the first.
+    /// By [asking](StreamSocket::asks) after the first.
     pub(super) asks: bool,
 }
 

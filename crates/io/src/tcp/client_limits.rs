@@ -1,4 +1,4 @@
-//! How many connections by TCP clients have, and from where.
+//! Limits the number of TCP connections of clients, in all and per network.
 
 use endpoint::network_of;
 use std::collections::HashMap;

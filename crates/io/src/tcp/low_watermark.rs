@@ -1,4 +1,4 @@
-//! Waking once for much.
+//! Wakes the receiver of a bulk flow for large amounts only (`SO_RCVLOWAT`).
 //!
 //! A receiver that sleeps is woken by each segment that arrives while it takes the last one out, and takes as little each time. While
 //! much has come lately to which this end said nothing, the system wakes it for [`low_watermark`] at a time (`SO_RCVLOWAT`, socket(7)), and

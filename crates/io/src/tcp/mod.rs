@@ -1,4 +1,4 @@
-//! Streams of connections by iWARP: connections by TCP whose bytes go from registered memory and into it.
+//! The TCP streams of iWARP connections, whose bytes go from and to registered memory directly.
 //!
 //! Once the engine knows a header it names where the payload belongs, and `readv` puts it there; what is sent is gathered from
 //! where it lies by `sendmsg`, many records at a time. What arrives before a stream has places, and under TLS, goes through a

@@ -1,4 +1,4 @@
-//! The first reading after a wait, made ready before it.
+//! Prepares the first read after a wait before the wait begins.
 //!
 //! Where the next bytes of a stream go is found out before the loop sleeps, while the peer is busy with what it got, so that who is
 //! woken reads at once. Behind a wait each instruction takes several times as long as between ends that spin, and finding that out takes
@@ -58,7 +58,7 @@ impl Streams {
         (!s.connecting && !s.ended && s.rest.is_empty()).then_some(id)
     }
 
-    /// After the wait, and after it was [told](Streams::told) of: reads what was made ready, if that is to be read.
+    /// After the wait, and after it was [told](Streams::on_wait) of: reads what was made ready, if that is to be read.
     pub fn read_prepared(&mut self, ready: PreparedRead<'_>) {
         let PreparedRead { of, mut ranges, .. } = ready;
         self.prepared = None;

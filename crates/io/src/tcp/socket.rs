@@ -1,4 +1,4 @@
-//! TCP sockets as streams need them: non-blocking, without delay, watched for dead peers.
+//! TCP sockets as streams need them: non-blocking, without delay, with keep-alive.
 
 use crate::syscall;
 use crate::udp::get;

@@ -1,4 +1,4 @@
-//! What the driver knows of a stream's socket.
+//! The socket of one stream and what the driver knows about it.
 
 use base::Time;
 use endpoint::StreamId;

@@ -1,4 +1,4 @@
-//! What the system tells of a stream (`TCP_INFO`), and how fast it is to go.
+//! Reads `TCP_INFO` of a stream, and sets its pacing rate.
 
 use base::{Rate, Span};
 use endpoint::StreamStats;

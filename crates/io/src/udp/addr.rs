@@ -1,4 +1,4 @@
-//! Socket addresses and control messages as the kernel wants them.
+//! Encodes and decodes socket addresses and control messages.
 
 use crate::clock::WallTime;
 use base::Ecn;

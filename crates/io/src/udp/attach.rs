@@ -1,9 +1,9 @@
-//! A socket that speaks to one peer for a while.
+//! Connects a UDP socket to its only peer for a while, which makes sending cheaper.
 //!
 //! The kernel sends from a connected socket without asking its routes for each datagram, and needs neither an address nor a
 //! source with it: half a microsecond of a round trip. But it then takes in nothing that comes from elsewhere, so a socket is
 //! attached only while nobody else is expected, and let go as soon as the peer falls silent or something is to go elsewhere.
-//! A server expects others all the time: it has a [companion](super::companion) attached instead.
+//! A server expects others all the time: it has a [second socket](super::connected) attached instead.
 
 use super::{UdpSocket, check, connect, local_addr, set};
 use std::io;

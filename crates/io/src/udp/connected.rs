@@ -1,4 +1,4 @@
-//! A second socket at the address of the first, for one peer.
+//! A second, connected socket at the address of the first one, for one peer.
 //!
 //! What [`UdpSocket::attach`] spares a client a server wants, too, but has to hear everybody. So it has a socket more at the
 //! same address and port, connected to the one peer: the kernel gives each datagram to the socket that fits it best (Linux:

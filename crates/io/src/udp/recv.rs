@@ -1,4 +1,4 @@
-//! Receiving a batch of trains.
+//! Receives a batch of trains.
 
 use super::addr::{self, Control, RawAddr, Received};
 use super::slot::Slot;

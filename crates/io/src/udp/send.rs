@@ -1,4 +1,4 @@
-//! Sending a batch of trains.
+//! Sends a batch of trains.
 
 use super::addr::{self, Control, RawAddr, traffic_class};
 use super::{SocketDefaults, UdpError, UdpSocket, errno, is_network_report};

@@ -1,4 +1,4 @@
-//! Memory for one received message, of a kind that may be lent to the kernel.
+//! A receive buffer for one message that can be lent to the kernel.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;

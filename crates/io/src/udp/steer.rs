@@ -1,4 +1,4 @@
-//! Steering: which socket of a group that shares an address gets a packet.
+//! Steers packets to the sockets of a group that shares an address, by their connection identifier.
 //!
 //! The kernel spreads peers over such a group by a hash of their addresses. Ours are told apart by the identifier in each
 //! packet (`wire::packet`): so that the packets of one lane come to one thread, wherever the peer is, a program of a few

@@ -1,4 +1,4 @@
-//! Real sockets on loopback.
+//! Tests of real sockets on loopback.
 
 use super::*;
 use crate::poll::{Poller, Source};

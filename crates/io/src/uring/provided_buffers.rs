@@ -1,4 +1,4 @@
-//! Receive buffers that the kernel has.
+//! The receive buffers provided to io_uring.
 
 use crate::udp::slot::Slot;
 use io_uring::types::BufRingEntry;

@@ -1,4 +1,4 @@
-//! Real rings on loopback. Where the system has no io_uring these tests say so and check what is then done instead.
+//! Tests of real rings on loopback. Where the system has no io_uring they say so and check the fallback instead.
 
 use super::*;
 use crate::poll::{Poller, Source};

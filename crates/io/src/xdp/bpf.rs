@@ -1,4 +1,4 @@
-//! The program in the interface's receive path, and the system calls that bring it there.
+//! The XDP program in the interface's receive path, and the system calls that load and attach it.
 //!
 //! It sends what is ours and simple to the socket of its receive queue, and passes everything else to the kernel:
 //!

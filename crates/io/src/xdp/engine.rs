@@ -1,4 +1,4 @@
-//! An interface with our program in its receive path and a socket for each of its receive queues.
+//! An interface with the XDP program attached and a socket for each of its receive queues.
 
 use super::XdpError;
 use super::bpf::{Filter, Program, Sockets};

@@ -1,4 +1,4 @@
-//! Ethernet frames that carry UDP: written from a template, and read with distrust.
+//! Writes and parses Ethernet frames that carry UDP.
 //!
 //! No VLAN tags, no IPv4 options and fragments, no IPv6 extension headers: such frames are left to the kernel.
 

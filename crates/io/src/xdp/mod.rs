@@ -1,4 +1,4 @@
-//! AF_XDP: datagrams past the kernel's network stack.
+//! AF_XDP datapath: sends and receives datagrams past the kernel's network stack.
 //!
 //! A small program in the interface's receive path (`bpf`) hands packets to our port to sockets that share memory with
 //! the kernel (`socket`, `ring`); headers are written and read here (`frame`), and where packets go next is asked of

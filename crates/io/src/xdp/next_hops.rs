@@ -1,4 +1,4 @@
-//! Where packets go next: what the kernel's routes and neighbours say, remembered for a moment.
+//! A cache of next hops from the kernel's routes and neighbours.
 
 use super::frame::{FrameAddresses, Template};
 use crate::netlink::{Link, Netlink};

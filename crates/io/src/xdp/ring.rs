@@ -1,4 +1,4 @@
-//! Memory shared with the kernel, and the rings in it through which frames change hands.
+//! The memory and the rings that an AF_XDP socket shares with the kernel.
 //!
 //! A ring has one producer and one consumer, of which one is the kernel. Both count entries from zero without end; the
 //! count, cut to the ring's size (a power of two), is the place.

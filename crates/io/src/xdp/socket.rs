@@ -1,4 +1,4 @@
-//! An AF_XDP socket: one receive queue of an interface, with memory for its frames.
+//! One AF_XDP socket: one receive queue of an interface, with memory for its frames.
 //!
 //! All frames of a socket are of one size and lie in one piece of memory (the "umem"). A frame is either the kernel's (in
 //! the fill ring, or on its way out) or ours (in the receive ring until given back, or in the list of free ones).

@@ -1,5 +1,4 @@
-//! A kernel that refuses: a thread whose system calls are judged by the test before they are carried out (seccomp's user
-//! notification, Linux 5.5 and later).
+//! Makes system calls fail: a thread whose calls the test answers (seccomp's user notification, Linux 5.5 and later).
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::channel;

@@ -1,5 +1,5 @@
-//! What the kernel may refuse an end that sends, before or while it sends: everything arrives all the same, and the user is
-//! told once. Each is tried with a transfer over real sockets; see `kernel.rs` for how the kernel is made to refuse.
+//! Transfers over real sockets while the kernel refuses offloads, buffers or packets: all data arrives, and the user
+//! is told once. See `kernel.rs` for how the kernel is made to refuse.
 
 mod kernel;
 

@@ -1,4 +1,4 @@
-//! What is handed to the stream in one call: records back to back, as a list of ranges.
+//! A batch of records for one send call: back to back, as a list of ranges.
 
 use std::collections::VecDeque;
 use verbs::Place;

@@ -1,4 +1,4 @@
-//! What a record asks for: the rules of DDP and RDMAP.
+//! Checks and executes received records by the rules of DDP (RFC 5041) and RDMAP (RFC 5040).
 
 use super::receive::put;
 use super::transmit::is_over;

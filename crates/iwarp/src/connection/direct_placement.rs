@@ -1,4 +1,4 @@
-//! Records whose payload goes straight to its place.
+//! Places a record's payload in its destination as it is read, without a copy.
 
 use super::Connection;
 use super::deliver::operation;

@@ -1,4 +1,4 @@
-//! A connection: its start, its end, and what happens in between by the clock.
+//! One iWARP connection without I/O: start-up, tear-down and timers.
 
 mod batch;
 mod deliver;
@@ -278,13 +278,13 @@ impl Connection {
         self.short_writes = Some(payload.max(1));
     }
 
-    /// Whether there is something for [`next_event`](Connection::next_event) or [`next_action`](Connection::next_step), or it is
+    /// Whether there is something for [`next_event`](Connection::next_event) or [`next_action`](Connection::next_action), or it is
     /// over.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || !self.actions.is_empty() || self.is_closed()
     }
 
-    /// Whether nothing is to follow what was last done to it: it has no [news](Connection::has_news), nothing to send that only it knows
+    /// Whether nothing is to follow what was last done to it: it has no [events](Connection::has_events), nothing to send that only it knows
     /// of, and waits for no time.
     pub fn is_settled(&self) -> bool {
         !self.has_events() && self.poll_timeout().is_none() && !self.wants_to_send()

@@ -1,4 +1,4 @@
-//! Reading ahead: several records by one system call, each payload straight to its place.
+//! Reads several records by one system call, each payload directly into its destination.
 //!
 //! What comes next is often known before its header is here: the answer to a read of ours goes where that said, a send
 //! that has begun goes on in its receive, one that answers another is as long as the last, and of a long write an end that is known to [announce](Connection::announce_writes) them has

@@ -1,4 +1,4 @@
-//! From bytes to records.
+//! Splits the received byte stream into records.
 
 use super::deliver::tagged_cause;
 use super::direct_placement::DirectRecord;

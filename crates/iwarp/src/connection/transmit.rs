@@ -1,4 +1,4 @@
-//! From work requests to records.
+//! Builds records from work requests.
 
 use super::Connection;
 use super::batch::{Batch, Transmit};

@@ -1,4 +1,4 @@
-//! Records of a write that came whole, one behind the other.
+//! Processes complete consecutive records of one write together.
 
 use super::Connection;
 use super::receive::Receiver;

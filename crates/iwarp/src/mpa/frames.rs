@@ -1,4 +1,4 @@
-//! The frames of the start-up phase.
+//! The MPA request and reply frames of the start-up (RFC 5044, section 7.1; RFC 6581).
 //!
 //! ```text
 //!  0                   1                   2                   3

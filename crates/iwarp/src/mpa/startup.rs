@@ -1,4 +1,4 @@
-//! What follows from the two frames of the start-up: the terms of a connection (RFC 5044, section 7.1; RFC 6581, section 9).
+//! Computes the terms of a connection from its MPA request and reply (RFC 5044, section 7.1; RFC 6581, section 9).
 
 use super::frames::{Enhanced, Frame, Kind, NO_DEPTH, Rtr};
 use crate::config::Config;

@@ -1,4 +1,4 @@
-//! The messages that RDMAP itself reads: requests of reads and atomic operations, and the answers to the latter.
+//! The RDMAP messages with a payload of their own: read and atomic requests, and atomic responses.
 
 use crate::{u32_at, u64_at};
 use verbs::AtomicOp;

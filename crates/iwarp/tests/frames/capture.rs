@@ -1,4 +1,4 @@
-//! A capture file of TCP connections: Ethernet, IPv4 and TCP around the bytes of each segment.
+//! Writes a pcap file of TCP connections: Ethernet, IPv4 and TCP around the bytes of each segment.
 
 use etherparse::PacketBuilder;
 

@@ -1,4 +1,4 @@
-//! What tshark found, beside what the engines were told to send.
+//! Compares what tshark found with what the engines were told to send.
 
 use crate::dissect::{Packet, Record, WARNING};
 use crate::talk::{Said, To, Transcript};

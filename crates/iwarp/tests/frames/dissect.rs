@@ -1,4 +1,4 @@
-//! What tshark makes of a capture.
+//! Runs tshark on a capture and parses its output.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

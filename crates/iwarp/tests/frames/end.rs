@@ -1,4 +1,4 @@
-//! One end: an engine, its memory, and what it does with the stream.
+//! One end of a captured connection: an engine and its memory.
 
 use base::{Rng, Time};
 use longhaul_iwarp::{Connection, Event, Piece, StreamAction};

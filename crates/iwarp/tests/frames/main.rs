@@ -1,4 +1,4 @@
-//! What our engine puts on the wire, judged by a stranger: captures of every operation, dissected by tshark.
+//! Checks the bytes on the wire with an independent dissector: captures of every operation, dissected by tshark.
 //!
 //! Nothing may be malformed or remarked on; CRCs, lengths, opcodes, STags, offsets, queues, message numbers and contents must
 //! be those of the work that was posted, and markers must point where they should. Needs `tshark`; without it the test says

@@ -1,4 +1,4 @@
-//! Two engines that talk, a capture of what they say, and a list of what they were told to say.
+//! Lets two engines exchange messages, captures them, and lists what they were told to send.
 
 use crate::capture::{Capture, Flag, Tcp};
 use crate::end::End;

@@ -1,4 +1,4 @@
-//! Every Terminate message that the engine can send, and what brings it about.
+//! Every Terminate message that the engine can send, and its cause.
 
 use crate::capture::Capture;
 use crate::end;

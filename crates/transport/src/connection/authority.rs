@@ -1,4 +1,4 @@
-//! Whom a server lets in once the handshake is complete: listed keys, certificates, holders of one-time tokens.
+//! Client authorisation on a server after the handshake: listed keys, certificates or a one-time token.
 
 use super::{ConnEvent, Connection};
 use crate::crypto::{OneTimeToken, PeerIdentity, PublicKey, Side};

@@ -1,5 +1,5 @@
-//! What the peer and the application are told when another algorithm decides than was agreed on: the policy is another one,
-//! the path carries other signals, a program was stopped.
+//! Notifies the peer and the application when a flow's congestion control changes without a proposal: by policy, by a
+//! substitute for missing signals, or because a loaded program was stopped.
 
 use super::{ConnEvent, Connection};
 use crate::error::Violation;

@@ -1,5 +1,5 @@
-//! What this end has the peer send with, where that changes while the connection lasts or is another thing for the queue
-//! pairs of one flow: it is proposed, best first, until the peer grants one.
+//! Proposes to the peer, best first, the congestion control that this end wishes it to send with, when a wish changes
+//! during the connection or differs for the queue pairs of one flow.
 //!
 //! The handshake settles what the connection begins with; that is not asked for again. Proposals are those of an application
 //! ([`super::congestion`]) in all else: the same numbers, and the same limits of how many and how often.

@@ -1,4 +1,4 @@
-//! The end of a connection, and the peer's change of address.
+//! Closing a connection, and following a peer whose address changed (NAT rebinding).
 
 use super::{ConnEvent, Connection, DatagramInfo, State};
 use crate::crypto::{KeyPair, Side};

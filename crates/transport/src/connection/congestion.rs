@@ -1,4 +1,4 @@
-//! Which congestion control both directions use: settled by the handshake, changed by proposals of either end.
+//! Which congestion control each direction uses: negotiated in the handshake, changed by proposals of either end.
 //!
 //! Whether this end's sending can change as the peer proposes is decided above, where policies are; of what the peer sends
 //! with, this end knows the name.

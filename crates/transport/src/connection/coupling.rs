@@ -1,4 +1,4 @@
-//! Lanes that lead over the same bottleneck, found out by experiment, and kept to one flow's share of it.
+//! Detects lanes that share a bottleneck by experiment, and limits them together to one flow's share of it.
 //!
 //! RFC 8382 finds flows that share a bottleneck by comparing statistics of their one-way delays (mean, variability, skew,
 //! dominant frequency, loss), and needs tens of seconds and thresholds for that, because it may only look on. An end

@@ -1,4 +1,4 @@
-//! The byte streams of handshake messages, put in order.
+//! Reassembles the byte streams of handshake messages (CRYPTO frames, RFC 9000, section 19.6).
 
 use crate::error::{Violation, code};
 use std::collections::BTreeMap;

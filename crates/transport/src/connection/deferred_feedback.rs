@@ -1,4 +1,4 @@
-//! Reports that came with data: digested when the answer to the data has left, since somebody waits for that.
+//! Postpones the processing of feedback that arrived with data until the response to the data has been sent.
 //!
 //! A report changes nothing that a short answer depends on, and digesting it takes as long as building the answer.
 //! Whatever else happens to the connection first (another packet, a time-out, a second train) finds it digested.

@@ -1,5 +1,5 @@
-//! The flows of a connection: which queue pairs share an algorithm, which algorithm that is, and what it may send. A flow
-//! of the connection is one on each lane, with a controller of its own there.
+//! The flows of a connection: which queue pairs share a congestion controller, which algorithm it runs, and what it
+//! may send. A flow has one controller on each lane.
 
 use super::cc_notifications::{CcChange, CcInUse};
 use super::cc_wishes::CcWishes;

@@ -1,4 +1,4 @@
-//! Frames of control packets, each routed to the part that owns what it is about.
+//! Dispatches the frames of control packets to the modules that own their state.
 
 use super::{ConnEvent, Connection, DatagramInfo, State};
 use crate::crypto::Side;

@@ -1,4 +1,5 @@
-//! Set-up: the handshake's messages in Initial and Handshake packets, repeated until they are acknowledged.
+//! Sends and receives handshake messages in Initial and Handshake packets, with retransmission until they are
+//! acknowledged.
 
 use super::authority::Authority;
 use super::cc_notifications::CcNotifications;

@@ -1,4 +1,4 @@
-//! Lanes beside the first: opened, found to lead somewhere, given up, closed.
+//! Opens, validates, gives up and closes lanes beside the first one.
 
 use super::{ConnEvent, Connection, State};
 use crate::config::{AdditionalPath, LaneChoice};

@@ -1,4 +1,4 @@
-//! Addresses that are told, come and go: what a server says of its own, and lanes of a client that move to another one.
+//! Advertising the server's addresses, and moving a client's lanes to other addresses (RFC 9000, section 9).
 //!
 //! Which addresses there are, and which of them to use, is decided above.
 

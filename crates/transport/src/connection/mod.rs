@@ -1,4 +1,4 @@
-//! A connection: the parent that routes datagrams, frames and time to the parts that own the state.
+//! One connection without I/O: routes datagrams, frames and timers to the modules that own the state.
 
 mod authority;
 mod cc_notifications;

@@ -1,4 +1,4 @@
-//! Datagrams in: unmask, open, check, place.
+//! Receives datagrams: removes header protection, decrypts, checks packet numbers and places the payload.
 
 use super::{ConnEvent, Connection, State};
 use crate::crypto::{OpenError, Opened, OpenedTrain, Side};

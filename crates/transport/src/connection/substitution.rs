@@ -1,4 +1,4 @@
-//! Algorithms whose signals the path does not carry: another one decides in their place until it does.
+//! Replaces an algorithm by its substitute while a path does not carry the signals that it needs.
 
 use super::{ConnEvent, Connection, handshake};
 use base::Time;

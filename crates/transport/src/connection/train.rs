@@ -1,4 +1,4 @@
-//! The packets of a train.
+//! Builds the data packets of one train: equal segments that leave in one system call.
 
 use super::Connection;
 use super::transmit::{MAX_SEGMENTS, MAX_TRAIN, Permit, TrainDraft};

@@ -1,4 +1,4 @@
-//! Datagrams out: set-up first, then control, probes of the packet size, and trains of data.
+//! Builds datagrams to send, in order: handshake, control frames, MTU probes, trains of data.
 
 use super::{Connection, State};
 use crate::crypto::KeyError;

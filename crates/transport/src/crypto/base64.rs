@@ -1,5 +1,5 @@
-//! Base64 (RFC 4648) for keys and fingerprints in text, strict: no blanks, no stray bits, padding only where
-//! the caller's alphabet has it.
+//! Strict Base64 (RFC 4648) for keys and fingerprints in text: no blanks, no stray bits, padding only where the
+//! caller's alphabet has it.
 
 /// Section 4, padded.
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

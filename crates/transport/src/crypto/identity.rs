@@ -1,4 +1,4 @@
-//! Who an end is: an Ed25519 key, shown and written the way ssh users know.
+//! Ed25519 identities of both ends, written as key lines and fingerprints in the manner of ssh.
 //!
 //! ```text
 //! fingerprint   lh-SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU    (or 64 hexadecimal digits)

@@ -1,4 +1,4 @@
-//! The key schedule, key phases and the limits of keys.
+//! The key schedule, key updates (RFC 9001, section 6) and usage limits of packet protection keys.
 //!
 //! From a secret of one direction come, by HKDF-SHA256 (RFC 5869):
 //!

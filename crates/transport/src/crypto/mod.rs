@@ -1,4 +1,4 @@
-//! Packet protection and the handshake: who the peer is, which keys, and every packet sealed and opened.
+//! Packet protection and the TLS 1.3 handshake.
 //!
 //! TLS 1.3 (`rustls`, its QUIC interface) authenticates both ends and agrees on a secret; its messages travel
 //! in our own packets. From its exporter come the keys of data packets, so that a cipher TLS does not know

@@ -1,4 +1,4 @@
-//! One key of one direction: sealing, opening and header protection.
+//! Seals, opens and masks packets with one key of one direction.
 //!
 //! ```text
 //! byte 0      flags            low 7 bits masked

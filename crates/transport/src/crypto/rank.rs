@@ -1,4 +1,4 @@
-//! Which suites of module "aead" this processor is fastest with, by a quick measurement.
+//! Ranks the cipher suites of module "aead" by a quick measurement on this processor.
 //!
 //! Whether AEGIS beats AES-GCM, and its wide variant the narrow one, depends on the processor's AES instructions, on how
 //! wide they are and on what a hypervisor lets through: measuring tells, in about a millisecond. Time is passed in.

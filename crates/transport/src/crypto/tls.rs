@@ -1,4 +1,4 @@
-//! The handshake: TLS 1.3 carried in our own packets.
+//! The TLS 1.3 handshake, carried in the transport's own packets.
 //!
 //! TLS gives and takes messages at two levels, Initial and Handshake; packets, acknowledgement and
 //! retransmission are the connection's. As in QUIC (RFC 9001), each level has its own keys:

@@ -1,4 +1,4 @@
-//! Tokens a server can check without having kept anything: address validation and stateless reset.
+//! Stateless tokens of a server: address validation (RFC 9000, section 8.1) and stateless reset (section 10.3).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Packets sealed and opened apart from the connection they belong to, on another thread.
+//! Seals and opens whole trains of packets on another thread than the connection's.
 //!
 //! The connection decides what is in a train and which numbers its packets have; [`TrainSealer`] is all it takes to protect
 //! them. In the other direction an [`TrainOpener`] opens packets under the key that is current. Which other key a packet

@@ -1,4 +1,4 @@
-//! Whom to trust, as plain data, and the verifiers that TLS asks.
+//! Trust settings of both ends, and the certificate verifiers that TLS calls.
 //!
 //! In the manner of ssh, both ends show raw Ed25519 keys (RFC 7250) and the other end compares them with those
 //! it knows; or, for organisations, X.509 chains up to roots both know. An end always

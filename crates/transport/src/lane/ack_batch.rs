@@ -1,5 +1,4 @@
-//! Pieces of messages that arrived, joined where one goes on with the other: nearly all that a report on a long message
-//! names.
+//! Merges acknowledged segments that are contiguous before they are reported to the queue pair.
 
 use crate::streams::{SegmentRef, Streams};
 

@@ -1,4 +1,4 @@
-//! How much leaves at once where data begins to flow.
+//! Limits the first train of a flow that starts sending on a short path.
 
 use super::{Lane, MAX_FLOWS};
 use crate::connection::{MAX_SEGMENTS, MAX_TRAIN};

@@ -1,4 +1,4 @@
-//! The delays of a lane's packets over the last moments, by when they left.
+//! Records the one-way delays of a lane's recent packets by their time of sending.
 
 use base::{Span, Time};
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Packet dispersion: how far apart the packets of a train arrive that left back to back.
+//! Packet dispersion: measures the bottleneck rate from the arrival spacing of a train that was sent back to back.
 //!
 //! Two reports about packets of one train (its first and its last packet ask for one each) carry the receiver's time
 //! stamps. When the packets between arrived much more slowly than they left, the path's narrowest place has put that

@@ -1,5 +1,5 @@
-//! What of the ECN field survives the way to the peer: found out with the packets that are sent anyway, and watched on
-//! (RFC 9000, section 13.4.2 and appendix A.4).
+//! ECN validation of a path (RFC 9000, section 13.4.2 and appendix A.4), for each codepoint and for the lane's whole
+//! life.
 //!
 //! Each codepoint is watched by itself. In a window of a round trip or more, of the packets that were sent with it and are
 //! reported, so many arrived with it, so many marked; what is missing was cleared or became the other one. Unlike in A.4 all

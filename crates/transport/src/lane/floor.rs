@@ -1,4 +1,4 @@
-//! What the peer is told of how to report and what to forget.
+//! Tells the peer how often to send feedback and below which packet number it can forget.
 
 use super::Lane;
 use wire::Floor;

@@ -1,4 +1,4 @@
-//! Whether the peer is where its packets say.
+//! Path validation: proves that the peer receives at an address (RFC 9000, section 8.2).
 
 use base::{Span, Time};
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Packet numbers received on a lane, and when to report them.
+//! The packet numbers received on a lane, and when to send feedback on them.
 
 use base::telemetry::Hop;
 use base::{Ecn, RangeSet, Span, Time};

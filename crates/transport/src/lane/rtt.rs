@@ -1,4 +1,4 @@
-//! Round-trip time and one-way delay.
+//! Estimates the round-trip time (RFC 6298, RFC 9002) and the one-way queueing delay.
 
 use base::{Span, Time};
 

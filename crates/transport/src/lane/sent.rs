@@ -1,4 +1,4 @@
-//! Packets in flight on a lane.
+//! Tracks the packets sent on a lane until they are acknowledged or declared lost.
 
 use crate::streams::SegmentRef;
 use base::{Span, Time};

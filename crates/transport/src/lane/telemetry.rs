@@ -1,4 +1,4 @@
-//! Whether hops of the path write telemetry, found out with the packets that carry room for it.
+//! Detects whether hops of the path write in-band telemetry, by sending packets with room for it.
 
 use base::telemetry::{HOP_BYTES, MAX_HOPS, PREFIX};
 use base::{Span, Time};

@@ -1,3 +1,5 @@
+//! Tests of loss detection, probing and feedback on one lane.
+
 use super::*;
 use crate::streams::{NextSegment, PlaceError, Placed, SegmentRef};
 use wire::DataHeader;

@@ -1,4 +1,4 @@
-//! What holds from the start: a function of both ends' terms, the same at both.
+//! Computes the initial congestion control of both directions from both ends' terms; both ends get the same result.
 
 use wire::CcOffer;
 use wire::cc::{CcTerms, CcWish, signal};

@@ -1,4 +1,4 @@
-//! Which congestion control each direction uses: agreed on in the handshake, changed while the connection lasts.
+//! Negotiation of congestion control: agreed on in the handshake, changed by proposals afterwards.
 //!
 //! The sender of a direction runs the algorithm. Its receiver can wish, refuse, and say which signals it gives. What holds
 //! at first follows from both ends' terms by one function ([`agree`]); changes go by proposal and answer ([`proposals`]).

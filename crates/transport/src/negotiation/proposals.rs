@@ -1,4 +1,4 @@
-//! Changes while the connection lasts: proposals and answers, over frames that may be late, twice, or out of order.
+//! Proposals and answers that change congestion control, over frames that may be late, duplicated or reordered.
 //!
 //! Each topic counts its proposals: both ends know the number of the last one that was answered, and the next one has the
 //! number behind it. Each end has at most one proposal without an answer on a topic. When both propose under the same

@@ -1,4 +1,4 @@
-//! Why another algorithm decides than before.
+//! Reasons for a change of congestion control, with their codes on the wire.
 
 use cc::platform::{EcnFault, Lack};
 

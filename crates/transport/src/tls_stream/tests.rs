@@ -1,3 +1,5 @@
+//! Tests of TLS streams between two ends in memory.
+
 use super::*;
 use crate::crypto::{ClientAuth, Credentials, Identity, PublicKey, ServerTrust};
 use proptest::prelude::*;

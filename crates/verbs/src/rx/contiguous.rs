@@ -1,4 +1,4 @@
-//! Segments that go on where the last one of their message ended: nearly all of a long Write.
+//! The fast path for a segment that continues where the last one of its Write ended.
 
 use super::{Rx, violation_of};
 use crate::MAX_RDMA_LEN;

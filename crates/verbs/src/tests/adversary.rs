@@ -1,4 +1,4 @@
-//! Peers that lie.
+//! Tests against peers that send invalid segments.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Ordered queue pairs: what differs from others.
+//! Tests of ordered queue pairs, where they differ from others.
 
 use super::*;
 use crate::ordered::{MaxPayload, Outgoing, PeerAtomic, PeerRead, Piece, ReceivedMessage, RemoteError};

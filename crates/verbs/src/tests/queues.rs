@@ -1,4 +1,4 @@
-//! Limits, states, flushes, completion queues.
+//! Tests of limits, states, flushes and completion queues.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The table of regions and windows: what it counts, and whom a key lets in.
+//! Tests of the tables of regions and windows: accounting, and access by key.
 
 use super::*;
 use crate::ordered::{PeerRead, RemoteError};

@@ -1,4 +1,4 @@
-//! Segments that are taken, gathered and placed together are what they are one by one.
+//! Runs of segments that are taken, gathered and placed together equal single segments.
 
 use super::*;
 use crate::memory::tests::Foreign;

@@ -1,4 +1,4 @@
-//! What each operation does, in order, on a good network.
+//! Tests of each operation on a lossless, ordered network.
 
 use super::*;
 use crate::memory::tests::Foreign;

@@ -1,4 +1,4 @@
-//! Shared receive queues and unreliable queue pairs.
+//! Tests of shared receive queues and unreliable queue pairs.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! How messages are cut, and a look at what comes next.
+//! How messages are split into segments, and a preview of the next one.
 //!
 //! The packets of a train are equally long but for the last. So what follows the first has to be known before it is built,
 //! and messages of a few packets are cut into pieces that are alike.

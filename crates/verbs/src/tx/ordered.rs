@@ -1,5 +1,5 @@
-//! The sending half over an ordered byte stream: nothing is lost there, so all that is remembered of what was given out is its
-//! order.
+//! The sending half over an ordered byte stream: nothing is lost there, so only the order of what was sent is
+//! remembered.
 
 use super::{Ctx, Gate, Response, Tx, Wqe};
 use crate::MAX_MESSAGES_AHEAD;

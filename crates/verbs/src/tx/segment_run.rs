@@ -1,4 +1,4 @@
-//! Many segments of one message at once: what is the same for all packets of a train is found out once.
+//! Takes many segments of one message at once, so that their common work is done once per train.
 
 use super::{Gate, Source, Tx};
 use crate::Kind;

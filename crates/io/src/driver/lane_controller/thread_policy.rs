@@ -1,4 +1,4 @@
-//! Which threads of further sockets are to work, decided from what was measured; without a clock.
+//! Decides from measurements which worker threads run. Has no clock.
 //!
 //! A thread is worth having where a processor is free for it. Whether one is, is looked at before it begins: idle time,
 //! while data flows at a rate that has settled. While it works it is looked at by how long it waits to run. And because

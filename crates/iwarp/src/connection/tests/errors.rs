@@ -1,4 +1,4 @@
-//! Everything a peer can do wrong, and the Terminate message it gets.
+//! Tests of every protocol error of a peer, and of the Terminate message it causes.
 
 use super::*;
 use crate::Cause;

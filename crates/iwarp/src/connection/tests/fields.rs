@@ -1,5 +1,5 @@
-//! Every field of MPA, DDP and RDMAP: each with all of its values or those around its limits, truncated, oversized, at the
-//! wrong time.
+//! Tests of every field of MPA, DDP and RDMAP: all of its values or those around its limits, truncated, oversized, at
+//! the wrong time.
 
 use super::errors::{SEND, SEND_INVALIDATE, queue, record, says, server, ulpdu, write};
 use super::*;

@@ -1,4 +1,4 @@
-//! Messages that wait for a receive, and scratch memory that is shared.
+//! Tests of messages that wait for a receive, and of shared scratch memory.
 
 use super::{End, pair, run};
 use crate::rdmap::terminate::Cause;

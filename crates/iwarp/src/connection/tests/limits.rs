@@ -1,4 +1,4 @@
-//! What a connection holds and does at a time has limits, whatever the application posts or the peer sends.
+//! Tests of the limits on what a connection holds and does at a time.
 
 use super::errors::{queue, record, server, write};
 use super::*;

@@ -1,4 +1,4 @@
-//! All operations in both directions, over any chunking and with any terms.
+//! Tests of all operations in both directions, over any chunking and with any terms.
 
 use super::*;
 use crate::{Placement, Rtr};

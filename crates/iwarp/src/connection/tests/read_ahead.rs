@@ -1,4 +1,4 @@
-//! Reading several records at once, straight to places that are known before their headers.
+//! Tests of reading several records at once into predicted places.
 
 use super::errors::{SEND, queue, record, says, ulpdu, write};
 use super::*;

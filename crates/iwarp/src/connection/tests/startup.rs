@@ -1,4 +1,4 @@
-//! How connections start, and how they do not.
+//! Tests of how connections start, and of failed starts.
 
 use super::*;
 use crate::mpa::frames::{Enhanced, Frame, FrameError, Kind as FrameKind};

@@ -1,4 +1,4 @@
-//! Records of writes that came whole together are taken as each is that comes alone.
+//! Tests that write records processed as a batch equal single ones.
 
 use super::errors::{SEND_INVALIDATE, record, says, ulpdu, write};
 use super::operations::window_for;

@@ -1,4 +1,4 @@
-//! The rules of lanes, as a peer may break them.
+//! Tests of the rules for lanes against peers that break them.
 
 use super::*;
 use crate::config::TransportOptions;

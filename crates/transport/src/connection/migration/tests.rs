@@ -1,4 +1,4 @@
-//! Lists of addresses, as servers tell them and as peers may abuse them.
+//! Tests of address lists as servers send them and as peers may abuse them.
 
 use super::*;
 use crate::config::PathDiscovery;

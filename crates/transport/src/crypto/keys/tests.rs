@@ -1,3 +1,5 @@
+//! Tests of the key schedule, of key updates and of key limits.
+
 use super::super::tls::DataSecrets;
 use super::*;
 use proptest::prelude::*;

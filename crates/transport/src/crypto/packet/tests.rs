@@ -1,3 +1,5 @@
+//! Test vectors and properties of packet protection.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tests of the handshake between two ends in memory.
+
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair as CertKey};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 

@@ -1,3 +1,5 @@
+//! Tests of ECN validation against modelled paths.
+
 use super::*;
 use EcnFault::{AllMarked, Bleached, Dropped, Remarked};
 use EcnPath::{Capable, Failed, Testing, Unknown};

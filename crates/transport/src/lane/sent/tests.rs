@@ -1,3 +1,5 @@
+//! Tests of the tracking of sent packets.
+
 #![allow(clippy::single_range_in_vec_init, reason = "lists of one hole")]
 use super::*;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of the initial agreement.
+
 use super::*;
 use proptest::prelude::*;
 

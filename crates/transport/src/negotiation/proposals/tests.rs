@@ -1,3 +1,5 @@
+//! Tests of proposals over a network that reorders and duplicates.
+
 use super::*;
 use base::Rng;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The rule on a machine that is a model: processors, other work that comes and goes on them, and what a thread is worth.
+//! Tests of the thread policy on a modelled machine with processors and other load.
 
 use super::*;
 use base::Rng;
