@@ -6,7 +6,7 @@ use crate::{ConnId, DatagramInfo, Endpoint, Transmit};
 use base::{Rng, Span, Time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use transport::connection::{Accept, RETRY_PN};
+use transport::connection::{AcceptParams, RETRY_PN};
 use transport::crypto::{HandshakeError, KeyPair, ServerSetup, Side, TokenKey, TokenKind};
 use transport::{Connection, Gauge};
 use wire::packet::{MIN_INITIAL, VERSION, put_long, put_version_negotiation};
@@ -231,7 +231,7 @@ impl Endpoint {
         let mut options = self.with_remembered_path(meta.remote, now, self.config.options.clone());
         let said = options.negotiation.clone();
         let ruled = self.apply_policy_to_incoming(meta.local, meta.remote, &mut options);
-        let a = Accept {
+        let a = AcceptParams {
             remote: meta.remote,
             local: meta.local,
             setup,

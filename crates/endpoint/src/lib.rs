@@ -1,5 +1,53 @@
 //! Endpoints: verbs and transport joined behind one interface without I/O.
 //!
+//! ```
+//! use base::{Ecn, Rng, Span, Time};
+//! use longhaul_endpoint::{Authority, Config, Connect, DatagramInfo, Endpoint, Event, MAX_TRAIN, ServerConfig};
+//! use std::sync::Arc;
+//! use transport::crypto::{Credentials, Identity, ServerTrust};
+//!
+//! let config = |n| Config::client(Arc::new(Credentials::RawKey(Identity::from_seed([n; 32]))));
+//! let authority = Authority { keys: None, tokens: Vec::new() }; // any key is let in
+//! let serving = Some(ServerConfig { authority, ..ServerConfig::default() });
+//! let mut server = Endpoint::new(Config { server: serving, ..config(1) }, Rng::from_u64(1))?;
+//! let mut client = Endpoint::new(config(2), Rng::from_u64(2))?;
+//! let (server_at, client_at) = ("192.0.2.1:4460".parse()?, "192.0.2.2:1000".parse()?);
+//!
+//! let mut now = Time::ZERO;
+//! let conn = client.connect(
+//!     now,
+//!     Connect {
+//!         remote: server_at,
+//!         server_name: "server.example".into(),
+//!         trust: ServerTrust::Pinned(vec![Identity::from_seed([1; 32]).public_key()]),
+//!         token: None,
+//!         options: None,
+//!         iwarp: None,
+//!     },
+//! )?;
+//! // The driver's loop, here between two endpoints in memory with a round trip of 10 ms.
+//! let mut buffer = vec![0; MAX_TRAIN];
+//! for _ in 0..20 {
+//!     for to_server in [true, false] {
+//!         let (from, to, remote) = match to_server {
+//!             true => (&mut client, &mut server, client_at),
+//!             false => (&mut server, &mut client, server_at),
+//!         };
+//!         while let Some(train) = from.poll_transmit(now, &mut buffer) {
+//!             let info = DatagramInfo { remote, local: None, ecn: Ecn::NotEct, waited: Span::ZERO };
+//!             to.handle_train(now, info, &mut buffer[..train.len], train.segment);
+//!         }
+//!         now = now + Span::from_millis(5);
+//!         to.handle_timeout(now);
+//!     }
+//! }
+//! assert_eq!(client.poll_event(), Some(Event::Connected { conn }));
+//! assert!(matches!(server.poll_event(), Some(Event::Incoming { .. })));
+//! let queue_pairs = &client.connection(conn).expect("open").qps;
+//! assert_eq!(queue_pairs.len(), 1, "work requests are posted to it by `client.adapter()`");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! An [`Endpoint`] holds connections and the verbs objects of one application. A driver passes in datagrams and
 //! time, takes out datagrams, and lets the [`App`] run after each turn; the driver of real sockets and the
 //! simulator use the same calls.
@@ -275,7 +323,7 @@ impl Endpoint {
         }
         let said = options.negotiation.clone();
         let ruled = self.apply_policy(now, None, c.remote, &mut options)?;
-        let open = connection::Open {
+        let open = connection::ConnectParams {
             remote: c.remote,
             server_name: c.server_name,
             setup,

@@ -1,24 +1,54 @@
-//! Clocks, sockets, files and threads: the only place that touches the operating system.
+//! Event loop, clocks, sockets, files and threads: the only crate that calls the operating system.
+//!
+//! ```no_run
+//! use base::{Rng, Time};
+//! use endpoint::{App, Authority, Config, Endpoint, Event, ServerConfig};
+//! use longhaul_io::{clock, driver::Driver};
+//! use std::sync::Arc;
+//! use transport::crypto::{Credentials, Identity};
+//!
+//! /// A server that prints who connects, and runs for ever.
+//! struct Greeter;
+//! impl App for Greeter {
+//!     fn drive(&mut self, _now: Time, endpoint: &mut Endpoint) {
+//!         while let Some(event) = endpoint.poll_event() {
+//!             if let Event::Incoming { conn } = event {
+//!                 println!("{:?}", endpoint.connection(conn).map(|c| c.remote));
+//!             }
+//!         }
+//!     }
+//!     fn finished(&self) -> bool {
+//!         false
+//!     }
+//! }
+//!
+//! let mut config = Config::client(Arc::new(Credentials::RawKey(Identity::generate()?)));
+//! let authority = Authority { keys: None, tokens: Vec::new() };
+//! config.server = Some(ServerConfig { authority, ..ServerConfig::default() });
+//! let mut endpoint = Endpoint::new(config, Rng::from_seed(clock::seed()?))?;
+//! Driver::bind("[::]:4460".parse()?)?.run(&mut endpoint, &mut Greeter)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! | module | what it wraps |
 //! | --- | --- |
 //! | [`budget`] | memory and descriptors that clients share, and how much there is |
 //! | [`clock`] | monotonic and wall-clock time, CPU time, the system's randomness |
-//! | [`datapath`] | one face for the ways to the network |
+//! | [`datapath`] | one interface over the ways to the network |
 //! | [`udp`] | batches of UDP trains with GSO, GRO, ECN and packet information |
 //! | [`tcp`] | connections by TCP that carry iWARP, read and written in place |
 //! | [`uring`] | the same through io_uring |
 //! | [`xdp`] | the same past the kernel's network stack, where privilege and interface allow |
 //! | [`poll`] | waiting for sockets, wakers and a deadline with nanosecond precision |
 //! | [`descriptors`] | how many file descriptors there are, and who gets them |
-//! | [`peer`] | who is at the other end of a local socket |
-//! | [`mmap`] | mapped files, allocation, holes, and surviving a file that shrinks under a mapping |
+//! | [`peer`] | credentials of the process at the other end of a Unix socket |
+//! | [`mmap`] | memory-mapped files that survive truncation, allocation, holes |
 //! | [`identity`] | host keys, known hosts, authorised keys and one-time tokens, in the manner of ssh |
 //! | [`safe_path`] | file access that cannot leave a folder |
-//! | [`relay`] | a UDP relay with the character of a long network |
+//! | [`relay`] | a UDP relay that emulates a long, lossy network |
 //!
-//! A driver loop reads the clock once a turn, hands [`udp::RecvBatch`] to the protocol, lets it fill
-//! [`udp::SendBatch`], and waits in [`poll::Poller`] until its next deadline.
+//! [`driver::Driver`] is the event loop. It reads the clock once a turn, hands a [`udp::RecvBatch`] to the protocol, lets
+//! it fill a [`udp::SendBatch`], and waits in [`poll::Poller`] until its next deadline, as this loop does by itself:
 //!
 //! ```
 //! use base::{Ecn, Span};
@@ -26,14 +56,14 @@
 //! let socket = UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse()?))?;
 //! let (mut incoming, mut outgoing) = (socket.recv_batch(), SendBatch::new());
 //! let (clock, mut poller) = (Clock::new(), Poller::new()?);
-//! let mut said = 0;
-//! while said < 3 {
+//! let mut received = 0;
+//! while received < 3 {
 //!     let _now = clock.now();
 //!     socket.recv(&mut incoming)?;
 //!     for (meta, train) in incoming.iter_mut() {
-//!         said += train.chunks(meta.stride).count();
+//!         received += train.chunks(meta.stride).count();
 //!     }
-//!     if let (0, Some(slot)) = (said, outgoing.slot()) {
+//!     if let (0, Some(slot)) = (received, outgoing.slot()) {
 //!         slot[..25].fill(7);
 //!         let dst = socket.local_addr();
 //!         outgoing.commit(SendMeta { dst, src: None, ecn: Ecn::Ect0, dscp: 0, segment: 10 }, 25)?;

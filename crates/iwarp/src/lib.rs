@@ -1,4 +1,51 @@
-//! iWARP: RDMA over a byte stream, in user space (RFC 5040, 5041, 5044, 6581, 7306). Does no I/O.
+//! iWARP: RDMA over a byte stream, in user space and without I/O (RFC 5040, 5041, 5044, 6581, 7306).
+//!
+//! ```
+//! use base::{Rng, Time};
+//! use longhaul_iwarp::{Config, Connection, Event, Piece};
+//! use verbs::{Access, Adapter, Data, Kind, Limits, Memory, QpInit, SendOp, SendWr, Status};
+//!
+//! let now = Time::ZERO;
+//! let open = |seed| {
+//!     let mut adapter = Adapter::new(Limits::default(), Rng::from_u64(seed));
+//!     let pd = adapter.alloc_pd()?;
+//!     let cq = adapter.create_cq(16)?;
+//!     let qp = adapter.create_qp(pd, QpInit { kind: Kind::Ordered, ..QpInit::new(cq, cq) })?;
+//!     Ok::<_, verbs::Error>((adapter, pd, cq, qp))
+//! };
+//! let (mut a, _, a_cq, a_qp) = open(1)?;
+//! let (mut b, b_pd, _, b_qp) = open(2)?;
+//! let region = b.reg_mr(b_pd, Memory::zeroed(100), Access::ALL).map_err(|e| e.0)?;
+//! let mut initiator = Connection::initiator(Config::default(), a_qp, b"", now)?;
+//! let mut responder = Connection::responder(Config::default(), now);
+//!
+//! // Carries bytes from one end to the other; a driver uses `sendmsg` and `readv` on a TCP socket.
+//! let carry = |x: &mut Connection, xa: &mut Adapter, y: &mut Connection, ya: &mut Adapter| {
+//!     while let Some(t) = x.transmit(xa, now) {
+//!         let (mut bytes, len) = (Vec::new(), t.len);
+//!         for piece in t.pieces {
+//!             let Piece::Scratch { start, len } = piece else { unreachable!("short payloads are copied") };
+//!             bytes.extend(&t.scratch[*start..start + len]);
+//!         }
+//!         y.receive(ya, &bytes[t.skip..], now);
+//!         x.on_sent(xa, len);
+//!     }
+//! };
+//! carry(&mut initiator, &mut a, &mut responder, &mut b);
+//! assert!(matches!(responder.next_event(), Some(Event::Requested { .. })));
+//! responder.accept(&mut b, b_qp, b"", now)?;
+//! carry(&mut responder, &mut b, &mut initiator, &mut a);
+//! assert!(matches!(initiator.next_event(), Some(Event::Established { .. })));
+//!
+//! let op = SendOp::Write { rkey: region.rkey, offset: 40 };
+//! a.post_send(a_qp, SendWr::new(7, op, Data::Inline(b"hello".as_slice().into())))?;
+//! carry(&mut initiator, &mut a, &mut responder, &mut b);
+//! assert_eq!(a.poll_cq(a_cq).map(|wc| (wc.wr_id, wc.status)), Some((7, Status::Success)));
+//! let mut out = [0; 5];
+//! b.read_mr(region.id, 40, &mut out)?;
+//! assert_eq!(&out, b"hello");
+//! # Ok::<(), verbs::Error>(())
+//! ```
 //!
 //! A [`Connection`] joins one byte stream to one queue pair ([`verbs::Kind::Ordered`]) of a [`verbs::Adapter`]. Whoever drives
 //! it owns the stream:

@@ -1,14 +1,4 @@
-//! RDMA semantics: regions, queue pairs, completions, placement; knows no network.
-//!
-//! An [`Adapter`] stands for what InfiniBand calls a host channel adapter. Applications register memory, create
-//! queue pairs and post work requests; whoever carries the packets asks each queue pair for its
-//! [`next_segment`](Adapter::next_segment), copies the payload with [`gather`](Adapter::gather), reports the
-//! segment's fate with [`on_acked`](Adapter::on_acked) and [`on_lost`](Adapter::on_lost), and hands what comes in to
-//! [`place`](Adapter::place). Every segment says where it belongs, so it is placed the moment it arrives, in any
-//! order.
-//!
-//! Ordering is that of InfiniBand's reliable connection (chapter 9): work requests complete in posting order; a
-//! receive completes only when the bytes of all earlier messages are in place; a read sees all earlier writes.
+//! RDMA verbs as in InfiniBand, without a network: memory regions, queue pairs, completions and placement.
 //!
 //! ```
 //! use longhaul_verbs::*;
@@ -39,6 +29,16 @@
 //! assert_eq!(&out, b"hello");
 //! # Ok::<(), Error>(())
 //! ```
+//!
+//! An [`Adapter`] stands for what InfiniBand calls a host channel adapter. Applications register memory, create
+//! queue pairs and post work requests; whoever carries the packets asks each queue pair for its
+//! [`next_segment`](Adapter::next_segment), copies the payload with [`gather`](Adapter::gather), reports the
+//! segment's fate with [`on_acked`](Adapter::on_acked) and [`on_lost`](Adapter::on_lost), and hands what comes in to
+//! [`place`](Adapter::place). Every segment says where it belongs, so it is placed the moment it arrives, in any
+//! order.
+//!
+//! Ordering is that of InfiniBand's reliable connection (chapter 9): work requests complete in posting order; a
+//! receive completes only when the bytes of all earlier messages are in place; a read sees all earlier writes.
 
 mod adapter;
 mod cq;

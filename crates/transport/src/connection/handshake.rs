@@ -33,7 +33,7 @@ const CHUNK: usize = 1_100;
 
 /// What a client needs to connect.
 #[derive(Debug)]
-pub struct Open {
+pub struct ConnectParams {
     /// Where the server is.
     pub remote: SocketAddr,
     /// Its name, for X.509.
@@ -54,7 +54,7 @@ pub struct Open {
 
 /// What a server needs to answer a client's first packet.
 #[derive(Debug)]
-pub struct Accept {
+pub struct AcceptParams {
     /// Where the client is.
     pub remote: SocketAddr,
     /// Which of this end's addresses the client knows: all answers leave from it.
@@ -353,7 +353,7 @@ impl Connection {
     ///
     /// # Errors
     /// Settings that cannot be used, in words.
-    pub fn open(now: Time, o: Open, mut rng: Rng) -> Result<Connection, HandshakeError> {
+    pub fn open(now: Time, o: ConnectParams, mut rng: Rng) -> Result<Connection, HandshakeError> {
         let mut params = Vec::new();
         let mut ours = local_params(&o.options, o.local_cid, o.reset_token, o.remote.is_ipv6())?;
         ours.token = o.token.is_some();
@@ -377,7 +377,7 @@ impl Connection {
     ///
     /// # Errors
     /// Settings that cannot be used, in words.
-    pub fn accept(now: Time, a: Accept, rng: Rng) -> Result<Connection, HandshakeError> {
+    pub fn accept(now: Time, a: AcceptParams, rng: Rng) -> Result<Connection, HandshakeError> {
         let mut p = local_params(&a.options, a.local_cid, a.reset_token, a.remote.is_ipv6())?;
         p.original_dcid = Some(a.original_dcid);
         p.retry_scid = a.retried.then(|| a.initial_dcid.clone());

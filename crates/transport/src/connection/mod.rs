@@ -24,7 +24,7 @@ pub use cc_notifications::{CcChange, CcInUse, PeerCc};
 pub use close::RETRY_PN;
 pub use crypto_stream::{MAX_CRYPTO_BUFFERED, MAX_CRYPTO_PIECES};
 pub use flows::FlowStats;
-pub use handshake::{Accept, CRYPTO_LEVELS, Open};
+pub use handshake::{AcceptParams, CRYPTO_LEVELS, ConnectParams};
 pub use lanes::MAX_LANES;
 pub use migration::LaneAddresses;
 pub use receive::{DatagramInfo, MAX_EARLY, MAX_EARLY_BYTES};

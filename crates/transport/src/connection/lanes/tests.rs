@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::TransportOptions;
-use crate::connection::Open;
+use crate::connection::ConnectParams;
 use crate::crypto::{ClientSetup, Credentials, Identity, ServerTrust};
 use crate::negotiation::CcChangeReason;
 
@@ -11,7 +11,7 @@ pub(in crate::connection) fn connection(side: Side) -> Connection {
     let identity = Identity::from_seed([1; 32]);
     let trust = ServerTrust::Pinned(vec![identity.public_key()]);
     let setup = ClientSetup::new(&Credentials::RawKey(identity), &trust).expect("a set-up");
-    let open = Open {
+    let open = ConnectParams {
         setup,
         server_name: "server".into(),
         remote: "192.0.2.1:4433".parse().expect("an address"),
