@@ -31,7 +31,7 @@ pub struct Options<'a> {
     pub hooks: Hooks,
 }
 
-/// The administrator's side of a running process. It goes with this value.
+/// The administrative interface of a running process, until dropped.
 #[derive(Debug)]
 pub struct Admin {
     handler: RequestHandler,

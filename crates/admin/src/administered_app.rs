@@ -17,7 +17,7 @@ const CONFIRMED_WITHIN: Span = Span::from_secs(2);
 /// How often that is looked at where nothing else happens.
 const LOOK_EVERY: Span = Span::from_millis(20);
 
-/// An application whose endpoint an administrator watches and changes while it runs.
+/// An application whose endpoint administrators observe and change while it runs.
 #[allow(missing_debug_implementations, reason = "the application need not show itself")]
 pub struct AdministeredApp<'a> {
     app: &'a mut dyn App,

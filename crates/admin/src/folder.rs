@@ -90,7 +90,7 @@ pub fn group(name: &str) -> Result<u32, FolderError> {
     found.ok_or_else(none)
 }
 
-/// A socket that listens, and goes with this value.
+/// A listening control socket, removed when dropped.
 #[derive(Debug)]
 pub struct ControlListener {
     /// The socket.

@@ -7,7 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where copies are kept: one file for each source.
+/// The cached copy of one source's policy: one file for each source.
 #[derive(Clone, Debug)]
 pub struct PolicyCache {
     path: PathBuf,

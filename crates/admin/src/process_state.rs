@@ -12,7 +12,7 @@ const HASH_DIGITS: usize = 12;
 /// Longest text of an event, in characters.
 const MAX_EVENT_TEXT: usize = 2_000;
 
-/// Facts and events of a process. Cheap to clone; clones are the same.
+/// Facts and events of a process. Cheap to clone; clones share their state.
 #[derive(Clone, Debug)]
 pub struct ProcessState(Arc<Mutex<State>>);
 
@@ -97,7 +97,7 @@ impl ProcessState {
         news
     }
 
-    /// Keeps an event; the oldest one goes when there are too many.
+    /// Records an event; the oldest one is dropped when there are too many.
     pub fn record_event(&self, kind: &str, text: impl Into<String>) {
         let text: String = text.into().chars().take(MAX_EVENT_TEXT).collect();
         let mut f = self.state();

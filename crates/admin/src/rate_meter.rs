@@ -17,7 +17,7 @@ const MAX_FLOWS: usize = 100_000;
 /// A flow: its connection's number, and its own in it.
 pub(crate) type Key = (u64, u8);
 
-/// What the counters said when they were looked at.
+/// Samples of the counters.
 #[derive(Debug, Default)]
 pub(crate) struct RateMeter {
     samples: VecDeque<(Time, BTreeMap<Key, u64>)>,

@@ -39,7 +39,7 @@ pub fn places(all: &[String]) -> String {
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
-/// What others provide.
+/// Functions of the program that the handler calls.
 #[derive(Clone)]
 pub struct Hooks {
     /// Reads and checks policies.
@@ -62,7 +62,7 @@ impl fmt::Debug for Hooks {
     }
 }
 
-/// Everything that requests and sources of policies need. Cheap to clone; clones are the same.
+/// Everything that requests and policy sources need. Cheap to clone; clones share their state.
 #[derive(Clone, Debug)]
 pub struct RequestHandler {
     /// Facts and events.
@@ -79,7 +79,7 @@ pub struct RequestHandler {
     pub active_policy: Arc<Mutex<Option<Arc<dyn Policy>>>>,
 }
 
-/// A policy that a source has.
+/// A policy found at a source.
 #[derive(Clone, Debug)]
 pub struct OfferedPolicy {
     /// It, as it is written.

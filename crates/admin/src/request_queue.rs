@@ -18,7 +18,7 @@ pub const MAX_WAITING: usize = 64;
 /// How long whoever asks waits for the loop: it turns many times a second, however busy it is.
 pub const ANSWER_TIMEOUT: Span = Span::from_secs(5);
 
-/// Something that only the loop can do.
+/// A request that only the loop can handle.
 #[derive(Debug)]
 pub enum LoopRequest {
     /// List all flows.
@@ -40,7 +40,7 @@ pub enum LoopRequest {
     },
 }
 
-/// An order, and where its answer goes.
+/// A request and where its answer goes.
 pub struct QueuedRequest {
     /// What to do.
     pub request: LoopRequest,
@@ -69,7 +69,7 @@ struct Inner {
     waker: Waker,
 }
 
-/// Both sides of the queue. Cheap to clone; clones are the same.
+/// Both sides of the queue. Cheap to clone; clones are the same queue.
 #[derive(Clone)]
 pub struct RequestQueue(Arc<Inner>);
 

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Watchers at a time.
+/// The most subscribers at a time.
 pub const MAX_SUBSCRIPTIONS: usize = 8;
 /// Decisions that wait for a watcher; the oldest go first.
 pub const MAX_WAITING: usize = 16_384;
 /// Flows of which decisions are counted for one watcher; of more, all are given.
 const MAX_COUNTED: usize = 10_000;
 
-/// What one watcher gets.
+/// What one subscriber receives.
 #[derive(Debug)]
 pub struct Subscription {
     flow: Option<FlowId>,
@@ -56,7 +56,7 @@ impl Subscription {
     }
 }
 
-/// All watchers. Cheap to clone; clones are the same.
+/// All subscriptions. Cheap to clone; clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Subscriptions(Arc<Inner>);
 
@@ -67,7 +67,7 @@ struct Inner {
     changes: AtomicU32,
 }
 
-/// A watcher: it stops when this goes.
+/// A subscriber; it unsubscribes when dropped.
 #[derive(Debug)]
 pub struct Subscriber {
     subscription: Arc<Subscription>,

@@ -24,7 +24,7 @@ const BUSY_PER_SECOND: u32 = 1_000;
 /// asks again.
 const VERSIONS_PER_SECOND: u32 = 1_000;
 
-/// So many a second and no more.
+/// A limit per second.
 #[derive(Default)]
 struct RateLimit {
     second: u64,
@@ -43,7 +43,7 @@ impl RateLimit {
     }
 }
 
-/// State of the answering side that belongs to no connection.
+/// The state of the server's stateless side.
 pub(crate) struct Acceptor {
     setup: Option<ServerSetup>,
     tokens: TokenKey,

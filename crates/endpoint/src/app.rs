@@ -26,8 +26,8 @@ pub trait App {
     }
 }
 
-/// Decides which clients of a server come in, beyond what its settings say, and may change its mind while it runs:
-/// lists that are read anew, tokens that others redeem. See [`Endpoint::set_client_admission`].
+/// Decides which authenticated clients a server admits, beyond its settings; may change its decisions while it runs
+/// (key lists that are reloaded, tokens that were redeemed elsewhere). See [`Endpoint::set_client_admission`].
 pub trait ClientAdmission: Send {
     /// Whether `peer`, whose key or certificate the handshake has verified, may come in; called once for each
     /// connection. Must not block: nothing else goes on meanwhile.
@@ -37,7 +37,7 @@ pub trait ClientAdmission: Send {
     fn admit(&mut self, now: Time, peer: &PeerIdentity) -> Result<(), String>;
 }
 
-/// What the endpoint made for a connection, and who is at the other end.
+/// The verbs objects of a connection and the identity of its peer.
 #[derive(Clone, Debug)]
 pub struct ConnInfo {
     /// Protection domain: memory keys are scoped to the connection by it.
@@ -58,7 +58,7 @@ pub struct ConnInfo {
     pub iwarp: Option<IwarpInfo>,
 }
 
-/// What is particular to a connection by iWARP.
+/// Details of an iWARP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IwarpInfo {
     /// Whether TLS goes below.
@@ -77,7 +77,7 @@ pub struct IwarpInfo {
     pub private_data: Vec<u8>,
 }
 
-/// What an application is to know.
+/// Events for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A connection of this client is ready. With first-use trust, compare the peer's key before sending.

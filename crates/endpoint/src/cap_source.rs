@@ -1,6 +1,6 @@
 //! Which setting a flow's rate cap comes from.
 
-/// Whose cap it is that a flow keeps to. The smallest of all counts.
+/// Which setting a flow's rate cap comes from. The smallest of all caps applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapSource {
     /// The limit that its connection was made with (`--limit`), of this end or as the peer asked.

@@ -8,7 +8,7 @@ use base::Time;
 use cc::platform::{Choice, PeerTerms, Traffic};
 use transport::{Allow, CcChangeReason, CcNegotiation, ConnEvent, refusal};
 
-/// What is settled with the peer, as the policy has it.
+/// Overrides the negotiation settings by the policy's terms for the peer.
 pub(crate) fn apply_policy_terms(n: &mut CcNegotiation, terms: &PeerTerms) {
     n.firm = terms.firm.unwrap_or(n.firm);
     if let Some(names) = &terms.allow {
@@ -70,9 +70,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether the peer may have this end send with this on a connection: what this end names itself, and of the rest what it
-    /// lends ([`CcNegotiation::allow`]) unless its own order goes first; nothing that the policy does not let this traffic have.
-    /// By iWARP, where the system's TCP sends, what TCP sends with now counts as named.
+    /// Whether the peer may have this end send with `spec` on a connection: what this end names itself, and of the
+    /// rest what [`CcNegotiation::allow`] contains, unless its own order is firm; nothing that the policy forbids for
+    /// this traffic. By iWARP, where the kernel's TCP sends, the algorithm in use counts as named.
     pub fn allows_peer_cc(&self, conn: ConnId, spec: &str) -> bool {
         let name = |spec: &str| spec.split(':').next().unwrap_or_default().trim().to_owned();
         let asked = name(spec);

@@ -62,7 +62,7 @@ pub(crate) struct Conn {
     pub said: transport::CcNegotiation,
 }
 
-/// What is said of a path that takes smaller packets than before.
+/// The message about a path that takes smaller packets than before.
 const SHRANK: &str =
     "large packets do not get through any more: smaller ones are sent until larger ones are found to pass";
 

@@ -20,7 +20,7 @@ pub const MAX_PATH_ATTEMPTS: u32 = 24;
 /// Addresses of peers that an endpoint wants routes to at most.
 pub const MAX_REMOTES: usize = 256;
 
-/// What this machine's network is like now, as far as an endpoint's packets are concerned.
+/// This machine's addresses and routes, as far as an endpoint's packets are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// Addresses of this machine from which packets can leave.
@@ -31,7 +31,7 @@ pub struct Network {
     pub routes: Vec<Route>,
 }
 
-/// A route.
+/// A route to an address of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// From this address of this machine.
@@ -47,8 +47,9 @@ pub struct Route {
     pub link: u32,
 }
 
-/// How far an address reaches: who knows one peer may be told what reaches no less far, so that nobody learns of, or sends
-/// to, addresses inside of a network that the connection does not lead into.
+/// The scope of an address (RFC 4007, RFC 6724): a peer is sent, and believed, only addresses of at least the scope
+/// of the path to it, so that nobody learns of, or sends to, addresses inside a network that the connection does not
+/// lead into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AddressScope {
     Host,
@@ -80,7 +81,7 @@ impl AddressScope {
     }
 }
 
-/// What was added to a connection of a client's because addresses were found.
+/// The lanes of a client's connection that discovery has added.
 #[derive(Debug, Default)]
 pub(crate) struct DiscoveredPaths {
     lanes: Vec<DiscoveredLane>,
@@ -134,7 +135,7 @@ impl DiscoveredPaths {
     }
 }
 
-/// What is to be done about a connection's lanes.
+/// A change to a connection's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneChange {
     /// The lane goes on between these addresses.
@@ -148,7 +149,7 @@ enum LaneChange {
     Add(IpAddr, SocketAddr, bool),
 }
 
-/// All that the decision depends on.
+/// The input of the decision about a connection's lanes.
 struct PlanInput<'a> {
     network: &'a Network,
     lanes: &'a [LaneAddresses],

@@ -15,7 +15,7 @@ use transport::connection::{FlowStats, PeerCc};
 use transport::{Allow, CcChangeReason, TransportOptions};
 use verbs::QpId;
 
-/// What is known of one flow, and what the policy made of it.
+/// What is known about one flow, and what the policy chose for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlowPolicy {
     pub traffic: Traffic,
@@ -39,7 +39,7 @@ impl FlowPolicy {
     }
 }
 
-/// Whether what was ordered is what is done, as read back from where it is done.
+/// Whether a flow obeys its caps and its algorithm, as read back from where they are enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compliance {
     /// It is not known yet: the system was asked.
@@ -50,7 +50,7 @@ pub enum Compliance {
     Violated(String),
 }
 
-/// One flow of an endpoint: what is known of it, what the policy made of it, and what it does.
+/// One flow of an endpoint: its traffic, the policy's choice, and its statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowReport {
     /// The connection it belongs to.
@@ -71,7 +71,7 @@ pub struct FlowReport {
     pub peer: Option<PeerCc>,
 }
 
-/// What became of flows whose program was loaded anew.
+/// The result of reloading a program, per flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramReload {
     /// Flows that run the new code now.
@@ -80,7 +80,7 @@ pub struct ProgramReload {
     pub kept: Vec<(ConnId, u8, String)>,
 }
 
-/// What is asked for a queue pair, where it is not what its connection asks.
+/// What a queue pair requests, where it differs from its connection's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpRequest {
     pub qos: Option<Qos>,
@@ -88,7 +88,7 @@ pub(crate) struct QpRequest {
     pub dscp: Option<u8>,
 }
 
-/// The policy that holds.
+/// The policy in force.
 pub(crate) struct PolicyState {
     policy: Arc<dyn Policy>,
     /// The version that the flows were asked about; `None` before the first time.
@@ -187,13 +187,13 @@ impl Endpoint {
         native.chain(by_tcp.filter_map(|(id, _)| Some((*id, 0, self.iwarp_stats(*id)?.delivered))))
     }
 
-    /// The algorithm with which connections begin that this end makes or accepts, unless a policy says otherwise.
+    /// The algorithm of new connections unless a policy chooses another.
     pub fn initial_algorithm(&self) -> &str {
         &self.config.options.cc
     }
 
-    /// A program was loaded anew: flows that chose it by this name run the new code from now on, with the parameters they
-    /// have. Nothing in flight is lost.
+    /// Moves flows that use a program of this name to the code loaded last, with the parameters they have. Nothing in
+    /// flight is lost.
     pub fn reload_program(&mut self, name: &str) -> ProgramReload {
         let mut renewed = ProgramReload::default();
         let Ok(code) = cc::registry::find(name).map(|def| def.code) else { return renewed };
@@ -255,8 +255,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a flow keeps to its caps and its algorithm, as read back from where they act: from the lanes' pacers, or from
-    /// the system's sockets.
+    /// Whether a flow obeys its caps and its algorithm, as read back from where they are enforced: the lanes' pacers
+    /// or the system's sockets.
     pub fn compliance(&self, conn: ConnId, flow: u8) -> Compliance {
         match self.conns.get(&conn) {
             Some(c) if c.connection.enforces_cap(flow) => Compliance::Met,
@@ -271,7 +271,7 @@ impl Endpoint {
         }
     }
 
-    /// The same of all flows: the first that does otherwise, with its connection.
+    /// The compliance of all flows: the first violation, with its connection.
     pub fn overall_compliance(&self) -> Compliance {
         if self.policy_state.as_ref().is_some_and(|g| g.applied != Some(g.policy.version())) {
             return Compliance::Unknown;
@@ -294,8 +294,8 @@ impl Endpoint {
         all
     }
 
-    /// The smallest cap of a flow, and whose it is; `None`: it has none. Of a cap that flows share it is the whole that is
-    /// given, of connections by iWARP the part.
+    /// The smallest cap of a flow and its source; `None` when it has none. Of a cap that flows share it is the whole,
+    /// of iWARP connections the part.
     pub fn cap_source(&self, conn: ConnId, flow: u8) -> Option<(Rate, CapSource)> {
         let Some(c) = self.conns.get(&conn) else { return self.iwarp_cap(conn) };
         let ruled = c.flows.get(usize::from(flow))?;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 /// longer than one takes on any path that works. Until then the newcomer's first packet is dropped, and it asks again.
 const PATIENCE: Span = Span::from_secs(3);
 
-/// Handshakes under way, by age and by address. Identifiers grow, so the least is the oldest.
+/// Incomplete handshakes by age and by address. Identifiers grow, so the lowest is the oldest.
 #[derive(Default)]
 pub(crate) struct HalfOpen {
     all: BTreeMap<ConnId, (Time, IpAddr)>,

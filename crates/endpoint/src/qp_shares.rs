@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use transport::crypto::PeerIdentity;
 
-/// Who holds queue pairs, in one respect.
+/// A holder of queue pairs, by key or by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Party {
     /// The digest of a key or certificate.
@@ -25,7 +25,7 @@ pub(crate) fn parties(peer: Option<&PeerIdentity>, remote: SocketAddr) -> Vec<Pa
     shown.into_iter().chain([Party::Network(network_of(remote.ip()))]).collect()
 }
 
-/// Queue pairs that clients hold at this endpoint.
+/// The queue pairs that clients hold at this endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct QpShares {
     held: BTreeMap<Party, usize>,

@@ -3,10 +3,10 @@
 
 use base::{Span, Time};
 
-/// What counts arrived within this time, and the one before it.
+/// Delays noted within this time, and the one before it, count.
 const WINDOW: Span = Span::from_millis(100);
 
-/// The least patience of late.
+/// The shortest allowed delay of the connections that received something recently.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveDelay {
     since: Time,
@@ -21,7 +21,7 @@ impl Default for ReceiveDelay {
 }
 
 impl ReceiveDelay {
-    /// Something arrived for a connection that has so much.
+    /// Notes that something arrived for a connection that allows this delay.
     pub(crate) fn note(&mut self, now: Time, patience: Span) {
         let passed = now.since(self.since);
         if passed >= WINDOW {
@@ -31,7 +31,7 @@ impl ReceiveDelay {
         self.here = self.here.min(patience);
     }
 
-    /// None where nothing has arrived.
+    /// The shortest delay noted; zero when nothing has arrived.
     pub(crate) fn least(&self) -> Option<Span> {
         let least = self.here.min(self.before);
         (least < Span::MAX).then_some(least)

@@ -10,7 +10,7 @@ pub const MAX_PATHS: usize = 1_024;
 /// For how long a path is remembered: other traffic comes and goes.
 pub const LIFETIME: Span = Span::from_secs(3_600);
 
-/// Paths by the peer's address.
+/// Remembered paths by the peer's address.
 #[derive(Debug, Default)]
 pub struct RememberedPaths {
     known: BTreeMap<IpAddr, (Remembered, Time)>,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use transport::crypto::PeerIdentity;
 
-/// How many places a server has, and from when on one that is not made use of can be given to another.
+/// How many sessions a server has, and when a session that is not used can be given to another client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareLimits {
     /// Places in all.
@@ -46,7 +46,7 @@ impl ShareLimits {
     }
 }
 
-/// Whose a place is: a key, or a certificate, and an address.
+/// The holder of a session, by key or certificate and by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Of a client that has shown nothing (iWARP without TLS), its address.
@@ -85,7 +85,7 @@ fn nobody(network: IpAddr) -> [u8; 32] {
     key
 }
 
-/// What [`Shares::check`] is told of a session.
+/// The progress of a session, for [`Shares::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionProgress {
     /// Payload so far, both ways together, what was sent again left out: [`crate::Endpoint::payload_moved`].
@@ -94,7 +94,7 @@ pub struct SessionProgress {
     pub working: bool,
 }
 
-/// A session whose place is wanted or forfeited: close it with these words.
+/// A session to close: another client gets its place, or it forfeited it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Displaced {
     /// Which.
@@ -103,7 +103,7 @@ pub struct Displaced {
     pub words: String,
 }
 
-/// No place for a newcomer, in words that fit a CLOSE frame.
+/// There is no place for a newcomer. The text fits a CLOSE frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SharesFull(String);
@@ -133,8 +133,8 @@ impl Counts {
     }
 }
 
-/// The places of a server. The application asks for each client ([`Shares::enter`]), says when it has spoken and gone, and
-/// looks each time it is driven.
+/// The sessions of a server. The application calls [`Shares::enter`] for each client, reports its first request and
+/// its end, and calls [`Shares::check`] each time it is driven.
 pub struct Shares {
     limits: ShareLimits,
     /// What a place is for, as users call it: `transfers`.
@@ -173,7 +173,7 @@ impl Shares {
         Ok(displaced)
     }
 
-    /// It has said what it wants.
+    /// The client has sent its first request.
     pub fn on_first_request(&mut self, now: Time, conn: ConnId, moved: u64) {
         if let Some(p) = self.places.get_mut(&conn).filter(|p| !p.has_requested) {
             (p.has_requested, p.window) = (true, (now, moved));

@@ -10,7 +10,7 @@ use wire::Cid;
 /// Sockets of one endpoint at most.
 pub const MAX_SOCKETS: u16 = 64;
 
-/// What the thread of a socket is to know of a lane whose packets arrive there.
+/// A changed [`TrainOpener`] for the thread of the socket at which a lane's packets arrive.
 #[derive(Clone, Debug)]
 pub struct OpenerUpdate {
     /// The socket.

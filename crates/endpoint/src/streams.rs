@@ -7,7 +7,7 @@ use verbs::{Adapter, Incoming, MaxPayload, Placed, QpId, Segment, SegmentOp, Str
 use wire::data::{RESPONSE_HEADER, SEND_HEADER, TAIL, TAIL_IMMEDIATE, WRITE_HEADER};
 use wire::{DataHeader, DataOp};
 
-/// The adapter with one connection's numbering.
+/// The adapter, with the queue pair numbers of one connection.
 pub struct ConnStreams<'a> {
     pub adapter: &'a mut Adapter,
     pub qps: &'a [Option<QpId>],

@@ -5,7 +5,7 @@ use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 /// Values that a ring holds at most.
 pub const MAX_CAPACITY: usize = 1 << 16;
 
-/// Counters a cache line apart from each other: each is written by one thread and read by the other.
+/// A counter on cache lines of its own: each is written by one thread and read by the other.
 #[derive(Debug)]
 #[repr(align(128))]
 struct CachePadded(AtomicUsize);

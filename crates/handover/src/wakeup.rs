@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// What a sleeping thread waits for: on Linux an eventfd.
+/// The signal that a sleeping thread waits for: on Linux an eventfd.
 pub trait Signal {
     /// Ends the present or the next wait.
     fn raise(&self);
@@ -10,8 +10,8 @@ pub trait Signal {
     fn clear(&self);
 }
 
-/// A bell that many may ring and one listens to. Rings before the listener has answered cost an atomic swap and no
-/// signal.
+/// A wakeup of one thread by any number of others. Notifications before it was acknowledged cost an atomic swap and
+/// no signal.
 #[derive(Debug)]
 pub struct Wakeup<S> {
     /// It rings, and the listener has not answered yet.
@@ -20,7 +20,7 @@ pub struct Wakeup<S> {
 }
 
 impl<S: Signal> Wakeup<S> {
-    /// A silent bell.
+    /// A wakeup without a notification.
     pub fn new(signal: S) -> Wakeup<S> {
         Wakeup { pending: AtomicBool::new(false), signal }
     }
@@ -33,9 +33,9 @@ impl<S: Signal> Wakeup<S> {
         }
     }
 
-    /// The listener has been woken: call before looking at what there is to do. The order matters. A ring that found the
-    /// bell ringing was before this, so what it rang for is seen by the look that follows; one that comes later raises
-    /// the signal anew.
+    /// The thread has been woken: call this before checking for work. The order matters. A notification that found
+    /// one pending was made before this, so its work is seen by the check that follows; a later one raises the signal
+    /// again.
     pub fn acknowledge(&self) {
         self.signal.clear();
         self.pending.swap(false, Ordering::AcqRel);

@@ -8,7 +8,7 @@ use core::str::FromStr;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Which way is asked for, as words: `auto`, `udp`, `uring`, `xdp`, `xdp:eth0`.
+/// The datapath to use, as text: `auto`, `udp`, `uring`, `xdp`, `xdp:eth0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DatapathKind {
     /// The way that needs no privilege and is known to be good everywhere.
@@ -62,13 +62,13 @@ impl fmt::Display for DatapathKind {
     }
 }
 
-/// No way to the network has this name.
+/// An unknown datapath name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no way to the network: write auto, udp, uring, xdp or xdp:INTERFACE")]
 pub struct UnknownDatapath(String);
 
-/// What carries datagrams. Every kind fills and empties the same batches, and tells by its descriptor when there is
-/// something to read.
+/// A datapath for datagrams. Every kind uses the same batches, and its descriptor becomes readable when there is
+/// something to receive.
 #[derive(Debug)]
 pub enum Datapath {
     /// The kernel's UDP: `sendmmsg` and `recvmmsg` with GSO and GRO.
@@ -127,7 +127,7 @@ impl Datapath {
         }
     }
 
-    /// Has the kernel leave out, or do again, what is of no use to a loop that looks on and gets messages one by one.
+    /// Turns time stamps and GRO off, or on again, for a loop that spins and receives single messages.
     pub(crate) fn set_lean(&mut self, lean: bool) {
         match self {
             Datapath::Udp(s) => s.set_lean(lean),

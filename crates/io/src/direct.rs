@@ -35,7 +35,7 @@ pub fn disable(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::DIRECT))?)
 }
 
-/// A thread's reader.
+/// A reader for one thread.
 pub struct Reader {
     /// `None` where the machine has no io_uring for us.
     ring: Option<IoUring>,
@@ -101,7 +101,7 @@ impl Reader {
     }
 }
 
-/// The ring is beyond use while requests may be under way.
+/// The ring failed while requests may still be in flight.
 struct RingFailed(io::Error);
 
 /// Reads all parts of `out`, [`DEPTH`] at a time; gives how many bytes arrived before the first part that is not whole.

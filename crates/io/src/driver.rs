@@ -42,7 +42,7 @@ use workers::{SendSlots, Workers};
 const BATCHES_PER_TURN: usize = 4;
 /// Send batches per turn, for the same reason.
 const SENDS_PER_TURN: usize = 4;
-/// What a loop does while there is nothing to do.
+/// What the loop does while it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Idle {
     /// It sleeps at once. A spin of 20 us made no difference to a stream of trains over loopback (26 Gbit/s with and
@@ -55,22 +55,22 @@ pub enum Idle {
     Poll,
 }
 
-/// Looks at the socket in a turn that has nothing else to do: some two microseconds, by which timers may be late, for
-/// noticing an answer a part of a turn sooner. A stream that is alone is asked for four times instead of each further look, which makes it
-/// some five microseconds.
+/// Polls of the socket in a turn that has nothing else to do: some two microseconds, by which timers may be late, to
+/// notice a response a part of a turn sooner. A stream that is alone is polled four times instead of each further
+/// poll, which makes it some five microseconds.
 const SPIN_POLLS: u32 = 8;
 
 /// What comes alone and is as long as this is likely to be a part of a message: the rest is looked for before the next turn.
 const PART: usize = 16 << 10;
 
-/// An attached socket is let go when nothing came for this long: perhaps the peer speaks from elsewhere now.
+/// An attached socket is detached when nothing arrived for this long: the peer may send from another address now.
 const DETACH_AFTER: Span = Span::from_millis(5);
 
-/// Turns in which the socket for datagrams is not looked at while all connections are streams, unless a wait tells of it. A
-/// loop that spins takes some 1.3 ms for them at most, where one stream alone is asked for in each turn.
+/// Turns in which the UDP socket is not polled while all connections are streams, unless a wait reports it readable.
+/// A spinning loop takes some 1.3 ms for them at most, where one stream alone is polled in each turn.
 const MAX_SKIPPED_POLLS: u32 = 256;
 
-/// Turns without a wait after which all streams are looked at: some keep the loop busy, and others are not told of.
+/// Turns without a wait after which all streams are polled: some keep the loop busy, and the others are not reported.
 const MAX_TURNS_WITHOUT_WAIT: u32 = 4;
 
 /// Pause after the device's queue was full (ENOBUFS): the socket does not tell when to go on.
@@ -108,7 +108,7 @@ pub enum DriverError {
     Wait(#[from] std::io::Error),
 }
 
-/// How a driver is made.
+/// Options of a driver.
 #[derive(Clone, Debug)]
 pub struct DriverOptions {
     /// The way to the network.
@@ -159,7 +159,7 @@ impl DriverOptions {
 /// Lanes that a connection gets by need at most.
 const AUTO_LANES: u16 = 8;
 
-/// A loop on its thread, its socket, and the threads of further sockets.
+/// An event loop with its socket and its worker threads.
 #[derive(Debug)]
 pub struct Driver {
     socket: Datapath,
@@ -301,7 +301,7 @@ impl Driver {
         self.workers.add(&self.options.datapath, &udp, cores, self.poller.waker())
     }
 
-    /// As many threads as there are to be and as are worth it, and lanes that use them.
+    /// Adjusts the number of worker threads and of the lanes that use them.
     fn adjust_lanes(&mut self, now: Time, endpoint: &mut Endpoint) {
         if self.most == 1 {
             return;
@@ -331,8 +331,7 @@ impl Driver {
         self.apply_affinity();
     }
 
-    /// Binds the loop's thread to its processor; while it does all the work alone, to that of all named ones which it has
-    /// found to be best.
+    /// Binds the loop's thread to its processor; while it does all the work alone, to the best of all named ones.
     fn apply_affinity(&mut self) {
         let named = &self.options.cores[..self.options.cores.len().min(self.most.into())];
         let on =
@@ -347,7 +346,7 @@ impl Driver {
         }
     }
 
-    /// Drops this share of the datagrams that arrive, below 1, from now on: to see what loss costs.
+    /// Drops this share (below 1) of arriving datagrams from now on, to measure the effect of loss.
     pub fn inject_loss(&mut self, share: f64, rng: Rng) {
         self.loss = (share > 0.0 && share < 1.0).then(|| LossInjector::new(share, rng));
     }
@@ -459,7 +458,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether the network says that nothing will answer a client.
+    /// Handles ICMP errors that tell a connecting client that nothing will answer.
     fn check_icmp(&mut self, now: Time, endpoint: &mut Endpoint) {
         if let Some(remote) = endpoint.take_connect_target().filter(|_| !self.options.serves) {
             self.icmp_probe = IcmpProbe::begin(remote, self.poller.waker());
@@ -473,8 +472,8 @@ impl Driver {
         }
     }
 
-    /// Whether to look again instead of sleeping. Looking is a turn of the loop: it costs the system call that would
-    /// have to follow a wait anyway, and applications that watch memory see it.
+    /// Whether to poll again instead of sleeping. A poll is a turn of the loop: it costs the system call that would
+    /// follow a wait anyway, and applications that watch memory run.
     fn should_spin(&self, now: Time) -> bool {
         match self.idle {
             Idle::Sleep => false,
@@ -488,8 +487,8 @@ impl Driver {
         self.options.streams.is_some() || !self.streams.is_empty() || endpoint.has_streams_ready()
     }
 
-    /// Whether the socket for datagrams is to be looked at in this turn. While all connections are streams, looking every
-    /// time would cost each message a system call.
+    /// Whether to poll the UDP socket in this turn. While all connections are streams, polling it each time would
+    /// cost each message a system call.
     fn should_poll_socket(&mut self, endpoint: &Endpoint) -> bool {
         let looks = endpoint.has_datagrams()
             || self.streams.is_empty()
@@ -500,9 +499,8 @@ impl Driver {
         looks
     }
 
-    /// Many messages came one by one, and are waited for: leaves out what is of no use to them, and attaches the socket to
-    /// the one peer, if there is only one, or a companion to the one whose messages they are: each costs half a microsecond
-    /// less then.
+    /// Single messages arrive repeatedly while the loop spins: makes the socket lean, and attaches it to the only
+    /// peer, or opens a connected socket for the peer that sends them. Each saves half a microsecond.
     fn on_single_message(&mut self, now: Time, endpoint: &Endpoint) {
         if !self.single_messages.on_single() || self.idle == Idle::Sleep {
             return;
@@ -530,14 +528,14 @@ impl Driver {
         }
     }
 
-    /// Whether a companion may be opened. Sockets that share an address get what is steered to them by the order of their
-    /// opening: another one would put it into disorder.
+    /// Whether a connected socket may be opened. Packets are steered to sockets that share an address by their order
+    /// of opening, which another socket would disturb.
     fn may_open_connected(&self) -> bool {
         self.options.serves && !self.options.udp.reuse_port && self.workers.len() == 0
     }
 
-    /// Looks at the socket, or at the companion.
-    fn look(&mut self) -> Result<usize, UdpError> {
+    /// Receives from the socket or the connected socket.
+    fn poll_socket(&mut self) -> Result<usize, UdpError> {
         match self.connected_peer.look(&mut self.received)? {
             Some(n) => Ok(n),
             None => self.socket.recv(&mut self.received),
@@ -549,7 +547,7 @@ impl Driver {
         self.socket.detach();
     }
 
-    /// Messages do not come one by one any more.
+    /// Messages do not arrive one at a time any more.
     fn end_single_messages(&mut self) {
         self.single_messages.end();
         self.connected_peer.leave();
@@ -562,10 +560,10 @@ impl Driver {
     /// Takes in what has arrived; true when there may be more.
     fn receive(&mut self, endpoint: &mut Endpoint) -> Result<bool, DriverError> {
         for _ in 0..BATCHES_PER_TURN {
-            let mut n = self.look()?;
+            let mut n = self.poll_socket()?;
             while n == 0 && self.looks > 0 && self.streams.is_empty() {
                 self.looks -= 1;
-                n = self.look()?;
+                n = self.poll_socket()?;
             }
             if n == 0 {
                 return Ok(false);

@@ -23,10 +23,10 @@ const BEFORE: u32 = 4;
 const AGAIN: Span = Span::from_secs(1);
 /// Words that must say the same.
 const CONFIRMED: u32 = 2;
-/// Longest look-out: who waits longer for an answer waits without.
+/// The longest time for which ICMP is watched.
 const LONGEST: Span = Span::from_secs(60);
 
-/// A look-out for ICMP on behalf of one client that connects. Ends when dropped.
+/// Watches for ICMP errors on behalf of one connecting client, until dropped.
 #[derive(Debug)]
 pub(crate) struct IcmpProbe {
     remote: SocketAddr,

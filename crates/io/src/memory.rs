@@ -8,8 +8,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 
-/// Address space that large allocations leave, in bytes: so they fail in words and can be repeated, before a small allocation
-/// fails, which ends the program.
+/// Address space in bytes that large allocations leave free, so that they fail with an error and can be retried
+/// before a small allocation fails, which ends the program.
 pub const HEADROOM: u64 = 64 << 20;
 /// Below this limit of address space, threads share one arena of the C library: it would else set 64 MiB aside for each.
 const SMALL_SPACE: u64 = 4 << 30;
@@ -42,7 +42,7 @@ pub fn zeroed(len: usize) -> io::Result<Vec<u8>> {
     Ok(vec![0; len])
 }
 
-/// Makes the most of a small address space. To be called before there are threads.
+/// Uses one malloc arena for all threads when address space is small. Call it before there are threads.
 pub fn limit_malloc_arenas() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     #[cfg(target_env = "gnu")]
@@ -54,8 +54,8 @@ pub fn limit_malloc_arenas() {
     let _ = limit;
 }
 
-/// The system's allocator for programs that cannot go on without what they ask for: where it has nothing more, the program says
-/// so and ends with exit code 7.
+/// The system's allocator for programs that cannot continue after a failed allocation: prints a message and exits
+/// with code 7.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExitOnOutOfMemory;
 

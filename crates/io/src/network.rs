@@ -23,7 +23,7 @@ const MAX_LOCALS: usize = 32;
 /// Routes asked for in one look at most: some 10 us each.
 const MAX_ROUTES: usize = 1_024;
 
-/// Keeps an endpoint informed.
+/// Keeps an endpoint informed about addresses and routes.
 #[derive(Debug)]
 pub(crate) struct NetworkMonitor {
     /// Where the socket is bound.
@@ -74,12 +74,12 @@ impl NetworkMonitor {
         self.next
     }
 
-    /// There is news, most probably: the next turn takes it in.
+    /// The kernel most probably reports a change: the next turn reads it.
     pub(crate) fn on_news(&mut self) {
         self.polled_news = Time::ZERO;
     }
 
-    /// Something could not be sent.
+    /// A datagram could not be sent.
     pub(crate) fn on_send_failed(&mut self, now: Time) {
         self.ask_for(now.max(self.looked + SUSPICION_GAP));
     }
@@ -136,7 +136,7 @@ impl NetworkMonitor {
         }
     }
 
-    /// Looks at everything. `None` when nothing can be said.
+    /// Queries everything. `None` when nothing is known.
     fn query(&mut self, remotes: &BTreeSet<IpAddr>, used: &BTreeSet<IpAddr>) -> Option<Network> {
         if let Some(tables) = &mut self.tables {
             match ask(tables, (self.bound, self.dual), remotes, used) {

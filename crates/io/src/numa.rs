@@ -9,7 +9,7 @@ use std::sync::Once;
 /// Entries of a folder of the system that are looked at: more than there are processors or interfaces.
 const MAX_ENTRIES: usize = 8_192;
 
-/// Says so if none of the adapters is at a node of the first of these processors, the loop's.
+/// Warns if no adapter is at a node of the first of these processors, the loop's.
 pub(crate) fn warn_of_remote_adapters(cores: &[usize]) {
     static SAID: Once = Once::new();
     if let Some(words) = cores.first().and_then(|c| far_adapters(Path::new("/sys"), *c)) {

@@ -67,7 +67,7 @@ struct Event(OwnedFd);
 
 impl Signal for Event {
     fn raise(&self) {
-        // It fails only when the counter would exceed 2^64 - 2, which the bell rules out.
+        // It fails only when the counter would exceed 2^64 - 2, which the wakeup rules out.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
     fn clear(&self) {

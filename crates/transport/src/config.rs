@@ -6,7 +6,7 @@ use base::{Rate, Span};
 use std::net::{IpAddr, SocketAddr};
 use wire::Module;
 
-/// A path that a client adds to its connection once that is up: another pair of addresses.
+/// A further path (pair of addresses) that a client adds to its connection once it is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdditionalPath {
     /// From this address of its own; the system chooses when left out.
@@ -17,7 +17,7 @@ pub struct AdditionalPath {
     pub backup: bool,
 }
 
-/// Whether lanes of a connection that lead over the same bottleneck take one flow's share of it together.
+/// Whether lanes that share a bottleneck are limited together to one flow's share of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coupling {
     /// Those that are found to share one.
@@ -29,8 +29,8 @@ pub enum Coupling {
     Never,
 }
 
-/// Whether a client adds paths by itself: over pairs of its own addresses and those that the server tells of, where this
-/// machine has a route from the one to the other.
+/// Whether a client adds paths by itself, over pairs of its own addresses and those that the server advertises, where
+/// this machine has a route from one to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathDiscovery {
     /// As many as use further addresses: of a pair that is added, one is not used by any other path.
@@ -49,7 +49,7 @@ impl PathDiscovery {
     }
 }
 
-/// Which lane carries what.
+/// Which lane carries which data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaneChoice {
     /// All lanes carry what they can; the end of what waits goes where it arrives first.
@@ -61,8 +61,8 @@ pub enum LaneChoice {
     Latency,
 }
 
-/// What an end wants of congestion control beside its own choice for what it sends: what both ends say is settled in the
-/// handshake, and holds for changes afterwards.
+/// What this end offers, accepts and wishes in the negotiation of congestion control. Both ends' settings are
+/// combined in the handshake and also apply to later changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CcNegotiation {
     /// This end's choice for what it sends goes before what the peer wishes.
@@ -81,7 +81,7 @@ pub struct CcNegotiation {
     pub refuse: Vec<String>,
 }
 
-/// Options of one end. Defaults suit a long fat path without tuning.
+/// Options of one end of a connection. Defaults suit a long fat path without tuning.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// Cipher suites, best first.

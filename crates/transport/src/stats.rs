@@ -150,9 +150,9 @@ impl Gauge {
 /// lanes have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Sent packets in the books.
+    /// Sent packets that are tracked.
     pub sent_packets: Gauge,
-    /// Trains in the books.
+    /// Sent trains that are tracked.
     pub sent_trains: Gauge,
     /// Ranges of sent packets that the peer reported missing.
     pub sent_holes: Gauge,

@@ -3,7 +3,7 @@
 use base::Prefetch;
 use wire::DataHeader;
 
-/// Names a piece of a message of this end, to be given back when its fate is known.
+/// Identifies a sent segment, for its acknowledgement or loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentRef {
     /// Message sequence number of the queue pair, whole.
@@ -27,7 +27,7 @@ pub struct NextSegment {
     pub quiet: bool,
 }
 
-/// What became of a received payload.
+/// The result of placing a received payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// It is where it belongs.
@@ -45,7 +45,8 @@ pub struct PlaceError {
     pub code: u64,
 }
 
-/// Messages and memory, seen from the transport. Queue pairs go by their number on the wire.
+/// The source of segments to send and the sink of segments received. Queue pairs are identified by their number on
+/// the wire.
 pub trait Streams {
     /// Takes the next piece to send, lost pieces first; header and payload together take at most `room` bytes. With
     /// `within`, only if that is at most so many (else nothing, and nothing changes); what lacks a little may be padded to
@@ -65,7 +66,7 @@ pub trait Streams {
     /// Writes the payloads of the pieces that `run` gave last into their places in `out`: the first at byte `at`, each
     /// `stride` bytes behind the one before.
     fn gather_run(&mut self, _qpn: u16, _out: &mut [u8], _stride: usize, _at: usize) {}
-    /// Where the payload lies that is likely to be gathered next: a hint.
+    /// The payload that is likely to be gathered next: a hint.
     fn prefetch_hint(&self, _qpn: u16) -> Prefetch {
         Prefetch::default()
     }

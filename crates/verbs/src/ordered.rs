@@ -1,6 +1,6 @@
 //! The adapter's interface for a transport over an ordered byte stream (iWARP), for queue pairs of [`Kind::Ordered`].
 //!
-//! Bytes arrive in order and once, so messages need no numbers here and no books of what is missing. The transport
+//! Bytes arrive in order and once, so messages need no numbers here and no record of what is missing. The transport
 //! asks where bytes belong ([`Place`]), puts them there itself (by [`Adapter::write_mr`], or by a system call at
 //! [`Adapter::address`]), and says when a message is complete. So the payload is copied once, by the kernel. Places
 //! name regions by handle: one that was deregistered in between is not reached.
@@ -15,7 +15,7 @@ use crate::tx::{ATOMIC_LEN, Gate, Response};
 use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
 use std::collections::VecDeque;
 
-/// Why something of the peer's is refused. Each is a case of its own in iWARP's Terminate messages.
+/// Why a peer's operation is refused. Each is a case of its own in iWARP's Terminate messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoteError {
     /// No region or window has the key.
@@ -125,7 +125,7 @@ pub enum Outgoing {
     },
 }
 
-/// Bytes of payload that a piece may have, by what it is of; none is 0.
+/// The most payload bytes of a piece, by the kind of its message; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MaxPayload {
     /// A write.
@@ -175,7 +175,7 @@ pub struct ReceivedMessage {
     pub invalidate: Option<u32>,
 }
 
-/// What is likely to arrive, before it does.
+/// Data that is likely to arrive next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpectedData {
     /// A peer's write.

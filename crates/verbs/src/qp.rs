@@ -122,7 +122,7 @@ pub struct QpUsage {
     pub received_ranges: (usize, usize),
     /// Answers to the peer's reads; [`QpInit::max_rd_atomic`].
     pub answers: (usize, usize),
-    /// Ranges to be sent again. At most one for each packet that the transport has in its books.
+    /// Ranges to be sent again. At most one for each packet that the transport tracks.
     pub lost_ranges: usize,
     /// Ranges whose fate is known of messages sent that are not finished: at most one more a message than packets whose
     /// fate is unknown and ranges to be sent again.

@@ -105,7 +105,7 @@ enum KeyTarget {
     Window(MwId),
 }
 
-/// What a window shows, to one queue pair.
+/// The range that a window makes accessible to one queue pair.
 struct WindowBinding {
     rkey: u32,
     qp: QpId,

@@ -176,12 +176,12 @@ impl Rx {
     pub(crate) fn recv_limit(&self) -> u64 {
         self.recv_base + self.recvs.len() as u64
     }
-    /// Whether the peer should hear of the limit: it knows of at most three quarters of the receives that wait.
+    /// Whether the peer should be told the receive limit: it knows of at most three quarters of the posted receives.
     pub(crate) fn should_advertise_credit(&self) -> bool {
         let known = self.advertised.saturating_sub(self.recv_base);
         self.recv_limit() > self.advertised && 4 * known <= 3 * self.recvs.len() as u64
     }
-    /// The peer hears of the limit.
+    /// The peer is told the receive limit.
     pub(crate) fn on_credit_advertised(&mut self) {
         self.advertised = self.recv_limit();
     }

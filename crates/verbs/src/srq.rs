@@ -31,7 +31,7 @@ const IDLE: usize = 8;
 /// Queue pairs that may take no more by now, looked at in one go while there are receives left.
 const TRIES: usize = 4;
 
-/// What a queue pair wants of its shared queue.
+/// How many receives a queue pair may take from its shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SrqDemand {
     /// What it may hold, as far as its own consumption goes.

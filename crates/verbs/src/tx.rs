@@ -206,7 +206,7 @@ pub(crate) struct Tx {
     stream: ordered::Stream,
 }
 
-/// Payload that fits a segment, in bytes, by the kind of its header.
+/// The most payload bytes of a segment, by the kind of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPayload {
     /// Of a Write.

@@ -10,7 +10,7 @@ use crate::work::{Opcode, Status};
 /// Message numbers this far behind the highest are remembered.
 const WINDOW: u16 = 1 << 14;
 
-/// Which of the latest messages were delivered, so that a copy made by the network is not delivered again.
+/// Which of the latest messages were delivered, so that a duplicate is not delivered again.
 pub(crate) struct DeliveredWindow {
     /// The highest message number, truncated.
     highest: u16,

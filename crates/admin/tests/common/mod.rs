@@ -60,7 +60,7 @@ fn read_policy(text: &str, novel: &Novel) -> Result<WithWarnings, Vec<String>> {
     Err(vec!["line 1: it is not good".into(), "line 2: neither".into()])
 }
 
-/// An office whose policies are good when their texts begin so, and a loop behind it.
+/// A request handler whose policies are good when their texts begin so, and a loop behind it.
 pub struct Process {
     pub handler: RequestHandler,
     /// Policies that the loop was given.

@@ -44,7 +44,7 @@ fn suit(engine: &mut Connection, short_writes: bool) {
     }
 }
 
-/// A connection.
+/// An iWARP connection: one or more streams.
 pub(crate) struct IwarpConn {
     pub info: ConnInfo,
     /// Its streams and their queue pairs, by index.

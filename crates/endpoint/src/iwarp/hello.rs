@@ -5,7 +5,7 @@
 //! reply:    | "LHiw" | version 3 | flags | farewell, 32 bits | the application's ... |
 //! ```
 //!
-//! "Farewell" is the key of a small region (see [`super::bundle`]) to which the peer writes why it closes, before it does;
+//! "Farewell" is the key of a small region (see [`super::conn`]) to which the peer writes why it closes, before it does;
 //! 0 for none.
 //!
 //! Flags: 1, records with CRCs should hold [`SHORT_WRITE`] bytes of a write at most, since this end checks them before it places
@@ -26,7 +26,7 @@ pub const SHORT_WRITE: u32 = 24 << 10;
 const REQUEST: usize = MAGIC.len() + 2 + 2 + 2 + 4 + ID;
 const REPLY: usize = MAGIC.len() + 2 + 4;
 
-/// What a client's request says.
+/// The private data of a client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The connection.
@@ -76,7 +76,7 @@ fn flags(short_writes: bool) -> u8 {
     if short_writes { SHORT_WRITES } else { 0 }
 }
 
-/// What a server's reply says.
+/// The private data of a server's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
     /// Key of the region for the client's farewell.

@@ -78,7 +78,7 @@ impl Stream {
     }
 }
 
-/// A stream whose bytes go from and to their places directly, and what is needed for it. Call
+/// What a driver needs to move a stream's bytes directly from and to registered memory. Call
 /// [`Endpoint::stream_done`] afterwards, unless the engine [is settled](Connection::is_settled).
 pub struct StreamIo<'a> {
     /// Says where bytes go and come from.

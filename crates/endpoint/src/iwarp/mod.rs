@@ -38,7 +38,7 @@ pub const MAX_STREAMS: u16 = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct StreamId(pub u64);
 
-/// What the driver is to do to a stream.
+/// A command for the driver concerning one stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StreamCommand {
     /// Connect it. [`Endpoint::stream_connected`](crate::Endpoint::stream_connected) or
@@ -84,7 +84,7 @@ pub enum StreamCommand {
     },
 }
 
-/// All connections by iWARP of an endpoint.
+/// All iWARP connections of an endpoint.
 #[derive(Default)]
 pub(crate) struct IwarpState {
     pub conns: BTreeMap<ConnId, IwarpConn>,

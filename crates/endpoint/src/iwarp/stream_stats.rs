@@ -6,7 +6,7 @@ use crate::app::ConnId;
 use crate::{Endpoint, StreamCommand};
 use base::{Rate, Span};
 
-/// What TCP says of a stream. Counters count from its start, and bytes without headers.
+/// Statistics of a TCP stream. Counters start at zero and exclude headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     /// Congestion control, by the system's name for it.

@@ -27,7 +27,7 @@ pub(crate) struct ClientTls {
     pub token: Option<OneTimeToken>,
 }
 
-/// TLS of a stream.
+/// The TLS state of a stream.
 pub(crate) struct StreamTls {
     pub tls: TlsStream,
     /// Opened bytes for which there is no receive yet.

@@ -22,7 +22,7 @@ pub fn memory_for_clients(asked: Option<u64>) -> u64 {
     asked.unwrap_or_else(|| (free_memory() / PART).min(DEFAULT_MAX))
 }
 
-/// A number of bytes, or of descriptors, that sessions share. Clones are the same budget.
+/// A number of bytes or descriptors that sessions share. Clones refer to the same budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Mutex<BudgetState>>);
 
@@ -34,7 +34,7 @@ struct BudgetState {
     groups: HashMap<String, u64>,
 }
 
-/// Why something was not given; what it says is for the client.
+/// A request that exceeds the budget. Its text is for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetExceeded {
     /// Asked for.
@@ -105,7 +105,7 @@ impl BudgetState {
     }
 }
 
-/// What a session holds of a [`Budget`]; given back when it is dropped.
+/// A session's share of a [`Budget`], returned when dropped.
 #[derive(Debug)]
 pub struct Share {
     budget: Budget,

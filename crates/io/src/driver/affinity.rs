@@ -23,7 +23,7 @@ const CLIENT_LOOKS: u32 = 2;
 const BLIND_LOOKS: u32 = 2;
 const MOST_BLIND_LOOKS: u32 = 2_000;
 
-/// The processors and what was seen of them.
+/// The processors to choose from and what was measured on them.
 #[derive(Debug)]
 pub(super) struct CpuAffinity {
     cores: Vec<usize>,
@@ -54,12 +54,12 @@ impl CpuAffinity {
         }
     }
 
-    /// The one to be on, once it matters; before, any of them does.
+    /// The processor to run on, once it matters; before, any of them does.
     pub fn core(&self) -> Option<usize> {
         self.on
     }
 
-    /// Looks, if it is time: [`CpuAffinity::core`] may have changed.
+    /// Measures, if it is time: [`CpuAffinity::core`] may have changed.
     pub fn update(&mut self, now: Time) {
         if now < self.next || self.cores.len() < 2 {
             return;

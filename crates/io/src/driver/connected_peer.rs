@@ -6,11 +6,11 @@ use crate::udp::{RecvBatch, SendBatch, UdpError, UdpSocket};
 use base::Time;
 use std::net::{IpAddr, SocketAddr};
 
-/// One look of so many is for those who are not the companion's peer: they wait for up to some seven microseconds longer, and
+/// One look of so many is for those who are not the connected socket's peer: they wait for up to some seven microseconds longer, and
 /// what is looked for in vain costs the peer 20 ns of a round trip.
 const OTHERS: u32 = 16;
 
-/// What can be said of what arrives at a companion.
+/// The state of a connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// There may still be what came before it was connected: senders are asked for.
@@ -21,7 +21,7 @@ enum Stage {
     Leaving,
 }
 
-/// Whose messages come again and again, and the socket for them.
+/// The client that sends single messages, and the socket connected to it.
 #[derive(Debug)]
 pub(super) struct ConnectedPeer {
     open: Option<(UdpSocket, Stage)>,
@@ -52,8 +52,8 @@ impl ConnectedPeer {
         self.open.is_some()
     }
 
-    /// A message came alone `from` this client to this address of ours. Gives its client a companion of `first` if that is
-    /// worth it, true then; takes it away once others speak more than now and then.
+    /// A single message arrived `from` a client at an address of ours. Opens a connected socket beside `first` for it
+    /// if that is worth it, and then returns true; closes it when other clients send more than occasionally.
     pub(super) fn on_single_message(
         &mut self,
         now: Time,
@@ -80,7 +80,7 @@ impl ConnectedPeer {
         self.open.is_some()
     }
 
-    /// Looks at the companion. `None`: it is the first socket's turn.
+    /// Receives from the connected socket. `None`: it is the first socket's turn.
     pub(super) fn look(&mut self, batch: &mut RecvBatch) -> Result<Option<usize>, UdpError> {
         let Some((socket, stage)) = &mut self.open else { return Ok(None) };
         self.looks = (self.looks + 1) % OTHERS;
@@ -104,13 +104,13 @@ impl ConnectedPeer {
         Ok(Some(n))
     }
 
-    /// The companion, if it can send all of this.
+    /// The connected socket, if it can send all of this batch.
     pub(super) fn can_send(&self, batch: &SendBatch) -> Option<&UdpSocket> {
         let (socket, _) = self.open.as_ref()?;
         batch.ends().all(|(dst, src)| socket.is_attached_to(dst, src)).then_some(socket)
     }
 
-    /// Messages do not come so any more: the companion goes, once what waits there was taken by further looks.
+    /// Closes the connected socket once what waits there was received.
     pub(super) fn leave(&mut self) {
         self.singles.end();
         let _ = self.singles.should_end_lean();
@@ -167,7 +167,7 @@ mod tests {
             self.c.on_single_message(now, (self.clients[client].local_addr(), self.at.ip()), &self.first)
         }
 
-        /// Enough messages for a companion of the first client's.
+        /// Enough messages for a connected socket for the first client.
         fn open(&mut self, now: Time) {
             let opened = (0..100).position(|_| self.on_single_message(now, 0));
             assert!(opened.is_some_and(|n| n >= 31) && self.c.is_open(), "{opened:?}");
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(self.clients[client].send(&mut b).unwrap().sent, 1);
         }
 
-        /// What many looks find, in order: whether at the companion, from which client, and what it says. Loopback delivers
+        /// What many looks find, in order: whether at the connected socket, from which client, and what it says. Loopback delivers
         /// before a send returns.
         fn found(&mut self) -> Vec<(bool, usize, Vec<u8>)> {
             let mut found = Vec::new();

@@ -42,7 +42,7 @@ impl fmt::Display for Lanes {
     }
 }
 
-/// No number of lanes.
+/// An invalid number of lanes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no number of lanes: write auto, or a number from 1 to {MAX_SOCKETS}")]
 pub struct InvalidLanes(String);
@@ -56,7 +56,7 @@ const ACTIVE: f64 = 0.1;
 /// What ends say to each other before they transfer anything looked like a rate that has settled, and threads began for it.
 const TRICKLE: f64 = 10e6;
 
-/// For how long a thread ran, and for how long it waited for a processor while it could have run.
+/// Run time and run-queue delay of a thread (`/proc/PID/schedstat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SchedStats {
     ran: Span,
@@ -92,7 +92,7 @@ impl SchedStats {
     }
 }
 
-/// What is compared with the next look.
+/// A sample, to be compared with the next one.
 #[derive(Clone, Debug)]
 struct Sample {
     at: Time,
@@ -103,7 +103,7 @@ struct Sample {
     threads: Vec<SchedStats>,
 }
 
-/// Says which threads of further sockets are to work, adds lanes to the connections of a client and takes them back.
+/// Decides which worker threads run, and adds lanes to a client's connections or closes them.
 #[derive(Debug)]
 pub(super) struct LaneController {
     /// Processors that this process may use, as they were before threads were bound to some.
@@ -278,7 +278,7 @@ impl LaneController {
         }
     }
 
-    /// Has each connection of this client use the sockets that there are to be.
+    /// Makes each connection of this client use the sockets that are to be used.
     pub fn assign_lanes(&mut self, now: Time, endpoint: &mut Endpoint) {
         let clients: Vec<_> = endpoint.connections().filter(|c| endpoint.is_open_client(*c)).collect();
         self.asked.retain(|c, _| clients.contains(c));

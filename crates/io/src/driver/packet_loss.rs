@@ -2,7 +2,7 @@
 
 use base::Rng;
 
-/// Loses datagrams that have arrived.
+/// Drops datagrams that have arrived.
 #[derive(Debug)]
 pub(super) struct LossInjector {
     rng: Rng,

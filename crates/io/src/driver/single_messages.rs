@@ -2,16 +2,16 @@
 
 use base::{Span, Time};
 
-/// So many messages that came alone are enough to expect more of them; no more than twice as many are remembered.
+/// After this many single messages more are expected; at most twice as many are counted.
 const ENOUGH_SINGLES: u32 = 32;
-/// So many of them a look that brought several takes back. A report catches up with a message now and then (every twentieth,
-/// between two ends that spin); data that comes in trains does so with nearly every look.
+/// How many of them a receive that brought several cancels. A report arrives together with a message now and then
+/// (every twentieth between two ends that spin); bulk data does so with nearly every receive.
 const SEVERAL_PENALTY: u32 = 4;
 /// The socket is changed for it at most this often: the first and the last socket of a system that is stamped for patches the
 /// kernel's code.
 const PAUSE: Span = Span::from_millis(100);
 
-/// How messages come.
+/// Counts how messages arrive.
 #[derive(Debug)]
 pub(super) struct SingleMessages {
     /// Messages that came alone lately, less what those in company take back.
@@ -27,13 +27,13 @@ impl SingleMessages {
         SingleMessages { count: 0, lean: false, began: None }
     }
 
-    /// A look brought one datagram and nothing else. True when so many have that the socket may be attached.
+    /// A receive brought one datagram. Returns true when so many did that the socket may be attached.
     pub(super) fn on_single(&mut self) -> bool {
         self.count = (self.count + 1).min(2 * ENOUGH_SINGLES);
         self.count >= ENOUGH_SINGLES
     }
 
-    /// A look brought several. True when that has become usual.
+    /// A receive brought several datagrams. Returns true when that has become usual.
     pub(super) fn on_several(&mut self) -> bool {
         self.count = self.count.saturating_sub(SEVERAL_PENALTY);
         self.count == 0

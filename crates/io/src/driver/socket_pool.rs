@@ -11,7 +11,7 @@ use crate::udp::UdpOptions;
 use endpoint::Endpoint;
 
 impl Driver {
-    /// Whether clients come here and may be lent further threads.
+    /// Whether this driver serves clients and may open further sockets for them.
     pub(super) const fn has_socket_pool(&self) -> bool {
         self.options.serves && self.most > 1
     }
@@ -21,7 +21,7 @@ impl Driver {
         if self.has_socket_pool() { self.most } else { self.workers.len() as u16 + 1 }
     }
 
-    /// Opens the sockets, or closes them, as [`LaneController`](super::lane_controller::LaneController) says what is to work.
+    /// Opens or closes the sockets, as [`LaneController`](super::lane_controller::LaneController) decides.
     pub(super) fn adjust_socket_pool(&mut self, endpoint: &mut Endpoint) {
         let there = self.workers.len() > 0;
         match (there, self.lane_controller.wants_threads(there)) {
@@ -39,7 +39,7 @@ impl Driver {
         endpoint.publish_openers(self.workers.len() > 0);
     }
 
-    /// Opens the sockets, or says why not.
+    /// Opens the sockets, or logs why that failed.
     pub(super) fn open_socket_pool(&mut self) {
         if let Err(error) = self.share_address() {
             tracing::warn!(%error, "packets cannot be spread over several sockets: all connections share one thread");
@@ -63,7 +63,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Nobody shares the address any more.
+    /// Stops sharing the address.
     fn unshare_address(&self) {
         if let Some(first) = self.socket.socket()
             && let Err(error) = first.share_port(false)
@@ -72,7 +72,7 @@ impl Driver {
         }
     }
 
-    /// Socket options of one more thread's socket.
+    /// Options of one more worker's socket.
     pub(super) fn pool_socket_options(&self) -> UdpOptions {
         let mut udp = self.options.udp.clone();
         if self.options.serves {

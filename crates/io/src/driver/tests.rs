@@ -365,8 +365,8 @@ fn knock(n: u8, to: SocketAddr, idle: Idle, rkey: mpsc::Receiver<u32>, enough: i
     d.run(&mut e, &mut app).expect("no failure");
 }
 
-/// A client knocks until it is `enough`, by messages that arrived and companions that its server has had. A second one, if
-/// `second`, comes when there is a companion, and the first goes on meanwhile. Gives how many companions there were.
+/// A client knocks until it is `enough`, by messages that arrived and connected sockets that its server has had. A second one, if
+/// `second`, comes when there is a connected socket, and the first goes on meanwhile. Gives how many connected sockets there were.
 fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32) -> bool) -> u32 {
     let bind = "127.0.0.1:0".parse().expect("an address");
     let (lanes_by_order, always) = (Lanes::Count(lanes), lanes > 1);
@@ -406,7 +406,7 @@ fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32)
     opened.load(Relaxed)
 }
 
-/// Knocks after which a companion would have been opened long ago.
+/// Knocks after which a connected socket would have been opened long ago.
 const MANY: usize = 400;
 
 #[test]

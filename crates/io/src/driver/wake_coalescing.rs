@@ -2,35 +2,35 @@
 //! short time and takes what has arrived together, as network cards moderate interrupts.
 //!
 //! A wake-up costs several microseconds at both ends of the wire, more in a virtual machine; at 1 Gbit/s, cards hand over
-//! some seven packets at a time, 12,000 times a second. The kernel stamps what arrives, so a nap changes no measurement.
+//! some seven packets at a time, 12,000 times a second. The kernel stamps what arrives, so the delay changes no measurement.
 
 use base::{Span, Time};
 use core::ops::Range;
 
-/// A nap is as long as the peers' patience within these. Below, a timer's own lateness is most of it; above, nothing is
-/// saved any more, and the socket has to hold what comes.
+/// Bounds of the delay, which is as long as the peers allow. Below, a timer's own lateness is most of it; above,
+/// nothing more is saved, and the socket has to buffer what arrives.
 const LENGTH: Range<Span> = Span::from_micros(50)..Span::from_micros(500);
-/// Short waits in a row that datagrams ended, before the first nap.
+/// Consecutive short waits ended by datagrams, before wake-ups are coalesced.
 const SHORT_WAITS: u32 = 8;
-/// What comes during a nap may take this part of the socket's buffer, as the kernel counts it: twice the bytes.
+/// What arrives during a delay may fill this part of the socket's buffer, as the kernel counts it: twice the bytes.
 const BUFFER_PART: usize = 8;
 
-/// When to nap, and for how long.
+/// Decides when to coalesce wake-ups, and for how long.
 #[derive(Debug)]
 pub(super) struct WakeCoalescer {
     /// Bytes that the socket holds.
     buffer: usize,
-    /// Waits in a row that were short enough for a nap to have saved something.
+    /// Waits in a row that were short enough for a delay to have saved something.
     short: u32,
-    /// No nap is longer: what came in the last ones filled too much of the buffer.
+    /// No delay is longer: what arrived in the last ones filled too much of the buffer.
     longest: Span,
-    /// The last wait: when it began, how long the patience was, and whether it was a nap.
+    /// The last wait: when it began, how long the allowed delay was, and whether it was a coalescing delay.
     last: Option<(Time, Span, bool)>,
     /// What came since: when the first of it was found, how many trains, and how many bytes.
     first: Option<Time>,
     trains: usize,
     bytes: usize,
-    /// When the last nap was to end: until then nothing waited for want of a processor.
+    /// When the last delay was to end: until then nothing waited for want of a processor.
     until: Time,
 }
 
@@ -40,14 +40,15 @@ impl WakeCoalescer {
         WakeCoalescer { buffer, short: 0, longest, last: None, first: None, trains: 0, bytes: 0, until }
     }
 
-    /// A look at the socket found this.
+    /// Notes what a receive call brought.
     pub(super) fn on_received(&mut self, now: Time, trains: usize, bytes: usize) {
         self.first.get_or_insert(now);
         self.trains += trains;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The loop is about to wait, and what arrives may wait for `max_receive_delay`: how long to nap, if at all.
+    /// The loop is about to wait, and received datagrams may wait for `max_receive_delay`: how long to sleep without
+    /// being woken, if at all.
     pub(super) fn next_delay(&mut self, now: Time, patience: Span) -> Option<Span> {
         self.judge();
         let patience = patience.min(self.longest);
@@ -66,7 +67,7 @@ impl WakeCoalescer {
         let Some((since, patience, nap)) = self.last.take() else { return };
         match first {
             Some(_) if nap => {
-                // One train would have been one wake-up without the nap too.
+                // One train would have been one wake-up without the delay, too.
                 self.short = if trains > 1 { self.short } else { 0 };
                 let much = bytes.saturating_mul(2) > self.buffer / BUFFER_PART;
                 self.longest = if much { self.longest / 2 } else { (self.longest * 2).min(LENGTH.end) };
@@ -76,7 +77,7 @@ impl WakeCoalescer {
         }
     }
 
-    /// How long something that is read `now` waited for the loop, the loop's own nap aside.
+    /// How long something that is read `now` waited for the loop, without the intended delay.
     pub(super) fn queueing_delay(&self, now: Time, age: Span) -> Span {
         age.min(now.since(self.until))
     }
@@ -115,7 +116,7 @@ mod tests {
         let often = turns(&mut naps, &mut now, Span::from_micros(80), 4, 40_000);
         assert_eq!(often[SHORT_WAITS as usize - 1], None);
         assert!(often[SHORT_WAITS as usize..].iter().all(|nap| *nap == Some(PATIENCE)));
-        // A nap that brought one train saved nothing; then it takes several short waits again.
+        // A delay that brought one train saved nothing; then it takes several short waits again.
         let single = turns(&mut naps, &mut now, Span::from_millis(3), 1, 1_000);
         assert_eq!(single.iter().flatten().count(), 1);
     }

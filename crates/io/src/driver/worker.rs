@@ -16,14 +16,14 @@ use handover::{Receiver, Sender};
 use std::collections::{HashMap, VecDeque};
 use wire::{Cid, Clear};
 
-/// Trains on their way out, and what each is still to be sealed with.
+/// Trains to send, each with its sealer.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingBatch {
     pub batch: Box<SendBatch>,
     pub sealers: Box<[Option<TrainSealer>; MAX_TRAINS]>,
 }
 
-/// Trains that have arrived.
+/// Trains that were received.
 #[derive(Debug)]
 pub(super) struct IncomingBatch {
     pub batch: RecvBatch,
@@ -33,7 +33,7 @@ pub(super) struct IncomingBatch {
     pub opened: Vec<Option<(Cid, OpenedTrain)>>,
 }
 
-/// What the loop gives to the thread.
+/// A command of the loop to the thread.
 #[derive(Debug)]
 pub(super) enum Command {
     /// To be sealed and sent.
@@ -44,7 +44,7 @@ pub(super) enum Command {
     View(Cid, Option<TrainOpener>),
 }
 
-/// What the thread gives to the loop.
+/// An event of the thread for the loop.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     /// The thread runs; the number by which the system knows it.
@@ -72,7 +72,7 @@ pub(super) struct Worker {
     pub fault: std::sync::Arc<std::sync::atomic::AtomicU8>,
 }
 
-/// The thread at work.
+/// The running thread.
 struct WorkerLoop {
     w: Worker,
     clock: Clock,

@@ -12,18 +12,19 @@ use handover::{Receiver, Sender, ring};
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
 
-/// Loads that go round between the loop and one thread: one is filled while another is sealed and a third one sent.
+/// Batches that circulate between the loop and one thread: one is filled while another is sealed and a third one
+/// sent.
 const SEND_BATCHES: usize = 3;
-/// Trains in one load: a quarter of a mebibyte, so that the thread begins before much is built.
+/// Trains in one batch: a quarter of a mebibyte, so that the thread begins before much is built.
 const TRAINS_PER_BATCH: usize = 4;
-/// Batches of arrivals that go round: half a mebibyte each.
+/// Receive batches that circulate: half a mebibyte each.
 const RECV_BATCHES: usize = 4;
-/// Views on their way to a thread at most; beyond, they wait.
+/// The most opener updates queued for a thread; beyond, they wait.
 const VIEWS: usize = 64;
 /// Reports taken from one thread in a turn.
 const REPORTS_PER_TURN: usize = 8;
 
-/// One thread and what goes round between it and the loop.
+/// The loop's handle of one thread and what circulates between them.
 #[derive(Debug)]
 struct WorkerHandle {
     commands: Sender<Command>,
@@ -41,7 +42,7 @@ struct WorkerHandle {
     gone: bool,
 }
 
-/// Wakes the loop when a thread has ended, however it did.
+/// Wakes the loop when a thread ends, also by a panic.
 struct ExitNotifier(Waker);
 
 impl Drop for ExitNotifier {
@@ -50,7 +51,7 @@ impl Drop for ExitNotifier {
     }
 }
 
-/// The threads of the sockets from the second on: that of socket `k` is at place `k - 1`.
+/// The threads of the sockets from the second on: that of socket `k` is at index `k - 1`.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     handles: Vec<WorkerHandle>,
@@ -190,7 +191,7 @@ impl Drop for Workers {
 }
 
 impl WorkerHandle {
-    /// Waits for a thread that has ended or is about to, and says so if it ended by a panic.
+    /// Joins a thread that has ended or is about to, and logs a panic.
     fn join_thread(&mut self) {
         if self.thread.take().is_some_and(|t| t.join().is_err()) {
             tracing::error!("the thread of a lane ended by a panic, please report it: its lanes are closed");
@@ -261,7 +262,7 @@ impl WorkerHandle {
     }
 }
 
-/// The loop's own batch, and those of the threads.
+/// The send buffers of the loop's own socket and of the threads.
 pub(super) struct SendSlots<'a> {
     pub own: &'a mut SendBatch,
     /// Trains that the own batch takes.

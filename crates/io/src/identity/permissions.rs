@@ -20,7 +20,7 @@ const ANY: u32 = 0o077;
 /// In such a folder nobody but their owners can replace things (the sticky bit).
 const STICKY: u32 = 0o1000;
 
-/// What a file holds, and so who else may do what with it.
+/// What a file contains, and so who else may access it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A secret that only we may read.

@@ -18,7 +18,7 @@ const RECV_TURNS: usize = 4;
 /// Packets that leave one link before the other has its turn: 100 ms at 1 Gbit/s.
 const DELIVER_TURN: usize = 8_192;
 
-/// A packet on a link: part of the train it came with, which is copied once for all its packets.
+/// A packet on a link: a part of the train it arrived with, which is copied once for all its packets.
 #[derive(Clone)]
 struct RelayPacket {
     client: u64,

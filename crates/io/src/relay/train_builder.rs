@@ -4,11 +4,11 @@ use crate::poll::{Poller, Source};
 use crate::udp::{Blocked, MAX_SEGMENTS, MAX_TRAIN, SendBatch, SendMeta, UdpError, UdpSocket};
 use base::Span;
 
-/// How long a full socket buffer may hold up the relay before packets are dropped, as an adapter's queue
-/// would drop them.
+/// How long a full socket buffer may block the relay before packets are dropped, as an adapter's queue would drop
+/// them.
 const MAX_SEND_WAIT: Span = Span::from_millis(1);
 
-/// The train being put together.
+/// The train under construction.
 #[derive(Clone, Copy)]
 struct OpenTrain {
     meta: SendMeta,
@@ -18,7 +18,7 @@ struct OpenTrain {
     closed: bool,
 }
 
-/// What left.
+/// What was sent and dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlushReport {
     pub(super) trains: u64,

@@ -23,7 +23,7 @@ pub(super) struct Read {
 /// Questions whether there is something to read, or readings in vain, instead of each further look.
 const TRIES: u32 = 4;
 
-/// How a stream is looked at that nobody told of.
+/// How a stream that was not reported readable is polled.
 #[derive(Clone, Copy)]
 pub(super) struct PollAttempts {
     /// So many times, at the last nothing, perhaps.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// Of all that there may be, those of one place (see [`network_of`]) are one in so many.
 const PART: usize = 2;
 
-/// Counts of connections that clients have made.
+/// The number of connections that clients have made, in all and by network.
 #[derive(Debug, Default)]
 pub(super) struct ClientLimits {
     most: usize,
@@ -21,24 +21,24 @@ impl ClientLimits {
         ClientLimits { most: most.max(PART), ..ClientLimits::default() }
     }
 
-    /// Whether it takes one more from there.
+    /// Whether one more client from there is admitted.
     pub(super) fn admits(&self, from: IpAddr) -> bool {
         let there = self.places.get(&network_of(from)).copied().unwrap_or(0);
         self.all < self.most && there < self.most / PART
     }
 
-    /// Whether a quarter of its room is free.
+    /// Whether a quarter of the limit is free.
     pub(super) fn has_ample_room(&self) -> bool {
         self.all <= self.most / 4 * 3 && self.places.values().all(|n| *n <= self.most / PART / 4 * 3)
     }
 
-    /// One more is there.
+    /// A client was accepted.
     pub(super) fn on_accepted(&mut self, from: IpAddr) {
         self.all += 1;
         *self.places.entry(network_of(from)).or_default() += 1;
     }
 
-    /// One less.
+    /// A client's connection was closed.
     pub(super) fn on_closed(&mut self, from: IpAddr) {
         self.all -= 1;
         if let Some(n) = self.places.get_mut(&network_of(from)) {

@@ -12,10 +12,10 @@ use crate::poll::{is_readable, wake_for};
 use base::{Rate, Span, Time};
 use endpoint::Endpoint;
 
-/// Bytes of a flow that are taken at a time at most, where it is not answered.
+/// The largest low watermark in bytes, for a flow that is not answered.
 pub const MAX_LOW_WATERMARK: u32 = 2 << 20;
-/// Bytes for which the system wakes the receiver of a flow that begins, and of one that has gone on for long. (Linux lets it be half of
-/// what a socket may hold at most, `tcp_rmem`, and wakes in any case where the sender's window is used up.)
+/// The low watermark of a flow that begins, and of one that has lasted long. (Linux allows half of a socket's largest
+/// buffer, `tcp_rmem`, and wakes in any case where the sender's window is used up.)
 const LOW_WATERMARKS: [u32; 2] = [512 << 10, MAX_LOW_WATERMARK];
 /// It is a part like this of what has come.
 const PART: u64 = 32;
@@ -27,19 +27,19 @@ const SOME: usize = 32 << 10;
 /// [`max_wait`] late, which is a twentieth of what so many take at 40 Gbit/s.
 const FLOW: u64 = PART * LOW_WATERMARKS[0] as u64;
 
-/// How much is waited for behind so much: a power of two, so that it is seldom set.
+/// The low watermark after so many bytes: a power of two, so that it is seldom set.
 fn low_watermark(flowed: u64) -> u32 {
     let part = u32::try_from(flowed / PART).unwrap_or(u32::MAX);
     (1 << part.max(1).ilog2()).clamp(LOW_WATERMARKS[0], LOW_WATERMARKS[1])
 }
 
-/// What comes is taken this much after `low_watermark` began to be waited for at the latest, however often others end the wait.
+/// The longest time from setting the low watermark to reading what has arrived, however often others end the wait.
 fn max_wait(low_watermark: u32) -> Span {
     WORTH.time_for(low_watermark.into())
 }
 
 impl Streams {
-    /// Before a wait: asks the system to wake for what is worth it. Gives until when the wait may last then.
+    /// Before a wait: sets the low watermark of streams that are worth it. Returns until when the wait may last then.
     pub fn set_low_watermarks(&mut self, now: Time, endpoint: &Endpoint) -> Option<Time> {
         if self.slots.len() > FEW {
             return None;
@@ -61,7 +61,7 @@ impl StreamSocket {
         self.since = (self.low_watermark > 1).then(|| self.since.unwrap_or(now));
     }
 
-    /// Whether much is waited for, or may be.
+    /// Whether a low watermark is set, or may be.
     pub(super) fn waits_for_more(&self) -> bool {
         self.flowed >= FLOW || self.low_watermark > 1
     }

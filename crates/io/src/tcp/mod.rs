@@ -32,7 +32,7 @@ pub(crate) const FEW: usize = 16;
 /// Sources that are waited for at most: a listener's, and those of few streams.
 pub const MAX_WAITED: usize = 1 + FEW;
 
-/// What a source is waited for.
+/// What a wait source stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitSource {
     /// Streams that others make.
@@ -68,7 +68,7 @@ const MAX_REPORTED: usize = 64;
 /// Records are made to fit segments below this size; others are as long as they can be.
 const LONG: usize = 65_532;
 
-/// How clients by TCP are taken.
+/// Options for accepting TCP clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// Congestion control by the system's name for it (`TCP_CONGESTION`), or several in order of preference, divided by
@@ -82,7 +82,7 @@ pub struct Ranges(Vec<libc::iovec>);
 // SAFETY: there are no pointers in it when another thread gets it.
 unsafe impl Send for Ranges {}
 
-/// The streams of an endpoint.
+/// The TCP streams of an endpoint.
 #[derive(Debug)]
 pub struct Streams {
     listener: Option<(OwnedFd, SocketAddr)>,
@@ -337,7 +337,7 @@ impl Streams {
         true
     }
 
-    /// A client cannot be taken in, for lack of descriptors most likely. It would wait, and keep the loop awake.
+    /// A client cannot be accepted, for lack of descriptors most likely. It would wait, and keep the loop awake.
     fn reject_client(&mut self, error: &io::Error) {
         self.warn_full(error);
         self.spare = None;
@@ -361,7 +361,7 @@ impl Streams {
         evicted && self.client_limits.admits(from)
     }
 
-    /// Says it once, until it changes.
+    /// Logs it once, until it changes.
     fn warn_full(&mut self, error: &dyn core::fmt::Display) {
         if !core::mem::replace(&mut self.full, true) {
             tracing::warn!(
@@ -475,7 +475,7 @@ impl Streams {
         true
     }
 
-    /// Before the loop sleeps: streams give back what memory they can do without.
+    /// Before the loop sleeps: streams give back memory they do not need.
     pub fn release_memory(&mut self, endpoint: &mut Endpoint) {
         for (id, s) in self.slots.iter_mut().filter(|(_, s)| s.borrows) {
             give_back(endpoint, *id, s);
@@ -517,7 +517,7 @@ impl Streams {
         }
     }
 
-    /// Tells what the system says of the streams: of some of them in turn, when there are many.
+    /// Reports the kernel's statistics of streams to the endpoint: of some of them in turn, when there are many.
     #[inline(never)]
     fn report_stats(&mut self, now: Time, endpoint: &mut Endpoint) {
         let (_, from) = self.tell;
@@ -691,7 +691,7 @@ impl Streams {
         }
     }
 
-    /// What came of waiting for one of [`sources`](Streams::sources): whether it is readable, and writable.
+    /// The result of waiting for one of [`sources`](Streams::sources): whether it is readable, and writable.
     pub fn on_wait(&mut self, now: Time, of: WaitSource, (readable, writable): (bool, bool)) {
         match of {
             WaitSource::Listener => self.accept_ready |= readable,

@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 use endpoint::{Endpoint, StreamId};
 use rustix::io::Errno;
 
-/// A reading that was made ready. Nothing else is done with the endpoint while there is one.
+/// A prepared read. The endpoint is not used otherwise while it exists.
 #[derive(Debug)]
 pub struct PreparedRead<'e> {
     /// The stream, and for how many bytes there is room.
@@ -20,7 +20,7 @@ pub struct PreparedRead<'e> {
     endpoint: PhantomData<&'e mut Endpoint>,
 }
 
-/// What it has brought.
+/// The result of a prepared read.
 #[derive(Debug)]
 pub(super) struct PreparedResult {
     pub(super) id: StreamId,

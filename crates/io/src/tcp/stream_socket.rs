@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 /// 4 B, where it does not, and 16 KiB nothing was measured.
 const LARGE: usize = 16 << 10;
 
-/// A stream's socket.
+/// The socket of a stream.
 #[derive(Debug)]
 pub(super) struct StreamSocket {
     pub(super) fd: OwnedFd,

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Bytes of the structure `tcp_info` that are looked at (linux/tcp.h; it only ever grows at its end).
 const LEN: usize = 232;
 
-/// The structure as bytes; those that an older system does not have are zero.
+/// The structure `tcp_info` as bytes; fields that an older system lacks are zero.
 struct TcpInfo([u8; LEN]);
 
 impl TcpInfo {

@@ -16,9 +16,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 impl UdpSocket {
-    /// Opens a companion of this socket, that sends from `src` to `peer` and is [lean](UdpSocket::set_lean) from the start.
-    /// It counts as this one does. Before it was connected, it may have got datagrams of others: it is to be read until it
-    /// is empty, and then to be told so by [`UdpSocket::mark_drained`].
+    /// Opens a second socket at this one's address, connected from `src` to `peer` and [lean](UdpSocket::set_lean)
+    /// from the start. Both share their counters. Before it was connected it may have received datagrams of others:
+    /// read it until it is empty, and then call [`UdpSocket::mark_drained`].
     ///
     /// # Errors
     /// The system does not give it, or not for this address.
@@ -47,13 +47,13 @@ impl UdpSocket {
         Ok(companion)
     }
 
-    /// A companion was found empty: from now on all that arrives there is `peer`'s, and what goes to it is sent without an
-    /// address.
+    /// The connected socket was found empty: from now on all that arrives there is `peer`'s, and what goes to it is
+    /// sent without an address.
     pub(crate) fn mark_drained(&mut self, peer: SocketAddr) {
         self.defaults.attached = Some(ConnectedTo { dst: peer, src: self.local.ip() });
     }
 
-    /// From now on the peer's datagrams arrive at the first socket again: what waits at this companion can be read to the end
+    /// From now on the peer's datagrams arrive at the first socket again: what waits at this connected socket can be read to the end
     /// before it is closed.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ pub(crate) struct Counters {
     split: AtomicU64,
 }
 
-/// What the kernel does with each datagram of a socket without being asked.
+/// What the kernel does with each datagram of a socket by default.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketDefaults {
     /// An `AF_INET6` socket: IPv4 addresses must be mapped.
@@ -166,7 +166,7 @@ pub struct UdpSocket {
     gso: AtomicBool,
     recv_buffer: usize,
     send_buffer: usize,
-    /// One account for a socket and its companion.
+    /// One account for a socket and its connected socket.
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -306,7 +306,7 @@ impl UdpSocket {
     }
 }
 
-/// Says once how to get larger buffers, where the system grants less than a long path needs.
+/// Logs once how to get larger buffers, where the system grants less than a long path needs.
 fn warn_small_buffers(o: &UdpOptions, recv: usize, send: usize) {
     static SAID: Once = Once::new();
     // The system may grant a little less than it is asked for, and tests ask for little.

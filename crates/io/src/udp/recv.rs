@@ -77,7 +77,7 @@ pub struct RecvBatch {
     plain: Option<SingleReceive>,
 }
 
-/// How short messages that come one by one are taken.
+/// How short messages are received that arrive one at a time.
 #[derive(Clone, Copy, Debug)]
 struct SingleReceive {
     /// The traffic class of the last one that was asked for it.

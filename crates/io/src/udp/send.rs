@@ -162,7 +162,7 @@ pub enum Blocked {
     Device,
 }
 
-/// A datagram larger than the interface takes.
+/// A datagram larger than the interface's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig {
     /// Where it was to go.
@@ -171,7 +171,7 @@ pub struct TooBig {
     pub segment: usize,
 }
 
-/// What became of a batch.
+/// The result of sending a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Trains that left.
@@ -324,7 +324,7 @@ impl UdpSocket {
     }
 }
 
-/// Errors by which the kernel says that nothing can leave: EINVAL is about the source.
+/// Errors by which the kernel says that there is no route: EINVAL is about the source.
 fn is_no_route(errno: i32) -> bool {
     matches!(
         errno,
@@ -348,7 +348,7 @@ impl SendBatch {
     }
 }
 
-/// Says once that trains are cut here.
+/// Logs once that trains are split here.
 pub(super) fn warn_missing_gso(why: &str) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -356,7 +356,7 @@ pub(super) fn warn_missing_gso(why: &str) {
     });
 }
 
-/// Says once that the system has no room for packets at times.
+/// Logs once that the device's queue is full at times.
 fn warn_full_device(errno: i32) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
@@ -368,7 +368,7 @@ fn warn_full_device(errno: i32) {
     });
 }
 
-/// Says once that the system does not let packets out; to the protocol they are lost.
+/// Logs once that the system drops packets by its firewall; to the protocol they are lost.
 fn warn_refusal(dst: SocketAddr, errno: i32) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -76,7 +76,7 @@ const HEAD: usize = REPORT + NAME + CONTROL;
 const _: () = assert!(HEAD.is_multiple_of(64) && CONTROL >= addr::Control::LEN);
 const _: () = assert!(NAME >= size_of::<libc::sockaddr_in6>() && NAME <= size_of::<RawAddr>());
 
-/// Why a ring cannot be had.
+/// Why io_uring cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UringUnavailable {
     /// The kernel makes no rings, or none for us.

@@ -5,7 +5,7 @@ use io_uring::types::BufRingEntry;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering::Release};
 
-/// Buffers that are with the kernel, and those it has filled.
+/// The buffers that the kernel may fill, and those it has filled.
 ///
 /// The kernel learns of them in a ring of addresses: we write an entry and then move the ring's tail; it takes entries from
 /// the other end, and names each by the number we gave it.

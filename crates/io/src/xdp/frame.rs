@@ -36,7 +36,7 @@ pub(super) struct Template {
     udp_sum: u64,
 }
 
-/// Where a packet goes in Ethernet and IP. Both addresses are of one family.
+/// The addresses of a frame in Ethernet and IP. Both IP addresses are of one family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameAddresses {
     pub(super) src_mac: Mac,

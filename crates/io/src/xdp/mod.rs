@@ -3,7 +3,7 @@
 //! A small program in the interface's receive path (`bpf`) hands packets to our port to sockets that share memory with
 //! the kernel (`socket`, `ring`); headers are written and read here (`frame`), and where packets go next is asked of
 //! the kernel's tables (`next_hops`, `crate::netlink`). What does not fit into that picture goes through a socket of the kernel's UDP on
-//! the same port, the companion: it owns the port, gets what the program passes (other interfaces, fragments, options) and
+//! the same port, the fallback socket: it owns the port, gets what the program passes (other interfaces, fragments, options) and
 //! sends what cannot be framed. When AF_XDP cannot be had, it carries everything, and one warning says why.
 //!
 //! The kernel's packet filter does not see what goes this way.
@@ -26,7 +26,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Every so many calls the companion is asked first, so that it is not forgotten while frames keep coming.
+/// One receive call of so many polls the fallback socket first, so that it is not starved while frames keep coming.
 const FALLBACK_EVERY: u32 = 16;
 
 /// Why AF_XDP cannot be used.
@@ -113,7 +113,7 @@ enum State {
     Waiting,
     /// Frames go past the kernel.
     On(Box<Engine>),
-    /// The companion carries everything.
+    /// The fallback socket carries everything.
     Off,
 }
 
@@ -142,8 +142,8 @@ impl AsFd for Xdp {
 }
 
 impl Xdp {
-    /// Opens the companion as `options` say, and AF_XDP on the interface called `name`; without a name, on the one over
-    /// which the first datagram leaves, when it does. If that fails, a warning says why, and the companion does all.
+    /// Opens the fallback socket as `options` say, and AF_XDP on the interface called `name`; without a name, on the one over
+    /// which the first datagram leaves, when it does. If that fails, a warning says why, and the fallback socket does all.
     ///
     /// # Errors
     /// As [`UdpSocket::open`], and when the system has no descriptors left.
@@ -197,7 +197,7 @@ impl Xdp {
         self.fallback.local_addr()
     }
 
-    /// Counts of the companion.
+    /// Counts of the fallback socket.
     pub fn stats(&self) -> UdpStats {
         self.fallback.stats()
     }
@@ -218,7 +218,7 @@ impl Xdp {
     /// See [`UdpSocket::recv`].
     ///
     /// # Errors
-    /// The companion is beyond use.
+    /// The fallback socket is beyond use.
     pub fn recv(&mut self, batch: &mut RecvBatch) -> Result<usize, UdpError> {
         let State::On(engine) = &mut self.state else { return self.fallback.recv(batch) };
         if let Err(e) = engine.push_on() {
@@ -240,7 +240,7 @@ impl Xdp {
         }
     }
 
-    /// Has the companion looked at now and then only, or again whenever there are no frames: for a loop that looks on.
+    /// Has the fallback socket looked at now and then only, or again whenever there are no frames: for a loop that looks on.
     pub(crate) fn set_lean(&mut self, lean: bool) {
         self.lean = lean;
     }
@@ -248,7 +248,7 @@ impl Xdp {
     /// See [`UdpSocket::send`].
     ///
     /// # Errors
-    /// The companion is beyond use.
+    /// The fallback socket is beyond use.
     pub fn send(&mut self, batch: &mut SendBatch) -> Result<SendReport, UdpError> {
         let mut report = SendReport::default();
         let now = self.clock.now();

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// Destinations remembered. Beyond that all are forgotten and asked for again: some 20 us each.
 const MAX_HOPS: usize = 4_096;
-/// How long the kernel's answer is believed: as long as packets may go a wrong way after a route or a neighbour changed.
+/// How long the kernel's answer is cached: as long packets may go a wrong way after a route or a neighbour changed.
 const CACHE_LIFETIME: Span = Span::from_secs(1);
 /// How long until a neighbour that the kernel had no address for is asked for again. Meanwhile it sends, and so finds it.
 const SOLICITING: Span = Span::from_millis(20);
@@ -30,7 +30,7 @@ pub(super) enum Egress {
     },
 }
 
-/// Why the kernel is to send.
+/// Why the kernel must send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelReason {
     /// No route, a route that is none to one machine, or no Ethernet.
@@ -49,7 +49,7 @@ struct CachedHop {
     confirm: bool,
 }
 
-/// The next hops of all destinations.
+/// The cached next hops of all destinations.
 #[derive(Debug)]
 pub(super) struct NextHops {
     netlink: Netlink,

@@ -33,7 +33,7 @@ pub(super) fn memory_for(longest: usize) -> Option<usize> {
     [SMALL, LARGE].into_iter().find(|size| size - HEADROOM >= longest)
 }
 
-/// How the kernel and a socket pass frames to one another.
+/// Whether frames are copied between the kernel and the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyMode {
     /// By copying.
@@ -42,7 +42,7 @@ pub(super) enum CopyMode {
     ZeroCopy,
 }
 
-/// Frames are where the device should send from, and it was told.
+/// The result of handing frames to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubmitResult {
     /// All are on their way.

@@ -12,7 +12,7 @@ use crate::rdmap::terminate::{self, Quote};
 use base::Time;
 use verbs::{Adapter, Place};
 
-/// A record whose payload goes straight to its place.
+/// A record whose payload is placed as it is read.
 pub(super) struct DirectRecord {
     pub(super) header: Header,
     pub(super) op: Opcode,

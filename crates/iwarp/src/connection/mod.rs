@@ -45,7 +45,7 @@ pub enum End {
     Aborted,
 }
 
-/// What the application should hear of.
+/// Events for the application.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Responder: a peer asks. Answer by [`Connection::accept`] or [`Connection::reject`].
@@ -80,7 +80,7 @@ pub enum Event {
     },
 }
 
-/// What is to be done to the stream.
+/// An action on the stream, for its driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamAction {
     /// Shut down its sending side, behind all that was sent.
@@ -424,7 +424,7 @@ impl Connection {
         self.settle(a);
     }
 
-    /// Sends what is queued, and takes nothing in.
+    /// Sends what is queued, and accepts nothing more.
     fn drain_and_end(&mut self, end: End, by_peer: bool, now: Time) {
         self.state = State::Ending(end, by_peer);
         self.deadline = Some(now + self.config.close_timeout);

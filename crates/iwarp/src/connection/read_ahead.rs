@@ -34,7 +34,7 @@ struct AnnouncedWrite {
     end: u64,
 }
 
-/// What is known of records that are still to come.
+/// The prediction of records that are still to arrive.
 #[derive(Default)]
 pub(super) struct ReadAhead {
     announced: Option<AnnouncedWrite>,
@@ -48,7 +48,7 @@ pub(super) struct ReadAhead {
     places: Vec<Place>,
 }
 
-/// A message whose next record is foreseen.
+/// A message whose next record is predicted.
 #[derive(Clone, Copy)]
 struct PredictedMessage {
     what: ExpectedData,

@@ -39,7 +39,7 @@ const LONG: usize = 32 << 10;
 /// So many short records may lie between two long ones of writes: the end of a message, and the announcement of the next.
 const BETWEEN: u8 = 2;
 
-/// Where bytes of the stream go.
+/// Where a range of the stream's next bytes goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadTarget {
     /// ReadTarget [`ReadTargets::scratch`].
@@ -53,7 +53,7 @@ pub enum ReadTarget {
     Region(Place),
 }
 
-/// Where the next bytes of the stream go, in order.
+/// Where the stream's next bytes go, in order.
 #[derive(Debug)]
 pub struct ReadTargets<'a> {
     /// Scratch memory.
@@ -205,7 +205,7 @@ impl Receiver {
     }
 }
 
-/// What came of looking at the front of the scratch memory.
+/// The result of processing the front of the scratch memory.
 pub(super) enum Progress {
     /// Something was taken; look again.
     Again,

@@ -5,7 +5,7 @@ use crate::crypto::{OneTimeToken, PeerIdentity, PublicKey, Side};
 use crate::error::{Violation, code};
 use wire::Frame;
 
-/// Whom a server lets in once the handshake has shown the client's key.
+/// Which clients a server admits once the handshake has shown their keys.
 #[derive(Clone, Debug, Default)]
 pub struct Authority {
     /// Keys let in; `None` lets every key in that the handshake accepted.

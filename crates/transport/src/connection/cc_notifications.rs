@@ -15,7 +15,7 @@ const EACH_ROUND: u64 = 16;
 /// Queue pairs that are not known here, as yet, of which the peer may have told something.
 const MAX_AHEAD: usize = 1_024;
 
-/// What a direction is sent with.
+/// The congestion control that one direction uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CcInUse {
     /// Algorithm with parameters.
@@ -29,7 +29,7 @@ impl CcInUse {
         CcInUse { chosen: chosen.to_owned(), stand_in: String::new() }
     }
 
-    /// What decides.
+    /// The algorithm in effect: the substitute if there is one, else the chosen one.
     pub fn effective(&self) -> &str {
         if self.stand_in.is_empty() { &self.chosen } else { &self.stand_in }
     }
@@ -39,7 +39,7 @@ impl CcInUse {
     }
 }
 
-/// How a flow's algorithm came to be another one.
+/// The last change of a flow's algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CcChange {
     /// What decided before.
@@ -52,7 +52,7 @@ pub struct CcChange {
     pub at: Time,
 }
 
-/// What the peer said last of what it sends with.
+/// What the peer last reported about the congestion control of its sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCc {
     /// What it sends with.
@@ -63,7 +63,8 @@ pub struct PeerCc {
     version: (u64, u64),
 }
 
-/// What was told, and what was heard, by queue pair; `None`: of all that have none of their own.
+/// What was reported to the peer and by the peer, per queue pair; `None` stands for all queue pairs without a flow of
+/// their own.
 #[derive(Debug)]
 pub(super) struct CcNotifications {
     sent: BTreeMap<Option<u16>, CcInUse>,
@@ -89,12 +90,12 @@ impl CcNotifications {
         }
     }
 
-    /// There may be something to tell.
+    /// Marks that there may be a change to report.
     pub fn mark_pending(&mut self) {
         self.at = Some(Time::ZERO);
     }
 
-    /// When to be asked.
+    /// When to check for changes next.
     pub const fn next_timeout(&self) -> Option<Time> {
         self.at
     }
@@ -131,7 +132,7 @@ impl CcNotifications {
 }
 
 impl Connection {
-    /// Tells the peer and the layer above of algorithms that decide now where others did. Whether there may be events.
+    /// Reports changes of algorithms to the peer and to the layer above. Returns whether there may be events.
     pub fn notify_cc_changes(&mut self, now: Time) -> bool {
         if !self.is_open() || !self.authorised {
             return false;
@@ -247,7 +248,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What the peer sends with, as far as it has said, on a queue pair or on all that have none of their own.
+    /// What the peer last reported for a queue pair, or for all without a flow of their own.
     pub fn peer_cc_in_use(&self, qpn: Option<u16>) -> Option<&PeerCc> {
         self.cc_notifications.peer_cc(qpn)
     }

@@ -18,7 +18,7 @@ use wire::{CcOffer, CcTopic, Frame};
 /// Proposals of one wish that cross others or come too early, before it is given up.
 const MAX_WISH_RETRIES: u8 = 16;
 
-/// What is wished and lent on the queue pairs of a flow.
+/// The wishes for the peer's congestion control on the queue pairs of a flow, and what the peer may use there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CcWishes {
     pub configured: CcNegotiation,
@@ -33,7 +33,7 @@ impl CcWishes {
     }
 }
 
-/// What is still to be asked of the peer on a queue pair, or on all that have none of their own.
+/// The wishes not yet proposed for one queue pair, or for all without a flow of their own.
 #[derive(Debug, Default)]
 struct CcWishSearch {
     /// Best first; `None`: not looked at yet.
@@ -43,7 +43,7 @@ struct CcWishSearch {
     retries: u8,
 }
 
-/// Searches by queue pair: at most one for each, and one for the connection.
+/// The searches in progress: at most one for each queue pair, and one for the connection.
 #[derive(Debug, Default)]
 pub(super) struct CcWishSearches {
     searches: BTreeMap<Option<u16>, CcWishSearch>,
@@ -130,7 +130,7 @@ impl Connection {
         &self.flow_setups.get(flow).unwrap_or(&self.flow_setups[0]).wishes
     }
 
-    /// Proposes what is wished and not granted, as far as the limits of proposals allow.
+    /// Proposes the next wish of each search, as far as the limits of proposals allow.
     pub(super) fn propose_cc_wishes(&mut self, now: Time) {
         if self.congestion.wish_searches.at.is_none_or(|at| at > now) {
             return;
@@ -147,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Proposes the next wish of one search; there is no search any more when there is none.
+    /// Proposes the next wish of one search, and removes the search when none is left.
     fn propose_next_wish(&mut self, now: Time, qpn: Option<u16>) -> Result<(), ProposeError> {
         let here = qpn.is_none_or(|q| self.scheduler.contains(q));
         let left = self.congestion.wish_searches.searches.get_mut(&qpn).and_then(|s| s.left.take());

@@ -11,7 +11,7 @@ const MAX_CLOSE: u32 = 4;
 /// Packet number under which a Retry is sealed: never one of an Initial.
 pub const RETRY_PN: u64 = u32::MAX as u64;
 
-/// This end has closed and waits for the peer's word, or says its last.
+/// State after this end has closed: CLOSE is retransmitted until the peer acknowledges it.
 #[derive(Debug)]
 pub(super) struct Closing {
     /// CLOSE to send; nothing when only the peer's is to be acknowledged.

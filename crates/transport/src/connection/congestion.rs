@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wire::cc::CcTerms;
 use wire::{CcAnswer, CcOffer, CcPropose, CcTopic, Frame, Params};
 
-/// What is agreed on, and what is being proposed.
+/// The agreed congestion control and the proposals under way.
 #[derive(Debug)]
 pub(super) struct Congestion {
     pub(super) proposals: Proposals,

@@ -75,7 +75,7 @@ const MAX_COMPARED: u64 = 8;
 /// Samples before and after that a verdict needs.
 const SAMPLES: f64 = 3.0;
 
-/// An experiment under way.
+/// An experiment in progress: one lane is paused, or a resting one is tried.
 #[derive(Clone, Copy, Debug)]
 struct Experiment {
     /// The number of the lane that is paused or tried.
@@ -87,7 +87,7 @@ struct Experiment {
     over: bool,
 }
 
-/// When a lane's turns are.
+/// When a lane's next experiment is due.
 #[derive(Clone, Copy, Debug)]
 struct LaneSchedule {
     /// It has found its rate by then.
@@ -103,7 +103,7 @@ impl LaneSchedule {
     }
 }
 
-/// What is known of which lanes share a bottleneck.
+/// What is known about which lanes share a bottleneck.
 #[derive(Debug)]
 pub(super) struct Coupler {
     /// By the numbers of two lanes, the smaller first. At most one for each two of [`MAX_LANES`].

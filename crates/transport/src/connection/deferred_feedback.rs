@@ -9,10 +9,10 @@ use crate::streams::Streams;
 use base::Time;
 use wire::Feedback;
 
-/// Reports that wait at most; a packet with more has them digested at once.
+/// The most feedback frames that are deferred; a packet with more has them processed at once.
 const MAX_DEFERRED: usize = 8;
 
-/// Reports that wait.
+/// Feedback frames that are waiting to be processed.
 #[derive(Debug, Default)]
 pub(super) struct DeferredFeedback {
     /// Each with the time at which it came.
@@ -22,12 +22,12 @@ pub(super) struct DeferredFeedback {
 }
 
 impl Connection {
-    /// Whether reports wait to be digested.
+    /// Whether feedback is waiting to be processed.
     pub fn has_deferred_feedback(&self) -> bool {
         !self.deferred_feedback.reports.is_empty()
     }
 
-    /// Puts a report aside; one that cannot wait comes back.
+    /// Defers a feedback frame; returns it when it must be processed at once.
     #[inline]
     pub(super) fn defer_feedback(&mut self, now: Time, f: Feedback) -> Option<Feedback> {
         let may = self.authorised
@@ -40,12 +40,12 @@ impl Connection {
         None
     }
 
-    /// Whether the next train may leave before what waits is digested: once.
+    /// Whether the next train may be sent before the deferred feedback is processed. True once.
     pub(super) fn may_send_before_feedback(&mut self) -> bool {
         !core::mem::replace(&mut self.deferred_feedback.overtaken, true)
     }
 
-    /// Digests what waits.
+    /// Processes the deferred feedback.
     pub(super) fn process_deferred_feedback(&mut self, streams: &mut impl Streams) -> Result<(), Violation> {
         if !self.has_deferred_feedback() {
             return Ok(());
@@ -58,7 +58,7 @@ impl Connection {
         result
     }
 
-    /// As [`Connection::process_deferred_feedback`]; reports that cannot be true end the connection.
+    /// As [`Connection::process_deferred_feedback`]; invalid feedback closes the connection.
     pub(super) fn process_deferred_feedback_or_close(&mut self, now: Time, streams: &mut impl Streams) {
         if let Err(v) = self.process_deferred_feedback(streams) {
             self.fail(now, &v);

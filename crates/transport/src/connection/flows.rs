@@ -12,7 +12,7 @@ use cc::registry::{Definition, Needs, Params};
 use cc::{Algorithm, PathInfo};
 use std::sync::Arc;
 
-/// How the flows of one number, one on each lane, are made.
+/// The settings of one flow, from which its controller on each lane is made.
 #[derive(Clone, Debug)]
 pub(super) struct FlowSetup {
     /// What the queue pairs have in common that share it; empty of the connection's own.
@@ -108,7 +108,7 @@ impl FlowSetup {
     }
 }
 
-/// A flow of a connection, all its lanes together.
+/// Statistics of one flow, summed over its lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStats {
     /// Its number; 0 is that of all queue pairs that asked for nothing of their own.

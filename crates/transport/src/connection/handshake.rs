@@ -31,7 +31,7 @@ pub const CRYPTO_LEVELS: usize = 2;
 /// Bytes of handshake messages in one packet.
 const CHUNK: usize = 1_100;
 
-/// What a client needs to connect.
+/// The parameters of a client's connection.
 #[derive(Debug)]
 pub struct ConnectParams {
     /// Where the server is.
@@ -52,7 +52,7 @@ pub struct ConnectParams {
     pub unix_time: u64,
 }
 
-/// What a server needs to answer a client's first packet.
+/// The parameters of a server's connection, made for a client's first packet.
 #[derive(Debug)]
 pub struct AcceptParams {
     /// Where the client is.
@@ -81,7 +81,7 @@ pub struct AcceptParams {
     pub unix_time: u64,
 }
 
-/// State of the set-up.
+/// The state of the handshake and its retransmission.
 #[derive(Debug)]
 pub(super) struct HandshakeState {
     /// Until both ends are known to have all of it, and the client is authorised. Its keys go with it: RFC 9001, section

@@ -21,7 +21,7 @@ pub const LANE_REFUSED: u64 = 1;
 /// a thread may wait for a processor.
 const MIN_SILENCE: Span = Span::from_millis(10);
 
-/// A lane that this end has asked for, or is to answer for.
+/// A lane that this end has requested, or must answer a request for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingLane {
     open: LaneOpen,

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::Frame;
 use wire::frame::{Addresses, MAX_ADDRESSES, is_tellable};
 
-/// Both ends of a lane, for whoever chooses addresses.
+/// The addresses of a lane's two ends, and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneAddresses {
     /// Its number.

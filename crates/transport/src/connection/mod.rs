@@ -58,7 +58,7 @@ const MAX_SHORT_RECEIVE_DELAY: Span = Span::from_micros(125);
 /// Control frames that wait at most; more is a broken invariant of the layer above, or a flood by the peer.
 pub const MAX_QUEUED_FRAMES: usize = 1 << 16;
 
-/// What the layer above is to know.
+/// Events for the layer above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnEvent {
     /// The handshake is done and the peer is authorised.
@@ -293,8 +293,9 @@ impl Connection {
         self.options.reliable || self.peer_params.reliable
     }
 
-    /// How long what arrives may wait before anybody notices: a sixteenth of the shortest round trip, or an eighth of it up
-    /// to 125 us, and half of the time within which the peer wants reports. None while a round trip is not known.
+    /// How long received datagrams may wait to be processed without the peer noticing: a sixteenth of the shortest
+    /// round trip, or an eighth of it up to 125 us, and at most half of the feedback interval that the peer asks for.
+    /// Zero while no round trip is known.
     pub fn max_receive_delay(&self) -> Span {
         let of = |l: &Lane| match l.rtt.is_known() {
             true => {

@@ -20,7 +20,7 @@ pub const MAX_EARLY_BYTES: usize = 128 * 1024;
 /// A stateless reset is at least this long, so that it looks like a packet.
 pub(crate) const MIN_RESET: usize = 32;
 
-/// Where a train came from.
+/// Where a received train came from and how it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramInfo {
     /// The sender's address.
@@ -33,7 +33,7 @@ pub struct DatagramInfo {
     pub waited: Span,
 }
 
-/// What opening one packet came to.
+/// The result of processing one packet.
 enum PacketOutcome {
     /// It counts as received; whether it asks for feedback.
     Received { eliciting: bool },
@@ -41,7 +41,7 @@ enum PacketOutcome {
     Dropped,
 }
 
-/// What a view has made of a packet already.
+/// What a [`TrainOpener`](crate::crypto::TrainOpener) on another thread has done with a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenerResult {
     Nothing,
@@ -50,7 +50,7 @@ enum OpenerResult {
 }
 
 impl OpenerResult {
-    /// Of the packet at place `i`; one that was opened as another number than it has by the connection's books is not
+    /// Of the packet at place `i`; one that was opened as another number than it has as the connection numbers it is not
     /// itself.
     fn of(t: &OpenedTrain, i: usize, same_number: bool) -> OpenerResult {
         let bit = u32::try_from(i).ok().and_then(|i| 1u64.checked_shl(i)).unwrap_or(0);
@@ -129,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Early packets are kept until the last message of the handshake, which they overtook, arrives.
+    /// Buffers packets that arrive before the keys to open them, until the handshake completes.
     fn buffer_early_datagrams(&mut self, train: &[u8], stride: usize) {
         let kept: usize = self.early.iter().map(Vec::len).sum();
         if kept + train.len() <= MAX_EARLY_BYTES {
@@ -146,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// A stateless reset ends with the token that the peer gave under protection (RFC 9000, section 10.3).
+    /// Closes the connection when the train ends with the stateless reset token that the peer gave (RFC 9000, section
+    /// 10.3.1).
     fn check_stateless_reset(&mut self, train: &[u8], stride: usize) -> bool {
         let Some(token) = &self.peer_params.reset_token else { return false };
         // Resets come alone; a train of several packets is never one.

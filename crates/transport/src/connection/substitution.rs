@@ -12,7 +12,7 @@ const MAX_CHANGES: u32 = 31;
 const STAYS: u64 = 4;
 const STAYS_DOUBLED: u32 = 6;
 
-/// Of one flow on a lane.
+/// The state of one flow's substitution on a lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct Substitution {
     /// Why the substitute decides.
@@ -22,7 +22,7 @@ struct Substitution {
     until: Time,
 }
 
-/// Who stands in on a lane, by flow.
+/// The substitutions of a lane, by flow.
 #[derive(Clone, Debug, Default)]
 pub struct Substitutions(Vec<Substitution>);
 
@@ -55,8 +55,8 @@ pub(super) fn needs(spec: &str) -> Needs {
 }
 
 impl Connection {
-    /// After a report or a time-out on a lane: has each flow decided by its own algorithm, or by the substitute where the path
-    /// lacks what that needs.
+    /// After feedback or a time-out on a lane: switches each flow to its substitute where the path lacks the signals
+    /// it needs, and back where it carries them again.
     pub(super) fn update_substitutions(&mut self, now: Time, lane: usize) {
         let l = &mut self.lanes[lane];
         // Both are asked, so that neither stays news.

@@ -33,7 +33,7 @@ const MAX_CREDITS: usize = 8;
 /// Bytes of reports that travel with a data packet at most: both together fit the smallest path.
 const MAX_REPORTS: usize = 512;
 
-/// A train that was written into the caller's buffer: `len` bytes in segments of `segment`, the last perhaps
+/// A train that was written into the caller's buffer: `len` bytes in segments of `segment` bytes, the last perhaps
 /// shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -53,7 +53,7 @@ pub struct Transmit {
     pub socket: u16,
 }
 
-/// Where trains are written: each socket has memory for its next one.
+/// The buffers into which trains are written: one for each socket.
 pub trait TransmitBuffers {
     /// The memory of the next train of a socket, at least [`MAX_TRAIN`] bytes; the same until a train is committed, which
     /// is the driver's business. `None` while the socket takes nothing more.
@@ -64,10 +64,10 @@ pub trait TransmitBuffers {
     fn protect(&mut self, socket: u16, sealing: TrainSealer, len: usize, segment: usize);
 }
 
-/// Trains up to this long are sealed where they are built: handing them over would cost more.
+/// Trains up to this length are sealed by the thread that builds them: handing them to another would cost more.
 pub const MAX_INLINE_SEAL: usize = 1 << 12;
 
-/// One buffer for all sockets, for whoever sends each train before the next is built.
+/// One buffer for all sockets, for callers that send each train before the next is built.
 #[derive(Debug)]
 pub struct SingleBuffer<'a>(pub &'a mut [u8]);
 
@@ -110,7 +110,7 @@ impl Permit {
     }
 }
 
-/// What one train needs to be entered into the books.
+/// The measures of a train under construction, needed to record it as sent.
 pub(super) struct TrainDraft {
     pub(super) packets: u64,
     pub(super) wire_bytes: u64,
@@ -305,7 +305,7 @@ impl Connection {
         }
     }
 
-    /// Seals one control packet without entering it into the books. Its number is the next one.
+    /// Seals one control packet without recording it as sent. Its number is the next one.
     fn seal_control(&mut self, lane: usize, frames: &[u8], pad_to: usize, buf: &mut [u8]) -> Option<usize> {
         let keys = self.keys.as_mut()?;
         let tag_len = keys.suite().tag_len();
@@ -330,7 +330,7 @@ impl Connection {
         Some(len)
     }
 
-    /// Enters a control packet that was just sealed.
+    /// Records a control packet that was just sealed as sent.
     fn record_control(&mut self, now: Time, lane: usize, len: usize, content: Content, eliciting: bool) {
         let bytes = len as u32 + u32::from(self.lanes[lane].overhead());
         let l = &mut self.lanes[lane];

@@ -29,7 +29,7 @@ pub const ID_LEN: usize = 8;
 /// Characters of 32 bytes in Base64 without padding.
 const TEXT_LEN: usize = 43;
 
-/// Text that is no token, or a proof that does not hold.
+/// An invalid token text or an invalid proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OneTimeTokenError {
     /// Not of the form above. The text is not shown: it may be a secret.

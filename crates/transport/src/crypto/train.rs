@@ -10,7 +10,7 @@ use base::{Prefetch, seq};
 use std::sync::Arc;
 use wire::packet::{SHORT_CLEAR, flag};
 
-/// Packets of one train that a view opens at most; longer trains are left to the connection.
+/// The most packets of a train that a [`TrainOpener`] opens; longer trains are left to the connection.
 pub const MAX_OPENED: usize = 64;
 
 /// The keys of one generation that seal.
@@ -20,7 +20,7 @@ pub(super) struct TrainKey {
     pub tag_len: usize,
 }
 
-/// What a train that has been built is protected with. Its numbers are reserved for it: to be used once.
+/// Seals one train. Its packet numbers are reserved, so it must be used once.
 pub struct TrainSealer {
     pub(super) keys: Arc<TrainKey>,
     pub(super) lane: u32,
@@ -32,13 +32,13 @@ pub struct TrainSealer {
 }
 
 impl TrainSealer {
-    /// The same for a train of one packet that begins behind so many bytes.
+    /// The same for a train of one packet that is preceded by `lead` bytes of telemetry.
     pub fn with_offset(self, lead: usize) -> TrainSealer {
         TrainSealer { lead, ..self }
     }
 
-    /// The same where the next train is built by the same thread, of this payload. It comes from memory while this one is
-    /// sealed: built from memory that is not near, a train of 44 packets takes as long again.
+    /// The same for a thread that builds the next train from this payload, which is prefetched while this one is
+    /// sealed: built from memory that is not cached, a train of 44 packets takes twice as long.
     pub fn with_prefetch(self, prefetch: Prefetch) -> TrainSealer {
         TrainSealer { prefetch, ..self }
     }
@@ -69,7 +69,7 @@ impl TrainSealer {
     }
 }
 
-/// What opens packets of one lane under the key of one generation.
+/// Opens packets of one lane under the key of one generation.
 #[derive(Clone)]
 pub struct TrainOpener {
     pub(super) key: Arc<OpenKey>,
@@ -79,7 +79,7 @@ pub struct TrainOpener {
     pub(super) generation: u64,
 }
 
-/// What became of a train's packets: by their place in it, the first one's bit is the lowest.
+/// The result of opening a train, as bit sets by packet: the lowest bit is the first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedTrain {
     /// The generation of the key they were opened with.

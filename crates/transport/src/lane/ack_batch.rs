@@ -2,12 +2,12 @@
 
 use crate::streams::{SegmentRef, Streams};
 
-/// The piece that grows.
+/// The contiguous range that is growing.
 #[derive(Debug, Default)]
 pub struct AckBatch(Option<(u16, SegmentRef)>);
 
 impl AckBatch {
-    /// A piece arrived. What it does not go on with is told.
+    /// Adds an acknowledged segment; reports the range before it when it is not contiguous.
     pub fn add(&mut self, qpn: u16, s: SegmentRef, streams: &mut impl Streams) {
         if let Some((q, r)) = &mut self.0
             && (*q, r.msn, r.offset + u64::from(r.len)) == (qpn, s.msn, s.offset)
@@ -21,7 +21,7 @@ impl AckBatch {
         self.0 = Some((qpn, s));
     }
 
-    /// Tells what is left.
+    /// Reports the remaining range.
     pub fn flush(&mut self, streams: &mut impl Streams) {
         if let Some((qpn, s)) = self.0.take() {
             streams.acked(qpn, s);

@@ -11,7 +11,7 @@ const FIRST_TRAIN: usize = 32 << 10;
 /// Beside a longer round trip, the time for building a train is nothing.
 const SHORT_PATH: Span = Span::from_millis(1);
 
-/// The flows of a lane of which more waited when their last train left, as bits.
+/// The flows of a lane, as bits, that had more to send when their last train left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bursts(u64);
 

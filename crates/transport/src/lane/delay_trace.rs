@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 const MAX_SAMPLES: usize = 1_024;
 const SPACING: Span = Span::from_millis(1);
 
-/// Delays by the time of sending, oldest first.
+/// Delays by time of sending, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct DelayTrace {
     on: bool,
     samples: VecDeque<(Time, i64)>,
 }
 
-/// What the samples of a time come to.
+/// Count, mean and variance of the samples of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// How many.

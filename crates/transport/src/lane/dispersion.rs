@@ -18,7 +18,7 @@ const MAX_ARRIVAL: Span = Span::from_millis(200);
 /// Time between measurements: each costs two reports.
 const EVERY: Span = Span::from_millis(1);
 
-/// Looks at successive reports.
+/// Measures dispersion from successive feedback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dispersion {
     /// Number, time of sending and arrival by the peer's clock (in microseconds, wrapping) of the last report's

@@ -37,7 +37,7 @@ const TOLERATED: u64 = 8;
 /// A queue that is shorter than this was marked as L4S marks (RFC 9332 aims at 1 ms).
 const SHALLOW: Span = Span::from_millis(3);
 
-/// What is known of one codepoint.
+/// The validation state of one ECN codepoint.
 #[derive(Clone, Debug, Default)]
 struct CodepointState {
     path: EcnPath,
@@ -59,7 +59,7 @@ struct CodepointState {
     wait: u64,
 }
 
-/// What the peer counted.
+/// The ECN counts that the peer reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PeerCounts {
     ect0: u64,
@@ -67,7 +67,8 @@ struct PeerCounts {
     ce: u64,
 }
 
-/// All that was counted: by the peer, and of packets by what they were sent with: reported ones, and those of them marked.
+/// All counts: those of the peer, and per codepoint the packets sent with it that were acknowledged and those of them
+/// marked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     counts: PeerCounts,
@@ -75,7 +76,7 @@ struct Totals {
     marked: [u64; 2],
 }
 
-/// The watch over one lane.
+/// ECN validation of one lane.
 #[derive(Clone, Debug, Default)]
 pub struct EcnValidator {
     codepoints: [CodepointState; 2],
@@ -335,7 +336,7 @@ const fn i_of(ecn: Ecn) -> usize {
     if matches!(ecn, Ecn::Ect1) { 1 } else { 0 }
 }
 
-/// Which packets a statement says were marked.
+/// The packets that a feedback frame reports as marked.
 pub(super) struct MarkedPackets<'a>(&'a [Range<u64>]);
 
 impl MarkedPackets<'_> {

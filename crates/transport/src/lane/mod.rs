@@ -57,7 +57,7 @@ pub const MAX_FRAMES_PER_PACKET: usize = 64;
 /// repetition and those that wait for it never exceed this together.
 pub const MAX_LOST_FRAMES: usize = MAX_CONTROL * MAX_FRAMES_PER_PACKET;
 
-/// How far a lane is.
+/// The state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Of a server: the client has not been heard on it.
@@ -72,7 +72,7 @@ pub enum Stage {
     Closed,
 }
 
-/// What a lane carried.
+/// Bytes and packets that a lane carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounters {
     /// Bytes of data packets sent.
@@ -83,7 +83,7 @@ pub struct LaneCounters {
     pub lost: u64,
 }
 
-/// Whether a lane that works carries data, as far as other lanes matter.
+/// Whether a working lane carries data or rests because it shares a bottleneck with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CouplingHold {
     /// It does.
@@ -105,13 +105,13 @@ impl CouplingHold {
         }
     }
 
-    /// Whether it carries no data.
+    /// Whether it carries no data now.
     pub const fn is_held(self) -> bool {
         matches!(self, CouplingHold::Paused | CouplingHold::Resting(_))
     }
 }
 
-/// State of one lane. The connection routes packets, feedback and time to it.
+/// The state of one lane. The connection routes packets, feedback and timers to it.
 #[derive(Debug)]
 pub struct Lane {
     /// Its number in the connection.
@@ -180,7 +180,7 @@ pub struct Lane {
     pub ecn: EcnValidator,
     /// Whether hops write telemetry.
     pub telemetry: TelemetryDetector,
-    /// Who stands in for algorithms that lack signals here, by flow.
+    /// Substitutes of algorithms that lack signals here, by flow.
     pub substitutions: Substitutions,
     /// How fast the round trip and the one-way delay rise.
     trends: Trend<2>,
@@ -218,7 +218,7 @@ pub struct Lane {
     stalls: u32,
 }
 
-/// What digesting feedback or a time-out told, for the connection's counters.
+/// The result of processing feedback or a time-out, for the connection's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackOutcome {
     /// Packets declared lost.
@@ -395,7 +395,7 @@ impl Lane {
         if self.remote.is_ipv6() { 48 } else { 28 }
     }
 
-    /// Keeps frames for repetition; the index goes into the packet's books.
+    /// Keeps the frames of a control packet for retransmission; the returned index is recorded with the packet.
     pub fn keep_control(&mut self, frames: Vec<Frame<'static>>) -> u32 {
         if let Some(i) = self.free_control.pop() {
             self.control[i as usize] = frames;
@@ -616,7 +616,7 @@ impl Lane {
         });
         self.data_outstanding = self.data_outstanding.saturating_sub(data);
         for i in control {
-            // The books keep the packet as lost; its late acknowledgement must not free the slot twice.
+            // The packet stays tracked as lost; its late acknowledgement must not free the slot twice.
             let frames = core::mem::take(&mut self.control[i as usize]);
             self.lost_frames.extend(frames);
         }
@@ -642,7 +642,7 @@ impl Lane {
 
     /// Forgets sent packets whose fate is decided.
     pub fn forget(&mut self, now: Time) {
-        // A lost packet is watched for a further round trip or two: its late report is a spurious loss. Where the books
+        // A lost packet is watched for a further round trip or two: its late report is a spurious loss. Where the table
         // fill up (400 Gbit/s over 100 ms has 3.3 million packets in flight), knowing that is not worth a slower sender.
         let rtt = self.rtt.smoothed();
         let watch =

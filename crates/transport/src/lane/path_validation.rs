@@ -10,8 +10,8 @@ pub const MAX_CHALLENGES: usize = 5;
 /// (RFC 9000, section 8.2.4, asks for patience).
 const MIN_GAP: Span = Span::from_millis(50);
 
-/// The peer may be at this address: nothing but challenges, and answers to its own, goes there until it answers (RFC
-/// 9000, sections 8.2 and 9.3).
+/// The validation of one address: nothing is sent there but PATH_CHALLENGE, and answers to the peer's, until the peer
+/// responds (RFC 9000, sections 8.2 and 9.3).
 #[derive(Debug)]
 pub struct PathValidation {
     /// Its address.

@@ -30,7 +30,7 @@ pub struct Arrival {
     pub waited: Span,
 }
 
-/// The receiver's books of a lane.
+/// The packets received on a lane, as needed for feedback.
 #[derive(Debug)]
 pub struct Received {
     seen: RangeSet,
@@ -63,7 +63,7 @@ impl Default for Received {
 }
 
 impl Received {
-    /// Empty books with a cautious feedback interval until the sender says what it wants.
+    /// An empty record with a cautious feedback interval until the sender asks for another.
     pub const fn new() -> Received {
         Received {
             seen: RangeSet::new(),
@@ -154,7 +154,7 @@ impl Received {
     pub fn on_floor(&mut self, f: &Floor) {
         self.interval = Span::from_micros(f.interval_us.min(1_000_000)).clamp(MIN_INTERVAL, MAX_INTERVAL);
         self.packets = f.packets.clamp(1, 1 << 20);
-        // A floor beyond anything received is the sender's own business, but books stay small.
+        // A floor beyond anything received is the sender's own business, but the table stays small.
         if f.floor > self.floor {
             self.seen.remove(self.floor..f.floor);
             if !self.marks.is_empty() {

@@ -6,13 +6,13 @@ use cc::engine::Train;
 use core::ops::Range;
 use std::collections::VecDeque;
 
-/// Packets that one lane keeps in its books at most, acknowledged or not. 400 Gbit/s for 100 ms is 3.3 million packets in
-/// flight. Where packets are lost the books reach back three round trips while they are at most half full, and little more
-/// than one beyond (see `Lane::forget`). Of 600,000 in flight they keep 2 million.
+/// The most packets that a lane tracks, acknowledged or not. 400 Gbit/s for 100 ms is 3.3 million packets in flight.
+/// Where packets are lost they are tracked for three round trips while the table is at most half full, and little
+/// more than one beyond (see `Lane::forget`). Of 600,000 in flight it holds 2 million.
 pub const MAX_TRACKED: usize = 1 << 23;
 /// Of these, places that data leaves to control packets, so that a full book still hears of feedback.
 const CONTROL_RESERVE: usize = 1 << 12;
-/// Ranges reported missing that a lane keeps at most: at worst every second packet in the books is one.
+/// Ranges reported missing that a lane keeps at most: at worst every second tracked packet is one.
 pub const MAX_SENT_HOLES: usize = MAX_TRACKED / 2 + 1;
 
 /// What a packet carried, to be dealt with when its fate is known.
@@ -61,7 +61,7 @@ pub struct SentPacket {
 /// The train of packets that belong to none (a number left out).
 pub const NO_TRAIN: u64 = u64::MAX;
 
-/// The books of trains, by consecutive number.
+/// The trains sent, by consecutive number.
 #[derive(Debug, Default)]
 pub struct SentTrains {
     base: u64,
@@ -82,11 +82,11 @@ impl SentTrains {
     pub fn last_mut(&mut self) -> Option<&mut Train> {
         self.trains.back_mut()
     }
-    /// Trains in the books: at most one more than packets, since each has one, but for the last.
+    /// The number of trains tracked: at most one more than packets, since each has one, but for the last.
     pub fn len(&self) -> usize {
         self.trains.len()
     }
-    /// Whether no train is in the books.
+    /// Whether no train is tracked.
     pub fn is_empty(&self) -> bool {
         self.trains.is_empty()
     }
@@ -105,7 +105,7 @@ impl SentTrains {
     }
 }
 
-/// The books of sent packets: packet numbers in order, each looked up in constant time.
+/// The packets sent on a lane, by packet number; each is found in constant time.
 #[derive(Debug, Default)]
 pub struct SentPackets {
     base: u64,
@@ -121,7 +121,7 @@ pub struct SentPackets {
     steps: u64,
 }
 
-/// A peer's statement that cannot be true.
+/// Feedback that cannot be true: it acknowledges packets that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FalseFeedback;
 
@@ -130,7 +130,7 @@ impl SentPackets {
     pub fn next(&self) -> u64 {
         self.base + self.packets.len() as u64
     }
-    /// The oldest packet number still in the books: what the peer may forget below.
+    /// The lowest packet number that is tracked: the peer can forget those below.
     pub const fn base(&self) -> u64 {
         self.base
     }
@@ -142,11 +142,11 @@ impl SentPackets {
     pub fn has_room_for_control(&self) -> bool {
         self.packets.len() < MAX_TRACKED
     }
-    /// Packets in the books, whatever their fate: at most [`MAX_TRACKED`].
+    /// The number of tracked packets, whatever their state: at most [`MAX_TRACKED`].
     pub fn tracked(&self) -> usize {
         self.packets.len()
     }
-    /// Packets and ranges that feedback, losses and forgetting have looked at: what the books cost.
+    /// How many packets and ranges feedback, loss detection and forgetting have visited: the cost of tracking.
     pub const fn steps(&self) -> u64 {
         self.steps
     }
@@ -158,11 +158,11 @@ impl SentPackets {
     pub const fn outstanding(&self) -> u64 {
         self.outstanding
     }
-    /// The books of trains.
+    /// The trains sent.
     pub const fn trains(&self) -> &SentTrains {
         &self.trains
     }
-    /// The books of trains, to enter one.
+    /// The trains sent, to add one.
     pub fn trains_mut(&mut self) -> &mut SentTrains {
         &mut self.trains
     }
@@ -190,7 +190,7 @@ impl SentPackets {
     pub fn get(&self, pn: u64) -> Option<&SentPacket> {
         self.packets.get(pn.checked_sub(self.base)? as usize)
     }
-    /// Bytes on the wire of packets with these numbers, if all are in the books.
+    /// Bytes on the wire of packets with these numbers, if all are tracked.
     pub fn bytes(&self, mut numbers: Range<u64>) -> Option<u64> {
         numbers.try_fold(0, |sum, pn| Some(sum + u64::from(self.get(pn)?.bytes)))
     }
@@ -317,7 +317,7 @@ impl SentPackets {
         found
     }
 
-    /// Declares one packet lost (a probe will carry its content again).
+    /// Declares one packet lost (a probe will retransmit its content).
     pub fn force_lost(&mut self, pn: u64) -> Option<SentPacket> {
         let p = self.get_mut(pn)?;
         if p.state != State::Outstanding {
@@ -329,7 +329,7 @@ impl SentPackets {
         Some(copy)
     }
 
-    /// Declares everything lost whose fate is unknown.
+    /// Declares all outstanding packets lost.
     pub fn lose_all(&mut self, mut each: impl FnMut(&SentPacket, Option<&Train>)) {
         for p in &mut self.packets {
             if p.state == State::Outstanding {
@@ -371,7 +371,7 @@ impl SentPackets {
         self.reported = self.reported.max(self.base);
     }
 
-    /// Hands out everything that is not known to have arrived and empties the books.
+    /// Returns everything that is not known to have arrived, and tracks nothing any more.
     pub fn drain(&mut self) -> impl Iterator<Item = SentPacket> + '_ {
         self.outstanding = 0;
         self.base += self.packets.len() as u64;

@@ -14,7 +14,7 @@ const PROBE_AFTER_MOST: u64 = 64;
 /// A packet with room holds as much of a message as the smallest packet without: an unreliable message is one segment.
 const SMALLEST: usize = 1_200;
 
-/// The watch over one lane.
+/// The detection of telemetry on one lane.
 #[derive(Clone, Debug, Default)]
 pub struct TelemetryDetector {
     found: Found,

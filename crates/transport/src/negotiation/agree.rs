@@ -18,7 +18,7 @@ pub struct NoCommonAlgorithm {
     pub terms: String,
 }
 
-/// What both directions use.
+/// The congestion control of both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// What the client sends with.

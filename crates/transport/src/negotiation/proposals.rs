@@ -25,7 +25,7 @@ pub const MAX_TOO_OFTEN: u32 = 256;
 const MIN_ROUND: Span = Span::from_millis(1);
 const MAX_ROUND: Span = Span::from_secs(1);
 
-/// So many at once, and some more with each round trip.
+/// A token bucket refilled once per round trip.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     left: u64,
@@ -74,7 +74,7 @@ struct Topic {
     deciding: bool,
 }
 
-/// What a frame leads to.
+/// What a received frame leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The peer proposes this: decide, and tell by [`Proposals::decided`].
@@ -87,7 +87,7 @@ pub enum Step {
     Crossed(CcTopic, CcOffer),
 }
 
-/// Why a proposal cannot be made now.
+/// Why no proposal can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// The last one on this topic has no answer yet.
@@ -104,7 +104,7 @@ pub enum ProposeError {
     TooManyTopics,
 }
 
-/// All topics of a connection at one end.
+/// The proposals of a connection on all topics, at one end.
 #[derive(Debug)]
 pub struct Proposals {
     side: Side,

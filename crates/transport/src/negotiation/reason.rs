@@ -2,7 +2,7 @@
 
 use cc::platform::{EcnFault, Lack};
 
-/// Why another algorithm decides than before.
+/// Why the algorithm in effect changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CcChangeReason {
     /// Both ends agreed on it.

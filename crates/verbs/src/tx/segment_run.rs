@@ -7,7 +7,7 @@ use crate::region::Regions;
 use crate::segment::Segment;
 use crate::slab::MrId;
 
-/// Places of equal payloads in one buffer: that of number `k` begins at byte `at + k * stride`.
+/// Equally long payloads in one buffer: number `k` begins at byte `at + k * stride`.
 #[derive(Debug)]
 pub struct StridedBuffer<'a> {
     /// The buffer.

@@ -35,7 +35,7 @@ const MAX_REST: Span = Span::from_secs(60);
 const PROVE: Span = Span::from_secs(10);
 const MAX_PROVE: Span = Span::from_secs(160);
 
-/// What was seen of the last interval. Threads are bits: bit `k` is the thread of socket `k`.
+/// What was measured in the last interval. Threads are bits: bit `k` is the thread of socket `k`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measurement {
     pub now: Time,
@@ -51,7 +51,7 @@ pub(super) struct Measurement {
     pub waited: u64,
 }
 
-/// What came of a look, to be told.
+/// A decision, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadChange {
     /// These begin, on trial.
@@ -68,7 +68,7 @@ pub(super) enum ThreadChange {
     Close,
 }
 
-/// Rates with threads and without are being compared.
+/// A comparison of rates with and without some threads.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     threads: u64,
@@ -80,14 +80,14 @@ struct Trial {
     seen: f64,
 }
 
-/// When a thread that rests may begin again.
+/// When a suspended thread may start again.
 #[derive(Clone, Copy, Debug)]
 struct Suspension {
     until: Time,
     next: Span,
 }
 
-/// The rule.
+/// The policy and its state.
 #[derive(Debug)]
 pub(super) struct ThreadPolicy {
     /// Lanes are there by order: their threads work unless that costs. Otherwise by need.

@@ -64,7 +64,7 @@ fn late_acknowledgement_of_a_lost_packet_reports_its_lost_state() {
     assert_eq!(b.base(), 10);
 }
 
-/// 600,000 packets in flight of which 1 % are lost (10 Gbit/s for 700 ms, 100 Gbit/s for 70 ms): both ends' books
+/// 600,000 packets in flight of which 1 % are lost (10 Gbit/s for 700 ms, 100 Gbit/s for 70 ms): the tables of both ends
 /// together, feedback at an eighth of the round trip in statements that fit a packet of 1,200 bytes.
 #[test]
 fn tracking_600_000_packets_costs_few_steps_per_packet() {
