@@ -643,7 +643,7 @@ impl Lane {
     /// Forgets sent packets whose fate is decided.
     pub fn forget(&mut self, now: Time) {
         // A lost packet is watched for a further round trip or two: its late report is a spurious loss. Where the table
-        // fill up (400 Gbit/s over 100 ms has 3.3 million packets in flight), knowing that is not worth a slower sender.
+        // fills up (400 Gbit/s over 100 ms has 3.3 million packets in flight), knowing that is not worth a slower sender.
         let rtt = self.rtt.smoothed();
         let watch =
             if self.sent.tracked() < MAX_TRACKED / 2 { rtt * 3 } else { rtt + rtt / 4 } + self.reorder;
