@@ -76,7 +76,7 @@ impl Acceptor {
         })
     }
 
-    /// What handshakes go by, of a server.
+    /// The handshake settings of a server.
     pub fn setup(&self) -> Option<&ServerSetup> {
         self.setup.as_ref()
     }
@@ -149,8 +149,8 @@ impl Acceptor {
         }
     }
 
-    /// Says that a connection is forgotten: shorter than what it answers, so that two ends that have forgotten
-    /// each other fall silent (RFC 9000, section 10.3.3), and not too often.
+    /// Sends a stateless reset: shorter than the packet it answers, so that two ends that have both forgotten the
+    /// connection stop (RFC 9000, section 10.3.3), and rate limited.
     pub fn stateless_reset(
         &mut self,
         now: Time,

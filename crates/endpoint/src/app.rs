@@ -29,8 +29,8 @@ pub trait App {
 /// Decides which authenticated clients a server admits, beyond its settings; may change its decisions while it runs
 /// (key lists that are reloaded, tokens that were redeemed elsewhere). See [`Endpoint::set_client_admission`].
 pub trait ClientAdmission: Send {
-    /// Whether `peer`, whose key or certificate the handshake has verified, may come in; called once for each
-    /// connection. Must not block: nothing else goes on meanwhile.
+    /// Whether `peer`, whose key or certificate the handshake has verified, is admitted; called once for each
+    /// connection. Must not block: nothing else runs meanwhile.
     ///
     /// # Errors
     /// Why not: said to the client, of which it sees 128 characters.
@@ -130,7 +130,7 @@ pub enum Event {
         /// The peer's code.
         code: u64,
     },
-    /// Another congestion control holds than before, as agreed with the peer.
+    /// Congestion control changed, as agreed with the peer.
     CcChanged {
         /// On which connection.
         conn: ConnId,
@@ -143,7 +143,7 @@ pub enum Event {
         /// The peer had proposed it; else this end by [`Endpoint::propose_cc`].
         by_peer: bool,
     },
-    /// What [`Endpoint::propose_cc`] proposed does not hold.
+    /// A proposal made by [`Endpoint::propose_cc`] was refused.
     CcRefused {
         /// On which connection.
         conn: ConnId,
@@ -156,8 +156,8 @@ pub enum Event {
         /// Why: a code of [`crate::refusal`], which has words for it.
         code: u64,
     },
-    /// Another algorithm decides for a flow of this end than before, which the peer was told of but not asked about: the
-    /// policy is another one, signals are missing or back, a program was stopped.
+    /// The algorithm of a flow of this end changed; the peer was notified but not asked: by policy, for missing or
+    /// restored signals, or because a program was stopped.
     CcReplaced {
         /// On which connection.
         conn: ConnId,
@@ -170,8 +170,8 @@ pub enum Event {
         /// Why.
         why: CcChangeReason,
     },
-    /// The peer says the same of what it sends. What follows faster than a reader could is left out:
-    /// [`Endpoint::flows`] has the newest.
+    /// The peer reports such a change of its own sending. Changes that follow faster than a reader could are left
+    /// out: [`Endpoint::flows`] has the newest.
     CcReplacedByPeer {
         /// On which connection.
         conn: ConnId,

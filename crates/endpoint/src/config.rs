@@ -83,7 +83,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// What a client needs to connect.
+/// The parameters of a client's connection.
 #[derive(Clone, Debug)]
 pub struct Connect {
     /// Where the server is.

@@ -420,7 +420,7 @@ impl Endpoint {
         Ok(path)
     }
 
-    /// Takes a path out of use, at both ends. What is under way on it goes over the others. Path zero stays.
+    /// Closes a path at both ends. What is in flight on it is sent over the others. Path zero stays.
     pub fn remove_path(&mut self, now: Time, conn: ConnId, path: u32) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         let mut s = crate::streams::ConnStreams { adapter: &mut self.adapter, qps: &c.qps, last: None };

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use transport::{LaneAddresses, PathDiscovery};
 
-/// Paths of a connection, named ones included, up to which further ones are added.
+/// Discovery adds paths to a connection up to this number, configured ones included.
 pub const MAX_AUTO_PATHS: usize = 4;
-/// The same where all pairs are wanted.
+/// The same with [`PathDiscovery::Mesh`].
 pub const MAX_MESH_PATHS: usize = 8;
-/// Paths that are tried over a connection's life: each costs a number, of which there are 64, and up to five challenges
-/// that go wherever the server says.
+/// Paths that are tried over a connection's life: each costs a lane number, of which there are 64, and up to five
+/// challenges to an address that the server names.
 pub const MAX_PATH_ATTEMPTS: u32 = 24;
-/// Addresses of peers that an endpoint wants routes to at most.
+/// The most peer addresses for which an endpoint asks for routes.
 pub const MAX_REMOTES: usize = 256;
 
 /// This machine's addresses and routes, as far as an endpoint's packets are concerned.
@@ -100,7 +100,7 @@ struct DiscoveredLane {
 }
 
 impl DiscoveredPaths {
-    /// Whether a lane was added because its addresses were found.
+    /// Whether a lane was added by discovery.
     pub(crate) fn has(&self, lane: u32) -> bool {
         self.lanes.iter().any(|l| l.lane == lane)
     }
@@ -337,19 +337,19 @@ impl Endpoint {
         all.take(MAX_REMOTES).collect()
     }
 
-    /// Whether something has happened since it was asked last for which the network is to be looked at again.
+    /// Whether something happened since the last call for which the network should be queried again.
     pub fn needs_network(&mut self) -> bool {
         core::mem::take(&mut self.network_stale)
     }
 
-    /// Whether a connection of this client has no path that works: then something may have changed that nobody told of.
+    /// Whether a connection of this client has no working path: then something may have changed without notice.
     pub fn has_no_working_path(&self) -> bool {
         let mut clients = self.conns.values().filter(|c| c.info.is_client && c.established && !c.closed);
         clients.any(|c| !c.connection.all_lane_addresses().any(|l| l.works))
     }
 
-    /// What the network is like from now on. Clients' connections add paths, and leave those that have no way any more;
-    /// servers' clients are told where else the server can be reached.
+    /// Applies this machine's present addresses and routes. Clients' connections add paths, and leave those that have
+    /// no route any more; servers' clients are sent the server's other addresses.
     pub fn set_network(&mut self, now: Time, network: Network) {
         self.network = network;
         let all: Vec<ConnId> = self.conns.keys().copied().collect();

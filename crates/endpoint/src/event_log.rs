@@ -6,7 +6,7 @@ use observe::{Subject, What};
 use transport::{CcChangeReason, refusal};
 
 impl Endpoint {
-    /// What happens to connections, and in the application above them, for those who show it.
+    /// The event log of connections and of the application above them.
     pub fn log(&mut self) -> &mut observe::EventLog {
         &mut self.log
     }

@@ -98,7 +98,7 @@ pub(crate) struct PolicyState {
 }
 
 impl PolicyState {
-    /// The policy.
+    /// The policy in force.
     pub(crate) fn policy(&self) -> &Arc<dyn Policy> {
         &self.policy
     }
@@ -116,9 +116,8 @@ fn on_wire(bytes: u64) -> u64 {
 }
 
 impl Endpoint {
-    /// From now on this policy says by what algorithm each flow is decided, in which class it stands, and what it may send.
-    /// Flows that run are asked about at once, and again whenever the policy's version grows: what changes takes effect
-    /// without anything in flight being lost.
+    /// Sets the policy that chooses each flow's algorithm, class and cap. It applies to running flows at once, and
+    /// again whenever its version grows, without losing anything in flight.
     pub fn set_policy(&mut self, policy: Arc<dyn Policy>) {
         match &mut self.policy_state {
             Some(g) => (g.policy, g.applied) = (policy, None),
@@ -326,9 +325,9 @@ impl Endpoint {
         all
     }
 
-    /// Gives out what algorithms were told and decided since the last call, of one flow or of all, with connection, lane and
-    /// flow; and keeps it from now on. How many records were not kept is returned. Of flows by the system's TCP,
-    /// [`Endpoint::take_stream_samples`] has what that tells.
+    /// Returns the inputs and decisions of algorithms since the last call, of one flow or of all, with connection,
+    /// lane and flow; and starts recording them. Returns how many records were dropped. For flows by the kernel's TCP
+    /// see [`Endpoint::take_stream_samples`].
     pub fn take_trace(
         &mut self,
         only: Option<(ConnId, u8)>,
@@ -341,7 +340,7 @@ impl Endpoint {
             .sum()
     }
 
-    /// Nobody watches any more.
+    /// Stops recording them.
     pub fn end_trace(&mut self) {
         self.conns.values_mut().for_each(|c| c.connection.end_trace());
         self.iwarp_state.end_trace();

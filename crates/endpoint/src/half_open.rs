@@ -38,8 +38,8 @@ impl HalfOpen {
         }
     }
 
-    /// Who is given up for a newcomer at `remote`: the oldest of the address that has most, unless that is the newcomer's own
-    /// and it may yet come to an end.
+    /// The handshake to drop for a newcomer at `remote`: the oldest of the address that has most, unless that is the
+    /// newcomer's own and it may still complete.
     pub fn gives_way(&self, now: Time, remote: SocketAddr) -> Option<ConnId> {
         let network = network_of(remote.ip());
         let own = self.by_network.get(&network).map_or(0, BTreeSet::len);

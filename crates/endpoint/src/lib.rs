@@ -231,14 +231,14 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// Asks `admission` about each client from now on, once the handshake has shown who it is and [`ServerConfig::authority`]
-    /// lets it in. One that is turned away costs no queue pair, no event and no place among
+    /// Consults `admission` for each client from now on, once the handshake has authenticated it and
+    /// [`ServerConfig::authority`] admits it. A rejected client costs no queue pair, no event and no place among
     /// [`ServerConfig::max_connections`]: the application never learns of it.
     pub fn set_client_admission(&mut self, admission: Option<Box<dyn ClientAdmission>>) {
         self.client_admission = admission;
     }
 
-    /// What is known of a connection, until it is released.
+    /// The verbs objects and the peer of a connection, until it is released.
     pub fn connection(&self, conn: ConnId) -> Option<&ConnInfo> {
         let ours = self.conns.get(&conn).map(|c| &c.info);
         ours.or_else(|| self.iwarp_state.conns.get(&conn).map(|b| &b.info))
@@ -261,8 +261,8 @@ impl Endpoint {
         s.payload_sent.saturating_sub(s.payload_again).saturating_add(s.payload_received)
     }
 
-    /// What is held in memory for a connection and each of its queue pairs, beside the limits: by name, those of queue
-    /// pairs once for each pair. Takes time in the number of unfinished messages.
+    /// Memory in use by a connection and each of its queue pairs, with the limits: by name, those of queue pairs once
+    /// for each pair. Takes time in the number of unfinished messages.
     pub fn usage(&self, conn: ConnId) -> Option<Vec<(&'static str, Gauge)>> {
         let c = self.conns.get(&conn)?;
         let mut all: Vec<_> = c.connection.usage().iter().collect();
@@ -302,7 +302,7 @@ impl Endpoint {
         self.conns.values().all(|c| c.connection.is_closed()) && self.iwarp_state.streams.is_empty()
     }
 
-    /// Starts to connect; [`Event::Connected`] or [`Event::Closed`] follows.
+    /// Starts connecting; [`Event::Connected`] or [`Event::Closed`] follows.
     ///
     /// # Errors
     /// Settings that cannot be used, in words.
@@ -339,7 +339,8 @@ impl Endpoint {
         self.insert(connection, c.remote, true, (ruled, said))
     }
 
-    /// Where a client has begun to connect by datagrams since the last call: for a driver that can hear of ICMP.
+    /// The address to which a client has started to connect by datagrams since the last call: for a driver that can
+    /// watch for ICMP.
     pub fn take_connect_target(&mut self) -> Option<SocketAddr> {
         self.connect_target.take()
     }
@@ -349,8 +350,8 @@ impl Endpoint {
         self.conns.values().any(|c| c.info.remote == remote && c.connection.is_unanswered())
     }
 
-    /// The network says that nothing will answer there. Ends what still waits for the first answer, so that the caller is to be
-    /// sure: whoever is on the way can say so.
+    /// Ends connections to an address that still wait for the first response. ICMP can be forged by anyone on the
+    /// path, so the caller must be sure.
     pub fn on_unreachable(&mut self, now: Time, remote: SocketAddr, why: Unreachable) {
         let waiting =
             self.conns.iter().filter(|(_, c)| c.info.remote == remote && c.connection.is_unanswered());
@@ -367,7 +368,7 @@ impl Endpoint {
         TransportOptions { remembered: o.remembered.or_else(|| self.paths.recall(remote.ip(), now)), ..o }
     }
 
-    /// What the path to `peer` carried lately, for whoever keeps it until the next start and gives it back in
+    /// What is remembered of the path to `peer`, for callers that store it until the next start and pass it to
     /// [`TransportOptions::remembered`].
     pub fn remembered(&self, peer: std::net::IpAddr, now: Time) -> Option<Remembered> {
         self.paths.recall(peer, now)
@@ -482,13 +483,13 @@ impl Endpoint {
         self.conns.values_mut().for_each(|c| c.connection.on_too_large(now, remote, size));
     }
 
-    /// How long datagrams that arrive may wait before any of the connections that are at work notices: an eighth of the
-    /// shortest round trip among them at most.
+    /// How long received datagrams may wait before they are processed, without any active peer noticing: at most an
+    /// eighth of the shortest round trip among them.
     pub fn max_receive_delay(&self) -> Span {
         self.receive_delay.least().unwrap_or(Span::ZERO)
     }
 
-    /// Takes in a train as it was received: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
+    /// Processes a received train: datagrams of `stride` bytes, the last perhaps shorter. Works in place.
     pub fn handle_train(&mut self, now: Time, meta: DatagramInfo, data: &mut [u8], stride: usize) {
         let stride = stride.clamp(1, data.len().max(1));
         let mut rest = data;
@@ -574,7 +575,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes what is to be sent now into `buf` of at least [`MAX_TRAIN`] bytes. Call until it gives nothing.
+    /// Writes the next train to send into `buf` of at least [`MAX_TRAIN`] bytes. Call it until it returns nothing.
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
         self.poll_trains(now, &mut SingleBuffer(buf))
     }
@@ -615,12 +616,12 @@ impl Endpoint {
         first.into_iter().chain(streams).chain(self.next_call()).min()
     }
 
-    /// Whether the application is to run again before the loop sleeps: sending has brought news for it.
+    /// Whether the application must run again before the loop sleeps: sending has produced completions or events.
     pub const fn needs_app(&self) -> bool {
         self.app_due
     }
 
-    /// Lets time pass.
+    /// Processes expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.app_due = false;
         self.log.set_time(now);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// Peers remembered at most; beyond, the oldest is forgotten.
 pub const MAX_PATHS: usize = 1_024;
-/// For how long a path is remembered: other traffic comes and goes.
+/// How long a path is remembered: other traffic comes and goes.
 pub const LIFETIME: Span = Span::from_secs(3_600);
 
 /// Remembered paths by the peer's address.
@@ -27,7 +27,7 @@ impl RememberedPaths {
         }
     }
 
-    /// What the path to `peer` carried, if that was not long ago.
+    /// The remembered rate of the path to `peer`, if it is recent.
     pub fn recall(&self, peer: IpAddr, now: Time) -> Option<Remembered> {
         let (path, at) = self.known.get(&peer.to_canonical())?;
         (now.since(*at) <= LIFETIME).then_some(*path)

@@ -34,7 +34,8 @@ pub struct ShareLimits {
 }
 
 impl ShareLimits {
-    /// So many places, with what else is usual: 20 s and 2 s for the first word, 4 KiB a second over 10 s.
+    /// Limits for so many sessions, with defaults for the rest: 20 s and 2 s for the first request, 4 KiB a second
+    /// over 10 s.
     pub const fn of(places: usize) -> ShareLimits {
         ShareLimits {
             places,

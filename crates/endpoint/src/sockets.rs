@@ -28,14 +28,14 @@ pub const fn socket_of(cid: Cid, sockets: u16) -> u16 {
 }
 
 impl Endpoint {
-    /// Says how many sockets there are, 1 to [`MAX_SOCKETS`]; those of a server share its address. Lanes that clients open
-    /// from now on are spread over them.
+    /// Sets the number of sockets, 1 to [`MAX_SOCKETS`]; those of a server share its address. New lanes of clients
+    /// are spread over them.
     pub fn use_sockets(&mut self, sockets: u16) {
         self.sockets = sockets.clamp(1, MAX_SOCKETS);
     }
 
-    /// From now on lanes of these sockets, bit `k` for socket `k`, carry data from this end only while no other lane does:
-    /// their threads have no processor that is worth it. The lanes stay open, and what arrives on them is taken in.
+    /// Makes lanes of these sockets (bit `k` for socket `k`) carry data of this end only while no other lane does,
+    /// because no processor is free for their threads. The lanes stay open and receive.
     pub fn set_spare_sockets(&mut self, spare: u64) {
         if core::mem::replace(&mut self.spare, spare) == spare {
             return;
@@ -118,14 +118,14 @@ impl Endpoint {
         None
     }
 
-    /// A socket that took nothing more has room again.
+    /// A socket that was full has room again.
     pub fn resume(&mut self) {
         while let Some(id) = self.blocked.pop_first() {
             self.touch(id);
         }
     }
 
-    /// As [`Endpoint::handle_train`], for a train of one lane that a [`OpenerUpdate`] has been over.
+    /// As [`Endpoint::handle_train`], for a train of one lane that a socket's thread has opened.
     pub fn handle_opened(
         &mut self,
         now: Time,
@@ -166,7 +166,8 @@ impl Endpoint {
         c.connection.only_remote()
     }
 
-    /// Whether there are threads that [`Endpoint::poll_opener_update`] is for. Those that begin are told everything.
+    /// Whether there are threads that [`Endpoint::poll_opener_update`] is for. Threads that start are sent all
+    /// openers.
     pub fn publish_openers(&mut self, shown: bool) {
         if core::mem::replace(&mut self.publishes_openers, shown) == shown {
             return;
@@ -181,7 +182,7 @@ impl Endpoint {
         }
     }
 
-    /// What threads of sockets are to know next.
+    /// The next opener update for a socket's thread.
     pub fn poll_opener_update(&mut self) -> Option<OpenerUpdate> {
         self.opener_updates.pop_front()
     }

@@ -76,7 +76,7 @@ impl CpuTime {
         self.user + self.system
     }
 
-    /// What was spent after `earlier` was read.
+    /// The CPU time spent after `earlier` was read.
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime { user: self.user - earlier.user, system: self.system - earlier.system }
     }

@@ -112,15 +112,15 @@ impl Datapath {
         }
     }
 
-    /// Has the kernel take this peer for the only one, where that makes sending to it cheaper. Nothing comes from others
-    /// until [`Datapath::detach`]; sending elsewhere, or from another address than `src`, is the same as that.
+    /// Connects the socket to this peer as the only one, where that makes sending to it cheaper. Nothing is received
+    /// from others until [`Datapath::detach`]; sending elsewhere, or from another address than `src`, detaches it.
     pub fn attach(&mut self, dst: SocketAddr, src: IpAddr) {
         if let Datapath::Udp(s) = self {
             s.attach(dst, src);
         }
     }
 
-    /// Takes in datagrams from everybody again.
+    /// Receives datagrams from everybody again.
     pub fn detach(&mut self) {
         if let Datapath::Udp(s) = self {
             s.detach();
@@ -182,7 +182,8 @@ impl Datapath {
         }
     }
 
-    /// What becomes writable when a send that was [`Blocked::Buffer`](crate::udp::Blocked::Buffer) may go on.
+    /// The descriptor that becomes writable when a send that was [`Blocked::Buffer`](crate::udp::Blocked::Buffer) can
+    /// continue.
     pub fn room(&self) -> BorrowedFd<'_> {
         match self {
             Datapath::Udp(s) => s.as_fd(),

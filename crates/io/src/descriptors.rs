@@ -14,8 +14,7 @@ const FILES: u64 = 4;
 /// More than this is not counted on.
 const MOST: u64 = 1 << 20;
 
-/// Has the process use as many descriptors as its administrator allows (the hard limit), not as few as programs expect that cannot
-/// handle large numbers. Where the system refuses, the limit stays as it is.
+/// Raises the limit of descriptors to the hard limit. Where the system refuses, the limit stays.
 pub fn raise() {
     let mut l = getrlimit(Resource::Nofile);
     if l.current != l.maximum {
@@ -26,17 +25,17 @@ pub fn raise() {
     }
 }
 
-/// Descriptors that the process may have.
+/// The limit of descriptors.
 pub fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(MOST).min(MOST)
 }
 
-/// How many of them connections by TCP may have that others make, one at least.
+/// How many descriptors incoming TCP connections may use, at least one.
 pub fn for_streams() -> usize {
     usize::try_from(limit().max(STREAMS) / STREAMS).unwrap_or(USUAL as usize)
 }
 
-/// And files that are received.
+/// How many descriptors received files may use.
 pub fn for_files() -> u64 {
     limit() / FILES
 }

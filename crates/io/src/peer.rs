@@ -21,7 +21,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel about `socket`, which must be a connected Unix socket.
+    /// The credentials of the peer of `socket`, which must be a connected Unix socket.
     ///
     /// # Errors
     /// The kernel's: it is no such socket.

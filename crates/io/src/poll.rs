@@ -84,7 +84,7 @@ impl Waker {
         self.0.notify();
     }
 
-    /// Has `signal` wake the poller, too, from now on: beside what else is registered for it by `signal_hook`.
+    /// Makes `signal` wake the poller, too, beside what else is registered for it by `signal_hook`.
     ///
     /// # Errors
     /// No such signal, or one that cannot be handled.
@@ -153,8 +153,8 @@ impl Poller {
     }
 }
 
-/// Whether there is something to read, or an error or an end to be told of, as far as is known without waiting (poll(2)). Of a
-/// connection by TCP that takes no lock: what arrives meanwhile need not wait for the answer, as it does for a read in vain.
+/// Whether there is something to read, an error or an end, as far as is known without waiting (poll(2)). For a TCP
+/// connection this takes no lock: arriving data need not wait, as it does for a read that finds nothing.
 #[inline]
 pub fn is_readable(fd: &impl AsFd) -> bool {
     let mut asked = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -167,8 +167,8 @@ pub fn is_readable(fd: &impl AsFd) -> bool {
     n > 0
 }
 
-/// Has waits for `fd` to become readable last until there are so many bytes (`SO_RCVLOWAT`, socket(7)), or its end, or all that its
-/// sender may send for now.
+/// Sets the low watermark: `fd` becomes readable only with so many bytes (`SO_RCVLOWAT`, socket(7)), at its end, or
+/// when its sender may send no more for now.
 ///
 /// # Errors
 /// The system's, where it does not have that for such a socket.

@@ -21,9 +21,9 @@ pub struct NextSegment {
     pub header: DataHeader,
     /// What it carries.
     pub segment: SegmentRef,
-    /// Whether it repeats what was lost.
+    /// Whether it is a retransmission.
     pub again: bool,
-    /// Nobody waits to hear that it arrived.
+    /// Whether nobody waits for its acknowledgement.
     pub quiet: bool,
 }
 
@@ -59,7 +59,7 @@ pub trait Streams {
     }
     /// Whether `next` has something.
     fn has_more(&self, qpn: u16) -> bool;
-    /// Bytes that wait: about those left of the message whose turn it is, and at least so many in all.
+    /// Pending bytes: about those left of the current message, and at least so many in all.
     fn waiting(&self, qpn: u16) -> (u64, u64);
     /// Writes the payload of a piece into `out`, which is exactly as long.
     fn gather(&mut self, qpn: u16, next: &NextSegment, out: &mut [u8]);
@@ -70,9 +70,9 @@ pub trait Streams {
     fn prefetch_hint(&self, _qpn: u16) -> Prefetch {
         Prefetch::default()
     }
-    /// The piece arrived, or several that follow one another in a message.
+    /// A segment, or several contiguous ones of a message, arrived.
     fn acked(&mut self, qpn: u16, segment: SegmentRef);
-    /// The piece was lost: it comes again from `next`, or is reported, as the queue pair has it.
+    /// A segment was lost: `next` gives it again, or its loss is reported, as the queue pair requires.
     fn lost(&mut self, qpn: u16, segment: SegmentRef);
     /// Checks a received packet and places its payload.
     fn place(&mut self, header: &DataHeader, payload: &[u8]) -> Result<Placed, PlaceError>;

@@ -13,7 +13,7 @@ use crate::work::{Data, Local, RecvWr, SendOp, SendWr, Status, WorkCompletion};
 use crate::{MAX_INLINE, MAX_RD_ATOMIC, MAX_RECV_WR, MAX_SEND_WR, MAX_SGE};
 use std::collections::VecDeque;
 
-/// What an adapter may hold at most.
+/// The limits of an adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Protection domains.
@@ -208,8 +208,9 @@ impl Adapter {
     pub fn cq_len(&self, cq: CqId) -> Option<usize> {
         self.cqs.len(cq)
     }
-    /// Asks to be told once, by [`take_notified`](Adapter::take_notified), of the next completion, or of the next
-    /// solicited or failed one. Poll once more after asking: completions that are there already do not count.
+    /// Requests one notification, returned by [`take_notified`](Adapter::take_notified), for the next completion, or
+    /// for the next solicited or failed one. Poll once more afterwards: completions that are there already do not
+    /// count.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -308,7 +309,7 @@ impl Adapter {
     pub fn qp_state(&self, id: QpId) -> Option<QpState> {
         self.qps.get(id).map(|q| q.state)
     }
-    /// What a queue pair holds in memory. Takes time in the number of unfinished messages.
+    /// Memory in use by a queue pair. Takes time in the number of unfinished messages.
     pub fn usage(&self, id: QpId) -> Option<QpUsage> {
         self.qps.get(id).map(Qp::usage)
     }

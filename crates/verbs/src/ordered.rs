@@ -277,7 +277,7 @@ impl Adapter {
             }
         })
     }
-    /// What an outstanding atomic operation is to do.
+    /// The operation of an outstanding atomic request.
     pub fn atomic_op(&self, qp: QpId, id: u32) -> Option<AtomicOp> {
         self.qps.get(qp)?.tx.atomic_op(id)
     }
@@ -521,7 +521,7 @@ impl Adapter {
         }
     }
 
-    /// Takes note that all but the last `queued` bytes that were given out have reached the peer. Without effect where more is
+    /// Notes that all but the last `queued` bytes that were sent have reached the peer. Without effect where more is
     /// known already.
     pub fn count_delivered(&mut self, id: QpId, queued: u64) {
         if let Some(q) = self.qps.get_mut(id) {
@@ -529,7 +529,7 @@ impl Adapter {
         }
     }
 
-    /// Gives the bytes of a range of a region to `f`, in one or more pieces in order.
+    /// Calls `f` with the bytes of a range of a region, in one or more pieces in order.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] (also when the region is gone), [`Error::Fault`].

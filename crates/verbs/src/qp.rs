@@ -105,7 +105,7 @@ pub struct QpInfo {
     pub send_limit: u64,
 }
 
-/// What a queue pair holds in memory, each with its limit behind it.
+/// Memory in use by a queue pair, each kind with its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpUsage {
     /// Send work requests that have not completed; [`QpInit::max_send_wr`].

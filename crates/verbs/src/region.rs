@@ -6,7 +6,7 @@ use crate::slab::{MrId, MwId, PdId, QpId, Slab};
 use crate::tx::StridedBuffer;
 use base::Prefetch;
 
-/// What a region may be used for.
+/// Access rights of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Access(u8);
 

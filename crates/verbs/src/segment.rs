@@ -1,6 +1,6 @@
 //! Segments: the self-describing pieces of messages that pass between this crate and a transport.
 
-/// What a segment belongs to.
+/// The kind of message that a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentOp {
     /// A write, with immediate data or without.
@@ -56,7 +56,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// What the transport keeps to report the segment's fate.
+    /// The reference by which a transport reports its acknowledgement or loss.
     pub const fn reference(&self) -> SegmentRef {
         SegmentRef { msn: self.msn, offset: self.offset, len: self.len }
     }
@@ -71,7 +71,7 @@ impl Segment {
             ..*self
         }
     }
-    /// What the peer decodes.
+    /// The segment as the peer decodes it.
     pub const fn incoming(&self) -> Incoming {
         Incoming {
             op: self.op,
@@ -126,7 +126,7 @@ impl Incoming {
     }
 }
 
-/// What became of a segment that broke no rule.
+/// The result of placing a valid segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {
     /// Some or all of its bytes were new and are in place. Acknowledge it.

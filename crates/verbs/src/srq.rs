@@ -180,9 +180,9 @@ impl Adapter {
         Ok(())
     }
 
-    /// Asks for one event, by [`take_srq_event`](Adapter::take_srq_event), when fewer than `limit` receives are left
-    /// that no message has consumed ([`srq_len`](Adapter::srq_len)), or when a queue pair has none and waits for more
-    /// to be posted; 0 asks for none.
+    /// Requests one event, returned by [`take_srq_event`](Adapter::take_srq_event), when fewer than `limit` receives
+    /// are left that no message has consumed ([`srq_len`](Adapter::srq_len)), or when a queue pair has none and waits
+    /// for more to be posted; 0 requests none.
     ///
     /// # Errors
     /// [`Error::NotFound`].

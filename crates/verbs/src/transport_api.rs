@@ -129,8 +129,8 @@ impl Adapter {
         self.settle();
     }
 
-    /// Takes in a segment: checks everything about it, then copies what is new of `payload` to where it belongs,
-    /// and completes what is complete.
+    /// Processes a received segment: checks it, copies the new part of `payload` to its place, and completes what is
+    /// complete.
     ///
     /// The caller must have discarded copies made by the network of packets that it took long ago (by their packet
     /// numbers): a copy delayed by more than 49,152 messages cannot be told from a new message here.

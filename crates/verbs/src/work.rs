@@ -75,7 +75,7 @@ impl From<Vec<Sge>> for Data {
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// Writes to the peer's region `rkey`, from byte `offset` on. The peer's application sees no completion.
@@ -232,7 +232,7 @@ pub enum Status {
     },
 }
 
-/// What completed.
+/// The operation that completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Opcode {
     /// A write, with immediate data or without.

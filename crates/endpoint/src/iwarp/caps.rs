@@ -165,7 +165,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// What of the policy the system's TCP does not do for connections by iWARP, and does instead: a sentence each.
+    /// What the kernel's TCP does not do of the policy for iWARP connections, and does instead: a sentence each.
     pub fn tcp_remarks(&self) -> Vec<String> {
         let mut all = Vec::new();
         for (conn, b) in self.iwarp_state.conns.iter().filter(|(_, b)| b.told && !b.closed) {

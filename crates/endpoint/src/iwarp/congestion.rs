@@ -5,7 +5,7 @@ use crate::Endpoint;
 use crate::app::{ConnId, Event};
 use cc::platform::Choice;
 
-/// Says whether the system has a congestion control of this name for connections by TCP, in words if not.
+/// Checks whether the system has a TCP congestion control of this name; an error says why not.
 pub type HasCongestion = fn(&str) -> Result<(), String>;
 
 /// Longest name in bytes: Linux's `TCP_CA_NAME_MAX` without the zero at the end.
@@ -47,7 +47,7 @@ impl Endpoint {
         self.iwarp_state.has_congestion = Some(has);
     }
 
-    /// Whether the system's TCP has a congestion control by this name of ours.
+    /// Whether the kernel's TCP has a congestion control for this algorithm of ours.
     pub fn tcp_has(&self, name: &str) -> bool {
         self.system_congestion(name).is_ok()
     }
@@ -125,8 +125,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Has the system decide by the first of these, in order of preference and divided by commas, that the peer may have here
-    /// and that the system has: the peer asks for it, for what this end sends on a connection by iWARP.
+    /// Sets the kernel's congestion control of this end's sending on an iWARP connection, as the peer asked: the
+    /// first of these, in order of preference and divided by commas, that the peer may use here and the system has.
     ///
     /// # Errors
     /// In words, and then nothing has changed: the policy lets the peer have none of them, or the system has none of those.

@@ -11,8 +11,8 @@ pub(super) fn of(ruled: &FlowPolicy) -> u8 {
 }
 
 impl Endpoint {
-    /// What is asked of the network for what this end sends on a connection by iWARP: the application's name, for rules of
-    /// policies, and a code point (0 to 63). `None` leaves it as it is. Takes effect at once, on all streams.
+    /// Sets the application's name (for rules of policies) and the code point (0 to 63) of this end's sending on an
+    /// iWARP connection. `None` leaves it as it is. Takes effect at once, on all streams.
     ///
     /// # Errors
     /// In words: there is no such connection by iWARP.

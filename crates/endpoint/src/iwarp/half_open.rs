@@ -33,7 +33,7 @@ impl HalfOpen {
         }
     }
 
-    /// Of the address that has most, the oldest that is `alone`, else the oldest.
+    /// Of the address with most streams, the oldest that is `alone`, else the oldest.
     pub fn of_most(&self, alone: impl Fn(&StreamId) -> bool) -> Option<StreamId> {
         let most =
             self.by_network.values().max_by_key(|ids| (ids.len(), ids.first().map(std::cmp::Reverse)))?;

@@ -55,7 +55,8 @@ impl Hello {
         b
     }
 
-    /// What a request says, and the application's part of it. `None`: another kind of peer, whose application has it all.
+    /// Parses a request's private data into ours and the application's part. `None`: another kind of peer, whose
+    /// application has it all.
     pub fn parse(b: &[u8]) -> Option<(Hello, &[u8])> {
         let (head, private) = b.split_at_checked(REQUEST)?;
         let (magic, rest) = head.split_at(MAGIC.len());

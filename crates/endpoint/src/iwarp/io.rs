@@ -90,7 +90,7 @@ pub struct StreamIo<'a> {
 }
 
 impl Endpoint {
-    /// What to do to a stream next.
+    /// The next command for a stream.
     pub fn poll_stream_command(&mut self) -> Option<StreamCommand> {
         let order = self.iwarp_state.orders.pop_front()?;
         self.on_command(&order);
@@ -124,7 +124,7 @@ impl Endpoint {
         }
     }
 
-    /// Has a stream come up in [`Endpoint::poll_stream`] again: it can send again, or has more to send.
+    /// Makes [`Endpoint::poll_stream`] return this stream again: it can send again, or has more to send.
     pub fn touch_stream(&mut self, id: StreamId) {
         self.iwarp_state.touch(id);
     }
@@ -268,7 +268,7 @@ impl Endpoint {
         self.iwarp_state.streams.get(&id).is_some_and(|s| s.engine.as_ref().is_none_or(|e| !e.is_held()))
     }
 
-    /// Takes in bytes of a stream that has no places for them yet. Gives how many were taken: what is left is to be offered
+    /// Processes bytes of a stream that has no places for them yet. Returns how many were processed: offer the rest
     /// again when the stream [reads](Endpoint::stream_reads).
     pub fn feed_stream(&mut self, now: Time, id: StreamId, bytes: &[u8]) -> usize {
         let Some(s) = self.iwarp_state.streams.get(&id) else { return bytes.len() };

@@ -118,7 +118,7 @@ impl IwarpState {
         self.conns.values_mut().for_each(|b| b.traced = None);
     }
 
-    /// Has the stream looked at by the driver.
+    /// Queues the stream for the driver.
     pub fn touch(&mut self, id: StreamId) {
         if let Some(s) = self.streams.get_mut(&id)
             && !core::mem::replace(&mut s.queued, true)
@@ -127,7 +127,7 @@ impl IwarpState {
         }
     }
 
-    /// Has the stream looked at by the driver if it has something to send, and in time.
+    /// Queues the stream for the driver if it has something to send, and schedules its timer.
     pub fn follow_up(&mut self, id: StreamId) {
         let Some(s) = self.streams.get_mut(&id) else { return };
         let sends = s.engine.as_ref().is_some_and(::iwarp::Connection::wants_to_send);
@@ -140,7 +140,7 @@ impl IwarpState {
         }
     }
 
-    /// Takes in a stream.
+    /// Adds a stream.
     pub fn insert(&mut self, s: Stream) -> StreamId {
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
@@ -148,8 +148,8 @@ impl IwarpState {
         id
     }
 
-    /// Has the stream looked at in time. An earlier look than needed does no harm, and saves changing the order with every
-    /// record.
+    /// Schedules the stream's timer. An earlier timer than needed does no harm, and saves changing the order with
+    /// every record.
     pub fn schedule(&mut self, id: StreamId) {
         let Some(s) = self.streams.get_mut(&id) else { return };
         let Some(at) = s.timeout().filter(|_| s.is_due_sooner()) else { return };

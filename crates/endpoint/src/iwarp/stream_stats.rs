@@ -57,7 +57,7 @@ const fn headers(v6: bool) -> u64 {
 }
 
 impl Endpoint {
-    /// What the system says of a stream now. The driver tells it from time to time.
+    /// Sets the kernel's statistics of a stream. The driver reports them from time to time.
     pub fn set_stream_stats(&mut self, id: StreamId, facts: StreamStats) {
         let Some(s) = self.iwarp_state.streams.get(&id) else { return };
         let Some((conn, index)) = s.conn.map(|c| (c, usize::from(s.index))) else { return };
@@ -95,7 +95,7 @@ impl Endpoint {
         }
     }
 
-    /// Has the driver tell at once what the system says of the streams of a connection by iWARP: [`Endpoint::stats`] are up to
+    /// Makes the driver report the statistics of an iWARP connection's streams at once: [`Endpoint::stats`] are up to
     /// date in the next turn. Those of the native transport always are.
     pub fn refresh_stats(&mut self, conn: ConnId) {
         if let Some(b) = self.iwarp_state.conns.get(&conn) {
@@ -105,8 +105,9 @@ impl Endpoint {
         }
     }
 
-    /// Gives out what the system has said of streams since the last call, of one connection or of all: connection, stream's
-    /// index, what was said before, and now. What was said before the first call is not given out.
+    /// Returns the statistics of streams that were reported since the last call, of one connection or of all:
+    /// connection, stream's index, the report before, and the present one. The report before the first call is not
+    /// returned.
     pub fn take_stream_samples(
         &mut self,
         only: Option<ConnId>,

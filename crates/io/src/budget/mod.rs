@@ -46,28 +46,28 @@ pub struct BudgetExceeded {
 }
 
 impl Budget {
-    /// Of so much in all.
+    /// A budget of `total` bytes or descriptors.
     pub fn new(total: u64) -> Budget {
         Budget(Arc::new(Mutex::new(BudgetState { total, ..BudgetState::default() })))
     }
 
-    /// That never ends: for the only session of a program.
+    /// A budget without a limit: for the only session of a program.
     pub fn unlimited() -> Budget {
         Budget::new(u64::MAX)
     }
 
-    /// In all.
+    /// The whole budget.
     pub fn total(&self) -> u64 {
         self.held().total
     }
 
-    /// What sessions hold.
+    /// How much sessions hold.
     pub fn used(&self) -> u64 {
         self.held().all
     }
 
-    /// For a session, which has `guaranteed` in any case (their number is to be limited), and beyond that what those who belong to the
-    /// same `groups` (the client's key, its address) may have together.
+    /// A share for a session, which has `guaranteed` in any case (the number of sessions must be limited), and beyond
+    /// that what all members of the same `groups` (the client's key, its address) may hold together.
     pub fn share(&self, guaranteed: u64, groups: Vec<String>) -> Share {
         let mut h = self.held();
         h.all = h.all.saturating_add(guaranteed);

@@ -69,7 +69,7 @@ impl SchedStats {
         SchedStats::read(&format!("/proc/self/task/{thread}/schedstat"))
     }
 
-    /// Of the calling thread.
+    /// Those of the calling thread.
     pub fn of_loop() -> SchedStats {
         SchedStats::read("/proc/thread-self/schedstat")
     }
@@ -170,8 +170,8 @@ impl LaneController {
         !self.always && self.alone && self.rule.working() == 0
     }
 
-    /// Whether further threads are to be there, where `there` tells whether they are: from when one is to work until none has
-    /// had anything to do of late, but not while it is found out what they are worth.
+    /// Whether worker threads should exist, where `there` tells whether they do: from when one should work until none
+    /// has had anything to do lately, but not while their benefit is measured.
     pub fn wants_threads(&self, there: bool) -> bool {
         #[cfg(test)]
         match self.wish.load(std::sync::atomic::Ordering::Relaxed) {

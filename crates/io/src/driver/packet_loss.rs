@@ -17,7 +17,7 @@ impl LossInjector {
         l.draw();
         l
     }
-    /// Gives `take` what is left of a train of datagrams of `stride` bytes, in pieces without gaps, each with the number of
+    /// Calls `take` with the remaining pieces of a train of datagrams of `stride` bytes, each with the number of
     /// datagrams before it in the train.
     pub fn pass(
         loss: &mut Option<LossInjector>,

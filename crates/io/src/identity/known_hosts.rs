@@ -79,7 +79,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// What `known_hosts` says about a host that presents a key.
+/// The result of comparing a host's key with `known_hosts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostCheck {
     /// It is known, with this key.

@@ -59,7 +59,7 @@ impl KnownPaths {
         Ok(text.lines().filter_map(Line::parse).collect())
     }
 
-    /// What the path to `peer` carried, if that was not long ago.
+    /// The remembered rate of the path to `peer`, if it is recent.
     ///
     /// # Errors
     /// A file that cannot be read or that others may change.

@@ -44,7 +44,7 @@ const MAX_KEY_FILE: u64 = 4 << 10;
 /// Names tried for a temporary file before giving up; they are random, so one is enough.
 const MAX_TRIES: usize = 8;
 
-/// What is wrong with a file of the identity.
+/// A problem with a file of the state folder.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// No place for the state folder is known.
@@ -275,7 +275,7 @@ impl StateFolder {
         KnownHosts::new(self.path.join("known_hosts"))
     }
 
-    /// What the paths to other machines carried lately.
+    /// The remembered rates of paths to other machines.
     pub fn known_paths(&self) -> KnownPaths {
         KnownPaths::new(self.path.join("known_paths"))
     }

@@ -16,7 +16,7 @@ pub enum Allocated {
     Sparse,
 }
 
-/// Gives `file` a length of `len` bytes, longer or shorter, and reserves disk for all of it. `path` is for
+/// Sets the length of `file` to `len` bytes, longer or shorter, and reserves disk space for all of it. `path` is for
 /// messages only.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What went wrong with a file or its mapping.
+/// Why a file or its mapping failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The system refused an operation.

@@ -28,7 +28,7 @@ pub const MAX_CLIENTS: usize = crate::poll::MAX_SOURCES - 1;
 /// Requests of handles that wait for the relay's next turn.
 const MAX_REQUESTS: usize = 16;
 
-/// What a relay is to do.
+/// The configuration of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
     /// Where clients send to.

@@ -13,7 +13,7 @@ const BY_THE_SYSTEM: [&[u8]; 4] =
 /// How an access control list is stored (`acl(5)`): of the file itself, or of what is made in a folder.
 const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-/// What there is beside contents, permissions and times.
+/// Whether a file has extended attributes or an access control list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Extended attributes other than access control lists; without those that the system sets by itself.

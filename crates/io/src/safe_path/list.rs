@@ -4,7 +4,7 @@ use super::Attributes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use std::os::fd::BorrowedFd;
 
-/// What a name stands for.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A plain file.

@@ -57,7 +57,7 @@ fn check(path: &[u8]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// What something is; of a link, not of its target.
+/// The metadata of a file; of a link, not of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// What it is.
@@ -167,7 +167,7 @@ impl Folder {
         self
     }
 
-    /// The same folder once more.
+    /// Another handle of the same folder.
     ///
     /// # Errors
     /// When no more files can be opened.
@@ -246,7 +246,7 @@ impl Folder {
         self.create_dir_all_telling(path, mode, |_| ())
     }
 
-    /// The same; tells the path of each folder that was made.
+    /// As `create_dir_all`, and calls `made` with the path of each folder that was created.
     ///
     /// # Errors
     /// The system's.
@@ -319,7 +319,7 @@ impl Folder {
         Ok(rustix::fs::symlinkat(target, &parent, name)?)
     }
 
-    /// What a link says.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// The system's; `EINVAL` when it is no link.
@@ -328,7 +328,7 @@ impl Folder {
         Ok(rustix::fs::readlinkat(&parent, name, Vec::new())?.into_bytes())
     }
 
-    /// What a name stands for.
+    /// The metadata of a name.
     ///
     /// # Errors
     /// The system's.

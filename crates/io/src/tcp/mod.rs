@@ -173,7 +173,7 @@ impl Streams {
         })
     }
 
-    /// Takes clients at this address from now on.
+    /// Accepts clients at this address from now on.
     ///
     /// # Errors
     /// The address is taken, or not this machine's, or there is no such congestion control.
@@ -193,7 +193,7 @@ impl Streams {
         self.listener.as_ref().map(|(_, at)| *at)
     }
 
-    /// Whether something came since this was asked last.
+    /// Whether something was received since the last call.
     pub fn take_has_received(&mut self) -> bool {
         core::mem::take(&mut self.has_received)
     }
@@ -675,7 +675,7 @@ impl Streams {
         false
     }
 
-    /// What to wait for, at most [`MAX_WAITED`], each with the stream that it is of.
+    /// The sources to wait for, at most [`MAX_WAITED`], each with the stream it belongs to.
     pub fn sources<'a>(&'a self, endpoint: &Endpoint, mut out: impl FnMut(Source<'a>, WaitSource)) {
         if let Some((fd, _)) = self.listener.as_ref().filter(|_| !self.accept_paused) {
             out(Source::readable(fd), WaitSource::Listener);

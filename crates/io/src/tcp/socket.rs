@@ -75,8 +75,8 @@ pub fn set_congestion(fd: &OwnedFd, name: &str) -> io::Result<()> {
     })
 }
 
-/// Has all packets from now on carry this code point, 0 to 63. The two bits of ECN beside it are TCP's own: the kernel leaves
-/// them as they are.
+/// Sets the code point of all packets from now on, 0 to 63. The two bits of ECN beside it are TCP's own: the kernel
+/// leaves them as they are.
 pub fn set_dscp(fd: &OwnedFd, dscp: u8) -> io::Result<()> {
     let octet = dscp << 2;
     if sockopt::socket_domain(fd)? == AddressFamily::INET6 {
@@ -95,12 +95,12 @@ pub fn dscp(fd: &OwnedFd) -> u8 {
     class.or_else(|| sockopt::ip_tos(fd).ok()).unwrap_or_default() >> 2
 }
 
-/// What came of connecting.
+/// The result of connecting.
 pub fn connect_result(fd: &OwnedFd) -> io::Result<()> {
     sockopt::socket_error(fd)?.map_err(Into::into)
 }
 
-/// Whether it is decided what came of connecting.
+/// Whether connecting has succeeded or failed.
 pub fn is_connect_done(fd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|n| n > 0)
@@ -138,7 +138,7 @@ pub fn emss(fd: &OwnedFd) -> Option<usize> {
     usize::try_from(get(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).ok()?).ok()
 }
 
-/// Ends it at once: the peer's system hears of it by a reset.
+/// Closes it at once: the peer's system receives a reset.
 pub fn reset(fd: OwnedFd) {
     // Else it closes as usual, which is all that can be done then.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
@@ -185,7 +185,7 @@ pub unsafe fn send(fd: &OwnedFd, places: &[libc::iovec], whole: bool) -> Result<
     unsafe { syscall::sendmsg(fd, &msg, flags) }
 }
 
-/// Says that nothing more is sent.
+/// Shuts down the sending side.
 pub fn shutdown(fd: &OwnedFd) {
     // The peer may have gone: reading tells.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);

@@ -30,7 +30,7 @@ impl TcpInfo {
     }
 }
 
-/// What the system says of a connection by TCP.
+/// The statistics of a TCP connection.
 pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
     let raw = TcpInfo::ask(fd)?;
     let mss = raw.u32(16);
@@ -60,7 +60,7 @@ pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
     })
 }
 
-/// Has TCP send no faster than this (`SO_MAX_PACING_RATE`); `None`: as fast as it finds right.
+/// Limits TCP's sending rate (`SO_MAX_PACING_RATE`); `None` removes the limit.
 pub fn set_pacing_rate(fd: &OwnedFd, rate: Option<Rate>) {
     // The highest value stands for no limit; zero would stop it for good.
     let value = rate.map_or(u64::MAX, |r| r.bytes_per_sec().max(1));

@@ -72,7 +72,7 @@ impl UdpOptions {
     }
 }
 
-/// What went wrong with a socket.
+/// Why a socket failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
     /// The socket could not be bound.

@@ -111,7 +111,7 @@ impl SendBatch {
         self.filled == MAX_TRAINS
     }
 
-    /// Forgets what has not left.
+    /// Discards the trains that were not sent.
     pub fn clear(&mut self) {
         (self.filled, self.head, self.head_at) = (0, 0, 0);
     }

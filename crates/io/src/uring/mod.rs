@@ -215,7 +215,7 @@ impl Uring {
         self.socket.recv_batch()
     }
 
-    /// What becomes writable when a send that was [`Blocked::Buffer`] may go on.
+    /// The descriptor that becomes writable when a send that was [`Blocked::Buffer`] can continue.
     pub fn room(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

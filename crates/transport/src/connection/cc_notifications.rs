@@ -18,9 +18,9 @@ const MAX_AHEAD: usize = 1_024;
 /// The congestion control that one direction uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CcInUse {
-    /// Algorithm with parameters.
+    /// The chosen algorithm with its parameters.
     pub chosen: String,
-    /// What decides in its place; empty: nothing does.
+    /// The substitute in effect; empty when there is none.
     pub stand_in: String,
 }
 
@@ -42,9 +42,9 @@ impl CcInUse {
 /// The last change of a flow's algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CcChange {
-    /// What decided before.
+    /// The algorithm in effect before.
     pub from: String,
-    /// What decides since.
+    /// The algorithm in effect since.
     pub to: String,
     /// Why.
     pub why: CcChangeReason,
@@ -55,7 +55,7 @@ pub struct CcChange {
 /// What the peer last reported about the congestion control of its sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCc {
-    /// What it sends with.
+    /// The congestion control that the peer sends with.
     pub runs: CcInUse,
     /// Why.
     pub why: CcChangeReason,
@@ -106,7 +106,7 @@ impl CcNotifications {
         self.mark_pending();
     }
 
-    /// What the peer sends with, as far as it has said.
+    /// What the peer last reported for a queue pair.
     pub fn peer_cc(&self, qpn: Option<u16>) -> Option<&PeerCc> {
         self.peer.get(&qpn).or_else(|| self.peer.get(&None))
     }
@@ -151,7 +151,7 @@ impl Connection {
         true
     }
 
-    /// What a flow is sent with, by the path that carries most of it.
+    /// The congestion control of a flow on the path that carries most of it.
     fn cc_in_use(&self, flow: usize) -> CcInUse {
         let chosen = self.flow_setups[flow].spec.clone();
         let name = self.lanes[self.main_lane()].flows[flow].describe().0;

@@ -22,7 +22,7 @@ const MAX_WISH_RETRIES: u8 = 16;
 #[derive(Clone, Debug, Default)]
 pub(super) struct CcWishes {
     pub configured: CcNegotiation,
-    /// What the peer may send with, without offers.
+    /// The terms for the peer, without offers.
     pub terms: CcTerms,
 }
 
@@ -38,7 +38,7 @@ impl CcWishes {
 struct CcWishSearch {
     /// Best first; `None`: not looked at yet.
     left: Option<VecDeque<String>>,
-    /// What was proposed and is not answered.
+    /// The proposal that has no answer yet.
     asked: Option<String>,
     retries: u8,
 }
@@ -80,10 +80,11 @@ fn satisfies(runs: &str, wish: &str) -> bool {
 }
 
 impl Connection {
-    /// What is wished of the peer on the queue pairs of a flow from now on, and lent to it: `also`, `firm` and what was offered
-    /// in the handshake stay. Where it is another wish than before, or than that of the connection, it is proposed as soon as
-    /// that may be; [`ConnEvent::CcAnswered`] or [`ConnEvent::CcWishRefused`] follows each proposal. Of several changes within
-    /// a round trip only the last is sure to be proposed.
+    /// Sets the wishes for the peer's congestion control on the queue pairs of a flow, and what the peer may use
+    /// there; `also`, `firm` and the offers of the handshake are unchanged. A wish that differs from the last one, or
+    /// from the connection's, is proposed as soon as the limits allow; [`ConnEvent::CcAnswered`] or
+    /// [`ConnEvent::CcWishRefused`] follows each proposal. Of several changes within a round trip only the last is
+    /// sure to be proposed.
     ///
     /// # Errors
     /// A wish that cannot be, or too many: in words; what was wished before stays.
@@ -124,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// What is wished on a queue pair, or on all that have none of their own.
+    /// The wishes for a queue pair, or for all without a flow of their own.
     pub(super) fn cc_wishes_on(&self, qpn: Option<u16>) -> &CcWishes {
         let flow = usize::from(self.flow_of_own(qpn).unwrap_or(0));
         &self.flow_setups.get(flow).unwrap_or(&self.flow_setups[0]).wishes
@@ -176,8 +177,8 @@ impl Connection {
         Ok(())
     }
 
-    /// What would be better on a queue pair than what the peer sends with there, best first: what is wished; and where that is
-    /// refused by now, whatever the peer has offered and is not.
+    /// Algorithms that are better for a queue pair than what the peer uses there, best first: the wishes; and where
+    /// the present one is refused by now, whatever the peer has offered that is not refused.
     fn candidates(&self, qpn: Option<u16>) -> VecDeque<String> {
         let w = self.cc_wishes_on(qpn);
         let (Some(heard), Some(theirs)) = (self.cc_notifications.peer_cc(qpn), &self.peer_params.cc_terms)

@@ -24,7 +24,7 @@ pub(super) struct Congestion {
     ours: CcTerms,
     /// Proposals for this end's sending on a queue pair that have no answer: each may need a flow.
     reserved: usize,
-    /// What is still to be proposed for what the peer sends.
+    /// Wishes for the peer's sending that are still to be proposed.
     pub(super) wish_searches: CcWishSearches,
 }
 
@@ -36,7 +36,7 @@ impl Congestion {
 }
 
 impl Connection {
-    /// What this end says in the handshake.
+    /// Sets the terms that this end sends in the handshake.
     pub(super) fn set_cc_terms(&mut self, ours: CcTerms) {
         let terms = CcTerms { offers: Vec::new(), ..ours.clone() };
         let configured = self.options.negotiation.clone();
@@ -72,8 +72,8 @@ impl Connection {
         topic.of_server == (self.side == Side::Server)
     }
 
-    /// What this end sends with, or the peer as far as it has said: on a queue pair, or on all that have none of their own.
-    /// `None`: the peer does not negotiate, or there is no such queue pair.
+    /// The congestion control that this end sends with, or the peer as far as it has reported, on a queue pair or on
+    /// all without a flow of their own. `None`: the peer does not negotiate, or there is no such queue pair.
     pub fn agreed_cc(&self, qpn: Option<u16>, sending: bool) -> Option<&str> {
         if sending {
             return self.algorithm(self.flow_of_own(qpn)?);
@@ -247,7 +247,7 @@ impl Connection {
     }
 }
 
-/// What the peer is to send with: it may know algorithms that this end does not.
+/// An offer for the peer's sending: it may know algorithms that this end does not.
 pub(super) fn wanted(theirs: &CcTerms, spec: &str) -> Result<CcOffer, String> {
     let (name, params) = spec.split_once(':').unwrap_or((spec, ""));
     match theirs.offers.iter().find(|o| o.name == name) {

@@ -145,7 +145,7 @@ impl Coupler {
     }
 }
 
-/// What a lane's algorithms would send at, in bytes per second.
+/// The sending rate that a lane's algorithms allow, in bytes per second.
 fn wanted(l: &Lane) -> f64 {
     l.flows.iter().map(|f| f.wanted().bytes_per_sec() as f64).fold(0.0, f64::max)
 }
@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// What rests for a lane that does not work any more carries data again.
+    /// Resumes lanes that rest for a lane that does not work any more.
     fn free_orphans(&mut self) {
         for i in 0..self.lanes.len() {
             let lead = self.lanes[i].hold.lead();
@@ -411,7 +411,7 @@ impl Connection {
         w - s > LEAST_WAIT.max(ERRORS * (error + errors)) && s < w * PART_WAITED
     }
 
-    /// Of two lanes the one with the lower rate rests: if that was wrong, it is the lesser loss.
+    /// Makes the slower of two lanes rest: if that was wrong, it is the lesser loss.
     fn rest_one_of(&mut self, now: Time, a: u32, b: u32) {
         let rate = |id| self.lanes.iter().find(|l| l.id == id).map_or(0.0, wanted);
         let (lead, rests) = if rate(b) > rate(a) { (b, a) } else { (a, b) };

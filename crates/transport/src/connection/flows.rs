@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// The settings of one flow, from which its controller on each lane is made.
 #[derive(Clone, Debug)]
 pub(super) struct FlowSetup {
-    /// What the queue pairs have in common that share it; empty of the connection's own.
+    /// What the queue pairs that share this flow have in common; empty for the connection's own flow.
     pub key: String,
     /// Algorithm with parameters.
     pub spec: String,
-    /// The same, read: what further lanes are given, also after the name was taken away or given to other code.
+    /// The same, parsed: used for further lanes, also after the name was removed or given to other code.
     pub made: Option<(&'static Definition, Params)>,
-    /// What that needs of the path.
+    /// The signals that the algorithm needs of the path.
     pub needs: Needs,
-    /// What decides while the path does not carry that; nothing if empty.
+    /// The algorithm used while the path does not carry those signals; empty for none.
     pub substitute: String,
     /// What all its lanes together may send at most.
     pub cap: Option<Rate>,
@@ -31,9 +31,9 @@ pub(super) struct FlowSetup {
     pub dscp: u8,
     /// Its place in the tree of whoever divides what the host sends.
     pub share: Option<FlowId>,
-    /// It has asked the tree, and has not said since that it wants nothing.
+    /// Whether it has requested a turn from the scheduler tree and not withdrawn the request.
     pub asks: bool,
-    /// What decided when that was looked at last.
+    /// The congestion control in use when changes were last checked.
     pub last_reported: CcInUse,
     /// Why the algorithm was chosen.
     pub why: CcChangeReason,
@@ -41,7 +41,7 @@ pub(super) struct FlowSetup {
     pub change: Option<CcChange>,
     /// Whether the algorithm comes and goes, and so may be stopped.
     pub is_program: bool,
-    /// What is wished of the peer on its queue pairs.
+    /// The wishes for the peer's congestion control on its queue pairs.
     pub wishes: Arc<CcWishes>,
 }
 
@@ -68,14 +68,14 @@ impl FlowSetup {
         setup
     }
 
-    /// Has chosen this algorithm.
+    /// Sets the chosen algorithm.
     fn choose(&mut self, spec: &str, why: CcChangeReason) {
         (self.spec, self.needs, self.why) = (spec.to_owned(), super::substitution::needs(spec), why);
         self.made = cc::registry::parse(spec).ok();
         self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
     }
 
-    /// What tells the code of its algorithm from other code by the same name: see [`Definition::code`].
+    /// Identifies the code of its algorithm among others of the same name: see [`Definition::code`].
     pub fn code(&self) -> &'static str {
         self.made.as_ref().map_or("", |(def, _)| def.code)
     }
@@ -242,10 +242,10 @@ impl Connection {
         qpn.map_or(Some(0), |q| self.scheduler.flow(q))
     }
 
-    /// Has a flow decided by another algorithm from now on, on all lanes. Nothing that is in flight is lost, and the new one
-    /// starts from the rate that was measured. Nothing changes when it is what decides already; a program that was loaded anew
-    /// by the same name is another one. The peer is told, and
-    /// [`ConnEvent::CcReplaced`](super::ConnEvent::CcReplaced) follows, unless both have agreed on it.
+    /// Changes the algorithm of a flow on all lanes. Nothing in flight is lost, and the new algorithm starts from the
+    /// measured rate. Without effect when it is in use already; a program that was reloaded under the same name is
+    /// another one. The peer is notified, and [`ConnEvent::CcReplaced`](super::ConnEvent::CcReplaced) follows, unless
+    /// both ends have agreed on it.
     ///
     /// # Errors
     /// No such flow, an unknown algorithm or bad parameters: said in words; the old one stays.
@@ -277,7 +277,7 @@ impl Connection {
         self.has_programs = self.flow_setups.iter().any(|s| s.is_program);
     }
 
-    /// What is known of the path when another algorithm takes over there.
+    /// The path information for an algorithm that takes over a flow on a lane.
     pub(super) fn path_info_of_flow(&self, lane: usize, flow: usize) -> cc::PathInfo {
         let known = self.path_info(lane);
         let (rtt, current) = (self.lanes[lane].rtt.min(), self.lanes[lane].flows[flow].current());
@@ -293,7 +293,7 @@ impl Connection {
         self.flow_setups.get(usize::from(flow)).map(|s| s.spec.as_str())
     }
 
-    /// What a flow may send at most from now on, all its lanes together, beside the cap on the whole connection.
+    /// Sets the cap of a flow over all its lanes, beside the cap on the whole connection.
     pub fn set_flow_cap(&mut self, flow: u8, cap: Option<Rate>) {
         if let Some(s) = self.flow_setups.get_mut(usize::from(flow))
             && core::mem::replace(&mut s.cap, cap) != cap
@@ -302,14 +302,14 @@ impl Connection {
         }
     }
 
-    /// What code point the packets of a flow carry from now on, 0 to 63. What keeps the connection goes with its own flow.
+    /// Sets the code point of a flow's packets, 0 to 63. Control packets of the connection use that of its own flow.
     pub fn set_flow_dscp(&mut self, flow: u8, dscp: u8) {
         if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
             s.dscp = dscp & 0x3f;
         }
     }
 
-    /// From now on this tree is asked before a flow sends; `None`: nobody is.
+    /// Sets the scheduler tree that is asked before a flow sends; `None` for none.
     pub fn set_tree(&mut self, tree: Option<SharedTree>) {
         self.tree = tree;
         if self.tree.is_none() {
@@ -324,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Asks whoever divides what the host sends for a train of a flow.
+    /// Asks the scheduler tree of the host for permission to send a train of a flow.
     ///
     /// # Errors
     /// When to ask again, unless called before.
@@ -415,7 +415,7 @@ impl Connection {
         }
     }
 
-    /// What the flows do, and how.
+    /// Statistics of each flow.
     pub fn flow_stats(&self) -> impl Iterator<Item = FlowStats> + '_ {
         let main = &self.lanes[self.main_lane()];
         self.flow_setups.iter().enumerate().map(move |(i, s)| {
@@ -456,8 +456,8 @@ impl Connection {
         })
     }
 
-    /// Gives out what the algorithms of flow `only`, or of all, were told and decided since the last call, with lane and flow,
-    /// and keeps it from now on. How many were not kept is returned.
+    /// Returns the inputs and decisions of the algorithms of flow `only`, or of all, since the last call, with lane
+    /// and flow; and starts recording them. Returns how many were not recorded.
     pub fn take_trace(&mut self, only: Option<u8>, out: &mut dyn FnMut(u32, u8, Record)) -> u64 {
         let mut missed = 0;
         for (lane, l) in (0_u32..).zip(&mut self.lanes) {
@@ -468,7 +468,7 @@ impl Connection {
         missed
     }
 
-    /// Keeps no more of it.
+    /// Stops recording them.
     pub fn end_trace(&mut self) {
         self.lanes.iter_mut().flat_map(|l| &mut l.flows).for_each(Flow::end_trace);
     }

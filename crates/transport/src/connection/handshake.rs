@@ -61,7 +61,7 @@ pub struct AcceptParams {
     pub local: Option<IpAddr>,
     /// Credentials and the keys accepted.
     pub setup: ServerSetup,
-    /// Who may do anything.
+    /// Which clients are admitted.
     pub authority: Authority,
     /// Options.
     pub options: TransportOptions,
@@ -202,16 +202,15 @@ impl HandshakeState {
         true
     }
 
-    /// Whoever closes says what the peer may still lack of the handshake with each of its closing words: without it the
-    /// peer could not read them.
+    /// Retransmits handshake messages that the peer may lack with each CLOSE: without them the peer could not decrypt
+    /// it.
     pub(super) fn repeat_for_close(&mut self) {
         if !self.confirmed {
             self.levels.iter_mut().for_each(|l| l.next = l.acked);
         }
     }
 
-    /// The peer has answered: how long it kept silent before says nothing about the next flight, which is repeated as
-    /// soon as a first one is (RFC 9002, section 6.2.2).
+    /// Resets the retransmission backoff when the peer responds (RFC 9002, section 6.2.2).
     fn reset_backoff(&mut self, now: Time, rtt: Option<Span>) {
         self.repeat = FIRST_REPEAT.max(rtt.unwrap_or(Span::ZERO) * 2);
         self.repeat_at = self.repeat_at.map(|t| t.min(now + self.repeat));

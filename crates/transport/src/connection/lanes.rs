@@ -190,13 +190,13 @@ impl Connection {
         self.lanes.iter().filter(apart).map(|l| (l.id, l.local_cid, l.socket))
     }
 
-    /// What opens packets of a lane elsewhere, under the key that is current now. [`ConnEvent::OpenersChanged`] tells when it
-    /// is not any more.
+    /// An opener for packets of a lane on another thread, under the current key. [`ConnEvent::OpenersChanged`] tells
+    /// when the key has changed.
     pub fn train_opener(&self, lane: u32) -> Option<TrainOpener> {
         self.keys.as_ref().map(|k| k.open_keys().train_opener(lane))
     }
 
-    /// Whoever has views is to get new ones.
+    /// Announces that openers are out of date.
     pub(super) fn renew_openers(&mut self) {
         if self.lanes_on_other_sockets().next().is_some() {
             self.events.push_back(ConnEvent::OpenersChanged);
@@ -256,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Gives up what nobody answers at.
+    /// Gives up lanes whose address does not respond.
     pub(super) fn on_path_validation_timeout(&mut self, now: Time) {
         for i in 0..self.lanes.len() {
             if self.lanes[i].path.as_ref().is_none_or(|p| !p.is_over(now)) {
@@ -299,8 +299,8 @@ impl Connection {
         true
     }
 
-    /// Nothing was heard on a lane through two probe time-outs, and another one is there: what is outstanding goes over
-    /// that. The lane is probed on, and comes back when it answers.
+    /// Marks a lane as dead after two probe time-outs in silence while another one works: outstanding data moves
+    /// there. The lane is probed on, and comes back when it answers.
     pub(super) fn mark_dead_if_silent(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
         let l = &mut self.lanes[i];
@@ -316,7 +316,8 @@ impl Connection {
         self.events.push_back(ConnEvent::LaneDown(id));
     }
 
-    /// A lane that was dead for a moment is no news: hosts are busy at times. One that stays dead is told of, once.
+    /// Reports lanes that stay dead, once each; a lane that is silent for a moment is not reported, since hosts are
+    /// busy at times.
     pub(super) fn report_dead_lanes(&mut self, now: Time) {
         for l in self.lanes.iter_mut().filter(|l| l.dead_notice_due().is_some_and(|t| t <= now)) {
             l.dead_reported = true;
@@ -365,9 +366,8 @@ impl Connection {
         goes(l) || !self.lanes.iter().any(goes)
     }
 
-    /// Lanes of these sockets, a bit each, carry data from now on only while no other lane does: whoever drives has no
-    /// processor for their work that would be worth it. Each end says so of what it sends; the lanes stay open, and what
-    /// arrives on them is taken in.
+    /// Makes lanes of these sockets (a bit each) carry data only while no other lane does, because no processor is
+    /// free for their work. Each end decides for its own sending; the lanes stay open and receive.
     pub fn set_spare_sockets(&mut self, spare: u64) {
         let before = core::mem::replace(&mut self.spare, spare);
         if before == spare {
@@ -385,9 +385,9 @@ impl Connection {
         has(self.spare, l.socket)
     }
 
-    /// Whether what waits would be there sooner if this lane left it to those with shorter round trips: the end of a
-    /// message does not wait for a slow path (as in ECF, the scheduler of Lim et al., "ECF: An MPTCP Path Scheduler to
-    /// Manage Heterogeneous Paths", CoNEXT 2017).
+    /// Whether pending data would arrive sooner over lanes with shorter round trips: the end of a message does not
+    /// wait for a slow path (as in ECF, the scheduler of Lim et al., "ECF: An MPTCP Path Scheduler to Manage
+    /// Heterogeneous Paths", CoNEXT 2017).
     pub(super) fn is_faster_elsewhere(
         &self,
         now: Time,

@@ -31,9 +31,9 @@ pub struct LaneAddresses {
 }
 
 impl Connection {
-    /// Of a server: all addresses at which this client can reach it, of which the first
-    /// [`wire::frame::MAX_ADDRESSES`] are told. Stands for every list before. Nothing is told to a client that did not ask,
-    /// nor twice.
+    /// Sends a client the addresses at which this server can be reached, of which the first
+    /// [`wire::frame::MAX_ADDRESSES`] are sent. The list replaces earlier ones. Nothing is sent to a client that did
+    /// not ask, nor twice.
     pub fn advertise_addresses(&mut self, all: &[SocketAddr]) {
         let asked = self.side == Side::Server && self.authorised && self.peer_params.addresses;
         if !asked || !self.is_open() {
@@ -71,17 +71,17 @@ impl Connection {
         Ok(())
     }
 
-    /// What the server has told of where it can be reached; `None`: nothing.
+    /// The addresses that the server has advertised; `None` before the first list.
     pub fn peer_addresses(&self) -> Option<&[SocketAddr]> {
         self.advertised_by_peer.as_ref().map(|a| &a.list[..])
     }
 
-    /// Whether the peer was told where this server can be reached.
+    /// Whether addresses of this server were sent to the peer.
     pub fn has_advertised_addresses(&self) -> bool {
         self.advertised.sequence > 0
     }
 
-    /// Which paths are to be added that nobody named.
+    /// Which paths are added automatically.
     pub fn discovers(&self) -> PathDiscovery {
         self.options.discover
     }
@@ -96,7 +96,7 @@ impl Connection {
         })
     }
 
-    /// Whether it is known from which address of this end the first lane leaves.
+    /// Whether the local address of the first lane is known.
     pub fn has_local_address(&self) -> bool {
         self.lanes[0].local.is_some()
     }
@@ -105,9 +105,9 @@ impl Connection {
         self.lanes.iter().position(|l| l.id == lane && l.stage != Stage::Closed)
     }
 
-    /// Of a client: a lane goes on at this address of the server, and leaves from this one of this end; `None`: from
-    /// whichever the system takes. What is outstanding goes over other lanes, or over this one as soon as the peer has
-    /// answered there (RFC 9000, section 9.2); before, nothing leaves but challenges. [`ConnEvent::LaneUp`] follows.
+    /// Moves a client's lane to this address of the server and this local one; `None` leaves the local one to the
+    /// system. Outstanding data is sent over other lanes, or over this one once the peer has responded there (RFC
+    /// 9000, section 9.2); before, only challenges are sent. [`ConnEvent::LaneUp`] follows.
     pub fn move_lane(
         &mut self,
         now: Time,
@@ -136,8 +136,8 @@ impl Connection {
         }
     }
 
-    /// Nothing can leave over a lane now: its address is gone, or has no route. If there is another one that works, that
-    /// takes what is outstanding, at once. The lane comes back when it is heard of again.
+    /// Disables a lane over which nothing can be sent now: its address is gone, or has no route. Another working lane
+    /// takes its outstanding data at once. The lane comes back when it receives something.
     pub fn disable_lane(&mut self, now: Time, lane: u32, streams: &mut impl Streams) {
         let Some(i) = self.lane_index(lane) else { return };
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// Nobody has answered a lane's challenges where it moved to. It stays, as one that is dead: the way may come back.
+    /// Nobody responded at the address that a lane moved to. It stays as a dead one: the route may come back.
     pub(super) fn on_move_failed(&mut self, i: usize) {
         let l = &mut self.lanes[i];
         (l.stage, l.ping) = (Stage::Dead, true);

@@ -83,7 +83,7 @@ pub enum ConnEvent {
     LaneDown(u32),
     /// The server has told where it can be reached: see [`Connection::peer_addresses`].
     Addresses,
-    /// What is wrong with this lane, in words; at most once for each reason.
+    /// A problem of this lane, as text; at most once for each.
     LaneTrouble(u32, &'static str),
     /// Packets as large as those of this lane were do not get through any more: they have this many bytes from now on,
     /// until larger ones are found to pass. True when the system said so; else nothing was heard of them for a while.
@@ -97,7 +97,7 @@ pub enum ConnEvent {
         /// Algorithm and parameters.
         spec: String,
     },
-    /// What this end had proposed was answered.
+    /// A proposal of this end was answered.
     CcAnswered {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
@@ -108,7 +108,7 @@ pub enum ConnEvent {
         /// Zero: it holds. Else a code of [`crate::negotiation::refusal`].
         code: u64,
     },
-    /// What the peer would not send with, as [`Connection::set_cc_wishes`] has it.
+    /// The peer refused a wish set by [`Connection::set_cc_wishes`].
     CcWishRefused {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
@@ -117,7 +117,7 @@ pub enum ConnEvent {
         /// A code of [`crate::negotiation::refusal`].
         code: u64,
     },
-    /// Another algorithm decides for a flow on a lane from now on: its substitute, and why, or again the one chosen.
+    /// The substitute of a flow's algorithm takes effect on a lane, or the chosen algorithm again.
     Substituted {
         /// The lane.
         lane: u32,
@@ -128,7 +128,7 @@ pub enum ConnEvent {
         /// What its own algorithm lacks; `None`: nothing any more.
         why: Option<&'static str>,
     },
-    /// Another algorithm decides for a flow than before, which the peer was not asked about.
+    /// The algorithm of a flow changed without a proposal to the peer.
     CcReplaced {
         /// The flow.
         flow: u8,
@@ -139,7 +139,7 @@ pub enum ConnEvent {
         /// Why.
         why: CcChangeReason,
     },
-    /// The peer says the same of what it sends.
+    /// The peer reports such a change of its own sending.
     CcReplacedByPeer {
         /// On which queue pair; `None`: on all that have none of their own.
         qpn: Option<u16>,
@@ -152,7 +152,7 @@ pub enum ConnEvent {
     },
     /// Views of this connection's keys are out of date: see [`Connection::train_opener`].
     OpenersChanged,
-    /// It is over. The last event.
+    /// The connection has ended. The last event.
     Closed(CloseReason),
 }
 
@@ -183,9 +183,9 @@ pub struct Connection {
     pending_lanes: Vec<lanes::PendingLane>,
     /// The highest number of a lane that this end has asked for.
     lanes_ever: u32,
-    /// Of a server: the addresses that it told last.
+    /// The addresses that a server sent last.
     advertised: Addresses,
-    /// Of a client: the addresses that it was told last.
+    /// The addresses that a client received last.
     advertised_by_peer: Option<Addresses>,
     /// What is known of lanes that share a bottleneck, once there are several.
     coupler: Option<coupling::Coupler>,
@@ -198,9 +198,9 @@ pub struct Connection {
     events: VecDeque<ConnEvent>,
     stats: Stats,
     rng: Rng,
-    /// When something that passed its tag arrived last.
+    /// When the last authentic packet arrived.
     last_received: Time,
-    /// When something that asks for an answer left last.
+    /// When the last packet that asks for feedback was sent.
     last_eliciting_sent: Time,
     /// When the keys before the peer's last update are forgotten.
     discard_keys_at: Option<Time>,
@@ -217,7 +217,7 @@ pub struct Connection {
     packet_telemetry: Option<Vec<base::telemetry::Hop>>,
     /// How flows are made, by number.
     flow_setups: Vec<flows::FlowSetup>,
-    /// Who divides what the host sends.
+    /// The scheduler tree that divides what the host sends.
     tree: Option<cc::engine::SharedTree>,
     rate_cap: Option<Rate>,
     /// Flows may have a cap.
@@ -226,7 +226,7 @@ pub struct Connection {
     lead: Vec<u8>,
     /// What is agreed on about congestion control.
     congestion: congestion::Congestion,
-    /// What was told and heard of algorithms that nobody was asked about.
+    /// Reports of algorithms that changed without a proposal.
     cc_notifications: cc_notifications::CcNotifications,
     /// Algorithms of flows that may be stopped.
     has_programs: bool,
@@ -259,11 +259,11 @@ impl Connection {
     pub const fn side(&self) -> Side {
         self.side
     }
-    /// Who the peer is, once the handshake has shown it.
+    /// The peer's identity, once the handshake has authenticated it.
     pub const fn peer(&self) -> Option<&PeerIdentity> {
         self.peer.as_ref()
     }
-    /// What the peer said of itself.
+    /// The peer's transport parameters.
     pub const fn peer_params(&self) -> &Params {
         &self.peer_params
     }
@@ -332,8 +332,8 @@ impl Connection {
         }
     }
 
-    /// What the path carried, for a later connection; `None` until the application asked for all of it for some round
-    /// trips.
+    /// The path's rate and round trip, for a later connection; `None` until the application has used all of it for
+    /// some round trips.
     pub fn remembered_path(&self) -> Option<cc::Remembered> {
         let lane = &self.lanes[0];
         let rates: Vec<_> = lane.flows.iter().filter_map(Flow::carried).collect();
@@ -343,7 +343,7 @@ impl Connection {
             .then(|| cc::Remembered { rate: base::Rate::from_bytes_per_sec(rate), rtt })
     }
 
-    /// What is held in memory now, each beside its limit.
+    /// Memory in use, each kind beside its limit.
     pub fn usage(&self) -> Usage {
         let lanes = self.lanes.len();
         let sum = |f: fn(&Lane) -> usize| self.lanes.iter().map(f).sum();

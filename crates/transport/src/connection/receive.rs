@@ -50,8 +50,8 @@ enum OpenerResult {
 }
 
 impl OpenerResult {
-    /// Of the packet at place `i`; one that was opened as another number than it has as the connection numbers it is not
-    /// itself.
+    /// The result for packet `i`; a packet that was opened under another number than the connection expands it to
+    /// counts as failed.
     fn of(t: &OpenedTrain, i: usize, same_number: bool) -> OpenerResult {
         let bit = u32::try_from(i).ok().and_then(|i| 1u64.checked_shl(i)).unwrap_or(0);
         match (t.opened & bit != 0, t.failed & bit != 0) {

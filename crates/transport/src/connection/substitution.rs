@@ -49,7 +49,7 @@ impl Substitutions {
     }
 }
 
-/// What an algorithm needs of the path.
+/// The signals that an algorithm needs of the path.
 pub(super) fn needs(spec: &str) -> Needs {
     cc::registry::parse(spec).map_or(Needs::NOTHING, |(def, _)| def.needs)
 }
@@ -115,8 +115,8 @@ impl Connection {
         });
     }
 
-    /// What decides for a flow while the path does not carry the signals that its algorithm needs, and once it is a program
-    /// that misbehaves; nothing, and the default, if empty.
+    /// Sets the algorithm used while the path does not carry the signals that a flow's algorithm needs, or when that
+    /// is a program that misbehaves; empty for none (and the default for a misbehaving program).
     pub fn set_substitute(&mut self, flow: u8, spec: &str) {
         if let Some(s) = self.flow_setups.get_mut(usize::from(flow)) {
             if s.substitute == spec {
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// What the packets of a flow's next train on a lane carry in the ECN field.
+    /// The ECN codepoint of a flow's next train on a lane.
     pub(super) fn codepoint(&mut self, now: Time, lane: usize, flow: usize) -> base::Ecn {
         let l = &mut self.lanes[lane];
         let running = l.flows[flow].codepoint();

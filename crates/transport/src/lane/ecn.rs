@@ -106,7 +106,7 @@ const fn index(ecn: Ecn) -> Option<usize> {
 }
 
 impl EcnValidator {
-    /// What a train is to carry when its flow wants this; `rtt` is the smoothed round trip.
+    /// The codepoint for a train whose flow wants this one; `rtt` is the smoothed round trip.
     pub fn codepoint(&mut self, now: Time, wanted: Ecn, rtt: Span) -> Ecn {
         let totals = self.totals;
         let Some(c) = index(wanted).map(|i| &mut self.codepoints[i]) else { return Ecn::NotEct };
@@ -306,7 +306,7 @@ impl EcnValidator {
         }
     }
 
-    /// The path is another one: nothing is known of it. What the peer counts stays.
+    /// Resets validation for another path. The peer's counts continue.
     pub fn on_path_change(&mut self) {
         let (largest, totals) = (self.largest, self.totals);
         let fresh = CodepointState { base: totals, ..CodepointState::default() };
@@ -314,7 +314,7 @@ impl EcnValidator {
         *self = EcnValidator { codepoints, largest, totals, changed: true, ..EcnValidator::default() };
     }
 
-    /// What is known of ECT(0) and ECT(1).
+    /// The validation result for ECT(0) and ECT(1).
     pub const fn paths(&self) -> [EcnPath; 2] {
         [self.codepoints[0].path, self.codepoints[1].path]
     }
@@ -322,7 +322,7 @@ impl EcnValidator {
     pub const fn seen(&self) -> (Found, Found) {
         (self.marks, self.l4s)
     }
-    /// Verdicts count as changed.
+    /// Makes [`take_changed`](EcnValidator::take_changed) return true.
     pub fn mark_changed(&mut self) {
         self.changed = true;
     }

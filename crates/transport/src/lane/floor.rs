@@ -8,8 +8,8 @@ use wire::Floor;
 const FLOOR_STEP: u64 = 64;
 
 impl Lane {
-    /// How this end wants feedback, when that is news to the peer: the floor has passed holes, which it would list again,
-    /// or has come far, or the intervals have changed.
+    /// The feedback settings to send to the peer, when they have changed: the floor has passed gaps, which the peer
+    /// would list again, or has advanced far, or the intervals are others.
     pub fn take_floor(&mut self) -> Option<Floor> {
         if !core::mem::take(&mut self.floor_moves) {
             return None;

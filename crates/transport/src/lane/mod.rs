@@ -60,15 +60,15 @@ pub const MAX_LOST_FRAMES: usize = MAX_CONTROL * MAX_FRAMES_PER_PACKET;
 /// The state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Of a server: the client has not been heard on it.
+    /// The server has not received a packet of the client on it.
     Waiting,
-    /// Of a client: whether it leads to the server is being found out.
+    /// The client is validating the path.
     Validating,
-    /// It carries data.
+    /// The lane carries data.
     Open,
-    /// Nothing comes back: it is probed, and others carry its data.
+    /// Nothing is received: it is probed, and others carry its data.
     Dead,
-    /// Over.
+    /// The lane is closed.
     Closed,
 }
 
@@ -86,13 +86,13 @@ pub struct LaneCounters {
 /// Whether a working lane carries data or rests because it shares a bottleneck with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CouplingHold {
-    /// It does.
+    /// The lane carries data.
     Free,
-    /// Not for a moment, to see what that does to others.
+    /// It is paused for an experiment.
     Paused,
-    /// It leads over the same bottleneck as the lane of this number, which carries data for both.
+    /// It rests: it shares a bottleneck with the lane of this number, which carries data for both.
     Resting(u32),
-    /// The same, but for a moment it carries data, to see whether that is still so.
+    /// It rests, but carries data for a moment, to see whether that is still right.
     Trial(u32),
 }
 
@@ -148,7 +148,7 @@ pub struct Lane {
     pub path: Option<PathValidation>,
     /// An answer to the peer's challenge that is to go elsewhere than the lane's packets: to where it came from.
     pub answer: Option<(SocketAddr, Option<std::net::IpAddr>, [u8; 8])>,
-    /// Frames to send once on this lane; not repeated.
+    /// Frames to send once on this lane; not retransmitted.
     pub unreliable_frames: VecDeque<Frame<'static>>,
     /// Something that asks for feedback is to leave on this lane.
     pub ping: bool,
@@ -170,15 +170,15 @@ pub struct Lane {
     largest: Option<u64>,
     /// Dispersion of trains.
     pub dispersion: Dispersion,
-    /// What the report being digested told of the dispersion of a train.
+    /// The arrival rate of a train, as measured from the feedback that is being processed.
     train_rate: Option<Rate>,
     /// Flows; the first is the connection's own.
     pub flows: Vec<Flow>,
     /// Packet size.
     pub mtu: MtuSearch,
-    /// What of the ECN field survives.
+    /// ECN validation.
     pub ecn: EcnValidator,
-    /// Whether hops write telemetry.
+    /// Detection of in-band telemetry.
     pub telemetry: TelemetryDetector,
     /// Substitutes of algorithms that lack signals here, by flow.
     pub substitutions: Substitutions,
@@ -198,7 +198,7 @@ pub struct Lane {
     last_eliciting: Time,
     /// Packets that may leave beside pacing, to find out what is lost.
     pub probes: u32,
-    /// What the peer was told last of how to report.
+    /// The feedback settings that the peer was sent last.
     floor: Option<Floor>,
     /// What that follows from may have changed since it was looked at.
     floor_moves: bool,
@@ -341,7 +341,7 @@ impl Lane {
         }
     }
 
-    /// What it carried, and how it is.
+    /// The lane's statistics.
     pub fn stats(&self) -> PathStats {
         PathStats {
             lane: self.id,
@@ -362,13 +362,13 @@ impl Lane {
         }
     }
 
-    /// What the path carries of the signals that algorithms need.
+    /// The signals that the path carries.
     pub fn capability(&self) -> PathCapability {
         let ([ect0, ect1], (marks, l4s)) = (self.ecn.paths(), self.ecn.seen());
         PathCapability { ect0, ect1, marks, l4s, telemetry: self.telemetry.found() }
     }
 
-    /// Hands everything that is outstanding over to others.
+    /// Hands all outstanding data over to other lanes.
     pub fn give_up(&mut self, now: Time, streams: &mut impl Streams) {
         let (mut control, flows) = (Vec::new(), &mut self.flows);
         self.sent.lose_all(|p, train| {
@@ -442,7 +442,7 @@ impl Lane {
         });
     }
 
-    /// Digests a feedback statement.
+    /// Processes a feedback frame.
     pub fn on_feedback(
         &mut self,
         now: Time,
@@ -528,7 +528,7 @@ impl Lane {
         marked
     }
 
-    /// What hops wrote goes to the flow whose packet they wrote it into.
+    /// Passes telemetry to the flow whose packet it was written into.
     fn pass_on_telemetry(&mut self, now: Time, f: &Feedback) {
         let Some(t) = f.signals.as_ref().and_then(|s| s.telemetry.as_ref()) else { return };
         let train = self.sent.get(t.packet).and_then(|p| self.sent.trains().get(p.train));

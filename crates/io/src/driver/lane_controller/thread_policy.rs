@@ -145,7 +145,7 @@ impl ThreadPolicy {
         self.working &= (1u64 << (sockets.clamp(1, 64) - 1) << 1).wrapping_sub(1);
     }
 
-    /// What was seen before does not tell of now.
+    /// Discards earlier measurements.
     pub fn forget(&mut self) {
         self.recent = None;
     }
