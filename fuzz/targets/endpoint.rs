@@ -16,7 +16,7 @@ use base::{Span, Time};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{ConnId, DatagramInfo, Event, QpOptions};
-use pair::{Flying, Pair};
+use pair::{InFlight, Pair};
 use verbs::{Access, Memory, Mr, QpId, RecvWr, SendOp, SendWr, Sge, Sges};
 
 /// Bytes of the regions at both ends.
@@ -208,9 +208,9 @@ impl World {
         }
     }
 
-    fn flying(&mut self, which: u8) -> Option<&mut Flying> {
-        let n = self.pair.flying.len();
-        (n > 0).then(|| &mut self.pair.flying[usize::from(which) % n])
+    fn in_flight(&mut self, which: u8) -> Option<&mut InFlight> {
+        let n = self.pair.in_flight.len();
+        (n > 0).then(|| &mut self.pair.in_flight[usize::from(which) % n])
     }
 
     /// Carries out the next operation; `None` when the input has ended.
@@ -224,8 +224,8 @@ impl World {
             1 => self.pass(Span::from_millis(u64::from(b.u8()?))),
             2 => {
                 let which = usize::from(b.u8()?);
-                let n = self.pair.flying.len().max(1);
-                self.pair.flying.remove(which % n);
+                let n = self.pair.in_flight.len().max(1);
+                self.pair.in_flight.remove(which % n);
             }
             op @ 3..=9 => self.meddle(op, b)?,
             op @ 10..=13 => {
@@ -250,17 +250,17 @@ impl World {
         if op == 8 {
             let to_server = which & 1 == 0;
             let from = if to_server { client } else { server };
-            self.pair.deliver(Flying { at: now, from, to_server, bytes: raw });
+            self.pair.deliver(InFlight { at: now, from, to_server, bytes: raw });
             self.events();
             return Some(());
         }
-        let room = self.pair.flying.len() < MAX_FLYING;
-        let f = self.flying(which)?;
+        let room = self.pair.in_flight.len() < MAX_FLYING;
+        let f = self.in_flight(which)?;
         match op {
             3 if room => {
                 let mut copy = f.clone();
                 copy.at += Span::from_micros(u64::from(how));
-                self.pair.flying.push_back(copy);
+                self.pair.in_flight.push_back(copy);
             }
             4 => f.at += Span::from_micros(u64::from(how) * 16),
             5 => f.bytes.truncate(usize::from(how)),

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use guarded::{Guarded, UNTOUCHED};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{ConnId, Event, Network, QpOptions, Route};
-use pair::{Flying, Pair, config, server_config};
+use pair::{InFlight, Pair, config, server_config};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -157,7 +157,7 @@ impl World {
         assert_eq!(p.len(), SHORT_CLEAR + TAG + inner.len());
         self.pn += 1;
         let from = if self.server { self.pair.client_addr } else { self.pair.server_addr };
-        self.pair.deliver(Flying { at: self.pair.now, from, to_server: self.server, bytes: p });
+        self.pair.deliver(InFlight { at: self.pair.now, from, to_server: self.server, bytes: p });
     }
 
     /// Carries out the next operation; `None` when the input has ended.
@@ -375,7 +375,7 @@ impl World {
     fn pass(&mut self, span: Span) {
         if !self.honest {
             let server = self.server;
-            self.pair.flying.retain(|f| f.to_server != server);
+            self.pair.in_flight.retain(|f| f.to_server != server);
         }
         self.pair.run(span);
         let end = if self.server { &mut self.pair.server } else { &mut self.pair.client };

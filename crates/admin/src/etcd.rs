@@ -7,7 +7,7 @@
 use crate::source::Store;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use lhio::identity::{Holds, open_strictly, read_secret};
+use lhio::identity::{FileRole, open_strictly, read_secret};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -403,7 +403,7 @@ fn timed_out(e: &std::io::Error) -> bool {
     matches!(inner, Some(ureq::Error::Timeout(Timeout::PerRead))) || e.kind() == std::io::ErrorKind::TimedOut
 }
 
-fn pem(path: &Path, holds: Holds) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+fn pem(path: &Path, holds: FileRole) -> Result<Zeroizing<Vec<u8>>, StoreError> {
     let failed = |text: String| StoreError::File { path: path.to_owned(), text };
     std::fs::metadata(path).map_err(|e| failed(e.to_string()))?;
     let file = open_strictly(path, holds).map_err(|e| failed(e.to_string()))?;
@@ -412,7 +412,7 @@ fn pem(path: &Path, holds: Holds) -> Result<Zeroizing<Vec<u8>>, StoreError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, StoreError> {
-    let bytes = pem(path, Holds::Trust)?;
+    let bytes = pem(path, FileRole::Trust)?;
     let items = ureq::tls::parse_pem(&bytes).filter_map(|item| match item {
         Ok(PemItem::Certificate(c)) => Some(c),
         _ => None,
@@ -429,7 +429,7 @@ fn tls(access: &Access) -> Result<TlsConfig, StoreError> {
     let roots = certificates(access.ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS)))?;
     let ours = access.certificate.as_ref().map(|(certificate, key)| {
         let failed = |e: ureq::Error| StoreError::File { path: key.clone(), text: e.to_string() };
-        let private = PrivateKey::from_pem(&pem(key, Holds::SharedSecret)?).map_err(failed)?;
+        let private = PrivateKey::from_pem(&pem(key, FileRole::SharedSecret)?).map_err(failed)?;
         Ok(ClientCert::new_with_certs(&certificates(certificate)?, private))
     });
     Ok(TlsConfig::builder()

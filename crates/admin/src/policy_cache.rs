@@ -1,7 +1,7 @@
 //! A copy on disk of the last good policy of a store, for the time when the store cannot be reached.
 
 use crate::etcd::MAX_POLICY;
-use lhio::identity::{Holds, open_strictly};
+use lhio::identity::{FileRole, open_strictly};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -28,7 +28,7 @@ impl PolicyCache {
 
     /// The copy, when there is one that nobody else could have changed.
     pub fn read(&self) -> Option<String> {
-        let opened = open_strictly(&self.path, Holds::Trust);
+        let opened = open_strictly(&self.path, FileRole::Trust);
         let file = opened.unwrap_or_else(|e| {
             tracing::warn!("{e}; it is not used");
             None

@@ -8,7 +8,7 @@ use crate::x509;
 use base::Time;
 use lhio::clock::WallTime;
 use lhio::identity::{
-    AuthorizedKeys, Holds, IdentityError, PublicKey as HostKey, StateFolder, Tokens, open_strictly,
+    AuthorizedKeys, FileRole, IdentityError, PublicKey as HostKey, StateFolder, Tokens, open_strictly,
 };
 use rustls_pki_types::ServerName;
 use std::collections::HashSet;
@@ -180,7 +180,7 @@ impl Keys {
 }
 
 fn stamp_of(file: &Path) -> Stamp {
-    let open = open_strictly(file, Holds::Trust).map_err(|e| e.to_string())?;
+    let open = open_strictly(file, FileRole::Trust).map_err(|e| e.to_string())?;
     let meta = open.and_then(|f| f.metadata().ok());
     // The time of the last change of any kind: what was replaced may have an old time of its own.
     Ok(meta.map(|m| (m.ino(), m.len(), m.ctime(), m.ctime_nsec())))

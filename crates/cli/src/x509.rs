@@ -3,7 +3,7 @@
 use crate::args::Certificate;
 use crate::exit::{Failure, Outcome};
 use lhio::clock::WallTime;
-use lhio::identity::{Holds, open_strictly, read_secret};
+use lhio::identity::{FileRole, open_strictly, read_secret};
 use rustls::client::verify_server_name;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::server::ParsedCertificate;
@@ -101,7 +101,7 @@ pub fn is_for(cert: &CertificateDer<'_>, names: &[ServerName<'_>]) -> bool {
         .is_ok_and(|parsed| names.iter().any(|n| verify_server_name(&parsed, n).is_ok()))
 }
 
-fn read(file: &Path, flag: &str, holds: Holds) -> Outcome<Zeroizing<Vec<u8>>> {
+fn read(file: &Path, flag: &str, holds: FileRole) -> Outcome<Zeroizing<Vec<u8>>> {
     let fail = |e: std::io::Error| {
         Failure::usage(format!("cannot read {} ({flag}): {e}; give a file in PEM", file.display()))
     };
@@ -119,7 +119,7 @@ fn read(file: &Path, flag: &str, holds: Holds) -> Outcome<Zeroizing<Vec<u8>>> {
 }
 
 fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>> {
-    let bytes = read(file, flag, Holds::Trust)?;
+    let bytes = read(file, flag, FileRole::Trust)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found =
         found.map_err(|e| Failure::usage(format!("{} ({flag}) is no sound PEM: {e}", file.display())))?;
@@ -143,7 +143,7 @@ fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>
 
 fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
     let flag = if named { "--key" } else { "--cert" };
-    let bytes = read(file, flag, Holds::Trust)?;
+    let bytes = read(file, flag, FileRole::Trust)?;
     let mut key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
         let sealed = b"ENCRYPTED";
         let way_out = if bytes.windows(sealed.len()).any(|w| w == sealed) {
@@ -156,7 +156,7 @@ fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
         Failure::usage(format!("no private key in {} ({flag}): {e}; {way_out}", file.display()))
     })?;
     // Only now is it known to hold a secret.
-    if let Err(e) = open_strictly(file, Holds::SharedSecret) {
+    if let Err(e) = open_strictly(file, FileRole::SharedSecret) {
         key.zeroize();
         return Err(Failure::usage(format!("{flag}: {e}")));
     }

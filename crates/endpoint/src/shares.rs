@@ -109,7 +109,7 @@ pub struct Displaced {
 #[error("{0}")]
 pub struct SharesFull(String);
 
-struct Place {
+struct Session {
     holder: Holder,
     since: Time,
     /// It has said what it wants.
@@ -140,7 +140,7 @@ pub struct Shares {
     limits: ShareLimits,
     /// What a place is for, as users call it: `transfers`.
     what: &'static str,
-    places: BTreeMap<ConnId, Place>,
+    places: BTreeMap<ConnId, Session>,
     next: Option<Time>,
 }
 
@@ -168,7 +168,7 @@ impl Shares {
             self.leave(d.conn);
             displaced = Some(d);
         }
-        let place = Place { holder, since: now, has_requested: false, window: (now, 0), slow: false };
+        let place = Session { holder, since: now, has_requested: false, window: (now, 0), slow: false };
         self.places.insert(conn, place);
         self.plan(now + self.limits.first_request);
         Ok(displaced)

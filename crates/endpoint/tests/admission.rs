@@ -11,12 +11,12 @@ use transport::crypto::{OneTimeToken, PeerIdentity, PublicKey};
 const WORDS: &str = "not today";
 
 /// Turns the first so many away, and keeps whom it was asked about.
-struct First {
+struct RejectFirst {
     refused: usize,
     asked: Arc<Mutex<Vec<PublicKey>>>,
 }
 
-impl ClientAdmission for First {
+impl ClientAdmission for RejectFirst {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         let PeerIdentity::RawKey(key) = peer else { return Err("no key".into()) };
         let mut asked = self.asked.lock().expect("lock");
@@ -27,7 +27,7 @@ impl ClientAdmission for First {
 
 fn with_gate(mut p: Pair, refused: usize) -> (Pair, Arc<Mutex<Vec<PublicKey>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
-    p.server.set_client_admission(Some(Box::new(First { refused, asked: asked.clone() })));
+    p.server.set_client_admission(Some(Box::new(RejectFirst { refused, asked: asked.clone() })));
     (p, asked)
 }
 

@@ -4,7 +4,7 @@ mod pair;
 
 use base::Span;
 use longhaul_endpoint::{CloseReason, Event};
-use pair::{Flying, Pair, config, server_config};
+use pair::{InFlight, Pair, config, server_config};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use transport::Connection;
@@ -71,7 +71,7 @@ fn refusals_are_rate_limited() {
     p.connect();
     p.run(Span::from_millis(50));
     p.filter = Box::new(|f| f.to_server);
-    let f: Flying = first.borrow().clone().expect("a first packet");
+    let f: InFlight = first.borrow().clone().expect("a first packet");
     p.sent = [0; 2];
     for _ in 0..5_000 {
         p.deliver(f.clone());
@@ -94,7 +94,7 @@ fn refusal_is_ignored_unless_its_sender_saw_the_first_packet() {
     });
     let conn = p.connect();
     p.run(Span::from_millis(5));
-    let first: Flying = seen.borrow().clone().expect("a first packet");
+    let first: InFlight = seen.borrow().clone().expect("a first packet");
     let h = long_header(&first.bytes);
     let (at, from) = (p.now, p.server_addr);
     let forge = |dcid: &[u8], scid: &[u8], server: Cid| {
@@ -102,7 +102,7 @@ fn refusal_is_ignored_unless_its_sender_saw_the_first_packet() {
         let mut b = vec![0; 400];
         let n = Connection::refuse(&h, server, "no room for you", &mut b).expect("written");
         b.truncate(n);
-        Flying { at, from, to_server: false, bytes: b }
+        InFlight { at, from, to_server: false, bytes: b }
     };
     // From off the path: the keys' identifier, or the client's, is guessed wrongly.
     let wrong_keys = forge(&[0; 8], h.scid, Cid(9));
@@ -143,11 +143,11 @@ fn refusal_text_is_escaped_for_terminals() {
     });
     p.connect();
     p.run(Span::from_millis(5));
-    let first: Flying = seen.borrow().clone().expect("a first packet");
+    let first: InFlight = seen.borrow().clone().expect("a first packet");
     let mut b = vec![0; 400];
     let n = Connection::refuse(&long_header(&first.bytes), Cid(9), "\x1b[2Jgone", &mut b).expect("written");
     b.truncate(n);
-    p.deliver(Flying { at: p.now, from: p.server_addr, to_server: false, bytes: b });
+    p.deliver(InFlight { at: p.now, from: p.server_addr, to_server: false, bytes: b });
     let why = closed(&mut p).expect("told").to_string();
     assert!(why.contains("[2Jgone") && !why.contains('\x1b'), "{why}");
 }

@@ -12,14 +12,14 @@ use verbs::{Memory, SendOp, SendWr, Status};
 
 /// A policy with terms for the other end: of flows that ask for latency, and of all others.
 #[derive(Debug)]
-struct Terms {
+struct TestPolicy {
     version: AtomicU64,
     now: Mutex<[PeerTerms; 2]>,
     classes: Vec<Class>,
 }
 
-impl Terms {
-    fn new(others: PeerTerms, latency: PeerTerms) -> Arc<Terms> {
+impl TestPolicy {
+    fn new(others: PeerTerms, latency: PeerTerms) -> Arc<TestPolicy> {
         let class = Class {
             name: "all".into(),
             parent: None,
@@ -29,7 +29,7 @@ impl Terms {
             cap: None,
             order: Order::Fair,
         };
-        Arc::new(Terms {
+        Arc::new(TestPolicy {
             version: AtomicU64::new(0),
             now: Mutex::new([others, latency]),
             classes: vec![class],
@@ -42,7 +42,7 @@ impl Terms {
     }
 }
 
-impl Policy for Terms {
+impl Policy for TestPolicy {
     fn choose(&self, traffic: &Traffic) -> Choice {
         let quick = traffic.qos == Qos::Latency;
         let asked = if traffic.asked.is_empty() { cc::registry::DEFAULT } else { traffic.asked.as_str() };
@@ -83,7 +83,7 @@ fn wish(names: &[&str]) -> PeerTerms {
 }
 
 /// A client that says this of congestion control, and a server with this policy.
-fn linked(client: CcNegotiation, terms: &Arc<Terms>) -> (Pair, Link) {
+fn linked(client: CcNegotiation, terms: &Arc<TestPolicy>) -> (Pair, Link) {
     let (mut c, mut s) = (config(2), server_config(&[2]));
     c.options.negotiation = client;
     c.options.cc = "bbr".into();
@@ -115,7 +115,7 @@ fn refusals(events: &[Event]) -> usize {
 #[test]
 fn changed_wish_is_proposed_during_a_transfer_without_loss() {
     const LEN: usize = 4 << 20;
-    let terms = Terms::new(nothing(), nothing());
+    let terms = TestPolicy::new(nothing(), nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
     assert_eq!(sent_with(&p, &l), ("bbr", "bbr".into()));
     let bytes: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
@@ -154,7 +154,7 @@ fn changed_wish_is_proposed_during_a_transfer_without_loss() {
 #[test]
 fn next_wish_is_used_when_the_first_is_refused() {
     let lends = CcNegotiation { allow: Allow::Only(owned(&["reno", "cubic"])), ..CcNegotiation::default() };
-    let terms = Terms::new(nothing(), nothing());
+    let terms = TestPolicy::new(nothing(), nothing());
     let (mut p, l) = linked(lends, &terms);
     terms.change(wish(&["vegas", "copa", "reno", "cubic"]), nothing());
     pass(&mut p, 6);
@@ -178,7 +178,7 @@ fn next_wish_is_used_when_the_first_is_refused() {
 
 #[test]
 fn policy_changes_which_algorithms_the_peer_may_wish() {
-    let terms = Terms::new(PeerTerms { allow: Some(owned(&["reno"])), ..nothing() }, nothing());
+    let terms = TestPolicy::new(PeerTerms { allow: Some(owned(&["reno"])), ..nothing() }, nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
     let wished = |p: &mut Pair, cc: &str| {
         p.client.propose_cc(p.now, l.client, None, false, cc).expect("proposed");
@@ -207,7 +207,7 @@ fn on_each(p: &Pair, l: &Link) -> Vec<String> {
 
 #[test]
 fn queue_pairs_have_wishes_of_their_own() {
-    let terms = Terms::new(wish(&["cubic"]), wish(&["copa"]));
+    let terms = TestPolicy::new(wish(&["cubic"]), wish(&["copa"]));
     let mut p = Pair::with(config(2), server_config(&[2]));
     p.client.set_policy(terms.clone());
     let l = p.linked();
@@ -237,7 +237,7 @@ fn queue_pairs_have_wishes_of_their_own() {
 fn wish_is_granted_eventually_despite_crossing_and_loss() {
     const SPECS: [&str; 4] = ["bbr", "cubic", "reno", "vegas"];
     for seed in 0..40 {
-        let terms = Terms::new(nothing(), nothing());
+        let terms = TestPolicy::new(nothing(), nothing());
         let (mut p, l) = linked(CcNegotiation::default(), &terms);
         p.disturb(seed);
         let mut rng = Rng::from_u64(seed ^ 0x3154);
@@ -266,7 +266,7 @@ fn wish_is_granted_eventually_despite_crossing_and_loss() {
 
 #[test]
 fn wish_changes_stay_within_the_proposal_limit() {
-    let terms = Terms::new(nothing(), nothing());
+    let terms = TestPolicy::new(nothing(), nothing());
     let (mut p, l) = linked(CcNegotiation::default(), &terms);
     for i in 0..1_000 {
         terms.change(wish(&[if i % 2 == 0 { "cubic" } else { "reno" }]), nothing());

@@ -4,7 +4,7 @@ mod pair;
 
 use base::{Rng, Span};
 use longhaul_endpoint::{Endpoint, Event};
-use pair::{Flying, Pair, closed, config, server_config};
+use pair::{InFlight, Pair, closed, config, server_config};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ fn pair(connections: usize, half_open: usize) -> Pair {
 }
 
 /// First packets of clients that then say nothing more.
-fn firsts(p: &mut Pair, n: usize) -> Vec<Flying> {
+fn firsts(p: &mut Pair, n: usize) -> Vec<InFlight> {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let copy = seen.clone();
     p.filter = Box::new(move |f| {
@@ -43,9 +43,9 @@ fn firsts(p: &mut Pair, n: usize) -> Vec<Flying> {
 }
 
 /// They arrive from addresses of a network, and nobody there answers.
-fn flood(p: &mut Pair, firsts: &[Flying], from: impl Fn(usize) -> SocketAddr) {
+fn flood(p: &mut Pair, firsts: &[InFlight], from: impl Fn(usize) -> SocketAddr) {
     for (n, f) in firsts.iter().enumerate() {
-        p.deliver(Flying { from: from(n), ..f.clone() });
+        p.deliver(InFlight { from: from(n), ..f.clone() });
         p.step(p.now);
     }
 }

@@ -116,8 +116,8 @@ fn unlisted_client_is_refused_with_a_reason() {
 
 /// Lets each key in once.
 #[derive(Default)]
-struct Once(Arc<Mutex<Vec<PeerIdentity>>>);
-impl ClientAdmission for Once {
+struct AdmitOnce(Arc<Mutex<Vec<PeerIdentity>>>);
+impl ClientAdmission for AdmitOnce {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         let mut seen = self.0.lock().expect("nobody panics");
         if seen.contains(peer) {
@@ -131,7 +131,7 @@ impl ClientAdmission for Once {
 #[test]
 fn admission_is_consulted_once_per_connection_and_a_token_covers_all_streams() {
     let mut net = Net::new(config(2), server(&[2], both()));
-    let gate = Once::default();
+    let gate = AdmitOnce::default();
     let seen = gate.0.clone();
     net.ends[1].set_client_admission(Some(Box::new(gate)));
     net.connect(4, by(true));
@@ -312,11 +312,11 @@ fn changed_cap_reaches_idle_streams_and_is_read_back() {
 
 /// A class in which everything is, and a process, each with a cap.
 #[derive(Debug)]
-struct Capped(Vec<Class>, Option<Rate>);
+struct CappingPolicy(Vec<Class>, Option<Rate>);
 
-impl Policy for Capped {
+impl Policy for CappingPolicy {
     fn choose(&self, traffic: &Traffic) -> Choice {
-        Marks(self.0.clone(), 0).choose(traffic)
+        MarkingPolicy(self.0.clone(), 0).choose(traffic)
     }
     fn classes(&self) -> &[Class] {
         &self.0
@@ -348,7 +348,7 @@ fn sending_connections_divide_class_and_process_caps() {
     for (cap, process, whose) in
         [(mbit(40), None, CapSource::Class("all".into())), (mbit(90), mbit(40), CapSource::Process)]
     {
-        net.ends[0].set_policy(Arc::new(Capped(vec![class(cap)], process)));
+        net.ends[0].set_policy(Arc::new(CappingPolicy(vec![class(cap)], process)));
         net.ends[0].handle_timeout(net.now);
         assert_eq!(net.ends[0].overall_compliance(), Compliance::Unknown);
         tcp.apply_choice(&mut net.ends[0]);
@@ -369,9 +369,9 @@ fn sending_connections_divide_class_and_process_caps() {
 
 /// Marks all traffic of one application.
 #[derive(Debug)]
-struct Marks(Vec<Class>, u8);
+struct MarkingPolicy(Vec<Class>, u8);
 
-impl Policy for Marks {
+impl Policy for MarkingPolicy {
     fn choose(&self, traffic: &Traffic) -> Choice {
         Choice {
             rule: String::new(),
@@ -424,7 +424,7 @@ fn streams_use_the_requested_code_point_unless_the_policy_overrides() {
     };
     for dscp in [40, 8] {
         net.marks.clear();
-        net.ends[0].set_policy(Arc::new(Marks(vec![class.clone()], dscp)));
+        net.ends[0].set_policy(Arc::new(MarkingPolicy(vec![class.clone()], dscp)));
         net.run();
         assert_eq!(net.marks, [(0, dscp), (0, dscp)]);
     }

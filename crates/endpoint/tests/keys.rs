@@ -11,14 +11,14 @@ const LEN: usize = 300_000;
 
 /// Who asks for new keys before a round of writes in both directions.
 #[derive(Clone, Copy)]
-struct Asks {
+struct KeyUpdates {
     client: bool,
     server: bool,
 }
 
 /// Runs rounds of writes in both directions over a path that loses a packet in twenty and delays each by up to a round
 /// trip more; gives the key generations and the updates each end made on its own account.
-fn rounds(asks: &[Asks]) -> [(u64, u64); 2] {
+fn rounds(asks: &[KeyUpdates]) -> [(u64, u64); 2] {
     let mut p = Pair::new();
     let Link { client: c, server: s, ci, si } = p.linked();
     let mut rng = Rng::from_u64(7);
@@ -60,17 +60,17 @@ fn rounds(asks: &[Asks]) -> [(u64, u64); 2] {
 
 #[test]
 fn client_key_update_is_followed_by_the_server() {
-    assert_eq!(rounds(&[Asks { client: true, server: false }]), [(1, 1), (1, 0)]);
+    assert_eq!(rounds(&[KeyUpdates { client: true, server: false }]), [(1, 1), (1, 0)]);
 }
 
 #[test]
 fn server_key_update_is_followed_by_the_client() {
-    assert_eq!(rounds(&[Asks { client: false, server: true }]), [(1, 0), (1, 1)]);
+    assert_eq!(rounds(&[KeyUpdates { client: false, server: true }]), [(1, 0), (1, 1)]);
 }
 
 #[test]
 fn simultaneous_key_updates_converge() {
-    let [(client, a), (server, b)] = rounds(&[Asks { client: true, server: true }]);
+    let [(client, a), (server, b)] = rounds(&[KeyUpdates { client: true, server: true }]);
     // One update each at the same time is one generation; if one came first, the other asks again when it may.
     assert_eq!(client, server);
     assert!((1..=2).contains(&client) && a + b >= client, "{client} {a} {b}");
@@ -78,7 +78,7 @@ fn simultaneous_key_updates_converge() {
 
 #[test]
 fn successive_key_updates_by_either_end_succeed() {
-    let asks: Vec<_> = (0..12).map(|n| Asks { client: n % 3 != 1, server: n % 3 == 1 }).collect();
+    let asks: Vec<_> = (0..12).map(|n| KeyUpdates { client: n % 3 != 1, server: n % 3 == 1 }).collect();
     let [(client, a), (server, b)] = rounds(&asks);
     assert_eq!((client, server), (12, 12));
     assert_eq!((a, b), (8, 4));

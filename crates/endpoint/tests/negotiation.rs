@@ -7,7 +7,7 @@ use base::{Rng, Span};
 use longhaul_endpoint::{
     Allow, CcChangeReason, CcNegotiation, CloseReason, Config, Endpoint, Event, QpOptions, refusal,
 };
-use pair::{DELAY, Flying, Link, Pair, closed, complete, config, read, register, server_config, whole};
+use pair::{DELAY, InFlight, Link, Pair, closed, complete, config, read, register, server_config, whole};
 use std::cell::RefCell;
 use std::rc::Rc;
 use verbs::{Memory, SendOp, SendWr};
@@ -293,7 +293,7 @@ impl Forger {
         bytes.put(&inner);
         self.pn += 1;
         let (at, from) = (self.p.now, self.p.client_addr);
-        self.p.deliver(Flying { at, from, to_server: true, bytes });
+        self.p.deliver(InFlight { at, from, to_server: true, bytes });
     }
 
     /// Why the server has ended the connection.

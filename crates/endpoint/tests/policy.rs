@@ -12,7 +12,7 @@ use verbs::{SendOp, SendWr, Status};
 
 /// Algorithms by version: of ordinary flows, and of those that ask for latency.
 #[derive(Debug)]
-struct Rules {
+struct TestPolicy {
     version: AtomicU64,
     ordinary: Vec<&'static str>,
     latency: &'static str,
@@ -20,8 +20,8 @@ struct Rules {
     peer: PeerTerms,
 }
 
-impl Rules {
-    fn new(ordinary: &[&'static str], latency: &'static str) -> Arc<Rules> {
+impl TestPolicy {
+    fn new(ordinary: &[&'static str], latency: &'static str) -> Arc<TestPolicy> {
         let class = |name: &str, level| Class {
             name: name.into(),
             parent: None,
@@ -32,7 +32,7 @@ impl Rules {
             order: Order::Fair,
         };
         let classes = vec![class("ordinary", 1), class("quick", 0)];
-        Arc::new(Rules {
+        Arc::new(TestPolicy {
             version: AtomicU64::new(0),
             ordinary: ordinary.to_vec(),
             latency,
@@ -42,8 +42,8 @@ impl Rules {
     }
 
     /// A policy that leaves the algorithm to the application, with terms for the other end.
-    fn settling(peer: PeerTerms) -> Arc<Rules> {
-        let mut rules = Rules::new(&[], "copa");
+    fn settling(peer: PeerTerms) -> Arc<TestPolicy> {
+        let mut rules = TestPolicy::new(&[], "copa");
         if let Some(r) = Arc::get_mut(&mut rules) {
             r.peer = peer;
         }
@@ -55,7 +55,7 @@ impl Rules {
     }
 }
 
-impl Policy for Rules {
+impl Policy for TestPolicy {
     fn choose(&self, traffic: &Traffic) -> Choice {
         let version = self.version.load(Ordering::Relaxed) as usize;
         let quick = traffic.qos == Qos::Latency;
@@ -93,7 +93,7 @@ fn names(flows: &[FlowReport]) -> Vec<(&'static str, &str)> {
 #[test]
 fn policy_applies_to_new_flows_and_on_change() {
     let mut p = Pair::new();
-    let rules = Rules::new(&["bbr", "cubic"], "copa");
+    let rules = TestPolicy::new(&["bbr", "cubic"], "copa");
     p.client.set_policy(rules.clone());
     let Link { client, .. } = p.linked();
     assert_eq!(names(&p.client.flows()), [("bbr", "ordinary")]);
@@ -131,7 +131,7 @@ fn flows_are_as_requested_without_a_policy() {
 #[test]
 fn unavailable_algorithm_falls_back_to_the_substitute_with_a_reason() {
     let mut p = Pair::new();
-    p.client.set_policy(Rules::new(&["warp"], "warp"));
+    p.client.set_policy(TestPolicy::new(&["warp"], "warp"));
     p.linked();
     let flows = p.client.flows();
     assert_eq!(names(&flows), [("reno", "ordinary")]);
@@ -146,7 +146,7 @@ fn algorithm_change_during_a_transfer_loses_no_byte() {
         c.options.rate_cap = Some(Rate::from_mbit(200));
     }
     let mut p = Pair::with(client, server);
-    let rules = Rules::new(&cc::registry::names(), "copa");
+    let rules = TestPolicy::new(&cc::registry::names(), "copa");
     p.client.set_policy(rules.clone());
     let Link { ci, si, .. } = p.linked();
     let data: Vec<u8> = (0..8 << 20).map(|i: u32| (i ^ (i >> 8)) as u8).collect();
@@ -181,7 +181,7 @@ fn settled(client: CcNegotiation, server: &str, terms: PeerTerms) -> (Pair, Link
     (c.options.cc, s.options.cc) = ("bbr".to_owned(), server.to_owned());
     c.options.negotiation = client;
     let mut p = Pair::with(c, s);
-    p.server.set_policy(Rules::settling(terms));
+    p.server.set_policy(TestPolicy::settling(terms));
     let l = p.linked();
     let names = [&p.client, &p.server].map(|e| e.flows()[0].facts.name);
     (p, l, names)

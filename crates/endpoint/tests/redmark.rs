@@ -21,7 +21,7 @@ use wire::{DataHeader, DataOp, Put, Tail};
 const LEN: usize = 4096;
 
 /// A datagram on its way, and where it left.
-struct Flying {
+struct InFlight {
     from: SocketAddr,
     to: SocketAddr,
     bytes: Vec<u8>,
@@ -34,7 +34,7 @@ struct Net {
     server_addr: SocketAddr,
     clients: Vec<(SocketAddr, Endpoint)>,
     /// The last datagrams to the server, for whoever is on the path.
-    seen: Vec<Flying>,
+    seen: Vec<InFlight>,
 }
 
 impl Net {
@@ -58,7 +58,7 @@ impl Net {
 
     fn run(&mut self, span: Span) {
         const STEP: Span = Span::from_millis(1);
-        let (end, mut flying) = (self.now + span, VecDeque::new());
+        let (end, mut in_flight) = (self.now + span, VecDeque::new());
         let mut buf = vec![0; MAX_TRAIN];
         while self.now < end {
             let server = self.server_addr;
@@ -66,20 +66,20 @@ impl Net {
                 e.handle_timeout(now);
                 while let Some(t) = e.poll_transmit(now, &mut buf) {
                     for d in buf[..t.len].chunks(t.segment) {
-                        flying.push_back(Flying { from, to: t.remote, bytes: d.to_vec() });
+                        in_flight.push_back(InFlight { from, to: t.remote, bytes: d.to_vec() });
                     }
                 }
             };
             send(&mut self.server, server, self.now);
             self.clients.iter_mut().for_each(|(addr, e)| send(e, *addr, self.now));
             self.now += STEP;
-            for f in core::mem::take(&mut flying) {
+            for f in core::mem::take(&mut in_flight) {
                 self.deliver(f);
             }
         }
     }
 
-    fn deliver(&mut self, f: Flying) {
+    fn deliver(&mut self, f: InFlight) {
         let meta = DatagramInfo { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         let (n, mut bytes) = (f.bytes.len(), f.bytes.clone());
         if f.to == self.server_addr {
@@ -229,7 +229,7 @@ fn injected_packets_with_valid_numbers_have_no_effect() {
         bytes.put(&tag);
         h.put(&mut bytes);
         bytes.put(&[0x5a; 64]);
-        net.deliver(Flying { from, to, bytes });
+        net.deliver(InFlight { from, to, bytes });
     }
     net.run(Span::from_millis(100));
     let stats = net.server.stats(s).expect("open");

@@ -5,7 +5,7 @@ mod pair;
 use base::{Span, Time};
 use longhaul_endpoint::{CloseReason, Endpoint, Event, QpOptions};
 use pair::{
-    DELAY, Flying, Link, Pair, closed, complete, config, identity, read, register, server_config, whole,
+    DELAY, InFlight, Link, Pair, closed, complete, config, identity, read, register, server_config, whole,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -256,7 +256,7 @@ fn forged_resets_are_ignored() {
     let mut p = Pair::new();
     let (c, _) = p.connected();
     for n in 21..60 {
-        let f = Flying { at: Time::ZERO, from: p.server_addr, to_server: false, bytes: vec![0x41; n] };
+        let f = InFlight { at: Time::ZERO, from: p.server_addr, to_server: false, bytes: vec![0x41; n] };
         p.deliver(f);
     }
     p.run(Span::from_secs(1));

@@ -18,7 +18,7 @@ const SOCKETS: u16 = 3;
 const HELD: usize = 2;
 
 /// A train that a thread is busy with.
-struct Held {
+struct BusyTrain {
     at: Time,
     t: Transmit,
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ struct End {
     addrs: Vec<SocketAddr>,
     bufs: Vec<Vec<u8>>,
     sealings: Vec<Option<TrainSealer>>,
-    held: Vec<Vec<Held>>,
+    held: Vec<Vec<BusyTrain>>,
     /// Views that have reached their thread, and those on their way.
     views: HashMap<(u16, Cid), (TrainOpener, u64)>,
     coming: Vec<(Time, longhaul_endpoint::OpenerUpdate)>,
@@ -43,7 +43,7 @@ struct End {
 struct Slots<'a> {
     bufs: &'a mut [Vec<u8>],
     sealings: &'a mut [Option<TrainSealer>],
-    held: &'a [Vec<Held>],
+    held: &'a [Vec<BusyTrain>],
     refused: &'a mut usize,
     slow: bool,
 }
@@ -68,7 +68,7 @@ impl TransmitBuffers for Slots<'_> {
 }
 
 /// A train in the network.
-struct Flying {
+struct InFlight {
     at: Time,
     to_server: bool,
     from: SocketAddr,
@@ -77,12 +77,12 @@ struct Flying {
     stride: usize,
 }
 
-struct World {
+struct Simulation {
     now: Time,
     rng: Rng,
     client: End,
     server: End,
-    flying: Vec<Flying>,
+    in_flight: Vec<InFlight>,
     loss: f64,
     refused: usize,
     opened: usize,
@@ -114,7 +114,7 @@ impl End {
             let i = usize::from(t.socket);
             let late = if i == 0 && !self.slow { Span::ZERO } else { Span::from_micros(rng.below(400)) };
             let (bytes, sealing) = (self.bufs[i][..t.len].to_vec(), self.sealings[i].take());
-            self.held[i].push(Held { at: now + late, t, bytes, sealing });
+            self.held[i].push(BusyTrain { at: now + late, t, bytes, sealing });
         }
         while let Some(v) = self.ep.poll_opener_update() {
             self.coming.push((now + Span::from_micros(rng.below(3_000)), v));
@@ -122,7 +122,7 @@ impl End {
     }
 
     /// What threads have finished.
-    fn finish(&mut self, now: Time) -> Vec<Held> {
+    fn finish(&mut self, now: Time) -> Vec<BusyTrain> {
         let mut done = Vec::new();
         for held in &mut self.held {
             while held.first().is_some_and(|h| h.at <= now) {
@@ -152,7 +152,7 @@ impl End {
         held.chain(self.coming.iter().map(|c| c.0)).chain(self.ep.next_timeout()).min()
     }
 
-    fn take_in(&mut self, now: Time, socket: u16, f: &mut Flying, opened: &mut usize) {
+    fn take_in(&mut self, now: Time, socket: u16, f: &mut InFlight, opened: &mut usize) {
         let meta = DatagramInfo { remote: f.from, local: None, ecn: base::Ecn::NotEct, waited: Span::ZERO };
         if let Ok(Clear::Short(cid)) = Clear::parse(&f.bytes)
             && let Some((view, expected)) = self.views.get_mut(&(socket, cid))
@@ -165,17 +165,17 @@ impl End {
     }
 }
 
-impl World {
-    fn new(seed: u64) -> World {
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
         let Pair { client, server, now, .. } = Pair::new();
         let at = |p: u16| SocketAddr::from(([192, 0, 2, 1], 1_000 + p));
         let home = SocketAddr::from(([192, 0, 2, 2], 4_460));
-        World {
+        Simulation {
             now,
             rng: Rng::from_u64(seed),
             client: End::new(client, (0..SOCKETS).map(at).collect()),
             server: End::new(server, vec![home; usize::from(SOCKETS)]),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             loss: 0.0,
             refused: 0,
             opened: 0,
@@ -196,7 +196,7 @@ impl World {
             let mut send = |bytes: Vec<u8>| {
                 if !bytes.is_empty() {
                     let stride = h.t.segment.min(bytes.len());
-                    self.flying.push(Flying { at, to_server, from, dst: h.t.remote, bytes, stride });
+                    self.in_flight.push(InFlight { at, to_server, from, dst: h.t.remote, bytes, stride });
                 }
             };
             for p in h.bytes.chunks(h.t.segment) {
@@ -213,8 +213,8 @@ impl World {
     fn arrive(&mut self) {
         let now = self.now;
         let (mut due, later): (Vec<_>, Vec<_>) =
-            core::mem::take(&mut self.flying).into_iter().partition(|f| f.at <= now);
-        self.flying = later;
+            core::mem::take(&mut self.in_flight).into_iter().partition(|f| f.at <= now);
+        self.in_flight = later;
         for f in &mut due {
             let end = if f.to_server { &mut self.server } else { &mut self.client };
             let socket = if f.to_server {
@@ -235,7 +235,7 @@ impl World {
         loop {
             self.leave(true);
             self.leave(false);
-            let next = [self.client.next(), self.server.next(), self.flying.iter().map(|f| f.at).min()];
+            let next = [self.client.next(), self.server.next(), self.in_flight.iter().map(|f| f.at).min()];
             let next = next.into_iter().flatten().min().unwrap_or(until).max(self.now);
             // What is due at once has been done: the next turn is a little later.
             let next = if next == self.now { next + Span::from_micros(1) } else { next };
@@ -281,7 +281,7 @@ impl World {
 fn load_is_spread_over_sockets_and_all_data_arrives() {
     const LEN: usize = 3_000_000;
     for seed in 0..6 {
-        let mut w = World::new(seed);
+        let mut w = Simulation::new(seed);
         let (c, ci, s, si) = w.linked();
         w.loss = if seed % 2 == 0 { 0.0 } else { 0.02 };
         for round in 0..3u64 {
@@ -317,12 +317,12 @@ fn load_is_spread_over_sockets_and_all_data_arrives() {
 #[test]
 fn lanes_of_spare_sockets_stay_open_and_idle() {
     const LEN: usize = 2_000_000;
-    let mut w = World::new(4);
+    let mut w = Simulation::new(4);
     let (c, ci, _, si) = w.linked();
     let data: Vec<u8> = (0..LEN).map(|i| (i % 239) as u8).collect();
     let from = register(&mut w.client.ep, ci.pd, data.clone());
     let to = register(&mut w.server.ep, si.pd, vec![0; LEN]);
-    let carried = |w: &World| -> Vec<u64> {
+    let carried = |w: &Simulation| -> Vec<u64> {
         let stats = w.client.ep.stats(c).expect("open");
         assert!(stats.paths.iter().all(|p| p.works));
         stats.paths.iter().map(|p| p.sent).collect()
@@ -346,7 +346,7 @@ fn lanes_of_spare_sockets_stay_open_and_idle() {
 #[test]
 fn lost_socket_closes_its_lane_without_data_loss() {
     const LEN: usize = 2_000_000;
-    let mut w = World::new(9);
+    let mut w = Simulation::new(9);
     let (c, ci, _, si) = w.linked();
     let data: Vec<u8> = (0..LEN).map(|i| (i % 241) as u8).collect();
     let from = register(&mut w.client.ep, ci.pd, data.clone());
@@ -368,7 +368,7 @@ fn lost_socket_closes_its_lane_without_data_loss() {
 #[test]
 fn modified_packets_are_dropped_and_counted_on_any_thread() {
     const LEN: usize = 400_000;
-    let mut w = World::new(3);
+    let mut w = Simulation::new(3);
     let (_, ci, s, si) = w.linked();
     let data: Vec<u8> = (0..LEN).map(|i| (i % 239) as u8).collect();
     let from = register(&mut w.client.ep, ci.pd, data.clone());
@@ -378,7 +378,7 @@ fn modified_packets_are_dropped_and_counted_on_any_thread() {
     let mut changed = 0;
     for _ in 0..200 {
         w.run(Span::from_micros(500));
-        for f in w.flying.iter_mut().filter(|f| f.to_server && f.bytes.len() > f.stride) {
+        for f in w.in_flight.iter_mut().filter(|f| f.to_server && f.bytes.len() > f.stride) {
             // The body of the second packet, once.
             let i = f.stride + 60;
             if changed < 40 && f.bytes[i] != 0xee {
@@ -398,7 +398,7 @@ fn modified_packets_are_dropped_and_counted_on_any_thread() {
 #[test]
 fn new_client_is_answered_once_the_full_socket_drains() {
     const CLIENTS: usize = 6;
-    let mut w = World::new(5);
+    let mut w = Simulation::new(5);
     (w.client.slow, w.server.slow) = (true, true);
     for _ in 0..CLIENTS {
         let options = Pair::new().connect_options();
@@ -421,7 +421,7 @@ fn new_client_is_answered_once_the_full_socket_drains() {
 
 #[test]
 fn lanes_are_added_to_existing_sockets() {
-    let mut w = World::new(1);
+    let mut w = Simulation::new(1);
     let (c, ..) = w.linked();
     let now = w.now;
     let error = w.client.ep.add_lane(now, c, SOCKETS).expect_err("no such socket");

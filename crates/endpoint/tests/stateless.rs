@@ -4,7 +4,7 @@ mod pair;
 
 use base::{Ecn, Rng, Span, Time};
 use longhaul_endpoint::{CloseReason, Config, DatagramInfo, Endpoint, Event, MAX_TRAIN};
-use pair::{Flying, Pair, closed, config, identity, server_config};
+use pair::{InFlight, Pair, closed, config, identity, server_config};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ fn relay(p: &mut Pair, other: Config) -> Option<CloseReason> {
     let answers = ask(&mut other, p.now, attacker, &packet);
     assert_eq!(answers.len(), 1, "a stateless reset");
     for bytes in answers {
-        p.deliver(Flying { at: p.now, from: p.server_addr, to_server: false, bytes });
+        p.deliver(InFlight { at: p.now, from: p.server_addr, to_server: false, bytes });
     }
     p.run(Span::from_secs(60));
     p.client_events().into_iter().find_map(|e| match e {
@@ -78,7 +78,7 @@ fn endpoints_without_a_secret_use_random_ones() {
     packet.resize(200, 0);
     let from = p.client_addr;
     for bytes in ask(&mut other, p.now, p.server_addr, &packet) {
-        p.deliver(Flying { at: p.now, from, to_server: true, bytes });
+        p.deliver(InFlight { at: p.now, from, to_server: true, bytes });
     }
     p.run(Span::from_secs(60));
     assert_eq!((closed(&p.server_events()), closed(&p.client_events())), (None, None));

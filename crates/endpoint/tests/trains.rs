@@ -3,7 +3,7 @@
 mod pair;
 
 use longhaul_endpoint::{ConnInfo, MAX_TRAIN, Transmit};
-use pair::{Flying, Pair, read, register};
+use pair::{InFlight, Pair, read, register};
 use proptest::prelude::*;
 use std::ops::Range;
 use transport::connection::MAX_SEGMENTS;
@@ -38,7 +38,7 @@ fn trains(p: &mut Pair) -> Vec<Vec<usize>> {
         while let Some(Transmit { len, segment, .. }) = p.client.poll_transmit(p.now, &mut buf) {
             all.push(buf[..len].chunks(segment).map(<[u8]>::len).collect());
             for d in buf[..len].chunks(segment) {
-                p.deliver(Flying { at: p.now, from: p.client_addr, to_server: true, bytes: d.to_vec() });
+                p.deliver(InFlight { at: p.now, from: p.client_addr, to_server: true, bytes: d.to_vec() });
             }
         }
         p.now += base::Span::from_millis(1);

@@ -26,11 +26,11 @@ fn config(n: u8, dscp: u8) -> Config {
 
 /// Takes one client.
 #[derive(Default)]
-struct Host {
+struct Server {
     left: bool,
 }
 
-impl App for Host {
+impl App for Server {
     fn drive(&mut self, _: Time, e: &mut Endpoint) {
         while let Some(event) = e.poll_event() {
             if let Event::Closed { conn, .. } = event {
@@ -45,13 +45,13 @@ impl App for Host {
 }
 
 /// Connects, asks for another code point, and leaves: its farewell goes by the other one.
-struct Guest {
+struct Client {
     connect: Option<Connect>,
     open: Option<ConnId>,
     over: bool,
 }
 
-impl App for Guest {
+impl App for Client {
     fn drive(&mut self, now: Time, e: &mut Endpoint) {
         if let Some(c) = self.connect.take() {
             e.connect(now, c).expect("begun");
@@ -120,7 +120,7 @@ fn packets_carry_the_requested_code_point_after_changes() {
         let config = Config { server: Some(server), ..config(1, BACK) };
         let mut e = Endpoint::new(config, Rng::from_u64(1)).expect("an endpoint");
         tell.send(driver.local_addr()).expect("somebody waits");
-        driver.run(&mut e, &mut Host::default()).expect("ran");
+        driver.run(&mut e, &mut Server::default()).expect("ran");
     });
     let remote = told.recv_timeout(Duration::from_secs(10)).expect("it listens");
     let connect = Connect {
@@ -133,7 +133,7 @@ fn packets_carry_the_requested_code_point_after_changes() {
     };
     let mut driver = Driver::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a driver");
     let mut e = Endpoint::new(config(2, FIRST), Rng::from_u64(2)).expect("an endpoint");
-    let mut guest = Guest { connect: Some(connect), open: None, over: false };
+    let mut guest = Client { connect: Some(connect), open: None, over: false };
     driver.run(&mut e, &mut guest).expect("ran");
     server.join().expect("ended well");
     let out = seen(&there, remote.port(), 2);

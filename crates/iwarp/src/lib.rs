@@ -62,7 +62,7 @@
 //! Completions are the adapter's. Everything a peer can do wrong ends in a Terminate message with the code that the
 //! RFCs have for it, or in a closed connection where they have none.
 //!
-//! Ranges of registered memory are named by handle ([`verbs::Place`]), never by address, so this crate has no unsafe
+//! Ranges of registered memory are named by handle ([`verbs::MrRange`]), never by address, so this crate has no unsafe
 //! code, and memory that was deregistered in between is not reached.
 
 mod config;

@@ -68,7 +68,7 @@ pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, Segmen
 pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
 pub use tx::{MaxPayload, StridedBuffer};
 pub use work::{
-    AtomicOp, Data, InlineBytes, Opcode, Place, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
+    AtomicOp, Data, InlineBytes, MrRange, Opcode, RecvWr, SendOp, SendWr, Sge, Sges, Status, WorkCompletion,
 };
 
 /// Longest write or read in bytes (1 TiB).

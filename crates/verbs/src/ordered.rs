@@ -1,7 +1,7 @@
 //! The adapter's interface for a transport over an ordered byte stream (iWARP), for queue pairs of [`Kind::Ordered`].
 //!
 //! Bytes arrive in order and once, so messages need no numbers here and no record of what is missing. The transport
-//! asks where bytes belong ([`Place`]), puts them there itself (by [`Adapter::write_mr`], or by a system call at
+//! asks where bytes belong ([`MrRange`]), puts them there itself (by [`Adapter::write_mr`], or by a system call at
 //! [`Adapter::address`]), and says when a message is complete. So the payload is copied once, by the kernel. Places
 //! name regions by handle: one that was deregistered in between is not reached.
 
@@ -12,7 +12,7 @@ use crate::qp::{Kind, Qp};
 use crate::region::{Access, AccessError, Regions, WindowRange};
 use crate::slab::{MrId, MwId, PdId, QpId};
 use crate::tx::{ATOMIC_LEN, Gate, Response};
-use crate::work::{AtomicOp, Opcode, Place, Status, WorkCompletion};
+use crate::work::{AtomicOp, MrRange, Opcode, Status, WorkCompletion};
 use std::collections::VecDeque;
 
 /// Why a peer's operation is refused. Each is a case of its own in iWARP's Terminate messages.
@@ -261,7 +261,7 @@ impl Adapter {
     }
     /// Names the payload of the piece that was given out last. False (and nothing of use in `out`) when it is not in registered
     /// memory: then [`append_piece`](Adapter::append_piece) copies it.
-    pub fn piece_places(&self, id: QpId, p: &Piece, out: &mut Vec<Place>) -> bool {
+    pub fn piece_places(&self, id: QpId, p: &Piece, out: &mut Vec<MrRange>) -> bool {
         self.qps.get(id).is_some_and(|q| q.tx.piece_places(p, out))
     }
     /// Appends the payload of the piece that was given out last to `out`.
@@ -304,11 +304,11 @@ impl Adapter {
         &mut self,
         id: QpId,
         (rkey, at, len): (u32, u64, u64),
-        out: &mut Vec<Place>,
+        out: &mut Vec<MrRange>,
     ) -> Result<(), RemoteError> {
         let pd = receiver(self.qps.get(id))?.pd;
         let (mr, offset) = self.regions.remote_or_window(rkey, (pd, id), Access::REMOTE_WRITE, at, len)?;
-        out.push(Place { mr, offset, len });
+        out.push(MrRange { mr, offset, len });
         self.count_in(id, 1, len);
         Ok(())
     }
@@ -324,10 +324,10 @@ impl Adapter {
     }
     /// Where a peer's writes from byte `at` on belong, as [`write_places`](Adapter::write_places) checks each, and how far that reaches:
     /// for several that are all here. What of it they fill is [counted](Adapter::count_in) by whoever copies it there.
-    pub fn write_reach(&self, id: QpId, rkey: u32, at: u64) -> Option<Place> {
+    pub fn write_reach(&self, id: QpId, rkey: u32, at: u64) -> Option<MrRange> {
         let pd = receiver(self.qps.get(id)).ok()?.pd;
         let (mr, offset, len) = self.regions.reach(rkey, (pd, id), Access::REMOTE_WRITE, at)?;
-        Some(Place { mr, offset, len })
+        Some(MrRange { mr, offset, len })
     }
     /// Where `len` bytes from byte `at` on will belong if they arrive, as [`write_places`](Adapter::write_places),
     /// [`sink_places`](Adapter::sink_places) and [`receive_places`](Adapter::receive_places) will say when they have. False,
@@ -337,7 +337,7 @@ impl Adapter {
         id: QpId,
         what: ExpectedData,
         (at, len): (u64, u64),
-        out: &mut Vec<Place>,
+        out: &mut Vec<MrRange>,
     ) -> bool {
         let Ok(qp) = receiver(self.qps.get(id)) else { return false };
         match what {
@@ -345,7 +345,7 @@ impl Adapter {
                 let rights = Access::REMOTE_WRITE;
                 let found = self.regions.remote_or_window(rkey, (qp.pd, id), rights, at, len);
                 found.is_ok_and(|(mr, offset)| {
-                    out.push(Place { mr, offset, len });
+                    out.push(MrRange { mr, offset, len });
                     true
                 })
             }
@@ -375,7 +375,7 @@ impl Adapter {
         id: QpId,
         at: u64,
         len: u64,
-        out: &mut Vec<Place>,
+        out: &mut Vec<MrRange>,
     ) -> Result<(), RemoteError> {
         let qp = receiver_mut(self.qps.get_mut(id))?;
         if !qp.rx.claim_next(at, len)?.local.places(at, len, out) {
@@ -430,7 +430,7 @@ impl Adapter {
         &mut self,
         id: QpId,
         (sink, at, len): (u32, u64, u64),
-        out: &mut Vec<Place>,
+        out: &mut Vec<MrRange>,
     ) -> Result<(), RemoteError> {
         let qp = receiver(self.qps.get(id))?;
         qp.tx.sink(sink).ok_or(RemoteError::NothingAsked)?;
@@ -533,7 +533,7 @@ impl Adapter {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] (also when the region is gone), [`Error::Fault`].
-    pub fn fold_mr(&self, p: Place, f: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+    pub fn fold_mr(&self, p: MrRange, f: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         self.regions.fold(p.mr, p.offset, p.len, f).map_err(error_of)
     }
     /// The address of a range, for a system call that reads or writes it. It holds until the adapter is used again; no
@@ -541,7 +541,7 @@ impl Adapter {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`] (also when the region is gone).
-    pub fn address(&mut self, p: Place) -> Result<*mut u8, Error> {
+    pub fn address(&mut self, p: MrRange) -> Result<*mut u8, Error> {
         self.regions.address(p.mr, p.offset, p.len).map_err(error_of)
     }
 

@@ -7,7 +7,7 @@ use crate::region::{Access, AccessError};
 use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};
 use crate::slab::{MrId, PdId};
 use crate::tx::{Ctx, Response, Tx};
-use crate::work::{Local, Opcode, Place, Status, WorkCompletion};
+use crate::work::{Local, MrRange, Opcode, Status, WorkCompletion};
 use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_RDMA_LEN, MAX_SEND_LEN};
 use base::{RangeSet, seq};
 use core::ops::Range;
@@ -212,7 +212,7 @@ impl Rx {
         self.recvs.front().filter(|r| r.posted_after == Some(self.recv_base)).map(|r| r.room)
     }
     /// As `next_receive_places`, of a message that may come. False: it does not fit.
-    pub(crate) fn expected_places(&self, at: u64, len: u64, out: &mut Vec<Place>) -> bool {
+    pub(crate) fn expected_places(&self, at: u64, len: u64, out: &mut Vec<MrRange>) -> bool {
         let fits = |r: &RecvWqe| at.checked_add(len).is_some_and(|end| end <= r.room);
         self.recvs.front().filter(|r| fits(r)).is_some_and(|r| r.local.places(at, len, out))
     }

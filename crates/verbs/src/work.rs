@@ -275,7 +275,7 @@ pub struct WorkCompletion {
 
 /// A range of a region, by its handle: one that was deregistered since is not reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct MrRange {
     /// The region.
     pub mr: MrId,
     /// First byte.
@@ -424,7 +424,7 @@ impl Local {
     }
 
     /// Names `len` bytes from byte `at` of the message on, those of registered memory. False when there are fewer.
-    pub(crate) fn places(&self, mut at: u64, mut len: u64, out: &mut Vec<Place>) -> bool {
+    pub(crate) fn places(&self, mut at: u64, mut len: u64, out: &mut Vec<MrRange>) -> bool {
         for s in self.sges() {
             if len == 0 {
                 break;
@@ -434,7 +434,7 @@ impl Local {
                 continue;
             }
             let n = (s.len - at).min(len);
-            out.push(Place { mr: s.mr, offset: s.offset + at, len: n });
+            out.push(MrRange { mr: s.mr, offset: s.offset + at, len: n });
             (len, at) = (len - n, 0);
         }
         len == 0

@@ -352,7 +352,7 @@ fn seal(engine: &mut Connection, tls: &mut TlsStream, a: &mut Adapter, plain: &m
             Piece::Region(p) => {
                 let past = (core::mem::take(&mut skip) as u64).min(p.len);
                 let n = (p.len - past).min(most as u64);
-                let part = verbs::Place { offset: p.offset + past, len: n, ..*p };
+                let part = verbs::MrRange { offset: p.offset + past, len: n, ..*p };
                 failed |= a.fold_mr(part, &mut |b| plain.extend(b)).is_err();
             }
         }

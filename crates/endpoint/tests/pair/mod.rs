@@ -18,7 +18,7 @@ pub const DELAY: Span = Span::from_millis(10);
 
 /// A datagram on its way.
 #[derive(Clone, Debug)]
-pub struct Flying {
+pub struct InFlight {
     pub at: Time,
     pub from: SocketAddr,
     pub to_server: bool,
@@ -31,9 +31,9 @@ pub struct Pair {
     pub server: Endpoint,
     pub client_addr: SocketAddr,
     pub server_addr: SocketAddr,
-    pub flying: VecDeque<Flying>,
+    pub in_flight: VecDeque<InFlight>,
     /// What every datagram passes before it flies: false drops it.
-    pub filter: Box<dyn FnMut(&mut Flying) -> bool>,
+    pub filter: Box<dyn FnMut(&mut InFlight) -> bool>,
     /// Which of the server's addresses datagrams to it are for, as its system says.
     pub server_local: Option<IpAddr>,
     /// Addresses that the server named for its datagrams to leave from.
@@ -118,7 +118,7 @@ impl Pair {
             server: Endpoint::new(server, Rng::from_u64(2)).expect("server"),
             client_addr: "192.0.2.1:1000".parse().expect("address"),
             server_addr: "192.0.2.2:4460".parse().expect("address"),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             filter: Box::new(|_| true),
             server_local: None,
             server_from: Vec::new(),
@@ -170,11 +170,11 @@ impl Pair {
                     self.server_from.push(t.local);
                 }
                 for d in buf[..t.len].chunks(t.segment) {
-                    let mut f = Flying { at: self.now + DELAY, from, to_server, bytes: d.to_vec() };
+                    let mut f = InFlight { at: self.now + DELAY, from, to_server, bytes: d.to_vec() };
                     self.sent[usize::from(to_server)] += 1;
                     self.bytes[usize::from(to_server)] += d.len();
                     if (self.filter)(&mut f) {
-                        self.flying.push_back(f);
+                        self.in_flight.push_back(f);
                     }
                 }
             }
@@ -182,7 +182,7 @@ impl Pair {
     }
 
     /// Delivers a datagram at once.
-    pub fn deliver(&mut self, mut f: Flying) {
+    pub fn deliver(&mut self, mut f: InFlight) {
         let n = f.bytes.len();
         let local = if f.to_server { self.server_local } else { None };
         let meta = DatagramInfo { remote: f.from, local, ecn: base::Ecn::NotEct, waited: Span::ZERO };
@@ -193,7 +193,7 @@ impl Pair {
     /// One step: sends, moves to the next thing that happens, lets it happen. False when nothing will.
     pub fn step(&mut self, until: Time) -> bool {
         self.collect();
-        let mut next = self.flying.iter().map(|f| f.at).min();
+        let mut next = self.in_flight.iter().map(|f| f.at).min();
         for t in [self.client.next_timeout(), self.server.next_timeout()].into_iter().flatten() {
             next = Some(next.map_or(t, |n| n.min(t)));
         }
@@ -204,9 +204,9 @@ impl Pair {
         self.now = self.now.max(next);
         self.client.handle_timeout(self.now);
         self.server.handle_timeout(self.now);
-        let (now, all) = (self.now, core::mem::take(&mut self.flying));
+        let (now, all) = (self.now, core::mem::take(&mut self.in_flight));
         let (due, later): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|f| f.at <= now);
-        self.flying = later;
+        self.in_flight = later;
         due.into_iter().for_each(|f| self.deliver(f));
         true
     }

@@ -15,7 +15,7 @@ use transport::crypto::{OneTimeToken, ServerTrust};
 
 /// One end of a stream: who has it, under which name, and what is on its way to it.
 #[derive(Default)]
-pub struct Half {
+pub struct StreamEnd {
     pub end: usize,
     pub id: Option<StreamId>,
     pub bytes: VecDeque<u8>,
@@ -24,14 +24,14 @@ pub struct Half {
     pub told: bool,
 }
 
-pub type Meddle = Box<dyn FnMut(usize, &mut Vec<u8>)>;
+pub type StreamFilter = Box<dyn FnMut(usize, &mut Vec<u8>)>;
 
 /// Two endpoints, and the streams between them: 0 is the client.
 pub struct Net {
     pub now: Time,
     pub ends: [Endpoint; 2],
     /// Both halves of each stream.
-    pub streams: Vec<[Half; 2]>,
+    pub streams: Vec<[StreamEnd; 2]>,
     pub by_id: BTreeMap<(usize, StreamId), (usize, usize)>,
     /// From where the next clients come.
     pub from: SocketAddr,
@@ -42,7 +42,7 @@ pub struct Net {
     /// Streams that the server had no room for.
     pub turned_away: usize,
     /// Changes what goes to the server: the stream's number, and its bytes.
-    pub meddle: Meddle,
+    pub meddle: StreamFilter,
 }
 
 impl Net {
@@ -91,7 +91,7 @@ impl Net {
             return usize::MAX;
         };
         let n = self.streams.len();
-        let half = |end, id| Half { end, id, ..Half::default() };
+        let half = |end, id| StreamEnd { end, id, ..StreamEnd::default() };
         self.streams.push([half(0, None), half(1, Some(id))]);
         self.by_id.insert((1, id), (n, 1));
         n

@@ -275,12 +275,12 @@ fn socket_pool_opens_and_closes_while_lanes_carry_data() {
 }
 
 /// Lends a region to each client, and tells the key.
-struct Lender {
+struct RegionServer {
     lend: Vec<mpsc::Sender<u32>>,
     left: usize,
 }
 
-impl App for Lender {
+impl App for RegionServer {
     fn drive(&mut self, _: Time, e: &mut Endpoint) {
         while let Some(event) = e.poll_event() {
             match event {
@@ -301,7 +301,7 @@ impl App for Lender {
 }
 
 /// Writes few bytes, and again when they have arrived.
-struct Knocker<F> {
+struct PingClient<F> {
     rkey: mpsc::Receiver<u32>,
     conn: ConnId,
     keys: Option<(u32, u32)>,
@@ -311,7 +311,7 @@ struct Knocker<F> {
     over: bool,
 }
 
-impl<F: FnMut(usize) -> bool> App for Knocker<F> {
+impl<F: FnMut(usize) -> bool> App for PingClient<F> {
     fn drive(&mut self, now: Time, e: &mut Endpoint) {
         while let Some(event) = e.poll_event() {
             match event {
@@ -361,7 +361,7 @@ fn knock(n: u8, to: SocketAddr, idle: Idle, rkey: mpsc::Receiver<u32>, enough: i
     let server_name = "server.example".into();
     let connect = Connect { remote: to, server_name, trust, token: None, options: None, iwarp: None };
     let conn = e.connect(d.now(), connect).expect("connecting");
-    let mut app = Knocker { rkey, conn, keys: None, connected: false, done: 0, enough, over: false };
+    let mut app = PingClient { rkey, conn, keys: None, connected: false, done: 0, enough, over: false };
     d.run(&mut e, &mut app).expect("no failure");
 }
 
@@ -386,7 +386,7 @@ fn with_knocks(idle: Idle, lanes: u16, second: bool, enough: impl Fn(usize, u32)
         };
         let config = Config { server: Some(lets_in), ..config(1) };
         let mut e = Endpoint::new(config, Rng::from_u64(1)).expect("an endpoint");
-        server.run(&mut e, &mut Lender { lend, left }).expect("no failure");
+        server.run(&mut e, &mut RegionServer { lend, left }).expect("no failure");
     });
     let rkey = rkeys.next().expect("made");
     let mut guest: Option<std::thread::JoinHandle<()>> = None;

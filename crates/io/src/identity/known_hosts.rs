@@ -1,6 +1,6 @@
 //! The files `known_hosts` and `authorized_keys`.
 
-use super::{Holds, IdentityError, MAX_FILE, PUBLIC, PublicKey, open_strictly, read_text};
+use super::{FileRole, IdentityError, MAX_FILE, PUBLIC, PublicKey, open_strictly, read_text};
 use core::fmt;
 use std::fs::File;
 use std::io::Write as _;
@@ -128,7 +128,7 @@ impl KnownHosts {
     /// A file that cannot be read or that others may change. Lines that cannot be understood count as absent
     /// unless they name this very host, which is [`IdentityError::Line`].
     pub fn lookup(&self, host: &Host) -> Result<Vec<(usize, PublicKey)>, IdentityError> {
-        let Some(file) = open_strictly(&self.path, Holds::Trust)? else { return Ok(Vec::new()) };
+        let Some(file) = open_strictly(&self.path, FileRole::Trust)? else { return Ok(Vec::new()) };
         let text = read_text(file, &self.path, MAX_FILE)?;
         let (mut exact, mut general) = (Vec::new(), Vec::new());
         for (number, line) in lines(&text) {
@@ -169,7 +169,7 @@ impl KnownHosts {
     /// # Errors
     /// [`IdentityError::File`] when the file cannot be written; those of a file that others may change.
     pub fn add(&self, host: &Host, key: PublicKey) -> Result<(), IdentityError> {
-        open_strictly(&self.path, Holds::Trust)?;
+        open_strictly(&self.path, FileRole::Trust)?;
         let fail = |e| IdentityError::file("add a line to", &self.path, e);
         let options = File::options().read(true).append(true).create(true).mode(0o600).open(&self.path);
         let mut file = options.map_err(fail)?;
@@ -196,7 +196,7 @@ impl AuthorizedKeys {
     /// [`IdentityError::WritableByOthers`] and [`IdentityError::ForeignOwner`] if others may change it,
     /// [`IdentityError::File`] if it cannot be read.
     pub fn read(path: &Path) -> Result<AuthorizedKeys, IdentityError> {
-        match open_strictly(path, Holds::Trust)? {
+        match open_strictly(path, FileRole::Trust)? {
             Some(file) => Ok(AuthorizedKeys::parse(&read_text(file, path, MAX_FILE)?)),
             None => Ok(AuthorizedKeys::default()),
         }

@@ -1,6 +1,6 @@
 //! The file `known_paths`: rates of paths, kept from one run of a client to the next.
 
-use super::{Holds, IdentityError, MAX_FILE, open_strictly, read_text, sync_folder, temp_beside};
+use super::{FileRole, IdentityError, MAX_FILE, open_strictly, read_text, sync_folder, temp_beside};
 use crate::clock::WallTime;
 use base::{Rate, Span};
 use endpoint::{PATH_LIFETIME, Remembered};
@@ -54,7 +54,7 @@ impl KnownPaths {
     }
 
     fn read(&self) -> Result<Vec<Line>, IdentityError> {
-        let Some(file) = open_strictly(&self.path, Holds::Trust)? else { return Ok(Vec::new()) };
+        let Some(file) = open_strictly(&self.path, FileRole::Trust)? else { return Ok(Vec::new()) };
         let text = read_text(file, &self.path, MAX_FILE)?;
         Ok(text.lines().filter_map(Line::parse).collect())
     }

@@ -19,7 +19,7 @@ mod token;
 
 pub use known_hosts::{AuthorizedKeys, ChangedKey, Host, HostCheck, KnownHosts};
 pub use known_paths::KnownPaths;
-pub use permissions::{Holds, check_folder, check_for_root, open_strictly, read_secret};
+pub use permissions::{FileRole, check_folder, check_for_root, open_strictly, read_secret};
 pub use token::{MAX_TOKENS, Tokens};
 
 use crate::clock;
@@ -333,7 +333,7 @@ fn read_text(file: File, path: &Path, limit: u64) -> Result<Zeroizing<String>, I
 }
 
 fn read_private(path: &Path) -> Result<Option<PrivateKey>, IdentityError> {
-    let Some(file) = open_strictly(path, Holds::Secret)? else { return Ok(None) };
+    let Some(file) = open_strictly(path, FileRole::Secret)? else { return Ok(None) };
     let text = read_text(file, path, MAX_KEY_FILE)?;
     let mut words = text.split_ascii_whitespace();
     let seed = match (words.next(), words.next().and_then(decode32)) {

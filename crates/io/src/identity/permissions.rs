@@ -22,7 +22,7 @@ const STICKY: u32 = 0o1000;
 
 /// What a file contains, and so who else may access it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum FileRole {
     /// A secret that only we may read.
     Secret,
     /// A secret that root may share with a group, as the keys of certificates often are.
@@ -36,7 +36,7 @@ pub enum Holds {
 /// # Errors
 /// [`IdentityError::OpenToOthers`], [`IdentityError::WritableByOthers`] and [`IdentityError::ForeignOwner`] name what is
 /// wrong with it or with a folder above it, and the command that mends it.
-pub fn open_strictly(path: &Path, holds: Holds) -> Result<Option<File>, IdentityError> {
+pub fn open_strictly(path: &Path, holds: FileRole) -> Result<Option<File>, IdentityError> {
     check_above(path)?;
     let file = match File::open(path) {
         Ok(f) => f,
@@ -55,7 +55,7 @@ pub fn open_strictly(path: &Path, holds: Holds) -> Result<Option<File>, Identity
 /// # Errors
 /// As [`open_strictly`].
 pub fn check_for_root(path: &Path) -> Result<(), IdentityError> {
-    if rustix::process::geteuid().is_root() { open_strictly(path, Holds::Trust).map(drop) } else { Ok(()) }
+    if rustix::process::geteuid().is_root() { open_strictly(path, FileRole::Trust).map(drop) } else { Ok(()) }
 }
 
 /// All of a file, at most `limit` bytes and one more that tells that it is longer. What was read is overwritten when it is
@@ -85,18 +85,18 @@ pub fn read_secret(mut file: &File, limit: u64) -> io::Result<Zeroizing<Vec<u8>>
     Ok(out)
 }
 
-fn check_file(path: &Path, meta: &Metadata, holds: Holds) -> Result<(), IdentityError> {
+fn check_file(path: &Path, meta: &Metadata, holds: FileRole) -> Result<(), IdentityError> {
     check_owner(path, meta)?;
     let forbidden = match holds {
-        Holds::Secret => ANY,
-        Holds::SharedSecret if meta.uid() == 0 => 0o027,
-        Holds::SharedSecret => ANY,
-        Holds::Trust => WRITE,
+        FileRole::Secret => ANY,
+        FileRole::SharedSecret if meta.uid() == 0 => 0o027,
+        FileRole::SharedSecret => ANY,
+        FileRole::Trust => WRITE,
     };
     let mode = meta.mode() & 0o7777;
     match mode & forbidden {
         0 => Ok(()),
-        _ if holds == Holds::Trust => Err(IdentityError::WritableByOthers { path: path.to_owned(), mode }),
+        _ if holds == FileRole::Trust => Err(IdentityError::WritableByOthers { path: path.to_owned(), mode }),
         _ => Err(IdentityError::OpenToOthers { path: path.to_owned(), mode }),
     }
 }
@@ -200,7 +200,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     /// What is said of a file, or nothing.
-    fn said(path: &Path, holds: Holds) -> Option<String> {
+    fn said(path: &Path, holds: FileRole) -> Option<String> {
         open_strictly(path, holds).map(|f| f.expect("it exists")).err().map(|e| e.to_string())
     }
     fn make() -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -221,32 +221,32 @@ mod tests {
         let (_d, folder, file) = make();
         for mode in [0o600, 0o644, 0o444, 0o755] {
             chmod(&file, mode);
-            assert_eq!(said(&file, Holds::Trust), None, "{mode:o}");
+            assert_eq!(said(&file, FileRole::Trust), None, "{mode:o}");
         }
         for mode in [0o666, 0o664, 0o602] {
             chmod(&file, mode);
-            let text = said(&file, Holds::Trust).unwrap();
+            let text = said(&file, FileRole::Trust).unwrap();
             assert!(text.contains(&format!("`chmod go-w {}`", file.display())), "{text}");
         }
         chmod(&file, 0o600);
         for above in [&folder, &folder.join("b")] {
             for mode in [0o777, 0o775, 0o757] {
                 chmod(above, mode);
-                for holds in [Holds::Trust, Holds::Secret, Holds::SharedSecret] {
+                for holds in [FileRole::Trust, FileRole::Secret, FileRole::SharedSecret] {
                     let text = said(&file, holds).unwrap();
                     assert!(text.contains(&format!("`chmod go-w {}`", above.display())), "{text}");
                     assert!(text.contains(&format!("mode {mode:03o}")), "{text}");
                 }
                 // Of one that does not exist as well: others could make it.
-                assert!(open_strictly(&above.join("none"), Holds::Trust).is_err());
+                assert!(open_strictly(&above.join("none"), FileRole::Trust).is_err());
                 assert!(check_folder(above).is_err());
             }
             // Nobody can replace what belongs to others there.
             chmod(above, 0o1777);
-            assert_eq!(said(&file, Holds::Secret), None);
+            assert_eq!(said(&file, FileRole::Secret), None);
             chmod(above, 0o755);
         }
-        assert!(open_strictly(&folder.join("none/none"), Holds::Trust).unwrap().is_none());
+        assert!(open_strictly(&folder.join("none/none"), FileRole::Trust).unwrap().is_none());
         check_folder(&folder).unwrap();
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let (_d, _, file) = make();
         for (mode, secret) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
             chmod(&file, mode);
-            let text = said(&file, Holds::Secret);
+            let text = said(&file, FileRole::Secret);
             assert_eq!(text.is_none(), secret, "{mode:o}");
             let way_out = format!("`chmod 600 {}`", file.display());
             assert!(text.is_none_or(|t| t.contains(&way_out)), "{mode:o}");
@@ -263,9 +263,9 @@ mod tests {
         // Root may let a group read a certificate's key.
         chmod(&file, 0o640);
         let root = rustix::process::geteuid().is_root();
-        assert_eq!(said(&file, Holds::SharedSecret).is_none(), root);
+        assert_eq!(said(&file, FileRole::SharedSecret).is_none(), root);
         chmod(&file, 0o644);
-        assert!(said(&file, Holds::SharedSecret).is_some());
+        assert!(said(&file, FileRole::SharedSecret).is_some());
     }
 
     #[test]
@@ -280,36 +280,36 @@ mod tests {
         symlink("loop", other.join("loop")).unwrap();
         let all = [other.join("absolute"), other.join("relative"), folder.join("b/twice")];
         for p in &all {
-            assert_eq!(said(p, Holds::Trust), None);
+            assert_eq!(said(p, FileRole::Trust), None);
         }
         for open in [&folder, &folder.join("b")] {
             chmod(open, 0o777);
             for p in &all {
-                assert!(said(p, Holds::Trust).is_some(), "{}", p.display());
+                assert!(said(p, FileRole::Trust).is_some(), "{}", p.display());
             }
             chmod(open, 0o755);
         }
         // The folder that the link lies in, too: others could make it point elsewhere.
         chmod(&other, 0o777);
         for p in &all {
-            assert!(said(p, Holds::Trust).is_some(), "{}", p.display());
+            assert!(said(p, FileRole::Trust).is_some(), "{}", p.display());
         }
         chmod(&other, 0o755);
-        assert!(open_strictly(&other.join("loop"), Holds::Trust).is_err());
+        assert!(open_strictly(&other.join("loop"), FileRole::Trust).is_err());
     }
 
     #[test]
     fn files_of_another_user_are_refused() {
         if !rustix::process::geteuid().is_root() {
             // Nobody else can give things away. Its own files are taken, and those of root.
-            assert_eq!(said(Path::new("/etc/passwd"), Holds::Trust), None);
+            assert_eq!(said(Path::new("/etc/passwd"), FileRole::Trust), None);
             return;
         }
         let (_d, folder, file) = make();
         let give = |p: &Path, to: u32| std::os::unix::fs::lchown(p, Some(to), None).unwrap();
         for p in [&file, &folder] {
             give(p, 12_345);
-            let text = said(&file, Holds::Trust).unwrap();
+            let text = said(&file, FileRole::Trust).unwrap();
             assert!(
                 text.contains("user 12345") && text.contains(&format!("`chown 0 {}`", p.display())),
                 "{text}"
@@ -319,9 +319,9 @@ mod tests {
         // A link in a folder where everybody may make one.
         chmod(&folder, 0o1777);
         symlink("b/file", folder.join("link")).unwrap();
-        assert_eq!(said(&folder.join("link"), Holds::Trust), None);
+        assert_eq!(said(&folder.join("link"), FileRole::Trust), None);
         give(&folder.join("link"), 12_345);
-        assert!(said(&folder.join("link"), Holds::Trust).is_some());
+        assert!(said(&folder.join("link"), FileRole::Trust).is_some());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! key, so this folder holds public keys only: reading it lets nobody in, and no secret is ever compared.
 
 use super::{
-    Holds, IdentityError, MAX_KEY_FILE, PublicKey, open_strictly, read_text, sync_folder, write_new,
+    FileRole, IdentityError, MAX_KEY_FILE, PublicKey, open_strictly, read_text, sync_folder, write_new,
 };
 use std::fs;
 use std::io;
@@ -90,7 +90,7 @@ impl Tokens {
 
 /// Until when a token's file says that it can be used; never, when it does not say.
 fn read_expiry(path: &Path) -> Result<Option<u64>, IdentityError> {
-    let Some(file) = open_strictly(path, Holds::Secret)? else { return Ok(None) };
+    let Some(file) = open_strictly(path, FileRole::Secret)? else { return Ok(None) };
     let text = read_text(file, path, MAX_KEY_FILE)?;
     Ok(Some(text.split_ascii_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0)))
 }

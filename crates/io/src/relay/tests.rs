@@ -5,7 +5,7 @@ use crate::poll::Source;
 use crate::udp::{SendBatch, SendMeta};
 use base::Ecn;
 
-struct Scene {
+struct RelayTest {
     relay: RelayHandle,
     client: UdpSocket,
     target: UdpSocket,
@@ -19,11 +19,11 @@ fn link(spec: &str) -> LinkConfig {
     LinkConfig::parse(spec).unwrap()
 }
 
-fn scene(host: &str, up: &str, down: &str) -> Scene {
+fn scene(host: &str, up: &str, down: &str) -> RelayTest {
     let target = socket(host);
     let mut config = RelayConfig::new(host.parse().unwrap(), target.local_addr());
     (config.up, config.down, config.seed) = (link(up), link(down), Some(7));
-    Scene { relay: RelayHandle::start(config).unwrap(), client: socket(host), target }
+    RelayTest { relay: RelayHandle::start(config).unwrap(), client: socket(host), target }
 }
 
 /// Sends packets numbered from `first`, in trains of up to ten.
@@ -42,14 +42,14 @@ fn send(from: &UdpSocket, dst: SocketAddr, ecn: Ecn, first: u32, count: u32, siz
 }
 
 #[derive(Debug, PartialEq)]
-struct Got {
+struct ReceivedDatagram {
     number: u32,
     remote: SocketAddr,
     ecn: Ecn,
 }
 
 /// Receives exactly `count` packets, and how many trains they came in.
-fn receive(at: &UdpSocket, count: usize, size: usize) -> (Vec<Got>, usize) {
+fn receive(at: &UdpSocket, count: usize, size: usize) -> (Vec<ReceivedDatagram>, usize) {
     let (mut out, mut trains) = (Vec::new(), 0);
     let mut poller = Poller::new().unwrap();
     let mut batch = at.recv_batch();
@@ -61,7 +61,7 @@ fn receive(at: &UdpSocket, count: usize, size: usize) -> (Vec<Got>, usize) {
             for packet in bytes.chunks(meta.stride) {
                 assert_eq!(packet.len(), size);
                 let number = u32::from_be_bytes(packet[..4].try_into().unwrap());
-                out.push(Got { number, remote: meta.remote, ecn: meta.ecn });
+                out.push(ReceivedDatagram { number, remote: meta.remote, ecn: meta.ecn });
             }
         }
     }

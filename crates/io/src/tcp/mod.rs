@@ -528,7 +528,7 @@ impl Streams {
                 next = *id;
                 break;
             }
-            if let Some(f) = tcp_info::facts(&s.fd) {
+            if let Some(f) = tcp_info::stream_stats(&s.fd) {
                 endpoint.set_stream_stats(*id, f);
             }
         }
@@ -552,7 +552,7 @@ impl Streams {
                 }
             }
             StreamCommand::QueryStats(id) => {
-                if let Some(f) = self.slots.get(&id).and_then(|s| tcp_info::facts(&s.fd)) {
+                if let Some(f) = self.slots.get(&id).and_then(|s| tcp_info::stream_stats(&s.fd)) {
                     endpoint.set_stream_stats(id, f);
                 }
             }

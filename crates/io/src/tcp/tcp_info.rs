@@ -31,7 +31,7 @@ impl TcpInfo {
 }
 
 /// The statistics of a TCP connection.
-pub fn facts(fd: &OwnedFd) -> Option<StreamStats> {
+pub fn stream_stats(fd: &OwnedFd) -> Option<StreamStats> {
     let raw = TcpInfo::ask(fd)?;
     let mss = raw.u32(16);
     // Of no round trip yet it says the highest number.
@@ -94,7 +94,7 @@ mod tests {
         out.read_exact(&mut [0; 1]).expect("received");
         let fd = OwnedFd::from(out);
         set_pacing_rate(&fd, Some(Rate::from_mbit(8)));
-        let f = facts(&fd).expect("told");
+        let f = stream_stats(&fd).expect("told");
         assert_eq!((f.sent, f.again, f.received), (10_000, 0, 1), "{f:?}");
         assert!(f.acked >= 10_000 && f.mss > 500 && !f.srtt.is_zero(), "{f:?}");
         assert!(f.segments_out >= f.data_segments_out && f.data_segments_out > 0, "{f:?}");

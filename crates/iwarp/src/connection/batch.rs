@@ -1,7 +1,7 @@
 //! A batch of records for one send call: back to back, as a list of ranges.
 
 use std::collections::VecDeque;
-use verbs::Place;
+use verbs::MrRange;
 
 /// Bytes that each list of a connection without anything to send keeps.
 const KEPT: usize = 2048;
@@ -17,7 +17,7 @@ pub enum Piece {
         len: usize,
     },
     /// Of registered memory.
-    Region(Place),
+    Region(MrRange),
 }
 
 impl Piece {
@@ -103,7 +103,7 @@ impl Batch {
         self.len += added;
     }
     /// A range of registered memory is to be sent behind everything before it.
-    pub(super) fn region(&mut self, p: Place) {
+    pub(super) fn region(&mut self, p: MrRange) {
         self.seal();
         self.len += p.len as usize;
         self.pieces.push(Piece::Region(p));

@@ -10,7 +10,7 @@ use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
-use verbs::{Adapter, Place};
+use verbs::{Adapter, MrRange};
 
 /// A record whose payload is placed as it is read.
 pub(super) struct DirectRecord {
@@ -36,12 +36,12 @@ impl DirectRecord {
 
 impl Receiver {
     /// Where that goes on: the rest of the place that its next byte belongs to. `None`: all of it is there.
-    pub(super) fn direct_rest(&self) -> Option<Place> {
+    pub(super) fn direct_rest(&self) -> Option<MrRange> {
         let d = self.direct.as_ref().filter(|d| d.missing > 0)?;
         let mut skip = d.payload as u64 - d.missing;
         for p in &self.places {
             if skip < p.len {
-                return Some(Place { offset: p.offset + skip, len: p.len - skip, ..*p });
+                return Some(MrRange { offset: p.offset + skip, len: p.len - skip, ..*p });
             }
             skip -= p.len;
         }
@@ -177,14 +177,14 @@ impl Connection {
 }
 
 /// Adds `len` bytes of `places` from byte `at` on to a CRC.
-fn fold(a: &Adapter, places: &[Place], mut at: u64, mut len: u64, crc: &mut u32) -> bool {
+fn fold(a: &Adapter, places: &[MrRange], mut at: u64, mut len: u64, crc: &mut u32) -> bool {
     for p in places {
         if at >= p.len {
             at -= p.len;
             continue;
         }
         let n = (p.len - at).min(len);
-        let part = Place { offset: p.offset + at, len: n, ..*p };
+        let part = MrRange { offset: p.offset + at, len: n, ..*p };
         if a.fold_mr(part, &mut |b| *crc = fpdu::crc(*crc, b)).is_err() {
             return false;
         }

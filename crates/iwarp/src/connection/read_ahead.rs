@@ -18,7 +18,7 @@ use crate::ddp::{self, Target};
 use crate::mpa::fpdu;
 use crate::rdmap::Opcode;
 use verbs::ordered::ExpectedData;
-use verbs::{Adapter, Place, QpId};
+use verbs::{Adapter, MrRange, QpId};
 
 /// Records that are read ahead at most: a mebibyte, and the end of a message of that length.
 const RECORDS: usize = 17;
@@ -45,7 +45,7 @@ pub(super) struct ReadAhead {
     mispredicted: u8,
     /// What is to be read behind the payload that is arriving. Ranges of scratch memory have only their lengths yet.
     pub(super) plan: Vec<ReadTarget>,
-    places: Vec<Place>,
+    places: Vec<MrRange>,
 }
 
 /// A message whose next record is predicted.
@@ -219,15 +219,15 @@ impl Connection {
 
 /// Plans to read the next `len` bytes of `places` from byte `skip` of these on; gives where what follows begins.
 fn cut<'a>(
-    (mut places, mut skip): (&'a [Place], u64),
+    (mut places, mut skip): (&'a [MrRange], u64),
     mut len: u64,
     plan: &mut Vec<ReadTarget>,
-) -> (&'a [Place], u64) {
+) -> (&'a [MrRange], u64) {
     while len > 0
         && let Some((first, behind)) = places.split_first()
     {
         let here = len.min(first.len - skip);
-        plan.push(ReadTarget::Region(Place { offset: first.offset + skip, len: here, ..*first }));
+        plan.push(ReadTarget::Region(MrRange { offset: first.offset + skip, len: here, ..*first }));
         (len, skip) = (len - here, skip + here);
         if skip == first.len {
             (places, skip) = (behind, 0);

@@ -12,7 +12,7 @@ use crate::rdmap::terminate::{self, Quote};
 use crate::rdmap::{self, Opcode};
 use base::Time;
 use std::collections::VecDeque;
-use verbs::{Adapter, Place};
+use verbs::{Adapter, MrRange};
 
 /// Bytes of scratch memory: eight of the longest records, or twenty-one of a write as ends of Longhaul cut it, so that as many are
 /// read by one call. What is checked there and copied from there stays in a processor's second cache.
@@ -50,7 +50,7 @@ pub enum ReadTarget {
         len: usize,
     },
     /// Into registered memory.
-    Region(Place),
+    Region(MrRange),
 }
 
 /// Where the stream's next bytes go, in order.
@@ -108,7 +108,7 @@ pub(super) struct Receiver {
     pub(super) shorts: u8,
     pub(super) read_ahead: ReadAhead,
     /// Where the payload of the record that is being looked at belongs.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<MrRange>,
     ranges: Vec<ReadTarget>,
     /// When the first byte of a record that is not complete came.
     pub(super) record_since: Option<Time>,
@@ -308,7 +308,7 @@ impl Connection {
                 let past = skip.min(p.len);
                 skip -= past;
                 if past < p.len {
-                    let rest = Place { offset: p.offset + past, len: p.len - past, ..*p };
+                    let rest = MrRange { offset: p.offset + past, len: p.len - past, ..*p };
                     rx.ranges.push(ReadTarget::Region(rest));
                 }
             }
@@ -395,7 +395,7 @@ impl Connection {
                 }
                 ReadTarget::Region(p) => {
                     let here = (rest as u64).min(p.len);
-                    let part = Place { len: here, ..*p };
+                    let part = MrRange { len: here, ..*p };
                     if here > 0 && a.fold_mr(part, &mut |b| bytes.extend_from_slice(b)).is_err() {
                         return self.terminate(a, terminate::CATASTROPHIC, Quote::default(), now);
                     }
@@ -615,12 +615,12 @@ fn is_write(waiting: &[u8]) -> bool {
 }
 
 /// Whether the first bytes of `p` are the first of `rest`.
-fn holds(rest: &Place, p: &Place, len: u64) -> bool {
+fn holds(rest: &MrRange, p: &MrRange, len: u64) -> bool {
     rest.mr == p.mr && rest.offset == p.offset && len <= rest.len
 }
 
 /// Copies `bytes` to the front of `places`.
-pub(super) fn put(a: &mut Adapter, places: &[Place], bytes: &[u8]) -> bool {
+pub(super) fn put(a: &mut Adapter, places: &[MrRange], bytes: &[u8]) -> bool {
     let mut rest = bytes;
     for p in places {
         if rest.is_empty() {

@@ -10,7 +10,7 @@ use crate::rdmap::messages::{self, AtomicRequest, ReadRequest};
 use crate::rdmap::terminate::{self, Quote};
 use base::Time;
 use verbs::ordered::{MaxPayload, Outgoing, Piece};
-use verbs::{Adapter, Place, QpId, QpState};
+use verbs::{Adapter, MrRange, QpId, QpState};
 
 /// Bytes of a batch, beyond which no record is added. Each call of the system ends with a segment that is not full, and begins anew what
 /// TCP does once a call, so a batch is the longer the longer a stream takes them whole, one after the other. With CRCs half of this carries
@@ -49,7 +49,7 @@ pub(super) struct Transmitter {
     pub(super) nudged: bool,
     /// For a record that takes markers.
     plain: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<MrRange>,
 }
 
 /// The contents of a record behind its header.

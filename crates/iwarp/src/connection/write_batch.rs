@@ -5,7 +5,7 @@ use super::receive::Receiver;
 use crate::ddp::{self, Header, Target};
 use crate::mpa::fpdu;
 use crate::rdmap;
-use verbs::{Adapter, Place, QpId};
+use verbs::{Adapter, MrRange, QpId};
 
 /// A record of a write with payload. Its CRC was not looked at.
 struct Record<'a> {
@@ -87,7 +87,7 @@ impl Receiver {
         a: &mut Adapter,
         scratch: &[u8],
         first: Record<'_>,
-        mut place: Place,
+        mut place: MrRange,
         (crc, direct): (bool, bool),
     ) -> Taken {
         let mut t = Taken { stag: first.stag, to: first.to, records: 0, bytes: 0, chunk: None };

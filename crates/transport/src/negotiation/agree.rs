@@ -20,7 +20,7 @@ pub struct NoCommonAlgorithm {
 
 /// The congestion control of both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct AgreedAlgorithms {
     /// What the client sends with.
     pub by_client: CcOffer,
     /// What the server sends with.
@@ -31,13 +31,13 @@ pub struct Agreed {
 ///
 /// # Errors
 /// The first direction for which nothing suits both ends.
-pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<Agreed, NoCommonAlgorithm> {
+pub fn agree(client: &CcTerms, server: &CcTerms) -> Result<AgreedAlgorithms, NoCommonAlgorithm> {
     let none = |sender, from: &CcTerms, to: &CcTerms| NoCommonAlgorithm {
         sender,
         offers: names(from.offers.iter().map(|o| &o.name)),
         terms: describe(to),
     };
-    Ok(Agreed {
+    Ok(AgreedAlgorithms {
         by_client: one_way(client, server).ok_or_else(|| none("client", client, server))?,
         by_server: one_way(server, client).ok_or_else(|| none("server", server, client))?,
     })

@@ -49,7 +49,7 @@ fn accepted_work_completes_in_order_and_releases_memory() {
     assert_eq!(out, e.bytes(e.src, 5, 1200));
     let mut places = Vec::new();
     assert!(e.a.piece_places(e.qp, &second, &mut places));
-    assert_eq!(places, [Place { mr: e.src.id, offset: 905, len: 300 }]);
+    assert_eq!(places, [MrRange { mr: e.src.id, offset: 905, len: 300 }]);
     let third = next(&mut e).unwrap();
     assert_eq!((third.len, third.last, third.more), (3, true, false));
     assert!(!e.a.piece_places(e.qp, &third, &mut places), "it is in no region");
@@ -228,7 +228,7 @@ fn memory_window_is_bound_to_one_queue_pair() {
         e.a.write_places(qp, (rkey, at, len), &mut out).map(|()| out)
     };
     let qp = e.qp;
-    assert_eq!(places(&mut e, qp, 10, 40), Ok(vec![Place { mr: e.dst.id, offset: 110, len: 40 }]));
+    assert_eq!(places(&mut e, qp, 10, 40), Ok(vec![MrRange { mr: e.dst.id, offset: 110, len: 40 }]));
     assert_eq!(places(&mut e, qp, 10, 41), Err(RemoteError::Bounds));
     assert_eq!(places(&mut e, other, 10, 40), Err(RemoteError::Association));
     let read = PeerRead { rkey, offset: 0, len: 1, sink: 0 };
@@ -268,7 +268,7 @@ fn shared_receive_queue_serves_queue_pairs_in_turn() {
     for i in 0..8 {
         let mut out = Vec::new();
         e.a.receive_places(qp, 0, 10, &mut out).unwrap();
-        assert_eq!(out, [Place { mr: e.own.id, offset: 10 * i, len: 10 }]);
+        assert_eq!(out, [MrRange { mr: e.own.id, offset: 10 * i, len: 10 }]);
         e.a.deliver(qp, ReceivedMessage { len: 10, ..ReceivedMessage::default() }).unwrap();
     }
     assert_eq!(e.a.receive_places(qp, 0, 1, &mut Vec::new()), Err(RemoteError::NoReceive));

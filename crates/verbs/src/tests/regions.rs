@@ -37,7 +37,7 @@ fn deregistration_releases_exactly_the_region_bytes() {
 fn writable_extent_ends_with_the_key() {
     let mut e = ordered_end();
     let (qp, dst) = (e.qp, e.dst);
-    let to_the_end = |at| Some(Place { mr: dst.id, offset: at, len: SIZE - at });
+    let to_the_end = |at| Some(MrRange { mr: dst.id, offset: at, len: SIZE - at });
     for at in [0, 1, SIZE - 1, SIZE] {
         assert_eq!(e.a.write_reach(qp, dst.rkey, at), to_the_end(at));
     }
@@ -47,7 +47,7 @@ fn writable_extent_ends_with_the_key() {
     let mw = e.a.alloc_mw(e.pd).unwrap();
     let range = WindowRange { mr: dst.id, offset: 100, len: 50, access: Access::REMOTE_WRITE };
     let rkey = e.a.bind_mw(qp, mw, range).unwrap();
-    assert_eq!(e.a.write_reach(qp, rkey, 20), Some(Place { mr: dst.id, offset: 120, len: 30 }));
+    assert_eq!(e.a.write_reach(qp, rkey, 20), Some(MrRange { mr: dst.id, offset: 120, len: 30 }));
     assert_eq!(e.a.write_reach(qp, rkey, 51), None);
     let (pd, other) = (e.pd, e.a.alloc_pd().unwrap());
     let (neighbour, stranger) = (ordered_pair(&mut e, pd), ordered_pair(&mut e, other));
@@ -127,7 +127,7 @@ fn access_rights_accumulate() {
 #[test]
 fn fold_and_address_stay_within_bounds() {
     let mut e = ordered_end();
-    let place = |offset, len| Place { mr: e.src.id, offset, len };
+    let place = |offset, len| MrRange { mr: e.src.id, offset, len };
     let (all, part, beyond) = (place(0, SIZE), place(100, 50), place(SIZE - 1, 2));
     let mut out = Vec::new();
     e.a.fold_mr(part, &mut |b| out.extend_from_slice(b)).unwrap();

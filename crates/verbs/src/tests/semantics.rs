@@ -429,7 +429,7 @@ fn lookahead_stops_at_an_oversized_datagram() {
 fn prefetch_hint_names_the_next_payload() {
     let (mut x, mut y) = reliable();
     let at = |e: &mut End, mr: Mr, offset, len| {
-        base::Prefetch::new(e.a.address(Place { mr: mr.id, offset, len }).unwrap(), len as usize)
+        base::Prefetch::new(e.a.address(MrRange { mr: mr.id, offset, len }).unwrap(), len as usize)
     };
     assert_eq!(x.a.prefetch_hint(x.qp), base::Prefetch::default());
     let op = SendOp::Write { rkey: y.dst.rkey, offset: 0 };

@@ -7,7 +7,7 @@ use crate::error::GatherError;
 use crate::ordered::{MaxPayload, Outgoing, Payload, Piece};
 use crate::region::{Regions, fresh_key};
 use crate::slab::MrId;
-use crate::work::{AtomicOp, Place, SendOp};
+use crate::work::{AtomicOp, MrRange, SendOp};
 use std::collections::VecDeque;
 
 /// The message of which there is more to give out.
@@ -224,11 +224,11 @@ impl Tx {
     }
 
     /// Names the payload of `p` in registered memory. False when it is not there, or stale.
-    pub(crate) fn piece_places(&self, p: &Piece, out: &mut Vec<Place>) -> bool {
+    pub(crate) fn piece_places(&self, p: &Piece, out: &mut Vec<MrRange>) -> bool {
         match p.payload {
             Payload::None => p.len == 0,
             Payload::Region(mr, first) => {
-                out.push(Place { mr, offset: first + p.offset, len: p.len.into() });
+                out.push(MrRange { mr, offset: first + p.offset, len: p.len.into() });
                 true
             }
             Payload::Wqe(number) => {
@@ -257,7 +257,7 @@ impl Tx {
         (self.max_rd_atomic, self.max_reads_in) = (ours, peers);
     }
     /// Names bytes of the destination of an outstanding read.
-    pub(crate) fn sink_places(&self, key: u32, at: u64, len: u64, out: &mut Vec<Place>) -> Option<()> {
+    pub(crate) fn sink_places(&self, key: u32, at: u64, len: u64, out: &mut Vec<MrRange>) -> Option<()> {
         let (number, total) = self.sink(key)?;
         let w = self.wqes.get((number - self.wqe_base) as usize)?;
         (at.checked_add(len)? <= total && w.local.places(at, len, out)).then_some(())

@@ -256,7 +256,7 @@ fn long_payload_is_sent_without_copying() {
         let wire: Vec<u8> = x.wire.drain(..).collect();
         y.c.receive(&mut y.a, &wire[..100], Time::ZERO);
         let into = y.c.places().ranges[0];
-        let region = verbs::Place { mr: y.dst.id, offset: 8 + 84, len: 60_000 - 84 };
+        let region = verbs::MrRange { mr: y.dst.id, offset: 8 + 84, len: 60_000 - 84 };
         assert_eq!(into == ReadTarget::Region(region), direct, "{into:?}");
         assert_eq!(y.bytes(y.dst, 8, 4) != [0; 4], direct);
         y.c.receive(&mut y.a, &wire[100..], Time::ZERO);
