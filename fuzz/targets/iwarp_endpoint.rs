@@ -103,9 +103,9 @@ impl World {
             return;
         }
         if let Some(io) = self.e.stream_io(id) {
-            io.engine.lend(io.spare);
+            io.engine.borrow_scratch(io.spare);
             io.engine.receive(io.adapter, bytes, self.now);
-            io.engine.give_back(io.spare);
+            io.engine.return_scratch(io.spare);
             self.e.stream_done(self.now, id);
         } else {
             let taken = self.e.feed_stream(self.now, id, bytes);

@@ -57,12 +57,12 @@ impl End {
             self.coming.drain(..taken);
             return;
         };
-        io.engine.lend(io.spare);
+        io.engine.borrow_scratch(io.spare);
         let taken = io.engine.receive(io.adapter, &self.coming, now);
         self.coming.drain(..taken);
         let mut settled = false;
         if let Some(io) = e.stream_io(id) {
-            io.engine.give_back(io.spare);
+            io.engine.return_scratch(io.spare);
             settled = io.engine.is_settled();
         }
         if !settled {

@@ -48,7 +48,7 @@ impl<'a> AdministeredApp<'a> {
     }
 
     /// Tells where another algorithm decides since a path lacks signals, and where no longer.
-    fn tell_substitutions(&mut self, ep: &mut Endpoint) {
+    fn report_substitutions(&mut self, ep: &mut Endpoint) {
         let Some(reader) = &mut self.events else { return };
         if !ep.log().has_news(reader) {
             return;
@@ -76,7 +76,7 @@ impl<'a> AdministeredApp<'a> {
     }
 
     /// Hands decisions to those who watch them.
-    fn show_decisions(&mut self, now: Time, ep: &mut Endpoint) {
+    fn deliver_decisions(&mut self, now: Time, ep: &mut Endpoint) {
         let changes = self.handler.subscriptions.changes();
         if changes != self.subscriptions.0 {
             self.subscriptions = (changes, self.handler.subscriptions.wanted());
@@ -107,8 +107,8 @@ impl App for AdministeredApp<'_> {
             self.unconfirmed.extend(waits.map(|job| (job, now + CONFIRMED_WITHIN)));
         }
         self.app.drive(now, ep);
-        self.tell_substitutions(ep);
-        self.show_decisions(now, ep);
+        self.report_substitutions(ep);
+        self.deliver_decisions(now, ep);
         if self.meter.is_due(now) {
             self.meter.sample(now, ep.delivered().map(|(conn, flow, bytes)| ((conn.0, flow), bytes)));
         }
@@ -150,7 +150,7 @@ fn serve(job: QueuedRequest, now: Time, ep: &mut Endpoint, meter: &RateMeter) ->
             return Some(job);
         }
         LoopRequest::Programs(programs) => count(programs.clone(), ep),
-        LoopRequest::Renew(name) => renewed(&ep.reload_program(name), name),
+        LoopRequest::Renew(name) => reload_result(&ep.reload_program(name), name),
         LoopRequest::SetFlow { flow, algorithm, cap } => {
             let number = u8::try_from(flow.flow).unwrap_or(u8::MAX);
             match ep.set_flow(ConnId(flow.connection), number, algorithm.as_deref(), *cap) {
@@ -195,7 +195,7 @@ fn outcome(request: &LoopRequest, ep: &Endpoint) -> Option<Answer> {
 }
 
 /// What became of flows whose program was loaded anew.
-fn renewed(r: &ProgramReload, name: &str) -> Answer {
+fn reload_result(r: &ProgramReload, name: &str) -> Answer {
     let text = match r.moved.len() {
         0 => "no flow ran another code of it".to_owned(),
         1 => "1 flow that ran another code of it runs this one now".to_owned(),

@@ -226,7 +226,7 @@ impl Endpoint {
             self.refuse(meta, h, datagram.len());
             return None;
         }
-        self.make_way(now, meta.remote, server.max_half_open)?;
+        self.evict_handshakes(now, meta.remote, server.max_half_open)?;
         let local_cid = self.new_cid();
         let mut options = self.with_remembered_path(meta.remote, now, self.config.options.clone());
         let said = options.negotiation.clone();
@@ -257,9 +257,9 @@ impl Endpoint {
     }
 
     /// Gives up handshakes until there is room for another. None: the newcomer waits, by sending its first packet again.
-    fn make_way(&mut self, now: Time, remote: SocketAddr, limit: usize) -> Option<()> {
+    fn evict_handshakes(&mut self, now: Time, remote: SocketAddr, limit: usize) -> Option<()> {
         while self.acceptor.half_open.len() >= limit {
-            let id = self.acceptor.half_open.gives_way(now, remote)?;
+            let id = self.acceptor.half_open.eviction_candidate(now, remote)?;
             self.acceptor.half_open.remove(id);
             self.abandon(id);
         }

@@ -207,7 +207,7 @@ impl Endpoint {
             self.apply_policy_again(conn, moved.into(), traffic);
         } else {
             let ruled = self.unpromised(conn, traffic);
-            self.settle(conn, moved.into(), ruled);
+            self.set_flow_policy(conn, moved.into(), ruled);
         }
         Ok(())
     }

@@ -224,7 +224,7 @@ impl Endpoint {
             return Err(ConnectError::Share(limit));
         }
         let qp =
-            self.adapter.create_qp(c.info.pd, init).inspect_err(|_| self.qp_shares.give(&c.parties, 1))?;
+            self.adapter.create_qp(c.info.pd, init).inspect_err(|_| self.qp_shares.release(&c.parties, 1))?;
         self.adapter.modify_qp(qp, QpState::Rtr)?;
         self.adapter.modify_qp(qp, QpState::Rts)?;
         self.number_qp(conn, qpn, qp)?;

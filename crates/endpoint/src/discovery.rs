@@ -119,7 +119,7 @@ impl DiscoveredPaths {
 
     /// What became of lanes that were to go on at another address of the server's. One that failed counts as tried, but at
     /// `known`, which the user named, it may be tried without end.
-    fn judge_moves(&mut self, lanes: &[LaneAddresses], known: SocketAddr) {
+    fn update_moves(&mut self, lanes: &[LaneAddresses], known: SocketAddr) {
         let DiscoveredPaths { moves, tried, failed, .. } = self;
         moves.retain(|m| {
             let l = lanes.iter().find(|l| l.lane == m.lane);
@@ -405,7 +405,7 @@ impl Endpoint {
         let remotes = c.remotes(&self.network.locals);
         let routes = &self.network.routes;
         c.found.failed.retain(|(l, r)| routes.iter().any(|w| w.local == *l && w.remote == r.ip()));
-        c.found.judge_moves(&lanes, c.first_remote);
+        c.found.update_moves(&lanes, c.first_remote);
         let discover = if c.established { c.connection.discovers() } else { PathDiscovery::Off };
         c.local_known = lanes.first().is_some_and(|l| l.local.is_some());
         let network = &self.network;

@@ -658,7 +658,7 @@ impl Endpoint {
         let Some(c) = self.conns.get_mut(&id) else { return Ok(()) };
         match c.connection.add_qp_as(qpn, priority, &key, &spec) {
             Ok(flow) => {
-                self.settle(id, usize::from(flow), ruled);
+                self.set_flow_policy(id, usize::from(flow), ruled);
                 Ok(())
             }
             Err(e) => {
@@ -669,7 +669,7 @@ impl Endpoint {
     }
 
     /// What was ruled of a flow holds for it from now on.
-    pub(crate) fn settle(&mut self, id: ConnId, flow: usize, ruled: FlowPolicy) {
+    pub(crate) fn set_flow_policy(&mut self, id: ConnId, flow: usize, ruled: FlowPolicy) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         match c.flows.get_mut(flow) {
             // Somebody else's, who asks for the same: it has its place.

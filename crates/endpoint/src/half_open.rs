@@ -40,7 +40,7 @@ impl HalfOpen {
 
     /// The handshake to drop for a newcomer at `remote`: the oldest of the address that has most, unless that is the
     /// newcomer's own and it may still complete.
-    pub fn gives_way(&self, now: Time, remote: SocketAddr) -> Option<ConnId> {
+    pub fn eviction_candidate(&self, now: Time, remote: SocketAddr) -> Option<ConnId> {
         let network = network_of(remote.ip());
         let own = self.by_network.get(&network).map_or(0, BTreeSet::len);
         let oldest = |ids: &BTreeSet<ConnId>| ids.first().copied();
@@ -69,20 +69,20 @@ mod tests {
     #[test]
     fn oldest_of_the_address_with_most_handshakes_is_evicted() {
         let mut h = HalfOpen::default();
-        assert_eq!(h.gives_way(secs(1), at(1)), None);
+        assert_eq!(h.eviction_candidate(secs(1), at(1)), None);
         for (id, last) in [(1, 1), (2, 2), (3, 2), (4, 3)] {
             h.insert(secs(1), ConnId(id), at(last));
         }
-        assert_eq!(h.gives_way(secs(1), at(1)), Some(ConnId(2)));
-        assert_eq!(h.gives_way(secs(1), at(9)), Some(ConnId(2)));
+        assert_eq!(h.eviction_candidate(secs(1), at(1)), Some(ConnId(2)));
+        assert_eq!(h.eviction_candidate(secs(1), at(9)), Some(ConnId(2)));
         // Its own newcomers wait until it is old.
-        assert_eq!(h.gives_way(secs(3), at(2)), None);
-        assert_eq!(h.gives_way(secs(4), at(2)), Some(ConnId(2)));
+        assert_eq!(h.eviction_candidate(secs(3), at(2)), None);
+        assert_eq!(h.eviction_candidate(secs(4), at(2)), Some(ConnId(2)));
         h.remove(ConnId(2));
         h.remove(ConnId(2));
         assert_eq!(h.len(), 3);
         // Of several with as many, the one that began first.
-        assert_eq!(h.gives_way(secs(1), at(9)), Some(ConnId(1)));
+        assert_eq!(h.eviction_candidate(secs(1), at(9)), Some(ConnId(1)));
         for id in [1, 3, 4] {
             h.remove(ConnId(id));
         }

@@ -47,7 +47,7 @@ impl QpShares {
     }
 
     /// The client gives back `n` of them.
-    pub fn give(&mut self, client: &[Party], n: usize) {
+    pub fn release(&mut self, client: &[Party], n: usize) {
         if client.is_empty() {
             return; // a server that this end is a client of
         }
@@ -89,7 +89,7 @@ mod tests {
         for n in 3..8 {
             assert!(all(&mut s, &client(n, n), 100) > 0, "client {n}");
         }
-        s.give(&client(1, 1), 50);
+        s.release(&client(1, 1), 50);
         assert!(all(&mut s, &client(9, 9), 100) >= 25);
     }
 
@@ -107,9 +107,9 @@ mod tests {
     fn released_queue_pairs_are_forgotten() {
         let mut s = QpShares::default();
         assert_eq!(all(&mut s, &client(1, 1), 10), 5);
-        s.give(&client(1, 1), 5);
+        s.release(&client(1, 1), 5);
         assert_eq!((s.total, s.clients()), (0, 0));
-        s.give(&[], 7);
+        s.release(&[], 7);
         assert_eq!(all(&mut s, &client(1, 1), 10), 5);
         assert!(!s.take(&client(1, 1), 0) && QpShares::default().take(&client(1, 1), 1));
     }

@@ -22,13 +22,13 @@ impl Default for ReceiveDelay {
 
 impl ReceiveDelay {
     /// Notes that something arrived for a connection that allows this delay.
-    pub(crate) fn note(&mut self, now: Time, patience: Span) {
+    pub(crate) fn note(&mut self, now: Time, max_delay: Span) {
         let passed = now.since(self.since);
         if passed >= WINDOW {
             self.before = if passed < WINDOW * 2 { self.here } else { Span::MAX };
             (self.since, self.here) = (now, Span::MAX);
         }
-        self.here = self.here.min(patience);
+        self.here = self.here.min(max_delay);
     }
 
     /// The shortest delay noted; zero when nothing has arrived.

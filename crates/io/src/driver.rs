@@ -313,7 +313,7 @@ impl Driver {
         if now < self.lane_controller.next() {
             return;
         }
-        self.lane_controller.look(now, endpoint, &self.workers.threads());
+        self.lane_controller.measure(now, endpoint, &self.workers.threads());
         if self.options.serves {
             self.adjust_socket_pool(endpoint);
         } else {
@@ -341,7 +341,7 @@ impl Driver {
         // either side, and glibc's `memcmp` takes 140 ns for no bytes where a processor has AVX-512 (a masked load from the
         // address that stands for none needs the processor's microcode).
         if !self.bound.iter().eq(cores) {
-            worker::stay_on(cores);
+            worker::set_affinity(cores);
             self.bound = cores.to_vec();
         }
     }
@@ -536,7 +536,7 @@ impl Driver {
 
     /// Receives from the socket or the connected socket.
     fn poll_socket(&mut self) -> Result<usize, UdpError> {
-        match self.connected_peer.look(&mut self.received)? {
+        match self.connected_peer.receive(&mut self.received)? {
             Some(n) => Ok(n),
             None => self.socket.recv(&mut self.received),
         }

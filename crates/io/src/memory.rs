@@ -82,7 +82,7 @@ unsafe impl GlobalAlloc for ExitOnOutOfMemory {
 #[inline]
 fn given(at: *mut u8, size: usize) -> *mut u8 {
     if at.is_null() {
-        give_up(size);
+        exit_out_of_memory(size);
     }
     at
 }
@@ -90,7 +90,7 @@ fn given(at: *mut u8, size: usize) -> *mut u8 {
 /// Says so without allocating, and ends the program: what it has open, the kernel closes, and files that were not complete have
 /// not got their names yet.
 #[cold]
-fn give_up(size: usize) -> ! {
+fn exit_out_of_memory(size: usize) -> ! {
     let mut digits = [0; 20];
     let (mut n, mut from) = (size, digits.len());
     while from == digits.len() || n > 0 {

@@ -201,7 +201,7 @@ impl Adapter {
     #[inline]
     pub fn poll_cq(&mut self, cq: CqId) -> Option<WorkCompletion> {
         let wc = self.cqs.poll(cq)?;
-        self.settle();
+        self.refill_from_srqs();
         Some(wc)
     }
     /// Completions waiting in a queue. None when it does not exist.
@@ -280,7 +280,7 @@ impl Adapter {
         if let Some(srq) = shared {
             self.detach_srq(srq, id, held, unused);
         }
-        self.settle();
+        self.refill_from_srqs();
         Ok(())
     }
     /// Moves a queue pair to another state: `Init` to `Rtr` to `Rts`, `Rts` to `Sqd` and back, and any to `Error`.
@@ -337,7 +337,7 @@ impl Adapter {
         if let Some(srq) = qp.init.srq {
             self.return_to_srq(srq, id, held, unused);
         }
-        self.settle();
+        self.refill_from_srqs();
         Ok(())
     }
 

@@ -227,7 +227,7 @@ impl Adapter {
         let gate = qp.gate();
         match qp.tx.next_whole(max_payload, gate) {
             Some(whole) => {
-                qp.gave_out(&whole, id, &mut self.activated);
+                qp.on_piece_sent(&whole, id, &mut self.activated);
                 Some(whole)
             }
             None => self.next_of_any(id, max_payload, gate),
@@ -239,10 +239,10 @@ impl Adapter {
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         let piece = halves.tx.next_ordered(max_payload, gate, &mut ctx);
         match &piece {
-            Some(p) => qp.gave_out(p, id, &mut self.activated),
+            Some(p) => qp.on_piece_sent(p, id, &mut self.activated),
             None => qp.wake(id, &mut self.activated),
         }
-        self.settle();
+        self.refill_from_srqs();
         piece
     }
     /// As [`next_ordered`](Adapter::next_ordered), without its short way.
@@ -257,7 +257,7 @@ impl Adapter {
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         (0..messages).for_each(|_| halves.tx.on_taken(&mut ctx));
         qp.wake(id, &mut self.activated);
-        self.settle();
+        self.refill_from_srqs();
     }
     /// Names the payload of the piece that was given out last. False (and nothing of use in `out`) when it is not in registered
     /// memory: then [`append_piece`](Adapter::append_piece) copies it.
@@ -326,7 +326,7 @@ impl Adapter {
     /// for several that are all here. What of it they fill is [counted](Adapter::count_in) by whoever copies it there.
     pub fn write_reach(&self, id: QpId, rkey: u32, at: u64) -> Option<MrRange> {
         let pd = receiver(self.qps.get(id)).ok()?.pd;
-        let (mr, offset, len) = self.regions.reach(rkey, (pd, id), Access::REMOTE_WRITE, at)?;
+        let (mr, offset, len) = self.regions.writable_extent(rkey, (pd, id), Access::REMOTE_WRITE, at)?;
         Some(MrRange { mr, offset, len })
     }
     /// Where `len` bytes from byte `at` on will belong if they arrive, as [`write_places`](Adapter::write_places),
@@ -416,7 +416,7 @@ impl Adapter {
         if let Some(srq) = self.qps.get(id).and_then(|qp| qp.init.srq) {
             self.srq_consumed(srq, id, 1);
         }
-        self.settle();
+        self.refill_from_srqs();
     }
     /// Bytes that the read `sink` asked for.
     pub fn read_len(&self, id: QpId, sink: u32) -> Option<u64> {
@@ -444,7 +444,7 @@ impl Adapter {
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         halves.tx.on_read_done(sink, &mut ctx);
         qp.wake(id, &mut self.activated);
-        self.settle();
+        self.refill_from_srqs();
     }
     /// The answer to our atomic operation came: `value` was there before.
     ///
@@ -581,7 +581,7 @@ impl Adapter {
 impl Qp {
     /// A piece was given out.
     #[inline(always)]
-    fn gave_out(&mut self, p: &Piece, id: QpId, activated: &mut VecDeque<QpId>) {
+    fn on_piece_sent(&mut self, p: &Piece, id: QpId, activated: &mut VecDeque<QpId>) {
         self.stats.segments_out += 1;
         self.stats.bytes_out += u64::from(p.len);
         self.wake_if(p.more, id, activated);
@@ -625,11 +625,11 @@ fn consume(
 
 /// The queue pair, if it takes something in.
 fn receiver(qp: Option<&Qp>) -> Result<&Qp, RemoteError> {
-    qp.filter(|q| takes_in(q)).ok_or(RemoteError::NoQueuePair)
+    qp.filter(|q| accepts_messages(q)).ok_or(RemoteError::NoQueuePair)
 }
 fn receiver_mut(qp: Option<&mut Qp>) -> Result<&mut Qp, RemoteError> {
-    qp.filter(|q| takes_in(q)).ok_or(RemoteError::NoQueuePair)
+    qp.filter(|q| accepts_messages(q)).ok_or(RemoteError::NoQueuePair)
 }
-fn takes_in(qp: &Qp) -> bool {
+fn accepts_messages(qp: &Qp) -> bool {
     qp.init.kind == Kind::Ordered && qp.gate().run
 }

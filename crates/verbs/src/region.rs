@@ -273,7 +273,7 @@ impl Regions {
         Ok((shown.mr, shown.offset + at))
     }
     /// The region, and what of it from byte `at` on a key reaches: first byte and length. `None`: it does not, or not for that.
-    pub(crate) fn reach(
+    pub(crate) fn writable_extent(
         &self,
         rkey: u32,
         owner: (PdId, QpId),

@@ -117,7 +117,7 @@ impl Adapter {
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         halves.tx.on_acked(seg, &mut ctx);
         qp.wake(id, &mut self.activated);
-        self.settle();
+        self.refill_from_srqs();
     }
 
     /// A segment is lost: a reliable queue pair will send its bytes again, those the peer does not have.
@@ -126,7 +126,7 @@ impl Adapter {
         let (halves, mut ctx) = qp.split(id, &mut self.regions, &mut self.cqs, &mut self.rng);
         halves.tx.on_lost(seg, &mut ctx);
         qp.wake(id, &mut self.activated);
-        self.settle();
+        self.refill_from_srqs();
     }
 
     /// Processes a received segment: checks it, copies the new part of `payload` to its place, and completes what is
@@ -180,7 +180,7 @@ impl Adapter {
                 self.srq_consumed(srq, id, consumed as usize);
             }
         }
-        self.settle();
+        self.refill_from_srqs();
         placed
     }
 
@@ -228,7 +228,7 @@ impl Adapter {
     /// What remains to be done once the borrows of an operation have ended: places that became free in completion
     /// queues let queue pairs take receives from their shared queues.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn refill_from_srqs(&mut self) {
         while let Some(id) = self.cqs.unblocked.pop_front() {
             self.feed_starved(id);
         }

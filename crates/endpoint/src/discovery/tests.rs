@@ -193,15 +193,18 @@ fn last_lane_fails_over_to_another_server_address_and_back() {
     // It is being looked for there, and nobody answers.
     let pair = (ip("fd00::1"), at("fd00::2"));
     f.moves.push(DiscoveredLane { lane: 0, pair, was_up: true });
-    f.judge_moves(&[LaneAddresses { validating: true, works: false, remote: pair.1, ..first }], first.remote);
+    f.update_moves(
+        &[LaneAddresses { validating: true, works: false, remote: pair.1, ..first }],
+        first.remote,
+    );
     assert_eq!((f.moves.len(), f.tried), (1, 0));
-    f.judge_moves(&[LaneAddresses { works: false, ..first }], first.remote);
+    f.update_moves(&[LaneAddresses { works: false, ..first }], first.remote);
     assert_eq!((f.moves.len(), f.tried, &f.failed[..]), (0, 1, &[pair][..]));
     assert_eq!(go(&only6, first, &f), LaneChange::Move(0, ip("fd00::1"), at("fd00::3")));
     // There somebody does.
     let third = lane(0, "fd00::1", "fd00::3");
     f.moves.push(DiscoveredLane { lane: 0, pair: (ip("fd00::1"), third.remote), was_up: true });
-    f.judge_moves(&[third], first.remote);
+    f.update_moves(&[third], first.remote);
     assert_eq!((f.moves.len(), f.tried), (0, 1));
     // And back, however often anything was tried: the user named that address.
     let only4 = network(&["10.1.0.1"], &["10.1.0.1 10.1.0.2"]);

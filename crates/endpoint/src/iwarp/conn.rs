@@ -251,7 +251,7 @@ impl Endpoint {
             }
         }
         let qp =
-            self.adapter.create_qp(b.info.pd, init).inspect_err(|_| self.qp_shares.give(&b.parties, 1))?;
+            self.adapter.create_qp(b.info.pd, init).inspect_err(|_| self.qp_shares.release(&b.parties, 1))?;
         b.streams[usize::from(index)] = Some((stream, Some(qp)));
         self.iwarp_state.by_qp.insert(qp, stream);
         Ok(qp)
@@ -687,7 +687,7 @@ impl Endpoint {
             return Err(ConnectError::NotOpen);
         }
         let (pd, cq) = (b.info.pd, b.info.cq);
-        self.qp_shares.give(&b.parties, b.info.qps.len());
+        self.qp_shares.release(&b.parties, b.info.qps.len());
         for qp in core::mem::take(&mut b.info.qps) {
             self.iwarp_state.by_qp.remove(&qp);
             self.adapter.destroy_qp(qp)?;

@@ -34,7 +34,7 @@ impl HalfOpen {
     }
 
     /// Of the address with most streams, the oldest that is `alone`, else the oldest.
-    pub fn of_most(&self, alone: impl Fn(&StreamId) -> bool) -> Option<StreamId> {
+    pub fn oldest_of_largest(&self, alone: impl Fn(&StreamId) -> bool) -> Option<StreamId> {
         let most =
             self.by_network.values().max_by_key(|ids| (ids.len(), ids.first().map(std::cmp::Reverse)))?;
         HalfOpen::oldest(most, alone)
@@ -59,16 +59,16 @@ mod tests {
         let ip = |n: u8| IpAddr::from([192, 0, 2, n]);
         let mut h = HalfOpen::default();
         let all = |_: &StreamId| true;
-        assert_eq!(h.of_most(all), None);
+        assert_eq!(h.oldest_of_largest(all), None);
         for (id, n) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 2), (6, 3)] {
             h.insert(StreamId(id), ip(n));
         }
-        assert_eq!(h.of_most(all), Some(StreamId(2)));
-        assert_eq!(h.of_most(|id| *id != StreamId(2)), Some(StreamId(3)));
-        assert_eq!(h.of_most(|_| false), Some(StreamId(2)));
+        assert_eq!(h.oldest_of_largest(all), Some(StreamId(2)));
+        assert_eq!(h.oldest_of_largest(|id| *id != StreamId(2)), Some(StreamId(3)));
+        assert_eq!(h.oldest_of_largest(|_| false), Some(StreamId(2)));
         h.remove(StreamId(2));
         // Two addresses with two: the oldest of both.
-        assert_eq!((h.of_most(all), h.len()), (Some(StreamId(3)), 5));
+        assert_eq!((h.oldest_of_largest(all), h.len()), (Some(StreamId(3)), 5));
         assert_eq!((h.of(ip(1), all), h.of(ip(9), all)), (Some(StreamId(1)), None));
         for id in 0..9 {
             h.remove(StreamId(id));
@@ -83,7 +83,7 @@ mod tests {
         for n in 1..4 {
             h.insert(StreamId(n), format!("2001:db8::{n}:{n}").parse().unwrap());
         }
-        assert_eq!(h.of_most(|_| true), Some(StreamId(1)));
+        assert_eq!(h.oldest_of_largest(|_| true), Some(StreamId(1)));
         assert_eq!(h.of("2001:db8::ffff".parse().unwrap(), |_| true), Some(StreamId(1)));
     }
 }

@@ -182,7 +182,7 @@ impl Endpoint {
     /// yet, if there is one, since such a one would take that with it.
     fn evict_half_open(&mut self, now: Time) {
         let alone = |id: &StreamId| self.iwarp_state.streams.get(id).is_none_or(|s| s.conn.is_none());
-        if let Some(id) = self.iwarp_state.half_open.of_most(alone) {
+        if let Some(id) = self.iwarp_state.half_open.oldest_of_largest(alone) {
             self.evict(now, id);
         }
     }
@@ -198,7 +198,7 @@ impl Endpoint {
     fn evict(&mut self, now: Time, id: StreamId) {
         if let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
             engine.on_error(&mut self.adapter);
-            engine.give_back(&mut self.iwarp_state.spare);
+            engine.return_scratch(&mut self.iwarp_state.spare);
         }
         self.iwarp_state.orders.push_back(StreamCommand::Abort(id));
         self.stream_over(now, id);
@@ -280,9 +280,9 @@ impl Endpoint {
             return self.feed_sealed(now, id, bytes);
         }
         let Some(engine) = &mut s.engine else { return bytes.len() };
-        engine.lend(&mut self.iwarp_state.spare);
+        engine.borrow_scratch(&mut self.iwarp_state.spare);
         let taken = engine.receive(&mut self.adapter, bytes, now);
-        engine.give_back(&mut self.iwarp_state.spare);
+        engine.return_scratch(&mut self.iwarp_state.spare);
         let taken = if engine.is_held() { taken } else { bytes.len() };
         self.stream_done(now, id);
         taken
@@ -328,7 +328,7 @@ impl Endpoint {
             return;
         };
         if engine.is_closed() {
-            engine.give_back(&mut self.iwarp_state.spare);
+            engine.return_scratch(&mut self.iwarp_state.spare);
             if over {
                 self.stream_over(now, id);
             }

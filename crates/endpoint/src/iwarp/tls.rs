@@ -126,7 +126,7 @@ impl Endpoint {
                 Ok(Some(TlsEvent::Established)) => self.on_tls_established(now, id),
                 Ok(Some(TlsEvent::Plain(run))) => {
                     let Some(engine) = engine else { continue };
-                    engine.lend(&mut self.iwarp_state.spare);
+                    engine.borrow_scratch(&mut self.iwarp_state.spare);
                     let taken = engine.receive(&mut self.adapter, run, now);
                     if engine.is_held() {
                         sealed.kept = run[taken..].to_vec();
@@ -145,7 +145,7 @@ impl Endpoint {
             }
         }
         if let Some(engine) = self.iwarp_state.streams.get_mut(&id).and_then(|s| s.engine.as_mut()) {
-            engine.give_back(&mut self.iwarp_state.spare);
+            engine.return_scratch(&mut self.iwarp_state.spare);
         }
         self.iwarp_state.touch(id);
         self.stream_done(now, id);

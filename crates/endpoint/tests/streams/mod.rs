@@ -198,7 +198,7 @@ impl Net {
         let bytes: Vec<u8> = h.bytes.iter().take(most).copied().collect();
         let taken = match e.stream_io(id) {
             Some(io) => {
-                io.engine.lend(io.spare);
+                io.engine.borrow_scratch(io.spare);
                 io.engine.recheck(io.adapter, self.now);
                 let places = io.engine.places();
                 let mut at = 0;
@@ -218,7 +218,7 @@ impl Net {
                     }
                 }
                 io.engine.on_received(io.adapter, at, self.now);
-                io.engine.give_back(io.spare);
+                io.engine.return_scratch(io.spare);
                 e.stream_done(self.now, id);
                 at
             }

@@ -81,7 +81,7 @@ impl ConnectedPeer {
     }
 
     /// Receives from the connected socket. `None`: it is the first socket's turn.
-    pub(super) fn look(&mut self, batch: &mut RecvBatch) -> Result<Option<usize>, UdpError> {
+    pub(super) fn receive(&mut self, batch: &mut RecvBatch) -> Result<Option<usize>, UdpError> {
         let Some((socket, stage)) = &mut self.open else { return Ok(None) };
         self.looks = (self.looks + 1) % OTHERS;
         if self.looks == 0 && *stage != Stage::Leaving {
@@ -183,7 +183,7 @@ mod tests {
         fn found(&mut self) -> Vec<(bool, usize, Vec<u8>)> {
             let mut found = Vec::new();
             for _ in 0..4 * OTHERS {
-                let n = self.c.look(&mut self.batch).unwrap();
+                let n = self.c.receive(&mut self.batch).unwrap();
                 if n.is_none() {
                     self.first.recv(&mut self.batch).unwrap();
                 }

@@ -203,7 +203,7 @@ impl LaneController {
 
     /// Looks, if it is time: [`LaneController::sockets`] and [`LaneController::spare`] may have changed. `threads` are those of further
     /// sockets, in order, as the system numbers them.
-    pub fn look(&mut self, now: Time, endpoint: &Endpoint, threads: &[u32]) {
+    pub fn measure(&mut self, now: Time, endpoint: &Endpoint, threads: &[u32]) {
         // A connection that has just come up need not wait long for its lanes.
         self.next =
             now + if self.rule.lanes() > 1 { thread_policy::EVERY / 40 } else { thread_policy::EVERY };

@@ -49,22 +49,22 @@ impl WakeCoalescer {
 
     /// The loop is about to wait, and received datagrams may wait for `max_receive_delay`: how long to sleep without
     /// being woken, if at all.
-    pub(super) fn next_delay(&mut self, now: Time, patience: Span) -> Option<Span> {
-        self.judge();
-        let patience = patience.min(self.longest);
-        let nap = patience >= LENGTH.start && self.short >= SHORT_WAITS;
-        self.last = Some((now, patience, nap));
+    pub(super) fn next_delay(&mut self, now: Time, max_delay: Span) -> Option<Span> {
+        self.evaluate_delay();
+        let max_delay = max_delay.min(self.longest);
+        let nap = max_delay >= LENGTH.start && self.short >= SHORT_WAITS;
+        self.last = Some((now, max_delay, nap));
         if nap {
-            self.until = now + patience;
+            self.until = now + max_delay;
         }
-        nap.then_some(patience)
+        nap.then_some(max_delay)
     }
 
     /// What the last wait was worth.
-    fn judge(&mut self) {
+    fn evaluate_delay(&mut self) {
         let (first, trains, bytes) = (self.first.take(), self.trains, self.bytes);
         (self.trains, self.bytes) = (0, 0);
-        let Some((since, patience, nap)) = self.last.take() else { return };
+        let Some((since, max_delay, nap)) = self.last.take() else { return };
         match first {
             Some(_) if nap => {
                 // One train would have been one wake-up without the delay, too.
@@ -72,7 +72,7 @@ impl WakeCoalescer {
                 let much = bytes.saturating_mul(2) > self.buffer / BUFFER_PART;
                 self.longest = if much { self.longest / 2 } else { (self.longest * 2).min(LENGTH.end) };
             }
-            Some(first) if first.since(since) < patience => self.short = self.short.saturating_add(1),
+            Some(first) if first.since(since) < max_delay => self.short = self.short.saturating_add(1),
             _ => (self.short, self.longest) = (0, LENGTH.end),
         }
     }

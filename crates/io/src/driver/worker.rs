@@ -41,7 +41,7 @@ pub(super) enum Command {
     /// Room for what arrives.
     Room(IncomingBatch),
     /// What packets with this identifier are opened with from now on.
-    View(Cid, Option<TrainOpener>),
+    SetOpener(Cid, Option<TrainOpener>),
 }
 
 /// An event of the thread for the loop.
@@ -79,7 +79,7 @@ struct WorkerLoop {
     loads: VecDeque<OutgoingBatch>,
     rooms: Vec<IncomingBatch>,
     /// By identifier: the view, and the packet number after the highest that it has opened.
-    views: HashMap<Cid, (TrainOpener, u64)>,
+    openers: HashMap<Cid, (TrainOpener, u64)>,
     /// The socket's buffer is full.
     full: bool,
     paused_until: Time,
@@ -89,11 +89,11 @@ impl Worker {
     /// Works until the loop is gone.
     pub fn run(self) {
         sharpen_timers();
-        stay_on(&self.cores);
+        set_affinity(&self.cores);
         let clock = Clock::new();
-        let (loads, rooms, views) = (VecDeque::new(), Vec::new(), HashMap::new());
+        let (loads, rooms, openers) = (VecDeque::new(), Vec::new(), HashMap::new());
         let mut work =
-            WorkerLoop { w: self, clock, loads, rooms, views, full: false, paused_until: Time::ZERO };
+            WorkerLoop { w: self, clock, loads, rooms, openers, full: false, paused_until: Time::ZERO };
         work.send_event(WorkerEvent::Began(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()));
         while !work.w.commands.is_gone() {
             if let Err(e) = work.turn() {
@@ -105,7 +105,7 @@ impl Worker {
 }
 
 /// Binds the calling thread to processors, if any are named.
-pub(super) fn stay_on(cores: &[usize]) {
+pub(super) fn set_affinity(cores: &[usize]) {
     if cores.is_empty() {
         return;
     }
@@ -152,10 +152,10 @@ impl WorkerLoop {
             match order {
                 Command::Send(load) => self.loads.push_back(load),
                 Command::Room(arrival) => self.rooms.push(arrival),
-                Command::View(cid, None) => drop(self.views.remove(&cid)),
-                Command::View(cid, Some(view)) => {
-                    let expected = self.views.get(&cid).map_or(0, |(_, expected)| *expected);
-                    self.views.insert(cid, (view, expected));
+                Command::SetOpener(cid, None) => drop(self.openers.remove(&cid)),
+                Command::SetOpener(cid, Some(view)) => {
+                    let expected = self.openers.get(&cid).map_or(0, |(_, expected)| *expected);
+                    self.openers.insert(cid, (view, expected));
                 }
             }
         }
@@ -195,7 +195,7 @@ impl WorkerLoop {
         arrival.read = self.clock.now();
         arrival.opened.clear();
         for (meta, train) in arrival.batch.iter_mut() {
-            arrival.opened.push(open(&mut self.views, train, meta.stride));
+            arrival.opened.push(open(&mut self.openers, train, meta.stride));
         }
         if let Some(arrival) = self.rooms.pop() {
             self.send_event(WorkerEvent::Arrived(arrival));
@@ -206,12 +206,12 @@ impl WorkerLoop {
 
 /// Opens a train if all of it belongs to one lane that there is a view of.
 fn open(
-    views: &mut HashMap<Cid, (TrainOpener, u64)>,
+    openers: &mut HashMap<Cid, (TrainOpener, u64)>,
     train: &mut [u8],
     stride: usize,
 ) -> Option<(Cid, OpenedTrain)> {
     let Ok(Clear::Short(cid)) = Clear::parse(train) else { return None };
-    let (view, expected) = views.get_mut(&cid)?;
+    let (view, expected) = openers.get_mut(&cid)?;
     let same = |p: &[u8]| matches!(Clear::parse(p), Ok(Clear::Short(c)) if c == cid);
     if !train.chunks(stride.max(1)).all(same) {
         return None;

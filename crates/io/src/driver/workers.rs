@@ -20,7 +20,7 @@ const TRAINS_PER_BATCH: usize = 4;
 /// Receive batches that circulate: half a mebibyte each.
 const RECV_BATCHES: usize = 4;
 /// The most opener updates queued for a thread; beyond, they wait.
-const VIEWS: usize = 64;
+const MAX_OPENER_UPDATES: usize = 64;
 /// Reports taken from one thread in a turn.
 const REPORTS_PER_TURN: usize = 8;
 
@@ -37,7 +37,7 @@ struct WorkerHandle {
     loads: Vec<OutgoingBatch>,
     filling: Option<OutgoingBatch>,
     /// Views that wait for room among the orders.
-    views: VecDeque<OpenerUpdate>,
+    opener_updates: VecDeque<OpenerUpdate>,
     arrived: Time,
     gone: bool,
 }
@@ -71,7 +71,7 @@ impl Workers {
     ) -> Result<(), DriverError> {
         let socket = Datapath::open(kind, options)?;
         let poller = Poller::new()?;
-        let (mut commands, inbox) = ring(SEND_BATCHES + RECV_BATCHES + VIEWS);
+        let (mut commands, inbox) = ring(SEND_BATCHES + RECV_BATCHES + MAX_OPENER_UPDATES);
         let (outbox, reports) = ring(SEND_BATCHES + RECV_BATCHES + 2);
         for _ in 0..RECV_BATCHES {
             let room = IncomingBatch { batch: socket.recv_batch(), read: Time::ZERO, opened: Vec::new() };
@@ -85,7 +85,7 @@ impl Workers {
             number: 0,
             loads: (0..SEND_BATCHES).map(|_| OutgoingBatch::default()).collect(),
             filling: None,
-            views: VecDeque::new(),
+            opener_updates: VecDeque::new(),
             arrived: Time::ZERO,
             gone: false,
         };
@@ -163,16 +163,16 @@ impl Workers {
     pub fn collect(&mut self, now: Time, endpoint: &mut Endpoint, loss: &mut Option<LossInjector>) -> bool {
         while let Some(v) = endpoint.poll_opener_update() {
             if let Some(seat) = self.handle(v.socket) {
-                seat.views.push_back(v);
+                seat.opener_updates.push_back(v);
             }
         }
         let mut any = false;
         for (i, seat) in self.handles.iter_mut().enumerate().filter(|(_, s)| !s.gone) {
-            seat.pass_on_views();
+            seat.send_opener_updates();
             for _ in 0..REPORTS_PER_TURN {
                 let Some(report) = seat.reports.pop() else { break };
                 any = true;
-                seat.take_in(now, report, endpoint, loss);
+                seat.on_event(now, report, endpoint, loss);
             }
             if seat.reports.is_gone() || seat.gone {
                 seat.gone = true;
@@ -213,15 +213,15 @@ impl WorkerHandle {
         }
     }
 
-    fn pass_on_views(&mut self) {
-        while !self.views.is_empty() && !self.commands.is_full() {
-            if let Some(v) = self.views.pop_front() {
-                self.command(Command::View(v.cid, v.opener));
+    fn send_opener_updates(&mut self) {
+        while !self.opener_updates.is_empty() && !self.commands.is_full() {
+            if let Some(v) = self.opener_updates.pop_front() {
+                self.command(Command::SetOpener(v.cid, v.opener));
             }
         }
     }
 
-    fn take_in(
+    fn on_event(
         &mut self,
         now: Time,
         report: WorkerEvent,

@@ -40,19 +40,19 @@ pub(super) fn read_direct(
     now: Time,
     looks: PollAttempts,
 ) -> Read {
-    let Some(offered) = name_places(ranges, io, now) else {
+    let Some(offered) = list_places(ranges, io, now) else {
         return Read { got: Err(Errno::INTR), more: true, settled: false };
     };
     // SAFETY: they are scratch memory and registered regions of the endpoint, which `io` borrows, so that neither was touched since
     // they were named; nobody else has references into them.
     let got = unsafe { read_or_try(fd, ranges, looks) };
     ranges.clear();
-    take_in(io, got, offered, now)
+    on_read(io, got, offered, now)
 }
 
 /// Lists where what comes next goes. Gives for how many bytes there is room; `None`: nothing can be read, for now.
-pub(super) fn name_places(ranges: &mut Vec<libc::iovec>, io: &mut StreamIo<'_>, now: Time) -> Option<usize> {
-    io.engine.lend(io.spare);
+pub(super) fn list_places(ranges: &mut Vec<libc::iovec>, io: &mut StreamIo<'_>, now: Time) -> Option<usize> {
+    io.engine.borrow_scratch(io.spare);
     io.engine.recheck(io.adapter, now);
     let places = io.engine.places();
     let mut offered = 0;
@@ -80,7 +80,7 @@ pub(super) fn name_places(ranges: &mut Vec<libc::iovec>, io: &mut StreamIo<'_>, 
 }
 
 /// Takes in what was read to the places that were [named](name_places).
-pub(super) fn take_in(io: &mut StreamIo<'_>, got: Result<usize, Errno>, offered: usize, now: Time) -> Read {
+pub(super) fn on_read(io: &mut StreamIo<'_>, got: Result<usize, Errno>, offered: usize, now: Time) -> Read {
     let Ok(n @ 1..) = got else { return Read { got, more: false, settled: false } };
     io.engine.on_received(io.adapter, n, now);
     Read { got, more: n >= offered || io.engine.lacks_little(), settled: io.engine.is_settled() }

@@ -14,7 +14,7 @@ mod tcp_info;
 
 use crate::poll::Source;
 use base::{Span, Time};
-use bytes::{PollAttempts, Read, read_buffered, read_direct, send_direct, send_sealed, take_in};
+use bytes::{PollAttempts, Read, on_read, read_buffered, read_direct, send_direct, send_sealed};
 use client_limits::ClientLimits;
 use endpoint::{Endpoint, StreamCommand, StreamId};
 pub use low_watermark::MAX_LOW_WATERMARK;
@@ -221,7 +221,7 @@ impl Streams {
         if self.slots.len() > FEW {
             self.collect()?;
         } else if look {
-            self.look(now, endpoint);
+            self.poll_all(now, endpoint);
         }
         let looks = if self.due.len() == 1 { looks } else { 1 };
         // Each once: those that have more to read come up in the next turn.
@@ -236,7 +236,7 @@ impl Streams {
     }
 
     /// Takes it that each stream may have something to read, and room. Of one that gathers it is asked.
-    fn look(&mut self, now: Time, endpoint: &Endpoint) {
+    fn poll_all(&mut self, now: Time, endpoint: &Endpoint) {
         self.looks = self.looks.wrapping_add(1);
         let all = self.looks.is_multiple_of(LOOK_AT_ALL);
         // Those that say nothing for long are looked at seldom.
@@ -426,7 +426,7 @@ impl Streams {
             let direct = endpoint.stream_io(id).map(|mut io| {
                 let looks = PollAttempts { times: looks, asks: s.asks() };
                 (!io.engine.is_held()).then(|| match early {
-                    Some(e) => take_in(&mut io, e.got, e.offered, now),
+                    Some(e) => on_read(&mut io, e.got, e.offered, now),
                     None => read_direct(&s.fd, &mut self.ranges.0, &mut io, now, looks),
                 })
             });
@@ -724,7 +724,7 @@ fn end(now: Time, id: StreamId, s: &mut StreamSocket, endpoint: &mut Endpoint) {
 fn give_back(endpoint: &mut Endpoint, id: StreamId, s: &mut StreamSocket) {
     s.borrows = false;
     if let Some(io) = endpoint.stream_io(id) {
-        io.engine.give_back(io.spare);
+        io.engine.return_scratch(io.spare);
     }
 }
 

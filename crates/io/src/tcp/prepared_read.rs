@@ -4,7 +4,7 @@
 //! woken reads at once. Behind a wait each instruction takes several times as long as between ends that spin, and finding that out takes
 //! as many as a seventh of all between a wait and the answer to what ended it.
 
-use super::bytes::name_places;
+use super::bytes::list_places;
 use super::{FEW, Ranges, Streams, socket};
 use base::Time;
 use core::marker::PhantomData;
@@ -45,7 +45,7 @@ impl Streams {
     ) -> PreparedRead<'e> {
         let of = self.likely().and_then(|id| {
             let mut io = endpoint.stream_io(id).filter(|io| !io.engine.is_held())?;
-            let offered = name_places(&mut ranges.0, &mut io, now)?;
+            let offered = list_places(&mut ranges.0, &mut io, now)?;
             Some((id, offered))
         });
         PreparedRead { of, ranges, endpoint: PhantomData }

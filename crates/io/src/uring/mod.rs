@@ -235,7 +235,7 @@ impl Uring {
         self.buffers.reclaim(&mut batch.slots);
         for _ in 0..MAX_ROUNDS {
             if self.buffers.nothing_arrived() {
-                self.look()?;
+                self.collect_completions()?;
             }
             self.deliver(batch);
             if batch.filled == batch.capacity() {
@@ -336,7 +336,7 @@ impl Uring {
     }
 
     /// Collects what has completed. A system call only if the kernel has work that waits for one.
-    fn look(&mut self) -> io::Result<()> {
+    fn collect_completions(&mut self) -> io::Result<()> {
         self.reap();
         if self.buffers.nothing_arrived() && self.ring.submission().taskrun() {
             match self.ring.submit() {

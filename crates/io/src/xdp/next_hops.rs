@@ -82,14 +82,14 @@ impl NextHops {
             self.last = self.table.get(&key).copied().unwrap_or(usize::MAX);
         }
         if self.hops.get(self.last).is_none_or(|(_, h)| now >= h.until) {
-            self.renew(now, key);
+            self.query_kernel(now, key);
         }
         let Some((_, hop)) = self.hops.get_mut(self.last) else { return SOLICIT };
         if core::mem::take(&mut hop.confirm) { SOLICIT } else { &hop.way }
     }
 
     /// Asks the kernel, and remembers what it says as the last one.
-    fn renew(&mut self, now: Time, key: Key) {
+    fn query_kernel(&mut self, now: Time, key: Key) {
         let (way, confirm) = self.resolve(key.0, key.1);
         let lasts =
             if matches!(way, Egress::Kernel(KernelReason::Soliciting)) { SOLICITING } else { CACHE_LIFETIME };

@@ -57,7 +57,7 @@ impl Connection {
         let done = self.act(a, ulpdu, now);
         self.rx.validated = true;
         if let Err(cause) = done {
-            let cause = self.blame(a, cause);
+            let cause = self.attribute_fault(a, cause);
             self.refuse(a, cause, ulpdu, now);
         }
     }
@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// What does not fit because our own queue pair is in error is not the peer's fault.
-    fn blame(&self, a: &Adapter, cause: Cause) -> Cause {
+    fn attribute_fault(&self, a: &Adapter, cause: Cause) -> Cause {
         let ours = self.qp.is_none_or(|qp| is_over(a, qp));
         if ours { terminate::CATASTROPHIC } else { cause }
     }
@@ -95,7 +95,7 @@ impl Connection {
         let header = &Header::parse(ulpdu)?;
         let payload = &ulpdu[header.encoded_len()..];
         let op = operation(header)?;
-        if self.swallow_first(header, op, payload) {
+        if self.skip_first_message(header, op, payload) {
             return Ok(());
         }
         if matches!(op, Opcode::Write | Opcode::ReadResponse | Opcode::Send { .. }) {
@@ -141,7 +141,7 @@ impl Connection {
     pub(super) fn finish_direct(&mut self, a: &mut Adapter, h: &Header, op: Opcode, len: usize, now: Time) {
         let done = self.end_segment(a, h, op, len);
         self.rx.validated = true;
-        if let Err(cause) = done.map_err(|cause| self.blame(a, cause)) {
+        if let Err(cause) = done.map_err(|cause| self.attribute_fault(a, cause)) {
             let mut ddp = Vec::new();
             h.put(&mut ddp);
             let quote = Quote { len: (ddp.len() + len) as u16, ddp: &ddp, request: &[] };
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// The first record of the peer-to-peer model, and our own's answer, are not the application's.
-    fn swallow_first(&mut self, h: &Header, op: Opcode, payload: &[u8]) -> bool {
+    fn skip_first_message(&mut self, h: &Header, op: Opcode, payload: &[u8]) -> bool {
         if !payload.is_empty() || !h.last {
             return false;
         }

@@ -104,7 +104,7 @@ impl Connection {
 
     /// The end of a record whose payload went straight to its place.
     #[inline(never)]
-    pub(super) fn look_for_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
+    pub(super) fn parse_trailer(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
         let waiting = &scratch[self.rx.start..self.rx.end];
         let is_whole = |d: &&DirectRecord| d.missing == 0 && waiting.len() >= d.pad + fpdu::CRC;
         let Some(d) = self.rx.direct.as_ref().filter(is_whole) else { return Progress::More };

@@ -435,10 +435,10 @@ impl Connection {
     #[inline]
     fn settle(&mut self, a: &mut Adapter) {
         if matches!(self.state, State::Closing | State::Ending(..)) {
-            self.settle_up(a);
+            self.close_when_drained(a);
         }
     }
-    fn settle_up(&mut self, a: &mut Adapter) {
+    fn close_when_drained(&mut self, a: &mut Adapter) {
         let waits = |c: &Connection| c.qp.is_some_and(|q| a.has_segment(q)) || c.rx.awaits_answers();
         let (end, by_peer, done) = match self.state {
             State::Closing => (End::Closed, false, !waits(self)),

@@ -214,16 +214,16 @@ pub(super) enum Progress {
 }
 
 impl Connection {
-    /// Lets the connection use scratch memory of `spare` until [`give_back`](Connection::give_back). Without it, it has its
+    /// Lets the connection use scratch memory of `spare` until [`return_scratch`](Connection::return_scratch). Without it, it has its
     /// own.
-    pub fn lend(&mut self, spare: &mut Scratch) {
+    pub fn borrow_scratch(&mut self, spare: &mut Scratch) {
         if self.rx.scratch.len() < ALLOCATED {
             self.rx.settle_in(spare.take());
         }
     }
     /// Gives scratch memory back in which nothing waits. Call it when there is nothing more to read for now, and when the
     /// connection is over.
-    pub fn give_back(&mut self, spare: &mut Scratch) {
+    pub fn return_scratch(&mut self, spare: &mut Scratch) {
         let rx = &mut self.rx;
         if rx.scratch.len() < ALLOCATED || rx.start < rx.end && spare.lent <= MAX_LENT {
             return;
@@ -478,7 +478,7 @@ impl Connection {
     #[inline(always)]
     fn look(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Progress {
         match self.state {
-            State::AwaitReply | State::AwaitRequest => self.look_for_frame(a, scratch, now),
+            State::AwaitReply | State::AwaitRequest => self.parse_startup_frame(a, scratch, now),
             // What a peer sends before it has its reply waits. A peer may not (RFC 5044, section 7.1.2): no more is
             // read than there is room for.
             State::Asked(_) => {
@@ -488,12 +488,12 @@ impl Connection {
                 Progress::More
             }
             State::Running | State::Closing if self.rx.direct.is_some() => {
-                self.look_for_trailer(a, scratch, now)
+                self.parse_trailer(a, scratch, now)
             }
             State::Running | State::Closing if self.terms.markers_in => {
-                self.look_for_marked_record(a, scratch, now)
+                self.parse_marked_record(a, scratch, now)
             }
-            State::Running | State::Closing => self.look_for_record::<false>(a, scratch, now),
+            State::Running | State::Closing => self.parse_record::<false>(a, scratch, now),
             State::Ending(..) | State::Closed => {
                 (self.rx.start, self.rx.end) = (self.rx.home, self.rx.home);
                 Progress::More
@@ -502,7 +502,7 @@ impl Connection {
     }
 
     #[cold]
-    fn look_for_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
+    fn parse_startup_frame(&mut self, a: &mut Adapter, scratch: &[u8], now: Time) -> Progress {
         let Some(kind) = expected(self.state) else { return Progress::More };
         let waiting = &scratch[self.rx.start..self.rx.end];
         match Frame::parse(waiting, kind) {
@@ -522,12 +522,12 @@ impl Connection {
 
     /// A record with markers: apart, so that what it takes does not lie between what others go through.
     #[inline(never)]
-    fn look_for_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Progress {
-        self.look_for_record::<true>(a, scratch, now)
+    fn parse_marked_record(&mut self, a: &mut Adapter, scratch: &mut [u8], now: Time) -> Progress {
+        self.parse_record::<true>(a, scratch, now)
     }
 
     #[inline(always)]
-    fn look_for_record<const MARKED: bool>(
+    fn parse_record<const MARKED: bool>(
         &mut self,
         a: &mut Adapter,
         scratch: &mut [u8],
@@ -601,7 +601,7 @@ impl Connection {
     /// The same, and what begins with the first one that is taken.
     pub(super) fn took(&mut self, len: usize) {
         self.rx.take(len);
-        // The answer to a first message that is a read is waited for (`swallow_first`).
+        // The answer to a first message that is a read is waited for (`skip_first_message`).
         let asked = || self.terms.first == Some(First::Read);
         if !self.rx.validated && matches!(self.state, State::Running) && !asked() {
             self.deadline = None;

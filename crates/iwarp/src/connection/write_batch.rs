@@ -58,7 +58,7 @@ impl Connection {
     /// False: nothing was taken. Whatever is not as it has to be is left, to be looked at as every record is.
     #[inline(never)]
     pub(super) fn take_writes(&mut self, a: &mut Adapter, scratch: &[u8]) -> bool {
-        // What comes first may be the peer-to-peer model's (`swallow_first`), and ends the waiting for it (`took`).
+        // What comes first may be the peer-to-peer model's (`skip_first_message`), and ends the waiting for it (`took`).
         let Some(qp) = self.qp.filter(|_| self.rx.validated) else { return false };
         let Some(first) = Record::at_front(&scratch[self.rx.start..self.rx.end]) else { return false };
         let Some(place) = a.write_reach(qp, first.stag, first.to) else { return false };

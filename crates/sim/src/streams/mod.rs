@@ -273,7 +273,7 @@ impl World {
             _ if e.left || e.killed => {}
             Arrival::Bytes(b) => {
                 if self.plan.shares {
-                    e.c.lend(&mut self.spare);
+                    e.c.borrow_scratch(&mut self.spare);
                 }
                 let taken = e.c.receive(&mut e.a, &b, self.now);
                 if e.c.is_held() {
@@ -283,7 +283,7 @@ impl World {
                     self.walks[from].take(&b);
                 }
                 if self.plan.shares {
-                    e.c.give_back(&mut self.spare);
+                    e.c.return_scratch(&mut self.spare);
                 }
             }
             Arrival::End => {

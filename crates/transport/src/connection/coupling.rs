@@ -379,7 +379,7 @@ impl Connection {
         let by_rate = length.as_micros() as f64 * part;
         if t.trial {
             // Unless the rise is all that was to be expected: where each flow has a queue of its own, none waits for another's.
-            if seen < by_rate && self.stands_apart(t, subject, watcher, shifted(t.from)) {
+            if seen < by_rate && self.has_separate_queue(t, subject, watcher, shifted(t.from)) {
                 return Some(false);
             }
             let asked = (by_rate * PART_TRIED).min(MOST_ASKED);
@@ -399,7 +399,7 @@ impl Connection {
 
     /// Whether a trial's packets found less of a queue than the watcher's did, which left from `from` on: those that stand in one
     /// queue wait equally long, whoever fills it and however it changes.
-    fn stands_apart(&self, t: &Experiment, subject: usize, watcher: usize, from: Time) -> bool {
+    fn has_separate_queue(&self, t: &Experiment, subject: usize, watcher: usize, from: Time) -> bool {
         let wait = |lane: usize, from: Time| {
             let trace = &self.lanes[lane].trace;
             let (all, least) = (trace.summary(from, from + t.until.since(t.from)), trace.least()?);

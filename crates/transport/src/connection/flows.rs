@@ -70,7 +70,7 @@ impl FlowSetup {
 
     /// Sets the chosen algorithm.
     fn choose(&mut self, spec: &str, why: CcChangeReason) {
-        (self.spec, self.needs, self.why) = (spec.to_owned(), super::substitution::needs(spec), why);
+        (self.spec, self.needs, self.why) = (spec.to_owned(), super::substitution::signals_needed(spec), why);
         self.made = cc::registry::parse(spec).ok();
         self.is_program = !cc::registry::is_built_in(spec.split(':').next().unwrap_or_default().trim());
     }

@@ -293,7 +293,7 @@ impl Connection {
         let Some(l) = self.lanes.iter_mut().find(|l| l.id == lane && l.stage != Stage::Closed) else {
             return false;
         };
-        l.give_up(now, streams);
+        l.abandon_outstanding(now, streams);
         (l.stage, l.path) = (Stage::Closed, None);
         self.events.push_back(ConnEvent::LaneDown(lane));
         true
@@ -308,7 +308,7 @@ impl Connection {
         if !others || l.stage != Stage::Open || l.pto_count() < 2 || silent < MIN_SILENCE {
             return;
         }
-        l.give_up(now, streams);
+        l.abandon_outstanding(now, streams);
         l.stage = Stage::Dead;
         l.ping = true;
         l.dead_notice_at = now + (WORTH_A_WORD - silent);

@@ -123,7 +123,7 @@ impl Connection {
             return;
         }
         let l = &mut self.lanes[i];
-        l.give_up(now, streams);
+        l.abandon_outstanding(now, streams);
         let worked = l.stage == Stage::Open;
         l.stage = Stage::Validating;
         // Elsewhere it is only when the server has answered there: until then it may have to be looked for where it was.
@@ -143,7 +143,7 @@ impl Connection {
         let others = self.lanes.iter().enumerate().any(|(k, l)| k != i && l.stage == Stage::Open);
         let l = &mut self.lanes[i];
         if others && l.stage == Stage::Open {
-            l.give_up(now, streams);
+            l.abandon_outstanding(now, streams);
             (l.stage, l.ping) = (Stage::Dead, true);
             self.events.push_back(ConnEvent::LaneDown(lane));
         }
@@ -169,7 +169,7 @@ impl Connection {
     pub(super) fn on_path_replaced(&mut self, now: Time, i: usize, streams: &mut impl Streams) {
         let mtu = self.mtu_search(self.lanes[i].remote);
         let l = &mut self.lanes[i];
-        l.give_up(now, streams);
+        l.abandon_outstanding(now, streams);
         l.mtu = mtu;
         let info = self.path_info(i);
         self.lanes[i].on_path_change(now, info);

@@ -50,7 +50,7 @@ impl Substitutions {
 }
 
 /// The signals that an algorithm needs of the path.
-pub(super) fn needs(spec: &str) -> Needs {
+pub(super) fn signals_needed(spec: &str) -> Needs {
     cc::registry::parse(spec).map_or(Needs::NOTHING, |(def, _)| def.needs)
 }
 

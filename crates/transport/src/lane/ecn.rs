@@ -247,14 +247,14 @@ impl EcnValidator {
                 (is.acked[k] - was.acked[k]) as i64 - (is.marked[k] - was.marked[k]) as i64 - arrived as i64
             };
             let (lost, other) = (missing(i), -missing(1 - i));
-            self.judge(now, i, (acked, marked), (lost, other), rtt);
+            self.validate_window(now, i, (acked, marked), (lost, other), rtt);
             let c = &mut self.codepoints[i];
             (c.since, c.base) = (now, self.totals);
         }
     }
 
     /// The window's verdict on one codepoint: packets that lost it, and those that arrived with the other one unsent.
-    fn judge(
+    fn validate_window(
         &mut self,
         now: Time,
         i: usize,

@@ -369,7 +369,7 @@ impl Lane {
     }
 
     /// Hands all outstanding data over to other lanes.
-    pub fn give_up(&mut self, now: Time, streams: &mut impl Streams) {
+    pub fn abandon_outstanding(&mut self, now: Time, streams: &mut impl Streams) {
         let (mut control, flows) = (Vec::new(), &mut self.flows);
         self.sent.lose_all(|p, train| {
             if let Some(t) = train {

@@ -209,7 +209,7 @@ impl Received {
         };
         if self.marks.is_empty() && self.seen.contains_all(self.floor..largest + 1) {
             // Nothing is missing: most reports are so.
-            let told = signals.then(|| self.told(Vec::new(), telemetry));
+            let told = signals.then(|| self.extra_signals(Vec::new(), telemetry));
             return out(self.statement(
                 now,
                 lane,
@@ -238,7 +238,7 @@ impl Received {
                     break if hole { all.peek() } else { marked.peek() }.map_or(largest + 1, |r| r.start);
                 }
             };
-            let told = signals.then(|| self.told(marks.list, telemetry.take()));
+            let told = signals.then(|| self.extra_signals(marks.list, telemetry.take()));
             out(self.statement(now, lane, from..to, (holes.list, told)));
             if to == largest + 1 || budget < 32 {
                 return;
@@ -247,7 +247,7 @@ impl Received {
         }
     }
 
-    fn told(&self, marks: Vec<Range<u64>>, telemetry: Option<Telemetry>) -> Told {
+    fn extra_signals(&self, marks: Vec<Range<u64>>, telemetry: Option<Telemetry>) -> Told {
         Told { host_delay_us: self.waited.as_micros(), ect0: self.ect0, ect1: self.ect1, marks, telemetry }
     }
 

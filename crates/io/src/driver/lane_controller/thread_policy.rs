@@ -154,16 +154,16 @@ impl ThreadPolicy {
     pub fn decide(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let crowded = l.waited & self.working;
         if crowded != 0 {
-            self.rest(l.now, crowded);
+            self.suspend(l.now, crowded);
             (self.trial, self.recent, self.prove_at) = (None, None, l.now + self.prove);
             return Some(ThreadChange::Crowded(crowded));
         }
         if self.trial.is_some() {
-            return self.judge(l);
+            return self.evaluate_trial(l);
         }
         let steady = self.is_steady(l);
         let lazy = self.close_idle_lane(l);
-        if lazy.is_some() || !steady { lazy } else { self.begin(l).or_else(|| self.weigh(l)) }
+        if lazy.is_some() || !steady { lazy } else { self.begin(l).or_else(|| self.start_measurement(l)) }
     }
 
     /// What is free while nothing flows does not tell what is free while something does, and a rate that still grows is
@@ -174,14 +174,14 @@ impl ThreadPolicy {
         before.is_some()
     }
 
-    fn rest(&mut self, now: Time, threads: u64) {
+    fn suspend(&mut self, now: Time, threads: u64) {
         self.working &= !threads;
         for (_, r) in self.rests.iter_mut().enumerate().filter(|(k, _)| threads >> k & 1 == 1) {
             *r = Suspension { until: now + r.next, next: (r.next * 2).min(MAX_REST) };
         }
     }
 
-    fn judge(&mut self, l: &Measurement) -> Option<ThreadChange> {
+    fn evaluate_trial(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let t = self.trial.as_mut()?;
         t.looks += 1;
         if t.looks <= SETTLE_SAMPLES {
@@ -204,7 +204,7 @@ impl ThreadPolicy {
             return Some(ThreadChange::Keep(threads));
         }
         self.prove = PROVE;
-        self.rest(l.now, threads);
+        self.suspend(l.now, threads);
         Some(ThreadChange::Useless(threads))
     }
 
@@ -235,7 +235,7 @@ impl ThreadPolicy {
     }
 
     /// All rest for a moment: what is free, and what limits, changes while a connection lives.
-    fn weigh(&mut self, l: &Measurement) -> Option<ThreadChange> {
+    fn start_measurement(&mut self, l: &Measurement) -> Option<ThreadChange> {
         let (before, threads) = (self.recent?, self.working);
         if threads == 0 || l.now < self.prove_at {
             return None;

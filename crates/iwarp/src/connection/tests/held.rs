@@ -86,14 +86,14 @@ fn scratch_memory_is_borrowed_while_records_are_incomplete() {
     while x.send(usize::MAX, Time::ZERO) > 0 || !x.wire.is_empty() {
         // One that lends much, and asks for it back every time.
         spare.pretend_lent();
-        y.c.lend(&mut spare);
+        y.c.borrow_scratch(&mut spare);
         super::carry(&mut x, &mut y, 1 + rng.below(9_000) as usize, Time::ZERO);
-        y.c.give_back(&mut spare);
+        y.c.return_scratch(&mut spare);
         done += y.completions().len();
     }
     assert_eq!(done, 50);
     assert_eq!(y.bytes(y.own, 0, 50_000), x.bytes(x.src, 0, 50_000));
-    y.c.give_back(&mut spare);
+    y.c.return_scratch(&mut spare);
     assert_eq!(y.c.scratch_kept(), 0);
 }
 
@@ -102,7 +102,7 @@ fn scratch_memory_starts_at_a_fixed_page_offset() {
     let mut spare = Scratch::default();
     let (mut x, mut y) = pair(Config::default(), Config::default());
     // Memory of others' own, and what is lent.
-    y.c.lend(&mut spare);
+    y.c.borrow_scratch(&mut spare);
     let mut rooms = Vec::new();
     for e in [&mut x, &mut y] {
         let places = e.c.places();
