@@ -559,7 +559,7 @@ impl Endpoint {
         c.qps[usize::from(qpn)] = None;
         if made {
             c.info.qps.retain(|q| *q != qp);
-            self.qp_shares.give(&c.parties, 1);
+            self.qp_shares.release(&c.parties, 1);
             let _ = self.adapter.destroy_qp(qp);
         }
     }

@@ -436,7 +436,7 @@ impl Endpoint {
         let (info, bound) = (c.info.clone(), c.qps.clone());
         // Those of the application are its own to destroy.
         self.by_qp.retain(|qp, _| !bound.contains(&Some(*qp)));
-        self.qp_shares.give(&c.parties, info.qps.len());
+        self.qp_shares.release(&c.parties, info.qps.len());
         for qp in info.qps {
             self.by_qp.remove(&qp);
             self.adapter.destroy_qp(qp)?;

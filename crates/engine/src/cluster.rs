@@ -85,9 +85,9 @@ impl ClusterKey {
     /// # Errors
     /// See [`ClusterError`].
     pub fn read(path: &Path) -> Result<ClusterKey, ClusterError> {
-        use lhio::identity::{Holds, open_strictly, read_secret};
+        use lhio::identity::{FileRole, open_strictly, read_secret};
         let name = || path.display().to_string();
-        let file = open_strictly(path, Holds::Secret)?.ok_or_else(|| ClusterError::Missing(name()))?;
+        let file = open_strictly(path, FileRole::Secret)?.ok_or_else(|| ClusterError::Missing(name()))?;
         let bytes = read_secret(&file, MAX_FILE).map_err(|e| ClusterError::Read(name(), e))?;
         let text = core::str::from_utf8(&bytes).map_err(|_| ClusterError::Format(name()))?;
         ClusterKey::parse(text).ok_or_else(|| ClusterError::Format(name()))

@@ -261,7 +261,7 @@ impl Regions {
         at: u64,
         len: u64,
     ) -> Result<(MrId, u64), AccessError> {
-        let shown = self.shown(rkey, (pd, qp))?;
+        let shown = self.resolve_key(rkey, (pd, qp))?;
         at.checked_add(len).ok_or(AccessError::Wrap)?;
         let at = at.checked_sub(shown.base).ok_or(AccessError::Bounds)?;
         if at + len > shown.len {
@@ -280,14 +280,14 @@ impl Regions {
         need: Access,
         at: u64,
     ) -> Option<(MrId, u64, u64)> {
-        let shown = self.shown(rkey, owner).ok().filter(|s| s.access.contains(need))?;
+        let shown = self.resolve_key(rkey, owner).ok().filter(|s| s.access.contains(need))?;
         let at = at.checked_sub(shown.base)?;
         let room = shown.len.checked_sub(at)?;
         Some((shown.mr, shown.offset + at, room))
     }
     /// What a key stands for.
     #[inline]
-    fn shown(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, AccessError> {
+    fn resolve_key(&self, rkey: u32, (pd, qp): (PdId, QpId)) -> Result<Shown, AccessError> {
         match self.by_rkey.get(&rkey).ok_or(AccessError::Key)? {
             KeyTarget::Region(id) => {
                 let r = self.slab.get(*id).ok_or(AccessError::Key)?;
