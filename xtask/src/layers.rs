@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("transport", &["base", "wire", "cc"]),
     ("endpoint", &["base", "observe", "wire", "cc", "verbs", "transport", "iwarp"]),
     ("io", &["base", "handover", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
+    ("engine", &["base", "handover", "wire", "verbs", "transport", "endpoint", "io"]),
     ("sim", &["base", "wire", "cc", "netem", "verbs", "transport", "iwarp", "endpoint"]),
     ("mover", &["base", "observe", "wire", "cc", "verbs", "transport", "iwarp", "endpoint", "io"]),
     ("admin", &["base", "observe", "cc", "policy", "endpoint", "io"]),
