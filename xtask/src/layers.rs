@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
             "iwarp",
             "endpoint",
+            "engine",
             "io",
             "sim",
             "mover",

@@ -43,6 +43,8 @@ pub enum Command {
     /// Emulate a long network on this machine.
     #[command(subcommand)]
     Wan(Wan),
+    /// Run a program for RDMA verbs, unchanged, over Longhaul.
+    Run(Run),
     /// Show the whole at work: server, long lossy path and client on this machine, verified and measured.
     Demo(Demo),
     /// Run the protocol in virtual time.
@@ -73,6 +75,7 @@ mod iwarp;
 mod live;
 mod logging;
 mod operation;
+mod run;
 mod sending;
 
 pub use self::cc::{Attach, Build, Cc, DetachWhat, Policy as PolicyCommand, Programs, Test};
@@ -85,6 +88,7 @@ pub use live::{
 };
 pub use logging::{AccessLog, LogFormat};
 pub use operation::Operation;
+pub use run::Run;
 pub use sending::{Asking, Sending};
 
 /// What protects packets.
@@ -622,6 +626,16 @@ pub enum Keys {
     },
     /// Print where keys are kept, who may connect and which servers are known.
     List,
+    /// Keys of clusters, for `longhaul run`: whoever has the file is in.
+    #[command(subcommand)]
+    Cluster(ClusterKeys),
+}
+
+/// `longhaul keys cluster`.
+#[derive(Subcommand, Debug)]
+pub enum ClusterKeys {
+    /// Print a new key. Keep it in a file that nobody else may read, and copy it to every host.
+    New,
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -1,6 +1,6 @@
 //! `longhaul keys`.
 
-use crate::args::Keys;
+use crate::args::{ClusterKeys, Keys};
 use crate::exit::{Failure, Outcome};
 use crate::setup::Me;
 use lhio::clock::WallTime;
@@ -15,6 +15,11 @@ const MAX_TEXT: u64 = 1 << 20;
 
 /// Runs one of the commands.
 pub fn run(k: &Keys) -> Outcome<()> {
+    if let Keys::Cluster(ClusterKeys::New) = k {
+        let key = engine::ClusterKey::generate().map_err(Failure::system)?;
+        out_line!("{}", key.to_line().trim_end());
+        return Ok(());
+    }
     let me = Me::load()?;
     let key = me.identity.public_key();
     match k {
@@ -26,6 +31,7 @@ pub fn run(k: &Keys) -> Outcome<()> {
             }
         }
         Keys::Authorize { file } => return authorize(&me, file),
+        Keys::Cluster(_) => {}
         Keys::List => {
             out_line!("folder       {}", me.state.path().display());
             out_line!("this machine {}", key.fingerprint());

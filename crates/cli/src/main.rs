@@ -22,6 +22,7 @@ mod mapped;
 mod perf;
 mod reference;
 mod remedy;
+mod run_program;
 mod serve;
 mod setup;
 mod show;
@@ -96,6 +97,7 @@ fn run(command: &Command) -> Outcome<()> {
         Command::Perf(Perf::Server(a)) => perf::server::run(a),
         Command::Perf(Perf::Client(a)) => perf::client::run(a),
         Command::Wan(Wan::Relay(a)) => wan::relay(a),
+        Command::Run(a) => run_program::run(a),
         Command::Demo(a) => demo::run(a),
         Command::Sim(Sim::Steady(a)) => simulate::steady(a),
         Command::Sim(Sim::Swarm(a)) => simulate::swarm(a),
