@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::process::{self, command, now, run};
-use crate::{DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, book, counts, deny, fuzz, guides, interop, readme, siege};
+use crate::{
+    DEFAULT_FUZZ_SECONDS, DEFAULT_SEEDS, book, counts, deny, fuzz, guides, interop, readme, siege, unmodified,
+};
 
 /// Seconds for all fuzz targets together: building them takes about as long again, and the step three minutes at most.
 const FUZZ_SECONDS: u64 = 100;
@@ -24,6 +26,7 @@ const STEPS: &[Step] = &[
     ("instructions of the hot loops", || counts::run_counts(false)),
     ("fuzzing, briefly", || fuzz::run_briefly(FUZZ_SECONDS, DEFAULT_FUZZ_SECONDS)),
     ("guides, followed to the letter", || guides::run_guides(&[])),
+    ("programs for verbs, unchanged", unmodified::run_briefly),
     ("servers under attack, briefly", siege::run_briefly),
     ("swarm of simulations", || crate::swarm(DEFAULT_SEEDS)),
     ("interoperation with the kernel's siw", || interop::run_matrix(&[])),

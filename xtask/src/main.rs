@@ -17,6 +17,7 @@ mod readme;
 mod siege;
 mod style;
 mod tools;
+mod unmodified;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -154,6 +155,12 @@ const TASKS: &[Task] = &[
         options: "[--full] [--only TEXT] [--shell SCRIPT]",
         help: "The matrix against the kernel's siw in a virtual machine (root, Debian 12); --full: with a whole gibibyte",
         run: interop::run_matrix,
+    },
+    Task {
+        name: "unmodified",
+        options: "",
+        help: "Run the distribution's programs for verbs, unchanged, over Longhaul between two network namespaces (root, Debian 12)",
+        run: |args| no_options(args).and_then(|()| unmodified::run_all()),
     },
     Task {
         name: "programs",

@@ -30,10 +30,10 @@ const MAX_PROGRAM: u64 = 1 << 30;
 pub fn run(a: &Run) -> Outcome<()> {
     let (program, arguments) =
         a.command.split_first().ok_or_else(|| Failure::usage("cannot run: no program was named"))?;
-    let library = library(a.library.as_deref())?;
     if a.check {
-        return check(program, &library);
+        return check(program);
     }
+    let library = library(a.library.as_deref())?;
     let cluster = cluster(a.cluster.as_deref())?;
     let mut command = Command::new(program);
     command.args(arguments).env("LONGHAUL_CLUSTER", &cluster).env("LONGHAUL_ENCRYPTION", &a.encryption);
@@ -112,11 +112,11 @@ fn find(program: &OsStr) -> Outcome<PathBuf> {
 
 /// Says which interfaces a program uses, by the libraries that the system's loader would load for it, and which functions of verbs it
 /// names that are not served.
-fn check(program: &OsStr, library: &Path) -> Outcome<()> {
+fn check(program: &OsStr) -> Outcome<()> {
     let file = find(program)?;
     let shown = base::text::name(file.as_os_str().as_bytes());
     let mut needed = BTreeMap::new();
-    collect(&file, library, &mut needed)?;
+    collect(&file, &mut needed)?;
     if needed.len() == 1 && needed.values().all(|n| n.libraries.is_empty()) {
         let text = format!("cannot serve {shown}: it is linked statically, so that it loads no library");
         return Err(Failure::new(Code::Partial, text));
@@ -176,7 +176,7 @@ const FOLDERS: [&str; 6] = [
     "/usr/lib",
 ];
 
-fn collect(file: &Path, library: &Path, all: &mut BTreeMap<PathBuf, Needed>) -> Outcome<()> {
+fn collect(file: &Path, all: &mut BTreeMap<PathBuf, Needed>) -> Outcome<()> {
     if all.contains_key(file) {
         return Ok(());
     }
@@ -201,7 +201,7 @@ fn collect(file: &Path, library: &Path, all: &mut BTreeMap<PathBuf, Needed>) -> 
     for name in libraries.iter().filter(|n| *n != VERBS) {
         // Those of the C library and the like name no verbs, wherever they are.
         if let Some(path) = FOLDERS.iter().map(|f| Path::new(f).join(name)).find(|p| p.is_file()) {
-            collect(&path, library, all)?;
+            collect(&path, all)?;
         }
     }
     Ok(())
@@ -242,11 +242,11 @@ mod tests {
     fn libraries_of_this_program_are_found() {
         let me = std::env::current_exe().expect("a name");
         let mut all = BTreeMap::new();
-        collect(&me, Path::new("/"), &mut all).expect("readable");
+        collect(&me, &mut all).expect("readable");
         assert!(all[&me].libraries.iter().any(|l| l.starts_with("libc.so")), "{:?}", all[&me].libraries);
         let text = std::env::temp_dir().join(format!("longhaul-run-{}", std::process::id()));
         std::fs::write(&text, "#!/bin/sh\n").expect("written");
-        let refused = collect(&text, Path::new("/"), &mut BTreeMap::new());
+        let refused = collect(&text, &mut BTreeMap::new());
         std::fs::remove_file(&text).expect("removed");
         assert!(refused.is_err_and(|e| e.text.contains("no program")));
     }

@@ -4,7 +4,6 @@ use crate::abi::*;
 use crate::completion::{Queue, create, wc_of};
 use crate::guarded_pointer;
 use core::ffi::{c_int, c_uint, c_void};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// IBV_WC_STANDARD_FLAGS and both kinds of time stamps.
 const KNOWN_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
@@ -107,5 +106,5 @@ unsafe extern "C" fn read_nothing(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 unsafe extern "C" fn read_time(_: *mut ibv_cq_ex) -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
+    lhio::clock::Clock::new().now().as_nanos()
 }

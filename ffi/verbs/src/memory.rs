@@ -1,5 +1,10 @@
 //! Protection domains and memory regions.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "deregistration waits for work that is under way, in the program's thread"
+)]
+
 use crate::abi::*;
 use crate::device::{Context, context};
 use crate::{errno_of, guarded, guarded_pointer};
