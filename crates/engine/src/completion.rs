@@ -28,6 +28,8 @@ pub struct Completion {
     pub peer: u32,
     /// Whether the peer asked for attention.
     pub solicited: bool,
+    /// A datagram: what it brought begins with 40 bytes of routing header.
+    pub has_grh: bool,
 }
 
 /// Nobody waits to be told.

@@ -4,8 +4,11 @@
 //! one's process for the connection and for the pairing; the other one waits to be asked. Both know each other's number from the
 //! program, and nothing is paired that both did not name.
 
+mod datagram;
 mod drain;
 mod pairing;
+
+pub use datagram::{Destination, GRH, MAX_DATAGRAM};
 
 use crate::address::Numbers;
 use crate::completion::{Completion, CompletionQueue};
@@ -98,6 +101,7 @@ pub(crate) struct Fabric {
     failing: Vec<u32>,
     /// Queue pairs whose peers have ended, and when what they have to send fails.
     gone: Vec<(Time, u32)>,
+    datagrams: datagram::Datagrams,
     pub(crate) events: Vec<AsyncEvent>,
     /// Where the program is told of events.
     pub(crate) listener: Option<Box<dyn Fn(AsyncEvent) + Send>>,
@@ -118,6 +122,7 @@ impl Fabric {
             requests: Vec::new(),
             failing: Vec::new(),
             gone: Vec::new(),
+            datagrams: datagram::Datagrams::default(),
             events: Vec::new(),
             listener: None,
         }
@@ -150,6 +155,9 @@ impl Fabric {
 
     /// Forgets a queue pair, parts it from its peer and destroys it.
     pub(crate) fn remove(&mut self, now: Time, endpoint: &mut Endpoint, number: u32) {
+        if self.remove_datagram_pair(number) {
+            return;
+        }
         let Some(e) = self.entries.remove(&number) else { return };
         self.by_id.remove(&e.id);
         self.numbers.give_back(number);
@@ -227,6 +235,7 @@ impl Fabric {
     fn on_event(&mut self, now: Time, endpoint: &mut Endpoint, event: Event) {
         match event {
             Event::Connected { conn } => self.on_connected(now, endpoint, conn),
+            Event::Incoming { conn } => self.on_incoming(endpoint, conn),
             Event::QpRequested { conn, number, private_data, .. } => {
                 self.on_request(now, endpoint, conn, number, &private_data);
             }

@@ -29,7 +29,7 @@ mod queue_pair;
 
 pub use cluster::{ClusterError, ClusterKey};
 pub use completion::{Channel, Completion, CompletionQueue};
-pub use fabric::AsyncEvent;
+pub use fabric::{AsyncEvent, Destination, GRH, MAX_DATAGRAM};
 pub use queue_pair::QueuePair;
 
 use base::Time;
@@ -259,6 +259,38 @@ impl Engine {
             })
         })
     }
+    /// Creates a datagram queue pair (UD), which each message tells where to go.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when the process has no numbers left.
+    pub fn create_datagram_qp(
+        &self,
+        pd: PdId,
+        send: &CompletionQueue,
+        receive: &CompletionQueue,
+        (max_send, max_recv): (usize, usize),
+    ) -> Result<Arc<QueuePair>, Error> {
+        let made = self
+            .control(|c, _| c.fabric.insert_datagram_pair(pd, (send.id, receive.id), (max_send, max_recv)));
+        made.ok_or(Error::Limit("queue pairs of a process"))
+    }
+    /// Sets the Q_Key of a datagram queue pair, and whether it receives; `flush` ends all that is posted to it.
+    pub fn set_datagram_qp(&self, qp: &QueuePair, q_key: Option<u32>, receives: bool, flush: bool) {
+        self.control(|c, _| {
+            c.fabric.set_datagram_pair(qp.number(), q_key, receives);
+            if flush {
+                c.fabric.flush_datagram_pair(qp.number());
+            }
+        });
+    }
+    /// Posts a datagram of at most [`MAX_DATAGRAM`] bytes. It completes when it is on its way; nobody says whether it arrives.
+    #[must_use]
+    pub fn post_datagram(&self, qp: &QueuePair, wr: SendWr, to: Destination) -> bool {
+        let posted = qp.push_send(wr, Some(to));
+        self.announce(qp);
+        posted
+    }
+
     /// Destroys a queue pair, and tells its peer.
     pub fn destroy_qp(&self, qp: &QueuePair) {
         self.control(|c, now| c.fabric.remove(now, &mut c.endpoint, qp.number()));
@@ -310,7 +342,7 @@ impl Engine {
     /// when as many are outstanding as the queue pair was created for.
     #[must_use]
     pub fn post_send(&self, qp: &QueuePair, wr: SendWr) -> bool {
-        let posted = qp.push_send(wr);
+        let posted = qp.push_send(wr, None);
         self.announce(qp);
         posted
     }

@@ -1,5 +1,6 @@
 //! Queue pairs as the program's threads see them: rings into which they post without a lock that the engine holds.
 
+use crate::fabric::Destination;
 use handover::{Receiver, Sender, ring};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +45,7 @@ impl<T: Send> Queue<T> {
 #[derive(Debug)]
 pub struct QueuePair {
     number: u32,
-    sends: Queue<SendWr>,
+    sends: Queue<(SendWr, Option<Destination>)>,
     receives: Queue<RecvWr>,
     /// The engine knows that something was posted.
     announced: AtomicBool,
@@ -53,7 +54,7 @@ pub struct QueuePair {
 /// The engine's side of a queue pair's rings.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    pub(crate) sends: Receiver<SendWr>,
+    pub(crate) sends: Receiver<(SendWr, Option<Destination>)>,
     pub(crate) receives: Receiver<RecvWr>,
 }
 
@@ -69,8 +70,8 @@ impl QueuePair {
         self.number
     }
 
-    pub(crate) fn push_send(&self, wr: SendWr) -> bool {
-        self.sends.push(wr)
+    pub(crate) fn push_send(&self, wr: SendWr, to: Option<Destination>) -> bool {
+        self.sends.push((wr, to))
     }
     pub(crate) fn push_receive(&self, wr: RecvWr) -> bool {
         self.receives.push(wr)
@@ -102,12 +103,12 @@ mod tests {
     fn no_more_may_be_outstanding_than_the_queue_has_room_for() {
         let (qp, mut posted) = QueuePair::new(7, 3, 2);
         let wr = |n| SendWr::new(n, SendOp::Send, Data::Sges(Sges::None));
-        assert!((0..3).all(|n| qp.push_send(wr(n))));
-        assert!(!qp.push_send(wr(3)), "three are outstanding");
-        assert_eq!(posted.sends.pop().map(|w| w.wr_id), Some(0));
-        assert!(!qp.push_send(wr(3)), "the engine has taken one, which has not ended");
+        assert!((0..3).all(|n| qp.push_send(wr(n), None)));
+        assert!(!qp.push_send(wr(3), None), "three are outstanding");
+        assert_eq!(posted.sends.pop().map(|(w, _)| w.wr_id), Some(0));
+        assert!(!qp.push_send(wr(3), None), "the engine has taken one, which has not ended");
         qp.set_outstanding_sends(1, 0);
-        assert!(qp.push_send(wr(3)) && !qp.push_send(wr(4)));
+        assert!(qp.push_send(wr(3), None) && !qp.push_send(wr(4), None));
         assert!((0..2).all(|wr_id| qp.push_receive(RecvWr { wr_id, sges: Sges::None })));
         assert!(!qp.push_receive(RecvWr { wr_id: 2, sges: Sges::None }));
         assert!(qp.announce() && !qp.announce());

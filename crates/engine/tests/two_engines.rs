@@ -2,7 +2,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "real sockets and threads take real time")]
 
-use longhaul_engine::{Channel, ClusterKey, Completion, CompletionQueue, Engine, Options, QueuePair, memory};
+use longhaul_engine::{
+    Channel, ClusterKey, Completion, CompletionQueue, Destination, Engine, Options, QueuePair, memory,
+};
 use std::cell::UnsafeCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -194,4 +196,41 @@ fn strangers_do_not_get_in() {
     let statuses = [asks.0.spin(), asks.0.spin()].map(|c| c.status);
     assert!(statuses.iter().all(|s| *s != Status::Success), "{statuses:?}");
     assert_eq!(other.cq.take(), None);
+}
+
+#[test]
+fn datagrams_arrive_with_their_senders_numbers_and_only_by_the_right_key() {
+    let (a, b) = pair();
+    let make = |p: &Program| {
+        let qp = p.engine.create_datagram_qp(p.pd, &p.cq, &p.cq, (16, 16)).expect("a queue pair");
+        p.engine.set_datagram_qp(&qp, Some(0x1111), true, false);
+        qp
+    };
+    let (qa, qb) = (make(&a), make(&b));
+    let to = |q_key| Destination { own: HOST, host: HOST, number: qb.number(), q_key };
+    b.receive(&qb, 7, 1_000, 4_136);
+    b.receive(&qb, 8, 6_000, 4_136);
+    (0..LEN).for_each(|i| a.bytes.set(i, (i / 3) as u8));
+    let send = |wr_id, op, len, q_key| {
+        assert!(a.engine.post_datagram(&qa, SendWr::new(wr_id, op, Data::from(a.sge(0, len))), to(q_key)));
+        a.spin()
+    };
+    assert_eq!(send(1, SendOp::Send, 100, 0x2222).status, Status::Success, "nobody says that it is dropped");
+    assert_eq!(send(2, SendOp::SendImm { imm: 5 }, 4_096, 0x1111).status, Status::Success);
+    let got = b.spin();
+    assert_eq!((got.wr_id, got.byte_len, got.imm, got.has_grh), (7, 4_136, Some(5), true));
+    assert_eq!((got.number, got.peer, got.status), (qb.number(), qa.number(), Status::Success));
+    assert!((0..4_096).all(|i| b.bytes.get(1_040 + i) == a.bytes.get(i)));
+    assert_eq!(send(3, SendOp::Send, 4_097, 0x1111).status, Status::LocalLength);
+    // And back, to an end that sleeps.
+    a.receive(&qa, 9, 0, 200);
+    let back = Destination { own: HOST, host: HOST, number: qa.number(), q_key: 0x1111 };
+    assert!(b.engine.post_datagram(&qb, SendWr::new(4, SendOp::Send, Data::from(b.sge(1_040, 50))), back));
+    let got = a.sleep();
+    assert_eq!((got.wr_id, got.byte_len), (9, 90));
+    // What is left ends with the queue pair.
+    b.engine.set_datagram_qp(&qb, None, false, true);
+    let ended = [b.spin(), b.spin()].map(|c| (c.wr_id, c.status));
+    assert_eq!(ended, [(4, Status::Success), (8, Status::FlushError)]);
+    a.engine.destroy_qp(&qa);
 }

@@ -9,7 +9,7 @@ use crate::rx::RecvWqe;
 use crate::slab::{CqId, MrId, PdId, QpId, Slab, SrqId};
 use crate::srq::Srq;
 use crate::tx::{Marks, Wqe, check_len};
-use crate::work::{Data, Local, RecvWr, SendOp, SendWr, Status, WorkCompletion};
+use crate::work::{Data, Local, RecvWr, SendOp, SendWr, Sges, Status, WorkCompletion};
 use crate::{MAX_INLINE, MAX_RD_ATOMIC, MAX_RECV_WR, MAX_SEND_WR, MAX_SGE};
 use std::collections::VecDeque;
 
@@ -178,6 +178,34 @@ impl Adapter {
             Some(_) => error_of(e),
             None => Error::NotFound("memory region"),
         })
+    }
+
+    /// Reads all that scatter/gather elements of a protection domain name, as sending it would.
+    ///
+    /// # Errors
+    /// What is wrong with its memory: [`Error::BadKey`], [`Error::Access`], [`Error::OutOfBounds`], [`Error::Fault`];
+    /// [`Error::TooLong`] above `most` bytes.
+    pub fn read_sges(&mut self, pd: PdId, sges: &Sges, most: u64) -> Result<Vec<u8>, Error> {
+        let (local, len) = Local::resolve(sges, &mut self.regions, pd, Access::LOCAL_READ, MAX_SGE)?;
+        local.release(&mut self.regions);
+        if len > most {
+            return Err(Error::TooLong { len, max: most });
+        }
+        let mut bytes = vec![0; len as usize];
+        local.read(&self.regions, 0, &mut bytes).map_err(error_of)?;
+        Ok(bytes)
+    }
+    /// Writes `bytes` to the first of the memory that scatter/gather elements of a protection domain name, as receiving it would.
+    ///
+    /// # Errors
+    /// As [`read_sges`](Adapter::read_sges); [`Error::TooLong`] when there is no room.
+    pub fn write_sges(&mut self, pd: PdId, sges: &Sges, bytes: &[u8]) -> Result<(), Error> {
+        let (local, room) = Local::resolve(sges, &mut self.regions, pd, Access::LOCAL_WRITE, MAX_SGE)?;
+        local.release(&mut self.regions);
+        if bytes.len() as u64 > room {
+            return Err(Error::TooLong { len: bytes.len() as u64, max: room });
+        }
+        local.write(&mut self.regions, 0, bytes).map_err(error_of)
     }
 
     /// Creates a completion queue for `capacity` completions. Work requests reserve their places when posted.

@@ -16,6 +16,7 @@ pub const ERR: c_int = 6;
 
 pub const QPT_RC: c_int = 2;
 pub const QPT_UC: c_int = 3;
+pub const QPT_UD: c_int = 4;
 
 /// `__VERBS_ABI_IS_EXTENDED`.
 pub const ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;

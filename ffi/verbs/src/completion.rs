@@ -8,7 +8,7 @@ use engine::{Channel, Completion, CompletionQueue, Engine};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use verbs::{Opcode, Status};
 
-/// IBV_WC_WITH_IMM.
+/// IBV_WC_WITH_IMM; IBV_WC_GRH is 1.
 pub(crate) const WITH_IMM: c_uint = 1 << 1;
 
 #[repr(C)]
@@ -225,7 +225,7 @@ pub(crate) fn wc_of(c: &Completion) -> ibv_wc {
         imm_data: c.imm.unwrap_or(0).to_be(),
         qp_num: c.number,
         src_qp: c.peer,
-        wc_flags: if c.imm.is_some() { WITH_IMM } else { 0 },
+        wc_flags: if c.imm.is_some() { WITH_IMM } else { 0 } | c_uint::from(c.has_grh),
         pkey_index: 0,
         slid: 0,
         sl: 0,

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::guarded;
 use crate::queue_pair::{Pair, pair};
 use core::ffi::{c_int, c_uint};
+use engine::Destination;
 use std::sync::atomic::Ordering;
 use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
 
@@ -91,6 +92,32 @@ unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
     })
 }
 
+/// Where a datagram goes.
+unsafe fn destination_of(p: &Pair, w: &ibv_send_wr) -> Result<Destination, c_int> {
+    /// With this bit in the work request's Q_Key, the queue pair's own is meant.
+    const OWN: u32 = 1 << 31;
+    // SAFETY: the caller's address handle.
+    let (own, host) = unsafe { crate::address_handle::route(w.remote_addr as *const _)? };
+    let (number, q_key) = (w.second as u32, (w.second >> 32) as u32);
+    Ok(Destination { own, host, number, q_key: if q_key & OWN != 0 { p.attr.qkey } else { q_key } })
+}
+
+/// Posts one work request.
+unsafe fn post_one(p: &Pair, w: &ibv_send_wr) -> Result<(), c_int> {
+    // SAFETY: the caller's list.
+    let wr = unsafe { send_wr_of(p, w)? };
+    let posted = if p.base.qp_base.qp_type == QPT_UD {
+        if !matches!(wr.op, SendOp::Send | SendOp::SendImm { .. }) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as above.
+        p.engine.post_datagram(&p.qp, wr, unsafe { destination_of(p, w)? })
+    } else {
+        p.engine.post_send(&p.qp, wr)
+    };
+    if posted { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -104,10 +131,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let p = pair(qp)?;
             check_state(p)?;
             while let Some(w) = at.as_ref() {
-                let wr = send_wr_of(p, w)?;
-                if !p.engine.post_send(&p.qp, wr) {
-                    return Err(libc::ENOMEM);
-                }
+                post_one(p, w)?;
                 at = w.next;
             }
         }

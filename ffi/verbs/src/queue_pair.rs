@@ -19,6 +19,7 @@ mod mask {
     pub const ACCESS_FLAGS: i32 = 1 << 3;
     pub const PKEY_INDEX: i32 = 1 << 4;
     pub const PORT: i32 = 1 << 5;
+    pub const QKEY: i32 = 1 << 6;
     pub const AV: i32 = 1 << 7;
     pub const PATH_MTU: i32 = 1 << 8;
     pub const TIMEOUT: i32 = 1 << 9;
@@ -32,6 +33,7 @@ mod mask {
     pub const DEST_QPN: i32 = 1 << 20;
 
     pub const TO_INIT: i32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
+    pub const TO_INIT_UD: i32 = STATE | PKEY_INDEX | PORT | QKEY;
     pub const TO_RTR_UC: i32 = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN;
     pub const TO_RTR: i32 = TO_RTR_UC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     pub const TO_RTS_UC: i32 = STATE | SQ_PSN;
@@ -47,7 +49,7 @@ pub(crate) struct Pair {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signals_all: bool,
     /// What the program has set.
-    attr: ibv_qp_attr,
+    pub(crate) attr: ibv_qp_attr,
     /// The state that work requests are checked by.
     pub(crate) state: AtomicI32,
     /// Work requests that are being built (`ibv_wr_start`).
@@ -74,7 +76,8 @@ fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut Pair, c_i
     crate::process::check_fork()?;
     // SAFETY: the caller's domain and structure.
     let ((ours, pd_id), a) = unsafe { (domain(pd)?, attr.as_mut().ok_or(libc::EINVAL)?) };
-    if !matches!(a.qp_type, QPT_RC | QPT_UC) {
+    let is_ud = a.qp_type == QPT_UD;
+    if !matches!(a.qp_type, QPT_RC | QPT_UC | QPT_UD) || is_ud && !a.srq.is_null() {
         return Err(libc::EOPNOTSUPP);
     }
     check_cap(&a.cap)?;
@@ -85,14 +88,19 @@ fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut Pair, c_i
     };
     let srq_id = srq.map(|s| s.id);
     let cap = a.cap;
-    let qp = ours.engine.create_qp(pd_id, &send.cq, &receive.cq, |init| {
-        init.srq = srq_id;
-        init.max_send_wr = (cap.max_send_wr as usize).max(1);
-        // Of a shared queue: as many as it may take at a time.
-        init.max_recv_wr = if srq_id.is_some() { MAX_WR as usize } else { cap.max_recv_wr as usize };
-        init.max_sge = MAX_SGE as usize;
-        init.max_rd_atomic = MAX_RD_ATOMIC.into();
-    });
+    let depth = ((cap.max_send_wr as usize).max(1), (cap.max_recv_wr as usize).max(1));
+    let connected = || {
+        ours.engine.create_qp(pd_id, &send.cq, &receive.cq, |init| {
+            init.srq = srq_id;
+            init.max_send_wr = (cap.max_send_wr as usize).max(1);
+            // Of a shared queue: as many as it may take at a time.
+            init.max_recv_wr = if srq_id.is_some() { MAX_WR as usize } else { cap.max_recv_wr as usize };
+            init.max_sge = MAX_SGE as usize;
+            init.max_rd_atomic = MAX_RD_ATOMIC.into();
+        })
+    };
+    let qp =
+        if is_ud { ours.engine.create_datagram_qp(pd_id, &send.cq, &receive.cq, depth) } else { connected() };
     let qp = qp.map_err(|e| errno_of(&e))?;
     a.cap.max_inline_data = MAX_INLINE;
     a.cap.max_send_sge = a.cap.max_send_sge.max(1);
@@ -192,6 +200,7 @@ fn keep(to: &mut ibv_qp_attr, a: &ibv_qp_attr, set: c_int) {
     take(mask::ACCESS_FLAGS, &|t| t.qp_access_flags = a.qp_access_flags);
     take(mask::PKEY_INDEX, &|t| t.pkey_index = a.pkey_index);
     take(mask::PORT, &|t| t.port_num = a.port_num);
+    take(mask::QKEY, &|t| t.qkey = a.qkey);
     take(mask::AV, &|t| t.ah_attr = a.ah_attr);
     take(mask::PATH_MTU, &|t| t.path_mtu = a.path_mtu);
     take(mask::TIMEOUT, &|t| t.timeout = a.timeout);
@@ -218,7 +227,28 @@ fn to_rtr(p: &Pair, a: &ibv_qp_attr) -> Result<(), c_int> {
     p.engine.connect(&p.qp, own, peer, a.dest_qp_num).map_err(|e| errno_of(&e))
 }
 
+/// The transitions of a datagram queue pair, which has no peer.
+fn change_datagram(p: &Pair, from: c_int, to: c_int, a: &ibv_qp_attr, set: c_int) -> Result<(), c_int> {
+    let needed = match (from, to) {
+        (RESET, INIT) => mask::TO_INIT_UD,
+        (INIT, RTR) | (RTS, SQD) | (SQD, RTS) => mask::STATE,
+        (RTR, RTS) => mask::TO_RTS_UC,
+        (_, RESET | ERR) => mask::STATE,
+        (INIT, INIT) | (RTS, RTS) | (SQD, SQD) => 0,
+        _ => return Err(libc::EINVAL),
+    };
+    if set & needed != needed || to == INIT && (a.port_num != 1 || a.pkey_index != 0) && from == RESET {
+        return Err(libc::EINVAL);
+    }
+    let q_key = (set & mask::QKEY != 0).then_some(a.qkey);
+    p.engine.set_datagram_qp(&p.qp, q_key, matches!(to, RTR | RTS | SQD), to == ERR);
+    Ok(())
+}
+
 fn change(p: &Pair, from: c_int, to: c_int, a: &ibv_qp_attr, set: c_int) -> Result<(), c_int> {
+    if p.base.qp_base.qp_type == QPT_UD {
+        return change_datagram(p, from, to, a, set);
+    }
     let is_uc = p.base.qp_base.qp_type == QPT_UC;
     let has = |needed: c_int| if set & needed == needed { Ok(()) } else { Err(libc::EINVAL) };
     let state = |s| p.engine.modify_qp(&p.qp, s).map_err(|e| errno_of(&e));

@@ -12,7 +12,13 @@ impl Fabric {
         // Those that are announced meanwhile wait for the next turn: a turn is bounded.
         for _ in 0..self.announced.len() {
             let Some(number) = self.announced.pop() else { return };
-            let Some(e) = self.entries.get_mut(&number) else { continue };
+            let Some(e) = self.entries.get_mut(&number) else {
+                if let Some(p) = self.datagrams.pairs.get(&number) {
+                    p.looked();
+                    self.take_datagrams(now, endpoint, number);
+                }
+                continue;
+            };
             e.handle.looked();
             e.post(endpoint);
             if e.failing.is_some() && !self.failing.contains(&number) {
@@ -29,6 +35,9 @@ impl Fabric {
             waiting.push(id);
         }
         for id in waiting {
+            if self.take_arrived(endpoint, id) {
+                continue;
+            }
             let Some(cq) = self.cqs.get(&id).cloned() else { continue };
             loop {
                 if !cq.has_room() {
@@ -69,6 +78,7 @@ impl Fabric {
             number,
             peer: e.remote.map_or(0, |r| r.number),
             solicited: wc.solicited,
+            has_grh: false,
         })
     }
 
@@ -125,7 +135,7 @@ impl Entry {
         }
         while self.failing.is_none() {
             let next = self.next_send.take().or_else(|| {
-                let wr = self.posted.sends.pop()?;
+                let (wr, _) = self.posted.sends.pop()?;
                 self.sends_taken += 1;
                 Some(wr)
             });
@@ -150,7 +160,7 @@ impl Entry {
         tracing::debug!(number = self.handle.number(), error = %e, "a work request cannot be done");
         let peer = self.remote.map_or(0, |r| r.number);
         let (number, byte_len, imm, solicited) = (self.handle.number(), 0, None, false);
-        Completion { wr_id, status, opcode, byte_len, imm, number, peer, solicited }
+        Completion { wr_id, status, opcode, byte_len, imm, number, peer, solicited, has_grh: false }
     }
 }
 

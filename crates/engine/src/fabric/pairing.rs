@@ -83,31 +83,46 @@ impl Fabric {
             }
             Some(_) => {}
             None => {
-                let connect = Connect {
-                    remote: remote.process,
-                    server_name: remote.process.ip().to_string(),
-                    trust: ServerTrust::Pinned(vec![self.trusted]),
-                    token: None,
-                    options: None,
-                    iwarp: None,
-                };
-                match endpoint.connect(now, connect) {
-                    Ok(conn) => {
-                        self.peers.insert(remote.process, conn);
-                    }
-                    Err(error) => {
-                        tracing::warn!(peer = %remote.process, %error, "cannot connect");
-                        self.fail(now, endpoint, number, Status::TransportFailed);
-                    }
+                if !self.connect(now, endpoint, remote.process) {
+                    self.fail(now, endpoint, number, Status::TransportFailed);
                 }
             }
         }
+    }
+
+    /// Begins to connect to a process. False when that is not possible.
+    pub(super) fn connect(&mut self, now: Time, endpoint: &mut Endpoint, process: SocketAddr) -> bool {
+        let connect = Connect {
+            remote: process,
+            server_name: process.ip().to_string(),
+            trust: ServerTrust::Pinned(vec![self.trusted]),
+            token: None,
+            options: None,
+            iwarp: None,
+        };
+        match endpoint.connect(now, connect) {
+            Ok(conn) => drop(self.peers.insert(process, conn)),
+            Err(error) => {
+                tracing::warn!(peer = %process, %error, "cannot connect");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A process has connected to this one: what is sent to it takes this connection, too, unless there is one already.
+    pub(super) fn on_incoming(&mut self, endpoint: &mut Endpoint, conn: ConnId) {
+        let Some(process) = endpoint.connection(conn).map(|c| canonical(c.remote)) else { return };
+        self.established.insert(conn, process);
+        self.peers.entry(process).or_insert(conn);
+        self.carry(endpoint, conn, process);
     }
 
     pub(super) fn on_connected(&mut self, now: Time, endpoint: &mut Endpoint, conn: ConnId) {
         let Some((process, _)) = self.peers.iter().find(|(_, c)| **c == conn) else { return };
         let process = *process;
         self.established.insert(conn, process);
+        self.carry(endpoint, conn, process);
         let wants =
             |e: &Entry| e.asks && e.link == Link::Waiting && e.remote.is_some_and(|r| r.process == process);
         let numbers: Vec<u32> = self.entries.iter().filter(|(_, e)| wants(e)).map(|(n, _)| *n).collect();
@@ -147,10 +162,12 @@ impl Fabric {
 
     pub(super) fn on_closed(&mut self, now: Time, endpoint: &mut Endpoint, conn: ConnId, why: &CloseReason) {
         self.established.remove(&conn);
+        self.carry_no_more(endpoint, conn);
         self.requests.retain(|r| r.conn != conn);
         let process = self.peers.iter().find(|(_, c)| **c == conn).map(|(p, _)| *p);
         if let Some(process) = process {
             self.peers.remove(&process);
+            self.drop_waiting(process);
             tracing::info!(peer = %process, %why, "a connection has ended");
         }
         let asked = |e: &Entry| {
