@@ -23,6 +23,7 @@ pub fn run_guides(args: &[String]) -> Result<()> {
         return Ok(());
     }
     run(cargo().args(["build", "--quiet", "-p", "longhaul"]))?;
+    crate::ffi::build("dev")?;
     let mut all = vec![root().join("README.md")];
     let found = fs::read_dir(root().join("docs/guides"))?.collect::<std::io::Result<Vec<_>>>()?;
     all.extend(found.into_iter().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
