@@ -268,6 +268,7 @@ impl App for Fabric {
         }
         self.take_posted(now, endpoint);
         self.give_completions(endpoint);
+        self.settle_datagrams();
         self.end_failing(now, endpoint);
         self.end_gone(now, endpoint);
         while let Some(srq) = endpoint.adapter().take_srq_event() {

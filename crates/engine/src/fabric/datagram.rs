@@ -57,9 +57,20 @@ pub(super) struct DatagramPair {
     posted: Posted,
     receives: VecDeque<RecvWr>,
     sends_taken: u64,
+    /// Datagrams that are on their way.
+    in_flight: u64,
     receives_taken: u64,
     /// Completions for which there is no room.
     waiting: VecDeque<(bool, Completion)>,
+}
+
+/// A datagram on its way, and what its queue pair is told when it has arrived, or is known to be lost. Told sooner, a program
+/// might end before it has left.
+struct Outgoing {
+    bytes: Vec<u8>,
+    from: u32,
+    /// None where success makes no completion.
+    told: Option<Completion>,
 }
 
 /// What a connection has for datagrams.
@@ -68,8 +79,10 @@ struct Carrier {
     qp: QpId,
     cq: CqId,
     mr: Mr,
-    /// Datagrams that wait for the connection.
-    queue: VecDeque<Vec<u8>>,
+    /// Datagrams that wait for room in the queue pair.
+    queue: VecDeque<Outgoing>,
+    /// Those that were sent, in order, until they are acknowledged.
+    sent: VecDeque<(u32, Option<Completion>)>,
     is_up: bool,
 }
 
@@ -82,7 +95,7 @@ pub(super) struct Datagrams {
     /// The connection that datagrams to a process take. Two processes that connect to each other at once have two.
     by_process: HashMap<SocketAddr, ConnId>,
     /// Datagrams for processes to which there is no connection yet.
-    waiting: HashMap<SocketAddr, VecDeque<Vec<u8>>>,
+    waiting: HashMap<SocketAddr, VecDeque<Outgoing>>,
 }
 
 struct Header {
@@ -175,6 +188,7 @@ impl Fabric {
             posted,
             receives: VecDeque::new(),
             sends_taken: 0,
+            in_flight: 0,
             receives_taken: 0,
             waiting: VecDeque::new(),
         };
@@ -215,6 +229,11 @@ impl Fabric {
         found
     }
 
+    /// Hands over completions for which there was no room.
+    pub(super) fn settle_datagrams(&mut self) {
+        self.datagrams.pairs.values_mut().filter(|p| !p.waiting.is_empty()).for_each(DatagramPair::settle);
+    }
+
     /// Sends what was posted to a datagram queue pair.
     pub(super) fn take_datagrams(&mut self, now: Time, endpoint: &mut Endpoint, number: u32) {
         loop {
@@ -232,47 +251,47 @@ impl Fabric {
                     })
                 }
             };
-            let status = match (&sent, to) {
+            let told = |status| p.completion(wr.wr_id, status, Opcode::Send);
+            match (sent, to) {
                 (Ok(payload), Some(to)) => {
                     let imm = if let SendOp::SendImm { imm } = wr.op { Some(imm) } else { None };
                     let (own, host) = (v6(to.own), v6(to.host));
                     let head = Header { imm, from: number, to: to.number, q_key: to.q_key, own, host };
                     let mut bytes = Vec::with_capacity(HEADER + payload.len());
                     head.put(&mut bytes);
-                    bytes.extend_from_slice(payload);
-                    self.send_datagram(now, endpoint, to, bytes);
-                    Status::Success
+                    bytes.extend_from_slice(&payload);
+                    let told = wr.signaled.then(|| told(Status::Success));
+                    p.in_flight += 1;
+                    self.send_datagram(now, endpoint, to, Outgoing { bytes, from: number, told });
                 }
-                (Err(e), _) => *e,
-                (Ok(_), None) => Status::LocalProtection,
-            };
-            let Some(p) = self.datagrams.pairs.get_mut(&number) else { return };
-            if wr.signaled || status != Status::Success {
-                let c = p.completion(wr.wr_id, status, Opcode::Send);
-                p.waiting.push_back((true, c));
+                (sent, _) => {
+                    let failed = told(sent.err().unwrap_or(Status::LocalProtection));
+                    p.waiting.push_back((true, failed));
+                    p.settle();
+                }
             }
-            p.settle();
         }
         if let Some(p) = self.datagrams.pairs.get_mut(&number) {
             p.settle();
         }
     }
 
-    fn send_datagram(&mut self, now: Time, endpoint: &mut Endpoint, to: Destination, bytes: Vec<u8>) {
-        let Some(process) = crate::address::address_of(to.host, to.number) else { return };
+    fn send_datagram(&mut self, now: Time, endpoint: &mut Endpoint, to: Destination, d: Outgoing) {
+        let Some(process) = crate::address::address_of(to.host, to.number) else {
+            return self.datagrams.end(d.from, d.told);
+        };
         let conn = self.datagrams.by_process.get(&process);
         if let Some(c) = conn.and_then(|conn| self.datagrams.carriers.get_mut(conn)) {
-            if c.queue.len() < MAX_WAITING {
-                c.queue.push_back(bytes);
-            }
+            c.queue.push_back(d);
             return c.send(endpoint);
         }
         let queue = self.datagrams.waiting.entry(process).or_default();
-        if queue.len() < MAX_WAITING {
-            queue.push_back(bytes);
+        if queue.len() >= MAX_WAITING {
+            return self.datagrams.end(d.from, d.told);
         }
-        if !self.peers.contains_key(&process) {
-            self.connect(now, endpoint, process);
+        queue.push_back(d);
+        if !self.peers.contains_key(&process) && !self.connect(now, endpoint, process) {
+            self.drop_waiting(process);
         }
     }
 
@@ -283,7 +302,7 @@ impl Fabric {
         let memory = Memory::zeroed((RECEIVES * SLOT) as usize);
         let Ok(mr) = endpoint.adapter().reg_mr(pd, memory, Access::LOCAL_WRITE) else { return };
         let queue = self.datagrams.waiting.remove(&process).unwrap_or_default();
-        let mut c = Carrier { process, qp, cq, mr, queue, is_up: true };
+        let mut c = Carrier { process, qp, cq, mr, queue, sent: VecDeque::new(), is_up: true };
         for slot in 0..RECEIVES {
             c.receive(endpoint, slot);
         }
@@ -301,11 +320,15 @@ impl Fabric {
         self.datagrams.by_cq.remove(&c.cq);
         while endpoint.adapter().poll_cq(c.cq).is_some() {}
         let _ = endpoint.adapter().dereg_mr(c.mr.id);
+        let lost = c.sent.into_iter().chain(c.queue.into_iter().map(|d| (d.from, d.told)));
+        lost.for_each(|(from, told)| self.datagrams.end(from, told));
     }
 
     /// Nobody can be reached there: what waits is lost.
     pub(super) fn drop_waiting(&mut self, process: SocketAddr) {
-        self.datagrams.waiting.remove(&process);
+        for d in self.datagrams.waiting.remove(&process).unwrap_or_default() {
+            self.datagrams.end(d.from, d.told);
+        }
     }
 
     /// Takes what has arrived on the completion queue of a connection. False when it is none of those.
@@ -328,11 +351,14 @@ impl Fabric {
 
     fn on_carried(&mut self, endpoint: &mut Endpoint, conn: ConnId, wc: &WorkCompletion) {
         let Some(c) = self.datagrams.carriers.get_mut(&conn) else { return };
-        if wc.status != Status::Success {
-            c.is_up = false;
+        c.is_up &= wc.status == Status::Success;
+        if wc.opcode != Opcode::Recv {
+            if let Some((from, told)) = c.sent.pop_front() {
+                self.datagrams.end(from, told);
+            }
             return;
         }
-        if wc.opcode != Opcode::Recv {
+        if wc.status != Status::Success {
             return;
         }
         let mut bytes = vec![0; wc.byte_len.min(SLOT) as usize];
@@ -393,20 +419,26 @@ impl DatagramPair {
         }
     }
 
-    /// Hands over completions as far as there is room, and says how many work requests are outstanding.
+    /// Hands over completions as far as there is room. How many work requests are outstanding is said first: whoever sees a
+    /// completion may post again.
     fn settle(&mut self) {
-        while let Some((of_send, c)) = self.waiting.front() {
-            let cq = if *of_send { &self.send_cq } else { &self.recv_cq };
-            if !cq.has_room() {
-                break;
+        loop {
+            let next = self.waiting.front().copied();
+            let next =
+                next.filter(|(of_send, _)| if *of_send { &self.send_cq } else { &self.recv_cq }.has_room());
+            if next.is_some() {
+                self.waiting.pop_front();
             }
-            cq.push(*c);
-            self.waiting.pop_front();
+            let sends = self.waiting.iter().filter(|(of_send, _)| *of_send).count() as u64;
+            self.handle.set_outstanding_sends(self.sends_taken, self.in_flight + sends);
+            let receives = self.receives.len() as u64 + (self.waiting.len() as u64 - sends);
+            self.handle.set_outstanding_receives(self.receives_taken, receives);
+            match next {
+                Some((true, c)) => self.send_cq.push(c),
+                Some((false, c)) => self.recv_cq.push(c),
+                None => return,
+            }
         }
-        let sends = self.waiting.iter().filter(|(of_send, _)| *of_send).count() as u64;
-        self.handle.set_outstanding_sends(self.sends_taken, sends);
-        let receives = self.receives.len() as u64 + (self.waiting.len() as u64 - sends);
-        self.handle.set_outstanding_receives(self.receives_taken, receives);
     }
 }
 
@@ -417,17 +449,27 @@ impl Carrier {
         let _ = endpoint.adapter().post_recv(self.qp, RecvWr { wr_id: slot, sges });
     }
 
-    /// Sends what waits, as far as the queue takes it; what it does not take waits on.
+    /// Sends what waits, as far as the queue takes it. Completions say that there is room again.
     fn send(&mut self, endpoint: &mut Endpoint) {
         while self.is_up
-            && let Some(bytes) = self.queue.pop_front()
+            && let Some(d) = self.queue.pop_front()
         {
-            let data = Data::Inline(bytes.as_slice().into());
-            // Completions say that there is room again.
+            let data = Data::Inline(d.bytes.as_slice().into());
             if endpoint.adapter().post_send(self.qp, SendWr::new(0, SendOp::Send, data)).is_err() {
-                return self.queue.push_front(bytes);
+                return self.queue.push_front(d);
             }
+            self.sent.push_back((d.from, d.told));
         }
+    }
+}
+
+impl Datagrams {
+    /// A datagram has arrived, or is lost.
+    fn end(&mut self, from: u32, told: Option<Completion>) {
+        let Some(p) = self.pairs.get_mut(&from) else { return };
+        p.in_flight = p.in_flight.saturating_sub(1);
+        p.waiting.extend(told.map(|c| (true, c)));
+        p.settle();
     }
 }
 
