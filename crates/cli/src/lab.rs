@@ -2,6 +2,7 @@
 
 mod search;
 
+use crate::args::heading;
 use crate::exit::{Code, Failure, Outcome};
 use crate::stop;
 use ::lab::plan::{Metric, Plan, SHIPPED, shipped};
@@ -22,109 +23,114 @@ const PAGE: &str = "report.html";
 /// What can be done with the laboratory.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a plan: a name out of `longhaul lab list`, or a file. Writes results.json and report.html.
+    /// Run a plan, and write results.json and report.html.
     Run(Run),
-    /// Search for paths on which an algorithm does worse than another, in the simulator. Prints the worst as a plan and
-    /// keeps them in a file.
+    /// Search for paths on which an algorithm does worse than another, in the simulator.
     Search(search::Search),
-    /// Make the page of results again.
+    /// Write the report of results again.
     Report(Report),
     /// List the plans that come with the program.
     List(List),
-    /// Run a command in a node of an emulated network (needs root). Every node's address is in the environment: LAB_A,
-    /// LAB_B, ... Ends with the command's status, or 128 and the number of the signal that ended it.
+    /// Run a command in a node of an emulated network (needs root).
+    ///
+    /// Every node's address is in the environment: LAB_A, LAB_B, ... The exit code is the command's, or 128 plus the number of
+    /// the signal that ended it.
     Exec(Exec),
-    /// Remove what laboratories that were killed have left behind (needs root).
+    /// Remove what killed runs left behind: namespaces, interfaces and processes (needs root).
     Clean,
 }
 
 /// `longhaul lab run`.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// A plan's name, or a file.
+    /// Plan: a name that `longhaul lab list` prints, or a file.
     #[arg(value_name = "PLAN")]
     pub plan: String,
-    /// Only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul.
-    #[arg(long, value_name = "CELL")]
+    /// Run only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul (default: all).
+    #[arg(long, value_name = "CELL", help_heading = heading::TRANSFER)]
     pub only: Option<String>,
-    /// Only part I of N of the cells, such as 1/20: every 20th from the first on.
-    #[arg(long, value_name = "I/N", value_parser = part_of)]
+    /// Run only part I of N of the cells, such as 1/20 for every 20th from the first (default: all).
+    #[arg(long, value_name = "I/N", value_parser = part_of, help_heading = heading::TRANSFER)]
     pub part: Option<(usize, usize)>,
-    /// Good runs of each peer in each cell, instead of what the plan says.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Successful runs per peer and cell, 1 to 1000 (default: the plan's).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+          help_heading = heading::TRANSFER)]
     pub repeat: Option<u32>,
-    /// Folder for results; lab-PLAN (or lab-PLAN-sim) when left out.
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the results (default: lab-PLAN, or lab-PLAN-sim with --sim).
+    #[arg(long, value_name = "DIR", help_heading = heading::OUTPUT)]
     pub out: Option<PathBuf>,
-    /// In the simulator, in virtual time, without root.
-    #[arg(long)]
+    /// Simulate in virtual time, which does not need root.
+    #[arg(long, help_heading = heading::TRANSFER)]
     pub sim: bool,
-    /// Runs at the same time in the simulator; as many as there are processors when left out, one where paths hold much.
-    #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Parallel simulations, 1 to 1024 (default: one per processor, fewer for paths that need much memory).
+    #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024),
+          help_heading = heading::TRANSFER)]
     pub jobs: Option<u16>,
-    /// Keep the emulator's records of every run in the folder.
-    #[arg(long, conflicts_with = "sim")]
+    /// Keep the packet records of every run in the folder.
+    #[arg(long, conflicts_with = "sim", help_heading = heading::OUTPUT)]
     pub records: bool,
-    /// The results as JSON on standard output instead of a table.
-    #[arg(long)]
+    /// Print the results as JSON on standard output instead of a table.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 /// `longhaul lab report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// The folder of results, or the file.
+    /// Folder of the results, or the file.
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Results of the same plan in the simulator, to stand beside.
-    #[arg(long, value_name = "OUT")]
+    /// Simulated results of the same plan, to compare with (default: none).
+    #[arg(long, value_name = "OUT", help_heading = heading::OUTPUT)]
     pub sim: Option<PathBuf>,
 }
 
 /// `longhaul lab list`.
 #[derive(Args, Debug)]
 pub struct List {
-    /// Print a plan's text, to begin one's own with.
+    /// Print this plan, to start one from.
     #[arg(value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Explain what plans are written with.
-    #[arg(long)]
+    /// Explain the keys that plans are written with.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub keys: bool,
-    /// The names of all cells and peers of the plan.
-    #[arg(long, requires = "plan")]
+    /// Print the names of all cells and peers of the plan.
+    #[arg(long, requires = "plan", help_heading = heading::OUTPUT)]
     pub cells: bool,
 }
 
 /// `longhaul lab exec`.
 #[derive(Args, Debug)]
 pub struct Exec {
-    /// The node: a or b of a path.
+    /// Node: a or b of a path.
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// The network of a plan's first cell (or that of --cell), instead of --link.
-    #[arg(long, value_name = "PLAN")]
+    /// Plan whose network is emulated, instead of --link (default: none).
+    #[arg(long, value_name = "PLAN", help_heading = heading::NETWORK)]
     pub plan: Option<String>,
-    /// The cell of the plan.
-    #[arg(long, value_name = "CELL", requires = "plan")]
+    /// Cell of the plan (default: the first).
+    #[arg(long, value_name = "CELL", requires = "plan", help_heading = heading::NETWORK)]
     pub cell: Option<String>,
-    /// A path between a and b, as `longhaul wan relay` takes it.
+    /// Path between a and b, in the words of `longhaul wan relay`.
     #[arg(
         long,
         value_name = "LINK",
         default_value = "rate=1gbit delay=35ms queue=1bdp",
         conflicts_with = "plan"
-    )]
+    , help_heading = heading::NETWORK)]
     pub link: String,
-    /// Another link for the way back.
-    #[arg(long, value_name = "LINK", conflicts_with = "plan")]
+    /// Link of the way back (default: the same as forth).
+    #[arg(long, value_name = "LINK", conflicts_with = "plan", help_heading = heading::NETWORK)]
     pub back: Option<String>,
-    /// A shell command in another node, started before and ended after: b="iperf3 -s". May be repeated.
-    #[arg(long, value_name = "NODE=COMMAND")]
+    /// Shell command in another node, such as b="iperf3 -s" (repeatable; default: none).
+    ///
+    /// It is started before the command and ended after it.
+    #[arg(long, value_name = "NODE=COMMAND", help_heading = heading::TRANSFER)]
     pub beside: Vec<String>,
-    /// Seed of chance.
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the random numbers, 0 to 2^64-1.
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = heading::NETWORK)]
     pub seed: u64,
-    /// The command.
+    /// Command to run.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }

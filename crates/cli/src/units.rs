@@ -21,8 +21,8 @@ pub fn span(text: &str) -> Result<Span, String> {
     units::time(text).map_err(|e| e.to_string())
 }
 
-/// How long something is waited for that may not take forever, nor no time at all.
-pub fn patience(text: &str) -> Result<Span, String> {
+/// A time to wait: from 1 ms to a day.
+pub fn timeout(text: &str) -> Result<Span, String> {
     units::time_within(text, Span::from_millis(1), Span::from_secs(86_400)).map_err(|e| e.to_string())
 }
 
@@ -78,7 +78,7 @@ mod tests {
         for bad in ["401d", "0", "0.5s"] {
             assert!(lifetime(bad).unwrap_err().contains("from 1s to 400d"), "{bad}");
         }
-        assert!(patience("0s").is_err() && patience("3s").is_ok());
+        assert!(timeout("0s").is_err() && timeout("3s").is_ok());
         assert_eq!(size("64K"), Ok(65_536));
         assert!(span("soon").is_err());
     }

@@ -1,5 +1,6 @@
 //! Connections by iWARP: `iwarp://` addresses, and servers that answer them.
 
+use super::heading;
 use base::Span;
 use clap::{Args, ValueEnum};
 use endpoint::{Iwarp, IwarpServer, TransportOptions};
@@ -18,20 +19,27 @@ pub enum Switch {
 /// What both ends ask for of MPA, the layer between TCP and RDMA.
 #[derive(Args, Clone, Debug)]
 pub struct Mpa {
-    /// iWARP: checksums (CRC32C) in each record. Off only where both ends say so; TCP's own are weak, TLS needs none.
-    #[arg(long, value_enum, value_name = "SWITCH", default_value_t)]
+    /// iWARP: checksum each record (CRC32C).
+    ///
+    /// It is off only if both ends say so. TCP's own checksum is weak; TLS needs none.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t, hide_short_help = true,
+          help_heading = heading::NETWORK)]
     pub mpa_crc: Switch,
-    /// iWARP: have the other end put markers into what it sends. Of use only to adapters that take segments out of order.
-    #[arg(long)]
+    /// iWARP: ask the other end for MPA markers.
+    ///
+    /// They help only adapters that take segments out of order.
+    #[arg(long, hide_short_help = true, help_heading = heading::NETWORK)]
     pub mpa_markers: bool,
-    /// iWARP: put what the other end writes in its place before its checksum is checked, as kernels and adapters do: one copy
-    /// less. Nothing is reported as arrived that fails it, but programs that watch the memory may see damaged bytes there,
-    /// and a damaged header may have bytes written elsewhere in memory that is open to the peer.
-    #[arg(long)]
+    /// iWARP: place data before its checksum is verified, which saves a copy.
+    ///
+    /// Kernels and adapters do the same. Damaged data is never reported as arrived, but programs that watch the memory can
+    /// see it, and a damaged header can make data land elsewhere in memory that is open to the peer.
+    #[arg(long, hide_short_help = true, help_heading = heading::NETWORK)]
     pub mpa_early: bool,
-    /// iWARP: congestion control of TCP by the system's name (cubic, bbr, or a loaded program), or several in order of
-    /// preference: the first that the system has. The system's choice when left out.
-    #[arg(long, value_name = "NAME[,NAME...]")]
+    /// iWARP: congestion control of TCP, best first, such as cubic or bbr (default: the system's).
+    ///
+    /// The first one that the kernel has is used, loaded programs included.
+    #[arg(long, value_name = "NAME[,NAME...]", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub tcp_cc: Option<String>,
 }
 
@@ -48,8 +56,8 @@ impl Mpa {
 /// Of a client.
 #[derive(Args, Clone, Debug)]
 pub struct ByIwarp {
-    /// Of an iwarp:// address: without TLS, as the RFCs have it. Nothing is encrypted, and nobody is who they say.
-    #[arg(long)]
+    /// iWARP: connect without TLS, as in the RFCs; nothing is encrypted or authenticated.
+    #[arg(long, hide_short_help = true, help_heading = heading::SECURITY)]
     pub plain: bool,
     #[command(flatten)]
     pub mpa: Mpa,
@@ -112,8 +120,8 @@ pub enum Answers {
 /// Of a server.
 #[derive(Args, Clone, Debug)]
 pub struct ServeIwarp {
-    /// Answer iWARP, too, at the TCP port of the same number.
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// Accept iWARP too, on the TCP port of the same number (default: off).
+    #[arg(long, value_enum, value_name = "HOW", help_heading = heading::NETWORK)]
     pub iwarp: Option<Answers>,
     #[command(flatten)]
     pub mpa: Mpa,

@@ -1,5 +1,6 @@
 //! `longhaul lab search`: worlds in which an algorithm does worse than another.
 
+use crate::args::heading;
 use crate::exit::{Code, Failure, Outcome};
 use crate::{stop, units};
 use ::lab::search::{self, BAD, Found, Options, Simulated};
@@ -14,30 +15,40 @@ const ENDLESS: u64 = 1 << 40;
 
 /// `longhaul lab search`.
 #[derive(Args, Debug)]
+#[command(after_help = heading::UNITS)]
 pub struct Search {
-    /// The algorithm to find bad worlds for.
-    #[arg(long, value_name = "NAME", default_value = cc::registry::DEFAULT, value_parser = algorithm)]
+    /// Algorithm to find bad paths for.
+    #[arg(long, value_name = "NAME", default_value = cc::registry::DEFAULT, value_parser = algorithm,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub cc: String,
-    /// The algorithm that it is compared with.
-    #[arg(long, value_name = "NAME", default_value = "bbr", value_parser = algorithm)]
+    /// Algorithm to compare it with.
+    #[arg(long, value_name = "NAME", default_value = "bbr", value_parser = algorithm,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub against: String,
-    /// For how long.
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::patience)]
+    /// Time to search, 1ms to 1d.
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::timeout,
+          help_heading = heading::TRANSFER)]
     pub time: Span,
-    /// Worlds to try at most; the same seed and number find the same, when the time is long enough.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// Paths to try at most, 1 to 1000000 (default: as many as the time allows).
+    ///
+    /// The same seed and number find the same paths, if the time is long enough.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+          help_heading = heading::TRANSFER)]
     pub evaluations: Option<u64>,
-    /// Seed of chance, of the search and in the worlds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    /// Seed of the random numbers, 0 to 2^63-1.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64),
+          value_name = "N", help_heading = heading::TRANSFER)]
     pub seed: u64,
-    /// Worlds that are tried at the same time; as many as there are processors when left out.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Parallel simulations, 1 to 1024 (default: one per processor).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+          help_heading = heading::TRANSFER)]
     pub jobs: Option<u16>,
-    /// Worst worlds to print and keep.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// Worst paths to print and keep, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000),
+          help_heading = heading::OUTPUT)]
     pub keep: u16,
-    /// The file that keeps them, a plan that can be run.
-    #[arg(long, value_name = "FILE", default_value = "found.toml")]
+    /// File for the worst paths, a plan that `longhaul lab run` takes.
+    #[arg(long, value_name = "FILE", default_value = "found.toml", help_heading = heading::OUTPUT)]
     pub out: PathBuf,
 }
 
