@@ -410,6 +410,14 @@ pub struct Ls {
     pub wire: Wire,
     #[command(flatten)]
     pub trusting: Trusting,
+    /// Print sizes in powers of 1024, such as 1.5K or 23M.
+    #[arg(short = 'h', long, help_heading = heading::OUTPUT)]
+    pub human_readable: bool,
+    /// Print help for common options.
+    ///
+    /// -h is --human-readable here, as in ls.
+    #[arg(long, action = ArgAction::HelpShort, display_order = 1000, help_heading = heading::OUTPUT)]
+    help: Option<bool>,
     /// Print one JSON object per line, one line per entry.
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,

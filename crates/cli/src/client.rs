@@ -1,6 +1,10 @@
-//! `put`, `get` and `ls`.
+//! `put` and `get`, and what they have in common with `ls`.
 
-use crate::args::{Comparing, Control, Encryption, Get, Governing, Ls, Output, Put, Trusting, Wire};
+mod listing;
+
+pub use listing::ls;
+
+use crate::args::{Comparing, Encryption, Get, Governing, Output, Put, Trusting, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
 use crate::mapped::Mapped;
 use crate::setup::{self, Me};
@@ -12,9 +16,9 @@ use crate::{govern, out, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
-use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
+use mover::{ClientApp, GetOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use transport::crypto::{PeerIdentity, ServerTrust, Suite};
@@ -193,8 +197,12 @@ impl Session {
         if self.trusted.token.is_some() {
             trust::remember(&self.me, &self.server, live.peer.as_ref())?;
         }
-        let summary =
-            progress.outcome().ok_or_else(|| Failure::system("the transfer ended without a result"))?;
+        let summary = progress.outcome().ok_or_else(|| {
+            Failure::system(
+                "cannot tell how the transfer went: it ended without a \
+                 result; try again",
+            )
+        })?;
         Ok((summary, live))
     }
 
@@ -284,16 +292,24 @@ pub fn put(a: &Put) -> Outcome<()> {
 /// `longhaul get`.
 pub fn get(a: &Get) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
-    let Some(Url { server, .. }) = a.sources.first() else { return Err(Failure::usage("nothing to fetch")) };
+    let Some(Url { server, .. }) = a.sources.first() else {
+        return Err(Failure::usage(
+            "cannot fetch: no source is \
+             given; try longhaul://HOST/PATH",
+        ));
+    };
     if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
-        let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
+        let text = format!(
+            "cannot fetch from {} and {server} at once: they are different servers; try one at a time",
+            other.server
+        );
         return Err(Failure::usage(text));
     }
     let asking = &a.asking;
     let native = asking.known_rate.is_some() || asking.intent.qos.is_some() || !asking.wishing.is_empty();
     if server.iwarp && native {
-        let text = "--known-rate, --qos, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP sends, \
-                    which takes none of them. Leave them out, or fetch from longhaul://";
+        let text = "cannot use --known-rate, --qos, --cc-wish or --cc-refuse with iwarp://: the server's TCP sends, \
+                    which takes none of them; try longhaul://, or leave them out";
         return Err(Failure::usage(text));
     }
     let (stream, spool) = stream_to(a)?;
@@ -342,7 +358,8 @@ fn stream_to(a: &Get) -> Outcome<(Option<Stream>, Option<Spool>)> {
     let Some(stream) = Stream::of(&a.dest)? else { return Ok((None, None)) };
     if a.sources.len() > 1 {
         return Err(Failure::usage(
-            "cannot write several sources to standard output, a pipe or a device; name one file, or a folder as the destination",
+            "cannot write several sources to standard output, a pipe or a device: it takes one file; try one source, \
+             or a folder as the destination",
         ));
     }
     Ok((Some(stream), Some(Spool::new()?)))
@@ -380,11 +397,11 @@ fn finish(
         }
         let unlisted = summary.progress.failed.saturating_sub(summary.progress.errors.len() as u64);
         if unlisted > 0 {
-            err_line!("error: {unlisted} more");
+            err_line!("error: {unlisted} more failures");
         }
     }
     verdict.map_err(|f| match f.code {
-        Code::Interrupted => Failure::new(f.code, format!("{}\nto go on: {}", f.text, command_line())),
+        Code::Interrupted => Failure::new(f.code, format!("{}\nto resume: {}", f.text, command_line())),
         _ => f,
     })
 }
@@ -440,93 +457,4 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>, receives: bool)
         "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
         "samples": live.samples,
     })
-}
-
-/// `longhaul ls`.
-pub fn ls(a: &Ls) -> Outcome<()> {
-    let options = setup::options(&a.wire, None, Some(&a.trusting));
-    let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
-    // It is over before anybody could ask.
-    let nobody =
-        Governing { control: Control { no_control: true, ..Control::default() }, ..Governing::default() };
-    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting, ("ls", &nobody))?;
-    let mut printer = None;
-    let json = a.json;
-    let result = session.run(
-        |connect, wake| {
-            let (app, entries) = ClientApp::list(connect, &o, wake).map_err(Failure::usage)?;
-            let print = move || {
-                for e in entries.iter().flatten() {
-                    if json {
-                        out::json(&entry_json(&e));
-                    } else {
-                        out_line!("{}", entry_line(&e));
-                    }
-                    if out::is_gone() {
-                        return; // the listing ends with the reader of our output
-                    }
-                }
-            };
-            let named = std::thread::Builder::new().name("printer".into());
-            let started = named.spawn(print);
-            printer = Some(started.map_err(Failure::no_thread)?);
-            Ok(app)
-        },
-        true,
-        |_| Ok(Display::none()),
-    );
-    // The channel's sender went with the app.
-    if let Some(p) = printer {
-        let _ = p.join();
-    }
-    let (summary, live) = result?;
-    for e in &summary.progress.errors {
-        err_line!("error: {}", of_listing(e));
-    }
-    session.verdict(&summary, &live)
-}
-
-/// A failure of a listing, in its own words: what is not there was not removed meanwhile.
-fn of_listing(e: &mover::FileError) -> String {
-    match e.cause {
-        mover::Cause::Missing => {
-            format!(
-                "cannot list \"{}\": no such file or folder; try `longhaul ls` with the folder above it",
-                e.path
-            )
-        }
-        _ => e.to_string(),
-    }
-}
-
-fn entry_name(e: &mover::proto::Entry) -> &[u8] {
-    if e.path.is_root() { b"." } else { e.path.as_bytes() }
-}
-
-fn entry_line(e: &mover::proto::Entry) -> String {
-    use mover::proto::Kind;
-    let kind = match e.kind {
-        Kind::File => '-',
-        Kind::Dir => 'd',
-        Kind::Link => 'l',
-        Kind::Other => '?',
-    };
-    let hash = e.hash.map(|h| format!(" {}", hex(&h))).unwrap_or_default();
-    format!("{kind}{:03o} {:>15}{hash} {}", e.meta.mode & 0o777, e.size, mover::path::show(entry_name(e)))
-}
-
-fn entry_json(e: &mover::proto::Entry) -> serde_json::Value {
-    let name = std::ffi::OsStr::from_bytes(entry_name(e));
-    json!({
-        "path": name.to_str(),
-        "url_path": Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path: entry_name(e).to_vec() }.path_text(),
-        "kind": format!("{:?}", e.kind).to_lowercase(),
-        "size": e.size,
-        "mode": e.meta.mode & 0o777,
-        "blake3": e.hash.map(|h| hex(&h)),
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

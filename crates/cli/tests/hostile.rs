@@ -139,10 +139,10 @@ fn words_of_a_hostile_perf_server_steer_no_terminal() {
     let b = client_that_knows(&host);
     let policy = json!({ "qos": EVIL, "rule": EVIL, "algorithm": EVIL, "class": EVIL, "guarantee": null,
                          "cap": null, "why": [EVIL] });
-    let path = json!({ "local": EVIL, "remote": EVIL, "works": true, "shares": null, "sent": 1, "received": 1,
-                       "lost": 0, "srtt_seconds": 0.1 });
+    let path = json!({ "local": EVIL, "remote": EVIL, "works": true, "shares_bottleneck_with": null,
+                       "bytes_sent": 1, "bytes_received": 1, "packets_lost": 0, "srtt_seconds": 0.1 });
     let figures = json!({ "bytes": 1, "messages": 1, "seconds": 1.0, "cpu_user_seconds": 0.1,
-        "cpu_system_seconds": 0.1, "payload_sent": 1, "payload_again": 0, "payload_received": 1,
+        "cpu_system_seconds": 0.1, "payload_sent": 1, "payload_retransmitted": 0, "payload_received": 1,
         "bytes_sent": 1, "control_bytes_sent": 1, "packets_sent": 1, "packets_lost": 0, "policy": policy,
         "paths": 1, "each_path": [path], "srtt_seconds": 0.1, "min_rtt_seconds": 0.1, "verified": null,
         "latency": null });
@@ -190,6 +190,7 @@ fn words_of_clients() -> Vec<Say> {
             into: false,
             contents: vec![false],
             sending: Default::default(),
+            link_targets: false,
         })
     };
     let abort = || Record::Abort { refused: false, text: EVIL.into() };

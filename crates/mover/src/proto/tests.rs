@@ -117,7 +117,18 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
                 let (paths, contents) = p.into_iter().unzip();
                 let flags = Flags::from_bits(f).unwrap();
                 let (version, op) = (VERSION, Op::Get);
-                Record::Hello(Hello { version, op, flags, transfer, paths, into, contents, sending })
+                let link_targets = op == Op::List && transfer[0] % 2 == 1;
+                Record::Hello(Hello {
+                    version,
+                    op,
+                    flags,
+                    transfer,
+                    paths,
+                    into,
+                    contents,
+                    sending,
+                    link_targets,
+                })
             }),
         any::<[u64; 7]>().prop_map(|v| Record::SinkEnd(Totals {
             files: v[0],
@@ -218,7 +229,10 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
             codec::Put::blob(&mut b, body);
         }
         match decode(&raw(encode::ty::HELLO, &b))?.pop() {
-            Some(Record::Hello(h)) => Ok(h.sending),
+            Some(Record::Hello(h)) => {
+                assert_eq!(h.link_targets, additions.iter().any(|(id, _)| *id == 8));
+                Ok(h.sending)
+            }
             r => panic!("{r:?}"),
         }
     };
@@ -236,6 +250,7 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (5, "b\u{fc}ro".as_bytes()),
         (6, &[8]),
         (7, b""),
+        (8, b""),
         (1 << 40, b"later"),
     ])
     .unwrap();
@@ -258,6 +273,7 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (&[(5, b"a\nb")], ProtoError::Range("application")),
         (&[(6, &[64])], ProtoError::Range("code point")),
         (&[(7, b"x")], ProtoError::Trailing),
+        (&[(8, b"x")], ProtoError::Trailing),
         (&[(1, &[])], ProtoError::Truncated),
         (&[(1, &[0x80, 0x80, 0x01, 0])], ProtoError::Trailing),
         (&[(2, b"")], ProtoError::Range("congestion control")),
