@@ -32,7 +32,7 @@ impl AccessLog {
         let Some(file) = a.log.clone() else { return Ok(None) };
         appending(&file).map_err(|e| {
             let shown = mover::path::show(file.as_os_str().as_encoded_bytes());
-            Failure::usage(format!("cannot write the log {shown}: {e}; name a file that can be written"))
+            Failure::usage(format!("cannot open the log {shown}: {e}; try another file"))
         })?;
         let (lines, waiting) = sync_channel(MAX_WAITING);
         let writer = std::thread::Builder::new().name("access-log".into());
@@ -53,7 +53,9 @@ impl AccessLog {
         };
         let is_behind = self.lines.as_ref().is_some_and(|lines| lines.try_send(line).is_err());
         if is_behind && !self.is_behind {
-            tracing::warn!("the log cannot be written as fast as sessions end: lines are left out");
+            tracing::warn!(
+                "cannot write the log as fast as sessions end: some lines are lost; try a faster disk"
+            );
         }
         self.is_behind = is_behind;
     }
@@ -75,7 +77,9 @@ fn write_all(file: &Path, lines: &Receiver<String>) {
             Err(e) => {
                 if !std::mem::replace(&mut is_failing, true) {
                     let file = file.display();
-                    tracing::warn!("cannot write to the log {file}: {e}; sessions go on without it");
+                    tracing::warn!(
+                        "cannot write to the log {file}: {e}; sessions continue without it; see that it can be written"
+                    );
                 }
             }
         }
@@ -86,7 +90,7 @@ fn write_all(file: &Path, lines: &Receiver<String>) {
 fn appending(file: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
     let f = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags as i32).open(file)?;
-    if f.metadata()?.is_file() { Ok(f) } else { Err(io::Error::other("it is not a regular file")) }
+    if f.metadata()?.is_file() { Ok(f) } else { Err(io::Error::other("not a regular file")) }
 }
 
 /// As RFC 3339 has it, in UTC.

@@ -15,7 +15,7 @@ pub enum Code {
     Connect = 3,
     /// This end is not authorised, or the other end is not trusted.
     Untrusted = 4,
-    /// Interrupted, by the user or by the network; the same command goes on where it was.
+    /// Interrupted, by the user or by the network; repeat the command to resume.
     Interrupted = 5,
     /// The server's settings do not allow it.
     Refused = 6,
@@ -25,13 +25,13 @@ pub enum Code {
 
 /// The table in the help.
 pub const HELP: &str = "\
-Exit codes:
+                        Exit codes:
   0  everything was done
   1  ran to its end, but some files failed or a check did not hold
   2  the command line or a local setting cannot be used
   3  no connection came about
   4  this end is not authorised, or the other end is not trusted
-  5  interrupted; the same command goes on where it was
+  5  interrupted; repeat the command to resume
   6  the server's settings do not allow it
   7  the system of one of the ends failed";
 
@@ -62,8 +62,8 @@ impl Failure {
         use std::os::unix::process::ExitStatusExt as _;
         let (n, text) = match (status.code(), status.signal()) {
             (Some(n), _) => (n, String::new()),
-            (None, Some(n)) => (128 + n, format!("{name} was ended by signal {n}")),
-            (None, None) => (Code::Partial as i32, format!("{name} ended in an unknown way")),
+            (None, Some(n)) => (128 + n, format!("{name} was killed by signal {n}")),
+            (None, None) => (Code::Partial as i32, format!("{name} ended without a status")),
         };
         Failure { status: u8::try_from(n).ok(), ..Failure::new(Code::Partial, text) }
     }
@@ -85,8 +85,10 @@ impl Failure {
     }
     /// The system starts no further thread.
     pub fn no_thread(e: std::io::Error) -> Failure {
-        let advice = "raise the limits of threads and memory (ulimit -u, ulimit -v)";
-        Failure::new(Code::System, format!("cannot start a thread: {e}; {advice}"))
+        let text = format!(
+            "cannot start a thread: {e}; try to raise the limits of threads and memory (ulimit -u, ulimit -v)"
+        );
+        Failure::new(Code::System, text)
     }
     /// The system said no.
     pub fn system(e: impl fmt::Display) -> Failure {
@@ -186,7 +188,7 @@ mod tests {
         use std::os::unix::process::ExitStatusExt as _;
         let of = |raw| Failure::of_command("sh", std::process::ExitStatus::from_raw(raw));
         assert_eq!((of(3 << 8).status, of(3 << 8).text.as_str()), (Some(3), ""));
-        assert_eq!((of(9).status, of(9).text.as_str()), (Some(137), "sh was ended by signal 9"));
+        assert_eq!((of(9).status, of(9).text.as_str()), (Some(137), "sh was killed by signal 9"));
         assert_eq!(of(255 << 8).status, Some(255));
     }
 

@@ -19,10 +19,9 @@ use zeroize::Zeroizing;
 
 /// What a client with a key that is not known here is told; the transport carries 128 characters.
 const STRANGER: &str =
-    "this key is not authorised here: have it listed in authorized_keys, or ask for a one-time token";
+    "this key is not authorised; try to have it added to authorized_keys, or a one-time token";
 /// What a client with a certificate for other names is told.
-const OTHER_NAME: &str =
-    "no name in this certificate is allowed here: ask the one who runs the server for --allow-name";
+const OTHER_NAME: &str = "no name of this certificate is allowed; try to have it added with --allow-name";
 
 /// Who a client is, for a line of the log.
 pub fn shown(peer: Option<&PeerIdentity>) -> String {
@@ -90,7 +89,7 @@ impl Gate {
     pub fn describe(&self, a: &Admission) {
         match &self.who {
             Who::Everybody => {
-                err_line!("WARNING: --allow-any-key: everybody who reaches this port is let in")
+                err_line!("WARNING: --allow-any-key: anyone who can reach this port is admitted")
             }
             Who::Certificates(names) => {
                 let ca = a.ca.as_deref().unwrap_or(Path::new("")).display();
@@ -106,13 +105,13 @@ impl Gate {
                 let file = k.file.display();
                 match (k.listed.len(), waiting) {
                     (0, 0) => err_line!(
-                        "nobody may connect yet: {file} lists no key. On the client, `longhaul keys show` prints its \
-                         key; add it here with `longhaul keys authorize FILE`, or make a one-time token with `longhaul \
-                         keys token`; neither needs a restart"
+                        "nobody can connect yet: {file} lists no key; try `longhaul keys show` on the client and \
+                         `longhaul keys authorize FILE` here, or a one-time token from `longhaul keys token` (no \
+                         restart needed)"
                     ),
-                    (n, 0) => err_line!("{n} listed keys may connect"),
+                    (n, 0) => err_line!("{n} authorized keys may connect"),
                     (n, t) => {
-                        err_line!("{n} listed keys may connect, and {t} one-time tokens wait to be used")
+                        err_line!("{n} authorized keys and {t} unused one-time tokens may connect")
                     }
                 }
             }
@@ -144,7 +143,7 @@ impl Gate {
 impl endpoint::Gate for Gate {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         self.check(peer).map_err(|text| {
-            tracing::info!(peer = shown(Some(peer)), text, "a client was turned away");
+            tracing::info!(peer = shown(Some(peer)), text, "a client was rejected");
             text.to_owned()
         })
     }
@@ -161,7 +160,7 @@ impl Keys {
             };
             self.stamp = stamp;
             self.listed = read.unwrap_or_else(|f| {
-                tracing::error!("{f}; no listed key is let in until that is mended");
+                tracing::error!("{f}; no authorized key is admitted until that is fixed");
                 HashSet::new()
             });
         }
@@ -172,7 +171,7 @@ impl Keys {
             Ok(()) => true,
             Err(IdentityError::BadToken) => false,
             Err(e) => {
-                tracing::error!("a one-time token was not taken: {e}");
+                tracing::error!("cannot use a one-time token: {e}");
                 false
             }
         }
@@ -191,14 +190,18 @@ fn read(state: &StateFolder, file: Option<&PathBuf>) -> Outcome<HashSet<HostKey>
     let listed = match file {
         Some(file) => {
             std::fs::metadata(file).map_err(|e| {
-                Failure::usage(format!("cannot read the authorised keys in {}: {e}", file.display()))
+                Failure::usage(format!(
+                    "cannot read the authorized keys in {}: {e}; try another file with \
+                     --authorized-keys",
+                    file.display()
+                ))
             })?;
             AuthorizedKeys::read(file)?
         }
         None => state.authorized_keys()?,
     };
     for (line, why) in listed.ignored() {
-        tracing::warn!(line, why, "a line of the authorised keys grants nothing");
+        tracing::warn!(line, why, "a line of the authorized keys is ignored");
     }
     Ok(listed.iter().map(|(k, _)| *k).collect())
 }

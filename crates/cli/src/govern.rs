@@ -20,7 +20,12 @@ pub fn access(a: &StoreAccess) -> Outcome<Access> {
         None => None,
         Some(name) => {
             let password = std::env::var("LONGHAUL_STORE_PASSWORD");
-            let missing = |_| Failure::usage("--store-user needs the password in LONGHAUL_STORE_PASSWORD");
+            let missing = |_| {
+                Failure::usage(
+                    "cannot use --store-user: LONGHAUL_STORE_PASSWORD is not set; try to \
+                     set it to the password",
+                )
+            };
             Some((name.clone(), Zeroizing::new(password.map_err(missing)?)))
         }
     };
@@ -37,9 +42,7 @@ pub fn control(g: &Control) -> Outcome<Option<(PathBuf, Option<u32>)>> {
     match folder::default_folder() {
         Ok(folder) => Ok(Some((folder, group))),
         Err(FolderError::Nowhere) if group.is_none() => {
-            tracing::info!(
-                "no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR names a place for it"
-            );
+            tracing::info!("no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR is set");
             Ok(None)
         }
         Err(e) => Err(Failure::usage(e)),

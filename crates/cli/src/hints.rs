@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What stands in hints for what the reader has to fill in, or the program does, and an example of each.
 const EXAMPLES: &[(&str, &str)] = &[
+    ("{seed}..{}", "0..1"),
     ("{}/{id}", "4711/3.0"),
     ("--store {}", "--store etcd://host/key"),
     ("{name}", "vegas-c"),
@@ -143,6 +144,64 @@ fn every_option_that_a_text_names_is_one() {
         }
     }
     assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+/// What ends an error text that says what was not possible and why in another's words, which have the remedy.
+const CAUSES: &[&str] = &["{e}", "{reason}", "{text}", "{f}", "{why}", "{c}", "{way_out}", ": {}"];
+/// Beginnings of texts that tell of an end and not of an error.
+const ENDS: &[&str] = &["interrupted", "{"];
+
+/// The texts of this crate, tests left out.
+fn own_texts() -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mine = |(path, _): &(PathBuf, String)| path.starts_with(&own) && !path.ends_with("tests.rs");
+    let code =
+        |(_, code): (PathBuf, String)| code.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    all().into_iter().filter(mine).flat_map(|file| strings(&code(file))).collect()
+}
+
+#[test]
+fn error_texts_say_what_cannot_be_done_why_and_what_to_try() {
+    let (mut found, mut wrong) = (0, Vec::new());
+    for text in own_texts().iter().filter(|t| t.starts_with("cannot ")) {
+        found += 1;
+        let helps = ["; try ", "; see ", " try "].iter().any(|w| text.contains(w));
+        if !text.contains(": ") || !(helps || CAUSES.iter().any(|c| text.ends_with(c))) {
+            wrong.push(text.clone());
+        }
+    }
+    assert!(found > 80, "they are not found: {found}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The first text in the arguments of each call that makes a failure.
+fn failures() -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    for (path, code) in all() {
+        let code = code.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        if !path.starts_with(&own) {
+            continue;
+        }
+        for call in ["Failure::usage(", "Failure::system(", "Failure::new("] {
+            for after in code.split(call).skip(1) {
+                let until = after.find(';').unwrap_or(after.len());
+                let quoted = after[..until].find('"').map(|at| strings(&after[at..]));
+                let is_text = |t: &String| t.starts_with(char::is_alphabetic) && t.contains(' ');
+                found.extend(quoted.and_then(|q| q.into_iter().next()).filter(is_text));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn failures_begin_with_what_cannot_be_done() {
+    let all = failures();
+    assert!(all.len() > 60, "they are not found: {}", all.len());
+    let wrong: Vec<_> =
+        all.iter().filter(|t| !t.starts_with("cannot ") && !ENDS.iter().any(|e| t.starts_with(e))).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 fn guides() -> PathBuf {

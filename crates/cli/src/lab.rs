@@ -156,7 +156,7 @@ pub fn main(c: &Command) -> Outcome<()> {
         Command::Exec(a) => exec(a),
         Command::Clean => {
             let gone = ::lab::clean().map_err(|e| of_lab(&e))?;
-            err_line!("removed {} left behind{}", gone.len(), names(&gone));
+            err_line!("removed {} leftovers{}", gone.len(), names(&gone));
             Ok(())
         }
     }
@@ -176,7 +176,7 @@ fn of_lab(e: &LabError) -> Failure {
 
 fn part_of(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    numbers.ok_or_else(|| format!("`{text}` is no part; write such as 1/20"))
+    numbers.ok_or_else(|| format!("not a part; try one such as 1/20"))
 }
 
 /// How many simulations run at once when nobody says.
@@ -226,7 +226,7 @@ fn run(a: &Run) -> Outcome<()> {
     let end = if a.sim { "-sim" } else { "" };
     let out = a.out.clone().unwrap_or_else(|| PathBuf::from(format!("lab-{}{end}", plan.name)));
     let longhaul = std::env::current_exe().map_err(Failure::system)?;
-    let stop = stop::on_signal(|| err_lines!("\nending; once more ends at once"))?;
+    let stop = stop::on_signal(|| err_lines!("\nstopping; interrupt again to stop at once"))?;
     let settings = Settings {
         longhaul,
         out: out.clone(),
@@ -255,7 +255,7 @@ fn run(a: &Run) -> Outcome<()> {
         // Of many thousand runs, the bar and what goes wrong are enough.
         Progress::Good(_) if runs > ::lab::run::MANY => {}
         Progress::Good(value) => bar.suspend(|| err_line!("{last}: {value}")),
-        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: spoiled: {why}")),
+        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: failed: {why}")),
         Progress::Skipped { name, why } => bar.suspend(|| err_line!("{name}: skipped: {why}")),
     };
     let results = if a.sim {
@@ -273,16 +273,23 @@ fn run(a: &Run) -> Outcome<()> {
     }
     err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
     if stop.load(Ordering::SeqCst) {
-        return Err(Failure::new(Code::Interrupted, "interrupted; what had been measured is in the results"));
+        return Err(Failure::new(Code::Interrupted, "interrupted; the results so far are kept"));
     }
     let none = results.cells.iter().flat_map(|c| &c.peers).all(|p| p.runs.is_empty());
-    if none { Err(Failure::new(Code::Partial, "no run was good; the reasons stand above")) } else { Ok(()) }
+    if none {
+        Err(Failure::new(
+            Code::Partial,
+            "cannot report anything: no run succeeded; try to fix the reasons above",
+        ))
+    } else {
+        Ok(())
+    }
 }
 
 fn write_page(results: &Results, sim: Option<&Results>, folder: &Path) -> Outcome<()> {
     let file = folder.join(PAGE);
     std::fs::write(&file, ::lab::report::html(results, sim))
-        .map_err(|e| Failure::system(format!("cannot write {}: {e}", file.display())))
+        .map_err(|e| Failure::system(format!("cannot write {}: {e}; try another folder", file.display())))
 }
 
 fn file_of(out: &Path) -> PathBuf {
@@ -314,8 +321,12 @@ fn list(a: &List) -> Outcome<()> {
                 .for_each(|n| out_line!("{n}"));
             return Ok(());
         }
-        let text = shipped(name)
-            .ok_or_else(|| Failure::usage(format!("no plan `{name}` comes with the program")))?;
+        let text = shipped(name).ok_or_else(|| {
+            Failure::usage(format!(
+                "cannot find the plan `{name}`: it is not shipped; try one that \
+                 `longhaul lab list` prints"
+            ))
+        })?;
         out_text!("{text}");
         return Ok(());
     }
@@ -343,7 +354,10 @@ fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
     let wanted = |c: &&::lab::plan::Cell| a.cell.as_ref().is_none_or(|w| c.id == *w);
     let cell = plan.cells.iter().find(wanted).ok_or_else(|| {
         let all: Vec<_> = plan.cells.iter().map(|c| c.id.as_str()).collect();
-        Failure::usage(format!("{name} has no such cell; choose one of: {}", all.join("; ")))
+        Failure::usage(format!(
+            "cannot find the cell: {name} does not have it; try one of: {}",
+            all.join("; ")
+        ))
     })?;
     let spec = ::lab::run::network(&cell.topology, folder.path()).map_err(Failure::usage)?;
     Ok((spec, folder))
@@ -362,13 +376,17 @@ fn exec(a: &Exec) -> Outcome<()> {
     let start = |node: &str, line: &[String]| -> Outcome<std::process::Child> {
         let mut c = lab.command(node, &line[0]).map_err(|e| of_lab(&e))?;
         c.args(&line[1..]).envs(addresses.iter().cloned());
-        c.spawn().map_err(|e| Failure::usage(format!("cannot start {}: {e}", line[0])))
+        c.spawn()
+            .map_err(|e| Failure::usage(format!("cannot start {}: {e}; try the path of a program", line[0])))
     };
     let mut beside = Vec::new();
     for text in &a.beside {
-        let (node, command) = text
-            .split_once('=')
-            .ok_or_else(|| Failure::usage("--beside: write NODE=COMMAND, such as b=\"iperf3 -s\""))?;
+        let (node, command) = text.split_once('=').ok_or_else(|| {
+            Failure::usage(
+                "cannot use --beside: it names no node; try NODE=COMMAND, such as \
+                 b=\"iperf3 -s\"",
+            )
+        })?;
         beside.push(start(node, &["sh".to_owned(), "-c".to_owned(), command.to_owned()])?);
     }
     let mut main = start(&a.node, &a.command)?;

@@ -167,13 +167,11 @@ fn write_out(bytes: &[u8]) {
     }
     FAILED.store(true, Ordering::Relaxed);
     let way_out = match e {
-        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "free some space there",
-        _ => "name another place for it",
+        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "try again when there is space",
+        _ => "try to redirect it elsewhere",
     };
     let e = io::Error::from(e);
-    complain(format_args!(
-        "longhaul: cannot write to standard output: {e}; {way_out} and repeat the command"
-    ));
+    complain(format_args!("longhaul: cannot write to standard output: {e}; {way_out}"));
 }
 
 /// Nobody can be told of a failure.

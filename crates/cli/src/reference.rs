@@ -7,8 +7,9 @@ use std::path::Path;
 
 /// Writes a page for each command.
 pub fn man(dir: &Path) -> Outcome<()> {
-    let fail =
-        |e: std::io::Error| Failure::usage(format!("cannot write man pages to {}: {e}", dir.display()));
+    let fail = |e: std::io::Error| {
+        Failure::usage(format!("cannot write man pages to {}: {e}; try another folder", dir.display()))
+    };
     std::fs::create_dir_all(dir).map_err(fail)?;
     let mut all = Cli::command();
     // Subcommands get what holds for all of them, such as -v.

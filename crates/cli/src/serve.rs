@@ -49,7 +49,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
-    err_line!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
+    err_line!("to send files: longhaul put FILES... longhaul://{host}:{}/", listen.port());
     if let Some(how) = config.iwarp.as_ref() {
         let plain = if how.tls { "" } else { " --plain" };
         err_line!("or by iWARP: longhaul put{plain} FILES... iwarp://{host}:{}/", listen.port());
@@ -75,7 +75,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
             json!({ "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() });
         out::json(&json!({ "ended": true, "cpu": cpu }));
     }
-    err_line!("stopped; unfinished transfers go on when their commands are repeated");
+    err_line!("stopped; repeat the clients' commands to resume unfinished transfers");
     Ok(())
 }
 
@@ -99,7 +99,7 @@ impl Served {
             let (missed, events) = ep.log().read(&mut reader);
             let events: Vec<Event> = events.cloned().collect();
             if missed > 0 {
-                tracing::warn!("{missed} events came faster than they could be logged, and are left out");
+                tracing::warn!("{missed} events came faster than they could be logged, and are lost");
             }
             events.iter().for_each(|e| self.log(e, ep));
         }
@@ -127,7 +127,7 @@ impl Served {
                 bytes,
                 failed,
                 status,
-                "a session ended"
+                "session ended"
             );
         }
         let unknown = || ("unknown".to_owned(), "unknown".to_owned());
@@ -137,7 +137,7 @@ impl Served {
                     .who
                     .entry(e.connection)
                     .or_insert_with(|| known(e.connection).unwrap_or_else(unknown));
-                tracing::info!(client, key, operation, "a session began");
+                tracing::info!(client, key, operation, "session started");
             }
             // The client may not be told all of it.
             What::SessionNote { text } | What::FileFailed { text } => {

@@ -29,7 +29,9 @@ pub fn protect() -> Outcome<()> {
         return Ok(());
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| {
-        Failure::system(format!("cannot keep core dumps from holding keys: {e}; set {DEBUG}=1 to go without"))
+        Failure::system(format!(
+            "cannot disable core dumps, which could hold keys: {e}; try {DEBUG}=1 to allow them"
+        ))
     })
 }
 
@@ -120,7 +122,7 @@ impl Me {
     pub fn issue_token(&self, lifetime: Span) -> Outcome<OneTimeToken> {
         let seconds = lifetime.as_nanos().div_ceil(1_000_000_000);
         if !(1..=MAX_LIFETIME).contains(&seconds) {
-            return Err(Failure::usage("--lifetime: choose between 1s and 9600h (400 days)"));
+            return Err(Failure::usage("cannot use --lifetime: it is out of range; try 1s to 400d"));
         }
         let token = self.new_token()?;
         let key = HostKey(*gate::key_of(&token).public_key().as_bytes());
@@ -169,7 +171,7 @@ pub fn announce(
         if iwarp { "UDP and TCP (iWARP)" } else { "UDP" },
         match () {
             () if ip.is_loopback() =>
-                " (this machine only; --listen 0.0.0.0:PORT or [::]:PORT lets others in)",
+                " (this machine only; try --listen 0.0.0.0:PORT or [::]:PORT to admit others)",
             () if ip.is_unspecified() => " (every address of this machine)",
             () => "",
         }
@@ -178,7 +180,7 @@ pub fn announce(
         (Some(print), _) => err_line!("fingerprint of this server: {print}"),
         (None, Some(file)) => {
             err_line!(
-                "this server shows the certificate in {}; clients name its root with --ca",
+                "this server presents the certificate in {}; clients need its root (--ca)",
                 file.display()
             )
         }
@@ -239,10 +241,10 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
 fn unprotected(suite: Suite) -> Option<&'static str> {
     match suite {
         Suite::IntegrityGmac | Suite::IntegrityAegis => {
-            Some("data is NOT encrypted, everybody on the way can read it")
+            Some("data is NOT encrypted: anyone on the path can read it")
         }
         Suite::Crc32c => {
-            Some("data is NOT encrypted and NOT authenticated, everybody on the way can read and change it")
+            Some("data is NOT encrypted and NOT authenticated: anyone on the path can read and change it")
         }
         Suite::Aes128Gcm | Suite::ChaCha20Poly1305 | Suite::Aegis128L | Suite::Aegis128X2 => None,
     }
@@ -254,8 +256,8 @@ pub fn tell_protection(asked: Encryption, agreed: Suite) {
         (Some(what), _) => err_line!("WARNING: {what} ({})", agreed.name()),
         (None, Encryption::Aead) => {}
         (None, _) => err_line!(
-            "the server does not agree to less than encryption: data is encrypted ({}); to change that, have it run with the same \
-             --encryption",
+            "cannot use less than encryption: the server does not allow it; data is encrypted ({}); try the same \
+             --encryption there",
             agreed.name()
         ),
     }

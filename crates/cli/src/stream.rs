@@ -76,7 +76,7 @@ impl Spool {
 fn no_room(at: &Path, e: &io::Error) -> Failure {
     let at = show(at.as_os_str().as_bytes());
     Failure::system(format!(
-        "cannot keep the file in {at} meanwhile: {e}; set TMPDIR to a folder with room for it"
+        "cannot buffer the file in {at}: {e}; try TMPDIR with a folder that has room for it"
     ))
 }
 
@@ -86,11 +86,13 @@ pub fn is_input(sources: &[PathBuf], dest: &[u8]) -> Outcome<bool> {
     match sources {
         _ if !sources.iter().any(standard) => Ok(false),
         [_] if dest.is_empty() || dest.ends_with(b"/") => Err(Failure::usage(
-            "cannot send standard input to a folder: it has no name; name a file in the address, as in longhaul://host/folder/name",
+            "cannot send standard input to a folder: it has no name; try a file in the address, as in \
+             longhaul://host/folder/name",
         )),
         [_] => Ok(true),
         _ => Err(Failure::usage(
-            "cannot send standard input together with other sources; send it by a command of its own (./- is a file named -)",
+            "cannot send standard input together with other sources: it has no name; try a command of its own (./- \
+             is a file named -)",
         )),
     }
 }
@@ -120,7 +122,7 @@ impl Stream {
         }
         let shown = show(name);
         let fail = |e: io::Error| {
-            Failure::usage(format!("cannot write to {shown}: {e}; name a file, or - for standard output"))
+            Failure::usage(format!("cannot write to {shown}: {e}; try a file, or - for standard output"))
         };
         let descriptor = is_descriptor(dest);
         let about = match std::fs::metadata(dest) {
@@ -155,7 +157,10 @@ impl Stream {
     pub fn deliver(self, spool: Spool, stopped: &dyn Fn() -> bool) -> Outcome<()> {
         let shown = self.shown;
         let mut from = spool.take().map_err(|e| {
-            Failure::new(Code::Partial, format!("cannot write to {shown}: the server sent no file ({e})"))
+            Failure::new(
+                Code::Partial,
+                format!("cannot write to {shown}: the server sent no file ({e}); try again"),
+            )
         })?;
         let to = match self.way {
             Way::Output if out::is_terminal() => return show_text(from),
@@ -165,13 +170,14 @@ impl Stream {
         };
         match to.and_then(|to| copy(&mut from, &to, stopped)) {
             Ok(()) => Ok(()),
-            Err(Errno::CANCELED) => {
-                Err(Failure::new(Code::Interrupted, format!("stopped before all was written to {shown}")))
-            }
+            Err(Errno::CANCELED) => Err(Failure::new(
+                Code::Interrupted,
+                format!("interrupted before everything was written to {shown}"),
+            )),
             // The reader had enough: to whoever looks at both, its own status says why.
             Err(Errno::PIPE) => Err(Failure::new(Code::Partial, "")),
             Err(e) => Err(Failure::system(format!(
-                "cannot write all to {shown}: {}; it has only a part of the file",
+                "cannot write everything to {shown}, which holds a part of the file only: {}; try again",
                 io::Error::from(e)
             ))),
         }

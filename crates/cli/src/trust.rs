@@ -114,7 +114,7 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
     let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
     t.by_iwarp.check(server.iwarp, options).map_err(Failure::usage)?;
     if let Some(name) = &t.by_iwarp.mpa.tcp_cc {
-        lhio::tcp::first_congestion(name).map_err(|e| Failure::usage(format!("--tcp-cc: {e}")))?;
+        lhio::tcp::first_congestion(name).map_err(|e| Failure::usage(format!("cannot use --tcp-cc: {e}")))?;
     }
     let iwarp = server.iwarp.then(|| t.by_iwarp.wanted(t.connect_timeout));
     let credentials = match &token {
@@ -127,8 +127,15 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
         Trusted { remote, name, trust, token, credentials, iwarp, patience }
     };
     if iwarp.as_ref().is_some_and(|i| !i.tls) {
-        let remote = which_listens(&addresses, t.connect_timeout)
-            .ok_or_else(|| Failure::new(Code::Connect, format!("{server} has no address")))?;
+        let remote = which_listens(&addresses, t.connect_timeout).ok_or_else(|| {
+            Failure::new(
+                Code::Connect,
+                format!(
+                    "cannot connect to {server}: it has no address; try \
+                     another name"
+                ),
+            )
+        })?;
         // Nobody shows anything.
         return Ok(make(remote, ServerTrust::FirstUse, &patience));
     }
@@ -197,18 +204,24 @@ fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> O
     }
     let print = key.fingerprint();
     if !accept_new && !ask(host, &print.to_string())? {
-        return Err(Failure::new(Code::Untrusted, format!("{host} was not trusted; nothing was sent")));
+        return Err(Failure::new(
+            Code::Untrusted,
+            format!(
+                "cannot connect to {host}: it is not trusted, and nothing \
+                 was sent; try again and answer yes"
+            ),
+        ));
     }
     known.add(host, as_file)?;
     if !out::is_quiet() {
-        err_line!("{host} is a known host from now on ({print})");
+        err_line!("added {host} to the known hosts ({print})");
     }
     Ok(())
 }
 
 fn certified(server: &Server) -> Failure {
     let text =
-        format!("{server} shows an X.509 certificate: name the root that vouches for it with --ca FILE");
+        format!("cannot verify {server}: it presents an X.509 certificate; try --ca FILE with its root");
     Failure::new(Code::Untrusted, text)
 }
 
@@ -216,14 +229,14 @@ fn ask(host: &Host, print: &str) -> Outcome<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() || !out::error_is_terminal() {
         let text = format!(
-            "{host} was never met and there is no terminal to ask on. Its fingerprint is {print}: compare it with \
-             what the server prints, then repeat with --accept-new"
+            "cannot verify {host}: it is not a known host, and there is no terminal to ask on; compare its \
+             fingerprint {print} with what the server prints, then try --accept-new"
         );
         return Err(Failure::new(Code::Untrusted, text));
     }
     out::ask(&format!(
-        "{host} was never met. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it from \
-         now on? (yes/no) "
+        "{host} is not a known host. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it \
+         and continue connecting? (yes/no) "
     ));
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(Failure::system)?;
@@ -251,7 +264,10 @@ fn first_answer(
     trust: &ServerTrust,
 ) -> Outcome<(SocketAddr, PeerIdentity)> {
     let whole = patience.left();
-    let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
+    let mut last = Failure::new(
+        Code::Connect,
+        format!("cannot connect to {server}: it has no address; try another name"),
+    );
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
         o.paths.clear();
@@ -303,7 +319,10 @@ fn look(
             let text = format!("cannot connect to {server}: {reason}");
             Err(remedy::explain(Failure { text, ..exit::of_close(&reason, false) }, manner))
         }
-        (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
+        (None, None) => Err(Failure::new(
+            Code::Connect,
+            format!("cannot verify {server}: it presented no key; try again"),
+        )),
     }
 }
 

@@ -34,7 +34,7 @@ pub fn lifetime(text: &str) -> Result<Span, String> {
 /// Bytes of an IP packet.
 pub fn packet(text: &str) -> Result<u32, String> {
     let fits = |n: u64| u32::try_from(n).ok().filter(|n| (1228..=65_535).contains(n));
-    fits(size(text)?).ok_or_else(|| format!("{text} is out of range; give one from 1228 to 65535 bytes"))
+    fits(size(text)?).ok_or_else(|| format!("{text} is out of range; try 1228 to 65535 bytes"))
 }
 
 /// A share, as `0.1%` or `0.001`.
@@ -47,7 +47,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     value
         .ok()
         .filter(|v| (0.0..=1.0).contains(v))
-        .ok_or_else(|| "write a share from 0% to 100%, such as 0.1%".to_owned())
+        .ok_or_else(|| "not a share; try 0% to 100%, such as 0.1%".to_owned())
 }
 
 /// Bytes for people.

@@ -153,7 +153,7 @@ fn through_a_relay_with_loss() {
     assert!(r["retransmitted_share"].as_f64().unwrap() > 0.001);
     let (last, code) = relay.stop();
     assert_eq!(code, Some(0));
-    assert!(last["there"]["lost_by_chance"].as_u64().unwrap() > 10);
+    assert!(last["forward"]["lost_by_chance"].as_u64().unwrap() > 10);
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn an_interrupted_client_says_how_to_go_on() {
     let o = client.wait_with_output().unwrap();
     expect(&o, 5);
     let said = stderr(&o);
-    assert!(said.contains("to go on: ") && said.contains(&format!("'{url}'")), "{said}");
+    assert!(said.contains("to resume: ") && said.contains(&format!("'{url}'")), "{said}");
     assert!(!b.path("srv/in put/file").exists(), "an unfinished file has its name");
     let o = b.run(&["put", "--json", file.to_str().unwrap(), &url]);
     expect(&o, 0);

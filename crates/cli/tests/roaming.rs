@@ -127,8 +127,9 @@ impl Stage {
 /// Of each path of a report: its address here, whether it was found, bytes sent and received.
 fn paths(report: &Value) -> Vec<(String, bool, u64)> {
     let one = |p: &Value| {
-        let carried = p["sent"].as_u64().expect("sent") + p["received"].as_u64().expect("received");
-        (p["local"].as_str().unwrap_or_default().to_owned(), p["found"] == true, carried)
+        let carried =
+            p["bytes_sent"].as_u64().expect("sent") + p["bytes_received"].as_u64().expect("received");
+        (p["local"].as_str().unwrap_or_default().to_owned(), p["discovered"] == true, carried)
     };
     report["connection"]["paths"].as_array().expect("paths").iter().map(one).collect()
 }

@@ -198,8 +198,8 @@ fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client
     expect(&b.run(&["ls", &url]), 0);
     expect(&b.run(&["get", &format!("{url}none"), to]), 1);
     expect(&longhaul(&b.path("stranger")).args(["ls", "--accept-new", &url]).output().unwrap(), 4);
-    let lines = log(&b.path("log"), "a session ended", 5);
-    let ended: Vec<&String> = lines.iter().filter(|l| l.contains("a session ended")).collect();
+    let lines = log(&b.path("log"), "session ended", 5);
+    let ended: Vec<&String> = lines.iter().filter(|l| l.contains("session ended")).collect();
     let totals = &json(&put)["transfer"]["totals"];
     let (files, bytes, failed) = (&totals["files"], &totals["bytes"], &totals["failed"]);
     let wanted = [
@@ -217,17 +217,17 @@ fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client
             "{operation} {text}: {ended:#?}"
         );
     }
-    for l in lines.iter().filter(|l| l.contains("a session") || l.contains("is a folder")) {
+    for l in lines.iter().filter(|l| l.contains("session ") || l.contains("is a folder")) {
         assert!(l.contains(&mine), "{l}");
     }
-    let away: Vec<_> = lines.iter().filter(|l| l.contains("was turned away")).collect();
+    let away: Vec<_> = lines.iter().filter(|l| l.contains("was rejected")).collect();
     assert!(!away.is_empty() && away.iter().all(|l| l.contains(&stranger)), "{lines:#?}");
     drop(server);
 
     let server = logged(&b, &["perf", "server"], &b.path("perf.log"));
     expect(&b.run(&["perf", "client", "--accept-new", "--time", "200ms", &server.address]), 0);
-    let lines = log(&b.path("perf.log"), "a measurement ended", 1);
-    for text in ["a measurement begins", "a measurement ended"] {
+    let lines = log(&b.path("perf.log"), "measurement ended", 1);
+    for text in ["measurement started", "measurement ended"] {
         let l = lines.iter().find(|l| l.contains(text)).unwrap();
         assert!(l.contains(&mine) && l.contains("client="), "{l}");
     }
@@ -275,7 +275,7 @@ fn clean_removes_what_a_killed_transfer_left_and_says_what() {
     let lines: Vec<serde_json::Value> =
         String::from_utf8(o.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let mut removed: Vec<_> =
-        lines.iter().filter(|l| l["fate"] == "removed").map(|l| l["path"].as_str().unwrap()).collect();
+        lines.iter().filter(|l| l["result"] == "removed").map(|l| l["path"].as_str().unwrap()).collect();
     removed.sort_unstable();
     assert_eq!(removed, [".src.longhaul-session", "src/.large.longhaul-journal", "src/.large.longhaul-part"]);
     assert!(lines.iter().any(|l| l["kind"] == "part" && l["bytes"].as_u64().unwrap() > 0), "{lines:?}");

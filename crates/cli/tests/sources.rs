@@ -203,10 +203,7 @@ fn a_rehearsal_counts_and_names_in_both_directions_and_makes_nothing() {
     let (d, here) = (d.to_str().unwrap(), here.to_str().unwrap());
     let far = b.path("far/off/");
     for (args, said) in [
-        (
-            ["put", "-n", d, "gone", &server.url("in/")],
-            "would send 1 files, 3 B; 1 files (4 B) are the same already",
-        ),
+        (["put", "-n", d, "gone", &server.url("in/")], "would transfer 1 file, 3 B; 1 file (4 B) up to date"),
         (
             ["get", "-n", &back.url("d"), &back.url("gone"), here],
             "would send 1 files, 3 B; 1 files (4 B) are the same",

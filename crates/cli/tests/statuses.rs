@@ -216,7 +216,13 @@ fn ended_early(b: &Bench, cases: &mut Cases) {
     kill_process(pid, Signal::STOP).unwrap();
     let o = child.wait_with_output().unwrap();
     kill_process(pid, Signal::CONT).unwrap();
-    cases.add(5, "the server falls silent in a measurement", "perf client", o, "tells no result");
+    cases.add(
+        5,
+        "the server falls silent in a measurement",
+        "perf client",
+        o,
+        "cannot get the server's result",
+    );
 }
 
 fn refused(b: &Bench, cases: &mut Cases) {

@@ -100,7 +100,7 @@ fn hosts_that_do_not_answer_or_exist() {
     let o = b.run(&["ls", "longhaul://no-such-host.invalid/"]);
     expect(&o, 3);
     assert!(stderr(&o).contains("no-such-host.invalid"), "{}", stderr(&o));
-    assert!(stderr(&o).contains("check the spelling"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("try another spelling"), "{}", stderr(&o));
 }
 
 #[test]

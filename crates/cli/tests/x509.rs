@@ -142,7 +142,7 @@ fn certificates_that_do_not_hold_are_refused_with_the_reason() {
     let good = o.serve(&[]);
     says(&o.ls(&good, &o.client, &other.file), 4, &["none of the roots", "--ca"]);
     let foreign = other.issue(&o.b, "foreign", "alice.example", Usage::ClientAuth, FAR);
-    says(&o.ls(&good, &foreign, &o.ca.file), 4, &["server", "none of its roots", "--cert"]);
+    says(&o.ls(&good, &foreign, &o.ca.file), 4, &["server", "trusts no issuer", "--cert"]);
     let old = o.ca.issue(&o.b, "old", "alice.example", Usage::ClientAuth, 2021);
     let refused = o.ls(&good, &old, &o.ca.file);
     says(&refused, 4, &["WARNING", "old.crt expired on 2021-01-01", "this end's certificate has expired"]);
@@ -162,7 +162,7 @@ fn certificates_that_do_not_hold_are_refused_with_the_reason() {
     // A client's certificate is none for a server.
     let [cert, key] = &o.ca.issue(&o.b, "wrong-use", "127.0.0.1", Usage::ClientAuth, FAR);
     let server = o.b.serve("srv", &["--cert", cert, "--key", key, "--ca", &o.ca.file]);
-    says(&o.ls(&server, &o.client, &o.ca.file), 4, &["not made for this use"]);
+    says(&o.ls(&server, &o.client, &o.ca.file), 4, &["is not for servers"]);
 }
 
 #[test]
@@ -199,8 +199,12 @@ fn files_that_cannot_be_used_are_named_with_the_way_out() {
     says(&ls(&["--cert", text, "--key", key]), 2, &["no certificate in", text, "BEGIN CERTIFICATE"]);
     says(&ls(&["--ca", text]), 2, &["no certificate in", text]);
     says(&ls(&["--ca", key]), 2, &["no certificate in", key]);
-    says(&ls(&["--cert", cert]), 2, &["no private key in", cert, "--key"]);
-    says(&ls(&["--cert", cert, "--key", text]), 2, &["no private key in", text, "BEGIN PRIVATE KEY"]);
+    says(&ls(&["--cert", cert]), 2, &["cannot read a private key from", cert, "--key"]);
+    says(
+        &ls(&["--cert", cert, "--key", text]),
+        2,
+        &["cannot read a private key from", text, "BEGIN PRIVATE KEY"],
+    );
     says(&ls(&["--cert", cert, "--key", &o.server[1]]), 2, &["does not belong to", cert, &o.server[1]]);
     let sealed = o.b.path("sealed");
     let sealed_text = fs::read_to_string(key).unwrap().replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");

@@ -190,7 +190,7 @@ pub struct Attach {
 /// A parameter as programs have them in memory: bytes per second, nanoseconds, bytes, parts of 100,000. With a unit it is
 /// converted; a letter alone (20M) could be a rate or a size.
 fn param(text: &str) -> Result<(String, u64), String> {
-    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER, or a number with a unit")?;
+    let (name, value) = text.split_once('=').ok_or("not a parameter; try NAME=VALUE, such as gain=8")?;
     Ok((name.to_owned(), number_of(value.trim())?))
 }
 
@@ -200,7 +200,7 @@ fn number_of(value: &str) -> Result<u64, String> {
     }
     if let Some(percent) = value.strip_suffix('%') {
         let parts = units::decimal(percent.trim(), 1_000);
-        return parts.ok_or_else(|| format!("cannot read `{value}` as a percentage; write one such as 0.5%"));
+        return parts.ok_or_else(|| format!("`{value}` is not a percentage; try one such as 0.5%"));
     }
     let unit = value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim().to_ascii_lowercase();
     if unit.len() > 1 {
@@ -216,8 +216,8 @@ fn number_of(value: &str) -> Result<u64, String> {
         "b" => units::size(value),
         _ => {
             return Err(format!(
-                "cannot read `{value}`; write a whole number, a rate such as 20mbit or 60MB/s, a time such as 10ms, a size such as \
-                 64KiB, or a percentage such as 0.5%"
+                "`{value}` is not a number; try a whole number, a rate such as 20mbit or 60MB/s, a time such as \
+                 10ms, a size such as 64KiB, or a percentage such as 0.5%"
             ));
         }
     };

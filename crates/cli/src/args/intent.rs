@@ -43,13 +43,13 @@ impl super::Asking {
 fn code_point(text: &str) -> Result<u8, String> {
     match policy::read_dscp(text).as_deref() {
         Some([point]) => Ok(*point),
-        _ => Err("give 0 to 63, or the name of one code point such as EF, CS1 or AF41".into()),
+        _ => Err("not a code point; try 0 to 63, or a name such as EF, CS1 or AF41".into()),
     }
 }
 
 /// A name that policies can match.
 fn application(text: &str) -> Result<String, String> {
     let fits = (1..=policy::MAX_NAME).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-    let no = || format!("give 1 to {} printable characters", policy::MAX_NAME);
+    let no = || format!("not a usable name; try 1 to {} printable characters", policy::MAX_NAME);
     if fits { Ok(text.to_owned()) } else { Err(no()) }
 }

@@ -77,7 +77,10 @@ impl ByIwarp {
                 (o.module != ::wire::Module::Aead, "--encryption"),
                 (!o.paths.is_empty(), "--path and --backup-path"),
             ];
-            (native, "of the native transport (longhaul://): over iWARP, TCP sends, see --tcp-cc and --plain")
+            (
+                native,
+                "the server's address is iwarp://, where TCP sends; try longhaul://, or --tcp-cc and --plain",
+            )
         } else {
             let iwarp = vec![
                 (self.plain, "--plain"),
@@ -85,18 +88,18 @@ impl ByIwarp {
                 (self.mpa.mpa_markers, "--mpa-markers"),
                 (self.mpa.tcp_cc.is_some(), "--tcp-cc"),
             ];
-            (iwarp, "for addresses that begin with iwarp://")
+            (iwarp, "the server's address is not iwarp://; try without, or an iwarp:// address")
         };
         let named: Vec<&str> = wrong.into_iter().filter(|w| w.0).map(|w| w.1).collect();
-        if named.is_empty() { Ok(()) } else { Err(format!("{}: {why}", named.join(", "))) }
+        if named.is_empty() { Ok(()) } else { Err(format!("cannot use {}: {why}", named.join(", "))) }
     }
 
     /// How a connection by iWARP is to be made, within how long. Says aloud what is not protected.
     pub fn wanted(&self, connect_timeout: Span) -> Iwarp {
         if self.plain {
             err_line!(
-                "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not checked: \
-                 everybody on the way can read and change everything"
+                "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not \
+                 checked: anyone on the path can read and change everything"
             );
         }
         let mut i = Iwarp { tls: !self.plain, congestion: self.mpa.tcp_cc.clone(), ..Iwarp::default() };
@@ -141,14 +144,14 @@ impl ServeIwarp {
         let Some(answers) = self.iwarp else { return Ok(None) };
         let plain = answers != Answers::Tls;
         if plain && !allow_any_key {
-            return Err("--iwarp plain lets in whoever reaches the port, since nobody shows a key there: say that you mean \
-                        it with --allow-any-key, or choose --iwarp tls"
+            return Err("cannot use --iwarp plain: clients present no key over it, and anyone who can reach the port \
+                        is admitted; try --iwarp tls, or confirm it with --allow-any-key"
                 .to_owned());
         }
         if plain {
             err_line!(
-                "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and everybody who \
-                 reaches the port is let in",
+                "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and anyone who \
+                 can reach the port is admitted",
                 if answers == Answers::Plain { "plain" } else { "both" }
             );
         }

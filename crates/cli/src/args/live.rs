@@ -71,8 +71,7 @@ impl FromStr for FlowAddress {
             Some((pid, flow)) => (Some(pid), flow),
             None => (None, text),
         };
-        let wrong =
-            || format!("\"{text}\" is not a flow: write PID/CONNECTION.FLOW as `longhaul cc show` prints it");
+        let wrong = || format!("not a flow; try PID/CONNECTION.FLOW, as `longhaul cc show` prints it");
         let pid = pid.map(str::parse).transpose().map_err(|_| wrong())?;
         Ok(FlowAddress { pid, flow: flow.parse().map_err(|_| wrong())? })
     }

@@ -33,9 +33,9 @@ impl OnDisk {
     pub const fn text(self) -> Option<&'static str> {
         match self {
             OnDisk::Same => None,
-            OnDisk::Differs => Some("the file has changed since: what is in force is what it said before"),
-            OnDisk::Gone => Some("the file is gone: what is in force is what it said before"),
-            OnDisk::Unreadable => Some("the file cannot be read here, so it may have changed since"),
+            OnDisk::Differs => Some("the file has changed since; its earlier contents are in force"),
+            OnDisk::Gone => Some("the file is gone; its earlier contents are in force"),
+            OnDisk::Unreadable => Some("the file is not readable here, and may have changed since"),
         }
     }
 }

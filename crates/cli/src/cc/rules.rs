@@ -38,7 +38,7 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
     let (replaced, remarks) = hold(&policy, &text, &name, &group).map_err(failure)?;
     let instead = if replaced { ", instead of the one before" } else { "" };
     out_line!(
-        "{name} holds for new TCP connections of {}{instead}; `{}` takes it away",
+        "{name} holds for new TCP connections of {}{instead}; `{}` removes it",
         group.display(),
         detaching(a.cgroup.as_deref())
     );
@@ -74,7 +74,7 @@ pub fn detach(what: &DetachWhat) -> Outcome<()> {
     let group = group(what.cgroup.as_deref())?;
     kernel::release(&group).map_err(failure)?;
     out_line!(
-        "no policy holds for TCP connections of {} any more; those that are there keep what they have",
+        "no policy holds for new TCP connections of {} any more; existing ones keep their settings",
         group.display()
     );
     Ok(())
@@ -105,9 +105,21 @@ fn hold(
 fn from_store(store: &Store, access: &StoreAccess) -> Outcome<String> {
     let found = Etcd::new(store, &govern::access(access)?).and_then(|mut etcd| etcd.get());
     let value = found.map_err(super::set::of_store)?.value;
-    let (bytes, _) =
-        value.ok_or_else(|| Failure::new(Code::Partial, format!("there is no policy at {store}")))?;
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("the policy at {store} is not UTF-8")))
+    let (bytes, _) = value.ok_or_else(|| {
+        Failure::new(
+            Code::Partial,
+            format!(
+                "cannot read the policy at {store}: there is none; \
+                 try `longhaul cc push` first"
+            ),
+        )
+    })?;
+    String::from_utf8(bytes).map_err(|_| {
+        Failure::usage(format!(
+            "cannot read the policy at {store}: it is not UTF-8; \
+             try `longhaul cc push` again"
+        ))
+    })
 }
 
 /// Follows a source until this ends. What cannot be used changes nothing, and is told as of other processes.
@@ -124,7 +136,7 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
         read_policy: Arc::new(read_policy),
         load_program: Arc::new(|_, _| {
             Err(vec![
-                "this process moves nothing: give programs to the kernel by `longhaul cc attach --tcp FILE`"
+                "cannot load a program here: this process moves no data; try `longhaul cc attach --tcp FILE`"
                     .into(),
             ])
         }),
@@ -145,7 +157,7 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
     let mut poller = Poller::new().map_err(Failure::system)?;
     let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
     out_line!(
-        "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `{}`",
+        "watching {source} for new TCP connections of {told}; the policy stays in force after this ends, until `{}`",
         detaching(a.cgroup.as_deref())
     );
     loop {
@@ -205,8 +217,12 @@ pub fn held(named: Option<&Path>) -> Outcome<Policy> {
 pub fn in_kernel(t: &Traffic, algorithm: &str, substitute: &str) -> Option<String> {
     (t.carrier == Carrier::Tcp).then(|| match kernel::found(algorithm, substitute, kernel::has) {
         Found::Algorithm(name) => format!("this kernel has {name}"),
-        Found::Substitute(name) => format!("this kernel has it not: the substitute, {name}"),
-        Found::Neither if substitute == algorithm => format!("this kernel has no {algorithm}: its default"),
-        Found::Neither => "this kernel has neither the algorithm nor the substitute: its default".to_owned(),
+        Found::Substitute(name) => format!("not in this kernel: its substitute, {name}"),
+        Found::Neither if substitute == algorithm => {
+            format!("{algorithm} is not in this kernel: the kernel's default")
+        }
+        Found::Neither => {
+            "neither the algorithm nor its substitute is in this kernel: the kernel's default".to_owned()
+        }
     })
 }

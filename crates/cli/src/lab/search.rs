@@ -55,7 +55,7 @@ pub struct Search {
 /// An algorithm by name; worlds are plans, which write it between quotes.
 fn algorithm(text: &str) -> Result<String, String> {
     if text.contains(['"', '\\', '\n']) {
-        return Err("write the name of an algorithm without quotes".to_owned());
+        return Err("not the name of an algorithm; try one without quotes".to_owned());
     }
     cc::registry::parse(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
@@ -63,9 +63,11 @@ fn algorithm(text: &str) -> Result<String, String> {
 /// Searches, and prints and keeps the worst worlds.
 pub fn run(a: &Search) -> Outcome<()> {
     if a.cc == a.against {
-        return Err(Failure::usage("--cc and --against are the same; name two algorithms"));
+        return Err(Failure::usage(
+            "cannot compare an algorithm with itself: --cc and --against are the same; try two",
+        ));
     }
-    let stop = stop::on_signal(|| err_lines!("\nending; once more ends at once"))?;
+    let stop = stop::on_signal(|| err_lines!("\nstopping; interrupt again to stop at once"))?;
     let clock = Clock::new();
     let options = Options {
         seed: a.seed,
@@ -75,21 +77,22 @@ pub fn run(a: &Search) -> Outcome<()> {
     };
     let judge = Simulated { cc: &a.cc, against: &a.against, stop: &stop };
     let mut said = |tried: u64, found: Option<&Found>| match found {
-        Some(f) => err_line!("{tried} tried; climb {} came to {:.2}", f.climb + 1, f.verdict.score()),
-        None => err_line!("{tried} tried; nothing can be said of the worlds of a climb"),
+        Some(f) => err_line!("{tried} paths tried; search {} reached {:.2}", f.climb + 1, f.verdict.score()),
+        None => err_line!("{tried} paths tried; the last search has no verdict"),
     };
     let outcome =
         search::search(&options, &judge, &|| clock.now(), &stop, &mut said).map_err(Failure::system)?;
     let worst = &outcome.found[..outcome.found.len().min(usize::from(a.keep))];
     if worst.is_empty() {
-        out_line!("no world of {} has {} below {BAD} of {}", outcome.evaluations, a.cc, a.against);
+        out_line!("on none of {} paths has {} less than {BAD} of {}", outcome.evaluations, a.cc, a.against);
     } else {
         let plan = search::plan_of(&a.cc, &a.against, a.seed, worst);
-        std::fs::write(&a.out, &plan)
-            .map_err(|e| Failure::system(format!("cannot write {}: {e}", a.out.display())))?;
+        std::fs::write(&a.out, &plan).map_err(|e| {
+            Failure::system(format!("cannot write {}: {e}; try another file with --out", a.out.display()))
+        })?;
         out_text!("{plan}");
         err_line!(
-            "{} worlds tried; the {} worst are in {}: longhaul lab run {} --sim",
+            "{} paths tried; the {} worst are in {}; to run them: longhaul lab run {} --sim",
             outcome.evaluations,
             worst.len(),
             a.out.display(),
@@ -97,7 +100,7 @@ pub fn run(a: &Search) -> Outcome<()> {
         );
     }
     if stop.load(Ordering::SeqCst) {
-        return Err(Failure::new(Code::Interrupted, "interrupted; what had been found stands above"));
+        return Err(Failure::new(Code::Interrupted, "interrupted; the paths found so far are above"));
     }
     Ok(())
 }

@@ -36,8 +36,8 @@ impl Claim {
     pub fn take(&mut self, plan: &Plan) -> Result<(), String> {
         self.share.take(plan.memory()).map_err(|Short { wanted, total, free }| {
             format!(
-                "cannot get {} of memory for this measurement: the server gives {} to all clients, and {} of that are \
-                 free for this one; use a smaller --region, --size or --depth, or fewer --streams",
+                "cannot get {} of memory for this measurement: the server has {} for all clients, and {} of that \
+                 free for this one; try a smaller --region, --size or --depth, or fewer --streams",
                 show_bytes(wanted),
                 show_bytes(total),
                 show_bytes(free)
@@ -70,7 +70,7 @@ impl Claim {
         }
         let moved = moved();
         if moved == self.moved.0 {
-            return Some("nothing moved for 40 s; repeat the command to measure again");
+            return Some("cannot finish the measurement: nothing was transferred for 40 s; try again");
         }
         self.moved = (moved, now);
         None

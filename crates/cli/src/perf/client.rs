@@ -86,7 +86,11 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
         }
     }
     if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
-        return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
+        return Err(Failure::new(
+            Code::Partial,
+            "cannot verify the data: received and sent data differ; try again, \
+             and suspect memory or hardware",
+        ));
     }
     Ok(())
 }
@@ -243,7 +247,10 @@ impl Client {
                 }
             }
             Message::Finish(each, figures) => {
-                let load = self.load.as_mut().ok_or("a result before the measurement")?;
+                let load = self.load.as_mut().ok_or(
+                    "cannot understand the server: it sent a result before the \
+                     measurement; try the same version at both ends",
+                )?;
                 self.ours = Some(load.figures(ep, conn, &each));
                 self.end_intervals(now, ep, conn, &figures);
                 self.theirs = Some(figures);
@@ -252,7 +259,11 @@ impl Client {
             Message::Refused(text) => {
                 self.fail(Failure::line(Code::Refused, format_args!("the server refused: {text}")));
             }
-            Message::Ask(_) => return Err("the server sent a message out of turn".to_owned()),
+            Message::Ask(_) => {
+                return Err("cannot understand the server: it sent an unexpected message; try the same \
+                            version at both ends"
+                    .to_owned());
+            }
         }
         Ok(())
     }
@@ -268,7 +279,11 @@ impl Client {
                 continue;
             }
             if wc.status != Status::Success {
-                return Err(format!("a work request ended with {:?}", wc.status));
+                return Err(format!(
+                    "cannot finish the measurement: a work request completed with {:?}; try again \
+                     with -v",
+                    wc.status
+                ));
             }
             if self.control.as_ref().is_some_and(|c| c.qp() == wc.qp) {
                 let m = self.control.as_mut().map(|c| c.completion(ep, &wc)).transpose()?.flatten();
@@ -348,8 +363,8 @@ impl Client {
         if let Some(silent) = self.patience.look(now, s.packets_received, s.srtt) {
             let arrived = self.load.as_ref().map_or(0, |l| l.arrived(ep));
             let text = format!(
-                "the time is over, and the server tells no result: nothing came from it for {silent}; is the path up, and \
-                 is the server still running? ({arrived} bytes had arrived)"
+                "cannot get the server's result: nothing heard from it for {silent} ({arrived} bytes had arrived); \
+                 try again when the path is up and the server runs"
             );
             self.fail(Failure::new(Code::Interrupted, text));
         }
@@ -430,7 +445,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "messages": initiator.messages,
         "messages_per_second": if initiator.seconds > 0.0 { initiator.messages as f64 / initiator.seconds } else { 0.0 },
         "goodput_bits_per_second": goodput,
-        "retransmitted_share": share(source.payload_again, source.payload_sent),
+        "retransmitted_share": share(source.payload_retransmitted, source.payload_sent),
         "feedback_share": share(sink.control_bytes_sent, source.bytes_sent),
         "srtt_seconds": source.srtt_seconds,
         "min_rtt_seconds": source.min_rtt_seconds,
@@ -451,7 +466,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     if plan.latency && latency.is_none() {
         let seconds = number("seconds");
         return out_line!(
-            "{:?}, {} bytes to and fro: none came back in {seconds:.3} s",
+            "{:?}, {} bytes: no round trip completed in {seconds:.3} s",
             plan.operation,
             plan.size
         );
@@ -459,7 +474,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     if let Some([min, p50, p99, max]) = latency {
         let t = Span::from_nanos;
         out_line!(
-            "{:?}, {} bytes to and fro: {} min, {} median, {} p99, {} max ({} round trips, {})",
+            "{:?}, {} bytes: RTT {} min, {} median, {} p99, {} max ({} round trips, {})",
             plan.operation,
             plan.size,
             t(min),
@@ -485,7 +500,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
         );
     }
     out_line!(
-        "sent again {:.4}%, feedback {:.4}%, round trip {}, {}",
+        "retransmitted {:.4}%, feedback {:.4}%, RTT {}, {}",
         number("retransmitted_share") * 100.0,
         number("feedback_share") * 100.0,
         Span::from_secs_f64(number("srtt_seconds")),

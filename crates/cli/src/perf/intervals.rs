@@ -73,12 +73,12 @@ impl Intervals {
         let (last, before, again) = self.last;
         // What is known may go back by what a stream's records took.
         let arrived = arrived.max(before);
-        let (bytes, resent) = (arrived - before, s.payload_again.saturating_sub(again));
+        let (bytes, retransmitted) = (arrived - before, s.payload_again.saturating_sub(again));
         let rate = bytes as f64 * 8.0 / now.since(last).as_secs_f64().max(1e-9);
         let seconds = now.since(self.began).as_secs_f64();
         if self.shown {
             out_line!(
-                "{seconds:>7.2} s  {bytes:>14} B  {:>10.1} Mbit/s  resent {resent:>10} B  round trip {}  {} {control}",
+                "{seconds:>7.2} s  {bytes:>14} B  {:>10.1} Mbit/s  retransmitted {retransmitted:>10} B  RTT {}  {} {control}",
                 rate / 1e6,
                 s.srtt,
                 s.cc.0,
@@ -86,7 +86,7 @@ impl Intervals {
         }
         self.last = (now, arrived, s.payload_again.max(again));
         self.list.push(
-            json!({ "seconds": seconds, "bytes": bytes, "bits_per_second": rate, "resent_bytes": resent,
+            json!({ "seconds": seconds, "bytes": bytes, "bits_per_second": rate, "retransmitted_bytes": retransmitted,
                                "srtt_seconds": s.srtt.as_secs_f64(), "marked_packets": s.ce_packets,
                                "congestion_control": s.cc.0 }),
         );
@@ -113,7 +113,7 @@ impl Intervals {
                 one["bits_per_second"] = json!(length / (seconds - begin).max(1e-9));
                 (one["bytes"], one["seconds"]) = (json!(bytes), json!(seconds));
                 if self.shown {
-                    out_line!("{seconds:>7.2} s  {rest:>14} B  behind it");
+                    out_line!("{seconds:>7.2} s  {rest:>14} B  late");
                 }
                 self.last = (now, total, self.last.2);
             }

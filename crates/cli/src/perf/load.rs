@@ -81,22 +81,26 @@ fn present(len: usize) -> Result<Vec<u8>, String> {
 fn no_memory(len: usize) -> impl Fn(std::io::Error) -> String {
     move |e| {
         format!(
-            "cannot get {len} bytes of memory: {e}; give this program more (ulimit -v), or choose smaller messages or fewer streams"
+            "cannot allocate {len} bytes: {e}; try a higher limit (ulimit -v), smaller messages or fewer streams"
         )
     }
 }
 
 fn words(e: Error) -> String {
-    format!("this end cannot go on: {e}")
+    format!("cannot go on with the measurement: {e}")
 }
 
 impl Load {
     /// Without its regions, which [`Load::prepare`] makes.
     pub fn new(conn: ConnId, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
-        let qps =
-            info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
+        let qps = info.qps.get(1..=usize::from(plan.streams)).ok_or(
+            "cannot measure: the connection has too few queue \
+             pairs; try fewer streams",
+        )?;
         if plan.operation.is_atomic() && info.iwarp.is_none() {
-            return Err("atomic operations are measured by iWARP: give an iwarp:// address".to_owned());
+            return Err(
+                "cannot measure atomic operations: only iWARP has them; try an iwarp:// address".to_owned()
+            );
         }
         let len = usize::try_from(plan.region_len()).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
@@ -136,7 +140,10 @@ impl Load {
 
     /// With all its regions.
     pub fn prepared(ep: &mut Endpoint, conn: ConnId, plan: Plan, initiator: bool) -> Result<Load, String> {
-        let info = ep.connection(conn).cloned().ok_or("the connection is gone")?;
+        let info = ep.connection(conn).cloned().ok_or(
+            "cannot go on with the measurement: the connection is gone; \
+             try again",
+        )?;
         let mut load = Load::new(conn, &info, plan, initiator)?;
         loop {
             match load.prepare(ep) {
@@ -503,7 +510,7 @@ impl Load {
             cpu_user_seconds: cpu.user.as_secs_f64(),
             cpu_system_seconds: cpu.system.as_secs_f64(),
             payload_sent: s.payload_sent,
-            payload_again: s.payload_again,
+            payload_retransmitted: s.payload_again,
             payload_received: s.payload_received,
             bytes_sent: s.bytes_sent,
             control_bytes_sent: s.control_bytes_sent,

@@ -97,24 +97,19 @@ impl Server {
                 let Some(info) = ep.connection(conn).cloned() else { return };
                 let (client, peer) = (info.remote.to_string(), shown(info.peer.as_ref()));
                 if self.left == Some(0) {
-                    return ep.close(
-                        now,
-                        conn,
-                        code::BUSY,
-                        "this server ends; start another, or try again later",
-                    );
+                    return ep.close(now, conn, code::BUSY, "the server is stopping; try again later");
                 }
                 match self.shares.enter(now, conn, info.peer.as_ref(), info.remote) {
                     Ok(Some(d)) => ep.close(now, d.conn, code::BUSY, &d.words),
                     Ok(None) => {}
                     Err(full) => {
-                        tracing::info!(client, peer, why = %full, "a measurement is refused");
+                        tracing::info!(client, peer, why = %full, "measurement refused");
                         return ep.close(now, conn, code::BUSY, &full.to_string());
                     }
                 }
                 match Control::new(ep, &info) {
                     Ok(control) => {
-                        tracing::info!(client, peer, "a measurement begins");
+                        tracing::info!(client, peer, "measurement started");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
                         let claim = Claim::new(&self.memory, &info, now);
                         let (cq, stage) = (info.cq, Stage::Asking);
@@ -136,8 +131,8 @@ impl Server {
                     let (client, peer) = &s.who;
                     // Once all is said, what is still under way is cut off.
                     let reason =
-                        if s.stage == Stage::Over { "all is said".into() } else { reason.to_string() };
-                    tracing::info!(client, peer, reason, "a measurement ended");
+                        if s.stage == Stage::Over { "results exchanged".into() } else { reason.to_string() };
+                    tracing::info!(client, peer, reason, "measurement ended");
                     s.control.close(ep);
                     if let Some(l) = s.load {
                         if let Some(a) = s.arrivals {
@@ -167,7 +162,7 @@ impl Session {
                 continue;
             }
             if wc.status != Status::Success {
-                return Err(format!("a work request ended with {:?}", wc.status));
+                return Err(format!("a work request completed with {:?}", wc.status));
             }
             if wc.qp == self.control.qp() {
                 if let Some(m) = self.control.completion(ep, &wc)? {
@@ -294,7 +289,7 @@ impl App for Server {
             if let Err(text) = driven {
                 // By iWARP the other end is not told.
                 let (client, peer) = &s.who;
-                tracing::warn!(client, peer, error = %text, "a measurement is given up");
+                tracing::warn!(client, peer, error = %text, "measurement aborted");
                 let other = text == super::control::OTHER_SERVICE;
                 let code = if other { mover::OTHER_SERVICE } else { code::APPLICATION };
                 ep.close(now, *conn, code, &text);
