@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_line_whatever_a_client_says() {
+    fn access_log_lines_cannot_be_forged_by_clients() {
         let line = as_text("T", &end());
         let want = "T put client=192.0.2.1:4460 key=\"SHA256:abc\" path=\"a\\\" status=\\\"done b\" files=3 bytes=1000 \
                     resumed_bytes=24 failed=1 seconds=1.500 status=\"interrupted: \\\\x1b[2J\\\\nby a peer\"\n";
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_moved_away_begins_anew_and_one_that_cannot_be_written_is_named() {
+    fn rotated_log_starts_anew_and_unwritable_log_is_reported() {
         let d = tempfile::tempdir().unwrap();
         let file = d.path().join("log");
         let a = args::AccessLog { log: Some(file.clone()), log_format: LogFormat::Text };

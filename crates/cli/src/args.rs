@@ -83,7 +83,6 @@ mod cc;
 mod clean;
 mod emulated;
 pub mod heading;
-mod hidden;
 mod intent;
 mod iwarp;
 mod keys;
@@ -91,24 +90,25 @@ mod live;
 mod logging;
 mod operation;
 mod perf;
+mod secret;
 mod sending;
 #[cfg(test)]
 mod tests;
 
-pub use self::cc::{Attach, Build, Cc, DetachWhat, Policy as PolicyCommand, Programs, Test};
+pub use self::cc::{Attach, Build, Cc, Detach, Policy as PolicyCommand, Programs, Test};
 pub use clean::Clean;
 pub use emulated::{Demo, Relay, Sim, Steady, Swarm, Wan};
-pub use hidden::Hidden;
 pub use intent::Intent;
-pub use iwarp::{ByIwarp, ServeIwarp};
+pub use iwarp::{IwarpClientOptions, IwarpServerOptions};
 pub use keys::Keys;
 pub use live::{
-    Cap, Control, Governing, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload,
+    AdminOptions, Cap, Control, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload,
 };
 pub use logging::{AccessLog, LogFormat};
 pub use operation::Operation;
-pub use perf::{Driving, PERF_PORT, Perf, PerfClient, PerfServer, Polling};
-pub use sending::{Asking, Sending};
+pub use perf::{LoopOptions, PERF_PORT, Perf, PerfClient, PerfServer, Polling};
+pub use secret::Secret;
+pub use sending::{RequestOptions, SendOptions};
 
 /// What protects packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -175,7 +175,7 @@ pub struct Certificate {
 
 /// Whom to connect to, and how to trust it.
 #[derive(Args, Clone, Debug)]
-pub struct Trusting {
+pub struct ConnectOptions {
     /// Additional path from a local to a remote address (repeatable; default: those that --discover finds).
     ///
     /// Data is spread over all paths by what each carries. The port is the server's unless named.
@@ -191,7 +191,7 @@ pub struct Trusting {
           help_heading = heading::NETWORK)]
     pub connect_timeout: Span,
     #[command(flatten)]
-    pub by_iwarp: ByIwarp,
+    pub by_iwarp: IwarpClientOptions,
     #[command(flatten)]
     pub certificate: Certificate,
     /// X.509 root certificates in PEM, one of which must vouch for the server (default: unset, known hosts).
@@ -204,7 +204,7 @@ pub struct Trusting {
     ///
     /// Other users of this machine can see the command line, but not the environment.
     #[arg(long, value_name = "TOKEN", conflicts_with = "cert", help_heading = heading::SECURITY)]
-    pub token: Option<Hidden>,
+    pub token: Option<Secret>,
     /// Trust a server on first contact without asking.
     ///
     /// A changed key is refused all the same.
@@ -299,13 +299,13 @@ pub struct Serve {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub iwarp: ServeIwarp,
+    pub iwarp: IwarpServerOptions,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
-    pub sending: Sending,
+    pub sending: SendOptions,
     #[command(flatten)]
-    pub governing: Governing,
+    pub admin_options: AdminOptions,
     #[command(flatten)]
     pub logging: AccessLog,
     /// Print JSON on standard output: one line when ready, one at the end.
@@ -315,7 +315,7 @@ pub struct Serve {
 
 /// How files are compared and replaced.
 #[derive(Args, Clone, Debug)]
-pub struct Comparing {
+pub struct CompareOptions {
     /// Skip files by checksum (BLAKE3), not by size and modification time.
     #[arg(long, help_heading = heading::TRANSFER)]
     pub checksum: bool,
@@ -353,15 +353,15 @@ pub struct Put {
     #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub direct: bool,
     #[command(flatten)]
-    pub comparing: Comparing,
+    pub compare_options: CompareOptions,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub trusting: Trusting,
+    pub connect_options: ConnectOptions,
     #[command(flatten)]
-    pub sending: Sending,
+    pub sending: SendOptions,
     #[command(flatten)]
-    pub governing: Governing,
+    pub admin_options: AdminOptions,
     #[command(flatten)]
     pub output: Output,
 }
@@ -377,18 +377,18 @@ pub struct Get {
     #[arg(required = true, value_name = "DST", value_parser = any_path())]
     pub dest: PathBuf,
     #[command(flatten)]
-    pub comparing: Comparing,
+    pub compare_options: CompareOptions,
     /// Do not wait for the disk (fsync) before the transfer counts as done.
     #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub no_sync: bool,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub trusting: Trusting,
+    pub connect_options: ConnectOptions,
     #[command(flatten)]
-    pub asking: Asking,
+    pub request_options: RequestOptions,
     #[command(flatten)]
-    pub governing: Governing,
+    pub admin_options: AdminOptions,
     #[command(flatten)]
     pub output: Output,
 }
@@ -409,7 +409,7 @@ pub struct Ls {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub trusting: Trusting,
+    pub connect_options: ConnectOptions,
     /// Print sizes in powers of 1024, such as 1.5K or 23M.
     #[arg(short = 'h', long, help_heading = heading::OUTPUT)]
     pub human_readable: bool,

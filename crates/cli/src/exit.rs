@@ -121,11 +121,11 @@ impl From<endpoint::ConnectError> for Failure {
 }
 
 /// The code and words of a transfer's end.
-pub fn of_transfer(e: &mover::Error) -> Failure {
+pub fn transfer_failure(e: &mover::Error) -> Failure {
     let peer = if let mover::Error::Connection { code, .. } = e { *code } else { None };
     let code = match e {
         mover::Error::Refused { .. } | mover::Error::OtherService { .. } => Code::Refused,
-        mover::Error::Connection { code, .. } => of_peer(*code).unwrap_or(Code::Interrupted),
+        mover::Error::Connection { code, .. } => peer_code(*code).unwrap_or(Code::Interrupted),
         mover::Error::Interrupted => Code::Interrupted,
         mover::Error::Partial { system: Some(_), .. } => Code::System,
         mover::Error::Partial { .. } => Code::Partial,
@@ -138,7 +138,7 @@ pub fn of_transfer(e: &mover::Error) -> Failure {
 }
 
 /// What the code tells with which a peer closed a connection; `None` of those that only say that it is over.
-fn of_peer(code: Option<u64>) -> Option<Code> {
+fn peer_code(code: Option<u64>) -> Option<Code> {
     use transport::error::code::{NO_COMMON_CC, NO_COMMON_SUITE, UNAUTHORISED};
     match code? {
         UNAUTHORISED => Some(Code::Untrusted),
@@ -149,14 +149,14 @@ fn of_peer(code: Option<u64>) -> Option<Code> {
 }
 
 /// The code and words of a connection that did not come about or ended.
-pub fn of_close(reason: &endpoint::CloseReason, connected: bool) -> Failure {
+pub fn close_failure(reason: &endpoint::CloseReason, connected: bool) -> Failure {
     use endpoint::CloseReason as R;
     let peer = if let R::Peer { code, .. } = reason { Some(*code) } else { None };
     let code = match reason {
         R::Handshake(_) => Code::Untrusted,
         // The same command would be told the same again, whichever end is the first to say so.
         R::NothingInCommon(_) => Code::Refused,
-        _ => of_peer(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
+        _ => peer_code(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
     };
     Failure { peer, ..Failure::new(code, reason.to_string()) }
 }
@@ -167,7 +167,7 @@ mod tests {
     use endpoint::CloseReason;
 
     #[test]
-    fn the_help_names_every_code() {
+    fn help_lists_every_exit_code() {
         let all = [
             Code::Ok,
             Code::Partial,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_run_gives_its_own_status() {
+    fn failure_of_a_command_has_its_status() {
         use std::os::unix::process::ExitStatusExt as _;
         let of = |raw| Failure::of_command("sh", std::process::ExitStatus::from_raw(raw));
         assert_eq!((of(3 << 8).status, of(3 << 8).text.as_str()), (Some(3), ""));
@@ -200,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn transfers_map_to_codes() {
-        let code = |e: mover::Error| of_transfer(&e).code;
+    fn transfer_errors_map_to_exit_codes() {
+        let code = |e: mover::Error| transfer_failure(&e).code;
         assert_eq!(code(mover::Error::Partial { failed: 2, system: None }), Code::Partial);
         let system = Some(mover::Cause::Full);
         assert_eq!(code(mover::Error::Partial { failed: 2, system }), Code::System);
@@ -214,8 +214,8 @@ mod tests {
         assert_eq!(code(ended(Some(transport::error::code::NO_COMMON_CC))), Code::Refused);
         assert_eq!(code(ended(Some(transport::error::code::BUSY))), Code::Interrupted);
         assert_eq!(code(ended(None)), Code::Interrupted, "a peer's words decide nothing");
-        assert_eq!(of_close(&closed, true).code, Code::Untrusted);
-        assert_eq!(of_close(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
-        assert_eq!(of_close(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
+        assert_eq!(close_failure(&closed, true).code, Code::Untrusted);
+        assert_eq!(close_failure(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
+        assert_eq!(close_failure(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
     }
 }

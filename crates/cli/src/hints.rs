@@ -103,7 +103,7 @@ fn names_one(command: &str) -> bool {
 }
 
 #[test]
-fn every_command_that_a_text_names_can_be_given() {
+fn commands_named_in_texts_exist() {
     let all = commands();
     assert!(all.len() > 20, "they are not found: {all:?}");
     for command in all {
@@ -124,7 +124,7 @@ fn options(c: &Command, out: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_option_that_a_text_names_is_one() {
+fn options_named_in_texts_exist() {
     let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
     options(&Cli::command(), &mut known);
     let mut unknown = BTreeSet::new();
@@ -187,7 +187,7 @@ fn failures() -> Vec<String> {
             for after in code.split(call).skip(1) {
                 let until = after.find(';').unwrap_or(after.len());
                 let quoted = after[..until].find('"').map(|at| strings(&after[at..]));
-                let is_text = |t: &String| t.starts_with(char::is_alphabetic) && t.contains(' ');
+                let is_text = |t: &String| t.starts_with(char::is_alphabetic) && t.trim().contains(' ');
                 found.extend(quoted.and_then(|q| q.into_iter().next()).filter(is_text));
             }
         }
@@ -221,7 +221,7 @@ fn first_column(text: &str, head: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
+fn tables_of_the_guides_are_complete() {
     let plans: BTreeSet<String> = lab::plan::SHIPPED.iter().map(|(n, _)| (*n).to_owned()).collect();
     assert_eq!(first_column(&guide("lab.md"), "| plan |"), plans);
     let values = crate::args::Encryption::value_variants();
@@ -231,7 +231,7 @@ fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
 }
 
 #[test]
-fn every_option_that_a_guide_names_in_a_table_is_one() {
+fn options_in_tables_of_the_guides_exist() {
     let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
     options(&Cli::command(), &mut known);
     let (mut found, mut unknown) = (0, BTreeSet::new());

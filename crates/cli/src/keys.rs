@@ -2,7 +2,7 @@
 
 use crate::args::Keys;
 use crate::exit::{Failure, Outcome};
-use crate::setup::Me;
+use crate::setup::LocalIdentity;
 use lhio::clock::WallTime;
 use lhio::identity::AuthorizedKeys;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ const MAX_TEXT: u64 = 1 << 20;
 
 /// Runs one of the commands.
 pub fn run(k: &Keys) -> Outcome<()> {
-    let me = Me::load()?;
+    let me = LocalIdentity::load()?;
     let key = me.identity.public_key();
     match k {
         Keys::Show => out_line!("{key} {}", comment()),
@@ -67,7 +67,7 @@ fn comment() -> String {
 }
 
 /// Adds the keys of a file that may not connect yet.
-fn authorize(me: &Me, file: &Path) -> Outcome<()> {
+fn authorize(me: &LocalIdentity, file: &Path) -> Outcome<()> {
     let fail = |e: std::io::Error| {
         Failure::usage(format!(
             "cannot read keys from {}: {e}; try a file with the output \
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_cannot_be_used_any_more_is_said_to_have_expired() {
+    fn expired_tokens_are_listed_as_expired() {
         assert_eq!(validity(100, 99), "expires in 1 s");
         assert_eq!(validity(100, 100), "expires in less than a second");
         for now in [101, u64::MAX] {

@@ -136,7 +136,7 @@ pub struct Exec {
 }
 
 /// Becomes the emulator or a workload, when that is what it was started as.
-pub fn hidden() -> Option<ExitCode> {
+pub fn run_as_child() -> Option<ExitCode> {
     let args: Vec<String> = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let code = match args.first()?.as_str() {
         EMULATOR_ARGUMENT => ::lab::emulator::main(&args[1..]),
@@ -155,7 +155,7 @@ pub fn main(c: &Command) -> Outcome<()> {
         Command::List(a) => list(a),
         Command::Exec(a) => exec(a),
         Command::Clean => {
-            let gone = ::lab::clean().map_err(|e| of_lab(&e))?;
+            let gone = ::lab::clean().map_err(|e| lab_failure(&e))?;
             err_line!("removed {} leftovers{}", gone.len(), names(&gone));
             Ok(())
         }
@@ -166,7 +166,7 @@ fn names(all: &[String]) -> String {
     if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
 }
 
-fn of_lab(e: &LabError) -> Failure {
+fn lab_failure(e: &LabError) -> Failure {
     let code = match e {
         LabError::System { .. } | LabError::Emulator(_) => Code::System,
         _ => Code::Usage,
@@ -176,7 +176,7 @@ fn of_lab(e: &LabError) -> Failure {
 
 fn part_of(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    numbers.ok_or_else(|| format!("not a part; try one such as 1/20"))
+    numbers.ok_or_else(|| "not a part; try one such as 1/20".to_owned())
 }
 
 /// How many simulations run at once when nobody says.
@@ -366,15 +366,16 @@ fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
 fn exec(a: &Exec) -> Outcome<()> {
     let (spec, _folder) = network(a)?;
     let stop = stop::on_signal(|| ())?;
-    let mut lab = Lab::up(&format!("exec{}", std::process::id()), &spec, a.seed).map_err(|e| of_lab(&e))?;
+    let mut lab =
+        Lab::up(&format!("exec{}", std::process::id()), &spec, a.seed).map_err(|e| lab_failure(&e))?;
     let mut addresses = Vec::new();
     for node in lab.nodes() {
-        let address = lab.address(node).map_err(|e| of_lab(&e))?;
+        let address = lab.address(node).map_err(|e| lab_failure(&e))?;
         err_line!("{node}: {address}");
         addresses.push((format!("LAB_{}", node.to_uppercase()), address.to_string()));
     }
     let start = |node: &str, line: &[String]| -> Outcome<std::process::Child> {
-        let mut c = lab.command(node, &line[0]).map_err(|e| of_lab(&e))?;
+        let mut c = lab.command(node, &line[0]).map_err(|e| lab_failure(&e))?;
         c.args(&line[1..]).envs(addresses.iter().cloned());
         c.spawn()
             .map_err(|e| Failure::usage(format!("cannot start {}: {e}; try the path of a program", line[0])))
@@ -390,7 +391,7 @@ fn exec(a: &Exec) -> Outcome<()> {
         beside.push(start(node, &["sh".to_owned(), "-c".to_owned(), command.to_owned()])?);
     }
     let mut main = start(&a.node, &a.command)?;
-    lab.restart_schedules().map_err(|e| of_lab(&e))?;
+    lab.restart_schedules().map_err(|e| lab_failure(&e))?;
     // Signals reach the command too: it is in the same process group. It ends, and then so does this.
     let status = loop {
         if let Some(status) = main.try_wait().map_err(Failure::system)? {
@@ -407,6 +408,6 @@ fn exec(a: &Exec) -> Outcome<()> {
         let _ = c.kill();
         let _ = c.wait();
     }
-    lab.down().map_err(|e| of_lab(&e))?;
+    lab.down().map_err(|e| lab_failure(&e))?;
     if status.success() { Ok(()) } else { Err(Failure::of_command(&a.command[0], status)) }
 }

@@ -18,8 +18,8 @@ mod hints;
 mod keys;
 mod lab;
 mod log;
-mod mapped;
 mod perf;
+mod policy_decision;
 mod reference;
 mod remedy;
 mod serve;
@@ -48,7 +48,7 @@ static MEMORY: lhio::memory::OrExit = lhio::memory::OrExit;
 fn main() -> ExitCode {
     lhio::memory::spare_address_space();
     lhio::descriptors::raise();
-    if let Some(code) = lab::hidden() {
+    if let Some(code) = lab::run_as_child() {
         return code;
     }
     let done = match Cli::try_parse() {

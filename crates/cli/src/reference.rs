@@ -35,7 +35,7 @@ fn pages(command: clap::Command, prefix: &str, dir: &Path) -> std::io::Result<()
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_command_has_a_page() {
+    fn every_command_has_a_man_page() {
         let dir = tempfile::tempdir().unwrap();
         super::man(dir.path()).unwrap();
         for page in [

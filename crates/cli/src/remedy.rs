@@ -6,7 +6,7 @@ use transport::error::code;
 
 /// What this end shows and wants, as far as it bears on the remedy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct TrustContext {
     /// It shows a certificate (`--cert`), not its key.
     pub shows_certificate: bool,
     /// It wants a certificate of the server (`--ca`), not a known key.
@@ -18,8 +18,8 @@ pub struct Manner {
 }
 
 /// Adds the remedy to a failure that comes of distrust, or of TLS at one end only; any other stays as it is.
-pub fn explain(f: Failure, m: Manner) -> Failure {
-    if let Some(r) = m.plain.and_then(|plain| one_end_only(&f, plain)) {
+pub fn explain(f: Failure, m: TrustContext) -> Failure {
+    if let Some(r) = m.plain.and_then(|plain| tls_at_one_end(&f, plain)) {
         return Failure { code: Code::Connect, text: format!("{}\n{r}", f.text), ..f };
     }
     match remedy(&f, m) {
@@ -29,10 +29,10 @@ pub fn explain(f: Failure, m: Manner) -> Failure {
 }
 
 /// The way out, by the peer's code, or by what TLS says at either end.
-fn remedy(f: &Failure, m: Manner) -> Option<String> {
+fn remedy(f: &Failure, m: TrustContext) -> Option<String> {
     let has = |w: &str| f.text.contains(w);
     match f.peer {
-        Some(code::UNAUTHORISED) => return unauthorised(m).map(str::to_owned),
+        Some(code::UNAUTHORISED) => return unauthorised_hint(m).map(str::to_owned),
         // Whatever it says, it is not TLS that speaks.
         Some(code) if !(code::TLS..code::APPLICATION).contains(&code) => return None,
         _ => {}
@@ -83,7 +83,7 @@ fn remedy(f: &Failure, m: Manner) -> Option<String> {
 
 /// By iWARP: the other end does not have what this one begins with, TLS or none. A server of ours ends such a connection at
 /// once, and so do others.
-fn one_end_only(f: &Failure, plain: bool) -> Option<&'static str> {
+fn tls_at_one_end(f: &Failure, plain: bool) -> Option<&'static str> {
     let no_tls = f.text.contains("InvalidContentType");
     let ended = f.peer.is_none()
         && f.code == Code::Connect
@@ -99,13 +99,13 @@ fn one_end_only(f: &Failure, plain: bool) -> Option<&'static str> {
     }
 }
 
-fn unauthorised(m: Manner) -> Option<&'static str> {
+fn unauthorised_hint(m: TrustContext) -> Option<&'static str> {
     match m {
-        Manner { token: true, .. } => Some(
+        TrustContext { token: true, .. } => Some(
             "the token was used already or has expired; try a new one (on the server: longhaul keys token)",
         ),
         // The server's words say it: names.
-        Manner { shows_certificate: true, .. } => None,
+        TrustContext { shows_certificate: true, .. } => None,
         _ => Some(
             "try `longhaul keys show` here and `longhaul keys authorize FILE` on the server, or a one-time token for \
              --token (`longhaul keys token` on the server)",
@@ -114,7 +114,7 @@ fn unauthorised(m: Manner) -> Option<&'static str> {
 }
 
 /// One end speaks of keys and the other of certificates. TLS does not tell in which direction.
-fn mismatch(m: Manner) -> String {
+fn mismatch(m: TrustContext) -> String {
     let shows = if m.shows_certificate {
         "a certificate (without --cert, its key)"
     } else {
@@ -134,18 +134,18 @@ fn mismatch(m: Manner) -> String {
 mod tests {
     use super::*;
 
-    fn of(text: &str, m: Manner) -> Failure {
+    fn of(text: &str, m: TrustContext) -> Failure {
         explain(Failure::new(Code::Connect, text), m)
     }
 
     /// Closed by the peer.
-    fn by_peer(code: u64, text: &str, m: Manner) -> Failure {
+    fn by_peer(code: u64, text: &str, m: TrustContext) -> Failure {
         explain(Failure { peer: Some(code), ..Failure::new(Code::Connect, text) }, m)
     }
 
     #[test]
-    fn the_remedy_is_for_the_end_that_is_at_fault() {
-        let m = Manner { shows_certificate: true, wants_certificate: true, ..Manner::default() };
+    fn remedy_addresses_the_end_at_fault() {
+        let m = TrustContext { shows_certificate: true, wants_certificate: true, ..TrustContext::default() };
         let f = of("handshake failed: invalid peer certificate: UnknownIssuer", m);
         assert_eq!(f.code, Code::Untrusted);
         assert!(f.text.contains("none of the roots in --ca"), "{f}");
@@ -154,19 +154,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_matter_of_trust_stays_as_it_is() {
-        let f = of("nothing heard from the peer for 30 s", Manner::default());
+    fn failures_unrelated_to_trust_are_unchanged() {
+        let f = of("nothing heard from the peer for 30 s", TrustContext::default());
         assert_eq!((f.code, f.text.as_str()), (Code::Connect, "nothing heard from the peer for 30 s"));
         for words in ["closed by the peer: no (code 0x6)", "UnknownIssuer", "CertificateRequired"] {
-            let f = by_peer(code::BUSY, words, Manner::default());
+            let f = by_peer(code::BUSY, words, TrustContext::default());
             assert_eq!((f.code, f.text.as_str()), (Code::Connect, words), "a peer's words decide nothing");
         }
     }
 
     #[test]
-    fn tls_at_one_end_only_is_explained() {
+    fn tls_mismatch_is_explained() {
         let reset = "cannot connect to h:1: the connection by iWARP to h:1 failed: Connection reset by peer";
-        let m = |plain| Manner { plain: Some(plain), ..Manner::default() };
+        let m = |plain| TrustContext { plain: Some(plain), ..TrustContext::default() };
         assert!(of(reset, m(true)).text.contains("try without --plain"));
         assert!(of(reset, m(false)).text.contains("try --plain"));
         let f = of("handshake failed: received corrupt message of type InvalidContentType", m(false));
@@ -174,14 +174,14 @@ mod tests {
         // Once it was up, it is something else.
         let f = explain(Failure::new(Code::Interrupted, "Connection reset by peer"), m(true));
         assert_eq!(f.text, "Connection reset by peer");
-        assert_eq!(of(reset, Manner::default()).text, reset);
+        assert_eq!(of(reset, TrustContext::default()).text, reset);
     }
 
     #[test]
-    fn strangers_learn_how_to_get_in() {
+    fn unauthorised_clients_learn_how_to_connect() {
         let turned_away = |m| by_peer(code::UNAUTHORISED, "no", m).text;
-        assert!(turned_away(Manner::default()).contains("longhaul keys authorize"));
-        let token = Manner { token: true, ..Manner::default() };
+        assert!(turned_away(TrustContext::default()).contains("longhaul keys authorize"));
+        let token = TrustContext { token: true, ..TrustContext::default() };
         assert!(turned_away(token).contains("used already"));
     }
 }

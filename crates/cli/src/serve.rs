@@ -4,7 +4,7 @@ use crate::access_log::AccessLog;
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
 use crate::govern;
-use crate::setup::{self, Me, Serving};
+use crate::setup::{self, LocalIdentity, Serving};
 use crate::{out, stop};
 use base::Time;
 use endpoint::{App, ConnId, Endpoint};
@@ -21,7 +21,7 @@ const QUEUE_PAIRS: u32 = 8;
 
 /// Serves until interrupted.
 pub fn run(a: &Serve) -> Outcome<()> {
-    let me = Me::with(&a.admission.certificate)?;
+    let me = LocalIdentity::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     options.max_qps = QUEUE_PAIRS;
     let access_log = AccessLog::open(&a.logging)?;
@@ -44,7 +44,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         cc: a.sending.first_cc().to_owned(),
         ..ServeOptions::new(&a.dir)
     };
-    let admin = govern::start("serve", &a.governing, &me, driver.waker())?;
+    let admin = govern::start("serve", &a.admin_options, &me, driver.waker())?;
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
@@ -67,7 +67,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         stopping.stop();
         wake();
     })?;
-    let mut app = Served { inner, events: None, access_log, who: BTreeMap::new() };
+    let mut app = LoggedServer { inner, events: None, access_log, who: BTreeMap::new() };
     driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if a.json {
         let cpu = CpuTime::of_process();
@@ -80,7 +80,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
 }
 
 /// The server, with what happens to its sessions in the logs.
-struct Served {
+struct LoggedServer {
     inner: ServerApp,
     events: Option<Reader>,
     access_log: Option<AccessLog>,
@@ -88,7 +88,7 @@ struct Served {
     who: BTreeMap<u64, (String, String)>,
 }
 
-impl Served {
+impl LoggedServer {
     /// Reads what happened since the last time.
     fn read(&mut self, ep: &mut Endpoint) {
         let mut reader = match self.events.take() {
@@ -152,7 +152,7 @@ impl Served {
     }
 }
 
-impl App for Served {
+impl App for LoggedServer {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if self.events.is_none() {
             self.read(ep); // subscribes

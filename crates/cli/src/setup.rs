@@ -1,6 +1,8 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Certificate, Driving, Encryption, Intent, Polling, Sending, Trusting, Wire};
+use crate::args::{
+    Admission, Certificate, ConnectOptions, Encryption, Intent, LoopOptions, Polling, SendOptions, Wire,
+};
 use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
@@ -36,7 +38,7 @@ pub fn protect() -> Outcome<()> {
 }
 
 /// This machine's identity.
-pub struct Me {
+pub struct LocalIdentity {
     /// Where keys are kept.
     pub state: StateFolder,
     /// The key.
@@ -46,14 +48,14 @@ pub struct Me {
     static_secret: Zeroizing<[u8; 32]>,
 }
 
-impl Me {
+impl LocalIdentity {
     /// Reads the state folder; makes a key at first use.
-    pub fn load() -> Outcome<Me> {
-        Me::with(&Certificate::default())
+    pub fn load() -> Outcome<LocalIdentity> {
+        LocalIdentity::with(&Certificate::default())
     }
 
     /// With the certificate that the command line names, if it names one.
-    pub fn with(c: &Certificate) -> Outcome<Me> {
+    pub fn with(c: &Certificate) -> Outcome<LocalIdentity> {
         protect()?;
         let certificate = x509::credentials(c)?;
         let state = StateFolder::open_default()?;
@@ -62,7 +64,7 @@ impl Me {
         let static_secret = Zeroizing::new(blake3::derive_key("longhaul 2026 stateless reset", key.seed()));
         let identity = Identity::of_seed(key.seed());
         let credentials = certificate.unwrap_or_else(|| Credentials::RawKey(identity.clone()));
-        Ok(Me { state, identity, credentials: Arc::new(credentials), static_secret })
+        Ok(LocalIdentity { state, identity, credentials: Arc::new(credentials), static_secret })
     }
 
     /// The fingerprint of the key that is shown; none when it is a certificate.
@@ -159,7 +161,7 @@ impl Serving {
 
 /// Says what a server listens on, who may come and how.
 pub fn announce(
-    me: &Me,
+    me: &LocalIdentity,
     (listen, iwarp): (SocketAddr, bool),
     a: &Admission,
     gate: &Gate,
@@ -194,7 +196,11 @@ pub fn announce(
 
 /// Options of the transport. A server says aloud when packets may not be encrypted; a client does when it knows what was agreed
 /// ([`tell_protection`]).
-pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trusting>) -> TransportOptions {
+pub fn options(
+    wire: &Wire,
+    sending: Option<&SendOptions>,
+    connect_options: Option<&ConnectOptions>,
+) -> TransportOptions {
     let measured = aead_suites();
     let mut o = TransportOptions {
         suites: measured.iter().map(|(s, _)| *s).collect(),
@@ -212,7 +218,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
             ("crc32c", &[Suite::Crc32c])
         }
     };
-    if let (Some(suite), None) = (first.first(), trusting) {
+    if let (Some(suite), None) = (first.first(), connect_options) {
         let what = unprotected(*suite).unwrap_or_default();
         err_line!("WARNING: --encryption {name}: with clients that ask for it too, {what}");
     }
@@ -230,7 +236,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.intent = intent(&s.intent);
         (o.coupling, o.lane_choice) = (s.coupling, s.scheduler);
     }
-    if let Some(t) = trusting {
+    if let Some(t) = connect_options {
         o.connect_timeout = t.connect_timeout;
         o.paths = [&t.paths[..], &t.backup_paths].concat();
     }
@@ -321,7 +327,7 @@ fn driver_options(
 pub fn driven(
     bind: SocketAddr,
     wire: &Wire,
-    d: &Driving,
+    d: &LoopOptions,
     serves: (bool, Option<StreamOptions>),
 ) -> Outcome<Driver> {
     let idle = match d.poll {
@@ -339,7 +345,7 @@ pub fn driven(
 
 /// The token of the command line or the environment. A certificate on the command line counts more than the
 /// environment.
-pub fn token(t: &Trusting) -> Outcome<Option<OneTimeToken>> {
+pub fn token(t: &ConnectOptions) -> Outcome<Option<OneTimeToken>> {
     let text = match (&t.token, &t.certificate.cert) {
         (Some(text), _) => Some(text.0.clone()),
         (None, Some(_)) => None,
@@ -353,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_of_one_key_have_secrets_of_their_own_that_survive_a_restart() {
+    fn servers_of_one_key_have_distinct_persistent_secrets() {
         let secret = |key: u8, role, listen: &str| {
             let (config, listen) = (ServerConfig::default(), listen.parse().unwrap());
             Serving { config, role, listen }.reset_secret(&[key; 32])

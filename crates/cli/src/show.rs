@@ -1,6 +1,6 @@
 //! What people see of a transfer.
 
-use crate::client::Live;
+use crate::client::ConnectionSnapshot;
 use crate::exit::{Failure, Outcome};
 use crate::out;
 use crate::units::show_bytes;
@@ -97,7 +97,7 @@ fn line(p: &Snapshot) -> String {
         parts.push(Rate::from_bytes_per_sec(bytes).to_string());
     }
     if let Some(left) = p.seconds_left {
-        parts.push(format!("{} left", clock(left.ceil() as u64)));
+        parts.push(format!("{} left", time_left(left.ceil() as u64)));
     }
     let more = if p.complete { "" } else { "+" };
     let done = p.files_confirmed.saturating_add(p.files_skipped);
@@ -110,7 +110,7 @@ fn line(p: &Snapshot) -> String {
     out
 }
 
-fn clock(seconds: u64) -> String {
+fn time_left(seconds: u64) -> String {
     match seconds {
         s if s < 60 => format!("{s} s"),
         s if s < 3600 => format!("{}:{:02} min", s / 60, s % 60),
@@ -119,7 +119,7 @@ fn clock(seconds: u64) -> String {
 }
 
 /// The last line of a transfer. What counts is what the receiving end has confirmed.
-pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> String {
+pub fn summary(s: &Summary, live: &ConnectionSnapshot, (dry_run, receives): (bool, bool)) -> String {
     let p = &s.progress;
     if dry_run {
         return format!(
@@ -154,7 +154,7 @@ pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> S
         out.push_str(&format!("; over {} paths", used.len()));
     }
     if let Some(i) = &live.iwarp {
-        out.push_str(&format!("; over {}", by_iwarp(i)));
+        out.push_str(&format!("; over {}", describe_iwarp(i)));
     }
     for note in &p.notes {
         out.push_str(&format!("\nnote: {note}"));
@@ -195,7 +195,7 @@ pub fn suite(s: Option<Suite>, i: Option<&IwarpInfo>) -> Option<&'static str> {
 }
 
 /// A connection by iWARP in few words.
-pub fn by_iwarp(i: &IwarpInfo) -> String {
+pub fn describe_iwarp(i: &IwarpInfo) -> String {
     let mut out = if i.tls { "iWARP with TLS" } else { "iWARP without TLS" }.to_owned();
     if i.crc {
         out.push_str(", CRC");
@@ -255,14 +255,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_left() {
-        assert_eq!(clock(59), "59 s");
-        assert_eq!(clock(61), "1:01 min");
-        assert_eq!(clock(7_380), "2:03 h");
+    fn time_left_is_formatted_by_magnitude() {
+        assert_eq!(time_left(59), "59 s");
+        assert_eq!(time_left(61), "1:01 min");
+        assert_eq!(time_left(7_380), "2:03 h");
     }
 
     #[test]
-    fn what_stays_behind_is_counted_by_kind() {
+    fn attributes_not_carried_are_counted_by_kind() {
         assert_eq!(not_carried(&NotCarried::default()), None);
         let n = NotCarried { hard_links: 3, owners: 1, special_bits: 2, ..NotCarried::default() };
         let text = "3 hard links (each name became a file), owners of 1 file or folder, set-user-id, set-group-id or sticky bits \
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_rate_time_left_and_files() {
+    fn progress_line_has_rate_time_left_and_files() {
         let p = Snapshot {
             bytes_per_second: Some(1_250_000),
             files_per_second: Some(0),

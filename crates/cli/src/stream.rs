@@ -101,10 +101,10 @@ pub fn is_input(sources: &[PathBuf], dest: &[u8]) -> Outcome<bool> {
 pub struct Stream {
     /// For people.
     shown: String,
-    way: Way,
+    target: Target,
 }
 
-enum Way {
+enum Target {
     /// This program's standard output.
     Output,
     /// A device, or an open file by its descriptor.
@@ -118,7 +118,7 @@ impl Stream {
     pub fn of(dest: &Path) -> Outcome<Option<Stream>> {
         let name = dest.as_os_str().as_bytes();
         if name == STANDARD {
-            return Ok(Some(Stream { shown: "standard output".into(), way: Way::Output }));
+            return Ok(Some(Stream { shown: "standard output".into(), target: Target::Output }));
         }
         let shown = show(name);
         let fail = |e: io::Error| {
@@ -135,22 +135,22 @@ impl Stream {
         if t.is_dir() || !(special || descriptor) {
             return Ok(None);
         }
-        let way = if is_output(&about).map_err(fail)? {
-            Way::Output
+        let target = if is_output(&about).map_err(fail)? {
+            Target::Output
         } else if t.is_fifo() {
-            Way::Pipe(dest.to_owned())
+            Target::Pipe(dest.to_owned())
         } else {
             let mut flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
             // What was written to an open file stays. A disk is written to from its beginning.
             flags.set(OFlags::APPEND, t.is_file());
-            Way::Open(rustix::fs::open(dest, flags, Mode::empty()).map_err(|e| fail(e.into()))?)
+            Target::Open(rustix::fs::open(dest, flags, Mode::empty()).map_err(|e| fail(e.into()))?)
         };
-        Ok(Some(Stream { shown, way }))
+        Ok(Some(Stream { shown, target }))
     }
 
     /// Whether standard output is taken, so that nothing else may be said there.
     pub fn takes_output(&self) -> bool {
-        matches!(self.way, Way::Output)
+        matches!(self.target, Target::Output)
     }
 
     /// Writes the file that was fetched, all of it. `stopped` says that the user wants no more of it.
@@ -162,11 +162,11 @@ impl Stream {
                 format!("cannot write to {shown}: the server sent no file ({e}); try again"),
             )
         })?;
-        let to = match self.way {
-            Way::Output if out::is_terminal() => return show_text(from),
-            Way::Output => out::descriptor().map_err(|e| errno(&e)),
-            Way::Open(fd) => Ok(fd),
-            Way::Pipe(path) => open_pipe(&path, stopped),
+        let to = match self.target {
+            Target::Output if out::is_terminal() => return show_text(from),
+            Target::Output => out::descriptor().map_err(|e| errno(&e)),
+            Target::Open(fd) => Ok(fd),
+            Target::Pipe(path) => open_pipe(&path, stopped),
         };
         match to.and_then(|to| copy(&mut from, &to, stopped)) {
             Ok(()) => Ok(()),
@@ -273,7 +273,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn pipes_devices_and_descriptors_are_told_from_files_and_folders() {
+    fn pipes_devices_and_descriptors_are_distinguished_from_files() {
         let d = tempfile::tempdir().unwrap();
         let at = |n: &str| d.path().join(n);
         rustix::fs::mknodat(
@@ -292,11 +292,11 @@ mod tests {
         }
         symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), at("to-open")).unwrap();
         symlink("nowhere", at("broken")).unwrap();
-        let way = |p: &Path| {
-            Stream::of(p).unwrap().map(|s| match s.way {
-                Way::Output => "output",
-                Way::Open(_) => "open",
-                Way::Pipe(_) => "pipe",
+        let target = |p: &Path| {
+            Stream::of(p).unwrap().map(|s| match s.target {
+                Target::Output => "output",
+                Target::Open(_) => "open",
+                Target::Pipe(_) => "pipe",
             })
         };
         for (name, want) in [
@@ -310,11 +310,11 @@ mod tests {
             ("new", None),
             (".", None),
         ] {
-            assert_eq!(way(&at(name)), want, "{name}");
+            assert_eq!(target(&at(name)), want, "{name}");
         }
-        assert_eq!(way(Path::new("-")), Some("output"));
-        assert_eq!(way(Path::new("/dev/null")), Some("open"));
-        assert_eq!(way(&PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()))), Some("open"));
+        assert_eq!(target(Path::new("-")), Some("output"));
+        assert_eq!(target(Path::new("/dev/null")), Some("open"));
+        assert_eq!(target(&PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()))), Some("open"));
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         assert!(Stream::of(&at("socket")).is_err());
     }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_say_what_they_take() {
+    fn value_errors_name_the_range() {
         assert_eq!(rate("20M"), Ok(Rate::from_mbit(20)));
         assert!(rate("0").unwrap_err().contains("from 8bit to 100tbit"));
         assert_eq!(lifetime("100d"), Ok(Span::from_secs(8_640_000)));
@@ -92,14 +92,14 @@ mod tests {
 
     /// What a summary says of an amount can be given to an option.
     #[test]
-    fn bytes_for_people_are_read_again() {
+    fn printed_sizes_parse_to_the_same_number() {
         for n in [0, 1, 1023, 1024, 1 << 20, 5 << 30, 3 << 50, 1 << 62] {
             assert_eq!(size(&show_bytes(n)), Ok(n));
         }
     }
 
     #[test]
-    fn bytes_for_people() {
+    fn sizes_are_printed_with_binary_units() {
         assert_eq!(show_bytes(1023), "1023 B");
         assert_eq!(show_bytes(1 << 30), "1.00 GiB");
         assert_eq!(show_bytes(u64::MAX), "16.00 EiB");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for bad in [
             "",
             "tower/x",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn known_hosts_name_unusual_ports_only() {
+    fn known_hosts_include_unusual_ports_only() {
         assert_eq!(Server::parse("tower", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "tower");
         assert_eq!(Server::parse("tower:9", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "[tower]:9");
         assert_eq!(Server::parse("[::1]:9", DEFAULT_PORT).unwrap().to_string(), "[::1]:9");
@@ -229,13 +229,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_survives(path in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_path_survives_encoding(path in proptest::collection::vec(any::<u8>(), 0..60)) {
             let u = Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path };
             prop_assert_eq!(Url::parse(&u.to_string()), Ok(u));
         }
 
         #[test]
-        fn the_parser_takes_anything(s in ".{0,80}") {
+        fn parser_accepts_any_input_without_panic(s in ".{0,80}") {
             let _ = Url::parse(&s);
             let _ = Url::parse(&format!("longhaul://{s}"));
         }

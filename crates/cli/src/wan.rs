@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_of_a_report_is_accounted_for_by_name() {
+    fn report_accounts_for_every_packet() {
         let link = driven();
         let d = DirectionStats { link, ..DirectionStats::default() };
         let s = RelayStats { up: d.clone(), ..RelayStats::default() };

@@ -189,11 +189,11 @@ fn warn_of_validity(cert: &CertificateDer<'_>, file: &Path, now: i64) {
     }
 }
 
-/// A moment in seconds since 1970, and its date in words.
-type Moment = (i64, String);
+/// A time in seconds since 1970, and its date in words.
+type Date = (i64, String);
 
 /// From when until when a certificate is valid (RFC 5280, section 4.1.2.5).
-fn validity(cert: &[u8]) -> Option<(Moment, Moment)> {
+fn validity(cert: &[u8]) -> Option<(Date, Date)> {
     let (_, cert, _) = element(cert)?;
     let (_, mut rest, _) = element(cert)?;
     // The version, in a tag of its own, may be missing; serial number, algorithm and issuer stand before.
@@ -206,7 +206,7 @@ fn validity(cert: &[u8]) -> Option<(Moment, Moment)> {
     let (_, both, _) = element(rest)?;
     let (from_tag, from, both) = element(both)?;
     let (until_tag, until, _) = element(both)?;
-    Some((moment(from_tag, from)?, moment(until_tag, until)?))
+    Some((date(from_tag, from)?, date(until_tag, until)?))
 }
 
 /// Tag, content and what follows of a DER element; lengths up to 2^32.
@@ -228,7 +228,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// UTCTime (two digits of the year, 1950 to 2049) or GeneralizedTime, both ending in Z.
-fn moment(tag: u8, text: &[u8]) -> Option<Moment> {
+fn date(tag: u8, text: &[u8]) -> Option<Date> {
     let text = std::str::from_utf8(text).ok().filter(|t| t.is_ascii())?;
     let full = match (tag, text.get(..2)?) {
         (0x17, yy) => format!("{}{text}", if yy < "50" { "20" } else { "19" }),
@@ -249,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_dates_of_certificates_are_read() {
+    fn certificate_dates_parse() {
         let mut p = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
         p.not_before = rcgen::date_time_ymd(2024, 2, 29);
         p.not_after = rcgen::date_time_ymd(2050, 3, 1);
@@ -257,13 +257,13 @@ mod tests {
         let (from, until) = validity(cert.der()).unwrap();
         assert_eq!(from, (1_709_164_800, "2024-02-29".into()));
         assert_eq!(until, (2_529_705_600, "2050-03-01".into()));
-        assert_eq!(moment(0x17, b"700101000000Z"), Some((0, "1970-01-01".into())));
-        assert_eq!(moment(0x17, b"691231235959Z"), Some((-1, "1969-12-31".into())));
-        assert_eq!(moment(0x17, b"7001"), None);
+        assert_eq!(date(0x17, b"700101000000Z"), Some((0, "1970-01-01".into())));
+        assert_eq!(date(0x17, b"691231235959Z"), Some((-1, "1969-12-31".into())));
+        assert_eq!(date(0x17, b"7001"), None);
     }
 
     #[test]
-    fn certificates_are_for_the_names_in_them() {
+    fn certificates_match_only_their_names() {
         let p = rcgen::CertificateParams::new(vec!["a.example".into(), "192.0.2.1".into()]).unwrap();
         let cert = p.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
         let check = |n: &str| is_for(cert.der(), &names(&["x.example".into(), n.into()]).unwrap());
@@ -274,9 +274,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn certificate_parser_accepts_any_input_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = validity(&bytes);
-            let _ = moment(0x18, &bytes);
+            let _ = date(0x18, &bytes);
         }
     }
 }

@@ -51,7 +51,7 @@ fn intervals(r: &Value) -> (u64, Vec<u64>) {
 }
 
 #[test]
-fn every_operation_over_a_slow_path_ends_in_time_and_counts_what_was_acknowledged() {
+fn measurement_over_a_slow_path_ends_in_time_and_counts_acknowledged_bytes() {
     let b = Bench::new();
     let server = perf_server(&b, &[]);
     for operation in OPERATIONS {
@@ -73,7 +73,7 @@ fn every_operation_over_a_slow_path_ends_in_time_and_counts_what_was_acknowledge
 }
 
 #[test]
-fn by_iwarp_every_operation_at_a_low_rate_ends_in_time() {
+fn iwarp_measurement_at_a_low_rate_ends_in_time() {
     let b = Bench::new();
     let server = perf_server(&b, &["--iwarp", "plain", "--allow-any-key", "--limit", "2mbit"]);
     let to = format!("iwarp://{}", server.address);
@@ -89,7 +89,7 @@ fn by_iwarp_every_operation_at_a_low_rate_ends_in_time() {
 }
 
 #[test]
-fn a_round_trip_that_takes_too_long_is_given_up() {
+fn latency_measurement_without_a_round_trip_ends_in_time() {
     let b = Bench::new();
     let server = perf_server(&b, &[]);
     let relay = slow(&b, &server.address);
@@ -132,7 +132,7 @@ fn signal(s: &Server, what: Signal) {
 }
 
 #[test]
-fn a_path_that_is_cut_off_in_the_middle_is_told_of_when_the_time_is_over() {
+fn path_that_is_cut_is_reported_when_the_time_is_over() {
     let b = Bench::new();
     for operation in OPERATIONS {
         for direction in DIRECTIONS {
@@ -148,7 +148,7 @@ fn a_path_that_is_cut_off_in_the_middle_is_told_of_when_the_time_is_over() {
 }
 
 #[test]
-fn by_iwarp_a_server_that_stands_still_is_told_of_when_the_time_is_over() {
+fn stopped_iwarp_server_is_reported_when_the_time_is_over() {
     let b = Bench::new();
     for direction in DIRECTIONS {
         let server = perf_server(&b, &["--iwarp", "plain", "--allow-any-key"]);

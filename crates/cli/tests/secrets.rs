@@ -27,7 +27,7 @@ fn refused(o: &Output, command: &str, path: &Path) {
 }
 
 #[test]
-fn a_state_folder_or_list_of_keys_that_others_may_change_is_refused_by_every_command() {
+fn state_folder_writable_by_others_is_refused_by_every_command() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let url = server.url("");
@@ -84,7 +84,7 @@ fn a_state_folder_or_list_of_keys_that_others_may_change_is_refused_by_every_com
 }
 
 #[test]
-fn a_list_of_keys_that_others_may_change_meanwhile_lets_nobody_in_until_that_is_mended() {
+fn authorized_keys_that_become_writable_by_others_admit_nobody() {
     let b = Bench::new();
     let keys = b.path("lists/keys");
     fs::create_dir(b.path("lists")).unwrap();
@@ -115,7 +115,7 @@ fn as_a_user(b: &Bench, c: &mut Command) -> u32 {
 }
 
 #[test]
-fn a_process_that_holds_keys_is_closed_to_others_of_its_user_and_leaves_no_core_dump() {
+fn process_with_keys_cannot_be_traced_and_leaves_no_core_dump() {
     for (debug, shut) in [("", true), ("1", false)] {
         let b = Bench::new();
         fs::create_dir(b.path("user")).unwrap();
@@ -173,7 +173,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client() {
+fn session_log_names_the_key_and_matches_the_client_totals() {
     let b = Bench::new();
     let print = |home: &Path| {
         let o = longhaul(home).args(["keys", "fingerprint"]).output().unwrap();
@@ -234,7 +234,7 @@ fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client
 }
 
 #[test]
-fn clean_removes_what_a_killed_transfer_left_and_says_what() {
+fn clean_removes_and_lists_what_a_killed_transfer_left() {
     let b = Bench::new();
     let (src, srv) = (b.path("src"), b.path("srv"));
     fs::create_dir(&src).unwrap();
@@ -263,7 +263,7 @@ fn clean_removes_what_a_killed_transfer_left_and_says_what() {
     // Too young.
     let o = clean(&[]);
     expect(&o, 0);
-    assert!(o.stdout.is_empty() && stderr(&o).contains("3 stay"), "{}", stderr(&o));
+    assert!(o.stdout.is_empty() && stderr(&o).contains("3 kept"), "{}", stderr(&o));
     let names = ["src/.large.longhaul-journal", "src/.large.longhaul-part", ".src.longhaul-session"];
     let o = clean(&["--older", "0", "-n"]);
     expect(&o, 0);

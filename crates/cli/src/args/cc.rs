@@ -53,13 +53,13 @@ pub enum Cc {
     /// A program can then be chosen by any socket (TCP_CONGESTION); a policy holds for the TCP connections of all programs.
     Attach(Attach),
     /// Detach a program or a policy from the kernel's TCP; connections that use it keep it.
-    Detach(DetachWhat),
+    Detach(Detach),
 }
 
 /// `longhaul cc detach`.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["name", "policy"]))]
-pub struct DetachWhat {
+pub struct Detach {
     /// The program, by its name in the kernel.
     pub name: Option<String>,
     /// Detach the policy for TCP connections.
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_of_programs_are_read_with_and_without_units() {
+    fn program_parameters_parse_with_and_without_units() {
         for (text, value) in [
             ("x=17", 17),
             ("x=20mbit", 2_500_000),

@@ -1,6 +1,6 @@
 //! `longhaul wan`, `longhaul demo` and `longhaul sim`.
 
-use super::{Programs, Sending, congestion, heading};
+use super::{Programs, SendOptions, congestion, heading};
 use crate::units;
 use base::{Rate, Span};
 use clap::{Args, Subcommand};
@@ -71,7 +71,7 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = heading::NETWORK)]
     pub seed: u64,
     #[command(flatten)]
-    pub sending: Sending,
+    pub sending: SendOptions,
     /// Print one JSON object on standard output instead of the table.
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,

@@ -32,7 +32,7 @@ impl Intent {
     }
 }
 
-impl super::Asking {
+impl super::RequestOptions {
     /// Whether anything is asked but a limit.
     pub fn asks(&self) -> bool {
         self.cc.is_some() || self.known_rate.is_some() || self.intent.asks()

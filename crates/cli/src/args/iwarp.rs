@@ -55,7 +55,7 @@ impl Mpa {
 
 /// Of a client.
 #[derive(Args, Clone, Debug)]
-pub struct ByIwarp {
+pub struct IwarpClientOptions {
     /// iWARP: connect without TLS, as in the RFCs; nothing is encrypted or authenticated.
     #[arg(long, hide_short_help = true, help_heading = heading::SECURITY)]
     pub plain: bool,
@@ -63,7 +63,7 @@ pub struct ByIwarp {
     pub mpa: Mpa,
 }
 
-impl ByIwarp {
+impl IwarpClientOptions {
     /// Whether what the command line asks for is to be had from this kind of address.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl ByIwarp {
 
 /// Which clients by iWARP a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Answers {
+pub enum IwarpMode {
     /// With TLS below, which only Longhaul speaks: encrypted, and let in by key as others are.
     Tls,
     /// As the RFCs have it: not encrypted, and whoever reaches the port is let in (needs --allow-any-key).
@@ -122,15 +122,15 @@ pub enum Answers {
 
 /// Of a server.
 #[derive(Args, Clone, Debug)]
-pub struct ServeIwarp {
+pub struct IwarpServerOptions {
     /// Accept iWARP too, on the TCP port of the same number (default: off).
     #[arg(long, value_enum, value_name = "HOW", help_heading = heading::NETWORK)]
-    pub iwarp: Option<Answers>,
+    pub iwarp: Option<IwarpMode>,
     #[command(flatten)]
     pub mpa: Mpa,
 }
 
-impl ServeIwarp {
+impl IwarpServerOptions {
     /// What the driver is told, if anything.
     pub fn streams(&self) -> Option<StreamOptions> {
         self.iwarp.map(|_| StreamOptions { congestion: self.mpa.tcp_cc.clone() })
@@ -142,7 +142,7 @@ impl ServeIwarp {
     /// Plain connections without having been told to let everybody in.
     pub fn server(&self, allow_any_key: bool) -> Result<Option<IwarpServer>, String> {
         let Some(answers) = self.iwarp else { return Ok(None) };
-        let plain = answers != Answers::Tls;
+        let plain = answers != IwarpMode::Tls;
         if plain && !allow_any_key {
             return Err("cannot use --iwarp plain: clients present no key over it, and anyone who can reach the port \
                         is admitted; try --iwarp tls, or confirm it with --allow-any-key"
@@ -152,10 +152,10 @@ impl ServeIwarp {
             err_line!(
                 "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and anyone who \
                  can reach the port is admitted",
-                if answers == Answers::Plain { "plain" } else { "both" }
+                if answers == IwarpMode::Plain { "plain" } else { "both" }
             );
         }
-        let mut s = IwarpServer { plain, tls: answers != Answers::Plain, ..IwarpServer::default() };
+        let mut s = IwarpServer { plain, tls: answers != IwarpMode::Plain, ..IwarpServer::default() };
         // Those that have shown nothing have half of what connections by TCP may have.
         s.max_half_open = s.max_half_open.min(lhio::descriptors::for_streams() / 2).max(1);
         self.mpa.apply(&mut s.settings);

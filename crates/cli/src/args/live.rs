@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// Who may see and change this process while it runs, and where its policy is from.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Governing {
+pub struct AdminOptions {
     /// Congestion control policy: a file, or etcd[s]://HOST[:PORT][,HOST...]/KEY (default: built in).
     ///
     /// Changes there take effect while this runs. etcds:// is etcd with TLS.
@@ -71,7 +71,7 @@ impl FromStr for FlowAddress {
             Some((pid, flow)) => (Some(pid), flow),
             None => (None, text),
         };
-        let wrong = || format!("not a flow; try PID/CONNECTION.FLOW, as `longhaul cc show` prints it");
+        let wrong = || "not a flow; try PID/CONNECTION.FLOW, as `longhaul cc show` prints it".to_owned();
         let pid = pid.map(str::parse).transpose().map_err(|_| wrong())?;
         Ok(FlowAddress { pid, flow: flow.parse().map_err(|_| wrong())? })
     }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_of_processes_and_caps_are_read() {
+    fn flow_addresses_and_caps_parse() {
         let flow = FlowId { connection: 3, flow: 1 };
         assert_eq!("47/3.1".parse(), Ok(FlowAddress { pid: Some(47), flow }));
         assert_eq!("3.1".parse(), Ok(FlowAddress { pid: None, flow }));

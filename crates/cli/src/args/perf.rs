@@ -1,7 +1,8 @@
 //! `longhaul perf`.
 
 use super::{
-    Admission, ClientMemory, Governing, Operation, Output, Sending, ServeIwarp, Trusting, Wire, heading,
+    AdminOptions, Admission, ClientMemory, ConnectOptions, IwarpServerOptions, Operation, Output,
+    SendOptions, Wire, heading,
 };
 use crate::units;
 use crate::url::Server;
@@ -34,17 +35,17 @@ pub struct PerfServer {
     #[command(flatten)]
     pub memory: ClientMemory,
     #[command(flatten)]
-    pub driving: Driving,
+    pub loop_options: LoopOptions,
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub iwarp: ServeIwarp,
+    pub iwarp: IwarpServerOptions,
     #[command(flatten)]
     pub admission: Admission,
     #[command(flatten)]
-    pub sending: Sending,
+    pub sending: SendOptions,
     #[command(flatten)]
-    pub governing: Governing,
+    pub admin_options: AdminOptions,
     /// Print a line of JSON on standard output when ready.
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
@@ -55,7 +56,7 @@ pub struct PerfServer {
 
 /// How an end's loop runs.
 #[derive(Args, Clone, Debug)]
-pub struct Driving {
+pub struct LoopOptions {
     /// What this end does while no packet arrives.
     #[arg(long, value_enum, default_value_t, hide_short_help = true, help_heading = heading::NETWORK)]
     pub poll: Polling,
@@ -128,7 +129,7 @@ pub struct PerfClient {
     #[arg(long, hide_short_help = true, help_heading = heading::TRANSFER)]
     pub verify: bool,
     #[command(flatten)]
-    pub driving: Driving,
+    pub loop_options: LoopOptions,
     /// Cipher suite, one of aegis-128l, aegis-128x2, aes-128-gcm, chacha20-poly1305, integrity-aegis, integrity-gmac or crc32c
     /// (default: the fastest of both ends).
     #[arg(long, value_name = "NAME", value_parser = suite, hide_short_help = true, help_heading = heading::SECURITY)]
@@ -136,11 +137,11 @@ pub struct PerfClient {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
-    pub trusting: Trusting,
+    pub connect_options: ConnectOptions,
     #[command(flatten)]
-    pub sending: Sending,
+    pub sending: SendOptions,
     #[command(flatten)]
-    pub governing: Governing,
+    pub admin_options: AdminOptions,
     /// Time between reports, 0 for none.
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::span,
           help_heading = heading::OUTPUT)]

@@ -8,7 +8,7 @@ use endpoint::{Allow, Coupling, LaneChoice, Negotiation};
 
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
-pub struct Sending {
+pub struct SendOptions {
     #[command(flatten)]
     pub programs: Programs,
     /// Send no faster than RATE (default: no limit).
@@ -21,9 +21,9 @@ pub struct Sending {
           help_heading = heading::CONGESTION_CONTROL)]
     pub cc: String,
     #[command(flatten)]
-    pub lending: Lending,
+    pub offered: OfferedAlgorithms,
     #[command(flatten)]
-    pub wishing: Wishing,
+    pub peer_sending: PeerSending,
     /// Rate guaranteed on the path, used from the first round trip (default: unset).
     #[arg(long, value_name = "RATE", value_parser = units::rate, hide_short_help = true,
           help_heading = heading::CONGESTION_CONTROL)]
@@ -44,7 +44,7 @@ pub struct Sending {
 
 /// How the server is to send. Its own limits hold as well.
 #[derive(Args, Clone, Debug)]
-pub struct Asking {
+pub struct RequestOptions {
     /// Ask the server to send no faster than RATE (default: no limit).
     ///
     /// Its own limit holds if it is lower.
@@ -56,7 +56,7 @@ pub struct Asking {
     #[arg(long, value_name = "SPEC[,SPEC...]", value_parser = preferences, help_heading = heading::CONGESTION_CONTROL)]
     pub cc: Option<String>,
     #[command(flatten)]
-    pub wishing: Wishing,
+    pub peer_sending: PeerSending,
     /// Rate guaranteed on the path, used from the first round trip (default: unset).
     #[arg(long, value_name = "RATE", value_parser = units::rate, hide_short_help = true,
           help_heading = heading::CONGESTION_CONTROL)]
@@ -67,7 +67,7 @@ pub struct Asking {
 
 /// What the other end may have this one send with.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Lending {
+pub struct OfferedAlgorithms {
     /// Give --cc precedence over the other end's --cc-wish.
     #[arg(long, hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_firm: bool,
@@ -78,7 +78,7 @@ pub struct Lending {
 
 /// What the other end is to send with.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Wishing {
+pub struct PeerSending {
     /// Congestion control that the other end should send with, best first (default: its choice).
     ///
     /// With --cc-firm, the other end follows its own --cc.
@@ -92,7 +92,7 @@ pub struct Wishing {
     pub cc_refuse: Option<String>,
 }
 
-impl Sending {
+impl SendOptions {
     /// The first choice for what this end sends.
     pub fn first_cc(&self) -> &str {
         ::cc::registry::preferences(&self.cc)[0]
@@ -101,16 +101,16 @@ impl Sending {
     /// What is settled with the other end.
     pub fn negotiation(&self) -> Negotiation {
         let also = ::cc::registry::preferences(&self.cc).into_iter().skip(1).map(str::to_owned).collect();
-        let allow = match self.lending.cc_allow.as_deref() {
+        let allow = match self.offered.cc_allow.as_deref() {
             None => Allow::All,
             Some("none") => Allow::Only(Vec::new()),
             Some(names) => Allow::Only(list(names)),
         };
-        Negotiation { firm: self.lending.cc_firm, also, allow, ..self.wishing.negotiation() }
+        Negotiation { firm: self.offered.cc_firm, also, allow, ..self.peer_sending.negotiation() }
     }
 }
 
-impl Wishing {
+impl PeerSending {
     /// What is settled with the other end for what that sends.
     pub fn negotiation(&self) -> Negotiation {
         let wish = self.cc_wish.as_deref().map(::cc::registry::preferences).unwrap_or_default();
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
 
-    fn put(flags: &str) -> Result<Sending, clap::Error> {
+    fn put(flags: &str) -> Result<SendOptions, clap::Error> {
         let line = format!("longhaul put a longhaul://host/x {flags}");
         let command = crate::args::Cli::try_parse_from(line.split_whitespace())?.command;
         match command {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn preferences_become_terms() {
+    fn congestion_control_options_become_negotiation_terms() {
         let s =
             put("--cc haul,cubic:hystart=off,initial_window=20,reno --cc-firm --cc-allow bbr,vegas").unwrap();
         let n = s.negotiation();

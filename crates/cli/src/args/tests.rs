@@ -139,7 +139,8 @@ fn help_all_shows_every_option_under_its_heading() {
         let mut shown = shown(&text);
         let mut names: Vec<String> =
             options(&command).iter().filter_map(|a| a.get_long().map(str::to_owned)).collect();
-        (shown.sort(), names.sort());
+        shown.sort();
+        names.sort();
         assert_eq!(shown, names, "{words}");
         all += names.len();
         for a in options(&command) {

@@ -1,9 +1,9 @@
 //! `longhaul cc attach --policy`: a policy's rules for the TCP sockets of programs that know nothing of them.
 
-use super::on_disk::{self, OnDisk};
+use super::file_state::{self, FileState};
 use super::policies;
 use super::tcp::failure;
-use crate::args::{Attach, DetachWhat, StoreAccess};
+use crate::args::{Attach, Detach, StoreAccess};
 use crate::exit::{Code, Failure, Outcome};
 use crate::govern;
 use ::policy::Policy;
@@ -70,7 +70,7 @@ fn name_of(source: &Source) -> String {
 }
 
 /// Takes a policy away.
-pub fn detach(what: &DetachWhat) -> Outcome<()> {
+pub fn detach(what: &Detach) -> Outcome<()> {
     let group = group(what.cgroup.as_deref())?;
     kernel::release(&group).map_err(failure)?;
     out_line!(
@@ -104,7 +104,7 @@ fn hold(
 
 fn from_store(store: &Store, access: &StoreAccess) -> Outcome<String> {
     let found = Etcd::new(store, &govern::access(access)?).and_then(|mut etcd| etcd.get());
-    let value = found.map_err(super::set::of_store)?.value;
+    let value = found.map_err(super::set::store_failure)?.value;
     let (bytes, _) = value.ok_or_else(|| {
         Failure::new(
             Code::Partial,
@@ -155,7 +155,7 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
         hooks,
     };
     let mut poller = Poller::new().map_err(Failure::system)?;
-    let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
+    let admin = Admin::start(options, poller.waker()).map_err(govern::watch_failure)?;
     out_line!(
         "watching {source} for new TCP connections of {told}; the policy stays in force after this ends, until `{}`",
         detaching(a.cgroup.as_deref())
@@ -167,9 +167,9 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
 }
 
 /// How the file that a policy was read from compares with what holds.
-fn on_disk(h: &Holding) -> Option<OnDisk> {
+fn on_disk(h: &Holding) -> Option<FileState> {
     let is_file = h.source.starts_with('/');
-    on_disk::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
+    file_state::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
 }
 
 /// What holds, a line each.
@@ -177,7 +177,7 @@ pub fn lines(ago: impl Fn(u64) -> String) -> Vec<String> {
     let line = |h: Holding| {
         let gone = if h.alive { "" } else { " (the cgroup is gone)" };
         let hash = hash(h.policy.as_bytes());
-        let disk = on_disk(&h).and_then(OnDisk::text).map_or_else(String::new, |t| format!("; {t}"));
+        let disk = on_disk(&h).and_then(FileState::text).map_or_else(String::new, |t| format!("; {t}"));
         let (group, since) = (h.group.display(), ago(h.since));
         format!("TCP of {group}{gone}, policy: {}, hash {hash}, for {since}{disk}", h.source)
     };
@@ -191,7 +191,7 @@ pub fn values() -> Vec<serde_json::Value> {
             "cgroup": h.group.display().to_string(),
             "from": h.source,
             "hash": hash(h.policy.as_bytes()),
-            "on_disk": on_disk(&h).map(OnDisk::word),
+            "on_disk": on_disk(&h).map(FileState::word),
             "since": h.since,
             "alive": h.alive,
         })

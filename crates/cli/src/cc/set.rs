@@ -94,7 +94,7 @@ fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
     }
 }
 
-pub fn of_store(e: StoreError) -> Failure {
+pub fn store_failure(e: StoreError) -> Failure {
     let code = match &e {
         StoreError::Unreachable { .. } | StoreError::Ended { .. } => Code::Connect,
         StoreError::Refused { .. } => Code::Refused,
@@ -107,8 +107,8 @@ pub fn of_store(e: StoreError) -> Failure {
 /// Writes a policy into the store, from which all hosts that watch it take it.
 pub fn push(a: &Push) -> Outcome<()> {
     let text = checked(&a.file)?;
-    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
-    let revision = etcd.put(&text).map_err(of_store)?;
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(store_failure)?;
+    let revision = etcd.put(&text).map_err(store_failure)?;
     if a.json {
         out::json(&json!({ "store": a.store.to_string(), "revision": revision }));
     } else {
@@ -119,8 +119,8 @@ pub fn push(a: &Push) -> Outcome<()> {
 
 /// Prints the policy that the store has.
 pub fn pull(a: &Pull) -> Outcome<()> {
-    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
-    let Some((bytes, revision)) = etcd.get().map_err(of_store)?.value else {
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(store_failure)?;
+    let Some((bytes, revision)) = etcd.get().map_err(store_failure)?.value else {
         return Err(Failure::new(
             Code::Partial,
             format!(

@@ -1,7 +1,7 @@
 //! `longhaul ls`: lines as those of `ls -l`, without what does not travel (links, owner, group).
 
 use super::Session;
-use crate::args::{Control, Governing, Ls};
+use crate::args::{AdminOptions, Control, Ls};
 use crate::exit::{Failure, Outcome};
 use crate::show::Display;
 use crate::url::{Server, Url};
@@ -17,7 +17,7 @@ const CHECKSUM: usize = 64;
 
 /// Lists a served folder.
 pub fn ls(a: &Ls) -> Outcome<()> {
-    let options = setup::options(&a.wire, None, Some(&a.trusting));
+    let options = setup::options(&a.wire, None, Some(&a.connect_options));
     let o = ListOptions {
         path: a.url.path.clone(),
         recursive: a.recursive,
@@ -25,9 +25,11 @@ pub fn ls(a: &Ls) -> Outcome<()> {
         link_targets: true,
     };
     // It is over before anybody could look at it.
-    let unseen =
-        Governing { control: Control { no_control: true, ..Control::default() }, ..Governing::default() };
-    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting, ("ls", &unseen))?;
+    let unseen = AdminOptions {
+        control: Control { no_control: true, ..Control::default() },
+        ..AdminOptions::default()
+    };
+    let session = Session::new(&a.url.server, options, &a.wire, &a.connect_options, ("ls", &unseen))?;
     let mut printer = None;
     let style = Style {
         json: a.json,

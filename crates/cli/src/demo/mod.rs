@@ -79,7 +79,7 @@ fn interrupted() -> Failure {
 }
 
 /// What the three processes said.
-struct Moved {
+struct Reports {
     code: i32,
     client: Value,
     server: Value,
@@ -92,7 +92,7 @@ fn transfer(
     deadline: Time,
     stopped: &AtomicBool,
     say: &dyn Fn(String),
-) -> Outcome<Moved> {
+) -> Outcome<Reports> {
     let (server_home, client_home) = (dir.join("server-home"), dir.join("client-home"));
     let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let path = |p: &Path| p.to_string_lossy().into_owned();
@@ -133,7 +133,7 @@ fn transfer(
     if code != 0 {
         say(format!("cannot run the demo: the client failed: {}; try again with -v", said["message"]));
     }
-    Ok(Moved { code, client: said, server: server.stop()?, relay: relay.stop()? })
+    Ok(Reports { code, client: said, server: server.stop()?, relay: relay.stop()? })
 }
 
 fn write_authorized(home: &Path, key: &PublicKey) -> Outcome<()> {
@@ -170,7 +170,7 @@ fn time_to_share(samples: &[(f64, u64)], limit: f64) -> Option<f64> {
     None
 }
 
-fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
+fn figures(m: &Reports, link: &LinkConfig, files: u64, same: bool) -> Value {
     let samples: Vec<(f64, u64)> = serde_json::from_value(m.client["samples"].clone()).unwrap_or_default();
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
     let c = &m.client["connection"];
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_path_can_carry_counts_headers_and_the_loss_that_came_about() {
+    fn path_limit_counts_headers_and_actual_loss() {
         let link = LinkConfig::parse_path("rate=8mbit loss=50%").unwrap();
         let connection = json!({ "payload_sent": 900 });
         let there = json!({ "packets_in": 100, "lost_by_chance": 10, "bytes_in": 1_000 });
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_a_share_is_that_of_a_window() {
+    fn time_to_share_is_measured_over_a_window() {
         // 100 bytes a second for a second, then 1,000.
         let bytes = |i: u64| if i < 20 { i * 5 } else { 100 + (i - 20) * 50 };
         let samples: Vec<(f64, u64)> = (0..60).map(|i| (i as f64 * 0.05, bytes(i))).collect();

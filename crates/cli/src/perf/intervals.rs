@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_rest_counts_with_the_interval_before() {
+    fn short_last_interval_is_merged_into_the_one_before() {
         let at = |ms: u64| Time::from_nanos(5_000_000_000) + Span::from_millis(ms);
         let mut i = Intervals::new(Span::from_secs(1), false);
         i.begin(at(0), None);
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_intervals_say_is_in_all_what_the_result_says(
+        fn intervals_add_up_to_the_result(
             arrived in proptest::collection::vec(0u64..1_000_000, 0..20), total in 0u64..1_000_000, ms in 1u64..3_000,
         ) {
             let mut i = Intervals::new(Span::from_secs(1), false);

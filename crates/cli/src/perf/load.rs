@@ -1,11 +1,11 @@
 //! The load itself, for both ends.
 
 use super::pattern;
-use super::ping::{self, Trips};
+use super::ping::{self, RoundTrips};
 use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use super::window::Window;
 use crate::args::Operation;
-use crate::mapped::Mapped;
+use crate::policy_decision::PolicyDecision;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
@@ -41,7 +41,7 @@ pub struct Load {
     /// The system was asked what TCP has had acknowledged by the end.
     asked: bool,
     cpu: CpuTime,
-    trips: Trips,
+    trips: RoundTrips,
     /// The other end's keys are known.
     keyed: bool,
     /// A message that overtook the keys and is to be answered: its receive's number.
@@ -128,7 +128,7 @@ impl Load {
             window: None,
             asked: false,
             cpu: CpuTime::of_process(),
-            trips: Trips::default(),
+            trips: RoundTrips::default(),
             keyed: false,
             owed: None,
             late: None,
@@ -517,7 +517,7 @@ impl Load {
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
             packets_marked: s.ce_packets,
-            policy: Mapped::of(ep, conn),
+            policy: PolicyDecision::of(ep, conn),
             paths: s.lanes,
             each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),

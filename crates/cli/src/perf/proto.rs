@@ -1,7 +1,7 @@
 //! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
 
 use crate::args::Operation;
-use crate::mapped::Mapped;
+use crate::policy_decision::PolicyDecision;
 use admin::proto::PathSignals;
 use base::Span;
 use serde::{Deserialize, Serialize};
@@ -251,7 +251,7 @@ pub struct Figures {
     pub packets_marked: u64,
     /// What the policy made of what this end sends; `None` where there is none.
     #[serde(default)]
-    pub policy: Option<Mapped>,
+    pub policy: Option<PolicyDecision>,
     /// Paths that worked at the end.
     pub paths: u32,
     /// What each of the first paths carried.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plan_takes_is_counted_for_every_number_in_it() {
+    fn memory_of_a_plan_counts_every_parameter() {
         let of = |change: fn(&mut Plan)| {
             let mut p = plan();
             change(&mut p);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive() {
+    fn messages_survive_encoding() {
         for m in [
             Message::Ask(plan()),
             Message::Ready(vec![1, u32::MAX]),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_beyond_limits_are_refused() {
+    fn plans_beyond_the_limits_are_refused() {
         assert_eq!(plan().check(), Ok(()));
         let bad: [fn(&mut Plan); 9] = [
             |p| p.version = 0,
@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_takes_anything(b in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_accepts_any_input_without_panic(b in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Message::decode(&b);
         }
     }

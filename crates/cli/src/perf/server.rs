@@ -9,7 +9,7 @@ use crate::args::PerfServer;
 use crate::exit::{Failure, Outcome};
 use crate::gate::shown;
 use crate::govern;
-use crate::setup::{self, Me, Serving};
+use crate::setup::{self, LocalIdentity, Serving};
 use crate::{out, stop};
 use base::Time;
 use endpoint::{App, ConnId, Endpoint, Event, Moved, ShareLimits, Shares};
@@ -25,14 +25,14 @@ const MAX_SESSIONS: usize = 16;
 
 /// Answers until interrupted.
 pub fn run(a: &PerfServer) -> Outcome<()> {
-    let me = Me::with(&a.admission.certificate)?;
+    let me = LocalIdentity::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     // One for the words about a measurement.
     options.max_qps = u32::from(MAX_STREAMS) + 1;
     let (gate, mut config, tokens) = me.admission(&a.admission)?;
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
     let iwarp = config.iwarp.is_some();
-    let mut driver = setup::driven(a.listen, &a.wire, &a.driving, (true, a.iwarp.streams()))?;
+    let mut driver = setup::driven(a.listen, &a.wire, &a.loop_options, (true, a.iwarp.streams()))?;
     let (listen, waker) = (driver.local_addr(), driver.waker());
     // Before it says that it listens: who hears that may end it.
     let stop = stop::wakes(&waker)?;
@@ -45,7 +45,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let serving = Serving { config, role: "perf server", listen };
     let mut endpoint = me.endpoint(&me.credentials, options, Some(serving))?;
     endpoint.set_gate(Some(Box::new(gate)));
-    let admin = govern::start("perf server", &a.governing, &me, waker)?;
+    let admin = govern::start("perf server", &a.admin_options, &me, waker)?;
     let shares = Shares::new(ShareLimits::of(MAX_SESSIONS), "measurements");
     let memory = Budget::new(memory_for_clients(a.memory.memory));
     let mut app = Server { sessions: Vec::new(), shares, left: a.count, arrivals: a.arrivals, memory, stop };
@@ -69,7 +69,7 @@ struct Session {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It has not said what to measure.
-    Asking,
+    RequestOptions,
     /// Its memory is being made.
     Preparing,
     Measuring,
@@ -112,7 +112,7 @@ impl Server {
                         tracing::info!(client, peer, "measurement started");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
                         let claim = Claim::new(&self.memory, &info, now);
-                        let (cq, stage) = (info.cq, Stage::Asking);
+                        let (cq, stage) = (info.cq, Stage::RequestOptions);
                         let who = (client, peer);
                         let s =
                             Session { who, cq, control, load: None, claim, stage, running: false, arrivals };
@@ -193,7 +193,7 @@ impl Session {
     #[inline(never)]
     fn message(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
         match (m, self.stage, &mut self.load) {
-            (Message::Ask(plan), Stage::Asking, None) => {
+            (Message::Ask(plan), Stage::RequestOptions, None) => {
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                 let reverse = plan.reverse;
                 let checked =
@@ -281,9 +281,9 @@ impl App for Server {
                 ep.close(now, *conn, code::APPLICATION, why);
                 continue;
             }
-            let asked = s.stage != Stage::Asking;
+            let asked = s.stage != Stage::RequestOptions;
             let driven = s.drive(now, *conn, ep);
-            if !asked && s.stage != Stage::Asking {
+            if !asked && s.stage != Stage::RequestOptions {
                 self.shares.spoke(now, *conn, ep.moved(*conn));
             }
             if let Err(text) = driven {
