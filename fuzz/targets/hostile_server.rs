@@ -22,8 +22,7 @@ use bytes::Bytes;
 use house::{FILLING, SECRET, Thing, house};
 use libfuzzer_sys::fuzz_target;
 use longhaul_endpoint::{App as _, ConnId, Event};
-use mover::proto::Entry;
-use mover::{ClientApp, GetOptions, ListOptions, PutOptions, Sending, TransferOptions};
+use mover::{ClientApp, GetOptions, ListOptions, Listed, PutOptions, Sending, TransferOptions};
 use pair::{Pair, config, register, server_config};
 use std::fs;
 use std::path::PathBuf;
@@ -54,7 +53,7 @@ enum Job {
 struct World {
     pair: Pair,
     app: ClientApp,
-    entries: Option<Receiver<Vec<Entry>>>,
+    entries: Option<Receiver<Vec<Listed>>>,
     bell: Arc<Bell>,
     server: ConnId,
     peer: Peer,
@@ -68,7 +67,7 @@ fn served() -> PathBuf {
 }
 
 /// The client that byte `choice` asks for.
-fn client(choice: u8, job: Job, pair: &Pair, wake: mover::Wake) -> (ClientApp, Option<Receiver<Vec<Entry>>>) {
+fn client(choice: u8, job: Job, pair: &Pair, wake: mover::Wake) -> (ClientApp, Option<Receiver<Vec<Listed>>>) {
     let transfer = TransferOptions {
         skip_same: choice & 4 == 0,
         checksum: choice & 8 != 0,
@@ -105,7 +104,12 @@ fn client(choice: u8, job: Job, pair: &Pair, wake: mover::Wake) -> (ClientApp, O
             )
         }
         Job::List => {
-            let options = ListOptions { path: b"dir".to_vec(), recursive: true, checksum: choice & 8 != 0 };
+            let options = ListOptions {
+                path: b"dir".to_vec(),
+                recursive: true,
+                checksum: choice & 8 != 0,
+                link_targets: choice & 16 != 0,
+            };
             let made = ClientApp::list(connect, &options, wake).map(|(app, entries)| (app, Some(entries)));
             return made.expect("a path that can be");
         }

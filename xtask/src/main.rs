@@ -11,6 +11,7 @@ mod guides;
 mod interop;
 mod layers;
 mod packages;
+mod picture;
 mod process;
 mod profiled;
 mod readme;
@@ -182,6 +183,12 @@ const TASKS: &[Task] = &[
         options: "",
         help: "Write the manual pages into target/man",
         run: |args| no_options(args).and_then(|()| man()),
+    },
+    Task {
+        name: "picture",
+        options: "[longhaul demo options...]",
+        help: "Draw what `longhaul demo` prints into docs/images/demo.svg, for the README",
+        run: picture::draw,
     },
     Task {
         name: "bench",

@@ -32,7 +32,7 @@ impl AccessLog {
         let Some(file) = a.log.clone() else { return Ok(None) };
         appending(&file).map_err(|e| {
             let shown = mover::path::show(file.as_os_str().as_encoded_bytes());
-            Failure::usage(format!("cannot write the log {shown}: {e}; name a file that can be written"))
+            Failure::usage(format!("cannot open the log {shown}: {e}; try another file"))
         })?;
         let (lines, waiting) = sync_channel(MAX_WAITING);
         let writer = std::thread::Builder::new().name("access-log".into());
@@ -53,7 +53,9 @@ impl AccessLog {
         };
         let is_behind = self.lines.as_ref().is_some_and(|lines| lines.try_send(line).is_err());
         if is_behind && !self.is_behind {
-            tracing::warn!("the log cannot be written as fast as sessions end: lines are left out");
+            tracing::warn!(
+                "cannot write the log as fast as sessions end: some lines are lost; try a faster disk"
+            );
         }
         self.is_behind = is_behind;
     }
@@ -75,7 +77,9 @@ fn write_all(file: &Path, lines: &Receiver<String>) {
             Err(e) => {
                 if !std::mem::replace(&mut is_failing, true) {
                     let file = file.display();
-                    tracing::warn!("cannot write to the log {file}: {e}; sessions go on without it");
+                    tracing::warn!(
+                        "cannot write to the log {file}: {e}; sessions continue without it; see that it can be written"
+                    );
                 }
             }
         }
@@ -86,7 +90,7 @@ fn write_all(file: &Path, lines: &Receiver<String>) {
 fn appending(file: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
     let f = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags as i32).open(file)?;
-    if f.metadata()?.is_file() { Ok(f) } else { Err(io::Error::other("it is not a regular file")) }
+    if f.metadata()?.is_file() { Ok(f) } else { Err(io::Error::other("not a regular file")) }
 }
 
 /// As RFC 3339 has it, in UTC.
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_line_whatever_a_client_says() {
+    fn access_log_lines_cannot_be_forged_by_clients() {
         let line = as_text("T", &end());
         let want = "T put client=192.0.2.1:4460 key=\"SHA256:abc\" path=\"a\\\" status=\\\"done b\" files=3 bytes=1000 \
                     resumed_bytes=24 failed=1 seconds=1.500 status=\"interrupted: \\\\x1b[2J\\\\nby a peer\"\n";
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_moved_away_begins_anew_and_one_that_cannot_be_written_is_named() {
+    fn rotated_log_starts_anew_and_unwritable_log_is_reported() {
         let d = tempfile::tempdir().unwrap();
         let file = d.path().join("log");
         let a = args::AccessLog { log: Some(file.clone()), log_format: LogFormat::Text };

@@ -30,32 +30,39 @@ pub fn run(a: &Clean) -> Outcome<()> {
         }
         match &f.fate {
             Fate::Removed => out_line!("{:>12}  {name}", show_bytes(f.bytes)),
-            Fate::Kept(why) => tracing::info!("{name} stays: {why}"),
+            Fate::Kept(why) => tracing::info!("{name} is kept: {why}"),
             Fate::Failed(e) => err_line!("error: {e}"),
         }
     };
     clean(&o, WallTime::now(), &mut tell).map_err(|e| {
-        Failure::usage(format!("cannot clean {}: {e}", show(a.dir.as_os_str().as_encoded_bytes())))
+        Failure::usage(format!(
+            "cannot clean {}: {e}; try a folder that this user can change",
+            show(a.dir.as_os_str().as_encoded_bytes())
+        ))
     })?;
     if !a.json {
         let done = if a.dry_run { "would be removed" } else { "removed" };
-        let stay = if kept > 0 { format!(", {kept} stay (-v says why)") } else { String::new() };
+        let stay = if kept > 0 { format!(", {kept} kept (-v says why)") } else { String::new() };
         err_line!("{removed} {done}, {}{stay}", show_bytes(bytes));
     }
     match failed {
         0 => Ok(()),
-        n => {
-            Err(Failure::new(Code::Partial, format!("{n} could not be removed; the list of errors says why")))
-        }
+        n => Err(Failure::new(
+            Code::Partial,
+            format!(
+                "cannot remove {n} items: see the errors above; try again as the \
+                 user who owns them"
+            ),
+        )),
     }
 }
 
 fn line(f: &Found, dry_run: bool) -> serde_json::Value {
-    let (fate, why) = match &f.fate {
+    let (result, reason) = match &f.fate {
         Fate::Removed if dry_run => ("would-be-removed", None),
         Fate::Removed => ("removed", None),
         Fate::Kept(why) => ("kept", Some((*why).to_owned())),
         Fate::Failed(e) => ("failed", Some(e.to_string())),
     };
-    json!({ "path": show(&f.path), "kind": f.what, "bytes": f.bytes, "fate": fate, "why": why })
+    json!({ "path": show(&f.path), "kind": f.what, "bytes": f.bytes, "result": result, "reason": reason })
 }

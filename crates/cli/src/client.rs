@@ -1,9 +1,13 @@
-//! `put`, `get` and `ls`.
+//! `put` and `get`, and what they have in common with `ls`.
 
-use crate::args::{Comparing, Control, Encryption, Get, Governing, Ls, Output, Put, Trusting, Wire};
+mod listing;
+
+pub use listing::ls;
+
+use crate::args::{AdminOptions, CompareOptions, ConnectOptions, Encryption, Get, Output, Put, Wire};
 use crate::exit::{self, Code, Failure, Outcome};
-use crate::mapped::Mapped;
-use crate::setup::{self, Me};
+use crate::policy_decision::PolicyDecision;
+use crate::setup::{self, LocalIdentity};
 use crate::show::Display;
 use crate::stream::{self, Spool, Stream};
 use crate::trust::{self, Trusted};
@@ -12,9 +16,9 @@ use crate::{govern, out, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
-use mover::{ClientApp, GetOptions, ListOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
+use mover::{ClientApp, GetOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use transport::crypto::{PeerIdentity, ServerTrust, Suite};
@@ -26,7 +30,7 @@ const MAX_SAMPLES: usize = 4_096;
 
 /// What is known of the connection while the transfer runs.
 #[derive(Clone, Debug, Default)]
-pub struct Live {
+pub struct ConnectionSnapshot {
     /// Counters and estimates, a moment old.
     pub stats: Stats,
     /// Who the server is; `None` until the connection is up.
@@ -36,29 +40,29 @@ pub struct Live {
     /// What is particular to a connection by iWARP.
     pub iwarp: Option<IwarpInfo>,
     /// What the policy made of what this end sends; `None` where there is none.
-    pub mapped: Option<Mapped>,
+    pub mapped: Option<PolicyDecision>,
     /// Seconds since the start of the transfer, and payload that had been received, or confirmed by the other end.
     pub samples: Vec<(f64, u64)>,
 }
 
 /// Shared between the loop's thread and the display's.
 #[derive(Clone, Default)]
-pub struct Board(Arc<Mutex<Live>>);
+pub struct SharedSnapshot(Arc<Mutex<ConnectionSnapshot>>);
 
-impl Board {
+impl SharedSnapshot {
     /// The figures at present.
-    pub fn get(&self) -> Live {
+    pub fn get(&self) -> ConnectionSnapshot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-    fn set(&self, f: impl FnOnce(&mut Live)) {
+    fn set(&self, f: impl FnOnce(&mut ConnectionSnapshot)) {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// A transfer whose connection is watched.
-struct Watched {
+struct MonitoredTransfer {
     inner: ClientApp,
-    board: Board,
+    board: SharedSnapshot,
     start: Option<Time>,
     next: Time,
     every: Span,
@@ -67,7 +71,7 @@ struct Watched {
     asked: Option<Encryption>,
 }
 
-impl Watched {
+impl MonitoredTransfer {
     fn sample(&mut self, now: Time, ep: &Endpoint) {
         let Some(conn) = self.inner.connection() else { return };
         let (Some(stats), Some(info)) = (ep.stats(conn), ep.connection(conn)) else { return };
@@ -85,9 +89,9 @@ impl Watched {
         }
         // Of what the other end sends, that tells.
         let mapped = if self.receives {
-            self.inner.progress().mapped().map(Mapped::told)
+            self.inner.progress().mapped().map(PolicyDecision::told)
         } else {
-            Mapped::of(ep, conn)
+            PolicyDecision::of(ep, conn)
         };
         self.board.set(|live| {
             (live.stats, live.peer, live.suite, live.iwarp) = (stats, peer, Some(suite), iwarp);
@@ -105,7 +109,7 @@ impl Watched {
     }
 }
 
-impl App for Watched {
+impl App for MonitoredTransfer {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if now >= self.next {
             self.sample(now, ep);
@@ -130,13 +134,13 @@ impl App for Watched {
 
 /// Everything a client command needs to connect.
 struct Session {
-    me: Me,
+    me: LocalIdentity,
     server: Server,
     options: TransportOptions,
     wire: Wire,
     trusted: Trusted,
     /// What it does, for administrators, and what they may do about it.
-    governed: (&'static str, Governing),
+    governed: (&'static str, AdminOptions),
     /// Whether the user wants it to stop; set when it runs.
     stopped: OnceLock<Arc<AtomicBool>>,
 }
@@ -146,12 +150,12 @@ impl Session {
         server: &Server,
         options: TransportOptions,
         wire: &Wire,
-        t: &Trusting,
-        (command, governing): (&'static str, &Governing),
+        t: &ConnectOptions,
+        (command, admin_options): (&'static str, &AdminOptions),
     ) -> Outcome<Session> {
-        let me = Me::with(&t.certificate)?;
+        let me = LocalIdentity::with(&t.certificate)?;
         let trusted = trust::establish(&me, server, t, &options)?;
-        let governed = (command, governing.clone());
+        let governed = (command, admin_options.clone());
         let (server, wire, stopped) = (server.clone(), wire.clone(), OnceLock::new());
         Ok(Session { me, server, options, wire, trusted, governed, stopped })
     }
@@ -162,18 +166,20 @@ impl Session {
         make: impl FnOnce(Connect, Wake) -> Outcome<ClientApp>,
         receives: bool,
         display: impl FnOnce(&Progress) -> Outcome<Display>,
-    ) -> Outcome<(Summary, Live)> {
+    ) -> Outcome<(Summary, ConnectionSnapshot)> {
         let bind = setup::client_address(self.trusted.remote, &self.options, false);
         let mut driver = setup::driver(bind, &self.wire, (false, None))?;
-        let options =
-            TransportOptions { remembered: self.recall_path(), ..self.trusted.in_time(&self.options) };
+        let options = TransportOptions {
+            remembered: self.recall_path(),
+            ..self.trusted.within_deadline(&self.options)
+        };
         let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
         let waker = driver.waker();
         let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
         let wake: Wake = Arc::new(move || waker.wake());
         let inner = make(self.trusted.connect(), wake.clone())?;
         let progress = inner.progress();
-        let board = Board::default();
+        let board = SharedSnapshot::default();
         let interrupted = progress.clone();
         let stopped = stop::on_signal(move || {
             interrupted.interrupt();
@@ -183,8 +189,15 @@ impl Session {
         let display = display(&progress)?;
         let (start, next) = (None, Time::ZERO);
         let asked = Some(self.wire.encryption);
-        let mut app =
-            Watched { inner, board: board.clone(), start, next, every: SAMPLE_EVERY, receives, asked };
+        let mut app = MonitoredTransfer {
+            inner,
+            board: board.clone(),
+            start,
+            next,
+            every: SAMPLE_EVERY,
+            receives,
+            asked,
+        };
         let ran = driver.run(&mut endpoint, &mut admin.govern(&mut app));
         display.end();
         ran?;
@@ -193,8 +206,12 @@ impl Session {
         if self.trusted.token.is_some() {
             trust::remember(&self.me, &self.server, live.peer.as_ref())?;
         }
-        let summary =
-            progress.outcome().ok_or_else(|| Failure::system("the transfer ended without a result"))?;
+        let summary = progress.outcome().ok_or_else(|| {
+            Failure::system(
+                "cannot tell how the transfer went: it ended without a \
+                 result; try again",
+            )
+        })?;
         Ok((summary, live))
     }
 
@@ -227,9 +244,9 @@ impl Session {
     }
 
     /// What a transfer's end means for the exit code, and in words.
-    fn verdict(&self, summary: &Summary, live: &Live) -> Outcome<()> {
+    fn verdict(&self, summary: &Summary, live: &ConnectionSnapshot) -> Outcome<()> {
         let Some(error) = &summary.error else { return Ok(()) };
-        let mut failure = exit::of_transfer(error);
+        let mut failure = exit::transfer_failure(error);
         if let mover::Error::Connection { text, .. } = error {
             let changed = match self.trusted.trust {
                 ServerTrust::Pinned(_) if live.suite.is_none() => {
@@ -242,13 +259,13 @@ impl Session {
                 failure =
                     Failure { code, text: format!("cannot connect to {}: {text}", self.server), ..failure };
             }
-            failure = changed.unwrap_or_else(|| remedy::explain(failure, self.trusted.manner()));
+            failure = changed.unwrap_or_else(|| remedy::explain(failure, self.trusted.trust_context()));
         }
         Err(failure)
     }
 }
 
-fn transfer(c: &Comparing, no_sync: bool, out: &Output) -> TransferOptions {
+fn transfer(c: &CompareOptions, no_sync: bool, out: &Output) -> TransferOptions {
     TransferOptions {
         skip_same: !c.all,
         checksum: c.checksum,
@@ -264,77 +281,89 @@ fn transfer(c: &Comparing, no_sync: bool, out: &Output) -> TransferOptions {
 /// `longhaul put`.
 pub fn put(a: &Put) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
-    let options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
+    let options = setup::options(&a.wire, Some(&a.sending), Some(&a.connect_options));
     let input = if stream::is_input(&a.sources, &a.dest.path)? { Some(Spool::of_input()?) } else { None };
     let o = PutOptions {
         sources: input.as_ref().map_or_else(|| a.sources.clone(), |i| vec![i.file()]),
         nameless: input.is_some(),
         dest: a.dest.path.clone(),
-        transfer: TransferOptions { direct: a.direct, ..transfer(&a.comparing, false, &a.output) },
+        transfer: TransferOptions { direct: a.direct, ..transfer(&a.compare_options, false, &a.output) },
     };
-    let session = Session::new(&a.dest.server, options, &a.wire, &a.trusting, ("put", &a.governing))?;
+    let session =
+        Session::new(&a.dest.server, options, &a.wire, &a.connect_options, ("put", &a.admin_options))?;
     let result = session.run(
         |connect, wake| ClientApp::put(connect, &o, wake).map_err(Failure::usage),
         false,
         |p| Display::start(p, a.output.quiet || a.output.json),
     );
-    finish(&session, result, &a.output, (a.comparing.dry_run, false, false))
+    finish(&session, result, &a.output, (a.compare_options.dry_run, false, false))
 }
 
 /// `longhaul get`.
 pub fn get(a: &Get) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
-    let Some(Url { server, .. }) = a.sources.first() else { return Err(Failure::usage("nothing to fetch")) };
+    let Some(Url { server, .. }) = a.sources.first() else {
+        return Err(Failure::usage(
+            "cannot fetch: no source is \
+             given; try longhaul://HOST/PATH",
+        ));
+    };
     if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
-        let text = format!("{} is another server than {server}; fetch from one at a time", other.server);
+        let text = format!(
+            "cannot fetch from {} and {server} at once: they are different servers; try one at a time",
+            other.server
+        );
         return Err(Failure::usage(text));
     }
-    let asking = &a.asking;
-    let native = asking.known_rate.is_some() || asking.intent.qos.is_some() || !asking.wishing.is_empty();
+    let request_options = &a.request_options;
+    let native = request_options.known_rate.is_some()
+        || request_options.intent.qos.is_some()
+        || !request_options.peer_sending.is_empty();
     if server.iwarp && native {
-        let text = "--known-rate, --qos, --cc-wish and --cc-refuse are of the native transport: by iWARP the server's TCP sends, \
-                    which takes none of them. Leave them out, or fetch from longhaul://";
+        let text = "cannot use --known-rate, --qos, --cc-wish or --cc-refuse with iwarp://: the server's TCP sends, \
+                    which takes none of them; try longhaul://, or leave them out";
         return Err(Failure::usage(text));
     }
     let (stream, spool) = stream_to(a)?;
-    let mut options = setup::options(&a.wire, None, Some(&a.trusting));
-    options.negotiation = a.asking.wishing.negotiation();
-    options.intent = endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.asking.intent) };
+    let mut options = setup::options(&a.wire, None, Some(&a.connect_options));
+    options.negotiation = a.request_options.peer_sending.negotiation();
+    options.intent =
+        endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.request_options.intent) };
     let o = GetOptions {
         sources: a.sources.iter().map(|u| u.path.clone()).collect(),
         dest: spool.as_ref().map_or_else(|| a.dest.clone(), Spool::file),
         one_file: stream.is_some(),
-        transfer: transfer(&a.comparing, a.no_sync || stream.is_some(), &a.output),
+        transfer: transfer(&a.compare_options, a.no_sync || stream.is_some(), &a.output),
         sending: mover::Sending {
-            rate_limit: a.asking.limit,
-            cc: a.asking.cc.clone(),
-            known_rate: a.asking.known_rate,
-            qos: a.asking.intent.qos,
-            application: a.asking.intent.app.clone(),
-            dscp: a.asking.intent.dscp,
+            rate_limit: a.request_options.limit,
+            cc: a.request_options.cc.clone(),
+            known_rate: a.request_options.known_rate,
+            qos: a.request_options.intent.qos,
+            application: a.request_options.intent.app.clone(),
+            dscp: a.request_options.intent.dscp,
             tell: true,
         },
     };
-    let session = Session::new(server, options, &a.wire, &a.trusting, ("get", &a.governing))?;
+    let session = Session::new(server, options, &a.wire, &a.connect_options, ("get", &a.admin_options))?;
     let mut result = session.run(
         |connect, wake| ClientApp::get(connect, &o, wake).map_err(Failure::usage),
         true,
         |p| Display::start(p, a.output.quiet || a.output.json),
     );
-    if let (Ok((_, live)), false) = (&mut result, a.output.json || a.asking.asks()) {
+    if let (Ok((_, live)), false) = (&mut result, a.output.json || a.request_options.asks()) {
         // Who asked for nothing wants to hear of rules only.
         live.mapped = live.mapped.take().filter(|m| !m.rule.is_empty());
     }
     let taken = stream.as_ref().is_some_and(Stream::takes_output);
     if let (Some(stream), Some(spool)) = (stream, spool) {
         result = result.and_then(|done| {
-            if done.0.success() && !a.comparing.dry_run {
+            if done.0.success() && !a.compare_options.dry_run {
                 stream.deliver(spool, &|| session.stopped.get().is_some_and(|s| s.load(Ordering::SeqCst)))?;
             }
             Ok(done)
         });
     }
-    finish(&session, result, &a.output, (a.comparing.dry_run, true, taken))
+    finish(&session, result, &a.output, (a.compare_options.dry_run, true, taken))
 }
 
 /// Where a `get` goes that makes no file, and where its file is kept until it is whole.
@@ -342,7 +371,8 @@ fn stream_to(a: &Get) -> Outcome<(Option<Stream>, Option<Spool>)> {
     let Some(stream) = Stream::of(&a.dest)? else { return Ok((None, None)) };
     if a.sources.len() > 1 {
         return Err(Failure::usage(
-            "cannot write several sources to standard output, a pipe or a device; name one file, or a folder as the destination",
+            "cannot write several sources to standard output, a pipe or a device: it takes one file; try one source, \
+             or a folder as the destination",
         ));
     }
     Ok((Some(stream), Some(Spool::new()?)))
@@ -351,7 +381,7 @@ fn stream_to(a: &Get) -> Outcome<(Option<Stream>, Option<Spool>)> {
 /// Says how it went; on standard output only if that is not `taken`.
 fn finish(
     session: &Session,
-    result: Outcome<(Summary, Live)>,
+    result: Outcome<(Summary, ConnectionSnapshot)>,
     out: &Output,
     (dry_run, receives, taken): (bool, bool, bool),
 ) -> Outcome<()> {
@@ -380,11 +410,11 @@ fn finish(
         }
         let unlisted = summary.progress.failed.saturating_sub(summary.progress.errors.len() as u64);
         if unlisted > 0 {
-            err_line!("error: {unlisted} more");
+            err_line!("error: {unlisted} more failures");
         }
     }
     verdict.map_err(|f| match f.code {
-        Code::Interrupted => Failure::new(f.code, format!("{}\nto go on: {}", f.text, command_line())),
+        Code::Interrupted => Failure::new(f.code, format!("{}\nto resume: {}", f.text, command_line())),
         _ => f,
     })
 }
@@ -415,7 +445,12 @@ fn command_line() -> String {
     std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>, receives: bool) -> serde_json::Value {
+fn report(
+    summary: &Summary,
+    live: &ConnectionSnapshot,
+    verdict: &Outcome<()>,
+    receives: bool,
+) -> serde_json::Value {
     let seconds = summary.nanos as f64 / 1e9;
     let cpu = CpuTime::of_process();
     let (s, moved) = (&live.stats, summary.progress.bytes_transferred());
@@ -440,93 +475,4 @@ fn report(summary: &Summary, live: &Live, verdict: &Outcome<()>, receives: bool)
         "cpu": { "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() },
         "samples": live.samples,
     })
-}
-
-/// `longhaul ls`.
-pub fn ls(a: &Ls) -> Outcome<()> {
-    let options = setup::options(&a.wire, None, Some(&a.trusting));
-    let o = ListOptions { path: a.url.path.clone(), recursive: a.recursive, checksum: a.checksum };
-    // It is over before anybody could ask.
-    let nobody =
-        Governing { control: Control { no_control: true, ..Control::default() }, ..Governing::default() };
-    let session = Session::new(&a.url.server, options, &a.wire, &a.trusting, ("ls", &nobody))?;
-    let mut printer = None;
-    let json = a.json;
-    let result = session.run(
-        |connect, wake| {
-            let (app, entries) = ClientApp::list(connect, &o, wake).map_err(Failure::usage)?;
-            let print = move || {
-                for e in entries.iter().flatten() {
-                    if json {
-                        out::json(&entry_json(&e));
-                    } else {
-                        out_line!("{}", entry_line(&e));
-                    }
-                    if out::is_gone() {
-                        return; // the listing ends with the reader of our output
-                    }
-                }
-            };
-            let named = std::thread::Builder::new().name("printer".into());
-            let started = named.spawn(print);
-            printer = Some(started.map_err(Failure::no_thread)?);
-            Ok(app)
-        },
-        true,
-        |_| Ok(Display::none()),
-    );
-    // The channel's sender went with the app.
-    if let Some(p) = printer {
-        let _ = p.join();
-    }
-    let (summary, live) = result?;
-    for e in &summary.progress.errors {
-        err_line!("error: {}", of_listing(e));
-    }
-    session.verdict(&summary, &live)
-}
-
-/// A failure of a listing, in its own words: what is not there was not removed meanwhile.
-fn of_listing(e: &mover::FileError) -> String {
-    match e.cause {
-        mover::Cause::Missing => {
-            format!(
-                "cannot list \"{}\": no such file or folder; try `longhaul ls` with the folder above it",
-                e.path
-            )
-        }
-        _ => e.to_string(),
-    }
-}
-
-fn entry_name(e: &mover::proto::Entry) -> &[u8] {
-    if e.path.is_root() { b"." } else { e.path.as_bytes() }
-}
-
-fn entry_line(e: &mover::proto::Entry) -> String {
-    use mover::proto::Kind;
-    let kind = match e.kind {
-        Kind::File => '-',
-        Kind::Dir => 'd',
-        Kind::Link => 'l',
-        Kind::Other => '?',
-    };
-    let hash = e.hash.map(|h| format!(" {}", hex(&h))).unwrap_or_default();
-    format!("{kind}{:03o} {:>15}{hash} {}", e.meta.mode & 0o777, e.size, mover::path::show(entry_name(e)))
-}
-
-fn entry_json(e: &mover::proto::Entry) -> serde_json::Value {
-    let name = std::ffi::OsStr::from_bytes(entry_name(e));
-    json!({
-        "path": name.to_str(),
-        "url_path": Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path: entry_name(e).to_vec() }.path_text(),
-        "kind": format!("{:?}", e.kind).to_lowercase(),
-        "size": e.size,
-        "mode": e.meta.mode & 0o777,
-        "blake3": e.hash.map(|h| hex(&h)),
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -15,7 +15,7 @@ pub enum Code {
     Connect = 3,
     /// This end is not authorised, or the other end is not trusted.
     Untrusted = 4,
-    /// Interrupted, by the user or by the network; the same command goes on where it was.
+    /// Interrupted, by the user or by the network; repeat the command to resume.
     Interrupted = 5,
     /// The server's settings do not allow it.
     Refused = 6,
@@ -25,13 +25,13 @@ pub enum Code {
 
 /// The table in the help.
 pub const HELP: &str = "\
-Exit codes:
+                        Exit codes:
   0  everything was done
   1  ran to its end, but some files failed or a check did not hold
   2  the command line or a local setting cannot be used
   3  no connection came about
   4  this end is not authorised, or the other end is not trusted
-  5  interrupted; the same command goes on where it was
+  5  interrupted; repeat the command to resume
   6  the server's settings do not allow it
   7  the system of one of the ends failed";
 
@@ -62,8 +62,8 @@ impl Failure {
         use std::os::unix::process::ExitStatusExt as _;
         let (n, text) = match (status.code(), status.signal()) {
             (Some(n), _) => (n, String::new()),
-            (None, Some(n)) => (128 + n, format!("{name} was ended by signal {n}")),
-            (None, None) => (Code::Partial as i32, format!("{name} ended in an unknown way")),
+            (None, Some(n)) => (128 + n, format!("{name} was killed by signal {n}")),
+            (None, None) => (Code::Partial as i32, format!("{name} ended without a status")),
         };
         Failure { status: u8::try_from(n).ok(), ..Failure::new(Code::Partial, text) }
     }
@@ -85,8 +85,10 @@ impl Failure {
     }
     /// The system starts no further thread.
     pub fn no_thread(e: std::io::Error) -> Failure {
-        let advice = "raise the limits of threads and memory (ulimit -u, ulimit -v)";
-        Failure::new(Code::System, format!("cannot start a thread: {e}; {advice}"))
+        let text = format!(
+            "cannot start a thread: {e}; try to raise the limits of threads and memory (ulimit -u, ulimit -v)"
+        );
+        Failure::new(Code::System, text)
     }
     /// The system said no.
     pub fn system(e: impl fmt::Display) -> Failure {
@@ -119,11 +121,11 @@ impl From<endpoint::ConnectError> for Failure {
 }
 
 /// The code and words of a transfer's end.
-pub fn of_transfer(e: &mover::Error) -> Failure {
+pub fn transfer_failure(e: &mover::Error) -> Failure {
     let peer = if let mover::Error::Connection { code, .. } = e { *code } else { None };
     let code = match e {
         mover::Error::Refused { .. } | mover::Error::OtherService { .. } => Code::Refused,
-        mover::Error::Connection { code, .. } => of_peer(*code).unwrap_or(Code::Interrupted),
+        mover::Error::Connection { code, .. } => peer_code(*code).unwrap_or(Code::Interrupted),
         mover::Error::Interrupted => Code::Interrupted,
         mover::Error::Partial { system: Some(_), .. } => Code::System,
         mover::Error::Partial { .. } => Code::Partial,
@@ -136,7 +138,7 @@ pub fn of_transfer(e: &mover::Error) -> Failure {
 }
 
 /// What the code tells with which a peer closed a connection; `None` of those that only say that it is over.
-fn of_peer(code: Option<u64>) -> Option<Code> {
+fn peer_code(code: Option<u64>) -> Option<Code> {
     use transport::error::code::{NO_COMMON_CC, NO_COMMON_SUITE, UNAUTHORISED};
     match code? {
         UNAUTHORISED => Some(Code::Untrusted),
@@ -147,14 +149,14 @@ fn of_peer(code: Option<u64>) -> Option<Code> {
 }
 
 /// The code and words of a connection that did not come about or ended.
-pub fn of_close(reason: &endpoint::CloseReason, connected: bool) -> Failure {
+pub fn close_failure(reason: &endpoint::CloseReason, connected: bool) -> Failure {
     use endpoint::CloseReason as R;
     let peer = if let R::Peer { code, .. } = reason { Some(*code) } else { None };
     let code = match reason {
         R::Handshake(_) => Code::Untrusted,
         // The same command would be told the same again, whichever end is the first to say so.
         R::NothingInCommon(_) => Code::Refused,
-        _ => of_peer(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
+        _ => peer_code(peer).unwrap_or(if connected { Code::Interrupted } else { Code::Connect }),
     };
     Failure { peer, ..Failure::new(code, reason.to_string()) }
 }
@@ -165,7 +167,7 @@ mod tests {
     use endpoint::CloseReason;
 
     #[test]
-    fn the_help_names_every_code() {
+    fn help_lists_every_exit_code() {
         let all = [
             Code::Ok,
             Code::Partial,
@@ -182,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_run_gives_its_own_status() {
+    fn failure_of_a_command_has_its_status() {
         use std::os::unix::process::ExitStatusExt as _;
         let of = |raw| Failure::of_command("sh", std::process::ExitStatus::from_raw(raw));
         assert_eq!((of(3 << 8).status, of(3 << 8).text.as_str()), (Some(3), ""));
-        assert_eq!((of(9).status, of(9).text.as_str()), (Some(137), "sh was ended by signal 9"));
+        assert_eq!((of(9).status, of(9).text.as_str()), (Some(137), "sh was killed by signal 9"));
         assert_eq!(of(255 << 8).status, Some(255));
     }
 
@@ -198,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn transfers_map_to_codes() {
-        let code = |e: mover::Error| of_transfer(&e).code;
+    fn transfer_errors_map_to_exit_codes() {
+        let code = |e: mover::Error| transfer_failure(&e).code;
         assert_eq!(code(mover::Error::Partial { failed: 2, system: None }), Code::Partial);
         let system = Some(mover::Cause::Full);
         assert_eq!(code(mover::Error::Partial { failed: 2, system }), Code::System);
@@ -212,8 +214,8 @@ mod tests {
         assert_eq!(code(ended(Some(transport::error::code::NO_COMMON_CC))), Code::Refused);
         assert_eq!(code(ended(Some(transport::error::code::BUSY))), Code::Interrupted);
         assert_eq!(code(ended(None)), Code::Interrupted, "a peer's words decide nothing");
-        assert_eq!(of_close(&closed, true).code, Code::Untrusted);
-        assert_eq!(of_close(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
-        assert_eq!(of_close(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
+        assert_eq!(close_failure(&closed, true).code, Code::Untrusted);
+        assert_eq!(close_failure(&CloseReason::NoAnswer("x".into()), false).code, Code::Connect);
+        assert_eq!(close_failure(&CloseReason::IdleTimeout(30), true).code, Code::Interrupted);
     }
 }

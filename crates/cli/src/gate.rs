@@ -3,7 +3,7 @@
 
 use crate::args::Admission;
 use crate::exit::{Failure, Outcome};
-use crate::setup::Me;
+use crate::setup::LocalIdentity;
 use crate::x509;
 use base::Time;
 use lhio::clock::WallTime;
@@ -18,11 +18,11 @@ use transport::crypto::{Identity, OneTimeToken, PeerIdentity};
 use zeroize::Zeroizing;
 
 /// What a client with a key that is not known here is told; the transport carries 128 characters.
-const STRANGER: &str =
-    "this key is not authorised here: have it listed in authorized_keys, or ask for a one-time token";
+const KEY_NOT_AUTHORISED: &str =
+    "this key is not authorised; try to have it added to authorized_keys, or a one-time token";
 /// What a client with a certificate for other names is told.
-const OTHER_NAME: &str =
-    "no name in this certificate is allowed here: ask the one who runs the server for --allow-name";
+const NAME_NOT_ALLOWED: &str =
+    "no name of this certificate is allowed; try to have it added with --allow-name";
 
 /// Who a client is, for a line of the log.
 pub fn shown(peer: Option<&PeerIdentity>) -> String {
@@ -39,11 +39,11 @@ pub fn key_of(token: &OneTimeToken) -> Identity {
 
 /// Decides about each connection once: given to the endpoint by `Endpoint::set_client_admission`.
 pub struct Gate {
-    who: Who,
+    admitted: Admitted,
 }
 
-enum Who {
-    Everybody,
+enum Admitted {
+    AnyKey,
     Keys(Box<Keys>),
     /// The handshake has checked the chain. Without names, that is enough.
     Certificates(Vec<ServerName<'static>>),
@@ -51,14 +51,14 @@ enum Who {
 
 /// Identity of a version of a file (number, length, and time of change; none when it is not there), or why nobody should
 /// believe it.
-type Stamp = Result<Option<(u64, u64, i64, i64)>, String>;
+type FileVersion = Result<Option<(u64, u64, i64, i64)>, String>;
 
 struct Keys {
     state: StateFolder,
     file: PathBuf,
     /// Named on the command line.
     named: bool,
-    stamp: Stamp,
+    version: FileVersion,
     listed: HashSet<HostKey>,
     /// Keys of the tokens made at the start; they end with the server.
     own: HashSet<HostKey>,
@@ -67,32 +67,32 @@ struct Keys {
 
 impl Gate {
     /// As the command line says. `own` are the tokens made at the start.
-    pub fn new(me: &Me, a: &Admission, own: &[OneTimeToken]) -> Outcome<Gate> {
-        let who = if a.ca.is_some() {
-            Who::Certificates(x509::names(&a.allow_name)?)
+    pub fn new(me: &LocalIdentity, a: &Admission, own: &[OneTimeToken]) -> Outcome<Gate> {
+        let admitted = if a.ca.is_some() {
+            Admitted::Certificates(x509::names(&a.allow_name)?)
         } else if a.allow_any_key {
-            Who::Everybody
+            Admitted::AnyKey
         } else {
             let file = match &a.authorized_keys {
                 Some(f) => f.clone(),
                 None => me.state.path().join("authorized_keys"),
             };
-            let (named, stamp) = (a.authorized_keys.is_some(), stamp_of(&file));
+            let (named, version) = (a.authorized_keys.is_some(), file_version(&file));
             let listed = read(&me.state, named.then_some(&file))?;
             let own = own.iter().map(|t| HostKey(*key_of(t).public_key().as_bytes())).collect();
             let (state, tokens) = (me.state.clone(), me.state.tokens()?);
-            Who::Keys(Box::new(Keys { state, file, named, stamp, listed, own, tokens }))
+            Admitted::Keys(Box::new(Keys { state, file, named, version, listed, own, tokens }))
         };
-        Ok(Gate { who })
+        Ok(Gate { admitted })
     }
 
-    /// Says who may come, for the server's operator.
+    /// Says who may connect, for the server's operator.
     pub fn describe(&self, a: &Admission) {
-        match &self.who {
-            Who::Everybody => {
-                err_line!("WARNING: --allow-any-key: everybody who reaches this port is let in")
+        match &self.admitted {
+            Admitted::AnyKey => {
+                err_line!("WARNING: --allow-any-key: anyone who can reach this port is admitted")
             }
-            Who::Certificates(names) => {
+            Admitted::Certificates(names) => {
                 let ca = a.ca.as_deref().unwrap_or(Path::new("")).display();
                 let only = if names.is_empty() {
                     String::new()
@@ -101,18 +101,18 @@ impl Gate {
                 };
                 err_line!("clients with a certificate that {ca} vouches for may connect{only}");
             }
-            Who::Keys(k) => {
+            Admitted::Keys(k) => {
                 let waiting = k.tokens.list(WallTime::now().unix_secs()).map_or(0, |t| t.len()) + k.own.len();
                 let file = k.file.display();
                 match (k.listed.len(), waiting) {
                     (0, 0) => err_line!(
-                        "nobody may connect yet: {file} lists no key. On the client, `longhaul keys show` prints its \
-                         key; add it here with `longhaul keys authorize FILE`, or make a one-time token with `longhaul \
-                         keys token`; neither needs a restart"
+                        "nobody can connect yet: {file} lists no key; try `longhaul keys show` on the client and \
+                         `longhaul keys authorize FILE` here, or a one-time token from `longhaul keys token` (no \
+                         restart needed)"
                     ),
-                    (n, 0) => err_line!("{n} listed keys may connect"),
+                    (n, 0) => err_line!("{n} authorized keys may connect"),
                     (n, t) => {
-                        err_line!("{n} listed keys may connect, and {t} one-time tokens wait to be used")
+                        err_line!("{n} authorized keys and {t} unused one-time tokens may connect")
                     }
                 }
             }
@@ -120,23 +120,22 @@ impl Gate {
     }
 
     fn check(&mut self, peer: &PeerIdentity) -> Result<(), &'static str> {
-        match (&mut self.who, peer) {
-            (Who::Everybody, _) => Ok(()),
-            (Who::Keys(k), PeerIdentity::RawKey(key)) => {
+        match (&mut self.admitted, peer) {
+            (Admitted::AnyKey, _) => Ok(()),
+            (Admitted::Keys(k), PeerIdentity::RawKey(key)) => {
                 if k.admits(HostKey(*key.as_bytes())) {
                     Ok(())
                 } else {
-                    Err(STRANGER)
+                    Err(KEY_NOT_AUTHORISED)
                 }
             }
-            (Who::Certificates(names), PeerIdentity::X509(chain)) => {
+            (Admitted::Certificates(names), PeerIdentity::X509(chain)) => {
                 let fits = names.is_empty() || chain.first().is_some_and(|c| x509::is_for(c, names));
-                if fits { Ok(()) } else { Err(OTHER_NAME) }
+                if fits { Ok(()) } else { Err(NAME_NOT_ALLOWED) }
             }
             // The handshake lets no such peer through; nor is it let in if it ever did.
-            (Who::Keys(_), PeerIdentity::X509(_)) | (Who::Certificates(_), PeerIdentity::RawKey(_)) => {
-                Err(STRANGER)
-            }
+            (Admitted::Keys(_), PeerIdentity::X509(_))
+            | (Admitted::Certificates(_), PeerIdentity::RawKey(_)) => Err(KEY_NOT_AUTHORISED),
         }
     }
 }
@@ -144,7 +143,7 @@ impl Gate {
 impl endpoint::ClientAdmission for Gate {
     fn admit(&mut self, _: Time, peer: &PeerIdentity) -> Result<(), String> {
         self.check(peer).map_err(|text| {
-            tracing::info!(peer = shown(Some(peer)), text, "a client was turned away");
+            tracing::info!(peer = shown(Some(peer)), text, "a client was rejected");
             text.to_owned()
         })
     }
@@ -153,15 +152,15 @@ impl endpoint::ClientAdmission for Gate {
 impl Keys {
     fn admits(&mut self, key: HostKey) -> bool {
         // Whether others may write to it is looked at every time: that can change without it.
-        let stamp = stamp_of(&self.file);
-        if stamp != self.stamp {
-            let read = match &stamp {
+        let version = file_version(&self.file);
+        if version != self.version {
+            let read = match &version {
                 Ok(_) => read(&self.state, self.named.then_some(&self.file)),
                 Err(text) => Err(Failure::usage(text)),
             };
-            self.stamp = stamp;
+            self.version = version;
             self.listed = read.unwrap_or_else(|f| {
-                tracing::error!("{f}; no listed key is let in until that is mended");
+                tracing::error!("{f}; no authorized key is admitted until that is fixed");
                 HashSet::new()
             });
         }
@@ -172,14 +171,14 @@ impl Keys {
             Ok(()) => true,
             Err(IdentityError::BadToken) => false,
             Err(e) => {
-                tracing::error!("a one-time token was not taken: {e}");
+                tracing::error!("cannot use a one-time token: {e}");
                 false
             }
         }
     }
 }
 
-fn stamp_of(file: &Path) -> Stamp {
+fn file_version(file: &Path) -> FileVersion {
     let open = open_strictly(file, FileRole::Trust).map_err(|e| e.to_string())?;
     let meta = open.and_then(|f| f.metadata().ok());
     // The time of the last change of any kind: what was replaced may have an old time of its own.
@@ -191,14 +190,18 @@ fn read(state: &StateFolder, file: Option<&PathBuf>) -> Outcome<HashSet<HostKey>
     let listed = match file {
         Some(file) => {
             std::fs::metadata(file).map_err(|e| {
-                Failure::usage(format!("cannot read the authorised keys in {}: {e}", file.display()))
+                Failure::usage(format!(
+                    "cannot read the authorized keys in {}: {e}; try another file with \
+                     --authorized-keys",
+                    file.display()
+                ))
             })?;
             AuthorizedKeys::read(file)?
         }
         None => state.authorized_keys()?,
     };
     for (line, why) in listed.ignored() {
-        tracing::warn!(line, why, "a line of the authorised keys grants nothing");
+        tracing::warn!(line, why, "a line of the authorized keys is ignored");
     }
     Ok(listed.iter().map(|(k, _)| *k).collect())
 }
@@ -209,14 +212,15 @@ mod tests {
     use transport::crypto::PublicKey;
 
     #[test]
-    fn what_clients_are_told_fits() {
+    fn rejection_texts_fit_into_a_close_frame() {
         assert!(
-            STRANGER.len() <= wire::frame::MAX_REASON / 4 && OTHER_NAME.len() <= wire::frame::MAX_REASON / 4
+            KEY_NOT_AUTHORISED.len() <= wire::frame::MAX_REASON / 4
+                && NAME_NOT_ALLOWED.len() <= wire::frame::MAX_REASON / 4
         );
     }
 
     #[test]
-    fn the_key_of_a_token_is_that_of_its_secret() {
+    fn token_key_is_derived_from_its_secret() {
         let print = Identity::from_seed([9; 32]).public_key().fingerprint();
         let key = |t: &OneTimeToken| -> PublicKey { key_of(t).public_key() };
         let token = OneTimeToken::new([1; 32], Some(print));

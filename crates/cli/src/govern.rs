@@ -1,9 +1,9 @@
 //! The administrator's side of a process: from flags to policies and a control socket.
 
-use crate::args::{Control, Governing, StoreAccess};
+use crate::args::{AdminOptions, Control, StoreAccess};
 use crate::cc::policies;
 use crate::exit::{Code, Failure, Outcome};
-use crate::setup::Me;
+use crate::setup::LocalIdentity;
 use admin::etcd::Access;
 use admin::folder::{self, FolderError};
 use admin::request_handler::Hooks;
@@ -20,7 +20,12 @@ pub fn access(a: &StoreAccess) -> Outcome<Access> {
         None => None,
         Some(name) => {
             let password = std::env::var("LONGHAUL_STORE_PASSWORD");
-            let missing = |_| Failure::usage("--store-user needs the password in LONGHAUL_STORE_PASSWORD");
+            let missing = |_| {
+                Failure::usage(
+                    "cannot use --store-user: LONGHAUL_STORE_PASSWORD is not set; try to \
+                     set it to the password",
+                )
+            };
             Some((name.clone(), Zeroizing::new(password.map_err(missing)?)))
         }
     };
@@ -37,9 +42,7 @@ pub fn control(g: &Control) -> Outcome<Option<(PathBuf, Option<u32>)>> {
     match folder::default_folder() {
         Ok(folder) => Ok(Some((folder, group))),
         Err(FolderError::Nowhere) if group.is_none() => {
-            tracing::info!(
-                "no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR names a place for it"
-            );
+            tracing::info!("no control socket: neither LONGHAUL_RUN nor XDG_RUNTIME_DIR is set");
             Ok(None)
         }
         Err(e) => Err(Failure::usage(e)),
@@ -47,7 +50,7 @@ pub fn control(g: &Control) -> Outcome<Option<(PathBuf, Option<u32>)>> {
 }
 
 /// Reads the policy, watches its source and listens, for the process that does `command` and whose loop `waker` wakes.
-pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Admin> {
+pub fn start(command: &str, g: &AdminOptions, me: &LocalIdentity, waker: Waker) -> Outcome<Admin> {
     let source = match &g.policy {
         Some(source) => Some((source.clone(), access(&g.access)?)),
         None => None,
@@ -61,11 +64,11 @@ pub fn start(command: &str, g: &Governing, me: &Me, waker: Waker) -> Outcome<Adm
         news: Arc::new(policies::news),
     };
     let options = Options { command, control: control(&g.control)?, source, state: me.state.path(), hooks };
-    Admin::start(options, waker).map_err(of_watch)
+    Admin::start(options, waker).map_err(watch_failure)
 }
 
 /// A source that cannot be watched.
-pub fn of_watch(e: WatchError) -> Failure {
+pub fn watch_failure(e: WatchError) -> Failure {
     let code = if matches!(e, WatchError::Thread(_)) { Code::System } else { Code::Usage };
     Failure::new(code, e.to_string())
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What stands in hints for what the reader has to fill in, or the program does, and an example of each.
 const EXAMPLES: &[(&str, &str)] = &[
+    ("{seed}..{}", "0..1"),
     ("{}/{id}", "4711/3.0"),
     ("--store {}", "--store etcd://host/key"),
     ("{name}", "vegas-c"),
@@ -102,7 +103,7 @@ fn names_one(command: &str) -> bool {
 }
 
 #[test]
-fn every_command_that_a_text_names_can_be_given() {
+fn commands_named_in_texts_exist() {
     let all = commands();
     assert!(all.len() > 20, "they are not found: {all:?}");
     for command in all {
@@ -123,7 +124,7 @@ fn options(c: &Command, out: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_option_that_a_text_names_is_one() {
+fn options_named_in_texts_exist() {
     let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
     options(&Cli::command(), &mut known);
     let mut unknown = BTreeSet::new();
@@ -145,6 +146,64 @@ fn every_option_that_a_text_names_is_one() {
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
+/// What ends an error text that says what was not possible and why in another's words, which have the remedy.
+const CAUSES: &[&str] = &["{e}", "{reason}", "{text}", "{f}", "{why}", "{c}", "{way_out}", ": {}"];
+/// Beginnings of texts that tell of an end and not of an error.
+const ENDS: &[&str] = &["interrupted", "{"];
+
+/// The texts of this crate, tests left out.
+fn own_texts() -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mine = |(path, _): &(PathBuf, String)| path.starts_with(&own) && !path.ends_with("tests.rs");
+    let code =
+        |(_, code): (PathBuf, String)| code.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+    all().into_iter().filter(mine).flat_map(|file| strings(&code(file))).collect()
+}
+
+#[test]
+fn error_texts_say_what_cannot_be_done_why_and_what_to_try() {
+    let (mut found, mut wrong) = (0, Vec::new());
+    for text in own_texts().iter().filter(|t| t.starts_with("cannot ")) {
+        found += 1;
+        let helps = ["; try ", "; see ", " try "].iter().any(|w| text.contains(w));
+        if !text.contains(": ") || !(helps || CAUSES.iter().any(|c| text.ends_with(c))) {
+            wrong.push(text.clone());
+        }
+    }
+    assert!(found > 80, "they are not found: {found}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The first text in the arguments of each call that makes a failure.
+fn failures() -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    for (path, code) in all() {
+        let code = code.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        if !path.starts_with(&own) {
+            continue;
+        }
+        for call in ["Failure::usage(", "Failure::system(", "Failure::new("] {
+            for after in code.split(call).skip(1) {
+                let until = after.find(';').unwrap_or(after.len());
+                let quoted = after[..until].find('"').map(|at| strings(&after[at..]));
+                let is_text = |t: &String| t.starts_with(char::is_alphabetic) && t.trim().contains(' ');
+                found.extend(quoted.and_then(|q| q.into_iter().next()).filter(is_text));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn failures_begin_with_what_cannot_be_done() {
+    let all = failures();
+    assert!(all.len() > 60, "they are not found: {}", all.len());
+    let wrong: Vec<_> =
+        all.iter().filter(|t| !t.starts_with("cannot ") && !ENDS.iter().any(|e| t.starts_with(e))).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 fn guides() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("docs/guides")
 }
@@ -162,7 +221,7 @@ fn first_column(text: &str, head: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
+fn tables_of_the_guides_are_complete() {
     let plans: BTreeSet<String> = lab::plan::SHIPPED.iter().map(|(n, _)| (*n).to_owned()).collect();
     assert_eq!(first_column(&guide("lab.md"), "| plan |"), plans);
     let values = crate::args::Encryption::value_variants();
@@ -172,7 +231,7 @@ fn tables_of_the_guides_name_what_there_is_and_all_of_it() {
 }
 
 #[test]
-fn every_option_that_a_guide_names_in_a_table_is_one() {
+fn options_in_tables_of_the_guides_exist() {
     let mut known: BTreeSet<String> = ["--help".to_owned(), "--version".to_owned()].into();
     options(&Cli::command(), &mut known);
     let (mut found, mut unknown) = (0, BTreeSet::new());

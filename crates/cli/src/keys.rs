@@ -2,7 +2,7 @@
 
 use crate::args::{ClusterKeys, Keys};
 use crate::exit::{Failure, Outcome};
-use crate::setup::Me;
+use crate::setup::LocalIdentity;
 use lhio::clock::WallTime;
 use lhio::identity::AuthorizedKeys;
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ pub fn run(k: &Keys) -> Outcome<()> {
         out_line!("{}", key.to_line().trim_end());
         return Ok(());
     }
-    let me = Me::load()?;
+    let me = LocalIdentity::load()?;
     let key = me.identity.public_key();
     match k {
         Keys::Show => out_line!("{key} {}", comment()),
@@ -58,8 +58,8 @@ pub fn run(k: &Keys) -> Outcome<()> {
 fn validity(until: u64, now: u64) -> String {
     match until.checked_sub(now) {
         None => "has expired".to_owned(),
-        Some(0) => "is good for less than a second more".to_owned(),
-        Some(left) => format!("is good for {left} s more"),
+        Some(0) => "expires in less than a second".to_owned(),
+        Some(left) => format!("expires in {left} s"),
     }
 }
 
@@ -73,8 +73,14 @@ fn comment() -> String {
 }
 
 /// Adds the keys of a file that may not connect yet.
-fn authorize(me: &Me, file: &Path) -> Outcome<()> {
-    let fail = |e: std::io::Error| Failure::usage(format!("cannot read keys from {}: {e}", file.display()));
+fn authorize(me: &LocalIdentity, file: &Path) -> Outcome<()> {
+    let fail = |e: std::io::Error| {
+        Failure::usage(format!(
+            "cannot read keys from {}: {e}; try a file with the output \
+             of `longhaul keys show`",
+            file.display()
+        ))
+    };
     let mut text = String::new();
     if file == Path::new("-") {
         std::io::stdin().take(MAX_TEXT).read_to_string(&mut text).map_err(fail)?;
@@ -84,12 +90,22 @@ fn authorize(me: &Me, file: &Path) -> Outcome<()> {
     }
     let new = AuthorizedKeys::parse(&text);
     if let Some((line, why)) = new.ignored().first() {
-        let text = format!("{}, line {line}: {why}; nothing was added", file.display());
+        let text = format!(
+            "cannot add the keys in {}: line {line}: {why}; nothing was added; try again without that \
+             line",
+            file.display()
+        );
         return Err(Failure::usage(text));
     }
     let old = me.state.authorized_keys()?;
     let path = me.state.path().join("authorized_keys");
-    let fail = |e: std::io::Error| Failure::system(format!("cannot add to {}: {e}", path.display()));
+    let fail = |e: std::io::Error| {
+        Failure::system(format!(
+            "cannot add to {}: {e}; try to make it writable for this \
+             user",
+            path.display()
+        ))
+    };
     let before = std::fs::read(&path).unwrap_or_default();
     let mut out = std::fs::File::options().append(true).create(true).mode(0o600).open(&path).map_err(fail)?;
     // An editor may have left the last line without an end.
@@ -100,7 +116,7 @@ fn authorize(me: &Me, file: &Path) -> Outcome<()> {
         added += 1;
     }
     out.write_all(lines.as_bytes()).and_then(|()| out.sync_data()).map_err(fail)?;
-    out_line!("{added} keys added to {}; servers let them in from now on", path.display());
+    out_line!("added {added} keys to {}; running servers admit them from now on", path.display());
     Ok(())
 }
 
@@ -109,9 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_cannot_be_used_any_more_is_said_to_have_expired() {
-        assert_eq!(validity(100, 99), "is good for 1 s more");
-        assert_eq!(validity(100, 100), "is good for less than a second more");
+    fn expired_tokens_are_listed_as_expired() {
+        assert_eq!(validity(100, 99), "expires in 1 s");
+        assert_eq!(validity(100, 100), "expires in less than a second");
         for now in [101, u64::MAX] {
             assert_eq!(validity(100, now), "has expired");
         }

@@ -2,6 +2,7 @@
 
 mod search;
 
+use crate::args::heading;
 use crate::exit::{Code, Failure, Outcome};
 use crate::stop;
 use ::lab::plan::{Metric, Plan, SHIPPED, shipped};
@@ -22,115 +23,120 @@ const PAGE: &str = "report.html";
 /// What can be done with the laboratory.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a plan: a name out of `longhaul lab list`, or a file. Writes results.json and report.html.
+    /// Run a plan, and write results.json and report.html.
     Run(Run),
-    /// Search for paths on which an algorithm does worse than another, in the simulator. Prints the worst as a plan and
-    /// keeps them in a file.
+    /// Search for paths on which an algorithm does worse than another, in the simulator.
     Search(search::Search),
-    /// Make the page of results again.
+    /// Write the report of results again.
     Report(Report),
     /// List the plans that come with the program.
     List(List),
-    /// Run a command in a node of an emulated network (needs root). Every node's address is in the environment: LAB_A,
-    /// LAB_B, ... Ends with the command's status, or 128 and the number of the signal that ended it.
+    /// Run a command in a node of an emulated network (needs root).
+    ///
+    /// Every node's address is in the environment: LAB_A, LAB_B, ... The exit code is the command's, or 128 plus the number of
+    /// the signal that ended it.
     Exec(Exec),
-    /// Remove what laboratories that were killed have left behind (needs root).
+    /// Remove what killed runs left behind: namespaces, interfaces and processes (needs root).
     Clean,
 }
 
 /// `longhaul lab run`.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// A plan's name, or a file.
+    /// Plan: a name that `longhaul lab list` prints, or a file.
     #[arg(value_name = "PLAN")]
     pub plan: String,
-    /// Only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul.
-    #[arg(long, value_name = "CELL")]
+    /// Run only cells and peers whose name contains this, such as loss=1%,streams=3/Longhaul (default: all).
+    #[arg(long, value_name = "CELL", help_heading = heading::TRANSFER)]
     pub only: Option<String>,
-    /// Only part I of N of the cells, such as 1/20: every 20th from the first on.
-    #[arg(long, value_name = "I/N", value_parser = part_of)]
+    /// Run only part I of N of the cells, such as 1/20 for every 20th from the first (default: all).
+    #[arg(long, value_name = "I/N", value_parser = part_of, help_heading = heading::TRANSFER)]
     pub part: Option<(usize, usize)>,
-    /// Good runs of each peer in each cell, instead of what the plan says.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Successful runs per peer and cell, 1 to 1000 (default: the plan's).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+          help_heading = heading::TRANSFER)]
     pub repeat: Option<u32>,
-    /// Folder for results; lab-PLAN (or lab-PLAN-sim) when left out.
-    #[arg(long, value_name = "DIR")]
+    /// Folder for the results (default: lab-PLAN, or lab-PLAN-sim with --sim).
+    #[arg(long, value_name = "DIR", help_heading = heading::OUTPUT)]
     pub out: Option<PathBuf>,
-    /// In the simulator, in virtual time, without root.
-    #[arg(long)]
+    /// Simulate in virtual time, which does not need root.
+    #[arg(long, help_heading = heading::TRANSFER)]
     pub sim: bool,
-    /// Runs at the same time in the simulator; as many as there are processors when left out, one where paths hold much.
-    #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Parallel simulations, 1 to 1024 (default: one per processor, fewer for paths that need much memory).
+    #[arg(long, value_name = "N", requires = "sim", value_parser = clap::value_parser!(u16).range(1..=1024),
+          help_heading = heading::TRANSFER)]
     pub jobs: Option<u16>,
-    /// Keep the emulator's records of every run in the folder.
-    #[arg(long, conflicts_with = "sim")]
+    /// Keep the packet records of every run in the folder.
+    #[arg(long, conflicts_with = "sim", help_heading = heading::OUTPUT)]
     pub records: bool,
-    /// The results as JSON on standard output instead of a table.
-    #[arg(long)]
+    /// Print the results as JSON on standard output instead of a table.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 /// `longhaul lab report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// The folder of results, or the file.
+    /// Folder of the results, or the file.
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Results of the same plan in the simulator, to stand beside.
-    #[arg(long, value_name = "OUT")]
+    /// Simulated results of the same plan, to compare with (default: none).
+    #[arg(long, value_name = "OUT", help_heading = heading::OUTPUT)]
     pub sim: Option<PathBuf>,
 }
 
 /// `longhaul lab list`.
 #[derive(Args, Debug)]
 pub struct List {
-    /// Print a plan's text, to begin one's own with.
+    /// Print this plan, to start one from.
     #[arg(value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Explain what plans are written with.
-    #[arg(long)]
+    /// Explain the keys that plans are written with.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub keys: bool,
-    /// The names of all cells and peers of the plan.
-    #[arg(long, requires = "plan")]
+    /// Print the names of all cells and peers of the plan.
+    #[arg(long, requires = "plan", help_heading = heading::OUTPUT)]
     pub cells: bool,
 }
 
 /// `longhaul lab exec`.
 #[derive(Args, Debug)]
 pub struct Exec {
-    /// The node: a or b of a path.
+    /// Node: a or b of a path.
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// The network of a plan's first cell (or that of --cell), instead of --link.
-    #[arg(long, value_name = "PLAN")]
+    /// Plan whose network is emulated, instead of --link (default: none).
+    #[arg(long, value_name = "PLAN", help_heading = heading::NETWORK)]
     pub plan: Option<String>,
-    /// The cell of the plan.
-    #[arg(long, value_name = "CELL", requires = "plan")]
+    /// Cell of the plan (default: the first).
+    #[arg(long, value_name = "CELL", requires = "plan", help_heading = heading::NETWORK)]
     pub cell: Option<String>,
-    /// A path between a and b, as `longhaul wan relay` takes it.
+    /// Path between a and b, in the words of `longhaul wan relay`.
     #[arg(
         long,
         value_name = "LINK",
         default_value = "rate=1gbit delay=35ms queue=1bdp",
         conflicts_with = "plan"
-    )]
+    , help_heading = heading::NETWORK)]
     pub link: String,
-    /// Another link for the way back.
-    #[arg(long, value_name = "LINK", conflicts_with = "plan")]
+    /// Link of the way back (default: the same as forth).
+    #[arg(long, value_name = "LINK", conflicts_with = "plan", help_heading = heading::NETWORK)]
     pub back: Option<String>,
-    /// A shell command in another node, started before and ended after: b="iperf3 -s". May be repeated.
-    #[arg(long, value_name = "NODE=COMMAND")]
+    /// Shell command in another node, such as b="iperf3 -s" (repeatable; default: none).
+    ///
+    /// It is started before the command and ended after it.
+    #[arg(long, value_name = "NODE=COMMAND", help_heading = heading::TRANSFER)]
     pub beside: Vec<String>,
-    /// Seed of chance.
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the random numbers, 0 to 2^64-1.
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = heading::NETWORK)]
     pub seed: u64,
-    /// The command.
+    /// Command to run.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
 /// Becomes the emulator or a workload, when that is what it was started as.
-pub fn hidden() -> Option<ExitCode> {
+pub fn run_as_child() -> Option<ExitCode> {
     let args: Vec<String> = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
     let code = match args.first()?.as_str() {
         EMULATOR_ARGUMENT => ::lab::emulator::main(&args[1..]),
@@ -149,8 +155,8 @@ pub fn main(c: &Command) -> Outcome<()> {
         Command::List(a) => list(a),
         Command::Exec(a) => exec(a),
         Command::Clean => {
-            let gone = ::lab::clean().map_err(|e| of_lab(&e))?;
-            err_line!("removed {} left behind{}", gone.len(), names(&gone));
+            let gone = ::lab::clean().map_err(|e| lab_failure(&e))?;
+            err_line!("removed {} leftovers{}", gone.len(), names(&gone));
             Ok(())
         }
     }
@@ -160,7 +166,7 @@ fn names(all: &[String]) -> String {
     if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
 }
 
-fn of_lab(e: &LabError) -> Failure {
+fn lab_failure(e: &LabError) -> Failure {
     let code = match e {
         LabError::System { .. } | LabError::Emulator(_) => Code::System,
         _ => Code::Usage,
@@ -170,7 +176,7 @@ fn of_lab(e: &LabError) -> Failure {
 
 fn part_of(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    numbers.ok_or_else(|| format!("`{text}` is no part; write such as 1/20"))
+    numbers.ok_or_else(|| "not a part; try one such as 1/20".to_owned())
 }
 
 /// How many simulations run at once when nobody says.
@@ -220,7 +226,7 @@ fn run(a: &Run) -> Outcome<()> {
     let end = if a.sim { "-sim" } else { "" };
     let out = a.out.clone().unwrap_or_else(|| PathBuf::from(format!("lab-{}{end}", plan.name)));
     let longhaul = std::env::current_exe().map_err(Failure::system)?;
-    let stop = stop::on_signal(|| err_lines!("\nending; once more ends at once"))?;
+    let stop = stop::on_signal(|| err_lines!("\nstopping; interrupt again to stop at once"))?;
     let settings = Settings {
         longhaul,
         out: out.clone(),
@@ -249,7 +255,7 @@ fn run(a: &Run) -> Outcome<()> {
         // Of many thousand runs, the bar and what goes wrong are enough.
         Progress::Good(_) if runs > ::lab::run::MANY => {}
         Progress::Good(value) => bar.suspend(|| err_line!("{last}: {value}")),
-        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: spoiled: {why}")),
+        Progress::Spoiled(why) => bar.suspend(|| err_line!("{last}: failed: {why}")),
         Progress::Skipped { name, why } => bar.suspend(|| err_line!("{name}: skipped: {why}")),
     };
     let results = if a.sim {
@@ -267,16 +273,23 @@ fn run(a: &Run) -> Outcome<()> {
     }
     err_line!("{} and {} are in {}", RESULTS, PAGE, out.display());
     if stop.load(Ordering::SeqCst) {
-        return Err(Failure::new(Code::Interrupted, "interrupted; what had been measured is in the results"));
+        return Err(Failure::new(Code::Interrupted, "interrupted; the results so far are kept"));
     }
     let none = results.cells.iter().flat_map(|c| &c.peers).all(|p| p.runs.is_empty());
-    if none { Err(Failure::new(Code::Partial, "no run was good; the reasons stand above")) } else { Ok(()) }
+    if none {
+        Err(Failure::new(
+            Code::Partial,
+            "cannot report anything: no run succeeded; try to fix the reasons above",
+        ))
+    } else {
+        Ok(())
+    }
 }
 
 fn write_page(results: &Results, sim: Option<&Results>, folder: &Path) -> Outcome<()> {
     let file = folder.join(PAGE);
     std::fs::write(&file, ::lab::report::html(results, sim))
-        .map_err(|e| Failure::system(format!("cannot write {}: {e}", file.display())))
+        .map_err(|e| Failure::system(format!("cannot write {}: {e}; try another folder", file.display())))
 }
 
 fn file_of(out: &Path) -> PathBuf {
@@ -308,8 +321,12 @@ fn list(a: &List) -> Outcome<()> {
                 .for_each(|n| out_line!("{n}"));
             return Ok(());
         }
-        let text = shipped(name)
-            .ok_or_else(|| Failure::usage(format!("no plan `{name}` comes with the program")))?;
+        let text = shipped(name).ok_or_else(|| {
+            Failure::usage(format!(
+                "cannot find the plan `{name}`: it is not shipped; try one that \
+                 `longhaul lab list` prints"
+            ))
+        })?;
         out_text!("{text}");
         return Ok(());
     }
@@ -337,7 +354,10 @@ fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
     let wanted = |c: &&::lab::plan::Cell| a.cell.as_ref().is_none_or(|w| c.id == *w);
     let cell = plan.cells.iter().find(wanted).ok_or_else(|| {
         let all: Vec<_> = plan.cells.iter().map(|c| c.id.as_str()).collect();
-        Failure::usage(format!("{name} has no such cell; choose one of: {}", all.join("; ")))
+        Failure::usage(format!(
+            "cannot find the cell: {name} does not have it; try one of: {}",
+            all.join("; ")
+        ))
     })?;
     let spec = ::lab::run::network(&cell.topology, folder.path()).map_err(Failure::usage)?;
     Ok((spec, folder))
@@ -346,27 +366,32 @@ fn network(a: &Exec) -> Outcome<(TopologySpec, tempfile::TempDir)> {
 fn exec(a: &Exec) -> Outcome<()> {
     let (spec, _folder) = network(a)?;
     let stop = stop::on_signal(|| ())?;
-    let mut lab = Lab::up(&format!("exec{}", std::process::id()), &spec, a.seed).map_err(|e| of_lab(&e))?;
+    let mut lab =
+        Lab::up(&format!("exec{}", std::process::id()), &spec, a.seed).map_err(|e| lab_failure(&e))?;
     let mut addresses = Vec::new();
     for node in lab.nodes() {
-        let address = lab.address(node).map_err(|e| of_lab(&e))?;
+        let address = lab.address(node).map_err(|e| lab_failure(&e))?;
         err_line!("{node}: {address}");
         addresses.push((format!("LAB_{}", node.to_uppercase()), address.to_string()));
     }
     let start = |node: &str, line: &[String]| -> Outcome<std::process::Child> {
-        let mut c = lab.command(node, &line[0]).map_err(|e| of_lab(&e))?;
+        let mut c = lab.command(node, &line[0]).map_err(|e| lab_failure(&e))?;
         c.args(&line[1..]).envs(addresses.iter().cloned());
-        c.spawn().map_err(|e| Failure::usage(format!("cannot start {}: {e}", line[0])))
+        c.spawn()
+            .map_err(|e| Failure::usage(format!("cannot start {}: {e}; try the path of a program", line[0])))
     };
     let mut beside = Vec::new();
     for text in &a.beside {
-        let (node, command) = text
-            .split_once('=')
-            .ok_or_else(|| Failure::usage("--beside: write NODE=COMMAND, such as b=\"iperf3 -s\""))?;
+        let (node, command) = text.split_once('=').ok_or_else(|| {
+            Failure::usage(
+                "cannot use --beside: it names no node; try NODE=COMMAND, such as \
+                 b=\"iperf3 -s\"",
+            )
+        })?;
         beside.push(start(node, &["sh".to_owned(), "-c".to_owned(), command.to_owned()])?);
     }
     let mut main = start(&a.node, &a.command)?;
-    lab.restart_schedules().map_err(|e| of_lab(&e))?;
+    lab.restart_schedules().map_err(|e| lab_failure(&e))?;
     // Signals reach the command too: it is in the same process group. It ends, and then so does this.
     let status = loop {
         if let Some(status) = main.try_wait().map_err(Failure::system)? {
@@ -383,6 +408,6 @@ fn exec(a: &Exec) -> Outcome<()> {
         let _ = c.kill();
         let _ = c.wait();
     }
-    lab.down().map_err(|e| of_lab(&e))?;
+    lab.down().map_err(|e| lab_failure(&e))?;
     if status.success() { Ok(()) } else { Err(Failure::of_command(&a.command[0], status)) }
 }

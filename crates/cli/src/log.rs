@@ -22,23 +22,23 @@ pub fn begin(verbose: u8) {
         .with_ansi(out::error_is_terminal())
         // It would say by a macro that panics where standard error is closed.
         .log_internal_errors(false)
-        .event_format(Lines { target: verbose > 1 })
+        .event_format(LineFormat { target: verbose > 1 })
         .init();
 }
 
 /// Time, level, message and fields.
-struct Lines {
+struct LineFormat {
     /// And which part of the program says it.
     target: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut w: Writer<'_>, e: &Event<'_>) -> fmt::Result {
-        let mut said = Said { text: String::new(), target: e.metadata().target().to_owned() };
+        let mut said = EventText { text: String::new(), target: e.metadata().target().to_owned() };
         e.record(&mut said);
         let (dim, colour, plain) = match (w.has_ansi_escapes(), *e.metadata().level()) {
             (false, _) => ("", "", ""),
@@ -61,12 +61,12 @@ where
 }
 
 /// What an event says, before it is made fit to be shown.
-struct Said {
+struct EventText {
     text: String,
     target: String,
 }
 
-impl Said {
+impl EventText {
     fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
         let space = if self.text.is_empty() { "" } else { " " };
         let _ = match field.name() {
@@ -82,7 +82,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.add(field, format_args!("{value:?}"));
     }
@@ -106,9 +106,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Captured(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Kept {
+    impl io::Write for Captured {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -119,13 +119,13 @@ mod tests {
     }
 
     fn logged(colours: bool) -> String {
-        let kept = Kept::default();
+        let kept = Captured::default();
         let writer = kept.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .with_ansi(colours)
-            .event_format(Lines { target: true })
+            .event_format(LineFormat { target: true })
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let evil = "a\x1b[2J\nb\u{202e}\" x=\"1";
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_others_steers_the_terminal_or_begins_a_line() {
+    fn log_escapes_text_of_others() {
         let text = logged(false);
         assert!(!text.chars().any(|c| text::is_hidden(c) && c != '\n'), "{text:?}");
         let lines: Vec<_> = text.lines().collect();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_the_program_s_own_only() {
+    fn log_colours_are_only_its_own() {
         let text = logged(true);
         let bare =
             ["\x1b[2m", "\x1b[33m", "\x1b[35m", "\x1b[0m"].iter().fold(text.clone(), |t, c| t.replace(c, ""));

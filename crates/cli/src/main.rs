@@ -18,8 +18,8 @@ mod hints;
 mod keys;
 mod lab;
 mod log;
-mod mapped;
 mod perf;
+mod policy_decision;
 mod reference;
 mod remedy;
 mod run_program;
@@ -49,7 +49,7 @@ static MEMORY: lhio::memory::ExitOnOutOfMemory = lhio::memory::ExitOnOutOfMemory
 fn main() -> ExitCode {
     lhio::memory::limit_malloc_arenas();
     lhio::descriptors::raise();
-    if let Some(code) = lab::hidden() {
+    if let Some(code) = lab::run_as_child() {
         return code;
     }
     let done = match Cli::try_parse() {

@@ -22,11 +22,11 @@ macro_rules! out_text {
 }
 /// One line on standard error, whatever stands in it.
 macro_rules! err_line {
-    ($($arg:tt)*) => { $crate::out::complain(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::error_line(format_args!($($arg)*)) };
 }
 /// Lines on standard error; the end of the last one is added.
 macro_rules! err_lines {
-    ($($arg:tt)*) => { $crate::out::complain_in_lines(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::error_lines(format_args!($($arg)*)) };
 }
 /// Nothing more is written to standard output.
 static GONE: AtomicBool = AtomicBool::new(false);
@@ -63,7 +63,7 @@ pub fn json(value: &impl serde::Serialize) {
     match serde_json::to_string(value) {
         Ok(s) => write_out(format!("{}\n", text::json(&s)).as_bytes()),
         // Only maps with keys that are no text have no such form; ours have none.
-        Err(e) => complain(format_args!("longhaul: cannot write the result as JSON: {e}")),
+        Err(e) => error_line(format_args!("longhaul: cannot write the result as JSON: {e}")),
     }
 }
 
@@ -93,12 +93,12 @@ pub fn redraw(lines: &str) {
 }
 
 /// One line on standard error.
-pub fn complain(a: Arguments<'_>) {
+pub fn error_line(a: Arguments<'_>) {
     write_err(format!("{}\n", text::line(&a.to_string())).as_bytes());
 }
 
 /// Lines on standard error.
-pub fn complain_in_lines(a: Arguments<'_>) {
+pub fn error_lines(a: Arguments<'_>) {
     write_err(format!("{}\n", text::lines(&a.to_string())).as_bytes());
 }
 
@@ -167,13 +167,11 @@ fn write_out(bytes: &[u8]) {
     }
     FAILED.store(true, Ordering::Relaxed);
     let way_out = match e {
-        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "free some space there",
-        _ => "name another place for it",
+        rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "try again when there is space",
+        _ => "try to redirect it elsewhere",
     };
     let e = io::Error::from(e);
-    complain(format_args!(
-        "longhaul: cannot write to standard output: {e}; {way_out} and repeat the command"
-    ));
+    error_line(format_args!("longhaul: cannot write to standard output: {e}; {way_out}"));
 }
 
 /// Nobody can be told of a failure.

@@ -7,10 +7,14 @@ use std::path::Path;
 
 /// Writes a page for each command.
 pub fn man(dir: &Path) -> Outcome<()> {
-    let fail =
-        |e: std::io::Error| Failure::usage(format!("cannot write man pages to {}: {e}", dir.display()));
+    let fail = |e: std::io::Error| {
+        Failure::usage(format!("cannot write man pages to {}: {e}; try another folder", dir.display()))
+    };
     std::fs::create_dir_all(dir).map_err(fail)?;
-    pages(Cli::command(), "", dir).map_err(fail)
+    let mut all = Cli::command();
+    // Subcommands get what holds for all of them, such as -v.
+    all.build();
+    pages(all, "", dir).map_err(fail)
 }
 
 fn pages(command: clap::Command, prefix: &str, dir: &Path) -> std::io::Result<()> {
@@ -31,7 +35,7 @@ fn pages(command: clap::Command, prefix: &str, dir: &Path) -> std::io::Result<()
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_command_has_a_page() {
+    fn every_command_has_a_man_page() {
         let dir = tempfile::tempdir().unwrap();
         super::man(dir.path()).unwrap();
         for page in [
@@ -52,5 +56,22 @@ mod tests {
         assert!(serve.contains("allow\\-name"));
         let token = std::fs::read_to_string(dir.path().join("longhaul-keys-token.1")).unwrap();
         assert!(token.contains("lifetime"));
+    }
+
+    #[test]
+    fn pages_group_all_options_under_their_headings() {
+        let dir = tempfile::tempdir().unwrap();
+        super::man(dir.path()).unwrap();
+        let put = std::fs::read_to_string(dir.path().join("longhaul-put.1")).unwrap();
+        for heading in ["TRANSFER", "NETWORK", "SECURITY", "CONGESTION CONTROL", "OUTPUT"] {
+            assert!(
+                put.contains(&format!(".SH \"{heading}\"")) || put.contains(&format!(".SH {heading}")),
+                "{heading}"
+            );
+        }
+        // One that `--help` leaves out.
+        for option in ["mpa\\-markers", "verbose", "help\\-all"] {
+            assert!(put.contains(&format!("\\-\\-{option}\\fR\n")), "{option}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use transport::error::code;
 
 /// What this end shows and wants, as far as it bears on the remedy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct TrustContext {
     /// It shows a certificate (`--cert`), not its key.
     pub shows_certificate: bool,
     /// It wants a certificate of the server (`--ca`), not a known key.
@@ -18,8 +18,8 @@ pub struct Manner {
 }
 
 /// Adds the remedy to a failure that comes of distrust, or of TLS at one end only; any other stays as it is.
-pub fn explain(f: Failure, m: Manner) -> Failure {
-    if let Some(r) = m.plain.and_then(|plain| one_end_only(&f, plain)) {
+pub fn explain(f: Failure, m: TrustContext) -> Failure {
+    if let Some(r) = m.plain.and_then(|plain| tls_at_one_end(&f, plain)) {
         return Failure { code: Code::Connect, text: format!("{}\n{r}", f.text), ..f };
     }
     match remedy(&f, m) {
@@ -29,10 +29,10 @@ pub fn explain(f: Failure, m: Manner) -> Failure {
 }
 
 /// The way out, by the peer's code, or by what TLS says at either end.
-fn remedy(f: &Failure, m: Manner) -> Option<String> {
+fn remedy(f: &Failure, m: TrustContext) -> Option<String> {
     let has = |w: &str| f.text.contains(w);
     match f.peer {
-        Some(code::UNAUTHORISED) => return unauthorised(m).map(str::to_owned),
+        Some(code::UNAUTHORISED) => return unauthorised_hint(m).map(str::to_owned),
         // Whatever it says, it is not TLS that speaks.
         Some(code) if !(code::TLS..code::APPLICATION).contains(&code) => return None,
         _ => {}
@@ -45,39 +45,37 @@ fn remedy(f: &Failure, m: Manner) -> Option<String> {
     let pick = |of_own: &str, of_server: &str| Some(if own { of_own } else { of_server }.to_owned());
     if has("UnknownIssuer") || has("BadSignature") {
         pick(
-            "the server finds that this end's certificate leads to none of its roots: name another with --cert, with the \
-             intermediate certificates after it, or have the root added to the server's --ca",
-            "the server's certificate leads to none of the roots in --ca: add the root that issued it, or have the \
-             server's --cert hold the intermediate certificates too",
+            "the server trusts no issuer of this end's certificate; try another one with --cert, followed by its \
+             intermediate certificates, or have its root added to the server's --ca",
+            "the server's certificate was issued by none of the roots in --ca; try to add its root there, or have \
+             the intermediate certificates added to the server's --cert",
         )
     } else if has("ertificate expired") || has("Expired") {
         pick(
-            "this end's certificate has expired: have it renewed and name the new one with --cert; if it has not, check \
-             the server's clock",
-            "the server's certificate has expired: the one who runs it must renew it; if it has not, check this clock",
+            "this end's certificate has expired; try a renewed one with --cert, or check the server's clock",
+            "the server's certificate has expired; try again when it is renewed, or check this machine's clock",
         )
     } else if has("not valid yet") || has("NotValidYet") {
         pick(
-            "this end's certificate is not valid yet by the server's clock: check both clocks",
-            "the server's certificate is not valid yet: check both clocks",
+            "this end's certificate is not valid yet; try again after checking both clocks",
+            "the server's certificate is not valid yet; try again after checking both clocks",
         )
     } else if has("not valid for name") || has("NotValidForName") {
-        let text = "the server's certificate is for other names: connect by a name or address that it holds \
+        let text = "the server's certificate is for other names; try a name or address that it holds \
                     (subjectAltName), or have it issued for this one";
         Some(text.to_owned())
     } else if has("NotPermittedForPurpose") || has("urpose") || has("extended key usage") {
         pick(
-            "this end's certificate was not made for this use: its extended key usage must allow clientAuth",
-            "the server's certificate was not made for this use: its extended key usage must allow serverAuth",
+            "this end's certificate is not for clients; try one whose extended key usage allows clientAuth",
+            "the server's certificate is not for servers; try one there whose extended key usage allows serverAuth",
         )
     } else if has("no certificates") || has("NoCertificatesPresented") || has("CertificateRequired") {
         pick(
-            "the server wants an X.509 certificate of this end: name it with --cert FILE and its key with --key FILE",
-            "the server shows no certificate: repeat without --ca",
+            "the server requires an X.509 certificate; try --cert FILE and --key FILE",
+            "the server presents no certificate; try without --ca",
         )
     } else if has("ApplicationVerificationFailure") && m.token && !own {
-        Some("the token is for another server than the one that answers here: check the address, or ask for a token of \
-              this server".to_owned())
+        Some("the token is for another server; try another address, or a token of this server".to_owned())
     } else {
         None
     }
@@ -85,51 +83,50 @@ fn remedy(f: &Failure, m: Manner) -> Option<String> {
 
 /// By iWARP: the other end does not have what this one begins with, TLS or none. A server of ours ends such a connection at
 /// once, and so do others.
-fn one_end_only(f: &Failure, plain: bool) -> Option<&'static str> {
+fn tls_at_one_end(f: &Failure, plain: bool) -> Option<&'static str> {
     let no_tls = f.text.contains("InvalidContentType");
     let ended = f.peer.is_none()
         && f.code == Code::Connect
         && ["reset by peer", "was lost", "cut it off"].iter().any(|w| f.text.contains(w));
     match plain {
         false if no_tls || ended => Some(
-            "if the server speaks iWARP without TLS (--iwarp plain), --plain reaches it, with nothing encrypted; else this \
-             is no iWARP server",
+            "the server may speak iWARP without TLS (--iwarp plain), or no iWARP; try --plain, which encrypts nothing",
         ),
-        true if ended => Some(
-            "if the server wants TLS (--iwarp tls), leave out --plain; else this is no iWARP server, or it is full",
-        ),
+        true if ended => {
+            Some("the server may require TLS (--iwarp tls), speak no iWARP, or be full; try without --plain")
+        }
         _ => None,
     }
 }
 
-fn unauthorised(m: Manner) -> Option<&'static str> {
+fn unauthorised_hint(m: TrustContext) -> Option<&'static str> {
     match m {
-        Manner { token: true, .. } => Some(
-            "the token was used already or has expired: ask for a new one (on the server: longhaul keys token)",
+        TrustContext { token: true, .. } => Some(
+            "the token was used already or has expired; try a new one (on the server: longhaul keys token)",
         ),
         // The server's words say it: names.
-        Manner { shows_certificate: true, .. } => None,
+        TrustContext { shows_certificate: true, .. } => None,
         _ => Some(
-            "`longhaul keys show` prints this machine's key; on the server, `longhaul keys authorize FILE` adds it to \
-             authorized_keys, or `longhaul keys token` prints a one-time token for --token",
+            "try `longhaul keys show` here and `longhaul keys authorize FILE` on the server, or a one-time token for \
+             --token (`longhaul keys token` on the server)",
         ),
     }
 }
 
 /// One end speaks of keys and the other of certificates. TLS does not tell in which direction.
-fn mismatch(m: Manner) -> String {
+fn mismatch(m: TrustContext) -> String {
     let shows = if m.shows_certificate {
-        "a certificate (without --cert it shows its key)"
+        "a certificate (without --cert, its key)"
     } else {
-        "its key (if the server wants an X.509 certificate, name one with --cert FILE)"
+        "its key (if the server requires an X.509 certificate, try --cert FILE)"
     };
     let wants = if m.wants_certificate {
-        "a certificate (if the server shows its key, repeat without --ca)"
+        "a certificate (if the server presents a key, try without --ca)"
     } else {
-        "a key (if the server shows an X.509 certificate, name its root with --ca FILE)"
+        "a key (if the server presents an X.509 certificate, try --ca FILE with its root)"
     };
     format!(
-        "the ends disagree on keys and certificates: this end shows {shows}, and expects of the server {wants}"
+        "one end uses keys and the other certificates: this end presents {shows}, and expects of the server {wants}"
     )
 }
 
@@ -137,18 +134,18 @@ fn mismatch(m: Manner) -> String {
 mod tests {
     use super::*;
 
-    fn of(text: &str, m: Manner) -> Failure {
+    fn of(text: &str, m: TrustContext) -> Failure {
         explain(Failure::new(Code::Connect, text), m)
     }
 
     /// Closed by the peer.
-    fn by_peer(code: u64, text: &str, m: Manner) -> Failure {
+    fn by_peer(code: u64, text: &str, m: TrustContext) -> Failure {
         explain(Failure { peer: Some(code), ..Failure::new(Code::Connect, text) }, m)
     }
 
     #[test]
-    fn the_remedy_is_for_the_end_that_is_at_fault() {
-        let m = Manner { shows_certificate: true, wants_certificate: true, ..Manner::default() };
+    fn remedy_addresses_the_end_at_fault() {
+        let m = TrustContext { shows_certificate: true, wants_certificate: true, ..TrustContext::default() };
         let f = of("handshake failed: invalid peer certificate: UnknownIssuer", m);
         assert_eq!(f.code, Code::Untrusted);
         assert!(f.text.contains("none of the roots in --ca"), "{f}");
@@ -157,34 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_matter_of_trust_stays_as_it_is() {
-        let f = of("nothing heard from the peer for 30 s", Manner::default());
+    fn failures_unrelated_to_trust_are_unchanged() {
+        let f = of("nothing heard from the peer for 30 s", TrustContext::default());
         assert_eq!((f.code, f.text.as_str()), (Code::Connect, "nothing heard from the peer for 30 s"));
         for words in ["closed by the peer: no (code 0x6)", "UnknownIssuer", "CertificateRequired"] {
-            let f = by_peer(code::BUSY, words, Manner::default());
+            let f = by_peer(code::BUSY, words, TrustContext::default());
             assert_eq!((f.code, f.text.as_str()), (Code::Connect, words), "a peer's words decide nothing");
         }
     }
 
     #[test]
-    fn tls_at_one_end_only_is_explained() {
+    fn tls_mismatch_is_explained() {
         let reset = "cannot connect to h:1: the connection by iWARP to h:1 failed: Connection reset by peer";
-        let m = |plain| Manner { plain: Some(plain), ..Manner::default() };
-        assert!(of(reset, m(true)).text.contains("leave out --plain"));
-        assert!(of(reset, m(false)).text.contains("--plain reaches it"));
+        let m = |plain| TrustContext { plain: Some(plain), ..TrustContext::default() };
+        assert!(of(reset, m(true)).text.contains("try without --plain"));
+        assert!(of(reset, m(false)).text.contains("try --plain"));
         let f = of("handshake failed: received corrupt message of type InvalidContentType", m(false));
-        assert!(f.code == Code::Connect && f.text.contains("--plain reaches it"), "{f}");
+        assert!(f.code == Code::Connect && f.text.contains("try --plain"), "{f}");
         // Once it was up, it is something else.
         let f = explain(Failure::new(Code::Interrupted, "Connection reset by peer"), m(true));
         assert_eq!(f.text, "Connection reset by peer");
-        assert_eq!(of(reset, Manner::default()).text, reset);
+        assert_eq!(of(reset, TrustContext::default()).text, reset);
     }
 
     #[test]
-    fn strangers_learn_how_to_get_in() {
+    fn unauthorised_clients_learn_how_to_connect() {
         let turned_away = |m| by_peer(code::UNAUTHORISED, "no", m).text;
-        assert!(turned_away(Manner::default()).contains("longhaul keys authorize"));
-        let token = Manner { token: true, ..Manner::default() };
+        assert!(turned_away(TrustContext::default()).contains("longhaul keys authorize"));
+        let token = TrustContext { token: true, ..TrustContext::default() };
         assert!(turned_away(token).contains("used already"));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::Run;
 use crate::exit::{Code, Failure, Outcome};
-use crate::setup::Me;
+use crate::setup::LocalIdentity;
 use object::{Object as _, ObjectSymbol as _};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -80,7 +80,7 @@ fn search_path(library: &Path, before: Option<&OsStr>) -> OsString {
 fn cluster(named: Option<&Path>) -> Outcome<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),
-        None => Me::load()?.state.path().join("cluster.key"),
+        None => LocalIdentity::load()?.state.path().join("cluster.key"),
     };
     if named.is_none() && !path.exists() {
         let key = engine::ClusterKey::generate().map_err(Failure::system)?;

@@ -4,7 +4,7 @@ use crate::access_log::AccessLog;
 use crate::args::Serve;
 use crate::exit::{Failure, Outcome};
 use crate::govern;
-use crate::setup::{self, Me, Serving};
+use crate::setup::{self, LocalIdentity, Serving};
 use crate::{out, stop};
 use base::Time;
 use endpoint::{App, ConnId, Endpoint};
@@ -21,7 +21,7 @@ const QUEUE_PAIRS: u32 = 8;
 
 /// Serves until interrupted.
 pub fn run(a: &Serve) -> Outcome<()> {
-    let me = Me::with(&a.admission.certificate)?;
+    let me = LocalIdentity::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     options.max_qps = QUEUE_PAIRS;
     let access_log = AccessLog::open(&a.logging)?;
@@ -44,12 +44,12 @@ pub fn run(a: &Serve) -> Outcome<()> {
         cc: a.sending.first_cc().to_owned(),
         ..ServeOptions::new(&a.dir)
     };
-    let admin = govern::start("serve", &a.governing, &me, driver.waker())?;
+    let admin = govern::start("serve", &a.admin_options, &me, driver.waker())?;
     let inner = ServerApp::new(served, wake.clone()).map_err(|e| Failure::usage(&e))?;
     setup::announce(&me, (listen, iwarp), &a.admission, &gate, &tokens);
     let host = if listen.ip().is_loopback() { listen.ip().to_string() } else { "THIS-HOST".to_owned() };
     let host = if listen.ip().is_loopback() && listen.is_ipv6() { format!("[{host}]") } else { host };
-    err_line!("to send here: longhaul put FILES... longhaul://{host}:{}/", listen.port());
+    err_line!("to send files: longhaul put FILES... longhaul://{host}:{}/", listen.port());
     if let Some(how) = config.iwarp.as_ref() {
         let plain = if how.tls { "" } else { " --plain" };
         err_line!("or by iWARP: longhaul put{plain} FILES... iwarp://{host}:{}/", listen.port());
@@ -67,7 +67,7 @@ pub fn run(a: &Serve) -> Outcome<()> {
         stopping.stop();
         wake();
     })?;
-    let mut app = Served { inner, events: None, access_log, who: BTreeMap::new() };
+    let mut app = LoggedServer { inner, events: None, access_log, who: BTreeMap::new() };
     driver.run(&mut endpoint, &mut admin.govern(&mut app))?;
     if a.json {
         let cpu = CpuTime::of_process();
@@ -75,12 +75,12 @@ pub fn run(a: &Serve) -> Outcome<()> {
             json!({ "user_seconds": cpu.user.as_secs_f64(), "system_seconds": cpu.system.as_secs_f64() });
         out::json(&json!({ "ended": true, "cpu": cpu }));
     }
-    err_line!("stopped; unfinished transfers go on when their commands are repeated");
+    err_line!("stopped; repeat the clients' commands to resume unfinished transfers");
     Ok(())
 }
 
 /// The server, with what happens to its sessions in the logs.
-struct Served {
+struct LoggedServer {
     inner: ServerApp,
     events: Option<Reader>,
     access_log: Option<AccessLog>,
@@ -88,7 +88,7 @@ struct Served {
     who: BTreeMap<u64, (String, String)>,
 }
 
-impl Served {
+impl LoggedServer {
     /// Reads what happened since the last time.
     fn read(&mut self, ep: &mut Endpoint) {
         let mut reader = match self.events.take() {
@@ -99,7 +99,7 @@ impl Served {
             let (missed, events) = ep.log().read(&mut reader);
             let events: Vec<Event> = events.cloned().collect();
             if missed > 0 {
-                tracing::warn!("{missed} events came faster than they could be logged, and are left out");
+                tracing::warn!("{missed} events came faster than they could be logged, and are lost");
             }
             events.iter().for_each(|e| self.log(e, ep));
         }
@@ -127,7 +127,7 @@ impl Served {
                 bytes,
                 failed,
                 status,
-                "a session ended"
+                "session ended"
             );
         }
         let unknown = || ("unknown".to_owned(), "unknown".to_owned());
@@ -137,7 +137,7 @@ impl Served {
                     .who
                     .entry(e.connection)
                     .or_insert_with(|| known(e.connection).unwrap_or_else(unknown));
-                tracing::info!(client, key, operation, "a session began");
+                tracing::info!(client, key, operation, "session started");
             }
             // The client may not be told all of it.
             What::SessionNote { text } | What::FileFailed { text } => {
@@ -152,7 +152,7 @@ impl Served {
     }
 }
 
-impl App for Served {
+impl App for LoggedServer {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if self.events.is_none() {
             self.read(ep); // subscribes

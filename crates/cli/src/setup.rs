@@ -1,6 +1,8 @@
 //! From flags to endpoints: keys, options, sockets.
 
-use crate::args::{Admission, Certificate, Driving, Encryption, Intent, Polling, Sending, Trusting, Wire};
+use crate::args::{
+    Admission, Certificate, ConnectOptions, Encryption, Intent, LoopOptions, Polling, SendOptions, Wire,
+};
 use crate::exit::{Code, Failure, Outcome};
 use crate::gate::{self, Gate};
 use crate::x509;
@@ -29,12 +31,14 @@ pub fn protect() -> Outcome<()> {
         return Ok(());
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| {
-        Failure::system(format!("cannot keep core dumps from holding keys: {e}; set {DEBUG}=1 to go without"))
+        Failure::system(format!(
+            "cannot disable core dumps, which could hold keys: {e}; try {DEBUG}=1 to allow them"
+        ))
     })
 }
 
 /// This machine's identity.
-pub struct Me {
+pub struct LocalIdentity {
     /// Where keys are kept.
     pub state: StateFolder,
     /// The key.
@@ -44,14 +48,14 @@ pub struct Me {
     static_secret: Zeroizing<[u8; 32]>,
 }
 
-impl Me {
+impl LocalIdentity {
     /// Reads the state folder; makes a key at first use.
-    pub fn load() -> Outcome<Me> {
-        Me::with(&Certificate::default())
+    pub fn load() -> Outcome<LocalIdentity> {
+        LocalIdentity::with(&Certificate::default())
     }
 
     /// With the certificate that the command line names, if it names one.
-    pub fn with(c: &Certificate) -> Outcome<Me> {
+    pub fn with(c: &Certificate) -> Outcome<LocalIdentity> {
         protect()?;
         let certificate = x509::credentials(c)?;
         let state = StateFolder::open_default()?;
@@ -60,7 +64,7 @@ impl Me {
         let static_secret = Zeroizing::new(blake3::derive_key("longhaul 2026 stateless reset", key.seed()));
         let identity = Identity::of_seed(key.seed());
         let credentials = certificate.unwrap_or_else(|| Credentials::RawKey(identity.clone()));
-        Ok(Me { state, identity, credentials: Arc::new(credentials), static_secret })
+        Ok(LocalIdentity { state, identity, credentials: Arc::new(credentials), static_secret })
     }
 
     /// The fingerprint of the key that is shown; none when it is a certificate.
@@ -120,7 +124,7 @@ impl Me {
     pub fn issue_token(&self, lifetime: Span) -> Outcome<OneTimeToken> {
         let seconds = lifetime.as_nanos().div_ceil(1_000_000_000);
         if !(1..=MAX_LIFETIME).contains(&seconds) {
-            return Err(Failure::usage("--lifetime: choose between 1s and 9600h (400 days)"));
+            return Err(Failure::usage("cannot use --lifetime: it is out of range; try 1s to 400d"));
         }
         let token = self.new_token()?;
         let key = HostKey(*gate::key_of(&token).public_key().as_bytes());
@@ -157,7 +161,7 @@ impl Serving {
 
 /// Says what a server listens on, who may come and how.
 pub fn announce(
-    me: &Me,
+    me: &LocalIdentity,
     (listen, iwarp): (SocketAddr, bool),
     a: &Admission,
     gate: &Gate,
@@ -169,7 +173,7 @@ pub fn announce(
         if iwarp { "UDP and TCP (iWARP)" } else { "UDP" },
         match () {
             () if ip.is_loopback() =>
-                " (this machine only; --listen 0.0.0.0:PORT or [::]:PORT lets others in)",
+                " (this machine only; try --listen 0.0.0.0:PORT or [::]:PORT to admit others)",
             () if ip.is_unspecified() => " (every address of this machine)",
             () => "",
         }
@@ -178,7 +182,7 @@ pub fn announce(
         (Some(print), _) => err_line!("fingerprint of this server: {print}"),
         (None, Some(file)) => {
             err_line!(
-                "this server shows the certificate in {}; clients name its root with --ca",
+                "this server presents the certificate in {}; clients need its root (--ca)",
                 file.display()
             )
         }
@@ -192,7 +196,11 @@ pub fn announce(
 
 /// Options of the transport. A server says aloud when packets may not be encrypted; a client does when it knows what was agreed
 /// ([`tell_protection`]).
-pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trusting>) -> TransportOptions {
+pub fn options(
+    wire: &Wire,
+    sending: Option<&SendOptions>,
+    connect_options: Option<&ConnectOptions>,
+) -> TransportOptions {
     let measured = aead_suites();
     let mut o = TransportOptions {
         suites: measured.iter().map(|(s, _)| *s).collect(),
@@ -210,7 +218,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
             ("crc32c", &[Suite::Crc32c])
         }
     };
-    if let (Some(suite), None) = (first.first(), trusting) {
+    if let (Some(suite), None) = (first.first(), connect_options) {
         let what = unprotected(*suite).unwrap_or_default();
         err_line!("WARNING: --encryption {name}: with clients that ask for it too, {what}");
     }
@@ -228,7 +236,7 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
         o.intent = intent(&s.intent);
         (o.coupling, o.lane_choice) = (s.coupling, s.scheduler);
     }
-    if let Some(t) = trusting {
+    if let Some(t) = connect_options {
         o.connect_timeout = t.connect_timeout;
         o.paths = [&t.paths[..], &t.backup_paths].concat();
     }
@@ -239,10 +247,10 @@ pub fn options(wire: &Wire, sending: Option<&Sending>, trusting: Option<&Trustin
 fn unprotected(suite: Suite) -> Option<&'static str> {
     match suite {
         Suite::IntegrityGmac | Suite::IntegrityAegis => {
-            Some("data is NOT encrypted, everybody on the way can read it")
+            Some("data is NOT encrypted: anyone on the path can read it")
         }
         Suite::Crc32c => {
-            Some("data is NOT encrypted and NOT authenticated, everybody on the way can read and change it")
+            Some("data is NOT encrypted and NOT authenticated: anyone on the path can read and change it")
         }
         Suite::Aes128Gcm | Suite::ChaCha20Poly1305 | Suite::Aegis128L | Suite::Aegis128X2 => None,
     }
@@ -254,8 +262,8 @@ pub fn tell_protection(asked: Encryption, agreed: Suite) {
         (Some(what), _) => err_line!("WARNING: {what} ({})", agreed.name()),
         (None, Encryption::Aead) => {}
         (None, _) => err_line!(
-            "the server does not agree to less than encryption: data is encrypted ({}); to change that, have it run with the same \
-             --encryption",
+            "cannot use less than encryption: the server does not allow it; data is encrypted ({}); try the same \
+             --encryption there",
             agreed.name()
         ),
     }
@@ -319,7 +327,7 @@ fn driver_options(
 pub fn driven(
     bind: SocketAddr,
     wire: &Wire,
-    d: &Driving,
+    d: &LoopOptions,
     serves: (bool, Option<StreamOptions>),
 ) -> Outcome<Driver> {
     let idle = match d.poll {
@@ -337,7 +345,7 @@ pub fn driven(
 
 /// The token of the command line or the environment. A certificate on the command line counts more than the
 /// environment.
-pub fn token(t: &Trusting) -> Outcome<Option<OneTimeToken>> {
+pub fn token(t: &ConnectOptions) -> Outcome<Option<OneTimeToken>> {
     let text = match (&t.token, &t.certificate.cert) {
         (Some(text), _) => Some(text.0.clone()),
         (None, Some(_)) => None,
@@ -351,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_of_one_key_have_secrets_of_their_own_that_survive_a_restart() {
+    fn servers_of_one_key_have_distinct_persistent_secrets() {
         let secret = |key: u8, role, listen: &str| {
             let (config, listen) = (ServerConfig::default(), listen.parse().unwrap());
             Serving { config, role, listen }.reset_secret(&[key; 32])

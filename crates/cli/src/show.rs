@@ -1,6 +1,6 @@
 //! What people see of a transfer.
 
-use crate::client::Live;
+use crate::client::ConnectionSnapshot;
 use crate::exit::{Failure, Outcome};
 use crate::out;
 use crate::units::show_bytes;
@@ -97,7 +97,7 @@ fn line(p: &Snapshot) -> String {
         parts.push(Rate::from_bytes_per_sec(bytes).to_string());
     }
     if let Some(left) = p.seconds_left {
-        parts.push(format!("{} left", clock(left.ceil() as u64)));
+        parts.push(format!("{} left", time_left(left.ceil() as u64)));
     }
     let more = if p.complete { "" } else { "+" };
     let done = p.files_confirmed.saturating_add(p.files_skipped);
@@ -110,7 +110,7 @@ fn line(p: &Snapshot) -> String {
     out
 }
 
-fn clock(seconds: u64) -> String {
+fn time_left(seconds: u64) -> String {
     match seconds {
         s if s < 60 => format!("{s} s"),
         s if s < 3600 => format!("{}:{:02} min", s / 60, s % 60),
@@ -119,34 +119,34 @@ fn clock(seconds: u64) -> String {
 }
 
 /// The last line of a transfer. What counts is what the receiving end has confirmed.
-pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> String {
+pub fn summary(s: &Summary, live: &ConnectionSnapshot, (dry_run, receives): (bool, bool)) -> String {
     let p = &s.progress;
     if dry_run {
         return format!(
-            "would send {} files, {}; {} files ({}) are the same already",
-            p.files_total.saturating_sub(p.files_skipped),
+            "would transfer {}, {}; {} ({}) up to date",
+            count(p.files_total.saturating_sub(p.files_skipped), "file"),
             show_bytes(p.bytes_total.saturating_sub(p.bytes_skipped)),
-            p.files_skipped,
+            count(p.files_skipped, "file"),
             show_bytes(p.bytes_skipped),
         );
     }
     let seconds = s.nanos as f64 / 1e9;
     let rate = Rate::from_bytes_in(p.bytes_transferred(), Span::from_nanos(s.nanos.max(1)));
     let mut out = format!(
-        "{} files in place; {} {} and verified in {seconds:.2} s ({rate})",
-        p.files_confirmed,
+        "{} transferred; {} {} and verified in {seconds:.2} s ({rate})",
+        count(p.files_confirmed, "file"),
         show_bytes(p.bytes_transferred()),
         if receives { "received" } else { "sent" },
     );
     if p.files_skipped > 0 {
-        out.push_str(&format!("; {} files were the same already", p.files_skipped));
+        out.push_str(&format!("; {} up to date", count(p.files_skipped, "file")));
     }
     if p.bytes_resumed > 0 {
-        out.push_str(&format!("; {} were there from an earlier attempt", show_bytes(p.bytes_resumed)));
+        out.push_str(&format!("; {} resumed from an earlier attempt", show_bytes(p.bytes_resumed)));
     }
     if live.stats.payload_sent > 0 && live.stats.payload_again > 0 {
         let share = live.stats.payload_again as f64 / live.stats.payload_sent as f64;
-        out.push_str(&format!("; {:.3}% sent again", share * 100.0));
+        out.push_str(&format!("; {:.3}% retransmitted", share * 100.0));
     }
     let ends = |p: &endpoint::PathStats| (p.local, p.remote);
     let used: BTreeSet<_> = live.stats.paths.iter().filter(|p| p.sent > 0).map(ends).collect();
@@ -154,7 +154,7 @@ pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> S
         out.push_str(&format!("; over {} paths", used.len()));
     }
     if let Some(i) = &live.iwarp {
-        out.push_str(&format!("; by {}", by_iwarp(i)));
+        out.push_str(&format!("; over {}", describe_iwarp(i)));
     }
     for note in &p.notes {
         out.push_str(&format!("\nnote: {note}"));
@@ -165,11 +165,16 @@ pub fn summary(s: &Summary, live: &Live, (dry_run, receives): (bool, bool)) -> S
     out
 }
 
+/// A number of things, in the singular where it is one.
+fn count(n: u64, thing: &str) -> String {
+    if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }
+}
+
 /// What of the things that were sent did not travel; `None` where that is nothing.
 fn not_carried(n: &NotCarried) -> Option<String> {
     let of = |n: u64| if n == 1 { "1 file or folder".to_owned() } else { format!("{n} files or folders") };
     let all = [
-        (n.hard_links, format!("{} hard links (each name became a file)", n.hard_links)),
+        (n.hard_links, format!("{} (each name became a file)", count(n.hard_links, "hard link"))),
         (n.extended_attributes, format!("extended attributes of {}", of(n.extended_attributes))),
         (n.access_control_lists, format!("access control lists of {}", of(n.access_control_lists))),
         (n.owners, format!("owners of {}", of(n.owners))),
@@ -190,8 +195,8 @@ pub fn suite(s: Option<Suite>, i: Option<&IwarpInfo>) -> Option<&'static str> {
 }
 
 /// A connection by iWARP in few words.
-pub fn by_iwarp(i: &IwarpInfo) -> String {
-    let mut out = if i.tls { "iWARP with TLS" } else { "iWARP in the clear" }.to_owned();
+pub fn describe_iwarp(i: &IwarpInfo) -> String {
+    let mut out = if i.tls { "iWARP with TLS" } else { "iWARP without TLS" }.to_owned();
     if i.crc {
         out.push_str(", CRC");
     }
@@ -223,7 +228,7 @@ pub fn stats_json(s: &endpoint::Stats, i: Option<&IwarpInfo>) -> serde_json::Val
         "payload_sent": s.payload_sent,
         "payload_acked": s.payload_acked,
         "payload_received": s.payload_received,
-        "payload_again": s.payload_again,
+        "payload_retransmitted": s.payload_again,
         "packets_sent": s.packets_sent,
         "packets_received": s.packets_received,
         "packets_lost": s.packets_lost,
@@ -250,14 +255,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_left() {
-        assert_eq!(clock(59), "59 s");
-        assert_eq!(clock(61), "1:01 min");
-        assert_eq!(clock(7_380), "2:03 h");
+    fn time_left_is_formatted_by_magnitude() {
+        assert_eq!(time_left(59), "59 s");
+        assert_eq!(time_left(61), "1:01 min");
+        assert_eq!(time_left(7_380), "2:03 h");
     }
 
     #[test]
-    fn what_stays_behind_is_counted_by_kind() {
+    fn attributes_not_carried_are_counted_by_kind() {
         assert_eq!(not_carried(&NotCarried::default()), None);
         let n = NotCarried { hard_links: 3, owners: 1, special_bits: 2, ..NotCarried::default() };
         let text = "3 hard links (each name became a file), owners of 1 file or folder, set-user-id, set-group-id or sticky bits \
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_rate_time_left_and_files() {
+    fn progress_line_has_rate_time_left_and_files() {
         let p = Snapshot {
             bytes_per_second: Some(1_250_000),
             files_per_second: Some(0),

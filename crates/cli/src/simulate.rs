@@ -35,7 +35,12 @@ pub fn steady(a: &Steady) -> Outcome<()> {
     let ahead = (a.rate.bytes_in(a.rtt) * 4 / MESSAGE as u64 + 8) as usize;
     let load = Load { message: MESSAGE, ahead: ahead.min(8_192), messages: None };
     let mut pair = Pair::new(a.seed, SLACK, (there, back), options, load)?;
-    let fail = |e: String| Failure::new(Code::Partial, format!("{e}; to see it again: --seed {}", a.seed));
+    let fail = |e: String| {
+        Failure::new(
+            Code::Partial,
+            format!("cannot finish the simulation: {e}; try --seed {} to reproduce it", a.seed),
+        )
+    };
     let (mut last, mut rows) = (0, Vec::new());
     for second in 1..=a.seconds {
         pair.run_until(Time::ZERO + Span::from_secs(second)).map_err(fail)?;
@@ -59,7 +64,7 @@ pub fn steady(a: &Steady) -> Outcome<()> {
     } else {
         let again = stats.payload_again as f64 / stats.payload_sent.max(1) as f64;
         out_line!(
-            "{:.1} Mbit/s, {:.1}% of the link; {:.3}% sent again; round trip {}",
+            "{:.1} Mbit/s, {:.1}% of the link; {:.3}% retransmitted; RTT {}",
             goodput / 1e6,
             goodput / bits as f64 * 100.0,
             again * 100.0,
@@ -79,7 +84,7 @@ pub fn swarm(a: &Swarm) -> Outcome<()> {
         if let Some(f) = failure {
             err_lines!("{f}");
         } else if !a.json && done.is_multiple_of(REPORT_EVERY) {
-            err_line!("{done} of {total} worlds");
+            err_line!("{done} of {total} simulations");
         }
         !stopped.load(Ordering::SeqCst)
     });
@@ -92,7 +97,7 @@ pub fn swarm(a: &Swarm) -> Outcome<()> {
         );
     } else {
         out_line!(
-            "{} worlds, {} datagrams, {} completions checked, {} worlds failed",
+            "{} simulations, {} datagrams, {} completions checked, {} simulations failed",
             summary.seeds,
             summary.datagrams,
             summary.completions,
@@ -102,7 +107,10 @@ pub fn swarm(a: &Swarm) -> Outcome<()> {
     match failed.first() {
         Some(seed) => Err(Failure::new(
             Code::Partial,
-            format!("to see it again: longhaul sim swarm --seeds {seed}..{}", seed + 1),
+            format!(
+                "cannot verify all simulations: some failed; try `longhaul sim swarm --seeds {seed}..{}` to reproduce the first",
+                seed + 1
+            ),
         )),
         None if summary.seeds < total => Err(Failure::new(Code::Interrupted, "interrupted")),
         None => Ok(()),

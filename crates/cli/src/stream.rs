@@ -76,7 +76,7 @@ impl Spool {
 fn no_room(at: &Path, e: &io::Error) -> Failure {
     let at = show(at.as_os_str().as_bytes());
     Failure::system(format!(
-        "cannot keep the file in {at} meanwhile: {e}; set TMPDIR to a folder with room for it"
+        "cannot buffer the file in {at}: {e}; try TMPDIR with a folder that has room for it"
     ))
 }
 
@@ -86,11 +86,13 @@ pub fn is_input(sources: &[PathBuf], dest: &[u8]) -> Outcome<bool> {
     match sources {
         _ if !sources.iter().any(standard) => Ok(false),
         [_] if dest.is_empty() || dest.ends_with(b"/") => Err(Failure::usage(
-            "cannot send standard input to a folder: it has no name; name a file in the address, as in longhaul://host/folder/name",
+            "cannot send standard input to a folder: it has no name; try a file in the address, as in \
+             longhaul://host/folder/name",
         )),
         [_] => Ok(true),
         _ => Err(Failure::usage(
-            "cannot send standard input together with other sources; send it by a command of its own (./- is a file named -)",
+            "cannot send standard input together with other sources: it has no name; try a command of its own (./- \
+             is a file named -)",
         )),
     }
 }
@@ -99,10 +101,10 @@ pub fn is_input(sources: &[PathBuf], dest: &[u8]) -> Outcome<bool> {
 pub struct Stream {
     /// For people.
     shown: String,
-    way: Way,
+    target: Target,
 }
 
-enum Way {
+enum Target {
     /// This program's standard output.
     Output,
     /// A device, or an open file by its descriptor.
@@ -116,11 +118,11 @@ impl Stream {
     pub fn of(dest: &Path) -> Outcome<Option<Stream>> {
         let name = dest.as_os_str().as_bytes();
         if name == STANDARD {
-            return Ok(Some(Stream { shown: "standard output".into(), way: Way::Output }));
+            return Ok(Some(Stream { shown: "standard output".into(), target: Target::Output }));
         }
         let shown = show(name);
         let fail = |e: io::Error| {
-            Failure::usage(format!("cannot write to {shown}: {e}; name a file, or - for standard output"))
+            Failure::usage(format!("cannot write to {shown}: {e}; try a file, or - for standard output"))
         };
         let descriptor = is_descriptor(dest);
         let about = match std::fs::metadata(dest) {
@@ -133,45 +135,49 @@ impl Stream {
         if t.is_dir() || !(special || descriptor) {
             return Ok(None);
         }
-        let way = if is_output(&about).map_err(fail)? {
-            Way::Output
+        let target = if is_output(&about).map_err(fail)? {
+            Target::Output
         } else if t.is_fifo() {
-            Way::Pipe(dest.to_owned())
+            Target::Pipe(dest.to_owned())
         } else {
             let mut flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
             // What was written to an open file stays. A disk is written to from its beginning.
             flags.set(OFlags::APPEND, t.is_file());
-            Way::Open(rustix::fs::open(dest, flags, Mode::empty()).map_err(|e| fail(e.into()))?)
+            Target::Open(rustix::fs::open(dest, flags, Mode::empty()).map_err(|e| fail(e.into()))?)
         };
-        Ok(Some(Stream { shown, way }))
+        Ok(Some(Stream { shown, target }))
     }
 
     /// Whether standard output is taken, so that nothing else may be said there.
     pub fn takes_output(&self) -> bool {
-        matches!(self.way, Way::Output)
+        matches!(self.target, Target::Output)
     }
 
     /// Writes the file that was fetched, all of it. `stopped` says that the user wants no more of it.
     pub fn deliver(self, spool: Spool, stopped: &dyn Fn() -> bool) -> Outcome<()> {
         let shown = self.shown;
         let mut from = spool.take().map_err(|e| {
-            Failure::new(Code::Partial, format!("cannot write to {shown}: the server sent no file ({e})"))
+            Failure::new(
+                Code::Partial,
+                format!("cannot write to {shown}: the server sent no file ({e}); try again"),
+            )
         })?;
-        let to = match self.way {
-            Way::Output if out::is_terminal() => return show_text(from),
-            Way::Output => out::descriptor().map_err(|e| errno(&e)),
-            Way::Open(fd) => Ok(fd),
-            Way::Pipe(path) => open_pipe(&path, stopped),
+        let to = match self.target {
+            Target::Output if out::is_terminal() => return show_text(from),
+            Target::Output => out::descriptor().map_err(|e| errno(&e)),
+            Target::Open(fd) => Ok(fd),
+            Target::Pipe(path) => open_pipe(&path, stopped),
         };
         match to.and_then(|to| copy(&mut from, &to, stopped)) {
             Ok(()) => Ok(()),
-            Err(Errno::CANCELED) => {
-                Err(Failure::new(Code::Interrupted, format!("stopped before all was written to {shown}")))
-            }
+            Err(Errno::CANCELED) => Err(Failure::new(
+                Code::Interrupted,
+                format!("interrupted before everything was written to {shown}"),
+            )),
             // The reader had enough: to whoever looks at both, its own status says why.
             Err(Errno::PIPE) => Err(Failure::new(Code::Partial, "")),
             Err(e) => Err(Failure::system(format!(
-                "cannot write all to {shown}: {}; it has only a part of the file",
+                "cannot write everything to {shown}, which holds a part of the file only: {}; try again",
                 io::Error::from(e)
             ))),
         }
@@ -267,7 +273,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn pipes_devices_and_descriptors_are_told_from_files_and_folders() {
+    fn pipes_devices_and_descriptors_are_distinguished_from_files() {
         let d = tempfile::tempdir().unwrap();
         let at = |n: &str| d.path().join(n);
         rustix::fs::mknodat(
@@ -286,11 +292,11 @@ mod tests {
         }
         symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), at("to-open")).unwrap();
         symlink("nowhere", at("broken")).unwrap();
-        let way = |p: &Path| {
-            Stream::of(p).unwrap().map(|s| match s.way {
-                Way::Output => "output",
-                Way::Open(_) => "open",
-                Way::Pipe(_) => "pipe",
+        let target = |p: &Path| {
+            Stream::of(p).unwrap().map(|s| match s.target {
+                Target::Output => "output",
+                Target::Open(_) => "open",
+                Target::Pipe(_) => "pipe",
             })
         };
         for (name, want) in [
@@ -304,11 +310,11 @@ mod tests {
             ("new", None),
             (".", None),
         ] {
-            assert_eq!(way(&at(name)), want, "{name}");
+            assert_eq!(target(&at(name)), want, "{name}");
         }
-        assert_eq!(way(Path::new("-")), Some("output"));
-        assert_eq!(way(Path::new("/dev/null")), Some("open"));
-        assert_eq!(way(&PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()))), Some("open"));
+        assert_eq!(target(Path::new("-")), Some("output"));
+        assert_eq!(target(Path::new("/dev/null")), Some("open"));
+        assert_eq!(target(&PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()))), Some("open"));
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         assert!(Stream::of(&at("socket")).is_err());
     }

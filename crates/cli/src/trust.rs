@@ -1,9 +1,9 @@
 //! Whether a server is the one it should be: known hosts, first use, tokens.
 
-use crate::args::Trusting;
+use crate::args::ConnectOptions;
 use crate::exit::{self, Code, Failure, Outcome};
-use crate::remedy::{self, Manner};
-use crate::setup::{self, Me};
+use crate::remedy::{self, TrustContext};
+use crate::setup::{self, LocalIdentity};
 use crate::url::Server;
 use crate::x509;
 use crate::{gate, out};
@@ -18,35 +18,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use transport::crypto::{Credentials, OneTimeToken, PeerIdentity, PublicKey, ServerTrust};
 
-/// Too little time for another look.
-const LEAST: Span = Span::from_millis(20);
-/// Code with which the look at an unknown server's key ends.
-const LOOKED: u64 = transport::error::code::APPLICATION;
+/// Too little time for another probe.
+const MIN_PROBE_TIME: Span = Span::from_millis(20);
+/// Code with which a probe for the key of an unknown server ends.
+const PROBED: u64 = transport::error::code::APPLICATION;
 
-/// The time for connecting, in all: looks at keys, the connection itself, and a second look when that fails. Questions to the
+/// The time for connecting, in all: probes for keys, the connection itself, and a second probe when that fails. Questions to the
 /// user are no part of it.
 #[derive(Clone)]
-pub struct Patience {
+pub struct ConnectDeadline {
     clock: Clock,
     until: Time,
 }
 
-impl Patience {
-    fn begin(most: Span) -> Patience {
+impl ConnectDeadline {
+    fn start(most: Span) -> ConnectDeadline {
         let clock = Clock::new();
-        Patience { until: clock.now() + most, clock }
+        ConnectDeadline { until: clock.now() + most, clock }
     }
 
     /// What is left of it.
-    pub fn left(&self) -> Span {
+    pub fn remaining(&self) -> Span {
         self.until.since(self.clock.now())
     }
 
     /// Stops while the user is asked.
-    fn paused<T>(&mut self, ask: impl FnOnce() -> T) -> T {
-        let left = self.left();
-        let answer = ask();
-        self.until = self.clock.now() + left;
+    fn extended_by<T>(&mut self, question: impl FnOnce() -> T) -> T {
+        let remaining = self.remaining();
+        let answer = question();
+        self.until = self.clock.now() + remaining;
         answer
     }
 }
@@ -66,13 +66,13 @@ pub struct Trusted {
     /// It is reached by iWARP.
     pub iwarp: Option<Iwarp>,
     /// For connecting to it.
-    pub patience: Patience,
+    pub deadline: ConnectDeadline,
 }
 
 impl Trusted {
     /// What bears on the remedy when the ends do not trust each other.
-    pub fn manner(&self) -> Manner {
-        Manner {
+    pub fn trust_context(&self) -> TrustContext {
+        TrustContext {
             shows_certificate: matches!(&*self.credentials, Credentials::X509 { .. }),
             wants_certificate: matches!(self.trust, ServerTrust::X509 { .. }),
             token: self.token.is_some(),
@@ -84,7 +84,7 @@ impl Trusted {
     pub fn connect(&self) -> Connect {
         let mut iwarp = self.iwarp.clone();
         if let Some(i) = &mut iwarp {
-            i.settings.startup_timeout = self.patience.left();
+            i.settings.startup_timeout = self.deadline.remaining();
         }
         Connect {
             remote: self.remote,
@@ -97,16 +97,21 @@ impl Trusted {
     }
 
     /// The options, with what is left of the time for connecting.
-    pub fn in_time(&self, options: &TransportOptions) -> TransportOptions {
-        TransportOptions { connect_timeout: self.patience.left(), ..options.clone() }
+    pub fn within_deadline(&self, options: &TransportOptions) -> TransportOptions {
+        TransportOptions { connect_timeout: self.deadline.remaining(), ..options.clone() }
     }
 }
 
 /// Decides whether to trust `server` and at which address. A server that was never met is asked for its key over a
 /// connection of its own, so that nothing is sent before the user has agreed. A server that is known costs nothing.
-pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOptions) -> Outcome<Trusted> {
+pub fn establish(
+    me: &LocalIdentity,
+    server: &Server,
+    t: &ConnectOptions,
+    options: &TransportOptions,
+) -> Outcome<Trusted> {
     let token = setup::token(t)?;
-    let mut patience = Patience::begin(t.connect_timeout);
+    let mut deadline = ConnectDeadline::start(t.connect_timeout);
     let addresses = server.resolve()?;
     let host = server.host()?;
     let known = me.state.known_hosts();
@@ -114,58 +119,71 @@ pub fn establish(me: &Me, server: &Server, t: &Trusting, options: &TransportOpti
     let one = |a: &[SocketAddr]| if let [only] = a { Some(*only) } else { None };
     t.by_iwarp.check(server.iwarp, options).map_err(Failure::usage)?;
     if let Some(name) = &t.by_iwarp.mpa.tcp_cc {
-        lhio::tcp::first_congestion(name).map_err(|e| Failure::usage(format!("--tcp-cc: {e}")))?;
+        lhio::tcp::first_congestion(name).map_err(|e| Failure::usage(format!("cannot use --tcp-cc: {e}")))?;
     }
     let iwarp = server.iwarp.then(|| t.by_iwarp.wanted(t.connect_timeout));
     let credentials = match &token {
         Some(t) => Arc::new(Credentials::RawKey(gate::key_of(t))),
         None => me.credentials.clone(),
     };
-    let make = |remote, trust, patience: &Patience| {
+    let make = |remote, trust, deadline: &ConnectDeadline| {
         let (name, token, credentials) = (server.name.clone(), token.clone(), credentials.clone());
-        let (iwarp, patience) = (iwarp.clone(), patience.clone());
-        Trusted { remote, name, trust, token, credentials, iwarp, patience }
+        let (iwarp, deadline) = (iwarp.clone(), deadline.clone());
+        Trusted { remote, name, trust, token, credentials, iwarp, deadline }
     };
     if iwarp.as_ref().is_some_and(|i| !i.tls) {
-        let remote = which_listens(&addresses, t.connect_timeout)
-            .ok_or_else(|| Failure::new(Code::Connect, format!("{server} has no address")))?;
+        let remote = first_listening(&addresses, t.connect_timeout).ok_or_else(|| {
+            Failure::new(
+                Code::Connect,
+                format!(
+                    "cannot connect to {server}: it has no address; try \
+                     another name"
+                ),
+            )
+        })?;
         // Nobody shows anything.
-        return Ok(make(remote, ServerTrust::FirstUse, &patience));
+        return Ok(make(remote, ServerTrust::FirstUse, &deadline));
     }
     if let Some(file) = &t.ca {
         let trust = ServerTrust::X509 { roots: x509::roots(file)? };
         let remote = match one(&addresses) {
             Some(remote) => remote,
-            None => first_answer(me, &addresses, server, (options, &patience), &trust)?.0,
+            None => probe_until_one_answers(me, &addresses, server, (options, &deadline), &trust)?.0,
         };
-        return Ok(make(remote, trust, &patience));
+        return Ok(make(remote, trust, &deadline));
     }
     let listed: Vec<PublicKey> =
         known.lookup(&host)?.iter().map(|(_, k)| PublicKey::from_bytes(k.0)).collect();
     if let (Some(remote), Some(print)) = (one(&addresses), token.as_ref().and_then(OneTimeToken::server)) {
-        return Ok(make(remote, ServerTrust::Fingerprint(print), &patience));
+        return Ok(make(remote, ServerTrust::Fingerprint(print), &deadline));
     }
     if let (Some(remote), false) = (one(&addresses), listed.is_empty()) {
-        return Ok(make(remote, ServerTrust::Pinned(listed), &patience));
+        return Ok(make(remote, ServerTrust::Pinned(listed), &deadline));
     }
-    let (remote, peer) = first_answer(me, &addresses, server, (options, &patience), &ServerTrust::FirstUse)?;
+    let (remote, peer) =
+        probe_until_one_answers(me, &addresses, server, (options, &deadline), &ServerTrust::FirstUse)?;
     if let Some(print) = token.as_ref().and_then(OneTimeToken::server) {
-        return Ok(make(remote, ServerTrust::Fingerprint(print), &patience));
+        return Ok(make(remote, ServerTrust::Fingerprint(print), &deadline));
     }
-    let PeerIdentity::RawKey(key) = peer else { return Err(certified(server)) };
-    patience.paused(|| admit(&known, &host, key, t.accept_new))?;
-    Ok(make(remote, ServerTrust::Pinned(vec![key]), &patience))
+    let PeerIdentity::RawKey(key) = peer else { return Err(certificate_instead_of_key(server)) };
+    deadline.extended_by(|| admit(&known, &host, key, t.accept_new))?;
+    Ok(make(remote, ServerTrust::Pinned(vec![key]), &deadline))
 }
 
 /// After a handshake with a known server failed: if it shows another key now, says where the old one stands and
 /// what to do. In what is left of the time for connecting: of a server that did not answer nothing is, and it is not asked again.
-pub fn explain(me: &Me, server: &Server, trusted: &Trusted, options: &TransportOptions) -> Option<Failure> {
+pub fn explain(
+    me: &LocalIdentity,
+    server: &Server,
+    trusted: &Trusted,
+    options: &TransportOptions,
+) -> Option<Failure> {
     let host = server.host().ok()?;
-    let options = trusted.in_time(options);
-    if options.connect_timeout < LEAST {
+    let options = trusted.within_deadline(options);
+    if options.connect_timeout < MIN_PROBE_TIME {
         return None;
     }
-    let peer = look(me, trusted.remote, server, options, &ServerTrust::FirstUse).ok()?;
+    let peer = probe_key(me, trusted.remote, server, options, &ServerTrust::FirstUse).ok()?;
     let PeerIdentity::RawKey(key) = peer else { return None };
     match me.state.known_hosts().check(&host, HostKey(*key.as_bytes())).ok()? {
         HostCheck::Changed(c) => Some(Failure::new(Code::Untrusted, c.to_string())),
@@ -174,7 +192,7 @@ pub fn explain(me: &Me, server: &Server, trusted: &Trusted, options: &TransportO
 }
 
 /// Notes the key of a server that a token vouched for, so that the next connection needs none.
-pub fn remember(me: &Me, server: &Server, peer: Option<&PeerIdentity>) -> Outcome<()> {
+pub fn remember(me: &LocalIdentity, server: &Server, peer: Option<&PeerIdentity>) -> Outcome<()> {
     let Some(PeerIdentity::RawKey(key)) = peer else { return Ok(()) };
     let (known, host, key) = (me.state.known_hosts(), server.host()?, HostKey(*key.as_bytes()));
     match known.check(&host, key)? {
@@ -196,34 +214,40 @@ fn admit(known: &KnownHosts, host: &Host, key: PublicKey, accept_new: bool) -> O
         HostCheck::Unknown => {}
     }
     let print = key.fingerprint();
-    if !accept_new && !ask(host, &print.to_string())? {
-        return Err(Failure::new(Code::Untrusted, format!("{host} was not trusted; nothing was sent")));
+    if !accept_new && !ask_user(host, &print.to_string())? {
+        return Err(Failure::new(
+            Code::Untrusted,
+            format!(
+                "cannot connect to {host}: it is not trusted, and nothing \
+                 was sent; try again and answer yes"
+            ),
+        ));
     }
     known.add(host, as_file)?;
     if !out::is_quiet() {
-        err_line!("{host} is a known host from now on ({print})");
+        err_line!("added {host} to the known hosts ({print})");
     }
     Ok(())
 }
 
-fn certified(server: &Server) -> Failure {
+fn certificate_instead_of_key(server: &Server) -> Failure {
     let text =
-        format!("{server} shows an X.509 certificate: name the root that vouches for it with --ca FILE");
+        format!("cannot verify {server}: it presents an X.509 certificate; try --ca FILE with its root");
     Failure::new(Code::Untrusted, text)
 }
 
-fn ask(host: &Host, print: &str) -> Outcome<bool> {
+fn ask_user(host: &Host, print: &str) -> Outcome<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() || !out::error_is_terminal() {
         let text = format!(
-            "{host} was never met and there is no terminal to ask on. Its fingerprint is {print}: compare it with \
-             what the server prints, then repeat with --accept-new"
+            "cannot verify {host}: it is not a known host, and there is no terminal to ask_user on; compare its \
+             fingerprint {print} with what the server prints, then try --accept-new"
         );
         return Err(Failure::new(Code::Untrusted, text));
     }
     out::ask(&format!(
-        "{host} was never met. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it from \
-         now on? (yes/no) "
+        "{host} is not a known host. Its fingerprint is\n  {print}\nCompare it with what the server prints. Trust it \
+         and continue connecting? (yes/no) "
     ));
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(Failure::system)?;
@@ -232,34 +256,37 @@ fn ask(host: &Host, print: &str) -> Outcome<bool> {
 
 /// The first of several addresses at which somebody takes connections by TCP; the first of all when nobody does, and
 /// connecting then says why.
-fn which_listens(addresses: &[SocketAddr], patience: Span) -> Option<SocketAddr> {
+fn first_listening(addresses: &[SocketAddr], deadline: Span) -> Option<SocketAddr> {
     let first = *addresses.first()?;
     if addresses.len() == 1 {
         return Some(first);
     }
     // A name with a dead address must not cost the whole time.
-    let each = Duration::from_nanos((patience / 4).as_nanos());
+    let each = Duration::from_nanos((deadline / 4).as_nanos());
     let listens = |a: &&SocketAddr| TcpStream::connect_timeout(a, each).is_ok();
     Some(addresses.iter().find(listens).copied().unwrap_or(first))
 }
 
-fn first_answer(
-    me: &Me,
+fn probe_until_one_answers(
+    me: &LocalIdentity,
     addresses: &[SocketAddr],
     server: &Server,
-    (options, patience): (&TransportOptions, &Patience),
+    (options, deadline): (&TransportOptions, &ConnectDeadline),
     trust: &ServerTrust,
 ) -> Outcome<(SocketAddr, PeerIdentity)> {
-    let whole = patience.left();
-    let mut last = Failure::new(Code::Connect, format!("{server} has no address"));
+    let whole = deadline.remaining();
+    let mut last = Failure::new(
+        Code::Connect,
+        format!("cannot connect to {server}: it has no address; try another name"),
+    );
     for (i, remote) in addresses.iter().enumerate() {
         let mut o = options.clone();
         o.paths.clear();
         o.discover = endpoint::PathDiscovery::Off;
         // A name with a dead address must not cost the whole time.
-        let (left, others) = (patience.left(), (addresses.len() - i - 1) as u64);
-        o.connect_timeout = if others == 0 { left } else { (whole / 4).min(left / (others + 1)) };
-        match look(me, *remote, server, o, trust) {
+        let (remaining, others) = (deadline.remaining(), (addresses.len() - i - 1) as u64);
+        o.connect_timeout = if others == 0 { remaining } else { (whole / 4).min(remaining / (others + 1)) };
+        match probe_key(me, *remote, server, o, trust) {
             Ok(key) => return Ok((*remote, key)),
             Err(f) if f.code == Code::Connect => last = f,
             Err(f) => return Err(f),
@@ -269,15 +296,15 @@ fn first_answer(
 }
 
 /// Asks a server for its key; sends nothing else.
-fn look(
-    me: &Me,
+fn probe_key(
+    me: &LocalIdentity,
     remote: SocketAddr,
     server: &Server,
     options: TransportOptions,
     trust: &ServerTrust,
 ) -> Outcome<PeerIdentity> {
     let connect_timeout = options.connect_timeout;
-    // Over the kernel's UDP whatever was asked for: a look is a few packets, and other ways take long to open.
+    // Over the kernel's UDP whatever was asked for: a probe is a few packets, and other ways take long to open.
     let mut driver = Driver::bind(setup::client_address(remote, &options, false))?;
     let mut endpoint = me.endpoint(&me.credentials, options, None)?;
     let connect = Connect {
@@ -286,40 +313,43 @@ fn look(
         trust: trust.clone(),
         token: None,
         options: None,
-        // What a look finds does not depend on how records are made.
-        iwarp: server.iwarp.then(|| by_tls(connect_timeout)),
+        // What a probe finds does not depend on how records are made.
+        iwarp: server.iwarp.then(|| iwarp_over_tls(connect_timeout)),
     };
-    let mut app = Look { connect: Some(connect), key: None, ended: None };
+    let mut app = KeyProbe { connect: Some(connect), key: None, ended: None };
     driver.run(&mut endpoint, &mut app)?;
     match (app.key, app.ended) {
         (Some(peer), _) => Ok(peer),
         (None, Some(reason)) => {
-            let manner = Manner {
+            let trust_context = TrustContext {
                 shows_certificate: matches!(&*me.credentials, Credentials::X509 { .. }),
                 wants_certificate: matches!(trust, ServerTrust::X509 { .. }),
                 token: false,
                 plain: server.iwarp.then_some(false),
             };
             let text = format!("cannot connect to {server}: {reason}");
-            Err(remedy::explain(Failure { text, ..exit::of_close(&reason, false) }, manner))
+            Err(remedy::explain(Failure { text, ..exit::close_failure(&reason, false) }, trust_context))
         }
-        (None, None) => Err(Failure::new(Code::Connect, format!("{server} showed no key"))),
+        (None, None) => Err(Failure::new(
+            Code::Connect,
+            format!("cannot verify {server}: it presented no key; try again"),
+        )),
     }
 }
 
-fn by_tls(connect_timeout: Span) -> Iwarp {
+fn iwarp_over_tls(connect_timeout: Span) -> Iwarp {
     let mut i = Iwarp { tls: true, ..Iwarp::default() };
     i.settings.startup_timeout = connect_timeout;
     i
 }
 
-struct Look {
+struct KeyProbe {
     connect: Option<Connect>,
     key: Option<PeerIdentity>,
     ended: Option<CloseReason>,
 }
 
-impl App for Look {
+impl App for KeyProbe {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if let Some(c) = self.connect.take()
             && let Err(e) = ep.connect(now, c)
@@ -330,7 +360,7 @@ impl App for Look {
             match e {
                 Event::Connected { conn } => {
                     self.key = ep.connection(conn).and_then(|c| c.peer.clone());
-                    ep.close(now, conn, LOOKED, "looked at the key");
+                    ep.close(now, conn, PROBED, "looked at the key");
                 }
                 Event::Closed { conn, reason } => {
                     self.ended = Some(reason);

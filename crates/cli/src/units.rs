@@ -21,8 +21,8 @@ pub fn span(text: &str) -> Result<Span, String> {
     units::time(text).map_err(|e| e.to_string())
 }
 
-/// How long something is waited for that may not take forever, nor no time at all.
-pub fn patience(text: &str) -> Result<Span, String> {
+/// A time to wait: from 1 ms to a day.
+pub fn timeout(text: &str) -> Result<Span, String> {
     units::time_within(text, Span::from_millis(1), Span::from_secs(86_400)).map_err(|e| e.to_string())
 }
 
@@ -34,7 +34,7 @@ pub fn lifetime(text: &str) -> Result<Span, String> {
 /// Bytes of an IP packet.
 pub fn packet(text: &str) -> Result<u32, String> {
     let fits = |n: u64| u32::try_from(n).ok().filter(|n| (1228..=65_535).contains(n));
-    fits(size(text)?).ok_or_else(|| format!("{text} is out of range; give one from 1228 to 65535 bytes"))
+    fits(size(text)?).ok_or_else(|| format!("{text} is out of range; try 1228 to 65535 bytes"))
 }
 
 /// A share, as `0.1%` or `0.001`.
@@ -47,7 +47,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     value
         .ok()
         .filter(|v| (0.0..=1.0).contains(v))
-        .ok_or_else(|| "write a share from 0% to 100%, such as 0.1%".to_owned())
+        .ok_or_else(|| "not a share; try 0% to 100%, such as 0.1%".to_owned())
 }
 
 /// Bytes for people.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_say_what_they_take() {
+    fn value_errors_name_the_range() {
         assert_eq!(rate("20M"), Ok(Rate::from_mbit(20)));
         assert!(rate("0").unwrap_err().contains("from 8bit to 100tbit"));
         assert_eq!(lifetime("100d"), Ok(Span::from_secs(8_640_000)));
@@ -78,7 +78,7 @@ mod tests {
         for bad in ["401d", "0", "0.5s"] {
             assert!(lifetime(bad).unwrap_err().contains("from 1s to 400d"), "{bad}");
         }
-        assert!(patience("0s").is_err() && patience("3s").is_ok());
+        assert!(timeout("0s").is_err() && timeout("3s").is_ok());
         assert_eq!(size("64K"), Ok(65_536));
         assert!(span("soon").is_err());
     }
@@ -92,14 +92,14 @@ mod tests {
 
     /// What a summary says of an amount can be given to an option.
     #[test]
-    fn bytes_for_people_are_read_again() {
+    fn printed_sizes_parse_to_the_same_number() {
         for n in [0, 1, 1023, 1024, 1 << 20, 5 << 30, 3 << 50, 1 << 62] {
             assert_eq!(size(&show_bytes(n)), Ok(n));
         }
     }
 
     #[test]
-    fn bytes_for_people() {
+    fn sizes_are_printed_with_binary_units() {
         assert_eq!(show_bytes(1023), "1023 B");
         assert_eq!(show_bytes(1 << 30), "1.00 GiB");
         assert_eq!(show_bytes(u64::MAX), "16.00 EiB");

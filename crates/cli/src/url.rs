@@ -45,16 +45,20 @@ impl Server {
         let mut list: Vec<SocketAddr> = match found {
             Ok(addresses) => addresses.take(MAX_ADDRESSES).collect(),
             Err(e) => {
-                let text = format!(
-                    "cannot find the address of {}: {e}; check the spelling, or give the address itself",
-                    self.name
-                );
+                let text = format!("cannot resolve {}: {e}; try another spelling, or an address", self.name);
                 return Err(Failure::new(Code::Connect, text));
             }
         };
         list.dedup();
         if list.is_empty() {
-            return Err(Failure::new(Code::Connect, format!("{} has no address", self.name)));
+            return Err(Failure::new(
+                Code::Connect,
+                format!(
+                    "cannot resolve {}: it has no address; try another name, \
+                     or an address",
+                    self.name
+                ),
+            ));
         }
         Ok(list)
     }
@@ -83,11 +87,13 @@ impl Url {
     /// Reads `longhaul://HOST[:PORT]/PATH`, or `iwarp://` in front. `%NN` stands for a byte; all other bytes for themselves.
     pub fn parse(text: &str) -> Result<Url, String> {
         let Some((iwarp, rest)) = split_scheme(text) else {
-            return Err(format!("it must begin with {SCHEME} or {IWARP}, as in {SCHEME}host/path"));
+            return Err(format!("not an address of a server; try {SCHEME}host/path or {IWARP}host/path"));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains('@') {
-            return Err("there are no user names in it: the key of this machine says who you are".to_owned());
+            return Err(
+                "it has a user name, but this machine's key says who you are; try it without".to_owned()
+            );
         }
         let server = Server { iwarp, ..Server::parse(authority, DEFAULT_PORT)? };
         Ok(Url { server, path: decode(path)? })
@@ -135,7 +141,7 @@ fn decode(path: &str) -> Result<Vec<u8>, String> {
             (Some(high), Some(low)) => out.push((high << 4 | low) as u8),
             _ => {
                 return Err(
-                    "a % must be followed by two hexadecimal digits; write %25 for the sign".to_owned()
+                    "a % is not followed by two hexadecimal digits; try %25 for the sign itself".to_owned()
                 );
             }
         }
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for bad in [
             "",
             "tower/x",
@@ -215,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn known_hosts_name_unusual_ports_only() {
+    fn known_hosts_include_unusual_ports_only() {
         assert_eq!(Server::parse("tower", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "tower");
         assert_eq!(Server::parse("tower:9", DEFAULT_PORT).unwrap().host().unwrap().to_string(), "[tower]:9");
         assert_eq!(Server::parse("[::1]:9", DEFAULT_PORT).unwrap().to_string(), "[::1]:9");
@@ -223,13 +229,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_survives(path in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_path_survives_encoding(path in proptest::collection::vec(any::<u8>(), 0..60)) {
             let u = Url { server: Server { name: "h".into(), port: 1, iwarp: false }, path };
             prop_assert_eq!(Url::parse(&u.to_string()), Ok(u));
         }
 
         #[test]
-        fn the_parser_takes_anything(s in ".{0,80}") {
+        fn parser_accepts_any_input_without_panic(s in ".{0,80}") {
             let _ = Url::parse(&s);
             let _ = Url::parse(&format!("longhaul://{s}"));
         }

@@ -28,10 +28,10 @@ pub fn relay(a: &Relay) -> Outcome<()> {
         e => Failure::system(e),
     })?;
     let listen = relay.local_addr();
-    err_lines!("relaying UDP {listen} to {}\nthere: {up}\nback:  {down}", a.to);
+    err_lines!("relaying UDP {listen} to {}\nforward: {up}\nback:    {down}", a.to);
     if a.json {
         out::json(
-            &json!({ "listening": listen.to_string(), "there": up.to_string(), "back": down.to_string() }),
+            &json!({ "listening": listen.to_string(), "forward": up.to_string(), "back": down.to_string() }),
         );
     }
     let (tx, stopped) = sync_channel(2);
@@ -60,7 +60,7 @@ fn drops(l: &netem::Stats) -> [(&'static str, &'static str, u64); 6] {
         ("larger than the MTU", "mtu", l.dropped_mtu),
         ("blackout", "blackout", l.dropped_black_out),
         ("ECN-capable (ect=drop)", "ecn_capable", l.dropped_ect),
-        ("the relay holds no more", "relay_full", l.dropped_link_full),
+        ("relay buffer full", "relay_full", l.dropped_link_full),
     ]
 }
 
@@ -85,9 +85,9 @@ fn direction(d: &DirectionStats) -> String {
         ("reordered", l.reordered),
     ];
     let changed = listed("; ", changed);
-    let unsent = listed("; of those out: ", [("trains that this machine would not send", d.send_dropped)]);
+    let unsent = listed("; of those out: ", [("send errors", d.send_dropped)]);
     format!(
-        "{} packets in, {} out, {} on the way{dropped}{changed}{unsent}; late by {} (99%), {} at most",
+        "{} packets in, {} out, {} in flight{dropped}{changed}{unsent}; late by {} (p99), {} max",
         l.sent,
         l.delivered,
         l.in_link,
@@ -98,13 +98,10 @@ fn direction(d: &DirectionStats) -> String {
 
 fn text(s: &RelayStats) -> String {
     let cpu = s.cpu.total().as_secs_f64();
-    let ignored = [
-        ("packets of clients beyond the limit", s.refused),
-        ("packets from elsewhere or to clients that went", s.stray),
-    ];
+    let ignored = [("packets of clients beyond the limit", s.refused), ("stray packets", s.stray)];
     let ignored = listed(", ", ignored);
     format!(
-        "there: {}\nback:  {}\n{} clients{ignored}, {cpu:.2} s of CPU",
+        "forward: {}\nback:    {}\n{} clients{ignored}, {cpu:.2} s of CPU",
         direction(&s.up),
         direction(&s.down),
         s.clients
@@ -120,7 +117,7 @@ fn to_json(s: &RelayStats) -> Value {
             "bytes_in": d.link.sent_bytes,
             "packets_out": d.link.delivered,
             "bytes_out": d.link.delivered_bytes,
-            "on_the_way": d.link.in_link,
+            "in_flight": d.link.in_link,
             "dropped": dropped,
             "lost_by_chance": d.link.dropped_loss,
             "lost_by_queue": d.link.dropped_queue,
@@ -130,12 +127,12 @@ fn to_json(s: &RelayStats) -> Value {
             "corrupted": d.link.corrupted,
             "reordered": d.link.reordered,
             "longest_queue_bytes": d.link.max_queue_bytes,
-            "unsent_by_this_machine": d.send_dropped,
+            "send_errors": d.send_dropped,
             "late_p99_seconds": d.lateness.quantile(0.99).as_secs_f64(),
             "late_max_seconds": d.lateness.max().as_secs_f64(),
         })
     };
-    json!({ "ended": true, "there": one(&s.up), "back": one(&s.down), "refused": s.refused, "stray": s.stray,
+    json!({ "ended": true, "forward": one(&s.up), "back": one(&s.down), "refused": s.refused, "stray": s.stray,
             "cpu_seconds": s.cpu.total().as_secs_f64() })
 }
 
@@ -161,22 +158,23 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_of_a_report_is_accounted_for_by_name() {
+    fn report_accounts_for_every_packet() {
         let link = driven();
         let d = DirectionStats { link, ..DirectionStats::default() };
         let s = RelayStats { up: d.clone(), ..RelayStats::default() };
         let json = to_json(&s);
-        let there = &json["there"];
-        let number = |key: &str| there[key].as_u64().unwrap();
-        let reasons: u64 = there["dropped"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        let forward = &json["forward"];
+        let number = |key: &str| forward[key].as_u64().unwrap();
+        let reasons: u64 =
+            forward["dropped"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
         assert_eq!(
             number("packets_in") + number("duplicated"),
-            number("packets_out") + reasons + number("on_the_way")
+            number("packets_out") + reasons + number("in_flight")
         );
         for key in ["queue_full", "random_loss", "mtu", "blackout"] {
-            assert!(there["dropped"][key].as_u64().unwrap() > 0, "{key}: {there}");
+            assert!(forward["dropped"][key].as_u64().unwrap() > 0, "{key}: {forward}");
         }
-        assert!(number("marked") > 0 && number("on_the_way") > 0);
+        assert!(number("marked") > 0 && number("in_flight") > 0);
 
         let text = direction(&d);
         for (name, _, n) in drops(&link) {
@@ -186,7 +184,7 @@ mod tests {
         assert!(text.contains(&format!("{} dropped: ", link.dropped())), "{text}");
         assert!(!text.contains("otherwise"), "{text}");
         assert!(
-            direction(&DirectionStats::default()).contains("0 packets in, 0 out, 0 on the way; none dropped")
+            direction(&DirectionStats::default()).contains("0 packets in, 0 out, 0 in flight; none dropped")
         );
     }
 }

@@ -28,8 +28,8 @@ pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
     let bytes: usize = chain.iter().map(|c| c.len()).sum();
     if bytes > MAX_CHAIN {
         let text = format!(
-            "the certificates in {} (--cert) have {bytes} bytes, more than the {MAX_CHAIN} that can be shown: \
-             leave out the root and what does not belong to the chain",
+            "cannot use the certificates in {} (--cert): they have {bytes} bytes, more than the {MAX_CHAIN} that can \
+             be presented; try without the root and what does not belong to the chain",
             cert.display()
         );
         return Err(Failure::usage(text));
@@ -41,16 +41,15 @@ pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
     // By reference: what rustls takes for its own it does not overwrite.
     let signer = any_supported_type(key).map_err(|e| {
         let text = format!(
-            "the private key in {} cannot be used: {e}; keys can be RSA (2048 bits or more), ECDSA (P-256, P-384) or \
-             Ed25519",
+            "cannot use the private key in {}: {e}; try RSA (2048 bits or more), ECDSA (P-256, P-384) or Ed25519",
             file.display()
         );
         Failure::usage(text)
     })?;
     CertifiedKey::new(chain.clone(), signer).keys_match().map_err(|e| {
         let text = format!(
-            "the private key in {} does not belong to the first certificate in {}: {e}; give the key it was issued \
-             for, and put this machine's own certificate first",
+            "cannot use the private key in {} with the first certificate in {}: {e}; try the key it was issued for, \
+             and this machine's own certificate first",
             file.display(),
             cert.display()
         );
@@ -66,7 +65,11 @@ pub fn credentials(c: &Certificate) -> Outcome<Option<Credentials>> {
 pub fn roots(file: &Path) -> Outcome<Vec<CertificateDer<'static>>> {
     let found = certificates(file, "--ca")?;
     if found.len() > MAX_ROOTS {
-        let text = format!("{} holds {} roots, more than {MAX_ROOTS}", file.display(), found.len());
+        let text = format!(
+            "cannot use {} (--ca): it holds {} roots, more than {MAX_ROOTS}; try fewer",
+            file.display(),
+            found.len()
+        );
         return Err(Failure::usage(text));
     }
     let mut store = rustls::RootCertStore::empty();
@@ -74,7 +77,7 @@ pub fn roots(file: &Path) -> Outcome<Vec<CertificateDer<'static>>> {
     if usable < found.len() {
         let bad = found.iter().position(|c| rustls::RootCertStore::empty().add(c.clone()).is_err());
         let text = format!(
-            "certificate {} in {} (--ca) cannot be a root: take it out, or export it again",
+            "cannot use certificate {} in {} (--ca) as a root: it is malformed; try without it, or export it again",
             bad.map_or(0, |n| n + 1),
             file.display()
         );
@@ -88,7 +91,7 @@ pub fn names(list: &[String]) -> Outcome<Vec<ServerName<'static>>> {
     let parse = |n: &String| {
         ServerName::try_from(n.clone()).map_err(|_| {
             Failure::usage(format!(
-                "--allow-name {n}: write a DNS name or an address, as the certificate has it"
+                "cannot use --allow-name {n}: it is neither a DNS name nor an address; try one that the certificate has"
             ))
         })
     };
@@ -103,16 +106,16 @@ pub fn is_for(cert: &CertificateDer<'_>, names: &[ServerName<'_>]) -> bool {
 
 fn read(file: &Path, flag: &str, holds: FileRole) -> Outcome<Zeroizing<Vec<u8>>> {
     let fail = |e: std::io::Error| {
-        Failure::usage(format!("cannot read {} ({flag}): {e}; give a file in PEM", file.display()))
+        Failure::usage(format!("cannot read {} ({flag}): {e}; try a file in PEM", file.display()))
     };
     // What is not there is named by its flag.
     std::fs::metadata(file).map_err(fail)?;
-    let f = open_strictly(file, holds).map_err(|e| Failure::usage(format!("{flag}: {e}")))?;
+    let f = open_strictly(file, holds).map_err(|e| Failure::usage(format!("cannot use {flag}: {e}")))?;
     let f = f.ok_or_else(|| fail(std::io::ErrorKind::NotFound.into()))?;
     let bytes = read_secret(&f, MAX_FILE).map_err(fail)?;
     if bytes.len() as u64 > MAX_FILE {
         let text =
-            format!("{} ({flag}) is larger than 16 MiB: it cannot be what it should be", file.display());
+            format!("cannot read {} ({flag}): it is larger than 16 MiB; try a file in PEM", file.display());
         return Err(Failure::usage(text));
     }
     Ok(bytes)
@@ -121,20 +124,28 @@ fn read(file: &Path, flag: &str, holds: FileRole) -> Outcome<Zeroizing<Vec<u8>>>
 fn certificates(file: &Path, flag: &str) -> Outcome<Vec<CertificateDer<'static>>> {
     let bytes = read(file, flag, FileRole::Trust)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found =
-        found.map_err(|e| Failure::usage(format!("{} ({flag}) is no sound PEM: {e}", file.display())))?;
+    let found = found.map_err(|e| {
+        Failure::usage(format!(
+            "cannot read {} ({flag}): it is malformed PEM: {e}; try to export \
+             it again",
+            file.display()
+        ))
+    })?;
     if found.is_empty() {
         let text = format!(
-            "no certificate in {} ({flag}): it must hold PEM (-----BEGIN CERTIFICATE-----); `openssl x509 -inform DER \
-             -in FILE -out FILE.pem` makes PEM of DER",
+            "cannot read {} ({flag}): it has no certificate in PEM (-----BEGIN CERTIFICATE-----); try `openssl x509 \
+             -inform DER -in FILE -out FILE.pem` if it is DER",
             file.display()
         );
         return Err(Failure::usage(text));
     }
     for (i, c) in found.iter().enumerate() {
         if let Err(e) = ParsedCertificate::try_from(c) {
-            let text =
-                format!("certificate {} in {} ({flag}) cannot be understood: {e}", i + 1, file.display());
+            let text = format!(
+                "cannot parse certificate {} in {} ({flag}): {e}; try to export it again",
+                i + 1,
+                file.display()
+            );
             return Err(Failure::usage(text));
         }
     }
@@ -147,18 +158,18 @@ fn private_key(file: &Path, named: bool) -> Outcome<PrivateKeyDer<'static>> {
     let mut key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
         let sealed = b"ENCRYPTED";
         let way_out = if bytes.windows(sealed.len()).any(|w| w == sealed) {
-            "it is protected by a passphrase; `openssl pkey -in FILE -out NEW` makes a copy without one"
+            "it is protected by a passphrase; try `openssl pkey -in FILE -out NEW` for a copy without one"
         } else if named {
-            "it must hold PEM (-----BEGIN PRIVATE KEY-----)"
+            "try a file with PEM (-----BEGIN PRIVATE KEY-----)"
         } else {
-            "name the key's file with --key"
+            "try --key with the key's file"
         };
-        Failure::usage(format!("no private key in {} ({flag}): {e}; {way_out}", file.display()))
+        Failure::usage(format!("cannot read a private key from {} ({flag}): {e}; {way_out}", file.display()))
     })?;
     // Only now is it known to hold a secret.
     if let Err(e) = open_strictly(file, FileRole::SharedSecret) {
         key.zeroize();
-        return Err(Failure::usage(format!("{flag}: {e}")));
+        return Err(Failure::usage(format!("cannot use {flag}: {e}")));
     }
     Ok(key)
 }
@@ -168,17 +179,21 @@ fn warn_of_validity(cert: &CertificateDer<'_>, file: &Path, now: i64) {
     let Some((from, until)) = validity(cert) else { return };
     let file = file.display();
     if now > until.0 {
-        err_line!("WARNING: the certificate in {file} expired on {}: have it renewed", until.1);
+        err_line!("WARNING: the certificate in {file} expired on {}; try a renewed one", until.1);
     } else if now < from.0 {
-        err_line!("WARNING: the certificate in {file} is not valid before {}: is this clock right?", from.1);
+        err_line!(
+            "WARNING: the certificate in {file} is not valid before {}; try again after checking this \
+             machine's clock",
+            from.1
+        );
     }
 }
 
-/// A moment in seconds since 1970, and its date in words.
-type Moment = (i64, String);
+/// A time in seconds since 1970, and its date in words.
+type Date = (i64, String);
 
 /// From when until when a certificate is valid (RFC 5280, section 4.1.2.5).
-fn validity(cert: &[u8]) -> Option<(Moment, Moment)> {
+fn validity(cert: &[u8]) -> Option<(Date, Date)> {
     let (_, cert, _) = element(cert)?;
     let (_, mut rest, _) = element(cert)?;
     // The version, in a tag of its own, may be missing; serial number, algorithm and issuer stand before.
@@ -191,7 +206,7 @@ fn validity(cert: &[u8]) -> Option<(Moment, Moment)> {
     let (_, both, _) = element(rest)?;
     let (from_tag, from, both) = element(both)?;
     let (until_tag, until, _) = element(both)?;
-    Some((moment(from_tag, from)?, moment(until_tag, until)?))
+    Some((date(from_tag, from)?, date(until_tag, until)?))
 }
 
 /// Tag, content and what follows of a DER element; lengths up to 2^32.
@@ -213,7 +228,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// UTCTime (two digits of the year, 1950 to 2049) or GeneralizedTime, both ending in Z.
-fn moment(tag: u8, text: &[u8]) -> Option<Moment> {
+fn date(tag: u8, text: &[u8]) -> Option<Date> {
     let text = std::str::from_utf8(text).ok().filter(|t| t.is_ascii())?;
     let full = match (tag, text.get(..2)?) {
         (0x17, yy) => format!("{}{text}", if yy < "50" { "20" } else { "19" }),
@@ -234,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_dates_of_certificates_are_read() {
+    fn certificate_dates_parse() {
         let mut p = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
         p.not_before = rcgen::date_time_ymd(2024, 2, 29);
         p.not_after = rcgen::date_time_ymd(2050, 3, 1);
@@ -242,13 +257,13 @@ mod tests {
         let (from, until) = validity(cert.der()).unwrap();
         assert_eq!(from, (1_709_164_800, "2024-02-29".into()));
         assert_eq!(until, (2_529_705_600, "2050-03-01".into()));
-        assert_eq!(moment(0x17, b"700101000000Z"), Some((0, "1970-01-01".into())));
-        assert_eq!(moment(0x17, b"691231235959Z"), Some((-1, "1969-12-31".into())));
-        assert_eq!(moment(0x17, b"7001"), None);
+        assert_eq!(date(0x17, b"700101000000Z"), Some((0, "1970-01-01".into())));
+        assert_eq!(date(0x17, b"691231235959Z"), Some((-1, "1969-12-31".into())));
+        assert_eq!(date(0x17, b"7001"), None);
     }
 
     #[test]
-    fn certificates_are_for_the_names_in_them() {
+    fn certificates_match_only_their_names() {
         let p = rcgen::CertificateParams::new(vec!["a.example".into(), "192.0.2.1".into()]).unwrap();
         let cert = p.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
         let check = |n: &str| is_for(cert.der(), &names(&["x.example".into(), n.into()]).unwrap());
@@ -259,9 +274,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn certificate_parser_accepts_any_input_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = validity(&bytes);
-            let _ = moment(0x18, &bytes);
+            let _ = date(0x18, &bytes);
         }
     }
 }

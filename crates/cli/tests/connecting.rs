@@ -43,7 +43,7 @@ fn all_fail(b: &Bench, place: &str, timeout: &str, seconds: std::ops::Range<f64>
 }
 
 #[test]
-fn a_server_that_does_not_answer_costs_the_time_that_is_given_and_no_more() {
+fn connecting_to_a_silent_server_ends_after_connect_timeout() {
     let b = Bench::new();
     // It takes datagrams and connections, and says nothing.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -53,7 +53,7 @@ fn a_server_that_does_not_answer_costs_the_time_that_is_given_and_no_more() {
 }
 
 #[test]
-fn a_known_server_that_does_not_answer_any_more_costs_no_more_either() {
+fn connecting_to_a_known_silent_server_ends_after_connect_timeout() {
     let b = Bench::new();
     let mut server = b.serve("srv", &["--iwarp", "tls"]);
     let address = server.address.clone();
@@ -65,7 +65,7 @@ fn a_known_server_that_does_not_answer_any_more_costs_no_more_either() {
 }
 
 #[test]
-fn a_port_at_which_nobody_listens_is_told_at_once() {
+fn closed_port_is_reported_at_once() {
     let b = Bench::new();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for said in all_fail(&b, &free.to_string(), "20s", 0.0..5.0) {
@@ -75,7 +75,7 @@ fn a_port_at_which_nobody_listens_is_told_at_once() {
 }
 
 #[test]
-fn who_wants_quiet_hears_of_errors_only() {
+fn quiet_prints_errors_only() {
     let b = Bench::new();
     let server = b.serve("srv", &["--iwarp", "tls"]);
     std::fs::write(b.path("file"), "x").unwrap();

@@ -334,18 +334,18 @@ fn sends_for_another_test() {
     }
 }
 
-struct Group(PathBuf);
+struct Cgroup(PathBuf);
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = kernel::release(&self.0);
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-struct Stranger(Child, u16);
+struct OtherPrograms(Child, u16);
 
-impl Drop for Stranger {
+impl Drop for OtherPrograms {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -353,7 +353,7 @@ impl Drop for Stranger {
 }
 
 /// A connection of another program in the group, to a port of its own.
-fn stranger(group: &Group) -> Stranger {
+fn stranger(group: &Cgroup) -> OtherPrograms {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -370,7 +370,7 @@ fn stranger(group: &Group) -> Stranger {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    Stranger(child, to.port())
+    OtherPrograms(child, to.port())
 }
 
 /// Rates of a stranger's connection: it has what it was made with.
@@ -388,7 +388,7 @@ fn of_stranger(packets: &Packets, port: u16, mbit: f64) -> String {
 fn kernel_tcp(packets: &Packets, program: Option<&InKernel>) {
     const TCP: &str = "kernel TCP";
     let Ok(all) = kernel::all_processes() else { return println!("skipped: no cgroups of version 2") };
-    let group = Group(all.join(format!("longhaul-controls-{}", std::process::id())));
+    let group = Cgroup(all.join(format!("longhaul-controls-{}", std::process::id())));
     fs::create_dir(&group.0).unwrap();
     let bench = Bench::new();
     let file = bench.path("policy.toml");
@@ -441,12 +441,12 @@ fn kernel_tcp(packets: &Packets, program: Option<&InKernel>) {
     let flow = format!("{}/1.0", s.0.id());
     let o = bench.run(&["cc", "set", "--flow", &flow, "--cap", "8mbit"]);
     expect(&o, 2);
-    assert!(stderr(&o).contains("no process"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("cannot find process"), "{}", stderr(&o));
     cell(TCP, "--limit, flow's cap", "cc set --flow", "refused: no process of Longhaul");
 }
 
 #[test]
-fn every_control_acts_on_every_transport() {
+fn every_control_takes_effect_on_every_transport() {
     let _alone = alone();
     let Some(packets) = outside() else { return };
     let program = InKernel::new("vegas", &["--name", &own_name()]);
@@ -470,7 +470,7 @@ fn every_control_acts_on_every_transport() {
 /// A program that comes with Longhaul is called in the kernel like the algorithm that it decides as, if that name is free there,
 /// and found by that name, and by its own, whatever it got.
 #[test]
-fn a_program_in_the_kernel_is_found_by_the_name_that_it_was_asked_for_by() {
+fn kernel_program_is_found_by_its_name() {
     let _alone = alone();
     let Some(packets) = outside() else { return };
     let Some(free) = InKernel::new("vegas", &[]) else { return };
@@ -484,7 +484,7 @@ fn a_program_in_the_kernel_is_found_by_the_name_that_it_was_asked_for_by() {
         assert_eq!(algorithm_at(s.port, &["vegas", "reno", "reno_c", "cubic"]), name, "{}", ss(s.port));
     }
     if let Ok(all) = kernel::all_processes() {
-        let group = Group(all.join(format!("longhaul-names-{}", std::process::id())));
+        let group = Cgroup(all.join(format!("longhaul-names-{}", std::process::id())));
         fs::create_dir(&group.0).unwrap();
         for (rule, name) in [("vegas", "vegas"), ("vegas-c", "vegas"), ("reno", "reno_c")] {
             let file = s.bench.path("names.toml");

@@ -18,7 +18,7 @@ fn crowd(at: &Path) {
 }
 
 #[test]
-fn a_small_folder_moves_beside_very_many_files_both_ways_and_by_iwarp_too() {
+fn small_folder_transfers_beside_very_many_files() {
     let b = Bench::new();
     crowd(&b.path("srv"));
     crowd(&b.path("back"));

@@ -81,7 +81,7 @@ fn second_path(hosts: &Hosts) {
 }
 
 #[test]
-fn an_interface_whose_mtu_is_lowered_is_sent_smaller_packets_at_once() {
+fn packets_shrink_at_once_when_the_interface_mtu_is_lowered() {
     let Some(hosts) = Hosts::new("dm", 9_000) else { return eprintln!("{SKIPPED}") };
     let dir = tempfile::tempdir().expect("folder");
     let _server = server(&hosts, &dir.path().join("server"), &[]);
@@ -95,7 +95,7 @@ fn an_interface_whose_mtu_is_lowered_is_sent_smaller_packets_at_once() {
 }
 
 #[test]
-fn a_path_that_silently_drops_what_is_too_large_is_found_out() {
+fn path_that_drops_large_packets_silently_is_detected() {
     let Some(hosts) = Hosts::new("db", 9_000) else { return eprintln!("{SKIPPED}") };
     // A veth drops what its other end does not take, and tells nobody, unless it is a super-packet: those are cut before.
     let device = &hosts.devices[0];
@@ -117,7 +117,7 @@ fn a_path_that_silently_drops_what_is_too_large_is_found_out() {
 }
 
 #[test]
-fn a_path_that_a_firewall_blocks_from_the_start_is_done_without() {
+fn path_blocked_from_the_start_is_not_used() {
     let Some(hosts) = Hosts::new("ds", 1_500) else { return eprintln!("{SKIPPED}") };
     second_path(&hosts);
     block(&hosts, 1, &["from", "10.98.0.1"]);
@@ -128,7 +128,7 @@ fn a_path_that_a_firewall_blocks_from_the_start_is_done_without() {
 }
 
 #[test]
-fn a_path_that_never_came_up_is_told_of_when_the_transfer_was_over_before() {
+fn path_that_never_came_up_is_reported_after_a_short_transfer() {
     let Some(hosts) = Hosts::new("dn", 1_500) else { return eprintln!("{SKIPPED}") };
     second_path(&hosts);
     block(&hosts, 1, &["from", "10.98.0.1"]);
@@ -154,7 +154,7 @@ fn a_path_that_never_came_up_is_told_of_when_the_transfer_was_over_before() {
 }
 
 #[test]
-fn a_path_that_a_firewall_blocks_while_it_is_used_leaves_its_data_to_the_other() {
+fn data_of_a_path_that_becomes_blocked_moves_to_the_other() {
     // Either path: that of the connection, too.
     for (path, blocked) in [(1, "10.98.0.1"), (0, "10.99.0.1")] {
         let Some(hosts) = Hosts::new("dw", 1_500) else { return eprintln!("{SKIPPED}") };
@@ -173,7 +173,7 @@ fn a_path_that_a_firewall_blocks_while_it_is_used_leaves_its_data_to_the_other()
 }
 
 #[test]
-fn a_lane_whose_port_is_blocked_leaves_its_data_to_the_others() {
+fn data_of_a_blocked_lane_moves_to_the_others() {
     let Some(hosts) = Hosts::new("dl", 1_500) else { return eprintln!("{SKIPPED}") };
     let dir = tempfile::tempdir().expect("folder");
     let _server = server(&hosts, &dir.path().join("server"), &["--lanes", "2"]);
@@ -191,7 +191,7 @@ fn a_lane_whose_port_is_blocked_leaves_its_data_to_the_others() {
 }
 
 #[test]
-fn processors_that_are_taken_away_are_done_without() {
+fn transfer_continues_when_processors_are_taken_away() {
     let Some(hosts) = Hosts::new("dc", 1_500) else { return eprintln!("{SKIPPED}") };
     let dir = tempfile::tempdir().expect("folder");
     let s = server(&hosts, &dir.path().join("server"), &["--lanes", "2"]);
@@ -224,7 +224,7 @@ fn confined(home: &Path, megabytes: u64, args: &[&str]) -> Command {
 }
 
 #[test]
-fn a_receiver_without_memory_says_so_and_keeps_what_arrived() {
+fn receiver_without_memory_reports_it_and_keeps_received_data() {
     let dir = tempfile::tempdir().expect("folder");
     let (src, dst) = (dir.path().join("big"), dir.path().join("dst"));
     std::fs::create_dir(&dst).expect("made");
@@ -274,7 +274,7 @@ fn told_why(what: &str, megabytes: u64, out: &Output) {
 }
 
 #[test]
-fn in_a_small_address_space_nothing_aborts() {
+fn no_command_aborts_in_a_small_address_space() {
     let dir = tempfile::tempdir().expect("folder");
     let path = |name: &str| dir.path().join(name);
     let text = |name: &str| path(name).display().to_string();

@@ -18,21 +18,21 @@ use std::thread::JoinHandle;
 type Seen = [BTreeMap<u8, u64>; 2];
 
 /// Passes packets on between a client and a server, and looks at them.
-struct Tap {
+struct PacketRecorder {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Tap {
-    fn new(server: SocketAddr) -> Tap {
+impl PacketRecorder {
+    fn new(server: SocketAddr) -> PacketRecorder {
         let open = || UdpSocket::open(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
         let sides = [open(), open()];
         let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
         let (address, shared, over) = (sides[0].local_addr(), seen.clone(), stop.clone());
         let thread = std::thread::spawn(move || pass_on(&sides, server, &shared, &over));
-        Tap { address, seen, stop, thread: Some(thread) }
+        PacketRecorder { address, seen, stop, thread: Some(thread) }
     }
 
     /// What most bytes of the client, and of the server, came with.
@@ -43,7 +43,7 @@ impl Tap {
     }
 }
 
-impl Drop for Tap {
+impl Drop for PacketRecorder {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(t) = self.thread.take() {
@@ -84,7 +84,7 @@ const CS1: u8 = 8;
 const EF: u8 = 46;
 
 #[test]
-fn packets_carry_the_code_point_that_was_asked_for_or_that_the_policy_names() {
+fn packets_carry_the_dscp_of_the_option_or_the_policy() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     for folder in [b.path("srv/file"), b.path("file")] {
@@ -97,20 +97,22 @@ fn packets_carry_the_code_point_that_was_asked_for_or_that_the_policy_names() {
         .unwrap();
     let policy = policy.to_str().unwrap();
     let server = b.serve("srv", &["--policy", policy]);
-    let run = |args: &[&str], url: &dyn Fn(&Tap) -> Vec<String>| {
-        let tap = Tap::new(server.address.parse().unwrap());
+    let run = |args: &[&str], url: &dyn Fn(&PacketRecorder) -> Vec<String>| {
+        let recorder = PacketRecorder::new(server.address.parse().unwrap());
         let how = ["--accept-new", "--discover", "off", "--json", "--all"];
         let mut c = b.client(&[args, &how].concat());
-        let o = c.args(url(&tap)).output().unwrap();
+        let o = c.args(url(&recorder)).output().unwrap();
         expect(&o, 0);
-        (tap.most(), json(&o))
+        (recorder.most(), json(&o))
     };
     let put = |more: &[&str]| {
-        let url = |t: &Tap| vec![file.to_owned(), format!("longhaul://{}/", t.address)];
+        let url = |t: &PacketRecorder| vec![file.to_owned(), format!("longhaul://{}/", t.address)];
         run(&[&["put"], more].concat(), &url).0
     };
     let get = |more: &[&str]| {
-        let url = |t: &Tap| vec![format!("longhaul://{}/file", t.address), back.to_str().unwrap().to_owned()];
+        let url = |t: &PacketRecorder| {
+            vec![format!("longhaul://{}/file", t.address), back.to_str().unwrap().to_owned()]
+        };
         run(&[&["get"], more].concat(), &url)
     };
     assert_eq!(put(&[]), [0, 0]);

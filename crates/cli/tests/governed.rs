@@ -1,13 +1,13 @@
 //! What administrators change while data moves: nothing is lost, nothing waits for them, and one word reaches all.
 
 mod common;
-#[path = "common/desk.rs"]
-mod desk;
+#[path = "common/control_bench.rs"]
+mod control_bench;
 
 use admin::client::Client;
 use admin::proto::{Answer, Flow, Request};
 use common::{Server, expect, json, longhaul, stderr};
-use desk::Desk;
+use control_bench::ControlBench;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const MAX_PAUSES: u32 = 12_000;
 /// Round trip of the emulated path, in milliseconds.
 const RTT: u64 = 60;
 
-impl Desk {
+impl ControlBench {
     /// The process that listens here, once it does.
     fn process(&self) -> Client {
         loop {
@@ -87,8 +87,8 @@ fn policy(algorithm: &str, cap: &str) -> String {
 }
 
 #[test]
-fn a_thousand_changes_under_64_streams_lose_nothing() {
-    let d = Desk::new();
+fn thousand_changes_under_64_streams_lose_no_data() {
+    let d = ControlBench::new();
     // The control socket of the server is not what is looked for.
     let listen = ["--listen", "127.0.0.1:0", "--arrivals", "--count", "1", "--no-control"];
     let mut server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
@@ -145,8 +145,8 @@ fn a_thousand_changes_under_64_streams_lose_nothing() {
 }
 
 #[test]
-fn what_runs_is_shown_changed_and_traced() {
-    let d = Desk::new();
+fn running_flows_are_shown_changed_and_traced() {
+    let d = ControlBench::new();
     let server = Server::start(
         &d.bench.server,
         &["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"],
@@ -221,8 +221,8 @@ fn decided_by(c: &mut Client, algorithm: &str) {
 }
 
 #[test]
-fn by_iwarp_the_systems_congestion_control_changes_while_data_moves() {
-    let d = Desk::new();
+fn iwarp_congestion_control_changes_during_a_transfer() {
+    let d = ControlBench::new();
     let listen = ["--iwarp", "plain", "--allow-any-key", "--listen", "127.0.0.1:0", "--no-control"];
     let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
     let to = format!("iwarp://{}", server.address);
@@ -265,8 +265,8 @@ fn end(child: Child) -> Output {
 }
 
 #[test]
-fn a_policy_file_that_is_bad_is_refused_at_the_start_and_left_alone_later() {
-    let d = Desk::new();
+fn bad_policy_file_is_refused_at_start_and_ignored_later() {
+    let d = ControlBench::new();
     let server = d.bench.serve("served", &["--no-control"]);
     let bad = d.file("p.toml", "[default]\nalgorithm = \"nonsense\"\nweight = 0\n");
     let file = d.file("file", "data");
@@ -286,8 +286,8 @@ fn by_program(declared: bool) -> String {
 }
 
 #[test]
-fn a_policy_may_name_what_the_running_process_has_loaded() {
-    let d = Desk::new();
+fn policy_can_name_programs_loaded_in_the_process() {
+    let d = ControlBench::new();
     let listen = ["--listen", "127.0.0.1:0", "--no-control"];
     let server = Server::start(&d.bench.server, &[&["perf", "server", "--json"][..], &listen].concat());
     let what = ["perf", "client", &server.address, "--accept-new", "--json"];
@@ -322,8 +322,8 @@ fn a_policy_may_name_what_the_running_process_has_loaded() {
 }
 
 #[test]
-fn a_pushed_policy_waits_at_hosts_that_lack_its_program() {
-    let d = Desk::new();
+fn pushed_policy_waits_on_hosts_without_its_program() {
+    let d = ControlBench::new();
     let Some(etcd) = Etcd::new(&d.bench.path("")) else { return };
     let store = etcd.store();
     let first = push(&d, &store, &d.file("one.toml", &policy("cubic", "90M")));
@@ -408,12 +408,12 @@ impl Drop for Etcd {
 }
 
 /// What a process says of its policy.
-fn status(d: &Desk, pid: u32) -> serde_json::Value {
+fn status(d: &ControlBench, pid: u32) -> serde_json::Value {
     json(&d.run(&["cc", "status", "--json", "--pid", &pid.to_string()]))["processes"][0]["policy"].clone()
 }
 
 /// Writes a policy to a store, which takes a moment to start, and says by which revision.
-fn push(d: &Desk, store: &str, file: &str) -> u64 {
+fn push(d: &ControlBench, store: &str, file: &str) -> u64 {
     loop {
         let o = d.run(&["cc", "push", file, "--store", store, "--json"]);
         if o.status.code() == Some(0) {
@@ -425,8 +425,8 @@ fn push(d: &Desk, store: &str, file: &str) -> u64 {
 }
 
 #[test]
-fn one_push_reaches_all_processes_and_a_store_that_is_gone_is_only_told() {
-    let d = Desk::new();
+fn push_reaches_all_processes_and_a_lost_store_is_only_reported() {
+    let d = ControlBench::new();
     let Some(mut etcd) = Etcd::new(&d.bench.path("")) else { return };
     let store = etcd.store();
     let push = |name: &str, text: &str| push(&d, &store, &d.file(name, text));
@@ -486,8 +486,8 @@ fn one_push_reaches_all_processes_and_a_store_that_is_gone_is_only_told() {
 }
 
 #[test]
-fn who_is_refused_a_socket_goes_on_without() {
-    let d = Desk::new();
+fn process_without_a_control_socket_continues() {
+    let d = ControlBench::new();
     fs::write(&d.run, "a file where the folder should be").unwrap();
     let server = d.bench.serve("served", &["--no-control"]);
     let file = d.file("file", "data");

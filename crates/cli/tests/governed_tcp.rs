@@ -10,10 +10,10 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// A cgroup with nobody in it, gone with the test.
-struct Group(PathBuf);
+struct Cgroup(PathBuf);
 
-impl Group {
-    fn new(tag: &str) -> Option<Group> {
+impl Cgroup {
+    fn new(tag: &str) -> Option<Cgroup> {
         let root = rustix::process::geteuid().is_root();
         let all = kernel::all_processes().ok().filter(|_| root);
         let Some(all) = all else {
@@ -22,7 +22,7 @@ impl Group {
         };
         let path = all.join(format!("longhaul-{tag}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        let group = Group(path);
+        let group = Cgroup(path);
         let rules = kernel::Rules::of(&policy::Policy::built_in(), kernel::has);
         match kernel::govern(&rules, &group.0, "", "", 0) {
             Err(e @ (kernel::Error::NotPermitted(_) | kernel::Error::Kernel(_))) => {
@@ -41,7 +41,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = kernel::release(&self.0);
         let _ = fs::remove_dir(&self.0);
@@ -56,8 +56,8 @@ fn out(o: &std::process::Output) -> String {
 }
 
 #[test]
-fn a_policy_is_attached_shown_explained_exchanged_and_detached() {
-    let Some(g) = Group::new("attach") else { return };
+fn policy_is_attached_shown_explained_replaced_and_detached() {
+    let Some(g) = Cgroup::new("attach") else { return };
     let b = Bench::new();
     let file = b.path("policy.toml");
     fs::write(&file, POLICY).unwrap();
@@ -88,11 +88,9 @@ fn a_policy_is_attached_shown_explained_exchanged_and_detached() {
         ["cc", "policy", "explain", "10.0.0.1->10.0.0.2:873 carrier=tcp app=rsync", "--attached", g.path()];
     let o = b.run(&flow);
     expect(&o, 0);
-    for line in [
-        "rule        \"copies\"",
-        "kernel TCP  this kernel has it not: the substitute, reno",
-        "cap 80.0 Mbit/s",
-    ] {
+    for line in
+        ["rule        \"copies\"", "kernel TCP  not in this kernel: its substitute, reno", "cap 80.0 Mbit/s"]
+    {
         assert!(out(&o).contains(line), "{line}\n{}", out(&o));
     }
     // What cannot be used changes nothing.
@@ -127,8 +125,8 @@ impl Drop for Running {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
-fn a_watched_policy_is_exchanged_when_its_file_changes_and_stays_when_the_watch_ends() {
-    let Some(g) = Group::new("watch") else { return };
+fn watched_policy_follows_its_file_and_outlives_the_watch() {
+    let Some(g) = Cgroup::new("watch") else { return };
     let b = Bench::new();
     let file = b.path("policy.toml");
     fs::write(&file, POLICY).unwrap();

@@ -22,7 +22,7 @@ fn is_there(program: &str) -> bool {
 }
 
 #[test]
-fn the_example_builds_and_passes_as_well() {
+fn example_of_the_guide_builds_and_passes() {
     if !is_there("clang") || !is_there("wasm-ld") {
         println!("skipped: clang and lld are not installed");
         return;

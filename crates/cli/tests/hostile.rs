@@ -7,7 +7,7 @@ mod hostile;
 use admin::proto::{Answer, Decision, Event, Flow, PolicyStatus, Process, Program};
 use common::{Bench, longhaul, stderr};
 use endpoint::Connect;
-use hostile::{EVIL, Evil, Host, Say, endpoint, evil_name, message};
+use hostile::{EVIL, HostilePeer, HostileServer, Reply, endpoint, evil_name, message};
 use mover::path::RelPath;
 use mover::proto::{Entry, Flags, Kind, Meta, Name, Record, Root, Totals, VERSION};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn mapped() -> Record<'static> {
 }
 
 /// What a server of files can say to `put`, `get` and `ls`.
-fn words_of_servers() -> Vec<Say> {
+fn words_of_servers() -> Vec<Reply> {
     let welcome = || Record::Welcome { version: VERSION };
     let abort = |refused| Record::Abort { refused, text: EVIL.into() };
     let meta = Meta::default();
@@ -70,8 +70,8 @@ fn words_of_servers() -> Vec<Say> {
     let small =
         Record::Small { name: Name { root: 0, path: RelPath::root() }, meta, hash: [7; 32], data: b"x" };
     let codes = [0, 1, 2, 5, 6, 7, 8, 11, 0x128, 0x1001, 0x1002, 0x1003, 0x1004, 0x1005, 0x7777];
-    let mut all: Vec<Say> = codes.into_iter().map(Say::Close).collect();
-    all.push(Say::TurnedAway);
+    let mut all: Vec<Reply> = codes.into_iter().map(Reply::Close).collect();
+    all.push(Reply::Rejected);
     for records in [
         vec![abort(true)],
         vec![welcome(), abort(false)],
@@ -93,14 +93,14 @@ fn words_of_servers() -> Vec<Say> {
             Record::SourceEnd,
         ],
     ] {
-        all.push(Say::Messages(vec![message(&records), message(&[abort(false)])]));
+        all.push(Reply::Messages(vec![message(&records), message(&[abort(false)])]));
     }
     all
 }
 
-fn client_that_knows(host: &Host) -> Bench {
+fn client_that_knows(host: &HostileServer) -> Bench {
     let b = Bench::new();
-    host.says(Say::Close(0));
+    host.says(Reply::Close(0));
     for scheme in ["longhaul", "iwarp"] {
         let url = format!("{scheme}://{}/", host.address);
         let o = run(&mut b.client(&["ls", "--accept-new", &url]));
@@ -110,8 +110,8 @@ fn client_that_knows(host: &Host) -> Bench {
 }
 
 #[test]
-fn words_of_a_hostile_server_steer_no_terminal_in_put_get_and_ls() {
-    let host = Host::start();
+fn text_of_a_hostile_server_is_escaped_in_put_get_and_ls() {
+    let host = HostileServer::start();
     let b = client_that_knows(&host);
     fs::write(b.path("file"), b"content").unwrap();
     fs::create_dir(b.path("into")).unwrap();
@@ -134,26 +134,26 @@ fn words_of_a_hostile_server_steer_no_terminal_in_put_get_and_ls() {
 }
 
 #[test]
-fn words_of_a_hostile_perf_server_steer_no_terminal() {
-    let host = Host::start();
+fn text_of_a_hostile_perf_server_is_escaped() {
+    let host = HostileServer::start();
     let b = client_that_knows(&host);
     let policy = json!({ "qos": EVIL, "rule": EVIL, "algorithm": EVIL, "class": EVIL, "guarantee": null,
                          "cap": null, "why": [EVIL] });
-    let path = json!({ "local": EVIL, "remote": EVIL, "works": true, "shares": null, "sent": 1, "received": 1,
-                       "lost": 0, "srtt_seconds": 0.1 });
+    let path = json!({ "local": EVIL, "remote": EVIL, "works": true, "shares_bottleneck_with": null,
+                       "bytes_sent": 1, "bytes_received": 1, "packets_lost": 0, "srtt_seconds": 0.1 });
     let figures = json!({ "bytes": 1, "messages": 1, "seconds": 1.0, "cpu_user_seconds": 0.1,
-        "cpu_system_seconds": 0.1, "payload_sent": 1, "payload_again": 0, "payload_received": 1,
+        "cpu_system_seconds": 0.1, "payload_sent": 1, "payload_retransmitted": 0, "payload_received": 1,
         "bytes_sent": 1, "control_bytes_sent": 1, "packets_sent": 1, "packets_lost": 0, "policy": policy,
         "paths": 1, "each_path": [path], "srtt_seconds": 0.1, "min_rtt_seconds": 0.1, "verified": null,
         "latency": null });
     let bytes = |v: &Value| serde_json::to_vec(v).unwrap();
-    let mut all: Vec<Say> = [0, 1, 6, 8, 0x1000].map(Say::Close).into();
-    all.push(Say::Messages(vec![bytes(&json!({ "refused": EVIL }))]));
-    all.push(Say::Messages(vec![
+    let mut all: Vec<Reply> = [0, 1, 6, 8, 0x1000].map(Reply::Close).into();
+    all.push(Reply::Messages(vec![bytes(&json!({ "refused": EVIL }))]));
+    all.push(Reply::Messages(vec![
         bytes(&json!({ "ready": [1] })),
         bytes(&json!({ "finish": [[0], figures] })),
     ]));
-    all.push(Say::Messages(vec![bytes(&json!({ EVIL: EVIL }))]));
+    all.push(Reply::Messages(vec![bytes(&json!({ EVIL: EVIL }))]));
     let mut told = 0;
     for say in all {
         host.says(say.clone());
@@ -170,7 +170,7 @@ fn words_of_a_hostile_perf_server_steer_no_terminal() {
 }
 
 /// What a client can say to servers of both kinds.
-fn words_of_clients() -> Vec<Say> {
+fn words_of_clients() -> Vec<Reply> {
     let flags = Flags {
         skip_same: true,
         checksum: false,
@@ -190,22 +190,23 @@ fn words_of_clients() -> Vec<Say> {
             into: false,
             contents: vec![false],
             sending: Default::default(),
+            link_targets: false,
         })
     };
     let abort = || Record::Abort { refused: false, text: EVIL.into() };
     vec![
-        Say::Close(0x1000),
-        Say::Close(2),
-        Say::Messages(vec![message(&[hello(mover::proto::Op::Put), failed(), abort()])]),
-        Say::Messages(vec![message(&[hello(mover::proto::Op::Get)])]),
-        Say::Messages(vec![message(&[hello(mover::proto::Op::List), abort()])]),
-        Say::Messages(vec![serde_json::to_vec(&json!({ "refused": EVIL })).unwrap()]),
-        Say::Messages(vec![serde_json::to_vec(&json!({ EVIL: EVIL })).unwrap()]),
+        Reply::Close(0x1000),
+        Reply::Close(2),
+        Reply::Messages(vec![message(&[hello(mover::proto::Op::Put), failed(), abort()])]),
+        Reply::Messages(vec![message(&[hello(mover::proto::Op::Get)])]),
+        Reply::Messages(vec![message(&[hello(mover::proto::Op::List), abort()])]),
+        Reply::Messages(vec![serde_json::to_vec(&json!({ "refused": EVIL })).unwrap()]),
+        Reply::Messages(vec![serde_json::to_vec(&json!({ EVIL: EVIL })).unwrap()]),
     ]
 }
 
 #[test]
-fn words_of_a_hostile_client_neither_steer_nor_forge_a_server_s_log() {
+fn text_of_a_hostile_client_is_escaped_in_the_log_and_forges_no_lines() {
     let b = Bench::new();
     let log = b.path("log");
     for (command, op) in [("serve", true), ("perf", false)] {
@@ -234,7 +235,7 @@ fn words_of_a_hostile_client_neither_steer_nor_forge_a_server_s_log() {
                 iwarp: None,
             };
             let mut app =
-                Evil::new(Arc::new(Mutex::new(say)), Some(connect), Arc::new(AtomicBool::new(true)));
+                HostilePeer::new(Arc::new(Mutex::new(say)), Some(connect), Arc::new(AtomicBool::new(true)));
             driver.run(&mut endpoint(77, None), &mut app).unwrap();
         }
         let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
@@ -249,7 +250,7 @@ fn words_of_a_hostile_client_neither_steer_nor_forge_a_server_s_log() {
 }
 
 #[test]
-fn hostile_names_of_files_are_shown_and_json_has_them_as_they_are() {
+fn hostile_file_names_are_escaped_and_exact_in_json() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let name = evil_name().replace('/', "");
@@ -309,7 +310,7 @@ fn hostile_names_of_files_are_shown_and_json_has_them_as_they_are() {
 }
 
 #[test]
-fn comments_of_keys_and_known_hosts_steer_no_terminal() {
+fn comments_of_keys_and_known_hosts_are_escaped() {
     let b = Bench::new();
     let evil = EVIL.replace(['\r', '\n'], " ");
     let add = |file: &Path, line: &str| {
@@ -378,7 +379,7 @@ fn answers() -> Vec<(&'static str, Answer)> {
 }
 
 #[test]
-fn words_of_a_hostile_process_of_the_same_user_steer_no_terminal() {
+fn text_of_a_hostile_process_of_the_same_user_is_escaped() {
     use std::io::{BufRead as _, BufReader, Write as _};
     let b = Bench::new();
     let folder = b.path("run");

@@ -65,7 +65,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, budget: Option<Arc<AtomicU64>>) 
 }
 
 #[test]
-fn a_mixed_tree_goes_there_and_back() {
+fn mixed_tree_survives_put_and_get() {
     let b = Bench::new();
     mixed_tree(&b.path("src"));
     let src = b.path("src/");
@@ -105,7 +105,7 @@ fn a_mixed_tree_goes_there_and_back() {
         let o = b.run(&[&["get", &url(&server, "in/"), back.to_str().unwrap()], client].concat());
         expect(&o, 0);
         let said = stderr(&o);
-        assert!(said.contains(if tls { "by iWARP with TLS" } else { "by iWARP in the clear" }), "{said}");
+        assert!(said.contains(if tls { "over iWARP with TLS" } else { "over iWARP without TLS" }), "{said}");
         assert_eq!(tree(&b.path("src")), tree(&back));
 
         let o = b.run(&[&["ls", "--json", "-r", "--checksum", &url(&server, "in")], client].concat());
@@ -120,7 +120,7 @@ fn a_mixed_tree_goes_there_and_back() {
 }
 
 #[test]
-fn one_port_serves_all_at_once_and_rates_are_kept_to() {
+fn one_port_serves_both_transports_within_rate_limits() {
     let b = Bench::new();
     let server = b.serve("srv", &BOTH);
     fs::write(b.path("file"), bytes(1, 6 << 20)).unwrap();
@@ -153,7 +153,7 @@ fn one_port_serves_all_at_once_and_rates_are_kept_to() {
 }
 
 #[test]
-fn either_end_killed_or_cut_off_goes_on_where_it_was() {
+fn iwarp_transfer_resumes_after_either_end_is_killed() {
     // More than three attempts can move in their time, what waits in TCP included.
     const LEN: usize = 66 << 20;
     for way in WAYS {
@@ -231,7 +231,7 @@ fn comes_back_too(b: &Bench, address: &str, way: &[&str]) {
 }
 
 #[test]
-fn refusals_are_told_in_words() {
+fn iwarp_refusals_are_explained() {
     let b = Bench::new();
     fs::write(b.path("file"), b"new").unwrap();
     let file = b.path("file");
@@ -274,7 +274,11 @@ fn refusals_are_told_in_words() {
         // What only one of the transports has is refused for the other.
         let o = b.run(&["ls", "--encryption", "crc32c", way[0], &url(&server, "")]);
         expect(&o, 2);
-        assert!(stderr(&o).contains("--encryption: of the native transport"), "{}", stderr(&o));
+        assert!(
+            stderr(&o).contains("cannot use --encryption: the server's address is iwarp://"),
+            "{}",
+            stderr(&o)
+        );
     }
     let server = b.serve("b", &[]);
     let o = b.run(&["ls", "--plain", &server.url("")]);
@@ -295,7 +299,7 @@ fn refusals_are_told_in_words() {
 }
 
 #[test]
-fn the_server_s_policy_says_what_a_get_may_have_its_tcp_send_with() {
+fn server_policy_limits_the_tcp_congestion_control_of_get() {
     let b = Bench::new();
     let policy = b.path("policy.toml");
     fs::write(&policy, "[default]\ncc_allow = [\"reno\"]\n").unwrap();
@@ -316,7 +320,7 @@ fn the_server_s_policy_says_what_a_get_may_have_its_tcp_send_with() {
 
 /// So much to which nothing is said that two mebibytes are taken at a time (`crates/io/src/tcp/gather.rs`), and a short end.
 #[test]
-fn a_long_flow_arrives_verified_whether_ends_sleep_or_spin() {
+fn long_flow_is_verified_with_sleeping_and_spinning_ends() {
     let b = Bench::new();
     for (poll, early) in
         [("sleep", &[][..]), ("sleep", &["--mpa-early"]), ("spin", &[]), ("spin", &["--mpa-early"])]
@@ -337,7 +341,7 @@ fn a_long_flow_arrives_verified_whether_ends_sleep_or_spin() {
 }
 
 #[test]
-fn every_operation_arrives_verified() {
+fn every_iwarp_operation_is_verified() {
     let b = Bench::new();
     let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--mpa-crc", "off", "--mpa-markers"];
     let server = Server::start(&b.server, &[&listen[..], &BOTH].concat());
@@ -387,7 +391,7 @@ fn every_operation_arrives_verified() {
     let o = b.run(&[&args[..], &["reno"]].concat());
     expect(&o, 0);
     assert!(
-        String::from_utf8_lossy(&o.stdout).contains("iWARP in the clear, CRC, markers, TCP reno"),
+        String::from_utf8_lossy(&o.stdout).contains("iWARP without TLS, CRC, markers, TCP reno"),
         "{o:?}"
     );
     let o = b.run(&[&args[..], &["no-such-cc"]].concat());
@@ -415,7 +419,7 @@ impl Drop for Attached {
 }
 
 #[test]
-fn a_program_in_the_kernel_decides_what_a_connection_sends() {
+fn kernel_program_controls_an_iwarp_connection() {
     let clang =
         std::process::Command::new("clang").arg("--version").output().is_ok_and(|o| o.status.success());
     if !clang || !rustix::process::geteuid().is_root() || kernel::supported().is_err() {
@@ -439,11 +443,11 @@ fn a_program_in_the_kernel_decides_what_a_connection_sends() {
 }
 
 #[test]
-fn tls_at_one_end_only_is_told_at_both() {
+fn tls_at_one_end_only_is_reported_at_both() {
     let b = Bench::new();
     for (serves, way, said, noted) in [
-        ("plain", "--accept-new", "--plain reaches it", "it speaks TLS"),
-        ("tls", "--plain", "leave out --plain", "it speaks no TLS"),
+        ("plain", "--accept-new", "try --plain", "it speaks TLS"),
+        ("tls", "--plain", "try without --plain", "it speaks no TLS"),
     ] {
         let path = b.path("srv");
         fs::create_dir_all(&path).unwrap();
@@ -461,7 +465,7 @@ fn tls_at_one_end_only_is_told_at_both() {
 }
 
 #[test]
-fn whoever_else_answers_or_does_not_is_told_of() {
+fn other_services_and_silence_at_the_port_are_reported() {
     let b = Bench::new();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -474,7 +478,7 @@ fn whoever_else_answers_or_does_not_is_told_of() {
             let _ = c.read_to_end(&mut Vec::new());
         }
     });
-    for (way, name) in WAYS.into_iter().zip(["MPA", "--plain reaches it"]) {
+    for (way, name) in WAYS.into_iter().zip(["MPA", "try --plain"]) {
         let ls = |to: SocketAddr| {
             b.run(&[&["ls", "--connect-timeout", "1s", &format!("iwarp://{to}/")], way].concat())
         };
@@ -487,7 +491,7 @@ fn whoever_else_answers_or_does_not_is_told_of() {
 }
 
 #[test]
-fn strangers_take_no_room_from_others_and_garbage_does_no_harm() {
+fn unauthorised_clients_and_garbage_do_not_exhaust_the_server() {
     let b = Bench::new();
     let server = b.serve("srv", &BOTH);
     fs::write(b.path("file"), bytes(1, 30 << 20)).unwrap();
@@ -542,7 +546,7 @@ fn strangers_take_no_room_from_others_and_garbage_does_no_harm() {
 /// A path that dies without a word is noticed within 30 seconds: what was sent is not acknowledged, or whoever waits asks in
 /// vain (`crates/io/src/tcp/socket.rs`).
 #[test]
-fn a_dead_path_is_told_of_and_the_transfer_goes_on() {
+fn dead_path_is_reported_and_the_transfer_resumes() {
     let Some(h) = hosts::Hosts::new("iw", 1_500) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;

@@ -86,7 +86,7 @@ fn parts_make_sense(run: &Value) {
 }
 
 #[test]
-fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
+fn plan_with_all_workloads_writes_results_and_a_report() {
     if !is_root() {
         eprintln!("skipped: network namespaces need root");
         return;
@@ -129,7 +129,7 @@ fn a_plan_runs_with_all_workloads_and_leaves_results_and_a_page() {
 }
 
 #[test]
-fn a_command_runs_in_a_node_and_knows_the_others() {
+fn command_in_a_node_knows_the_addresses_of_the_others() {
     if !is_root() {
         eprintln!("skipped: network namespaces need root");
         return;
@@ -153,7 +153,7 @@ fn a_command_runs_in_a_node_and_knows_the_others() {
 }
 
 #[test]
-fn a_plan_runs_in_the_simulator_without_root() {
+fn simulated_plan_runs_without_root() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("out");
     let (plan, to) = (plan(dir.path(), PLAN), out.to_str().expect("a name"));
@@ -178,7 +178,7 @@ fn a_plan_runs_in_the_simulator_without_root() {
 }
 
 #[test]
-fn a_search_leaves_a_plan_that_runs() {
+fn search_writes_a_plan_that_runs() {
     let dir = tempfile::tempdir().expect("a folder");
     let (file, out) = (dir.path().join("found.toml"), dir.path().join("out"));
     let (file, out) = (file.to_str().expect("a name"), out.to_str().expect("a name"));
@@ -186,18 +186,18 @@ fn a_search_leaves_a_plan_that_runs() {
     let ran =
         lab(&["search", "--cc", "reno", "--evaluations", "3", "--jobs", "2", "--keep", "1", "--out", file]);
     let text = words(&ran);
-    assert!(ran.status.success() && text.contains("[[grid]]") && text.contains("3 worlds tried"), "{text}");
+    assert!(ran.status.success() && text.contains("[[grid]]") && text.contains("3 paths tried"), "{text}");
     let ran = lab(&["run", file, "--sim", "--repeat", "1", "--out", out]);
     let text = words(&ran);
     assert!(ran.status.success(), "{text}");
     assert!(text.contains("reno beside the best median of bbr: 1 of 1 cells miss"), "{text}");
     let same = lab(&["search", "--cc", "bbr"]);
     assert_eq!(same.status.code(), Some(2));
-    assert!(words(&same).contains("name two algorithms"), "{}", words(&same));
+    assert!(words(&same).contains("cannot compare an algorithm with itself"), "{}", words(&same));
 }
 
 #[test]
-fn mistakes_in_plans_end_with_words_and_a_code() {
+fn mistakes_in_plans_are_explained_with_status_2() {
     let dir = tempfile::tempdir().expect("a folder");
     let plan = plan(dir.path(), &PLAN.replace("rate = \"40mbit\"", "rate = \"fast\""));
     let o = lab(&["run", &plan, "--sim"]);

@@ -27,7 +27,7 @@ fn descriptors(s: &Server) -> usize {
 }
 
 #[test]
-fn a_measurement_beyond_the_servers_memory_is_refused_with_the_numbers_and_a_smaller_one_runs() {
+fn measurement_beyond_the_server_memory_is_refused_with_numbers() {
     let b = Bench::new();
     let server = Server::start(
         &b.server,
@@ -42,7 +42,7 @@ fn a_measurement_beyond_the_servers_memory_is_refused_with_the_numbers_and_a_sma
         let o = b.run(&[&perf[..], how].concat());
         expect(&o, 6);
         let said = format!("{}{}", stderr(&o), String::from_utf8_lossy(&o.stdout));
-        assert!(said.contains("64.00 MiB to all clients") && said.contains("32.00 MiB"), "{how:?}: {said}");
+        assert!(said.contains("64.00 MiB for all clients") && said.contains("32.00 MiB"), "{how:?}: {said}");
         assert!(said.contains(wanted) && said.contains("--region"), "{how:?}: {said}");
     }
     for how in [&["--region", "24MiB"][..], &["-P", "8", "--region", "2MiB"], &["-R", "--region", "24MiB"]] {
@@ -56,7 +56,7 @@ fn a_measurement_beyond_the_servers_memory_is_refused_with_the_numbers_and_a_sma
 
 /// Whoever reaches the port can hold a connection by TCP, and all of them here: from the same address as the others.
 #[test]
-fn clients_get_through_while_another_holds_all_the_connections_by_tcp_that_it_can() {
+fn clients_connect_while_another_holds_all_its_tcp_connections() {
     let b = Bench::new();
     let folder = b.path("srv");
     fs::create_dir_all(&folder).unwrap();
@@ -106,7 +106,7 @@ fn clients_get_through_while_another_holds_all_the_connections_by_tcp_that_it_ca
 }
 
 #[test]
-fn the_oldest_silent_connection_gives_way_and_the_newest_is_answered() {
+fn oldest_silent_connection_is_closed_for_a_new_one() {
     let b = Bench::new();
     let folder = b.path("srv");
     fs::create_dir_all(&folder).unwrap();

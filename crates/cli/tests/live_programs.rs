@@ -5,13 +5,13 @@
 )]
 
 mod common;
-#[path = "common/desk.rs"]
-mod desk;
+#[path = "common/control_bench.rs"]
+mod control_bench;
 #[path = "../../programs/tests/common/parts.rs"]
 mod parts;
 
 use common::{Server, expect, json, stderr};
-use desk::Desk;
+use control_bench::ControlBench;
 use parts::Parts;
 use serde_json::Value;
 use std::fs;
@@ -23,7 +23,7 @@ const RATE: i64 = 1_000_000;
 /// How long what is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-impl Desk {
+impl ControlBench {
     /// A program that always decides this rate.
     fn steady(&self, file: &str, name: &str, rate: i64) -> String {
         self.file(file, &Parts::steady(name, rate).module())
@@ -101,7 +101,7 @@ fn is_within(what: &str, found: u64, wanted: u64, part: f64) {
     assert!(found.abs_diff(wanted) as f64 <= wanted as f64 * part, "{what}: {found} is not about {wanted}");
 }
 
-fn perf_server(d: &Desk, more: &[&str]) -> Server {
+fn perf_server(d: &ControlBench, more: &[&str]) -> Server {
     let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--no-control"];
     Server::start(&d.bench.server, &[&listen[..], more].concat())
 }
@@ -112,8 +112,8 @@ fn before(series: &[u64], at: usize) -> u64 {
 }
 
 #[test]
-fn a_program_that_is_loaded_again_decides_for_the_flows_that_run_it() {
-    let d = Desk::new();
+fn reloaded_program_takes_over_its_flows() {
+    let d = ControlBench::new();
     let mut server = perf_server(&d, &["--arrivals", "--count", "1"]);
     let (first, second) =
         (d.steady("first.wasm", "steady", RATE), d.steady("second.wasm", "steady", 3 * RATE));
@@ -161,8 +161,8 @@ fn a_program_that_is_loaded_again_decides_for_the_flows_that_run_it() {
 }
 
 #[test]
-fn a_flow_whose_parameters_the_new_code_does_not_know_is_named_with_a_command_that_moves_it() {
-    let d = Desk::new();
+fn flow_with_parameters_unknown_to_new_code_is_reported_with_a_remedy() {
+    let d = ControlBench::new();
     let server = perf_server(&d, &[]);
     let mut old = Parts::steady("steady", RATE);
     old.manifest.push_str("param\tcount\tgain\t\t1\t9\t3\tof no use\t\n");
@@ -187,8 +187,8 @@ fn a_flow_whose_parameters_the_new_code_does_not_know_is_named_with_a_command_th
 }
 
 #[test]
-fn a_program_that_the_policy_needs_goes_only_by_force_and_what_is_missing_is_told() {
-    let d = Desk::new();
+fn program_that_the_policy_needs_unloads_with_force_only() {
+    let d = ControlBench::new();
     let program = d.steady("p.wasm", "steady", RATE);
     let policy = d.file(
         "p.toml",
@@ -259,8 +259,8 @@ fn a_program_that_the_policy_needs_goes_only_by_force_and_what_is_missing_is_tol
 }
 
 #[test]
-fn the_status_of_a_policy_is_that_of_what_is_in_force() {
-    let d = Desk::new();
+fn status_shows_the_policy_in_force() {
+    let d = ControlBench::new();
     let server = perf_server(&d, &[]);
     let by = |cap: &str| format!("[[rule]]\nname = \"all\"\nmatch = {{}}\ncap = \"{cap}\"\n");
     let file = d.file("p.toml", by("20M").as_bytes());
@@ -331,8 +331,8 @@ const CLASS: &str =
 const PROCESS: &str = "[process]\ncap = \"25M\"\n";
 
 #[test]
-fn rates_and_caps_are_shown_as_they_are_and_with_whose_they_are() {
-    let d = Desk::new();
+fn show_prints_rates_and_caps_with_their_origin() {
+    let d = ControlBench::new();
     let native = perf_server(&d, &[]);
     let iwarp = perf_server(&d, &["--iwarp", "plain", "--allow-any-key"]);
     let to_iwarp = format!("iwarp://{}", iwarp.address);
@@ -378,8 +378,8 @@ fn rates_and_caps_are_shown_as_they_are_and_with_whose_they_are() {
 }
 
 #[test]
-fn what_tcp_says_of_a_flow_by_iwarp_is_traced_and_no_flow_is_waited_for_that_is_not_there() {
-    let d = Desk::new();
+fn trace_of_an_iwarp_flow_prints_tcp_state_and_unknown_flows_fail() {
+    let d = ControlBench::new();
     let server = perf_server(&d, &["--iwarp", "plain", "--allow-any-key"]);
     let to = format!("iwarp://{}", server.address);
     let run = d.start(&["perf", "client", &to, "--plain", "-t", "1h", "--stop", "--limit", "50mbit"]);
@@ -409,15 +409,15 @@ fn what_tcp_says_of_a_flow_by_iwarp_is_traced_and_no_flow_is_waited_for_that_is_
 }
 
 #[test]
-fn a_program_that_traps_is_named_once_and_has_no_grades() {
-    let d = Desk::new();
+fn program_that_traps_is_reported_once_and_not_graded() {
+    let d = ControlBench::new();
     let program = d.file("traps.wasm", &Parts::trapping("traps", RATE, 5).module());
     let o = d.run(&["cc", "test", &program]);
     expect(&o, 1);
     let (said, why) = (String::from_utf8_lossy(&o.stdout).into_owned(), stderr(&o));
     assert_eq!(why.lines().count(), 1, "{why}");
     assert!(
-        why.contains("cannot grade traps")
+        why.contains("cannot test traps")
             && why.contains("in call 6 of a flow")
             && why.contains("unreachable"),
         "{why}"
@@ -429,13 +429,13 @@ fn a_program_that_traps_is_named_once_and_has_no_grades() {
 }
 
 #[test]
-fn a_program_with_a_name_that_is_taken_is_not_built() {
+fn program_with_a_taken_name_is_not_built() {
     let there = |tool: &str| Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
     if !there("clang") || !there("wasm-ld") {
         println!("skipped: clang and lld are not installed");
         return;
     }
-    let d = Desk::new();
+    let d = ControlBench::new();
     let source = include_str!("../../programs/programs/reno.c");
     for (name, why) in [
         ("cubic", "cannot call a program \"cubic\": an algorithm of this name is built in"),
@@ -451,8 +451,8 @@ fn a_program_with_a_name_that_is_taken_is_not_built() {
 }
 
 #[test]
-fn a_client_of_another_service_is_told_what_the_server_is() {
-    let d = Desk::new();
+fn client_of_another_service_is_told_what_the_server_is() {
+    let d = ControlBench::new();
     let perf = perf_server(&d, &[]);
     let serve = d.bench.serve("served", &["--no-control"]);
     let file = d.file("file", b"data");

@@ -35,7 +35,7 @@ fn events(c: &mut Client) -> Vec<Event> {
 
 /// Item 3 of what the platform has to show, but for the rate: that is held to in virtual time, by the tests of the programs.
 #[test]
-fn a_transfer_outlives_every_program_that_is_loaded_into_it() {
+fn transfer_survives_every_hostile_program() {
     let b = Bench::new();
     let there = |tool: &str| Command::new(tool).arg("--version").output().is_ok_and(|o| o.status.success());
     if !there("clang") || !there("wasm-ld") {
@@ -87,7 +87,7 @@ fn a_transfer_outlives_every_program_that_is_loaded_into_it() {
         }
         let told = events(&mut control).into_iter().find(fallen).unwrap().text;
         println!("{told}");
-        assert!(told.ends_with("haul takes its place"), "{told}");
+        assert!(told.ends_with("haul replaces it"), "{told}");
     }
     let status = json(&client(&["cc", "status", "--json", "--events"]).output().unwrap());
     let shown = status["processes"][0]["events"].as_array().unwrap();

@@ -19,7 +19,7 @@ fn tree(dir: &Path) {
 }
 
 #[test]
-fn files_cross_between_two_hosts_over_ipv4_and_ipv6() {
+fn files_transfer_between_two_hosts_over_ipv4_and_ipv6() {
     let Some(hosts) = Hosts::new("f", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;
@@ -47,7 +47,7 @@ fn files_cross_between_two_hosts_over_ipv4_and_ipv6() {
 }
 
 #[test]
-fn jumbo_packets_are_found_and_used() {
+fn jumbo_mtu_is_discovered_and_used() {
     let Some(hosts) = Hosts::new("j", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;
@@ -69,7 +69,7 @@ fn jumbo_packets_are_found_and_used() {
 }
 
 #[test]
-fn what_a_path_carried_is_known_to_the_next_command() {
+fn next_command_starts_with_the_remembered_path() {
     let Some(hosts) = Hosts::new("k", 9_000) else {
         eprintln!("skipped: network namespaces need root and the ip command");
         return;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Somebody on the path between a client and `server`, who sees what passes and can send as the server.
-struct OnPath {
+struct OnPathAttacker {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     /// Resets that were relayed to the client.
@@ -23,10 +23,10 @@ struct OnPath {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl OnPath {
+impl OnPathAttacker {
     /// Passes datagrams on; after each of the client's, asks `oracle` about its connection, and gives the answer to the
     /// client as if the server had sent it.
-    fn new(server: SocketAddr, oracle: SocketAddr) -> OnPath {
+    fn new(server: SocketAddr, oracle: SocketAddr) -> OnPathAttacker {
         let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
         let (front, back, ask) = (local(), local(), local());
         for s in [&front, &back, &ask] {
@@ -63,11 +63,11 @@ impl OnPath {
                 }
             }
         };
-        OnPath { address, stop, relayed, thread: Some(std::thread::spawn(pass)) }
+        OnPathAttacker { address, stop, relayed, thread: Some(std::thread::spawn(pass)) }
     }
 }
 
-impl Drop for OnPath {
+impl Drop for OnPathAttacker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
@@ -79,11 +79,11 @@ fn perf_server(b: &Bench) -> Server {
 }
 
 #[test]
-fn what_perf_server_answers_ends_no_transfer_of_serve() {
+fn resets_of_perf_server_do_not_end_transfers_of_serve() {
     let b = Bench::new();
     let (serve, perf) = (b.serve("served", &[]), perf_server(&b));
     fs::write(b.path("f"), bytes(1, 8 << 20)).unwrap();
-    let path = OnPath::new(serve.address.parse().unwrap(), perf.address.parse().unwrap());
+    let path = OnPathAttacker::new(serve.address.parse().unwrap(), perf.address.parse().unwrap());
     let url = format!("longhaul://{}/", path.address);
     let file = b.path("f");
     let o = b.run(&["put", "--accept-new", "--mtu", "1400", "--limit", "100M", file.to_str().unwrap(), &url]);
@@ -93,10 +93,10 @@ fn what_perf_server_answers_ends_no_transfer_of_serve() {
 }
 
 #[test]
-fn what_serve_answers_ends_no_measurement_of_perf() {
+fn resets_of_serve_do_not_end_measurements() {
     let b = Bench::new();
     let (serve, perf) = (b.serve("served", &[]), perf_server(&b));
-    let path = OnPath::new(perf.address.parse().unwrap(), serve.address.parse().unwrap());
+    let path = OnPathAttacker::new(perf.address.parse().unwrap(), serve.address.parse().unwrap());
     let at = path.address.to_string();
     let o = b.run(&[
         "perf",
@@ -117,7 +117,7 @@ fn what_serve_answers_ends_no_measurement_of_perf() {
 
 /// Killed and started again in its place, it tells its clients at once, as before.
 #[test]
-fn a_server_that_was_started_again_at_its_port_resets_its_clients() {
+fn restarted_server_resets_clients_of_the_previous_one() {
     let b = Bench::new();
     let mut first = b.serve("served", &[]);
     fs::write(b.path("f"), bytes(1, 64 << 20)).unwrap();

@@ -6,7 +6,7 @@ use common::{Bench, Server, expect, json, longhaul, stderr};
 
 /// Found by a user's command: the receives of 32 streams and more did not fit the connection's completion queue.
 #[test]
-fn many_streams_of_small_messages_find_room_for_their_receives() {
+fn many_streams_of_small_messages_have_enough_receives() {
     let b = Bench::new();
     let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
     let args = ["perf", "client", &server.address, "--accept-new", "--json", "--verify", "-o", "send"];
@@ -22,7 +22,7 @@ fn many_streams_of_small_messages_find_room_for_their_receives() {
 }
 
 #[test]
-fn a_second_signal_ends_a_measurement_at_once() {
+fn second_signal_ends_a_measurement_at_once() {
     use rustix::process::{Pid, Signal, kill_process};
     let b = Bench::new();
     let args = ["perf", "server", "--json", "--listen", "127.0.0.1:0"];
@@ -43,7 +43,7 @@ fn a_second_signal_ends_a_measurement_at_once() {
 }
 
 #[test]
-fn every_operation_in_both_directions_arrives_verified() {
+fn every_operation_is_verified_in_both_directions() {
     let b = Bench::new();
     let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
     for operation in ["write", "send", "read"] {
@@ -103,7 +103,7 @@ fn every_operation_in_both_directions_arrives_verified() {
 }
 
 #[test]
-fn two_paths_are_used_and_one_that_leads_nowhere_does_no_harm() {
+fn two_paths_are_used_and_a_dead_third_does_no_harm() {
     let b = Bench::new();
     let any = ["perf", "server", "--json", "--listen", "0.0.0.0:0", "--allow-any-key"];
     let server = Server::start(&b.server, &any);
@@ -122,11 +122,11 @@ fn two_paths_are_used_and_one_that_leads_nowhere_does_no_harm() {
     assert_eq!([1, 2, 3].map(up), [true, false, true], "{}", stderr(&o));
     let o = b.run(&[&what[..], &["--path", "127.0.0.1,::1"]].concat());
     expect(&o, 2);
-    assert!(stderr(&o).contains("both addresses must be IPv4, or both IPv6"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("try two of the same family"), "{}", stderr(&o));
 }
 
 #[test]
-fn through_a_relay_with_loss() {
+fn transfer_through_a_lossy_relay_completes() {
     let b = Bench::new();
     let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
     let relay = Server::start(
@@ -153,11 +153,11 @@ fn through_a_relay_with_loss() {
     assert!(r["retransmitted_share"].as_f64().unwrap() > 0.001);
     let (last, code) = relay.stop();
     assert_eq!(code, Some(0));
-    assert!(last["there"]["lost_by_chance"].as_u64().unwrap() > 10);
+    assert!(last["forward"]["lost_by_chance"].as_u64().unwrap() > 10);
 }
 
 #[test]
-fn the_demonstration_verifies_what_it_moves() {
+fn demo_verifies_its_transfer() {
     let b = Bench::new();
     let args =
         ["demo", "--json", "--large", "4MiB", "--small", "120", "--link", "rate=200mbit delay=5ms loss=0.5%"];
@@ -168,7 +168,7 @@ fn the_demonstration_verifies_what_it_moves() {
 }
 
 #[test]
-fn bad_command_lines_say_what_is_right() {
+fn bad_command_lines_are_explained() {
     let b = Bench::new();
     let o = b.run(&["wan", "relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "rate=fast"]);
     expect(&o, 2);
@@ -183,7 +183,7 @@ fn bad_command_lines_say_what_is_right() {
 }
 
 #[test]
-fn lanes_over_cores_carry_every_operation_verified() {
+fn lanes_on_several_cores_carry_every_operation() {
     let b = Bench::new();
     for (lent, used, expected) in [("3", "3", 3), ("1", "2", 2), ("2", "1", 1)] {
         let listen = ["perf", "server", "--json", "--listen", "127.0.0.1:0", "--lanes", lent];

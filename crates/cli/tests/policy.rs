@@ -17,11 +17,11 @@ fn stdout(o: &Output) -> String {
 }
 
 #[test]
-fn the_example_can_be_used_without_a_warning() {
+fn example_policy_is_valid_without_warnings() {
     let b = Bench::new();
     let o = b.run(&["cc", "policy", "check", example().to_str().unwrap()]);
     expect(&o, 0);
-    assert!(stdout(&o).ends_with("can be used: 3 rules, 3 classes, 0 warnings\n"), "{}", stdout(&o));
+    assert!(stdout(&o).ends_with("is valid: 3 rules, 3 classes, 0 warnings\n"), "{}", stdout(&o));
     let o = b.run(&["cc", "policy", "check", "--json", example().to_str().unwrap()]);
     expect(&o, 0);
     let v: Value = serde_json::from_slice(&o.stdout).unwrap();
@@ -29,7 +29,7 @@ fn the_example_can_be_used_without_a_warning() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_with_lines() {
+fn policy_check_reports_all_mistakes_with_lines() {
     let b = Bench::new();
     let file = b.path("bad.toml");
     fs::write(&file, "[process]\ncap = \"fast\"\n[default]\nclass = \"bulkk\"\n[[rule]]\nname = \"a\"\nmatch = {}\n[[rule]]\nname = \"b\"\nmatch = { dscp = 1 }\n").unwrap();
@@ -62,7 +62,7 @@ fn everything_that_is_wrong_is_told_at_once_with_lines() {
 }
 
 #[test]
-fn flows_are_explained_for_people_and_for_programs() {
+fn policy_explain_prints_text_and_json() {
     let b = Bench::new();
     let file = example();
     let file = file.to_str().unwrap();
@@ -88,7 +88,7 @@ fn flows_are_explained_for_people_and_for_programs() {
 }
 
 #[test]
-fn the_built_in_policy_is_a_policy() {
+fn built_in_policy_is_valid() {
     let b = Bench::new();
     let o = b.run(&["cc", "policy", "built-in"]);
     expect(&o, 0);
@@ -97,7 +97,7 @@ fn the_built_in_policy_is_a_policy() {
 }
 
 #[test]
-fn a_transfer_says_what_it_was_mapped_to() {
+fn put_reports_the_policy_decision() {
     let b = Bench::new();
     fs::write(b.path("file"), common::bytes(3, 300_000)).unwrap();
     let server = b.serve("srv", &[]);
@@ -122,7 +122,7 @@ fn a_transfer_says_what_it_was_mapped_to() {
 }
 
 #[test]
-fn a_get_says_what_it_asks_of_the_network_and_the_server_does_it() {
+fn get_requests_qos_and_the_server_applies_it() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     fs::write(b.path("srv/file"), common::bytes(4, 2_000_000)).unwrap();
@@ -142,7 +142,7 @@ fn a_get_says_what_it_asks_of_the_network_and_the_server_does_it() {
 }
 
 #[test]
-fn a_get_and_a_measurement_say_what_they_were_mapped_to() {
+fn get_and_perf_report_the_policy_decision() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     fs::write(b.path("srv/file"), common::bytes(4, 300_000)).unwrap();

@@ -19,7 +19,7 @@ fn kills() -> u64 {
 const FILES: usize = 50;
 
 #[test]
-fn either_end_killed_at_random_moments() {
+fn transfer_resumes_after_either_end_is_killed_at_random_moments() {
     let b = Bench::new();
     let each = size() / FILES;
     fs::create_dir(b.path("src")).unwrap();
@@ -88,7 +88,7 @@ fn cut_off_and_changed(mut client: Child, server: Option<&mut Server>, dir: &Pat
 }
 
 #[test]
-fn what_was_changed_in_an_unfinished_file_is_sent_again_both_ways() {
+fn changed_parts_of_an_unfinished_file_are_sent_again() {
     let b = Bench::new();
     let mut server = b.serve("srv", &[]);
     let address = server.address.clone();
@@ -115,7 +115,7 @@ fn what_was_changed_in_an_unfinished_file_is_sent_again_both_ways() {
 }
 
 #[test]
-fn an_interrupted_client_says_how_to_go_on() {
+fn interrupted_client_prints_the_command_to_resume() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("file"), bytes(1, 32 << 20)).unwrap();
@@ -128,7 +128,7 @@ fn an_interrupted_client_says_how_to_go_on() {
     let o = client.wait_with_output().unwrap();
     expect(&o, 5);
     let said = stderr(&o);
-    assert!(said.contains("to go on: ") && said.contains(&format!("'{url}'")), "{said}");
+    assert!(said.contains("to resume: ") && said.contains(&format!("'{url}'")), "{said}");
     assert!(!b.path("srv/in put/file").exists(), "an unfinished file has its name");
     let o = b.run(&["put", "--json", file.to_str().unwrap(), &url]);
     expect(&o, 0);

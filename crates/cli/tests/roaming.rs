@@ -17,13 +17,13 @@ const LIMIT: &str = "64mbit";
 const LOOKS: u32 = 3_000;
 
 /// Two hosts, a served folder, a file to move, and where it is to be.
-struct Stage {
+struct TwoHosts {
     hosts: Hosts,
     dir: tempfile::TempDir,
 }
 
-impl Stage {
-    fn new(tag: &str) -> Option<Stage> {
+impl TwoHosts {
+    fn new(tag: &str) -> Option<TwoHosts> {
         let Some(hosts) = Hosts::new(tag, 1_500) else {
             eprintln!("skipped: network namespaces need root and the ip command");
             return None;
@@ -33,7 +33,7 @@ impl Stage {
         std::fs::create_dir_all(dir.path().join("there")).expect("made");
         std::fs::create_dir_all(dir.path().join("here")).expect("made");
         std::fs::write(dir.path().join("big"), bytes).expect("written");
-        Some(Stage { hosts, dir })
+        Some(TwoHosts { hosts, dir })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -127,15 +127,16 @@ impl Stage {
 /// Of each path of a report: its address here, whether it was found, bytes sent and received.
 fn paths(report: &Value) -> Vec<(String, bool, u64)> {
     let one = |p: &Value| {
-        let carried = p["sent"].as_u64().expect("sent") + p["received"].as_u64().expect("received");
-        (p["local"].as_str().unwrap_or_default().to_owned(), p["found"] == true, carried)
+        let carried =
+            p["bytes_sent"].as_u64().expect("sent") + p["bytes_received"].as_u64().expect("received");
+        (p["local"].as_str().unwrap_or_default().to_owned(), p["discovered"] == true, carried)
     };
     report["connection"]["paths"].as_array().expect("paths").iter().map(one).collect()
 }
 
 #[test]
-fn a_client_that_names_one_address_finds_the_second_path_and_uses_both() {
-    let Some(s) = Stage::new("ra") else { return };
+fn client_with_one_address_discovers_and_uses_the_second_path() {
+    let Some(s) = TwoHosts::new("ra") else { return };
     let devices = s.join_again();
     s.address_again(&devices);
     let _server = s.serve("there");
@@ -149,8 +150,8 @@ fn a_client_that_names_one_address_finds_the_second_path_and_uses_both() {
 }
 
 #[test]
-fn who_wants_no_further_paths_gets_none() {
-    let Some(s) = Stage::new("ro") else { return };
+fn discover_off_adds_no_paths() {
+    let Some(s) = TwoHosts::new("ro") else { return };
     let devices = s.join_again();
     s.address_again(&devices);
     let _server = s.serve("there");
@@ -161,9 +162,9 @@ fn who_wants_no_further_paths_gets_none() {
 }
 
 #[test]
-fn an_address_or_an_interface_may_go_while_both_paths_are_used() {
+fn transfer_survives_loss_of_an_address_or_interface() {
     for (tag, found_goes) in [("rb", true), ("rc", false)] {
-        let Some(s) = Stage::new(tag) else { return };
+        let Some(s) = TwoHosts::new(tag) else { return };
         let devices = s.join_again();
         s.address_again(&devices);
         let _server = s.serve("there");
@@ -181,9 +182,9 @@ fn an_address_or_an_interface_may_go_while_both_paths_are_used() {
 }
 
 #[test]
-fn the_only_address_is_replaced_and_the_transfer_goes_on_from_the_new_one() {
+fn transfer_continues_when_the_only_address_is_replaced() {
     for (tag, get) in [("rp", false), ("rg", true)] {
-        let Some(s) = Stage::new(tag) else { return };
+        let Some(s) = TwoHosts::new(tag) else { return };
         let (from, to) = if get { ("", "here") } else { ("there", "there") };
         let _server = s.serve(from);
         let here = s.path("here").display().to_string();
@@ -201,8 +202,8 @@ fn the_only_address_is_replaced_and_the_transfer_goes_on_from_the_new_one() {
 }
 
 #[test]
-fn addresses_that_come_while_a_transfer_runs_become_a_path() {
-    let Some(s) = Stage::new("rv") else { return };
+fn addresses_that_appear_during_a_transfer_become_paths() {
+    let Some(s) = TwoHosts::new("rv") else { return };
     let devices = s.join_again();
     let _server = s.serve("there");
     let put = s.put();
@@ -216,8 +217,8 @@ fn addresses_that_come_while_a_transfer_runs_become_a_path() {
 }
 
 #[test]
-fn a_laptop_with_ipv4_and_ipv6_on_two_networks_uses_both() {
-    let Some(s) = Stage::new("rf") else { return };
+fn client_with_ipv4_and_ipv6_on_two_networks_uses_both() {
+    let Some(s) = TwoHosts::new("rf") else { return };
     s.one_family_each(true);
     let _server = s.serve_at("[::]:4460", "there");
     let big = s.path("big").display().to_string();
@@ -239,11 +240,11 @@ fn a_laptop_with_ipv4_and_ipv6_on_two_networks_uses_both() {
 }
 
 #[test]
-fn a_path_of_one_family_is_cut_and_the_other_ones_carries_the_rest() {
+fn path_of_the_other_family_carries_the_rest_when_one_is_cut() {
     for (tag, get, v4_goes) in
         [("rh", false, true), ("ri", false, false), ("rj", true, true), ("rk", true, false)]
     {
-        let Some(s) = Stage::new(tag) else { return };
+        let Some(s) = TwoHosts::new(tag) else { return };
         let devices = s.one_family_each(true);
         let (from, to) = if get { ("", "here") } else { ("there", "there") };
         let _server = s.serve_at("[::]:4460", from);
@@ -262,8 +263,8 @@ fn a_path_of_one_family_is_cut_and_the_other_ones_carries_the_rest() {
 }
 
 #[test]
-fn a_transfer_roams_from_ipv4_to_ipv6_and_back() {
-    let Some(s) = Stage::new("rl") else { return };
+fn transfer_roams_from_ipv4_to_ipv6_and_back() {
+    let Some(s) = TwoHosts::new("rl") else { return };
     let devices = s.one_family_each(false);
     let _server = s.serve_at("[::]:4460", "there");
     let put = s.put();
@@ -283,8 +284,8 @@ fn a_transfer_roams_from_ipv4_to_ipv6_and_back() {
 }
 
 #[test]
-fn over_one_interface_the_other_family_is_there_for_when_the_first_fails() {
-    let Some(s) = Stage::new("rm") else { return };
+fn other_family_on_the_same_interface_is_a_backup() {
+    let Some(s) = TwoHosts::new("rm") else { return };
     let _server = s.serve_at("[::]:4460", "there");
     let put = s.put();
     s.until_it_runs("there");

@@ -235,7 +235,7 @@ fn run(b: &Bench, server: &Server, c: &Case) {
 }
 
 #[test]
-fn names_and_statuses_are_those_of_rsync_but_where_said() {
+fn names_and_statuses_match_rsync_except_where_documented() {
     if Command::new("rsync").arg("--version").output().is_err() {
         eprintln!("skipped: there is no rsync");
         return;

@@ -27,7 +27,7 @@ fn refused(o: &Output, command: &str, path: &Path) {
 }
 
 #[test]
-fn a_state_folder_or_list_of_keys_that_others_may_change_is_refused_by_every_command() {
+fn state_folder_writable_by_others_is_refused_by_every_command() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let url = server.url("");
@@ -84,7 +84,7 @@ fn a_state_folder_or_list_of_keys_that_others_may_change_is_refused_by_every_com
 }
 
 #[test]
-fn a_list_of_keys_that_others_may_change_meanwhile_lets_nobody_in_until_that_is_mended() {
+fn authorized_keys_that_become_writable_by_others_admit_nobody() {
     let b = Bench::new();
     let keys = b.path("lists/keys");
     fs::create_dir(b.path("lists")).unwrap();
@@ -115,7 +115,7 @@ fn as_a_user(b: &Bench, c: &mut Command) -> u32 {
 }
 
 #[test]
-fn a_process_that_holds_keys_is_closed_to_others_of_its_user_and_leaves_no_core_dump() {
+fn process_with_keys_cannot_be_traced_and_leaves_no_core_dump() {
     for (debug, shut) in [("", true), ("1", false)] {
         let b = Bench::new();
         fs::create_dir(b.path("user")).unwrap();
@@ -173,7 +173,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client() {
+fn session_log_names_the_key_and_matches_the_client_totals() {
     let b = Bench::new();
     let print = |home: &Path| {
         let o = longhaul(home).args(["keys", "fingerprint"]).output().unwrap();
@@ -198,8 +198,8 @@ fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client
     expect(&b.run(&["ls", &url]), 0);
     expect(&b.run(&["get", &format!("{url}none"), to]), 1);
     expect(&longhaul(&b.path("stranger")).args(["ls", "--accept-new", &url]).output().unwrap(), 4);
-    let lines = log(&b.path("log"), "a session ended", 5);
-    let ended: Vec<&String> = lines.iter().filter(|l| l.contains("a session ended")).collect();
+    let lines = log(&b.path("log"), "session ended", 5);
+    let ended: Vec<&String> = lines.iter().filter(|l| l.contains("session ended")).collect();
     let totals = &json(&put)["transfer"]["totals"];
     let (files, bytes, failed) = (&totals["files"], &totals["bytes"], &totals["failed"]);
     let wanted = [
@@ -217,24 +217,24 @@ fn each_line_of_a_session_names_the_key_and_the_last_one_adds_up_with_the_client
             "{operation} {text}: {ended:#?}"
         );
     }
-    for l in lines.iter().filter(|l| l.contains("a session") || l.contains("is a folder")) {
+    for l in lines.iter().filter(|l| l.contains("session ") || l.contains("is a folder")) {
         assert!(l.contains(&mine), "{l}");
     }
-    let away: Vec<_> = lines.iter().filter(|l| l.contains("was turned away")).collect();
+    let away: Vec<_> = lines.iter().filter(|l| l.contains("was rejected")).collect();
     assert!(!away.is_empty() && away.iter().all(|l| l.contains(&stranger)), "{lines:#?}");
     drop(server);
 
     let server = logged(&b, &["perf", "server"], &b.path("perf.log"));
     expect(&b.run(&["perf", "client", "--accept-new", "--time", "200ms", &server.address]), 0);
-    let lines = log(&b.path("perf.log"), "a measurement ended", 1);
-    for text in ["a measurement begins", "a measurement ended"] {
+    let lines = log(&b.path("perf.log"), "measurement ended", 1);
+    for text in ["measurement started", "measurement ended"] {
         let l = lines.iter().find(|l| l.contains(text)).unwrap();
         assert!(l.contains(&mine) && l.contains("client="), "{l}");
     }
 }
 
 #[test]
-fn clean_removes_what_a_killed_transfer_left_and_says_what() {
+fn clean_removes_and_lists_what_a_killed_transfer_left() {
     let b = Bench::new();
     let (src, srv) = (b.path("src"), b.path("srv"));
     fs::create_dir(&src).unwrap();
@@ -263,7 +263,7 @@ fn clean_removes_what_a_killed_transfer_left_and_says_what() {
     // Too young.
     let o = clean(&[]);
     expect(&o, 0);
-    assert!(o.stdout.is_empty() && stderr(&o).contains("3 stay"), "{}", stderr(&o));
+    assert!(o.stdout.is_empty() && stderr(&o).contains("3 kept"), "{}", stderr(&o));
     let names = ["src/.large.longhaul-journal", "src/.large.longhaul-part", ".src.longhaul-session"];
     let o = clean(&["--older", "0", "-n"]);
     expect(&o, 0);
@@ -275,7 +275,7 @@ fn clean_removes_what_a_killed_transfer_left_and_says_what() {
     let lines: Vec<serde_json::Value> =
         String::from_utf8(o.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let mut removed: Vec<_> =
-        lines.iter().filter(|l| l["fate"] == "removed").map(|l| l["path"].as_str().unwrap()).collect();
+        lines.iter().filter(|l| l["result"] == "removed").map(|l| l["path"].as_str().unwrap()).collect();
     removed.sort_unstable();
     assert_eq!(removed, [".src.longhaul-session", "src/.large.longhaul-journal", "src/.large.longhaul-part"]);
     assert!(lines.iter().any(|l| l["kind"] == "part" && l["bytes"].as_u64().unwrap() > 0), "{lines:?}");

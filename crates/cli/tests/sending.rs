@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const SIZE: usize = 4_000_000;
 
 #[test]
-fn a_get_is_no_faster_than_either_end_allows() {
+fn get_respects_the_rate_limits_of_both_ends() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     fs::write(b.path("srv/file"), bytes(1, SIZE)).unwrap();
@@ -39,7 +39,7 @@ fn a_get_is_no_faster_than_either_end_allows() {
 
 /// Threads of their own seal, send, receive and open at both ends; one server lends fewer lanes than are asked for.
 #[test]
-fn files_are_the_same_over_several_lanes() {
+fn files_transfer_intact_over_several_lanes() {
     const LARGE: usize = 60_000_000;
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
@@ -56,7 +56,7 @@ fn files_are_the_same_over_several_lanes() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said() {
+fn requests_that_a_server_cannot_fulfil_are_explained() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     fs::write(b.path("srv/file"), b"x").unwrap();
@@ -95,7 +95,7 @@ fn part(folder: &Path) -> bool {
 }
 
 #[test]
-fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
+fn interrupted_transfer_resumes_with_all_but_not_with_no_resume() {
     let b = Bench::new();
     let big = 24 << 20;
     fs::create_dir_all(b.path("src")).unwrap();
@@ -136,7 +136,7 @@ fn an_interrupted_transfer_is_resumed_with_all_but_not_with_no_resume() {
 }
 
 #[test]
-fn a_get_is_refused_what_the_server_does_not_lend_and_told_what_it_does() {
+fn get_with_an_unoffered_algorithm_is_refused_with_the_offered_ones() {
     let b = Bench::new();
     fs::create_dir_all(b.path("srv")).unwrap();
     fs::write(b.path("srv/file"), bytes(1, 100_000)).unwrap();

@@ -34,7 +34,7 @@ fn pairs(v: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_is_missing_is_named_and_the_others_arrive() {
+fn missing_sources_are_reported_and_the_others_transferred() {
     let b = Bench::new();
     fs::create_dir_all(b.path("s/d")).unwrap();
     fs::write(b.path("s/f"), "f").unwrap();
@@ -65,7 +65,7 @@ fn what_is_missing_is_named_and_the_others_arrive() {
 }
 
 #[test]
-fn what_may_not_be_read_is_named_and_the_others_arrive() {
+fn unreadable_sources_are_reported_and_the_others_transferred() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be several users");
         return;
@@ -98,7 +98,7 @@ fn chown_all(at: &std::path::Path) {
 }
 
 #[test]
-fn what_has_a_reserved_name_is_named_and_the_rest_arrives() {
+fn reserved_names_are_reported_and_the_rest_transferred() {
     let b = Bench::new();
     let names = [".a.longhaul-part", ".b.longhaul-session", ".c.longhaul-journal"];
     fs::create_dir_all(b.path("s/d/.e.longhaul-part")).unwrap();
@@ -155,7 +155,7 @@ fn what_has_a_reserved_name_is_named_and_the_rest_arrives() {
 }
 
 #[test]
-fn an_empty_path_is_refused_before_anything_is_done() {
+fn empty_path_is_refused_before_anything_is_done() {
     let b = Bench::new();
     let server = b.serve("top", &[]);
     fs::write(b.path("top/f"), "f").unwrap();
@@ -185,7 +185,7 @@ fn an_empty_path_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn a_rehearsal_counts_and_names_in_both_directions_and_makes_nothing() {
+fn dry_run_counts_and_reports_and_changes_nothing() {
     let b = Bench::new();
     fs::create_dir_all(b.path("s/d")).unwrap();
     for n in ["new", "same"] {
@@ -203,15 +203,15 @@ fn a_rehearsal_counts_and_names_in_both_directions_and_makes_nothing() {
     let (d, here) = (d.to_str().unwrap(), here.to_str().unwrap());
     let far = b.path("far/off/");
     for (args, said) in [
-        (
-            ["put", "-n", d, "gone", &server.url("in/")],
-            "would send 1 files, 3 B; 1 files (4 B) are the same already",
-        ),
+        (["put", "-n", d, "gone", &server.url("in/")], "would transfer 1 file, 3 B; 1 file (4 B) up to date"),
         (
             ["get", "-n", &back.url("d"), &back.url("gone"), here],
-            "would send 1 files, 3 B; 1 files (4 B) are the same",
+            "would transfer 1 file, 3 B; 1 file (4 B) up to date",
         ),
-        (["get", "-n", &back.url("d"), &back.url("gone"), far.to_str().unwrap()], "would send 2 files, 7 B"),
+        (
+            ["get", "-n", &back.url("d"), &back.url("gone"), far.to_str().unwrap()],
+            "would transfer 2 files, 7 B",
+        ),
     ] {
         let o = b.run(&[&args[..], &["--accept-new"]].concat());
         expect(&o, 1);
@@ -222,7 +222,7 @@ fn a_rehearsal_counts_and_names_in_both_directions_and_makes_nothing() {
 }
 
 #[test]
-fn what_is_not_carried_is_counted_at_both_ends() {
+fn attributes_that_are_not_carried_are_counted_at_both_ends() {
     let b = Bench::new();
     fs::create_dir_all(b.path("s/d/sub")).unwrap();
     for n in ["one", "plain"] {

@@ -5,7 +5,7 @@ mod common;
 mod hostile;
 
 use common::{Bench, Server, bytes, longhaul, stderr};
-use hostile::{Host, Say};
+use hostile::{HostileServer, Reply};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -192,16 +192,16 @@ fn strangers(b: &Bench, cases: &mut Cases) {
 }
 
 fn ended_early(b: &Bench, cases: &mut Cases) {
-    let host = Host::start();
-    host.says(Say::Close(0));
+    let host = HostileServer::start();
+    host.says(Reply::Close(0));
     // Its key is known from here on.
     client(b, "ls", &host.address.to_string()).output().unwrap();
-    host.says(Say::Messages(Vec::new()));
+    host.says(Reply::Messages(Vec::new()));
     for command in CLIENTS {
         let o = interrupted(client(b, command, &host.address.to_string()));
         cases.add(5, "the user stops it", command, o, "");
     }
-    host.says(Say::Close(0x1000));
+    host.says(Reply::Close(0x1000));
     for command in CLIENTS {
         let o = client(b, command, &host.address.to_string()).output().unwrap();
         cases.add(5, "the server ends the connection", command, o, "0x1000");
@@ -216,7 +216,13 @@ fn ended_early(b: &Bench, cases: &mut Cases) {
     kill_process(pid, Signal::STOP).unwrap();
     let o = child.wait_with_output().unwrap();
     kill_process(pid, Signal::CONT).unwrap();
-    cases.add(5, "the server falls silent in a measurement", "perf client", o, "tells no result");
+    cases.add(
+        5,
+        "the server falls silent in a measurement",
+        "perf client",
+        o,
+        "cannot get the server's result",
+    );
 }
 
 fn refused(b: &Bench, cases: &mut Cases) {
@@ -238,9 +244,9 @@ fn refused(b: &Bench, cases: &mut Cases) {
         let o = client(b, command, &server.address).output().unwrap();
         cases.add(6, "the server is write-only", command, o, "ask the one who runs it");
     }
-    let host = Host::start();
+    let host = HostileServer::start();
     let no = serde_json::to_vec(&json!({ "refused": "too much memory" })).unwrap();
-    host.says(Say::Messages(vec![no]));
+    host.says(Reply::Messages(vec![no]));
     let o = client(b, "perf client", &host.address.to_string()).output().unwrap();
     cases.add(6, "the measurement is more than the server lends", "perf client", o, "too much memory");
 }
@@ -287,7 +293,7 @@ fn guide() -> BTreeMap<i32, Vec<String>> {
 }
 
 #[test]
-fn every_status_of_the_guide_is_what_its_examples_end_with() {
+fn every_exit_status_in_the_guide_matches_its_examples() {
     let (b, mut cases) = (bench(), Cases::default());
     for provoke in
         [done, partly_done, unusable, not_connected, strangers, ended_early, refused, failed_systems]

@@ -21,7 +21,7 @@ fn is_pipe(at: &Path) -> bool {
 const LEN: usize = 700_001;
 
 #[test]
-fn get_writes_to_standard_output_whatever_that_is() {
+fn get_writes_to_standard_output_of_any_kind() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("srv/f"), bytes(1, LEN)).unwrap();
@@ -48,7 +48,7 @@ fn get_writes_to_standard_output_whatever_that_is() {
 }
 
 #[test]
-fn get_writes_to_pipes_and_devices_and_leaves_them_what_they_are() {
+fn get_writes_to_pipes_and_devices_without_replacing_them() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("srv/f"), bytes(2, LEN)).unwrap();
@@ -88,7 +88,7 @@ fn mknodat_null(at: &Path) {
 }
 
 #[test]
-fn nothing_is_written_to_standard_output_unless_all_of_one_file_is_there() {
+fn standard_output_gets_complete_files_only() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::create_dir_all(b.path("srv/d")).unwrap();
@@ -114,7 +114,7 @@ fn nothing_is_written_to_standard_output_unless_all_of_one_file_is_there() {
 }
 
 #[test]
-fn a_reader_that_ends_early_ends_get_quietly() {
+fn get_ends_quietly_when_its_reader_closes_the_pipe() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("srv/f"), bytes(3, 4 * LEN)).unwrap();
@@ -129,7 +129,7 @@ fn a_reader_that_ends_early_ends_get_quietly() {
 }
 
 #[test]
-fn put_sends_standard_input_under_the_name_in_the_address() {
+fn put_sends_standard_input_to_the_name_in_the_address() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::create_dir(b.path("srv/dir")).unwrap();
@@ -162,7 +162,7 @@ fn put_sends_standard_input_under_the_name_in_the_address() {
 }
 
 #[test]
-fn no_pipe_socket_or_device_is_replaced_in_a_tree() {
+fn pipes_sockets_and_devices_in_a_tree_are_not_replaced() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     for n in ["small", "large", "link", "sub"] {

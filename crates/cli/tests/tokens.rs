@@ -25,7 +25,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_token_made_while_the_server_runs_lets_in_once_even_after_a_restart() {
+fn token_issued_while_the_server_runs_admits_once() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let tokens = make(&b, &["-n", "2"]);
@@ -64,7 +64,7 @@ fn a_token_made_while_the_server_runs_lets_in_once_even_after_a_restart() {
 }
 
 #[test]
-fn of_many_who_hold_a_token_one_is_let_in() {
+fn token_shared_by_many_admits_one() {
     let b = Bench::new();
     let server = b.serve("srv", &["--token"]);
     let made = make(&b, &[]);
@@ -86,7 +86,7 @@ fn of_many_who_hold_a_token_one_is_let_in() {
 }
 
 #[test]
-fn tokens_end_and_perf_takes_them_too() {
+fn tokens_expire_and_work_with_perf() {
     let b = Bench::new();
     let server = Server::start(&b.server, &["perf", "server", "--json", "--listen", "127.0.0.1:0"]);
     let perf = ["perf", "client", &server.address, "-n", "1MiB", "-q"];
@@ -104,7 +104,7 @@ fn tokens_end_and_perf_takes_them_too() {
 }
 
 #[test]
-fn keys_are_let_in_and_shut_out_without_a_restart() {
+fn keys_are_authorized_and_revoked_without_a_restart() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let ls = ["ls", "--accept-new", &server.url("")];

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 #[test]
-fn a_mixed_tree_goes_there_and_back() {
+fn mixed_tree_survives_put_and_get() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     mixed_tree(&b.path("src"));
@@ -44,19 +44,19 @@ fn a_mixed_tree_goes_there_and_back() {
 }
 
 #[test]
-fn a_dry_run_changes_nothing() {
+fn dry_run_changes_nothing() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("file"), bytes(1, 100_000)).unwrap();
     let file = b.path("file");
     let o = b.run(&["put", "--accept-new", "-n", file.to_str().unwrap(), &server.url("")]);
     expect(&o, 0);
-    assert!(stderr(&o).contains("would send 1 files"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("would transfer 1 file,"), "{}", stderr(&o));
     assert!(tree(&b.path("srv")).is_empty());
 }
 
 #[test]
-fn what_the_server_forbids_is_refused() {
+fn operations_that_the_server_forbids_are_refused() {
     let b = Bench::new();
     fs::write(b.path("file"), b"new").unwrap();
     let file = b.path("file");
@@ -79,7 +79,7 @@ fn what_the_server_forbids_is_refused() {
 }
 
 #[test]
-fn every_bad_file_is_named_and_the_rest_arrives() {
+fn bad_files_are_reported_and_the_rest_transferred() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::create_dir_all(b.path("src")).unwrap();
@@ -99,10 +99,10 @@ fn every_bad_file_is_named_and_the_rest_arrives() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_reported() {
+fn unwritable_folder_is_reported() {
     if rustix::process::geteuid().is_root() {
         // Root may write everywhere: permissions cannot be tested, the read-only server stands in for it.
-        return what_the_server_forbids_is_refused();
+        return operations_that_the_server_forbids_are_refused();
     }
     let b = Bench::new();
     let server = b.serve("srv", &[]);
@@ -115,7 +115,7 @@ fn a_folder_that_cannot_be_written_is_reported() {
 }
 
 #[test]
-fn unencrypted_modes_need_both_ends_and_say_so() {
+fn unencrypted_modes_need_both_ends_and_warn() {
     let b = Bench::new();
     fs::write(b.path("file"), bytes(9, 200_000)).unwrap();
     let file = b.path("file");
@@ -136,7 +136,7 @@ fn unencrypted_modes_need_both_ends_and_say_so() {
 
 /// Both ends through io_uring; where the system has none, over plain UDP with one warning.
 #[test]
-fn files_go_through_io_uring() {
+fn files_transfer_through_io_uring() {
     let b = Bench::new();
     let server = b.serve("srv", &["--datapath", "uring"]);
     mixed_tree(&b.path("src"));
@@ -163,7 +163,7 @@ fn files_go_through_io_uring() {
 
 /// Both measure, and come to the same choice.
 #[test]
-fn ends_agree_on_a_suite() {
+fn ends_agree_on_a_cipher_suite() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     fs::write(b.path("file"), bytes(9, 1_000)).unwrap();
@@ -177,7 +177,7 @@ fn ends_agree_on_a_suite() {
 
 /// What one end would send with and the other does not have gives way to the next; where nothing is left, both say why.
 #[test]
-fn the_first_algorithm_that_both_ends_have_is_used() {
+fn first_common_algorithm_is_used() {
     let b = Bench::new();
     let server = b.serve("srv", &["--cc-refuse", "cubic,bbr", "--cc-wish", "vegas"]);
     fs::write(b.path("file"), bytes(1, 300_000)).unwrap();

@@ -6,7 +6,7 @@ use common::{Bench, Server, expect, longhaul, stderr};
 use std::fs;
 
 #[test]
-fn unknown_hosts_need_consent_and_changed_ones_are_refused() {
+fn unknown_hosts_need_consent_and_changed_keys_are_refused() {
     let b = Bench::new();
     let mut server = b.serve("srv", &[]);
     let url = server.url("");
@@ -44,7 +44,7 @@ fn unknown_hosts_need_consent_and_changed_ones_are_refused() {
 }
 
 #[test]
-fn strangers_are_not_let_in_but_tokens_let_in_once() {
+fn unauthorised_keys_are_rejected_and_tokens_admit_once() {
     let b = Bench::new();
     let server = b.serve("srv", &["--token"]);
     let stranger = b.path("stranger");
@@ -74,7 +74,7 @@ fn strangers_are_not_let_in_but_tokens_let_in_once() {
 }
 
 #[test]
-fn a_token_for_another_server_is_not_shown_to_this_one() {
+fn token_for_another_server_is_not_presented() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let other = longhaul(&b.path("other")).args(["keys", "token"]).output().unwrap();
@@ -89,7 +89,7 @@ fn a_token_for_another_server_is_not_shown_to_this_one() {
 }
 
 #[test]
-fn hosts_that_do_not_answer_or_exist() {
+fn silent_and_unknown_hosts_are_reported() {
     let b = Bench::new();
     // A socket that nobody reads: the port is taken and silent.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -100,11 +100,11 @@ fn hosts_that_do_not_answer_or_exist() {
     let o = b.run(&["ls", "longhaul://no-such-host.invalid/"]);
     expect(&o, 3);
     assert!(stderr(&o).contains("no-such-host.invalid"), "{}", stderr(&o));
-    assert!(stderr(&o).contains("check the spelling"), "{}", stderr(&o));
+    assert!(stderr(&o).contains("try another spelling"), "{}", stderr(&o));
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_reported() {
     let b = Bench::new();
     let server = b.serve("srv", &[]);
     let folder = b.path("srv");
@@ -118,7 +118,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn keys_commands() {
+fn keys_commands_print_and_change_keys() {
     let b = Bench::new();
     let show = b.run(&["keys", "show"]);
     assert!(String::from_utf8_lossy(&show.stdout).starts_with("longhaul-ed25519 "));

@@ -50,20 +50,20 @@ fn private(path: &Path, text: &str) {
 const FAR: i32 = 4000;
 
 /// A bench with an authority, and certificates of a server on this machine and of a client called alice.
-struct Org {
+struct CertificateBench {
     b: Bench,
     ca: Ca,
     server: [String; 2],
     client: [String; 2],
 }
 
-impl Org {
-    fn new() -> Org {
+impl CertificateBench {
+    fn new() -> CertificateBench {
         let b = Bench::new();
         let ca = Ca::new(&b, "root");
         let server = ca.issue(&b, "server", "127.0.0.1", Usage::ServerAuth, FAR);
         let client = ca.issue(&b, "client", "alice.example", Usage::ClientAuth, FAR);
-        Org { b, ca, server, client }
+        CertificateBench { b, ca, server, client }
     }
     /// Both ends by certificate; `more` for the server.
     fn serve(&self, more: &[&str]) -> Server {
@@ -88,7 +88,7 @@ fn says(o: &Output, code: i32, words: &[&str]) {
 
 #[test]
 fn every_command_works_with_certificates_at_both_ends() {
-    let o = Org::new();
+    let o = CertificateBench::new();
     let server = o.serve(&[]);
     assert!(server.ready["fingerprint"].is_null());
     let [cert, key] = &o.client;
@@ -115,8 +115,8 @@ fn every_command_works_with_certificates_at_both_ends() {
 }
 
 #[test]
-fn each_end_may_have_a_certificate_alone() {
-    let o = Org::new();
+fn either_end_can_use_a_certificate_alone() {
+    let o = CertificateBench::new();
     // The server shows a certificate and knows the client's key.
     let [cert, key] = &o.server;
     let server = o.b.serve("srv", &["--cert", cert, "--key", key]);
@@ -136,13 +136,13 @@ fn each_end_may_have_a_certificate_alone() {
 }
 
 #[test]
-fn certificates_that_do_not_hold_are_refused_with_the_reason() {
-    let o = Org::new();
+fn invalid_certificates_are_refused_with_the_reason() {
+    let o = CertificateBench::new();
     let other = Ca::new(&o.b, "other");
     let good = o.serve(&[]);
     says(&o.ls(&good, &o.client, &other.file), 4, &["none of the roots", "--ca"]);
     let foreign = other.issue(&o.b, "foreign", "alice.example", Usage::ClientAuth, FAR);
-    says(&o.ls(&good, &foreign, &o.ca.file), 4, &["server", "none of its roots", "--cert"]);
+    says(&o.ls(&good, &foreign, &o.ca.file), 4, &["server", "trusts no issuer", "--cert"]);
     let old = o.ca.issue(&o.b, "old", "alice.example", Usage::ClientAuth, 2021);
     let refused = o.ls(&good, &old, &o.ca.file);
     says(&refused, 4, &["WARNING", "old.crt expired on 2021-01-01", "this end's certificate has expired"]);
@@ -162,12 +162,12 @@ fn certificates_that_do_not_hold_are_refused_with_the_reason() {
     // A client's certificate is none for a server.
     let [cert, key] = &o.ca.issue(&o.b, "wrong-use", "127.0.0.1", Usage::ClientAuth, FAR);
     let server = o.b.serve("srv", &["--cert", cert, "--key", key, "--ca", &o.ca.file]);
-    says(&o.ls(&server, &o.client, &o.ca.file), 4, &["not made for this use"]);
+    says(&o.ls(&server, &o.client, &o.ca.file), 4, &["is not for servers"]);
 }
 
 #[test]
-fn only_allowed_names_are_let_in() {
-    let o = Org::new();
+fn allow_name_admits_listed_names_only() {
+    let o = CertificateBench::new();
     let bob = o.ca.issue(&o.b, "bob", "bob.example", Usage::ClientAuth, FAR);
     let server = o.serve(&["--allow-name", "alice.example", "--allow-name", "10.0.0.1"]);
     expect(&o.ls(&server, &o.client, &o.ca.file), 0);
@@ -183,8 +183,8 @@ fn only_allowed_names_are_let_in() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named_with_the_way_out() {
-    let o = Org::new();
+fn unusable_certificate_files_are_reported_with_a_remedy() {
+    let o = CertificateBench::new();
     let url = "longhaul://127.0.0.1:9/";
     let ls = |args: &[&str]| o.b.run(&[&["ls", url, "--connect-timeout", "300ms"], args].concat());
     let [cert, key] = &o.client;
@@ -199,9 +199,17 @@ fn files_that_cannot_be_used_are_named_with_the_way_out() {
     says(&ls(&["--cert", text, "--key", key]), 2, &["no certificate in", text, "BEGIN CERTIFICATE"]);
     says(&ls(&["--ca", text]), 2, &["no certificate in", text]);
     says(&ls(&["--ca", key]), 2, &["no certificate in", key]);
-    says(&ls(&["--cert", cert]), 2, &["no private key in", cert, "--key"]);
-    says(&ls(&["--cert", cert, "--key", text]), 2, &["no private key in", text, "BEGIN PRIVATE KEY"]);
-    says(&ls(&["--cert", cert, "--key", &o.server[1]]), 2, &["does not belong to", cert, &o.server[1]]);
+    says(&ls(&["--cert", cert]), 2, &["cannot read a private key from", cert, "--key"]);
+    says(
+        &ls(&["--cert", cert, "--key", text]),
+        2,
+        &["cannot read a private key from", text, "BEGIN PRIVATE KEY"],
+    );
+    says(
+        &ls(&["--cert", cert, "--key", &o.server[1]]),
+        2,
+        &["cannot use the private key", cert, &o.server[1]],
+    );
     let sealed = o.b.path("sealed");
     let sealed_text = fs::read_to_string(key).unwrap().replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
     private(&sealed, &sealed_text);

@@ -77,7 +77,7 @@ fn possible(hosts: &Hosts) -> bool {
 }
 
 #[test]
-fn data_crosses_with_af_xdp_at_either_end_or_both() {
+fn data_transfers_with_af_xdp_at_either_end_or_both() {
     let Some(hosts) = made("x", 1_500) else { return };
     if !possible(&hosts) {
         return;
@@ -104,7 +104,7 @@ fn data_crosses_with_af_xdp_at_either_end_or_both() {
 }
 
 #[test]
-fn a_server_on_all_addresses_serves_both_families_and_its_own_machine() {
+fn xdp_server_on_all_addresses_serves_both_families_and_loopback() {
     let Some(hosts) = made("y", 1_500) else { return };
     if !possible(&hosts) {
         return;
@@ -121,7 +121,7 @@ fn a_server_on_all_addresses_serves_both_families_and_its_own_machine() {
 }
 
 #[test]
-fn what_comes_by_the_kernel_is_heard_while_messages_come_as_frames() {
+fn kernel_packets_are_received_beside_xdp_frames() {
     let Some(hosts) = made("s", 1_500) else { return };
     if !possible(&hosts) {
         return;
@@ -150,7 +150,7 @@ fn what_comes_by_the_kernel_is_heard_while_messages_come_as_frames() {
 }
 
 #[test]
-fn the_program_runs_behind_a_driver_that_cannot_and_over_several_queues() {
+fn xdp_runs_in_generic_mode_and_over_several_queues() {
     // veth refuses the program where the other end sends over more queues than there are to receive in.
     for (tag, queues, hook) in
         [("g", [3, 1], "queues=1 hook=\"generic\""), ("q", [3, 3], "queues=3 hook=\"native\"")]
@@ -173,7 +173,7 @@ fn the_program_runs_behind_a_driver_that_cannot_and_over_several_queues() {
 }
 
 #[test]
-fn the_program_does_not_outlive_a_killed_process() {
+fn xdp_program_is_detached_when_the_process_is_killed() {
     let Some(hosts) = made("z", 1_500) else { return };
     if !possible(&hosts) {
         return;
@@ -194,7 +194,7 @@ fn the_program_does_not_outlive_a_killed_process() {
 }
 
 #[test]
-fn where_it_cannot_be_had_the_kernel_carries_everything_and_one_warning_says_why() {
+fn without_xdp_the_kernel_is_used_with_one_warning() {
     let Some(hosts) = made("w", 9_000) else { return };
     let dir = tempfile::tempdir().expect("folder");
     let (ours, theirs) = (dir.path().join("client"), dir.path().join("server"));

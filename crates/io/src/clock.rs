@@ -82,6 +82,42 @@ impl CpuTime {
     }
 }
 
+/// A moment as the clock on the wall of this machine shows it (`TZ`, or the system's time zone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// Year of the Gregorian calendar.
+    pub year: i64,
+    /// Month, 1 to 12.
+    pub month: u8,
+    /// Day of the month, 1 to 31.
+    pub day: u8,
+    /// Hour, 0 to 23.
+    pub hour: u8,
+    /// Minute, 0 to 59.
+    pub minute: u8,
+}
+
+impl LocalTime {
+    /// The moment `secs` seconds after the start of 1970 in UTC; `None` of one whose year has no number.
+    pub fn of(secs: i64) -> Option<LocalTime> {
+        // SAFETY: all bits zero is a value of the struct: integers, and a pointer that nothing here reads.
+        let mut tm: libc::tm = unsafe { core::mem::zeroed() };
+        // SAFETY: both point to values that live until it returns; it keeps neither.
+        let done = unsafe { libc::localtime_r(&secs, &mut tm) };
+        let small = |n: i32| u8::try_from(n).ok();
+        if done.is_null() {
+            return None;
+        }
+        Some(LocalTime {
+            year: i64::from(tm.tm_year) + 1900,
+            month: small(tm.tm_mon + 1)?,
+            day: small(tm.tm_mday)?,
+            hour: small(tm.tm_hour)?,
+            minute: small(tm.tm_min)?,
+        })
+    }
+}
+
 /// 32 bytes from the system's generator (`getrandom(2)`), to seed [`base::Rng`].
 ///
 /// # Errors
@@ -160,5 +196,14 @@ mod tests {
             }
         }
         assert!(x != 0 && CpuTime::of_thread().total() > Span::ZERO);
+    }
+
+    #[test]
+    fn local_times_are_at_most_a_day_from_utc_and_advance_by_minutes() {
+        let t = LocalTime::of(1_764_331_200).unwrap(); // 2025-11-28 12:00 in UTC
+        assert!(t.year == 2025 && t.month == 11 && (27..=29).contains(&t.day), "{t:?}");
+        let later = LocalTime::of(1_764_331_260).unwrap();
+        assert_eq!((t.minute + 1) % 60, later.minute);
+        assert_eq!(LocalTime::of(i64::MAX), None);
     }
 }

@@ -4,9 +4,9 @@ use crate::error::{Cause, Error, FileError};
 use crate::path::{RelPath, show};
 use crate::pool::{Pool, Wake};
 use crate::progress::{Progress, Summary};
-use crate::proto::{Entry, Flags, Hello, MAX_MESSAGE, MAX_ROOTS, Op, Record, Sending, Totals, VERSION, put};
+use crate::proto::{Flags, Hello, MAX_MESSAGE, MAX_ROOTS, Op, Record, Sending, Totals, VERSION, put};
 use crate::roots::{self, Sources, means_contents, means_folder, not_empty};
-use crate::session::{Control, Fatal, Role, Session, code};
+use crate::session::{Control, Fatal, Listed, Role, Session, code};
 use crate::sink::{Sink, SinkOptions};
 use crate::source::Source;
 use crate::tree::Tree;
@@ -114,6 +114,8 @@ pub struct ListOptions {
     pub recursive: bool,
     /// With BLAKE3 of each file.
     pub checksum: bool,
+    /// With the target of each symbolic link.
+    pub link_targets: bool,
 }
 
 /// Decides whether the server that answered is the right one; the text says why not, and what to do.
@@ -131,8 +133,8 @@ enum Job {
     },
     /// `owed`: messages read for which no credit was given back.
     List {
-        out: SyncSender<Vec<Entry>>,
-        waiting: Option<Vec<Entry>>,
+        out: SyncSender<Vec<Listed>>,
+        waiting: Option<Vec<Listed>>,
         owed: u64,
         ended: bool,
     },
@@ -237,10 +239,11 @@ impl ClientApp {
         connect: Connect,
         o: &ListOptions,
         wake: Wake,
-    ) -> Result<(ClientApp, Receiver<Vec<Entry>>), Error> {
+    ) -> Result<(ClientApp, Receiver<Vec<Listed>>), Error> {
         let flags =
             Flags { recursive: o.recursive, checksum: o.checksum, ..TransferOptions::default().flags() };
-        let hello = hello(Op::List, flags, vec![remote_path(&o.path)?], &identity());
+        let mut hello = hello(Op::List, flags, vec![remote_path(&o.path)?], &identity());
+        hello.link_targets = o.link_targets;
         let (out, entries) = sync_channel(LISTED);
         let job = Job::List { out, waiting: None, owed: 0, ended: false };
         Ok((ClientApp::new(connect, hello, job, wake), entries))
@@ -555,7 +558,8 @@ fn hello(op: Op, flags: Flags, paths: Vec<RelPath>, id: &blake3::Hasher) -> Hell
     transfer.copy_from_slice(&id.finalize().as_bytes()[..16]);
     let contents = vec![false; paths.len()];
     let sending = Sending::default();
-    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents, sending }
+    let link_targets = false;
+    Hello { version: VERSION, op, flags, transfer, paths, into: false, contents, sending, link_targets }
 }
 /// The same for every attempt of the same transfer from the same machine.
 fn identity() -> blake3::Hasher {

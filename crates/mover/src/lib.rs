@@ -83,4 +83,5 @@ pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
 pub use proto::{Mapping, Sending};
 pub use server::{ServeOptions, ServerApp};
+pub use session::Listed;
 pub use session::OTHER_SERVICE;

@@ -530,6 +530,7 @@ impl ServerApp {
             depth: if h.flags.recursive { usize::MAX } else { 1 },
             hash: h.flags.checksum,
             report: true,
+            link_targets: h.link_targets,
             asked: asking.asked(),
             out,
             wake: self.wake.clone(),

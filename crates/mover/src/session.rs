@@ -3,7 +3,7 @@
 
 use crate::doing::Doing;
 use crate::link::{FIRST_RECEIVES, Link, LinkEvent};
-use crate::proto::{Entry, Hello, Mapping, ProtoError, Record, Totals, decode};
+use crate::proto::{Entry, Hello, Kind, Mapping, Name, ProtoError, Record, Totals, decode};
 use crate::sink::Sink;
 use crate::sink::list::Asking;
 use crate::source::{Source, send};
@@ -71,6 +71,15 @@ fn of_decoding(e: ProtoError) -> Fatal {
     }
 }
 
+/// An entry of a listing as a client gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What is there.
+    pub entry: Entry,
+    /// The target of a symbolic link; `None` where the server did not tell it.
+    pub target: Option<Vec<u8>>,
+}
+
 /// What the owner of a session decides.
 #[derive(Debug)]
 pub(crate) enum Control {
@@ -83,7 +92,7 @@ pub(crate) enum Control {
     },
     SinkEnd(Totals),
     /// Entries of a message, for a client that lists.
-    Entries(Vec<Entry>),
+    Entries(Vec<Listed>),
     /// One message of a listing was read: it took one of the credit.
     Listed,
     ListEnd,
@@ -137,6 +146,15 @@ impl fmt::Debug for Session {
         }
         write!(f, "; {:?}; {} messages and returns to handle", self.link, self.events.len())
     }
+}
+
+/// The entry that a target belongs to: the one before it, of that name.
+fn of_link<'a>(last: Option<&'a mut Listed>, name: &Name) -> Result<&'a mut Listed, Fatal> {
+    let is_it = |l: &Listed| {
+        let e = &l.entry;
+        l.target.is_none() && (e.kind, e.root, &e.path) == (Kind::Link, name.root, &name.path)
+    };
+    last.filter(|l| is_it(l)).ok_or_else(|| Fatal::protocol("the target of a link that was not listed"))
 }
 
 impl Session {
@@ -210,12 +228,15 @@ impl Session {
                 Record::Touch { .. } if matches!(&self.role, Role::Sink(s) if !s.lists()) => {
                     return Err(Fatal::protocol("mode and time of a file that nobody was told of"));
                 }
+                Record::Link { name, target, .. } if matches!(&self.role, Role::Reader) => {
+                    of_link(entries.last_mut(), &name)?.target = Some(target.to_vec());
+                }
                 Record::Dir { .. } | Record::Link { .. } | Record::Small { .. } | Record::Touch { .. } => {
                     small = true
                 }
-                Record::Entry(e) => {
+                Record::Entry(entry) => {
                     listed = true;
-                    entries.push(e);
+                    entries.push(Listed { entry, target: None });
                 }
                 r => {
                     listed |= matches!(r, Record::Failed { .. } | Record::ListEnd);
@@ -240,9 +261,9 @@ impl Session {
             _ => Ok(()),
         }
     }
-    fn entries(&mut self, e: Vec<Entry>) -> Result<(), Fatal> {
+    fn entries(&mut self, e: Vec<Listed>) -> Result<(), Fatal> {
         match &mut self.role {
-            Role::Source(s) => s.entries(e)?,
+            Role::Source(s) => s.entries(e.into_iter().map(|l| l.entry).collect())?,
             Role::Reader => self.controls.push_back(Control::Entries(e)),
             _ => return Err(Fatal::protocol("a listing that was not asked for")),
         }

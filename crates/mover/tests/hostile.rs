@@ -46,7 +46,17 @@ fn hello(op: Op, flags: Flags, p: &str) -> Vec<u8> {
     let (paths, contents) = (vec![path(p)], vec![false]);
     let (transfer, sending) = ([7; 16], Sending::default());
     let into = op == Op::Put;
-    message(&[Record::Hello(Hello { version: VERSION, op, flags, transfer, paths, into, contents, sending })])
+    message(&[Record::Hello(Hello {
+        version: VERSION,
+        op,
+        flags,
+        transfer,
+        paths,
+        into,
+        contents,
+        sending,
+        link_targets: false,
+    })])
 }
 /// What opens a put of a folder's contents into the served folder, and asks for everything there is to be listed.
 fn opening(flags: Flags) -> Vec<Vec<u8>> {

@@ -300,6 +300,7 @@ pub fn hello(b: &mut Bytes<'_>) -> Option<Record<'static>> {
         paths,
         into: kind & 8 != 0,
         sending: Sending { cc: (kind & 0x30 == 0x30).then(|| "cubic".to_owned()), ..Sending::default() },
+        link_targets: kind & 0x30 == 0x20,
     }))
 }
 

@@ -1,5 +1,6 @@
 //! `longhaul cc`: its subcommands and their flags.
 
+use super::heading;
 use super::live::{Control, Load, Pull, Push, Set, ShowFlows, Status, StoreAccess, TraceFlow, Unload};
 use admin::source::Source;
 use base::units;
@@ -9,86 +10,97 @@ use std::path::PathBuf;
 /// What administrators see and say of congestion control.
 #[derive(Subcommand, Debug)]
 pub enum Cc {
-    /// Names and what they are; programs in the kernel's TCP.
+    /// List algorithms, and programs in the kernel's TCP.
     List,
-    /// Parameters of one algorithm or of all.
+    /// Describe the parameters of one algorithm or of all.
     Describe {
         /// The algorithm.
         name: Option<String>,
     },
-    /// Processes that move data, and their flows: what each is treated by, and what it does.
+    /// Show processes that move data, and their flows.
     Show(ShowFlows),
-    /// Where the policy of each process is from, and how it fares.
+    /// Show where each process has its policy from, and its state.
     Status(Status),
-    /// Give running processes another policy, or change one flow.
+    /// Change the policy of running processes, or one flow.
     Set(Set),
-    /// Write a policy into a central store, from which all hosts that watch it take it.
+    /// Write a policy into a central store, for all hosts that watch it.
     Push(Push),
-    /// Print the policy that a central store has.
+    /// Print the policy of a central store.
     Pull(Pull),
     /// Print decisions of algorithms as they are made, until interrupted.
     Trace(TraceFlow),
-    /// Load a program into running processes: its name can be selected there from then on, and flows that run other code by
-    /// this name run this.
+    /// Load a program into running processes.
+    ///
+    /// Its name can be selected there from then on, and flows that run other code of this name change to it.
     Load(Load),
-    /// Take a program's name away in running processes; flows that run it go on with it. Refused where the policy in force
-    /// names it.
+    /// Unload a program from running processes.
+    ///
+    /// Flows that run it keep it. Refused where the policy in force names it.
     Unload(Unload),
-    /// Build a program (C against opencc.h): ALG.wasm for Longhaul and ALG.bpf.o for the kernel's TCP. Needs clang and lld.
+    /// Build a program: ALG.wasm for Longhaul and ALG.bpf.o for the kernel's TCP.
+    ///
+    /// The source is C against opencc.h. Needs clang and lld.
     Build(Build),
-    /// Grade an algorithm: the rules that all have to keep, and transfers in virtual time. Exit code 1 if it fails.
+    /// Test an algorithm against the rules for all, and in virtual time.
+    ///
+    /// The exit code is 1 if it fails.
     Test(Test),
-    /// Policies: which traffic gets which algorithm, class and share.
+    /// Check and explain policies: which traffic gets which algorithm, class and share.
     #[command(subcommand)]
     Policy(Policy),
-    /// Gives a program to the kernel's TCP, for any socket that asks for it by TCP_CONGESTION; or has a policy's rules hold
-    /// for the TCP connections of programs that know nothing of them.
+    /// Attach a program or a policy to the kernel's TCP.
+    ///
+    /// A program can then be chosen by any socket (TCP_CONGESTION); a policy holds for the TCP connections of all programs.
     Attach(Attach),
-    /// Takes either away again; connections that use it keep it.
-    Detach(DetachWhat),
+    /// Detach a program or a policy from the kernel's TCP; connections that use it keep it.
+    Detach(Detach),
 }
 
 /// `longhaul cc detach`.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["name", "policy"]))]
-pub struct DetachWhat {
-    /// A program, by its name in the kernel.
+pub struct Detach {
+    /// The program, by its name in the kernel.
     pub name: Option<String>,
-    /// The policy that holds for TCP connections instead.
-    #[arg(long)]
+    /// Detach the policy for TCP connections.
+    #[arg(long, help_heading = heading::CONGESTION_CONTROL)]
     pub policy: bool,
-    /// Of this cgroup (version 2), by its folder; else of all processes.
-    #[arg(long, value_name = "FOLDER", requires = "policy")]
+    /// Folder of the cgroup (version 2) to detach it from (default: all processes).
+    #[arg(long, value_name = "FOLDER", requires = "policy", help_heading = heading::CONGESTION_CONTROL)]
     pub cgroup: Option<PathBuf>,
 }
 
 /// Policies.
 #[derive(Subcommand, Debug)]
 pub enum Policy {
-    /// Check a policy file as a whole: everything that is wrong with it, with lines and remedies. Exit code 2 if it cannot
-    /// be used.
+    /// Check a policy file.
+    ///
+    /// Every mistake is printed with its line and a remedy. The exit code is 2 if the policy cannot be used.
     Check {
         /// The file.
         file: PathBuf,
-        /// One JSON object.
-        #[arg(long)]
+        /// Print one JSON object on standard output.
+        #[arg(long, help_heading = heading::OUTPUT)]
         json: bool,
     },
-    /// Say what becomes of a flow, and why: rule, algorithm, parameters, class, share.
+    /// Explain how a policy treats a flow: rule, algorithm, parameters, class, share.
     Explain {
-        /// The flow, in one argument or several: 10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native
-        /// cc=bbr priority=6. Ports and words can be left out, and * stands for an address of this host.
+        /// Flow, such as 10.0.0.1:5000->10.0.0.2:4460 app=backup dscp=CS1 qos=bulk carrier=native cc=bbr priority=6.
+        ///
+        /// In one argument or several. Ports and words can be left out, and * stands for an address of this host.
         #[arg(required = true, value_name = "FLOW")]
         flow: Vec<String>,
-        /// The policy; the built-in one when left out.
-        #[arg(long, value_name = "FILE")]
+        /// Policy file (default: the built-in policy).
+        #[arg(long, value_name = "FILE", help_heading = heading::CONGESTION_CONTROL)]
         policy: Option<PathBuf>,
-        /// The policy that holds for TCP connections of this cgroup, or of all processes, instead (see `longhaul cc attach
-        /// --policy`).
-        #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with = "policy")]
+        /// Explain the policy that is attached to the cgroup in FOLDER, or to all processes (default: unset).
+        ///
+        /// See `longhaul cc attach --policy`.
+        #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with = "policy",
+              help_heading = heading::CONGESTION_CONTROL)]
         attached: Option<Option<PathBuf>>,
-        /// One JSON object.
-        #[arg(long)]
+        /// Print one JSON object on standard output.
+        #[arg(long, help_heading = heading::OUTPUT)]
         json: bool,
     },
     /// Print the built-in policy, which holds where no other says anything.
@@ -100,30 +112,33 @@ pub enum Policy {
 pub struct Build {
     /// The source, ALG.c.
     pub source: PathBuf,
-    /// The folder for what is built; this one when left out.
-    #[arg(short, long, value_name = "DIR")]
+    /// Folder for the results (default: the current one).
+    #[arg(short, long, value_name = "DIR", help_heading = heading::CONGESTION_CONTROL)]
     pub out: Option<PathBuf>,
-    /// Write opencc.h and opencc_window.h there too, for an editor to look things up in.
-    #[arg(long)]
+    /// Write opencc.h and opencc_window.h there, too, for editors.
+    #[arg(long, help_heading = heading::CONGESTION_CONTROL)]
     pub headers: bool,
 }
 
 /// `longhaul cc test`.
 #[derive(Args, Debug)]
 pub struct Test {
-    /// A name, also of a shipped program, or a program's file (ALG.wasm, ALG.c), with parameters: cubic, vegas-c, gradient.wasm, gradient.c:gain=8.
+    /// Name of an algorithm or a shipped program, or a file (ALG.wasm, ALG.c), with parameters, such as gradient.c:gain=8.
     pub algorithm: String,
-    /// One JSON object.
-    #[arg(long)]
+    /// Print one JSON object on standard output.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 /// Programs that this process is to know.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Programs {
-    /// A congestion-control program (ALG.wasm, ALG.c where clang is, or the name of one that comes with Longhaul: reno-c,
-    /// cubic-c, dctcp-c, vegas-c, gradient), known by its name to what follows: give it before --cc.
-    #[arg(long = "cc-program", value_name = "FILE", value_parser = program)]
+    /// Congestion-control program, before the --cc that names it: ALG.wasm, ALG.c or a shipped name (repeatable; default:
+    /// none).
+    ///
+    /// Shipped are reno-c, cubic-c, dctcp-c, vegas-c and gradient. ALG.c needs clang.
+    #[arg(long = "cc-program", value_name = "FILE", value_parser = program, hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub programs: Vec<String>,
 }
 
@@ -135,40 +150,47 @@ fn program(text: &str) -> Result<String, String> {
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["tcp", "policy"]))]
 pub struct Attach {
-    /// Source (FILE.c, needs clang), object made by `clang -target bpf`, or the name of a shipped program.
-    #[arg(long, value_name = "FILE")]
+    /// Program for the kernel's TCP: FILE.c (needs clang), an object, or the name of a shipped one (default: unset).
+    ///
+    /// Objects are made by `clang -target bpf`.
+    #[arg(long, value_name = "FILE", help_heading = heading::CONGESTION_CONTROL)]
     pub tcp: Option<PathBuf>,
-    /// A policy, whose rules then say by which of the kernel's algorithms new TCP connections of any program send, and what
-    /// each may send at most: a file, or a key in etcd as etcd://HOST[:PORT][,HOST...]/KEY (etcds:// with TLS); the built-in one
-    /// when left out. Attached again, it takes the place of the one before at once.
-    #[arg(long, value_name = "SOURCE", num_args = 0..=1)]
+    /// Policy for TCP connections of all programs: a file, or etcd[s]://HOST[:PORT][,HOST...]/KEY (default: unset; the
+    /// built-in one without SOURCE).
+    ///
+    /// Its rules say by which of the kernel's algorithms new connections send, and how fast each may. Attached again, it
+    /// replaces the one before at once.
+    #[arg(long, value_name = "SOURCE", num_args = 0..=1, help_heading = heading::CONGESTION_CONTROL)]
     pub policy: Option<Option<Source>>,
-    /// Go on until interrupted, and have every other policy hold that is at SOURCE from then on.
-    #[arg(long, requires = "policy")]
+    /// Keep running, and apply every change of SOURCE.
+    #[arg(long, requires = "policy", help_heading = heading::CONGESTION_CONTROL)]
     pub watch: bool,
     #[command(flatten)]
     pub access: StoreAccess,
     #[command(flatten)]
     pub control: Control,
-    /// Its name in the kernel: letters, digits and _, 15 at most [default: the program's own].
-    #[arg(long, conflicts_with = "policy")]
+    /// Name in the kernel, 1 to 15 letters, digits or _ (default: the program's own).
+    #[arg(long, conflicts_with = "policy", value_name = "NAME", help_heading = heading::CONGESTION_CONTROL)]
     pub name: Option<String>,
-    /// A parameter: a number in the units of opencc.h (bytes or bytes per second, nanoseconds, parts of 100,000), or one with its
-    /// unit (20mbit, 10ms, 64KiB, 0.5%); may be given several times.
-    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = param, conflicts_with = "policy")]
+    /// Parameter of the program, a number with or without a unit such as 20mbit, 10ms, 64KiB or 0.5% (repeatable; default:
+    /// as compiled).
+    ///
+    /// Without a unit, it is in the units of opencc.h: bytes, bytes per second, nanoseconds or parts of 100,000.
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = param, conflicts_with = "policy",
+          help_heading = heading::CONGESTION_CONTROL)]
     pub params: Vec<(String, u64)>,
-    /// Makes it what new connections in this network namespace use unless they ask for another.
-    #[arg(long, conflicts_with_all = ["cgroup", "policy"])]
+    /// Make it the default of new connections in this network namespace.
+    #[arg(long, conflicts_with_all = ["cgroup", "policy"], help_heading = heading::CONGESTION_CONTROL)]
     pub default: bool,
-    /// The same for processes in this cgroup (version 2): its folder. A policy holds for all processes without it.
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder of the cgroup (version 2) whose processes it is for (default: all processes).
+    #[arg(long, value_name = "FOLDER", help_heading = heading::CONGESTION_CONTROL)]
     pub cgroup: Option<PathBuf>,
 }
 
 /// A parameter as programs have them in memory: bytes per second, nanoseconds, bytes, parts of 100,000. With a unit it is
 /// converted; a letter alone (20M) could be a rate or a size.
 fn param(text: &str) -> Result<(String, u64), String> {
-    let (name, value) = text.split_once('=').ok_or("give NAME=NUMBER, or a number with a unit")?;
+    let (name, value) = text.split_once('=').ok_or("not a parameter; try NAME=VALUE, such as gain=8")?;
     Ok((name.to_owned(), number_of(value.trim())?))
 }
 
@@ -178,7 +200,7 @@ fn number_of(value: &str) -> Result<u64, String> {
     }
     if let Some(percent) = value.strip_suffix('%') {
         let parts = units::decimal(percent.trim(), 1_000);
-        return parts.ok_or_else(|| format!("cannot read `{value}` as a percentage; write one such as 0.5%"));
+        return parts.ok_or_else(|| format!("`{value}` is not a percentage; try one such as 0.5%"));
     }
     let unit = value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim().to_ascii_lowercase();
     if unit.len() > 1 {
@@ -194,8 +216,8 @@ fn number_of(value: &str) -> Result<u64, String> {
         "b" => units::size(value),
         _ => {
             return Err(format!(
-                "cannot read `{value}`; write a whole number, a rate such as 20mbit or 60MB/s, a time such as 10ms, a size such as \
-                 64KiB, or a percentage such as 0.5%"
+                "`{value}` is not a number; try a whole number, a rate such as 20mbit or 60MB/s, a time such as \
+                 10ms, a size such as 64KiB, or a percentage such as 0.5%"
             ));
         }
     };
@@ -207,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_of_programs_are_read_with_and_without_units() {
+    fn program_parameters_parse_with_and_without_units() {
         for (text, value) in [
             ("x=17", 17),
             ("x=20mbit", 2_500_000),

@@ -1,5 +1,6 @@
 //! `longhaul clean`.
 
+use super::heading;
 use crate::units;
 use base::Span;
 use clap::Args;
@@ -9,20 +10,26 @@ use std::path::PathBuf;
 /// marks of transfers that did not come to their end. Nothing that a running transfer has is touched, no symbolic link is
 /// followed, and what only has such a name stays.
 #[derive(Args, Debug)]
+#[command(after_help = heading::UNITS)]
 pub struct Clean {
     /// The folder, on this machine.
     pub dir: PathBuf,
-    /// Remove only what was last changed this long ago, or earlier: what is younger may still be resumed.
-    #[arg(long, value_name = "AGE", default_value = "1d", value_parser = units::span)]
+    /// Remove only what was last changed this long ago or earlier.
+    ///
+    /// What is younger may still be resumed.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = units::span,
+          help_heading = heading::TRANSFER)]
     pub older: Span,
-    /// Remove also marks of transfers that a restart of this machine cut off. What they wrote may not have reached the disk:
-    /// with the mark, the next transfer compares all contents; without, it goes by size and time.
-    #[arg(long)]
+    /// Remove the marks of transfers that were cut off by a restart of this machine, too.
+    ///
+    /// What they wrote may not have reached the disk. With its mark, the next transfer compares all contents; without, it
+    /// goes by size and time.
+    #[arg(long, help_heading = heading::TRANSFER)]
     pub doubtful: bool,
-    /// Only say what would be removed.
-    #[arg(short = 'n', long)]
+    /// Show what would be removed, and remove nothing.
+    #[arg(short = 'n', long, help_heading = heading::TRANSFER)]
     pub dry_run: bool,
-    /// One JSON object a line, one line for each thing found.
-    #[arg(long)]
+    /// Print one JSON object per line, one line per item found.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }

@@ -1,5 +1,6 @@
 //! Connections by iWARP: `iwarp://` addresses, and servers that answer them.
 
+use super::heading;
 use base::Span;
 use clap::{Args, ValueEnum};
 use endpoint::{Iwarp, IwarpServer, TransportOptions};
@@ -18,20 +19,27 @@ pub enum Switch {
 /// What both ends ask for of MPA, the layer between TCP and RDMA.
 #[derive(Args, Clone, Debug)]
 pub struct Mpa {
-    /// iWARP: checksums (CRC32C) in each record. Off only where both ends say so; TCP's own are weak, TLS needs none.
-    #[arg(long, value_enum, value_name = "SWITCH", default_value_t)]
+    /// iWARP: checksum each record (CRC32C).
+    ///
+    /// It is off only if both ends say so. TCP's own checksum is weak; TLS needs none.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t, hide_short_help = true,
+          help_heading = heading::NETWORK)]
     pub mpa_crc: Switch,
-    /// iWARP: have the other end put markers into what it sends. Of use only to adapters that take segments out of order.
-    #[arg(long)]
+    /// iWARP: ask the other end for MPA markers.
+    ///
+    /// They help only adapters that take segments out of order.
+    #[arg(long, hide_short_help = true, help_heading = heading::NETWORK)]
     pub mpa_markers: bool,
-    /// iWARP: put what the other end writes in its place before its checksum is checked, as kernels and adapters do: one copy
-    /// less. Nothing is reported as arrived that fails it, but programs that watch the memory may see damaged bytes there,
-    /// and a damaged header may have bytes written elsewhere in memory that is open to the peer.
-    #[arg(long)]
+    /// iWARP: place data before its checksum is verified, which saves a copy.
+    ///
+    /// Kernels and adapters do the same. Damaged data is never reported as arrived, but programs that watch the memory can
+    /// see it, and a damaged header can make data land elsewhere in memory that is open to the peer.
+    #[arg(long, hide_short_help = true, help_heading = heading::NETWORK)]
     pub mpa_early: bool,
-    /// iWARP: congestion control of TCP by the system's name (cubic, bbr, or a loaded program), or several in order of
-    /// preference: the first that the system has. The system's choice when left out.
-    #[arg(long, value_name = "NAME[,NAME...]")]
+    /// iWARP: congestion control of TCP, best first, such as cubic or bbr (default: the system's).
+    ///
+    /// The first one that the kernel has is used, loaded programs included.
+    #[arg(long, value_name = "NAME[,NAME...]", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub tcp_cc: Option<String>,
 }
 
@@ -47,15 +55,15 @@ impl Mpa {
 
 /// Of a client.
 #[derive(Args, Clone, Debug)]
-pub struct ByIwarp {
-    /// Of an iwarp:// address: without TLS, as the RFCs have it. Nothing is encrypted, and nobody is who they say.
-    #[arg(long)]
+pub struct IwarpClientOptions {
+    /// iWARP: connect without TLS, as in the RFCs; nothing is encrypted or authenticated.
+    #[arg(long, hide_short_help = true, help_heading = heading::SECURITY)]
     pub plain: bool,
     #[command(flatten)]
     pub mpa: Mpa,
 }
 
-impl ByIwarp {
+impl IwarpClientOptions {
     /// Whether what the command line asks for is to be had from this kind of address.
     ///
     /// # Errors
@@ -69,7 +77,10 @@ impl ByIwarp {
                 (o.module != ::wire::Module::Aead, "--encryption"),
                 (!o.paths.is_empty(), "--path and --backup-path"),
             ];
-            (native, "of the native transport (longhaul://): over iWARP, TCP sends, see --tcp-cc and --plain")
+            (
+                native,
+                "the server's address is iwarp://, where TCP sends; try longhaul://, or --tcp-cc and --plain",
+            )
         } else {
             let iwarp = vec![
                 (self.plain, "--plain"),
@@ -77,18 +88,18 @@ impl ByIwarp {
                 (self.mpa.mpa_markers, "--mpa-markers"),
                 (self.mpa.tcp_cc.is_some(), "--tcp-cc"),
             ];
-            (iwarp, "for addresses that begin with iwarp://")
+            (iwarp, "the server's address is not iwarp://; try without, or an iwarp:// address")
         };
         let named: Vec<&str> = wrong.into_iter().filter(|w| w.0).map(|w| w.1).collect();
-        if named.is_empty() { Ok(()) } else { Err(format!("{}: {why}", named.join(", "))) }
+        if named.is_empty() { Ok(()) } else { Err(format!("cannot use {}: {why}", named.join(", "))) }
     }
 
     /// How a connection by iWARP is to be made, within how long. Says aloud what is not protected.
     pub fn wanted(&self, connect_timeout: Span) -> Iwarp {
         if self.plain {
             err_line!(
-                "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not checked: \
-                 everybody on the way can read and change everything"
+                "WARNING: --plain: data is NOT encrypted and NOT authenticated, and the server's identity is not \
+                 checked: anyone on the path can read and change everything"
             );
         }
         let mut i = Iwarp { tls: !self.plain, congestion: self.mpa.tcp_cc.clone(), ..Iwarp::default() };
@@ -100,7 +111,7 @@ impl ByIwarp {
 
 /// Which clients by iWARP a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Answers {
+pub enum IwarpMode {
     /// With TLS below, which only Longhaul speaks: encrypted, and let in by key as others are.
     Tls,
     /// As the RFCs have it: not encrypted, and whoever reaches the port is let in (needs --allow-any-key).
@@ -111,15 +122,15 @@ pub enum Answers {
 
 /// Of a server.
 #[derive(Args, Clone, Debug)]
-pub struct ServeIwarp {
-    /// Answer iWARP, too, at the TCP port of the same number.
-    #[arg(long, value_enum, value_name = "HOW")]
-    pub iwarp: Option<Answers>,
+pub struct IwarpServerOptions {
+    /// Accept iWARP too, on the TCP port of the same number (default: off).
+    #[arg(long, value_enum, value_name = "HOW", help_heading = heading::NETWORK)]
+    pub iwarp: Option<IwarpMode>,
     #[command(flatten)]
     pub mpa: Mpa,
 }
 
-impl ServeIwarp {
+impl IwarpServerOptions {
     /// What the driver is told, if anything.
     pub fn streams(&self) -> Option<StreamOptions> {
         self.iwarp.map(|_| StreamOptions { congestion: self.mpa.tcp_cc.clone() })
@@ -131,20 +142,20 @@ impl ServeIwarp {
     /// Plain connections without having been told to let everybody in.
     pub fn server(&self, allow_any_key: bool) -> Result<Option<IwarpServer>, String> {
         let Some(answers) = self.iwarp else { return Ok(None) };
-        let plain = answers != Answers::Tls;
+        let plain = answers != IwarpMode::Tls;
         if plain && !allow_any_key {
-            return Err("--iwarp plain lets in whoever reaches the port, since nobody shows a key there: say that you mean \
-                        it with --allow-any-key, or choose --iwarp tls"
+            return Err("cannot use --iwarp plain: clients present no key over it, and anyone who can reach the port \
+                        is admitted; try --iwarp tls, or confirm it with --allow-any-key"
                 .to_owned());
         }
         if plain {
             err_line!(
-                "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and everybody who \
-                 reaches the port is let in",
-                if answers == Answers::Plain { "plain" } else { "both" }
+                "WARNING: --iwarp {}: over plain iWARP data is NOT encrypted and NOT authenticated, and anyone who \
+                 can reach the port is admitted",
+                if answers == IwarpMode::Plain { "plain" } else { "both" }
             );
         }
-        let mut s = IwarpServer { plain, tls: answers != Answers::Plain, ..IwarpServer::default() };
+        let mut s = IwarpServer { plain, tls: answers != IwarpMode::Plain, ..IwarpServer::default() };
         // Those that have shown nothing have half of what connections by TCP may have.
         s.max_half_open = s.max_half_open.min(lhio::descriptors::for_streams() / 2).max(1);
         self.mpa.apply(&mut s.settings);

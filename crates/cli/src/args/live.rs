@@ -1,5 +1,6 @@
 //! How administrators see and change what runs, and where policies are from.
 
+use super::heading;
 use admin::proto::FlowId;
 use admin::source::{Source, Store};
 use base::Rate;
@@ -9,10 +10,11 @@ use std::str::FromStr;
 
 /// Who may see and change this process while it runs, and where its policy is from.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Governing {
-    /// Policy of congestion control: a file, or a key in etcd as etcd://HOST[:PORT][,HOST...]/KEY (etcds:// with TLS). What
-    /// changes there takes effect while this runs.
-    #[arg(long, value_name = "SOURCE")]
+pub struct AdminOptions {
+    /// Congestion control policy: a file, or etcd[s]://HOST[:PORT][,HOST...]/KEY (default: built in).
+    ///
+    /// Changes there take effect while this runs. etcds:// is etcd with TLS.
+    #[arg(long, value_name = "SOURCE", help_heading = heading::CONGESTION_CONTROL)]
     pub policy: Option<Source>,
     #[command(flatten)]
     pub access: StoreAccess,
@@ -23,28 +25,33 @@ pub struct Governing {
 /// Who may see and change a process while it runs.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Control {
-    /// Listen at no control socket: `longhaul cc show` and `set` do not see this process.
-    #[arg(long)]
+    /// Do not open a control socket, which hides this process from `longhaul cc show` and `set`.
+    #[arg(long, hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub no_control: bool,
-    /// Let the members of this group use the control socket, too; else this user and root.
-    #[arg(long, value_name = "GROUP", conflicts_with = "no_control")]
+    /// Group whose members may use the control socket (default: this user and root only).
+    #[arg(long, value_name = "GROUP", conflicts_with = "no_control", hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub control_group: Option<String>,
 }
 
 /// How to get at a central store. The password is in LONGHAUL_STORE_PASSWORD.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StoreAccess {
-    /// Certificates that the store's must come from, in a PEM file; else those that the system trusts.
-    #[arg(long, value_name = "FILE")]
+    /// CA certificates of the etcd store, in PEM (default: the system's).
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub store_ca: Option<PathBuf>,
-    /// This host's certificate for the store, in a PEM file.
-    #[arg(long, value_name = "FILE", requires = "store_key")]
+    /// Client certificate for the etcd store, in PEM (default: none).
+    #[arg(long, value_name = "FILE", requires = "store_key", hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub store_cert: Option<PathBuf>,
-    /// Its key.
-    #[arg(long, value_name = "FILE", requires = "store_cert")]
+    /// Private key of --store-cert, in PEM (default: none).
+    #[arg(long, value_name = "FILE", requires = "store_cert", hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub store_key: Option<PathBuf>,
-    /// User of the store.
-    #[arg(long, value_name = "NAME")]
+    /// User of the etcd store (default: none).
+    ///
+    /// Its password is in the environment variable LONGHAUL_STORE_PASSWORD.
+    #[arg(long, value_name = "NAME", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub store_user: Option<String>,
 }
 
@@ -64,8 +71,7 @@ impl FromStr for FlowAddress {
             Some((pid, flow)) => (Some(pid), flow),
             None => (None, text),
         };
-        let wrong =
-            || format!("\"{text}\" is not a flow: write PID/CONNECTION.FLOW as `longhaul cc show` prints it");
+        let wrong = || "not a flow; try PID/CONNECTION.FLOW, as `longhaul cc show` prints it".to_owned();
         let pid = pid.map(str::parse).transpose().map_err(|_| wrong())?;
         Ok(FlowAddress { pid, flow: flow.parse().map_err(|_| wrong())? })
     }
@@ -73,51 +79,54 @@ impl FromStr for FlowAddress {
 
 #[derive(Args, Debug)]
 pub struct ShowFlows {
-    /// Of this process only.
-    #[arg(long, value_name = "PID")]
+    /// Show this process only (default: all).
+    #[arg(long, value_name = "PID", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
-    /// Again each second, until interrupted.
-    #[arg(short, long)]
+    /// Repeat every second until interrupted.
+    #[arg(short, long, help_heading = heading::OUTPUT)]
     pub watch: bool,
-    /// Why each flow is treated so, beneath it.
-    #[arg(long)]
+    /// Show why each flow is treated so.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub why: bool,
-    /// One JSON object; with --watch one a line.
-    #[arg(long)]
+    /// Print one JSON object on standard output, one per line with --watch.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Status {
-    /// Of this process only.
-    #[arg(long, value_name = "PID")]
+    /// Show this process only (default: all).
+    #[arg(long, value_name = "PID", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
-    /// What happened, too.
-    #[arg(long)]
+    /// Show recent events.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub events: bool,
-    /// One JSON object.
-    #[arg(long)]
+    /// Print one JSON object on standard output.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["file", "flow"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["file", "flow"]), after_help = heading::UNITS)]
 pub struct Set {
-    /// The policy that running processes are to have, until their own source has another one.
+    /// Policy file for the running processes, in force until their own source changes.
     #[arg(value_name = "POLICY")]
     pub file: Option<PathBuf>,
-    /// Change this flow instead, until the policy changes.
-    #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"])]
+    /// Change this flow instead, until the policy changes (default: unset).
+    #[arg(long, value_name = "PID/FLOW", conflicts_with_all = ["pid"], help_heading = heading::CONGESTION_CONTROL)]
     pub flow: Option<FlowAddress>,
-    /// Its congestion control with parameters; of a flow by iWARP, a name of the system's TCP.
-    #[arg(long, value_name = "SPEC", value_parser = of_running, requires = "flow", conflicts_with = "file")]
+    /// Congestion control of the flow with parameters, or the system's name of one for an iWARP flow (default: unchanged).
+    #[arg(long, value_name = "SPEC", value_parser = of_running, requires = "flow", conflicts_with = "file",
+          help_heading = heading::CONGESTION_CONTROL)]
     pub cc: Option<String>,
-    /// What it may send at most, beside --limit and the policy's caps, of which the smallest holds (500mbit, 60MB/s); none: no
-    /// cap of its own.
-    #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file")]
+    /// Rate limit of the flow, or none (default: unchanged).
+    ///
+    /// The lowest of it, --limit and the policy's caps holds.
+    #[arg(long, value_name = "RATE", value_parser = cap, requires = "flow", conflicts_with = "file",
+          help_heading = heading::CONGESTION_CONTROL)]
     pub cap: Option<Cap>,
-    /// This process only.
-    #[arg(long, value_name = "PID")]
+    /// Change this process only (default: all).
+    #[arg(long, value_name = "PID", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
 }
 
@@ -139,23 +148,25 @@ fn cap(text: &str) -> Result<Cap, String> {
 
 #[derive(Args, Debug)]
 pub struct Push {
-    /// The policy. All of it is checked before any of it is written.
+    /// Policy file.
+    ///
+    /// All of it is checked before any of it is written.
     #[arg(value_name = "POLICY")]
     pub file: PathBuf,
-    /// Where: etcd://HOST[:PORT][,HOST...]/KEY, or etcds:// with TLS.
-    #[arg(long, value_name = "URL")]
+    /// Store to write to: etcd[s]://HOST[:PORT][,HOST...]/KEY, where etcds is etcd with TLS.
+    #[arg(long, value_name = "URL", help_heading = heading::CONGESTION_CONTROL)]
     pub store: Store,
     #[command(flatten)]
     pub access: StoreAccess,
-    /// One JSON object.
-    #[arg(long)]
+    /// Print one JSON object on standard output.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Pull {
-    /// From where: etcd://HOST[:PORT][,HOST...]/KEY, or etcds:// with TLS.
-    #[arg(long, value_name = "URL")]
+    /// Store to read from: etcd[s]://HOST[:PORT][,HOST...]/KEY, where etcds is etcd with TLS.
+    #[arg(long, value_name = "URL", help_heading = heading::CONGESTION_CONTROL)]
     pub store: Store,
     #[command(flatten)]
     pub access: StoreAccess,
@@ -163,12 +174,11 @@ pub struct Pull {
 
 #[derive(Args, Debug)]
 pub struct Load {
-    /// The program: ALG.wasm, ALG.c where clang is, or the name of one that comes with Longhaul (reno, cubic, dctcp, vegas,
-    /// gradient).
+    /// Program: ALG.wasm, ALG.c (needs clang), or the name of a shipped one (reno, cubic, dctcp, vegas, gradient).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Into this process only.
-    #[arg(long, value_name = "PID")]
+    /// Load into this process only (default: all).
+    #[arg(long, value_name = "PID", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
 }
 
@@ -176,30 +186,33 @@ pub struct Load {
 pub struct Unload {
     /// Its name.
     pub name: String,
-    /// Even if the policy in force names it: new flows of it run their substitute then, and `longhaul cc status` says so.
-    #[arg(long)]
+    /// Unload even if the policy in force names the program.
+    ///
+    /// New flows of it run their substitute then, and `longhaul cc status` says so.
+    #[arg(long, help_heading = heading::CONGESTION_CONTROL)]
     pub force: bool,
-    /// From this process only.
-    #[arg(long, value_name = "PID")]
+    /// Unload from this process only (default: all).
+    #[arg(long, value_name = "PID", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
 }
 
 #[derive(Args, Debug)]
 pub struct TraceFlow {
-    /// Of this flow only.
-    #[arg(long, value_name = "PID/FLOW")]
+    /// Trace this flow only (default: all).
+    #[arg(long, value_name = "PID/FLOW", help_heading = heading::CONGESTION_CONTROL)]
     pub flow: Option<FlowAddress>,
-    /// Of this process, where there are several.
-    #[arg(long, value_name = "PID", conflicts_with = "flow")]
+    /// Trace this process (default: the only one).
+    #[arg(long, value_name = "PID", conflicts_with = "flow", help_heading = heading::CONGESTION_CONTROL)]
     pub pid: Option<u32>,
-    /// Only every so-many-th decision of a flow.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Print every Nth decision of a flow, from 1.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = heading::OUTPUT)]
     pub every: u32,
-    /// End after so many.
-    #[arg(short = 'n', long, value_name = "N")]
+    /// Exit after N decisions (default: none, run until interrupted).
+    #[arg(short = 'n', long, value_name = "N", help_heading = heading::OUTPUT)]
     pub count: Option<u64>,
-    /// A JSON object a line.
-    #[arg(long)]
+    /// Print one JSON object per line.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
@@ -208,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_of_processes_and_caps_are_read() {
+    fn flow_addresses_and_caps_parse() {
         let flow = FlowId { connection: 3, flow: 1 };
         assert_eq!("47/3.1".parse(), Ok(FlowAddress { pid: Some(47), flow }));
         assert_eq!("3.1".parse(), Ok(FlowAddress { pid: None, flow }));

@@ -1,5 +1,6 @@
 //! The command line of `longhaul run`.
 
+use super::heading;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,23 +8,21 @@ use std::path::PathBuf;
 /// `longhaul run`.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// File with the cluster's key, the same on all hosts; by default cluster.key of the state folder, which is made if it is not
-    /// there.
-    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    /// File with the cluster's key, the same on all hosts (default: cluster.key of the state folder, made if it is missing).
+    #[arg(long, value_name = "FILE", help_heading = heading::SECURITY)]
     pub cluster: Option<PathBuf>,
-    /// Protection of packets: auto (encrypted), integrity (authenticated) or crc32c (against accidents only). The peer must ask for
-    /// the same.
+    /// Packet protection: auto (encrypted), integrity (authenticated) or crc32c (against accidents only); the same at both ends.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "integrity", "crc32c"],
-          help_heading = "Security")]
+          help_heading = heading::SECURITY)]
     pub encryption: String,
-    /// Congestion control of what the program sends, with parameters.
-    #[arg(long, value_name = "SPEC", value_parser = super::congestion, help_heading = "Congestion control")]
+    /// Congestion control of what the program sends, with parameters (default: haul).
+    #[arg(long, value_name = "SPEC", value_parser = super::congestion, help_heading = heading::CONGESTION_CONTROL)]
     pub cc: Option<String>,
-    /// Folder with libibverbs.so.1; by default beside this program.
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    /// Folder with libibverbs.so.1 (default: beside this program).
+    #[arg(long, value_name = "DIR", help_heading = heading::OUTPUT)]
     pub library: Option<PathBuf>,
-    /// Say which interfaces the program uses and whether they are served, and do not run it.
-    #[arg(long, help_heading = "Output")]
+    /// Print which interfaces the program uses and whether they are served, instead of running it.
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub check: bool,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,6 +1,6 @@
 //! How an end sends, on the command line, and what both ends agree on about that.
 
-use super::{Intent, Programs};
+use super::{Intent, Programs, heading};
 use crate::units;
 use base::Rate;
 use clap::Args;
@@ -8,49 +8,58 @@ use endpoint::{Allow, CcNegotiation, Coupling, LaneChoice};
 
 /// How this end sends.
 #[derive(Args, Clone, Debug)]
-pub struct Sending {
+pub struct SendOptions {
     #[command(flatten)]
     pub programs: Programs,
-    /// Send no faster than this (500mbit, 60MB/s).
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    /// Send no faster than RATE (default: no limit).
+    #[arg(long, value_name = "RATE", value_parser = units::rate, help_heading = heading::NETWORK)]
     pub limit: Option<Rate>,
-    /// Congestion control with parameters (bbr, cubic, fixed:rate=500M), or several in order of preference
-    /// (haul,cubic:hystart=off): the first that the other end and its wishes allow is used. See `longhaul cc describe`.
-    #[arg(long, value_name = "SPEC[,SPEC...]", default_value = ::cc::registry::DEFAULT, value_parser = preferences)]
+    /// Congestion control with parameters, or several in order of preference, such as haul,cubic:hystart=off.
+    ///
+    /// The first one that the other end accepts is used. `longhaul cc describe` lists them.
+    #[arg(long, value_name = "SPEC[,SPEC...]", default_value = ::cc::registry::DEFAULT, value_parser = preferences,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub cc: String,
     #[command(flatten)]
-    pub lending: Lending,
+    pub offered: OfferedAlgorithms,
     #[command(flatten)]
-    pub wishing: Wishing,
-    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub peer_sending: PeerSending,
+    /// Rate guaranteed on the path, used from the first round trip (default: unset).
+    #[arg(long, value_name = "RATE", value_parser = units::rate, hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub known_rate: Option<Rate>,
     #[command(flatten)]
     pub intent: Intent,
-    /// Whether paths of a connection that lead over the same bottleneck take one share of it together (auto: those that
-    /// are found to; always: all of them; never).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = super::coupling)]
+    /// Share of paths with a common bottleneck: auto (one share for those found to have one), always (one for all) or never.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = super::coupling, hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub coupling: Coupling,
-    /// What goes over which path of a connection that has several (aggregate: all carry what they can; backup: the nearest
-    /// only, until it fails; latency: short messages and the ends of long ones where they arrive first).
-    #[arg(long, value_name = "HOW", default_value = "aggregate", value_parser = super::lane_choice)]
+    /// Path scheduler: aggregate (use all paths), backup (the nearest until it fails) or latency.
+    ///
+    /// With latency, short messages and the ends of long ones go where they arrive first.
+    #[arg(long, value_name = "HOW", default_value = "aggregate", value_parser = super::lane_choice,
+          hide_short_help = true, help_heading = heading::NETWORK)]
     pub scheduler: LaneChoice,
 }
 
 /// How the server is to send. Its own limits hold as well.
 #[derive(Args, Clone, Debug)]
-pub struct Asking {
-    /// Have the server send no faster than this (500mbit, 60MB/s); its own limit holds if it is smaller.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+pub struct RequestOptions {
+    /// Ask the server to send no faster than RATE (default: no limit).
+    ///
+    /// Its own limit holds if it is lower.
+    #[arg(long, value_name = "RATE", value_parser = units::rate, help_heading = heading::NETWORK)]
     pub limit: Option<Rate>,
-    /// Congestion control of the server with parameters (bbr, cubic, fixed:rate=500M), or several in order of preference:
-    /// the first that it lends; its own when left out. See `longhaul cc describe`.
-    #[arg(long, value_name = "SPEC[,SPEC...]", value_parser = preferences)]
+    /// Congestion control of the server with parameters, or several in order of preference (default: the server's).
+    ///
+    /// The first one that the server offers is used. `longhaul cc describe` lists them.
+    #[arg(long, value_name = "SPEC[,SPEC...]", value_parser = preferences, help_heading = heading::CONGESTION_CONTROL)]
     pub cc: Option<String>,
     #[command(flatten)]
-    pub wishing: Wishing,
-    /// A rate known to be free on the path (guaranteed or leased): used from the first round trip.
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    pub peer_sending: PeerSending,
+    /// Rate guaranteed on the path, used from the first round trip (default: unset).
+    #[arg(long, value_name = "RATE", value_parser = units::rate, hide_short_help = true,
+          help_heading = heading::CONGESTION_CONTROL)]
     pub known_rate: Option<Rate>,
     #[command(flatten)]
     pub intent: Intent,
@@ -58,31 +67,32 @@ pub struct Asking {
 
 /// What the other end may have this one send with.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Lending {
-    /// What --cc names goes before what the other end wishes to be sent with.
-    #[arg(long)]
+pub struct OfferedAlgorithms {
+    /// Give --cc precedence over the other end's --cc-wish.
+    #[arg(long, hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_firm: bool,
-    /// Of the other algorithms, send with these only where the other end wishes it (NAME,NAME or none); with any of them
-    /// when left out.
-    #[arg(long, value_name = "NAMES")]
+    /// Other algorithms that the other end may ask this one to send with, or none (default: all).
+    #[arg(long, value_name = "NAMES", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_allow: Option<String>,
 }
 
 /// What the other end is to send with.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Wishing {
-    /// Congestion control that the other end is to send with, best first (reno,cubic:hystart=off). It has its way if it is firm.
-    #[arg(long, value_name = "SPEC[,SPEC...]")]
+pub struct PeerSending {
+    /// Congestion control that the other end should send with, best first (default: its choice).
+    ///
+    /// With --cc-firm, the other end follows its own --cc.
+    #[arg(long, value_name = "SPEC[,SPEC...]", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_wish: Option<String>,
-    /// The other end sends with what --cc-wish names, or there is no connection.
-    #[arg(long, requires = "cc_wish")]
+    /// Do not connect if the other end cannot send with one of --cc-wish.
+    #[arg(long, requires = "cc_wish", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_wish_only: bool,
-    /// Congestion control that the other end must not send with.
-    #[arg(long, value_name = "NAMES")]
+    /// Congestion control that the other end must not send with (default: none).
+    #[arg(long, value_name = "NAMES", hide_short_help = true, help_heading = heading::CONGESTION_CONTROL)]
     pub cc_refuse: Option<String>,
 }
 
-impl Sending {
+impl SendOptions {
     /// The first choice for what this end sends.
     pub fn first_cc(&self) -> &str {
         ::cc::registry::preferences(&self.cc)[0]
@@ -91,16 +101,16 @@ impl Sending {
     /// What is settled with the other end.
     pub fn negotiation(&self) -> CcNegotiation {
         let also = ::cc::registry::preferences(&self.cc).into_iter().skip(1).map(str::to_owned).collect();
-        let allow = match self.lending.cc_allow.as_deref() {
+        let allow = match self.offered.cc_allow.as_deref() {
             None => Allow::All,
             Some("none") => Allow::Only(Vec::new()),
             Some(names) => Allow::Only(list(names)),
         };
-        CcNegotiation { firm: self.lending.cc_firm, also, allow, ..self.wishing.negotiation() }
+        CcNegotiation { firm: self.offered.cc_firm, also, allow, ..self.peer_sending.negotiation() }
     }
 }
 
-impl Wishing {
+impl PeerSending {
     /// What is settled with the other end for what that sends.
     pub fn negotiation(&self) -> CcNegotiation {
         let wish = self.cc_wish.as_deref().map(::cc::registry::preferences).unwrap_or_default();
@@ -133,7 +143,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
 
-    fn put(flags: &str) -> Result<Sending, clap::Error> {
+    fn put(flags: &str) -> Result<SendOptions, clap::Error> {
         let line = format!("longhaul put a longhaul://host/x {flags}");
         let command = crate::args::Cli::try_parse_from(line.split_whitespace())?.command;
         match command {
@@ -143,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn preferences_become_terms() {
+    fn congestion_control_options_become_negotiation_terms() {
         let s =
             put("--cc haul,cubic:hystart=off,initial_window=20,reno --cc-firm --cc-allow bbr,vegas").unwrap();
         let n = s.negotiation();

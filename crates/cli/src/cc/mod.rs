@@ -1,7 +1,7 @@
 //! `longhaul cc`: algorithms, and what administrators say about them. A file for each group of subcommands.
 
 mod algorithms;
-mod on_disk;
+mod file_state;
 pub mod policies;
 pub mod policy;
 mod processes;

@@ -64,7 +64,7 @@ pub fn news() -> Vec<(String, String)> {
     let tell = |e: programs::Replaced| {
         let (program, fault, fallback) = (e.program, e.fault, e.fallback);
         let text =
-            format!("program {program} {fault} in call {}, {}: {fallback} takes its place", e.calls, e.call);
+            format!("program {program} {fault} in call {}, {}: {fallback} replaces it", e.calls, e.call);
         ("fallback".to_owned(), text)
     };
     new.into_iter().map(tell).collect()

@@ -41,21 +41,34 @@ fn load(file: &Path) -> Outcome<Policy> {
 
 /// The text of a file, if it is not longer than a policy may be.
 fn text(file: &Path) -> Outcome<String> {
-    let fail = |e: std::io::Error| Failure::usage(format!("cannot read the policy {}: {e}", file.display()));
+    let fail = |e: std::io::Error| {
+        Failure::usage(format!(
+            "cannot read the policy {}: {e}; try the path of a policy \
+             file",
+            file.display()
+        ))
+    };
     let mut bytes = Vec::new();
     // One byte more than may be, so that too long a file is noticed without reading it all.
     let limit = MAX_FILE as u64 + 1;
     std::fs::File::open(file).and_then(|f| f.take(limit).read_to_end(&mut bytes)).map_err(fail)?;
     String::from_utf8(bytes).map_err(|e| {
         let line = 1 + e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count();
-        Failure::usage(format!("{}: line {line} is not UTF-8; save the policy as UTF-8", file.display()))
+        Failure::usage(format!(
+            "cannot read the policy {}: line {line} is not UTF-8; try to save it as UTF-8",
+            file.display()
+        ))
     })
 }
 
 /// Each problem behind the file's name.
 fn named(file: &Path, problems: &Problems) -> String {
     let lines: Vec<_> = problems.to_string().lines().map(|l| format!("{}: {l}", file.display())).collect();
-    let count = format!("{} cannot be used: {} errors", file.display(), problems.errors);
+    let count = format!(
+        "cannot use the policy {}: {} errors; try again without them",
+        file.display(),
+        problems.errors
+    );
     format!("{}\n{count}", lines.join("\n"))
 }
 
@@ -87,7 +100,7 @@ fn check(file: &Path, json: bool) -> Outcome<()> {
                 [(s.rules.len(), "rules"), (s.classes.len(), "classes"), (warnings.list.len(), "warnings")];
             let counts =
                 counts.map(|(n, what)| format!("{n} {}", if n == 1 { singular(what) } else { what }));
-            out_line!("{} can be used: {}", file.display(), counts.join(", "));
+            out_line!("{} is valid: {}", file.display(), counts.join(", "));
             Ok(())
         }
     }

@@ -42,7 +42,11 @@ fn place() -> Outcome<PathBuf> {
 
 /// An answer of another kind than was asked for.
 pub fn unexpected(r: &Running) -> Failure {
-    Failure::system(format!("process {} answers something else: use programs of one version", r.process.pid))
+    Failure::system(format!(
+        "cannot understand process {}: it gave an unexpected answer; try programs of the same \
+         version",
+        r.process.pid
+    ))
 }
 
 fn hello(mut client: Client) -> Outcome<Running> {
@@ -50,7 +54,7 @@ fn hello(mut client: Client) -> Outcome<Running> {
         Answer::Process(process) => Ok(Running { client, process }),
         Answer::Refused { errors } => Err(Failure::new(Code::Refused, one_line_each(&errors).join("; "))),
         _ => Err(Failure::system(format!(
-            "{} answers something else: use programs of one version",
+            "cannot understand the process at {}: it gave an unexpected answer; try programs of the same version",
             client.path().display()
         ))),
     }
@@ -71,7 +75,7 @@ pub fn all(pid: Option<u32>) -> Outcome<Vec<Running>> {
     found.retain(|r| r.process.pid == pid);
     if found.is_empty() {
         return Err(Failure::usage(format!(
-            "no process {pid} listens in {}: see `longhaul cc show`",
+            "cannot find process {pid}: it has no control socket in {}; try one that `longhaul cc show` prints",
             place()?.display()
         )));
     }
@@ -83,7 +87,8 @@ pub fn some(pid: Option<u32>) -> Outcome<Vec<Running>> {
     let found = all(pid)?;
     if found.is_empty() {
         let text = format!(
-            "nothing listens in {}: start `longhaul serve`, `put`, `get` or `perf` as this user, without --no-control",
+            "cannot find a process: there is no control socket in {}; try again while `longhaul serve`, `put`, `get` \
+             or `perf` runs as this user, without --no-control",
             place()?.display()
         );
         return Err(Failure::new(Code::Connect, text));
@@ -98,7 +103,7 @@ pub fn one(pid: Option<u32>) -> Outcome<Running> {
         (Some(r), 0) => Ok(r),
         _ => {
             let text = format!(
-                "{} processes run: say which one, as `longhaul cc show` prints them",
+                "cannot choose among {} processes: none is named; try one that `longhaul cc show` prints",
                 found.len() + 1
             );
             Err(Failure::usage(text))

@@ -17,8 +17,19 @@ const HEADERS: [(&str, &str); 2] =
 /// Makes of a source what Longhaul and the kernel's TCP load.
 pub fn build(b: &Build) -> Outcome<()> {
     let folder = b.out.clone().unwrap_or_else(|| PathBuf::from("."));
-    let stem = b.source.file_stem().ok_or_else(|| Failure::usage("give the file of a program, ALG.c"))?;
-    std::fs::create_dir_all(&folder).map_err(|e| Failure::system(format!("{}: {e}", folder.display())))?;
+    let stem = b.source.file_stem().ok_or_else(|| {
+        Failure::usage(
+            "cannot build the program: its path names no file; \
+             try ALG.c",
+        )
+    })?;
+    std::fs::create_dir_all(&folder).map_err(|e| {
+        Failure::system(format!(
+            "cannot create the folder {}: {e}; try \
+             another one with --out",
+            folder.display()
+        ))
+    })?;
     if b.headers {
         compile::write_headers(&folder).map_err(Failure::system)?;
     }
@@ -27,13 +38,19 @@ pub fn build(b: &Build) -> Outcome<()> {
     let manifest = compile::wasm(&b.source, &wasm).map_err(Failure::usage)?;
     out_line!("{}: {}, for Longhaul", wasm.display(), manifest.name);
     if manifest.needs.telemetry {
-        out_line!("not for the kernel's TCP: it needs telemetry, which TCP has not");
+        out_line!("not for the kernel's TCP: it needs telemetry, which TCP does not have");
         return Ok(());
     }
     let object = kernel::build(&b.source, &HEADERS)
-        .map_err(|e| Failure::new(Code::Partial, format!("not for the kernel's TCP: {e}")))?;
+        .map_err(|e| Failure::new(Code::Partial, format!("cannot build it for the kernel's TCP: {e}")))?;
     let path = place("bpf.o");
-    std::fs::write(&path, object).map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+    std::fs::write(&path, object).map_err(|e| {
+        Failure::system(format!(
+            "cannot create the folder {}: {e}; try another \
+             one with --out",
+            path.display()
+        ))
+    })?;
     out_line!("{}: {}, for the kernel's TCP", path.display(), manifest.name);
     Ok(())
 }
@@ -42,7 +59,9 @@ pub fn build(b: &Build) -> Outcome<()> {
 pub fn load(file: &Path) -> Result<&'static str, String> {
     let options = Options { source: place(file), since: WallTime::now().unix_secs(), ..Options::default() };
     let loaded = load_bytes(&module(file)?, &options);
-    loaded.map(|d| d.name).map_err(|e| format!("{}: {e}", file.display()))
+    loaded
+        .map(|d| d.name)
+        .map_err(|e| format!("cannot create the folder {}: {e}; try another one with --out", file.display()))
 }
 
 /// Where a program is from: its file with its whole path, or that it comes with Longhaul.
@@ -56,7 +75,9 @@ pub fn place(file: &Path) -> String {
 
 /// The WebAssembly module in a file, or what a source is built into; of a name that is no file, the shipped program.
 pub fn module(file: &Path) -> Result<Vec<u8>, String> {
-    let say = |e: &dyn core::fmt::Display| format!("{}: {e}", file.display());
+    let say = |e: &dyn core::fmt::Display| {
+        format!("cannot create the folder {}: {e}; try another one with --out", file.display())
+    };
     if let Some(shipped) = file.to_str().filter(|_| !file.exists()).and_then(programs::shipped::module) {
         return Ok(shipped.to_vec());
     }
@@ -93,8 +114,8 @@ fn selection(text: &str) -> Outcome<String> {
 fn ended(name: &str) -> Option<String> {
     let event = programs::events(0).into_iter().find(|e| e.program == name)?;
     Some(format!(
-        "cannot grade {name}: it {} in call {} of a flow, {}; what decides from there on is {}, which is not graded under its \
-         name. Try to mend its function {}",
+        "cannot test {name}: it {} in call {} of a flow, {}, and {} replaces it from there on; try to fix its \
+         function {}",
         event.fault, event.calls, event.call, event.fallback, event.call
     ))
 }
@@ -137,7 +158,7 @@ pub fn test(t: &Test) -> Outcome<()> {
 fn json(card: &card::Card) -> serde_json::Value {
     let row = |r: &Row| {
         serde_json::json!({
-            "section": r.section, "what": r.what, "found": r.found, "value": r.value, "mark": r.mark.name(),
+            "section": r.section, "check": r.what, "measured": r.found, "value": r.value, "grade": r.mark.name(),
         })
     };
     serde_json::json!({

@@ -1,9 +1,9 @@
 //! `longhaul cc attach --policy`: a policy's rules for the TCP sockets of programs that know nothing of them.
 
-use super::on_disk::{self, OnDisk};
+use super::file_state::{self, FileState};
 use super::policies;
 use super::tcp::failure;
-use crate::args::{Attach, DetachWhat, StoreAccess};
+use crate::args::{Attach, Detach, StoreAccess};
 use crate::exit::{Code, Failure, Outcome};
 use crate::govern;
 use ::policy::Policy;
@@ -38,7 +38,7 @@ pub fn attach(a: &Attach, source: Option<&Source>) -> Outcome<()> {
     let (replaced, remarks) = hold(&policy, &text, &name, &group).map_err(failure)?;
     let instead = if replaced { ", instead of the one before" } else { "" };
     out_line!(
-        "{name} holds for new TCP connections of {}{instead}; `{}` takes it away",
+        "{name} holds for new TCP connections of {}{instead}; `{}` removes it",
         group.display(),
         detaching(a.cgroup.as_deref())
     );
@@ -70,11 +70,11 @@ fn name_of(source: &Source) -> String {
 }
 
 /// Takes a policy away.
-pub fn detach(what: &DetachWhat) -> Outcome<()> {
+pub fn detach(what: &Detach) -> Outcome<()> {
     let group = group(what.cgroup.as_deref())?;
     kernel::release(&group).map_err(failure)?;
     out_line!(
-        "no policy holds for TCP connections of {} any more; those that are there keep what they have",
+        "no policy holds for new TCP connections of {} any more; existing ones keep their settings",
         group.display()
     );
     Ok(())
@@ -104,10 +104,22 @@ fn hold(
 
 fn from_store(store: &Store, access: &StoreAccess) -> Outcome<String> {
     let found = Etcd::new(store, &govern::access(access)?).and_then(|mut etcd| etcd.get());
-    let value = found.map_err(super::set::of_store)?.value;
-    let (bytes, _) =
-        value.ok_or_else(|| Failure::new(Code::Partial, format!("there is no policy at {store}")))?;
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("the policy at {store} is not UTF-8")))
+    let value = found.map_err(super::set::store_failure)?.value;
+    let (bytes, _) = value.ok_or_else(|| {
+        Failure::new(
+            Code::Partial,
+            format!(
+                "cannot read the policy at {store}: there is none; \
+                 try `longhaul cc push` first"
+            ),
+        )
+    })?;
+    String::from_utf8(bytes).map_err(|_| {
+        Failure::usage(format!(
+            "cannot read the policy at {store}: it is not UTF-8; \
+             try `longhaul cc push` again"
+        ))
+    })
 }
 
 /// Follows a source until this ends. What cannot be used changes nothing, and is told as of other processes.
@@ -124,7 +136,7 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
         read_policy: Arc::new(read_policy),
         load_program: Arc::new(|_, _| {
             Err(vec![
-                "this process moves nothing: give programs to the kernel by `longhaul cc attach --tcp FILE`"
+                "cannot load a program here: this process moves no data; try `longhaul cc attach --tcp FILE`"
                     .into(),
             ])
         }),
@@ -143,9 +155,9 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
         hooks,
     };
     let mut poller = Poller::new().map_err(Failure::system)?;
-    let admin = Admin::start(options, poller.waker()).map_err(govern::of_watch)?;
+    let admin = Admin::start(options, poller.waker()).map_err(govern::watch_failure)?;
     out_line!(
-        "{source} is watched for new TCP connections of {told}; what holds stays when this ends, until `{}`",
+        "watching {source} for new TCP connections of {told}; the policy stays in force after this ends, until `{}`",
         detaching(a.cgroup.as_deref())
     );
     loop {
@@ -155,9 +167,9 @@ fn watch(a: &Attach, source: &Source, group: PathBuf) -> Outcome<()> {
 }
 
 /// How the file that a policy was read from compares with what holds.
-fn on_disk(h: &Holding) -> Option<OnDisk> {
+fn on_disk(h: &Holding) -> Option<FileState> {
     let is_file = h.source.starts_with('/');
-    on_disk::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
+    file_state::compare(if is_file { &h.source } else { "" }, &hash(h.policy.as_bytes()))
 }
 
 /// What holds, a line each.
@@ -165,7 +177,7 @@ pub fn lines(ago: impl Fn(u64) -> String) -> Vec<String> {
     let line = |h: Holding| {
         let gone = if h.alive { "" } else { " (the cgroup is gone)" };
         let hash = hash(h.policy.as_bytes());
-        let disk = on_disk(&h).and_then(OnDisk::text).map_or_else(String::new, |t| format!("; {t}"));
+        let disk = on_disk(&h).and_then(FileState::text).map_or_else(String::new, |t| format!("; {t}"));
         let (group, since) = (h.group.display(), ago(h.since));
         format!("TCP of {group}{gone}, policy: {}, hash {hash}, for {since}{disk}", h.source)
     };
@@ -179,7 +191,7 @@ pub fn values() -> Vec<serde_json::Value> {
             "cgroup": h.group.display().to_string(),
             "from": h.source,
             "hash": hash(h.policy.as_bytes()),
-            "on_disk": on_disk(&h).map(OnDisk::word),
+            "on_disk": on_disk(&h).map(FileState::word),
             "since": h.since,
             "alive": h.alive,
         })
@@ -205,8 +217,12 @@ pub fn held(named: Option<&Path>) -> Outcome<Policy> {
 pub fn in_kernel(t: &Traffic, algorithm: &str, substitute: &str) -> Option<String> {
     (t.carrier == Carrier::Tcp).then(|| match kernel::found(algorithm, substitute, kernel::has) {
         Found::Algorithm(name) => format!("this kernel has {name}"),
-        Found::Substitute(name) => format!("this kernel has it not: the substitute, {name}"),
-        Found::Neither if substitute == algorithm => format!("this kernel has no {algorithm}: its default"),
-        Found::Neither => "this kernel has neither the algorithm nor the substitute: its default".to_owned(),
+        Found::Substitute(name) => format!("not in this kernel: its substitute, {name}"),
+        Found::Neither if substitute == algorithm => {
+            format!("{algorithm} is not in this kernel: the kernel's default")
+        }
+        Found::Neither => {
+            "neither the algorithm nor its substitute is in this kernel: the kernel's default".to_owned()
+        }
     })
 }

@@ -26,7 +26,10 @@ fn checked(path: &Path) -> Outcome<String> {
             err_lines!("longhaul: {}", say(policies::lines(&warnings)));
             Ok(text)
         }
-        Err(p) => Err(Failure::usage(format!("nothing was changed: {}", say(policies::lines(&p))))),
+        Err(p) => Err(Failure::usage(format!(
+            "cannot use the policy, and nothing was changed: {}",
+            say(policies::lines(&p))
+        ))),
     }
 }
 
@@ -34,13 +37,20 @@ fn checked(path: &Path) -> Outcome<String> {
 pub fn set(a: &Set) -> Outcome<()> {
     if let Some(f) = &a.flow {
         if a.cc.is_none() && a.cap.is_none() {
-            return Err(Failure::usage("nothing to change: give --cc, --cap or both"));
+            return Err(Failure::usage(
+                "cannot change the flow: no change is given; try --cc, --cap or both",
+            ));
         }
         let cap = a.cap.map(|Cap(cap)| cap.map_or(0, Rate::bits_per_sec));
         let request = Request::SetFlow { flow: f.flow, algorithm: a.cc.clone(), cap_bits_per_second: cap };
         return tell(&mut processes::one(f.pid)?, &request);
     }
-    let Some(file) = &a.file else { return Err(Failure::usage("name a policy, or a flow")) };
+    let Some(file) = &a.file else {
+        return Err(Failure::usage(
+            "cannot change anything: neither a policy nor a flow \
+             is given; try POLICY or --flow",
+        ));
+    };
     // What it may name is known to the process: it checks, and says what is wrong.
     let text = read_policy_file(file).map_err(Failure::usage)?;
     tell_all(a.pid, &Request::SetPolicy { text, path: whole(file).display().to_string() })
@@ -70,7 +80,7 @@ fn tell_all(pid: Option<u32>, request: &Request) -> Outcome<()> {
     // Where nobody did it, the reason is everybody's.
     let code = if failed.len() == count { first.code } else { Code::Partial };
     let all = failed.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Err(Failure::new(code, format!("{all}\n{} of {count} processes did not do it", failed.len())))
+    Err(Failure::new(code, format!("{all}\n{} of {count} processes refused or failed", failed.len())))
 }
 
 fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
@@ -84,7 +94,7 @@ fn tell(r: &mut Running, request: &Request) -> Outcome<()> {
     }
 }
 
-pub fn of_store(e: StoreError) -> Failure {
+pub fn store_failure(e: StoreError) -> Failure {
     let code = match &e {
         StoreError::Unreachable { .. } | StoreError::Ended { .. } => Code::Connect,
         StoreError::Refused { .. } => Code::Refused,
@@ -97,8 +107,8 @@ pub fn of_store(e: StoreError) -> Failure {
 /// Writes a policy into the store, from which all hosts that watch it take it.
 pub fn push(a: &Push) -> Outcome<()> {
     let text = checked(&a.file)?;
-    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
-    let revision = etcd.put(&text).map_err(of_store)?;
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(store_failure)?;
+    let revision = etcd.put(&text).map_err(store_failure)?;
     if a.json {
         out::json(&json!({ "store": a.store.to_string(), "revision": revision }));
     } else {
@@ -109,9 +119,16 @@ pub fn push(a: &Push) -> Outcome<()> {
 
 /// Prints the policy that the store has.
 pub fn pull(a: &Pull) -> Outcome<()> {
-    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(of_store)?;
-    let Some((bytes, revision)) = etcd.get().map_err(of_store)?.value else {
-        return Err(Failure::new(Code::Partial, format!("there is no policy at {}", a.store)));
+    let mut etcd = Etcd::new(&a.store, &govern::access(&a.access)?).map_err(store_failure)?;
+    let Some((bytes, revision)) = etcd.get().map_err(store_failure)?.value else {
+        return Err(Failure::new(
+            Code::Partial,
+            format!(
+                "cannot read the policy at {}: there is none; try `longhaul \
+                 cc push` first",
+                a.store
+            ),
+        ));
     };
     err_line!("revision {revision}");
     out::data(&bytes);

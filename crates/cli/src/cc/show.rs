@@ -1,6 +1,6 @@
 //! `longhaul cc show` and `status`: what runs, for people and for programs.
 
-use super::on_disk::{self, OnDisk};
+use super::file_state::{self, FileState};
 use super::processes::{self, Running, unexpected};
 use super::rules;
 use crate::args::{ShowFlows, Status};
@@ -166,17 +166,17 @@ fn table(flows: &[Flow], pid: u32, why: bool) -> String {
 }
 
 /// What a process says of itself.
-struct Told {
+struct ProcessReport {
     process: Process,
     /// Its programs and what runs them; none when it did not say.
     programs: Vec<Program>,
     events: Vec<Event>,
     /// How the file of its policy compares with what is in force.
-    on_disk: Option<OnDisk>,
+    on_disk: Option<FileState>,
 }
 
-impl Told {
-    fn by(r: &mut Running, events: bool) -> Outcome<Told> {
+impl ProcessReport {
+    fn by(r: &mut Running, events: bool) -> Outcome<ProcessReport> {
         let events = if events { events_of(r)? } else { Vec::new() };
         let programs = match r.ask(&Request::Programs) {
             Ok(Answer::Programs { programs }) => programs,
@@ -188,14 +188,14 @@ impl Told {
             }
         };
         let process = r.process.clone();
-        let on_disk = on_disk::compare(&process.policy.path, &process.policy.hash);
-        Ok(Told { process, programs, events, on_disk })
+        let on_disk = file_state::compare(&process.policy.path, &process.policy.hash);
+        Ok(ProcessReport { process, programs, events, on_disk })
     }
 
     fn value(&self, events: bool) -> Value {
         let mut one = json!(self.process);
         one["program_states"] = json!(self.programs);
-        one["policy"]["on_disk"] = json!(self.on_disk.map(OnDisk::word));
+        one["policy"]["on_disk"] = json!(self.on_disk.map(FileState::word));
         if events {
             one["events"] = json!(self.events);
         }
@@ -206,7 +206,7 @@ impl Told {
         let p = &self.process;
         out_line!("process {} ({}), for {}", p.pid, p.command, ago(now.saturating_sub(p.started)));
         out_line!("  policy: {}, {} changes", policy_line(p, now), p.policy.changes);
-        if let Some(text) = self.on_disk.and_then(OnDisk::text) {
+        if let Some(text) = self.on_disk.and_then(FileState::text) {
             out_line!("  {}: {text}", p.policy.path);
         }
         if !p.policy.source.is_empty() {
@@ -248,7 +248,7 @@ fn program_line(p: &Program, now: u64) -> String {
 pub fn status(a: &Status) -> Outcome<()> {
     let mut all = Vec::new();
     for mut r in processes::all(a.pid)? {
-        all.push(Told::by(&mut r, a.events)?);
+        all.push(ProcessReport::by(&mut r, a.events)?);
     }
     if a.json {
         let processes: Vec<_> = all.iter().map(|t| t.value(a.events)).collect();
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_aligned_and_leave_nothing_empty() {
+    fn tables_are_aligned_and_have_no_empty_cells() {
         let flow = |id: &str, algorithm: &str, running: &str| Flow {
             id: id.into(),
             remote: "10.0.0.1:4460".into(),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_told_in_a_line() {
+    fn policy_line_names_source_hash_and_age() {
         let policy = PolicyStatus::default();
         let mut p = Process {
             protocol: 1,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_in_a_line() {
+    fn program_line_names_path_code_and_flows() {
         let mut p = Program {
             name: "x".into(),
             flows_without: 1,

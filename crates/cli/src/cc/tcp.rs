@@ -45,10 +45,10 @@ pub fn attach(a: &Attach, program: &Path) -> Outcome<()> {
         Scope::Namespace => "new connections of this network namespace use it".to_owned(),
         Scope::Group(group) => format!("new connections of {} use it", group.display()),
     };
-    out_line!("{name} is attached: {whom}; `longhaul cc detach {name}` takes it away");
+    out_line!("{name} is attached: {whom}; `longhaul cc detach {name}` removes it");
     if taken {
         out_line!(
-            "  the kernel has a {plain} of its own: this one is {name}, and policies that say {plain} mean it"
+            "  the kernel has a {plain} of its own: this one is {name}, and policies that name {plain} mean it"
         );
     }
     Ok(())
@@ -82,7 +82,13 @@ pub fn list() -> Outcome<()> {
 /// The object in a file, or of a source, or of a shipped program.
 fn object(path: &Path) -> Outcome<Vec<u8>> {
     let is_source = path.extension().is_some_and(|e| e == "c");
-    let unreadable = |e: std::io::Error| Failure::usage(format!("cannot read {}: {e}", path.display()));
+    let unreadable = |e: std::io::Error| {
+        Failure::usage(format!(
+            "cannot read the program {}: {e}; try ALG.c, an \
+             object, or the name of a shipped program",
+            path.display()
+        ))
+    };
     check_for_root(path)?;
     if is_source {
         std::fs::metadata(path).map_err(unreadable)?;
@@ -97,7 +103,11 @@ fn object(path: &Path) -> Outcome<Vec<u8>> {
     }
     let len = std::fs::metadata(path).map_err(unreadable)?.len();
     if len > MAX_OBJECT {
-        return Err(Failure::usage(format!("{} is too large for a program: {len} bytes", path.display())));
+        return Err(Failure::usage(format!(
+            "cannot read the program {}: {len} bytes are too many for one; try another \
+             file",
+            path.display()
+        )));
     }
     std::fs::read(path).map_err(unreadable)
 }

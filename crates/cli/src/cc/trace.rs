@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decision_is_a_line() {
+    fn trace_prints_a_decision_per_line() {
         let d = Decision {
             flow: "3.0".into(),
             time: 1.5,

@@ -37,7 +37,7 @@ pub fn run(a: &Demo) -> Outcome<()> {
         }
     };
     say(format!(
-        "making {} in large files and {} small ones (seed {})",
+        "creating {} in large files and {} small files (seed {})",
         show_bytes(a.large),
         a.small,
         a.seed
@@ -61,12 +61,15 @@ pub fn run(a: &Demo) -> Outcome<()> {
     }
     dir.close().map_err(Failure::system)?;
     if same {
-        say("every byte is at its place".to_owned());
+        say("verified: both trees are identical".to_owned());
         Ok(())
     } else {
         Err(Failure::new(
             Code::Partial,
-            format!("the trees differ, or the transfer failed (code {})", moved.code),
+            format!(
+                "cannot verify the transfer: the trees differ, or it failed (exit code {}); try again with -v",
+                moved.code
+            ),
         ))
     }
 }
@@ -76,7 +79,7 @@ fn interrupted() -> Failure {
 }
 
 /// What the three processes said.
-struct Moved {
+struct Reports {
     code: i32,
     client: Value,
     server: Value,
@@ -89,7 +92,7 @@ fn transfer(
     deadline: Time,
     stopped: &AtomicBool,
     say: &dyn Fn(String),
-) -> Outcome<Moved> {
+) -> Outcome<Reports> {
     let (server_home, client_home) = (dir.join("server-home"), dir.join("client-home"));
     let args = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     let path = |p: &Path| p.to_string_lossy().into_owned();
@@ -128,9 +131,9 @@ fn transfer(
     }
     let code = client.wait()?;
     if code != 0 {
-        say(format!("the client failed: {}", said["message"]));
+        say(format!("cannot run the demo: the client failed: {}; try again with -v", said["message"]));
     }
-    Ok(Moved { code, client: said, server: server.stop()?, relay: relay.stop()? })
+    Ok(Reports { code, client: said, server: server.stop()?, relay: relay.stop()? })
 }
 
 fn write_authorized(home: &Path, key: &PublicKey) -> Outcome<()> {
@@ -143,7 +146,12 @@ fn write_authorized(home: &Path, key: &PublicKey) -> Outcome<()> {
 
 fn listening(ready: &Value) -> Outcome<String> {
     let at = ready["listening"].as_str().map(str::to_owned);
-    at.ok_or_else(|| Failure::system(format!("a process said {ready} instead of its address")))
+    at.ok_or_else(|| {
+        Failure::system(format!(
+            "cannot run the demo: a process printed {ready} instead of its address; \
+             try again with -v"
+        ))
+    })
 }
 
 /// When the rate of delivery first reached its share of `limit` bytes a second, in seconds after the connection
@@ -162,14 +170,14 @@ fn time_to_share(samples: &[(f64, u64)], limit: f64) -> Option<f64> {
     None
 }
 
-fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
+fn figures(m: &Reports, link: &LinkConfig, files: u64, same: bool) -> Value {
     let samples: Vec<(f64, u64)> = serde_json::from_value(m.client["samples"].clone()).unwrap_or_default();
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
     let c = &m.client["connection"];
     let bytes = number(&m.client["bytes_transferred"]);
     let seconds = number(&m.client["seconds"]);
     let goodput = if seconds > 0.0 { bytes * 8.0 / seconds } else { 0.0 };
-    let limit = path_limit(link, c, &m.relay["there"]);
+    let limit = path_limit(link, c, &m.relay["forward"]);
     let cpu = |v: &Value| number(&v["cpu"]["user_seconds"]) + number(&v["cpu"]["system_seconds"]);
     let per_gigabyte = |v: &Value| if bytes > 0.0 { cpu(v) / (bytes / 1e9) } else { 0.0 };
     json!({
@@ -181,7 +189,7 @@ fn figures(m: &Moved, link: &LinkConfig, files: u64, same: bool) -> Value {
         "path_bits_per_second": limit.map(|l| l * 8.0),
         "share_of_path": limit.map(|l| (goodput / (l * 8.0)).min(1.0)),
         "seconds_to_90_percent": limit.and_then(|l| time_to_share(&samples, l)),
-        "retransmitted_share": number(&c["payload_again"]) / number(&c["payload_sent"]).max(1.0),
+        "retransmitted_share": number(&c["payload_retransmitted"]) / number(&c["payload_sent"]).max(1.0),
         "srtt_seconds": c["srtt_seconds"],
         "cpu_seconds_per_gigabyte": { "client": per_gigabyte(&m.client), "server": per_gigabyte(&m.server) },
         "suite": m.client["suite"],
@@ -211,29 +219,29 @@ fn table(r: &Value, link: &LinkConfig) {
     let number = |v: &Value| v.as_f64().unwrap_or(0.0);
     let row = |name: &str, value: String| out_line!("  {name:<24}{value}");
     out_line!("");
-    row("moved", format!("{} in {} files", show_bytes(number(&r["bytes"]) as u64), r["files"]));
+    row("transferred", format!("{} in {} files", show_bytes(number(&r["bytes"]) as u64), r["files"]));
     row("time", format!("{:.2} s", number(&r["seconds"])));
     row("goodput", format!("{:.1} Mbit/s", number(&r["goodput_bits_per_second"]) / 1e6));
     row("path", link.to_string());
     if let Some(share) = r["share_of_path"].as_f64() {
         row("path limit", format!("{:.1} Mbit/s of payload", number(&r["path_bits_per_second"]) / 1e6));
-        row("goodput / path limit", format!("{:.1} %", share * 100.0));
+        row("share of path limit", format!("{:.1}%", share * 100.0));
         let t = r["seconds_to_90_percent"].as_f64();
-        row("time to 90 % of it", t.map_or("not reached".to_owned(), |t| format!("{t:.2} s")));
+        row("time to 90% of limit", t.map_or("not reached".to_owned(), |t| format!("{t:.2} s")));
     }
-    row("sent again", format!("{:.3} %", number(&r["retransmitted_share"]) * 100.0));
-    let lost = &r["relay"]["there"];
+    row("retransmitted", format!("{:.3}%", number(&r["retransmitted_share"]) * 100.0));
+    let lost = &r["relay"]["forward"];
     row(
-        "lost on the way",
+        "lost on the path",
         format!(
-            "{} by chance, {} by the full queue, {} as too large (path MTU discovery), {} in all",
+            "{} at random, {} to the full queue, {} too large (path MTU discovery), {} in total",
             lost["lost_by_chance"], lost["lost_by_queue"], lost["dropped"]["mtu"], lost["lost"]
         ),
     );
     let cpu = &r["cpu_seconds_per_gigabyte"];
     row("CPU per GB, client", format!("{:.2} s", number(&cpu["client"])));
     row("CPU per GB, server", format!("{:.2} s", number(&cpu["server"])));
-    row("protection", r["suite"].as_str().unwrap_or("").to_owned());
+    row("cipher suite", r["suite"].as_str().unwrap_or("").to_owned());
     out_line!("");
 }
 
@@ -242,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_path_can_carry_counts_headers_and_the_loss_that_came_about() {
+    fn path_limit_counts_headers_and_actual_loss() {
         let link = LinkConfig::parse_path("rate=8mbit loss=50%").unwrap();
         let connection = json!({ "payload_sent": 900 });
         let there = json!({ "packets_in": 100, "lost_by_chance": 10, "bytes_in": 1_000 });
@@ -253,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_a_share_is_that_of_a_window() {
+    fn time_to_share_is_measured_over_a_window() {
         // 100 bytes a second for a second, then 1,000.
         let bytes = |i: u64| if i < 20 { i * 5 } else { 100 + (i - 20) * 50 };
         let samples: Vec<(f64, u64)> = (0..60).map(|i| (i as f64 * 0.05, bytes(i))).collect();

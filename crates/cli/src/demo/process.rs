@@ -39,7 +39,12 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(if loud { Stdio::inherit() } else { Stdio::null() })
             .spawn()
-            .map_err(|e| Failure::system(format!("cannot start the {name}: {e}")))?;
+            .map_err(|e| {
+                Failure::system(format!(
+                    "cannot start the {name}: {e}; try to raise the limits of processes \
+                     and memory (ulimit -u, ulimit -v)"
+                ))
+            })?;
         let (tx, lines) = sync_channel(LINES);
         if let Some(out) = child.stdout.take() {
             let read = move || read_lines(out, &tx);
@@ -53,9 +58,18 @@ impl Process {
         let left: Span = self.deadline.since(Clock::new().now());
         let line = self.lines.recv_timeout(left.to_std()).map_err(|e| {
             let status = self.child.try_wait().ok().flatten().map_or_else(String::new, |s| format!(" ({s})"));
-            Failure::system(format!("the {} said nothing: {e}{status}; repeat with -v to see why", self.name))
+            Failure::system(format!(
+                "cannot run the {}: it printed nothing: {e}{status}; try again with -v",
+                self.name
+            ))
         })?;
-        serde_json::from_str(&line).map_err(|e| Failure::system(format!("the {}: {e}: {line}", self.name)))
+        serde_json::from_str(&line).map_err(|e| {
+            Failure::system(format!(
+                "cannot run the {}: {e}: {line}; try again \
+                 with -v",
+                self.name
+            ))
+        })
     }
 
     /// Asks it to end, and takes its last words.

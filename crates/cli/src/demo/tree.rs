@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_tree_and_any_change_shows() {
+    fn same_seed_makes_the_same_tree_and_any_change_alters_the_hash() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         make(&a, 3 << 20, 150, 7).unwrap();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrives_is_entered_where_it_is_seen() {
+    fn arrivals_are_counted_in_the_interval_they_are_seen() {
         let at = |us| Time::from_nanos(5_000_000_000) + Span::from_micros(us);
         let mut a = Arrivals::new(at(0));
         a.look(at(0), || Some(100));

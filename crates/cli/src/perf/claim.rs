@@ -36,8 +36,8 @@ impl Claim {
     pub fn take(&mut self, plan: &Plan) -> Result<(), String> {
         self.share.take(plan.memory()).map_err(|BudgetExceeded { wanted, total, free }| {
             format!(
-                "cannot get {} of memory for this measurement: the server gives {} to all clients, and {} of that are \
-                 free for this one; use a smaller --region, --size or --depth, or fewer --streams",
+                "cannot get {} of memory for this measurement: the server has {} for all clients, and {} of that \
+                 free for this one; try a smaller --region, --size or --depth, or fewer --streams",
                 show_bytes(wanted),
                 show_bytes(total),
                 show_bytes(free)
@@ -70,7 +70,7 @@ impl Claim {
         }
         let moved = moved();
         if moved == self.moved.0 {
-            return Some("nothing moved for 40 s; repeat the command to measure again");
+            return Some("cannot finish the measurement: nothing was transferred for 40 s; try again");
         }
         self.moved = (moved, now);
         None
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_beyond_the_memory_for_clients_is_refused_with_the_numbers() {
+    fn plan_beyond_client_memory_is_refused_with_numbers() {
         let plan = Plan { region: 64 << 20, streams: 4, ..Plan::example() };
         let budget = Budget::new(768 << 20);
         let mut first = claim(&budget, "a");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_moves_nothing_or_stays_when_all_is_said_is_closed() {
+    fn idle_and_lingering_clients_are_closed() {
         let at = |s: u64| Time::ZERO + Span::from_secs(s);
         let mut c = claim(&Budget::unlimited(), "a");
         assert_eq!(c.look(at(39), || panic!("too early")), None);

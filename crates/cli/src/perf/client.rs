@@ -3,11 +3,11 @@
 use super::control::Control;
 use super::intervals::Intervals;
 use super::load::Load;
-use super::patience::Patience;
 use super::proto::{ATOMIC_LEN, Figures, Message, Plan, VERSION};
+use super::silence::SilenceDetector;
 use crate::args::{Encryption, Operation, PERF_PORT, PerfClient, Polling};
 use crate::exit::{self, Code, Failure, Outcome};
-use crate::setup::{self, Me};
+use crate::setup::{self, LocalIdentity};
 use crate::url::Server;
 use crate::{govern, out, remedy, show, stop, trust};
 use base::{Span, Time};
@@ -32,21 +32,21 @@ const PING: u64 = 64;
 /// Measures.
 pub fn run(a: &PerfClient) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
-    let me = Me::with(&a.trusting.certificate)?;
+    let me = LocalIdentity::with(&a.connect_options.certificate)?;
     let plan = plan(a);
     plan.check().map_err(Failure::usage)?;
-    let mut options = setup::options(&a.wire, Some(&a.sending), Some(&a.trusting));
+    let mut options = setup::options(&a.wire, Some(&a.sending), Some(&a.connect_options));
     options.initial_qps = a.streams + 1;
     if let Some(s) = a.suite {
         (options.suites, options.module) = (vec![s], s.module());
     }
-    let trusted = trust::establish(&me, &a.server, &a.trusting, &options)?;
-    let polls = a.driving.poll != Polling::Sleep;
+    let trusted = trust::establish(&me, &a.server, &a.connect_options, &options)?;
+    let polls = a.loop_options.poll != Polling::Sleep;
     let bind = setup::client_address(trusted.remote, &options, polls);
-    let mut driver = setup::driven(bind, &a.wire, &a.driving, (false, None))?;
-    let mut endpoint = me.endpoint(&trusted.credentials, trusted.in_time(&options), None)?;
+    let mut driver = setup::driven(bind, &a.wire, &a.loop_options, (false, None))?;
+    let mut endpoint = me.endpoint(&trusted.credentials, trusted.within_deadline(&options), None)?;
     let waker = driver.waker();
-    let admin = govern::start("perf client", &a.governing, &me, driver.waker())?;
+    let admin = govern::start("perf client", &a.admin_options, &me, driver.waker())?;
     let stop = stop::wakes(&waker)?;
     let shown = !a.output.quiet && !a.output.json;
     let mut app = Client::new(trusted.connect(), plan, a.interval, shown, stop);
@@ -66,7 +66,7 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
             Code::Connect => Failure { text: format!("cannot connect to {}: {f}", a.server), ..f },
             _ => f,
         };
-        return Err(changed.unwrap_or_else(|| remedy::explain(f, trusted.manner())));
+        return Err(changed.unwrap_or_else(|| remedy::explain(f, trusted.trust_context())));
     }
     let (Some(ours), Some(theirs)) = (&app.ours, &app.theirs) else {
         return Err(Failure::new(Code::Interrupted, "interrupted before there was a result"));
@@ -75,18 +75,22 @@ pub fn run(a: &PerfClient) -> Outcome<()> {
     if a.output.json {
         out::json(&report);
     } else if !a.output.quiet {
-        let by = app.iwarp.as_ref().map(show::by_iwarp);
+        let by = app.iwarp.as_ref().map(show::describe_iwarp);
         let by = by.as_deref().or(report["suite"].as_str()).unwrap_or("");
         print(&app.plan, &report, by, ours.latency.or(theirs.latency));
         // Of the end that sends: what was asked of it, or what its administrator's rule says.
-        let asked = a.sending.intent.asks() || a.governing.policy.is_some();
+        let asked = a.sending.intent.asks() || a.admin_options.policy.is_some();
         let source = source(&app.plan, ours, theirs);
         if let Some(m) = source.policy.as_ref().filter(|m| asked || !m.rule.is_empty()) {
             out_line!("{m}");
         }
     }
     if [ours, theirs].iter().any(|f| f.verified == Some(false)) {
-        return Err(Failure::new(Code::Partial, "what arrived is not what was sent"));
+        return Err(Failure::new(
+            Code::Partial,
+            "cannot verify the data: received and sent data differ; try again, \
+             and suspect memory or hardware",
+        ));
     }
     Ok(())
 }
@@ -150,7 +154,7 @@ struct Client {
     failure: Option<Failure>,
     closed: bool,
     intervals: Intervals,
-    patience: Patience,
+    silence: SilenceDetector,
     /// Bytes that the initiator counted, and no less than this end saw.
     total: u64,
 }
@@ -159,7 +163,7 @@ impl Client {
     fn new(connect: Connect, plan: Plan, interval: Span, shown: bool, stop: Arc<AtomicBool>) -> Client {
         Client {
             connect: Some(connect),
-            patience: Patience::default(),
+            silence: SilenceDetector::default(),
             plan,
             stop,
             conn: None,
@@ -206,7 +210,7 @@ impl Client {
             Event::Closed { conn, reason } => {
                 self.closed = true;
                 if self.ours.is_none() || self.theirs.is_none() {
-                    self.fail(exit::of_close(&reason, self.suite.is_some()));
+                    self.fail(exit::close_failure(&reason, self.suite.is_some()));
                 }
                 if let Some(c) = self.control.take() {
                     c.close(ep);
@@ -228,7 +232,7 @@ impl Client {
             Message::Ready(rkeys) => {
                 self.intervals.begin(now, self.plan.time());
                 if let Some(time) = self.plan.time() {
-                    self.patience.begin(now + time);
+                    self.silence.start(now + time);
                 }
                 if !self.plan.reverse {
                     let mut load = match self.load.take() {
@@ -243,7 +247,10 @@ impl Client {
                 }
             }
             Message::Finish(each, figures) => {
-                let load = self.load.as_mut().ok_or("a result before the measurement")?;
+                let load = self.load.as_mut().ok_or(
+                    "cannot understand the server: it sent a result before the \
+                     measurement; try the same version at both ends",
+                )?;
                 self.ours = Some(load.figures(ep, conn, &each));
                 self.end_intervals(now, ep, conn, &figures);
                 self.theirs = Some(figures);
@@ -252,7 +259,11 @@ impl Client {
             Message::Refused(text) => {
                 self.fail(Failure::line(Code::Refused, format_args!("the server refused: {text}")));
             }
-            Message::Ask(_) => return Err("the server sent a message out of turn".to_owned()),
+            Message::Ask(_) => {
+                return Err("cannot understand the server: it sent an unexpected message; try the same \
+                            version at both ends"
+                    .to_owned());
+            }
         }
         Ok(())
     }
@@ -268,7 +279,11 @@ impl Client {
                 continue;
             }
             if wc.status != Status::Success {
-                return Err(format!("a work request ended with {:?}", wc.status));
+                return Err(format!(
+                    "cannot finish the measurement: a work request completed with {:?}; try again \
+                     with -v",
+                    wc.status
+                ));
             }
             if self.control.as_ref().is_some_and(|c| c.qp() == wc.qp) {
                 let m = self.control.as_mut().map(|c| c.completion(ep, &wc)).transpose()?.flatten();
@@ -309,7 +324,7 @@ impl Client {
     fn close(&self, now: Time, ep: &mut Endpoint, conn: ConnId) {
         ep.close(now, conn, code::NO_ERROR, "done");
         let qps = ep.connection(conn).map(|info| info.qps.clone()).unwrap_or_default();
-        if self.patience.is_over() {
+        if self.silence.is_over() {
             ep.reset_streams(now, conn, &qps);
         } else if self.plan.stop || self.failure.is_some() {
             ep.reset_streams(now, conn, qps.get(1..).unwrap_or_default());
@@ -340,16 +355,16 @@ impl Client {
     #[inline(never)]
     fn look_for_peer(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId) {
         if self.ours.is_some() && self.theirs.is_some()
-            || !self.patience.is_due(now, || ep.refresh_stats(conn))
+            || !self.silence.is_due(now, || ep.refresh_stats(conn))
         {
             return;
         }
         let Some(s) = ep.stats(conn) else { return };
-        if let Some(silent) = self.patience.look(now, s.packets_received, s.srtt) {
+        if let Some(silent) = self.silence.observe(now, s.packets_received, s.srtt) {
             let arrived = self.load.as_ref().map_or(0, |l| l.arrived(ep));
             let text = format!(
-                "the time is over, and the server tells no result: nothing came from it for {silent}; is the path up, and \
-                 is the server still running? ({arrived} bytes had arrived)"
+                "cannot get the server's result: nothing heard from it for {silent} ({arrived} bytes had arrived); \
+                 try again when the path is up and the server runs"
             );
             self.fail(Failure::new(Code::Interrupted, text));
         }
@@ -388,7 +403,7 @@ impl App for Client {
     }
     fn next_timeout(&self) -> Option<Time> {
         let deadline = self.load.as_ref().filter(|_| self.running).and_then(Load::deadline);
-        [deadline, self.intervals.next(), self.patience.next()].into_iter().flatten().min()
+        [deadline, self.intervals.next(), self.silence.next()].into_iter().flatten().min()
     }
     fn finished(&self) -> bool {
         self.closed
@@ -430,7 +445,7 @@ fn report(app: &Client, ours: &Figures, theirs: &Figures) -> Value {
         "messages": initiator.messages,
         "messages_per_second": if initiator.seconds > 0.0 { initiator.messages as f64 / initiator.seconds } else { 0.0 },
         "goodput_bits_per_second": goodput,
-        "retransmitted_share": share(source.payload_again, source.payload_sent),
+        "retransmitted_share": share(source.payload_retransmitted, source.payload_sent),
         "feedback_share": share(sink.control_bytes_sent, source.bytes_sent),
         "srtt_seconds": source.srtt_seconds,
         "min_rtt_seconds": source.min_rtt_seconds,
@@ -451,7 +466,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     if plan.latency && latency.is_none() {
         let seconds = number("seconds");
         return out_line!(
-            "{:?}, {} bytes to and fro: none came back in {seconds:.3} s",
+            "{:?}, {} bytes: no round trip completed in {seconds:.3} s",
             plan.operation,
             plan.size
         );
@@ -459,7 +474,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
     if let Some([min, p50, p99, max]) = latency {
         let t = Span::from_nanos;
         out_line!(
-            "{:?}, {} bytes to and fro: {} min, {} median, {} p99, {} max ({} round trips, {})",
+            "{:?}, {} bytes: RTT {} min, {} median, {} p99, {} max ({} round trips, {})",
             plan.operation,
             plan.size,
             t(min),
@@ -485,7 +500,7 @@ fn print(plan: &Plan, r: &Value, by: &str, latency: Option<[u64; 4]>) {
         );
     }
     out_line!(
-        "sent again {:.4}%, feedback {:.4}%, round trip {}, {}",
+        "retransmitted {:.4}%, feedback {:.4}%, RTT {}, {}",
         number("retransmitted_share") * 100.0,
         number("feedback_share") * 100.0,
         Span::from_secs_f64(number("srtt_seconds")),

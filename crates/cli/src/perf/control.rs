@@ -56,7 +56,9 @@ impl Control {
     pub fn send(&mut self, ep: &mut Endpoint, m: &Message) -> Result<(), String> {
         let bytes = m.encode();
         if bytes.len() as u64 > MAX {
-            return Err("the message about the measurement is too long; use fewer streams".to_owned());
+            return Err(
+                "cannot request the measurement: its description is too long; try fewer streams".to_owned()
+            );
         }
         self.unsent += 1;
         let data = Data::Inline(bytes.into());

@@ -73,12 +73,12 @@ impl Intervals {
         let (last, before, again) = self.last;
         // What is known may go back by what a stream's records took.
         let arrived = arrived.max(before);
-        let (bytes, resent) = (arrived - before, s.payload_again.saturating_sub(again));
+        let (bytes, retransmitted) = (arrived - before, s.payload_again.saturating_sub(again));
         let rate = bytes as f64 * 8.0 / now.since(last).as_secs_f64().max(1e-9);
         let seconds = now.since(self.began).as_secs_f64();
         if self.shown {
             out_line!(
-                "{seconds:>7.2} s  {bytes:>14} B  {:>10.1} Mbit/s  resent {resent:>10} B  round trip {}  {} {control}",
+                "{seconds:>7.2} s  {bytes:>14} B  {:>10.1} Mbit/s  retransmitted {retransmitted:>10} B  RTT {}  {} {control}",
                 rate / 1e6,
                 s.srtt,
                 s.cc.0,
@@ -86,7 +86,7 @@ impl Intervals {
         }
         self.last = (now, arrived, s.payload_again.max(again));
         self.list.push(
-            json!({ "seconds": seconds, "bytes": bytes, "bits_per_second": rate, "resent_bytes": resent,
+            json!({ "seconds": seconds, "bytes": bytes, "bits_per_second": rate, "retransmitted_bytes": retransmitted,
                                "srtt_seconds": s.srtt.as_secs_f64(), "marked_packets": s.ce_packets,
                                "congestion_control": s.cc.0 }),
         );
@@ -113,7 +113,7 @@ impl Intervals {
                 one["bits_per_second"] = json!(length / (seconds - begin).max(1e-9));
                 (one["bytes"], one["seconds"]) = (json!(bytes), json!(seconds));
                 if self.shown {
-                    out_line!("{seconds:>7.2} s  {rest:>14} B  behind it");
+                    out_line!("{seconds:>7.2} s  {rest:>14} B  late");
                 }
                 self.last = (now, total, self.last.2);
             }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_rest_counts_with_the_interval_before() {
+    fn short_last_interval_is_merged_into_the_one_before() {
         let at = |ms: u64| Time::from_nanos(5_000_000_000) + Span::from_millis(ms);
         let mut i = Intervals::new(Span::from_secs(1), false);
         i.begin(at(0), None);
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_intervals_say_is_in_all_what_the_result_says(
+        fn intervals_add_up_to_the_result(
             arrived in proptest::collection::vec(0u64..1_000_000, 0..20), total in 0u64..1_000_000, ms in 1u64..3_000,
         ) {
             let mut i = Intervals::new(Span::from_secs(1), false);

@@ -1,11 +1,11 @@
 //! The load itself, for both ends.
 
 use super::pattern;
-use super::ping::{self, Trips};
+use super::ping::{self, RoundTrips};
 use super::proto::{ATOMIC_LEN, Figures, MAX_TOLD_PATHS, PathFigures, Plan};
 use super::window::Window;
 use crate::args::Operation;
-use crate::mapped::Mapped;
+use crate::policy_decision::PolicyDecision;
 use base::{Span, Time};
 use endpoint::{ConnId, ConnInfo, Endpoint, Stats};
 use lhio::clock::{Clock, CpuTime};
@@ -41,7 +41,7 @@ pub struct Load {
     /// The system was asked what TCP has had acknowledged by the end.
     asked: bool,
     cpu: CpuTime,
-    trips: Trips,
+    trips: RoundTrips,
     /// The other end's keys are known.
     keyed: bool,
     /// A message that overtook the keys and is to be answered: its receive's number.
@@ -81,22 +81,26 @@ fn present(len: usize) -> Result<Vec<u8>, String> {
 fn no_memory(len: usize) -> impl Fn(std::io::Error) -> String {
     move |e| {
         format!(
-            "cannot get {len} bytes of memory: {e}; give this program more (ulimit -v), or choose smaller messages or fewer streams"
+            "cannot allocate {len} bytes: {e}; try a higher limit (ulimit -v), smaller messages or fewer streams"
         )
     }
 }
 
 fn words(e: Error) -> String {
-    format!("this end cannot go on: {e}")
+    format!("cannot go on with the measurement: {e}")
 }
 
 impl Load {
     /// Without its regions, which [`Load::prepare`] makes.
     pub fn new(conn: ConnId, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
-        let qps =
-            info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
+        let qps = info.qps.get(1..=usize::from(plan.streams)).ok_or(
+            "cannot measure: the connection has too few queue \
+             pairs; try fewer streams",
+        )?;
         if plan.operation.is_atomic() && info.iwarp.is_none() {
-            return Err("atomic operations are measured by iWARP: give an iwarp:// address".to_owned());
+            return Err(
+                "cannot measure atomic operations: only iWARP has them; try an iwarp:// address".to_owned()
+            );
         }
         let len = usize::try_from(plan.region_len()).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
@@ -124,7 +128,7 @@ impl Load {
             window: None,
             asked: false,
             cpu: CpuTime::of_process(),
-            trips: Trips::default(),
+            trips: RoundTrips::default(),
             keyed: false,
             owed: None,
             late: None,
@@ -136,7 +140,10 @@ impl Load {
 
     /// With all its regions.
     pub fn prepared(ep: &mut Endpoint, conn: ConnId, plan: Plan, initiator: bool) -> Result<Load, String> {
-        let info = ep.connection(conn).cloned().ok_or("the connection is gone")?;
+        let info = ep.connection(conn).cloned().ok_or(
+            "cannot go on with the measurement: the connection is gone; \
+             try again",
+        )?;
         let mut load = Load::new(conn, &info, plan, initiator)?;
         loop {
             match load.prepare(ep) {
@@ -503,14 +510,14 @@ impl Load {
             cpu_user_seconds: cpu.user.as_secs_f64(),
             cpu_system_seconds: cpu.system.as_secs_f64(),
             payload_sent: s.payload_sent,
-            payload_again: s.payload_again,
+            payload_retransmitted: s.payload_again,
             payload_received: s.payload_received,
             bytes_sent: s.bytes_sent,
             control_bytes_sent: s.control_bytes_sent,
             packets_sent: s.packets_sent,
             packets_lost: s.packets_lost,
             packets_marked: s.ce_packets,
-            policy: Mapped::of(ep, conn),
+            policy: PolicyDecision::of(ep, conn),
             paths: s.lanes,
             each_path: s.paths.iter().take(MAX_TOLD_PATHS).map(PathFigures::new).collect(),
             srtt_seconds: s.srtt.as_secs_f64(),

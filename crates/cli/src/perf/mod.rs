@@ -9,11 +9,11 @@ pub mod client;
 mod control;
 mod intervals;
 mod load;
-mod patience;
 mod pattern;
 mod ping;
 mod proto;
 pub mod server;
+mod silence;
 mod window;
 
 pub use proto::PathFigures;

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_changed_byte_is_noticed() {
+    fn pattern_check_detects_every_changed_byte() {
         let mut data = fill(3, 3 * BLOCK + 5);
         let b = block(3);
         assert!(matches(&b, 0, &data));

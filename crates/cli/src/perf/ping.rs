@@ -21,13 +21,13 @@ pub const fn receives(ordered: bool) -> u64 {
 
 /// Round trips, as the initiator measures them.
 #[derive(Default)]
-pub struct Trips {
+pub struct RoundTrips {
     left: Time,
     nanos: Vec<u64>,
     count: u64,
 }
 
-impl Trips {
+impl RoundTrips {
     /// The first message is about to be made.
     pub fn begin(&mut self, now: Time) {
         self.left = now;
@@ -116,8 +116,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_more_round_trips_than_are_kept_the_latest_count() {
-        let mut t = Trips::default();
+    fn latest_round_trips_count_when_there_are_too_many() {
+        let mut t = RoundTrips::default();
         assert_eq!(t.summary(), None);
         let at = Time::from_nanos;
         let mut now = 0;

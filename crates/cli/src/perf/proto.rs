@@ -1,13 +1,13 @@
 //! What the two ends of a measurement tell each other: JSON in sends over queue pair 0.
 
 use crate::args::Operation;
-use crate::mapped::Mapped;
+use crate::policy_decision::PolicyDecision;
 use admin::proto::PathSignals;
 use base::Span;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Queue pairs with load at most.
 pub const MAX_STREAMS: u16 = 128;
 /// Messages under way on each at most.
@@ -77,32 +77,45 @@ impl Plan {
     pub fn check(&self) -> Result<(), String> {
         if self.version != VERSION {
             return Err(format!(
-                "the server speaks version {VERSION} of the measurement, the client {}",
+                "cannot measure: the server speaks version {VERSION} of the protocol, the client {}; try the same \
+                 version at both ends",
                 self.version
             ));
         }
         if self.size == 0 || self.size > MAX_SIZE || self.size > self.region {
             return Err(format!(
-                "a message has 1 to {MAX_SIZE} bytes and fits the region of {}",
+                "cannot measure with this message size: it is not from 1 to {MAX_SIZE} bytes, or exceeds the region \
+                 of {}; try another --size",
                 self.region
             ));
         }
         if self.operation.is_atomic() && self.size != ATOMIC_LEN {
-            return Err(format!("an atomic operation has {ATOMIC_LEN} bytes: leave --size out"));
+            return Err(format!(
+                "cannot measure with this message size: an atomic operation has {ATOMIC_LEN} bytes; \
+                 try without --size"
+            ));
         }
         if !(1..=MAX_STREAMS).contains(&self.streams) || !(1..=MAX_DEPTH).contains(&self.depth) {
             return Err(format!(
-                "1 to {MAX_STREAMS} streams with 1 to {MAX_DEPTH} messages under way are possible"
+                "cannot measure with so many streams or messages: 1 to {MAX_STREAMS} streams with 1 to {MAX_DEPTH} \
+                 messages each are possible; try fewer"
             ));
         }
         if self.region > MAX_REGION {
-            return Err(format!("a region has {MAX_REGION} bytes at most; choose a smaller one"));
+            return Err(format!(
+                "cannot measure with this region: it has {MAX_REGION} bytes at most; try a smaller \
+                 --region"
+            ));
         }
         if self.latency && (self.streams != 1 || self.operation == Operation::Read) {
-            return Err("latency is measured on one stream, of writes or sends".to_owned());
+            let text = "cannot measure this latency: it is measured on one stream, of writes or sends; try --streams 1";
+            return Err(text.to_owned());
         }
         if self.nanos > MAX_NANOS {
-            return Err("a measurement lasts a day at most".to_owned());
+            return Err(
+                "cannot measure for so long: a measurement lasts a day at most; try a shorter --time"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -163,19 +176,23 @@ pub struct PathFigures {
     #[serde(default)]
     pub local: Option<String>,
     /// It was added because addresses were found, and not asked for.
-    #[serde(default)]
+    #[serde(default, rename = "discovered")]
     pub found: bool,
     /// The other end's address.
     pub remote: String,
     /// Whether data could go over it at the end.
     pub works: bool,
     /// The path that carries data in its place, because both lead over the same bottleneck.
+    #[serde(rename = "shares_bottleneck_with")]
     pub shares: Option<u32>,
     /// Bytes of data packets sent.
+    #[serde(rename = "bytes_sent")]
     pub sent: u64,
     /// Bytes of packets received.
+    #[serde(rename = "bytes_received")]
     pub received: u64,
     /// Packets declared lost.
+    #[serde(rename = "packets_lost")]
     pub lost: u64,
     /// Smoothed round-trip time.
     pub srtt_seconds: f64,
@@ -217,8 +234,8 @@ pub struct Figures {
     pub cpu_system_seconds: f64,
     /// Payload bytes sent, repeated ones included.
     pub payload_sent: u64,
-    /// Payload bytes sent again.
-    pub payload_again: u64,
+    /// Payload bytes retransmitted.
+    pub payload_retransmitted: u64,
     /// Payload bytes that arrived.
     pub payload_received: u64,
     /// Bytes of packets sent, IP and UDP headers included.
@@ -234,7 +251,7 @@ pub struct Figures {
     pub packets_marked: u64,
     /// What the policy made of what this end sends; `None` where there is none.
     #[serde(default)]
-    pub policy: Option<Mapped>,
+    pub policy: Option<PolicyDecision>,
     /// Paths that worked at the end.
     pub paths: u32,
     /// What each of the first paths carried.
@@ -300,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plan_takes_is_counted_for_every_number_in_it() {
+    fn memory_of_a_plan_counts_every_parameter() {
         let of = |change: fn(&mut Plan)| {
             let mut p = plan();
             change(&mut p);
@@ -337,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive() {
+    fn messages_survive_encoding() {
         for m in [
             Message::Ask(plan()),
             Message::Ready(vec![1, u32::MAX]),
@@ -350,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_beyond_limits_are_refused() {
+    fn plans_beyond_the_limits_are_refused() {
         assert_eq!(plan().check(), Ok(()));
         let bad: [fn(&mut Plan); 9] = [
             |p| p.version = 0,
@@ -375,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoding_takes_anything(b in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_accepts_any_input_without_panic(b in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Message::decode(&b);
         }
     }

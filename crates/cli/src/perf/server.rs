@@ -9,7 +9,7 @@ use crate::args::PerfServer;
 use crate::exit::{Failure, Outcome};
 use crate::gate::shown;
 use crate::govern;
-use crate::setup::{self, Me, Serving};
+use crate::setup::{self, LocalIdentity, Serving};
 use crate::{out, stop};
 use base::Time;
 use endpoint::{App, ConnId, Endpoint, Event, SessionProgress, ShareLimits, Shares};
@@ -25,14 +25,14 @@ const MAX_SESSIONS: usize = 16;
 
 /// Answers until interrupted.
 pub fn run(a: &PerfServer) -> Outcome<()> {
-    let me = Me::with(&a.admission.certificate)?;
+    let me = LocalIdentity::with(&a.admission.certificate)?;
     let mut options = setup::options(&a.wire, Some(&a.sending), None);
     // One for the words about a measurement.
     options.max_qps = u32::from(MAX_STREAMS) + 1;
     let (gate, mut config, tokens) = me.admission(&a.admission)?;
     config.iwarp = a.iwarp.server(a.admission.allow_any_key).map_err(Failure::usage)?;
     let iwarp = config.iwarp.is_some();
-    let mut driver = setup::driven(a.listen, &a.wire, &a.driving, (true, a.iwarp.streams()))?;
+    let mut driver = setup::driven(a.listen, &a.wire, &a.loop_options, (true, a.iwarp.streams()))?;
     let (listen, waker) = (driver.local_addr(), driver.waker());
     // Before it says that it listens: who hears that may end it.
     let stop = stop::wakes(&waker)?;
@@ -45,7 +45,7 @@ pub fn run(a: &PerfServer) -> Outcome<()> {
     let serving = Serving { config, role: "perf server", listen };
     let mut endpoint = me.endpoint(&me.credentials, options, Some(serving))?;
     endpoint.set_client_admission(Some(Box::new(gate)));
-    let admin = govern::start("perf server", &a.governing, &me, waker)?;
+    let admin = govern::start("perf server", &a.admin_options, &me, waker)?;
     let shares = Shares::new(ShareLimits::of(MAX_SESSIONS), "measurements");
     let memory = Budget::new(memory_for_clients(a.memory.memory));
     let mut app = Server { sessions: Vec::new(), shares, left: a.count, arrivals: a.arrivals, memory, stop };
@@ -69,7 +69,7 @@ struct Session {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It has not said what to measure.
-    Asking,
+    RequestOptions,
     /// Its memory is being made.
     Preparing,
     Measuring,
@@ -97,27 +97,22 @@ impl Server {
                 let Some(info) = ep.connection(conn).cloned() else { return };
                 let (client, peer) = (info.remote.to_string(), shown(info.peer.as_ref()));
                 if self.left == Some(0) {
-                    return ep.close(
-                        now,
-                        conn,
-                        code::BUSY,
-                        "this server ends; start another, or try again later",
-                    );
+                    return ep.close(now, conn, code::BUSY, "the server is stopping; try again later");
                 }
                 match self.shares.enter(now, conn, info.peer.as_ref(), info.remote) {
                     Ok(Some(d)) => ep.close(now, d.conn, code::BUSY, &d.words),
                     Ok(None) => {}
                     Err(full) => {
-                        tracing::info!(client, peer, why = %full, "a measurement is refused");
+                        tracing::info!(client, peer, why = %full, "measurement refused");
                         return ep.close(now, conn, code::BUSY, &full.to_string());
                     }
                 }
                 match Control::new(ep, &info) {
                     Ok(control) => {
-                        tracing::info!(client, peer, "a measurement begins");
+                        tracing::info!(client, peer, "measurement started");
                         let arrivals = self.arrivals.then(|| Arrivals::new(now));
                         let claim = Claim::new(&self.memory, &info, now);
-                        let (cq, stage) = (info.cq, Stage::Asking);
+                        let (cq, stage) = (info.cq, Stage::RequestOptions);
                         let who = (client, peer);
                         let s =
                             Session { who, cq, control, load: None, claim, stage, running: false, arrivals };
@@ -136,8 +131,8 @@ impl Server {
                     let (client, peer) = &s.who;
                     // Once all is said, what is still under way is cut off.
                     let reason =
-                        if s.stage == Stage::Over { "all is said".into() } else { reason.to_string() };
-                    tracing::info!(client, peer, reason, "a measurement ended");
+                        if s.stage == Stage::Over { "results exchanged".into() } else { reason.to_string() };
+                    tracing::info!(client, peer, reason, "measurement ended");
                     s.control.close(ep);
                     if let Some(l) = s.load {
                         if let Some(a) = s.arrivals {
@@ -167,7 +162,7 @@ impl Session {
                 continue;
             }
             if wc.status != Status::Success {
-                return Err(format!("a work request ended with {:?}", wc.status));
+                return Err(format!("a work request completed with {:?}", wc.status));
             }
             if wc.qp == self.control.qp() {
                 if let Some(m) = self.control.completion(ep, &wc)? {
@@ -198,7 +193,7 @@ impl Session {
     #[inline(never)]
     fn message(&mut self, now: Time, conn: ConnId, ep: &mut Endpoint, m: Message) -> Result<(), String> {
         match (m, self.stage, &mut self.load) {
-            (Message::Ask(plan), Stage::Asking, None) => {
+            (Message::Ask(plan), Stage::RequestOptions, None) => {
                 let Some(info) = ep.connection(conn).cloned() else { return Ok(()) };
                 let reverse = plan.reverse;
                 let checked =
@@ -288,15 +283,15 @@ impl App for Server {
                 ep.close(now, *conn, code::APPLICATION, why);
                 continue;
             }
-            let asked = s.stage != Stage::Asking;
+            let asked = s.stage != Stage::RequestOptions;
             let driven = s.drive(now, *conn, ep);
-            if !asked && s.stage != Stage::Asking {
+            if !asked && s.stage != Stage::RequestOptions {
                 self.shares.on_first_request(now, *conn, ep.payload_moved(*conn));
             }
             if let Err(text) = driven {
                 // By iWARP the other end is not told.
                 let (client, peer) = &s.who;
-                tracing::warn!(client, peer, error = %text, "a measurement is given up");
+                tracing::warn!(client, peer, error = %text, "measurement aborted");
                 let other = text == super::control::OTHER_SERVICE;
                 let code = if other { mover::OTHER_SERVICE } else { code::APPLICATION };
                 ep.close(now, *conn, code, &text);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_path_has_seconds_under_way_and_a_fast_one_all() {
+    fn slow_path_has_seconds_in_flight_and_fast_path_everything() {
         let slow = 250_000;
         assert!(after(slow, 60) <= FIRST + 2 * 4 * slow + slow, "{}", after(slow, 60));
         assert!(after(slow, 60) >= FIRST + 2 * 2 * slow);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_transport_would_have_in_flight_fits_at_once() {
+    fn window_covers_the_transport_window_at_once() {
         let mut w = Window::new(MOST, at(0));
         w.reckon(at(0), 0, 10 << 20);
         assert_eq!(w.bytes(), 21 << 20);
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn something_may_always_be_under_way_and_never_more_than_the_most(
+        fn window_stays_between_minimum_and_maximum(
             acked in proptest::collection::vec(any::<u64>(), 1..20), most in 1u64..MOST,
         ) {
             let mut w = Window::new(most, at(0));

@@ -24,9 +24,9 @@ pub fn evil_name() -> String {
 
 /// What is said to each peer.
 #[derive(Clone, Debug)]
-pub enum Say {
+pub enum Reply {
     /// By the one who decides about keys.
-    TurnedAway,
+    Rejected,
     /// The connection is closed with this code and [`EVIL`].
     Close(u64),
     /// Messages that answer the first one.
@@ -41,8 +41,8 @@ pub fn message(records: &[Record<'_>]) -> Vec<u8> {
 }
 
 /// One end that says what it likes.
-pub struct Evil {
-    pub say: Arc<Mutex<Say>>,
+pub struct HostilePeer {
+    pub say: Arc<Mutex<Reply>>,
     pub connect: Option<Connect>,
     pub stop: Arc<AtomicBool>,
     /// Queues, and whether it has said it.
@@ -53,14 +53,14 @@ pub struct Evil {
 
 const RECEIVE: u64 = 256 << 10;
 
-impl Evil {
-    pub fn new(say: Arc<Mutex<Say>>, connect: Option<Connect>, stop: Arc<AtomicBool>) -> Evil {
-        Evil { say, connect, stop, conns: BTreeMap::new(), ended: false }
+impl HostilePeer {
+    pub fn new(say: Arc<Mutex<Reply>>, connect: Option<Connect>, stop: Arc<AtomicBool>) -> HostilePeer {
+        HostilePeer { say, connect, stop, conns: BTreeMap::new(), ended: false }
     }
 
     fn opened(&mut self, now: Time, ep: &mut Endpoint, conn: ConnId, speaks_first: bool) {
         let say = self.say.lock().unwrap().clone();
-        if let Say::Close(code) = say {
+        if let Reply::Close(code) = say {
             return ep.close(now, conn, code, EVIL);
         }
         let info = ep.connection(conn).unwrap().clone();
@@ -78,7 +78,7 @@ impl Evil {
     }
 
     fn speak(&mut self, ep: &mut Endpoint, conn: ConnId) {
-        let (Say::Messages(all), Some((_, qp, said))) =
+        let (Reply::Messages(all), Some((_, qp, said))) =
             (self.say.lock().unwrap().clone(), self.conns.get_mut(&conn))
         else {
             return;
@@ -92,7 +92,7 @@ impl Evil {
     }
 }
 
-impl App for Evil {
+impl App for HostilePeer {
     fn drive(&mut self, now: Time, ep: &mut Endpoint) {
         if let Some(c) = self.connect.take() {
             ep.connect(now, c).unwrap();
@@ -125,11 +125,11 @@ impl App for Evil {
     }
 }
 
-struct Doorkeeper(Arc<Mutex<Say>>);
+struct RejectingGate(Arc<Mutex<Reply>>);
 
-impl endpoint::ClientAdmission for Doorkeeper {
+impl endpoint::ClientAdmission for RejectingGate {
     fn admit(&mut self, _: Time, _: &PeerIdentity) -> Result<(), String> {
-        if matches!(*self.0.lock().unwrap(), Say::TurnedAway) { Err(EVIL.to_owned()) } else { Ok(()) }
+        if matches!(*self.0.lock().unwrap(), Reply::Rejected) { Err(EVIL.to_owned()) } else { Ok(()) }
     }
 }
 
@@ -140,17 +140,17 @@ pub fn endpoint(seed: u8, server: Option<ServerConfig>) -> Endpoint {
 }
 
 /// A server at both transports that says what it is told to say. Ends when dropped.
-pub struct Host {
-    pub say: Arc<Mutex<Say>>,
+pub struct HostileServer {
+    pub say: Arc<Mutex<Reply>>,
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
     waker: lhio::poll::Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Host {
-    pub fn start() -> Host {
-        let say = Arc::new(Mutex::new(Say::Close(0)));
+impl HostileServer {
+    pub fn start() -> HostileServer {
+        let say = Arc::new(Mutex::new(Reply::Close(0)));
         let stop = Arc::new(AtomicBool::new(false));
         let bind: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let options =
@@ -162,18 +162,18 @@ impl Host {
         let (told, stopped) = (say.clone(), stop.clone());
         let run = move || {
             let mut ep = endpoint(66, Some(server));
-            ep.set_client_admission(Some(Box::new(Doorkeeper(told.clone()))));
-            driver.run(&mut ep, &mut Evil::new(told, None, stopped)).unwrap();
+            ep.set_client_admission(Some(Box::new(RejectingGate(told.clone()))));
+            driver.run(&mut ep, &mut HostilePeer::new(told, None, stopped)).unwrap();
         };
-        Host { say, address, stop, waker, thread: Some(std::thread::spawn(run)) }
+        HostileServer { say, address, stop, waker, thread: Some(std::thread::spawn(run)) }
     }
 
-    pub fn says(&self, say: Say) {
+    pub fn says(&self, say: Reply) {
         *self.say.lock().unwrap() = say;
     }
 }
 
-impl Drop for Host {
+impl Drop for HostileServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         self.waker.wake();

@@ -204,7 +204,7 @@ pub fn json(o: &Output) -> Value {
 pub fn carried(o: &Output) -> u64 {
     let c = &json(o)["connection"];
     let n = |k: &str| c[k].as_u64().unwrap();
-    (n("payload_sent") - n("payload_again")).max(n("payload_received"))
+    (n("payload_sent") - n("payload_retransmitted")).max(n("payload_received"))
 }
 
 pub fn stderr(o: &Output) -> String {

@@ -1,7 +1,7 @@
 //! Policies and algorithms that change all the time while data moves.
 
 use crate::common::{expect, json};
-use crate::net::{Net, deliveries, flows, marked, pause, start};
+use crate::net::{EmulatedNetwork, deliveries, flows, marked, pause, start};
 use admin::proto::{Answer, Request};
 use lab::TopologySpec;
 use std::fs;
@@ -18,10 +18,10 @@ fn policy(algorithm: &str, cap: &str) -> String {
 
 /// Item 4 of what the platform has to show: how long nothing arrives is counted by the path, to a millisecond.
 #[test]
-fn a_thousand_changes_under_64_streams_lose_nothing_and_hold_nobody_up() {
+fn thousand_changes_under_64_streams_lose_no_data_and_block_nobody() {
     let link = format!("rate=200mbit delay={}ms queue=1bdp(rtt {RTT_MS}ms)", RTT_MS / 2);
     let path = TopologySpec::Path { forward: link.as_str().into(), backward: None };
-    let Some(mut net) = Net::every_ms("changes", &path) else { return };
+    let Some(mut net) = EmulatedNetwork::every_ms("changes", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     let first = net.path("first.toml");
     fs::write(&first, policy("cubic", "180M")).unwrap();

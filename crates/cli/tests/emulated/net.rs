@@ -22,24 +22,24 @@ const LONGHAUL: &str = env!("CARGO_BIN_EXE_longhaul");
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A laboratory with a folder for states, files, records and control sockets.
-pub struct Net {
+pub struct EmulatedNetwork {
     pub lab: Lab,
     pub dir: TempDir,
     alone: MutexGuard<'static, ()>,
 }
 
-impl Net {
+impl EmulatedNetwork {
     /// `None`, and says so, where there can be none.
-    pub fn new(tag: &str, topology: &TopologySpec) -> Option<Net> {
-        Net::with(tag, topology, Options::default())
+    pub fn new(tag: &str, topology: &TopologySpec) -> Option<EmulatedNetwork> {
+        EmulatedNetwork::with(tag, topology, Options::default())
     }
 
     /// The same with records of each millisecond.
-    pub fn every_ms(tag: &str, topology: &TopologySpec) -> Option<Net> {
-        Net::with(tag, topology, Options { interval: Span::from_millis(1), ..Options::default() })
+    pub fn every_ms(tag: &str, topology: &TopologySpec) -> Option<EmulatedNetwork> {
+        EmulatedNetwork::with(tag, topology, Options { interval: Span::from_millis(1), ..Options::default() })
     }
 
-    fn with(tag: &str, topology: &TopologySpec, options: Options) -> Option<Net> {
+    fn with(tag: &str, topology: &TopologySpec, options: Options) -> Option<EmulatedNetwork> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             println!("skipped: the laboratory needs root and /dev/net/tun");
             return None;
@@ -53,14 +53,14 @@ impl Net {
         };
         let name = format!("{tag}-{}", std::process::id());
         let lab = Lab::up_with(&name, topology, 1, &options).unwrap_or_else(|e| panic!("{e}"));
-        Some(Net { lab, dir, alone })
+        Some(EmulatedNetwork { lab, dir, alone })
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The program in a node, whose state is that of `who` and whose control socket, if any, is in [`Net::run`].
+    /// The program in a node, whose state is that of `who` and whose control socket, if any, is in [`EmulatedNetwork::run`].
     pub fn longhaul(&self, node: &str, who: &str, args: &[&str]) -> Command {
         let mut c = self.lab.command(node, LONGHAUL).unwrap();
         c.env("LONGHAUL_HOME", self.path(who)).env("LONGHAUL_RUN", self.run()).env_remove("LONGHAUL_TOKEN");
@@ -92,7 +92,7 @@ impl Net {
 
     /// Ends the laboratory and gives what it wrote down, in order.
     pub fn records(self) -> Vec<Record> {
-        let Net { lab, dir, alone } = self;
+        let EmulatedNetwork { lab, dir, alone } = self;
         lab.down().unwrap();
         drop(alone);
         let file = dir.path().join("records");

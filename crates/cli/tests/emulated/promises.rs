@@ -5,7 +5,7 @@
 //! for congestion: so each is tried a few times.
 
 use crate::common::{bytes, expect, stderr};
-use crate::net::{Net, deliveries, flows, interrupt, marked, pause, start};
+use crate::net::{EmulatedNetwork, deliveries, flows, interrupt, marked, pause, start};
 use lab::TopologySpec;
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,9 +61,9 @@ class = "scavenger"
 const ATTEMPTS: usize = 3;
 
 /// Tries a promise over paths of this shape, where there can be any.
-fn tried(tag: &str, shape: &TopologySpec, keep: impl Fn(Net) -> Result<(), String>) {
+fn tried(tag: &str, shape: &TopologySpec, keep: impl Fn(EmulatedNetwork) -> Result<(), String>) {
     for attempt in 1..=ATTEMPTS {
-        let Some(net) = Net::new(&format!("{tag}{attempt}"), shape) else { return };
+        let Some(net) = EmulatedNetwork::new(&format!("{tag}{attempt}"), shape) else { return };
         match keep(net) {
             Ok(()) => return,
             Err(why) => println!("attempt {attempt}: {why}"),
@@ -74,14 +74,14 @@ fn tried(tag: &str, shape: &TopologySpec, keep: impl Fn(Net) -> Result<(), Strin
 
 /// Item 6 of what the platform has to show.
 #[test]
-fn three_classes_of_one_sender_have_what_they_were_promised_and_the_scavenger_the_rest() {
+fn three_classes_of_a_sender_get_their_guarantees_and_scavenger_the_rest() {
     let link = format!("rate={}mbit delay=5ms queue=1bdp(rtt 10ms)", 100 * scale());
     let bottleneck = link.as_str().into();
     let shape = TopologySpec::Dumbbell { pairs: 4, bottleneck, back: None, access: Vec::new() };
     tried("classes", &shape, have_what_they_were_promised);
 }
 
-fn have_what_they_were_promised(mut net: Net) -> Result<(), String> {
+fn have_what_they_were_promised(mut net: EmulatedNetwork) -> Result<(), String> {
     let receivers = ["r1", "r2", "r3", "r4"].map(|node| net.lab.address(node).unwrap().to_string());
     fs::write(net.path("policy.toml"), three_classes(&receivers)).unwrap();
     let file = net.path("policy.toml");
@@ -155,13 +155,13 @@ const SIZE: usize = 1_500_000;
 
 /// Item 7 of what the platform has to show.
 #[test]
-fn twenty_deadlines_are_kept_the_nearest_first_and_one_too_many_is_refused_with_the_earliest_time() {
+fn twenty_deadlines_are_met_and_one_too_many_is_refused_with_the_earliest_time() {
     let link = "rate=100mbit delay=5ms queue=1bdp(rtt 10ms)";
     let path = TopologySpec::Path { forward: link.into(), backward: None };
     tried("deadlines", &path, twenty_deadlines);
 }
 
-fn twenty_deadlines(net: Net) -> Result<(), String> {
+fn twenty_deadlines(net: EmulatedNetwork) -> Result<(), String> {
     let folder = net.path("served");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("file"), bytes(5, SIZE)).unwrap();

@@ -1,7 +1,7 @@
 //! Marks and telemetry that an emulated path writes into packets of real sockets, and what happens where they vanish.
 
 use crate::common::{expect, json};
-use crate::net::{Net, flows, interrupt, pause, start};
+use crate::net::{EmulatedNetwork, flows, interrupt, pause, start};
 use admin::proto::{Flow, PathSignals};
 use lab::TopologySpec;
 
@@ -56,11 +56,11 @@ const CASES: [Case; 4] = [
 ];
 
 #[test]
-fn signals_of_the_path_reach_algorithms_and_where_they_vanish_another_decides_until_they_are_back() {
+fn path_signals_reach_algorithms_and_a_substitute_runs_while_they_vanish() {
     let link = |more: &str| format!("{LINK} {more}");
     let path =
         TopologySpec::Path { forward: link(CASES[0].good).as_str().into(), backward: Some(LINK.into()) };
-    let Some(mut net) = Net::new("signals", &path) else { return };
+    let Some(mut net) = EmulatedNetwork::new("signals", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     for case in &CASES {
         net.lab.set_link("forward", &link(case.good)).unwrap();
@@ -103,10 +103,10 @@ fn signals_of_the_path_reach_algorithms_and_where_they_vanish_another_decides_un
 }
 
 #[test]
-fn what_the_path_marked_stands_in_the_report() {
+fn ecn_marks_of_the_path_are_in_the_report() {
     let link = format!("{LINK} ecn=300KiB ecn1=6KiB");
     let path = TopologySpec::Path { forward: link.as_str().into(), backward: Some(LINK.into()) };
-    let Some(net) = Net::new("marks", &path) else { return };
+    let Some(net) = EmulatedNetwork::new("marks", &path) else { return };
     let server = net.serve("b", &["perf", "server", "--no-control"]);
     let what = ["perf", "client", &server.address, "--accept-new", "--discover", "off", "--json", "--verify"];
     let how = ["-n", "8MiB", "--region", "1MiB", "-s", "64KiB", "-i", "100ms", "--cc", "prague"];

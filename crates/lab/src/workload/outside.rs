@@ -502,7 +502,7 @@ fn read_put(v: &Value) -> Result<Said, String> {
     let sender = Report {
         bytes: (number(v, &["goodput_bits_per_second"])? * seconds / 8.0) as u64,
         seconds,
-        again: Some(connection("payload_again")? / sent.max(1.0)),
+        again: Some(connection("payload_retransmitted")? / sent.max(1.0)),
         payload_share: (packets > 0.0).then(|| sent / packets),
         completions: vec![seconds],
         ..Report::default()

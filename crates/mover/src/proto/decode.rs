@@ -145,12 +145,13 @@ fn hello(r: &mut Reader<'_>) -> Result<Hello, ProtoError> {
         paths.push(path(r)?);
         contents.push(flag(r)?);
     }
-    Ok(Hello { version, op, flags, transfer, paths, into, contents, sending: sending(r)? })
+    let (sending, link_targets) = additions(r)?;
+    Ok(Hello { version, op, flags, transfer, paths, into, contents, sending, link_targets })
 }
 /// Numbers ascend; one that this version does not know is passed over.
-fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
+fn additions(r: &mut Reader<'_>) -> Result<(Sending, bool), ProtoError> {
     let n = r.num_max(MAX_ADDITIONS as u64, "number of additions")?;
-    let (mut s, mut last) = (Sending::default(), None);
+    let (mut s, mut link_targets, mut last) = (Sending::default(), false, None);
     for _ in 0..n {
         let id = r.num()?;
         if last.is_some_and(|l| l >= id) {
@@ -182,11 +183,12 @@ fn sending(r: &mut Reader<'_>) -> Result<Sending, ProtoError> {
                 s.dscp = Some(Some(body.u8()?).filter(|d| *d < 64).ok_or(ProtoError::Range("code point"))?);
             }
             addition::TELL => s.tell = true,
+            addition::LINK_TARGETS => link_targets = true,
             _ => continue,
         }
         body.end()?;
     }
-    Ok(s)
+    Ok((s, link_targets))
 }
 fn rate(r: &mut Reader<'_>, what: &'static str) -> Result<Rate, ProtoError> {
     Some(Rate::from_bytes_per_sec(r.num()?)).filter(|r| RATES.contains(r)).ok_or(ProtoError::Range(what))

@@ -45,6 +45,7 @@ pub(super) mod addition {
     pub const APPLICATION: u64 = 5;
     pub const DSCP: u64 = 6;
     pub const TELL: u64 = 7;
+    pub const LINK_TARGETS: u64 = 8;
 }
 
 /// The length stands in front of the body, so that is built first; only `Small` bodies are long, and theirs is
@@ -190,11 +191,11 @@ fn hello(b: &mut Vec<u8>, h: &Hello) -> u8 {
         put_path(b, p);
         b.push(u8::from(h.contents.get(i).copied().unwrap_or(false)));
     }
-    sending(b, &h.sending);
+    additions(b, &h.sending, h.link_targets);
     ty::HELLO
 }
 /// Additions by ascending number, so that what a later version adds is passed over by this one.
-fn sending(b: &mut Vec<u8>, s: &Sending) {
+fn additions(b: &mut Vec<u8>, s: &Sending, link_targets: bool) {
     let rate = |r: base::Rate| {
         let mut v = Vec::new();
         v.num(r.bytes_per_sec());
@@ -208,6 +209,7 @@ fn sending(b: &mut Vec<u8>, s: &Sending) {
         (addition::APPLICATION, s.application.as_ref().map(|a| a.as_bytes().to_vec())),
         (addition::DSCP, s.dscp.map(|d| vec![d])),
         (addition::TELL, s.tell.then(Vec::new)),
+        (addition::LINK_TARGETS, link_targets.then(Vec::new)),
     ];
     b.num(all.iter().filter(|a| a.1.is_some()).count() as u64);
     for (id, body) in all {

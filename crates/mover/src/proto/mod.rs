@@ -296,6 +296,8 @@ pub struct Hello {
     pub contents: Vec<bool>,
     /// Get: how the server is to send.
     pub sending: Sending,
+    /// List only: behind each [`Record::Entry`] of a symbolic link, a [`Record::Link`] with its target.
+    pub link_targets: bool,
 }
 
 /// A large file that is offered.

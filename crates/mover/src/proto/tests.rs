@@ -60,6 +60,27 @@ fn counts() -> impl Strategy<Value = Record<'static>> {
         })
     })
 }
+fn hello() -> impl Strategy<Value = Record<'static>> {
+    let paths = proptest::collection::vec((rel(), any::<bool>()), 0..4);
+    (paths, any::<[u8; 16]>(), 0..64u64, any::<[bool; 2]>(), sending()).prop_map(
+        |(p, transfer, f, [into, link_targets], sending)| {
+            let (paths, contents) = p.into_iter().unzip();
+            let flags = Flags::from_bits(f).unwrap();
+            let (version, op) = (VERSION, Op::Get);
+            Record::Hello(Hello {
+                version,
+                op,
+                flags,
+                transfer,
+                paths,
+                into,
+                contents,
+                sending,
+                link_targets,
+            })
+        },
+    )
+}
 fn arb() -> impl Strategy<Value = Record<'static>> {
     let size = 1u64 << 40;
     prop_oneof![
@@ -106,19 +127,7 @@ fn arb() -> impl Strategy<Value = Record<'static>> {
                 Record::Entry(Entry { root: n.root, path: n.path, kind: Kind::Link, size, meta, hash })
             }
         ),
-        (
-            proptest::collection::vec((rel(), any::<bool>()), 0..4),
-            any::<[u8; 16]>(),
-            0..64u64,
-            any::<bool>(),
-            sending(),
-        )
-            .prop_map(|(p, transfer, f, into, sending)| {
-                let (paths, contents) = p.into_iter().unzip();
-                let flags = Flags::from_bits(f).unwrap();
-                let (version, op) = (VERSION, Op::Get);
-                Record::Hello(Hello { version, op, flags, transfer, paths, into, contents, sending })
-            }),
+        hello(),
         any::<[u64; 7]>().prop_map(|v| Record::SinkEnd(Totals {
             files: v[0],
             dirs: v[1],
@@ -206,29 +215,34 @@ fn forged_records_are_refused() {
     assert_eq!(decode(&vec![0; MAX_MESSAGE + 1]), Err(ProtoError::TooLong));
 }
 
+/// A Hello with these additions, read.
+fn hello_with(additions: &[(u64, &[u8])]) -> Result<Sending, ProtoError> {
+    let mut b = vec![VERSION as u8, Op::Get as u8, 0];
+    b.extend_from_slice(&[7; 16]);
+    b.extend_from_slice(&[0, 0]); // into, no paths
+    codec::Put::num(&mut b, additions.len() as u64);
+    for (id, body) in additions {
+        codec::Put::num(&mut b, *id);
+        codec::Put::blob(&mut b, body);
+    }
+    match decode(&raw(encode::ty::HELLO, &b))?.pop() {
+        Some(Record::Hello(h)) => {
+            assert_eq!(h.link_targets, additions.iter().any(|(id, _)| *id == 8));
+            Ok(h.sending)
+        }
+        r => panic!("{r:?}"),
+    }
+}
+
 #[test]
 fn additions_are_checked_and_unknown_ones_passed_over() {
-    let hello = |additions: &[(u64, &[u8])]| {
-        let mut b = vec![VERSION as u8, Op::Get as u8, 0];
-        b.extend_from_slice(&[7; 16]);
-        b.extend_from_slice(&[0, 0]); // into, no paths
-        codec::Put::num(&mut b, additions.len() as u64);
-        for (id, body) in additions {
-            codec::Put::num(&mut b, *id);
-            codec::Put::blob(&mut b, body);
-        }
-        match decode(&raw(encode::ty::HELLO, &b))?.pop() {
-            Some(Record::Hello(h)) => Ok(h.sending),
-            r => panic!("{r:?}"),
-        }
-    };
     let num = |v: u64| {
         let mut b = Vec::new();
         codec::Put::num(&mut b, v);
         b
     };
     let rate = Some(Rate::from_bytes_per_sec(1_000_000));
-    let all = hello(&[
+    let all = hello_with(&[
         (1, &num(1_000_000)),
         (2, b"bbr"),
         (3, &num(1_000_000)),
@@ -236,6 +250,7 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (5, "b\u{fc}ro".as_bytes()),
         (6, &[8]),
         (7, b""),
+        (8, b""),
         (1 << 40, b"later"),
     ])
     .unwrap();
@@ -251,13 +266,14 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
             tell: true,
         }
     );
-    assert!(hello(&[]).unwrap().is_default());
+    assert!(hello_with(&[]).unwrap().is_default());
     for (bad, what) in [
         (&[(1, &num(999)[..])][..], ProtoError::Range("rate limit")),
         (&[(3, &num(u64::MAX))], ProtoError::Range("known rate")),
         (&[(5, b"a\nb")], ProtoError::Range("application")),
         (&[(6, &[64])], ProtoError::Range("code point")),
         (&[(7, b"x")], ProtoError::Trailing),
+        (&[(8, b"x")], ProtoError::Trailing),
         (&[(1, &[])], ProtoError::Truncated),
         (&[(1, &[0x80, 0x80, 0x01, 0])], ProtoError::Trailing),
         (&[(2, b"")], ProtoError::Range("congestion control")),
@@ -269,9 +285,9 @@ fn additions_are_checked_and_unknown_ones_passed_over() {
         (&[(2, b"bbr"), (2, b"bbr")], ProtoError::Range("order of additions")),
         (&[(9, &[0; MAX_ADDITION + 1])], ProtoError::Range("length of an addition")),
     ] {
-        assert_eq!(hello(bad), Err(what));
+        assert_eq!(hello_with(bad), Err(what));
     }
     let many: Vec<(u64, &[u8])> = (10..10 + MAX_ADDITIONS as u64 + 1).map(|i| (i, &b""[..])).collect();
-    assert_eq!(hello(&many), Err(ProtoError::Range("number of additions")));
-    assert!(hello(&many[1..]).is_ok());
+    assert_eq!(hello_with(&many), Err(ProtoError::Range("number of additions")));
+    assert!(hello_with(&many[1..]).is_ok());
 }

@@ -5,7 +5,7 @@ use crate::doing::{Doing, Step};
 use crate::error::FileError;
 use crate::path::{journal_name, part_name};
 use crate::pool::Wake;
-use crate::proto::{Entry, Kind, Name, Record, put};
+use crate::proto::{Entry, Kind, MAX_LINK, Name, Record, put};
 use crate::source::hash_file;
 use crate::tree::Tree;
 use crate::walk::{Found, Start, Walk};
@@ -26,6 +26,8 @@ pub(crate) struct Lister {
     pub hash: bool,
     /// Report what cannot be listed (`ls`) or leave it out (the source will send it).
     pub report: bool,
+    /// Tell the targets of links (`ls`).
+    pub link_targets: bool,
     pub asked: Asked,
     pub out: SyncSender<Vec<u8>>,
     pub wake: Wake,
@@ -129,8 +131,13 @@ impl Lister {
                     if !self.report {
                         self.tidy(&f);
                     }
-                    let (entry, unread) = self.entry(&f);
+                    let (entry, target, unread) = self.entry(&f);
+                    let name = Name { root: entry.root, path: entry.path.clone() };
+                    let meta = entry.meta;
                     put(&mut m, &Record::Entry(entry));
+                    if let Some(target) = target.filter(|t| self.link_targets && fits(t)) {
+                        put(&mut m, &Record::Link { name, meta, target: &target });
+                    }
                     if let Some(e) = unread.filter(|_| self.report) {
                         put(&mut m, &Record::Failed { path: e.path, cause: e.cause as u8, text: e.text });
                     }
@@ -172,15 +179,17 @@ impl Lister {
             let _ = dir.remove(&journal_name(name));
         }
     }
-    /// What is told of it, and why the hash that was asked for is missing.
-    fn entry(&self, f: &Found) -> (Entry, Option<FileError>) {
+    /// What is told of it, the target of a link, and why the hash that was asked for is missing.
+    fn entry(&self, f: &Found) -> (Entry, Option<Vec<u8>>, Option<FileError>) {
         let (root, base) = &self.roots[f.root as usize];
-        let mut unread = None;
+        let (mut unread, mut link) = (None, None);
         let hash = base.append(&f.path).ok().and_then(|p| match f.info.kind {
             Kind::Link => {
                 let (dir, name) = p.split()?;
                 let target = self.tree.dir(&dir).ok()?.read_link(name).ok()?;
-                Some(*blake3::hash(&target).as_bytes())
+                let hash = *blake3::hash(&target).as_bytes();
+                link = Some(target);
+                Some(hash)
             }
             Kind::File if self.hash => {
                 let hash = self.tree.read_file(&p).and_then(|f| hash_file(&f, || self.asked.gone()));
@@ -196,6 +205,11 @@ impl Lister {
             meta: f.info.meta,
             hash,
         };
-        (entry, unread)
+        (entry, link, unread)
     }
+}
+
+/// Whether a target can be told.
+fn fits(target: &[u8]) -> bool {
+    (1..=MAX_LINK).contains(&target.len())
 }

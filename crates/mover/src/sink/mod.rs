@@ -311,6 +311,7 @@ impl Sink {
             depth: usize::MAX,
             hash: f.checksum || p.doubtful,
             report: false,
+            link_targets: false,
             asked: self.asking.asked(),
             out,
             wake: self.wake.clone(),

@@ -214,14 +214,19 @@ pub fn get_with(
     run(addr, |w| ClientApp::get(connect(addr), &o, w), watch)
 }
 pub fn list(addr: SocketAddr, path: &str, recursive: bool) -> Result<(Summary, Vec<String>), Error> {
-    let o = longhaul_mover::ListOptions { path: path.as_bytes().to_vec(), recursive, checksum: false };
+    let o = longhaul_mover::ListOptions {
+        path: path.as_bytes().to_vec(),
+        recursive,
+        checksum: false,
+        link_targets: true,
+    };
     let (mut names, mut reader) = (Vec::new(), None);
     let s = run(
         addr,
         |w| {
             let (app, entries) = ClientApp::list(connect(addr), &o, w)?;
             reader = Some(std::thread::spawn(move || {
-                entries.into_iter().flatten().map(|e| e.path.to_string()).collect::<Vec<_>>()
+                entries.into_iter().flatten().map(|l| l.entry.path.to_string()).collect::<Vec<_>>()
             }));
             Ok(app)
         },

@@ -14,7 +14,7 @@ fn endpoint(key: u8, server: Option<ServerConfig>, seed: u64) -> Endpoint {
     Endpoint::new(c, Rng::from_u64(seed)).unwrap()
 }
 
-struct Crowd {
+struct ManyClients {
     now: Time,
     ep: Endpoint,
     server: Server,
@@ -22,14 +22,14 @@ struct Crowd {
     clients: Vec<(Endpoint, SocketAddr, Option<String>)>,
 }
 
-impl Crowd {
-    fn new() -> Crowd {
+impl ManyClients {
+    fn new() -> ManyClients {
         let authority = Authority { keys: None, tokens: Vec::new() };
         let config = ServerConfig { auth: ClientAuth::AnyKey, authority, ..ServerConfig::default() };
         let shares = Shares::new(ShareLimits::of(MAX_SESSIONS), "measurements");
         let (sessions, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
         let memory = Budget::new(256 << 20);
-        Crowd {
+        ManyClients {
             now: Time::from_nanos(1_000_000_000),
             ep: endpoint(1, Some(config), 1),
             server: Server { sessions, shares, left: None, arrivals: false, memory, stop },
@@ -38,7 +38,7 @@ impl Crowd {
     }
 
     /// Connects and says nothing.
-    fn come(&mut self, key: u8) -> usize {
+    fn connect(&mut self, key: u8) -> usize {
         let n = self.clients.len();
         let mut ep = endpoint(key, None, 10 + n as u64);
         let connect = Connect {
@@ -51,11 +51,11 @@ impl Crowd {
         };
         ep.connect(self.now, connect).unwrap();
         self.clients.push((ep, SocketAddr::from(([192, 0, 2, key], 1_000 + n as u16)), None));
-        self.pass(Span::from_millis(100));
+        self.advance(Span::from_millis(100));
         n
     }
 
-    fn pass(&mut self, span: Span) {
+    fn advance(&mut self, span: Span) {
         let (end, mut buf) = (self.now + span, vec![0; MAX_TRAIN]);
         while self.now < end {
             self.now += Span::from_millis(5);
@@ -92,11 +92,11 @@ impl Crowd {
 }
 
 #[test]
-fn one_key_with_all_places_keeps_nobody_out() {
-    let mut c = Crowd::new();
-    let all: Vec<usize> = (0..MAX_SESSIONS).map(|_| c.come(2)).collect();
+fn one_key_cannot_take_every_session() {
+    let mut c = ManyClients::new();
+    let all: Vec<usize> = (0..MAX_SESSIONS).map(|_| c.connect(2)).collect();
     assert_eq!(c.server.sessions.len(), MAX_SESSIONS);
-    let other = c.come(3);
+    let other = c.connect(3);
     assert_eq!(c.closed(other), None);
     let gone: Vec<&str> = all.iter().filter_map(|n| c.closed(*n)).collect();
     assert!(matches!(gone[..], [w] if w.contains("others wait")), "{gone:?}");
@@ -104,12 +104,12 @@ fn one_key_with_all_places_keeps_nobody_out() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_closed_in_time() {
-    let mut c = Crowd::new();
-    let n = c.come(2);
-    c.pass(Span::from_secs(19));
+fn client_without_a_request_is_closed_in_time() {
+    let mut c = ManyClients::new();
+    let n = c.connect(2);
+    c.advance(Span::from_secs(19));
     assert_eq!(c.closed(n), None);
-    c.pass(Span::from_secs(2));
+    c.advance(Span::from_secs(2));
     assert!(c.closed(n).is_some_and(|w| w.contains("no request came within 20 s")), "{:?}", c.closed(n));
     assert!(c.server.sessions.is_empty());
 }

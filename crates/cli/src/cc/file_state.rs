@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// How a policy's file compares with the policy in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnDisk {
+pub enum FileState {
     /// It says the same.
     Same,
     /// It says something else.
@@ -18,38 +18,38 @@ pub enum OnDisk {
     Unreadable,
 }
 
-impl OnDisk {
+impl FileState {
     /// For programs.
     pub const fn word(self) -> &'static str {
         match self {
-            OnDisk::Same => "same",
-            OnDisk::Differs => "differs",
-            OnDisk::Gone => "gone",
-            OnDisk::Unreadable => "unreadable",
+            FileState::Same => "same",
+            FileState::Differs => "differs",
+            FileState::Gone => "gone",
+            FileState::Unreadable => "unreadable",
         }
     }
 
     /// For people; nothing where all is as it should be.
     pub const fn text(self) -> Option<&'static str> {
         match self {
-            OnDisk::Same => None,
-            OnDisk::Differs => Some("the file has changed since: what is in force is what it said before"),
-            OnDisk::Gone => Some("the file is gone: what is in force is what it said before"),
-            OnDisk::Unreadable => Some("the file cannot be read here, so it may have changed since"),
+            FileState::Same => None,
+            FileState::Differs => Some("the file has changed since; its earlier contents are in force"),
+            FileState::Gone => Some("the file is gone; its earlier contents are in force"),
+            FileState::Unreadable => Some("the file is not readable here, and may have changed since"),
         }
     }
 }
 
 /// Compares a file with the hash of what is in force; `None` where that is from no file.
-pub fn compare(path: &str, in_force: &str) -> Option<OnDisk> {
+pub fn compare(path: &str, in_force: &str) -> Option<FileState> {
     if path.is_empty() {
         return None;
     }
     Some(match read(Path::new(path)) {
-        Ok(text) if hash(&text) == in_force => OnDisk::Same,
-        Ok(_) => OnDisk::Differs,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => OnDisk::Gone,
-        Err(_) => OnDisk::Unreadable,
+        Ok(text) if hash(&text) == in_force => FileState::Same,
+        Ok(_) => FileState::Differs,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => FileState::Gone,
+        Err(_) => FileState::Unreadable,
     })
 }
 
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_compared_with_what_is_in_force() {
+    fn policy_file_is_compared_with_the_policy_in_force() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("p.toml");
         let path = file.to_str().unwrap();
         assert_eq!(compare("", "abc"), None);
-        assert_eq!(compare(path, "abc"), Some(OnDisk::Gone));
+        assert_eq!(compare(path, "abc"), Some(FileState::Gone));
         std::fs::write(&file, "one").unwrap();
-        assert_eq!(compare(path, &hash(b"one")), Some(OnDisk::Same));
-        assert_eq!(compare(path, &hash(b"two")), Some(OnDisk::Differs));
-        assert_eq!(compare(dir.path().to_str().unwrap(), "abc"), Some(OnDisk::Unreadable));
+        assert_eq!(compare(path, &hash(b"one")), Some(FileState::Same));
+        assert_eq!(compare(path, &hash(b"two")), Some(FileState::Differs));
+        assert_eq!(compare(dir.path().to_str().unwrap(), "abc"), Some(FileState::Unreadable));
     }
 }

@@ -8,18 +8,18 @@ use zeroize::Zeroizing;
 /// A text that is never shown, and overwritten when it is dropped. The command line itself keeps a copy, which other users
 /// can see: the environment is better.
 #[derive(Clone)]
-pub struct Hidden(pub Zeroizing<String>);
+pub struct Secret(pub Zeroizing<String>);
 
-impl FromStr for Hidden {
+impl FromStr for Secret {
     type Err = Infallible;
-    fn from_str(text: &str) -> Result<Hidden, Infallible> {
-        Ok(Hidden(Zeroizing::new(text.to_owned())))
+    fn from_str(text: &str) -> Result<Secret, Infallible> {
+        Ok(Secret(Zeroizing::new(text.to_owned())))
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hidden(..)")
+        f.write_str("Secret(..)")
     }
 }
 
@@ -29,9 +29,9 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn a_token_on_the_command_line_is_not_shown_with_the_arguments() {
+    fn debug_output_of_arguments_hides_the_token() {
         let cli = Cli::parse_from(["longhaul", "ls", "longhaul://h/", "--token", "lht1_secret"]);
         let shown = format!("{cli:?}");
-        assert!(shown.contains("Hidden(..)") && !shown.contains("secret"), "{shown}");
+        assert!(shown.contains("Secret(..)") && !shown.contains("secret"), "{shown}");
     }
 }

@@ -6,16 +6,16 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-pub struct Desk {
+pub struct ControlBench {
     pub bench: Bench,
     pub run: PathBuf,
 }
 
-impl Desk {
-    pub fn new() -> Desk {
+impl ControlBench {
+    pub fn new() -> ControlBench {
         let bench = Bench::new();
         let run = bench.path("run");
-        Desk { bench, run }
+        ControlBench { bench, run }
     }
     /// A command that shows itself in the folder, or finds others there.
     pub fn client(&self, args: &[&str]) -> Command {

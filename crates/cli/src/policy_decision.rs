@@ -7,7 +7,7 @@ use std::fmt;
 
 /// What a policy made of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mapped {
+pub struct PolicyDecision {
     /// What was asked.
     pub qos: String,
     /// The rule; empty when none matched.
@@ -24,12 +24,12 @@ pub struct Mapped {
     pub why: Vec<String>,
 }
 
-impl Mapped {
+impl PolicyDecision {
     /// Of a connection's own flow; `None` where there is no policy.
-    pub fn of(ep: &Endpoint, conn: ConnId) -> Option<Mapped> {
+    pub fn of(ep: &Endpoint, conn: ConnId) -> Option<PolicyDecision> {
         let FlowReport { traffic, choice, class, .. } = ep.flows().into_iter().find(|f| f.conn == conn)?;
         let choice = choice?;
-        Some(Mapped {
+        Some(PolicyDecision {
             qos: traffic.qos.to_string(),
             rule: choice.rule,
             algorithm: choice.algorithm,
@@ -41,8 +41,8 @@ impl Mapped {
     }
 
     /// As a server told it.
-    pub fn told(m: mover::Mapping) -> Mapped {
-        Mapped {
+    pub fn told(m: mover::Mapping) -> PolicyDecision {
+        PolicyDecision {
             qos: m.qos,
             rule: m.rule,
             algorithm: m.algorithm,
@@ -54,7 +54,7 @@ impl Mapped {
     }
 }
 
-impl fmt::Display for Mapped {
+impl fmt::Display for PolicyDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sent as {}: ", self.qos)?;
         if !self.class.is_empty() {
