@@ -3,8 +3,9 @@
 // These comments are help texts, where brackets mean "optional".
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use crate::ssh::{OverSsh, Place};
 use crate::units;
-use crate::url::{Server, Url};
+use crate::url::Server;
 use base::{Rate, Span};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -219,6 +220,11 @@ pub struct ClientMemory {
     pub memory: Option<u64>,
 }
 
+/// An address, of which the path may have any bytes.
+fn place() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(|s| Place::parse(&s))
+}
+
 /// Takes an empty path too: what is done with it says what is wrong, better than that a value is missing.
 fn any_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
@@ -295,9 +301,10 @@ pub struct Put {
     /// Files and folders; DIR/ with a slash at its end means what is in it, - standard input.
     #[arg(required = true, value_name = "SRC", value_parser = any_path())]
     pub sources: Vec<PathBuf>,
-    /// longhaul://HOST[:PORT]/PATH or, by iWARP, iwarp://HOST[:PORT]/PATH, where a slash at the end means a folder.
-    #[arg(required = true, value_name = "URL")]
-    pub dest: Url,
+    /// [USER@]HOST:PATH over ssh, which starts the other end; or of a server longhaul://HOST[:PORT]/PATH or, by iWARP,
+    /// iwarp://HOST[:PORT]/PATH. A slash at the end means a folder.
+    #[arg(required = true, value_name = "DST", value_parser = place())]
+    pub dest: Place,
     /// Read large files past the page cache (O_DIRECT): slower where they are in it, but what else is in it stays.
     #[arg(long)]
     pub direct: bool,
@@ -310,6 +317,8 @@ pub struct Put {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
+    pub over: OverSsh,
+    #[command(flatten)]
     pub trusting: Trusting,
     #[command(flatten)]
     pub output: Output,
@@ -318,9 +327,10 @@ pub struct Put {
 /// Fetch files and folders. Repeating an interrupted command continues where it was.
 #[derive(Args, Debug)]
 pub struct Get {
-    /// longhaul://HOST[:PORT]/PATH (or iwarp://...), several of one server; a slash at the end means what is in the folder.
-    #[arg(required = true, value_name = "URL")]
-    pub sources: Vec<Url>,
+    /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...); several of one machine. A slash at the end
+    /// means what is in the folder.
+    #[arg(required = true, value_name = "SRC", value_parser = place())]
+    pub sources: Vec<Place>,
     /// Where to; - is standard output. A pipe or device is written to.
     #[arg(required = true, value_name = "DST", value_parser = any_path())]
     pub dest: PathBuf,
@@ -336,6 +346,8 @@ pub struct Get {
     #[command(flatten)]
     pub wire: Wire,
     #[command(flatten)]
+    pub over: OverSsh,
+    #[command(flatten)]
     pub trusting: Trusting,
     #[command(flatten)]
     pub output: Output,
@@ -344,9 +356,9 @@ pub struct Get {
 /// List a served folder.
 #[derive(Args, Debug)]
 pub struct Ls {
-    /// longhaul://HOST[:PORT]/PATH (or iwarp://...)
-    #[arg(value_name = "URL")]
-    pub url: Url,
+    /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...).
+    #[arg(value_name = "PLACE", value_parser = place())]
+    pub url: Place,
     /// Folders inside folders too.
     #[arg(short, long)]
     pub recursive: bool,
@@ -358,6 +370,8 @@ pub struct Ls {
     pub json: bool,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub over: OverSsh,
     #[command(flatten)]
     pub trusting: Trusting,
 }

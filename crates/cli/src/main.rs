@@ -26,6 +26,7 @@ mod serve;
 mod setup;
 mod show;
 mod simulate;
+mod ssh;
 mod stop;
 mod stream;
 mod trust;
@@ -48,7 +49,7 @@ static MEMORY: lhio::memory::OrExit = lhio::memory::OrExit;
 fn main() -> ExitCode {
     lhio::memory::spare_address_space();
     lhio::descriptors::raise();
-    if let Some(code) = lab::hidden() {
+    if let Some(code) = lab::hidden().or_else(ssh::far::hidden) {
         return code;
     }
     let done = match Cli::try_parse() {

@@ -32,7 +32,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    fn begin(most: Span) -> Patience {
+    /// So much, from now on.
+    pub fn begin(most: Span) -> Patience {
         let clock = Clock::new();
         Patience { until: clock.now() + most, clock }
     }
