@@ -76,7 +76,7 @@ pub struct NoAnswer {
     pub missing: bool,
     /// What came instead, in lines fit to be shown.
     pub noise: Vec<String>,
-    /// What is wrong with the answer, if there was one.
+    /// What is wrong with the answer, if it did not just stay away.
     pub unusable: Option<String>,
 }
 
@@ -252,7 +252,8 @@ fn read_answer(out: &mut ChildStdout) -> Result<Answer, (Vec<String>, Option<Str
             begin += len + 1;
         }
         if begin > MAX_NOISE || all.len() - begin > MAX_ANSWER {
-            return Err((noise(&all), None));
+            let why = format!("more than {} KiB came before one", MAX_NOISE >> 10);
+            return Err((noise(&all), Some(why)));
         }
     }
 }

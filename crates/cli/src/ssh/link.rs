@@ -268,14 +268,17 @@ fn explain(n: &NoAnswer, host: &str, program: &str, bootstrap: bool) -> Failure 
         );
         return Failure::line(Code::Connect, text);
     }
-    if let Some(why) = &n.unusable {
-        let text = format!("cannot use the answer of longhaul on {host}: {why}; update the older of the two");
-        return Failure::line(Code::Connect, text);
-    }
     let printed = match &n.noise[..] {
         [] => String::new(),
         lines => format!("; {host} printed instead: {}", lines.join(" | ")),
     };
+    if let Some(why) = &n.unusable {
+        let text = format!(
+            "cannot use the answer of longhaul on {host}: {why}; have the same version there, and a shell that prints nothing for \
+             commands{printed}"
+        );
+        return Failure::line(Code::Connect, text);
+    }
     match n.status.and_then(|s| s.code()) {
         Some(255) => Failure::line(
             Code::Connect,
