@@ -733,6 +733,7 @@ mod tests {
             "longhaul put a longhaul://host/x/ --qos latency --app db-1",
             "longhaul get longhaul://host/x . --qos guaranteed(300M)",
             "longhaul ls longhaul://host/ -r",
+            "longhaul put a b anna@host:x/ -e ssh --port-range 60000:60010 --bootstrap",
             "longhaul serve /srv --cert c.pem --key k.pem --ca roots.pem --allow-name a --allow-name b",
             "longhaul put a longhaul://host/ --cert c.pem --cacert roots.pem",
             "longhaul keys token -n 3 --lifetime 10min",
@@ -764,7 +765,7 @@ mod tests {
         for bad in [
             "longhaul",
             "longhaul put a",
-            "longhaul put a host:/x",
+            "longhaul put a host/x",
             "longhaul get longhaul://host/x",
             "longhaul put a longhaul://host/x --cc nonsense",
             "longhaul put a longhaul://host/x --mtu 100",

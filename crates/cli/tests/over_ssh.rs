@@ -113,7 +113,19 @@ fn a_destination_is_named_as_by_rsync() {
     fs::write(b.path("file"), "content").unwrap();
     fs::create_dir_all(b.there("real/sub")).unwrap();
     std::os::unix::fs::symlink("real", b.there("link")).unwrap();
-    let odd = ["with space", "quo'te\"s", "-rf", "$(touch x)", "new\nline", "~", "a;b", "*", "back\\slash", "c:d", "grüße"];
+    let odd = [
+        "with space",
+        "quo'te\"s",
+        "-rf",
+        "$(touch x)",
+        "new\nline",
+        "~",
+        "a;b",
+        "*",
+        "back\\slash",
+        "c:d",
+        "grüße",
+    ];
     for name in odd {
         expect(&b.run(&["put", "file", &format!("tower:./{name}")]), 0);
         assert_eq!(fs::read(b.there(name)).unwrap(), b"content", "{name}");
@@ -147,6 +159,27 @@ fn a_destination_is_named_as_by_rsync() {
     expect(&o, 2);
     assert!(stderr(&o).contains("cannot find ./nope/../x"), "{o:?}");
     b.far_ends_go();
+}
+
+#[test]
+fn standard_input_and_output_are_files_of_one_name() {
+    let Some(b) = Both::new() else { return };
+    let content = bytes(5, 2 << 20);
+    fs::write(b.path("content"), &content).unwrap();
+    fs::create_dir(b.there("folder")).unwrap();
+    let put = |to: &str| {
+        let input = fs::File::open(b.path("content")).unwrap();
+        b.command(&["put", "-", to]).stdin(input).output().unwrap()
+    };
+    expect(&put("tower:folder/new"), 0);
+    let o = b.run(&["get", "tower:folder/new", "-"]);
+    expect(&o, 0);
+    assert!(o.stdout == content);
+    expect(&put("tower:"), 2);
+    let o = put("tower:folder");
+    assert_ne!(o.status.code(), Some(0), "{o:?}");
+    println!("{}", stderr(&o));
+    assert_eq!(fs::read_dir(b.there("folder")).unwrap().count(), 1, "something stayed");
 }
 
 #[test]
@@ -240,7 +273,8 @@ fn a_program_that_is_missing_there_can_be_copied() {
         let o = b.run(&["put", "file", "tower:"]);
         expect(&o, 3);
         let said = stderr(&o);
-        let want = "longhaul: cannot start longhaul on tower: it is not installed there; try --bootstrap, or copy ";
+        let want =
+            "longhaul: cannot start longhaul on tower: it is not installed there; try --bootstrap, or copy ";
         assert!(said.contains(want) && said.lines().count() == 1, "{said}");
     }
     let o = b.run(&["put", "--remote-program", "/nowhere/longhaul", "file", "tower:"]);
@@ -262,7 +296,8 @@ fn a_program_that_is_missing_there_can_be_copied() {
     assert!(["one", "two", "three"].iter().all(|n| b.there(n).is_file()));
 
     fs::remove_file(&copy).unwrap();
-    b.tower.login("uname() { echo Linux riscv128; }; case $SSH_ORIGINAL_COMMAND in uname*) uname; exit;; esac");
+    b.tower
+        .login("uname() { echo Linux riscv128; }; case $SSH_ORIGINAL_COMMAND in uname*) uname; exit;; esac");
     let o = b.run(&["put", "--bootstrap", "file", "tower:"]);
     expect(&o, 2);
     assert!(stderr(&o).contains("Linux riscv128"), "{o:?}");
@@ -275,7 +310,10 @@ fn what_ssh_says_is_passed_on() {
     let o = b.run(&["put", "file", "nowhere:"]);
     expect(&o, 3);
     let said = stderr(&o);
-    assert!(said.contains("nowhere.invalid") && said.contains("longhaul: cannot reach nowhere by ssh"), "{said}");
+    assert!(
+        said.contains("nowhere.invalid") && said.contains("longhaul: cannot reach nowhere by ssh"),
+        "{said}"
+    );
     fs::write(b.path("authorized_keys"), "").unwrap();
     let o = b.run(&["ls", "tower:"]);
     expect(&o, 3);
@@ -283,7 +321,12 @@ fn what_ssh_says_is_passed_on() {
     let o = longhaul(&b.path("client")).args(["ls", "-e", "no-such-program", "tower:"]).output().unwrap();
     expect(&o, 2);
     assert!(stderr(&o).contains("cannot start no-such-program"), "{o:?}");
-    for bad in [&["ls", "tower::x"][..], &["ls", "-oX=y:z"], &["ls", "--plain", "tower:"], &["ls", "--token", "x", "tower:"]] {
+    for bad in [
+        &["ls", "tower::x"][..],
+        &["ls", "-oX=y:z"],
+        &["ls", "--plain", "tower:"],
+        &["ls", "--token", "x", "tower:"],
+    ] {
         expect(&b.run(bad), 2);
     }
     expect(&b.run(&["ls", "--bootstrap", "longhaul://tower/"]), 2);
@@ -294,7 +337,9 @@ fn under_way(b: &Both, more: &[&str]) -> Child {
     fs::write(b.path("large"), bytes(4, 60 << 20)).unwrap();
     let child = b.start(&[&["put", "--limit", "80mbit"], more, &["large", "tower:"]].concat());
     let part = b.there(".large.longhaul-journal");
-    wait("the transfer to be under way", || fs::metadata(&part).is_ok_and(|m| m.len() > 0) && b.tower.far_ends().len() == 1);
+    wait("the transfer to be under way", || {
+        fs::metadata(&part).is_ok_and(|m| m.len() > 0) && b.tower.far_ends().len() == 1
+    });
     child
 }
 
@@ -368,5 +413,8 @@ fn how_long_the_first_byte_takes_beyond_ssh_is_shown() {
     };
     let ssh = of(&|| assert!(b.tower.ssh("cat file").status.success()));
     let ours = of(&|| expect(&b.run(&["get", "tower:file", "-"]), 0));
-    println!("median of 5: ssh cat {ssh:.0} ms, longhaul get {ours:.0} ms, {:.0} ms beyond ssh's own", ours - ssh);
+    println!(
+        "median of 5: ssh cat {ssh:.0} ms, longhaul get {ours:.0} ms, {:.0} ms beyond ssh's own",
+        ours - ssh
+    );
 }

@@ -61,7 +61,8 @@ impl Answer {
     /// # Errors
     /// [`Other`] says what it is instead.
     pub fn parse(line: &[u8]) -> Result<Answer, Other> {
-        let rest = line.strip_prefix(MARK.as_bytes()).and_then(|r| r.strip_prefix(b" ")).ok_or(Other::Noise)?;
+        let rest =
+            line.strip_prefix(MARK.as_bytes()).and_then(|r| r.strip_prefix(b" ")).ok_or(Other::Noise)?;
         let bad = |why: &str| Other::Unusable(why.to_owned());
         let text = core::str::from_utf8(rest).map_err(|_| bad("it is not ASCII"))?;
         let mut words = text.trim_end_matches(['\r', '\n']).split(' ');
@@ -111,7 +112,8 @@ mod tests {
 
     #[test]
     fn the_line_is_read_as_it_was_written() {
-        let a = answer(vec![b"a b/".to_vec(), b"".to_vec(), b"\xff\n=%".to_vec()], "2001:db8::1".parse().ok());
+        let a =
+            answer(vec![b"a b/".to_vec(), b"".to_vec(), b"\xff\n=%".to_vec()], "2001:db8::1".parse().ok());
         let line = a.to_line();
         assert_eq!(line.lines().count(), 1);
         assert!(same(&Answer::parse(line.as_bytes()).unwrap(), &a), "{}", *line);

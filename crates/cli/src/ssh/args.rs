@@ -37,7 +37,10 @@ impl OverSsh {
         if named.is_empty() {
             return Ok(());
         }
-        Err(format!("cannot use {} with a server's address: write [user@]host:path to go over ssh", named.join(", ")))
+        Err(format!(
+            "cannot use {} with a server's address: write [user@]host:path to go over ssh",
+            named.join(", ")
+        ))
     }
 }
 
@@ -54,10 +57,13 @@ impl FromStr for PortRange {
     type Err = String;
     fn from_str(text: &str) -> Result<PortRange, String> {
         let (first, last) = text.split_once(':').unwrap_or((text, text));
-        let port = |t: &str| t.parse::<u16>().ok().filter(|p| *p > 0 && t.bytes().all(|b| b.is_ascii_digit()));
+        let port =
+            |t: &str| t.parse::<u16>().ok().filter(|p| *p > 0 && t.bytes().all(|b| b.is_ascii_digit()));
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(PortRange { first, last }),
-            _ => Err("it must be two ports from 1 to 65535, the lower one first, as in 60000:60010".to_owned()),
+            _ => {
+                Err("it must be two ports from 1 to 65535, the lower one first, as in 60000:60010".to_owned())
+            }
         }
     }
 }

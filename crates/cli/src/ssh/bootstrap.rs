@@ -29,7 +29,8 @@ pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
     // A shell may have said something before.
     let there = said.lines().last().unwrap_or_default().trim();
     if !end.status.is_some_and(|s| s.success()) {
-        let text = format!("cannot copy longhaul to {host}: `uname -sm` failed there; copy the program by hand");
+        let text =
+            format!("cannot copy longhaul to {host}: `uname -sm` failed there; copy the program by hand");
         return Err(Failure::line(Code::Connect, text));
     }
     if there != here {
@@ -40,7 +41,8 @@ pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
         return Err(Failure::line(Code::Usage, text));
     }
     let cannot = |why: String| Failure::system(format!("cannot copy longhaul to {host}: {why}"));
-    let file = File::open("/proc/self/exe").map_err(|e| cannot(format!("this program cannot be read: {e}")))?;
+    let file =
+        File::open("/proc/self/exe").map_err(|e| cannot(format!("this program cannot be read: {e}")))?;
     let size = file.metadata().map_err(|e| cannot(e.to_string()))?.size();
     err_line!("copying longhaul to {host}, {} ({} MiB)", program(), size >> 20);
     let (end, _) = channel::run(c, &copying(size), Some(file))?;
@@ -48,7 +50,9 @@ pub fn copy(c: &Connecting, host: &str) -> Outcome<()> {
         Some(s) if s.success() => Ok(()),
         _ => Err(Failure::new(
             Code::Connect,
-            format!("cannot copy longhaul to {host}: it could not be written to {FOLDER} there, see above; copy it by hand"),
+            format!(
+                "cannot copy longhaul to {host}: it could not be written to {FOLDER} there, see above; copy it by hand"
+            ),
         )),
     }
 }
@@ -87,7 +91,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let copy = |size: u64, content: &[u8]| {
             let mut c = Command::new("sh");
-            c.args(["-c", &copying(size)]).env("HOME", home.path()).stdin(Stdio::piped()).stderr(Stdio::null());
+            c.args(["-c", &copying(size)])
+                .env("HOME", home.path())
+                .stdin(Stdio::piped())
+                .stderr(Stdio::null());
             let mut child = c.spawn().unwrap();
             child.stdin.take().unwrap().write_all(content).unwrap();
             child.wait().unwrap().success()

@@ -247,7 +247,9 @@ fn read_answer(out: &mut ChildStdout) -> Result<Answer, (Vec<String>, Option<Str
             match Answer::parse(line) {
                 Ok(a) => return Ok(a),
                 Err(Other::Noise) => {}
-                Err(Other::Unusable(why)) => return Err((noise(all.get(..begin).unwrap_or_default()), Some(why))),
+                Err(Other::Unusable(why)) => {
+                    return Err((noise(all.get(..begin).unwrap_or_default()), Some(why)));
+                }
             }
             begin += len + 1;
         }
@@ -286,8 +288,9 @@ fn receive(out: ChildStdout, state: &Mutex<State>) {
     let _ = bridge::copy(out, To(state)); // an error is an end
     let mut s = locked(state);
     s.ended = true;
-    if let Some(to) = &s.to {
-        bridge::end(to);
+    if let Some(to) = s.to.take() {
+        // Nothing that is still to be sent can arrive: when the thread that reads from it lets go as well, the connection is reset.
+        let _ = to.shutdown(std::net::Shutdown::Both); // it may have ended already
     }
     if let Some(f) = &s.on_end {
         f();

@@ -27,8 +27,9 @@ impl Connecting {
     /// A command that cannot be read.
     pub fn new(over: &OverSsh, remote: &Remote) -> Outcome<Connecting> {
         let text = over.rsh.as_deref().unwrap_or("ssh");
-        let words = split_words(text)
-            .map_err(|why| Failure::usage(format!("cannot use --rsh {text}: {why}; write a program and its options")))?;
+        let words = split_words(text).map_err(|why| {
+            Failure::usage(format!("cannot use --rsh {text}: {why}; write a program and its options"))
+        })?;
         Ok(Connecting { words, target: remote.target.clone() })
     }
 
@@ -118,7 +119,8 @@ pub fn remote_command(
 /// Words as a shell divides them: blanks between them, `'` and `"` around what has some. Nothing else has a meaning, as in
 /// rsync's `-e`.
 fn split_words(text: &str) -> Result<Vec<String>, &'static str> {
-    let (mut words, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) = (Vec::new(), None, None);
+    let (mut words, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) =
+        (Vec::new(), None, None);
     for c in text.chars() {
         match quote {
             Some(q) if q == c => quote = None,
@@ -182,7 +184,13 @@ mod tests {
         assert_eq!(command(b"/srv/'x'").rsplit(' ').next(), Some("/srv/%27x%27"));
         assert_eq!(command(b"-rf").rsplit(' ').next(), Some("./-rf"));
         let range = PortRange { first: 1, last: 2 };
-        let line = remote_command("x", "get", Some(range), &vec!["--mtu=1400".into()], &[b"a".to_vec(), b"b".to_vec()]);
+        let line = remote_command(
+            "x",
+            "get",
+            Some(range),
+            &vec!["--mtu=1400".into()],
+            &[b"a".to_vec(), b"b".to_vec()],
+        );
         assert_eq!(line.unwrap(), "x serve --over-ssh get --port-range 1:2 --mtu=1400 -- ./a ./b");
         let many = vec![vec![b'x'; 200]; 600];
         assert!(remote_command("longhaul", "get", None, &Options::new(), &many).is_err());

@@ -215,7 +215,11 @@ impl Once {
         let config = ServerConfig {
             auth: ClientAuth::AnyKey,
             authority: Authority { keys: None, tokens: Vec::new() },
-            iwarp: through.is_some().then(|| IwarpServer { plain: false, tls: true, ..IwarpServer::default() }),
+            iwarp: through.is_some().then(|| IwarpServer {
+                plain: false,
+                tls: true,
+                ..IwarpServer::default()
+            }),
             ..ServerConfig::default()
         };
         let serving = Serving { config, role: "serve --over-ssh", listen };

@@ -2,11 +2,11 @@
 
 use super::answer::Answer;
 use super::args::OverSsh;
+use super::bootstrap;
 use super::channel::{Channel, NoAnswer};
 use super::command::{Connecting, Options, remote_command};
 use super::far::Wants;
 use super::place::Remote;
-use super::bootstrap;
 use crate::args::{Encryption, Trusting, Wire};
 use crate::exit::{Code, Failure, Outcome};
 use crate::trust::{Patience, Trusted};
@@ -62,8 +62,13 @@ impl Link {
             (None, true) => bootstrap::program(),
             (None, false) => "longhaul".to_owned(),
         };
-        let command =
-            remote_command(&program, asked.wants.name(), asked.over.port_range, &told(asked.wire), &asked.paths)?;
+        let command = remote_command(
+            &program,
+            asked.wants.name(),
+            asked.over.port_range,
+            &told(asked.wire),
+            &asked.paths,
+        )?;
         let mut opened = Channel::open(&connecting, &command)?;
         if asked.over.bootstrap && opened.as_ref().is_err_and(|n| n.missing) {
             bootstrap::copy(&connecting, &host)?;
@@ -74,7 +79,9 @@ impl Link {
             tracing::info!(there = answer.version, "another version of longhaul runs there");
         }
         if answer.paths.len() != asked.paths.len() {
-            let text = format!("cannot use the answer of longhaul on {host}: it is of other paths; update the older of the two");
+            let text = format!(
+                "cannot use the answer of longhaul on {host}: it is of other paths; update the older of the two"
+            );
             return Err(Failure::new(Code::System, text));
         }
         Ok(Link { channel, answer, connecting, host, connect_timeout: asked.trusting.connect_timeout })
@@ -124,7 +131,10 @@ impl Link {
             );
         }
         let at = self.channel.bridge().map_err(|e| {
-            Failure::new(Code::Connect, format!("cannot reach {} through ssh: {e}; repeat the command", self.host))
+            Failure::new(
+                Code::Connect,
+                format!("cannot reach {} through ssh: {e}; repeat the command", self.host),
+            )
         })?;
         let mut iwarp = Iwarp { tls: true, ..Iwarp::default() };
         iwarp.settings.startup_timeout = self.connect_timeout;
@@ -180,8 +190,14 @@ impl Link {
             let text = format!("longhaul on {} has ended, or ssh's connection to it{how}", self.host);
             return Failure::new(Code::Interrupted, text);
         }
-        if !connected && matches!(failure.code, Code::Interrupted | Code::Connect | Code::Untrusted) && !by_user {
-            let text = format!("cannot connect to longhaul on {}, which ssh has started: {}", self.host, failure.text);
+        if !connected
+            && matches!(failure.code, Code::Interrupted | Code::Connect | Code::Untrusted)
+            && !by_user
+        {
+            let text = format!(
+                "cannot connect to longhaul on {}, which ssh has started: {}",
+                self.host, failure.text
+            );
             return Failure { code: Code::Connect, text, ..failure };
         }
         failure
@@ -192,16 +208,14 @@ impl Link {
 fn check(asked: &Asked<'_>, options: &TransportOptions) -> Outcome<()> {
     let t = asked.trusting;
     t.by_iwarp.check(false, options).map_err(Failure::usage)?;
-    let given = [
-        (t.certificate.cert.is_some(), "--cert"),
-        (t.ca.is_some(), "--ca"),
-        (t.token.is_some(), "--token"),
-    ];
+    let given =
+        [(t.certificate.cert.is_some(), "--cert"), (t.ca.is_some(), "--ca"), (t.token.is_some(), "--token")];
     let named: Vec<&str> = given.into_iter().filter(|g| g.0).map(|g| g.1).collect();
     if named.is_empty() {
         return Ok(());
     }
-    let text = format!("cannot use {} over ssh: ssh says who both ends are; leave it out", named.join(" and "));
+    let text =
+        format!("cannot use {} over ssh: ssh says who both ends are; leave it out", named.join(" and "));
     Err(Failure::usage(text))
 }
 
@@ -282,7 +296,9 @@ fn explain(n: &NoAnswer, host: &str, program: &str, bootstrap: bool) -> Failure 
     match n.status.and_then(|s| s.code()) {
         Some(255) => Failure::line(
             Code::Connect,
-            format!("cannot reach {host} by ssh: see above what ssh says; try `ssh {host}` by itself{printed}"),
+            format!(
+                "cannot reach {host} by ssh: see above what ssh says; try `ssh {host}` by itself{printed}"
+            ),
         ),
         Some(n @ 2..=7) => {
             let text = format!("{cannot}: see above what it says there (status {n}){printed}");
@@ -296,7 +312,8 @@ fn explain(n: &NoAnswer, host: &str, program: &str, bootstrap: bool) -> Failure 
         }
         _ => {
             let how = n.status.map_or_else(|| "it does not end".to_owned(), |s| s.to_string());
-            let text = format!("{cannot}: no answer came from it ({how}); see above what {host} says{printed}");
+            let text =
+                format!("{cannot}: no answer came from it ({how}); see above what {host} says{printed}");
             Failure::line(Code::Connect, text)
         }
     }
@@ -320,7 +337,17 @@ mod tests {
         assert_eq!(of(Some("10.0.0.5"), &[]), ["10.0.0.5"]);
         assert_eq!(of(None, &["192.0.2.1"]), ["192.0.2.1"]);
         assert!(of(None, &[]).is_empty());
-        for local in ["127.0.0.1", "10.1.1.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "169.254.1.1", "::1", "fd00::1", "fe80::1"] {
+        for local in [
+            "127.0.0.1",
+            "10.1.1.1",
+            "172.16.0.1",
+            "192.168.0.1",
+            "100.64.0.1",
+            "169.254.1.1",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+        ] {
             assert!(!is_global(ip(local)), "{local}");
         }
         assert!(is_global(ip("198.51.100.1")) && is_global(ip("2001:db8::1")));

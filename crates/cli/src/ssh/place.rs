@@ -23,8 +23,7 @@ pub struct Remote {
 }
 
 /// What is said of everything that is no address.
-const FORMS: &str =
-    "write [user@]host:path to go over ssh, or longhaul://host/path or iwarp://host/path for a server that runs";
+const FORMS: &str = "write [user@]host:path to go over ssh, or longhaul://host/path or iwarp://host/path for a server that runs";
 
 impl Place {
     /// Reads an address.
@@ -46,9 +45,11 @@ impl Place {
             return Err(format!("it is of no kind that is known here: {FORMS}"));
         }
         if path.starts_with(b":") {
-            return Err("it has two colons, as for rsync's own server, which is not spoken here: write one, \
+            return Err(
+                "it has two colons, as for rsync's own server, which is not spoken here: write one, \
                  as in host:path (host:./:path where the path begins with a colon)"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         Ok(Place::Ssh(Remote { target: target_of(target)?, path: path.to_vec() }))
     }
@@ -124,7 +125,10 @@ fn split(text: &[u8]) -> Result<Option<(&[u8], &[u8])>, String> {
         return Ok(None);
     }
     if n == 0 {
-        return Err("it has nothing before the colon: write host:path, or ./:path for a file of this machine".to_owned());
+        return Err(
+            "it has nothing before the colon: write host:path, or ./:path for a file of this machine"
+                .to_owned(),
+        );
     }
     Ok(Some((&text[..n], &text[n + 1..])))
 }
@@ -147,7 +151,8 @@ fn target_of(text: &[u8]) -> Result<String, String> {
         return Err(bad("ssh would take it for an option"));
     }
     let fits = |c: char, more: &str| c.is_alphanumeric() || more.contains(c);
-    if !host.chars().all(|c| fits(c, "._-:%+")) || !user.is_none_or(|u| u.chars().all(|c| fits(c, "._-+@\\$%=~")))
+    if !host.chars().all(|c| fits(c, "._-:%+"))
+        || !user.is_none_or(|u| u.chars().all(|c| fits(c, "._-+@\\$%=~")))
     {
         return Err(bad("it has a character that no such name has"));
     }
@@ -199,9 +204,30 @@ mod tests {
     #[test]
     fn what_names_no_machine_is_refused() {
         for bad in [
-            "", "tower", "tower/x", "./tower:x", "/srv:x", "a/b:c", ":x", "http://tower/x", "rsync://tower/x",
-            "tower::x", "-oProxyCommand=x:y", "-l@tower:x", "anna@-x:y", "@tower:x", "anna@:x", "a b:x", "a;b:x",
-            "a$(b):x", "[::1]", "[::1", "[::1]x:y", "[]:x", "longhaul://", "tower\n:x",
+            "",
+            "tower",
+            "tower/x",
+            "./tower:x",
+            "/srv:x",
+            "a/b:c",
+            ":x",
+            "http://tower/x",
+            "rsync://tower/x",
+            "tower::x",
+            "-oProxyCommand=x:y",
+            "-l@tower:x",
+            "anna@-x:y",
+            "@tower:x",
+            "anna@:x",
+            "a b:x",
+            "a;b:x",
+            "a$(b):x",
+            "[::1]",
+            "[::1",
+            "[::1]x:y",
+            "[]:x",
+            "longhaul://",
+            "tower\n:x",
         ] {
             assert!(Place::parse(OsStr::new(bad)).is_err(), "{bad}");
         }

@@ -100,7 +100,10 @@ fn spot(op: Op, written: &[u8], here: &Path, home: Option<&Path>) -> Outcome<Spo
         }
         return Ok(Spot { folder, below, contents });
     }
-    Err(Failure::usage(format!("cannot find {}: no folder of it can be entered; name another", show(written))))
+    Err(Failure::usage(format!(
+        "cannot find {}: no folder of it can be entered; name another",
+        show(written)
+    )))
 }
 
 /// With the home folder in the place of `~` and `~name` at the beginning.

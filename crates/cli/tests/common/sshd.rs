@@ -42,7 +42,10 @@ impl Sshd {
         }
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_longhaul"), programs.join("longhaul")).unwrap();
         for key in ["host_key", "user_key"] {
-            let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at(key)).status();
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(at(key))
+                .status();
             assert!(made.unwrap().success());
         }
         fs::copy(at("user_key.pub"), at("authorized_keys")).unwrap();
@@ -111,7 +114,13 @@ impl Sshd {
     /// A command there, without Longhaul.
     pub fn ssh(&self, command: &str) -> Output {
         let config = self.folder.join("ssh_config");
-        Command::new("ssh").arg("-F").arg(config).args(["tower", command]).stdin(Stdio::null()).output().unwrap()
+        Command::new("ssh")
+            .arg("-F")
+            .arg(config)
+            .args(["tower", command])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
     }
 
     /// Processes of the far end: those that work in the home folder there.
@@ -119,7 +128,8 @@ impl Sshd {
         let of = |e: fs::DirEntry| {
             let pid: i32 = e.file_name().to_str()?.parse().ok()?;
             let line = fs::read(e.path().join("cmdline")).ok()?;
-            let ours = line.windows(10).any(|w| w == b"--over-ssh") && fs::read_link(e.path().join("cwd")).ok()? == self.home;
+            let ours = line.windows(10).any(|w| w == b"--over-ssh")
+                && fs::read_link(e.path().join("cwd")).ok()? == self.home;
             ours.then_some(pid)
         };
         fs::read_dir("/proc").unwrap().filter_map(|e| of(e.ok()?)).collect()
