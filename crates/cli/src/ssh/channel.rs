@@ -198,13 +198,21 @@ impl Channel {
 
     /// Has the far end take iWARP through this channel, once. Where to connect to for that.
     pub fn bridge(&self) -> io::Result<SocketAddr> {
+        if self.has_ended() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let mut stdin = locked(&self.stdin).take().ok_or(io::ErrorKind::BrokenPipe)?;
         stdin.write_all(bridge::BRIDGE)?;
         let (listener, at) = bridge::listen()?;
         let state = self.state.clone();
         let pass = move || -> io::Result<()> {
             let stream = Arc::new(bridge::accept(&listener)?);
-            locked(&state).to = Some(stream.clone());
+            let mut s = locked(&state);
+            if s.ended {
+                return Ok(()); // whoever has connected is told by the reset
+            }
+            s.to = Some(stream.clone());
+            drop(s);
             // The pipe is closed when the connection is over, which ends the far end.
             bridge::copy(&*stream, stdin)
         };

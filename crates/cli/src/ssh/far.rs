@@ -226,7 +226,7 @@ impl Once {
         let credentials = Arc::new(Credentials::RawKey(self.identity.clone()));
         // The key is of this process only, so nothing that comes of it can be of use to another.
         let mut endpoint = setup::endpoint(&*random()?, &credentials, options, Some(serving))?;
-        endpoint.set_gate(Some(Box::new(Gate { client: self.client.clone(), left: true })));
+        endpoint.set_gate(Some(Box::new(Gate { client: self.client, left: true })));
         let admin =
             govern::start_in("serve", &Governing::default(), Path::new("/nonexistent"), driver.waker())?;
         let stopping = inner.monitor();

@@ -182,13 +182,18 @@ impl Link {
         all
     }
 
+    /// The far end is gone.
+    fn ended(&self) -> Failure {
+        let how = self.channel.status().filter(|s| !s.success());
+        let how = how.map_or_else(String::new, |s| format!(" (ssh: {s})"));
+        let text = format!("longhaul on {} has ended, or ssh's connection to it{how}", self.host);
+        Failure::new(Code::Interrupted, text)
+    }
+
     /// What a failure means, when a transfer did not come to its end.
     pub fn explain(&self, failure: Failure, by_user: bool, connected: bool) -> Failure {
         if !by_user && self.channel.has_ended() && matches!(failure.code, Code::Interrupted | Code::Connect) {
-            let how = self.channel.status().filter(|s| !s.success());
-            let how = how.map_or_else(String::new, |s| format!(" (ssh: {s})"));
-            let text = format!("longhaul on {} has ended, or ssh's connection to it{how}", self.host);
-            return Failure::new(Code::Interrupted, text);
+            return self.ended();
         }
         if !connected
             && matches!(failure.code, Code::Interrupted | Code::Connect | Code::Untrusted)

@@ -106,8 +106,11 @@ pub fn looks_remote(text: &OsStr) -> bool {
     is_url(text.as_bytes()) || matches!(split(text.as_bytes()), Ok(Some(_)) | Err(_))
 }
 
-/// The machine and the path; `None` of what names no machine. As by rsync and scp: a colon before the first slash, or brackets.
-fn split(text: &[u8]) -> Result<Option<(&[u8], &[u8])>, String> {
+/// The machine and the path.
+type Parts<'a> = (&'a [u8], &'a [u8]);
+
+/// Both of them; `None` of what names no machine. As by rsync and scp: a colon before the first slash, or brackets.
+fn split(text: &[u8]) -> Result<Option<Parts<'_>>, String> {
     let before = |n: usize, bytes: &[u8]| text[..n].iter().any(|b| bytes.contains(b));
     let opening = text.iter().position(|b| *b == b'[').filter(|n| {
         let begins = *n == 0 || text[*n - 1] == b'@';

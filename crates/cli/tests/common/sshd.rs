@@ -59,14 +59,17 @@ impl Sshd {
             show("login")
         );
         fs::write(at("sshd_config"), config).unwrap();
-        let client = format!(
-            "Host tower\nHostName {address}\nPort {port}\nUser {}\nIdentityFile {}\nIdentitiesOnly yes\nIdentityAgent none\n\
-             UserKnownHostsFile {}\nStrictHostKeyChecking no\nLogLevel ERROR\nBatchMode yes\n\
-             Host nowhere\nHostName nowhere.invalid\nBatchMode yes\n",
+        let host = format!(
+            "HostName {address}\nPort {port}\nUser {}\nIdentityFile {}\nIdentitiesOnly yes\nIdentityAgent none\n\
+             UserKnownHostsFile {}\nStrictHostKeyChecking no\nLogLevel ERROR\nBatchMode yes\n",
             whoami(),
             show("user_key"),
             show("known_hosts")
         );
+        // Of the second, connections share one that stays.
+        let shared = format!("ControlMaster auto\nControlPath {}\nControlPersist 20\n", show("control"));
+        let nowhere = "Host nowhere\nHostName nowhere.invalid\nBatchMode yes\n";
+        let client = format!("Host tower\n{host}Host shared\n{host}{shared}{nowhere}");
         fs::write(at("ssh_config"), client).unwrap();
         let _ = fs::create_dir("/run/sshd"); // root's sshd wants it
         let mut line: Vec<String> = before.iter().map(|s| (*s).to_owned()).collect();
