@@ -69,6 +69,7 @@ fn follow(guide: &Path, skipped: &mut Vec<String>) -> Result<usize> {
                 }
             },
             Item::Skipped { line, reason } => skipped.push(format!("{name}, line {line}: {reason}")),
+            Item::Ssh { from, to } => hosts.let_in_by_ssh(&from, &to)?,
             Item::Stop => hosts.stop()?,
             Item::OwnNetwork => hosts.own_network = true,
         }

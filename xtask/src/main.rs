@@ -42,6 +42,8 @@ const TEST_TOOLS: &[Tool] = &[
     Tool { needs: "wasm-ld", package: "lld" },
     Tool { needs: "etcd", package: "etcd-server" },
     Tool { needs: "rsync", package: "rsync" },
+    Tool { needs: "ssh", package: "openssh-client" },
+    Tool { needs: "/usr/sbin/sshd", package: "openssh-server" },
 ];
 
 /// One command: its name, its options, its help text, and what it does.

@@ -6,8 +6,8 @@
 // These comments are help texts, where brackets mean "optional".
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use crate::ssh::{OverSsh, Place};
 use crate::units;
-use crate::url::Url;
 use base::Span;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -265,6 +265,11 @@ pub struct ClientMemory {
     pub memory: Option<u64>,
 }
 
+/// An address, of which the path may have any bytes.
+fn place() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(|s| Place::parse(&s))
+}
+
 /// Accepts an empty path: the command that uses it says what is wrong, better than that a value is missing.
 fn any_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
@@ -348,9 +353,10 @@ pub struct Put {
     /// Files and folders; DIR/ means the contents of DIR, and - standard input.
     #[arg(required = true, value_name = "SRC", value_parser = any_path())]
     pub sources: Vec<PathBuf>,
-    /// longhaul://HOST[:PORT]/PATH or, by iWARP, iwarp://HOST[:PORT]/PATH, where a trailing slash means a folder.
-    #[arg(required = true, value_name = "URL")]
-    pub dest: Url,
+    /// [USER@]HOST:PATH over ssh, or of a server longhaul://HOST[:PORT]/PATH or iwarp://HOST[:PORT]/PATH; a trailing slash means a
+    /// folder.
+    #[arg(required = true, value_name = "DST", value_parser = place())]
+    pub dest: Place,
     /// Read files of 16 MiB and more past the page cache (O_DIRECT).
     ///
     /// That is slower for files that are cached, but keeps what else is cached.
@@ -360,6 +366,8 @@ pub struct Put {
     pub compare_options: CompareOptions,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub over: OverSsh,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     #[command(flatten)]
@@ -374,9 +382,10 @@ pub struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = heading::UNITS)]
 pub struct Get {
-    /// longhaul://HOST[:PORT]/PATH (or iwarp://...), all of one server; a trailing slash means the contents of the folder.
-    #[arg(required = true, value_name = "URL")]
-    pub sources: Vec<Url>,
+    /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...), all of one machine; a trailing slash means the
+    /// contents of the folder.
+    #[arg(required = true, value_name = "SRC", value_parser = place())]
+    pub sources: Vec<Place>,
     /// File or folder to write; - means standard output, and a pipe or device is written to.
     #[arg(required = true, value_name = "DST", value_parser = any_path())]
     pub dest: PathBuf,
@@ -387,6 +396,8 @@ pub struct Get {
     pub no_sync: bool,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub over: OverSsh,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     #[command(flatten)]
@@ -401,9 +412,9 @@ pub struct Get {
 #[derive(Args, Debug)]
 #[command(after_help = heading::UNITS)]
 pub struct Ls {
-    /// longhaul://HOST[:PORT]/PATH (or iwarp://...)
-    #[arg(value_name = "URL")]
-    pub url: Url,
+    /// [USER@]HOST:PATH over ssh, or longhaul://HOST[:PORT]/PATH (or iwarp://...).
+    #[arg(value_name = "PLACE", value_parser = place())]
+    pub url: Place,
     /// List folders recursively.
     #[arg(short, long, help_heading = heading::TRANSFER)]
     pub recursive: bool,
@@ -412,6 +423,8 @@ pub struct Ls {
     pub checksum: bool,
     #[command(flatten)]
     pub wire: Wire,
+    #[command(flatten)]
+    pub over: OverSsh,
     #[command(flatten)]
     pub connect_options: ConnectOptions,
     /// Print sizes in powers of 1024, such as 1.5K or 23M.

@@ -9,16 +9,18 @@ use crate::exit::{self, Code, Failure, Outcome};
 use crate::policy_decision::PolicyDecision;
 use crate::setup::{self, LocalIdentity};
 use crate::show::Display;
+use crate::ssh::{self, Link, OverSsh, Place, Wants};
 use crate::stream::{self, Spool, Stream};
 use crate::trust::{self, Trusted};
-use crate::url::{Server, Url};
+use crate::url::Server;
 use crate::{govern, out, remedy, show, stop};
 use base::{Span, Time};
 use endpoint::{App, Connect, Endpoint, IwarpInfo, Remembered, Stats, TransportOptions};
 use lhio::clock::{CpuTime, WallTime};
 use mover::{ClientApp, GetOptions, Progress, PutOptions, Summary, TransferOptions, Wake};
 use serde_json::json;
-use std::os::unix::ffi::OsStringExt as _;
+use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use transport::crypto::{PeerIdentity, ServerTrust, Suite};
@@ -138,53 +140,110 @@ struct Session {
     server: Server,
     options: TransportOptions,
     wire: Wire,
-    trusted: Trusted,
+    /// How it is reached: where ssh starts it for this transfer, that is found out on the way.
+    reached: Reached,
     /// What it does, for administrators, and what they may do about it.
     governed: (&'static str, AdminOptions),
     /// Whether the user wants it to stop; set when it runs.
     stopped: OnceLock<Arc<AtomicBool>>,
 }
 
+/// How the other end is reached.
+enum Reached {
+    /// It was running.
+    Server(Box<Trusted>),
+    /// ssh has started it.
+    Ssh(Box<Link>),
+}
+
+/// What a command says of the connection.
+struct Connection<'a> {
+    wire: &'a Wire,
+    trusting: &'a ConnectOptions,
+    over: &'a OverSsh,
+    options: TransportOptions,
+    governing: &'a AdminOptions,
+}
+
 impl Session {
-    fn new(
-        server: &Server,
-        options: TransportOptions,
-        wire: &Wire,
-        t: &ConnectOptions,
-        (command, admin_options): (&'static str, &AdminOptions),
-    ) -> Outcome<Session> {
-        let me = LocalIdentity::with(&t.certificate)?;
-        let trusted = trust::establish(&me, server, t, &options)?;
-        let governed = (command, admin_options.clone());
-        let (server, wire, stopped) = (server.clone(), wire.clone(), OnceLock::new());
-        Ok(Session { me, server, options, wire, trusted, governed, stopped })
+    /// Connects to what the places name, which are of one machine; their paths there.
+    fn new(wants: Wants, places: &[&Place], c: Connection<'_>) -> Outcome<(Session, Vec<Vec<u8>>)> {
+        let me = LocalIdentity::with(&c.trusting.certificate)?;
+        let (reached, server, paths) = match places.first() {
+            None => {
+                return Err(Failure::usage(
+                    "cannot fetch: no source is given; try longhaul://HOST/PATH or HOST:PATH",
+                ));
+            }
+            Some(Place::Url(first)) => {
+                c.over.check_unused().map_err(Failure::usage)?;
+                let server = first.server.clone();
+                let trusted = trust::establish(&me, &server, c.trusting, &c.options)?;
+                let paths = places.iter().map(|p| p.path().to_vec()).collect();
+                (Reached::Server(Box::new(trusted)), server, paths)
+            }
+            Some(Place::Ssh(remote)) => {
+                let paths = places.iter().map(|p| p.path().to_vec()).collect();
+                let (wire, over, trusting) = (c.wire, c.over, c.trusting);
+                let asked = ssh::Asked { wants, remote, paths, over, wire, trusting };
+                let link = Link::open(&asked, &c.options)?;
+                let (name, port) = link.shown();
+                let paths = link.paths().to_vec();
+                (Reached::Ssh(Box::new(link)), Server { name, port, iwarp: false }, paths)
+            }
+        };
+        let (options, wire, stopped) = (c.options, c.wire.clone(), OnceLock::new());
+        let governed = (wants.name(), c.governing.clone());
+        Ok((Session { me, server, options, wire, reached, governed, stopped }, paths))
     }
 
     /// Runs a transfer to its end.
     fn run(
         &self,
-        make: impl FnOnce(Connect, Wake) -> Outcome<ClientApp>,
+        mut make: impl FnMut(Connect, Wake) -> Outcome<ClientApp>,
         receives: bool,
-        display: impl FnOnce(&Progress) -> Outcome<Display>,
+        mut display: impl FnMut(&Progress) -> Outcome<Display>,
     ) -> Outcome<(Summary, ConnectionSnapshot)> {
-        let bind = setup::client_address(self.trusted.remote, &self.options, false);
+        let mut attempt = |trusted: &Trusted| self.attempt(trusted, &mut make, receives, &mut display);
+        match &self.reached {
+            Reached::Server(trusted) => attempt(trusted),
+            Reached::Ssh(link) => {
+                link.each_way(attempt, |(summary, live): &(Summary, ConnectionSnapshot)| {
+                    live.suite.is_none() && matches!(summary.error, Some(mover::Error::Connection { .. }))
+                })
+            }
+        }
+    }
+
+    /// Runs it over one connection.
+    fn attempt(
+        &self,
+        trusted: &Trusted,
+        make: &mut dyn FnMut(Connect, Wake) -> Outcome<ClientApp>,
+        receives: bool,
+        display: &mut dyn FnMut(&Progress) -> Outcome<Display>,
+    ) -> Outcome<(Summary, ConnectionSnapshot)> {
+        let bind = setup::client_address(trusted.remote, &self.options, false);
         let mut driver = setup::driver(bind, &self.wire, (false, None))?;
-        let options = TransportOptions {
-            remembered: self.recall_path(),
-            ..self.trusted.within_deadline(&self.options)
-        };
-        let mut endpoint = self.me.endpoint(&self.trusted.credentials, options, None)?;
+        let remembered = self.recall_path(trusted.remote.ip());
+        let options = TransportOptions { remembered, ..trusted.within_deadline(&self.options) };
+        let mut endpoint = self.me.endpoint(&trusted.credentials, options, None)?;
         let waker = driver.waker();
         let admin = govern::start(self.governed.0, &self.governed.1, &self.me, driver.waker())?;
         let wake: Wake = Arc::new(move || waker.wake());
-        let inner = make(self.trusted.connect(), wake.clone())?;
+        let inner = make(trusted.connect(), wake.clone())?;
         let progress = inner.progress();
         let board = SharedSnapshot::default();
         let interrupted = progress.clone();
-        let stopped = stop::on_signal(move || {
+        let stop = Arc::new(move || {
             interrupted.interrupt();
             wake();
-        })?;
+        });
+        if let Reached::Ssh(link) = &self.reached {
+            let stop = stop.clone();
+            link.on_end(move || stop());
+        }
+        let stopped = stop::on_signal(move || stop())?;
         self.stopped.get_or_init(|| stopped);
         let display = display(&progress)?;
         let (start, next) = (None, Time::ZERO);
@@ -201,9 +260,9 @@ impl Session {
         let ran = driver.run(&mut endpoint, &mut admin.govern(&mut app));
         display.end();
         ran?;
-        self.remember_path(endpoint.remembered(self.trusted.remote.ip(), driver.now()));
+        self.remember_path(trusted.remote.ip(), endpoint.remembered(trusted.remote.ip(), driver.now()));
         let live = board.get();
-        if self.trusted.token.is_some() {
+        if trusted.token.is_some() {
             trust::remember(&self.me, &self.server, live.peer.as_ref())?;
         }
         let summary = progress.outcome().ok_or_else(|| {
@@ -215,9 +274,13 @@ impl Session {
         Ok((summary, live))
     }
 
+    /// Whether the user wanted it to stop.
+    fn by_user(&self) -> bool {
+        self.stopped.get().is_some_and(|s| s.load(Ordering::SeqCst))
+    }
+
     /// What an earlier transfer found on the path makes this one start sooner; without it, it only starts later.
-    fn recall_path(&self) -> Option<Remembered> {
-        let peer = self.trusted.remote.ip();
+    fn recall_path(&self, peer: IpAddr) -> Option<Remembered> {
         match self.me.state.known_paths().recall(peer, WallTime::now()) {
             Ok(path) => {
                 if let Some(p) = path {
@@ -236,8 +299,8 @@ impl Session {
         }
     }
 
-    fn remember_path(&self, found: Option<Remembered>) {
-        let (peer, known) = (self.trusted.remote.ip(), self.me.state.known_paths());
+    fn remember_path(&self, peer: IpAddr, found: Option<Remembered>) {
+        let known = self.me.state.known_paths();
         if let Some(Err(e)) = found.map(|path| known.remember(peer, path, WallTime::now())) {
             tracing::debug!("{e}");
         }
@@ -247,10 +310,16 @@ impl Session {
     fn verdict(&self, summary: &Summary, live: &ConnectionSnapshot) -> Outcome<()> {
         let Some(error) = &summary.error else { return Ok(()) };
         let mut failure = exit::transfer_failure(error);
+        let trusted = match &self.reached {
+            Reached::Server(trusted) => trusted,
+            Reached::Ssh(link) => {
+                return Err(link.explain(failure, self.by_user(), live.suite.is_some()));
+            }
+        };
         if let mover::Error::Connection { text, .. } = error {
-            let changed = match self.trusted.trust {
+            let changed = match trusted.trust {
                 ServerTrust::Pinned(_) if live.suite.is_none() => {
-                    trust::explain(&self.me, &self.server, &self.trusted, &self.options)
+                    trust::explain(&self.me, &self.server, trusted, &self.options)
                 }
                 _ => None,
             };
@@ -259,7 +328,7 @@ impl Session {
                 failure =
                     Failure { code, text: format!("cannot connect to {}: {text}", self.server), ..failure };
             }
-            failure = changed.unwrap_or_else(|| remedy::explain(failure, self.trusted.trust_context()));
+            failure = changed.unwrap_or_else(|| remedy::explain(failure, trusted.trust_context()));
         }
         Err(failure)
     }
@@ -282,15 +351,16 @@ fn transfer(c: &CompareOptions, no_sync: bool, out: &Output) -> TransferOptions 
 pub fn put(a: &Put) -> Outcome<()> {
     out::set_quiet(a.output.quiet);
     let options = setup::options(&a.wire, Some(&a.sending), Some(&a.connect_options));
-    let input = if stream::is_input(&a.sources, &a.dest.path)? { Some(Spool::of_input()?) } else { None };
+    let input = if stream::is_input(&a.sources, a.dest.path())? { Some(Spool::of_input()?) } else { None };
+    let (wire, trusting, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
+    let connection = Connection { wire, trusting, over, options, governing };
+    let (session, mut paths) = Session::new(Wants::Put, &[&a.dest], connection)?;
     let o = PutOptions {
         sources: input.as_ref().map_or_else(|| a.sources.clone(), |i| vec![i.file()]),
         nameless: input.is_some(),
-        dest: a.dest.path.clone(),
+        dest: paths.pop().unwrap_or_default(),
         transfer: TransferOptions { direct: a.direct, ..transfer(&a.compare_options, false, &a.output) },
     };
-    let session =
-        Session::new(&a.dest.server, options, &a.wire, &a.connect_options, ("put", &a.admin_options))?;
     let result = session.run(
         |connect, wake| ClientApp::put(connect, &o, wake).map_err(Failure::usage),
         false,
@@ -299,38 +369,53 @@ pub fn put(a: &Put) -> Outcome<()> {
     finish(&session, result, &a.output, (a.compare_options.dry_run, false, false))
 }
 
-/// `longhaul get`.
-pub fn get(a: &Get) -> Outcome<()> {
-    out::set_quiet(a.output.quiet);
-    let Some(Url { server, .. }) = a.sources.first() else {
+/// What a `get` cannot fetch from, or to.
+fn check_places(a: &Get) -> Outcome<()> {
+    let Some(first) = a.sources.first() else {
         return Err(Failure::usage(
-            "cannot fetch: no source is \
-             given; try longhaul://HOST/PATH",
+            "cannot fetch: no source is given; try longhaul://HOST/PATH or HOST:PATH",
         ));
     };
-    if let Some(other) = a.sources.iter().find(|u| u.server != *server) {
+    if let Some(other) = a.sources.iter().find(|u| !u.is_beside(first)) {
         let text = format!(
-            "cannot fetch from {} and {server} at once: they are different servers; try one at a time",
-            other.server
+            "cannot fetch from {} and {} at once: they are different servers; try one at a time",
+            other.at(),
+            first.at()
         );
         return Err(Failure::usage(text));
     }
-    let request_options = &a.request_options;
-    let native = request_options.known_rate.is_some()
-        || request_options.intent.qos.is_some()
-        || !request_options.peer_sending.is_empty();
-    if server.iwarp && native {
+    if ssh::looks_remote(a.dest.as_os_str()) && !a.dest.exists() {
+        let shown = mover::path::show(a.dest.as_os_str().as_bytes());
+        let text = format!(
+            "cannot fetch to {shown}: it is on another machine; try a place on this one, or ./{shown} for a name with a colon"
+        );
+        return Err(Failure::usage(text));
+    }
+    let asking = &a.request_options;
+    let native =
+        asking.known_rate.is_some() || asking.intent.qos.is_some() || !asking.peer_sending.is_empty();
+    if matches!(first, Place::Url(u) if u.server.iwarp) && native {
         let text = "cannot use --known-rate, --qos, --cc-wish or --cc-refuse with iwarp://: the server's TCP sends, \
                     which takes none of them; try longhaul://, or leave them out";
         return Err(Failure::usage(text));
     }
+    Ok(())
+}
+
+/// `longhaul get`.
+pub fn get(a: &Get) -> Outcome<()> {
+    out::set_quiet(a.output.quiet);
+    check_places(a)?;
     let (stream, spool) = stream_to(a)?;
     let mut options = setup::options(&a.wire, None, Some(&a.connect_options));
     options.negotiation = a.request_options.peer_sending.negotiation();
     options.intent =
         endpoint::Intent { qos: endpoint::Qos::Ordinary, ..setup::intent(&a.request_options.intent) };
+    let (wire, trusting, over, governing) = (&a.wire, &a.connect_options, &a.over, &a.admin_options);
+    let connection = Connection { wire, trusting, over, options, governing };
+    let (session, sources) = Session::new(Wants::Get, &a.sources.iter().collect::<Vec<_>>(), connection)?;
     let o = GetOptions {
-        sources: a.sources.iter().map(|u| u.path.clone()).collect(),
+        sources,
         dest: spool.as_ref().map_or_else(|| a.dest.clone(), Spool::file),
         one_file: stream.is_some(),
         transfer: transfer(&a.compare_options, a.no_sync || stream.is_some(), &a.output),
@@ -344,9 +429,13 @@ pub fn get(a: &Get) -> Outcome<()> {
             tell: true,
         },
     };
-    let session = Session::new(server, options, &a.wire, &a.connect_options, ("get", &a.admin_options))?;
+    let through_ssh = GetOptions { sending: by_tcp(&o.sending), ..o.clone() };
     let mut result = session.run(
-        |connect, wake| ClientApp::get(connect, &o, wake).map_err(Failure::usage),
+        |connect, wake| {
+            let through = connect.iwarp.is_some() && matches!(session.reached, Reached::Ssh(_));
+            let o = if through { &through_ssh } else { &o };
+            ClientApp::get(connect, o, wake).map_err(Failure::usage)
+        },
         true,
         |p| Display::start(p, a.output.quiet || a.output.json),
     );
@@ -358,12 +447,17 @@ pub fn get(a: &Get) -> Outcome<()> {
     if let (Some(stream), Some(spool)) = (stream, spool) {
         result = result.and_then(|done| {
             if done.0.success() && !a.compare_options.dry_run {
-                stream.deliver(spool, &|| session.stopped.get().is_some_and(|s| s.load(Ordering::SeqCst)))?;
+                stream.deliver(spool, &|| session.by_user())?;
             }
             Ok(done)
         });
     }
     finish(&session, result, &a.output, (a.compare_options.dry_run, true, taken))
+}
+
+/// What of a wish means something where the far end's TCP sends into ssh.
+fn by_tcp(s: &mover::Sending) -> mover::Sending {
+    mover::Sending { rate_limit: s.rate_limit, tell: s.tell, ..mover::Sending::default() }
 }
 
 /// Where a `get` goes that makes no file, and where its file is kept until it is whole.

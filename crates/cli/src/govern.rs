@@ -10,7 +10,7 @@ use admin::request_handler::Hooks;
 use admin::watch::WatchError;
 use admin::{Admin, Options};
 use lhio::poll::Waker;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -51,6 +51,11 @@ pub fn control(g: &Control) -> Outcome<Option<(PathBuf, Option<u32>)>> {
 
 /// Reads the policy, watches its source and listens, for the process that does `command` and whose loop `waker` wakes.
 pub fn start(command: &str, g: &AdminOptions, me: &LocalIdentity, waker: Waker) -> Outcome<Admin> {
+    start_in(command, g, me.state.path(), waker)
+}
+
+/// The same, with the folder in which a store's last good policy is kept.
+pub fn start_in(command: &str, g: &AdminOptions, state: &Path, waker: Waker) -> Outcome<Admin> {
     let source = match &g.policy {
         Some(source) => Some((source.clone(), access(&g.access)?)),
         None => None,
@@ -63,7 +68,7 @@ pub fn start(command: &str, g: &AdminOptions, me: &LocalIdentity, waker: Waker) 
         is_known: Arc::new(policies::is_known),
         news: Arc::new(policies::news),
     };
-    let options = Options { command, control: control(&g.control)?, source, state: me.state.path(), hooks };
+    let options = Options { command, control: control(&g.control)?, source, state, hooks };
     Admin::start(options, waker).map_err(watch_failure)
 }
 

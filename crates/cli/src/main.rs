@@ -27,6 +27,7 @@ mod serve;
 mod setup;
 mod show;
 mod simulate;
+mod ssh;
 mod stop;
 mod stream;
 mod trust;
@@ -49,7 +50,7 @@ static MEMORY: lhio::memory::ExitOnOutOfMemory = lhio::memory::ExitOnOutOfMemory
 fn main() -> ExitCode {
     lhio::memory::limit_malloc_arenas();
     lhio::descriptors::raise();
-    if let Some(code) = lab::run_as_child() {
+    if let Some(code) = lab::run_as_child().or_else(ssh::far::hidden) {
         return code;
     }
     let done = match Cli::try_parse() {

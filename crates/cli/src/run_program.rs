@@ -28,8 +28,10 @@ const MAX_PROGRAM: u64 = 1 << 30;
 
 /// Runs the program in this process's place.
 pub fn run(a: &Run) -> Outcome<()> {
-    let (program, arguments) =
-        a.command.split_first().ok_or_else(|| Failure::usage("cannot run: no program was named"))?;
+    let (program, arguments) = a
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("cannot run: no program is named; try `longhaul run -- PROGRAM`"))?;
     if a.check {
         return check(program);
     }
@@ -61,7 +63,7 @@ fn library(named: Option<&Path>) -> Outcome<PathBuf> {
     found.ok_or_else(|| {
         let looked: Vec<_> = places.iter().map(|p| p.join(VERBS).display().to_string()).collect();
         Failure::usage(format!(
-            "cannot find {VERBS} at {}; try `cargo xtask ffi` where Longhaul is built, or --library",
+            "cannot find {VERBS}: it is not at {}; try --library, or `cargo xtask ffi` where Longhaul is built",
             looked.join(" or ")
         ))
     })
@@ -101,7 +103,12 @@ fn cluster(named: Option<&Path>) -> Outcome<PathBuf> {
 
 /// Where the shell would find a program.
 fn find(program: &OsStr) -> Outcome<PathBuf> {
-    let missing = || Failure::usage(format!("cannot find {}", base::text::name(program.as_bytes())));
+    let missing = || {
+        Failure::usage(format!(
+            "cannot find {}: it is in no folder of PATH; try its full path",
+            base::text::name(program.as_bytes())
+        ))
+    };
     if program.as_bytes().contains(&b'/') {
         return Path::new(program).canonicalize().map_err(|_| missing());
     }
@@ -118,7 +125,9 @@ fn check(program: &OsStr) -> Outcome<()> {
     let mut needed = BTreeMap::new();
     collect(&file, &mut needed)?;
     if needed.len() == 1 && needed.values().all(|n| n.libraries.is_empty()) {
-        let text = format!("cannot serve {shown}: it is linked statically, so that it loads no library");
+        let text = format!(
+            "cannot serve {shown}: it is linked statically and loads no library; try one that is linked dynamically"
+        );
         return Err(Failure::new(Code::Partial, text));
     }
     let loaded: BTreeSet<&str> =

@@ -80,23 +80,7 @@ impl LocalIdentity {
         options: TransportOptions,
         server: Option<Serving>,
     ) -> Outcome<Endpoint> {
-        let mut config = Config::client(credentials.clone());
-        config.options = options;
-        if let Some(s) = server {
-            config.static_secret = s.reset_secret(&self.static_secret);
-            config.server = Some(s.config);
-        }
-        let up = Clock::new().now().as_nanos() / 1_000_000_000;
-        config.unix_epoch = WallTime::now().unix_secs().saturating_sub(up);
-        let seed = clock::seed().map_err(Failure::system)?;
-        // What is asked of the network means something also where no administrator wrote a policy; of a server, clients ask.
-        let intent = &config.options.intent;
-        let asks = config.server.is_some() || intent.qos != endpoint::Qos::Ordinary || intent.dscp > 0;
-        let mut endpoint = Endpoint::new(config, Rng::from_seed(seed))?;
-        if asks {
-            endpoint.set_policy(Arc::new(policy::Policy::built_in()));
-        }
-        Ok(endpoint)
+        endpoint(&self.static_secret, credentials, options, server)
     }
 
     /// The gate of a server, what its handshake accepts, and the tokens made for it, as text.
@@ -132,6 +116,32 @@ impl LocalIdentity {
         self.state.tokens()?.issue(&key, now, now.saturating_add(seconds))?;
         Ok(token)
     }
+}
+
+/// An endpoint that shows `credentials`; a server when `server` is given, with a secret of its host key for resets.
+pub fn endpoint(
+    static_secret: &[u8; 32],
+    credentials: &Arc<Credentials>,
+    options: TransportOptions,
+    server: Option<Serving>,
+) -> Outcome<Endpoint> {
+    let mut config = Config::client(credentials.clone());
+    config.options = options;
+    if let Some(s) = server {
+        config.static_secret = s.reset_secret(static_secret);
+        config.server = Some(s.config);
+    }
+    let up = Clock::new().now().as_nanos() / 1_000_000_000;
+    config.unix_epoch = WallTime::now().unix_secs().saturating_sub(up);
+    let seed = clock::seed().map_err(Failure::system)?;
+    // What is asked of the network means something also where no administrator wrote a policy; of a server, clients ask.
+    let intent = &config.options.intent;
+    let asks = config.server.is_some() || intent.qos != endpoint::Qos::Ordinary || intent.dscp > 0;
+    let mut endpoint = Endpoint::new(config, Rng::from_seed(seed))?;
+    if asks {
+        endpoint.set_policy(Arc::new(policy::Policy::built_in()));
+    }
+    Ok(endpoint)
 }
 
 /// A server among those of one host key.

@@ -32,7 +32,8 @@ pub struct ConnectDeadline {
 }
 
 impl ConnectDeadline {
-    fn start(most: Span) -> ConnectDeadline {
+    /// So much, from now on.
+    pub fn start(most: Span) -> ConnectDeadline {
         let clock = Clock::new();
         ConnectDeadline { until: clock.now() + most, clock }
     }

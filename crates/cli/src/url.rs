@@ -128,7 +128,8 @@ fn split_scheme(text: &str) -> Option<(bool, &str)> {
     behind(SCHEME).map(|r| (false, r)).or_else(|| behind(IWARP).map(|r| (true, r)))
 }
 
-fn decode(path: &str) -> Result<Vec<u8>, String> {
+/// The bytes that a path in an address stands for.
+pub fn decode(path: &str) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(path.len());
     let mut bytes = path.bytes();
     while let Some(b) = bytes.next() {
@@ -150,7 +151,7 @@ fn decode(path: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Printable ASCII stays; the rest, spaces and signs with a meaning to shells or here become `%NN`.
-fn encode(path: &[u8]) -> String {
+pub fn encode(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for b in path {
         match b {

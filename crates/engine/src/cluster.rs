@@ -28,7 +28,7 @@ pub struct ClusterKey(Zeroizing<[u8; SECRET_LEN]>);
 pub enum ClusterError {
     /// There is no such file.
     #[error(
-        "cannot read the cluster's key {0}: there is no such file; try `longhaul keys cluster new > {0}` and copy it to every host"
+        "cannot read the cluster's key {0}: there is no such file; try `longhaul keys cluster new` and copy what it prints to that file on every host"
     )]
     Missing(String),
     /// Others could read it.

@@ -82,6 +82,6 @@ pub use monitor::{Monitor, SessionInfo, Who};
 pub use pool::Wake;
 pub use progress::{Progress, Snapshot, Summary};
 pub use proto::{Mapping, Sending};
-pub use server::{ServeOptions, ServerApp};
+pub use server::{Only, ServeOptions, ServerApp};
 pub use session::Listed;
 pub use session::OTHER_SERVICE;

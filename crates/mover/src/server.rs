@@ -67,6 +67,17 @@ pub struct ServeOptions {
     pub cc: String,
     /// Names of the congestion controls that clients may ask for.
     pub offered_cc: Vec<String>,
+    /// The only request that is answered; any that the other options allow when left out.
+    pub only: Option<Only>,
+}
+
+/// A request that a server is started for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Only {
+    /// What the client wants.
+    pub op: Op,
+    /// The paths it names, in its order.
+    pub paths: Vec<RelPath>,
 }
 
 impl ServeOptions {
@@ -85,6 +96,7 @@ impl ServeOptions {
             rate_limit: None,
             cc: cc::registry::DEFAULT.to_owned(),
             offered_cc: cc::registry::names().into_iter().map(str::to_owned).collect(),
+            only: None,
         }
     }
 }
@@ -156,6 +168,10 @@ impl ServerApp {
     pub fn state(&self) -> String {
         let line = |(c, x): (&ConnId, &Client)| format!("{} {}: {:?}\n", c.0, x.who.operation, x.session);
         self.clients.iter().map(line).collect()
+    }
+    /// Whether no client is there, and nothing of an earlier one is still being done.
+    pub fn is_idle(&self) -> bool {
+        self.clients.is_empty() && self.settling.is_empty()
     }
     /// A view of it for other threads.
     pub fn monitor(&self) -> Monitor {
@@ -441,6 +457,9 @@ impl ServerApp {
     }
     fn allowed(&self, h: &Hello) -> Result<(), Fatal> {
         let refuse = |t: &str| Err(Fatal::Refuse(t.into()));
+        if self.options.only.as_ref().is_some_and(|o| o.op != h.op || o.paths != h.paths) {
+            return refuse("the server was started for another transfer; start one for this");
+        }
         match h.op {
             Op::Put if !self.options.allow_write => {
                 refuse("the server is read-only; ask the one who runs it to serve it without --read-only")
@@ -617,6 +636,6 @@ impl App for ServerApp {
         self.next
     }
     fn finished(&self) -> bool {
-        self.stopped() && self.clients.is_empty() && self.settling.is_empty()
+        self.stopped() && self.is_idle()
     }
 }

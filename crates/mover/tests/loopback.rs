@@ -5,7 +5,9 @@ mod common;
 use base::Rate;
 use common::{get, get_with, list, noise, put, put_with, same, serve};
 use endpoint::ShareLimits;
-use longhaul_mover::{Error, Sending, ServeOptions, TransferOptions};
+use longhaul_mover::path::RelPath;
+use longhaul_mover::proto::Op;
+use longhaul_mover::{Error, Only, Sending, ServeOptions, TransferOptions};
 use std::path::Path;
 
 fn dirs() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -71,6 +73,41 @@ fn what_is_not_allowed_is_refused_in_words() {
             r => panic!("{r:?}"),
         }
     }
+}
+
+#[test]
+fn a_server_for_one_request_answers_no_other() {
+    let (from, served) = dirs();
+    std::fs::write(from.path().join("f"), "new").unwrap();
+    std::fs::write(served.path().join("other"), "secret").unwrap();
+    let paths = |names: &[&str]| names.iter().map(|n| RelPath::parse(n.as_bytes()).unwrap()).collect();
+    let of = |op, names| {
+        serve(ServeOptions {
+            only: Some(Only { op, paths: paths(names) }),
+            ..ServeOptions::new(served.path())
+        })
+    };
+    let refused = |r: Result<longhaul_mover::Summary, Error>| {
+        let e = r.unwrap().error;
+        assert!(matches!(&e, Some(Error::Refused { text }) if text.contains("another transfer")), "{e:?}");
+    };
+    let f = from.path().join("f");
+    let s = of(Op::Put, &["here"]);
+    refused(put(s.addr, &f, "there"));
+    refused(put(s.addr, &f, ""));
+    refused(get(s.addr, "here", from.path()));
+    refused(list(s.addr, "here", false).map(|r| r.0));
+    assert!(put(s.addr, &f, "here").unwrap().success());
+    drop(s);
+    let s = of(Op::Get, &["here"]);
+    refused(get(s.addr, "other", from.path()));
+    refused(put(s.addr, &f, "here"));
+    assert!(
+        get(s.addr, "./here/", &from.path().join("x")).unwrap().error.is_some(),
+        "a file has no contents"
+    );
+    assert!(get(s.addr, "here", &from.path().join("x")).unwrap().success());
+    assert_eq!(std::fs::read_dir(served.path()).unwrap().count(), 2);
 }
 
 #[test]

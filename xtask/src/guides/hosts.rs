@@ -18,6 +18,18 @@ const STUCK: Duration = Duration::from_secs(300);
 /// What begins so serves until it is ended.
 const SERVERS: &[&str] = &["longhaul serve", "longhaul perf server", "longhaul wan relay"];
 
+/// Without it, nothing is done for ssh: what is tried with it has this as its condition.
+const SSHD: &str = "/usr/sbin/sshd";
+/// On the host that connects: a key, and settings in the place of the system's.
+const SSH_FROM: &str = "ssh-keygen -q -t ed25519 -N '' -f user.key && \
+    printf 'IdentityFile %s/user.key\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n' $PWD > ssh.conf && \
+    mount --bind ssh.conf /etc/ssh/ssh_config";
+/// On the other one: a server that lets that key in, to a home folder of the guide's.
+const SSH_TO: &str = "mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f host.key && \
+    { /usr/sbin/sshd -D -f /dev/null -o HostKey=$PWD/host.key -o AuthorizedKeysFile=$PWD/user.key.pub -o StrictModes=no \
+    -o PidFile=none -o \"ForceCommand export HOME=$HOME PATH=$PATH; cd; eval \\\"\\$SSH_ORIGINAL_COMMAND\\\"\" \
+    >/dev/null 2>&1 & } && sleep 1";
+
 /// All hosts of a guide.
 pub struct Hosts {
     folder: PathBuf,
@@ -150,6 +162,18 @@ impl Hosts {
             }
             None => h.type_in(command),
         }
+    }
+
+    /// Has ssh get from one host into another.
+    pub fn let_in_by_ssh(&mut self, from: &str, to: &str) -> Result<()> {
+        if !Path::new(SSHD).is_file() {
+            return Ok(());
+        }
+        for (host, command) in [(from, SSH_FROM), (to, SSH_TO)] {
+            let (said, status) = self.host(host)?.type_in(command)?;
+            ensure!(status == 0, "ssh from {from} to {to} cannot be prepared: {said}");
+        }
+        Ok(())
     }
 
     /// Ends what runs in the background.

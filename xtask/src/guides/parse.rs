@@ -10,6 +10,7 @@
 //! | `<!-- guide: status N -->` | the next block's last command ends with this status |
 //! | `<!-- guide: if COMMAND -->` | the next block is run only where this succeeds |
 //! | `<!-- guide: skip REASON -->` | the next block is not run |
+//! | `<!-- guide: ssh HOST TO -->` | from here on, ssh gets from one host into the other, where sshd is installed |
 //! | `<!-- guide: stop -->` | what runs in the background ends |
 //! | `<!-- guide: own network -->` | the host that no prompt names is in this machine's own network |
 
@@ -26,6 +27,8 @@ pub enum Item {
     Commands(Block),
     /// Not run, for a reason.
     Skipped { line: usize, reason: String },
+    /// ssh gets from the first host into the second.
+    Ssh { from: String, to: String },
     /// What runs in the background ends.
     Stop,
     /// The host that no prompt names has this machine's network.
@@ -82,6 +85,10 @@ pub fn parse(text: &str) -> Result<Vec<Item>> {
                 ("status", status) => block.status = status.parse()?,
                 ("if", command) => block.condition = Some(command.to_owned()),
                 ("skip", reason) if !reason.is_empty() => skip = Some(reason.to_owned()),
+                ("ssh", hosts) => match hosts.split_once(' ') {
+                    Some((from, to)) => items.push(Item::Ssh { from: from.into(), to: to.into() }),
+                    None => bail!("line {number}: write `ssh HOST TO`"),
+                },
                 ("stop", "") => items.push(Item::Stop),
                 ("own", "network") => items.push(Item::OwnNetwork),
                 _ => bail!("line {number}: `{said}` means nothing"),

@@ -58,7 +58,7 @@ fn valid_commands_parse_and_invalid_ones_exit_with_status_2() {
     for bad in [
         "longhaul",
         "longhaul put a",
-        "longhaul put a host:/x",
+        "longhaul put a host/x",
         "longhaul get longhaul://host/x",
         "longhaul put a longhaul://host/x --cc nonsense",
         "longhaul put a longhaul://host/x --mtu 100",

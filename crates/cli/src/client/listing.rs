@@ -1,9 +1,10 @@
 //! `longhaul ls`: lines as those of `ls -l`, without what does not travel (links, owner, group).
 
-use super::Session;
+use super::{Connection, Session};
 use crate::args::{AdminOptions, Control, Ls};
 use crate::exit::{Failure, Outcome};
 use crate::show::Display;
+use crate::ssh::Wants;
 use crate::url::{Server, Url};
 use crate::{out, setup};
 use lhio::clock::LocalTime;
@@ -18,28 +19,23 @@ const CHECKSUM: usize = 64;
 /// Lists a served folder.
 pub fn ls(a: &Ls) -> Outcome<()> {
     let options = setup::options(&a.wire, None, Some(&a.connect_options));
-    let o = ListOptions {
-        path: a.url.path.clone(),
-        recursive: a.recursive,
-        checksum: a.checksum,
-        link_targets: true,
-    };
     // It is over before anybody could look at it.
     let unseen = AdminOptions {
         control: Control { no_control: true, ..Control::default() },
         ..AdminOptions::default()
     };
-    let session = Session::new(&a.url.server, options, &a.wire, &a.connect_options, ("ls", &unseen))?;
-    let mut printer = None;
-    let style = Style {
-        json: a.json,
-        human_readable: a.human_readable,
-        checksum: a.checksum,
-        listed: a.url.path.clone(),
-    };
+    let (wire, connect_options, over) = (&a.wire, &a.connect_options, &a.over);
+    let connection = Connection { wire, trusting: connect_options, over, options, governing: &unseen };
+    let (session, mut paths) = Session::new(Wants::Ls, &[&a.url], connection)?;
+    let path = paths.pop().unwrap_or_default();
+    let o =
+        ListOptions { path: path.clone(), recursive: a.recursive, checksum: a.checksum, link_targets: true };
+    let mut printers = Vec::new();
+    let style = Style { json: a.json, human_readable: a.human_readable, checksum: a.checksum, listed: path };
     let result = session.run(
         |connect, wake| {
             let (app, entries) = ClientApp::list(connect, &o, wake).map_err(Failure::usage)?;
+            let style = style.clone();
             let print = move || {
                 for listed in entries.iter().flatten() {
                     style.print(&listed);
@@ -49,14 +45,14 @@ pub fn ls(a: &Ls) -> Outcome<()> {
                 }
             };
             let named = std::thread::Builder::new().name("printer".into());
-            printer = Some(named.spawn(print).map_err(Failure::no_thread)?);
+            printers.push(named.spawn(print).map_err(Failure::no_thread)?);
             Ok(app)
         },
         true,
         |_| Ok(Display::none()),
     );
-    // The channel's sender went with the app.
-    if let Some(p) = printer {
+    // The channels' senders went with the apps.
+    for p in printers {
         let _ = p.join();
     }
     let (summary, live) = result?;

@@ -19,6 +19,8 @@ pub(super) struct Closing {
     sent: u32,
     next: Time,
     gap: Span,
+    /// Nothing was ever heard of the peer: it is told once, and no answer is waited for.
+    once: bool,
 }
 
 impl Closing {
@@ -43,9 +45,9 @@ impl Closing {
             None => Frame::CloseAck,
         })
     }
-    /// Whether the one word that acknowledges has been said.
+    /// Whether the one word that acknowledges, or that is said to nobody, has been said.
     pub(super) fn is_done(&self) -> bool {
-        self.close.is_none() && self.sent > 0
+        (self.close.is_none() || self.once) && self.sent > 0
     }
 }
 
@@ -102,7 +104,8 @@ impl Connection {
 
     fn start_closing(&mut self, now: Time, close: Option<(u64, String)>) {
         let gap = self.lanes[self.main_lane()].rtt.probe_timeout();
-        self.state = State::Closing(Closing { close, sent: 0, next: now, gap });
+        let once = self.is_unanswered();
+        self.state = State::Closing(Closing { close, sent: 0, next: now, gap, once });
     }
 
     /// The peer closes: acknowledge once and forget everything. If the acknowledgement is lost, the peer's
