@@ -67,7 +67,7 @@ impl ClusterKey {
 
     /// The line to keep in a file that only its owner may read.
     pub fn to_line(&self) -> Zeroizing<String> {
-        let text = Zeroizing::new(STANDARD_NO_PAD.encode(&*self.0));
+        let text = Zeroizing::new(STANDARD_NO_PAD.encode(*self.0));
         Zeroizing::new(format!("{MARK}{}\n", *text))
     }
 

@@ -128,8 +128,8 @@ impl Engine {
         config.options = options.transport;
         config.limits = verbs::Limits { cq_entries: CQ_PLACES, ..verbs::Limits::default() };
         config.server = Some(ServerConfig {
-            auth: ClientAuth::Keys(vec![key.clone()]),
-            authority: Authority { keys: Some(vec![key.clone()]), tokens: Vec::new() },
+            auth: ClientAuth::Keys(vec![key]),
+            authority: Authority { keys: Some(vec![key]), tokens: Vec::new() },
             ..ServerConfig::default()
         });
         let up = Clock::new().now().as_nanos() / 1_000_000_000;

@@ -88,8 +88,8 @@ unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
     };
     let is_answered = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
     let is_inline = w.send_flags & INLINE != 0 && !is_answered;
-    // SAFETY: as above; what is to be copied may be read.
     let data = if is_inline {
+        // SAFETY: as above; what is to be copied may be read.
         unsafe { inline_of(list, p.cap.max_inline_data)? }
     } else {
         Data::Sges(sges_of(list))

@@ -86,7 +86,7 @@ impl Fabric {
                 let connect = Connect {
                     remote: remote.process,
                     server_name: remote.process.ip().to_string(),
-                    trust: ServerTrust::Pinned(vec![self.trusted.clone()]),
+                    trust: ServerTrust::Pinned(vec![self.trusted]),
                     token: None,
                     options: None,
                     iwarp: None,
