@@ -191,6 +191,7 @@ impl World {
         let op = match kind & 3 {
             0 => DataOp::Write,
             1 => DataOp::Send,
+            2 if marks & 0x40 != 0 => DataOp::AtomicRequest,
             2 => DataOp::ReadRequest,
             _ => DataOp::ReadResponse,
         };
@@ -225,6 +226,13 @@ impl World {
             inner.put_u64(b.number()?);
             inner.put_u32(9);
             inner.put_u32(0);
+        } else if op == DataOp::AtomicRequest {
+            // Target key and offset, sink key, operation, operands.
+            inner.put_u32(key);
+            inner.put_u64(len as u64);
+            inner.put_u32(9);
+            inner.put_u32(u32::from(marks & 2));
+            inner.resize(inner.len() + 32, WRITTEN);
         } else {
             inner.resize(inner.len() + len, WRITTEN);
         }

@@ -87,6 +87,7 @@ fn segment(w: &World, s: &[u8; 18]) -> (Incoming, usize) {
     let op = match flags & 3 {
         0 => SegmentOp::Write,
         1 => SegmentOp::Send,
+        2 if flags & 0x80 != 0 => SegmentOp::AtomicRequest,
         2 => SegmentOp::ReadRequest,
         _ => SegmentOp::ReadResponse,
     };
@@ -130,6 +131,13 @@ fuzz_target!(|input: &[u8]| {
             request.extend(u64::from(s[13]).to_be_bytes());
             request.extend(u64::from(s[15]).to_be_bytes());
             request.extend([0, 0, 0, 9, 0, 0, 0, 0]);
+            let _ = w.adapter.place(w.qp, &seg, &request);
+        } else if seg.op == SegmentOp::AtomicRequest && s[16] & 1 == 1 {
+            // Target key and offset, sink, operation, operands.
+            let mut request = Vec::from(seg.key.to_be_bytes());
+            request.extend(u64::from(s[13]).to_be_bytes());
+            request.extend([0, 0, 0, 9, 0, 0, 0, s[15]]);
+            request.extend([WRITTEN; 32]);
             let _ = w.adapter.place(w.qp, &seg, &request);
         } else {
             let _ = w.adapter.place(w.qp, &seg, &payload[..len]);

@@ -48,6 +48,7 @@ fn header(qpn: u16, s: &Segment) -> DataHeader {
         SegmentOp::Send => DataOp::Send,
         SegmentOp::ReadRequest => DataOp::ReadRequest,
         SegmentOp::ReadResponse => DataOp::ReadResponse,
+        SegmentOp::AtomicRequest => DataOp::AtomicRequest,
     };
     DataHeader {
         op,
@@ -172,6 +173,7 @@ impl Streams for ConnStreams<'_> {
             DataOp::Send => SegmentOp::Send,
             DataOp::ReadRequest => SegmentOp::ReadRequest,
             DataOp::ReadResponse => SegmentOp::ReadResponse,
+            DataOp::AtomicRequest => SegmentOp::AtomicRequest,
         };
         let incoming = Incoming {
             op,

@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use verbs::{Access, Data, Mr, PdId, QpState, RecvWr, SendOp, SendWr, Sge, Status};
+use verbs::{Access, AtomicOp, Data, Mr, Opcode, PdId, QpState, RecvWr, SendOp, SendWr, Sge, Status};
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LEN: usize = 1 << 20;
@@ -61,6 +61,11 @@ impl Program {
 
     fn sge(&self, offset: u64, len: u64) -> Sge {
         Sge { lkey: self.mr.lkey, offset: self.mr.base + offset, len }
+    }
+
+    /// The eight bytes from `at` on as a number.
+    fn number(&self, at: u64) -> u64 {
+        u64::from_ne_bytes(core::array::from_fn(|i| self.bytes.get(at as usize + i)))
     }
 
     fn receive(&self, qp: &QueuePair, wr_id: u64, offset: u64, len: u64) {
@@ -116,6 +121,38 @@ fn connect(a: &Program, b: &Program) -> (Arc<QueuePair>, Arc<QueuePair>) {
 fn pair() -> (Program, Program) {
     let cluster = ClusterKey::generate().expect("a key");
     (Program::new(&cluster), Program::new(&cluster))
+}
+
+/// Two programs and the one that has the counter, all at the same time.
+#[test]
+fn counter_of_several_queue_pairs_is_exact() {
+    const EACH: u64 = 500;
+    let cluster = ClusterKey::generate().expect("a key");
+    let (owner, others) = (Program::new(&cluster), [Program::new(&cluster), Program::new(&cluster)]);
+    let word = 4_096;
+    let pairs: Vec<_> = others.iter().map(|p| connect(p, &owner)).collect();
+    let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let op = SendOp::Atomic { rkey: owner.mr.rkey, offset: owner.mr.base + word, op: add };
+    let mut results = Vec::new();
+    for n in 0..EACH {
+        for (p, (qp, _)) in others.iter().zip(&pairs) {
+            p.send(qp, n, op, 8);
+        }
+        for p in &others {
+            let c = p.spin();
+            let wanted = (n, Status::Success, Opcode::FetchAdd, 8);
+            assert_eq!((c.wr_id, c.status, c.opcode, c.byte_len), wanted);
+            results.push(p.number(0));
+        }
+    }
+    results.sort_unstable();
+    assert!(results.iter().copied().eq(0..2 * EACH));
+    assert_eq!(owner.number(word), 2 * EACH);
+    // What is not at a multiple of eight ends the queue pair.
+    let op = SendOp::Atomic { rkey: owner.mr.rkey, offset: owner.mr.base + word + 4, op: add };
+    others[0].send(&pairs[0].0, 1, op, 8);
+    assert_eq!(others[0].spin().status, Status::RemoteInvalidRequest);
+    assert_eq!(owner.number(word), 2 * EACH);
 }
 
 #[test]

@@ -393,7 +393,7 @@ impl Adapter {
         let SendWr { wr_id, op, data, signaled, solicited, fence } = wr;
         let (local, len) = match data {
             Data::Inline(_) if read => {
-                return Err(Error::Invalid("a read needs registered memory"));
+                return Err(Error::Invalid("a read or an atomic operation needs registered memory"));
             }
             Data::Inline(b) if b.len() > MAX_INLINE => {
                 return Err(Error::TooLong { len: b.len() as u64, max: MAX_INLINE as u64 });

@@ -38,7 +38,8 @@
 //! order.
 //!
 //! Ordering is that of InfiniBand's reliable connection (chapter 9): work requests complete in posting order; a
-//! receive completes only when the bytes of all earlier messages are in place; a read sees all earlier writes.
+//! receive completes only when the bytes of all earlier messages are in place; a read sees all earlier writes, and an
+//! atomic operation is carried out once, after all earlier messages.
 
 mod adapter;
 mod cq;
@@ -64,7 +65,9 @@ pub use error::{Error, GatherError};
 pub use memory::{Backing, Memory};
 pub use qp::{Kind, QpInfo, QpInit, QpState, QpUsage, Stats};
 pub use region::{Access, Mr, WindowRange};
-pub use segment::{Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation};
+pub use segment::{
+    ATOMIC_REQUEST_LEN, Incoming, Placed, READ_REQUEST_LEN, Segment, SegmentOp, SegmentRef, Tail, Violation,
+};
 pub use slab::{CqId, MrId, MwId, PdId, QpId, SrqId};
 pub use tx::{MaxPayload, StridedBuffer};
 pub use work::{
@@ -85,7 +88,7 @@ pub const MAX_RECV_WR: usize = 1 << 14;
 pub const MAX_SEND_WR: usize = 1 << 20;
 /// Most scatter/gather elements of a work request.
 pub const MAX_SGE: usize = 16;
-/// Most reads outstanding on a queue pair in one direction.
+/// Most reads and atomic operations outstanding on a queue pair in one direction.
 pub const MAX_RD_ATOMIC: usize = 128;
 /// Most separate ranges of received bytes a queue pair keeps track of, about 24 bytes each. At one hole for every
 /// second packet this carries a million packets in flight.

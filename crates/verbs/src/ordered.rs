@@ -453,7 +453,7 @@ impl Adapter {
     pub fn complete_atomic(&mut self, id: QpId, number: u32, value: u64) -> Result<(), RemoteError> {
         let qp = receiver(self.qps.get(id))?;
         let (wqe, _) = qp.tx.sink(number).ok_or(RemoteError::NothingAsked)?;
-        let filled = qp.tx.fill_sink(wqe, 0, &value.to_ne_bytes(), &mut self.regions);
+        let filled = qp.tx.fill_sink(wqe, 0, &value.to_be_bytes(), &mut self.regions);
         filled.map_err(|_| RemoteError::LocalFault)?;
         self.complete_read(id, number);
         Ok(())
@@ -487,10 +487,7 @@ impl Adapter {
         if !self.qps.get(id).is_some_and(|q| q.tx.takes_response()) {
             return Err(RemoteError::TooManyReads);
         }
-        let mut bytes = [0; ATOMIC_LEN as usize];
-        self.regions.read(mr, at, &mut bytes).map_err(|_| RemoteError::LocalFault)?;
-        let value = u64::from_ne_bytes(bytes);
-        self.regions.write(mr, at, &a.op.apply(value).to_ne_bytes()).map_err(|_| RemoteError::LocalFault)?;
+        let value = self.regions.change(mr, at, a.op).map_err(|_| RemoteError::LocalFault)?;
         self.answer(id, Response { mr: None, offset: 0, len: ATOMIC_LEN, sink: a.id, atomic: Some(value) })
     }
 

@@ -41,7 +41,7 @@ pub struct QpInit {
     pub max_recv_wr: usize,
     /// Most elements of a work request; up to [`MAX_SGE`].
     pub max_sge: usize,
-    /// Most reads outstanding, own and of the peer each. Both ends must agree on it; up to
+    /// Most reads and atomic operations outstanding, own and of the peer each. Both ends must agree on it; up to
     /// [`MAX_RD_ATOMIC`](crate::MAX_RD_ATOMIC).
     pub max_rd_atomic: usize,
     /// Unreliable only: longest send in bytes.
@@ -120,7 +120,7 @@ pub struct QpUsage {
     pub messages_in: (usize, usize),
     /// Ranges received of them; [`MAX_HOLES`], and one at the front, which is always taken.
     pub received_ranges: (usize, usize),
-    /// Answers to the peer's reads; [`QpInit::max_rd_atomic`].
+    /// Answers to the peer's reads and atomic operations; [`QpInit::max_rd_atomic`].
     pub answers: (usize, usize),
     /// Ranges to be sent again. At most one for each packet that the transport tracks.
     pub lost_ranges: usize,

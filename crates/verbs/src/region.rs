@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::memory::{CopyError, Memory};
 use crate::slab::{MrId, MwId, PdId, QpId, Slab};
 use crate::tx::StridedBuffer;
+use crate::work::AtomicOp;
 use base::Prefetch;
 
 /// Access rights of a region.
@@ -418,6 +419,14 @@ impl Regions {
     pub(crate) fn write(&mut self, id: MrId, offset: u64, data: &[u8]) -> Result<(), CopyError> {
         let r = self.slab.get_mut(id).ok_or(CopyError::Bounds)?;
         r.memory.write(r.index(offset), data)
+    }
+    /// Does an atomic operation on the eight bytes from `offset` on; gives what they were before.
+    pub(crate) fn change(&mut self, id: MrId, offset: u64, op: AtomicOp) -> Result<u64, CopyError> {
+        let mut bytes = [0; 8];
+        self.read(id, offset, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write(id, offset, &op.apply(old).to_ne_bytes())?;
+        Ok(old)
     }
     /// Gives the bytes of a range to `f`, in pieces of at most [`crate::memory::PIECE`] when they are foreign memory.
     pub(crate) fn fold(

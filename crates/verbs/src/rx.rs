@@ -4,9 +4,11 @@ mod contiguous;
 
 use crate::ordered::RemoteError;
 use crate::region::{Access, AccessError};
-use crate::segment::{Incoming, Placed, READ_REQUEST_LEN, ReadRequest, SegmentOp, Tail, Violation};
+use crate::segment::{
+    ATOMIC_REQUEST_LEN, AtomicRequest, Incoming, Placed, ReadRequest, SegmentOp, Tail, Violation,
+};
 use crate::slab::{MrId, PdId};
-use crate::tx::{Ctx, Response, Tx};
+use crate::tx::{ATOMIC_LEN, Ctx, Response, Tx};
 use crate::work::{Local, MrRange, Opcode, Status, WorkCompletion};
 use crate::{MAX_HOLES, MAX_MESSAGES_AHEAD, MAX_RDMA_LEN, MAX_SEND_LEN};
 use base::{RangeSet, seq};
@@ -50,8 +52,8 @@ struct InMsg {
     tail: Tail,
     /// Writes: the region of `key`.
     mr: Option<MrId>,
-    /// Read requests: the bytes so far.
-    request: Option<Box<[u8; READ_REQUEST_LEN]>>,
+    /// Requests: the bytes so far. There is room for the longest kind.
+    request: Option<Box<[u8; ATOMIC_REQUEST_LEN]>>,
 }
 
 impl InMsg {
@@ -128,9 +130,9 @@ pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<Range<u64>, Viol
     let end = seg.position.checked_add(len as u64).ok_or(Violation::OutOfBounds)?;
     let max = match seg.op {
         SegmentOp::Send => MAX_SEND_LEN,
-        SegmentOp::ReadRequest => READ_REQUEST_LEN as u64,
         SegmentOp::ReadResponse => MAX_RDMA_LEN,
         SegmentOp::Write => u64::MAX,
+        op @ (SegmentOp::ReadRequest | SegmentOp::AtomicRequest) => op.request_len().unwrap_or(0),
     };
     if end > max {
         return Err(Violation::TooLong);
@@ -145,13 +147,13 @@ pub(crate) fn check_shape(seg: &Incoming, len: usize) -> Result<Range<u64>, Viol
     let fields_fit = match seg.op {
         SegmentOp::Send => has_rsn,
         SegmentOp::Write => !has_rsn || seg.last.is_some(),
-        SegmentOp::ReadRequest | SegmentOp::ReadResponse => !has_rsn,
+        SegmentOp::ReadRequest | SegmentOp::ReadResponse | SegmentOp::AtomicRequest => !has_rsn,
     };
     if !fields_fit {
         return Err(Violation::Malformed("a receive number where none belongs, or none where one does"));
     }
-    if seg.op == SegmentOp::ReadRequest && seg.last.is_some() != (end == READ_REQUEST_LEN as u64) {
-        return Err(Violation::Malformed("a read request of the wrong length"));
+    if seg.op.request_len().is_some_and(|whole| seg.last.is_some() != (end == whole)) {
+        return Err(Violation::Malformed("a request of the wrong length"));
     }
     Ok(seg.position..end)
 }
@@ -330,7 +332,7 @@ impl Rx {
                 }
                 Ok(Destination::Receive(i))
             }
-            SegmentOp::ReadRequest => Ok(Destination::Request),
+            SegmentOp::ReadRequest | SegmentOp::AtomicRequest => Ok(Destination::Request),
             SegmentOp::ReadResponse => {
                 let (number, total) = tx.sink(seg.key).ok_or(Violation::BadKey)?;
                 if end > total {
@@ -376,7 +378,7 @@ impl Rx {
                     filled.map_err(|_| Violation::LocalFault)
                 }
                 Destination::Request => {
-                    let b = request.get_or_insert_with(|| Box::new([0; READ_REQUEST_LEN]));
+                    let b = request.get_or_insert_with(|| Box::new([0; ATOMIC_REQUEST_LEN]));
                     b[gap.start as usize..gap.end as usize].copy_from_slice(data);
                     Ok(())
                 }
@@ -443,6 +445,7 @@ impl Rx {
                     self.deliver(op, rsn, (m.bytes, m.tail), ctx)?
                 }
                 (Some(SegmentOp::ReadRequest), _) => accept_read(tx, pd, &m, ctx)?,
+                (Some(SegmentOp::AtomicRequest), _) => accept_atomic(tx, pd, &m, ctx)?,
                 _ => {}
             }
         }
@@ -520,7 +523,8 @@ fn put(
 
 /// Checks a peer's read and queues its answer. In message order, so that it sees all earlier writes.
 fn accept_read(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
-    let bytes = m.request.as_deref().ok_or(Violation::Malformed("a read request without bytes"))?;
+    let bytes = m.request.as_deref().and_then(|b| b.first_chunk());
+    let bytes = bytes.ok_or(Violation::Malformed("a read request without bytes"))?;
     let ReadRequest { rkey, offset, len, sink } = ReadRequest::decode(bytes);
     if len > MAX_RDMA_LEN {
         return Err(Violation::TooLong);
@@ -537,6 +541,24 @@ fn accept_read(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<()
         return Err(Violation::TooManyReads);
     }
     mr.iter().for_each(|mr| ctx.regions.hold(*mr));
+    Ok(())
+}
+
+/// Checks a peer's atomic operation, does it and queues its answer, which is kept until it is acknowledged. In message
+/// order and once, since a message is finished once.
+fn accept_atomic(tx: &mut Tx, pd: PdId, m: &InMsg, ctx: &mut Ctx<'_>) -> Result<(), Violation> {
+    let bytes = m.request.as_deref().ok_or(Violation::Malformed("an atomic request without bytes"))?;
+    let AtomicRequest { rkey, offset, sink, op } = AtomicRequest::decode(bytes)?;
+    // InfiniBand, 9.4.5: the target is aligned to its size.
+    if !offset.is_multiple_of(ATOMIC_LEN) {
+        return Err(Violation::Malformed("the target of an atomic operation is not a multiple of 8"));
+    }
+    let mr = ctx.regions.remote(rkey, pd, Access::REMOTE_ATOMIC, offset, ATOMIC_LEN).map_err(violation_of)?;
+    if !tx.takes_response() {
+        return Err(Violation::TooManyReads);
+    }
+    let old = ctx.regions.change(mr, offset, op).map_err(|_| Violation::LocalFault)?;
+    tx.queue_response(Response { mr: None, offset: 0, len: ATOMIC_LEN, sink, atomic: Some(old) });
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Segments: the self-describing pieces of messages that pass between this crate and a transport.
 
+use crate::work::AtomicOp;
+
 /// The kind of message that a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentOp {
@@ -9,13 +11,31 @@ pub enum SegmentOp {
     Send,
     /// The request of a read: [`READ_REQUEST_LEN`] bytes made by this crate.
     ReadRequest,
-    /// The answer to a read.
+    /// The answer to a read or to an atomic operation.
     ReadResponse,
+    /// The request of an atomic operation: [`ATOMIC_REQUEST_LEN`] bytes made by this crate.
+    AtomicRequest,
+}
+
+impl SegmentOp {
+    /// Bytes of a request's message; `None`: it is no request.
+    pub(crate) const fn request_len(self) -> Option<u64> {
+        match self {
+            SegmentOp::ReadRequest => Some(READ_REQUEST_LEN as u64),
+            SegmentOp::AtomicRequest => Some(ATOMIC_REQUEST_LEN as u64),
+            SegmentOp::Write | SegmentOp::Send | SegmentOp::ReadResponse => None,
+        }
+    }
 }
 
 /// Length of a read request in bytes: source key (4), source offset (8), length (8), sink key (4), reserved (4),
 /// all big endian.
 pub const READ_REQUEST_LEN: usize = 28;
+
+/// Length of the request of an atomic operation in bytes: target key (4), target offset (8), sink key (4), operation (4:
+/// 0 fetch and add, 1 compare and swap), and four operands (8 each), all big endian. The operands are the fields of
+/// [`AtomicOp`] in their order, then zeroes.
+pub const ATOMIC_REQUEST_LEN: usize = 52;
 
 /// What the last segment of a message adds. Only messages that consume a receive give it a meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -169,8 +189,8 @@ pub enum Violation {
     /// The message is longer than the receive it consumes, or than any message may be.
     #[error("message longer than the receive posted for it, or than the protocol's limit")]
     TooLong,
-    /// More reads outstanding than agreed.
-    #[error("more reads outstanding than max_rd_atomic; the peer ignored its limit")]
+    /// More reads and atomic operations outstanding than agreed.
+    #[error("more reads and atomic operations outstanding than max_rd_atomic; the peer ignored its limit")]
     TooManyReads,
     /// Not offered by this kind of queue pair.
     #[error("operation not offered by this service type")]
@@ -238,6 +258,49 @@ impl ReadRequest {
     }
 }
 
+/// The fields of an atomic operation's request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AtomicRequest {
+    pub(crate) rkey: u32,
+    pub(crate) offset: u64,
+    pub(crate) sink: u32,
+    pub(crate) op: AtomicOp,
+}
+impl AtomicRequest {
+    pub(crate) fn encode(&self) -> [u8; ATOMIC_REQUEST_LEN] {
+        let (code, operands) = match self.op {
+            AtomicOp::FetchAdd { add, mask } => (0u32, [add, mask, 0, 0]),
+            AtomicOp::CompareSwap { compare, compare_mask, swap, swap_mask } => {
+                (1, [compare, compare_mask, swap, swap_mask])
+            }
+        };
+        let mut b = [0; ATOMIC_REQUEST_LEN];
+        b[0..4].copy_from_slice(&self.rkey.to_be_bytes());
+        b[4..12].copy_from_slice(&self.offset.to_be_bytes());
+        b[12..16].copy_from_slice(&self.sink.to_be_bytes());
+        b[16..20].copy_from_slice(&code.to_be_bytes());
+        for (to, operand) in b[20..].chunks_exact_mut(8).zip(operands) {
+            to.copy_from_slice(&operand.to_be_bytes());
+        }
+        b
+    }
+    pub(crate) fn decode(b: &[u8; ATOMIC_REQUEST_LEN]) -> Result<AtomicRequest, Violation> {
+        let u32_at = |i: usize| u32::from_be_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let u64_at = |i: usize| u64::from(u32_at(i)) << 32 | u64::from(u32_at(i + 4));
+        let op = match u32_at(16) {
+            0 => AtomicOp::FetchAdd { add: u64_at(20), mask: u64_at(28) },
+            1 => AtomicOp::CompareSwap {
+                compare: u64_at(20),
+                compare_mask: u64_at(28),
+                swap: u64_at(36),
+                swap_mask: u64_at(44),
+            },
+            _ => return Err(Violation::Malformed("an unknown atomic operation")),
+        };
+        Ok(AtomicRequest { rkey: u32_at(0), offset: u64_at(4), sink: u32_at(12), op })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,7 +314,37 @@ mod tests {
         assert_eq!(r.encode()[..], want[..]);
     }
 
+    #[test]
+    fn atomic_request_layout_is_as_documented() {
+        let (rkey, offset, sink) = (0x0102_0304, 0x1112_1314_1516_1718, 0x2122_2324);
+        let swap = AtomicOp::CompareSwap { compare: 5, compare_mask: 6, swap: 7, swap_mask: u64::MAX };
+        let mut want =
+            vec![1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24];
+        want.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 7]);
+        want.extend([0xff; 8]);
+        assert_eq!(AtomicRequest { rkey, offset, sink, op: swap }.encode()[..], want[..]);
+        let add = AtomicOp::FetchAdd { add: u64::MAX, mask: 0x80 };
+        want.truncate(16);
+        want.extend([0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0x80]);
+        want.extend([0; 16]);
+        let mut b = AtomicRequest { rkey, offset, sink, op: add }.encode();
+        assert_eq!(b[..], want[..]);
+        b[19] = 2;
+        assert!(matches!(AtomicRequest::decode(&b), Err(Violation::Malformed(_))));
+    }
+
     proptest! {
+        #[test]
+        fn atomic_request_round_trips(keys: (u32, u32), offset: u64, n: [u64; 4], swaps: bool) {
+            let op = if swaps {
+                AtomicOp::CompareSwap { compare: n[0], compare_mask: n[1], swap: n[2], swap_mask: n[3] }
+            } else {
+                AtomicOp::FetchAdd { add: n[0], mask: n[1] }
+            };
+            let r = AtomicRequest { rkey: keys.0, offset, sink: keys.1, op };
+            prop_assert_eq!(AtomicRequest::decode(&r.encode()), Ok(r));
+        }
+
         #[test]
         fn read_request_round_trips(rkey: u32, offset: u64, len: u64, sink: u32) {
             let r = ReadRequest { rkey, offset, len, sink };

@@ -1,6 +1,7 @@
 //! Tests with two adapters joined in memory.
 
 mod adversary;
+mod atomics;
 mod lossy;
 mod ordered;
 mod queues;

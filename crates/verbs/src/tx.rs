@@ -1,16 +1,18 @@
 //! The sending half of a queue pair: turns work requests into segments, and acknowledgements into completions.
 
+mod checks;
 mod lookahead;
 mod ordered;
 mod segment_run;
 
+pub(crate) use checks::{ATOMIC_LEN, check_len};
 pub use segment_run::StridedBuffer;
 
 use crate::cq::Cqs;
-use crate::error::{Error, GatherError};
+use crate::error::GatherError;
 use crate::memory::CopyError;
 use crate::region::{KeyMap, Regions, fresh_key};
-use crate::segment::{READ_REQUEST_LEN, ReadRequest, Segment, SegmentOp, SegmentRef, Tail};
+use crate::segment::{AtomicRequest, ReadRequest, Segment, SegmentOp, SegmentRef, Tail};
 use crate::slab::{CqId, MrId, QpId};
 use crate::work::{Local, Opcode, SendOp, Status, WorkCompletion};
 use crate::{Kind, MAX_MESSAGES_AHEAD, Stats};
@@ -49,7 +51,7 @@ pub(crate) struct Wqe {
     status: Status,
     /// Message number, once started.
     msn: u64,
-    /// Reads only, once started: the key of the destination.
+    /// Reads and atomic operations only, once started: the key of the destination.
     sink: u32,
 }
 
@@ -64,20 +66,45 @@ impl Wqe {
             SendOp::Write { .. } | SendOp::WriteImm { .. } => Opcode::Write,
             SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } => Opcode::Send,
             SendOp::Read { .. } => Opcode::Read,
-            SendOp::Atomic { .. } => Opcode::Atomic,
+            SendOp::Atomic { op, .. } => op.opcode(),
             SendOp::LocalInvalidate { .. } => Opcode::LocalInvalidate,
         }
     }
-    /// A read or an atomic operation: finished by an answer.
+    /// The request of a read or an atomic operation, which are finished by an answer.
+    const fn request(&self) -> Option<SegmentOp> {
+        match self.op {
+            SendOp::Read { .. } => Some(SegmentOp::ReadRequest),
+            SendOp::Atomic { .. } => Some(SegmentOp::AtomicRequest),
+            _ => None,
+        }
+    }
     const fn is_answered(&self) -> bool {
-        matches!(self.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+        self.request().is_some()
+    }
+    /// Bytes of its message.
+    fn message_len(&self) -> u64 {
+        self.request().and_then(SegmentOp::request_len).unwrap_or(self.len)
+    }
+    /// Copies bytes of its message from byte `at` on.
+    fn read(&self, regions: &Regions, at: u64, out: &mut [u8]) -> Result<(), CopyError> {
+        let (len, sink, range) = (self.len, self.sink, at as usize..at as usize + out.len());
+        match self.op {
+            SendOp::Read { rkey, offset } => {
+                out.copy_from_slice(&ReadRequest { rkey, offset, len, sink }.encode()[range]);
+            }
+            SendOp::Atomic { rkey, offset, op } => {
+                out.copy_from_slice(&AtomicRequest { rkey, offset, sink, op }.encode()[range]);
+            }
+            _ => self.local.read(regions, at, out)?,
+        }
+        Ok(())
     }
     const fn consumes_receive(&self) -> bool {
         matches!(self.opcode(), Opcode::Send) || matches!(self.op, SendOp::WriteImm { .. })
     }
 }
 
-/// The answer to a peer's read, waiting or being sent. Without a region when it has no bytes.
+/// The answer to a peer's read or atomic operation, waiting or being sent. Without a region when it has no bytes of one.
 #[derive(Clone, Copy)]
 pub(crate) struct Response {
     pub(crate) mr: Option<MrId>,
@@ -231,7 +258,7 @@ impl MaxPayload {
     const fn of(&self, op: SegmentOp) -> u32 {
         match op {
             SegmentOp::Write => self.tagged,
-            SegmentOp::Send | SegmentOp::ReadRequest => self.untagged,
+            SegmentOp::Send | SegmentOp::ReadRequest | SegmentOp::AtomicRequest => self.untagged,
             SegmentOp::ReadResponse => self.response,
         }
     }
@@ -344,11 +371,10 @@ impl Tx {
         let of = |msn: u64| self.flight_of(msn);
         let lost: u64 =
             self.lost_queue.iter().take(LOOK_AHEAD).filter_map(|m| of(*m)).map(|m| ranges(&m.lost)).sum();
-        let request = |w: &Wqe| if w.is_answered() { READ_REQUEST_LEN as u64 } else { w.len };
         let rest = |msn: Option<u64>| msn.and_then(of).map_or(0, |m| m.len - m.sent);
         let new = rest(self.current_wr) + rest(self.current_response);
         let next = usize::try_from(self.next_wqe - self.wqe_base).unwrap_or(usize::MAX);
-        let ahead = || self.wqes.iter().skip(next).take(LOOK_AHEAD).map(request);
+        let ahead = || self.wqes.iter().skip(next).take(LOOK_AHEAD).map(Wqe::message_len);
         let answers = || self.responses.iter().take(LOOK_AHEAD).map(|r| r.len);
         let first = match (lost, new) {
             (0, 0) => answers().next().or_else(|| ahead().next()).unwrap_or(0),
@@ -505,9 +531,8 @@ impl Tx {
                 OutMsg::new(source, SegmentOp::Send, w.len)
             }
             SendOp::LocalInvalidate { .. } => return None,
-            SendOp::Read { .. } | SendOp::Atomic { .. } => {
-                OutMsg::new(source, SegmentOp::ReadRequest, READ_REQUEST_LEN as u64)
-            }
+            SendOp::Read { .. } => OutMsg::new(source, SegmentOp::ReadRequest, w.message_len()),
+            SendOp::Atomic { .. } => OutMsg::new(source, SegmentOp::AtomicRequest, w.message_len()),
         };
         match w.op {
             SendOp::WriteImm { imm, .. } | SendOp::SendImm { imm } => m.tail = tail(Some(imm)),
@@ -515,7 +540,7 @@ impl Tx {
             _ => {}
         }
         // Answers complete reads, which others may wait for.
-        m.quiet = !w.signaled && m.op != SegmentOp::ReadRequest;
+        m.quiet = !w.signaled && !w.is_answered();
         m.rsn = m.tail.is_some().then_some(self.next_rsn);
         Some(m)
     }
@@ -532,18 +557,15 @@ impl Tx {
             Source::Response(Response { mr: Some(mr), offset, .. }) => {
                 regions.read(mr, offset + seg.offset, out)
             }
+            Source::Response(Response { atomic: Some(value), .. }) => {
+                out.copy_from_slice(&value.to_be_bytes()[seg.offset as usize..end as usize]);
+                Ok(())
+            }
             Source::Response(_) => Ok(()),
             Source::Wqe(number) => {
                 let index = number.checked_sub(self.wqe_base).ok_or(GatherError::Stale)?;
                 let w = self.wqes.get(index as usize).ok_or(GatherError::Stale)?;
-                match w.op {
-                    SendOp::Read { rkey, offset } => {
-                        let r = ReadRequest { rkey, offset, len: w.len, sink: w.sink }.encode();
-                        out.copy_from_slice(&r[seg.offset as usize..end as usize]);
-                        Ok(())
-                    }
-                    _ => w.local.read(regions, seg.offset, out),
-                }
+                w.read(regions, seg.offset, out)
             }
         };
         copied.map_err(|_| GatherError::Fault)
@@ -569,7 +591,7 @@ impl Tx {
             }
             let new = m.resolved.insert(range);
             m.resolved_bytes += new;
-            if m.op != SegmentOp::ReadRequest {
+            if m.op.request_len().is_none() {
                 ctx.stats.bytes_delivered += new;
             }
         }
@@ -641,14 +663,14 @@ impl Tx {
         }
     }
 
-    /// The destination of an outstanding read: the work request's running number and length.
+    /// The destination of an outstanding read or atomic operation: the work request's running number and length.
     pub(crate) fn sink(&self, key: u32) -> Option<(u64, u64)> {
         let number = *self.sinks.get(&key)?;
         let w = self.wqes.get((number - self.wqe_base) as usize)?;
         Some((number, w.len))
     }
 
-    /// Places bytes of a read's answer.
+    /// Places bytes of an answer. That of an atomic operation is a number, which travels with its highest byte first.
     pub(crate) fn fill_sink(
         &self,
         number: u64,
@@ -657,18 +679,25 @@ impl Tx {
         regions: &mut Regions,
     ) -> Result<(), CopyError> {
         let w = self.wqes.get((number - self.wqe_base) as usize).ok_or(CopyError::Bounds)?;
+        if w.opcode() != Opcode::Read && cfg!(target_endian = "little") {
+            let mut number = [0; ATOMIC_LEN as usize];
+            let end = at.checked_add(data.len() as u64).ok_or(CopyError::Bounds)?;
+            let first = ATOMIC_LEN.checked_sub(end).ok_or(CopyError::Bounds)?;
+            number.iter_mut().zip(data.iter().rev()).for_each(|(to, byte)| *to = *byte);
+            return w.local.write(regions, first, &number[..data.len()]);
+        }
         w.local.write(regions, at, data)
     }
 
-    /// The answer to a read is complete.
+    /// The answer to a read or an atomic operation is complete.
     pub(crate) fn on_read_done(&mut self, sink: u32, ctx: &mut Ctx<'_>) {
         let Some(number) = self.sinks.remove(&sink) else { return };
         self.reads_out -= 1;
         let Some(w) = self.wqe(number) else { return };
         w.done = true;
-        let msn = w.msn;
+        let (msn, len) = (w.msn, w.message_len() as u32);
         // The answer proves that the request arrived, however its acknowledgement fares.
-        self.on_acked(SegmentRef { msn, offset: 0, len: READ_REQUEST_LEN as u32 }, ctx);
+        self.on_acked(SegmentRef { msn, offset: 0, len }, ctx);
         self.pop_wqes(ctx);
     }
 
@@ -746,51 +775,4 @@ fn complete(w: Wqe, status: Option<Status>, ctx: &mut Ctx<'_>) {
         invalidated: None,
     };
     ctx.cqs.push(ctx.send_cq, wc);
-}
-
-/// Bytes of an atomic operation's target and answer.
-pub(crate) const ATOMIC_LEN: u64 = 8;
-
-/// Checks that queue pairs of this kind offer `op`.
-fn check_kind(op: SendOp, kind: Kind) -> Result<(), Error> {
-    match op {
-        SendOp::SendInvalidate { .. } | SendOp::Atomic { .. } | SendOp::LocalInvalidate { .. }
-            if kind != Kind::Ordered =>
-        {
-            Err(Error::Unsupported("this operation is for ordered queue pairs (iWARP) only"))
-        }
-        SendOp::SendImm { .. } if kind == Kind::Ordered => {
-            Err(Error::Unsupported("a send with immediate data on an ordered queue pair; use a write"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks the lengths of a work request.
-pub(crate) fn check_len(op: SendOp, len: u64, kind: Kind, max_datagram: u32) -> Result<(), Error> {
-    let max = match op {
-        SendOp::Send | SendOp::SendImm { .. } if kind == Kind::Unreliable => u64::from(max_datagram),
-        SendOp::Send | SendOp::SendImm { .. } => crate::MAX_SEND_LEN,
-        SendOp::Read { .. } if kind == Kind::Unreliable => {
-            return Err(Error::Unsupported("reads on an unreliable queue pair"));
-        }
-        SendOp::SendInvalidate { .. } => crate::MAX_SEND_LEN,
-        SendOp::LocalInvalidate { .. } => 0,
-        SendOp::Atomic { .. } if len != ATOMIC_LEN => {
-            return Err(Error::Invalid("an atomic operation needs eight bytes for its answer"));
-        }
-        // RFC 5041, section 5.2: the length of a message is less than 2^32.
-        _ if kind == Kind::Ordered => u64::from(u32::MAX),
-        _ => crate::MAX_RDMA_LEN,
-    };
-    check_kind(op, kind)?;
-    if let SendOp::Write { offset, .. }
-    | SendOp::WriteImm { offset, .. }
-    | SendOp::Read { offset, .. }
-    | SendOp::Atomic { offset, .. } = op
-        && offset.checked_add(len).is_none()
-    {
-        return Err(Error::OutOfBounds);
-    }
-    if len > max { Err(Error::TooLong { len, max }) } else { Ok(()) }
 }

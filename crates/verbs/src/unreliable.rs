@@ -78,7 +78,9 @@ pub(crate) fn place(
 ) -> Result<Placed, Violation> {
     check_shape(seg, payload.len())?;
     match seg.op {
-        SegmentOp::ReadRequest | SegmentOp::ReadResponse => return Err(Violation::Unsupported),
+        SegmentOp::ReadRequest | SegmentOp::ReadResponse | SegmentOp::AtomicRequest => {
+            return Err(Violation::Unsupported);
+        }
         SegmentOp::Send if !(seg.first && seg.last.is_some()) => {
             return Err(Violation::Malformed("an unreliable send in several segments"));
         }

@@ -115,7 +115,7 @@ pub enum SendOp {
         rkey: u32,
     },
     /// Changes eight bytes of the peer's region at once and gives what they were before: the bytes of the work request
-    /// are where that goes, eight of them. Ordered queue pairs only.
+    /// are where that goes, eight of them. Not on unreliable queue pairs.
     Atomic {
         /// The peer's remote key.
         rkey: u32,
@@ -157,6 +157,13 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
+    /// As what it completes.
+    pub const fn opcode(self) -> Opcode {
+        match self {
+            AtomicOp::FetchAdd { .. } => Opcode::FetchAdd,
+            AtomicOp::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
     /// The value that follows `old`.
     pub const fn apply(self, old: u64) -> u64 {
         match self {
@@ -245,8 +252,10 @@ pub enum Opcode {
     Recv,
     /// A receive, consumed by a write with immediate data.
     RecvWriteImm,
-    /// An atomic operation.
-    Atomic,
+    /// A comparison and exchange.
+    CompareSwap,
+    /// An atomic addition.
+    FetchAdd,
     /// A key made void.
     LocalInvalidate,
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! Write         queue pair 2 | message 2 | memory key 4 | offset 6 (8 if WIDE) | [tail] | payload
 //! Send          queue pair 2 | message 2 | receive 2    | offset 4 (8 if WIDE) | [tail] | payload
-//! Extended      opcode 1, then as Write (ReadResponse) or as Send without `receive` (ReadRequest)
+//! Extended      opcode 1, then as Write (ReadResponse) or as Send without `receive` (ReadRequest, AtomicRequest)
 //! tail          only with LAST: flags 1 | [receive 2, Write only | immediate 4] | [padding: length 1, zeroes]
 //! ```
 
@@ -19,8 +19,10 @@ pub enum DataOp {
     Send,
     /// Asks for the peer's memory.
     ReadRequest,
-    /// Answers a read: places payload into the destination the request named.
+    /// Answers a read or an atomic operation: places payload into the destination the request named.
     ReadResponse,
+    /// Asks for eight bytes of the peer's memory to be changed.
+    AtomicRequest,
 }
 
 /// What the last segment of a message adds.
@@ -77,7 +79,7 @@ impl DataHeader {
     fn wide(&self) -> bool {
         match self.op {
             DataOp::Write | DataOp::ReadResponse => self.offset >> 48 != 0,
-            DataOp::Send | DataOp::ReadRequest => self.offset >> 32 != 0,
+            DataOp::Send | DataOp::ReadRequest | DataOp::AtomicRequest => self.offset >> 32 != 0,
         }
     }
 
@@ -86,7 +88,7 @@ impl DataHeader {
         let kind = match self.op {
             DataOp::Write => KIND_WRITE,
             DataOp::Send => KIND_SEND,
-            DataOp::ReadRequest | DataOp::ReadResponse => KIND_EXTENDED,
+            DataOp::ReadRequest | DataOp::ReadResponse | DataOp::AtomicRequest => KIND_EXTENDED,
         };
         let bit = |on: bool, b: u8| if on { b } else { 0 };
         kind | bit(self.first, flag::FIRST)
@@ -100,7 +102,7 @@ impl DataHeader {
         let fixed = match self.op {
             DataOp::Write => 8 + if wide { 8 } else { 6 },
             DataOp::Send => 6 + if wide { 8 } else { 4 },
-            DataOp::ReadRequest => 5 + if wide { 8 } else { 4 },
+            DataOp::ReadRequest | DataOp::AtomicRequest => 5 + if wide { 8 } else { 4 },
             DataOp::ReadResponse => 9 + if wide { 8 } else { 6 },
         };
         fixed
@@ -123,6 +125,7 @@ impl DataHeader {
         match self.op {
             DataOp::ReadRequest => out.put_u8(1),
             DataOp::ReadResponse => out.put_u8(2),
+            DataOp::AtomicRequest => out.put_u8(3),
             DataOp::Write | DataOp::Send => {}
         }
         out.put_u16(self.qpn);
@@ -132,7 +135,7 @@ impl DataHeader {
                 out.put_u32(self.key);
                 if self.wide() { out.put_u64(self.offset) } else { out.put_u48(self.offset) }
             }
-            DataOp::Send | DataOp::ReadRequest => {
+            DataOp::Send | DataOp::ReadRequest | DataOp::AtomicRequest => {
                 if self.op == DataOp::Send {
                     out.put_u16(self.rsn.unwrap_or(0));
                 }
@@ -165,6 +168,7 @@ impl DataHeader {
             KIND_EXTENDED => match r.u8("opcode")? {
                 1 => DataOp::ReadRequest,
                 2 => DataOp::ReadResponse,
+                3 => DataOp::AtomicRequest,
                 _ => return Err(WireError::Invalid("opcode")),
             },
             _ => return Err(WireError::Invalid("packet kind")),
@@ -197,7 +201,7 @@ impl DataHeader {
                 key = r.u32("memory key")?;
                 if wide { r.u64("offset")? } else { r.u48("offset")? }
             }
-            DataOp::Send | DataOp::ReadRequest => {
+            DataOp::Send | DataOp::ReadRequest | DataOp::AtomicRequest => {
                 if op == DataOp::Send {
                     rsn = Some(r.u16("receive number")?);
                 }
@@ -254,6 +258,20 @@ mod tests {
     }
 
     #[test]
+    fn atomic_request_vector() {
+        let last = Some(Tail::default());
+        let op = DataOp::AtomicRequest;
+        let h = DataHeader { op, qpn: 1, msn: 2, key: 0, offset: 0, rsn: None, first: true, last };
+        let mut b = Vec::new();
+        h.put(&mut b);
+        assert_eq!(b, [3, 0, 1, 0, 2, 0, 0, 0, 0, 0]);
+        assert_eq!(h.flags(), KIND_EXTENDED | flag::FIRST | flag::LAST);
+        assert_eq!(DataHeader::parse(h.flags(), &mut Reader::new(&b)), Ok(h));
+        b[0] = 4;
+        assert_eq!(DataHeader::parse(h.flags(), &mut Reader::new(&b)), Err(WireError::Invalid("opcode")));
+    }
+
+    #[test]
     fn padding_makes_the_last_packet_as_long_as_wished() {
         let last = Some(Tail::default());
         let h = DataHeader {
@@ -302,7 +320,7 @@ mod tests {
 
     fn header() -> impl Strategy<Value = DataHeader> {
         (
-            0..4u8,
+            0..5u8,
             any::<[u16; 3]>(),
             any::<u32>(),
             any::<u64>(),
@@ -312,8 +330,13 @@ mod tests {
         )
             .prop_map(
                 |(op, [qpn, msn, rsn], key, offset, shift, first, (is_last, solicited, imm, padding))| {
-                    let op =
-                        [DataOp::Write, DataOp::Send, DataOp::ReadRequest, DataOp::ReadResponse][op as usize];
+                    let op = [
+                        DataOp::Write,
+                        DataOp::Send,
+                        DataOp::ReadRequest,
+                        DataOp::ReadResponse,
+                        DataOp::AtomicRequest,
+                    ][op as usize];
                     let last = is_last.then_some(Tail { imm, solicited, padding });
                     let with_imm = op == DataOp::Write && last.is_some_and(|t| t.imm.is_some());
                     DataHeader {

@@ -207,8 +207,8 @@ const fn opcode_of(o: Opcode) -> c_int {
         Opcode::Send => 0,
         Opcode::Write => 1,
         Opcode::Read => 2,
-        // Which of the two it was is not kept.
-        Opcode::Atomic => 4,
+        Opcode::CompareSwap => 3,
+        Opcode::FetchAdd => 4,
         Opcode::LocalInvalidate => 6,
         Opcode::Recv => 128,
         Opcode::RecvWriteImm => 129,

@@ -21,6 +21,8 @@ const ROCE_V2: u32 = 2;
 const PORT_FLAGS: u32 = 1 << 16 | 1 << 26;
 /// IBV_DEVICE_SYS_IMAGE_GUID and IBV_DEVICE_RC_RNR_NAK_GEN.
 const DEVICE_FLAGS: u32 = 1 << 11 | 1 << 12;
+/// IBV_ATOMIC_HCA: atomic with respect to the other atomic operations of this device.
+const ATOMIC_HCA: c_int = 1;
 /// What work requests may have.
 pub(crate) const MAX_SGE: u32 = 16;
 pub(crate) const MAX_WR: u32 = 1 << 14;
@@ -238,6 +240,7 @@ fn device_attr() -> ibv_device_attr {
     (a.max_mr, a.max_pd) = (1 << 20, 1 << 16);
     let depth = c_int::from(MAX_RD_ATOMIC);
     (a.max_qp_rd_atom, a.max_qp_init_rd_atom, a.max_res_rd_atom) = (depth, depth, 1 << 20);
+    a.atomic_cap = ATOMIC_HCA;
     (a.max_srq, a.max_srq_wr, a.max_srq_sge) = (1 << 12, 1 << 20, MAX_SGE as c_int);
     (a.max_ah, a.max_pkeys, a.local_ca_ack_delay, a.phys_port_cnt) = (1 << 16, 1, 0, 1);
     a

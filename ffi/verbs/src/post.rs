@@ -6,7 +6,7 @@ use crate::queue_pair::{Pair, pair};
 use core::ffi::{c_int, c_uint};
 use engine::Destination;
 use std::sync::atomic::Ordering;
-use verbs::{Data, RecvWr, SendOp, SendWr, Sge, Sges};
+use verbs::{AtomicOp, Data, RecvWr, SendOp, SendWr, Sge, Sges};
 
 const FENCE: c_uint = 1;
 const SIGNALED: c_uint = 1 << 1;
@@ -62,6 +62,16 @@ pub(crate) fn check_state(p: &Pair) -> Result<(), c_int> {
     if p.state.load(Ordering::Acquire) < RTS { Err(libc::EINVAL) } else { Ok(()) }
 }
 
+/// Compares and swaps all 64 bits.
+pub(crate) const fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
+    AtomicOp::CompareSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+}
+
+/// Adds to all 64 bits.
+pub(crate) const fn fetch_add(add: u64) -> AtomicOp {
+    AtomicOp::FetchAdd { add, mask: 0 }
+}
+
 unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
     // SAFETY: the caller's list.
     let list = unsafe { elements(w.sg_list, w.num_sge, p.cap.max_send_sge)? };
@@ -73,9 +83,12 @@ unsafe fn send_wr_of(p: &Pair, w: &ibv_send_wr) -> Result<SendWr, c_int> {
         2 => SendOp::Send,
         3 => SendOp::SendImm { imm },
         4 => SendOp::Read { rkey, offset },
+        5 => SendOp::Atomic { rkey: w.atomic_rkey, offset, op: compare_swap(w.second, w.swap) },
+        6 => SendOp::Atomic { rkey: w.atomic_rkey, offset, op: fetch_add(w.second) },
         _ => return Err(libc::EINVAL),
     };
-    let is_inline = w.send_flags & INLINE != 0 && w.opcode != 4;
+    let is_answered = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    let is_inline = w.send_flags & INLINE != 0 && !is_answered;
     let data = if is_inline {
         // SAFETY: as above; what is to be copied may be read.
         unsafe { inline_of(list, p.cap.max_inline_data)? }

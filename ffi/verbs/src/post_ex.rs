@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::guarded;
-use crate::post::{check_state, inline_of, sges_of};
+use crate::post::{check_state, compare_swap, fetch_add, inline_of, sges_of};
 use crate::queue_pair::{Pair, pair};
 use core::ffi::{c_int, c_uint, c_void};
 use verbs::{Data, SendOp, SendWr, Sges};
@@ -17,7 +17,9 @@ pub struct ibv_qp_ex {
     pub(crate) comp_mask: u64,
     pub(crate) wr_id: u64,
     pub(crate) wr_flags: c_uint,
-    wr_atomics_and_bind: [Unused; 4],
+    wr_atomic_cmp_swp: Option<unsafe extern "C" fn(Qp, u32, u64, u64, u64)>,
+    wr_atomic_fetch_add: Option<unsafe extern "C" fn(Qp, u32, u64, u64)>,
+    wr_bind_mw_and_local_inv: [Unused; 2],
     wr_rdma_read: Option<unsafe extern "C" fn(Qp, u32, u64)>,
     wr_rdma_write: Option<unsafe extern "C" fn(Qp, u32, u64)>,
     wr_rdma_write_imm: Option<unsafe extern "C" fn(Qp, u32, u64, u32)>,
@@ -59,7 +61,9 @@ pub(crate) fn table(qp_base: ibv_qp) -> ibv_qp_ex {
         comp_mask: 0,
         wr_id: 0,
         wr_flags: 0,
-        wr_atomics_and_bind: [None; 4],
+        wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
+        wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
+        wr_bind_mw_and_local_inv: [None; 2],
         wr_rdma_read: Some(wr_rdma_read),
         wr_rdma_write: Some(wr_rdma_write),
         wr_rdma_write_imm: Some(wr_rdma_write_imm),
@@ -110,8 +114,16 @@ unsafe fn set(qp: Qp, data: Result<Data, c_int>) {
     }
 }
 
-unsafe extern "C" fn wr_rdma_read(qp: Qp, rkey: u32, offset: u64) {
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: Qp, rkey: u32, offset: u64, compare: u64, swap: u64) {
     // SAFETY: the caller's queue pair, as in all that follows.
+    unsafe { begin(qp, SendOp::Atomic { rkey, offset, op: compare_swap(compare, swap) }) }
+}
+unsafe extern "C" fn wr_atomic_fetch_add(qp: Qp, rkey: u32, offset: u64, add: u64) {
+    // SAFETY: as above.
+    unsafe { begin(qp, SendOp::Atomic { rkey, offset, op: fetch_add(add) }) }
+}
+unsafe extern "C" fn wr_rdma_read(qp: Qp, rkey: u32, offset: u64) {
+    // SAFETY: as above.
     unsafe { begin(qp, SendOp::Read { rkey, offset }) }
 }
 unsafe extern "C" fn wr_rdma_write(qp: Qp, rkey: u32, offset: u64) {

@@ -150,8 +150,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     /// IBV_QP_INIT_ATTR_PD, and IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.
     const PD: u32 = 1;
     const SEND_OPS: u32 = 1 << 6;
-    /// Writes, sends, reads and their variants.
-    const OPS: u64 = 0x1f;
+    /// Writes, sends, reads and their variants, and atomic operations.
+    const OPS: u64 = 0x7f;
     guarded_pointer(|| {
         // SAFETY: the caller's structure.
         let a = unsafe { attr.as_mut() }.ok_or(libc::EINVAL)?;

@@ -169,7 +169,7 @@ const fn opcode_of(wr: &SendWr) -> Opcode {
         SendOp::Write { .. } | SendOp::WriteImm { .. } => Opcode::Write,
         SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } => Opcode::Send,
         SendOp::Read { .. } => Opcode::Read,
-        SendOp::Atomic { .. } => Opcode::Atomic,
+        SendOp::Atomic { op, .. } => op.opcode(),
         SendOp::LocalInvalidate { .. } => Opcode::LocalInvalidate,
     }
 }

@@ -363,7 +363,8 @@ impl End {
                 let atomics =
                     |jobs: &[Job]| jobs.iter().filter(|j| matches!(j.op, Op::Add | Op::Swap)).count();
                 let before = self.words[atomics(&self.jobs()[..i])];
-                (Opcode::Atomic, self.holds(OWN, job.to, &before.to_ne_bytes()))
+                let opcode = if job.op == Op::Add { Opcode::FetchAdd } else { Opcode::CompareSwap };
+                (opcode, self.holds(OWN, job.to, &before.to_ne_bytes()))
             }
             Op::Local => (Opcode::LocalInvalidate, true),
             Op::Send | Op::Invalidate => (Opcode::Send, true),

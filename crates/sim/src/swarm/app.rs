@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use transport::crypto::ServerTrust;
 use transport::{CloseReason, TransportOptions};
-use verbs::{Access, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion};
+use verbs::{
+    Access, AtomicOp, Data, Memory, Mr, Opcode, QpId, RecvWr, SendOp, SendWr, Sge, Status, WorkCompletion,
+};
 
 /// Attempts to connect in one world at most.
 const MAX_ATTEMPTS: usize = 8;
@@ -156,7 +158,7 @@ impl Peer {
         let a = e.adapter();
         let read = Access::LOCAL_READ | Access::REMOTE_READ;
         let source = a.reg_mr(info.pd, Memory::from(source), read).map_err(|(e, _)| e.to_string())?;
-        let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let target = a.reg_mr(info.pd, Memory::from(target), write).map_err(|(e, _)| e.to_string())?;
         self.regions = Some((source, target));
         self.pairs = plan.qps.iter().map(|_| Pair::default()).collect();
@@ -310,6 +312,11 @@ impl Peer {
         for (q, qp) in plan.qps.iter().enumerate() {
             for side in 0..2 {
                 for (i, job) in qp.lanes[side].jobs.iter().enumerate() {
+                    if job.op == Op::Add && side == self.side {
+                        for (m, b) in model[job.answer as usize..].iter_mut().zip(memory::answer(job)) {
+                            *m = Some(b);
+                        }
+                    }
                     let elsewhere = job.op == Op::Send && (!qp.reliable || self.shares());
                     if memory::ends(job, side).0 != self.side || elsewhere {
                         continue;
@@ -420,6 +427,10 @@ impl Peer {
             let job = &plan.lanes[side].jobs[i];
             match job.op {
                 Op::Read => self.compare(q, job, side, e)?,
+                Op::Add => {
+                    self.compare_answer(q, job, e)?;
+                    common.board.borrow_mut().written.push((side, q, i));
+                }
                 _ => common.board.borrow_mut().written.push((side, q, i)),
             }
         }
@@ -435,6 +446,17 @@ impl Peer {
             return Err(format!("queue pair {q}: completed before its bytes were there: {job:?}"));
         }
         Ok(())
+    }
+
+    /// Whether what an addition found is in the own target region: what was there before anything was done.
+    fn compare_answer(&self, q: usize, job: &Job, e: &mut Endpoint) -> Result<(), String> {
+        let Some((_, target)) = self.regions else { return Ok(()) };
+        let mut have = [0; 8];
+        e.adapter().read_mr(target.id, job.answer, &mut have).map_err(|e| e.to_string())?;
+        if have == memory::answer(job) {
+            return Ok(());
+        }
+        Err(format!("queue pair {q}: an addition found {have:?}: {job:?}"))
     }
 
     fn received(&mut self, q: usize, wc: WorkCompletion, e: &mut Endpoint) -> Result<(), String> {
@@ -651,8 +673,19 @@ fn request(i: usize, job: &Job, last: bool, own: (Mr, Mr), peer: (Mr, Mr), sourc
         Op::WriteImm => SendOp::WriteImm { rkey: peer.1.rkey, offset: job.to, imm: i as u32 },
         Op::Send => SendOp::SendImm { imm: i as u32 },
         Op::Read => SendOp::Read { rkey: peer.0.rkey, offset: job.from },
+        Op::Add => {
+            let want = core::array::from_fn(|i| source[job.from as usize + i]);
+            let had = u64::from_ne_bytes(memory::answer(job));
+            let add = u64::from_ne_bytes(want).wrapping_sub(had);
+            let op = AtomicOp::FetchAdd { add, mask: 0 };
+            SendOp::Atomic { rkey: peer.1.rkey, offset: job.to, op }
+        }
     };
-    let (lkey, start) = if job.op == Op::Read { (own.1.lkey, job.to) } else { (own.0.lkey, job.from) };
+    let (lkey, start) = match job.op {
+        Op::Read => (own.1.lkey, job.to),
+        Op::Add => (own.1.lkey, job.answer),
+        _ => (own.0.lkey, job.from),
+    };
     let data = if job.inline {
         Data::Inline(source[job.from as usize..(job.from + job.len) as usize].into())
     } else {

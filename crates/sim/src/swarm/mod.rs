@@ -535,6 +535,11 @@ mod tests {
         assert!(count(&|s| s.connections[0].plan.shared && s.connections.len() > 1) > 5);
         assert!(count(&|s| s.lost_at_close != [0; 2]) > 5);
         assert!(count(&|s| s.connections[0].plan.paths.len() > 1) > 10);
+        let has_atomics = |s: &Scene| {
+            let mut lanes = s.connections.iter().flat_map(|c| &c.plan.qps).flat_map(|q| &q.lanes);
+            lanes.any(|l| l.jobs.iter().any(|j| j.op == plan::Op::Add))
+        };
+        assert!(count(&has_atomics) > 20);
         // Worlds that are kept because they once failed are as they were.
         for seed in ONCE_FAILED {
             assert!(Scene::new(seed).connections[0].plan.paths.is_empty(), "{seed}");

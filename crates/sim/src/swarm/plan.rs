@@ -21,6 +21,8 @@ pub enum Op {
     WriteImm,
     Send,
     Read,
+    /// Adds to eight guard bytes what makes them the bytes of the source.
+    Add,
 }
 
 /// One work request, planned.
@@ -39,6 +41,8 @@ pub struct Job {
     pub fence: bool,
     /// Number among the queue pair's requests that consume a receive.
     pub recv: Option<usize>,
+    /// Additions only: where in the own target region the guard bytes go.
+    pub answer: u64,
 }
 
 /// A place for a receive.
@@ -289,6 +293,7 @@ impl Plan {
             limit: Span::ZERO,
         };
         let bytes = plan.jobs(rng, MAX_BYTES);
+        plan.add_atomics();
         plan.add_faults(rng, bytes);
         plan.may_end = plan.faults.iter().any(|(_, f)| matches!(f, Fault::Reboot { .. }));
         plan.limit = plan.time_limit(bytes);
@@ -327,6 +332,7 @@ impl Plan {
         plan.ahead = spread(rng, 1.0..64.0) as usize;
         plan.closers = pick(rng, &[[true, false], [false, true], [true, true]]);
         let bytes = plan.jobs(rng, most);
+        plan.add_atomics();
         plan.limit = plan.time_limit(bytes);
         plan.negotiate(bytes);
         plan
@@ -375,7 +381,7 @@ impl Plan {
             };
             let lane = &mut qp.lanes[side];
             let (to, recv) = match op {
-                Op::Write | Op::Read => (place(len, rng), None),
+                Op::Write | Op::Read | Op::Add => (place(len, rng), None),
                 Op::WriteImm => {
                     let room = rng.below(64);
                     let room = if qp.reliable { room } else { MAX_DATAGRAM };
@@ -391,9 +397,35 @@ impl Plan {
             };
             let pieces = rng.range(1, 5);
             let (signaled, fence) = (rng.chance(0.8), rng.chance(0.1));
-            lane.jobs.push(Job { op, len, from, to, pieces, inline, signaled, fence, recv });
+            lane.jobs.push(Job { op, len, from, to, pieces, inline, signaled, fence, recv, answer: 0 });
         }
         total
+    }
+
+    /// In four of ten worlds reliable queue pairs end with a few atomic operations. Drawn apart as well.
+    fn add_atomics(&mut self) {
+        let mut rng = Rng::from_u64(self.seed ^ 0xa703_1c00);
+        let rng = &mut rng;
+        let n = if rng.chance(0.4) { rng.range(1, 30) } else { 0 };
+        for _ in 0..n {
+            let side = rng.below(2) as usize;
+            let i = rng.below(self.qps.len() as u64) as usize;
+            if !self.qps[i].reliable {
+                continue;
+            }
+            self.source[side] = self.source[side].max(9);
+            let from = rng.below(self.source[side] - 8);
+            let mut place = |owner: usize| {
+                let at = self.target[owner].next_multiple_of(8) + 64;
+                self.target[owner] = at + 64;
+                at
+            };
+            let (to, answer) = (place(1 - side), place(side));
+            let (pieces, signaled, fence) = (rng.range(1, 5), rng.chance(0.8), rng.chance(0.1));
+            let (op, len, inline, recv) = (Op::Add, 8, false, None);
+            let job = Job { op, len, from, to, pieces, inline, signaled, fence, recv, answer };
+            self.qps[i].lanes[side].jobs.push(job);
+        }
     }
 
     fn add_faults(&mut self, rng: &mut Rng, bytes: u64) {

@@ -46,6 +46,7 @@ fn invalid_segments_are_rejected_before_any_write() {
         (Incoming { position: 1 << 31, first: false, ..send(0) }, 5, Violation::TooLong),
         (Incoming { op: SegmentOp::ReadResponse, ..w }, 5, Violation::BadKey),
         (Incoming { op: SegmentOp::ReadRequest, ..w }, 29, Violation::TooLong),
+        (Incoming { op: SegmentOp::AtomicRequest, ..w }, 53, Violation::TooLong),
     ];
     for (seg, len, want) in cases {
         assert_eq!(y.a.place(y.qp, &seg, &vec![0xaa; len]), Err(want), "{seg:?}");
@@ -58,6 +59,7 @@ fn invalid_segments_are_rejected_before_any_write() {
         (Incoming { position: 3, ..send(0) }, 5),
         (Incoming { first: false, ..send(0) }, 5),
         (Incoming { op: SegmentOp::ReadRequest, last: tail, ..w }, 5),
+        (Incoming { op: SegmentOp::AtomicRequest, last: tail, ..w }, 28),
         (Incoming { op: SegmentOp::ReadRequest, rsn16: Some(0), ..w }, 5),
     ];
     for (seg, len) in malformed {
@@ -266,7 +268,8 @@ fn any_segment() -> impl Strategy<Value = (Incoming, usize)> {
         Just(SegmentOp::Write),
         Just(SegmentOp::Send),
         Just(SegmentOp::ReadRequest),
-        Just(SegmentOp::ReadResponse)
+        Just(SegmentOp::ReadResponse),
+        Just(SegmentOp::AtomicRequest)
     ];
     let msn = prop_oneof![4 => 0u16..6, 1 => any::<u16>()];
     let rsn = prop_oneof![2 => Just(None), 4 => (0u16..4).prop_map(Some), 1 => any::<u16>().prop_map(Some)];

@@ -181,7 +181,7 @@ fn ordered_queue_pairs_enforce_limits_and_operations() {
     assert!(matches!(e.a.set_read_depths(e.qp, 3, 1), Err(Error::Invalid(_))));
     e.a.set_read_depths(e.qp, 1, 1).unwrap();
     let (mut r, _) = reliable();
-    for op in [op, SendOp::SendInvalidate { rkey: 1 }, SendOp::LocalInvalidate { rkey: 1 }] {
+    for op in [SendOp::SendInvalidate { rkey: 1 }, SendOp::LocalInvalidate { rkey: 1 }] {
         let wr = SendWr::new(1, op, own(&r, 8));
         assert!(
             matches!(r.a.post_send(r.qp, wr), Err(Error::Unsupported(_) | Error::TooLong { .. })),
