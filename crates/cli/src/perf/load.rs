@@ -95,9 +95,6 @@ impl Load {
     pub fn new(conn: ConnId, info: &ConnInfo, plan: Plan, initiator: bool) -> Result<Load, String> {
         let qps =
             info.qps.get(1..=usize::from(plan.streams)).ok_or("the connection has too few queue pairs")?;
-        if plan.operation.is_atomic() && info.iwarp.is_none() {
-            return Err("atomic operations are measured by iWARP: give an iwarp:// address".to_owned());
-        }
         let len = usize::try_from(plan.region_len()).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
         let access = match plan.operation {
