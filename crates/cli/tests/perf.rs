@@ -60,6 +60,20 @@ fn every_operation_is_verified_in_both_directions() {
             assert!(r["server"]["cpu_user_seconds"].is_number());
         }
     }
+    for operation in ["fetch-add", "compare-swap"] {
+        for (how, all) in [
+            (&["-P", "2", "-n", "32000"][..], 4_000),
+            (&["--latency", "-n", "800"], 100),
+            (&["-R", "-n", "800"], 100),
+            (&["--lose", "10%", "-n", "8000"], 1_000),
+        ] {
+            let args = ["perf", "client", &server.address, "--json", "--verify", "-o", operation];
+            let o = b.run(&[&args[..], how].concat());
+            expect(&o, 0);
+            let r = json(&o);
+            assert!(r["verified"] == true && r["messages"] == all, "{operation} {how:?}: {r}");
+        }
+    }
     // Writes are watched for up to 256 bytes; an only byte is the same again after 256 messages.
     for (operation, size, poll, count) in [
         ("send", "4", "sleep", 100),

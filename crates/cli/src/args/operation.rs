@@ -13,7 +13,7 @@ pub enum Operation {
     Send,
     /// RDMA reads out of the other end's memory.
     Read,
-    /// Atomic additions to 64 bits of the other end's memory (RFC 7306), by iWARP.
+    /// Atomic additions to 64 bits of the other end's memory.
     FetchAdd,
     /// Atomic comparisons and exchanges there, each of which finds what the one before has left.
     CompareSwap,

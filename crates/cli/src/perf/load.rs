@@ -97,11 +97,6 @@ impl Load {
             "cannot measure: the connection has too few queue \
              pairs; try fewer streams",
         )?;
-        if plan.operation.is_atomic() && info.iwarp.is_none() {
-            return Err(
-                "cannot measure atomic operations: only iWARP has them; try an iwarp:// address".to_owned()
-            );
-        }
         let len = usize::try_from(plan.region_len()).map_err(|e| e.to_string())?;
         let source = (plan.operation == Operation::Read) != initiator;
         let access = match plan.operation {
