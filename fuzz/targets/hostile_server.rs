@@ -67,7 +67,12 @@ fn served() -> PathBuf {
 }
 
 /// The client that byte `choice` asks for.
-fn client(choice: u8, job: Job, pair: &Pair, wake: mover::Wake) -> (ClientApp, Option<Receiver<Vec<Listed>>>) {
+fn client(
+    choice: u8,
+    job: Job,
+    pair: &Pair,
+    wake: mover::Wake,
+) -> (ClientApp, Option<Receiver<Vec<Listed>>>) {
     let transfer = TransferOptions {
         skip_same: choice & 4 == 0,
         checksum: choice & 8 != 0,

@@ -27,8 +27,8 @@ mod args {
     }
 }
 #[allow(dead_code, reason = "the program uses all of it")]
-#[path = "../../crates/cli/src/mapped.rs"]
-mod mapped;
+#[path = "../../crates/cli/src/policy_decision.rs"]
+mod policy_decision;
 #[allow(dead_code, reason = "the program uses all of it")]
 #[path = "../../crates/cli/src/perf/proto.rs"]
 mod proto;

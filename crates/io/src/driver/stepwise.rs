@@ -30,7 +30,7 @@ pub struct Wait {
 pub struct Descriptors {
     /// Becomes readable when something arrives.
     pub socket: OwnedFd,
-    /// Becomes readable when [`crate::Waker::wake`] is called; [`Driver::after_wait`] makes it silent again.
+    /// Becomes readable when [`crate::poll::Waker::wake`] is called; [`Driver::after_wait`] makes it silent again.
     pub waker: OwnedFd,
 }
 
