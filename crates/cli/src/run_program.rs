@@ -35,6 +35,8 @@ pub fn run(a: &Run) -> Outcome<()> {
     if a.check {
         return check(program);
     }
+    // A program that is not there is named before anything is made for it.
+    find(program)?;
     let library = library(a.library.as_deref())?;
     let cluster = cluster(a.cluster.as_deref())?;
     let mut command = Command::new(program);

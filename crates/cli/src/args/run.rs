@@ -25,6 +25,6 @@ pub struct Run {
     #[arg(long, help_heading = heading::OUTPUT)]
     pub check: bool,
     /// The program and its arguments.
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
